@@ -1,7 +1,7 @@
 """wireyard: message-broker traffic as tables, and back.
 
-``import wireyard`` loads the standard library only; each name below brings what it needs when it
-is first used.
+``import wireyard`` loads the standard library only; each name below is imported, with all that it
+needs, at its first use.
 """
 
 from __future__ import annotations
@@ -66,8 +66,8 @@ _HOMES = {
     "wireyard.spark": ("register",),
     "wireyard.streams.decoder": ("Decoded", "Decoder", "Need"),
 }
-_FACES = ("gpacket", "jmq", "mqtt", "rmp")
-"""Modules with the packets of a format."""
+_FORMAT_MODULES = ("gpacket", "jmq", "mqtt", "rmp")
+"""Modules with the packet classes of a format."""
 _HOME_OF = {name: home for home, names in _HOMES.items() for name in names}
 
 __all__ = [
@@ -102,7 +102,7 @@ __all__ = [
 
 
 def __getattr__(name: str) -> Any:
-    if name in _FACES:
+    if name in _FORMAT_MODULES:
         return import_module(f"wireyard.{name}")
     home = _HOME_OF.get(name)
     if home is None:

@@ -1,4 +1,4 @@
-"""``python -m wireyard`` is the command line."""
+"""The command line, run as ``python -m wireyard``."""
 
 from wireyard.cli import main
 

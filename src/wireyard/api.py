@@ -1,4 +1,4 @@
-"""The Python face: sources to tables, packets to bytes, and back."""
+"""The Python API: sources to tables, packets to bytes, and back."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ KeyLogs: TypeAlias = str | os.PathLike[str] | Sequence[str | os.PathLike[str]]
 
 
 def formats() -> dict[str, str]:
-    """Return the names of all formats, each with what it is."""
+    """Return the title of each format by its name."""
     return titles()
 
 
@@ -56,33 +56,33 @@ def scan(
     ----------
     source
         A path, a URL, bytes, a file object, or ``-`` for standard input; gzip and zstandard are
-        opened by their content. A capture, pcap or pcapng, gives the rows of all its streams of the
-        format, stream by stream, with when, in which frame and between whom they were sent.
+        detected by content. A capture, pcap or pcapng, gives the rows of all its streams of the
+        format, stream by stream, with capture time, frame number and endpoints.
     format
-        Name of the format; by the first bytes if None.
+        Name of the format; None to detect it from the first bytes.
     columns
-        The columns wanted, in order; all if None. What nobody asks for is not decoded.
+        The wanted columns in order; None for all. Other columns are not decoded.
     mode
         ``permissive`` keeps bad rows with their `error`, ``dropmalformed`` leaves them out,
-        ``failfast`` raises the first.
+        ``failfast`` raises the first error.
     where
         A condition as text, such as ``"topic == a/b OR (qos > 0 AND NOT retain == true)"``, or
         several that all have to hold, each as text or as ``("packet_type", "in", [1, 2])``. They
-        are decided before properties and bodies are read. ``topic`` and ``destination`` stand for
-        each other where a format has only one.
+        are evaluated before properties and bodies are decoded. ``topic`` and ``destination`` are
+        aliases in formats that have only one of them.
     payload
-        By which rules payloads are opened, such as ``{"plant/#": "json"}``; a decoder may be a
-        function of bytes and topic. What they carry is in further columns (docs/payloads.md).
+        Rules to decode payloads by, such as ``{"plant/#": "json"}``; a decoder may be a function of
+        payload and topic. The decoded values are additional columns (docs/payloads.md).
     decode_as
-        What ports of a capture are for where nothing else shows it, as in ``tcp.port==1884,mqtt``.
+        Formats of ports of a capture that are not detected, as in ``tcp.port==1884,mqtt``.
     keylog
-        Path of a key log with the secrets of a capture's TLS connections, or several; a pcapng file
-        may hold them itself.
+        Path of a key log with the secrets of a capture's TLS connections, or several paths; a
+        pcapng file may hold them itself.
     max_packet_bytes
-        Larger sizes are not believed; the format's own bound if None.
+        Largest valid packet; None for the format's default.
     threads
-        How many decode at the same time. If None, as many as there are cores, up to eight, but one
-        for a bare stream of MQTT: a second costs processor time there and saves none.
+        Number of threads that decode. If None, one per core, up to eight, but one alone for a bare
+        stream of MQTT, where more would cost processor time and save nothing.
 
     Raises
     ------
@@ -96,7 +96,7 @@ def scan(
     Warns
     -----
     UserWarning
-        A capture is damaged, or a TLS connection that keys opened; what is before was read.
+        A capture, or a decrypted TLS connection, is damaged; the part before the damage was read.
 
     Examples
     --------
@@ -104,35 +104,35 @@ def scan(
     >>> wireyard.scan(b"", format="jmq").read_all().num_rows
     0
     """
-    found = _open(source, format, decode_as, keylog)
+    input = _open(source, format, decode_as, keylog)
     try:
-        wanted = get_format(format) if format else found.one_format()
-        opener = _opener(wanted, payload)
+        wanted = get_format(format) if format else input.one_format()
+        payloads = _payload_columns(wanted, payload)
         names = columns
-        if opener is not None and columns is not None:
-            names = list(dict.fromkeys([*columns, *opener.needed]))
-        shown = {one.label: one for one in (wanted, *(stream.format for stream in found.readables))}
+        if payloads is not None and columns is not None:
+            names = list(dict.fromkeys([*columns, *payloads.needed]))
+        of_streams = {stream.format.label: stream.format for stream in input.readables}
         plans = {
-            label: make_plan(one, names, where, mode, max_packet_bytes, captured=found.captured)
-            for label, one in shown.items()
+            label: make_plan(each, names, where, mode, max_packet_bytes, captured=input.captured)
+            for label, each in {wanted.label: wanted, **of_streams}.items()
         }
     except BaseException:
-        found.close()
+        input.close()
         raise
-    workers = threads or thread_count(wanted, captured=found.captured)
-    streams = ((one.opened, plans[one.format.label]) for one in found.readables)
+    workers = threads or thread_count(wanted, captured=input.captured)
+    streams = ((stream.opened, plans[stream.format.label]) for stream in input.readables)
     batches = scan_streams(streams, workers)
     schema = plans[wanted.label].schema
-    if opener is None:
+    if payloads is None:
         return pa.RecordBatchReader.from_batches(schema, batches)
-    kept = [*(columns if columns is not None else schema.names), *(f.name for f in opener.fields)]
-    whole = pa.schema([*schema, *opener.fields])
+    kept = [*(columns if columns is not None else schema.names), *(f.name for f in payloads.fields)]
+    whole = pa.schema([*schema, *payloads.fields])
     schema = pa.schema([whole.field(name) for name in kept])
-    opened = (opener.extend(batch).select(kept) for batch in batches)
-    return pa.RecordBatchReader.from_batches(schema, opened)
+    extended = (payloads.extend(batch).select(kept) for batch in batches)
+    return pa.RecordBatchReader.from_batches(schema, extended)
 
 
-def _opener(format: Format, payload: Payloads) -> PayloadColumns | None:
+def _payload_columns(format: Format, payload: Payloads) -> PayloadColumns | None:
     if not payload:
         return None
     from wireyard.payloads import parse_rules
@@ -154,7 +154,7 @@ def read(
     max_packet_bytes: int | None = None,
     threads: int | None = None,
 ) -> pa.Table:
-    """Read a whole source into one Arrow table; the parameters are those of `scan`."""
+    """Read a whole source into one Arrow table; parameters as of `scan`."""
     return scan(
         source,
         format,
@@ -182,18 +182,18 @@ def follow(
 ) -> Iterator[pa.RecordBatch]:
     """Yield the rows of a capture or a stream while it is written, in bounded memory.
 
-    Rows come as soon as the bytes of their packets are there, so those of several streams are
-    mixed; within a stream they are in order. The iterator may be closed at any time, and rows of
-    packets that are not whole then are not yielded.
+    A row is yielded as soon as all bytes of its packet have arrived, so rows of several streams are
+    interleaved; within a stream they are in order. The iterator may be closed at any time; packets
+    that are incomplete then have no rows.
 
     Parameters
     ----------
     source
         ``-`` for standard input or the path of a named pipe, which are read to their end; or the
-        path of a file, or a pattern for several, which are read on for ever, with what is appended
-        and what takes their place.
+        path of a file or a pattern, which are followed for ever, with appended bytes and successors
+        of rotated files.
     format, columns, mode, where, decode_as, keylog, max_packet_bytes
-        Those of `scan`; the format is that of the first stream that has one if None.
+        As of `scan`; if None, the format is that of the first stream that has one.
 
     Raises
     ------
@@ -207,7 +207,7 @@ def follow(
     Warns
     -----
     UserWarning
-        At the end of a pipe: something in it was not read.
+        At the end of a pipe: a part of it was not read.
 
     Examples
     --------
@@ -215,56 +215,56 @@ def follow(
     >>> for batch in wireyard.follow("traffic.pcap", "mqtt"):  # doctest: +SKIP
     ...     print(batch.num_rows)
     """
-    # A source that is not followed does not need all this.
+    # Imported here because only followed sources need it.
     from wireyard.captures.following import follow as open_following
     from wireyard.streams.growth import read_turns
 
     paths = [keylog] if isinstance(keylog, str | os.PathLike) else keylog
     named = get_format(format) if format else None
-    found = open_following(source, named, decode_as, paths, max_packet_bytes=max_packet_bytes)
+    input = open_following(source, named, decode_as, paths, max_packet_bytes=max_packet_bytes)
     plans: list[Plan] = []
 
     def plan_of(format: Format) -> Plan | None:
         if not plans:
             limit = max_packet_bytes
-            plan = make_plan(format, columns, where, mode, limit, captured=found.captured)
+            plan = make_plan(format, columns, where, mode, limit, captured=input.captured)
             plans.append(plan)
         return plans[0] if plans[0].format.label == format.label else None
 
-    with closing(found):
-        yield from read_turns(found.turns(), plan_of)
-        summary = found.summary()
+    with closing(input):
+        yield from read_turns(input.turns(), plan_of)
+        summary = input.summary()
         for note in (summary.damage, *summary.problems):
             if note:
-                warnings.warn(f"{found.name}: {note}", stacklevel=2)
+                warnings.warn(f"{input.name}: {note}", stacklevel=2)
 
 
 def segments(source: Source, columns: Sequence[str] | None = None) -> pa.RecordBatchReader:
-    """Open a capture as a stream of its TCP segments and UDP datagrams, a row each.
+    """Open a capture as a stream of its TCP segments and UDP datagrams, one row each.
 
-    Nothing is put together but fragments: what was sent twice is there twice.
+    IP fragments are reassembled, TCP segments are not: retransmissions have rows too.
 
     Parameters
     ----------
     source
-        A capture, pcap or pcapng, as `scan` takes it.
+        A capture, pcap or pcapng, as `scan` accepts it.
     columns
-        The columns wanted, in order; all if None.
+        The wanted columns in order; None for all.
 
     Raises
     ------
     SourceError
-        The source cannot be read, or is no capture; while reading, that it is damaged, after the
-        rows before the damage.
+        The source cannot be read, or is no capture; while reading, if it is damaged, after the rows
+        before the damage.
     UsageError
-        A column the table does not have.
+        A column that the table does not have.
 
     Examples
     --------
     >>> import wireyard
     >>> rows = wireyard.segments("traffic.pcap", ["frame", "flow", "seq"])  # doctest: +SKIP
     """
-    # Formats are there before all this is loaded.
+    # Imported here because only captures need it.
     from wireyard.captures.segments import scan_segments
 
     return scan_segments(source, columns)
@@ -279,13 +279,14 @@ def packets(
     keylog: KeyLogs = (),
     max_packet_bytes: int | None = None,
 ) -> Iterator[Any]:
-    """Return the packets of a source as frozen values, read while they are asked for.
+    """Return an iterator over the packets of a source, as frozen values.
 
     Parameters
     ----------
     mode
-        ``failfast`` raises the first fault; ``dropmalformed`` leaves faults out. A packet has no
-        place to carry an error, so there is no third: `scan` and `Decoder` keep everything.
+        ``failfast`` raises the first error; ``dropmalformed`` leaves malformed packets out. There
+        is no ``permissive``, because a packet cannot hold an error: for that, see `scan` and
+        `Decoder`.
 
     Raises
     ------
@@ -298,19 +299,21 @@ def packets(
     """
     if mode not in ("failfast", "dropmalformed"):
         raise UsageError(f"mode '{mode}' is for tables; packets take failfast or dropmalformed")
-    found = _open(source, format, decode_as, keylog)
+    input = _open(source, format, decode_as, keylog)
     try:
         if format is None:
-            found.one_format()
+            input.one_format()
     except BaseException:
-        found.close()
+        input.close()
         raise
-    read = partial(_packets, name=found.name, mode=mode, max_packet_bytes=max_packet_bytes)
-    return chain.from_iterable(map(read, found.streams))
+    read = partial(_packets, name=input.name, mode=mode, max_packet_bytes=max_packet_bytes)
+    return chain.from_iterable(map(read, input.streams))
 
 
-def _packets(one: Readable, name: str, mode: str, max_packet_bytes: int | None) -> Iterator[Any]:
-    format, opened = one
+def _packets(
+    readable: Readable, name: str, mode: str, max_packet_bytes: int | None
+) -> Iterator[Any]:
+    format, opened = readable
     framer = Framer(format, max_packet_bytes, context=opened.context)
     with closing(opened):
         for event in decode_blocks(opened.blocks(framer, None), format):
@@ -323,11 +326,11 @@ def _packets(one: Readable, name: str, mode: str, max_packet_bytes: int | None) 
 
 def _open(source: Source, format: str | None, decode_as: Sequence[str], keylog: KeyLogs) -> Input:
     paths = [keylog] if isinstance(keylog, str | os.PathLike) else keylog
-    found = open_input(source, get_format(format) if format else None, decode_as, paths)
-    for note in (found.damage, *found.problems):
+    input = open_input(source, get_format(format) if format else None, decode_as, paths)
+    for note in (input.damage, *input.problems):
         if note:
-            warnings.warn(f"{found.name}: {note}", stacklevel=3)
-    return found
+            warnings.warn(f"{input.name}: {note}", stacklevel=3)
+    return input
 
 
 def decode(data: bytes | bytearray | memoryview, format: str) -> Any:
@@ -338,22 +341,22 @@ def decode(data: bytes | bytearray | memoryview, format: str) -> Any:
     DecodeError
         The bytes are not exactly one well-formed packet.
     """
-    found = get_format(format)
-    decode_whole = found.decode_whole or found.decode
-    return decode_whole(bytes(data), found.context)
+    known = get_format(format)
+    decode_whole = known.decode_whole or known.decode
+    return decode_whole(bytes(data), known.context)
 
 
 def encode(packet: Any) -> bytes:
-    """Encode a packet of any format, as `decode` or `packets` returned it.
+    """Encode a packet of any format, such as one of `decode` or `packets`.
 
     Raises
     ------
     EncodeError
-        A value that has no form on the wire.
+        A value that the wire cannot represent.
     UsageError
-        Something that is no packet.
+        The argument is no packet.
     """
-    # A packet class lives in its format's folder: wireyard.formats.<name>.packet.
+    # The module of a packet class names its format: wireyard.formats.<name>.packet.
     home = type(packet).__module__.split(".")
     if home[:2] != ["wireyard", "formats"]:
         raise UsageError(f"a {type(packet).__name__} is no packet of any format")
@@ -361,20 +364,20 @@ def encode(packet: Any) -> bytes:
 
 
 def write(table: Any, path: str | os.PathLike[str], format: str) -> int:
-    """Write a table of packets as a stream of the format; return its bytes.
+    """Write a table of packets as a stream of the format; return its size in bytes.
 
     Parameters
     ----------
     table
-        An Arrow table, reader, or anything that exports an Arrow stream, such as a polars frame.
-        Columns that are not there get the format's defaults.
+        An Arrow table, a reader, or any object that exports an Arrow stream, such as a polars
+        frame. Missing columns have the format's defaults.
     path
-        Path or URL. A local file appears whole or not at all.
+        Path or URL. A local file is written atomically.
 
     Raises
     ------
     EncodeError
-        A row that is no packet, or that has no form on the wire.
+        A row that is no packet, or that the wire cannot represent.
     SourceError
         The target cannot be written.
     """

@@ -1,11 +1,11 @@
-"""One batch in one buffer: the arrays that kernels fill, and the message that says where they are.
+"""Batches in one buffer: the arrays that kernels fill, and an Arrow message that describes them.
 
-Memory that was never touched costs ten times what warm memory does. Arrow's pool keeps the pages
-of large blocks that were given back, so a batch asks it once and cuts what it got.
+New memory costs ten times as much as memory that is in use already. Arrow's pool keeps the pages of
+large freed blocks, so a batch allocates one block from it and divides that.
 
-To make the Arrow arrays of forty columns one by one takes as long as to decode a thousand packets,
-and no other thread runs meanwhile. So the buffer is a message of Arrow's IPC format, and reading
-it is one call that copies nothing.
+Making the Arrow arrays of forty columns one by one takes as long as decoding a thousand packets,
+with the interpreter lock held. So the buffer is a message of Arrow's IPC format, which one call
+reads without copying.
 """
 
 from __future__ import annotations
@@ -33,34 +33,34 @@ Ints = np.ndarray[tuple[int], np.dtype[np.int64]]
 Pairs = np.ndarray[tuple[int, int], np.dtype[np.int64]]
 
 Source = tuple[str, int] | None
-"""The name of an array and a row of it; None where nothing is null."""
+"""The name of an array and a row of it; None for the validity of a column without nulls."""
 
-_ALIGNMENT: Final = 64  # what Arrow asks of buffers
+_ALIGNMENT: Final = 64  # of Arrow's buffers
 _ROWS, _ENTRIES, _NONE, _UNKNOWN = range(4)
-"""What is counted: rows, what their lists hold, nothing; nulls are left to Arrow to count."""
+"""Lengths and null counts of nodes: rows, entries of lists, none; unknown, for Arrow to count."""
 _FIRST_SHARE: Final = 2.0
-"""What is foreseen for each byte before there was a batch; what is not used is not touched."""
+"""First estimate of claimed bytes per byte of input; pages that are not used cost nothing."""
 _LARGE_BYTES: Final = 16 << 20
 _PART_ROWS: Final = 1 << 16
 _SPARE: Final = 8
-"""What is foreseen is larger by this part than what was needed."""
+"""Estimates are larger than the last need by 1 / `_SPARE` of it."""
 
 # --- the message ----------------------------------------------------------------------------
 
-# Message.fbs of Arrow as a flatbuffer with every field at a fixed place. A table begins with how
-# far before it its vtable is: two sizes, and where in the table each field is.
+# Message.fbs of Arrow as a flatbuffer with every field at a fixed offset. A table begins with the
+# distance to its vtable before it, which has two sizes and the offset of each field in the table.
 _HEAD: Final = struct.Struct("<IiI 6H iIqhBx 5H2x iIqII")
 _BODY_BYTES_AT, _ROWS_AT = 32, 64
 _GAP: Final = struct.Struct("<4xI")
-"""What is between nodes and buffers."""
+"""The bytes between nodes and buffers."""
 _PAIR_BYTES: Final = 16
-"""A node is a length and how many are null, a buffer is a place and a size."""
+"""Size of a node (length and null count), and of a buffer (offset and size)."""
 _NUMBER: Final = struct.Struct("<q")
 _VERSION_5, _RECORD_BATCH = 4, 3
 
 
 def _head(nodes: int, buffers: int) -> Bytes:
-    """Return the head of a message of one record batch, all of whose numbers are zero."""
+    """Return the head of a message of one record batch, with all numbers zero."""
     gap_at = _HEAD.size + _PAIR_BYTES * nodes
     size = gap_at + _GAP.size + _PAIR_BYTES * buffers
     head = np.zeros(size + -size % _ALIGNMENT, np.uint8)
@@ -81,7 +81,7 @@ def _lay_out(
     nodes: list[tuple[int, int]],
     buffers: list[Source],
 ) -> None:
-    """Append the nodes and buffers of a type and of those inside it."""
+    """Append the nodes and buffers of a type and of its children."""
     length, nulls = counted
     nodes.append((length, nulls if validity else _NONE))
     buffers.append(validity)
@@ -97,7 +97,7 @@ _PAIRS: Final = array("int64", 2)
 
 @kernel(I64(_PAIRS, I64, _PAIRS), brief=True)
 def place_arrays(shapes: Pairs, rows: int, extents: Pairs) -> int:
-    """Fill in where each array begins and how long a row of it is; return where all of them end."""
+    """Compute the start of each array and the size of a row of it; return the end of all."""
     stop = 0
     for number in range(shapes.shape[0]):
         size = (shapes[number, 1] * rows + 7 >> 3) + shapes[number, 2]
@@ -118,12 +118,12 @@ def fill_pairs(
     nodes: Pairs,
     buffers: Pairs,
 ) -> int:
-    """Fill in the nodes and buffers of a head; return how many buffers there are."""
+    """Fill the nodes and buffers of a head; return the number of buffers."""
     for number in range(nodes.shape[0]):
         for side in range(2):
-            what = counted[number, side]
-            count = rows if what == _ROWS else entries if what == _ENTRIES else 0
-            nodes[number, side] = -1 if what == _UNKNOWN else count
+            kind = counted[number, side]
+            count = rows if kind == _ROWS else entries if kind == _ENTRIES else 0
+            nodes[number, side] = -1 if kind == _UNKNOWN else count
     for number in range(buffers.shape[0]):
         if sources[number, 0] >= 0:
             start, size = extents[sources[number, 0], 0], extents[sources[number, 0], 1]
@@ -134,9 +134,9 @@ def fill_pairs(
 
 @piece
 def claim_bytes(extents: Pairs, number: int, size: int, at: int) -> int:
-    """Give an array of the batch the bytes from `at` on; return where what follows may begin.
+    """Assign `size` bytes from `at` on to an array of the batch; return the next aligned position.
 
-    An array without a number is none, and gets nothing.
+    A negative number is an array that no column needs, which gets none.
     """
     if number < 0:
         return at
@@ -159,16 +159,15 @@ def pooled(shape: int | tuple[int, ...], kind: npt.DTypeLike) -> npt.NDArray[Any
 def room(
     shape: int | tuple[int, ...], kind: npt.DTypeLike = np.int64, large_bytes: int = _LARGE_BYTES
 ) -> npt.NDArray[Any]:
-    """Return an array of undefined contents, of which a process may need very large ones.
+    """Return an array of undefined contents, in a temporary file if it is large.
 
-    A large one lies in a file that has no name, which the system may write out and read again as it
-    does with the pages of any file: a connection is put together and tracked as a whole, however
-    many packets it has.
+    The file has no name; the system may write its pages out and read them again. A connection is
+    reassembled and tracked as a whole, so its arrays have no limit of their size.
 
     Raises
     ------
     SourceError
-        The folder of temporary files has no room for it.
+        The folder of temporary files has no space for it.
     """
     size = math.prod(shape) if isinstance(shape, tuple) else shape
     size_bytes = size * np.dtype(kind).itemsize
@@ -177,7 +176,7 @@ def room(
     try:
         with TemporaryFile() as file:
             if hasattr(os, "posix_fallocate"):
-                # Else a process ends without a word when it touches a page that has no room.
+                # Else a write to a page without disk space would end the process by a signal.
                 os.posix_fallocate(file.fileno(), 0, size_bytes)
             return np.asarray(np.memmap(file, kind, "w+", shape=shape))
     except OSError as error:
@@ -188,15 +187,15 @@ def room(
 
 
 def parts(count: int) -> Iterable[slice]:
-    """Return the parts of very large arrays, so that what is made on the way is small."""
+    """Return slices that divide very large arrays, so that temporary arrays stay small."""
     return (slice(at, min(at + _PART_ROWS, count)) for at in range(0, count, _PART_ROWS))
 
 
 @dataclass(frozen=True, slots=True)
 class Shape:
-    """How large an array is: `fields` rows of `bits` for each row of the batch, and `more` bytes.
+    """The size of an array: `fields` rows, each of `bits` per row of the batch and `more` bytes.
 
-    Each row begins where Arrow wants a buffer to begin, so it is somewhat longer.
+    Each of its rows is padded to the alignment of Arrow's buffers.
     """
 
     kind: npt.DTypeLike
@@ -206,13 +205,13 @@ class Shape:
 
 
 _ZEROS: Final = "zeros"
-"""Validity, offsets and values of every column that is null everywhere."""
+"""The array behind validity, offsets and values of columns without any value."""
 _ZEROS_SHAPE: Final = Shape(np.int64, 64, more=8)
 _NOTHING_REPEATED: Final[Mapping[str, str]] = {}
 
 
 class BatchLayout:
-    """How batches of the same columns are laid out.
+    """The layout of batches with the same columns.
 
     Parameters
     ----------
@@ -221,11 +220,11 @@ class BatchLayout:
     shapes
         The arrays that kernels fill.
     sources
-        The buffers of each column in Arrow's order, its validity first; types inside a type have
-        none. What is not in `shapes` is claimed later. A column that is not here is null
-        everywhere.
+        The buffers of each column in Arrow's order, its validity first; child types have no
+        validity. Arrays that are not in `shapes` are claimed later. Columns that are not here are
+        null in every row.
     repeated
-        The text of each column that has the same in every row.
+        Text by column, of columns with the same text in every row.
     """
 
     def __init__(
@@ -244,20 +243,23 @@ class BatchLayout:
         nodes: list[tuple[int, int]] = []
         buffers: list[Source] = []
         for column in schema:
-            nowhere = column.name not in sources
-            given = repeat((_ZEROS, 0)) if nowhere else iter(sources[column.name])
-            counted = _ROWS, _ROWS if nowhere else _UNKNOWN
+            all_null = column.name not in sources
+            given = repeat((_ZEROS, 0)) if all_null else iter(sources[column.name])
+            counted = _ROWS, _ROWS if all_null else _UNKNOWN
             _lay_out(column.type, given, next(given), counted, nodes, buffers)
         named = dict.fromkeys(source[0] for source in buffers if source)
         if _ZEROS in named:
             shapes = {**shapes, _ZEROS: _ZEROS_SHAPE}
-        self.cuts = [(name, one.fields, np.dtype(one.kind)) for name, one in shapes.items()]
+        self.fixed_arrays = [
+            (name, shape.fields, np.dtype(shape.kind)) for name, shape in shapes.items()
+        ]
+        """Name, rows and dtype of the arrays of a known size."""
         self.numbers = {name: number for number, name in enumerate({**shapes, **named})}
         self.claimed_share = _FIRST_SHARE if len(self.numbers) > len(shapes) else 0.0
-        """What the last batch claimed for each byte it was read from, and a bit more."""
-        self._shapes = _pairs([(one.fields, one.bits, one.more) for one in shapes.values()])
+        """Estimate of claimed bytes per byte of input, from the last batch."""
+        self._shapes = _pairs([(shape.fields, shape.bits, shape.more) for shape in shapes.values()])
         self._sources = _pairs(
-            [(self.numbers[one[0]], one[1]) if one else (-1, 0) for one in buffers]
+            [(self.numbers[source[0]], source[1]) if source else (-1, 0) for source in buffers]
         )
         self._counted = _pairs(nodes)
         self.head = _head(len(nodes), len(buffers))
@@ -272,25 +274,25 @@ class BatchLayout:
         return np.array([self.numbers.get(name, -1) for name in names], np.int64)
 
     def place(self, rows: int) -> tuple[Pairs, int]:
-        """Return where the arrays of a batch are, and how many bytes they take."""
+        """Return the extents of the arrays of a batch, and the bytes that they take together."""
         extents: Pairs = np.zeros((len(self.numbers), 2), np.int64)
         return extents, place_arrays(self._shapes, rows, extents)
 
     def fill_head(self, extents: Pairs, body_bytes: int, rows: int, entries: int) -> Bytes:
-        """Return the head with the numbers of a batch; it is the same one every time."""
+        """Return the head with the numbers of a batch, an array that the next call overwrites."""
         fill_pairs(self._sources, self._counted, rows, entries, extents, self._nodes, self._buffers)
         _NUMBER.pack_into(self.head.data, _ROWS_AT, rows)
         _NUMBER.pack_into(self.head.data, _BODY_BYTES_AT, body_bytes)
         return self.head
 
     def fill_repeated(self, arrays: Mapping[str, npt.NDArray[Any]], rows: int) -> None:
-        """Fill in the texts that are the same in every row."""
+        """Fill the columns with the same text in every row."""
         for text in self._repeated:
             text.fill(arrays, rows)
 
 
 class _Repeated:
-    """The arrays of a column that has the same text in every row."""
+    """The arrays of a column with the same text in every row."""
 
     def __init__(self, name: str, text: str) -> None:
         self._raw = text.encode()
@@ -310,7 +312,7 @@ class _Repeated:
         self._ends = np.arange(rows + 1, dtype=np.int32) * np.int32(size)
 
     def fill(self, arrays: Mapping[str, npt.NDArray[Any]], rows: int) -> None:
-        """Fill the arrays of a batch with what was written once."""
+        """Fill the arrays of a batch with copies of the prepared ones."""
         if len(self._ends) <= rows:
             self._write(2 * rows)
         size = len(self._raw) * rows
@@ -323,18 +325,18 @@ def _pairs(numbers: Sequence[tuple[int, ...]]) -> Pairs:
 
 
 class Arena:
-    """The arrays of one batch, cut from one Arrow buffer.
+    """The arrays of one batch, in one Arrow buffer.
 
     Parameters
     ----------
     layout
-        How batches are laid out.
+        The layout of the batch.
     rows
-        How many this one has.
+        Number of rows.
     taken
-        How many bytes they are read from.
+        Bytes of the input that they are decoded from.
     room
-        Bytes there have to be behind the arrays.
+        Least number of free bytes after the arrays.
     """
 
     def __init__(self, layout: BatchLayout, rows: int, taken: int, room: int = 0) -> None:
@@ -342,7 +344,7 @@ class Arena:
         self._rows = rows
         self._taken = taken
         self.extents, self.used = layout.place(rows)
-        """Where each array begins in `body` and its size; how much of it is given to arrays."""
+        """Start in `body` and size of each array; the end of the part of `body` in use."""
         self._fixed = self.used
         self._allocate(self.used + max(room, int(taken * layout.claimed_share)))
         if _ZEROS in self.arrays:
@@ -351,7 +353,7 @@ class Arena:
 
     @property
     def rest(self) -> Bytes:
-        """What is free behind the arrays and what was claimed."""
+        """The free bytes after the arrays and the claimed parts."""
         return self.body[self.used :]
 
     def has(self, name: str) -> bool:
@@ -359,43 +361,44 @@ class Arena:
         return name in self._layout.numbers
 
     def claim(self, name: str, size: int) -> int:
-        """Give the next `size` bytes of `rest` a name; return where in `body` they begin.
+        """Assign the next `size` bytes of `rest` to an array; return their start in `body`.
 
-        If there are not as many, all that is used moves to a larger buffer, and so do `arrays`.
+        If they do not fit, the buffer is copied to a larger one, and `arrays` are made anew.
         """
         start, stop = self.used, self.used + size
-        self._reach(stop)
+        self._grow_to(stop)
         self.extents[self._layout.numbers[name]] = start, size
         self.used = stop + -stop % _ALIGNMENT
         return start
 
     def claimed(self, stop: int) -> bool:
-        """Take note of what a kernel claimed, up to `stop` in `body`; return if there was room.
+        """Record that a kernel claimed bytes up to `stop` in `body`; return whether they fitted.
 
-        If not, there is now; what the arrays are to hold that lie behind the old end is lost.
+        If not, the buffer grows, and the contents of the claimed arrays have to be written again.
         """
-        room = stop <= len(self.body)
-        self._reach(stop)
+        fitted = stop <= len(self.body)
+        self._grow_to(stop)
         self.used = stop
-        return room
+        return fitted
 
-    def _reach(self, stop: int) -> None:
+    def _grow_to(self, stop: int) -> None:
         if stop > len(self.body):
             written = self.body
             self._allocate(stop + stop // _SPARE)
             self.body[: len(written)] = written
 
     def put(self, name: str, data: Any) -> None:
-        """Copy an array or a buffer to `rest`, and give it a name; nothing if no column has it."""
+        """Copy an array or a buffer to `rest` as the array `name`, if a column needs it."""
         if self.has(name):
             copied = np.frombuffer(data, np.uint8)
             start = self.claim(name, len(copied))
             self.body[start : start + len(copied)] = copied
 
     def batch(self, entries: int = 0, rows: int | None = None) -> pa.RecordBatch:
-        """Return the batch, which keeps the buffer.
+        """Return the batch, which refers to the buffer.
 
-        `entries` are in the lists of one column; `rows` says if there are fewer than foreseen.
+        `entries` is the length of the lists of one column, of all rows together; `rows` is the
+        number of rows if there are fewer than allocated.
         """
         layout, rows = self._layout, self._rows if rows is None else rows
         claimed = self.used - self._fixed
@@ -412,6 +415,8 @@ class Arena:
         places = self.extents.tolist()
         self.arrays: dict[str, npt.NDArray[Any]] = {
             name: np.ndarray((fields, size // kind.itemsize), kind, self.body, start)
-            for (name, fields, kind), (start, size) in zip(self._layout.cuts, places, strict=False)
+            for (name, fields, kind), (start, size) in zip(
+                self._layout.fixed_arrays, places, strict=False
+            )
         }
-        """Name to array, of two axes; their contents are undefined."""
+        """Arrays of two axes by name; their contents are undefined."""

@@ -1,10 +1,10 @@
-"""Floating point as Java and Python write it.
+"""Kernels that format floating point numbers as Java and Python do.
 
-Both write the shortest decimal that reads back as the same value, and among equally short ones the
-closest. But where one digit would do, ``Double.toString`` and ``Float.toString`` since Java 19 have
-the closest of those with two: 4.9E-324, which is 5e-324 in Python. Found by Raffaele Giulietti's
-Schubfach: the value and both ends of its rounding interval are scaled by one power of ten,
-precisely enough that every later comparison is exact.
+Both write the shortest decimal that is parsed to the same value, and among equally short ones the
+closest. But if one digit suffices, ``Double.toString`` and ``Float.toString`` since Java 19 write
+the closest decimal of two digits: 4.9E-324, which is 5e-324 in Python. The algorithm is Raffaele
+Giulietti's Schubfach: the value and both ends of its rounding interval are scaled by one power of
+ten, precisely enough that every later comparison is exact.
 """
 
 from __future__ import annotations
@@ -76,7 +76,7 @@ def _emit_round_to_odd(builder: Any, upper: Any, lower: Any, value: Any) -> Any:
 
 @instruction(_emit_round_to_odd)
 def _round_to_odd(upper: int, lower: int, value: int) -> int:
-    """Return value * scale / 2**127; what is cut off makes the result odd, so it still counts."""
+    """Return value * scale / 2**127, odd if it is not exact, so that comparisons stay exact."""
     scaled = (upper * value >> 1) + (lower * value >> 64)
     return scaled >> 63 | (scaled & _MASK_63 != 0)
 
@@ -86,10 +86,10 @@ def _round_to_odd(upper: int, lower: int, value: int) -> int:
 
 @piece
 def _shortest(significand: int, exponent: int, uneven: bool, floor: int) -> tuple[int, int]:
-    """Return digits and power of ten of the decimal for significand * 2**exponent.
+    """Return digits and power of ten of the shortest decimal for significand * 2**exponent.
 
     `uneven` values begin a binade: the next lower value is half as far as the next higher one.
-    Digits below `floor` are not shortened by one.
+    Digits below `floor` are not shortened by one digit.
     """
     # Everything is in quarters, so that the ends of the interval are integers.
     value = significand << 2
@@ -107,8 +107,7 @@ def _shortest(significand: int, exponent: int, uneven: bool, floor: int) -> tupl
     least = _round_to_odd(g1, g0, lower << shift) + odd
     most = _round_to_odd(g1, g0, (value + 2) << shift) - odd
 
-    # Which of the cases it is looks random from one number to the next, so all are worked out and
-    # none is branched to.
+    # All cases are computed without branches, because which one applies cannot be predicted.
     below = middle >> 2
     short = 10 * divide(below, 10)
     short_fits = least <= short << 2
@@ -138,8 +137,8 @@ def _digits_of(fraction: int, shift: int, width: int, uneven: bool, floor: int) 
 
 @piece
 def _put_decimal(out: Bytes, at: int, digits: int, power: int) -> int:
-    """Write digits * 10**power, plainly from 1e-3 to below 1e7, else with an exponent."""
-    # To 17 digits with the point before the first: one, then two words of eight.
+    """Write digits * 10**power, without an exponent from 1e-3 to below 1e7, else with one."""
+    # Scaled to 17 digits: one, then two words of eight.
     length = bit_length(digits) * _LOG10_2 >> 41
     if digits >= _POWERS[length]:
         length += 1
@@ -156,14 +155,14 @@ def _put_decimal(out: Bytes, at: int, digits: int, power: int) -> int:
     middle += ASCII_ZEROS
     last += ASCII_ZEROS
 
-    # Each store may write past its digits; the next one writes over that.
+    # Each store may write past its digits; the next one overwrites that.
     if point > 7 or point < -2:
         store_word(out, at, first | 0x2E00)  # d.
         store_word(out, at + 2, middle)
         store_word(out, at + 10, last)
         return _put_exponent(out, at + 1 + max(count, 2), point - 1)
-    # One way for both plain layouts. Behind the point nothing moves: "0." and zeros stand before
-    # the digits, and what is moved along for the point goes where no digit is.
+    # The same stores for both layouts without an exponent. Below 1, "0." and zeros come before the
+    # digits, and the digits that are moved for a point are written where no digit is.
     inside = point > 0
     before = point if inside else 17
     store_word(out, at, 0x30302E30)  # 0.00
@@ -217,7 +216,7 @@ def _put_number(
         if fraction < tiny:  # so few bits that a second digit needs a finer scale
             fraction *= 10
             finer = 1
-    # 100: a digit less still leaves two.
+    # From 100 on, one digit less still leaves two.
     digits, power = _digits_of(fraction, bias - exponent, width, uneven, 100)
     return _put_decimal(out, at, digits, power - finer)
 
@@ -243,7 +242,7 @@ def put_float(out: Bytes, at: int, bits: int) -> int:
 def put_repr(out: Bytes, at: int, bits: int) -> int:
     """Write the finite double with these 64 bits as ``repr`` does; return the position after it.
 
-    That is plainly from 1e-4 to below 1e16, else with an exponent of two digits or more.
+    It has no exponent from 1e-4 to below 1e16, else one of two digits or more.
     """
     exponent, fraction = (bits >> 52) & 0x7FF, bits & 0xF_FFFF_FFFF_FFFF
     if bits < 0:

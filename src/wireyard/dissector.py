@@ -1,8 +1,8 @@
-"""Wireshark dissectors made from the tables that wireyard itself reads by.
+"""Wireshark dissectors, generated from the layouts that wireyard itself decodes by.
 
-A dissector is a Lua file of this package, which says how packets of a format are taken apart, and
-the format's own layout, written as Lua tables in front of it: every offset, code and name comes
-from there, so that the two cannot differ. Fields are called as wireyard's columns are.
+A dissector is a Lua file of this package with the logic of a format, after the format's layout as
+Lua tables. All offsets, codes and names come from the layout, so that both agree. Fields have the
+names of wireyard's columns.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ _KINDS = {
     "u8": "uint8", "u16": "uint16", "u32": "uint32",
     "bool": "bool", "int32": "int32", "int64": "int64", "offset": "int64", "string": "string",
 }  # fmt: skip
-"""Wireshark's names of our kinds of columns and fields; any other is shown as bytes."""
+"""Wireshark's field types by our kinds of columns and fields; other kinds are shown as bytes."""
 
 
 def names() -> tuple[str, ...]:
@@ -46,7 +46,7 @@ def names() -> tuple[str, ...]:
 
 
 def lua_script(formats: Sequence[str] = ()) -> str:
-    """Return the dissectors of some formats, of all if none is named, as one Lua script.
+    """Return the dissectors of these formats, or of all if none is given, as one Lua script.
 
     Raises
     ------
@@ -74,12 +74,12 @@ def _lua_file(name: str) -> str:
 
 
 def _tables(name: str, used: Set[str]) -> dict[str, Any]:
-    """Return the columns of a format, and what a dissector uses of its layout under its names."""
+    """Return the tables that a dissector uses: columns, and tables of the layout by name."""
     format = get_format(name)
     module = import_module(f"wireyard.formats.{name}.layout")
     unsigned = dict(_unsigned(getattr(module, key) for key in module.__all__))
     others = format.other_rows.items()
-    # Raw bytes are for writing rows back; Wireshark shows where each byte is anyway.
+    # Raw bytes are for encoding; Wireshark shows the bytes anyway.
     columns = [column for column in format.columns if not column.name.startswith("raw_")]
     tables = {
         "title": format.title,
@@ -94,11 +94,11 @@ def _tables(name: str, used: Set[str]) -> dict[str, Any]:
 def _unsigned(values: Iterable[Any]) -> Iterator[tuple[str, str]]:
     """Yield the kind of each unsigned field of a header.
 
-    Columns are signed and wider; on the wire such a field must not be taken for a negative number.
+    Columns are signed and wider, but Wireshark would show such a field as a negative number.
     """
     for value in values:
         if isinstance(value, Layout):
-            yield from ((one.name, one.kind) for one in value.fields if one.kind in _KINDS)
+            yield from ((field.name, field.kind) for field in value.fields if field.kind in _KINDS)
         elif isinstance(value, Mapping):
             yield from _unsigned(value.values())
 
@@ -125,31 +125,31 @@ def _plain(value: Any) -> Any:
             return value.hex()
         case Layout():
             return _plain(value.fields)
-        case Mapping() if all(isinstance(one, int) for one in value.values()):
-            # A Lua table has no order, and that of flags counts.
-            return [{"name": key, "value": one} for key, one in value.items()]
+        case Mapping() if all(isinstance(number, int) for number in value.values()):
+            # A list, because a Lua table has no order, and that of flags matters.
+            return [{"name": key, "value": number} for key, number in value.items()]
         case Mapping():
-            return {key: _plain(one) for key, one in value.items()}
+            return {key: _plain(item) for key, item in value.items()}
         case tuple() | list() | frozenset():
-            return [_plain(one) for one in value]
+            return [_plain(item) for item in value]
         case _ if is_dataclass(value):
-            return {one.name: _plain(getattr(value, one.name)) for one in fields(value)}
+            return {field.name: _plain(getattr(value, field.name)) for field in fields(value)}
     return value
 
 
 def _lua(value: Any, indent: str = "") -> str:
-    """Return a plain value as a Lua expression; what is None is left out of its table."""
+    """Return a plain value as a Lua expression, without entries that are None."""
     match value:
         case dict():
-            entries = [(f"{_key(key)} = ", one) for key, one in value.items() if one is not None]
+            entries = [(f"{_key(key)} = ", item) for key, item in value.items() if item is not None]
         case list():
-            entries = [("", one) for one in value]
+            entries = [("", item) for item in value]
         case str():
             return json.dumps(value)
         case _:
             return str(value).lower()
     deeper = indent + "    "
-    parts = [name + _lua(one, deeper) for name, one in entries]
+    parts = [name + _lua(item, deeper) for name, item in entries]
     line = f"{{ {', '.join(parts)} }}" if parts else "{}"
     if len(indent) + len(line) <= _LINE_CHARACTERS and "\n" not in line:
         return line

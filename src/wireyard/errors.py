@@ -1,8 +1,8 @@
-"""What can go wrong, as data: an error names the format, the field, the byte and the rule.
+"""The exceptions of wireyard, which hold the format, the field, the offset and the rule as data.
 
-Two families. A ``DecodeError`` is about bytes somebody sent us and always says where; an
-``EncodeError`` is about a value the caller wants written and always says what would fit.
-"Need more bytes" is not an error: framing returns it as a value.
+A ``DecodeError`` is about received bytes and has their position; an ``EncodeError`` is about a
+value to be written and has the limit that it exceeds. "Need more bytes" is not an error: framing
+returns it as a value.
 """
 
 from __future__ import annotations
@@ -25,31 +25,31 @@ __all__ = [
 
 
 class WireError(Exception):
-    """Base of every error wireyard raises on purpose; ``str()`` is one line for people."""
+    """Base of all errors of wireyard; ``str()`` is one line for display."""
 
 
 class UsageError(WireError):
-    """The caller asked for something that does not exist: a format, a column, an option."""
+    """An argument that does not exist or is not valid: a format, a column, an option."""
 
 
 class UnknownFormat(UsageError):
-    """Bytes that begin like no known format, and nobody named one."""
+    """The format was not given and could not be detected from the first bytes."""
 
 
 class SourceError(WireError):
-    """A source cannot be read or a target cannot be written; the text names it."""
+    """A source cannot be read or a target cannot be written; the message names it."""
 
 
 class LakeError(WireError):
-    """A lake cannot be read or written, or is not one; the text names it."""
+    """A lake cannot be read or written, or is not one; the message names it."""
 
 
 class LakeDamaged(LakeError):
-    """Files of a lake are missing, or are not what was written."""
+    """Files of a lake are missing, or differ from those that were written."""
 
 
 class LedgerError(WireError):
-    """The rows of a stream do not account for its bytes; nothing of the run is committed."""
+    """The rows of a stream do not cover its bytes; nothing of the run is committed."""
 
 
 class DecodeError(WireError):
@@ -58,17 +58,17 @@ class DecodeError(WireError):
     Parameters
     ----------
     format
-        Name of the format that was being read, such as ``jmq``.
+        Name of the format, such as ``jmq``.
     field
-        The field at fault, in the words of the specification.
+        Name of the field in the specification.
     offset
-        Bytes from the first byte of the packet to the fault.
+        Offset of the fault in the packet, in bytes.
     problem
-        What is wrong, as the middle of a sentence: ``is 71, at least 72 are needed``.
+        Description of the fault, as a predicate: ``is 71, at least 72 are needed``.
     spec
-        Document and section that state the rule.
+        Document and section of the rule.
     code
-        Stable name of the rule for programs; each subclass has a default.
+        Stable identifier of the rule, for programs; each subclass has a default.
     """
 
     code = "malformed"
@@ -105,17 +105,17 @@ class DecodeError(WireError):
 
 
 class Malformed(DecodeError):
-    """A value the specification does not allow."""
+    """A value that the specification does not allow."""
 
 
 class UnsupportedVersion(DecodeError):
-    """A version this format never had; the packet's size is still trusted within bounds."""
+    """An unknown version; the packet's size still frames it, within limits."""
 
     code = "unsupported_version"
 
 
 class LimitExceeded(DecodeError):
-    """A length or count over one of our own caps; nothing was allocated for it."""
+    """A length or count over one of our own limits; nothing was allocated for it."""
 
     code = "limit_exceeded"
 
@@ -138,16 +138,16 @@ class Truncated(DecodeError):
 
 
 class EncodeError(WireError):
-    """A value that has no form on the wire.
+    """A value that the wire cannot represent.
 
     Parameters
     ----------
     field
-        The field that cannot be written.
+        Name of the field.
     value
-        The value that was given.
+        The rejected value.
     maximum
-        The largest value or length that fits, or a sentence saying what would.
+        The largest value or length that fits, or a sentence about valid values.
     """
 
     def __init__(self, field: str, value: object, maximum: object) -> None:

@@ -1,7 +1,7 @@
-"""GPackets to build and to look at: the broker-broker packet of Sun/Open Message Queue.
+"""Packet classes of GPacket, the broker-broker packet of Sun/Open Message Queue.
 
-The page docs/packets.md has examples. `Packet` and `LinkPacket`, which opens a connection between
-brokers, are what `wireyard.decode` returns and `wireyard.encode` takes.
+The page docs/packets.md has examples. `wireyard.decode` returns and `wireyard.encode` accepts a
+`Packet`, or a `LinkPacket`, which opens a connection between brokers.
 
 >>> import wireyard
 >>> from wireyard import gpacket

@@ -1,8 +1,8 @@
-"""JMQ packets to build and to look at: the client-broker packet of Sun/Open Message Queue.
+"""Packet classes of JMQ, the client-broker packet of Sun/Open Message Queue.
 
-The page docs/packets.md has examples. `Packet` is what `wireyard.decode` returns and
-`wireyard.encode` takes; `Sender` makes its id one of its own, `JmsMessage` and `body_value` show it
-in the words of JMS, and `RouterView` changes a header without touching the rest.
+The page docs/packets.md has examples. `wireyard.decode` returns and `wireyard.encode` accepts a
+`Packet`; `Sender` gives it a unique id, `JmsMessage` and `body_value` return its headers and its
+body under the names of JMS, and `RouterView` changes header fields without decoding the rest.
 
 >>> import wireyard
 >>> from wireyard import jmq

@@ -1,4 +1,4 @@
-"""A header as data: one table that decoding, columns, the inspector and the documents read."""
+"""Fixed headers and columns as tables, for decoding, schemas, the inspector and the documents."""
 
 from __future__ import annotations
 
@@ -82,9 +82,9 @@ class Layout:
 class Column:
     """One column of a format's rows.
 
-    `kind` is one of the few types every engine takes: ``bool int32 int64 string binary``, or a
-    composite named in ``wireyard.schema``. An ``offset`` is a place in the stream; a format has
-    its distance from the row's own, to which it is added.
+    `kind` is one of the types that every engine supports: ``bool int32 int64 string binary``, or a
+    composite type of ``wireyard.schema``. An ``offset`` is a position in the stream; formats give
+    it relative to the row's own offset, which is added.
     """
 
     name: str

@@ -1,9 +1,9 @@
-"""Bytes for kernels: big-endian fields, words, moves, UTF-8 and decimal text.
+"""Memory access for kernels: big-endian fields, words, copies, UTF-8 and decimal text.
 
-Everything here is called from kernels as ``piece(array, position, ...)`` on uint8 arrays, takes
-and returns 64-bit signed integers, and checks nothing: the kernel has checked that the bytes are
-there. What writes text may write up to `SLACK` bytes past the end of what it reports, so output
-arrays are longer than their text by that much.
+These functions are called from kernels as ``piece(array, position, ...)`` on uint8 arrays, take and
+return 64-bit signed integers, and check no bounds: the kernel has checked that the bytes exist.
+Functions that write text may write up to `SLACK` bytes past the position that they return, so
+output arrays are longer than their text by that much.
 """
 
 from __future__ import annotations
@@ -52,28 +52,28 @@ Bytes: TypeAlias = np.ndarray[tuple[int], np.dtype[np.uint8]]
 Ints: TypeAlias = np.ndarray[tuple[int], np.dtype[np.int64]]
 
 SLACK: Final = 64
-"""Bytes an output array must have left after the last text written to it."""
+"""Bytes that an output array needs after the last text written to it."""
 
 BLOCK: Final = 32
-"""Bytes that are moved at once: one vector register, and longer than most names."""
+"""Bytes that are copied at once: one vector register, and longer than most names."""
 
 LINE: Final = 64
 """Bytes of a cache line."""
 
 AHEAD_BYTES: Final = 4096
-"""How far ahead of a walk memory is asked for: where the next packet begins hangs on a size that is
-not in the cache yet, and this is what memory sends while one answer is waited for."""
+"""Prefetch distance while packets are framed. The start of the next packet depends on a size that
+is not cached yet; this is the data that arrives from memory in the time of one such miss."""
 
 HIGH_BITS: Final = -0x7F7F7F7F7F7F7F80
-"""The high bit of each byte of a word: a byte that has it set is not ASCII."""
+"""The high bit of each byte of a word, which is set in bytes that are not ASCII."""
 
 _LOW_BITS: Final = 0x0101010101010101
 _GATHER: Final = 0x0102040810204080
-"""Times a word that has only low bits of bytes: its highest byte has them, in order."""
+"""Factor that gathers the low bits of the bytes of a word in its highest byte, in order."""
 _POSITIVE: Final = 0x7FFFFFFFFFFFFFFF
 
 ASCII_ZEROS: Final = 0x3030303030303030
-"""Added to a word of eight digits, makes them text."""
+"""Added to a word of eight digits to make them ASCII."""
 
 _BYTE: Final = ir.IntType(8)
 _WORD: Final = ir.IntType(64)
@@ -203,13 +203,13 @@ def store_word(out: Bytes, at: int, word: int) -> None:
 
 @instruction(_emit_copy_bytes)
 def copy_bytes(out: Bytes, out_at: int, data: Bytes, at: int, size: int) -> None:
-    """Move exactly `size` bytes between arrays that do not overlap."""
+    """Copy exactly `size` bytes between arrays that do not overlap."""
     out[out_at : out_at + size] = data[at : at + size]
 
 
 @instruction(_emit_copy_block)
 def copy_block(out: Bytes, out_at: int, data: Bytes, at: int) -> int:
-    """Move `BLOCK` bytes; return a bit for each that is NUL or not ASCII, the first lowest."""
+    """Copy `BLOCK` bytes; return a bit for each that is NUL or not ASCII, the first lowest."""
     moved = data[at : at + BLOCK].copy()
     out[out_at : out_at + BLOCK] = moved
     odd = np.packbits(moved.view(np.int8) < 1, bitorder="little")
@@ -218,17 +218,17 @@ def copy_block(out: Bytes, out_at: int, data: Bytes, at: int) -> int:
 
 @instruction(_emit_prefetch(0))
 def prefetch(data: Bytes, at: int) -> None:
-    """Ask for the cache line of a byte that will be read soon."""
+    """Prefetch the cache line of a byte that will be read soon."""
 
 
 @instruction(_emit_prefetch(1))
 def prefetch_to_write(out: Bytes, at: int) -> None:
-    """Ask for the cache line of a byte that will be written soon; it may be beyond the end."""
+    """Prefetch the cache line of a byte that will be written soon; it may be past the end."""
 
 
 @piece
 def prefetch_lines(data: Bytes, start: int, stop: int) -> int:
-    """Ask for the cache lines from `start` to `stop`; return where the next one begins."""
+    """Prefetch the cache lines from `start` to `stop`; return the start of the next one."""
     while start < stop:
         prefetch(data, start)
         start += LINE
@@ -237,30 +237,30 @@ def prefetch_lines(data: Bytes, start: int, stop: int) -> int:
 
 @instruction(_emit_count_zero_bytes)
 def count_zero_bytes(word: int) -> int:
-    """Return how many of the first bytes of `word` in memory are zero."""
+    """Return the number of leading zero bytes of `word`, in memory order."""
     return 8 if word == 0 else ((word & -word).bit_length() - 1) >> 3
 
 
 @instruction(_emit_bit_length)
 def bit_length(value: int) -> int:
-    """Return the bits `value`, not negative, needs."""
+    """Return the number of bits of a `value` that is not negative."""
     return int(value).bit_length()
 
 
 @instruction(_emit_divide)
 def divide(value: int, divisor: int) -> int:
-    """Divide two integers that are not negative; floor division would test their signs."""
+    """Divide two integers that are not negative, without the sign tests of floor division."""
     return value // divisor
 
 
-# --- places and bits ------------------------------------------------------------------------
+# --- indices and bits -----------------------------------------------------------------------
 
 
 @piece
 def place_of(row: int) -> int:
-    """Return `row`, which is not negative, in a form from which the compiler concludes that.
+    """Return `row`, which is not negative, in a form that shows that to the compiler.
 
-    A negative index counts from the end, which every array would be asked about.
+    Else every array access would test for a negative index, which counts from the end.
     """
     return row & _POSITIVE
 
@@ -276,10 +276,10 @@ def bit_column(word: int, place: int) -> int:
 
 @piece
 def copy_text(out: Bytes, out_at: int, data: Bytes, at: int, size: int, stop: int) -> int:
-    """Move `size` bytes by blocks and return non-zero if one of them is NUL or not ASCII.
+    """Copy `size` bytes by blocks; return non-zero if one of them is NUL or not ASCII.
 
     Up to `BLOCK` bytes more are written to `out`; nothing at or after `stop` is read from `data`.
-    A short text takes no loop: how long it is cannot be predicted, that it is short can.
+    A text of up to `BLOCK` bytes takes no loop, whose count the processor could not predict.
     """
     flags = 0
     while size > BLOCK and at + BLOCK <= stop:
@@ -298,7 +298,7 @@ def copy_text(out: Bytes, out_at: int, data: Bytes, at: int, size: int, stop: in
 
 @piece
 def copy_long(out: Bytes, out_at: int, data: Bytes, at: int, size: int, stop: int) -> None:
-    """Move `size` bytes by pairs of blocks.
+    """Copy `size` bytes by pairs of blocks.
 
     Fewer than two blocks more are written to `out`; nothing at or after `stop` is read from `data`.
     """
@@ -335,11 +335,11 @@ def valid_utf8(data: Bytes, at: int, size: int) -> bool:
 
 @piece
 def _sequence_width(data: Bytes, at: int, first: int, stop: int) -> int:
-    """Return the width of the sequence that `first` begins, 0 if it is none (RFC 3629)."""
+    """Return the bytes of the sequence that begins with `first`, 0 if it is invalid (RFC 3629)."""
     width = 2 + (first >= 0xE0) + (first >= 0xF0)
     if first < 0xC2 or first > 0xF4 or at + width > stop:
         return 0
-    # The second byte decides what the first alone cannot: overlong forms, surrogates, the end.
+    # The second byte excludes overlong forms, surrogates, and code points above U+10FFFF.
     low, high = 0x80, 0xBF
     if first == 0xE0:
         low = 0xA0
@@ -389,9 +389,9 @@ def put_leading(out: Bytes, at: int, value: int) -> int:
 @piece
 def put_i64(out: Bytes, at: int, value: int) -> int:
     """Write `value` in decimal and return the position after it."""
-    store_word(out, at, 0x2D)  # written over if it is not negative
+    store_word(out, at, 0x2D)  # overwritten unless the value is negative
     if value < 0:
-        value = -value  # the least integer stays negative, and is right as unsigned
+        value = -value  # the least integer stays negative, which is right as unsigned
         at += 1
     if 0 <= value < 100_000_000:
         return put_leading(out, at, value)

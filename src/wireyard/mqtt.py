@@ -1,8 +1,8 @@
-"""MQTT control packets to build and to look at, a class for each.
+"""Packet classes of MQTT, one for each control packet.
 
-The page docs/packets.md has examples. The classes are what `wireyard.decode` returns and
-`wireyard.encode` takes; `Packet` is what they have in common. Only CONNECT says on the wire which
-version it is of, so any other is decoded by the name of its version, as in ``mqtt/5.0``.
+The page docs/packets.md has examples. `wireyard.decode` returns and `wireyard.encode` accepts them;
+`Packet` is their base class. Only CONNECT has its version on the wire, so all others are decoded
+under the name of their version, as in ``mqtt/5.0``.
 
 >>> import wireyard
 >>> from wireyard import mqtt

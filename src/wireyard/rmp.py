@@ -1,7 +1,7 @@
-"""Messages of the RMP messaging layer to build and to look at.
+"""The message class of the RMP messaging layer.
 
-The page docs/packets.md has examples. A packet is one message or several; `encode_packet` makes one
-of all its messages, `decode_packet` returns them.
+The page docs/packets.md has examples. A packet is one message or several; `encode_packet` encodes
+all messages of a packet, `decode_packet` returns them.
 
 >>> from wireyard import rmp
 >>> packet = rmp.encode_packet([rmp.Message(layer="RPC", data=b"a"), rmp.Message(data=b"b")])

@@ -1,11 +1,11 @@
-"""Column kinds as Arrow types.
+"""Column kinds as Arrow types, and Arrow arrays from and to numpy and Python values.
 
-Only types that every engine takes: signed integers, 32-bit offsets, no unions, dictionaries or
-views. The columns every row has come first, then the format's own.
+Only types that every engine supports: signed integers, 32-bit offsets, no unions, dictionaries or
+views. The columns of every row come first, then those of the format.
 
 Arrays are made from buffers here, and read as buffers. `pyarrow.array`, `pyarrow.scalar` and
-`to_numpy` look first whether they were given something of pandas, and load it for that, which
-takes longer than to read a capture of a megabyte.
+`to_numpy` import pandas to check for its types, which takes longer than reading a capture of a
+megabyte.
 """
 
 from __future__ import annotations
@@ -39,24 +39,24 @@ __all__ = [
 
 COMMON = (
     Column("source", "string", "the source as it was given"),
-    Column("stream", "string", "the directed stream; of a raw file its path"),
-    Column("offset", "int64", "where the row's bytes begin in the stream", unit="bytes"),
-    Column("length", "int64", "how many bytes the row stands for", unit="bytes"),
-    Column("format", "string", "name of the format, after a slash its dialect if one was named"),
+    Column("stream", "string", "the directed stream; for a raw file its path"),
+    Column("offset", "int64", "offset of the row's bytes in the stream", unit="bytes"),
+    Column("length", "int64", "number of the row's bytes", unit="bytes"),
+    Column("format", "string", "name of the format, and after a slash its dialect, if given"),
     Column("status", "string", "ok, malformed, garbage, tail or gap"),
-    Column("error", "error", "which rule was broken, where; null if none"),
+    Column("error", "error", "the broken rule and its position; null if none"),
 )
 """The columns that every row has, whatever its format."""
 
 CAPTURED = (
-    Column("captured_ns", "int64", "when the last of its bytes was captured", unit="ns"),
+    Column("captured_ns", "int64", "capture time of its last byte", unit="ns"),
     Column("frame", "int64", "number of the captured frame that completed it, from 1"),
-    Column("src_addr", "string", "address of who sent it"),
-    Column("src_port", "int32", "port of who sent it"),
-    Column("dst_addr", "string", "address of whom it was sent to"),
-    Column("dst_port", "int32", "port of whom it was sent to"),
+    Column("src_addr", "string", "source address"),
+    Column("src_port", "int32", "source port"),
+    Column("dst_addr", "string", "destination address"),
+    Column("dst_port", "int32", "destination port"),
 )
-"""The columns that rows from captures have besides, after the common ones."""
+"""The additional columns of rows from captures, after the common ones."""
 
 _TYPES: Mapping[str, pa.DataType] = {
     "bool": pa.bool_(),
@@ -101,12 +101,12 @@ def arrow_type(kind: str) -> pa.DataType:
 def choose_columns(
     owner: str, columns: Iterable[Column], names: Sequence[str] | None
 ) -> tuple[Column, ...]:
-    """Return those of the columns of a format or a table that are called `names`, or all.
+    """Return the columns of a format or a table with these names, or all if None.
 
     Raises
     ------
     UsageError
-        A name that is no column of the owner, or one given twice.
+        A name that is no column of the owner, or is given twice.
     """
     known = {column.name: column for column in columns}
     if names is None:
@@ -120,23 +120,23 @@ def choose_columns(
 
 
 _MOST_REPEATED = 16
-"""Values that are kept as columns: every stream of a capture brings its own."""
+"""Most columns that are cached, because every stream of a capture has new values."""
 
 
 class Repeated:
-    """Columns of one value, or of none: slices of what was made before."""
+    """A cache of columns with one repeated value or null, which are returned as slices."""
 
     def __init__(self) -> None:
-        self._made: dict[tuple[str, str | int | None], pa.Array] = {}
+        self._columns: dict[tuple[str, str | int | None], pa.Array] = {}
 
     def column(self, kind: str, value: str | int | None, rows: int) -> pa.Array:
-        """Return `value` again and again as a column of a kind."""
-        array = self._made.get((kind, value))
+        """Return a column of a kind with `value` in each of so many rows."""
+        array = self._columns.get((kind, value))
         if array is None or len(array) < rows:
-            if len(self._made) == _MOST_REPEATED:
-                del self._made[next(iter(self._made))]
+            if len(self._columns) == _MOST_REPEATED:
+                del self._columns[next(iter(self._columns))]
             array = self._repeat(kind, value, 2 * rows)
-            self._made[kind, value] = array
+            self._columns[kind, value] = array
         return array.slice(0, rows)
 
     @staticmethod
@@ -149,7 +149,7 @@ class Repeated:
 
 
 def repeat_texts(texts: Sequence[str], counts: Sequence[int]) -> pa.StringArray:
-    """Return texts as a column, each in as many rows as `counts` says."""
+    """Return a column of texts, each repeated in `counts` rows."""
     raw = [text.encode() for text in texts]
     ends = np.zeros(sum(counts) + 1, np.int32)
     np.repeat(np.array([len(text) for text in raw], np.int32), counts).cumsum(out=ends[1:])
@@ -158,12 +158,12 @@ def repeat_texts(texts: Sequence[str], counts: Sequence[int]) -> pa.StringArray:
 
 
 def as_array(values: npt.NDArray[Any], unknown: npt.NDArray[np.bool_] | None = None) -> pa.Array:
-    """Return integers, which keep their memory, or truth values as an array.
+    """Return integers (without a copy) or booleans as an Arrow array.
 
     Parameters
     ----------
     unknown
-        Which of them are null; none if None.
+        Whether each is null; None if none is.
     """
     values = np.ascontiguousarray(values)
     kind = pa.from_numpy_dtype(values.dtype)
@@ -173,7 +173,7 @@ def as_array(values: npt.NDArray[Any], unknown: npt.NDArray[np.bool_] | None = N
 
 
 def as_numbers(array: pa.Array) -> npt.NDArray[Any]:
-    """Return an array of integers, which keep their memory, or truth values; none is null."""
+    """Return an Arrow array of integers (without a copy) or booleans, without nulls, as numpy's."""
     start, stop = array.offset, array.offset + len(array)
     held = array.buffers()[1] or b""
     if pa.types.is_boolean(array.type):
@@ -183,12 +183,12 @@ def as_numbers(array: pa.Array) -> npt.NDArray[Any]:
 
 
 def array_of(values: Sequence[Any], kind: pa.DataType) -> pa.Array:
-    """Return Python values of a column's type as an array.
+    """Return Python values of a column's type as an Arrow array.
 
     Parameters
     ----------
     values
-        None is null. A struct is a mapping in which what is missing is null, a list a sequence, a
+        None is null. A struct is a mapping, whose missing fields are null; a list is a sequence, a
         map a sequence of pairs.
     """
     absent = [value is None for value in values]
@@ -226,7 +226,7 @@ def _field(value: Mapping[str, Any] | None, name: str) -> Any:
 
 
 def scalar_of(value: Any, kind: pa.DataType) -> pa.Scalar:
-    """Return a value of a column's type as a scalar, which Arrow compares a column with."""
+    """Return a value of a column's type as an Arrow scalar, to compare a column with."""
     return array_of([value], kind)[0]
 
 

@@ -1,10 +1,10 @@
 """Compile every kernel ahead of time: ``python -m wireyard.warm``.
 
-Kernels that did not come compiled are compiled when one is first called, and kept on disk. An
-installation that does this before never lets a user wait for a compiler.
+Kernels that are not shipped are compiled at the first call of one, and cached on disk. After this
+command, no user waits for that.
 
 ``python -m wireyard.warm --ship FOLDER`` writes them to a folder instead, compiled for the baseline
-of this kind of processor: what a wheel takes along (``make wheel``).
+of this architecture, to be part of a wheel (``make wheel``).
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ __all__ = ["main"]
 
 
 def main(words: Sequence[str]) -> int:
-    """Compile what is missing, and say so; return an exit status."""
+    """Compile missing kernels and print the progress; return an exit status."""
     from wireyard.accelerate import (
         COMPILED,
         Progress,

@@ -297,6 +297,8 @@ def test_garbage_in_any_field_is_an_encode_error_with_its_name(
         assert "\n" not in str(error)
     else:
         # It was a good value after all.
+        if getattr(made, "more_follows", False):
+            encoded += wireyard.encode(packet)
         again = wireyard.decode(encoded, label.partition(" ")[0].partition("_")[0] + dialect(made))
         assert (again[0] if isinstance(again, tuple) else again) == made
         assert repr(made).startswith(f"{type(made).__name__}(")

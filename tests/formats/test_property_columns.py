@@ -12,7 +12,7 @@ import pytest
 from tests.formats.gpacket import make as gpacket_make
 from tests.make import variety
 from wireyard.formats import get_format, property_kernels
-from wireyard.formats.property_kernels import put_texts_again
+from wireyard.formats.property_kernels import retry_texts
 
 STREAMS: dict[str, Callable[[], list[bytes]]] = {"jmq": variety, "gpacket": gpacket_make.variety}
 
@@ -25,10 +25,10 @@ def test_texts_that_find_no_room_are_copied_again(
     copied: list[int] = []
 
     def put_again(*args: Any) -> int:
-        copied.append(put_texts_again(*args))
+        copied.append(retry_texts(*args))
         return copied[-1]
 
-    monkeypatch.setattr(property_kernels, "put_texts_again", put_again)
+    monkeypatch.setattr(property_kernels, "retry_texts", put_again)
     format = get_format(name)
     columns = import_module(format.fast_path)
     data = np.frombuffer(b"".join(STREAMS[name]()) * 50, np.uint8)

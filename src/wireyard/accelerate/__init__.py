@@ -1,13 +1,13 @@
-"""The one door to Numba: how kernels are declared, compiled and kept.
+"""The only module that uses Numba: declaration, compilation and caching of kernels.
 
-Three decorators. A `kernel` is called from Python on arrays, a `piece` only from kernels, and an
-`instruction` is a piece given as LLVM code with a Python twin beside it. With
-``NUMBA_DISABLE_JIT=1`` all three return plain Python: kernels then run over numpy arrays, and
-instructions are their twins.
+There are three decorators. A `kernel` is called from Python with arrays; a `piece` is called from
+kernels only and inlined there; an `instruction` is a piece written as LLVM code, with an equivalent
+Python function. With ``NUMBA_DISABLE_JIT=1`` all three return plain Python: kernels then run over
+numpy arrays, and instructions are their Python functions.
 
-Compiled code is found in the package if it was shipped (`caching`), else in the cache of this
-machine, and else all of it is compiled in parallel (`compiling`), once. Where nothing can be
-written, kernels still compile in every process, each when it is first called.
+Compiled code is loaded from the package if it was shipped (`caching`), else from the cache of this
+machine; if it is in neither, all missing kernels are compiled in parallel, once (`compiling`). If
+no cache can be written, each kernel is compiled in every process at its first call.
 """
 
 from __future__ import annotations

@@ -1,10 +1,9 @@
-"""Where the compiled code of kernels is found and kept.
+"""The cache of compiled kernels, in two places.
 
-1. In the package: code that came with it, compiled for a baseline that every processor of a kind
-   has (`BASELINES`), taken if the sources and the versions are those that it was compiled from.
-   Nothing is written or locked for it.
-2. In the cache of this machine, for its own processor: ``__pycache__`` beside the source, else a
-   private folder of the user. What is found nowhere is compiled and put here.
+1. The package: shipped code, compiled for a baseline of processor features (`BASELINES`), used if
+   sources and versions are the same as when it was compiled. Nothing is written or locked for it.
+2. The cache of this machine, for its own processor: ``__pycache__`` beside the source, else a
+   private folder of the user. Kernels that are in neither place are compiled and stored here.
 """
 
 from __future__ import annotations
@@ -48,23 +47,23 @@ __all__ = [
     "shipped_for",
 ]
 
-NUMBA_CONFIG: Final[Any] = config  # its attributes are made at run time, from the environment
+NUMBA_CONFIG: Final[Any] = config  # its attributes are set at run time, from the environment
 
 
-# --- code that came with the package --------------------------------------------------------
+# --- shipped code ---------------------------------------------------------------------------
 
 
 _PARTS_OF_A_BUILD: Final = 5
-"""Versions of Numba, llvmlite and Python, platform, processor: the same in all that is shipped."""
+"""Versions of Numba, llvmlite and Python, platform, processor: the same for all shipped code."""
 
 
 def shipped_folder() -> Traversable:
-    """Return the folder of the package that code comes with, if any does."""
+    """Return the folder of the package for shipped code, which may not exist."""
     return resources.files(PACKAGE) / "compiled"
 
 
 def shipped_for() -> str | None:
-    """Return what the code that came with the package was compiled for, None if none came."""
+    """Return the versions and the processor of the shipped code, None if there is none."""
     try:
         first = min(shipped_folder().iterdir(), key=lambda file: file.name)
         with first.open("rb") as file:
@@ -76,28 +75,28 @@ def shipped_for() -> str | None:
 
 @functools.cache
 def fitting_baseline() -> Baseline | None:
-    """Return the baseline that this processor has, None if there is none or another is asked for.
+    """Return the baseline that this processor has, if any.
 
-    ``NUMBA_CPU_NAME`` and ``NUMBA_CPU_FEATURES`` ask for another.
+    None, too, if ``NUMBA_CPU_NAME`` or ``NUMBA_CPU_FEATURES`` set another target.
     """
     baseline = platform_baseline()
     if baseline is None or NUMBA_CONFIG.CPU_NAME or NUMBA_CONFIG.CPU_FEATURES is not None:
         return None
     try:
-        found = llvm.get_host_cpu_features()
+        features = llvm.get_host_cpu_features()
     except RuntimeError:  # unknown to LLVM
         return None
-    return baseline if all(found.get(name) for name in baseline.features.split()) else None
+    return baseline if all(features.get(name) for name in baseline.features.split()) else None
 
 
-# --- where compiled code is kept ------------------------------------------------------------
+# --- the cache of this machine --------------------------------------------------------------
 
 
 def cache_folder(source: Path) -> Path | None:
-    """Return the folder to keep code compiled from `source` in, or None if there is none.
+    """Return the writable cache folder for code compiled from `source`, None if there is none.
 
-    ``NUMBA_CACHE_DIR`` is taken first, then ``__pycache__`` beside the source, then a private
-    folder in the user's cache, then one in the folder for temporary files.
+    It is the first that can be written of ``NUMBA_CACHE_DIR``, ``__pycache__`` beside the source, a
+    private folder in the user's cache, and one in the folder for temporary files.
     """
     name = f"{source.parent.name}_{_digest(str(source.parent).encode())}"
     if NUMBA_CONFIG.CACHE_DIR and (folder := _writable(Path(NUMBA_CONFIG.CACHE_DIR, name))):
@@ -125,10 +124,10 @@ def _writable(folder: Path) -> Path | None:
 
 
 def _is_private(folder: Path, owner: int | None) -> bool:
-    """Return whether nobody else could have put code for us to run into `folder`."""
-    found = folder.lstat()
+    """Return whether only this user can write to `folder`, whose code we would run."""
+    status = folder.lstat()
     return owner is None or (
-        stat.S_ISDIR(found.st_mode) and found.st_uid == owner and not found.st_mode & 0o022
+        stat.S_ISDIR(status.st_mode) and status.st_uid == owner and not status.st_mode & 0o022
     )
 
 
@@ -137,11 +136,11 @@ def _digest(data: bytes) -> str:
 
 
 def _sources(function: Callable[..., Any]) -> Iterator[bytes]:
-    """Yield a digest of every folder or file that a kernel may take pieces or constants from.
+    """Yield a digest of every folder or file whose pieces or constants a kernel may use.
 
-    Those are the files beside it, above it up to the top of the package, and those of `java` and
-    `accelerate`, for formats import nothing else. Numba itself looks at the kernel's own file only,
-    so a changed piece or a changed constant would leave the old code in use.
+    These are the files beside it, above it up to the top of the package, and those of `java` and
+    `accelerate`, because formats import nothing else. Numba itself checks the kernel's own file
+    only, so it would keep using old code after a piece or a constant has changed.
     """
     folders = {PACKAGE, f"{PACKAGE}.accelerate", f"{PACKAGE}.java"}
     package = getattr(sys.modules.get(function.__module__), "__package__", None) or ""
@@ -157,14 +156,14 @@ def _sources(function: Callable[..., Any]) -> Iterator[bytes]:
 
 @functools.cache
 def _digest_of(package: str) -> bytes:
-    """Return the digest of all sources of a folder, which most of its kernels share."""
+    """Return the digest of all sources of a folder, the same for all of its kernels."""
     files = sorted(resources.files(package).iterdir(), key=lambda file: file.name)
     sources = (file.read_bytes() for file in files if file.name.endswith(".py"))
     return hashlib.sha256(b"\0".join(sources)).digest()
 
 
-class _Place(caching._CacheLocator):
-    """Where one kernel's code is kept, and which sources it came from."""
+class _Locator(caching._CacheLocator):
+    """The cache folder of one kernel, and the digest of its sources."""
 
     def __init__(self, function: Callable[..., Any], source: Path) -> None:
         self._py_file = str(source)
@@ -175,7 +174,7 @@ class _Place(caching._CacheLocator):
 
     @functools.cached_property
     def folder(self) -> Path | None:
-        """The folder to write to; looked for when shipped code does not do."""
+        """The folder to write to, searched only if there is no shipped code."""
         return cache_folder(self._source)
 
     def get_cache_path(self) -> str:
@@ -185,33 +184,33 @@ class _Place(caching._CacheLocator):
         return self._stamp
 
     def get_disambiguator(self) -> str:
-        # Numba writes its index before the code; were names shared between versions, another
-        # process could read the new index and run the old code.
+        # Numba writes its index before the code. If versions shared names, another process could
+        # read the new index and run the old code.
         return f"{self._line}-{self._stamp}"
 
     @classmethod
-    def from_function(cls, function: Callable[..., Any], file: str) -> _Place | None:
+    def from_function(cls, function: Callable[..., Any], file: str) -> _Locator | None:
         try:
             return cls(function, Path(os.path.abspath(file)))
-        except OSError:  # there is no source to know it by
+        except OSError:  # there is no source to identify it by
             return None
 
 
-class _Keep(caching.CompileResultCacheImpl):
-    _locator_classes = [_Place]  # noqa: RUF012
+class _Serializer(caching.CompileResultCacheImpl):
+    _locator_classes = [_Locator]  # noqa: RUF012
 
     def reduce(self, compiled: Any) -> Any:
-        """Return compiled code to be written: machine code, and the names in it.
+        """Return compiled code to write: machine code, and the names that it defines.
 
-        Numba keeps the bitcode too, for other functions to inline. Nothing inlines a kernel, and
-        reading it was half of the time that a kernel takes to load.
+        Numba also stores the bitcode, so that other functions can inline it. Kernels are never
+        inlined, and reading the bitcode took half of their loading time.
         """
         (name, kind, (code, bitcode)), *rest = super().reduce(compiled)  # type: ignore[no-untyped-call]
         return (name, kind, (code, _names_alone(bitcode))), *rest
 
 
 def _names_alone(bitcode: bytes) -> bytes:
-    """Return a module that defines the same names, which is where Numba looks them up."""
+    """Return a module that only defines the same names, because Numba looks them up there."""
     module, whole = ir.Module(), llvm.parse_bitcode(bitcode)
     for symbol in (*whole.functions, *whole.global_variables):
         if not symbol.is_declaration:
@@ -220,15 +219,15 @@ def _names_alone(bitcode: bytes) -> bytes:
 
 
 class KernelCache(caching.FunctionCache):
-    """The compiled code of one kernel. It is allowed to fail: then the kernel is compiled."""
+    """The cache of one kernel's compiled code. If it fails, the kernel is compiled."""
 
     def __init__(self, function: Callable[..., Any]) -> None:
-        # The constructor of the base looks for a folder to write to; shipped code needs none.
+        # The constructor of the base searches a folder to write to; shipped code needs none.
         self._py_func, self._name = function, repr(function)
-        self._impl = _Keep(function)  # type: ignore[no-untyped-call]
-        self._place: _Place = self._impl.locator
+        self._impl = _Serializer(function)  # type: ignore[no-untyped-call]
+        self._place: _Locator = self._impl.locator
         self.origin = "compiled"
-        """Where the code came from: shipped, kept, or compiled in this process."""
+        """Origin of the code: ``shipped``, ``kept`` (cached), or ``compiled`` in this process."""
         self.enable()  # type: ignore[no-untyped-call]
 
     @functools.cached_property
@@ -237,12 +236,12 @@ class KernelCache(caching.FunctionCache):
 
     @property
     def cache_path(self) -> str:
-        """The folder that code is written to."""
+        """The cache folder."""
         return self._place.get_cache_path()
 
     @property
     def keeps(self) -> bool:
-        """Whether there is a folder to keep code in."""
+        """Whether there is a writable cache folder."""
         return self._place.folder is not None
 
     def _file_in(self, folder: str) -> Any:
@@ -251,30 +250,30 @@ class KernelCache(caching.FunctionCache):
         )
 
     def find(self, signature: Any, target: Any) -> Any:
-        """Return the code for a signature, loaded, or None if it has to be compiled.
+        """Return the loaded code for a signature, or None if it has to be compiled.
 
-        Numba's own caches make its compiler ready first, which takes a quarter of a second; code
-        that is compiled already does not need it.
+        Numba's own caches initialize its compiler first, which takes a quarter of a second and is
+        not needed for compiled code.
         """
-        found, origin = self._load_shipped(signature, target), "shipped"
-        if found is None:
-            found, origin = self._load_from(self._kept, signature, target), "kept"
-        if found is None and self.keeps:
-            # An image or a site installation may bring compiled code in folders we cannot write.
-            found = self._load_from(self._file_in(str(self._place.beside)), signature, target)
-        self.origin = self.origin if found is None else origin
-        return found
+        code, origin = self._load_shipped(signature, target), "shipped"
+        if code is None:
+            code, origin = self._load_from(self._kept, signature, target), "kept"
+        if code is None and self.keeps:
+            # An image or a site installation may have compiled code in read-only folders.
+            code = self._load_from(self._file_in(str(self._place.beside)), signature, target)
+        self.origin = self.origin if code is None else origin
+        return code
 
     def load_overload(self, sig: Any, target_context: Any) -> Any:
-        """Return the code for a signature; what the package lacks is compiled in parallel first."""
-        found = self.find(sig, target_context)
+        """Return the code for a signature, after compiling all missing kernels in parallel."""
+        code = self.find(sig, target_context)
         ours = self._py_func.__module__.partition(".")[0] == PACKAGE
-        if found is None and ours and self.keeps and not is_compiler() and compile_once():
-            found = self.find(sig, target_context)
-        return found
+        if code is None and ours and self.keeps and not is_compiler() and compile_once():
+            code = self.find(sig, target_context)
+        return code
 
     def save_overload(self, sig: Any, data: Any) -> None:
-        """Keep compiled code, if it can be kept."""
+        """Write compiled code to the cache, if possible."""
         self._cache_file = self._kept
         with contextlib.suppress(OSError):
             super().save_overload(sig, data)  # type: ignore[no-untyped-call]
@@ -283,17 +282,17 @@ class KernelCache(caching.FunctionCache):
         try:
             payload = file.load(self._index_key(signature, target.codegen()))  # type: ignore[no-untyped-call]
             return None if payload is None else self._impl.rebuild(target, payload)
-        except Exception:  # a damaged file may break anywhere in unpickling
+        except Exception:  # unpickling a damaged file may raise anything
             with contextlib.suppress(OSError):
                 file.flush()
         return None
 
     def ship(self, folder: Path, signature: Any, compiled: Any) -> None:
-        """Write code to ship to `folder`: a line that says what it was made from, and the code."""
+        """Write code to ship to `folder`: a line with its versions and sources, then the code."""
         baseline = platform_baseline()
         assert baseline is not None, "compiled for no baseline"
         made_from = self._made_from(signature, baseline)
-        # The annotation is a text for people, in which addresses differ from build to build.
+        # The annotation is text for display, whose addresses differ between builds.
         plain = compiled._replace(type_annotation="")
         payload = dumps(self._impl.reduce(plain))  # type: ignore[no-untyped-call]
         (folder / self._shipped_name()).write_bytes(made_from + payload)
@@ -308,7 +307,7 @@ class KernelCache(caching.FunctionCache):
             if not data.startswith(made_from):
                 return None
             return self._impl.rebuild(target, pickle.loads(data[len(made_from) :]))
-        except Exception:  # there is none, or it is damaged
+        except Exception:  # missing or damaged
             return None
 
     def _shipped_name(self) -> str:

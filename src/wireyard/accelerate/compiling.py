@@ -1,8 +1,8 @@
-"""Every kernel of the package: found, loaded, and compiled in parallel where that is needed.
+"""Finding, loading and parallel compilation of all kernels of the package.
 
-Numba compiles under one lock, so what runs in parallel are processes. One is started that finds out
-what is missing, and it forks one for each kernel, the longest first. The process that wanted a
-kernel may have threads, and what has threads must not be forked.
+Numba compiles under one lock, so kernels are compiled in parallel by processes. A process is
+started that finds the missing kernels and forks one process for each, the longest kernel first. The
+process that needs a kernel is not forked itself, because it may have threads.
 """
 
 from __future__ import annotations
@@ -49,18 +49,18 @@ __all__ = [
 
 PACKAGE: Final = __name__.partition(".")[0]
 KERNELS: Final[dict[Any, Any]] = {}
-"""Every kernel that was declared in this process, and its signature."""
+"""Every kernel that is declared in this process, with its signature."""
 
 _DECLARATION: Final = re.compile(rb"^@kernel\(", re.MULTILINE)
 _NOTICE_AFTER_S: Final = 0.3
 _LENGTH_A_SECOND: Final = 800.0
-"""How much of a kernel's `_length` compiles in a second, before there is anything to go by."""
+"""First estimate of the `_length` of kernels that is compiled per second."""
 _RUN: Final = f"from {__name__} import main; main()"
 
 
 @dataclass(frozen=True, slots=True)
 class Progress:
-    """How far compiling came; `total` is 0 while another process does it.
+    """The progress of compilation; `total` is 0 while another process compiles.
 
     `name` is the kernel that was compiled last.
     """
@@ -71,12 +71,12 @@ class Progress:
     name: str = ""
 
 
-# --- what shipped code is compiled for -------------------------------------------------------
+# --- the targets of shipped code -------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)
 class Baseline:
-    """What shipped code is compiled for: a name of LLVM, and the features that it needs."""
+    """A target of shipped code: LLVM's name of the processor, and the required features."""
 
     cpu: str
     features: str
@@ -90,12 +90,12 @@ BASELINES: Final = {
     ),
     "aarch64": Baseline("generic", ""),
 }
-"""By the first word of LLVM's name for a platform. Every 64-bit Arm processor has the features of
-``generic``; x86-64-v3 is what Intel makes since 2013 and AMD since 2015."""
+"""By the architecture in LLVM's name of a platform. Every 64-bit Arm processor has the features of
+``generic``; processors of Intel since 2013 and of AMD since 2015 are x86-64-v3."""
 
 
 def platform_baseline() -> Baseline | None:
-    """Return the baseline of this kind of processor, None if code is shipped for none such."""
+    """Return the baseline of this architecture, None if no code is shipped for it."""
     return BASELINES.get(llvm.get_process_triple().partition("-")[0])
 
 
@@ -103,7 +103,7 @@ def platform_baseline() -> Baseline | None:
 
 
 def find_kernels() -> list[Any]:
-    """Import every module of the package that declares kernels; return those, sorted by name."""
+    """Import every module of the package that declares kernels; return all kernels by name."""
     top = resources.files(PACKAGE)
     for module in sorted(_modules_with_kernels(top, PACKAGE)):
         import_module(module)
@@ -120,7 +120,7 @@ def _modules_with_kernels(folder: Traversable, package: str) -> Iterator[str]:
 
 
 def load_kernels() -> int:
-    """Load every kernel of the package, compiled before if need be; return how many there are."""
+    """Load every kernel of the package, and compile missing ones; return the number of kernels."""
     kernels = find_kernels()
     for kernel in kernels:
         kernel._compile_for_args()
@@ -133,9 +133,9 @@ def _name(kernel: Any) -> str:
 
 @cache
 def _length(function: Callable[..., Any]) -> int:
-    """Return the instructions of a function and of all pieces inlined in it.
+    """Return the number of instructions of a function and of all pieces inlined in it.
 
-    The time to compile a kernel grows with it, within a factor of two.
+    The time to compile a kernel is proportional to it, within a factor of two.
     """
     total = 0
     for instruction in dis.get_instructions(function):
@@ -146,24 +146,24 @@ def _length(function: Callable[..., Any]) -> int:
     return total
 
 
-# --- compiling, for whoever wants it done ---------------------------------------------------
+# --- the process that needs kernels ---------------------------------------------------------
 
 
 def compile_missing(report: Callable[[Progress], None], ship_to: Path | None = None) -> bool:
-    """Compile what is neither shipped nor kept, in other processes; return whether that went well.
+    """Compile kernels that are neither shipped nor cached, in other processes; return success.
 
     Parameters
     ----------
     report
-        Called when it begins and after each kernel; never where nothing is missing.
+        Called at the beginning and after each kernel, unless none is missing.
     ship_to
-        Compile everything for the baseline of this kind of processor and write it to this folder,
-        instead of keeping it for this machine.
+        Folder to write all kernels to, compiled for the baseline of this architecture; None to
+        compile the missing ones for the cache of this machine.
 
     Raises
     ------
     LookupError
-        There is a folder to ship to, but no baseline for this kind of processor.
+        There is a folder to ship to, but no baseline for this architecture.
     """
     command = [sys.executable, "-P", "-c", _RUN]
     path = os.pathsep.join(map(os.path.abspath, sys.path))
@@ -178,7 +178,7 @@ def compile_missing(report: Callable[[Progress], None], ship_to: Path | None = N
                 "NUMBA_CACHE_DIR": nowhere,
                 "NUMBA_CPU_NAME": baseline.cpu,
                 "NUMBA_CPU_FEATURES": "",
-                "PYTHONHASHSEED": "0",  # the same code every time
+                "PYTHONHASHSEED": "0",  # for reproducible code
             }
         try:
             process = subprocess.Popen(
@@ -189,14 +189,14 @@ def compile_missing(report: Callable[[Progress], None], ship_to: Path | None = N
                 env=environment,
                 text=True,
             )
-        except OSError:  # this Python cannot be started once more
+        except OSError:  # this Python cannot start another process
             return False
         with process:
             assert process.stdout is not None
             for line in process.stdout:
                 try:
                     progress = Progress(**json.loads(line))
-                except (ValueError, TypeError):  # a module that prints when it is imported
+                except (ValueError, TypeError):  # output of an imported module
                     continue
                 report(progress)
         return process.returncode == 0
@@ -204,7 +204,7 @@ def compile_missing(report: Callable[[Progress], None], ship_to: Path | None = N
 
 @cache
 def compile_once() -> bool:
-    """Compile what is missing, the first time this is called; return whether that went well."""
+    """Compile missing kernels at the first call; return success."""
 
     def show(progress: Progress) -> None:
         if progress.total == 0:
@@ -219,22 +219,22 @@ def compile_once() -> bool:
 
 
 def core_count() -> int:
-    """Return how many processes this one may run at a time."""
+    """Return the number of cores that this process may use."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else 1
 
 
-# --- compiling, in the process that does it -------------------------------------------------
+# --- the process that compiles --------------------------------------------------------------
 
 _COMPILER: Final = threading.Event()
 
 
 def is_compiler() -> bool:
-    """Return whether this process is there to compile, so that it must not start another."""
+    """Return whether this process compiles kernels, so that it must not start another one."""
     return _COMPILER.is_set()
 
 
 def main(words: Sequence[str] | None = None) -> None:
-    """Compile what is missing, with a line of JSON on standard output for each `Progress`."""
+    """Compile missing kernels, with a line of JSON on standard output for each `Progress`."""
     folder = next(iter(sys.argv[1:] if words is None else words), None)
     _COMPILER.set()
     with _alone():
@@ -250,7 +250,7 @@ def main(words: Sequence[str] | None = None) -> None:
 
 @contextmanager
 def _alone() -> Iterator[None]:
-    """Wait until no other process compiles for the same folder: it leaves nothing to be done."""
+    """Lock the cache folder: wait for another process that compiles the same kernels."""
     import fcntl
 
     from wireyard.accelerate.caching import cache_folder
@@ -260,17 +260,17 @@ def _alone() -> Iterator[None]:
         yield
         return
     with (folder / "compiling.lock").open("w") as lock:
-        with suppress(OSError):  # a file system without locks: it is done twice, that is all
+        with suppress(OSError):  # without locks in the file system, kernels are compiled twice
             try:
                 fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError:
-                _say(Progress(0, 0, 0))
+                _print_progress(Progress(0, 0, 0))
                 fcntl.flock(lock, fcntl.LOCK_EX)
         yield
 
 
 def _compile(kernels: Sequence[Any], ship_to: Path | None) -> int:
-    """Compile kernels, each in a process of its own; return how many went well."""
+    """Compile kernels, each in a process of its own; return the number of successes."""
     waiting = sorted(kernels, key=lambda kernel: _length(kernel.py_func))
     running: dict[int, Any] = {}
     cores, start = core_count(), time.monotonic()
@@ -279,7 +279,7 @@ def _compile(kernels: Sequence[Any], ship_to: Path | None) -> int:
     if kernels:
         cpu_target.target_context.refresh()  # once, and not in each process
         longest = _length(waiting[-1].py_func)
-        _say(Progress(0, len(kernels), max(left / cores, longest) / _LENGTH_A_SECOND))
+        _print_progress(Progress(0, len(kernels), max(left / cores, longest) / _LENGTH_A_SECOND))
     while waiting or running:
         while waiting and len(running) < cores:
             kernel = waiting.pop()
@@ -292,12 +292,13 @@ def _compile(kernels: Sequence[Any], ship_to: Path | None) -> int:
         left -= _length(kernel.py_func)
         done += status == 0
         seconds = time.monotonic() - start
-        _say(Progress(done, len(kernels), seconds * left / (whole - left), _name(kernel)))
+        seconds_left = seconds * left / (whole - left)
+        _print_progress(Progress(done, len(kernels), seconds_left, _name(kernel)))
     return done
 
 
 def _compile_and_exit(kernel: Any, ship_to: Path | None) -> None:
-    """Compile one kernel and end the process, without what a process does in the end."""
+    """Compile one kernel and exit the process, without its exit handlers."""
     status = 1
     try:
         kernel._compile_for_args()
@@ -309,11 +310,11 @@ def _compile_and_exit(kernel: Any, ship_to: Path | None) -> None:
         os._exit(status)
 
 
-def _say(progress: Progress) -> None:
+def _print_progress(progress: Progress) -> None:
     print(json.dumps(asdict(progress)), flush=True)
 
 
-# --- the line that says why the first call takes so long ------------------------------------
+# --- the notice that kernels are being compiled ---------------------------------------------
 
 
 def print_notice(text: str) -> None:
@@ -322,23 +323,23 @@ def print_notice(text: str) -> None:
 
 
 def set_notice(show: Callable[[str], None]) -> None:
-    """Have `show` called, instead of `print_notice`, when kernels take time to compile."""
+    """Call `show` instead of `print_notice` when kernels take time to compile."""
     _NOTICE.show = show
 
 
 class _Notice(event.Listener):
-    """Says once a process that kernels are compiled in it, if that takes longer than a blink."""
+    """Shows one notice per process if compiling a kernel in it takes over `_NOTICE_AFTER_S`."""
 
     def __init__(self) -> None:
         self.show: Callable[[str], None] = print_notice
         self._timer: threading.Timer | None = None
-        self._said = False
+        self._shown = False
 
     def on_start(self, event: Any) -> None:
-        if event.data["dispatcher"] not in KERNELS or self._said or self._timer or is_compiler():
+        if event.data["dispatcher"] not in KERNELS or self._shown or self._timer or is_compiler():
             return
         kept = getattr(event.data["dispatcher"]._cache, "keeps", False)
-        self._timer = threading.Timer(_NOTICE_AFTER_S, self._say, (kept,))
+        self._timer = threading.Timer(_NOTICE_AFTER_S, self._show, (kept,))
         self._timer.daemon = True
         self._timer.start()
 
@@ -347,8 +348,8 @@ class _Notice(event.Listener):
             self._timer.cancel()
             self._timer = None
 
-    def _say(self, kept: bool) -> None:
-        self._said = True
+    def _show(self, kept: bool) -> None:
+        self._shown = True
         often = "once" if kept else "again: no folder is writable to keep them"
         self.show(f"compiling kernels ({often}), this takes some seconds ...")
 

@@ -1,4 +1,4 @@
-"""How kernels are declared: `kernel`, `piece` and `instruction`, and the types of signatures."""
+"""The decorators `kernel`, `piece` and `instruction`, and the types of signatures."""
 
 from __future__ import annotations
 
@@ -35,15 +35,15 @@ P = ParamSpec("P")
 R = TypeVar("R")
 
 COMPILED: Final[bool] = not NUMBA_CONFIG.DISABLE_JIT
-"""False when ``NUMBA_DISABLE_JIT`` asks for plain Python."""
+"""False if ``NUMBA_DISABLE_JIT`` is set: then kernels are plain Python."""
 
 BOOL: Final = numba.types.boolean
 I32: Final = numba.types.int32
 I64: Final = numba.types.int64
 READ: Final = numba.types.Array(numba.types.uint8, 1, "C", readonly=True)
-"""Bytes a kernel only reads: the signature takes read-only and writable arrays alike."""
+"""Bytes that a kernel only reads; the argument may be a read-only or a writable array."""
 TEXT: Final = numba.types.Array(numba.types.uint8, 1, "C")
-"""Bytes a kernel writes."""
+"""Bytes that a kernel writes."""
 
 # Without reference counts ("_nrt"), moving a short text takes a fifth of the time.
 _OPTIONS: Final[dict[str, Any]] = {
@@ -64,13 +64,13 @@ def record(kind: type) -> Any:
     """Return the signature type of a NamedTuple of arrays and integers.
 
     Each array is annotated with its dtype, ``Annotated[NDArray[...], "int64"]``, or with its
-    signature type if it has more than one axis. An array that the caller may not write to cannot
-    be in it: Numba takes a tuple as it is.
+    signature type if it has more than one axis. It cannot have read-only arrays, because Numba does
+    not convert the elements of a tuple.
     """
     hints = get_type_hints(kind, include_extras=True)
     fields = [_field_type(hint) for hint in hints.values()]
     types: Any = numba.types
-    if len(set(fields)) == 1:  # which Numba has a type of its own for
+    if len(set(fields)) == 1:  # Numba has another type for these
         return types.NamedUniTuple(fields[0], len(fields), kind)
     return types.NamedTuple(fields, kind)
 
@@ -78,25 +78,26 @@ def record(kind: type) -> Any:
 def _field_type(hint: Any) -> Any:
     if hint is int:
         return I64
-    (found,) = hint.__metadata__
-    return array(found) if isinstance(found, str) else found
+    (annotation,) = hint.__metadata__
+    return array(annotation) if isinstance(annotation, str) else annotation
 
 
 # --- kernels and pieces ---------------------------------------------------------------------
 
 
 def kernel(signature: Any, *, brief: bool = False) -> Callable[[Callable[P, R]], Callable[P, R]]:
-    """Declare a function called from Python, compiled for one `signature` at the first call.
+    """Declare a function that is called from Python and compiled for one `signature`.
 
-    Kernels release the GIL, check no bounds, raise nothing and allocate nothing. A `brief` one
-    keeps the GIL: to release it and wait for it again would take far longer.
+    It is compiled or loaded at the first call. Kernels release the GIL, check no bounds, raise
+    nothing and allocate nothing. A `brief` kernel holds the GIL, because acquiring it again would
+    take far longer than the call.
     """
 
     def declare(function: Callable[P, R]) -> Callable[P, R]:
         if not COMPILED:
             return _plain(function)
         dispatcher: Any = numba.njit(**{**_OPTIONS, "nogil": not brief})(function)
-        with contextlib.suppress(RuntimeError):  # typed at a prompt: compiled, but not kept
+        with contextlib.suppress(RuntimeError):  # without a source file, code is not cached
             dispatcher._cache = KernelCache(function)
         KERNELS[dispatcher] = signature
 
@@ -105,10 +106,10 @@ def kernel(signature: Any, *, brief: bool = False) -> Callable[[Callable[P, R]],
                 if dispatcher._can_compile:
                     dispatcher.compile(signature)
                     dispatcher.disable_compile()
-            return dispatcher  # which Numba calls again with the arguments
+            return dispatcher  # Numba calls it again with the arguments
 
-        # Numba would compile explicit signatures here and now, at import; the dispatcher calls
-        # this method only when nothing compiled fits the arguments.
+        # Numba compiles explicit signatures at the declaration. The dispatcher calls this method
+        # only if no compiled code fits the arguments.
         dispatcher._compile_for_args = compile_first
         return cast("Callable[P, R]", dispatcher)
 
@@ -116,7 +117,7 @@ def kernel(signature: Any, *, brief: bool = False) -> Callable[[Callable[P, R]],
 
 
 def piece(function: Callable[P, R]) -> Callable[P, R]:
-    """Declare a function that kernels are built from; it is inlined where it is called."""
+    """Declare a function for kernels, which is inlined where it is called."""
     if not COMPILED:
         return _plain(function)
     return cast("Callable[P, R]", numba.njit(**_OPTIONS, forceinline=True)(function))
@@ -125,25 +126,25 @@ def piece(function: Callable[P, R]) -> Callable[P, R]:
 def instruction(
     emit: Callable[..., ir.Value | None],
 ) -> Callable[[Callable[P, R]], Callable[P, R]]:
-    """Give a plain Python function its compiled form.
+    """Declare a function for kernels by LLVM code, with an equivalent Python function.
 
     Parameters
     ----------
     emit
-        Called as ``emit(builder, *values)`` to write the LLVM code. Arrays arrive as pointers to
-        their first byte, everything else as 64-bit integers; the result is a 64-bit integer, or
-        None where the function returns None.
+        Called as ``emit(builder, *values)`` to write the LLVM code. Arrays are passed as pointers
+        to their first byte, all else as 64-bit integers; the result is a 64-bit integer, or None if
+        the function returns None.
     """
 
-    def declare(twin: Callable[P, R]) -> Callable[P, R]:
+    def declare(function: Callable[P, R]) -> Callable[P, R]:
         if not COMPILED:
-            return _plain(twin)
-        names = inspect.signature(twin)
-        gives_nothing = inspect.get_annotations(twin)["return"] in ("None", None)
+            return _plain(function)
+        names = inspect.signature(function)
+        returns_none = inspect.get_annotations(function)["return"] in ("None", None)
 
         def define(context: Any, *types: Any) -> Any:
-            taken = [kind if isinstance(kind, numba.types.Array) else I64 for kind in types]
-            given = numba.types.none if gives_nothing else I64
+            arguments = [kind if isinstance(kind, numba.types.Array) else I64 for kind in types]
+            result = numba.types.none if returns_none else I64
 
             def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
                 values = [
@@ -152,23 +153,23 @@ def instruction(
                     else value
                     for kind, value in zip(signature.args, args, strict=True)
                 ]
-                made = emit(builder, *values)
-                return context.get_dummy_value() if gives_nothing else made
+                value = emit(builder, *values)
+                return context.get_dummy_value() if returns_none else value
 
-            return given(*taken), generate
+            return result(*arguments), generate
 
         first = inspect.Parameter("context", inspect.Parameter.POSITIONAL_OR_KEYWORD)
         vars(define)["__signature__"] = names.replace(
             parameters=[first, *names.parameters.values()]
         )
-        define.__name__, define.__doc__ = twin.__name__, twin.__doc__
+        define.__name__, define.__doc__ = function.__name__, function.__doc__
         return cast("Callable[P, R]", intrinsic(define))
 
     return declare
 
 
 def _plain(function: Callable[P, R]) -> Callable[P, R]:
-    """Keep numpy's integers out of plain Python: they warn where kernels wrap around."""
+    """Convert numpy integers to Python's, because they warn where kernels wrap around."""
 
     @functools.wraps(function)
     def call(*args: Any, **named: Any) -> Any:

@@ -1,4 +1,4 @@
-"""The wire formats, by name. A format is imported when it is first asked for."""
+"""The registry of wire formats, by name. A format is imported at its first use."""
 
 from __future__ import annotations
 
@@ -27,39 +27,39 @@ def names() -> tuple[str, ...]:
 
 
 def labels() -> tuple[str, ...]:
-    """Return all that `get_format` takes: the names, and those with their dialects."""
+    """Return every name that `get_format` accepts: formats alone, and with their dialects."""
     return tuple(
         label
         for name in _MODULES
-        for label in (name, *(f"{name}/{one}" for one in get_format(name).dialects))
+        for label in (name, *(f"{name}/{dialect}" for dialect in get_format(name).dialects))
     )
 
 
 def titles() -> dict[str, str]:
-    """Return the names of all formats, each with what it is."""
+    """Return the title of each format by its name."""
     return {name: get_format(name).title for name in _MODULES}
 
 
 @cache
 def get_format(name: str) -> Format:
-    """Return the format called `name`, read as the dialect after a slash if there is one.
+    """Return the format called `name`; a part after a slash, as in ``mqtt/5.0``, is its dialect.
 
     Raises
     ------
     UsageError
-        When there is none; the text names those there are.
+        An unknown name or dialect; the message lists the known ones.
     """
     plain, _, dialect = name.lower().partition("/")
     module = _MODULES.get(plain)
     if module is None:
         raise UsageError(f"unknown format '{name}'; there are: {', '.join(labels())}")
-    found: Format = import_module(module).FORMAT
+    format: Format = import_module(module).FORMAT
     if not dialect:
-        return found
-    if dialect not in found.dialects:
-        known = ", ".join(f"{plain}/{one}" for one in found.dialects) or plain
+        return format
+    if dialect not in format.dialects:
+        known = ", ".join(f"{plain}/{other}" for other in format.dialects) or plain
         raise UsageError(f"{plain} has no dialect '{dialect}'; there is: {known}")
-    return replace(found, dialect=dialect)
+    return replace(format, dialect=dialect)
 
 
 def sniff(head: View) -> Format | None:
@@ -72,9 +72,9 @@ def sniff(head: View) -> Format | None:
 
 
 class _Registry(ModuleType):
-    """The package itself, which answers to ``wireyard.formats()`` too.
+    """The package itself, callable, so that ``wireyard.formats()`` returns `titles`.
 
-    Importing a package puts it in its parent under its name, over the function of that name.
+    Importing this package replaces the function `formats` of `wireyard` by the module.
     """
 
     def __call__(self) -> dict[str, str]:

@@ -1,7 +1,7 @@
-"""What a wire format is to everything above it: one frozen value of functions and columns.
+"""The interface of a wire format: one frozen value of functions and columns.
 
-Streams, columns, Spark and the command line know a format only through `Format`. Adding one means
-a folder beside this file and a line in ``wireyard.formats``.
+Streams, columns, Spark and the command line use a format only through `Format`. A new format is a
+folder beside this file and a line in ``wireyard.formats``.
 """
 
 from __future__ import annotations
@@ -16,20 +16,20 @@ from wireyard.layout import Column
 __all__ = ["REFUTED", "UNPROVEN", "Annotation", "Dialect", "Format", "Nested", "Row", "View"]
 
 View = bytes | memoryview
-"""Bytes of a stream; indexing gives an int and slicing does not have to copy."""
+"""Bytes of a stream: indexing returns an int, and slicing need not copy."""
 
 Row = dict[str, Any]
-"""One packet as named values: ints, text, bytes, and plain containers of them."""
+"""One packet as values by column name: ints, text, bytes, and lists and dicts of them."""
 
 UNPROVEN: Final = -1
-"""No rule is broken by the bytes behind a position, and they are too few to confirm it."""
+"""The bytes from a position on break no rule, but are too few to confirm that a packet begins."""
 REFUTED: Final = -2
-"""No packet begins at a position."""
+"""No packet begins at a position: the bytes from there on break a rule."""
 
 
 @dataclass(frozen=True, slots=True)
 class Annotation:
-    """What some bytes of a packet mean, for people; start and stop count from the packet."""
+    """The meaning of bytes ``[start, stop)`` of a packet, for display; counted from its start."""
 
     start: int
     stop: int
@@ -40,7 +40,7 @@ class Annotation:
 
 @dataclass(frozen=True, slots=True)
 class Dialect:
-    """A way to read a format that nothing on the wire announces."""
+    """A variant of a format that nothing on the wire announces."""
 
     context: int
     """Context of a stream's first frame."""
@@ -48,7 +48,7 @@ class Dialect:
 
 
 class Nested(NamedTuple):
-    """A whole packet inside another: bytes ``[start, stop)`` of it are one of a format's label."""
+    """A whole packet inside another: the label of its format, and its bytes ``[start, stop)``."""
 
     format: str
     start: int
@@ -94,70 +94,70 @@ class Format:
     Every function takes a view and half-open positions in it. Nothing here depends on files,
     threads or tables, and no function reads at or beyond `stop`.
 
-    `context` is what earlier bytes of the stream decided about a frame, such as the version a
-    connection began with: one integer, whose meaning is the format's.
+    `context` is the state that earlier bytes of the stream left for a frame, such as the version
+    that a connection began with. It is one integer; only the format interprets it.
     """
 
     name: str
     """Name in options, rows and file suffixes, such as ``jmq``."""
     title: str
-    """One line for people."""
+    """Description in one line."""
     columns: tuple[Column, ...]
-    """The format's own columns, in order; the columns every row has come before them."""
+    """The format's own columns, in order; the columns of every row come before them."""
     fast_path: str
     """Module with the columnar decoder; imported only when there is enough work for it."""
     header_bytes: int
-    """Bytes that `find_header` looks at; no more than this is held back while bytes arrive."""
+    """Most bytes that `find_header` examines, and that are held back while more bytes arrive."""
     max_packet_bytes: int
-    """Largest packet believed unless the caller says otherwise."""
+    """Default limit of the packet size; a header with a larger size is malformed."""
     body: str
-    """The column that holds what a packet carries for others."""
+    """The column of the application data: a message body or payload."""
     frame_size: Callable[[View, int, int, int, int, bool], int | None]
     """``(view, start, stop, max_packet_bytes, context, at_end)`` -> bytes of the frame at `start`.
 
-    None means more bytes are needed to say. A `DecodeError` means no packet begins here. `at_end`
-    is whether the stream ends at `stop`. Where frames end may depend on the context only if
-    `find_header` finds nothing.
+    None means that more bytes are needed. A `DecodeError` means that no packet begins here.
+    `at_end` is whether the stream ends at `stop`. The size may depend on the context only in
+    formats whose `find_header` finds nothing.
     """
     find_header: Callable[[View, int, int, int], tuple[int, bool]]
     """``(view, start, stop, max_packet_bytes)`` -> ``(position, certain)``.
 
     Position of the first header at or after `start` that passes every check that its bytes allow,
-    or `stop`. Not certain means the header is cut off by `stop`. A packet that is found so can be
-    read without knowing what came before it: its context is that of a stream's first frame.
+    or `stop`. Not certain: the header is cut off by `stop`. A packet that is found this way is
+    read with the context of a stream's first frame, for it does not depend on earlier packets.
     """
     begins: Callable[[View], bool]
-    """The first bytes of a stream -> whether they show that it is one of this format."""
+    """The first bytes of a stream -> whether they identify the format."""
     decode: Callable[[View, int], Any]
     """One whole packet, its context -> a frozen packet. Raises `DecodeError`."""
     encode: Callable[[Any], bytes]
-    """What `decode` or `decode_whole` returned -> its bytes. Raises `EncodeError`."""
+    """A packet of `decode` or `decode_whole` -> its bytes. Raises `EncodeError`."""
     read_row: Callable[[View, int], tuple[Row, DecodeError | None]]
     """One whole packet, its context -> its row, and the error if it is malformed.
 
-    A malformed packet gives every value that could still be read. A row that says its `format` is
-    one of another name. Never raises.
+    The row of a malformed packet has every value that could be read. A row with a `format` of its
+    own belongs to that format (`other_rows`). Never raises.
     """
     packet_of: Callable[[Mapping[str, Any], int], Any]
     """A row (bytes as bytes), the context of its dialect -> its packet. Raises `EncodeError`."""
     derived: Mapping[str, str]
-    """Columns that follow from others, and what each follows from."""
+    """Columns that follow from other columns, each with those others."""
     annotate: Callable[[View, int], list[Annotation]]
-    """One whole packet, its context -> what each byte means, without gaps. Never raises."""
+    """One whole packet, its context -> annotations of all its bytes, without gaps. Never raises."""
     body_views: Mapping[str, Callable[[Row], Any]]
-    """Other ways to show a body: ``text`` and ``value``."""
+    """Functions that show the body of a row in another form: ``text`` and ``value``."""
     join_rows: Callable[[Iterable[Row], int], Iterable[Row]] = _same_rows
-    """The rows of a stream, the context of its dialect -> rows that say what `packet_of` needs.
+    """The rows of a stream, the context of its dialect -> rows complete enough for `packet_of`.
 
-    Where a packet is several rows, one alone does not. Raises `EncodeError`.
+    Needed where a packet is several rows, none of which determines it alone. Raises `EncodeError`.
     """
     decode_whole: Callable[[View, int], Any] | None = None
-    """One whole packet as a transport carries it, its context -> all of it. Raises `DecodeError`.
+    """One packet as a transport carries it, its context -> all its frames. Raises `DecodeError`.
 
-    `decode` if None; set where a packet is several frames.
+    None stands for `decode`; set in formats where a packet is several frames.
     """
     row_context: Callable[[Mapping[str, Any], int], int] = _dialect_context
-    """A row, the context of its dialect -> the context that its packet alone is read by."""
+    """A row, the context of its dialect -> the context to decode its packet with, on its own."""
     redact: Callable[[Row], Row] = _same_row
     """A row -> the row without passwords."""
     secret_columns: Sequence[str] = ()
@@ -165,49 +165,50 @@ class Format:
     next_context: Callable[[View, int], int] = _same_context
     """A frame, its context -> the context of the frame after it. The frame may be cut short."""
     last_context: Callable[[int], int] = _same_context_at_end
-    """The context of a frame -> the one it has instead where its stream ends with it."""
+    """The context of a frame -> its context if it is the last frame of the stream."""
     answer_context: Callable[[View, int], int] = _same_context
-    """The first bytes of a stream, its context -> the context of the stream that answers it."""
+    """The first bytes of a stream, its context -> the context of the opposite direction."""
     confirm_start: Callable[[View, int, int, int, int, bool], int | None] | None = None
     """``(view, start, stop, max_packet_bytes, context, at_end)`` -> context of a packet at `start`.
 
-    Of formats without a mark that packets begin with: whether one begins at `start`, where a TCP
-    segment does, as the bytes behind it show. `UNPROVEN` or `REFUTED` if they do not; None if more
-    of them are needed. `at_end` is whether the captured bytes end at `stop`.
+    For formats whose packets have no magic number: decides from the bytes at a position where a
+    TCP segment begins whether a packet begins there too. Returns `UNPROVEN` or `REFUTED` if they
+    do not confirm it, and None if more bytes are needed. `at_end` is whether the captured bytes
+    end at `stop`.
     """
     find_context: Callable[[Iterable[View], int], int] = _dialect_of_packets
     """Whole packets of both directions of a connection whose beginning was not captured, the
-    context of the dialect -> the context that they are read by."""
+    context of the dialect -> the context to decode them with."""
     opens: Callable[[View], bool] = _never_opens
-    """The first bytes of a stream -> whether they show that a client sends it to a server."""
+    """The first bytes of a stream -> whether they identify the direction client to server."""
     decoder_frames: bool = False
-    """Whether its compiled columns find frames while they decode, if one thread does both."""
+    """Whether the columnar decoder can find the frames itself, if one thread does both."""
     plain_text: bool = False
-    """Whether columns hold text as packets do: UTF-8 without lone surrogates."""
+    """Whether text columns equal the text of the wire: UTF-8 without lone surrogates."""
     named_values: Mapping[str, str] = field(default_factory=dict)
-    """What the values in columns of names and values are, by name.
+    """Kind of the values in columns of names and values, by name: ``number text binary pair``.
 
-    One of ``number text binary pair``, a pair being of texts.
+    A pair is one of texts.
     """
     ports: Sequence[int] = ()
-    """The ports that servers listen on by default."""
+    """Default ports of servers."""
     in_datagrams: bool = False
-    """Whether it is sent in datagrams, each of them whole packets."""
+    """Whether packets are sent in datagrams, each of which holds whole packets."""
     nested: Callable[[View, int], Sequence[Nested]] = _nothing_nested
     """One whole packet, its context -> the packets inside it. Never raises."""
     other_rows: Mapping[str, Mapping[str, Column]] = field(default_factory=dict)
-    """Rows of other names that streams of the format hold too.
+    """Rows with another format name in streams of this format, by that name.
 
-    Their columns, by the column of the format that each stands in.
+    Of each: its columns, by the column of this format that holds their values.
     """
     dialects: Mapping[str, Dialect] = field(default_factory=dict)
-    """What a caller may add to the name after a slash, as in ``mqtt/5.0``."""
+    """Dialects by name; a caller writes one after a slash, as in ``mqtt/5.0``."""
     dialect: str | None = None
-    """Which of them this is."""
+    """Name of the dialect in use."""
 
     @property
     def label(self) -> str:
-        """The name with its dialect: what `get_format` takes to return the same."""
+        """Name and dialect, as `get_format` accepts them."""
         return self.name if self.dialect is None else f"{self.name}/{self.dialect}"
 
     @property

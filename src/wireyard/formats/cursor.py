@@ -1,4 +1,4 @@
-"""Steps through one section of a packet as ``DataInputStream`` would, but never past its end."""
+"""A bounded reader of one section of a packet, in the encodings of ``DataInputStream``."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ __all__ = ["Cursor"]
 
 
 class Cursor:
-    """Reads a section from left to right; every error says which field, and where it stands.
+    """Reads a section from left to right; every error has the field and its offset.
 
     Parameters
     ----------
     data
         The section.
     format, base, spec
-        For errors: the format's name, where the section begins in its packet, the rule's section.
+        For errors: the format's name, the section's offset in its packet, the document's section.
     """
 
     def __init__(self, data: bytes, format: str, base: int, spec: str) -> None:
@@ -43,7 +43,7 @@ class Cursor:
         return int.from_bytes(self.data[start:stop], "big", signed=signed)
 
     def text(self, field: str) -> str:
-        """Return text behind its length."""
+        """Return text of modified UTF-8 after a 16-bit length."""
         size = self.integer(2, f"{field} length", signed=False)
         start = self.at
         data = self.take(size, field)
@@ -56,5 +56,5 @@ class Cursor:
     def fault(
         self, kind: type[DecodeError], field: str, at: int, problem: str, code: str | None = None
     ) -> DecodeError:
-        """Return an error about what stands at `at` in the section."""
+        """Return an error about the field at `at` of the section."""
         return kind(self.format, field, self.base + at, problem, self.spec, code)

@@ -1,12 +1,12 @@
-"""Fields of packets that take plain Python: names, letters, texts and times beside numbers.
+"""Packet fields that accept plain Python values: names, letters, texts and times beside numbers.
 
-A packet holds exactly what the wire has. A field declared with `Takes` converts what people write
-when the packet is made, so a packet has one form however it was written::
+A packet holds exactly the values of the wire. A field declared with `Takes` converts its argument
+when the packet is made, so equal packets have equal fields however they were written::
 
     packet_type: Takes[int | str, int] = Takes(code_of(PACKET_TYPES))
 
-What a field can never hold is refused there; `encode` refuses what the wire has no room for. Both
-raise an `EncodeError` with the name of the field.
+The conversion rejects values of the wrong type; `encode` rejects values that do not fit on the
+wire. Both raise an `EncodeError` with the name of the field.
 """
 
 from __future__ import annotations
@@ -38,24 +38,24 @@ __all__ = [
 Given_contra = TypeVar("Given_contra", contravariant=True)
 Held_co = TypeVar("Held_co", covariant=True)
 Convert = Callable[[str, Any], Any]
-"""``(name of the field, value as given)`` -> the value as held. Raises `EncodeError`."""
+"""``(name of the field, argument)`` -> the value that the packet holds. Raises `EncodeError`."""
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _MAX_SHOWN = 64
-"""Bytes of a value that `repr` still spells out."""
+"""Longest bytes that `repr` prints; of longer ones it prints their number."""
 
 
 class Takes(Generic[Given_contra, Held_co]):
-    """A field of a frozen packet: the types it takes, the type it holds, how one becomes the other.
+    """A field of a frozen packet with a converter: accepts ``Given``, holds ``Held``.
 
-    It is a descriptor because type checkers read what a dataclass takes and holds from one.
+    It is a descriptor so that type checkers see both types in a dataclass.
 
     Parameters
     ----------
     convert
-        Returns the value as held; a value of that type comes back as it is.
+        Converts an argument to the value that is held; a value of that type stays unchanged.
     default
-        Value where none is given; a field without a default has to be given.
+        Default value; a field without one is required.
     """
 
     def __init__(self, convert: Callable[[str, Any], Held_co], *default: Held_co) -> None:
@@ -66,7 +66,7 @@ class Takes(Generic[Given_contra, Held_co]):
         owner._converters = {**owner._converters, name: self._convert}
 
     def __get__(self, packet: object, owner: Any = None) -> Held_co:
-        # Read by `dataclass` alone, as the default; instances have a slot in its place.
+        # Called only by `dataclass`, to get the default; instances have a slot of this name.
         if not self._default:
             raise AttributeError
         return self._default[0]
@@ -76,13 +76,13 @@ class Takes(Generic[Given_contra, Held_co]):
 
 
 class PlainFields:
-    """Base of packets with `Takes` fields: converts them, and prints what is no default."""
+    """Base of packets with `Takes` fields: converts them; its `repr` leaves out default values."""
 
     __slots__ = ()
 
     _converters: ClassVar[Mapping[str, Convert]] = {}
     _spelled: ClassVar[Mapping[str, str]] = {}
-    """Attribute that has a field's value as people write it, by the name of the field."""
+    """By field: the attribute with the readable form of its value, which `repr` prints."""
 
     def __post_init__(self) -> None:
         for name, convert in self._converters.items():
@@ -116,14 +116,14 @@ class PlainFields:
 
 
 def whole(name: str, value: Any) -> int:
-    """Return an integer; true and false are none."""
+    """Return an integer; a bool is not one."""
     if not isinstance(value, int) or isinstance(value, bool):
         raise EncodeError(name, value, "an integer is needed")
     return value
 
 
 def in_range(field: Field, value: Any) -> int:
-    """Return an integer that a field of a header has room for."""
+    """Return an integer that fits into a header field."""
     number = whole(field.name, value)
     try:
         struct.pack(">" + field.code, number)
@@ -133,7 +133,7 @@ def in_range(field: Field, value: Any) -> int:
 
 
 def maybe(convert: Convert) -> Convert:
-    """Return the converter that leaves None as it is."""
+    """Return a converter that leaves None unchanged and converts other values by `convert`."""
     return lambda name, value: None if value is None else convert(name, value)
 
 
@@ -152,12 +152,12 @@ def octets(name: str, value: Any) -> bytes:
 
 
 def octets_or_none(name: str, value: Any) -> bytes | None:
-    """Return bytes; no bytes are None, as they are read back."""
+    """Return bytes; empty bytes become None, as the decoder returns them."""
     return None if value is None else octets(name, value) or None
 
 
 def octets_or_text(name: str, value: Any) -> bytes:
-    """Return bytes; text becomes its UTF-8."""
+    """Return bytes; text is encoded as UTF-8."""
     if not isinstance(value, str):
         return octets(name, value)
     try:
@@ -167,7 +167,7 @@ def octets_or_text(name: str, value: Any) -> bytes:
 
 
 def milliseconds(name: str, value: Any) -> int:
-    """Return a time of the wire, ms since epoch; takes a `datetime` with its time zone too."""
+    """Return a time in ms since epoch; also converts a `datetime` that has a time zone."""
     if not isinstance(value, datetime):
         return whole(name, value)
     if value.tzinfo is None:
@@ -176,7 +176,7 @@ def milliseconds(name: str, value: Any) -> int:
 
 
 def code_of(names: Mapping[int, str]) -> Callable[[str, Any], int]:
-    """Return the converter of a code that may be written as one of `names`."""
+    """Return a converter of a code, which also accepts its name in `names`."""
     codes = {text: code for code, text in names.items()}
 
     def convert(name: str, value: Any) -> int:
@@ -190,7 +190,7 @@ def code_of(names: Mapping[int, str]) -> Callable[[str, Any], int]:
 
 
 def bits_of(flags: Mapping[str, int]) -> Callable[[str, Any], int]:
-    """Return the converter of flags that may be written as letters, in any order."""
+    """Return a converter of flags, which also accepts their letters, in any order."""
 
     def convert(name: str, value: Any) -> int:
         if not isinstance(value, str):

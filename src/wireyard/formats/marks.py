@@ -1,4 +1,4 @@
-"""Annotations from left to right: what the inspectors of several formats share.
+"""Building the annotations of a packet from left to right, for the inspectors of several formats.
 
 Text from the wire is shown with its control characters escaped, and cut after `MAX_SHOWN`.
 """
@@ -17,37 +17,37 @@ from wireyard.formats.property_rows import property_text
 __all__ = ["MAX_SHOWN", "Marks", "bytes_text", "mark_marshalled", "number_text", "shown"]
 
 MAX_SHOWN = 200
-"""Characters of one value; an inspector's line, not the way to take a body out."""
+"""Most characters of a value in an annotation, which is one line."""
 
 _LENGTHS = {"string": 2, "object": 4}
-"""Bytes of the length in front of a property value; the others have their type's."""
+"""Bytes of the length before a property value; other types have a fixed size."""
 _SHORT_LENGTHS = {**_LENGTHS, "object": 2}
 _CODES = {name: code for code, name in TYPES.items()}
 
 
 class Marks:
-    """Annotations from left to right; only a fault may stand where there are no bytes."""
+    """Annotations from left to right; only that of an error may be of no bytes."""
 
     def __init__(self) -> None:
-        self.made: list[Annotation] = []
+        self.annotations: list[Annotation] = []
         self.at = 0
 
     def to(self, stop: int, field: str, value: str, spec: str) -> None:
         """Annotate the bytes from the last annotation to `stop`."""
         if stop > self.at:
-            self.made.append(Annotation(self.at, stop, field, value, spec))
+            self.annotations.append(Annotation(self.at, stop, field, value, spec))
             self.at = stop
 
     def unreadable(self, stop: int, error: DecodeError) -> None:
-        """Annotate the bytes up to `stop`, if there are any, with why they cannot be read."""
-        self.made.append(Annotation(self.at, stop, "not readable", str(error), error.spec))
+        """Annotate the bytes up to `stop`, possibly none, with the error that stops the reading."""
+        self.annotations.append(Annotation(self.at, stop, "not readable", str(error), error.spec))
         self.at = stop
 
 
 def mark_marshalled(
     marks: Marks, section: bytes, start: int, format: str, spec: str, short_objects: bool
 ) -> None:
-    """Annotate a marshalled property section that stands at `start`.
+    """Annotate a marshalled property section at `start` of its packet.
 
     Parameters
     ----------
@@ -63,7 +63,7 @@ def mark_marshalled(
         decode_properties(section, format, start, spec, short_objects)
     except DecodeError as error:
         fault = error
-    with suppress(DecodeError):  # It would be the fault again.
+    with suppress(DecodeError):  # the same error as `fault`
         for field in ("property version", "property count"):
             number = cursor.integer(4, field)
             marks.to(start + cursor.at, field, str(number), cursor.spec)
@@ -93,7 +93,7 @@ def _mark_property(marks: Marks, cursor: Cursor, short_objects: bool) -> None:
 
 
 def shown(text: str) -> str:
-    """Return text for one line: nothing in it may move a terminal's cursor."""
+    """Return text for one line of a terminal, with control characters escaped."""
     cut = "".join(
         char if char.isprintable() else char.encode("unicode_escape").decode()
         for char in text[:MAX_SHOWN]
@@ -107,7 +107,7 @@ def bytes_text(count: int) -> str:
 
 
 def number_text(value: int, unit: str | None) -> str:
-    """Return a number with what its unit makes of it."""
+    """Return a number with its unit; a time in ms since epoch as ISO 8601 too."""
     if unit == "bytes":
         return bytes_text(value)
     if unit == "ms since epoch":

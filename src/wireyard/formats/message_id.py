@@ -1,6 +1,6 @@
-"""The SysMessageID that JMQ headers, acknowledgements and cluster payloads share, and its text.
+"""The SysMessageID of JMQ headers, acknowledgements and cluster payloads, and its text form.
 
-32 bytes that always stand together: i64 timestamp, 16 address bytes, i32 port, i32 sequence. The
+It is 32 bytes: i64 timestamp, 16 address bytes, i32 port, i32 sequence. The
 address has three forms, tested in the order of the shipped classes: IPv4-mapped; IPv4 with a MAC in
 front (``FF 00 00 00``, 6 bytes, ``FF FF``, 4 bytes: what every stock client sends, errata 20); any
 other is IPv6, printed as eight groups without ``::``.
@@ -20,7 +20,7 @@ __all__ = [
 ]
 
 MESSAGE_ID_CODES = "q16sii"
-"""The 32 bytes as `struct` codes, in the order that `message_id_text` takes them."""
+"""The 32 bytes as `struct` codes, in the order of the parameters of `message_id_text`."""
 
 _MAPPED = bytes(10) + b"\xff\xff"
 _WITH_MAC = b"\xff\x00\x00\x00"
@@ -41,7 +41,7 @@ def address_text(address: bytes) -> str:
 def address_bytes(text: str) -> bytes:
     """Return the 16 bytes of an address: IPv4, IPv4 with a MAC in brackets, or IPv6.
 
-    Takes what `address_text` returns, and the other spellings of IPv6.
+    Accepts the text of `address_text`, and every spelling of IPv6.
 
     Raises
     ------
@@ -49,9 +49,9 @@ def address_bytes(text: str) -> bytes:
         The text is no address.
     """
     try:
-        if found := _MAC_TEXT.fullmatch(text):
-            mac = bytes(int(group, 16) for group in found[2].split(":"))
-            return _WITH_MAC + mac + b"\xff\xff" + IPv4Address(found[1]).packed
+        if match := _MAC_TEXT.fullmatch(text):
+            mac = bytes(int(group, 16) for group in match[2].split(":"))
+            return _WITH_MAC + mac + b"\xff\xff" + IPv4Address(match[1]).packed
         if ":" not in text:
             return _MAPPED + IPv4Address(text).packed
         if "%" in text:

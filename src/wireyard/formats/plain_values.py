@@ -1,7 +1,7 @@
-"""What packets carry, as plain Python values and as text: bodies and payloads opened.
+"""Bodies and payloads as plain Python values, and those as text.
 
-Plain values are ``None bool int float str bytes Decimal datetime list dict``. An object of a class
-is unknown is ``{"class": name, "data": its own serialization stream}``.
+Plain values are ``None bool int float str bytes Decimal datetime list dict``. An object of an
+unknown class is ``{"class": name, "data": its own serialization stream}``.
 """
 
 from __future__ import annotations
@@ -28,40 +28,40 @@ def plain_objects(data: bytes) -> list[Any]:
     JavaError
         The bytes are no stream, or have no plain form.
     """
-    # All in one collection: what the elements share is counted and converted once.
+    # As one collection, so that an object in several elements is counted and converted once.
     whole = java.JavaCollection("stream", "list", java.read_objects(data), 0)
-    found: list[Any] = _Walk(lambda leaf: leaf, dict).convert(java.plain(whole))
-    return found
+    objects: list[Any] = _Converter(lambda leaf: leaf, dict).convert(java.plain(whole))
+    return objects
 
 
 def value_text(value: Any) -> str | None:
     """Return a plain value as text; None stays None.
 
-    Text stays as it is, bytes become hex, anything else JSON: bytes in hex, times in ISO 8601,
-    decimals and what JSON has no number for as text, a map with other keys than text as pairs.
+    Text stays as it is, bytes become hex, all else becomes JSON: bytes as hex, times as ISO 8601,
+    decimals, NaN and infinities as text, a map with keys that are no text as a list of pairs.
     """
     if value is None or isinstance(value, str):
         return value
     if isinstance(value, bytes):
         return value.hex()
-    return json.dumps(_Walk(_json_leaf, _json_map).convert(value), ensure_ascii=False)
+    return json.dumps(_Converter(_json_leaf, _json_map).convert(value), ensure_ascii=False)
 
 
 def iso_text(when: datetime) -> str:
-    """Return a time in UTC as ISO 8601, to the millisecond that Java has."""
+    """Return a time in UTC as ISO 8601 with milliseconds, the resolution of Java."""
     return when.isoformat(timespec="milliseconds").replace("+00:00", "Z")
 
 
 def time_text(milliseconds: int) -> str | None:
-    """Return a time of the wire (ms since epoch) as ISO 8601, None if no calendar has it."""
+    """Return a time in ms since epoch as ISO 8601, None if it is outside years 1 to 9999."""
     try:
         return iso_text(_EPOCH + timedelta(milliseconds=milliseconds))
     except OverflowError:
         return None
 
 
-class _Walk:
-    """Rebuilds plain values with other leaves; an object that stands in two places stays one."""
+class _Converter:
+    """Rebuilds plain values with converted leaves; a shared object is converted once."""
 
     def __init__(
         self, leaf: Callable[[Any], Any], mapping: Callable[[list[tuple[Any, Any]]], Any]

@@ -1,9 +1,9 @@
-"""The marshalled property section that JMQ 3.0.1 and GPacket share.
+"""The marshalled property section of JMQ 3.0.1 and GPacket.
 
 ``i32 version = 1``, ``i32 count``, then per property a name (u16 length, modified UTF-8), an i16
 type and the value. No padding. The specification gives OBJECT a short length; every shipped class
-writes and reads 32 bits, and pads the value with the slack of its buffer (errata 1). Sections as
-the specification prints them are those with `short_objects` (errata 41).
+writes and reads 32 bits, and pads the value with the slack of its buffer (errata 1). Sections in
+the form of the specification are those with `short_objects` (errata 41).
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ SHORT_OBJECTS = MappingProxyType(
         )
     }
 )
-"""The dialect in which a section has `short_objects`; its context is true, the plain one's not."""
+"""The dialect whose sections have `short_objects`; its context is 1, that of the plain format 0."""
 SECTION_VERSION = 1
 _CODES = MappingProxyType({name: code for code, name in TYPES.items()})
 _CODE_BYTES = MappingProxyType({name: struct.pack(">h", code) for code, name in TYPES.items()})
@@ -67,22 +67,22 @@ _NUMBERS = MappingProxyType(
 _INTEGERS = range(-(2**31), 2**31)
 _LONGS = range(-(2**63), 2**63)
 _MIN_PROPERTY_BYTES = 6
-"""Name length 2, one character, type 2, one byte: what the count is checked against."""
+"""Smallest property: name length 2, one character, type 2, one byte. It bounds the count."""
 
 
 PlainValue = bool | int | float | str | bytes
-"""A value whose type follows from what it is in Python."""
+"""A property value whose wire type follows from its Python type."""
 
 
 class Property(NamedTuple):
-    """One property: the type's name and the value as Python has it."""
+    """One property: the name of its wire type, and its value."""
 
     type: str
     value: PlainValue
 
 
 PlainProperties = Mapping[str, PlainValue | Property]
-"""Properties as people write them."""
+"""Properties by name, as a caller may write them."""
 
 
 class Properties(Mapping[str, Property]):
@@ -91,9 +91,9 @@ class Properties(Mapping[str, Property]):
     Parameters
     ----------
     entries
-        Name to property; the later of two with one name counts.
+        Property by name; of a repeated name, the last one counts.
     section
-        The bytes they were read from, if they were. An encoder writes these back as they are.
+        The bytes that they were decoded from, if any. An encoder writes these bytes unchanged.
     short_objects
         Whether an OBJECT in these bytes has a length of 16 bits.
     """
@@ -132,7 +132,7 @@ class Properties(Mapping[str, Property]):
 
 
 def _comparable(entries: Mapping[str, Any]) -> dict[str, Any]:
-    """Make NaN equal to itself: two packets with the same bytes are the same."""
+    """Return entries with NaN as text, so that packets of the same bytes compare equal."""
     return {
         name: (kind, "NaN" if isinstance(value, float) and math.isnan(value) else value)
         for name, (kind, value) in entries.items()
@@ -147,9 +147,9 @@ def decode_properties(
     Parameters
     ----------
     data
-        The section, all of it. Bytes after the last property are kept and ignored.
+        The whole section. Bytes after the last property are kept and ignored.
     format, base, spec
-        For errors: the format's name, where the section begins in its packet, its document.
+        For errors: the format's name, the section's offset in its packet, its document.
     short_objects
         Whether an OBJECT has a length of 16 bits.
 
@@ -175,7 +175,7 @@ def decode_properties(
         start = cursor.at
         name = cursor.text("property name")
         if not name:
-            # The shipped reader stops here in silence and loses the rest (errata 31).
+            # The shipped reader stops here without an error and loses the rest (errata 31).
             raise cursor.fault(Malformed, "property name", start, "is empty")
         entries.pop(name, None)
         entries[name] = decode_value(cursor, short_objects)
@@ -183,12 +183,12 @@ def decode_properties(
 
 
 def section_cursor(data: bytes, format: str, base: int, spec: str) -> Cursor:
-    """Return a cursor at the beginning of a section; parameters as of `decode_properties`."""
+    """Return a cursor at the start of a section; parameters as in `decode_properties`."""
     return Cursor(data, format, base, f"{spec}, property data")
 
 
 def decode_value(cursor: Cursor, short_objects: bool = False) -> Property:
-    """Decode the type and the value that stand behind a name."""
+    """Decode the type and the value after a name."""
     start = cursor.at
     code = cursor.integer(2, "property type")
     kind = TYPES.get(code)
@@ -260,7 +260,7 @@ def _number(field: str, kind: str, value: Any) -> bytes:
         if (kind == "boolean") != isinstance(value, bool):
             raise TypeError
         if isinstance(value, float) and math.isnan(value):
-            # The shipped writer sends one NaN only: 7FC00000 and 7FF8000000000000.
+            # The shipped writer sends only these NaNs: 7FC00000 and 7FF8000000000000.
             return _NUMBERS[kind].pack(math.nan)
         return _NUMBERS[kind].pack(value)
     except (struct.error, OverflowError, TypeError):
@@ -268,12 +268,12 @@ def _number(field: str, kind: str, value: Any) -> bytes:
 
 
 def plain_properties(field: str, given: Any) -> Properties | None:
-    """Return the properties that a mapping from names to plain values describes; None stays None.
+    """Return the properties of a mapping from names to plain values; None stays None.
 
     Raises
     ------
     EncodeError
-        No mapping, a name that is no text, or a value as `plain_property` refuses it.
+        No mapping, a name that is no text, or a value that `plain_property` rejects.
     """
     if given is None or (isinstance(given, Properties) and given.section is not None):
         return given
@@ -288,11 +288,11 @@ def plain_properties(field: str, given: Any) -> Properties | None:
 
 
 def plain_property(field: str, value: Any) -> Property:
-    """Return the property that a plain value describes.
+    """Return the property of a plain value.
 
     The type follows from the value: boolean, integer (long beyond 32 bits), double, string, and
-    object for bytes. A pair, such as `Property`, names its type; its value becomes what is read
-    back of it, so a float is rounded to 32 bits.
+    object for bytes. A pair, such as `Property`, has the type explicitly; its value is converted as
+    encoding and decoding would, so a float is rounded to 32 bits.
 
     Raises
     ------
@@ -326,5 +326,5 @@ def _exact_property(field: str, kind: str, value: Any) -> Property:
 
 
 def _as_read(text: str) -> str:
-    """Return text as it is read back: two halves of a surrogate pair are one character."""
+    """Return text as it would be decoded: two halves of a surrogate pair become one character."""
     return text if text.isascii() else java.decode_text(java.encode_modified(text))

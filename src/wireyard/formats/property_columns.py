@@ -1,4 +1,4 @@
-"""Text that kernels write where its size is not known before, on its way to the columns."""
+"""The text columns and property columns of kernels: scratch for their text, and their buffers."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from wireyard.formats import property_kernels as kernels
 from wireyard.formats.property_kernels import PROPERTY_TEXTS
 from wireyard.memory import SLACK
 
-__all__ = ["PROPERTY_ENDS", "Scratch", "buffer_of", "columns_of", "row_sources", "take_texts"]
+__all__ = ["PROPERTY_ENDS", "Scratch", "add_texts", "buffer_of", "columns_of", "row_sources"]
 
 Ints = np.ndarray[tuple[int], np.dtype[np.int64]]
 Bytes = np.ndarray[tuple[int], np.dtype[np.uint8]]
@@ -23,11 +23,11 @@ _SCRATCH_STEP = 8 << 20
 _MOST_KEPT = 16 << 20
 
 PROPERTY_ENDS: Final = tuple(f"{text} offsets" for text in PROPERTY_TEXTS)
-"""Where the texts of properties end."""
+"""Arrays of the end offsets of the texts of properties."""
 PROPERTY_SOURCES: Final[tuple[Source, ...]] = tuple(
     (name, 0) for pair in zip(PROPERTY_ENDS, PROPERTY_TEXTS, strict=True) for name in pair
 )
-"""What the properties of all rows are made of."""
+"""The buffers of the names, types and values of all properties."""
 
 
 def row_sources(
@@ -37,9 +37,9 @@ def row_sources(
     bits: Sequence[str],
     others: Mapping[str, Sequence[Source]],
 ) -> dict[str, list[Source]]:
-    """Return the buffers of columns, validity first: numbers, texts, properties and `others`.
+    """Return the buffers of each column, validity first: numbers, texts, properties and `others`.
 
-    A column that `bits` name is null where its bit is not set.
+    A column named in `bits` is null where its bit is not set; the others are never null.
     """
     valid = {name: ("bits", place) for place, name in enumerate(bits)}
     values: dict[str, Sequence[Source]] = {
@@ -53,10 +53,10 @@ def row_sources(
 
 
 class Scratch:
-    """Where a thread's kernels put text whose size is not known before.
+    """A thread's scratch memory for text whose size is known only after decoding.
 
-    It stays with the thread: touching that much memory anew for every read would cost as much as
-    the reading. Regions keep their places, so what is touched once stays what is touched.
+    It is reused by the next call of the thread: the page faults of new memory would cost as much as
+    decoding. Each region has a fixed position, so that the same pages are used again.
     """
 
     _kept = local()
@@ -71,14 +71,17 @@ class Scratch:
         self.hashes = np.empty(kernels.MAX_UNIQUE_NAMES, np.int64)
 
     def texts(self, used: Ints) -> kernels.Texts:
-        """Return it as kernels take it, with the array that says how much of it is used."""
+        """Return the scratch as kernels take it; `used` is the array of how much is used."""
         return kernels.Texts(
             self.text, self.capacity, used, self.entry_offsets, self.ends, self.hashes
         )
 
     @classmethod
     def for_bytes(cls, taken: int, regions: int) -> Scratch:
-        """Return the thread's scratch for `taken` bytes of packets; one for a huge packet goes."""
+        """Return the thread's scratch for `taken` bytes of packets.
+
+        One for more than `_MOST_KEPT` bytes is not kept.
+        """
         name = f"of_{regions}"
         kept: Scratch | None = getattr(cls._kept, name, None)
         if kept is None or kept.taken < taken:
@@ -89,7 +92,7 @@ class Scratch:
 
 
 def columns_of(arena: Arena, rows: int) -> kernels.Columns:
-    """Return the arrays of a batch as kernels take them, which fill bodies in behind them."""
+    """Return the arrays of a batch as kernels take them; bodies go into the rest of its buffer."""
     a = arena.arrays
     return kernels.Columns(
         a["i32"], a["i64"], a["text_offsets"], a["map_offsets"][0], arena.rest,
@@ -98,11 +101,14 @@ def columns_of(arena: Arena, rows: int) -> kernels.Columns:
 
 
 def buffer_of(arena: Arena, numbers: Ints) -> kernels.BatchBuffer:
-    """Return the buffer of a batch as kernels take it, with the numbers of the arrays to come."""
+    """Return the buffer of a batch as kernels take it, with the numbers of the arrays to add."""
     return kernels.BatchBuffer(arena.body, arena.used, numbers, arena.extents)
 
 
-def take_texts(arena: Arena, texts: kernels.Texts, buffer: kernels.BatchBuffer, stop: int) -> None:
-    """Take over what a kernel has put behind the arrays of a batch, up to `stop`."""
+def add_texts(arena: Arena, texts: kernels.Texts, buffer: kernels.BatchBuffer, stop: int) -> None:
+    """Add to a batch the texts that a kernel wrote after its arrays, up to `stop` of the buffer.
+
+    If they did not fit, the buffer grows and they are copied again.
+    """
     if not arena.claimed(stop):
-        kernels.put_texts_again(texts, buffer._replace(body=arena.body))
+        kernels.retry_texts(texts, buffer._replace(body=arena.body))

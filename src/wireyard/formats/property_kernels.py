@@ -1,14 +1,14 @@
-"""The marshalled property section to columns, the common case, and the passes over such packets.
+"""Kernel passes over marshalled property sections and bodies, shared by JMQ and GPacket.
 
-JMQ packets and GPackets share both: the kernel of each format has the passes over its header, and
-calls those of this file for properties and bodies.
+The kernel of each format has the passes over its own header, and calls those of this file for
+properties and bodies.
 
-A section with anything rare about it (an OBJECT, a repeated or empty name, text that is not both
-UTF-8 and modified UTF-8, a value or an end that the writer gives other bytes, more than
-`MAX_UNIQUE_NAMES` names, any broken rule) is rejected, and the scalar reader gives its row. Text
-goes to one region of `text` per column, `capacity` bytes apart. `TEXT_BYTES_PER_BYTE` times the
-section is enough for each: the worst case is a double of 13 bytes (name 3, type 2, value 8) printed
-with 24 characters.
+A section with anything rare (an OBJECT, a repeated or empty name, text that is not both UTF-8 and
+modified UTF-8, a value or an end that our writer encodes otherwise, more than `MAX_UNIQUE_NAMES`
+names, any broken rule) is rejected, and the scalar reader decodes its row. The text of each column
+goes to its own region of `text`; the regions are `capacity` bytes apart. `TEXT_BYTES_PER_BYTE`
+times the section is enough for each: the worst case is a double of 13 bytes (name 3, type 2,
+value 8) printed with 24 characters.
 
 Axes: r = rows, e = properties of all rows.
 """
@@ -57,7 +57,7 @@ __all__ = [
     "fill_bodies",
     "fill_properties",
     "finish",
-    "put_texts_again",
+    "retry_texts",
     "word_of",
 ]
 
@@ -68,23 +68,23 @@ Grid32 = np.ndarray[tuple[int, int], np.dtype[np.int32]]
 Grid64 = np.ndarray[tuple[int, int], np.dtype[np.int64]]
 
 PROPERTY_TEXTS: Final = ("property name", "property type", "property value")
-"""The regions of `text` that properties take, next to each other."""
+"""The regions of `text` for properties, next to each other."""
 TEXT_BYTES_PER_BYTE: Final = 2
 MAX_UNIQUE_NAMES: Final = 64
-"""Names are compared each with each up to this count; the scalar reader takes longer lists."""
+"""Most names in a section that a kernel decodes, because it compares them pairwise."""
 
 COUNTS: Final = ("properties", "body bytes", "stop")
-"""What `Texts.used` has behind the bytes of each text: how many properties there are, the bytes of
-bodies, and where behind the arrays all of them end."""
+"""The last values of `Texts.used`, after the bytes of each region: the number of properties, the
+bytes of bodies, and the end of the buffer with all of them."""
 ENTRIES, BODY_BYTES, STOP = (place - len(COUNTS) for place in range(len(COUNTS)))
 _REGIONS_BACK: Final = len(PROPERTY_TEXTS) + len(COUNTS)
 _PROPERTY_BITS_BACK, _BODY_BITS_BACK = 2, 1
 _END_BYTES: Final = 4
 _SPREAD: Final = 0x1E37_79B9_7F4A_7C15
-"""Odd, without a pattern: the upper bits of a product with it hang on all of the other factor."""
+"""An odd multiplier of a multiplicative hash: the upper bits of a product depend on every bit."""
 _INFINITE_32, _INFINITE_64 = 0x7F80_0000, 0x7FF0_0000_0000_0000
 _NAN_32, _NAN_64 = 0x7FC0_0000, 0x7FF8_0000_0000_0000
-"""The NaN that Java writes; others have the bits of infinity and more."""
+"""The NaN that Java writes; the bits of any NaN are above those of infinity."""
 _VALUE_BYTES: Final = 0x84842110
 """Bytes of a value by its type code, one hexadecimal digit each, from type 0 at the right."""
 
@@ -93,55 +93,55 @@ class Frames(NamedTuple):
     """Packets of a window. Axis: r."""
 
     stop: int
-    """Nothing is read at or behind it."""
+    """Nothing is read at or after it."""
     starts: Annotated[Ints, "int64"]
     sizes: Annotated[Ints, "int64"]
 
 
 class Columns(NamedTuple):
-    """The arrays that the columns of packets are made of."""
+    """The arrays behind the columns of packets."""
 
     i32: Annotated[Grid32, array("int32", 2)]
     """Shape (field, r)."""
     i64: Annotated[Grid64, array("int64", 2)]
     text_offsets: Annotated[Grid32, array("int32", 2)]
-    """Where the texts of rows end, in their regions; shape (text of a row, r + 1)."""
+    """End offsets of the texts of rows, in their regions; shape (text of a row, r + 1)."""
     map_offsets: Annotated[Offsets, "int32"]
-    """Where the properties of rows end; r + 1."""
+    """End offsets of the properties of rows, in properties; r + 1."""
     bodies: Annotated[Bytes, "uint8"]
     body_offsets: Annotated[Offsets, "int32"]
     bits: Annotated[Grid8, array("uint8", 2)]
-    """What is not null: shape (column that can be null, r / 8), properties and bodies last."""
+    """Validity bitmaps: shape (column that can be null, r / 8), properties and bodies last."""
     rejected: Annotated[Bytes, "uint8"]
-    """Whether the scalar reader has to give a row; r."""
+    """Whether the scalar reader has to decode a row; r."""
 
 
 class Texts(NamedTuple):
-    """Text on its way to columns: in the regions of `text`, each of `capacity` bytes."""
+    """Scratch for the text of columns: regions of `text`, each of `capacity` bytes."""
 
     text: Annotated[Bytes, "uint8"]
     capacity: int
     used: Annotated[Ints, "int64"]
     """Bytes of each region; then `COUNTS`. The regions of properties are the last."""
     entry_offsets: Annotated[Grid32, array("int32", 2)]
-    """Where the names, types and values of properties end; shape (3, e + 1)."""
+    """End offsets of the names, types and values of properties; shape (3, e + 1)."""
     ends: Annotated[Bytes, "uint8"]
-    """The same as bytes."""
+    """`entry_offsets` as bytes."""
     hashes: Annotated[Ints, "int64"]
-    """Room for those of the names of one packet; `MAX_UNIQUE_NAMES`."""
+    """Scratch for the hashes of the names of one packet; `MAX_UNIQUE_NAMES`."""
 
 
 class BatchBuffer(NamedTuple):
-    """The buffer of a batch, in which arrays lie already."""
+    """The buffer of a batch, which already holds the arrays of a known size."""
 
     body: Annotated[Bytes, "uint8"]
     used: int
-    """Where the arrays end."""
+    """End of these arrays."""
     numbers: Annotated[Ints, "int64"]
-    """Those of the arrays that follow: texts, the three of `entry_offsets`, bodies; -1 for one
-    that no column needs."""
+    """Numbers of the arrays to add: texts, the three of `entry_offsets`, bodies; -1 for one that
+    no column needs."""
     extents: Annotated[Grid64, array("int64", 2)]
-    """Where each array begins, and its size."""
+    """Start and size of each array."""
 
 
 def word_of(text: str) -> int:
@@ -158,13 +158,13 @@ _KIND_SIZES: Final = np.array([len(kind) for kind in _KINDS], np.int64)
 def put_value(
     out: Bytes, at: int, data: Bytes, start: int, kind: int, width: int, stop: int
 ) -> int:
-    """Write a property value of a fixed width in the JMS string conversion.
+    """Write a property value of a fixed width as text, by the JMS string conversion.
 
-    Return the position after it, or -1 for a value that the writer gives other bytes: a NaN that is
-    not Java's one, or a boolean that is neither 0 nor 1 (errata 34, 43).
+    Return the position after it, or -1 for a value that our writer encodes otherwise: a NaN that is
+    not Java's, or a boolean that is neither 0 nor 1 (errata 34, 43).
     """
     if start + 8 <= stop:
-        # One way for all widths: which type comes next cannot be predicted.
+        # Without a branch by width, which the processor could not predict.
         value = load_i64(data, start) >> (64 - 8 * width)
     else:
         value = load_i8(data, start)
@@ -188,17 +188,17 @@ def put_value(
 
 @piece
 def is_written_text(data: Bytes, at: int, size: int) -> bool:
-    """Return whether text beyond ASCII without NUL is UTF-8 and modified UTF-8 at once."""
+    """Return whether text is valid both as UTF-8 and as modified UTF-8."""
     odd = 0
     for place in range(at, at + size):
         byte = load_u8(data, place)
-        odd |= (byte == 0) | (byte >= 0xF0)  # C0 80, or a pair of surrogates, is written
+        odd |= (byte == 0) | (byte >= 0xF0)  # modified UTF-8 has C0 80, and surrogate pairs
     return odd == 0 and valid_utf8(data, at, size)
 
 
 @piece
 def name_hash(data: Bytes, at: int, size: int, stop: int) -> int:
-    """Return a number that is the same for names that are."""
+    """Return a hash of a name."""
     if size >= 8:
         word = load_word(data, at) ^ (load_word(data, at + size - 8) * 31)
     elif at + 8 <= stop:
@@ -213,17 +213,17 @@ def name_hash(data: Bytes, at: int, size: int, stop: int) -> int:
 @piece
 def is_among(hashes: Ints, count: int, word: int) -> bool:
     """Return whether one of the first `count` hashes is `word`."""
-    found = False
+    repeated = False
     for earlier in range(count):
-        found = found or hashes[earlier] == word
-    return found
+        repeated = repeated or hashes[earlier] == word
+    return repeated
 
 
 @piece
-def take_properties(data: Bytes, at: int, end: int, stop: int, texts: Texts, entry: int) -> int:
-    """Read a marshalled section; return the number of the entry after its last, -1 to reject.
+def decode_properties(data: Bytes, at: int, end: int, stop: int, texts: Texts, entry: int) -> int:
+    """Decode a marshalled section into `texts`; return the number of entries then, -1 to reject.
 
-    `entry` is the number of the next entry of all rows.
+    `entry` is the number of entries of all rows before.
     """
     if end - at < 8 or load_i32(data, at) != 1:
         return -1
@@ -247,7 +247,7 @@ def take_properties(data: Bytes, at: int, end: int, stop: int, texts: Texts, ent
         at += 2
         if size == 0 or size + 2 > end - at:
             return -1
-        # Few names fall on one of 64 bits, so few have to be compared with those before them.
+        # Two names rarely share one of 64 bits, so a name is rarely compared with those before it.
         word = name_hash(data, at, size, stop)
         bit = 1 << (word * _SPREAD >> 57 & 63)
         if seen & bit and is_among(hashes, place, word):
@@ -295,12 +295,12 @@ def take_properties(data: Bytes, at: int, end: int, stop: int, texts: Texts, ent
     return entry
 
 
-# --- the passes that formats with such a section share ---------------------------------------
+# --- passes over the rows of a batch ---------------------------------------------------------
 
 
 @piece
 def clear(texts: Texts, columns: Columns) -> None:
-    """Begin a batch: nothing is used, not null, or rejected."""
+    """Begin a batch: no text is used, all values are null, no row is rejected."""
     used, bits, rejected = texts.used, columns.bits, columns.rejected
     for place in range(used.shape[0]):
         used[place] = 0
@@ -324,18 +324,18 @@ def fill_properties(
     first: int,
     last: int,
 ) -> None:
-    """Fill the property column; `find` gives where the section of a row begins, and its size."""
+    """Fill the property column; `find` returns start and size of a row's section."""
     field = columns.bits.shape[0] - _PROPERTY_BITS_BACK
     entry = texts.used[ENTRIES]
     for number in range(first, last):
         row = place_of(number)
         start, size = find(frames, columns, row)
         if size > 0 and not columns.rejected[row]:
-            after = take_properties(data, start, start + size, frames.stop, texts, entry)
-            if after < 0:
+            count = decode_properties(data, start, start + size, frames.stop, texts, entry)
+            if count < 0:
                 columns.rejected[row] = 1
             else:
-                entry = after
+                entry = count
                 columns.bits[field, row >> 3] |= 1 << (row & 7)
         columns.map_offsets[row + 1] = entry
     texts.used[ENTRIES] = entry
@@ -351,7 +351,7 @@ def fill_bodies(
     first: int,
     last: int,
 ) -> None:
-    """Fill the column of bodies; `find` gives where the body of a row begins, and its size."""
+    """Fill the column of bodies; `find` returns start and size of a row's body."""
     field = columns.bits.shape[0] - _BODY_BITS_BACK
     body_at = texts.used[BODY_BYTES]
     for number in range(first, last):
@@ -367,8 +367,8 @@ def fill_bodies(
 
 @piece
 def finish(columns: Columns, texts: Texts, buffer: BatchBuffer) -> int:
-    """End a batch: copy its texts behind the arrays; return how many rows are rejected."""
-    texts.used[STOP] = put_texts(texts, buffer)
+    """End a batch: copy its texts after the arrays; return how many rows are rejected."""
+    texts.used[STOP] = copy_texts(texts, buffer)
     count = 0
     for row in range(columns.rejected.shape[0]):
         count += columns.rejected[row] != 0
@@ -376,11 +376,11 @@ def finish(columns: Columns, texts: Texts, buffer: BatchBuffer) -> int:
 
 
 @piece
-def put_texts(texts: Texts, buffer: BatchBuffer) -> int:
-    """Claim what follows the arrays of a batch, and copy texts there; return the end.
+def copy_texts(texts: Texts, buffer: BatchBuffer) -> int:
+    """Copy texts behind the arrays of a batch; return the end of the part in use.
 
-    First the bodies, which are there already; then the regions of text, and where the entries of
-    each of `PROPERTY_TEXTS` end. If the end is behind that of the buffer, nothing was copied.
+    The bodies are there already; the regions of text follow, then the end offsets of each of
+    `PROPERTY_TEXTS`. If the end is beyond that of the buffer, nothing was copied.
     """
     used, numbers, extents, out = texts.used, buffer.numbers, buffer.extents, buffer.body
     regions = numbers.shape[0] - 1
@@ -405,6 +405,6 @@ def put_texts(texts: Texts, buffer: BatchBuffer) -> int:
 
 
 @kernel(I64(record(Texts), record(BatchBuffer)))
-def put_texts_again(texts: Texts, buffer: BatchBuffer) -> int:
-    """Do as `put_texts` does, where there was no room for them."""
-    return put_texts(texts, buffer)
+def retry_texts(texts: Texts, buffer: BatchBuffer) -> int:
+    """Copy texts as `copy_texts` does, into a buffer that has grown."""
+    return copy_texts(texts, buffer)

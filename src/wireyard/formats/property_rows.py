@@ -1,4 +1,4 @@
-"""Properties in rows: values as text and from text, and sections that values do not determine."""
+"""Properties in rows: conversion of values to and from text, and the raw section of a row."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ from wireyard.formats.base import Row
 from wireyard.formats.properties import TYPES, Properties, Property, plain_property
 
 __all__ = [
+    "matching_section",
     "property_text",
     "property_value",
     "raw_section",
-    "section_if_said",
     "typed_properties",
     "typed_value",
 ]
@@ -28,7 +28,7 @@ _FLOAT = struct.Struct(">f")
 
 
 def property_text(kind: str, value: Any) -> str:
-    """Return a value in the JMS string conversion; an object as base64 of its bytes."""
+    """Return a value as text by the JMS string conversion; an object as base64 of its bytes."""
     match kind:
         case "string":
             return str(value)
@@ -45,20 +45,20 @@ def property_text(kind: str, value: Any) -> str:
 
 
 def property_value(name: str, kind: str, value: Any) -> Property:
-    """Return the property that a row's type and value describe; see `typed_value`."""
+    """Return the property of a row's type and value; see `typed_value`."""
     return Property(kind, typed_value(name, kind, value))
 
 
 def typed_value(name: str, kind: str, value: Any) -> Any:
-    """Return the value of the property that a row's type and value describe.
+    """Convert a property value of a row to the Python type of its wire type.
 
-    Takes a value as rows have it in JSON (numbers, text, ``"NaN"``) or as columns have it
-    (text in the JMS string conversion). Bytes stand for an object.
+    Accepts values of JSON rows (numbers, text, ``"NaN"``) and of columns (text of the JMS string
+    conversion). Bytes are the value of an object.
 
     Raises
     ------
     EncodeError
-        A type that is none of the nine, or text that is no value of it.
+        A type that is none of the nine, or a value that does not belong to it.
     """
     if kind not in TYPES.values():
         raise EncodeError(f"type of property {name}", kind, f"one of {', '.join(TYPES.values())}")
@@ -88,7 +88,7 @@ def _float(value: Any) -> float:
 
 
 def _float32(value: Any) -> float:
-    """Round as the wire does: text in columns has the digits that distinguish floats, no more."""
+    """Return a number rounded to 32 bits: text in columns has only as many digits as that needs."""
     number: float = _FLOAT.unpack(_FLOAT.pack(_float(value)))[0]
     return number
 
@@ -115,12 +115,12 @@ _READERS: Mapping[str, Callable[[Any], Any]] = {
 def typed_properties(properties: Mapping[str, Any] | None) -> Properties:
     """Return the properties of a packet or a row as `Properties`.
 
-    A row that came back from JSON or from columns has ``{type, value}`` in the place of a pair.
+    A row from JSON or from columns has ``{type, value}`` instead of a pair.
 
     Raises
     ------
     EncodeError
-        An entry without a type and a value, or with a value that is not of its type.
+        An entry without a type or a value, or with a value that does not belong to its type.
     """
     if isinstance(properties, Properties):
         return properties
@@ -138,29 +138,29 @@ def _typed_property(name: str, entry: Any) -> Property:
 
 
 def raw_section(properties: Properties, write: Callable[[Properties], bytes]) -> Row:
-    """Return a row's `raw_properties`: the section, if the values in columns do not give it back.
+    """Return the `raw_properties` of a row: the section, if its values do not determine it.
 
-    That is if `write` gives them other bytes, or if columns spell a lone surrogate out.
+    They do not if `write` encodes them to other bytes, or if columns escape a lone surrogate.
     """
     section = properties.section
     with suppress(EncodeError):
-        if write(properties) == section and not (b"\xed" in section and _spelled_out(properties)):
+        if write(properties) == section and not (b"\xed" in section and _has_escapes(properties)):
             return {}
     return {"raw_properties": section}
 
 
-def _spelled_out(properties: Properties) -> bool:
-    """Return whether columns show some text otherwise than it is."""
+def _has_escapes(properties: Properties) -> bool:
+    """Return whether columns escape a lone surrogate in some text."""
     texts = (text for name, (_, value) in properties.items() for text in (name, value))
     return any(isinstance(text, str) and java.storable(text) != text for text in texts)
 
 
-def section_if_said(
-    said: Properties, section: bytes | None, read: Callable[[bytes], Properties]
+def matching_section(
+    from_row: Properties, section: bytes | None, read: Callable[[bytes], Properties]
 ) -> Properties:
-    """Return what `read` makes of a section if it is what a row says, else `said`.
+    """Return the properties that `read` decodes from a section if they equal the row's, else those.
 
-    The values of a row of columns are text, in which lone surrogates are spelled out.
+    They are compared as columns show them: as text, with lone surrogates escaped.
 
     Raises
     ------
@@ -171,10 +171,10 @@ def section_if_said(
         if not isinstance(section, bytes):
             raise EncodeError("raw_properties", section, "a section is bytes")
         with suppress(DecodeError):
-            found = read(section)
-            if _shown(found) == _shown(said):
-                return found
-    return said
+            decoded = read(section)
+            if _shown(decoded) == _shown(from_row):
+                return decoded
+    return from_row
 
 
 def _shown(properties: Properties) -> dict[str, tuple[str, str]]:

@@ -1,6 +1,6 @@
-"""What rows of every format have, among the compiled columns of each: where they are, and more.
+"""The columns that rows of every format share, in the batches of compiled decoders.
 
-Only of packets that are as they should be; the scalar reader's rows bring their own.
+They cover the rows of well-formed packets; rows of the scalar reader have these values themselves.
 """
 
 from __future__ import annotations
@@ -14,21 +14,25 @@ from wireyard.arena import Arena, BatchLayout, Shape, Source
 from wireyard.layout import Column
 from wireyard.schema import schema_of
 
-__all__ = ["fill_places", "lay_out"]
+__all__ = ["batch_layout", "fill_positions"]
 
 Ints = np.ndarray[tuple[int], np.dtype[np.int64]]
 
-_PLACES: Final = ("offset", "length")
+_POSITIONS: Final = ("offset", "length")
 
 
-def lay_out(
+def batch_layout(
     columns: Sequence[Column],
     shapes: Mapping[str, Shape],
     sources: Mapping[str, Sequence[Source]],
     repeated: Mapping[str, str],
 ) -> BatchLayout:
-    """Return how batches of some columns are laid out; a format's own parts are those it says."""
-    wanted = [column.name for column in columns if column.name in _PLACES]
+    """Return the layout of batches of these columns.
+
+    `shapes`, `sources` and `repeated` are those of the format's own columns, as `BatchLayout` takes
+    them; offset and length of the rows are added here.
+    """
+    wanted = [column.name for column in columns if column.name in _POSITIONS]
     return BatchLayout(
         schema_of(columns),
         {**shapes, **{name: Shape(np.int64, 64) for name in wanted}},
@@ -37,8 +41,8 @@ def lay_out(
     )
 
 
-def fill_places(arena: Arena, offsets: Ints, lengths: Ints) -> None:
-    """Fill in where rows begin in the stream, and how many bytes each has."""
-    for name, values in zip(_PLACES, (offsets, lengths), strict=True):
+def fill_positions(arena: Arena, offsets: Ints, lengths: Ints) -> None:
+    """Fill the columns offset and length: each row's position in the stream, and its bytes."""
+    for name, values in zip(_POSITIONS, (offsets, lengths), strict=True):
         if (array := arena.arrays.get(name)) is not None:
             array[0, : len(values)] = values

@@ -1,4 +1,4 @@
-"""Rows of any format: which columns they have, and rows that were read one by one as batches."""
+"""Rows of any format: the choice of their columns, and rows of the scalar reader as batches."""
 
 from __future__ import annotations
 
@@ -20,19 +20,21 @@ __all__ = ["pick_columns", "rows_to_batch"]
 def pick_columns(
     format: Format, columns: Sequence[str] | None, *, captured: bool = False
 ) -> tuple[Column, ...]:
-    """Return the columns called `columns` in that order, or all; `captured` with those of captures.
+    """Return the named columns in that order, or all if None.
+
+    With `captured`, those of captures are among them.
 
     Raises
     ------
     UsageError
-        A name that is no column of the format, or one given twice.
+        A name that is no column of the format, or is given twice.
     """
     common = (*COMMON, *CAPTURED) if captured else COMMON
     return choose_columns(format.name, (*common, *format.columns), columns)
 
 
 def rows_to_batch(columns: Sequence[Column], rows: Sequence[Row]) -> pa.RecordBatch:
-    """Return rows as a batch; a value a row does not have is null."""
+    """Return rows as a batch; values that a row does not have are null."""
     arrays = [array_of(_values(column, rows), arrow_type(column.kind)) for column in columns]
     return pa.RecordBatch.from_arrays(arrays, schema=schema_of(columns))
 

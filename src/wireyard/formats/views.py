@@ -1,4 +1,4 @@
-"""Ways to show what a packet carries that several formats have."""
+"""Body views that several formats share."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ __all__ = ["text_of"]
 
 
 def text_of(column: str) -> Callable[[Row], str | None]:
-    """Return what shows the bytes of a column as text, with what is not UTF-8 spelled out."""
+    """Return a view of a bytes column as text; bytes that are not UTF-8 are backslash-escaped."""
 
     def show(row: Row) -> str | None:
         data: bytes | None = row.get(column)

@@ -1,7 +1,7 @@
-"""What Java wrote: its text, its numbers as text, and its serialized objects.
+"""Encodings of Java: modified UTF-8, numbers as text, and serialized objects.
 
-No format is known here, so a fault is a `JavaError` with an offset into the bytes given; the
-formats turn it into an error of their own.
+This package does not depend on formats: it raises a `JavaError` with an offset into its input, from
+which a format makes an error of its own.
 """
 
 from wireyard.java.cursor import Limits

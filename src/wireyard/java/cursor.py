@@ -1,4 +1,4 @@
-"""Steps through the bytes of a serialization stream, counts what it costs, keeps its handles."""
+"""A bounded cursor over a serialization stream, with its limits and its table of handles."""
 
 from __future__ import annotations
 
@@ -13,15 +13,16 @@ from wireyard.java.values import MAX_DEPTH, JavaError
 __all__ = ["DEFAULT_LIMITS", "MAX_ELEMENTS", "MAX_HANDLES", "Cursor", "Limits"]
 
 MAX_HANDLES = 1 << 20
-"""Objects, strings and class descriptors: some 500 bytes of Python each, 500 MB at worst."""
+"""Most objects, strings and class descriptors: some 500 bytes of Python each, 500 MB at worst."""
 
 MAX_ELEMENTS = 1 << 22
-"""Elements of arrays and collections, and references: up to 120 bytes of Python each, 500 MB."""
+"""Most elements of arrays and collections, and references: up to 120 bytes of Python each, 500 MB.
+"""
 
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """Caps on one stream; what they guard is beside the constants they default to."""
+    """Limits of one stream; the default constants document them."""
 
     depth: int = MAX_DEPTH
     handles: int = MAX_HANDLES
@@ -32,7 +33,7 @@ DEFAULT_LIMITS = Limits()
 
 
 class Cursor:
-    """A place in one stream. No length is believed before as many bytes are there."""
+    """A position in one stream. Every length is compared with the bytes left before it is used."""
 
     def __init__(self, data: bytes | memoryview, limits: Limits) -> None:
         self.data = bytes(data)
@@ -41,16 +42,16 @@ class Cursor:
         self.graph = Graph(self.data)
         self.at = 0
         self.depth = 0
-        self.descriptors = 0  # that are being read
+        self.descriptors = 0  # class descriptors being read
         self.elements = 0
-        self.base = 0  # handles before it were given up by a TC_RESET
+        self.base = 0  # first handle after the last TC_RESET, which invalidates the earlier ones
         start = self.take(len(MAGIC), "stream header")
         if self.data[: len(MAGIC)] != MAGIC:
             shown = self.data[: len(MAGIC)].hex()
             raise JavaError("bad_java", "stream header", start, f"is {shown}, not {MAGIC.hex()}")
 
     def take(self, size: int, field: str) -> int:
-        """Step over `size` bytes and return where they begin."""
+        """Advance by `size` bytes; return the position before."""
         start = self.at
         if size > self.size - start:
             problem = f"needs {size} bytes, {self.size - start} left"
@@ -64,7 +65,7 @@ class Cursor:
         return int.from_bytes(self.data[start : self.at], "big", signed=signed)
 
     def text(self, length_bytes: int, field: str) -> str:
-        """Read text behind its length."""
+        """Read text after a length of `length_bytes`."""
         start = self.take(self.number(length_bytes, field), field)
         try:
             return decode_text(self.data[start : self.at])
@@ -80,7 +81,7 @@ class Cursor:
             raise JavaError("limit_exceeded", field, start, problem)
 
     def begin(self, start: int) -> int:
-        """Note that an object begins, one level deeper, and return its place in the log."""
+        """Record the beginning of an object, one level deeper; return its index in the log."""
         self.depth += 1
         if self.depth > self.limits.depth:
             problem = f"is nested more than {self.limits.depth} deep"
@@ -90,7 +91,7 @@ class Cursor:
         return len(log) - 1
 
     def assign(self, begun: int, value: object) -> int:
-        """Give the object that began there its handle, where the grammar says newHandle."""
+        """Assign a handle to the object of that log entry, at newHandle of the grammar."""
         graph = self.graph
         handle = len(graph.values)
         start = graph.log[begun][1]
@@ -104,7 +105,7 @@ class Cursor:
         return handle
 
     def end(self, handle: int, value: Any) -> Any:
-        """Note that the last byte of an object was read, and return its value."""
+        """Record the end of an object; return its value."""
         graph = self.graph
         graph.values[handle] = value
         graph.spans[handle] = (graph.spans[handle][0], len(graph.log), self.at)
@@ -112,7 +113,7 @@ class Cursor:
         return value
 
     def refer(self, start: int) -> Any:
-        """Read the handle of a TC_REFERENCE and return what it stands for."""
+        """Read the handle of a TC_REFERENCE; return the object that it refers to."""
         number = self.number(4, "reference")
         handle = number - FIRST_HANDLE + self.base
         if not self.base <= handle < len(self.graph.values):

@@ -1,4 +1,4 @@
-"""The words of the serialization grammar, and class descriptors.
+"""The terminal symbols of the serialization grammar, and class descriptors.
 
 Names and numbers are those of the Java Object Serialization Specification, chapter 6.
 """
@@ -28,7 +28,7 @@ _NO_FIELDS = struct.Struct(">")
 
 
 class ClassDesc:
-    """One class descriptor; `parts` are its ancestors and itself, those that have data."""
+    """One class descriptor; `parts` are the classes with data, of its ancestors and itself."""
 
     __slots__ = ("box", "flags", "name", "names", "objects", "parts", "primitives", "shape")
 
@@ -43,13 +43,13 @@ class ClassDesc:
         self.shape: Shape | None = None
 
     def close(self, codes: str, parent: ClassDesc | None) -> None:
-        """Settle what follows from the whole descriptor."""
+        """Set the attributes that depend on the whole descriptor."""
         if codes:
             self.primitives = struct.Struct(">" + codes.translate(_TO_STRUCT))
-        # What an Externalizable class writes is all there is: its ancestors have no data beside it.
+        # An Externalizable class writes all data of the object; its ancestors have none.
         alone = self.flags & SC_EXTERNALIZABLE
         inherited = parent.parts if parent and parent.parts and not alone else ()
-        # A class without data costs nothing: a long line of them would be walked once an object.
+        # Classes without data are left out, or a long chain of them would be walked per object.
         written = self.flags & (SC_WRITE_METHOD | SC_EXTERNALIZABLE)
         has_data = self.names or self.objects or written
         self.parts = (*inherited, self) if has_data else inherited

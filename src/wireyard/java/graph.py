@@ -1,4 +1,4 @@
-"""Where each object of a stream stands, so that one can be taken out or moved into another."""
+"""The extents of a stream's objects, to extract one, or to copy it into another stream."""
 
 from __future__ import annotations
 
@@ -11,21 +11,21 @@ from wireyard.java.values import MAX_DEPTH, JavaError
 __all__ = ["ASSIGN", "BEGIN", "MAX_CUT_BYTES", "REFER", "Graph"]
 
 MAX_CUT_BYTES = 1 << 26
-"""Bytes of all objects taken out of one stream. Each takes along what it refers to, so a thousand
-small ones that share a large one would come to a thousand large ones."""
+"""Most bytes of all objects extracted from one stream. Each includes the objects that it refers to,
+so a thousand small ones that share a large one would be a thousand large ones."""
 
 BEGIN, ASSIGN, REFER = range(3)
 _REFERENCE = struct.Struct(">BI")
 
 
 class Graph:
-    """The handles of one stream, and in `log` what happened to them, in stream order.
+    """The handles of one stream, and a log of their events in stream order.
 
-    `log` has ``(BEGIN, offset, handle)`` for the first byte of each object that gets a handle,
-    ``(ASSIGN, 0, handle)`` where it gets it, ``(REFER, offset, handle)`` for each TC_REFERENCE.
-    The other lists have one element a handle: the object; and its span, which is the place in
-    `log` of its BEGIN and behind its last entry, and the offset behind its last byte. Handles are
-    counted on past a TC_RESET.
+    `log` has ``(BEGIN, offset, handle)`` for the first byte of each object with a handle,
+    ``(ASSIGN, 0, handle)`` when the handle is assigned, and ``(REFER, offset, handle)`` for each
+    TC_REFERENCE. The other lists have one element per handle: `values` the object, `spans` the
+    index in `log` of its BEGIN, that after its last entry, and the offset after its last byte.
+    Handles are not counted anew after a TC_RESET.
     """
 
     __slots__ = ("cut_bytes", "data", "handles", "log", "spans", "values")
@@ -45,14 +45,14 @@ class Graph:
         return self.handles[id(value)]
 
     def stream(self, handle: int) -> bytes:
-        """Return one object and all it refers to as a whole stream."""
+        """Return one object, with all objects that it refers to, as a stream of its own."""
         return MAGIC + self.cut(handle, FIRST_HANDLE)[0]
 
     def cut(self, handle: int, first: int) -> tuple[bytes, int]:
-        """Return the bytes of one object for a place where the next handle is `first`.
+        """Return the bytes of one object to insert where the next handle is `first`.
 
-        What it refers to outside itself is spelled out at the first reference. The second value
-        is the next handle behind it.
+        Objects outside it are written out at the first reference to them. The second value is the
+        next handle after it.
         """
         out = bytearray()
         numbers: dict[int, int] = {}
@@ -81,14 +81,14 @@ class Graph:
             else:
                 out += _REFERENCE.pack(TC_REFERENCE, number)
             if kind == BEGIN:
-                # Spelled out before: an object that contains this one was copied into it.
+                # Written out before: an object that contains this one was copied into it.
                 _, index, at = self.spans[other]
             else:
                 at = offset + _REFERENCE.size
         self._append(out, at, stop)
 
     def _append(self, out: bytearray, start: int, stop: int) -> None:
-        # A reference costs its 5 bytes, so one pass of the loop above is paid for too.
+        # Each pass of the loop above counts at least the 5 bytes of a reference.
         self.cut_bytes += stop - start + _REFERENCE.size
         if self.cut_bytes > MAX_CUT_BYTES:
             problem = f"would be copied, more than {MAX_CUT_BYTES} bytes of objects"

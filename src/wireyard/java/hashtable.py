@@ -1,4 +1,4 @@
-"""Properties as JMQ 1.0.3 and 2.0.0 send them: one serialized ``Hashtable<String, Object>``."""
+"""The property section of JMQ 1.0.3 and 2.0.0: one serialized ``Hashtable<String, Object>``."""
 
 from __future__ import annotations
 
@@ -25,13 +25,13 @@ def read_hashtable(
     Returns
     -------
     dict
-        Name to type word and value, in stream order. A value that is neither a string nor one of
-        the seven numbers is an ``object``: its bytes as a whole stream of its own.
+        Type name and value by property name, in stream order. A value that is no string, boolean
+        or number is an ``object``: its bytes as a stream of its own.
 
     Raises
     ------
     JavaError
-        No serialized Hashtable with text for keys, or one over a limit.
+        Not a serialized Hashtable with strings as keys, or one over a limit.
     """
     reader = Reader(data, limits)
     start = reader.at

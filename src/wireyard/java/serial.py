@@ -1,9 +1,9 @@
 """A strict, bounded reader of Java serialization streams.
 
-It follows the grammar of the Java Object Serialization Specification, chapter 6, and only that:
-nothing the stream names is looked up, imported or made. Class descriptors say how long the fields
-of any class are, and what its own writeObject added ends with TC_ENDBLOCKDATA, so an object of an
-unknown class is walked over, not guessed at.
+It follows the grammar of the Java Object Serialization Specification, chapter 6. No class that the
+stream names is looked up, imported or instantiated. Class descriptors give the lengths of the
+fields of any class, and the data of its own writeObject ends with TC_ENDBLOCKDATA, so objects of
+unknown classes can be skipped without guessing.
 """
 
 from __future__ import annotations
@@ -50,19 +50,19 @@ _DESCRIPTOR = struct.Struct(">QBH")
 
 
 class Reader(Cursor):
-    """Reads one stream from left to right.
+    """A recursive descent reader of one stream.
 
-    One method for each thing of the grammar; `start` is the offset of its TC byte. Each level of
-    nesting is at most five calls deep, so `Limits.depth` bounds the stack.
+    There is one method for each symbol of the grammar; `start` is the offset of its TC byte. Each
+    level of nesting is at most five calls deep, so `Limits.depth` bounds the stack.
     """
 
     def top(self) -> Any:
-        """Read one object that stands in no other."""
+        """Read one top-level object."""
         self.resets()
         return self.value("object")
 
     def resets(self) -> None:
-        """Step over TC_RESET, which gives up all handles and can only stand between objects."""
+        """Skip TC_RESET, which invalidates all handles and is allowed between objects only."""
         while self.at < self.size and self.data[self.at] == TC_RESET:
             self.at += 1
             self.base = len(self.graph.values)
@@ -73,7 +73,7 @@ class Reader(Cursor):
         return self.tagged(self.data[start], start, field)
 
     def tagged(self, tag: int, start: int, field: str) -> Any:
-        """Read an object behind its TC byte."""
+        """Read an object after its TC byte."""
         read = _READERS.get(tag)
         if read is None:
             problem = f"is {tag:#04x}, not the start of an object"
@@ -89,8 +89,8 @@ class Reader(Cursor):
         if value is _OPEN or isinstance(value, ClassDesc):
             raise JavaError("bad_java", "reference", start, "is to no complete object")
         if self.descriptors and not (isinstance(value, JavaValue) and value.type == "string"):
-            # Java writes text there, if anything. An object could hold one of the class that is
-            # not complete yet, which nobody could take out of the stream.
+            # Java refers only to strings there. An object could contain one of the incomplete
+            # class, which could not be extracted from the stream.
             raise JavaError("bad_java", "reference", start, "is to an object, in a descriptor")
         return value
 
@@ -126,7 +126,7 @@ class Reader(Cursor):
         return value
 
     def class_of(self, start: int, kinds: int, field: str) -> ClassDesc:
-        """Read the class descriptor of the object at `start`; it has one of the flags `kinds`."""
+        """Read the class descriptor of the object at `start`, with one of the flags `kinds`."""
         desc = self.class_desc()
         if desc is None:
             raise JavaError("bad_java", field, start, "has no class")
@@ -135,7 +135,7 @@ class Reader(Cursor):
         return desc
 
     def new_class(self, start: int) -> ClassDesc:
-        """Read a class descriptor that stands here first."""
+        """Read a class descriptor that is no reference."""
         begun = self.begin(start)
         desc = ClassDesc(self.text(2, "class name"))
         handle = self.assign(begun, desc)
@@ -149,19 +149,19 @@ class Reader(Cursor):
         return desc
 
     def finish(self, desc: ClassDesc, codes: str, handle: int) -> None:
-        """Read what ends a class descriptor: its annotation and its superclass."""
+        """Read the end of a class descriptor: its annotation and its superclass."""
         self.annotation()
         self.descriptors -= 1
         start = self.at
         desc.close(codes, self.class_desc())
         if len(desc.parts or ()) > self.limits.depth:
-            # Not by nesting, which `begin` has counted, but by references to earlier descriptors.
+            # By references to earlier descriptors; nesting is limited by `begin`.
             problem = f"has more than {self.limits.depth} ancestors"
             raise JavaError("limit_exceeded", "superclass", start, problem)
         self.end(handle, desc)
 
     def field_desc(self, desc: ClassDesc) -> str:
-        """Add one field to `desc`, and return its code if it is a primitive."""
+        """Add one field to `desc`; return its type code if it is primitive, else nothing."""
         start = self.take(1, "field type")
         code = chr(self.data[start])
         name = self.text(2, "field name")
@@ -169,7 +169,7 @@ class Reader(Cursor):
             desc.names.append(name)
             return code
         if code not in "L[":
-            # Primitive fields come first in every class that Java writes or takes.
+            # Java requires primitive fields before object fields.
             raise JavaError("bad_java", "field type", start, f"is {code!r} in a wrong place")
         self.type_string("field class")
         desc.objects.append(name)
@@ -232,7 +232,7 @@ class Reader(Cursor):
         return JavaValue(desc.box, chr(value[0]) if desc.box == "character" else value[0])
 
     def part(self, desc: ClassDesc) -> tuple[dict[str, Any], list[Any]]:
-        """Read what one class of an object has in the stream."""
+        """Read the data of one class of an object: fields by name, and its annotation."""
         fields: dict[str, Any] = {}
         if desc.flags & SC_SERIALIZABLE:
             start = self.take(desc.primitives.size, "fields")
@@ -242,19 +242,19 @@ class Reader(Cursor):
                 fields[name] = self.value(name)
             return fields, self.annotation() if desc.flags & SC_WRITE_METHOD else []
         if not desc.flags & SC_BLOCK_DATA:
-            # Only the class itself determines where its data ends.
+            # Only the class itself could find the end of its data.
             raise JavaError("bad_java", desc.name, self.at, "has data without an end mark")
         return fields, self.annotation()
 
     def shaped(self, name: str, shape: Shape, parts: Parts, node: Any) -> Any:
-        """Make a known class's value of its parts, or fill `node` with its elements."""
+        """Return the value of an object of a known class, or `node` filled with its elements."""
         try:
-            result = shape.read(parts)
+            content = shape.read(parts)
         except ShapeError as error:
             raise JavaError(error.code, name, parts.offset, str(error)) from None
         if shape.kind is None:
-            return result
-        node.items.extend(result)
+            return content
+        node.items.extend(content)
         return node
 
     def array(self, start: int) -> JavaValue | JavaCollection:
@@ -334,8 +334,8 @@ def read_object(data: bytes | memoryview, limits: Limits = DEFAULT_LIMITS) -> tu
     Returns
     -------
     tuple
-        The value (`JavaValue`, `JavaCollection`, `Opaque`, or None for null), and the offset
-        behind it; what follows is not looked at.
+        The value (`JavaValue`, `JavaCollection`, `Opaque`, or None for null), and the offset after
+        it. Bytes after it are ignored.
 
     Raises
     ------
@@ -347,7 +347,7 @@ def read_object(data: bytes | memoryview, limits: Limits = DEFAULT_LIMITS) -> tu
 
 
 def read_objects(data: bytes | memoryview, limits: Limits = DEFAULT_LIMITS) -> list[Any]:
-    """Read all objects of a stream; they may share what they refer to.
+    """Read all top-level objects of a stream; objects that they share are the same in Python.
 
     Raises
     ------

@@ -1,6 +1,6 @@
-"""The classes whose serial form is read: what each stream says, as tables.
+"""Tables of the serial forms of the known classes.
 
-The forms are those of the "Serial Data" sections of the Java SE API.
+They are those of the "Serial Data" sections of the Java SE API.
 """
 
 from __future__ import annotations
@@ -16,15 +16,15 @@ from wireyard.java.values import JavaCollection, JavaValue
 __all__ = ["BOXES", "MAX_BIG_BYTES", "SHAPES", "Parts", "Shape", "ShapeError"]
 
 MAX_BIG_BYTES = 1785
-"""Magnitude of a BigInteger. Python prints integers of at most 4300 digits (a guard of its own
-against quadratic time), and 256^1785 has 4299."""
+"""Most bytes in the magnitude of a BigInteger. Python prints integers of at most 4300 digits, to
+avoid quadratic time, and 256^1785 has 4299."""
 
 
 class Parts(dict[str, tuple[dict[str, Any], list[Any]]]):
-    """What stands in the stream of one object, per class, root first.
+    """The data of one object in the stream, by class, root first.
 
-    Each class has its fields by name, and what its writeObject wrote behind them: objects, and
-    primitive data as `bytes`.
+    Each class has its fields by name, and the objects and primitive data (`bytes`) that its
+    writeObject wrote after them.
     """
 
     def __init__(self, offset: int) -> None:
@@ -42,11 +42,11 @@ BOXES = {
     "java.lang.Float": ("float", "F", 0xDAEDC9A2DB3CF0EC),
     "java.lang.Double": ("double", "D", 0x80B3C24A296BFB04),
 }
-"""Type word, code of the one field ``value``, serialVersionUID."""
+"""By class: type name, type code of the one field ``value``, serialVersionUID."""
 
 
 class ShapeError(ValueError):
-    """An object of a known class without its serial form; the text is the middle of a sentence."""
+    """An object of a known class in another form; the text is a predicate, without a subject."""
 
     def __init__(self, problem: str, code: str = "bad_java") -> None:
         self.code = code
@@ -55,10 +55,10 @@ class ShapeError(ValueError):
 
 @dataclass(frozen=True, slots=True)
 class Shape:
-    """How one class is read.
+    """The serial form of a class.
 
-    `kind` is that of the `JavaCollection`, or None for a value; `read` returns the elements, or
-    the value.
+    `kind` is that of the `JavaCollection`, None for a value; `read` returns the elements, or the
+    value.
     """
 
     kind: str | None
@@ -72,7 +72,7 @@ def _fields(parts: Parts, owner: str) -> dict[str, Any]:
 
 
 def _field(parts: Parts, owner: str, name: str, kind: str) -> Any:
-    """Return a field that has to be a value of one type word, or an ``int``."""
+    """Return a field, which has to be a value of the type `kind`, or an ``int``."""
     value = _fields(parts, owner).get(name)
     if kind == "int" and type(value) is int:
         return value
@@ -82,7 +82,7 @@ def _field(parts: Parts, owner: str, name: str, kind: str) -> Any:
 
 
 def _written(parts: Parts, owner: str, form: str, lead: int = 0) -> tuple[int, list[Any]]:
-    """Return the last number of the primitive data behind `lead` objects, and what follows it."""
+    """Return the last number of the primitive data after `lead` objects, and the rest."""
     _fields(parts, owner)
     items = parts[owner][1]
     block = items[lead] if len(items) > lead else None
@@ -139,7 +139,7 @@ def _wrapped(owner: str, name: str) -> Callable[[Parts], list[Any]]:
 
 
 def _immutable(parts: Parts) -> list[Any]:
-    """Read what ``List.of``, ``Set.of`` and ``Map.of`` become; the tag says which."""
+    """Read the serial form of ``List.of``, ``Set.of`` and ``Map.of``, which have different tags."""
     owner = "java.util.CollSer"
     objects = _checked(*_written(parts, owner, ">i"))
     tag = _field(parts, owner, "tag", "int") & 0xFF
@@ -231,5 +231,5 @@ SHAPES = {
     "java.math.BigInteger": Shape(None, _big_integer),
     "java.math.BigDecimal": Shape(None, _big_decimal),
 }
-"""Serial form by class name. Unmodifiable lists and sets keep what they wrap in their root class,
-so one entry serves all of a family."""
+"""Serial form by class name. Unmodifiable lists and sets have the wrapped collection in their root
+class, so one shape serves all of a family."""

@@ -1,4 +1,4 @@
-"""Text as Java writes it: modified UTF-8, and numbers in the form of ``toString``."""
+"""Text of Java: modified UTF-8, and numbers in the form of ``toString``."""
 
 from __future__ import annotations
 
@@ -12,16 +12,16 @@ __all__ = ["decode_text", "double_text", "encode_item", "encode_modified", "floa
 _ASTRAL = re.compile("[\U00010000-\U0010ffff]")
 
 _EXACT = Context(prec=1100, rounding=ROUND_FLOOR)
-"""No double has more than 767 significant digits, so sums and halves of two are exact."""
+"""Enough digits for exact sums and halves of doubles, which have at most 767 significant ones."""
 
 _NON_FINITE = {inf: "Infinity", -inf: "-Infinity"}
 
 
 def decode_text(data: bytes | memoryview) -> str:
-    """Decode text of either UTF-8, the standard one or that of ``DataOutputStream.writeUTF``.
+    """Decode text of standard UTF-8 or of the modified UTF-8 of ``DataOutputStream.writeUTF``.
 
-    Accepted beside standard UTF-8: C0 80 as NUL, and surrogates of three bytes each. A pair
-    becomes the one character it stands for, a lone one stays a lone surrogate.
+    Beside standard UTF-8 it accepts C0 80 as NUL, and surrogates of three bytes each. A pair
+    becomes one character, a lone one stays a lone surrogate.
 
     Raises
     ------
@@ -32,7 +32,7 @@ def decode_text(data: bytes | memoryview) -> str:
     try:
         return raw.decode()
     except UnicodeDecodeError:
-        # C0 begins no sequence of standard UTF-8, so nothing else can be hit.
+        # C0 begins no sequence of standard UTF-8, so nothing else is replaced.
         text = raw.replace(b"\xc0\x80", b"\0").decode("utf-8", "surrogatepass")
     # UTF-16 joins pairs.
     return text.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "surrogatepass")
@@ -52,35 +52,35 @@ def _surrogates(match: re.Match[str]) -> str:
 
 
 def encode_item(text: str) -> bytes:
-    """Encode a string of the variable header: standard UTF-8, which every shipped reader takes.
+    """Encode a string of the variable header as standard UTF-8, which every shipped reader accepts.
 
     Raises
     ------
     ValueError
-        A lone surrogate, which standard UTF-8 does not have.
+        A lone surrogate, which standard UTF-8 cannot represent.
     """
     return text.encode()
 
 
 def storable(text: str) -> str:
-    """Spell lone surrogates out: Java text and paths may have them, Arrow not (errata 8)."""
+    """Escape lone surrogates, which Java text and paths may have, but Arrow may not (errata 8)."""
     return text if text.isascii() else text.encode("utf-8", "backslashreplace").decode()
 
 
 def double_text(value: float) -> str:
-    """Return what ``Double.toString`` of Java 19 and later returns."""
+    """Return a double as text, as ``Double.toString`` of Java 19 and later does."""
     size = abs(value)
     even = struct.pack(">d", value)[-1] % 2 == 0
     return _text(value, nextafter(size, 0.0), nextafter(size, inf), even)
 
 
 def float_text(value: float) -> str:
-    """Return what ``Float.toString`` of Java 19 and later returns for `value` as a float.
+    """Return `value` as a float and that as text, as ``Float.toString`` of Java 19 and later does.
 
     Raises
     ------
     OverflowError
-        A finite value that no float is near to.
+        A finite value beyond the range of floats.
     """
     packed = struct.pack(">f", value)
     value = struct.unpack(">f", packed)[0]
@@ -92,7 +92,7 @@ def float_text(value: float) -> str:
 
 
 def _text(value: float, below: float, above: float, even: bool) -> str:
-    """Lay `value` out, given the size of its neighbours and whether its significand is even."""
+    """Format `value`, given the magnitudes of its neighbours and if its significand is even."""
     if not isfinite(value):
         return _NON_FINITE.get(value, "NaN")
     sign = "-" if str(value)[0] == "-" else ""
@@ -101,7 +101,7 @@ def _text(value: float, below: float, above: float, even: bool) -> str:
     _, digits, exponent = _shortest(Decimal(abs(value)), below, above, even).as_tuple()
     assert isinstance(exponent, int)
     text = "".join(map(str, digits)).rstrip("0")
-    # The decimal point stands behind this many digits; at most 3 zeros may lead, 7 digits precede.
+    # Number of digits before the point; plain text has up to 3 leading zeros, or 7 such digits.
     point = len(digits) + exponent
     if -2 <= point <= 0:
         return f"{sign}0.{'0' * -point}{text}"
@@ -113,14 +113,14 @@ def _text(value: float, below: float, above: float, even: bool) -> str:
 def _shortest(exact: Decimal, below: float, above: float, even: bool) -> Decimal:
     """Return the decimal that ``Double.toString`` specifies.
 
-    Of the decimals that round to `exact`, those of the least length of at least 2; of these the
-    nearest; of two as near the one whose last digit is even.
+    Of the decimals that round to `exact`, it is one of the least length of at least 2; of those the
+    nearest; of two equally near ones that with an even last digit.
     """
     low = _EXACT.divide(_EXACT.add(exact, Decimal(below)), 2)
     if above < inf:
         high = _EXACT.divide(_EXACT.add(exact, Decimal(above)), 2)
     else:
-        high = _EXACT.subtract(_EXACT.multiply(exact, 2), low)  # the step below goes on above
+        high = _EXACT.subtract(_EXACT.multiply(exact, 2), low)  # as far above as `low` is below
     for length in range(2, 18):
         unit = Decimal((0, (1,), exact.adjusted() - length + 1))
         down = _EXACT.quantize(exact, unit)
@@ -134,8 +134,8 @@ def _shortest(exact: Decimal, below: float, above: float, even: bool) -> Decimal
     raise AssertionError("17 digits distinguish every double from its neighbours")
 
 
-def _distance(one: Decimal, other: Decimal) -> Decimal:
-    return _EXACT.subtract(one, other).copy_abs()
+def _distance(number: Decimal, other: Decimal) -> Decimal:
+    return _EXACT.subtract(number, other).copy_abs()
 
 
 def _last_digit(number: Decimal) -> int:

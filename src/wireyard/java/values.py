@@ -1,4 +1,4 @@
-"""What a serialization stream holds, as frozen values, and as plain Python."""
+"""The values of a serialization stream, as frozen values and as plain Python."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ __all__ = [
 ]
 
 MAX_DEPTH = 64
-"""Objects within objects. Each level costs a few Python frames of the thousand a thread may have;
-the deepest body an application sends on purpose is a tree of a dozen levels."""
+"""Deepest nesting of objects. Each level takes a few of the thousand Python frames of a thread;
+real bodies are trees of a dozen levels at most."""
 
 MAX_REPEATED = 1 << 26
-"""Elements, characters and bytes that references may add to what a stream spells out: a stream of
-a kilobyte can name 2^100 elements. 64 Mi is over any body whose repetition somebody would print."""
+"""Most elements, characters and bytes that repeated references may add: a stream of a kilobyte can
+refer to 2^100 elements. 64 Mi is above any body that could be printed."""
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
@@ -38,9 +38,9 @@ class JavaError(ValueError):
     field
         The element of the stream at fault, in the words of the serialization specification.
     offset
-        Bytes from the first byte given to the fault.
+        Offset of the fault in the input, in bytes.
     problem
-        What is wrong, as the middle of a sentence.
+        Description of the fault, as a predicate: ``needs 4 bytes, 2 left``.
     """
 
     def __init__(self, code: str, field: str, offset: int, problem: str) -> None:
@@ -68,22 +68,22 @@ class JavaValue(NamedTuple):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class JavaCollection:
-    """A collection or an array, its elements in stream order.
+    """A collection or an array, with its elements in stream order.
 
-    It can contain itself. Two are equal if they are the same object.
+    It can contain itself. Two are equal only if they are the same object.
     """
 
     class_name: str
     kind: str
     """``list``, ``set``, ``map`` (elements are pairs), ``primitives`` (elements are plain Python
-    values), or ``wrapper`` (the one element is what it wraps)."""
+    values), or ``wrapper`` (the one element is the wrapped collection)."""
     items: list[Any] = field(repr=False)
     offset: int
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Opaque:
-    """An object of a class that is not known: where it stands, and its bytes."""
+    """An object of an unknown class: its offset, and its bytes."""
 
     class_name: str
     offset: int
@@ -91,12 +91,12 @@ class Opaque:
 
     @property
     def data(self) -> bytes:
-        """The object as a whole serialization stream of its own.
+        """The object as a serialization stream of its own.
 
         Raises
         ------
         JavaError
-            The objects taken out of this stream repeat too much of it.
+            The objects extracted from this stream repeat too much of it.
         """
         return self._cut()
 
@@ -104,16 +104,16 @@ class Opaque:
 def plain(value: Any) -> Any:
     """Return a value as plain Python: ``None bool int float str bytes Decimal list dict``.
 
-    A date becomes an aware ``datetime`` in UTC, or its milliseconds where ``datetime`` ends; an
-    enum constant its text; a set a list, which keeps its order and may hold lists. A map's keys
-    have to be scalars. An `Opaque` stays one; its `data` can be had without an error. An object
-    that is referred to twice becomes one Python object in both places.
+    A date becomes an aware ``datetime`` in UTC, or milliseconds if it is out of the range of that;
+    an enum constant its text; a set a list, which keeps its order and may hold lists. A map's keys
+    have to be scalars. An `Opaque` stays one; its `data` then raises no error. An object that is
+    referred to twice becomes one Python object in both places.
 
     Raises
     ------
     JavaError
-        A collection that contains itself, nested or repeated beyond the limits, or a map with
-        keys that are the same, or no key at all, in Python.
+        A collection that contains itself, nesting or repetition beyond the limits, or a map with
+        keys that are equal or unhashable in Python.
 
     Limits
     ------
@@ -123,14 +123,14 @@ def plain(value: Any) -> Any:
 
 
 class _Plain:
-    """One walk over a graph; every object is converted once."""
+    """A conversion of one graph; every object is converted once."""
 
     def __init__(self) -> None:
         self.done: dict[int, tuple[Any, int] | None] = {}
         self.repeated = 0
 
     def convert(self, value: Any, depth: int) -> tuple[Any, int]:
-        """Return `value` as plain Python, and its size with every repetition spelled out."""
+        """Return `value` as plain Python, and its size with all repeated objects written out."""
         if value is None:
             return None, 1
         known = id(value) in self.done

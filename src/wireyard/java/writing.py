@@ -1,7 +1,7 @@
-"""Java serialization streams that are written: property tables, maps and lists of plain values.
+"""The encoder of Java serialization streams: property tables, maps and lists of plain values.
 
-Values are pairs of a type word and a value, as `JavaValue` and properties are. A value that the
-JDK boxes from a cache and that repeats is written as a reference, as a Java program would have it.
+Values are pairs of a type name and a value, as `JavaValue` and properties are. A repeated value
+that the JDK boxes from its cache is written as a reference, as Java does.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ from wireyard.java.values import JavaError
 __all__ = ["write_hashmap", "write_hashtable", "write_objects"]
 
 Value = tuple[str, Any]
-"""Type word and value."""
+"""Type name and value."""
 
 _NUMBERS = ("byte", "short", "integer", "long", "float", "double")
 _PROPERTY_WORDS = ("boolean", *_NUMBERS, "string", "object")
@@ -48,21 +48,21 @@ _HASHMAP_CAPACITY = 16
 
 
 def write_hashtable(entries: Mapping[str, Value]) -> bytes:
-    """Write a property section of JMQ 1.0.3 or 2.0.0, entries in the order given.
+    """Write a property section of JMQ 1.0.3 or 2.0.0, with entries in the given order.
 
-    The order has no meaning in a Hashtable; kept as read, it gives the bytes that were read.
+    The order has no meaning in a Hashtable; that of a decoded section gives the same bytes again.
 
     Parameters
     ----------
     entries
-        Name to type word and value. The value of an ``object`` is a whole serialization stream;
-        its first object becomes the value.
+        Type name and value by property name. The value of an ``object`` is a whole serialization
+        stream, whose first object is written.
 
     Raises
     ------
     EncodeError
-        An unknown type word, a value its type cannot hold, or an ``object`` that is null or no
-        stream this module can read.
+        An unknown type name, a value that does not fit its type, or an ``object`` that is null or
+        not a readable stream.
     """
     capacity = _HASHTABLE_CAPACITY
     while len(entries) > int(capacity * _LOAD_FACTOR):
@@ -81,21 +81,21 @@ def write_hashmap(entries: Mapping[str, Value | None], field: str) -> bytes:
     Parameters
     ----------
     entries
-        Name to type word and value, None for null. Words are those of properties without
+        Type name and value by entry name, None for null. Types are those of properties without
         ``object``, and ``character`` and ``bytes``.
     field
-        Field that the map is for, in errors.
+        The packet's field, for errors.
 
     Raises
     ------
     EncodeError
-        An unknown type word, or a value its type cannot hold.
+        An unknown type name, or a value that does not fit its type.
     """
     capacity = _HASHMAP_CAPACITY
     while len(entries) > capacity * _LOAD_FACTOR:
         capacity *= 2
     writer = _Writer(_BODY_WORDS)
-    # A map that was never put into has no threshold yet.
+    # A map to which nothing was ever added has threshold 0.
     threshold = int(capacity * _LOAD_FACTOR) if entries else 0
     writer.begin_table(_HASHMAP, capacity, threshold, len(entries))
     for name, value in entries.items():
@@ -116,7 +116,7 @@ def write_objects(values: Iterable[Value | None], field: str) -> bytes:
 
 
 def _descriptor(name: str, uid: int, flags: int, fields: tuple[tuple[str, str], ...]) -> bytes:
-    """Return a class descriptor up to where its superclass stands."""
+    """Return a class descriptor up to its superclass."""
     parts = [struct.pack(">B", TC_CLASSDESC), _short_text(name)]
     parts.append(struct.pack(">QBH", uid, flags, len(fields)))
     parts.extend(code.encode() + _short_text(field) for code, field in fields)
@@ -141,11 +141,11 @@ _BOXES = {
     word: (_descriptor(name, uid, SC_SERIALIZABLE, ((code, "value"),)), ">" + PRIMITIVES[code])
     for name, (word, code, uid) in BOXES.items()
 }
-"""By type word: descriptor, `struct` code of the field."""
+"""By type name: descriptor, `struct` code of the field."""
 
 
 class _Writer:
-    """The stream so far, and the handles it has given out; `words` are the types it may hold."""
+    """Writes a stream and assigns its handles; `words` are the names of the allowed types."""
 
     def __init__(self, words: Sequence[str]) -> None:
         self.words = words
@@ -156,14 +156,14 @@ class _Writer:
         self.others = {"string": self.string, "object": self.object, "bytes": self.byte_array}
 
     def begin_table(self, descriptor: bytes, capacity: int, threshold: int, count: int) -> None:
-        """Write the fields of a table, and the block in front of its entries."""
+        """Write the fields of a table, and the block data before its entries."""
         self.out += struct.pack(">B", TC_OBJECT) + descriptor + struct.pack(">B", TC_NULL)
         self.out += struct.pack(">fi", _LOAD_FACTOR, threshold)
         self.out += struct.pack(">BBii", TC_BLOCKDATA, 8, capacity, count)
         self.next += 2  # the descriptor and the table
 
     def end_table(self) -> bytes:
-        """Return the stream, its one table closed."""
+        """End the table and return the stream."""
         return bytes(self.out) + bytes((TC_ENDBLOCKDATA,))
 
     def value(self, field: str, value: Value | None) -> None:
@@ -228,7 +228,7 @@ class _Writer:
                 raise fault
             value = ord(value)
         if isinstance(value, float) and math.isnan(value):
-            value = math.nan  # Java writes one NaN only: 7FC00000 and 7FF8000000000000.
+            value = math.nan  # Java writes only these NaNs: 7FC00000 and 7FF8000000000000.
         try:
             return struct.pack(form, value)
         except (struct.error, OverflowError, TypeError):

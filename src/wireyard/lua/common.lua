@@ -1,7 +1,7 @@
--- What the dissectors below share. Nothing reads a byte that it has not counted first: a packet may
--- lie about every length, and what cannot be read becomes an expert item, never a Lua error.
+-- Functions that the dissectors below share. No byte is read before its presence is checked: any
+-- length in a packet may be wrong, and unreadable bytes become an expert item, never a Lua error.
 
--- A protocol with a field per column, named as the column is; each list of columns is given by itself.
+-- Return a protocol with a field for each column, of the same name; takes lists of columns.
 local function protocol(name, title, ...)
     local proto, fields, kinds, units = Proto(name, title), {}, {}, {}
     local function declare(column)
@@ -33,7 +33,7 @@ local function fault(of, tree, range, text)
     tree:add_tvb_expert_info(of.malformed, range, text)
 end
 
--- A time as people read it. None is 0, and what is no time of the calendar stays a number.
+-- Return a time in ms since epoch as ISO 8601; nil for 0, and for times after the year 9999.
 local function time_text(ms)
     local seconds = math.floor(ms:tonumber() / 1000)
     if seconds <= 0 or seconds > 253402300799 then return nil end
@@ -48,7 +48,7 @@ local function add(of, tree, name, range, value)
     return item
 end
 
--- Bytes [start, stop), if there are any.
+-- Add the bytes [start, stop), unless there are none.
 local function add_rest(of, tree, name, tvb, start, stop)
     if stop > start then tree:add(of.fields[name], tvb(start, stop - start)) end
 end
@@ -69,14 +69,14 @@ local function run_text(run)
     end
 end
 
--- Java's modified UTF-8 (errata 8) as plain UTF-8: a pair of surrogates is one character.
+-- Return Java's modified UTF-8 (errata 8) as UTF-8: a pair of surrogates becomes one character.
 local function utf8_of(range)
     local text = range:raw():gsub("\192\128", "\0")
     return (text:gsub("\237([\160-\175])([\128-\191])\237([\176-\191])([\128-\191])", pair_text))
 end
 
--- The same to be shown: a NUL, which would end the text here, is the picture of one. What is no
--- UTF-8 is U+FFFD.
+-- Return the same for display: NUL, which would end the text in Wireshark, becomes U+2400, and
+-- bytes that are not UTF-8 become U+FFFD.
 local function text_of(range)
     local text = utf8_of(range):gsub("%z", "\226\144\128")
     return (text:gsub("[\128-\255][\128-\191]*", run_text))
@@ -86,13 +86,14 @@ local function add_text(of, tree, name, range, length)
     return tree:add(of.fields[name], range, length > 0 and text_of(range) or "")
 end
 
--- What is made from other fields, and stands nowhere itself.
-local function add_made(of, tree, name, value)
+-- Add a generated field, which is derived from other fields.
+local function add_generated(of, tree, name, value)
     if of.kinds[name] == "int64" then value = Int64.new(value) end
     tree:add(of.fields[name], value):set_generated()
 end
 
--- Every field of a header that is a column, up to byte `stop`; `known` has other values for some.
+-- Add every field of a header that is a column, up to byte `stop`; `known` has values of some
+-- fields that replace those of the header.
 local function add_header(of, tree, header, tvb, stop, known)
     for _, field in ipairs(header) do
         if of.fields[field.name] and field.offset + field.width <= stop then
@@ -162,7 +163,7 @@ local function property_columns(types)
     return columns
 end
 
--- Let users say that the protocol's packets have OBJECTs as the specification prints them.
+-- Add a preference: the protocol's OBJECT properties have the short length of the specification.
 local function may_have_short_objects(of)
     of.proto.prefs.short_objects = Pref.bool(
         "Short objects", false, "OBJECT properties have a length of 16 bits")
@@ -216,18 +217,18 @@ end
 
 local shown -- the packets of one segment, for the column Info
 
--- Name a packet, after those before it in the same segment.
+-- Show the type of a packet, after those of the packets before it in the same segment.
 local function show_type(of, pinfo, tree, name, number)
     local text = name or tostring(number)
     tree:append_text(", " .. text)
     shown = shown and shown .. ", " .. text or text
     pinfo.cols.info = shown
-    if name then add_made(of, tree, "packet_type_name", name) end
+    if name then add_generated(of, tree, "packet_type_name", name) end
 end
 
--- Packets of a stream, each handed to `dissect` whole. `size_at` says how long the one at an offset
--- is, which takes `least` bytes; nil where none begins. Bytes that belong to none go with the packet
--- after them, for Wireshark takes no units shorter than `least`.
+-- Dissect a stream: call `dissect` with each whole packet. `size_at` returns the size of the packet
+-- at an offset, for which it needs `least` bytes, or nil if none begins there. Bytes that belong to
+-- no packet are joined with the next one, because Wireshark accepts no units shorter than `least`.
 local function dissect_stream(of, least, size_at, dissect)
     local function find(tvb, at)
         for start = at, tvb:len() - least do
@@ -239,7 +240,7 @@ local function dissect_stream(of, least, size_at, dissect)
         local start, size = find(tvb, at)
         return start and start - at + size or tvb:reported_length_remaining(at)
     end
-    local function one(tvb, pinfo, root)
+    local function dissect_unit(tvb, pinfo, root)
         local start = find(tvb, 0) or tvb:len()
         if start > 0 then
             local lost = tvb(0, start)
@@ -251,16 +252,16 @@ local function dissect_stream(of, least, size_at, dissect)
     local function dissect_segment(tvb, pinfo, root)
         pinfo.cols.protocol = of.proto.name
         shown = nil
-        dissect_tcp_pdus(tvb, root, least, length, one)
+        dissect_tcp_pdus(tvb, root, least, length, dissect_unit)
         return tvb:len()
     end
     of.proto.dissector = dissect_segment
     DissectorTable.get("tcp.port"):add_for_decode_as(of.proto)
     of.proto:register_heuristic("tcp", function(tvb, pinfo, root)
         if tvb:len() < least or size_at(tvb, 0) == nil then return false end
-        -- What follows need not begin with a packet: the connection is ours from here on.
+        -- Later segments need not begin with a packet, so the whole conversation is ours from here.
         pinfo.conversation = of.proto
-        -- Not by way of `of.proto`: packets could not go on in the next segment then.
+        -- Called directly: through `of.proto`, packets could not continue in the next segment.
         dissect_segment(tvb, pinfo, root)
         return true
     end)

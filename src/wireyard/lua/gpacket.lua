@@ -44,7 +44,7 @@ local function dissect(tvb, pinfo, root)
     local kind = number_at(header, "packet_type", tvb)
     local name = layout.PACKET_TYPES[kind]
     show_type(of, pinfo, tree, name, kind)
-    add_made(of, tree, "header_order", order)
+    add_generated(of, tree, "header_order", order)
     add_header(of, tree, header, tvb, layout.HEADER_BYTES)
     local version = number_at(header, "version", tvb)
     if version ~= layout.VERSION then
@@ -61,7 +61,7 @@ local function dissect(tvb, pinfo, root)
     if length > 0 then
         add_properties(of, tree, layout.PROPERTY_TYPES, tvb, layout.HEADER_BYTES, payload)
     end
-    add_made(of, tree, "payload_size", size - payload)
+    add_generated(of, tree, "payload_size", size - payload)
     add_rest(of, tree, "payload", tvb, payload, size)
 end
 

@@ -69,7 +69,8 @@ local function add_items(tree, tvb, at, stop, is_queue)
             add_text(of, tree, item.name, range, length)
             if item.name == "destination" then
                 local name = length > 0 and utf8_of(range) or ""
-                add_made(of, tree, "destination_hash", destination_hash(is_queue and "Q" or "T", name))
+                local hash = destination_hash(is_queue and "Q" or "T", name)
+                add_generated(of, tree, "destination_hash", hash)
             end
         elseif item.width == length then
             add(of, tree, item.name, range)
@@ -101,8 +102,8 @@ local function dissect(tvb, pinfo, root)
     add_flags(of, tree, layout.FLAGS, counted)
     local ip = field_of(header, "source_ip")
     local address = address_text(tvb(ip.offset, ip.width))
-    add_made(of, tree, "source_ip_text", address)
-    add_made(of, tree, "sys_message_id", string.format(
+    add_generated(of, tree, "source_ip_text", address)
+    add_generated(of, tree, "sys_message_id", string.format(
         "%d-%s-%d-%s", number_at(header, "sequence", tvb), address,
         number_at(header, "source_port", tvb),
         tostring(tvb(field_of(header, "timestamp").offset, 8):int64())))
@@ -120,10 +121,10 @@ local function dissect(tvb, pinfo, root)
     else
         add_rest(of, tree, "properties", tvb, start, body)
     end
-    add_made(of, tree, "body_size", size - body)
+    add_generated(of, tree, "body_size", size - body)
     add_rest(of, tree, "body", tvb, body, size)
 end
 
--- Brokers choose their ports, so what counts is how packets begin. On 7676 the port mapper speaks
--- text first.
+-- Brokers choose their ports, so packets are detected by their first bytes. On port 7676 the port
+-- mapper sends text first.
 dissect_stream(of, layout.PREFIX_BYTES, size_at, dissect)

@@ -1,20 +1,19 @@
--- RMP messaging layer: a UDP datagram is a packet, of one or more messages. Nothing on the wire
--- marks it, so it is dissected where it is asked for: Decode As, or -d udp.port==5000,rmp_messaging.
--- Wireshark knows another rmp, HP's Remote Maintenance Protocol.
+-- RMP messaging layer: a UDP datagram is a packet of one or more messages. It cannot be detected,
+-- so it has to be selected by Decode As, or -d udp.port==5000,rmp_messaging. Wireshark's own rmp is
+-- HP's Remote Maintenance Protocol.
 
 local of = protocol("rmp_messaging", layout.title, layout.columns)
 of.proto.prefs.list_order = Pref.bool(
-    "Length before reply-to", false, "The length of the data stands before the reply-to field")
+    "Length before reply-to", false, "The length of the data comes before the reply-to field")
 
 local flag = {}
 for _, one in ipairs(layout.FLAGS) do flag[one.name] = one.value end
 
--- Add the message at `at` and return where it ends and whether another follows; nothing where it
--- breaks a rule.
+-- Add the message at `at`; return its end and whether another follows, nothing if it breaks a rule.
 local function add_message(root, tvb, at, place)
     local stop = tvb:len()
     local tree = root:add(of.proto, tvb(at, stop - at))
-    add_made(of, tree, "message_in_packet", place)
+    add_generated(of, tree, "message_in_packet", place)
     local function broken(text)
         fault(of, tree, tvb(at, stop - at), text)
     end
@@ -23,7 +22,7 @@ local function add_message(root, tvb, at, place)
     tree:add(of.fields.typing, tvb(at, 2))
     tree:add(of.fields.foreign, tvb(at, 2), word >= layout.FOREIGN)
     if word >= layout.FOREIGN then
-        add_made(of, tree, "data_size", stop - at)
+        add_generated(of, tree, "data_size", stop - at)
         add_rest(of, tree, "data", tvb, at, stop)
         return stop, false
     end
@@ -56,7 +55,7 @@ local function add_message(root, tvb, at, place)
     end
     local size = values.data_size or stop - at
     if size > stop - at then return broken("data does not fit") end
-    if not values.data_size then add_made(of, tree, "data_size", size) end
+    if not values.data_size then add_generated(of, tree, "data_size", size) end
     add_rest(of, tree, "data", tvb, at, at + size)
     at = at + size
     tree:set_len(at - start)

@@ -1,7 +1,8 @@
-"""What messages carry, opened by rule: JSON, CBOR, MessagePack, Protobuf, Avro, Sparkplug B, text.
+"""Decoding of payloads by rule: JSON, CBOR, MessagePack, Protobuf, Avro, Sparkplug B, text.
 
-A rule says which messages, by destination and properties, and which decoder. Nothing is guessed: a
-payload that no rule is for stays bytes, and one that its decoder refuses too, with the reason.
+A rule selects messages by destination and properties, and names a decoder. Decoders are never
+guessed: a payload without a rule stays bytes, and so does one that its decoder rejects, with the
+reason.
 """
 
 from wireyard.payloads.decoders import Decoder, PayloadError, get_decoder, register

@@ -1,4 +1,4 @@
-"""Payloads of batches and rows, opened by rules, as columns of their own."""
+"""Decoded payloads of batches and rows, as columns of their own."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ from wireyard.payloads.rules import Rule
 __all__ = ["OPENED", "PAYLOADS", "ROW_COLUMNS", "PayloadColumns", "PayloadTable"]
 
 OPENED = (
-    Column("payload_decoder", "string", "the decoder whose rule is for the message; null if none"),
-    Column("payload_error", "string", "why that could not decode it; null if it could"),
-    Column("payload_json", "string", "what it carries, as JSON; null where a column has it typed"),
+    Column("payload_decoder", "string", "the decoder of the message's rule; null without a rule"),
+    Column("payload_error", "string", "why the payload could not be decoded; null if it could"),
+    Column("payload_json", "string", "the payload as JSON; null if it is in a typed column"),
 )
-"""The columns that rows have besides where there are rules."""
+"""The additional columns of rows if there are rules."""
 
-ROW_COLUMNS = (OPENED[0], OPENED[1], Column("payload_value", "json", "what it carries"))
-"""The same of rows that are shown one by one, where the value keeps its structure."""
+ROW_COLUMNS = (OPENED[0], OPENED[1], Column("payload_value", "json", "the decoded payload"))
+"""The additional columns of rows that are shown one by one, where values keep their structure."""
 
 PAYLOADS = pa.schema(
     [
@@ -41,25 +41,25 @@ PAYLOADS = pa.schema(
         ("value", pa.string()),
     ]
 )
-"""The table ``payloads``, a row a packet that there is a rule for. The first columns are those of
-its message; `value` is what the payload carries as JSON, null where `error` says why not."""
+"""The table ``payloads``, one row per packet that has a rule. The first columns are those of its
+message; `value` is the decoded payload as JSON, null if there is an `error`."""
 
 _SEPARATORS = {"mqtt": "/"}
 _MOST_DESTINATIONS = 100_000
-"""Whose rules are kept: a capture may have ever new topics."""
+"""Most destinations whose rules are cached, because every message may have a new topic."""
 
 
 class PayloadColumns:
-    """Opens the payloads of one format; decoders with a schema have a column of their own.
+    """Decodes the payloads of one format to columns.
 
-    That is called ``payload_NAME`` and typed; what those without give is JSON text. The bytes stay
-    where they were.
+    Each decoder with a schema has a typed column, ``payload_NAME``; the values of the others are
+    JSON text. The column of bytes stays unchanged.
     """
 
     def __init__(self, format: Format, rules: Sequence[Rule]) -> None:
         own = [column.name for column in format.columns]
         self._body = format.body
-        self._destination = next((one for one in ("topic", "destination") if one in own), None)
+        self._destination = next((name for name in ("topic", "destination") if name in own), None)
         self._separator = _SEPARATORS.get(format.name, ".")
         self._rules = rules if self._destination is not None else ()
         self._by_properties = "properties" in own and any(rule.properties for rule in self._rules)
@@ -91,22 +91,22 @@ class PayloadColumns:
         return [self._destination, self._body, *(["properties"] if self._by_properties else [])]
 
     def open(self, row: Row) -> Row:
-        """Return what a row as the scalar reader has it gets: decoder, error, value."""
-        found: Row = {"payload_decoder": None, "payload_error": None, "payload_value": None}
+        """Return the additional columns of a row of the scalar reader: decoder, error, value."""
+        added: Row = {"payload_decoder": None, "payload_error": None, "payload_value": None}
         data = row.get(self._body)
         rule = None if data is None else self._rule(row.get(self._destination or ""), row)
         if rule is None or data is None:
-            return found
-        found["payload_decoder"] = rule.decoder.name
+            return added
+        added["payload_decoder"] = rule.decoder.name
         try:
             value = rule.decoder.decode(data, row[self._destination or ""])
-            found["payload_value"] = jsonable(value)
+            added["payload_value"] = jsonable(value)
         except PayloadError as error:
-            found["payload_error"] = str(error)
-        return found
+            added["payload_error"] = str(error)
+        return added
 
     def extend(self, batch: pa.RecordBatch) -> pa.RecordBatch:
-        """Return a batch with the payloads of its rows opened."""
+        """Return a batch with the additional columns of decoded payloads."""
         columns: dict[str, list[Any]] = defaultdict(lambda: [None] * batch.num_rows)
         if self._rules:
             names = [name for name in self.needed if name != self._body]
@@ -137,25 +137,27 @@ class PayloadColumns:
         columns[name][at] = value
 
     def _rule(self, destination: str | None, row: Mapping[str, Any]) -> Rule | None:
-        """Return the first rule for a message."""
+        """Return the first rule that matches a message."""
         if not destination:
             return None
-        some = self._choices.get(destination)
-        if some is None:
-            some = [one for one in self._rules if one.matches(destination, self._separator)]
+        candidates = self._choices.get(destination)
+        if candidates is None:
+            candidates = [
+                rule for rule in self._rules if rule.matches(destination, self._separator)
+            ]
             if len(self._choices) < _MOST_DESTINATIONS:
-                self._choices[destination] = some
-        for rule in some:
+                self._choices[destination] = candidates
+        for rule in candidates:
             if not rule.properties or rule.has_properties(_texts(row.get("properties"))):
                 return rule
         return None
 
 
 class PayloadTable:
-    """Opens the payloads of one format, for the table ``payloads``.
+    """Decodes the payloads of one format for the table ``payloads``.
 
-    Every value is JSON there, also of decoders with a schema: the rules of one run may have other
-    schemas than those of the next, and a table has one.
+    All values are JSON there, those of decoders with a schema too: rules may have other schemas in
+    the next run, but a table has one.
     """
 
     def __init__(self, format: Format, rules: Sequence[Rule]) -> None:
@@ -163,7 +165,7 @@ class PayloadTable:
         self._columns = PayloadColumns(format, plain)
 
     def rows(self, batch: pa.RecordBatch) -> pa.RecordBatch:
-        """Return the rows of the packets of a batch that there are rules for."""
+        """Return a row for each packet of a batch that has a rule."""
         if not self._columns.needed:
             return pa.RecordBatch.from_pylist([], PAYLOADS)
         opened = self._columns.extend(batch)
@@ -180,7 +182,7 @@ class PayloadTable:
 
 
 def _shaped(value: Any, kind: pa.DataType) -> Any:
-    """Return plain values as Arrow takes them for a type: maps as pairs."""
+    """Return plain values in the form that Arrow expects for a type: maps as pairs."""
     if value is None:
         return None
     if pa.types.is_map(kind):
@@ -193,12 +195,12 @@ def _shaped(value: Any, kind: pa.DataType) -> Any:
 
 
 def json_text(value: Any) -> str:
-    """Return plain values as JSON text; bytes are hexadecimal, and what no number is is text."""
+    """Return plain values as JSON text; bytes become hexadecimal, NaN and infinities text."""
     return json.dumps(jsonable(value), ensure_ascii=False, separators=(",", ":"))
 
 
 def jsonable(value: Any) -> Any:
-    """Return plain values as JSON has them."""
+    """Return plain values with the types of JSON."""
     if isinstance(value, bytes):
         return value.hex()
     if isinstance(value, float) and (value != value or value in (float("inf"), float("-inf"))):
@@ -209,22 +211,22 @@ def jsonable(value: Any) -> Any:
 
 
 def _texts(properties: Any) -> dict[str, list[str]]:
-    """Return properties as texts by name, in whichever form rows and columns have them."""
-    found: dict[str, list[str]] = defaultdict(list)
+    """Return the properties of a row or of columns as texts by name."""
+    texts: dict[str, list[str]] = defaultdict(list)
     entries = properties.items() if isinstance(properties, dict) else properties
     for entry in entries or ():
         if isinstance(entry, dict):  # MQTT
-            found[entry["name"]].append(str(entry["value"]))
+            texts[entry["name"]].append(str(entry["value"]))
             pair = entry["value"]
             if isinstance(pair, str) and entry["name"] == "user_property":
                 pair = json.loads(pair)
             if isinstance(pair, list | tuple) and len(pair) == 2:
-                found[pair[0]].append(pair[1])
+                texts[pair[0]].append(pair[1])
         else:
             name, value = entry
             value = value["value"] if isinstance(value, dict) else value[1]
-            found[name].append(str(value).lower() if isinstance(value, bool) else str(value))
-    return found
+            texts[name].append(str(value).lower() if isinstance(value, bool) else str(value))
+    return texts
 
 
 def _word(name: str) -> str:

@@ -1,4 +1,4 @@
-"""Decoders by name: bytes of a message to plain values, within bounds."""
+"""Decoders of payloads by name: from the bytes of a message to plain values, within limits."""
 
 from __future__ import annotations
 
@@ -28,39 +28,39 @@ __all__ = [
 ]
 
 MAX_PAYLOAD_BYTES: Final = 4 << 20
-"""Larger payloads are not decoded; brokers and sensors send far smaller ones."""
+"""Largest payload that is decoded; brokers and sensors send far smaller ones."""
 MAX_DEPTH: Final = 64
-"""Values inside each other; schemas of the field stay below 20."""
+"""Deepest nesting of values; schemas in use stay below 20."""
 MAX_VALUES: Final = 1 << 20
-"""Of one payload: each takes some 50 bytes as a Python object."""
+"""Most values of one payload, each some 50 bytes as a Python object."""
 _ENTRY_POINTS: Final = "wireyard.payloads"
 
 
 class PayloadError(WireError):
-    """A payload that is not what its rule says; the text is the reason."""
+    """A payload that its decoder rejects; the text is the reason."""
 
 
 Function = Callable[[bytes, str], Any]
-"""Bytes and the destination they were sent to, to plain values; any exception is a reason."""
+"""``(payload, destination)`` -> plain values. Any exception rejects the payload."""
 
 
 @dataclass(frozen=True)
 class Decoder:
-    """One way to open payloads."""
+    """A decoder of payloads."""
 
     name: str
-    """What rows call it."""
+    """Name in rows."""
     function: Function
     type: pa.DataType | None = None
-    """The type of its values where a schema gives it, else None."""
+    """The type of its values, None without a schema."""
 
     def decode(self, data: bytes, destination: str) -> Any:
-        """Return a payload as plain values: null, truth, numbers, text, bytes, lists, maps of text.
+        """Return a payload as plain values: None, bool, int, float, str, bytes, list, dict by str.
 
         Raises
         ------
         PayloadError
-            It is not what it should be, or over a limit.
+            The payload cannot be decoded, or is over a limit.
         """
         if len(data) > MAX_PAYLOAD_BYTES:
             raise PayloadError(f"has {len(data)} bytes, at most {MAX_PAYLOAD_BYTES} are decoded")
@@ -78,41 +78,41 @@ class Decoder:
 
 
 def plain_value(value: Any) -> Any:
-    """Return a value of plain kinds only, or refuse it.
+    """Return a value converted to plain types.
 
     Raises
     ------
     PayloadError
-        It is too deep, has too many values, or is of a kind that has no plain form.
+        The value is nested too deep, has too many values, or one of a type without a plain form.
     """
     left = [MAX_VALUES]
 
-    def plain(one: Any, depth: int) -> Any:
+    def plain(item: Any, depth: int) -> Any:
         left[0] -= 1
         if depth > MAX_DEPTH:
             raise PayloadError(f"is over {MAX_DEPTH} levels deep")
         if left[0] < 0:
             raise PayloadError(f"has over {MAX_VALUES} values")
-        match one:
+        match item:
             case None | bool() | int() | float() | str():
-                return one
+                return item
             case bytes() | bytearray() | memoryview():
-                return bytes(one)
+                return bytes(item)
             case Mapping():
-                return {_key(key): plain(item, depth + 1) for key, item in one.items()}
+                return {_key(key): plain(inner, depth + 1) for key, inner in item.items()}
             case list() | tuple() | set() | frozenset():
-                return [plain(item, depth + 1) for item in one]
+                return [plain(inner, depth + 1) for inner in item]
             case datetime() | date() | time():
-                return one.isoformat().replace("+00:00", "Z")
+                return item.isoformat().replace("+00:00", "Z")
             case Decimal() | UUID():
-                return str(one)
-        raise PayloadError(f"has a value of the kind {type(one).__name__}")
+                return str(item)
+        raise PayloadError(f"has a value of the kind {type(item).__name__}")
 
     return plain(value, 1)
 
 
 def _key(key: Any) -> str:
-    """Return the key of a map as text, as JSON has it."""
+    """Return the key of a map as text, as in JSON."""
     if isinstance(key, str):
         return key
     if isinstance(key, bool) or key is None:
@@ -153,12 +153,13 @@ def _cbor(data: bytes, destination: str) -> Any:
 
 
 _CBOR_TAGS: Final = frozenset({0, 1, 2, 3, 37, 55799})
-"""Times, big integers, UUIDs, and what marks CBOR itself: those that cannot grow or loop."""
+"""Tags of times, big integers, UUIDs and CBOR itself, whose values take no more than their bytes.
+"""
 _MAX_BIG_BYTES: Final = 1 << 10
 
 
 def _check_cbor(data: bytes) -> None:
-    """Refuse what would take more than its bytes: tags that compute, depth, lying lengths."""
+    """Reject data whose decoding may take more than its bytes: other tags, depth, wrong lengths."""
     at, open_items, big = 0, [1], False
     while open_items:
         if open_items[-1] == 0:
@@ -229,7 +230,7 @@ def need_library(module: str, decoder: str) -> Any:
     Raises
     ------
     UsageError
-        It is not installed; the text says what installs it.
+        The library is not installed; the message has the command that installs it.
     """
     try:
         return import_module(module)
@@ -254,12 +255,12 @@ _REGISTERED: dict[str, Decoder] = {}
 
 
 def register(name: str, function: Function, type: pa.DataType | None = None) -> None:
-    """Have rules take `name` for a function of yours, called with bytes and their destination.
+    """Register a function as the decoder `name`, called with a payload and its destination.
 
     Parameters
     ----------
     type
-        The Arrow type of what it returns; JSON text if None.
+        The Arrow type of the returned values; None for JSON text.
 
     Examples
     --------
@@ -270,14 +271,14 @@ def register(name: str, function: Function, type: pa.DataType | None = None) -> 
 
 
 def get_decoder(spec: str | Function | Decoder) -> Decoder:
-    """Return the decoder that a rule names.
+    """Return the decoder of a rule.
 
     Parameters
     ----------
     spec
         ``json``, ``text``, ``cbor``, ``msgpack``, ``sparkplug``, ``protobuf:FILE#MESSAGE``,
-        ``avro:FILE``, ``avro-confluent:FILE``; what was registered or is an entry point of the
-        group ``wireyard.payloads``; ``module:function``; or a function itself.
+        ``avro:FILE``, ``avro-confluent:FILE``; the name of a registered decoder, or of an entry
+        point of the group ``wireyard.payloads``; ``module:function``; or a function.
 
     Raises
     ------
@@ -294,10 +295,10 @@ def get_decoder(spec: str | Function | Decoder) -> Decoder:
     if spec in _PLAIN:
         function, library = _PLAIN[spec]
         if library is not None:
-            need_library(library, spec)  # before the first payload comes
+            need_library(library, spec)  # to raise before the first payload
         return Decoder(spec, function)
     if name in _WITH_SCHEMA:
-        from wireyard.payloads.schemas import decoder_of  # with libraries
+        from wireyard.payloads.schemas import decoder_of  # imported when needed, with libraries
 
         return decoder_of(name, rest)
     for point in entry_points(group=_ENTRY_POINTS, name=spec):
@@ -310,11 +311,11 @@ def get_decoder(spec: str | Function | Decoder) -> Decoder:
 
 def _loaded(spec: str, load: Callable[[], Any]) -> Decoder:
     try:
-        found = load()
+        loaded = load()
     except Exception as error:
         raise UsageError(f"payload decoder {spec}: cannot be loaded ({error})") from None
-    if isinstance(found, Decoder):
-        return found
-    if not callable(found):
+    if isinstance(loaded, Decoder):
+        return loaded
+    if not callable(loaded):
         raise UsageError(f"payload decoder {spec}: is no function")
-    return Decoder(spec, found)
+    return Decoder(spec, loaded)

@@ -1,4 +1,4 @@
-"""Rules: which messages are opened by which decoder."""
+"""Rules that select messages and name the decoder of their payloads."""
 
 from __future__ import annotations
 
@@ -14,20 +14,20 @@ __all__ = ["Rule", "parse_rule", "parse_rules"]
 
 @dataclass(frozen=True)
 class Rule:
-    """Messages by destination and properties, and their decoder."""
+    """A selection of messages by destination and properties, and their decoder."""
 
     filter: str
-    """A topic filter of MQTT with ``+`` and ``#``, or a destination of JMS, whose levels are
-    divided by dots."""
+    """An MQTT topic filter with ``+`` and ``#``, or the same with dots between its levels, for JMS
+    destinations."""
     properties: tuple[tuple[str, str], ...]
-    """Names and values that a message has to have all."""
+    """Names and values, all of which a message has to have."""
     decoder: Decoder
 
     def matches(self, destination: str, separator: str) -> bool:
-        """Return whether messages to a destination are meant, their properties apart."""
+        """Return whether the filter matches a destination."""
         wanted, levels = self.filter.split(separator), destination.split(separator)
         if levels[0].startswith("$") and wanted[0] in ("+", "#"):
-            return False  # MQTT 5.0, 4.7.2: they are for those who name them
+            return False  # MQTT 5.0, 4.7.2: a leading wildcard does not match $ topics
         for at, level in enumerate(wanted):
             if level == "#":
                 return True
@@ -36,17 +36,17 @@ class Rule:
         return len(wanted) == len(levels)
 
     def has_properties(self, properties: Mapping[str, Sequence[str]]) -> bool:
-        """Return whether a message with these properties is meant."""
+        """Return whether these properties of a message include all of the rule's."""
         return all(value in properties.get(name, ()) for name, value in self.properties)
 
 
 def parse_rule(text: str) -> Rule:
-    """Return a rule as it is typed: ``FILTER[;PROPERTY=VALUE]..=DECODER``.
+    """Parse a rule, ``FILTER[;PROPERTY=VALUE]..=DECODER``.
 
     Raises
     ------
     UsageError
-        Any other form, or no such decoder.
+        A syntax error, or an unknown decoder.
     """
     selector, sign, decoder = text.rpartition("=")
     if not (selector and sign and decoder):
@@ -57,7 +57,7 @@ def parse_rule(text: str) -> Rule:
 def parse_rules(
     given: Mapping[str, str | Decoder | Callable[[bytes, str], Any]] | Sequence[str],
 ) -> tuple[Rule, ...]:
-    """Return rules, given as ``{FILTER: DECODER}`` or as texts; the first that matches counts."""
+    """Return rules, given as ``{FILTER: DECODER}`` or as texts, in order of precedence."""
     if isinstance(given, Mapping):
         return tuple(_rule(selector, decoder) for selector, decoder in given.items())
     return tuple(map(parse_rule, given))

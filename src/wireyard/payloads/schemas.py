@@ -18,18 +18,18 @@ __all__ = ["decoder_of"]
 
 _MAX_SCHEMA_BYTES: Final = 16 << 20
 _MOST_FIELDS: Final = 2000
-"""Columns inside a type; a schema whose types hold each other has endlessly many."""
+"""Most fields of a type, nested ones included; a recursive schema would have no end."""
 _CONFLUENT_HEAD: Final = 5
-"""A zero byte and the number of the schema."""
+"""Bytes before a value: a zero, and the schema's id."""
 
 
 def decoder_of(name: str, rest: str) -> Decoder:
-    """Return the decoder called `name` for the schema that `rest` names.
+    """Return the decoder called `name` for a schema, which `rest` specifies.
 
     Raises
     ------
     UsageError
-        Its library is not installed, or the schema cannot be used.
+        The library is not installed, or the schema cannot be used.
     SourceError
         The schema's file cannot be read.
     """
@@ -74,9 +74,9 @@ def _protobuf(rest: str) -> Decoder:
         raise
     except KeyError:
         known = ", ".join(
-            f"{file.package}.{one.name}".lstrip(".")
+            f"{file.package}.{kind.name}".lstrip(".")
             for file in files.file
-            for one in file.message_type
+            for kind in file.message_type
         )
         raise UsageError(f"{path}: has no message {message}; it has {known or 'none'}") from None
     except Exception as error:
@@ -109,9 +109,9 @@ def _field_value(message: Any, field: Any) -> Any:
     inner = field.message_type
     if inner is not None and inner.GetOptions().map_entry:
         item = inner.fields_by_name["value"]
-        return {str(key): _single(item, one) for key, one in value.items()}
+        return {str(key): _single(item, element) for key, element in value.items()}
     if field.is_repeated:
-        return [_single(field, one) for one in value]
+        return [_single(field, element) for element in value]
     return _single(field, value)
 
 
@@ -125,12 +125,12 @@ def _single(field: Any, value: Any) -> Any:
 
 
 def _message_type(descriptor: Any, outer: tuple[str, ...], left: list[int]) -> pa.DataType:
-    """Return the type of a message; one inside itself has none.
+    """Return the Arrow type of a message.
 
     Raises
     ------
     UsageError
-        The message holds itself, or has too many fields.
+        The message contains itself, or has too many fields.
     """
     if descriptor.full_name in outer:
         raise UsageError(f"protobuf message {descriptor.full_name} holds itself; it has no columns")
@@ -207,19 +207,19 @@ _AVRO_TYPES: Final[Mapping[str, tuple[Callable[[], pa.DataType], int]]] = {
     "bytes": (pa.binary, 1),
     "string": (pa.string, 1),
 }
-"""By name: the Arrow type, and how many bytes a value takes at least."""
+"""By name: the Arrow type, and the least number of bytes of a value."""
 
 
 def _avro_type(
     schema: Any, named: dict[str, Any], outer: tuple[str, ...], left: list[int]
 ) -> tuple[pa.DataType, int]:
-    """Return the type of a schema, and how many bytes a value of it takes at least.
+    """Return the Arrow type of a schema, and the least number of bytes of its values.
 
     Raises
     ------
     UsageError
-        A schema that holds itself, lists of what takes no bytes (a few bytes could be endless), or
-        a union of several kinds.
+        A schema that contains itself, a list of elements of no bytes (a few bytes could be an
+        endless one), or a union of several types.
     """
     left[0] -= 1
     if left[0] < 0:
@@ -232,7 +232,7 @@ def _avro_type(
             raise UsageError(f"{schema} holds itself; it has no columns")
         return _avro_type(named[schema], named, outer, left)
     if isinstance(schema, list):
-        kinds = [one for one in schema if one != "null"]
+        kinds = [member for member in schema if member != "null"]
         if len(kinds) != 1:
             raise UsageError("has a union of several kinds, which no column holds")
         return _avro_type(kinds[0], named, outer, left)[0], 1
@@ -242,12 +242,12 @@ def _avro_type(
     if kind in ("record", "error"):
         name = schema["name"]
         named[name] = schema
-        found = [
+        members = [
             (field["name"], *_avro_type(field["type"], named, (*outer, name), left))
             for field in schema["fields"]
         ]
-        fields = [pa.field(field, one) for field, one, _ in found]
-        return pa.struct(fields), sum(size for *_, size in found)
+        fields = [pa.field(field, member) for field, member, _ in members]
+        return pa.struct(fields), sum(size for *_, size in members)
     if kind in ("array", "map"):
         inner = schema["items" if kind == "array" else "values"]
         item, size = _avro_type(inner, named, outer, left)
@@ -273,7 +273,7 @@ _AS_TEXT: Final = (
     *("date", "time-millis", "time-micros", "timestamp-millis", "timestamp-micros", "uuid"),
     *("local-timestamp-millis", "local-timestamp-micros", "decimal"),
 )
-"""Logical types whose values are shown as text: ISO 8601, or all digits."""
+"""Logical types whose values become text: ISO 8601, or a decimal with all digits."""
 
 
 # --- Sparkplug B ----------------------------------------------------------------------------
@@ -292,7 +292,7 @@ _METRIC_VALUES: Final = (
     *(("boolean_value", 14), ("string_value", 15), ("bytes_value", 16)),
 )
 _NESTED: Final = (("metadata", 8), ("properties", 9), ("dataset_value", 17), ("template_value", 18))
-"""What has a structure of its own is shown as its bytes."""
+"""Metric fields with a structure of their own, which are columns of bytes."""
 _METRIC: Final = pa.struct(
     [
         ("name", pa.string()),
@@ -367,35 +367,35 @@ def _read_sparkplug(kind: Any, data: bytes, destination: str) -> Any:
         message.ParseFromString(data)
     except Exception as error:
         raise PayloadError(f"is no Sparkplug B payload: {error}"[:200]) from None
-    found = {name: getattr(message, name) for name in ("seq", "uuid", "body")}
-    found = {name: value for name, value in found.items() if message.HasField(name)}
+    names = [name for name in ("seq", "uuid", "body") if message.HasField(name)]
+    values = {name: getattr(message, name) for name in names}
     if message.HasField("timestamp"):
-        found["timestamp_ms"] = message.timestamp
-    return {**found, "metrics": list(_metrics(message))}
+        values["timestamp_ms"] = message.timestamp
+    return {**values, "metrics": list(_metrics(message))}
 
 
 def _metrics(message: Any) -> Iterator[dict[str, Any]]:
     for metric in message.metrics:
-        one = {
+        values = {
             name: getattr(metric, name)
             for name in ("name", "alias", "is_historical", "is_transient", "is_null")
             if metric.HasField(name)
         }
-        one |= {name: getattr(metric, name) for name, _ in _NESTED if metric.HasField(name)}
+        values |= {name: getattr(metric, name) for name, _ in _NESTED if metric.HasField(name)}
         if metric.HasField("timestamp"):
-            one["timestamp_ms"] = metric.timestamp
+            values["timestamp_ms"] = metric.timestamp
         number = metric.datatype
         type_name = _DATATYPES[number] if number < len(_DATATYPES) else str(number)
         if metric.HasField("datatype"):
-            one["datatype"] = type_name
+            values["datatype"] = type_name
         for name, _ in _METRIC_VALUES:
             if metric.HasField(name):
-                one["value"], one["number"] = _metric_value(getattr(metric, name), type_name)
-        yield one
+                values["value"], values["number"] = _metric_value(getattr(metric, name), type_name)
+        yield values
 
 
 def _metric_value(value: Any, type_name: str) -> tuple[str, float | None]:
-    """Return a value as text, and as a number if it is one."""
+    """Return a metric's value as text, and as a float if it is a number."""
     if isinstance(value, bool):
         return str(value).lower(), None
     if isinstance(value, bytes):

@@ -333,7 +333,7 @@ class GrowingInput:
         for _, same in groupby(parts, key=lambda part: id(part[1].data)):
             read = list(same)
             self._write_rows(format, reader.read(read), read, held, task)
-        reader.let_go()
+        reader.clear()
         for one in some:
             self._tracked(format, one.opened).remember(one.framer, held[one.opened.stream])
 

@@ -1,6 +1,6 @@
-"""Bytes as they arrive: of a pipe, and of a file that somebody still writes or replaces.
+"""Bytes of a pipe, or of a file that grows or is replaced, as they arrive.
 
-Plain `select` and polling, so that it is the same on every system and file system.
+It uses `select` and polling, which work on every system and file system.
 """
 
 from __future__ import annotations
@@ -33,49 +33,51 @@ __all__ = [
 Stop = Callable[[], bool]
 
 _READ_BYTES: Final = 1 << 20
-"""What is read at once. A pipe has 64 KiB at a time unless it is asked to hold more."""
+"""Most bytes of one read, and the wanted capacity of a pipe, whose default is 64 KiB."""
 _MAGIC_BYTES: Final = 4
 _POLL_S: Final = 0.1
 _LAST_S: Final = 0.5
-"""Whoever writes into a pipe gets the same signal, and writes what it still has."""
+"""Time to read on after `stop`: the writer of a pipe gets the same signal, and flushes then."""
 _SECOND_NS: Final = 1_000_000_000
 
 
 class Arrival(NamedTuple):
-    """What arrived, or that nothing did."""
+    """Bytes that arrived, or the news that none did."""
 
     data: bytes = b""
     idle_ns: int = 0
-    """How long nothing has arrived."""
+    """Time since the last bytes arrived."""
     begins: bool = False
-    """Whether `data` and what follows is in a new file."""
+    """Whether `data` is the beginning of a new file."""
 
 
 def is_pipe(descriptor: int) -> bool:
-    """Return whether bytes of a descriptor come when somebody writes them."""
+    """Return whether a descriptor is a pipe or a socket."""
     mode = os.fstat(descriptor).st_mode
     return stat.S_ISFIFO(mode) or stat.S_ISSOCK(mode)
 
 
 def is_live(source: object) -> bool:
-    """Return whether a source is a pipe whose bytes are read as they arrive, and not compressed."""
+    """Return whether a source is an uncompressed pipe, whose bytes are read as they arrive."""
     if source == "-":
         try:
             descriptor = sys.stdin.buffer.fileno()
         except (OSError, ValueError):
             return False
-        # What a decompressor has ready is known to nobody but it.
+        # `select` would not see the bytes that a decompressor holds.
         return is_pipe(descriptor) and not compression(first_bytes()[:_MAGIC_BYTES])
     return isinstance(source, str | os.PathLike) and Path(source).is_fifo()
 
 
 def first_bytes() -> bytes:
-    """Return what the buffer of standard input holds, filled once if it holds nothing."""
+    """Return the buffered bytes of standard input, after one read if there are none."""
     return cast(BufferedReader, sys.stdin.buffer).peek(_MAGIC_BYTES)
 
 
 def arrivals_of_pipe(descriptor: int, name: str, stop: Stop) -> Iterator[Arrival]:
-    """Yield what arrives in a pipe, to its end or until `stop`; at once that nothing more is there.
+    """Yield the bytes that arrive in a pipe, to its end or until `stop`.
+
+    An `Arrival` without bytes comes as soon as the pipe is empty, and at every poll after that.
 
     Raises
     ------
@@ -83,7 +85,7 @@ def arrivals_of_pipe(descriptor: int, name: str, stop: Stop) -> Iterator[Arrival
         The pipe cannot be read.
     """
     with reading(name):
-        _hold_more(descriptor)
+        _enlarge(descriptor)
         idle_since: float | None = None
         stops_at: float | None = None
         while True:
@@ -104,10 +106,10 @@ def arrivals_of_pipe(descriptor: int, name: str, stop: Stop) -> Iterator[Arrival
                 return
 
 
-def _hold_more(descriptor: int) -> None:
-    """Let who writes into a pipe be further ahead: to read little at a time costs the most."""
+def _enlarge(descriptor: int) -> None:
+    """Enlarge the buffer of a pipe, because many small reads are slow."""
     if (command := getattr(fcntl, "F_SETPIPE_SZ", None)) is not None:
-        with suppress(OSError):  # no pipe, or more than this user may have
+        with suppress(OSError):  # no pipe, or over the limit of this user
             fcntl.fcntl(descriptor, command, _READ_BYTES)
 
 
@@ -116,7 +118,7 @@ def _is_ready(descriptor: int, wait_s: float) -> bool:
 
 
 def _read_ready(descriptor: int) -> tuple[bytes, bool]:
-    """Return what can be read without waiting, and whether the pipe ends with it."""
+    """Return the bytes that can be read without waiting, and whether the pipe ends after them."""
     parts: list[bytes] = []
     size = 0
     while size < _READ_BYTES:
@@ -131,16 +133,16 @@ def _read_ready(descriptor: int) -> tuple[bytes, bool]:
 
 
 def arrivals_of_file(path: str, stop: Stop) -> Iterator[Arrival]:
-    """Yield what a file has and gets, until `stop`, and of the files that take its place.
+    """Yield the bytes of a file and of its successors as they are written, until `stop`.
 
-    Another file has taken its place when there is one of another inode under its name, or one that
-    is shorter than what was read. What is left of the old one comes first.
+    A file has a successor if its name gets another inode, or if it becomes shorter than the bytes
+    that were read. The rest of the old file is yielded first.
 
     Parameters
     ----------
     path
-        A file, or a pattern such as ``traffic-*.pcap``: then another file takes its place when one
-        matches that was not read yet, in the order of their last changes.
+        A file, or a pattern such as ``traffic-*.pcap``: then the successors are the files that
+        match and were not read yet, by time of their last change.
 
     Raises
     ------
@@ -156,19 +158,19 @@ def arrivals_of_file(path: str, stop: Stop) -> Iterator[Arrival]:
 
 
 class _Follower:
-    """A file, and those that take its place."""
+    """Reads a file and its successors; parameters as of `arrivals_of_file`."""
 
     def __init__(self, path: str) -> None:
         self._path = path
         self._is_pattern = not Path(path).exists() and glob(path) != []
         self._read: set[tuple[int, int]] = set()
-        """Device and inode of files that were read, of those that are still there."""
+        """Device and inode of the files that were read and still exist."""
         self._descriptor = -1
         self._position = 0
-        found = self._next()
-        if found is None:
+        first = self._next()
+        if first is None:
             raise SourceError(f"{path}: there is no such file")
-        self._open(found)
+        self._open(first)
 
     def arrivals(self, stop: Stop) -> Iterator[Arrival]:
         idle_since: float | None = None
@@ -190,18 +192,18 @@ class _Follower:
             if os.fstat(self._descriptor).st_size < self._position:
                 os.lseek(self._descriptor, 0, os.SEEK_SET)
                 self._position, begins = 0, True
-            elif (found := self._next()) is not None:
+            elif (successor := self._next()) is not None:
                 while data := os.read(self._descriptor, _READ_BYTES):
                     yield Arrival(data, begins=begins)
                     begins = False
                 self.close()
-                self._open(found)
+                self._open(successor)
                 begins = True
             else:
                 time.sleep(_POLL_S)
 
     def close(self) -> None:
-        """Close the file that is open."""
+        """Close the current file."""
         if self._descriptor >= 0:
             os.close(self._descriptor)
             self._descriptor = -1
@@ -214,14 +216,14 @@ class _Follower:
             self._read.add((status.st_dev, status.st_ino))
 
     def _next(self) -> str | None:
-        """Return the file that comes after the one that is open, None if there is none yet."""
-        found = []
+        """Return the next file to read, None if there is none yet."""
+        files = []
         for path in glob(self._path) if self._is_pattern else [self._path]:
             try:
                 status = os.stat(path)
-            except FileNotFoundError:  # between two files of one name there may be none
+            except FileNotFoundError:  # it may be missing for a moment while it is replaced
                 continue
             if stat.S_ISREG(status.st_mode):
-                found.append((status.st_mtime_ns, path, (status.st_dev, status.st_ino)))
-        self._read &= {inode for _, _, inode in found}
-        return next((path for _, path, inode in sorted(found) if inode not in self._read), None)
+                files.append((status.st_mtime_ns, path, (status.st_dev, status.st_ino)))
+        self._read &= {inode for _, _, inode in files}
+        return next((path for _, path, inode in sorted(files) if inode not in self._read), None)

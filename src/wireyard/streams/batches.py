@@ -1,7 +1,7 @@
-"""Blocks to Arrow batches.
+"""Decoding of blocks to Arrow batches.
 
-The format's compiled columns answer the packets they are sure of, the scalar reader the rest. Both
-give the same values, so which one answered can only be seen in time.
+The format's compiled decoder decodes common packets, the scalar reader the rest. Both give the same
+values, so the difference is speed alone.
 """
 
 from __future__ import annotations
@@ -33,21 +33,21 @@ from wireyard.streams.plan import Plan
 __all__ = ["BlockReader", "Part"]
 
 Part = tuple[DirectedStream, Block]
-"""A block and the stream it is of."""
+"""A block and its stream."""
 
 _MOST_RUNS = 8
-"""Batches that a block becomes; with more of them each is short."""
+"""Most batches of a block; more would be too short."""
 
 _Bad = dict[int, DecodeError | None]
-"""Which rows of a block are no well-formed packets, and why."""
+"""The rows of a block that are no well-formed packets, with their errors."""
 _OFFSET = next(column for column in COMMON if column.name == "offset")
 _TIMES = ("captured_ns", "frame")
 """The columns of captures that differ from row to row."""
 _NO_ROWS: Ints = np.empty(0, np.int64)
 _OF_STREAMS = ("source", "stream")
-"""The common columns that say of which stream a row is."""
+"""The common columns that identify the stream of a row."""
 _OF_ALL = tuple(column.name for column in COMMON if column.name not in _OF_STREAMS)
-"""The common columns that say where a row is, and whether it is a packet."""
+"""The common columns with the position and the status of a row."""
 
 
 class BlockReader:
@@ -56,33 +56,34 @@ class BlockReader:
     Parameters
     ----------
     plan
-        What is wanted.
+        Columns, conditions and mode of the read.
     fast
-        The module of the format's compiled columns, None to read every packet one by one.
+        The module of the format's compiled decoder, None to decode every packet by the scalar
+        reader.
     apart
-        Whether the caller takes the rows of `scalar_rows` from there: columns have nothing of them
-        then but what rows of every format have.
+        Whether the caller uses `scalar_rows`: then the batches have only the common columns of
+        those rows.
     """
 
     def __init__(self, plan: Plan, fast: Any, *, apart: bool = False) -> None:
         self.plan, self.fast, self._apart = plan, fast, apart
         self.found_bad = False
-        """Whether what was read last has rows that are no well-formed packets."""
+        """Whether the last read had rows that are no well-formed packets."""
         self.parts: Sequence[Part] = ()
-        """What was read last, with only the rows that the plan's conditions hold for."""
+        """The parts of the last read, with only the rows that meet the plan's conditions."""
         self.scalar_rows: dict[int, Row] = {}
-        """The rows of what was read last that the scalar reader gave, by place, in order."""
+        """The rows of the last read that the scalar reader decoded, by row number, in order."""
         self._repeated = Repeated()
         names = {column.name for column in plan.columns}
         self._of_streams = [name for name in _OF_STREAMS if name in names]
-        self._captured = {one.name: one.kind for one in CAPTURED if one.name in names}
+        self._captured = {column.name: column.kind for column in CAPTURED if column.name in names}
         self._timed = not names.isdisjoint(_TIMES)
         given = {*self._of_streams, *self._captured}
         self._given_fields = [
             (place, field) for place, field in enumerate(plan.schema) if field.name in given
         ]
         own = tuple(column for column in plan.columns if column.name not in given)
-        # Without any column nothing would say how many rows there are.
+        # A batch without any column would not have a number of rows.
         self._own = own or (_OFFSET,)
         self._has_own = bool(own)
         self._relative = [column.name for column in own if column.kind == "offset"]
@@ -93,36 +94,36 @@ class BlockReader:
         self._decoder = fast.ColumnDecoder(self._own, plan.validates, self._same) if fast else None
 
     def fits(self, plan: Plan, fast: Any, *, apart: bool = False) -> bool:
-        """Return whether a reader made of these would be no other."""
+        """Return whether this reader can serve a plan: it would be made of the same arguments."""
         if fast is not self.fast or apart is not self._apart:
             return False
-        # Whether two filters are the same, Arrow does not say.
+        # Two masks cannot be compared.
         filtered = plan.mask is not None or self.plan.mask is not None
         return plan is self.plan or (not filtered and plan == self.plan)
 
-    def let_go(self) -> None:
-        """Let go of what was read last."""
+    def clear(self) -> None:
+        """Drop the references to the last read."""
         self.parts, self.scalar_rows = (), {}
         if self._condition_reader is not None:
-            self._condition_reader.let_go()
+            self._condition_reader.clear()
 
     @property
     def scanner(self) -> FrameScanner | None:
-        """What finds the frames for this reader alone; it may decode them while at it."""
+        """The scanner to use if this reader is the only one; it may decode the frames it finds."""
         if self._condition_reader is not None:
             return self._condition_reader.scanner
         if self.fast is None:
             return None
-        found: FrameScanner = getattr(self._decoder, "scan_frames", self.fast.scan_frames)
-        return found
+        scanner: FrameScanner = getattr(self._decoder, "scan_frames", self.fast.scan_frames)
+        return scanner
 
     def read(self, parts: Sequence[Part]) -> list[pa.RecordBatch]:
-        """Return the rows that the plan wants of blocks, in order, in one batch or a few.
+        """Return the rows of blocks that the plan wants, in order, in one batch or a few.
 
         Parameters
         ----------
         parts
-            Blocks of the same `data`, each with the stream it is of.
+            Blocks of the same `data`, each with its stream.
         """
         if self._condition_reader is not None:
             parts = self._wanted(self._condition_reader, parts)
@@ -133,7 +134,7 @@ class BlockReader:
         given = self._given(parts)
         start = 0
         for number, batch in enumerate(batches):
-            batches[number] = self._put_together(batch, given, start)
+            batches[number] = self._with_given(batch, given, start)
             start += batch.num_rows
         self.found_bad = bool(bad)
         if not bad or self.plan.mode == "permissive":
@@ -148,17 +149,17 @@ class BlockReader:
             int(places[row]): values for row, values in self.scalar_rows.items() if row not in bad
         }
         table = pa.Table.from_batches(batches).filter(as_array(good))
-        left: list[pa.RecordBatch] = table.to_batches()
-        return left
+        filtered: list[pa.RecordBatch] = table.to_batches()
+        return filtered
 
-    def _put_together(
+    def _with_given(
         self, batch: pa.RecordBatch, given: Mapping[str, pa.Array], start: int
     ) -> pa.RecordBatch:
-        """Return what packets say, rows from `start` on, with what else is known of them."""
+        """Return decoded rows, from row `start` on, with the columns that the streams have."""
         rows = batch.num_rows
         if not self._has_own:
             batch = batch.select([])
-        # In ascending order, so each comes to stand where the schema has it.
+        # Inserted in ascending order, so each gets its place in the schema.
         for place, field in self._given_fields:
             column = given[field.name]
             if rows != len(column):
@@ -167,11 +168,11 @@ class BlockReader:
         return batch
 
     def _given(self, parts: Sequence[Part]) -> dict[str, pa.Array]:
-        """Return the columns that only the streams have."""
+        """Return the columns whose values come from the streams, not from packets."""
         if len(parts) > 1 and any(each.owners is not None for _, each in parts):
-            each_given = [self._given([part]) for part in parts]
+            by_part = [self._given([part]) for part in parts]
             return {
-                name: pa.concat_arrays([one[name] for one in each_given]) for name in each_given[0]
+                name: pa.concat_arrays([given[name] for given in by_part]) for name in by_part[0]
             }
         opened, block = parts[0]
         if block.owners is not None:
@@ -181,53 +182,53 @@ class BlockReader:
         given = {}
         for name in self._of_streams:
             names = [opened.name if name == "source" else opened.stream for opened, _ in parts]
-            given[name] = self._column("string", [storable(one) for one in names], counts)
+            given[name] = self._column("string", [storable(name) for name in names], counts)
         if not self._captured:
             return given
         constants = [opened.constants for opened, _ in parts]
-        known = [opened.columns(each) for opened, each in parts]
+        per_row = [opened.columns(each) for opened, each in parts]
         for name, kind in self._captured.items():
-            if name in known[0]:
-                given[name] = _known(np.concatenate([columns[name] for columns in known]))
+            if name in per_row[0]:
+                given[name] = _nullable(np.concatenate([columns[name] for columns in per_row]))
             else:
-                same = [one.get(name) for one in constants]
-                given[name] = self._column(kind, same, counts)
+                values = [constant.get(name) for constant in constants]
+                given[name] = self._column(kind, values, counts)
         return given
 
     def _given_of_bundle(self, bundle: StreamBundle, block: Block) -> dict[str, pa.Array]:
-        """Return the columns that only the streams of a bundle have."""
+        """Return the columns whose values come from the streams of a bundle."""
         source = storable(bundle.name)
-        known = bundle.columns(block) if self._timed else {}
+        per_row = bundle.columns(block) if self._timed else {}
         return {
             name: self._column("string", [source], [len(block.offsets)])
             if name == "source"
-            else _known(known[name])
-            if name in known
+            else _nullable(per_row[name])
+            if name in per_row
             else bundle.given(name, block)
             for name in (*self._of_streams, *self._captured)
         }
 
     def _wanted(self, reader: BlockReader, parts: Sequence[Part]) -> list[Part]:
-        """Return the parts with only the rows that the plan's conditions hold for."""
+        """Return the parts with only the rows that meet the plan's conditions."""
         from pyarrow import compute as pc
 
         assert self.plan.mask is not None
-        found, start = [_NO_ROWS], 0
+        matches, start = [_NO_ROWS], 0
         for batch in reader.read(parts):
-            found.append(as_numbers(pc.indices_nonzero(self.plan.mask(batch))).astype(np.int64))
-            found[-1] += start
+            matches.append(as_numbers(pc.indices_nonzero(self.plan.mask(batch))).astype(np.int64))
+            matches[-1] += start
             start += batch.num_rows
-        wanted = np.concatenate(found)
-        left, start = [], 0
+        wanted = np.concatenate(matches)
+        picked, start = [], 0
         for opened, block in parts:
             stop = start + len(block.offsets)
             first, last = np.searchsorted(wanted, (start, stop))
-            left.append((opened, block.pick(wanted[first:last] - start)))
+            picked.append((opened, block.pick(wanted[first:last] - start)))
             start = stop
-        return left
+        return picked
 
     def _decoded(self, block: Block, bad: _Bad) -> list[pa.RecordBatch]:
-        """Return what the rows of a block say for themselves, and note which are bad."""
+        """Decode the rows of a block; add malformed ones to `bad`."""
         rows = len(block.offsets)
         if self._decoder is None:
             return [self._scalar(block, np.arange(rows), bad)]
@@ -252,15 +253,15 @@ class BlockReader:
         return _in_order(batch, self._scalar(block, others, bad), order)
 
     def _scalar(self, block: Block, rows: Ints, bad: _Bad) -> pa.RecordBatch:
-        """Return rows that are read one by one, and note which are bad."""
+        """Decode rows by the scalar reader; add malformed ones to `bad`."""
         self.scalar_rows = {row: self._scalar_row(block, row, bad) for row in rows.tolist()}
         values = list(self.scalar_rows.values())
         if self._apart:
-            values = [{name: one[name] for name in _OF_ALL} for one in values]
+            values = [{name: value[name] for name in _OF_ALL} for value in values]
         return rows_to_batch(self._own, values)
 
     def _scalar_row(self, block: Block, row: int, bad: _Bad) -> Row:
-        """Return what a row says for itself; of what is no packet that is where it is, and why."""
+        """Decode one row; bytes that are no packet have a position, a status and an error only."""
         offset, length = int(block.offsets[row]), int(block.lengths[row])
         value: Row = {**self._same, "offset": offset, "length": length}
         frame = block.odd.get(row)
@@ -281,7 +282,7 @@ class BlockReader:
     def _column(
         self, kind: str, values: Sequence[str | int | None], counts: Sequence[int]
     ) -> pa.Array:
-        """Return a column that has each value in as many rows as `counts` says."""
+        """Return a column with each value repeated in `counts` rows."""
         if len(set(values)) == 1:
             return self._repeated.column(kind, values[0], sum(counts))
         if kind != "string":
@@ -289,7 +290,7 @@ class BlockReader:
         return repeat_texts([str(value) for value in values], counts)
 
     def _raise_fault(self, parts: Sequence[Part], block: Block, bad: _Bad) -> None:
-        """Raise the first fault; what is between the packets of a store is none."""
+        """Raise the first error; the bytes between the packets of a store have none."""
         stops = np.cumsum([len(each.offsets) for _, each in parts])
         for row in sorted(bad):
             if (error := bad[row]) is not None:
@@ -298,16 +299,16 @@ class BlockReader:
                 raise error
 
 
-def _known(values: Ints) -> pa.Array:
-    """Return a column of the source, null where it has no value."""
+def _nullable(values: Ints) -> pa.Array:
+    """Return a column with null for `UNKNOWN`."""
     unknown = values == UNKNOWN
     return as_array(values, unknown if unknown.any() else None)
 
 
 def _in_order(batch: pa.RecordBatch, more: pa.RecordBatch, order: Ints) -> list[pa.RecordBatch]:
-    """Return the rows of two batches, the second counting as behind the first, in an order.
+    """Return the rows of two batches in an order, which numbers those of `more` after the others.
 
-    To gather them costs as much as to decode them, so a few runs stay where they are.
+    Gathering rows costs as much as decoding them, so a few runs are returned as slices instead.
     """
     rows = batch.num_rows
     cuts = np.flatnonzero((np.diff(order) != 1) | (order[1:] == rows)) + 1

@@ -1,4 +1,4 @@
-"""Windows cut into blocks: which rows a window holds, before anything is decoded."""
+"""Framing of windows to blocks, which hold the positions of rows before they are decoded."""
 
 from __future__ import annotations
 
@@ -28,24 +28,25 @@ __all__ = [
 
 Ints = npt.NDArray[np.int64]
 UNKNOWN: Final = -(1 << 63)
-"""Stands in the columns of a source where it has no value."""
+"""Stands for null in integer columns of a source."""
 
 FrameScanner = Callable[[Any, int, int, int, int, int], tuple[Ints, Ints, Ints]]
 """``(data, start, stop, last_start, max_packet_bytes, context)`` -> starts, sizes, contexts.
 
-Of whole packets that follow each other; there is one context more, that of what follows them."""
+It finds whole packets that follow each other. There is one context more, that of the bytes after
+them."""
 
 _NO_LIMIT = 1 << 62
 
 
 @dataclass(frozen=True)
 class Block:
-    """The rows of one window: where each begins in the stream, and which are no packets.
+    """The rows of one window: their positions, and the frames that are no packets.
 
-    Shapes: places, offsets, lengths, contexts (r). `odd` maps a row number to its frame; every
-    other row is a framed packet and lies at its place in `data`. What begins before `data` does
-    has a negative place. Nothing at or after `stop` belongs to the rows. `owners` has, of several
-    streams that are read together, the place of the one that each row is of.
+    Shapes: places, offsets, lengths, contexts (r). `places` are positions in `data`, `offsets` in
+    the stream; a row that begins before `data` has a negative place. `odd` has the frames of rows
+    that are no packets, by row number; every other row is a framed packet. No row has bytes at or
+    after `stop`. For streams that are read together, `owners` has the number of each row's stream.
     """
 
     data: npt.NDArray[np.uint8]
@@ -59,7 +60,7 @@ class Block:
 
     @property
     def packet_count(self) -> int:
-        """How many rows are framed packets."""
+        """Number of rows that are framed packets."""
         return len(self.offsets) - len(self.odd)
 
     def view(self, row: int) -> memoryview:
@@ -71,8 +72,8 @@ class Block:
         """Return the block with only the given rows, in order."""
         odd = {}
         if self.odd:
-            kept = enumerate(rows.tolist())
-            odd = {place: self.odd[row] for place, row in kept if row in self.odd}
+            picked = enumerate(rows.tolist())
+            odd = {place: self.odd[row] for place, row in picked if row in self.odd}
         places, offsets = self.places[rows], self.offsets[rows]
         lengths, contexts = self.lengths[rows], self.contexts[rows]
         owners = None if self.owners is None else self.owners[rows]
@@ -80,39 +81,39 @@ class Block:
 
 
 class DirectedStream(Protocol):
-    """One direction of traffic, opened: what its rows are made from."""
+    """One direction of traffic, open for reading."""
 
     @property
     def name(self) -> str:
-        """The source, as rows name it."""
+        """Name of the source in rows."""
 
     @property
     def stream(self) -> str:
-        """The stream, as rows name it."""
+        """Name of the stream in rows."""
 
     @property
     def context(self) -> int | None:
-        """Context of its first frame; that of the format if None."""
+        """Context of the first frame; None for that of the format."""
 
     @property
     def size(self) -> int | None:
-        """Its bytes, None if they are unknown."""
+        """Size in bytes, None if unknown."""
 
     @property
     def bytes_ahead(self) -> int:
-        """How many bytes there are to read, or the most there can be if that is unknown."""
+        """Number of bytes left to read, or an upper bound if that is unknown."""
 
     def blocks(
         self, framer: Framer, scanner: FrameScanner | None, limit: int | None = None
     ) -> Iterator[Block]:
-        """Yield the blocks from where `framer` stands; the parameters are those of `cut_blocks`."""
+        """Yield the blocks from the position of `framer` on; parameters as of `cut_blocks`."""
 
     @property
     def constants(self) -> Mapping[str, str | int]:
-        """What only the source has and is the same for all rows, by column."""
+        """Values that the source gives to all rows alike, by column."""
 
     def columns(self, block: Block) -> Mapping[str, Ints]:
-        """Return what else only the source has about the rows of a block, by column."""
+        """Return values that the source gives to each row of a block, by column."""
 
     def close(self) -> None:
         """Close the source, however far it was read."""
@@ -121,20 +122,20 @@ class DirectedStream(Protocol):
 class StreamBundle(ABC):
     """Several small streams that are read together: a `DirectedStream` whose blocks have `owners`.
 
-    A class and no protocol: to ask each stream of a capture whether it has the methods of one would
-    take longer than to read it.
+    It is a class because an `isinstance` check of a protocol takes longer than reading a small
+    stream.
     """
 
     name: str
-    """The source, as rows name it."""
+    """Name of the source in rows."""
 
     @abstractmethod
     def columns(self, block: Block) -> Mapping[str, Ints]:
-        """Return what differs from row to row of a block and only the source has, by column."""
+        """Return values that the source gives to each row of a block, by column."""
 
     @abstractmethod
     def streams(self) -> Sequence[DirectedStream]:
-        """Return each stream by itself."""
+        """Return every stream as one of its own."""
 
     @abstractmethod
     def names(self) -> Sequence[str]:
@@ -142,7 +143,7 @@ class StreamBundle(ABC):
 
     @abstractmethod
     def pick(self, owners: Iterable[int]) -> Sequence[DirectedStream]:
-        """Return each of some streams by itself, by their places; none of the others is made."""
+        """Return the streams with these numbers, without making the others."""
 
     @abstractmethod
     def parts(
@@ -151,23 +152,23 @@ class StreamBundle(ABC):
         max_packet_bytes: int,
         read: Callable[[DirectedStream], Iterator[Block]],
     ) -> Iterator[tuple[DirectedStream, Block]]:
-        """Yield the blocks of the streams in order, each with the stream or the bundle it is of.
+        """Yield the blocks of the streams in order, each with its stream or with the bundle.
 
         Parameters
         ----------
         fast
-            The compiled columns of the format; None to read each stream by itself.
+            The compiled decoder of the format; None to read every stream on its own.
         read
-            Yields the blocks of a stream that is read by itself.
+            Yields the blocks of a stream that is read on its own.
         """
 
     @abstractmethod
     def given(self, name: str, block: Block) -> pa.Array:
-        """Return a column whose value all rows of a stream have in common."""
+        """Return a column that has one value per stream, for the rows of a block."""
 
 
 def each_stream(streams: Iterable[DirectedStream]) -> Iterator[DirectedStream]:
-    """Yield streams, each of those that are read together by itself."""
+    """Yield streams, with those of a bundle one by one."""
     for opened in streams:
         yield from opened.streams() if isinstance(opened, StreamBundle) else (opened,)
 
@@ -178,17 +179,17 @@ def cut_blocks(
     scanner: FrameScanner | None,
     limit: int | None = None,
 ) -> Iterator[Block]:
-    """Yield one block per window, and move each window on by what its block holds.
+    """Yield one block per window, and advance each window past the rows of its block.
 
     Parameters
     ----------
     windows, framer
-        The stream from where the framer stands.
+        The stream from the framer's position on.
     scanner
-        Finds runs of whole packets quickly; without one the framer takes each step.
+        Finds runs of whole packets; without one the framer finds each frame.
     limit
-        No row begins at or after this offset; a row that begins before it is whole. None for
-        the whole stream.
+        No row begins at or after this offset; rows that begin before it are whole. None for the
+        whole stream.
     """
     for window in windows:
         block = cut_window(window, framer, scanner, limit)
@@ -202,7 +203,7 @@ def cut_blocks(
 def cut_window(
     window: Window, framer: Framer, scanner: FrameScanner | None, limit: int | None = None
 ) -> Block:
-    """Return the rows of one window as a block, which may be without any."""
+    """Return the rows of one window as a block, which may have none."""
     limit = _NO_LIMIT if limit is None else limit
     places: list[Ints] = []
     lengths: list[Ints] = []
@@ -238,12 +239,12 @@ def cut_window(
         if frame.status != OK:
             odd[rows] = frame
         rows += 1
-    found = _joined(places)
+    starts = _joined(places)
     return Block(
         window.data,
         window.stop,
-        found,
-        found + window.base if window.base else found,
+        starts,
+        starts + window.base if window.base else starts,
         _joined(lengths),
         _joined(contexts),
         odd,

@@ -1,12 +1,12 @@
-"""Conditions on rows: as they are typed, and as what Arrow filters by.
+r"""Conditions on rows: a parser for their text, and masks that Arrow filters by.
 
-    condition:   any of these with AND, OR, NOT and parentheses; NOT binds closest, then AND
+    condition:   comparisons with AND, OR, NOT and parentheses; NOT binds closest, then AND
     comparison:  COLUMN OPERATOR VALUE, the operator one of == != < <= > >= in
-    value:       text in '...' or "..." with a backslash before what would end it; or as it is, up
-                 to AND, OR or a parenthesis that closes; several with commas between them after in
+    value:       text in '...' or "..." with \ before a quote or a backslash; or without quotes, up
+                 to AND, OR or a closing parenthesis; after in, several with commas between them
 
-A row that has no value in the column of a comparison matches neither it nor its opposite, as in
-SQL. So does every row of a format that does not have the column at all.
+As in SQL, a row with null in the column of a comparison matches neither the comparison nor its
+negation. The same holds for every row of a format without that column.
 """
 
 from __future__ import annotations
@@ -41,23 +41,23 @@ __all__ = [
 Condition: TypeAlias = tuple[str, str, Any]
 """Column, operator (``== != < <= > >= in``), value."""
 Where: TypeAlias = str | Sequence[Condition | str]
-"""A condition as text, or several of either kind that all have to hold."""
+"""A condition as text, or several conditions, all of which have to hold."""
 
 ALIASES: Mapping[str, str] = MappingProxyType({"topic": "destination", "destination": "topic"})
-"""Names that conditions take for another: where a format lacks the one, the other is meant."""
+"""Column to use in a condition if a format does not have the named one."""
 
 FILTERED_KINDS: Mapping[str, type] = MappingProxyType(
     {"bool": bool, "int32": int, "int64": int, "string": str}
 )
-"""The kinds of columns that conditions take, and what a value is in Python."""
+"""The kinds of columns that can be compared, with the Python type of a value."""
 
 _COMPARED_AS: Mapping[str, pa.DataType] = MappingProxyType(
     {"bool": pa.bool_(), "int32": pa.int64(), "int64": pa.int64(), "string": pa.string()}
 )
-"""The types of values, which may be larger than those of their column."""
+"""The Arrow types of values, which may be wider than those of their column."""
 
 Mask: TypeAlias = Callable[[pa.RecordBatch], pa.BooleanArray]
-"""Rows -> which of them a condition holds for; null where it is not known."""
+"""Rows -> for each, whether the condition holds; null for unknown."""
 
 _FUNCTIONS: Mapping[str, str] = MappingProxyType(
     {
@@ -69,11 +69,11 @@ _FUNCTIONS: Mapping[str, str] = MappingProxyType(
         ">=": "greater_equal",
     }
 )
-"""Those of Arrow. They are called, and make no `Expression`: to evaluate one loads pandas."""
+"""Arrow's functions. They are called directly, because evaluating an `Expression` loads pandas."""
 _IN = "in"
 _INT64 = range(-(1 << 63), 1 << 63)
 _MOST_DEPTH = 64
-"""Parentheses and NOTs inside each other; each takes a few frames of Python's stack."""
+"""Deepest nesting of parentheses and NOT; each level takes a few frames of Python's stack."""
 _MOST_COMPARISONS = 1000
 _HEAD = re.compile(r"(?P<name>\w+)\s*(?P<sign>==|!=|<=|>=|<|>|\b(?i:in)\b)")
 _QUOTED = re.compile(r"""\s*(?:'((?:[^'\\]|\\.)*)'|"((?:[^"\\]|\\.)*)")\s*""", re.DOTALL)
@@ -82,7 +82,7 @@ _JOINS = re.compile(r"\s(?:and|or)\b", re.IGNORECASE)
 
 @dataclass(frozen=True)
 class Comparison:
-    """One comparison; `at` is where it stands in the text, from 1 on, None if it was no text."""
+    """One comparison; `at` is its position in the text, from 1 on, None if it was not parsed."""
 
     column: str
     sign: str
@@ -93,14 +93,14 @@ class Comparison:
 
 @dataclass(frozen=True)
 class Negation:
-    """What is true where its part is false."""
+    """A negated condition."""
 
     part: Tree
 
 
 @dataclass(frozen=True)
 class Junction:
-    """Parts of which all have to hold, or any."""
+    """Several conditions joined by AND (`all`) or OR."""
 
     all: bool
     parts: tuple[Tree, ...]
@@ -111,10 +111,10 @@ Tree: TypeAlias = Comparison | Negation | Junction
 
 @dataclass(frozen=True)
 class BoundFilter:
-    """A condition for one format."""
+    """A condition on the rows of one format."""
 
     columns: tuple[Column, ...]
-    """The columns that decide, each once."""
+    """The columns that the condition uses, each once."""
     mask: Mask | None
     """None if every row matches."""
     missing: tuple[str, ...]
@@ -122,21 +122,23 @@ class BoundFilter:
 
     @property
     def never(self) -> bool:
-        """Whether the format has none of the columns, so that no row can match."""
+        """Whether no row can match because the format has none of the columns."""
         return bool(self.missing) and not self.columns
 
 
 def parse(where: Where) -> Tree | None:
-    """Return conditions as a tree, None if there is none.
+    """Return conditions as a tree, None if there are none.
 
     Raises
     ------
     UsageError
-        Text of another form, with the place in it; a column that no format has.
+        A syntax error, with its position.
     """
     if isinstance(where, str):
         where = [where]
-    parts = [_Parser(one).parse() if isinstance(one, str) else Comparison(*one) for one in where]
+    parts = [
+        _Parser(part).parse() if isinstance(part, str) else Comparison(*part) for part in where
+    ]
     if not parts:
         return None
     return parts[0] if len(parts) == 1 else Junction(True, tuple(parts))
@@ -152,31 +154,31 @@ def bind(
     captured
         Whether rows have the columns of captures.
     lenient
-        Whether the format may lack columns; no comparison with one is then true or false.
+        Whether a column of another format is allowed; comparisons with it are unknown (null).
 
     Raises
     ------
     UsageError
-        An unknown column or operator, a column with structure, or a value that is none of its
-        kind.
+        An unknown column or operator, a nested column, or a value that does not fit the column.
     """
     if tree is None:
         return BoundFilter((), None, ())
     known = {column.name: column for column in pick_columns(format, None, captured=captured)}
     columns: dict[str, Column] = {}
     missing: dict[str, None] = {}
-    for one in _comparisons(tree):
-        column = known.get(one.column) or known.get(ALIASES.get(one.column, ""))
+    for comparison in _comparisons(tree):
+        name = comparison.column
+        column = known.get(name) or known.get(ALIASES.get(name, ""))
         if column is not None:
             columns[column.name] = column
-        elif lenient and one.column in _every_column():
-            missing[one.column] = None
+        elif lenient and name in _every_column():
+            missing[name] = None
         elif lenient:
-            raise UsageError(_where(one) + _unknown(one.column))
+            raise UsageError(_position(comparison) + _unknown(name))
         else:
-            pick_columns(format, [one.column], captured=captured)  # which says what there is
+            pick_columns(format, [name], captured=captured)  # raises, and lists the columns
 
-    from pyarrow import compute as pc  # costs more than to read a small capture
+    from pyarrow import compute as pc  # slow to import
 
     def mask(part: Tree) -> Mask:
         if isinstance(part, Negation):
@@ -185,7 +187,7 @@ def bind(
         if isinstance(part, Junction):
             masks = [*map(mask, part.parts)]
             join = pc.and_kleene if part.all else pc.or_kleene
-            return lambda rows: reduce(join, (one(rows) for one in masks))
+            return lambda rows: reduce(join, (each(rows) for each in masks))
         column = known.get(part.column) or known.get(ALIASES.get(part.column, ""))
         if column is None:
             return lambda rows: pa.nulls(rows.num_rows, pa.bool_())
@@ -199,9 +201,10 @@ def bind(
 
 
 def _is_in(name: str, values: pa.Array, rows: pa.RecordBatch) -> pa.BooleanArray:
-    """Return which rows have one of some values; Arrow says of null that it is in no list."""
+    """Return whether each row has one of the values, null for null."""
     from pyarrow import compute as pc
 
+    # `is_in` is false for null; the comparison with itself makes it null.
     column = rows[name].cast(values.type)
     return pc.or_kleene(pc.is_in(column, value_set=values), pc.not_equal(column, column))
 
@@ -226,44 +229,46 @@ def _unknown(name: str) -> str:
     return f"no format has a column '{name}'" + (f"; there is '{close[0]}'" if close else "")
 
 
-def _where(one: Comparison) -> str:
-    """Return the place of a comparison, as the beginning of a message."""
-    return "" if one.at is None else f"condition '{one.text}', character {one.at}: "
+def _position(comparison: Comparison) -> str:
+    """Return the position of a comparison, as the beginning of a message."""
+    if comparison.at is None:
+        return ""
+    return f"condition '{comparison.text}', character {comparison.at}: "
 
 
-def _value(one: Comparison, column: Column) -> Any:
-    """Return what a comparison compares with, which was text if it was typed."""
-    name, kind, sign, value = column.name, column.kind, one.sign, one.value
+def _value(comparison: Comparison, column: Column) -> Any:
+    """Return the value of a comparison in the type of its column; parsed values are text."""
+    name, kind, sign, value = column.name, column.kind, comparison.sign, comparison.value
     wanted = FILTERED_KINDS.get(kind)
     if wanted is None:
-        raise UsageError(f"{_where(one)}'{name}' cannot be filtered by; it is {kind}")
+        raise UsageError(f"{_position(comparison)}'{name}' cannot be filtered by; it is {kind}")
     if sign not in (*_FUNCTIONS, _IN):
         known = ", ".join((*_FUNCTIONS, _IN))
         raise UsageError(f"unknown operator '{sign}'; there are: {known}")
-    if one.at is not None:
+    if comparison.at is not None:
         try:
             value = [_read(kind, text) for text in value]
         except (ValueError, KeyError):
-            raise UsageError(f"{_where(one)}{name} is {kind}, not like that") from None
+            raise UsageError(f"{_position(comparison)}{name} is {kind}, not like that") from None
         value = value if sign == "in" else value[0]
     if sign == "in" and (isinstance(value, str) or not isinstance(value, Collection)):
         raise UsageError(f"'{name}' in takes a list of values, not {value!r:.60}")
     for item in value if sign == "in" else (value,):
         if type(item) is not wanted or (wanted is int and item not in _INT64):
             problem = f"'{name}' is {kind}; it cannot be compared with {item!r:.60}"
-            raise UsageError(_where(one) + problem)
+            raise UsageError(_position(comparison) + problem)
     return value
 
 
 def _read(kind: str, text: str) -> Any:
-    """Return typed text as a value of a column kind."""
+    """Return text as a value of a column kind."""
     if kind == "bool":
         return {"true": True, "false": False}[text.lower()]
     return text if kind == "string" else int(text, 0)
 
 
 class _Parser:
-    """Reads one text by recursive descent."""
+    """A recursive descent parser of one condition."""
 
     def __init__(self, text: str) -> None:
         self._text = text
@@ -272,24 +277,24 @@ class _Parser:
         self._left = _MOST_COMPARISONS + 1
 
     def parse(self) -> Tree:
-        tree = self._any()
+        tree = self._disjunction()
         if self._text[self._at :].strip():
             raise self._fault("AND, OR or the end is expected")
         return tree
 
-    def _any(self) -> Tree:
-        parts = [self._every()]
+    def _disjunction(self) -> Tree:
+        parts = [self._conjunction()]
         while self._take_word("or"):
-            parts.append(self._every())
+            parts.append(self._conjunction())
         return parts[0] if len(parts) == 1 else Junction(False, tuple(parts))
 
-    def _every(self) -> Tree:
-        parts = [self._one()]
+    def _conjunction(self) -> Tree:
+        parts = [self._term()]
         while self._take_word("and"):
-            parts.append(self._one())
+            parts.append(self._term())
         return parts[0] if len(parts) == 1 else Junction(True, tuple(parts))
 
-    def _one(self) -> Tree:
+    def _term(self) -> Tree:
         self._skip_space()
         head = _HEAD.match(self._text, self._at)
         if head is not None:
@@ -299,12 +304,12 @@ class _Parser:
             raise self._fault(f"over {_MOST_DEPTH} parentheses inside each other")
         try:
             if self._take_word("not"):
-                return Negation(self._one())
+                return Negation(self._term())
             if not self._text.startswith("(", self._at):
                 raise self._fault("COLUMN OPERATOR VALUE is expected; == != < <= > >= in")
             opened = self._at
             self._at += 1
-            tree = self._any()
+            tree = self._disjunction()
             self._skip_space()
             if not self._text.startswith(")", self._at):
                 self._at = opened
@@ -329,23 +334,23 @@ class _Parser:
         self._skip_space()
         if self._text.startswith("(", self._at):
             self._at += 1
-            found = self._listed()
+            values = self._listed()
             self._skip_space()
             if not self._text.startswith(")", self._at):
                 raise self._fault("')' is expected")
             self._at += 1
-            return found
+            return values
         return self._listed()
 
     def _listed(self) -> list[str]:
-        found = [self._single(",")]
+        values = [self._single(",")]
         while self._text.startswith(",", self._at):
             self._at += 1
-            found.append(self._single(","))
-        return found
+            values.append(self._single(","))
+        return values
 
     def _single(self, until: str = "") -> str:
-        """Return one value, and stand behind it."""
+        """Return one value, which ends before the character `until` too."""
         quoted = _QUOTED.match(self._text, self._at)
         if quoted is not None:
             self._at = quoted.end()
@@ -364,10 +369,10 @@ class _Parser:
 
     def _take_word(self, word: str) -> bool:
         self._skip_space()
-        found = re.compile(rf"{word}\b", re.IGNORECASE).match(self._text, self._at)
-        if found is None:
+        match = re.compile(rf"{word}\b", re.IGNORECASE).match(self._text, self._at)
+        if match is None:
             return False
-        self._at = found.end()
+        self._at = match.end()
         return True
 
     def _skip_space(self) -> None:

@@ -1,6 +1,6 @@
-"""Decoding a stream as it arrives: feed any chunks, take out packets and faults.
+"""An incremental decoder of a stream: chunks of bytes in, packets and faults out.
 
-The clock, the socket and the thread are the caller's; this is bytes in, events out.
+It uses no clock, socket or thread; those are the caller's.
 """
 
 from __future__ import annotations
@@ -19,20 +19,20 @@ __all__ = ["Decoded", "Decoder", "Need", "decode_blocks"]
 
 
 class Need(Enum):
-    """What `Decoder.next_event` returns when there is no event."""
+    """Results of `Decoder.next_event` without an event."""
 
     DATA = "data"
-    """Nothing more until more bytes arrive."""
+    """More bytes are needed."""
     NOTHING = "nothing"
-    """The stream has ended and every byte of it is accounted for."""
+    """The stream has ended, and events cover all of its bytes."""
 
 
 @dataclass(frozen=True, slots=True)
 class Decoded:
-    """One step through the stream: a packet, or bytes that are none.
+    """An event of a stream: a packet, or bytes that are none.
 
-    `offset` and `length` are bytes of the stream; events are contiguous. `packet` is None unless
-    `status` is ``ok``; `error` says why it is not.
+    `offset` and `length` are in bytes of the stream; events are contiguous. `packet` is None unless
+    `status` is ``ok``; else `error` has the reason.
     """
 
     offset: int
@@ -47,8 +47,8 @@ class Decoder:
 
     Limits
     ------
-    Holds one unfinished packet at most, so `max_packet_bytes`, plus one chunk. Garbage is counted,
-    not kept.
+    Holds at most one unfinished packet of `max_packet_bytes`, and one chunk. Garbage is counted,
+    not held.
 
     Examples
     --------
@@ -68,17 +68,17 @@ class Decoder:
         self._ended = False
 
     def receive_data(self, data: bytes | bytearray | memoryview) -> None:
-        """Take the next bytes of the stream."""
+        """Add the next bytes of the stream."""
         if self._ended:
             raise ValueError("bytes after the end of the stream")
         self._buffer += data
 
     def receive_end(self) -> None:
-        """Take note that the stream ends here."""
+        """End the stream here."""
         self._ended = True
 
     def next_event(self) -> Decoded | Need:
-        """Return the next event, or what is needed before there is one."""
+        """Return the next event, or `Need` if there is none."""
         with memoryview(self._buffer) as whole, whole[self._framer.position - self._base :] as view:
             frame = self._framer.next_frame(view, self._ended)
             event = None if frame is None else self._decode(frame, whole)
@@ -89,7 +89,7 @@ class Decoder:
         return Need.NOTHING if self._ended else Need.DATA
 
     def events(self) -> Iterator[Decoded]:
-        """Yield the events there are; stop when more bytes are needed."""
+        """Yield events until more bytes are needed."""
         while isinstance(event := self.next_event(), Decoded):
             yield event
 
@@ -102,7 +102,7 @@ class Decoder:
 
 
 def decode_blocks(blocks: Iterable[Block], format: Format) -> Iterator[Decoded]:
-    """Yield the events of a stream that comes in blocks."""
+    """Yield the events of the rows of blocks."""
     for block in blocks:
         offsets, lengths = block.offsets.tolist(), block.lengths.tolist()
         for row, (offset, length) in enumerate(zip(offsets, lengths, strict=True)):

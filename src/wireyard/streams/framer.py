@@ -1,14 +1,14 @@
-"""Cutting a directed stream into frames: packets, garbage between them, an unfinished tail.
+"""Framing of a directed stream: packets, garbage between them, an unfinished tail.
 
 Rules of this file:
 
 1. Frames are contiguous: each begins where the one before ended, the last ends with the stream.
-2. In step, the format's `frame_size` decides. Where it says that no packet begins, everything up
-   to the next header that agrees with itself is one garbage frame.
-3. The result depends on the bytes alone, never on how they were cut into views.
-4. No frame goes over bytes that were never seen. Behind them a packet has to be found, unless the
-   size of the one they cut says where the next begins: by its header, or where a TCP segment
-   begins from which whole packets follow each other.
+2. While the framing is in step, the format's `frame_size` decides. If it raises, all bytes up to
+   the next header with consistent fields are one garbage frame.
+3. The result depends on the bytes alone, never on how they are divided into views.
+4. No frame spans bytes that were not captured. After such a gap the next packet is found by its
+   header, or at a TCP segment from which whole packets follow each other, unless the size of the
+   packet that the gap truncated gives its end.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 __all__ = ["GAP", "GARBAGE", "MALFORMED", "OK", "TAIL", "Frame", "Framer"]
 
 OK, MALFORMED, GARBAGE, TAIL, GAP = "ok", "malformed", "garbage", "tail", "gap"
-"""The `status` of a row. A frame is OK until its packet proves malformed."""
+"""The `status` of a row. A framed packet is OK until decoding finds it malformed."""
 
 _ERRORS: Final[Mapping[str, type[DecodeError]]] = {
     kind.__name__: kind
@@ -44,7 +44,7 @@ _ERRORS: Final[Mapping[str, type[DecodeError]]] = {
 
 @dataclass(frozen=True, slots=True)
 class Frame:
-    """Bytes ``[start, stop)`` of the stream; `error` says why garbage or a tail is one."""
+    """Bytes ``[start, stop)`` of the stream; `error` is the reason for garbage or a tail."""
 
     start: int
     stop: int
@@ -54,17 +54,17 @@ class Frame:
 
 
 class Framer:
-    """The framing state of one stream: where it is, and whether it lost its place.
+    """The framing state of one stream: its position, and whether it is in step.
 
     Parameters
     ----------
     format
         The stream's format.
     max_packet_bytes
-        Sizes above this are not believed; the format's own bound if None.
+        Largest valid packet; None for the format's default.
     position, context
-        Offset of the next byte in the stream, and the context of the frame that begins there; of
-        the stream's first frame if None.
+        Offset of the next byte in the stream, and the context of the frame there; None for that of
+        a stream's first frame.
     """
 
     def __init__(
@@ -81,14 +81,14 @@ class Framer:
         self._garbage_from: int | None = None
         self._why: DecodeError | None = None
         self._cut_until: int | None = None
-        """Where a packet ends of which the stream, as far as it was seen, has the beginning."""
+        """End of a packet whose beginning is the tail before a gap."""
         self.segment_starts: Sequence[int] | npt.NDArray[np.int64] = ()
         """Offsets in the stream where TCP segments begin, ascending, as far as they are known."""
         self._presumed: int | None = None
-        """Where a packet is taken to begin unless the bytes there refute it."""
+        """Offset where a packet is presumed to begin, unless the bytes there refute it."""
 
     def state(self) -> dict[str, Any]:
-        """Return what a framer of the same format and bounds goes on with, as values of JSON."""
+        """Return the state as JSON values, for `restore` of a framer with the same parameters."""
         why: list[Any] | None = None
         if self._why is not None:
             kind, args = cast(tuple[type, tuple[Any, ...]], self._why.__reduce__()[:2])
@@ -103,12 +103,12 @@ class Framer:
         }
 
     def restore(self, state: Mapping[str, Any]) -> None:
-        """Go on where another framer stood.
+        """Continue from the state of another framer.
 
         Raises
         ------
         KeyError, TypeError, ValueError
-            It is no such state.
+            The state is invalid.
         """
         self.position, self.context = int(state["position"]), int(state["context"])
         self._garbage_from, self._why = state["garbage_from"], None
@@ -126,17 +126,17 @@ class Framer:
 
     @property
     def begun_at(self) -> int:
-        """Where the frame begins that is under way: before `position` in garbage."""
+        """Start of the current frame: `position`, or an earlier offset in garbage."""
         return self.position if self._garbage_from is None else self._garbage_from
 
     def next_frame(self, view: View, at_end: bool) -> Frame | None:
-        """Return the next frame, None if it needs more bytes than `view` has.
+        """Return the next frame, None if more bytes are needed.
 
         Parameters
         ----------
         view
-            Bytes of the stream from `position` on. After a None the caller gives at least the
-            bytes from the (perhaps advanced) `position` on, and more of them.
+            Bytes of the stream from `position` on. After None, the next view has to begin at
+            `position`, which may have advanced, and has to have more bytes.
         at_end
             Whether the stream ends where `view` ends.
         """
@@ -162,20 +162,20 @@ class Framer:
         return self._resync(view, 0, at_end)
 
     def begin(self) -> None:
-        """Take note that a packet begins here that is read as the first of a stream."""
+        """Begin a packet here, with the context of a stream's first frame."""
         self._garbage_from = self._why = self._cut_until = None
         self.context = self.format.context
 
     def presume(self) -> None:
-        """Check that a packet begins here, where a capture began in the middle of a stream."""
+        """Presume that a packet begins here, where the captured part of a stream begins."""
         if self.format.confirm_start is not None:
             self._garbage_from = self._presumed = self.position
             self._why = self._lost("begins in bytes that were not captured")
 
     def lose(self, stop: int) -> Frame:
-        """Return the bytes up to `stop`, which were never seen, as a frame, and go on behind them.
+        """Return the gap up to `stop` as a frame, and continue after it.
 
-        The frames before have to reach to where the lost bytes begin.
+        All frames before the gap have to be taken.
         """
         frame = self._take(stop - self.position, GAP, self._lost("was not captured"))
         if self._cut_until == stop:
@@ -204,7 +204,7 @@ class Framer:
         return frame
 
     def _rest(self, view: View, stop: int, at_end: bool) -> Frame | None:
-        """Leave behind the rest of a packet that lost bytes cut."""
+        """Skip the rest of a packet that a gap truncated."""
         self.position = min(stop, self.position + len(view))
         if self.position < stop and not at_end:
             return None
@@ -213,27 +213,28 @@ class Framer:
         return self._garbage()
 
     def _resync(self, view: View, start: int, at_end: bool) -> Frame | None:
+        """Find the next packet; return the garbage before it, or the packet if there is none."""
         stop = len(view)
-        found, certain = self.format.find_header(view, start, stop, self.max_packet_bytes)
+        header_at, certain = self.format.find_header(view, start, stop, self.max_packet_bytes)
         confirmed = None
-        for at in self._segments(start, found):
+        for at in self._segments(start, header_at):
             confirmed = self._confirm(view, at, at_end)
             if confirmed is None or confirmed >= 0:
-                found, certain = at, confirmed is not None
+                header_at, certain = at, confirmed is not None
                 break
-        self.position += found
-        if not at_end and (not certain or found == stop):
+        self.position += header_at
+        if not at_end and (not certain or header_at == stop):
             return None
         frame = None if self._garbage_from == self.position else self._garbage()
         self._garbage_from = self._why = None
         if confirmed is not None and confirmed >= 0:
             self.context = confirmed
-        elif frame is not None and found < stop:
+        elif frame is not None and header_at < stop:
             self.context = self.format.context
         return frame or self.next_frame(view, at_end)
 
     def _segments(self, start: int, stop: int) -> Iterator[int]:
-        """Yield where TCP segments begin in ``[start, stop)`` of the bytes from `position` on."""
+        """Yield the starts of TCP segments in ``[start, stop)``, counted from `position`."""
         if self.format.confirm_start is None:
             return
         starts = self.segment_starts
@@ -245,7 +246,7 @@ class Framer:
     def _confirm(self, view: View, at: int, at_end: bool) -> int | None:
         """Return the context of a packet at `at`, negative if none is confirmed.
 
-        None if more bytes are needed to say.
+        None if more bytes are needed.
         """
         assert self.format.confirm_start is not None
         confirmed = self.format.confirm_start(

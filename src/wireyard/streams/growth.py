@@ -1,4 +1,4 @@
-"""Streams that grow, and their rows turn by turn."""
+"""Rows of streams that grow, in turns: one for the bytes that arrived together."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ __all__ = ["Grown", "read_turns"]
 
 
 class Grown(NamedTuple):
-    """What can be read of a stream now: from where its framer stands, which goes on with it."""
+    """The new part of a stream, from the position of its framer on, which the next turn reuses."""
 
     format: Format
     opened: DirectedStream
@@ -34,23 +34,23 @@ def read_turns(
     Parameters
     ----------
     plan_of
-        What is wanted of streams of a format; None if nothing is.
+        Returns the plan for streams of a format; None to skip them.
     """
     reader: BlockReader | None = None
     size = 0
     for turn in turns:
-        plans = [(one, plan_of(one.format)) for one in turn]
-        wanted = [(one, plan) for one, plan in plans if plan is not None]
-        new = sum(one.opened.bytes_ahead for one, _ in wanted)
+        plans = [(grown, plan_of(grown.format)) for grown in turn]
+        wanted = [(grown, plan) for grown, plan in plans if plan is not None]
+        new = sum(grown.opened.bytes_ahead for grown, _ in wanted)
         size += new
         parts = []
-        for one, plan in wanted:
-            load_fast_path(plan.format, size)  # from when on it is worth it
+        for grown, plan in wanted:
+            load_fast_path(plan.format, size)  # load it once all bytes so far are worth it
             fast = load_fast_path(plan.format, new)
             if reader is None or not reader.fits(plan, fast):
                 reader = BlockReader(plan, fast)
-            for block in one.opened.blocks(one.framer, fast and fast.scan_frames):
-                parts.append((one.opened, block))
-        for _, some in groupby(parts, key=lambda part: id(part[1].data)):
+            for block in grown.opened.blocks(grown.framer, fast and fast.scan_frames):
+                parts.append((grown.opened, block))
+        for _, same_data in groupby(parts, key=lambda part: id(part[1].data)):
             assert reader is not None
-            yield from (batch for batch in reader.read(list(some)) if batch.num_rows)
+            yield from (batch for batch in reader.read(list(same_data)) if batch.num_rows)

@@ -1,8 +1,8 @@
-"""Columns to the cells of JSON Lines, and cells to lines.
+"""Kernels that write JSON Lines: columns to cells, and cells to lines.
 
-Each kernel writes the values of one column as JSON, one row behind the other from `at` on;
-``ends[r]`` is where the cell of row r begins. It returns where the last one ends, behind which
-`SLACK` bytes have to be free.
+Each kernel writes the values of one column as JSON, row after row from `at` on; ``ends[r]`` is the
+start of the cell of row r. It returns the end of the last cell, after which `SLACK` bytes have to
+be free.
 
 Axes: r = rows, e = entries of the lists of all rows, c = columns.
 """
@@ -42,12 +42,12 @@ _INTS: Final = array("int64")
 _SHORTS: Final = array("int32", readonly=True)
 _READ_INTS: Final = array("int64", readonly=True)
 ESCAPED_BYTES: Final = 6
-"""Of the longest escape, ``\\u0000``."""
+"""Bytes of the longest escape, ``\\u0000``."""
 BRACKET, BRACE = 0x5B, 0x7B
-"""What lists and maps begin with; what they end with is the second character after it."""
+"""First characters of lists and maps; the code of the last character is larger by two."""
 TEXT_VALUE, BARE, PAIR, DOUBLE = range(4)
-"""How a value that columns have as text stands in JSON: quoted, as it is, as an array of texts
-that is JSON already, or as the double that it is."""
+"""JSON forms of a value that is text in the column: a string, the text itself, an array of strings
+that is JSON already, or a double."""
 _NULL: Final = int.from_bytes(b"null\0\0\0\0", "little")
 _TRUE: Final = int.from_bytes(b"true\0\0\0\0", "little")
 _FALSE: Final = int.from_bytes(b"false\0\0\0", "little")
@@ -63,7 +63,7 @@ _BACKSPACE, _TAB, _NEWLINE, _FORM_FEED, _RETURN = _SHORT.values()
 
 @piece
 def digit(value: int) -> int:
-    """Return four bits as a digit."""
+    """Return the hexadecimal digit of four bits."""
     return value + (0x30 if value < 10 else 0x57)
 
 
@@ -77,7 +77,7 @@ def put_unicode(out: Bytes, at: int, value: int) -> int:
 
 @piece
 def put_escape(out: Bytes, at: int, char: int) -> int:
-    """Write a control character, a quote or a backslash as JSON has it."""
+    """Write the JSON escape of a control character, a quote or a backslash."""
     if char == 0x22 or char == 0x5C:
         short = char
     elif char == 0x0A:
@@ -98,10 +98,10 @@ def put_escape(out: Bytes, at: int, char: int) -> int:
 
 @piece
 def put_unsafe(out: Bytes, at: int, data: Bytes, place: int) -> int:
-    """Write a character that ends a line for some readers, or moves the cursor, as an escape.
+    """Escape a character that would end a line for some readers, or move a terminal's cursor.
 
-    These are DEL, control characters beyond ASCII and the separators of lines; each escape has six
-    bytes. Return how many bytes of UTF-8 the character has, 0 if it is none of them.
+    These are DEL, control characters beyond ASCII and line separators; each escape has six bytes.
+    Return the number of UTF-8 bytes of the character, 0 if it is none of these.
     """
     char = load_u8(data, place)
     if char == 0x7F:
@@ -146,7 +146,7 @@ def put_text(out: Bytes, at: int, data: Bytes, start: int, stop: int) -> int:
 
 @piece
 def put_pair(out: Bytes, at: int, data: Bytes, start: int, stop: int) -> int:
-    """Write a JSON array of texts without the spaces between them."""
+    """Write a JSON array of strings without spaces between them."""
     quoted = escaped = False
     place = start
     while place < stop:
@@ -174,7 +174,7 @@ def put_null(out: Bytes, at: int) -> int:
 
 @kernel(I64(_SHORTS, READ, READ, TEXT, I64, _INTS))
 def put_texts(offsets: Shorts, data: Bytes, valid: Bytes, out: Bytes, at: int, ends: Ints) -> int:
-    """Write a column of text: of Arrow's offsets and bytes, null where `valid` is 0."""
+    """Write a column of text, given as Arrow's offsets and bytes; null where `valid` is 0."""
     for row in range(len(valid)):
         ends[row] = at
         if valid[row]:
@@ -217,7 +217,7 @@ def put_numbers(values: Ints, valid: Bytes, out: Bytes, at: int, ends: Ints) -> 
 
 @kernel(I64(READ, READ, TEXT, I64, _INTS))
 def put_flags(values: Bytes, valid: Bytes, out: Bytes, at: int, ends: Ints) -> int:
-    """Write a column of true and false."""
+    """Write a column of booleans."""
     for row in range(len(valid)):
         ends[row] = at
         if not valid[row]:
@@ -234,7 +234,7 @@ def put_flags(values: Bytes, valid: Bytes, out: Bytes, at: int, ends: Ints) -> i
 
 @piece
 def put_double(out: Bytes, at: int, bits: int) -> int:
-    """Write a double; in quotes if JSON has no number for it."""
+    """Write a double; NaN and infinities as strings."""
     if bits & _INFINITE != _INFINITE:
         return put_repr(out, at, bits)
     store_word(out, at, 0x22)
@@ -260,9 +260,9 @@ def put_typed(
     at: int,
     ends: Ints,
 ) -> int:
-    """Write values that columns have as text, each in its shape: one of those from `TEXT_VALUE` on.
+    """Write values that columns have as text, each in its form in `shapes`: `TEXT_VALUE` and so on.
 
-    Shapes: doubles (r), the bits of those with the shape `DOUBLE`; nothing if there is none.
+    Shapes: doubles (r), the bits of the values of form `DOUBLE`; empty if there are none.
     """
     for row in range(len(valid)):
         ends[row] = at
@@ -293,10 +293,10 @@ def put_lists(
     at: int,
     ends: Ints,
 ) -> int:
-    """Write a column of lists or maps, in brackets or braces: the one that is `opening`.
+    """Write a column of lists or maps; `opening` is their first character.
 
-    Shapes: offsets (r + 1), where in `bounds` the entries of each list begin; bounds (e + 1), where
-    in `entries` the cell of each begins.
+    Shapes: offsets (r + 1), the start of each list's entries in `bounds`; bounds (e + 1), the start
+    of each entry's cell in `entries`.
     """
     for row in range(len(valid)):
         ends[row] = at
@@ -322,10 +322,10 @@ def put_lists(
 def join_cells(
     cells: Bytes, ends: Grid, between: Bytes, bounds: Ints, out: Bytes, lines: Ints
 ) -> int:
-    """Put the cells of each row together, with what stands before, between and behind them.
+    """Join the cells of each row, with the texts of `between` before, between and after them.
 
-    Shapes: ends (c, r + 1); bounds (c + 2), where in `between` each text begins; lines (r + 1),
-    where in `out` each row begins, and the end.
+    Shapes: ends (c, r + 1); bounds (c + 2), the start of each text in `between`; lines (r + 1), the
+    start of each row in `out`, and the end.
     """
     columns = ends.shape[0]
     at = 0

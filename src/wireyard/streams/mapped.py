@@ -1,16 +1,15 @@
-"""Files as memory: local ones are mapped, of remote ones the ranges that are needed are fetched.
+"""Files as memory: local files are mapped, of remote files only the needed ranges are fetched.
 
-Narrow columns are read so fast that copying the stream first would be half of the work.
+Narrow columns decode so fast that copying the stream first would be half of the work.
 
-A mapped page that cannot be read, because a disk fails or somebody cut the file, ends the process
-with a signal. So every window is asked of the system before anybody looks at it, which fails like
-a read would.
+A mapped page that cannot be read, because a disk fails or the file was truncated, would end the
+process with a signal. So every window is populated by `madvise` before it is used, which fails as a
+read does.
 
 Python's own `mmap` keeps a file open for each mapping, and a capture may have more files than a
-process may have open. So the system is asked by its C library.
+process may open. So `mmap` of the C library is called.
 
-A remote file has as many pages, without content but at its beginning and where ranges of it were
-fetched.
+A remote file is memory of the same size; only its beginning and the fetched ranges have content.
 """
 
 from __future__ import annotations
@@ -35,8 +34,8 @@ __all__ = ["map_bytes", "map_places", "map_windows"]
 Ints = np.ndarray[tuple[int], np.dtype[np.int64]]
 
 _WINDOW_BYTES = 8 << 20
-"""A window that is read has to stay in the cache, which half of this does better. One that is
-mapped never was in it, and fewer windows are less Python."""
+"""Larger than `WINDOW_BYTES`: mapped pages are not in the cache yet, and fewer windows are less
+Python."""
 _POPULATE_READ = 22  # of Linux 5.14
 _MAP_NORESERVE = 0x4000  # of Linux: pages that are never written take no memory
 _FETCHES = 8
@@ -58,10 +57,11 @@ _NO_ADDRESS = ctypes.c_void_p(-1).value
 
 
 def map_windows(path: str, start: int, size: int | None = None) -> OpenedStream | None:
-    """Open the first `size` bytes of a stream, or all, as windows of its file's pages from `start`.
+    """Open a stream's mapped file as windows from `start` on; of its first `size` bytes if given.
 
-    Returns None where that cannot be done: the file is no local one, is compressed or ends before
-    `start`, or the system is too old or has no room. Reading it then works, or says what is wrong.
+    Returns None if the file cannot be mapped: it is remote, compressed or ends before `start`, or
+    the system is too old or has no address space. The caller then reads it, which raises the error
+    if there is one.
     """
     if "://" in path:
         return None
@@ -77,41 +77,40 @@ def map_windows(path: str, start: int, size: int | None = None) -> OpenedStream 
 
 
 def map_bytes(path: str, start: int = 0, stop: int | None = None) -> Bytes | None:
-    """Return the bytes of a whole file as its pages, None where they cannot be had.
+    """Return a whole file as memory, None if it can be neither mapped nor fetched.
 
-    Every page of ``[start, stop)`` was read once; of a local file the system may take it back and
-    read it again when it is looked at, of a remote one it stays in memory. Nobody should look at
-    the others.
+    Only pages of ``[start, stop)`` may be used; they have been read once. Those of a local file may
+    be evicted and read again by the system, those of a remote one stay in memory.
     """
     return _map_ranges(path, lambda size: [(start, size if stop is None else min(stop, size))])
 
 
 def map_places(path: str, parts: Iterable[tuple[Ints, Ints]]) -> Bytes | None:
-    """Return the bytes of a file as `map_bytes` does, of which only some places are looked at.
+    """Return a file as memory as `map_bytes` does, of which only some ranges may be used.
 
-    None as well if the file ends before one of them does.
+    None, too, if the file ends before one of them does.
 
     Parameters
     ----------
     parts
-        Where some of the places begin and end, one part of the file behind the other.
+        Starts and stops of the ranges, one part of the file after the other.
     """
-    behind = 0
+    end = 0
 
     def ranges(size: int) -> Iterator[tuple[int, int]]:
-        nonlocal behind
+        nonlocal end
         for starts, stops in parts:
-            behind = max(behind, int(stops.max(initial=0)))
+            end = max(end, int(stops.max(initial=0)))
             yield from _page_ranges(starts, stops, size)
 
     data = _map_ranges(path, ranges)
-    return data if data is not None and behind <= len(data) else None
+    return data if data is not None and end <= len(data) else None
 
 
 def _page_ranges(starts: Ints, stops: Ints, size: int) -> Iterator[tuple[int, int]]:
-    """Yield the pages that places of a file lie in; what is not far apart is asked for at once."""
-    there = starts < stops
-    firsts, lasts = starts[there] // PAGESIZE, (stops[there] - 1) // PAGESIZE
+    """Yield the pages of ranges of a file; ranges that are near each other are joined."""
+    filled = starts < stops
+    firsts, lasts = starts[filled] // PAGESIZE, (stops[filled] - 1) // PAGESIZE
     order = np.argsort(firsts)
     firsts, lasts = firsts[order], np.maximum.accumulate(lasts[order])
     apart = firsts[1:] > lasts[:-1] + _NEAR_PAGES
@@ -121,7 +120,7 @@ def _page_ranges(starts: Ints, stops: Ints, size: int) -> Iterator[tuple[int, in
 
 
 def _map_ranges(path: str, ranges: Callable[[int], Iterable[tuple[int, int]]]) -> Bytes | None:
-    """Map a file of whose size follows which parts of it have to be there."""
+    """Map or fetch a file; `ranges` returns the parts to read, given its size."""
     try:
         if "://" in path:
             return _fetch_ranges(path, ranges)
@@ -175,7 +174,7 @@ def _map(path: str) -> Bytes | None:
     if address == _NO_ADDRESS:
         raise OSError(ctypes.get_errno(), os.strerror(ctypes.get_errno()), path)
     held = (ctypes.c_ubyte * size).from_address(address)
-    # Every array of its bytes keeps it; at the end of the process nothing has to be given back.
+    # Every array over the mapping holds a reference; at exit the system unmaps it.
     weakref.finalize(held, _LIBRARY.munmap, address, size).atexit = False
     pages = np.frombuffer(memoryview(held), np.uint8)
     pages.flags.writeable = False

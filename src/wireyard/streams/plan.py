@@ -1,4 +1,4 @@
-"""What a reader is asked for, checked once: columns, a filter on header columns, a mode."""
+"""The validated request of a read: columns, a filter, a mode."""
 
 from __future__ import annotations
 
@@ -18,19 +18,19 @@ from wireyard.streams.framer import Framer
 __all__ = ["MODES", "Condition", "Plan", "Where", "make_plan"]
 
 MODES = ("permissive", "dropmalformed", "failfast")
-"""Bad rows are kept with their error, left out, or end the read."""
+"""Malformed rows are kept with their error, left out, or raise."""
 
 
 @dataclass(frozen=True)
 class Plan:
-    """One read of one format."""
+    """A read of streams of one format."""
 
     format: Format
     columns: tuple[Column, ...]
     condition_columns: tuple[Column, ...]
-    """The columns that decide whether a packet is wanted; empty without a filter."""
+    """The columns that the conditions use; empty without a filter."""
     mask: Mask | None
-    """Which rows the conditions hold for; None if all are wanted."""
+    """The conditions as a mask of rows; None if all rows are wanted."""
     mode: str
     max_packet_bytes: int
     schema: pa.Schema = field(init=False, compare=False)
@@ -39,18 +39,18 @@ class Plan:
         object.__setattr__(self, "schema", schema_of(self.columns))
 
     def framer(self, position: int = 0, context: int | None = None) -> Framer:
-        """Return a framer of the stream that stands at `position`."""
+        """Return a framer at `position` of a stream."""
         return Framer(self.format, self.max_packet_bytes, position, context)
 
     def conditions(self) -> Plan:
-        """Return the read that answers the filter: its columns, all rows, nothing dropped."""
+        """Return the plan that reads the condition columns of all rows."""
         return Plan(
             self.format, self.condition_columns, (), None, "permissive", self.max_packet_bytes
         )
 
     @property
     def validates(self) -> bool:
-        """Whether every packet is checked whole, so that no verdict depends on the columns."""
+        """Whether every packet is checked as a whole, whatever the columns."""
         shown = {column.name for column in (*self.columns, *self.condition_columns)}
         return self.mode != "permissive" or not shown.isdisjoint({"status", "error"})
 
@@ -65,14 +65,14 @@ def make_plan(
     captured: bool = False,
     lenient: bool = False,
 ) -> Plan:
-    """Check a request and return it as a plan; `captured` with the columns of captures.
+    """Validate a request and return it as a plan; `captured` adds the columns of captures.
 
-    Where `lenient`, conditions may be on columns that other formats have.
+    If `lenient`, conditions may use columns of other formats.
 
     Raises
     ------
     UsageError
-        An unknown column, operator or mode, or a filter on a column with structure.
+        An unknown column, operator or mode, or a filter on a nested column.
     """
     if columns is not None and not columns:
         raise UsageError("no column was asked for")

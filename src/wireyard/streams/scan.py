@@ -1,4 +1,4 @@
-"""Streams to Arrow batches, for any format: windows, blocks, batches, on one thread or several."""
+"""Reading of streams to Arrow batches, for any format, on one thread or several."""
 
 from __future__ import annotations
 
@@ -53,31 +53,32 @@ __all__ = [
 ]
 
 Turn = tuple[Plan, Any, Iterable[Part]]
-"""A plan, the compiled columns for it, and blocks that whoever takes the turn decodes."""
+"""A unit of work for a thread: a plan, its compiled decoder, and the blocks to decode."""
 
 _COLD_BYTES = 1 << 20
-"""Below this a cold process has the scalar reader's answer about as soon as the kernels are loaded,
-which takes 0.4 s: of the smallest MQTT packets it reads 1.6 MB/s."""
+"""Fewer bytes are decoded by the scalar reader while no kernels are loaded: that takes about as
+long as loading them, 0.4 s. It decodes 1.6 MB/s of the smallest MQTT packets."""
 _SMALLER_WITH_NUMBA: Final = 2
-"""By how many bits less that is where Numba is loaded, as it is for all captures: the kernels alone
-take 0.1 s."""
+"""Bits by which `_COLD_BYTES` shrinks if Numba is loaded, as for all captures: loading the kernels
+alone takes 0.1 s."""
 _WARM_BYTES = 1 << 10
-"""The same for a process that has loaded them."""
+"""The same limit for a process that has loaded the kernels."""
 _MOST_THREADS: Final = 8
-"""So many have all that memory sends."""
+"""More threads gain nothing: these use all of the memory bandwidth."""
 _MOST_IDLE: Final = 4
-"""Readers that are kept for a scan to come."""
+"""Most readers that are kept for later scans."""
 _ROWS_TOGETHER: Final = 1 << 16
-"""Of blocks that one call reads: those of acknowledgements take 60 times as much as their bytes."""
+"""Most rows to begin another block of a call with: rows of acknowledgements take 60 times the
+memory of their packets."""
 
 
 def thread_count(format: Format, *, captured: bool) -> int:
-    """Return how many threads are to decode streams of a format where the caller leaves it open.
+    """Return the default number of threads to decode streams of a format.
 
-    One for a bare stream whose decoder finds frames itself. Several have to find them first, one
-    thread at a time, which takes 1.2 to 1.7 times the processor time and no less of any other; to
-    the tables that questions are asked of, where writing takes most of it, 1.06 times. Else one for
-    each core, up to `_MOST_THREADS`.
+    One for a bare stream whose decoder finds frames itself. Several threads would have to find the
+    frames first, one thread at a time, which takes 1.2 to 1.7 times the processor time and saves no
+    elapsed time; 1.06 times for the tables of `wireyard.answers`, where writing takes most of it.
+    Else one for each core, up to `_MOST_THREADS`.
 
     Parameters
     ----------
@@ -102,13 +103,13 @@ def scan_source(
     Parameters
     ----------
     source
-        What `open_source` takes.
+        Anything that `open_source` accepts.
     framer
-        Where to begin, which has to be the boundary of a frame; the stream's beginning if None.
+        Position to begin at, a boundary of frames; None for the stream's beginning.
     limit
-        Only rows that begin before this offset; to the end of the stream if None.
+        Only rows that begin before this offset; None for the end of the stream.
     threads
-        How many decode at the same time; the order of batches stays.
+        Number of threads that decode; the order of batches does not depend on it.
 
     Raises
     ------
@@ -124,9 +125,9 @@ def scan_source(
 
 @dataclass(frozen=True)
 class OpenedStream:
-    """A source that is one stream, as windows, the first of them read.
+    """A source of one stream, as windows, the first of which is read.
 
-    `size` is in bytes, None if not known.
+    `size` is in bytes, None if unknown.
     """
 
     name: str
@@ -136,15 +137,15 @@ class OpenedStream:
 
     @property
     def windows(self) -> Iterator[Window]:
-        """All windows; they can be gone through once."""
+        """All windows; they can be iterated once."""
         return chain([self.first], self.rest)
 
     @property
     def bytes_ahead(self) -> int:
-        """How many bytes there are, or the most there can be if that is unknown.
+        """Number of bytes, or an upper bound if it is unknown.
 
-        A pipe and a compressed file are known when they end in the first window. Ask before the
-        windows are gone through.
+        That of a pipe or a compressed file is known if it ends in the first window. It is valid
+        before the windows are iterated.
         """
         if self.size is not None:
             return self.size
@@ -152,30 +153,30 @@ class OpenedStream:
 
     @property
     def stream(self) -> str:
-        """The stream, as rows name it: as they name the source."""
+        """Name of the stream in rows, which is that of the source."""
         return self.name
 
     @property
     def context(self) -> None:
-        """Nothing: the format defines how its streams begin."""
+        """None: the format defines the context of the first frame."""
 
     def blocks(
         self, framer: Framer, scanner: FrameScanner | None, limit: int | None = None
     ) -> Iterator[Block]:
-        """Yield the blocks from where `framer` stands, which is where the windows begin."""
+        """Yield the blocks from the position of `framer`, where the windows begin."""
         return cut_blocks(self.windows, framer, scanner, limit)
 
     @property
     def constants(self) -> Mapping[str, str | int]:
-        """Nothing: a bare stream does not say between whom it was sent."""
+        """Empty: a bare stream has no endpoints."""
         return {}
 
     def columns(self, _block: Block) -> Mapping[str, Ints]:
-        """Return nothing: a bare stream does not say when it was sent."""
+        """Return no columns: a bare stream has no times."""
         return {}
 
     def close(self) -> None:
-        """Close the source, wherever the windows are."""
+        """Close the source, however far it was read."""
         self.rest.close()
 
 
@@ -204,7 +205,7 @@ def scan_stream(
     limit: int | None = None,
     threads: int = 1,
 ) -> Iterator[pa.RecordBatch]:
-    """Yield the rows of an opened stream from where `framer` stands, up to `limit`."""
+    """Yield the rows of an opened stream from the position of `framer` up to `limit`."""
     readers = _Readers(threads)
     yield from _decoded(_turns(opened, plan, readers, framer, limit), readers, threads)
 
@@ -212,7 +213,7 @@ def scan_stream(
 def scan_streams(
     streams: Iterable[tuple[DirectedStream, Plan]], threads: int = 1
 ) -> Iterator[pa.RecordBatch]:
-    """Yield the rows of several streams, one behind the other; threads decode across them."""
+    """Yield the rows of several streams in order; threads decode blocks of different streams."""
     readers = _Readers(threads)
     yield from _decoded(_turns_of_all(streams, readers), readers, threads)
 
@@ -220,25 +221,25 @@ def scan_streams(
 def scan_parts(
     streams: Iterable[tuple[DirectedStream, Plan]],
 ) -> Iterator[tuple[Sequence[Part], list[pa.RecordBatch]]]:
-    """Yield the rows of several streams, those of small ones together, and the blocks they are of.
+    """Yield blocks and their rows as batches, of several streams; small streams are read together.
 
-    The blocks have the rows that the batches have, in the same order.
+    The blocks have the rows of the batches, in the same order.
     """
     readers = _Readers(1)
     for turn in _turns_of_all(streams, readers):
         reader = readers.reader(*turn[:2])
-        for some in _of_same_data(turn[2]):
-            batches = reader.read(some)
+        for parts in _of_same_data(turn[2]):
+            batches = reader.read(parts)
             yield reader.parts, batches
-    readers.leave()
+    readers.release()
 
 
 def bundles(
     streams: Iterable[tuple[DirectedStream, Plan]],
 ) -> Iterator[tuple[list[DirectedStream], Plan]]:
-    """Yield streams that follow each other and fit a window together, each of the others alone.
+    """Group consecutive streams that fit into one window together; larger ones are alone.
 
-    A call takes more time for itself than for the bytes of a small stream.
+    The overhead of a call exceeds the decoding of a small stream.
     """
     together: list[DirectedStream] = []
     plan, room = None, 0
@@ -287,16 +288,16 @@ def _turns(
 def parts_of(
     opened: DirectedStream, plan: Plan, fast: Any, scanner: FrameScanner | None
 ) -> Iterator[Part]:
-    """Yield the blocks of a stream, or of several that are read together.
+    """Yield the blocks of a stream, or of the streams of a bundle.
 
     Parameters
     ----------
     fast, scanner
-        The compiled columns of the format, and what finds frames; None to do without.
+        The compiled decoder of the format, and its scanner of frames; None to do without.
     """
 
-    def read(one: DirectedStream) -> Iterator[Block]:
-        return one.blocks(plan.framer(context=one.context), scanner)
+    def read(stream: DirectedStream) -> Iterator[Block]:
+        return stream.blocks(plan.framer(context=stream.context), scanner)
 
     with closing(opened):
         if isinstance(opened, StreamBundle):
@@ -306,10 +307,10 @@ def parts_of(
 
 
 class _Readers:
-    """The readers of a scan: each thread has its own for each plan.
+    """The readers of a scan: one for each thread and plan.
 
-    To make one takes as long as to read some hundred packets, and later it is known how much room a
-    batch takes; so a scan leaves them to the next.
+    They are reused by later scans: making one takes as long as decoding some hundred packets, and a
+    used one has measured how large batches are.
     """
 
     _idle: ClassVar[deque[BlockReader]] = deque(maxlen=_MOST_IDLE)
@@ -334,21 +335,21 @@ class _Readers:
         for _ in range(len(self._idle)):
             try:
                 reader = self._idle.popleft()
-            except IndexError:  # others take some too
+            except IndexError:  # another thread took the last
                 break
             if reader.fits(plan, fast):
                 return reader
             self._idle.append(reader)
         return None
 
-    def leave(self) -> None:
-        """Let the readers go: nobody reads with them any more."""
+    def release(self) -> None:
+        """Return the readers to the pool at the end of a scan."""
         for reader in self._taken:
-            reader.let_go()
+            reader.clear()
         self._idle.extend(self._taken)
 
     def scanner(self, plan: Plan, fast: Any) -> FrameScanner | None:
-        """Return what finds frames; where threads take turns at it, it does nothing but that."""
+        """Return the scanner of frames; with several threads, one that does not decode them."""
         if fast is None:
             return None
         scanner: FrameScanner = fast.scan_frames
@@ -359,24 +360,24 @@ def _decoded(turns: Iterator[Turn], readers: _Readers, threads: int) -> Iterator
     def decode(turn: Turn) -> list[pa.RecordBatch]:
         plan, fast, parts = turn
         reader = readers.reader(plan, fast)
-        return [batch for some in _of_same_data(parts) for batch in reader.read(some)]
+        return [batch for group in _of_same_data(parts) for batch in reader.read(group)]
 
-    with closing(in_turns(decode, turns, threads)) as found:
-        for batch in chain.from_iterable(found):
+    with closing(in_turns(decode, turns, threads)) as decoded:
+        for batch in chain.from_iterable(decoded):
             if batch.num_rows:
                 yield batch
-    readers.leave()
+    readers.release()
 
 
 def _of_same_data(parts: Iterable[Part]) -> Iterator[list[Part]]:
-    """Yield the parts whose blocks follow each other in one buffer, which one call reads.
+    """Group consecutive parts whose blocks share one buffer, for one call of a reader.
 
-    Those with many rows are several.
+    A group ends after `_ROWS_TOGETHER` rows.
     """
-    for _, some in groupby(parts, lambda part: id(part[1].data)):
+    for _, same_data in groupby(parts, lambda part: id(part[1].data)):
         together: list[Part] = []
         rows = 0
-        for part in some:
+        for part in same_data:
             if rows >= _ROWS_TOGETHER:
                 yield together
                 together, rows = [], 0
@@ -386,7 +387,7 @@ def _of_same_data(parts: Iterable[Part]) -> Iterator[list[Part]]:
 
 
 def load_fast_path(format: Format, size: int) -> Any:
-    """Return the format's compiled columns, or None where loading them would cost more."""
+    """Return the module of the format's compiled decoder, None if loading it would not pay."""
     if format.fast_path in sys.modules:
         least = _WARM_BYTES
     else:

@@ -1,6 +1,6 @@
-"""Where a stream's bytes come from: a path, a URL, bytes, a file object, standard input.
+"""Sources of a stream's bytes: a path, a URL, bytes, a file object, standard input.
 
-Content decides about compression, not the name: gzip and zstandard are opened by their magic.
+Compression is detected by content, not by name: gzip and zstandard have magic numbers.
 """
 
 from __future__ import annotations
@@ -37,15 +37,15 @@ __all__ = [
 Source = str | os.PathLike[str] | bytes | bytearray | memoryview | IO[bytes]
 """Anything a stream can be read from."""
 
-# The third byte of gzip is its method, of which there is one.
+# The third byte of gzip is its compression method; there is only one.
 _COMPRESSIONS = {b"\x1f\x8b\x08": "gzip", b"\x28\xb5\x2f\xfd": "zstd"}
 _MAGIC_BYTES = 4
 _INFLATED_BYTES = 1 << 16
-"""A decompressor that fails loses what it was asked for; so it is asked for little."""
+"""Most bytes of one read from a decompressor, because a failing read loses all of its bytes."""
 
 
 def open_source(source: Source, start: int = 0) -> tuple[str, Reading, int | None]:
-    """Open a source for reading; the caller closes what it gets.
+    """Open a source for reading; the caller closes the returned file.
 
     Parameters
     ----------
@@ -57,12 +57,12 @@ def open_source(source: Source, start: int = 0) -> tuple[str, Reading, int | Non
     Returns
     -------
     name, file, size
-        The source as it is named in rows; its bytes; how many, if that is known.
+        Name of the source in rows; its bytes; their number, None if unknown.
 
     Raises
     ------
     SourceError
-        One line that says what is wrong with the source.
+        The source cannot be read; the message is one line.
     """
     name, file, size, ours = _open(source)
     opened = Reading(file, ours)
@@ -75,7 +75,7 @@ def open_source(source: Source, start: int = 0) -> tuple[str, Reading, int | Non
 
 
 def _ready(name: str, opened: Reading, size: int | None, start: int) -> tuple[Reading, int | None]:
-    """Put a decompressor in front of what is compressed, and go to the start."""
+    """Return the source decompressed if it is compressed, and at `start`."""
     codec = compression(opened.peek(_MAGIC_BYTES))
     if codec and start:
         raise SourceError(f"{name}: is compressed, so it is read from its beginning only")
@@ -88,17 +88,17 @@ def _ready(name: str, opened: Reading, size: int | None, start: int) -> tuple[Re
 
 
 def compression(head: bytes) -> str | None:
-    """Return the name of the compression that `head` begins, if it begins one."""
+    """Return the name of the compression whose magic number `head` begins with, if any."""
     return next((name for magic, name in _COMPRESSIONS.items() if head.startswith(magic)), None)
 
 
 def file_sha256(path: str) -> str | None:
-    """Return the SHA-256 of a file as ``sha256sum`` prints it; None of what is no local file.
+    """Return the SHA-256 of a local file as ``sha256sum`` prints it, None for anything else.
 
     Raises
     ------
     SourceError
-        It cannot be read.
+        The file cannot be read.
     """
     if not os.path.isfile(path):
         return None
@@ -107,16 +107,16 @@ def file_sha256(path: str) -> str | None:
 
 
 class Reading:
-    """Bytes in order, with a look at the first ones before anybody takes them.
+    """A binary file whose first bytes can be peeked at.
 
     Parameters
     ----------
     file
-        Something with `readinto`, or at least `read`.
+        An object with `readinto`, or at least `read`.
     ours
-        Whether `close` closes it: a file the caller gave us stays open.
+        Whether `close` closes `file`: one of the caller stays open.
     most_bytes
-        How much it is asked for at once.
+        Most bytes of one read.
     """
 
     def __init__(self, file: Any, ours: bool, most_bytes: int = sys.maxsize) -> None:
@@ -133,7 +133,7 @@ class Reading:
         self.close()
 
     def peek(self, count: int) -> bytes:
-        """Return up to `count` of the first bytes; they stay to be read."""
+        """Return up to `count` of the first bytes without consuming them."""
         while len(self._head) < count and (more := self._file.read(count - len(self._head))):
             if not isinstance(more, bytes):
                 raise OSError("is open as text, not as bytes")
@@ -146,7 +146,7 @@ class Reading:
         self._head = b""
 
     def readinto(self, buffer: memoryview) -> int:
-        """Fill some of `buffer` and return how much; 0 is the end."""
+        """Read into `buffer`; return the number of bytes, 0 at the end."""
         if self._head:
             count = min(len(self._head), len(buffer))
             buffer[:count] = self._head[:count]
@@ -163,7 +163,7 @@ class Reading:
         return len(piece)
 
     def read(self, count: int) -> bytes:
-        """Return up to `count` bytes; none is the end."""
+        """Return up to `count` bytes, none at the end."""
         buffer = bytearray(count)
         return bytes(buffer[: self.readinto(memoryview(buffer))])
 
@@ -182,12 +182,12 @@ def filesystem(path: str) -> tuple[fs.FileSystem, str]:
     SourceError
         A URL of a scheme that neither Arrow nor an installed fsspec package supports.
     """
-    from pyarrow import fs  # with the clients of stores
+    from pyarrow import fs  # slow to import: it has the clients of object stores
 
     if "://" not in path:
         return fs.LocalFileSystem(), os.path.abspath(path)
     scheme, rest = path.split("://", 1)
-    # Hadoop spells the same store s3a; Arrow refuses that spelling.
+    # Hadoop's s3a is the same store; Arrow does not accept that scheme.
     scheme = {"s3a": "s3", "s3n": "s3"}.get(scheme, scheme)
     try:
         return cast(tuple[fs.FileSystem, str], fs.FileSystem.from_uri(f"{scheme}://{rest}"))
@@ -200,22 +200,22 @@ def _through_fsspec(path: str) -> tuple[fs.FileSystem, str]:
     from pyarrow import fs
 
     try:
-        found, inner = fsspec.core.url_to_fs(path)
+        system, inner = fsspec.core.url_to_fs(path)
     except (ValueError, ImportError) as error:
         raise SourceError(f"{path}: {error}") from None
-    return fs.PyFileSystem(fs.FSSpecHandler(found)), str(inner)
+    return fs.PyFileSystem(fs.FSSpecHandler(system)), str(inner)
 
 
 def create_file(path: str, content: bytes) -> None:
-    """Create a whole file where there is none, in one step that only one of several callers does.
+    """Create a file with its content atomically: of several callers, one alone succeeds.
 
-    On a disk the content gets its name by a link. On a store it is a conditional put, which fsspec
-    has for S3 (s3fs), Google Cloud (gcsfs), Azure (adlfs) and its own memory.
+    On a disk a temporary file is linked to the name. On an object store it is a conditional put,
+    which fsspec supports for S3 (s3fs), Google Cloud (gcsfs), Azure (adlfs) and its own memory.
 
     Raises
     ------
     FileExistsError
-        There is one.
+        The file exists.
     OSError
         It cannot be written, or the store has no conditional put.
     """
@@ -237,7 +237,7 @@ def create_file(path: str, content: bytes) -> None:
 
 
 _CONDITIONAL = frozenset({"s3", "s3a", "gcs", "gs", "abfs", "az", "memory"})
-"""Protocols whose fsspec packages create a file exclusively."""
+"""Protocols whose fsspec packages can create a file exclusively."""
 
 
 def _put_if_absent(path: str, content: bytes) -> None:
@@ -248,7 +248,7 @@ def _put_if_absent(path: str, content: bytes) -> None:
     options: dict[str, Any] = {}
     plain = path.partition("?")[0]
     if url.scheme in ("s3", "s3a", "s3n"):
-        # Arrow takes all of this from the URL, s3fs takes none of it.
+        # Arrow reads these options from the URL; s3fs takes them as arguments.
         plain = f"s3://{url.netloc.rpartition('@')[2]}{url.path}"
         if url.username:
             options = {"key": unquote(url.username), "secret": unquote(url.password or "")}
@@ -269,7 +269,7 @@ def _put_if_absent(path: str, content: bytes) -> None:
 
 @contextmanager
 def reading(name: str) -> Iterator[None]:
-    """Turn what an operating system or a store says into one line that names the source."""
+    """Turn an `OSError` into a `SourceError`, one line that names the source."""
     try:
         yield
     except FileNotFoundError:
@@ -285,7 +285,7 @@ def reading(name: str) -> Iterator[None]:
 
 
 def _open(source: Source) -> tuple[str, Any, int | None, bool]:
-    """Return a source's name, file and size, and whether we opened it."""
+    """Return the name, file and size of a source, and whether we opened the file."""
     if isinstance(source, bytes | bytearray | memoryview):
         return "<bytes>", io.BytesIO(source), memoryview(source).nbytes, True
     if not isinstance(source, str | os.PathLike):

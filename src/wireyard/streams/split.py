@@ -1,11 +1,12 @@
-"""Cutting one stream for many readers: guess, walk, stitch.
+"""Splitting of one stream for many readers: guess, walk, stitch.
 
-Every piece of the stream is entered at a guess, the first header there that agrees with itself, and
-walked to the first boundary at or beyond its end. A guess may be wrong: a packet inside another's
-body looks just as good. Stitching makes it certain. The first piece begins at the true start, so
-its end is true; a piece whose guess is that end was walked truly, any other is walked again from
-there. By induction every boundary that comes out is one the sequential reader would have found.
-With hopeless guesses this degrades to reading in sequence, never to a wrong answer.
+The stream is divided into pieces. Each piece is walked from a guess, its first header with
+consistent fields, to the first boundary at or beyond its end. A guess may be wrong: a packet inside
+the body of another one looks the same. Stitching corrects that. The first piece begins at the true
+start, so its end is true. A piece whose guess equals the end of the piece before was walked
+correctly; any other is walked again from that end. By induction, every resulting boundary is one
+that a sequential reader would find. Wrong guesses cost time, up to that of a sequential read, but
+never give a wrong result.
 """
 
 from __future__ import annotations
@@ -44,9 +45,9 @@ __all__ = [
 ]
 
 PIECE_BYTES = 16 << 20
-"""What one walk covers, and so how finely an index can be cut."""
+"""Size of a piece, and so the resolution of an index."""
 TO_THE_END = 1 << 62
-"""The stop of a segment of a stream whose size is not known, or does not matter."""
+"""The stop of a segment that reaches to the end of its stream."""
 _EDGE_BYTES = 64 << 10
 _INDEX_VERSION = 2
 
@@ -58,7 +59,7 @@ class Segment:
     start: int
     stop: int
     rows: int | None
-    """How many there are; None where nobody counted, in a stream that is not cut."""
+    """Number of rows; None in a stream that is not split, where they were not counted."""
     context: int
     """Context of the frame at `start`."""
     next_context: int
@@ -66,23 +67,23 @@ class Segment:
 
 
 class Walked(Protocol):
-    """A walk from one boundary to another, and the contexts of what begins there."""
+    """A walk from one boundary to another, with the contexts of the frames at both."""
 
     @property
     def start(self) -> int:
-        """Where it began."""
+        """First boundary."""
 
     @property
     def stop(self) -> int:
-        """The first boundary at or beyond the end of its piece."""
+        """First boundary at or beyond the end of the piece."""
 
     @property
     def context(self) -> Any:
-        """What was believed of `start`."""
+        """Context at `start`, as it was assumed."""
 
     @property
     def next_context(self) -> Any:
-        """What was found of `stop`."""
+        """Context at `stop`, as the walk found it."""
 
 
 W = TypeVar("W", bound=Walked)
@@ -90,24 +91,23 @@ WindowsFrom = Callable[[int], Windows]
 
 
 def cut_evenly(size: int, piece_bytes: int) -> list[int]:
-    """Return where pieces of about `piece_bytes` begin, and the size behind them."""
+    """Return the starts of equal pieces of about `piece_bytes`, and then the total size."""
     count = max(-(-size // piece_bytes), 1)
-    # Parts of one size, or the last would be left with the crumbs.
     return [size * part // count for part in range(count + 1)]
 
 
 def guess_start(windows: Iterator[Window], format: Format, stop: int, limit: int) -> int | None:
-    """Return where the first header that agrees with itself begins, before `stop`."""
+    """Return the position before `stop` of the first header with consistent fields, if any."""
     for window in windows:
         end = min(window.stop, stop - window.base + format.header_bytes)
         with window.data[:end].data as view:
-            found, certain = format.find_header(view, window.start, end, limit)
-        position = window.base + found
+            header_at, certain = format.find_header(view, window.start, end, limit)
+        position = window.base + header_at
         if position >= stop:
             return None
-        if certain and found < end:
+        if certain and header_at < end:
             return position
-        window.start = found
+        window.start = header_at
     return None
 
 
@@ -139,23 +139,23 @@ def stitch(
     Parameters
     ----------
     bounds
-        Where the pieces begin, and the stream's size: one more than there are walks.
+        Starts of the pieces, and the stream's size: one more than there are walks.
     walked
-        The walk of each piece from its guess, None where there was nothing to guess.
+        The walk of each piece from its guess, None for a piece without one.
     walk_again
         ``(start, stop, context)`` -> the walk of a piece whose guess was wrong.
     context
         Context of the stream's first frame.
     contextual
-        Whether a walk goes wrong by a wrong context; those of streams do not.
+        Whether boundaries depend on the context; those of streams do not.
     """
     segments = []
     position = 0
     for stop, segment in zip(bounds[1:], walked, strict=True):
         if position >= stop:
             continue  # A frame that began earlier covers the whole piece.
-        believed = segment is None or segment.context == context or not contextual
-        if segment is None or segment.start != position or not believed:
+        same_context = segment is None or segment.context == context or not contextual
+        if segment is None or segment.start != position or not same_context:
             segment = walk_again(position, stop, context)
         segments.append(segment)
         position, context = segment.stop, segment.next_context
@@ -169,10 +169,10 @@ def plan_segments(
     max_packet_bytes: int | None = None,
     threads: int = os.cpu_count() or 1,
 ) -> list[Segment]:
-    """Cut a stream into segments of about `split_bytes`, each readable by itself.
+    """Split a stream into segments of about `split_bytes`, which can be read independently.
 
-    The walk of a local file leaves an index beside it, a hidden file that a later call uses if
-    size, time and the checksum of both ends still match.
+    The walk of a local file writes an index beside it, a hidden file that later calls use while
+    size, time and the checksum of both ends match.
 
     Raises
     ------
@@ -197,12 +197,12 @@ def plan_segments(
 def walk_pieces(
     path: str, size: int, format: Format, limit: int, piece_bytes: int, threads: int = 1
 ) -> list[Segment]:
-    """Guess, walk and stitch a file cut every `piece_bytes`; no index is read or written."""
+    """Guess, walk and stitch a file in pieces of `piece_bytes`; no index is read or written."""
     if size == 0:
         return []
     bounds = [*range(0, size, piece_bytes), size]
     if "://" in path:
-        threads = 1  # Some stores give every opener the same file, with one position.
+        threads = 1  # Some stores share one file, with one position, among all openers.
     fast = load_fast_path(format, size)
     scanner: FrameScanner | None = fast.scan_frames if fast else None
     with _windows(path) as windows_from, ThreadPoolExecutor(threads) as pool:
@@ -224,7 +224,7 @@ def walk_pieces(
 
 @contextmanager
 def _windows(path: str) -> Iterator[WindowsFrom]:
-    """Give windows of a file from any offset: of its pages where it is local, else read."""
+    """Provide windows of a file from any offset: mapped if it is local, else read."""
     if "://" in path:
 
         def read_from(start: int) -> Windows:
@@ -235,7 +235,7 @@ def _windows(path: str) -> Iterator[WindowsFrom]:
         return
     with reading(path), Path(path).open("rb") as file:
         pages = mmap(file.fileno(), 0, access=ACCESS_READ)
-        # The map is closed when its last window is gone, not before.
+        # The mapping is closed with its last window.
         yield partial(windows_of_bytes, np.frombuffer(pages, np.uint8))
 
 
@@ -259,7 +259,7 @@ def _index_path(path: str) -> Path:
 
 
 def _stamp(path: str, format: Format, limit: int, size: int) -> dict[str, object] | None:
-    """Describe what an index was made from; None where a file has no time to compare."""
+    """Return what identifies the file of an index; None for a remote file, which has no index."""
     if "://" in path:
         return None
     with reading(path), Path(path).open("rb") as file:
@@ -278,19 +278,19 @@ def _stamp(path: str, format: Format, limit: int, size: int) -> dict[str, object
 
 
 def _load_index(path: str, stamp: dict[str, object] | None) -> list[Segment] | None:
-    """Return the segments of the index beside a file, None unless it matches in everything."""
+    """Return the segments of the index beside a file, None unless the index matches the file."""
     if stamp is None:
         return None
     try:
-        found = json.loads(_index_path(path).read_text())
-        segments = [Segment(**entry) for entry in found["segments"]]
+        index = json.loads(_index_path(path).read_text())
+        segments = [Segment(**entry) for entry in index["segments"]]
     except (OSError, ValueError, KeyError, TypeError, RecursionError):
         return None
-    return segments if found == _index(stamp, segments) else None
+    return segments if index == _index(stamp, segments) else None
 
 
 def _save_index(path: str, stamp: dict[str, object] | None, pieces: Sequence[Segment]) -> None:
-    """Leave an index beside a file, whole or not at all, where one may be written."""
+    """Write the index beside a file atomically, if the folder can be written."""
     if stamp is None:
         return
     target = _index_path(path)

@@ -1,4 +1,4 @@
-"""Work that several threads share, and whose results come in order."""
+"""A parallel map over an iterator, with results in order."""
 
 from __future__ import annotations
 
@@ -17,19 +17,19 @@ Item = TypeVar("Item")
 Result = TypeVar("Result")
 
 _END: Final[Any] = object()
-"""What becomes of a turn that finds nothing left to do."""
-_NOBODYS: Final = -1
-"""The number of no item."""
+"""Outcome of a turn after the last item."""
+_NO_ITEM: Final = -1
+"""Number of an error before an item was taken."""
 
 
 def in_turns(
     work: Callable[[Item], Result], items: Iterable[Item], threads: int
 ) -> Generator[Result, None, None]:
-    """Yield what `work` makes of each item, in order; several threads do it at the same time.
+    """Yield the result of `work` for each item, in order, computed by several threads.
 
-    The caller's thread is one of them: it takes a turn itself rather than wait for that of another.
-    One thread at a time asks for an item. No more than one item a thread, and one, is ahead of what
-    the caller has asked for.
+    The caller's thread is one of them: it works on an item itself rather than wait for another. One
+    thread at a time takes an item from the iterator. At most ``threads + 1`` items are taken from
+    the one that the caller waits for on.
     """
     if threads <= 1:
         for item in items:
@@ -47,8 +47,8 @@ def in_turns(
                     helpers[place] = pool.submit(turns.take_all)
             while number not in ready:
                 if not turns.done.empty() or not turns.take():
-                    found, made = turns.done.get()
-                    ready[found] = made
+                    done, result = turns.done.get()
+                    ready[done] = result
             outcome = ready.pop(number)
             if outcome is _END:
                 return
@@ -59,25 +59,25 @@ def in_turns(
         turns.end()
         for helper in helpers:
             if not helper.cancel():
-                helper.result()  # it may still be reading
+                helper.result()  # wait: it may still be reading
 
 
 class _Turns(Generic[Item, Result]):
-    """Items for threads to take: whoever takes one works on it, and has it in its own cache.
+    """A queue of items; the thread that takes one also works on it, while it is in its cache.
 
     Parameters
     ----------
     work, items
-        What is done, and with what.
+        The function, and its arguments.
     most
-        How many items are taken at most from the one that is wanted on.
+        Most items that are taken from the wanted one on.
     """
 
     def __init__(self, work: Callable[[Item], Result], items: Iterator[Item], most: int) -> None:
         self.done: SimpleQueue[tuple[int, Result | BaseException]] = SimpleQueue()
-        """Numbers of items that were taken, and what became of them; of the end too."""
+        """Number and outcome of each item that was taken; the outcome after the last is `_END`."""
         self.wanted = 0
-        """The number of the item that the caller waits for."""
+        """Number of the item that the caller waits for."""
         self._work = work
         self._items = items
         self._most = most
@@ -85,13 +85,13 @@ class _Turns(Generic[Item, Result]):
         self._taking = Lock()
 
     def take_all(self) -> None:
-        """Take items until there are no more, or enough ahead of what is wanted."""
+        """Take items until there are no more, or enough are taken ahead of the wanted one."""
         while self.take():
             pass
 
     def take(self) -> bool:
-        """Take the next item if that is not too far ahead; return whether work on it went well."""
-        number = _NOBODYS
+        """Work on the next item, unless it is too far ahead; return whether that succeeded."""
+        number = _NO_ITEM
         try:
             with self._taking:
                 if self._taken >= self.wanted + self._most:
@@ -101,7 +101,7 @@ class _Turns(Generic[Item, Result]):
                 item = next(self._items, _END)
             outcome = item if item is _END else self._work(item)
         except BaseException as error:
-            self.done.put((number, error))  # or the caller would wait for it for ever
+            self.done.put((number, error))  # else the caller would wait for ever
             if isinstance(error, Exception):
                 return False
             raise
@@ -109,15 +109,15 @@ class _Turns(Generic[Item, Result]):
         return outcome is not _END
 
     def end(self) -> None:
-        """See to it that no more items are taken, and let go of them."""
+        """Take no more items, and drop the iterator."""
         with self._taking:
             self._items = iter(())
 
 
 @cache
 def _pool(threads: int) -> ThreadPoolExecutor:
-    """Return threads that help; kept, for the memory they have touched is worth as much."""
+    """Return a pool of threads; it is kept because their scratch memory is worth reusing."""
     return ThreadPoolExecutor(threads)
 
 
-os.register_at_fork(after_in_child=_pool.cache_clear)  # threads do not come along
+os.register_at_fork(after_in_child=_pool.cache_clear)  # a fork does not copy threads

@@ -1,7 +1,7 @@
-"""A stream as a run of windows: one bounded buffer after another, none losing a byte between.
+"""A stream as windows: bounded buffers, one after the other, without losing a byte between them.
 
-A window is some bytes of the stream from a known offset. The reader says how far it came; what is
-left over begins the next window.
+A window is bytes of the stream from a known offset. Its consumer advances `start`; the bytes that
+are left begin the next window.
 """
 
 from __future__ import annotations
@@ -28,18 +28,18 @@ __all__ = [
 Bytes = npt.NDArray[np.uint8]
 
 WINDOW_BYTES = 3 << 20
-"""Everything done to a window should hit the cache, which others use too, and about 100 us of
-Python is spent on each: 2 MiB and 4 MiB are measurably slower."""
+"""A window should stay in the cache, which is shared, while about 100 us of Python are spent on
+each: 2 MiB and 4 MiB are measurably slower."""
 _LEFT_PART = 8
-"""All windows together are larger by this part of one than they have to be: each leaves the packet
-at its end to the next."""
+"""All windows together have room for 1 / `_LEFT_PART` of a window more than the stream, because
+each leaves the packet at its end to the next."""
 
 
 @dataclass(slots=True)
 class Window:
-    """Bytes ``[start, stop)`` of `data`; ``data[0]`` stands at offset `base` of the stream.
+    """Bytes ``[start, stop)`` of `data`; ``data[0]`` is at offset `base` of the stream.
 
-    The consumer moves `start` on and leaves there what needs more bytes.
+    The consumer advances `start` past the bytes that it has used.
     """
 
     data: Bytes
@@ -59,10 +59,10 @@ Windows = Generator[Window, None, None]
 
 
 def even_bytes(size: int | None) -> int:
-    """Return how large windows are to be of which every core of the machine has as many.
+    """Return a size of windows of which every core gets the same number.
 
-    One core with a window more than the others would keep them waiting. Without a `size`, nobody
-    can say how many windows there will be.
+    With one window more than the others, one core would make them wait. If `size` is None, it is
+    `WINDOW_BYTES`.
     """
     if size is None or size <= WINDOW_BYTES:
         return WINDOW_BYTES
@@ -76,15 +76,15 @@ def even_bytes(size: int | None) -> int:
 
 def windows_of_bytes(data: Bytes, start: int = 0, window_bytes: int = WINDOW_BYTES) -> Windows:
     """Yield the windows of bytes in memory from offset `start` on, without copying them."""
-    reach = window_bytes
+    size = window_bytes
     while True:
-        stop = min(start + reach, len(data))
+        stop = min(start + size, len(data))
         window = Window(data, 0, start, stop, stop == len(data))
         yield window
         if window.at_end:
             return
-        # A window that moved nothing on holds the beginning of something larger.
-        reach = window_bytes if window.start > start else reach * 2
+        # If nothing was consumed, a packet is larger than the window.
+        size = window_bytes if window.start > start else size * 2
         start = window.start
 
 
@@ -93,16 +93,16 @@ def windows_of_file(
 ) -> Windows:
     """Yield the windows of a file from offset `base` on, and close it at the end.
 
-    Each window has a buffer of its own: whoever still decodes an earlier one is not disturbed.
+    Each window has a buffer of its own, because earlier ones may still be decoded.
 
     Raises
     ------
     SourceError
-        The file cannot be read on. What was read before it is yielded first.
+        The file cannot be read further. The bytes read before are yielded first.
 
     Limits
     ------
-    A buffer grows only by bytes that really arrived, to twice the largest frame.
+    A buffer grows only by bytes that have arrived, to twice the largest frame.
     """
     kept: Bytes = np.empty(0, np.uint8)
     capacity = window_bytes
@@ -128,7 +128,7 @@ def windows_of_file(
 
 
 def _fill(file: Reading, buffer: memoryview) -> tuple[int, OSError | None]:
-    """Read until `buffer` is full or the file ends, or fails; a short read is not an end."""
+    """Read until `buffer` is full, or the file ends or fails; a short read is not an end."""
     filled = 0
     try:
         while filled < len(buffer) and (count := file.readinto(buffer[filled:])):

@@ -1,4 +1,4 @@
-"""Tables back to streams of packets."""
+"""Encoding of tables to streams of packets."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from wireyard.streams.source import filesystem
 __all__ = ["encode_columns", "encode_rows", "whole_file", "write_stream"]
 
 _PARTS = count()
-"""Numbers the files that are being written, of which several may get the same name."""
+"""Numbers of temporary files, several of which may be for the same path."""
 
 
 def encode_columns(batch: pa.RecordBatch, format: Format) -> bytes:
@@ -28,26 +28,26 @@ def encode_columns(batch: pa.RecordBatch, format: Format) -> bytes:
     Raises
     ------
     EncodeError
-        A row whose status is not ``ok``: its bytes are not in the table. Or a value that has no
-        form on the wire.
+        A row whose status is not ``ok``, because the table does not have its bytes; or a value that
+        the wire cannot represent.
     """
     return b"".join(encode_rows(_rows(batch, format), format))
 
 
 def encode_rows(rows: Iterable[Row], format: Format) -> Iterator[bytes]:
-    """Yield the packets of a stream's rows, those of the status ``ok``, or their parts.
+    """Yield the encoded packets of a stream's rows, which all have the status ``ok``.
 
     Raises
     ------
     EncodeError
-        A value that has no form on the wire.
+        A value that the wire cannot represent.
     """
     for row in format.join_rows(rows, format.context):
         yield format.encode(format.packet_of(row, format.context))
 
 
 def write_stream(batches: Iterable[pa.RecordBatch], path: str, format: Format) -> int:
-    """Write batches as one stream of packets; return its bytes."""
+    """Write batches as one stream of packets; return its size in bytes."""
     rows = chain.from_iterable(_rows(batch, format) for batch in batches)
     with whole_file(path) as file:
         return sum(map(file.write, encode_rows(rows, format)))
@@ -66,17 +66,17 @@ def _rows(batch: pa.RecordBatch, format: Format) -> Iterator[Row]:
 
 @contextmanager
 def whole_file(path: str, final: Callable[[], str] | None = None) -> Iterator[IO[bytes]]:
-    """Open a file that appears under its name only when everything in it was written.
+    """Open a file for writing that gets its name only after all of it is written.
 
     Parameters
     ----------
     final
-        Returns the name that a local file appears under, when all was written; `path` if None.
+        Called at the end, returns the name of a local file; None for `path`.
 
     Raises
     ------
     SourceError
-        It cannot be written; the text says why, a full disk too.
+        The file cannot be written; the message has the reason, such as a full disk.
     """
     try:
         if "://" in path:
@@ -85,7 +85,7 @@ def whole_file(path: str, final: Callable[[], str] | None = None) -> Iterator[IO
                 yield cast(IO[bytes], remote)
             return
         if Path(path).exists() and not Path(path).is_file():
-            # A device or a pipe takes bytes as they come; a rename would put a file in its place.
+            # A device or a pipe is written directly; a rename would replace it by a file.
             with Path(path).open("wb") as device:
                 yield device
             return

@@ -21,9 +21,9 @@ from tests.formats.rmp.subject import FORMATS
 from tests.readings import assert_one_reading, table_of
 from wireyard.errors import LimitExceeded, UsageError
 from wireyard.formats import get_format, sniff
+from wireyard.formats.rmp.context import MessageContext
 from wireyard.formats.rmp.framing import find_header, frame_size, last_context, next_context
 from wireyard.formats.rmp.layout import COLUMNS, MAX_PACKET_BYTES
-from wireyard.formats.rmp.place import Place
 
 LIMIT = MAX_PACKET_BYTES
 FRAMED = FORMATS["rmp/framed"].context
@@ -94,7 +94,10 @@ def test_one_message_that_others_should_follow_is_malformed(label: str) -> None:
 def test_the_end_of_a_stream_is_in_the_context_of_its_last_frame() -> None:
     for context in (0, next_context(THREE[:7], 0)):
         last = last_context(context)
-        assert Place.of(last) == Place.of(context)._replace(ends=True) and last < 1 << 63
+        assert (
+            MessageContext.of(last) == MessageContext.of(context)._replace(at_end=True)
+            and last < 1 << 63
+        )
         assert next_context(b"x", last) == next_context(b"x", context)
     assert last_context(FRAMED) == FRAMED
 
@@ -120,13 +123,13 @@ def test_positions_count_from_the_view() -> None:
 
 def test_later_messages_need_their_heads_only() -> None:
     after = next_context(framed(THREE)[:9], FRAMED)
-    assert Place.of(after) == Place(False, True, place=1, before=9, left=9)
+    assert MessageContext.of(after) == MessageContext(False, True, ordinal=1, before=9, left=9)
     rest = framed(THREE)[9:]
     assert [frame_size(rest[:size], 0, size, LIMIT, after) for size in range(6)] == [
         None, None, None, None, 4, 4,
     ]  # fmt: skip
     last = next_context(rest[:4], after)
-    assert Place.of(last) == Place(False, True, place=2, before=13, left=5)
+    assert MessageContext.of(last) == MessageContext(False, True, ordinal=2, before=13, left=5)
     assert frame_size(rest[4:6], 0, 2, LIMIT, last) == 5
     assert next_context(rest[4:], last) == FRAMED
 
@@ -163,13 +166,13 @@ def test_the_largest_packet_has_its_places_in_the_context() -> None:
     context = 0
     view = memoryview(data)
     for place in range(0, 8):
-        assert Place.of(context).place == place
+        assert MessageContext.of(context).ordinal == place
         assert frame_size(view, 4 * place, len(view), LIMIT, context, True) == 4
         context = next_context(view[4 * place : 4 * place + 4], context)
-    last = Place(False, False, place=count - 1, before=4 * (count - 1))
-    assert Place.of(last.context) == last and last.context < 1 << 63
-    framed_last = Place(True, True, place=16383, before=65533, left=65535)
-    assert Place.of(framed_last.context) == framed_last
+    last = MessageContext(False, False, ordinal=count - 1, before=4 * (count - 1))
+    assert MessageContext.of(last.context) == last and last.context < 1 << 63
+    framed_last = MessageContext(True, True, ordinal=16383, before=65533, left=65535)
+    assert MessageContext.of(framed_last.context) == framed_last
 
 
 def test_nothing_is_found_and_nothing_sniffed() -> None:

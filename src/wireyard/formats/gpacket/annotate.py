@@ -1,7 +1,7 @@
-"""Every byte of a packet with its meaning, for people.
+"""Annotations of every byte of a packet, for display.
 
-The annotations of a packet touch: each begins where the one before it stops. Bytes that cannot be
-read are one annotation, which says why.
+They are contiguous: each begins where the one before it stops. Bytes that cannot be read are one
+annotation with the error.
 """
 
 from __future__ import annotations
@@ -24,11 +24,11 @@ __all__ = ["annotate"]
 
 
 def annotate(view: View, context: int = 0) -> list[Annotation]:
-    """Return what each byte of one whole packet means, in order and without gaps.
+    """Return annotations of all bytes of one whole packet, in order and without gaps.
 
     Limits
     ------
-    A value is cut after ``wireyard.formats.marks.MAX_SHOWN`` characters, and says so.
+    A value is cut after ``wireyard.formats.marks.MAX_SHOWN`` characters, with a note.
     """
     row, error = read_row(view, context)
     layout = header_of(bytes(view[:PREFIX_BYTES]))
@@ -41,11 +41,11 @@ def annotate(view: View, context: int = 0) -> list[Annotation]:
         _mark_payload(marks, len(view), row)
     elif error:
         marks.unreadable(len(view), error)
-    return marks.made
+    return marks.annotations
 
 
 def _mark_header(marks: Marks, view: View, layout: Layout, row: Row) -> None:
-    """Annotate the fields that are there; of an unknown version those in front of the sections."""
+    """Annotate the available fields of the header; of an unknown version, those of the prefix."""
     for field in layout.fields:
         if field.stop > len(view) or (field.name not in row and field.offset >= PREFIX_BYTES):
             break

@@ -1,7 +1,7 @@
 """GPackets as Arrow columns.
 
-The compiled reader takes the packets of a window in one pass; what it rejects is left to the
-scalar reader, so that every rare rule is written once.
+Compiled kernels decode the common packets; the scalar reader decodes the packets that they reject,
+so that rare rules are implemented once.
 """
 
 from __future__ import annotations
@@ -17,13 +17,13 @@ from wireyard.formats.gpacket.layout import HEADER_BYTES, SHIPPED
 from wireyard.formats.property_columns import (
     PROPERTY_ENDS,
     Scratch,
+    add_texts,
     buffer_of,
     columns_of,
     row_sources,
-    take_texts,
 )
 from wireyard.formats.property_kernels import ENTRIES, STOP, Frames
-from wireyard.formats.row_columns import fill_places, lay_out
+from wireyard.formats.row_columns import batch_layout, fill_positions
 from wireyard.layout import Column
 
 __all__ = ["ColumnDecoder", "scan_frames"]
@@ -49,7 +49,7 @@ _SOURCES = row_sources(
     kernels.BITS,
     {"payload": [("body_offsets", 0), ("payload", 0)]},
 )
-"""The buffers of the columns; a packet that has others is left to the scalar reader."""
+"""The buffers of the columns that kernels fill; the other columns are null here."""
 _GROUPS = {
     "packet_type_name": "names",
     "flags": "names",
@@ -64,8 +64,9 @@ def scan_frames(
 ) -> tuple[Ints, Ints, Ints]:
     """Return starts, sizes and contexts of the whole packets that follow each other from `start`.
 
-    Ends before anything else, and before a packet that begins at or after `last_start`. There is
-    one context more, for what follows the last packet.
+    Stops before bytes that are no whole packet, and before a packet that begins at or after
+    `last_start`. One context more than there are packets is returned: that of the bytes after the
+    last.
     """
     most = max((min(stop, last_start) - start) // HEADER_BYTES + 1, 0)
     starts, sizes = np.empty(most, np.int64), np.empty(most, np.int64)
@@ -79,18 +80,19 @@ class ColumnDecoder:
     Parameters
     ----------
     columns
-        The columns that are wanted, in order: of the format, and of rows of every format.
+        The wanted columns in order, of the format and of every format.
     validate
-        Whether packets are checked even where no column needs it, because the caller shows or
-        acts on the verdict.
+        Whether packets are checked even if no column needs it, because the caller uses the verdict.
     repeated
-        The text of columns that have the same in every row.
+        Text by column, of columns with the same text in every row.
     """
 
     def __init__(
         self, columns: Sequence[Column], validate: bool, repeated: Mapping[str, str]
     ) -> None:
-        self._layout = lay_out(columns, _SHAPES, _SOURCES, {**repeated, "header_order": SHIPPED})
+        self._layout = batch_layout(
+            columns, _SHAPES, _SOURCES, {**repeated, "header_order": SHIPPED}
+        )
         self._texts = self._layout.numbers_of((*kernels.TEXTS, *PROPERTY_ENDS, "payload"))
         groups = {_GROUPS[column.name] for column in columns if column.name in _GROUPS}
         groups |= {"properties"} if validate else set()
@@ -100,13 +102,13 @@ class ColumnDecoder:
     def decode(
         self, data: Bytes, stop: int, starts: Ints, sizes: Ints, _contexts: Ints, offsets: Ints
     ) -> tuple[pa.RecordBatch, Ints]:
-        """Decode whole packets, which begin at `starts` of `data` and at `offsets` of the stream.
+        """Decode whole packets at `starts` of `data`, which are at `offsets` of the stream.
 
         Returns
         -------
         batch, rejected
-            A row per packet, and which packets the scalar reader has to read: their values here
-            mean nothing.
+            A row per packet, and the rows that the scalar reader has to decode: their values here
+            are undefined.
         """
         rows, taken = len(starts), int(sizes.sum())
         scratch = Scratch.for_bytes(taken, len(kernels.TEXTS))
@@ -114,8 +116,8 @@ class ColumnDecoder:
         texts = scratch.texts(arena.arrays["used"][0, : kernels.COUNTS])
         columns, buffer = columns_of(arena, rows), buffer_of(arena, self._texts)
         frames = Frames(stop, starts, sizes)
-        odd = kernels.fill_rows(data, frames, self._wanted, columns, texts, buffer)
-        fill_places(arena, offsets, sizes)
-        found = np.flatnonzero(columns.rejected) if odd else _NONE
-        take_texts(arena, texts, buffer, int(texts.used[STOP]))
-        return arena.batch(int(texts.used[ENTRIES])), found
+        rejected_count = kernels.fill_rows(data, frames, self._wanted, columns, texts, buffer)
+        fill_positions(arena, offsets, sizes)
+        rejected = np.flatnonzero(columns.rejected) if rejected_count else _NONE
+        add_texts(arena, texts, buffer, int(texts.used[STOP]))
+        return arena.batch(int(texts.used[ENTRIES])), rejected

@@ -1,8 +1,8 @@
-"""Where GPackets and link packets begin and end in a stream.
+"""Framing of GPackets and link packets in a stream.
 
-In step, a packet is what its magic and its size say, or its version and size where it has no magic:
-an unknown version is consumed by its size (errata G5). Out of step, a header is believed only
-if all its fields agree with each other.
+While the framing is intact, magic and size decide, or version and size of link packets, which have
+no magic; a packet of an unknown version is skipped by its size (errata G5). After lost bytes a
+header is accepted only if all its fields are consistent.
 """
 
 from __future__ import annotations
@@ -37,9 +37,9 @@ __all__ = ["begins", "find_header", "frame_size"]
 _SPEC = f"{SPEC}, packet format"
 _MAGIC_AT = HEADERS[SHIPPED]["magic"].offset
 _LINK_SIGN = LINK_VERSION.to_bytes(2, "big") + b"\0"
-"""What a link header begins with; no type has more than one byte."""
+"""First bytes of a link header: the version, and the high byte of the type, which is always 0."""
 _LEAST_SECTION_BYTES = 8
-"""Version and count of properties."""
+"""Smallest property section: version and count."""
 
 
 def frame_size(
@@ -50,14 +50,14 @@ def frame_size(
     _context: int = 0,
     _at_end: bool = False,
 ) -> int | None:
-    """Return the size of the packet at `start`, None if more bytes are needed to say.
+    """Return the size of the packet at `start`, None if more bytes are needed.
 
     Raises
     ------
     Malformed
         There is neither a magic nor the version of a link packet, or the size is below the header.
     LimitExceeded
-        The size is over `max_packet_bytes`, or over what link packets may have.
+        The size is over `max_packet_bytes`, or over the limit of link packets.
     """
     if stop - start < PREFIX_BYTES:
         return None
@@ -84,26 +84,26 @@ def _bounds(layout: Layout, max_packet_bytes: int) -> tuple[int, int]:
 
 
 def find_header(view: View, start: int, stop: int, max_packet_bytes: int) -> tuple[int, bool]:
-    """Return the first position at or after `start` where a whole header agrees with itself.
+    """Return the first position at or after `start` of a header with consistent fields.
 
     Returns
     -------
     position, certain
-        `stop` if there is none. Not certain: the bytes from `position` on may be a header, but
-        `stop` cuts it off.
+        `stop` if there is none. Not certain: a header may begin at `position`, but `stop` cuts it
+        off.
     """
-    found = _find_magic_header(view, start, stop, max_packet_bytes)
-    # Link packets are looked for only where no GPacket comes first: no byte is searched for long.
-    found = _find_link(view, start, found, stop, max_packet_bytes)
-    for at in range(max(start, stop - HEADER_BYTES + 1), found):
+    first = _find_magic_header(view, start, stop, max_packet_bytes)
+    # Link packets are searched only before the first GPacket, so no byte is searched often.
+    first = _find_link(view, start, first, stop, max_packet_bytes)
+    for at in range(max(start, stop - HEADER_BYTES + 1), first):
         for form in _FORMS:
             if stop - at < form.layout.size and _agrees(view, at, stop, form, max_packet_bytes):
                 return at, False
-    return found, True
+    return first, True
 
 
 def _find_magic_header(view: View, start: int, stop: int, max_packet_bytes: int) -> int:
-    """Return where the first whole header with a magic begins, or `stop`."""
+    """Return the position of the first whole header with a magic, or `stop`."""
     at = find_magic(view, MAGIC_BYTES, start, stop)
     while at >= 0:
         for form in (_SHIPPED, _DOCUMENTED):
@@ -115,20 +115,20 @@ def _find_magic_header(view: View, start: int, stop: int, max_packet_bytes: int)
     return stop
 
 
-def _find_link(view: View, start: int, found: int, stop: int, max_packet_bytes: int) -> int:
-    """Return where the first whole link header before `found` begins, or `found`."""
-    at = find_magic(view, _LINK_SIGN, start, found)
+def _find_link(view: View, start: int, before: int, stop: int, max_packet_bytes: int) -> int:
+    """Return the position of the first whole link header before `before`, or `before`."""
+    at = find_magic(view, _LINK_SIGN, start, before)
     while at >= 0:
         if stop - at >= LINK_BYTES and _agrees(view, at, stop, _LINK, max_packet_bytes):
             return at
-        at = find_magic(view, _LINK_SIGN, at + 1, found)
-    return found
+        at = find_magic(view, _LINK_SIGN, at + 1, before)
+    return before
 
 
 def begins(head: View) -> bool:
-    """Return whether a stream that begins with `head` is one of GPackets, or of a cluster link.
+    """Return whether a stream that begins with `head` consists of GPackets or link packets.
 
-    Fewer bytes than a packet's size needs show nothing: almost any could begin one.
+    Fewer than `PREFIX_BYTES` identify nothing: almost any bytes could begin a packet.
     """
     return len(head) >= PREFIX_BYTES and any(
         _agrees(head, 0, len(head), form, MAX_PACKET_BYTES) for form in _FORMS
@@ -139,12 +139,12 @@ Check = Callable[[Any, int], bool]
 
 
 class _Form(NamedTuple):
-    """One kind of header: the bytes that are the same in each, and what its fields have to say."""
+    """A kind of header, with its constant bytes and the checks of its fields."""
 
     layout: Layout
     constants: tuple[tuple[int, bytes], ...]
     checks: tuple[tuple[str, Check], ...]
-    """By the last field that each check needs."""
+    """Each with the last field that it needs."""
 
 
 def _form(layout: Layout, checks: tuple[tuple[str, Check], ...], **constants: int) -> _Form:
@@ -180,7 +180,7 @@ _FORMS = (_SHIPPED, _DOCUMENTED, _LINK)
 
 
 def _agrees(view: View, start: int, stop: int, form: _Form, max_packet_bytes: int) -> bool:
-    """Return whether the fields of a header, as far as they are there, agree with each other."""
+    """Return whether the available fields of a header are consistent."""
     layout = form.layout
     head = bytes(view[start : min(start + layout.size, stop)])
     for at, data in form.constants:

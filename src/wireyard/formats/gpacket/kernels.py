@@ -1,16 +1,18 @@
-"""GPackets to columns, the common case: compiled loops over frames of one window.
+"""Compiled decoder of common GPackets: from the frames of a window to columns.
 
 Rules of this file:
 
-1. A kernel answers only what it is sure of. A packet with anything rare about it (an unknown
-   version, a property section that ``wireyard.formats.property_kernels`` does not take, any broken
-   rule) is marked in `rejected`, and the scalar reader gives its row. Link packets and the
-   documented header order are not even framed here.
-2. Nothing is read at or after `stop`; a length is compared with what is left before it is used.
-3. Each group of columns has a pass of its own over a block of rows: few streams are written at a
-   time, and a group that nobody asked for costs nothing. What one pass rejects the next leaves out.
-4. Text goes to one region of `text` per column, `capacity` bytes apart. What is enough for
-   properties is for each: 32 letters of flags or a name of 33 characters have a packet of 36 bytes.
+1. Packets with anything rare (an unknown version, a property section that
+   ``wireyard.formats.property_kernels`` rejects, any broken rule) are marked in `rejected`, and the
+   scalar reader decodes their rows. Link packets and the documented header order are not framed
+   here either.
+2. Nothing is read at or after `stop`; a length is compared with the bytes left before it is used.
+3. Each group of columns has a pass of its own over a block of rows, so that few arrays are written
+   at a time; passes of groups that are not wanted are skipped. A pass skips rows that an earlier
+   one rejected.
+4. The text of each column goes to its own region of `text`; the regions are `capacity` bytes apart.
+   The capacity for properties is enough for all: 32 flag letters, or a name of 33 characters, take
+   a packet of 36 bytes.
 """
 
 from __future__ import annotations
@@ -81,12 +83,12 @@ ROW_TEXTS: Final = ("packet_type_name", "flags")
 TEXTS: Final = (*ROW_TEXTS, *PROPERTY_TEXTS)
 """The regions of text."""
 BITS: Final = ("packet_type_name", "properties", "payload")
-"""Columns that can be null, each a row of the validity bitmap."""
+"""Columns that can be null, each a validity bitmap."""
 COUNTS: Final = len(TEXTS) + len(property_kernels.COUNTS)
-"""How many numbers `used` has."""
+"""Length of `Texts.used`."""
 
 WANT: Final = {"names": 1, "properties": 2, "payloads": 4}
-"""Groups of columns that cost something; a group that nobody asked for is left out."""
+"""Groups of columns with a pass of their own, as bits; a group that is not wanted is skipped."""
 
 _VERSION, _PACKET_TYPE = map(I32_FIELDS.index, ("version", "packet_type"))
 _SIZE, _MAGIC, _PROPERTY_SIZE, _TIMESTAMP, _SEQUENCE, _BIT_FLAGS, _PAYLOAD_SIZE = map(
@@ -97,12 +99,12 @@ _SIZE, _MAGIC, _PROPERTY_SIZE, _TIMESTAMP, _SEQUENCE, _BIT_FLAGS, _PAYLOAD_SIZE 
 )  # fmt: skip
 _NAME, _LETTERS = map(TEXTS.index, ROW_TEXTS)
 _NAME_BIT: Final = BITS.index("packet_type_name")
-"""Where each column is."""
+"""Index of each column among those of its kind."""
 (
     _VERSION_AT, _PACKET_TYPE_AT, _SIZE_AT, _MAGIC_AT, _PROPERTY_SIZE_AT, _TIMESTAMP_AT,
     _SEQUENCE_AT, _BIT_FLAGS_AT,
 ) = (field.offset for field in HEADERS[SHIPPED].fields)  # fmt: skip
-"""Where each field of the header stands."""
+"""Offset of each header field."""
 _DOCUMENTED_MAGIC_AT: Final = HEADERS[DOCUMENTED]["magic"].offset
 _NAMES, _PROPERTIES, _PAYLOADS = WANT.values()
 
@@ -111,11 +113,11 @@ _NAME_WORDS: Final = -(-max(map(len, PACKET_TYPES.values())) // 8)
 _KNOWN_TYPES = max(PACKET_TYPES) + 1
 
 _BLOCK_ROWS: Final = 512
-"""Rows that go through all passes together: what they read and write stays in the cache."""
+"""Rows that go through all passes together, so that their data stays in the cache."""
 
 
 def _tables() -> tuple[Ints, Ints]:
-    """Return short texts as words, and their lengths at the same places."""
+    """Return short texts as words, and their lengths at the same indices."""
     letters = list(FLAGS)
     flags = [
         "".join(letters[8 * octet + bit] for bit in range(8) if value >> bit & 1)
@@ -147,8 +149,8 @@ def scan_frames(
 ) -> int:
     """Find whole packets that follow each other from `start`; return how many.
 
-    Stops before anything else: bytes that need more, bytes that begin no packet in the shipped
-    order, a packet that begins at or after `last_start`, full arrays.
+    Stops before an incomplete packet, before bytes that begin no packet of the shipped order,
+    before a packet that begins at or after `last_start`, and when the arrays are full.
     """
     count = 0
     ahead = start
@@ -172,7 +174,7 @@ def scan_frames(
 
 @piece
 def fill_headers(data: Bytes, frames: Frames, columns: Columns, first: int, last: int) -> None:
-    """Fill the columns of the fixed header, and ask for the memory of the rest of each packet."""
+    """Fill the columns of the fixed header, and prefetch the rest of each packet."""
     i32, i64 = columns.i32, columns.i64
     for row in range(first, last):
         start = frames.starts[row]
@@ -229,13 +231,13 @@ def fill_names(columns: Columns, texts: Texts, first: int, last: int) -> None:
 
 @piece
 def find_properties(frames: Frames, columns: Columns, row: int) -> tuple[int, int]:
-    """Return where the property section of a row begins, and its size."""
+    """Return the start and the size of a row's property section."""
     return frames.starts[row] + HEADER_BYTES, columns.i64[_PROPERTY_SIZE, row]
 
 
 @piece
 def find_payload(frames: Frames, columns: Columns, row: int) -> tuple[int, int]:
-    """Return where the payload of a row begins, and its size."""
+    """Return the start and the size of a row's payload."""
     start, size = find_properties(frames, columns, row)
     return start + size, columns.i64[_PAYLOAD_SIZE, row]
 

@@ -1,7 +1,7 @@
-r"""The GPacket as tables: both header orders, the link header, flags, packet types, columns.
+r"""Tables of the GPacket: both header orders, the link header, flags, packet types, columns.
 
-No logic lives here. Everything is big-endian; every Java integer is signed (errata 19). The shipped
-classes write the header in this order (errata G1)::
+No logic. Everything is big-endian; every Java integer is signed (errata 19). The shipped classes
+write the header in this order (errata G1)::
 
     0   version        2   350
     2   packet type    2
@@ -13,9 +13,9 @@ classes write the header in this order (errata G1)::
     32  bit flags      4
     36  properties, then the payload
 
-The figure of the specification has the magic first, then version, type and size. Where the magic
-stands distinguishes the two. A connection between brokers begins with link packets, which have no
-magic (errata G7)::
+The figure of the specification has the magic first, then version, type and size. The position of
+the magic distinguishes the two. A connection between brokers begins with link packets, which have
+no magic (errata G7)::
 
     0   version        2   100
     2   packet type    2
@@ -62,15 +62,15 @@ MAGIC = 2147476418
 MAGIC_BYTES = MAGIC.to_bytes(4, "big")
 VERSION = 350
 SHIPPED, DOCUMENTED = "shipped", "documented"
-"""The two orders of the header, as the column `header_order` says them."""
+"""The two orders of the header, as values of the column `header_order`."""
 PREFIX_BYTES = 12
-"""Version, type, size and magic, in either order: what decides where a packet ends."""
+"""Version, type, size and magic, in either order, which are enough to frame a packet."""
 HEADER_BYTES = 36
 MAX_PACKET_BYTES = 71 << 20
-"""A message as large as brokers accept as shipped, 70 MiB, and 1 MiB for who is to get it."""
+"""The largest message that brokers accept by default, 70 MiB, and 1 MiB for its consumers."""
 
 LINK = "gpacket_link"
-"""The format that rows of link packets say they are of."""
+"""The column `format` of rows of link packets."""
 LINK_SPEC = "cluster link protocol"
 LINK_VERSION = 100
 LINK_BYTES = 16
@@ -97,8 +97,8 @@ def _header(name: str, spec: str, *rows: _Row) -> Layout:
 
 
 _VERSION = _Row("version", 2, "u16", "350")
-_TYPE = _Row("packet_type", 2, "i16", "what the packet is")
-_SIZE = _Row("size", 4, "i32", "the whole packet", "bytes")
+_TYPE = _Row("packet_type", 2, "i16", "type of the packet")
+_SIZE = _Row("size", 4, "i32", "size of the packet", "bytes")
 _MAGIC = _Row("magic", 4, "u32", "2147476418")
 _REST = (
     _Row("property_size", 4, "i32", "length of the properties", "bytes"),
@@ -128,7 +128,7 @@ LINK_HEADER = _header(
 FLAGS = MappingProxyType(
     {letter: 1 << bit for bit, letter in enumerate("ABCDEFGHIJKLMNOPQRSTUVWXYZabcdef")}
 )
-"""Bit of each flag letter, lowest first. In use are A, an answer is wanted, and B, for the link."""
+"""Bit of each flag letter, lowest first. In use are A, reply wanted, and B, for the link."""
 
 LINK_TYPES = MappingProxyType(
     {
@@ -239,11 +239,11 @@ def _columns() -> tuple[Column, ...]:
         Column("properties", "properties", "typed properties, null if none", f"{SPEC}, properties"),
         Column("payload_size", "int64", "length of the payload", f"{SPEC}, payload", "bytes"),
         Column("payload", "binary", "the payload, null if none", f"{SPEC}, payload"),
-        Column("destination_id", "int64", "of a link packet, else null", LINK_SPEC),
+        Column("destination_id", "int64", "only of link packets, else null", LINK_SPEC),
         Column(
             "raw_properties",
             "binary",
-            "the section, where `properties` does not hold all",
+            "the section, if `properties` does not determine it",
             f"{SPEC}, properties",
         ),
     )
@@ -255,17 +255,17 @@ COLUMNS = _columns()
 LINK_COLUMNS = MappingProxyType(
     {
         "version": Column("version", "int32", "100", LINK_SPEC),
-        "packet_type": Column("packet_type", "int32", "what the packet is", LINK_SPEC),
+        "packet_type": Column("packet_type", "int32", "type of the packet", LINK_SPEC),
         "packet_type_name": Column(
             "packet_type_name", "string", "name of the packet type, null if unknown", LINK_SPEC
         ),
-        "size": Column("size", "int64", "the whole packet", LINK_SPEC, "bytes"),
+        "size": Column("size", "int64", "size of the packet", LINK_SPEC, "bytes"),
         "destination_id": Column("destination_id", "int64", "0 in use", LINK_SPEC),
         "bit_flags": Column("flags", "int64", "1 is for flow control", LINK_SPEC),
         "payload": Column("payload", "binary", "the body, null if none", LINK_SPEC),
     }
 )
-"""What a row of a link packet says of itself, by the column that each stands in."""
+"""The columns of a link packet's row, by the column of the format that holds their values."""
 
 DERIVED = MappingProxyType(
     {
@@ -277,4 +277,4 @@ DERIVED = MappingProxyType(
         "payload_size": "payload",
     }
 )
-"""Columns that follow from others, and what they follow from: a row need not say them."""
+"""Columns that follow from other columns, each with those; a row to encode may omit them."""

@@ -1,8 +1,7 @@
-"""GPackets and link packets as frozen values: decode, encode, and rows.
+"""GPackets and link packets as frozen values: decoding, encoding, and conversion to and from rows.
 
-`decode` accepts or raises; `read_row` is its lenient twin, which gives what could be read and the
-error beside it. Both run the same steps, so a packet is malformed for one exactly when the other
-raises.
+`decode` returns a packet or raises. `read_row` never raises: it returns the values that could be
+read, and the error. Both run the same code, so `decode` raises exactly if the row has an error.
 """
 
 from __future__ import annotations
@@ -52,7 +51,7 @@ from wireyard.formats.properties import (
     encode_properties,
     plain_properties,
 )
-from wireyard.formats.property_rows import raw_section, section_if_said, typed_properties
+from wireyard.formats.property_rows import matching_section, raw_section, typed_properties
 from wireyard.layout import Layout
 
 __all__ = ["LinkPacket", "Packet", "decode", "encode", "header_of", "packet_of", "read_row"]
@@ -62,9 +61,9 @@ _HEAD = f"{SPEC}, packet format"
 
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)
 class Packet(PlainFields):
-    """One GPacket; sizes are not fields, they follow from the rest.
+    """One GPacket; sizes are not fields, because they follow from the others.
 
-    A type may be given by its name, flags by their letters, the time as a `datetime`, and
+    The type may be given by its name, flags by their letters, the time as a `datetime`, and
     properties as a dict of plain values.
     """
 
@@ -74,7 +73,7 @@ class Packet(PlainFields):
     sequence: int = 0
     bit_flags: Takes[int | str, int] = Takes(bits_of(FLAGS), 0)
     header_order: str = SHIPPED
-    """Where the magic stands: ``shipped`` or ``documented``."""
+    """Order of the header fields: ``shipped`` or ``documented``."""
     properties: Takes[PlainProperties | None, Properties | None] = Takes(plain_properties, None)
     payload: Takes[bytes | None, bytes | None] = Takes(octets_or_none, None)
     short_objects: Takes[bool, bool] = Takes(flag, False)
@@ -98,7 +97,7 @@ class Packet(PlainFields):
 
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)
 class LinkPacket(PlainFields):
-    """One packet of the link between two brokers, before GPackets flow."""
+    """One link packet: the packets by which two brokers open their connection, before GPackets."""
 
     version: ClassVar[int] = LINK_VERSION
     packet_type: Takes[int | str, int] = Takes(code_of(LINK_TYPES))
@@ -124,10 +123,10 @@ def flag_letters(bit_flags: int) -> str:
 
 
 def header_of(prefix: bytes) -> Layout | None:
-    """Return the header that begins with these `PREFIX_BYTES`, None if none does.
+    """Return the layout of the header that begins with these `PREFIX_BYTES`, None if none does.
 
-    The magic decides, wherever it stands; only a packet without one can be a link packet. A version
-    is unknown is no reason to lose the place.
+    The magic decides, in either position; only a packet without one can be a link packet. The
+    version is not checked, so that packets of unknown versions are framed too.
     """
     if prefix[:4] == MAGIC_BYTES:
         return HEADERS[DOCUMENTED]
@@ -139,25 +138,25 @@ def header_of(prefix: bytes) -> Layout | None:
 
 
 def decode(view: View, context: int = 0) -> Packet | LinkPacket:
-    """Decode one whole packet; the context says if it has short objects.
+    """Decode one whole packet; a context of 1 means short objects.
 
     Raises
     ------
     DecodeError
-        The first rule the packet breaks.
+        The first rule that the packet breaks.
     """
     values: Row = {}
     _read(view, values, bool(context))
     if "format" in values:
         return LinkPacket(**{name: values[name] for name in _LINK_FIELDS})
-    found = {name: values[name] for name in _FIELDS if name in values}
-    return Packet(**found, short_objects=bool(context))
+    known = {name: values[name] for name in _FIELDS if name in values}
+    return Packet(**known, short_objects=bool(context))
 
 
 def read_row(view: View, context: int = 0) -> tuple[Row, DecodeError | None]:
     """Read one whole packet into its row; the error is None for a well-formed one.
 
-    Values that could not be read are None. The flags of a link packet are a number only.
+    Values that could not be read are None. A link packet has flags as a number only.
     """
     values: Row = {}
     error: DecodeError | None = None
@@ -166,8 +165,8 @@ def read_row(view: View, context: int = 0) -> tuple[Row, DecodeError | None]:
         if "properties" in values:
             write = partial(encode_properties, short_objects=bool(context))
             values.update(raw_section(values["properties"], write))
-    except DecodeError as found:
-        error = found
+    except DecodeError as raised:
+        error = raised
     names = LINK_TYPES if "format" in values else PACKET_TYPES
     values["packet_type_name"] = names.get(values.get("packet_type", 0))
     if "bit_flags" in values and "format" not in values:
@@ -176,7 +175,7 @@ def read_row(view: View, context: int = 0) -> tuple[Row, DecodeError | None]:
 
 
 def _read(view: View, values: Row, short_objects: bool) -> None:
-    """Fill `values`; what is there when an error rises is right."""
+    """Fill `values`; the values before an error are valid."""
     prefix = bytes(view[:PREFIX_BYTES])
     if len(prefix) < PREFIX_BYTES:
         raise Truncated("gpacket", "fixed header", 0, HEADER_BYTES, len(prefix), _HEAD)
@@ -220,7 +219,7 @@ def _check_size(view: View, size: int, layout: Layout, least: int) -> None:
 
 
 def _read_sections(view: View, values: Row, at: int, short_objects: bool) -> None:
-    """Read properties and payload; the property size stands at `at`."""
+    """Read properties and payload; the property size is at `at`."""
     size, most = values["property_size"], len(view) - HEADER_BYTES
     if not 0 <= size <= most:
         problem = f"is {size}, {most} bytes are left after the fixed header"
@@ -238,12 +237,12 @@ def _decode_section(section: bytes, short_objects: bool) -> Properties:
 
 
 def encode(packet: Packet | LinkPacket) -> bytes:
-    """Encode a packet, its header in the order that the packet says.
+    """Encode a packet, with the header in its `header_order`.
 
     Raises
     ------
     EncodeError
-        A value that the header or the properties cannot hold.
+        A value that does not fit the header or the properties.
     """
     payload = packet.payload or b""
     if isinstance(packet, LinkPacket):
@@ -280,13 +279,13 @@ def _encode_section(properties: Properties | None, short_objects: bool) -> bytes
 
 
 def packet_of(row: Mapping[str, Any], context: int = 0) -> Packet | LinkPacket:
-    """Return the packet a row describes; a row of version 100 is a link packet.
+    """Return the packet of a row; a row of version 100 is a link packet.
 
     Raises
     ------
     EncodeError
-        A row without a packet type, with a field of the other kind of packet, or with properties
-        that are not of their type.
+        A missing packet type, a field of the other kind of packet, or a property whose value does
+        not belong to its type.
     """
     link = row.get("version") == LINK_VERSION
     names, others = (_LINK_FIELDS, _FIELDS) if link else (_FIELDS, _LINK_FIELDS)
@@ -297,11 +296,11 @@ def packet_of(row: Mapping[str, Any], context: int = 0) -> Packet | LinkPacket:
     if "packet_type" not in values:
         raise EncodeError("packet_type", None, "every packet has a type")
     if link:
-        if isinstance(row.get("flags"), int):  # as JSON Lines say it
+        if isinstance(row.get("flags"), int):  # as in JSON Lines
             values.setdefault("bit_flags", row["flags"])
         return LinkPacket(**values)
     if "properties" in values:
-        said = typed_properties(values["properties"])
+        properties = typed_properties(values["properties"])
         read = partial(_decode_section, short_objects=bool(context))
-        values["properties"] = section_if_said(said, row.get("raw_properties"), read)
+        values["properties"] = matching_section(properties, row.get("raw_properties"), read)
     return Packet(**values, short_objects=bool(context))

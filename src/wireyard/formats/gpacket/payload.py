@@ -1,7 +1,7 @@
-"""Payloads of the cluster protocol opened, as plain Python values, and the packets inside them.
+"""Decoding of payloads of the cluster protocol to plain Python values, and their nested packets.
 
-Brokers send lists of records, marshalled properties, whole packets, or one serialized object. A
-payload of any other type stays the bytes it is.
+Brokers send lists of records, marshalled properties, whole packets, or one serialized object.
+Payloads of other packet types stay bytes.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ def payload_value(row: Row) -> Any:
     Raises
     ------
     DecodeError
-        A payload that is not what its packet type says.
+        A payload that does not fit its packet type.
 
     Limits
     ------
@@ -60,12 +60,12 @@ def payload_value(row: Row) -> Any:
     if data is None:
         return None
     link = row["version"] == LINK_VERSION
-    opener = (_LINK_OPENERS if link else _OPENERS).get(row["packet_type"])
-    if opener is None:
+    reader = (_LINK_READERS if link else _READERS).get(row["packet_type"])
+    if reader is None:
         return data
     start = LINK_BYTES if link else HEADER_BYTES + row["property_size"]
     cursor = Cursor(data, "gpacket", start, LINK_SPEC if link else _SPEC)
-    value = opener(cursor, row)
+    value = reader(cursor, row)
     if cursor.at < len(data):
         problem = f"has {len(data) - cursor.at} bytes after its last field"
         raise cursor.fault(Malformed, "payload", cursor.at, problem)
@@ -86,10 +86,10 @@ def payload_text(row: Row) -> str | None:
 
 
 def nested_packets(view: View, context: int = 0) -> Sequence[Nested]:
-    """Return where the packets inside one whole packet are; none if they cannot be found.
+    """Return the packets directly inside one whole packet; none if they cannot be located.
 
-    G_MESSAGE_DATA has one JMQ packet behind its consumers, changes of the configuration are
-    GPackets back to back. They are of the same dialect. How deep to go is up to the caller.
+    G_MESSAGE_DATA has one JMQ packet after its consumers; changes of the configuration are
+    consecutive GPackets. They have the dialect of the outer packet.
     """
     row, error = read_row(view, context)
     if error or row.get("payload") is None or row["version"] == LINK_VERSION:
@@ -110,7 +110,7 @@ def nested_packets(view: View, context: int = 0) -> Sequence[Nested]:
 
 
 def _gpackets(view: View, start: int, label: str) -> Sequence[Nested]:
-    found = []
+    packets = []
     while start < len(view):
         try:
             size = frame_size(view, start, len(view), MAX_PACKET_BYTES)
@@ -118,20 +118,20 @@ def _gpackets(view: View, start: int, label: str) -> Sequence[Nested]:
             break
         if size is None or size > len(view) - start:
             break
-        found.append(Nested(label, start, start + size))
+        packets.append(Nested(label, start, start + size))
         start += size
-    return found
+    return packets
 
 
 # --- records --------------------------------------------------------------------------------
 
 
-def _yes(cursor: Cursor, field: str) -> bool:
+def _boolean(cursor: Cursor, field: str) -> bool:
     return cursor.integer(1, field) != 0
 
 
-def _maybe(cursor: Cursor, field: str) -> str | None:
-    return cursor.text(field) if _yes(cursor, f"{field} follows") else None
+def _optional_text(cursor: Cursor, field: str) -> str | None:
+    return cursor.text(field) if _boolean(cursor, f"{field} follows") else None
 
 
 def _address(cursor: Cursor) -> Row:
@@ -172,35 +172,35 @@ def _interest(cursor: Cursor) -> Row:
         raise cursor.fault(Malformed, "consumer record mark", start, problem)
     record: Row = {
         "destination": cursor.text("destination"),
-        "consumer": _consumer(cursor) if _yes(cursor, "consumer follows") else None,
-        "client_id": _maybe(cursor, "client id"),
-        "durable_name": _maybe(cursor, "durable name"),
-        "selector": _maybe(cursor, "selector"),
-        "queue": _yes(cursor, "queue"),
-        "no_local": _yes(cursor, "no local"),
-        "active": _yes(cursor, "active"),
+        "consumer": _consumer(cursor) if _boolean(cursor, "consumer follows") else None,
+        "client_id": _optional_text(cursor, "client id"),
+        "durable_name": _optional_text(cursor, "durable name"),
+        "selector": _optional_text(cursor, "selector"),
+        "queue": _boolean(cursor, "queue"),
+        "no_local": _boolean(cursor, "no local"),
+        "active": _boolean(cursor, "active"),
     }
     if cursor.at < len(cursor.data):  # Older brokers end here.
-        limited = _yes(cursor, "max active follows")
+        limited = _boolean(cursor, "max active follows")
         record["max_active"] = cursor.integer(4, "max active") if limited else None
         record["lock_position"] = cursor.integer(4, "lock position")
-        record["jms_shared"] = _yes(cursor, "JMS shared")
-        record["subscription_name"] = _maybe(cursor, "subscription name")
+        record["jms_shared"] = _boolean(cursor, "JMS shared")
+        record["subscription_name"] = _optional_text(cursor, "subscription name")
     return record
 
 
-def _all(read: Callable[[Cursor], Row]) -> Callable[[Cursor, Row], list[Row]]:
+def _list_of(read: Callable[[Cursor], Row]) -> Callable[[Cursor, Row], list[Row]]:
     def read_all(cursor: Cursor, row: Row) -> list[Row]:
-        found = []
+        records = []
         while cursor.at < len(cursor.data):
-            found.append(read(cursor))
-        return found
+            records.append(read(cursor))
+        return records
 
     return read_all
 
 
 def _counted_consumers(cursor: Cursor, row: Row) -> list[Row]:
-    """Read the consumers in front of a message; the property C counts them."""
+    """Read the consumers before a message; the property C is their number."""
     kind, count = typed_properties(row.get("properties")).get("C", (None, 0))
     if kind != "integer" or int(count) < 0:
         raise cursor.fault(Malformed, "C", 0, "is no count of consumers in an integer property")
@@ -221,57 +221,57 @@ def _durable(cursor: Cursor, row: Row) -> Row:
 
 
 def _properties(cursor: Cursor, row: Row) -> Row:
-    found = decode_properties(_rest(cursor), cursor.format, cursor.base, _SPEC)
-    return {name: {"type": kind, "value": value} for name, (kind, value) in found.items()}
+    properties = decode_properties(_rest(cursor), cursor.format, cursor.base, _SPEC)
+    return {name: {"type": kind, "value": value} for name, (kind, value) in properties.items()}
 
 
 def _object(cursor: Cursor, row: Row) -> Any:
     try:
-        found = plain_objects(_rest(cursor))
+        objects = plain_objects(_rest(cursor))
     except java.JavaError as error:
         problem = f"is Java serialization whose '{error.field}' {error.problem}"
         raise cursor.fault(Malformed, "payload", error.offset, problem, error.code) from None
-    if len(found) != 1:
-        problem = f"is Java serialization of {len(found)} objects, not one"
+    if len(objects) != 1:
+        problem = f"is Java serialization of {len(objects)} objects, not one"
         raise cursor.fault(Malformed, "payload", 0, problem)
-    return found[0]
+    return objects[0]
 
 
 def _link_init(cursor: Cursor, row: Row) -> Row:
     level = cursor.integer(4, "cluster protocol level")
-    found: Row = {
+    values: Row = {
         "protocol_level": level,
         "broker": _host(cursor),
-        "master": _host(cursor) if _yes(cursor, "master broker follows") else None,
+        "master": _host(cursor) if _boolean(cursor, "master broker follows") else None,
         "match": {},
     }
     for _ in range(cursor.integer(4, "number of properties to match")):
         name = cursor.text("property name")
-        found["match"][name] = cursor.text("property value")
+        values["match"][name] = cursor.text("property value")
     if level >= _LEVEL_WITH_SESSIONS:
-        found["ha"] = _yes(cursor, "HA")
-        found["broker_id"] = _maybe(cursor, "broker id")
-        found["broker_session"] = cursor.integer(8, "broker session")
-        has_session = found["ha"] or _yes(cursor, "store session follows")
-        found["store_session"] = cursor.integer(8, "store session") if has_session else None
-    return found
+        values["ha"] = _boolean(cursor, "HA")
+        values["broker_id"] = _optional_text(cursor, "broker id")
+        values["broker_session"] = cursor.integer(8, "broker session")
+        has_session = values["ha"] or _boolean(cursor, "store session follows")
+        values["store_session"] = cursor.integer(8, "store session") if has_session else None
+    return values
 
 
-_Opener = Callable[[Cursor, Row], Any]
+_Reader = Callable[[Cursor, Row], Any]
 
-_OPENERS: Mapping[int, _Opener] = MappingProxyType(
+_READERS: Mapping[int, _Reader] = MappingProxyType(
     {
         _MESSAGE_DATA: _message,
-        3: _all(_acknowledged),
-        4: _all(_acknowledged),
-        5: _all(_interest),
+        3: _list_of(_acknowledged),
+        4: _list_of(_acknowledged),
+        5: _list_of(_interest),
         7: _durable,
-        9: _all(_consumer),
+        9: _list_of(_consumer),
         13: _properties,
-        35: _all(_interest),
+        35: _list_of(_interest),
         46: _object,
     }
 )
-"""How the payload of a packet type is opened; of any other it is bytes."""
+"""The decoder of the payload by packet type; the payloads of other types stay bytes."""
 
-_LINK_OPENERS: Mapping[int, _Opener] = MappingProxyType({3: _object, 4: _link_init, 9: _object})
+_LINK_READERS: Mapping[int, _Reader] = MappingProxyType({3: _object, 4: _link_init, 9: _object})

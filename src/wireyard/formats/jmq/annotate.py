@@ -1,8 +1,8 @@
-"""Every byte of a packet with its meaning, for people.
+"""Annotations of every byte of a packet, for display.
 
-The annotations of a packet touch: each begins where the one before it stops. Bytes that cannot be
-read are one annotation, which says why. Text from the wire is shown with its control characters
-escaped, and passwords not at all.
+They are contiguous: each begins where the one before it stops. Bytes that cannot be read are one
+annotation with the error. Text from the wire is shown with its control characters escaped;
+passwords are not shown.
 """
 
 from __future__ import annotations
@@ -39,11 +39,11 @@ _UNITS = {column.name: column.unit for column in COLUMNS}
 
 
 def annotate(view: View, context: int = 0) -> list[Annotation]:
-    """Return what each byte of one whole packet means, in order and without gaps.
+    """Return annotations of all bytes of one whole packet, in order and without gaps.
 
     Limits
     ------
-    A value is cut after ``wireyard.formats.marks.MAX_SHOWN`` characters, and says so.
+    A value is cut after ``wireyard.formats.marks.MAX_SHOWN`` characters, with a note.
     """
     row, error = read_row(view, context)
     marks = Marks()
@@ -54,11 +54,11 @@ def annotate(view: View, context: int = 0) -> list[Annotation]:
         _mark_body(marks, len(view), row)
     elif error:
         marks.unreadable(len(view), error)
-    return marks.made
+    return marks.annotations
 
 
 def _mark_header(marks: Marks, view: View, row: Row) -> None:
-    """Annotate the fields that are there, as far as the version is known to have them."""
+    """Annotate the available fields of the header; of an unknown version, those of any version."""
     layout = HEADERS.get(row.get("version", 0))
     fields = layout.fields if layout else HEADERS[VERSIONS[-1]].fields[:_PREFIX_FIELDS]
     for field in fields if "version" in row else fields[:1]:
@@ -124,14 +124,14 @@ def _mark_properties(marks: Marks, view: View, row: Row, short_objects: bool) ->
     if row["version"] == 301:
         mark_marshalled(marks, section, start, "jmq", SPEC, short_objects)
         return
-    # Before 3.0.1 the section is one serialized object, whose parts refer to each other.
+    # Before 3.0.1 the section is one serialized object, so it is one annotation.
     stop = start + len(section)
     try:
-        found = read_properties(row["version"], section, start)
+        properties = read_properties(row["version"], section, start)
     except DecodeError as error:
         marks.unreadable(stop, error)
         return
-    text = ", ".join(f"{name} = {property_text(*entry)}" for name, entry in found.items())
+    text = ", ".join(f"{name} = {property_text(*entry)}" for name, entry in properties.items())
     marks.to(stop, "properties", shown(text) or "none", _HISTORY)
 
 

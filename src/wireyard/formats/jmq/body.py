@@ -1,7 +1,7 @@
-"""Message bodies opened and made: what a packet's type says its body is, as plain Python values.
+"""Decoding and encoding of message bodies, by packet type, as plain Python values.
 
-Messages carry what JMS applications sent: text, bytes, or Java serialization, compressed if the Z
-flag says so. Some control packets carry fixed records. Anything else stays the bytes it is.
+Bodies of messages are text, bytes or Java serialization, compressed if the flag Z is set. Bodies of
+some control packets are fixed records. All other bodies stay bytes.
 """
 
 from __future__ import annotations
@@ -34,11 +34,11 @@ __all__ = ["MAX_INFLATED_BYTES", "PlainBody", "body_bytes", "body_text", "body_v
 
 _Entry = PlainValue | Property | None
 PlainBody = bytes | str | Mapping[str, _Entry] | Sequence[_Entry]
-"""A body as people write it: text, bytes, a MAP, or a STREAM."""
+"""A body as a plain value: text, bytes, a mapping for MAP, a sequence for STREAM."""
 
 MAX_INFLATED_BYTES = MAX_PACKET_BYTES
-"""Largest body believed after inflation: what brokers would take without compression. Deflate makes
-a thousand bytes of one at best, so 70 KB could ask for this much."""
+"""Largest body after inflation: the largest packet that brokers accept without compression. Deflate
+expands up to a thousand times, so 70 KB may inflate to this much."""
 
 _SIZE_PROPERTY = "JMS_SUN_UNCOMPRESSED_SIZE"
 _SPEC = f"{SPEC}, message data"
@@ -54,7 +54,7 @@ _UIDS = struct.Struct(">q")
 
 @dataclass(frozen=True, slots=True)
 class _Body:
-    """A body ready to be opened; `start` is where its packet has it."""
+    """A body to decode; `start` is its offset in the packet."""
 
     data: bytes
     version: int
@@ -62,7 +62,7 @@ class _Body:
     inflated: bool
 
     def fault(self, problem: str, at: int = 0, code: str | None = None) -> DecodeError:
-        """Return the error; inside a compressed body only its start is a place in the packet."""
+        """Return an error at `at`; of a compressed body the offset is that of its start."""
         kind = LimitExceeded if code == LimitExceeded.code else Malformed
         offset = self.start if self.inflated else self.start + at
         return kind("jmq", "body", offset, problem, _SPEC, code)
@@ -71,17 +71,17 @@ class _Body:
 def body_value(source: Any) -> Any:
     """Return the body of a packet or of a row as a plain value; None if there is no body.
 
-    TEXT is text, BYTES bytes, MAP a dict, STREAM a list, OBJECT what the object stands for. An
-    object of an unknown class is ``{"class": name, "data": its own serialization stream}``.
-    Records of control packets are lists of numbers, message ids, acknowledged messages or XA ids;
-    AUTHENTICATE gives the user alone. A row needs `packet_type`, `version`, `bit_flags`,
-    `property_offset`, `property_size`, `properties` and `body`.
+    TEXT is text, BYTES bytes, MAP a dict, STREAM a list, OBJECT the value of the object. An object
+    of an unknown class is ``{"class": name, "data": its own serialization stream}``. Records of
+    control packets are lists of numbers, message ids, acknowledged messages or XA ids; AUTHENTICATE
+    gives the user alone. A row needs `packet_type`, `version`, `bit_flags`, `property_offset`,
+    `property_size`, `properties` and `body`.
 
     Raises
     ------
     DecodeError
-        A body that is not what its packet type says, or that does not inflate to its size. Offsets
-        count from the packet where a row says where its body begins, else from the body.
+        A body that does not fit its packet type, or does not inflate to its size. Offsets count
+        from the start of the packet for a row, from the start of the body for a packet.
 
     Limits
     ------
@@ -96,15 +96,15 @@ def body_value(source: Any) -> Any:
     body = _Body(data, get("version"), start, False)
     if get("bit_flags") & FLAGS["Z"]:
         body = _Body(_inflate(body, get("properties")), body.version, start, True)
-    opener = _OPENERS.get(get("packet_type"))
-    return body.data if opener is None else opener(body)
+    reader = _READERS.get(get("packet_type"))
+    return body.data if reader is None else reader(body)
 
 
 def body_text(row: Row) -> str | None:
     """Return a row's body as text; None if there is no body.
 
-    Text stays as it is, bytes become hex, anything else JSON: bytes in hex, times in ISO 8601,
-    decimals and what JSON has no number for as text, a map with other keys than text as pairs.
+    Text stays as it is, bytes become hex, all else becomes JSON: bytes as hex, times as ISO 8601,
+    decimals, NaN and infinities as text, a map with keys that are no text as a list of pairs.
 
     Raises
     ------
@@ -115,17 +115,18 @@ def body_text(row: Row) -> str | None:
 
 
 def body_bytes(packet_type: int, bit_flags: int, body: Any) -> bytes | None:
-    """Return a body as on the wire; an empty one is none.
+    """Encode a body for its packet type; an empty one becomes None.
 
-    Bytes stay as they are. Text is the body of types whose body is text, a mapping from names that
-    of MAP_MESSAGE, a sequence that of STREAM_MESSAGE. Types of values follow from the values, bytes
-    are arrays; a pair, such as `Property`, names its type, and ``character`` is one more.
+    Bytes stay as they are. Text is accepted for types with a text body, a mapping for MAP_MESSAGE,
+    a sequence for STREAM_MESSAGE. The Java types of values follow from the values, bytes become
+    byte arrays; a pair, such as `Property`, has the type explicitly, which may be ``character``
+    too.
 
     Raises
     ------
     EncodeError
-        Not what the packet type holds, a value that Java has no type for, or a plain value beside
-        the flag that says the body is compressed.
+        A body that does not fit the packet type, a value without a Java type, or a plain value
+        although the flags have Z, for a compressed body.
     """
     if body is None or isinstance(body, bytes):
         return body or None
@@ -164,7 +165,7 @@ def _typed(field: str, value: Any) -> tuple[str, Any] | None:
 
 
 class _Writer(NamedTuple):
-    """How a body is made of plain values."""
+    """The encoder of a kind of body: the Python types it accepts, in words too."""
 
     takes: type | tuple[type, ...]
     words: str
@@ -181,11 +182,11 @@ _WRITERS: Mapping[int, _Writer] = MappingProxyType(
 )
 
 
-# --- opened ---------------------------------------------------------------------------------
+# --- decoding -------------------------------------------------------------------------------
 
 
 def _inflate(body: _Body, properties: Mapping[str, Any] | None) -> bytes:
-    """Inflate a body to exactly the size its property states (errata 24)."""
+    """Inflate a body, which has to give exactly the size in its property (errata 24)."""
     entry = typed_properties(properties).get(_SIZE_PROPERTY)
     if entry is None or entry.type != "integer":
         raise body.fault(f"is compressed, and no integer {_SIZE_PROPERTY} says to what size")
@@ -195,8 +196,7 @@ def _inflate(body: _Body, properties: Mapping[str, Any] | None) -> bytes:
         raise body.fault(problem, code=LimitExceeded.code)
     stream = zlib.decompressobj()
     try:
-        # One byte more than stated is enough to see that the size is a lie, and never 0, which
-        # would mean without a bound.
+        # One byte more than stated shows a wrong size. It is never 0, which would mean no limit.
         data = stream.decompress(body.data, max(size, 0) + 1)
     except zlib.error as error:
         raise body.fault(f"cannot be inflated: {error}", code="bad_zlib") from None
@@ -225,17 +225,17 @@ def _objects(body: _Body) -> list[Any]:
 
 
 def _object(body: _Body) -> Any:
-    found = _objects(body)
-    if len(found) != 1:
-        raise body.fault(f"is Java serialization of {len(found)} objects, not one")
-    return found[0]
+    objects = _objects(body)
+    if len(objects) != 1:
+        raise body.fault(f"is Java serialization of {len(objects)} objects, not one")
+    return objects[0]
 
 
 def _map(body: _Body) -> dict[str, Any]:
-    found = _object(body)
-    if not isinstance(found, dict) or not all(isinstance(name, str) for name in found):
+    value = _object(body)
+    if not isinstance(value, dict) or not all(isinstance(name, str) for name in value):
         raise body.fault("is Java serialization, but not of a map from names to values")
-    return found
+    return value
 
 
 def _records(body: _Body, record: struct.Struct) -> list[tuple[Any, ...]]:
@@ -249,7 +249,7 @@ def _ids(body: _Body) -> list[str]:
 
 
 def _acknowledged(body: _Body) -> list[Row]:
-    # The consumer id is as wide as that of the version's header: 40 bytes a block, 36 in 103.
+    # The consumer id is as wide as in the version's header, so a record has 40 bytes, 36 in 103.
     return [
         {"consumer_id": consumer, "sys_message_id": message_id_text(*message)}
         for consumer, *message in _records(body, _ACKS[body.version])
@@ -257,18 +257,18 @@ def _acknowledged(body: _Body) -> list[Row]:
 
 
 def _xids(body: _Body) -> list[Row]:
-    found = []
+    xids = []
     for format_id, global_size, branch_size, global_id, branch_id in _records(body, _XIDS):
         if global_size > len(global_id) or branch_size > len(branch_id):
             raise body.fault(f"has an XA id of lengths {global_size} and {branch_size}, 64 fit")
-        found.append(
+        xids.append(
             {
                 "format_id": format_id,
                 "global_id": global_id[:global_size],
                 "branch_id": branch_id[:branch_size],
             }
         )
-    return found
+    return xids
 
 
 def _uids(body: _Body) -> list[int]:
@@ -276,7 +276,7 @@ def _uids(body: _Body) -> list[int]:
 
 
 def _user(body: _Body) -> Row:
-    """Return who logs in; what follows the name is the password, or a hash of it."""
+    """Return the user of a login; the password, or a hash of it, follows the name."""
     stop = 2 + int.from_bytes(body.data[:2], "big")
     if len(body.data) < stop:
         raise body.fault("is not a user and a password")
@@ -286,7 +286,7 @@ def _user(body: _Body) -> Row:
         raise body.fault("has a user that is not modified UTF-8", 2, "bad_utf8") from None
 
 
-_OPENERS: Mapping[int, Callable[[_Body], Any]] = MappingProxyType(
+_READERS: Mapping[int, Callable[[_Body], Any]] = MappingProxyType(
     {
         1: _text,
         3: _map,
@@ -312,4 +312,4 @@ _OPENERS: Mapping[int, Callable[[_Body], Any]] = MappingProxyType(
         79: _object,
     }
 )
-"""How the body of a packet type is opened; of any other it is bytes."""
+"""The decoder of the body by packet type; the bodies of other types stay bytes."""

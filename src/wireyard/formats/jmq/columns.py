@@ -1,7 +1,7 @@
-"""JMQ packets as Arrow columns, and back.
+"""JMQ packets as Arrow columns.
 
-The compiled reader takes the packets of a window in one pass; what it rejects is left to the
-scalar reader, so that every rare rule is written once.
+Compiled kernels decode the common packets; the scalar reader decodes the packets that they reject,
+so that rare rules are implemented once.
 """
 
 from __future__ import annotations
@@ -17,13 +17,13 @@ from wireyard.formats.jmq.layout import HEADER_BYTES, ITEMS
 from wireyard.formats.property_columns import (
     PROPERTY_ENDS,
     Scratch,
+    add_texts,
     buffer_of,
     columns_of,
     row_sources,
-    take_texts,
 )
 from wireyard.formats.property_kernels import ENTRIES, STOP, Frames
-from wireyard.formats.row_columns import fill_places, lay_out
+from wireyard.formats.row_columns import batch_layout, fill_positions
 from wireyard.layout import Column
 
 __all__ = ["ColumnDecoder", "scan_frames"]
@@ -61,7 +61,7 @@ _SOURCES = row_sources(
         ("i64", kernel_columns.I64_FIELDS.index("destination_hash")),
     ]
 }
-"""The buffers of the columns; one that is not here is left to the scalar reader."""
+"""The buffers of the columns that kernels fill; the other columns are null here."""
 _GROUPS = {
     "packet_type_name": "names",
     "flags": "names",
@@ -82,8 +82,9 @@ def scan_frames(
 ) -> tuple[Ints, Ints, Ints]:
     """Return starts, sizes and contexts of the whole packets that follow each other from `start`.
 
-    Ends before anything else, and before a packet that begins at or after `last_start`. There is
-    one context more, for what follows the last packet.
+    Stops before bytes that are no whole packet, and before a packet that begins at or after
+    `last_start`. One context more than there are packets is returned: that of the bytes after the
+    last.
     """
     most = max((min(stop, last_start) - start) // HEADER_BYTES + 1, 0)
     starts, sizes = np.empty(most, np.int64), np.empty(most, np.int64)
@@ -97,18 +98,17 @@ class ColumnDecoder:
     Parameters
     ----------
     columns
-        The columns that are wanted, in order: of the format, and of rows of every format.
+        The wanted columns in order, of the format and of every format.
     validate
-        Whether packets are checked even where no column needs it, because the caller shows or
-        acts on the verdict.
+        Whether packets are checked even if no column needs it, because the caller uses the verdict.
     repeated
-        The text of columns that have the same in every row.
+        Text by column, of columns with the same text in every row.
     """
 
     def __init__(
         self, columns: Sequence[Column], validate: bool, repeated: Mapping[str, str]
     ) -> None:
-        self._layout = lay_out(columns, _SHAPES, _SOURCES, repeated)
+        self._layout = batch_layout(columns, _SHAPES, _SOURCES, repeated)
         self._texts = self._layout.numbers_of((*kernel_columns.TEXTS, *PROPERTY_ENDS, "body"))
         groups = {_GROUPS[column.name] for column in columns if column.name in _GROUPS}
         groups |= {"items", "properties"} if validate else set()
@@ -119,13 +119,13 @@ class ColumnDecoder:
     def decode(
         self, data: Bytes, stop: int, starts: Ints, sizes: Ints, _contexts: Ints, offsets: Ints
     ) -> tuple[pa.RecordBatch, Ints]:
-        """Decode whole packets, which begin at `starts` of `data` and at `offsets` of the stream.
+        """Decode whole packets at `starts` of `data`, which are at `offsets` of the stream.
 
         Returns
         -------
         batch, rejected
-            A row per packet, and which packets the scalar reader has to read: their values here
-            mean nothing.
+            A row per packet, and the rows that the scalar reader has to decode: their values here
+            are undefined.
         """
         rows, taken = len(starts), int(sizes.sum())
         scratch = Scratch.for_bytes(taken, len(kernel_columns.TEXTS))
@@ -133,14 +133,14 @@ class ColumnDecoder:
         a = arena.arrays
         texts = scratch.texts(a["used"][0, : kernel_columns.COUNTS])
         columns, buffer = columns_of(arena, rows), buffer_of(arena, self._texts)
-        odd = kernels.fill_rows(
+        rejected_count = kernels.fill_rows(
             data, Frames(stop, starts, sizes), self._wanted, columns, a["addresses"][0], a["seen"],
             texts, buffer,
         )  # fmt: skip
-        fill_places(arena, offsets, sizes)
+        fill_positions(arena, offsets, sizes)
         if arena.has("addresses"):
             ends = a["address_offsets"][0]
             np.multiply(np.arange(len(ends), dtype=np.int32), _ADDRESS_BYTES, out=ends)
-        found = np.flatnonzero(columns.rejected) if odd else _NONE
-        take_texts(arena, texts, buffer, int(texts.used[STOP]))
-        return arena.batch(int(texts.used[ENTRIES])), found
+        rejected = np.flatnonzero(columns.rejected) if rejected_count else _NONE
+        add_texts(arena, texts, buffer, int(texts.used[STOP]))
+        return arena.batch(int(texts.used[ENTRIES])), rejected

@@ -1,10 +1,10 @@
-"""Where JMQ packets begin and end in a stream.
+"""Framing of JMQ packets in a stream.
 
-In step, a packet is what the magic and the size say: the sections inside may be wrong without the
-stream losing its place, so an unknown version is consumed by its size (errata 26). Out of step,
-a header is believed only if all its fields agree with each other: the chance that random bytes do
-is below 1e-28 a position. One packet inside another's body still passes; splitting therefore
-proves its guesses (``wireyard.streams.split``).
+While the framing is intact, magic and size decide: faults in the sections do not lose the framing,
+and a packet of an unknown version is skipped by its size (errata 26). After lost bytes a header is
+accepted only if all its fields are consistent: the probability that random bytes pass is below
+1e-28 per position. A packet inside another packet's body passes, too, so splitting verifies its
+guesses (``wireyard.streams.split``).
 """
 
 from __future__ import annotations
@@ -42,12 +42,12 @@ def frame_size(
     _context: int = 0,
     _at_end: bool = False,
 ) -> int | None:
-    """Return the size of the packet at `start`, None if more bytes are needed to say.
+    """Return the size of the packet at `start`, None if more bytes are needed.
 
     Raises
     ------
     Malformed
-        The magic is not there, or the size is below the fixed header.
+        The magic is missing, or the size is below that of the fixed header.
     LimitExceeded
         The size is over `max_packet_bytes`.
     """
@@ -68,13 +68,13 @@ def frame_size(
 
 
 def find_header(view: View, start: int, stop: int, max_packet_bytes: int) -> tuple[int, bool]:
-    """Return the first position at or after `start` where a whole header agrees with itself.
+    """Return the first position at or after `start` of a header with consistent fields.
 
     Returns
     -------
     position, certain
-        `stop` if there is none. Not certain: the bytes from `position` on may be a header, but
-        `stop` cuts it off.
+        `stop` if there is none. Not certain: a header may begin at `position`, but `stop` cuts it
+        off.
     """
     at = find_magic(view, MAGIC_BYTES, start, stop)
     while at >= 0:
@@ -85,13 +85,13 @@ def find_header(view: View, start: int, stop: int, max_packet_bytes: int) -> tup
 
 
 def begins(head: View) -> bool:
-    """Return whether a stream that begins with `head` is one of JMQ packets."""
+    """Return whether a stream that begins with `head` consists of JMQ packets."""
     stop = min(len(head), HEADER_BYTES)
     return stop > 0 and find_header(head, 0, stop, MAX_PACKET_BYTES)[0] == 0
 
 
 def _agrees(head: bytes, max_packet_bytes: int) -> bool:
-    """Return whether the fields of a header, as far as they are there, agree with each other."""
+    """Return whether the available fields of a header are consistent."""
     whole = head.ljust(HEADER_BYTES, b"\0")
     layout = HEADERS.get(int.from_bytes(whole[4:6], "big"))
     if layout is None:
@@ -118,4 +118,4 @@ _CHECKS: tuple[tuple[str, Callable[[Any, int], bool]], ...] = (
         lambda header, _: header["bit_flags"] <= _FLAG_BITS or header["version"] == 103,
     ),
 )
-"""What a header has to say, by the last field that each check needs."""
+"""Checks of a header, each with the last field that it needs."""

@@ -1,4 +1,4 @@
-"""The variable header: where its items stand, what they hold, and how they are written."""
+"""The variable header: iteration over its items, decoding of their values, and encoding."""
 
 from __future__ import annotations
 
@@ -24,13 +24,13 @@ __all__ = [
 ]
 
 DESTINATION_KINDS: Final = (b"T:", b"Q:")
-"""What brokers write in front of the name of a topic and of a queue."""
+"""The prefixes of a topic and of a queue that brokers put before the name to hash it."""
 
 _LIST = f"{SPEC}, variable header"
 
 
 class ItemSpan(NamedTuple):
-    """One item in its packet: type at `start`, length two bytes on, value from `value` to `stop`.
+    """An item's position in its packet: type at `start`, then length, value in ``[value, stop)``.
 
     The end of the list is an item of type 0, two bytes long, without a value.
     """
@@ -44,7 +44,7 @@ class ItemSpan(NamedTuple):
 def destination_hash(name: str, bit_flags: int) -> int:
     """Return the 32-bit number of a destination (errata 36): CRC-32 of ``Q:name`` or ``T:name``.
 
-    Two destinations may have the same number: compare their names too.
+    Two destinations may have the same number, so their names have to be compared too.
     """
     kind = DESTINATION_KINDS[bit_flags & FLAGS["Q"]]
     return zlib.crc32(kind + name.encode("utf-8", "surrogatepass"))
@@ -53,7 +53,7 @@ def destination_hash(name: str, bit_flags: int) -> int:
 def walk_items(view: View, start: int, stop: int) -> Iterator[ItemSpan]:
     """Yield the items of the list from `start` to `stop`, the end of the list last.
 
-    What follows the end is padding. An empty list has no end either.
+    Bytes after the end are padding. An empty list has no end item.
 
     Raises
     ------
@@ -70,7 +70,7 @@ def walk_items(view: View, start: int, stop: int) -> Iterator[ItemSpan]:
             return
         if stop - at < 4:
             raise Truncated("jmq", "item length", at + 2, 2, stop - at - 2, _LIST)
-        # Unsigned, as specified; the shipped reader takes it as signed (errata 7).
+        # Unsigned, as specified; the shipped reader reads it as signed (errata 7).
         size = int.from_bytes(view[at + 2 : at + 4], "big")
         value = at + 4
         if size > stop - value:
@@ -82,7 +82,7 @@ def walk_items(view: View, start: int, stop: int) -> Iterator[ItemSpan]:
 
 
 def item_value(view: View, span: ItemSpan) -> int | str | bytes:
-    """Return what an item holds: a number, text, or the bytes of an unknown type.
+    """Return the value of an item: a number, text, or bytes for an unknown type.
 
     Raises
     ------
@@ -107,12 +107,12 @@ def item_value(view: View, span: ItemSpan) -> int | str | bytes:
 
 
 def item_pairs(name: str, given: Any) -> tuple[tuple[int, bytes], ...]:
-    """Return items of unknown types, each a type and its bytes.
+    """Return items of unknown types, given as pairs of a type and bytes.
 
     Raises
     ------
     EncodeError
-        No sequence of such pairs.
+        Not a sequence of such pairs.
     """
     pairs = []
     for pair in given if isinstance(given, Sequence) else (given,):
@@ -125,12 +125,12 @@ def item_pairs(name: str, given: Any) -> tuple[tuple[int, bytes], ...]:
 
 
 def encode_items(get: Callable[[str], Any]) -> bytes:
-    """Encode the variable header of the packet whose fields `get` returns by name.
+    """Encode the variable header of a packet; `get` returns its fields by name.
 
     Raises
     ------
     EncodeError
-        A value that no item can hold.
+        A value that does not fit its item.
     """
     parts = []
     version = get("version")
@@ -147,7 +147,7 @@ def encode_items(get: Callable[[str], Any]) -> bytes:
     least = HEADER_BYTES + len(listed) + 2
     wanted = maybe(whole)("property_offset", get("property_offset")) or 0
     if not least <= wanted <= least + 4 and (listed or wanted != HEADER_BYTES):
-        # 103 always carries a list, if only its end; 200 and 301 do without (errata 11).
+        # 103 always has a list, even an empty one; 200 and 301 omit that (errata 11).
         wanted = least + -least % 4 if listed or version == 103 else HEADER_BYTES
     return listed.ljust(wanted - HEADER_BYTES, b"\0")
 

@@ -1,4 +1,4 @@
-"""Which columns of JMQ packets kernels fill, and the number of each among those of its kind."""
+"""The columns of JMQ packets that kernels fill, and the index of each among those of its kind."""
 
 from __future__ import annotations
 
@@ -27,11 +27,11 @@ BITS: Final = (
     "properties",
     "body",
 )
-"""Columns that can be null, each a row of the validity bitmap; 1 to 11 are the item's type."""
+"""Columns that can be null, each a validity bitmap; the places 1 to 11 are item types."""
 WANT: Final = {"names": 1, "ids": 2, "items": 4, "properties": 8, "bodies": 16, "hashes": 32}
-"""Groups of columns that cost something; a group that nobody asked for is left out."""
+"""Groups of columns with a pass of their own, as bits; a group that is not wanted is skipped."""
 COUNTS: Final = len(TEXTS) + len(property_kernels.COUNTS)
-"""How many numbers `used` has."""
+"""Length of `Texts.used`."""
 
 # i32
 (

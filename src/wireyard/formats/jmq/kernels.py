@@ -1,16 +1,17 @@
-"""JMQ packets to columns, the common case: compiled loops over frames of one window.
+"""Compiled decoder of common JMQ packets: from the frames of a window to columns.
 
 Rules of this file:
 
-1. A kernel answers only what it is sure of. A packet with anything rare about it (version 103,
-   serialized properties, an unknown item, items in another order than they are written in, text
-   that is not plain UTF-8, an OBJECT property, any broken rule) is marked in `rejected`, and the
-   scalar reader gives its row. So `raw_header` and `raw_properties` of all others are null.
-2. Nothing is read at or after `stop`; a length is compared with what is left before it is used.
-3. Each group of columns has a pass of its own over a block of rows: few streams are written at a
-   time, and a group that nobody asked for costs nothing. What one pass rejects the next leaves out.
-4. Text goes to one region of `text` per column, `capacity` bytes apart. What is enough for
-   properties is for each: an id of 92 characters has a packet of 72 bytes.
+1. Packets with anything rare (version 103, serialized properties, an unknown item, items in another
+   order than our writer's, text that is not plain UTF-8, an OBJECT property, any broken rule) are
+   marked in `rejected`, and the scalar reader decodes their rows. So `raw_header` and
+   `raw_properties` of all other rows are null.
+2. Nothing is read at or after `stop`; a length is compared with the bytes left before it is used.
+3. Each group of columns has a pass of its own over a block of rows, so that few arrays are written
+   at a time; passes of groups that are not wanted are skipped. A pass skips rows that an earlier
+   one rejected.
+4. The text of each column goes to its own region of `text`; the regions are `capacity` bytes apart.
+   The capacity for properties is enough for all: an id of 92 characters takes a packet of 72 bytes.
 
 Axis: r = rows.
 """
@@ -68,22 +69,22 @@ _HEADER: Final = HEADERS[301]
     _SOURCE_IP_AT, _SOURCE_PORT_AT, _SEQUENCE_AT, _PROPERTY_OFFSET_AT, _PROPERTY_SIZE_AT,
     _PRIORITY_AT, _ENCRYPTION_AT, _BIT_FLAGS_AT, _CONSUMER_ID_AT,
 ) = (field.offset for field in _HEADER.fields)  # fmt: skip
-"""Where each field of the header stands."""
+"""Offset of each header field."""
 _PRODUCER_ID_HEAD, _DELIVERY_COUNT_HEAD = (
     ITEMS_BY_NAME[name].code << 16 | (ITEMS_BY_NAME[name].width or 0)
     for name in ("producer_id", "delivery_count")
 )
 """The four bytes before the value of an item: type and length."""
 _MOST_PADDING: Final = 4
-"""Zeros behind the end of the list in a packet as it is written; any other padding is rare."""
+"""Most zeros after the end of the list that writers send; other padding is rare."""
 
 _ROWS_AHEAD: Final = 12
-"""How many rows ahead the memory of a header is asked for."""
+"""Prefetch distance of headers, in rows."""
 _ITEMS_AHEAD: Final = 8
 _ITEMS_BYTES: Final = 3 * LINE
-"""The same for the items of a packet, and how much of them."""
+"""Prefetch distance of the items of a packet, in rows, and how many bytes of them."""
 BLOCK_ROWS: Final = 1024
-"""Rows that go through all passes together: what they read and write stays in the cache."""
+"""Rows that go through all passes together, so that their data stays in the cache."""
 _ROW_OF_BLOCK: Final = BLOCK_ROWS - 1
 
 
@@ -99,8 +100,8 @@ def scan_frames(
 ) -> int:
     """Find whole packets that follow each other from `start`; return how many.
 
-    Stops before anything else: bytes that need more, bytes that begin no packet, a packet that
-    begins at or after `last_start`, full arrays.
+    Stops before an incomplete packet, before bytes that begin no packet, before a packet that
+    begins at or after `last_start`, and when the arrays are full.
     """
     count = 0
     ahead = start
@@ -122,17 +123,17 @@ def scan_frames(
 
 
 @piece
-def take_items(
+def decode_items(
     data: Bytes, at: int, end: int, stop: int, row: int, columns: Columns, texts: Texts
 ) -> int:
-    """Read the variable header; return a bit per item type that is there, or -1 for a rejection.
+    """Decode the variable header; return a bit for each item type in it, or -1 to reject.
 
-    The bit of a type is its rank, `type - 8 & 15`: items are written in the order 8 to 11, 1 to 7.
+    The bit of a type is its rank in the writer's order, `type - 8 & 15`: 8 to 11, then 1 to 7.
     """
     seen = 0
     if at == end:
         return seen
-    # What most messages begin with, as the shipped writer sends it: compared by one word each.
+    # The items that most messages begin with, compared by one word each.
     if end - at >= 14 and load_u32(data, at) == _PRODUCER_ID_HEAD:
         columns.i64[c.PRODUCER_ID, row] = load_i64(data, at + 4)
         seen = 1 << (_PRODUCER_ID_HEAD >> 16) - 8
@@ -186,7 +187,7 @@ def fill_headers(
     first: int,
     last: int,
 ) -> None:
-    """Fill the columns of the fixed header, and ask for what later passes read of each packet."""
+    """Fill the columns of the fixed header, and prefetch the parts that later passes read."""
     i32, i64 = columns.i32, columns.i64
     for number in range(first, last):
         row = place_of(number)
@@ -233,20 +234,20 @@ def fill_items(
     first: int,
     last: int,
 ) -> None:
-    """Fill the columns of the variable header, and the bits of eight rows at once."""
+    """Fill the columns of the variable header, and their validity for eight rows at once."""
     for number in range(first, last):
         row = place_of(number)
         ahead = frames.starts[min(row + _ITEMS_AHEAD, last - 1)] + HEADER_BYTES
         prefetch_lines(data, ahead, ahead + _ITEMS_BYTES)
-        found = 0
+        types = 0
         if not columns.rejected[row]:
             start = frames.starts[row]
             end = start + columns.i64[c.PROPERTY_OFFSET, row]
-            found = take_items(data, start + HEADER_BYTES, end, frames.stop, row, columns, texts)
-            if found < 0:
+            types = decode_items(data, start + HEADER_BYTES, end, frames.stop, row, columns, texts)
+            if types < 0:
                 columns.rejected[row] = 1
-        seen[0, row & _ROW_OF_BLOCK] = found & 0xFF
-        seen[1, row & _ROW_OF_BLOCK] = found >> 8 & 0xFF
+        seen[0, row & _ROW_OF_BLOCK] = types & 0xFF
+        seen[1, row & _ROW_OF_BLOCK] = types >> 8 & 0xFF
         for region in range(c.FIRST_ITEM, c.FIRST_ITEM + 7):
             columns.text_offsets[region, row + 1] = texts.used[region]
     for row in range(first, last, 8):
@@ -258,14 +259,14 @@ def fill_items(
 
 @piece
 def find_properties(frames: Frames, columns: Columns, row: int) -> tuple[int, int]:
-    """Return where the property section of a row begins, and its size."""
+    """Return the start and the size of a row's property section."""
     start = frames.starts[row] + columns.i64[c.PROPERTY_OFFSET, row]
     return start, columns.i64[c.PROPERTY_SIZE, row]
 
 
 @piece
 def find_body(frames: Frames, columns: Columns, row: int) -> tuple[int, int]:
-    """Return where the body of a row begins, and its size."""
+    """Return the start and the size of a row's body."""
     start, size = find_properties(frames, columns, row)
     return start + size, columns.i64[c.BODY_SIZE, row]
 
@@ -288,8 +289,7 @@ def fill_rows(
 ) -> int:
     """Fill the wanted columns of the packets at `frames`; return how many are rejected.
 
-    Shapes: addresses (16 r); seen (2, `BLOCK_ROWS`); the others are described where they are
-    declared.
+    Shapes: addresses (16 r); seen (2, `BLOCK_ROWS`); for the others, see their classes.
     """
     rows = frames.starts.shape[0]
     clear(texts, columns)

@@ -1,4 +1,4 @@
-r"""The JMQ packet as tables, no logic: header fields, items, flags, packet types, columns.
+r"""Tables of the JMQ packet: header fields, items, flags, packet types, columns. No logic.
 
 Everything is big-endian; every Java integer is signed (errata 19)::
 
@@ -55,10 +55,10 @@ MAGIC = 469754818
 MAGIC_BYTES = MAGIC.to_bytes(4, "big")
 VERSIONS = (103, 200, 301)
 PREFIX_BYTES = 12
-"""Magic, version, type and size: the part that no version may change."""
+"""Magic, version, type and size, which are the same in every version."""
 HEADER_BYTES = 72
 MAX_PACKET_BYTES = 70 * 1024 * 1024 + HEADER_BYTES
-"""What brokers accept as shipped: ``imq.message.max_size=70m``, plus the fixed header."""
+"""Default limit of brokers: ``imq.message.max_size=70m``, plus the fixed header."""
 
 _HEAD = f"{SPEC}, fixed header"
 
@@ -71,8 +71,8 @@ def _header(name: str, *rows: tuple[str, int, int, str, str, str | None]) -> Lay
 _PREFIX = (
     ("magic", 0, 4, "u32", "469754818 in every version", None),
     ("version", 4, 2, "u16", "103, 200 or 301", None),
-    ("packet_type", 6, 2, "i16", "what the packet is", None),
-    ("size", 8, 4, "i32", "the whole packet", "bytes"),
+    ("packet_type", 6, 2, "i16", "type of the packet", None),
+    ("size", 8, 4, "i32", "size of the packet", "bytes"),
 )
 
 _HEADER_301 = _header(
@@ -112,7 +112,7 @@ HEADERS = MappingProxyType({103: _HEADER_103, 200: _HEADER_301, 301: _HEADER_301
 """Fixed header by version."""
 
 SYS_MESSAGE_ID = ("timestamp", "source_ip", "source_port", "sequence")
-"""The four fields that identify a message; 32 bytes that always stand together."""
+"""The four fields that identify a message: 32 contiguous bytes of the header."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,8 +136,8 @@ ITEMS = MappingProxyType(
             # In the order the shipped writer sends them; any order is read.
             Item(8, "transaction_id", 8, "transaction the packet belongs to", _LIST),
             Item(9, "producer_id", 8, "producer that sent it", _LIST),
-            Item(10, "delivery_time", 8, "not to be delivered before", _SHIPPED),
-            Item(11, "delivery_count", 4, "how often it was delivered", _SHIPPED),
+            Item(10, "delivery_time", 8, "earliest time of delivery", _SHIPPED),
+            Item(11, "delivery_count", 4, "number of deliveries", _SHIPPED),
             Item(1, "destination", None, "queue or topic name", _LIST),
             Item(2, "message_id", None, "JMSMessageID chosen by the client", _LIST),
             Item(3, "correlation_id", None, "JMSCorrelationID", _LIST),
@@ -148,8 +148,8 @@ ITEMS = MappingProxyType(
         )
     }
 )
-"""Items of the variable header: type and length take two bytes each, then comes the value, text
-where no width is given; type 0 ends the list. Items of other types are kept and written back."""
+"""Items of the variable header by type: type and length of two bytes each, then the value, which is
+text if no width is given; type 0 ends the list. Items of other types are preserved."""
 ITEMS_BY_NAME = MappingProxyType({item.name: item for item in ITEMS.values()})
 
 FLAGS = MappingProxyType(
@@ -175,7 +175,7 @@ MESSAGE_TYPES = (1, 2, 3, 4, 5, 6)
 """Packet types that carry a JMS message."""
 
 SECRET_BODIES = (12,)
-"""Packet types whose body holds a password or what a password can be guessed from: AUTHENTICATE.
+"""Packet types whose body holds a password or a hash of one: AUTHENTICATE.
 
 Basic and jmqadminkey logins send the password in base64, digest logins a hash of it. No property of
 the protocol holds a secret.
@@ -258,12 +258,12 @@ PACKET_TYPES = MappingProxyType(
 """Names of the packet types, as the shipped classes print them."""
 
 CLIENT_TYPES = (10, 12, 14, 16, 18, 20, 22, 24, 26, 32, 34, 36, 40, 42, 44, 46, 48, 50)
-"""Packet types that only clients send: they show the direction of a stream."""
+"""Packet types that only clients send."""
 
 BROKER_TYPES = tuple(
     code
     for code, name in PACKET_TYPES.items()
-    # Clients answer pings too. Three more packets come without having been asked for.
+    # Clients answer pings too. Brokers also send three types without a request.
     if (name.endswith("_REPLY") and name != "PING_REPLY")
     or name in ("AUTHENTICATE_REQUEST", "INFO", "DEBUG")
 )
@@ -278,10 +278,10 @@ def _columns() -> tuple[Column, ...]:
         return Column(name, kind, head[name].doc, _HEAD, head[name].unit)
 
     def item(name: str) -> Column:
-        found = ITEMS_BY_NAME[name]
-        kind = {None: "string", 8: "int64", 4: "int32"}[found.width]
+        entry = ITEMS_BY_NAME[name]
+        kind = {None: "string", 8: "int64", 4: "int32"}[entry.width]
         unit = "ms since epoch" if name == "delivery_time" else None
-        return Column(name, kind, found.doc, found.spec, unit)
+        return Column(name, kind, entry.doc, entry.spec, unit)
 
     return (
         plain("version", "int32"),
@@ -323,11 +323,11 @@ def _columns() -> tuple[Column, ...]:
         Column("properties", "properties", "typed properties, null if none", f"{SPEC}, properties"),
         Column("body_size", "int64", "length of the body", f"{SPEC}, overview", "bytes"),
         Column("body", "binary", "the body as on the wire, null if none", f"{SPEC}, overview"),
-        Column("raw_header", "binary", "both headers, where the columns do not hold all", _HEAD),
+        Column("raw_header", "binary", "both headers, if the columns do not determine them", _HEAD),
         Column(
             "raw_properties",
             "binary",
-            "the section, where `properties` does not hold all",
+            "the section, if `properties` does not determine it",
             f"{SPEC}, properties",
         ),
     )
@@ -349,4 +349,4 @@ DERIVED = MappingProxyType(
         "body_size": "body",
     }
 )
-"""Columns that follow from others, and what they follow from: a row need not say them."""
+"""Columns that follow from other columns, each with those; a row to encode may omit them."""

@@ -1,7 +1,7 @@
-"""The JMS message that a packet carries, in the words of JMS.
+"""The JMS message of a packet, under the names of JMS.
 
-The specification's table of JMS headers and packet fields, and what the shipped classes add to it
-(JMSDeliveryTime, JMSXDeliveryCount). Opening the body is ``wireyard.formats.jmq.body``.
+It follows the specification's table of JMS headers and packet fields, and the additions of the
+shipped classes (JMSDeliveryTime, JMSXDeliveryCount). ``wireyard.formats.jmq.body`` decodes bodies.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ _PERSISTENT, _NON_PERSISTENT = 2, 1
 def destination_kind(name: str | None, bit_flags: int) -> str | None:
     """Return ``queue topic temporary_queue temporary_topic``, None without a destination.
 
-    The Q flag separates queue from topic, the name shows if it is temporary.
+    The flag Q distinguishes queue and topic; the name shows if the destination is temporary.
     """
     if name is None:
         return None
@@ -74,7 +74,7 @@ def destination_kind(name: str | None, bit_flags: int) -> str | None:
 def reply_to_kind(name: str | None, class_name: str | None) -> str | None:
     """Return the kind of a reply-to destination, None if neither name nor class shows it.
 
-    No flag speaks of it: a temporary one has its kind in the name, any other in the class.
+    It has no flag: the kind of a temporary one is in the name, of any other in the class.
     """
     if name is None:
         return None
@@ -88,9 +88,9 @@ def reply_to_kind(name: str | None, class_name: str | None) -> str | None:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JmsMessage:
-    """The header of one JMS message; what the packet does not have is None.
+    """The headers and properties of a JMS message; those that the packet does not have are None.
 
-    Times are ms since epoch; an expiration of 0 is never.
+    Times are ms since epoch; an expiration of 0 means never.
     """
 
     body_kind: str
@@ -103,9 +103,9 @@ class JmsMessage:
     priority: int
     timestamp: int
     sys_message_id: str
-    """What identifies the message, whatever the client chose to call it."""
+    """The SysMessageID, which identifies the message."""
     jms_message_id: str
-    """What applications see: ``ID:`` and the id of the client's choice, else the one above."""
+    """JMSMessageID: ``ID:`` and the id that the client chose, or the SysMessageID."""
     correlation_id: str | None
     reply_to: str | None
     reply_to_kind: str | None
@@ -116,7 +116,7 @@ class JmsMessage:
 
     @classmethod
     def of(cls, source: Packet | Mapping[str, Any]) -> JmsMessage:
-        """Return the message in a packet, or in the row of one.
+        """Return the message of a packet or of a row.
 
         Raises
         ------
@@ -154,18 +154,18 @@ class JmsMessage:
 
     @property
     def delivery_mode(self) -> int:
-        """JMSDeliveryMode as JMS numbers it: 2 is persistent, 1 is not."""
+        """JMSDeliveryMode: 2 for persistent, 1 for non-persistent."""
         return _PERSISTENT if self.persistent else _NON_PERSISTENT
 
     @property
     def jmsx(self) -> dict[str, Any]:
-        """The JMSX* properties; JMSXDeliveryCount comes from its item, which only brokers send."""
-        found = {
+        """The JMSX* properties; JMSXDeliveryCount is an item, which only brokers send."""
+        properties = {
             name: entry.value for name, entry in self.properties.items() if name.startswith("JMSX")
         }
         if self.delivery_count is not None:
-            found["JMSXDeliveryCount"] = self.delivery_count
-        return found
+            properties["JMSXDeliveryCount"] = self.delivery_count
+        return properties
 
     def headers(self) -> dict[str, Any]:
         """Return the JMS headers by their JMS names, then the JMSX* properties."""
@@ -173,11 +173,10 @@ class JmsMessage:
 
 
 def redact(row: Row) -> Row:
-    """Return the row without passwords; a row without one comes back as it is.
+    """Return the row without a password; the same row if it has none.
 
-    The body of an AUTHENTICATE packet becomes None. `body_size` stays what it was on the wire, so
-    a null body beside a size that is not 0 is a body that was taken out. Such a row cannot be
-    encoded to the packet it came from.
+    The body of an AUTHENTICATE packet becomes None. `body_size` stays, so a null body with a size
+    above 0 is a redacted one. Such a row cannot be encoded to its packet.
     """
     if row.get("packet_type") in SECRET_BODIES and row.get("body") is not None:
         return {**row, "body": None}

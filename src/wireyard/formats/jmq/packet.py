@@ -1,8 +1,7 @@
-"""JMQ packets as frozen values: decode, encode, and rows.
+"""JMQ packets as frozen values: decoding, encoding, and conversion to and from rows.
 
-`decode` accepts or raises; `read_row` is its lenient twin, which gives what could be read and the
-error beside it. Both run the same steps, so a packet is malformed for one exactly when the other
-raises.
+`decode` returns a packet or raises. `read_row` never raises: it returns the values that could be
+read, and the error. Both run the same code, so `decode` raises exactly if the row has an error.
 """
 
 from __future__ import annotations
@@ -58,7 +57,7 @@ from wireyard.formats.properties import (
     encode_properties,
     plain_properties,
 )
-from wireyard.formats.property_rows import raw_section, section_if_said, typed_properties
+from wireyard.formats.property_rows import matching_section, raw_section, typed_properties
 
 __all__ = [
     "Packet",
@@ -79,7 +78,7 @@ _NO_ADDRESS = bytes(10) + b"\xff\xff" + bytes(4)
 
 
 def source_address(name: str, value: Any) -> bytes:
-    """Return the 16 bytes of an address that is given as such, or as text."""
+    """Return the 16 bytes of an address, given as bytes or as text."""
     if isinstance(value, str):
         try:
             return address_bytes(value)
@@ -91,7 +90,7 @@ def source_address(name: str, value: Any) -> bytes:
 
 
 def _as_given(_name: str, value: Any) -> Any:
-    """Leave a body for later: what it may be depends on fields beside it."""
+    """Leave a body for `__post_init__`, because its conversion depends on other fields."""
     return value
 
 
@@ -99,16 +98,17 @@ def _as_given(_name: str, value: Any) -> Any:
 class Packet(PlainFields):
     """One JMQ packet; absent items are None.
 
-    A type may be given by its name, flags by their letters, times as `datetime`, the address as
-    text, properties as a dict of plain values, and the body as what the type says it holds: text,
-    bytes, a dict, or a list.
+    The type may be given by its name, flags by their letters, times as `datetime`, the address as
+    text, properties as a dict of plain values, and the body as text, bytes, a dict, or a list,
+    depending on the type.
 
-    Sizes are not fields: they follow from the rest. `property_offset` is kept because writers pad
-    the variable header differently, which makes no other packet; None lets `encode` choose.
+    Sizes are not fields, because they follow from the others. `property_offset` preserves the
+    padding of the variable header, which differs between writers without a meaning; if it is None,
+    `encode` chooses.
 
-    `raw_header` has the fixed and the variable header where the other fields alone are written to
-    other bytes, such as items in another order (errata 39). `encode` takes it as long as it says
-    what those fields say: a packet in which one was replaced is written anew.
+    `raw_header` has the bytes of the fixed and the variable header if the other fields would be
+    encoded to other bytes, for example with items in another order (errata 39). `encode` uses it
+    while it agrees with those fields; after one was replaced, the header is encoded from them.
     """
 
     version: Takes[int, int] = Takes(whole, 301)
@@ -150,7 +150,7 @@ class Packet(PlainFields):
     }
 
     def __post_init__(self) -> None:
-        """Convert what was given; a header of 103 always has a transaction id."""
+        """Convert the arguments; a header of 103 always has a transaction id."""
         PlainFields.__post_init__(self)
         object.__setattr__(self, "body", body_bytes(self.packet_type, self.bit_flags, self.body))
         if self.version == 103 and self.transaction_id is None:
@@ -158,7 +158,7 @@ class Packet(PlainFields):
 
     @property
     def packet_type_name(self) -> str | None:
-        """Name of the packet type, None if it has none."""
+        """Name of the packet type, None if it is unknown."""
         return PACKET_TYPES.get(self.packet_type)
 
     @property
@@ -180,7 +180,7 @@ class Packet(PlainFields):
 
     @property
     def sys_message_id(self) -> str:
-        """The id that identifies the message, whatever the client chose to call it."""
+        """The SysMessageID, which identifies the message."""
         return sys_message_id_text(
             self.sequence, self.source_ip_text, self.source_port, self.timestamp
         )
@@ -192,7 +192,7 @@ class Packet(PlainFields):
 _FIELDS = tuple(item.name for item in fields(Packet) if item.name != "short_objects")
 _ELSEWHERE = ("property_offset", "properties", "body", "raw_header", "short_objects")
 _OF_HEADERS = {item.name: item.default for item in fields(Packet) if item.name not in _ELSEWHERE}
-"""What the two headers say of a packet, with what it is where they do not."""
+"""The fields that the two headers hold, with their defaults."""
 
 
 def flag_letters(bit_flags: int) -> str:
@@ -201,17 +201,17 @@ def flag_letters(bit_flags: int) -> str:
 
 
 def decode(view: View, context: int = 0) -> Packet:
-    """Decode one whole packet; the context says if it has short objects.
+    """Decode one whole packet; a context of 1 means short objects.
 
     Raises
     ------
     DecodeError
-        The first rule the packet breaks.
+        The first rule that the packet breaks.
     """
     values: Row = {}
     _read(view, values, bool(context))
-    found = {name: values[name] for name in _FIELDS if name in values}
-    return Packet(**found, short_objects=bool(context))
+    known = {name: values[name] for name in _FIELDS if name in values}
+    return Packet(**known, short_objects=bool(context))
 
 
 def read_row(view: View, context: int = 0) -> tuple[Row, DecodeError | None]:
@@ -226,8 +226,8 @@ def read_row(view: View, context: int = 0) -> tuple[Row, DecodeError | None]:
         if "properties" in values:
             write = partial(_encode_section, values["version"], short_objects=bool(context))
             values.update(raw_section(values["properties"], write))
-    except DecodeError as found:
-        error = found
+    except DecodeError as raised:
+        error = raised
     if "source_ip" in values:
         values["source_ip_text"] = address_text(values["source_ip"])
         values["sys_message_id"] = sys_message_id_text(
@@ -248,7 +248,7 @@ def read_row(view: View, context: int = 0) -> tuple[Row, DecodeError | None]:
 
 
 def _read(view: View, values: Row, short_objects: bool) -> None:
-    """Fill `values` section by section; what is there when an error rises is right."""
+    """Fill `values` section by section; the values before an error are valid."""
     version = read_prefix(view, values)
     header = _read_header(view, version, values)
     offset, size = header["property_offset"], header["property_size"]
@@ -258,14 +258,14 @@ def _read(view: View, values: Row, short_objects: bool) -> None:
     error: DecodeError | None = None
     try:
         _read_items(view, offset, values)
-    except DecodeError as found:
-        error = found  # The properties can still be read: only the first error is reported.
+    except DecodeError as raised:
+        error = raised  # The properties can still be read; only the first error is reported.
     try:
         if size:
             section = bytes(view[offset:body_start])
             values["properties"] = read_properties(version, section, offset, short_objects)
-    except DecodeError as found:
-        error = error or found
+    except DecodeError as raised:
+        error = error or raised
     if error:
         raise error
     if header["bit_flags"] != values["bit_flags"] or not _is_written(view, offset, values):
@@ -273,7 +273,7 @@ def _read(view: View, values: Row, short_objects: bool) -> None:
 
 
 def _read_header(view: View, version: int, values: Row) -> dict[str, Any]:
-    """Read the fixed header and check that the sections fit; return it as it stands there."""
+    """Read the fixed header and check that the sections fit; return its unchanged fields."""
     layout = HEADERS[version]
     header: dict[str, Any] = layout.unpack(view)
     values.update(header)
@@ -285,7 +285,7 @@ def _read_header(view: View, version: int, values: Row) -> dict[str, Any]:
 
 
 def _is_written(view: View, offset: int, values: Row) -> bool:
-    """Return whether the items of a packet are written to the variable header it has."""
+    """Return whether the items of a packet are encoded to the variable header that it has."""
     try:
         return encode_items(values.get) == view[HEADER_BYTES:offset]
     except EncodeError:
@@ -293,7 +293,7 @@ def _is_written(view: View, offset: int, values: Row) -> bool:
 
 
 def read_prefix(view: View, values: Row) -> int:
-    """Read what no version may change and return the version, if it is one of ours."""
+    """Read magic, version, type and size; return the version, which has to be a known one."""
     if len(view) < PREFIX_BYTES:
         raise Truncated("jmq", "fixed header", 0, HEADER_BYTES, len(view), _HEAD)
     magic, version, packet_type, size = _PREFIX.unpack_from(view)
@@ -311,7 +311,7 @@ def read_prefix(view: View, values: Row) -> int:
 
 
 def check_sections(at: int, header: Mapping[str, int]) -> None:
-    """Check that the sections fit in the packet; the property offset stands at `at`."""
+    """Check that the sections fit into the packet; the property offset is at `at`."""
     offset, size, total = header["property_offset"], header["property_size"], header["size"]
     if not HEADER_BYTES <= offset <= total:
         problem = f"is {offset}, not between {HEADER_BYTES} and the size, {total}"
@@ -322,13 +322,13 @@ def check_sections(at: int, header: Mapping[str, int]) -> None:
 
 
 def _read_items(view: View, stop: int, values: Row) -> None:
-    """Read the variable header; of two items of one type the later counts."""
+    """Read the variable header; of two items of one type the last counts."""
     for span in walk_items(view, HEADER_BYTES, stop):
         item = ITEMS.get(span.code)
         if item is not None:
             value = item_value(view, span)
             if item.name != "transaction_id" or values["version"] != 103:
-                values[item.name] = value  # In 103 the header wins (errata 2).
+                values[item.name] = value  # In 103 that of the header counts (errata 2).
         elif span.code:
             unknown = values.get("unknown_items", ())
             values["unknown_items"] = (*unknown, (span.code, item_value(view, span)))
@@ -337,7 +337,7 @@ def _read_items(view: View, stop: int, values: Row) -> None:
 def read_properties(
     version: int, data: bytes, start: int, short_objects: bool = False
 ) -> Properties:
-    """Read a property section in the encoding of its version; it stands at `start`."""
+    """Read a property section at `start` of its packet, in the encoding of its version."""
     if version == 301:
         return decode_properties(data, "jmq", start, SPEC, short_objects)
     try:
@@ -346,19 +346,19 @@ def read_properties(
         spec = f"{SPEC}, history, 3.0.1"
         at = start + error.offset
         raise Malformed("jmq", error.field, at, error.problem, spec, error.code) from None
-    found = {name: Property(*entry) for name, entry in entries.items()}
-    return Properties(found, data, short_objects)
+    properties = {name: Property(*entry) for name, entry in entries.items()}
+    return Properties(properties, data, short_objects)
 
 
 def encode(packet: Packet) -> bytes:
-    """Encode a packet: one that was decoded to its bytes, another as the shipped classes would.
+    """Encode a packet: a decoded one to its original bytes, others as the shipped classes do.
 
-    A `property_offset` that leaves room for up to four bytes of padding is honoured.
+    A `property_offset` is used if it leaves up to four bytes of padding.
 
     Raises
     ------
     EncodeError
-        A value the version's header, items or properties cannot hold.
+        A value that does not fit the header, the items or the properties of the version.
     """
     if packet.version not in HEADERS:
         raise EncodeError("version", packet.version, f"one of {VERSIONS}")
@@ -366,7 +366,7 @@ def encode(packet: Packet) -> bytes:
     section = write_properties(packet.version, packet.properties, packet.short_objects)
     body = packet.body or b""
     head = maybe(octets)("raw_header", packet.raw_header)
-    if head is not None and _says(head + section + body, len(head), packet):
+    if head is not None and _matches(head + section + body, len(head), packet):
         return bytes(head + section + body)
     items = encode_items(partial(getattr, packet))
     offset = HEADER_BYTES + len(items)
@@ -385,7 +385,7 @@ def encode(packet: Packet) -> bytes:
     return b"".join((layout.struct.pack(*values), items, section, body))
 
 
-def _says(view: bytes, offset: int, packet: Packet) -> bool:
+def _matches(view: bytes, offset: int, packet: Packet) -> bool:
     """Return whether the headers of `view`, which end at `offset`, agree with a packet's fields."""
     values: Row = {}
     try:
@@ -405,17 +405,17 @@ def _says(view: bytes, offset: int, packet: Packet) -> bool:
     )
 
 
-def _is_same(said: Any, held: Any) -> bool:
-    """Return whether a field holds what a header says; columns spell lone surrogates out."""
-    if isinstance(said, str) and isinstance(held, str):
-        return java.storable(said) == java.storable(held)
-    return type(said) is type(held) and bool(said == held)
+def _is_same(decoded: Any, held: Any) -> bool:
+    """Return whether a field equals a header's value; its lone surrogates may be escaped."""
+    if isinstance(decoded, str) and isinstance(held, str):
+        return java.storable(decoded) == java.storable(held)
+    return type(decoded) is type(held) and bool(decoded == held)
 
 
 def write_properties(
     version: int, properties: Properties | None, short_objects: bool = False
 ) -> bytes:
-    """Write a property section in the encoding of its version: as it was read, if it was."""
+    """Encode a property section for its version; a decoded one to its original bytes."""
     if properties is None:
         return b""
     section = properties.section
@@ -435,21 +435,21 @@ def _encode_section(version: int, properties: Properties, short_objects: bool) -
 
 
 def packet_of(row: Mapping[str, Any], context: int = 0) -> Packet:
-    """Return the packet a row describes.
+    """Return the packet of a row.
 
     Raises
     ------
     EncodeError
-        A row without a packet type, or with properties that are not of their type.
+        A missing packet type, or a property whose value does not belong to its type.
     """
     values = {name: row[name] for name in _FIELDS if row.get(name) is not None}
     if "packet_type" not in values:
         raise EncodeError("packet_type", None, "every packet has a type")
     if "properties" in values:
-        said = typed_properties(values["properties"])
+        properties = typed_properties(values["properties"])
         version = values.get("version", VERSIONS[-1])
         read = partial(read_properties, version, start=0, short_objects=bool(context))
-        values["properties"] = section_if_said(said, row.get("raw_properties"), read)
+        values["properties"] = matching_section(properties, row.get("raw_properties"), read)
     if "unknown_items" in values:
         values["unknown_items"] = tuple(
             (item["type"], item["value"]) for item in values["unknown_items"]

@@ -1,12 +1,13 @@
-"""The packet as a router sees it: mostly read-only, sent on with a few fields changed.
+"""A view of a packet for routers, which forward it with a few fields changed.
 
-Properties and body are never read or copied. What changes stands in a small head that is copied
-for each delivery; what follows it is one view that all deliveries share. That is the plan of the
-specification (closed issue 8): an immutable value, and the fields that may change as arguments.
+Properties and body are neither decoded nor copied. The fields that change are in a small head that
+is copied for each delivery; the bytes after it are one view that all deliveries share. The
+specification plans it like this (closed issue 8): an immutable value, with the changes as
+arguments.
 
-The consumer id changes for every receiver, some flags with it. The delivery count is an item that
-clients never send, so a packet grows by it once, on arrival. A router that stamps packets as their
-sender sets the SysMessageID as well. Everything else belongs to the sender.
+The consumer id changes for every receiver, and some flags with it. The delivery count is an item
+that clients never send, so it is added to a packet once, on arrival. A router that sends packets as
+its own also sets the SysMessageID. All other fields belong to the sender.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ from wireyard.formats.jmq.packet import check_sections, read_prefix
 __all__ = ["ROUTER_FIELDS", "ROUTER_FLAGS", "RouterView"]
 
 ROUTER_FIELDS = ("consumer_id", *SYS_MESSAGE_ID)
-"""Header fields that `RouterView.replace` takes."""
+"""Header fields that `RouterView.replace` can change."""
 
 ROUTER_FLAGS = MappingProxyType(
     {
@@ -44,7 +45,7 @@ ROUTER_FLAGS = MappingProxyType(
         "made_by_server": FLAGS["B"],
     }
 )
-"""Flags that `RouterView.replace` takes; the others say what the message is."""
+"""Flags that `RouterView.replace` can change; the others describe the message."""
 
 _PLACES = {
     version: {
@@ -52,7 +53,7 @@ _PLACES = {
     }
     for version, header in HEADERS.items()
 }
-"""Offset and form of each header field, by version and name."""
+"""Offset and `struct` of each header field, by version and name."""
 
 _COUNT = ITEMS_BY_NAME["delivery_count"]
 _COUNT_FORM = struct.Struct(">i")
@@ -68,21 +69,21 @@ class RouterView:
     Parameters
     ----------
     view
-        The whole packet. It is not copied: do not change it while a view on it is in use.
+        The whole packet. It is not copied: do not change it while the view is in use.
 
     Raises
     ------
     DecodeError
-        No such packet: a wrong magic, size, version, or sections that do not fit in it.
+        A wrong magic, size or version, or sections that do not fit into the packet.
     """
 
     view: bytes | bytearray | memoryview
     head: bytes = b""
-    """The fixed header as it will be sent, and the items that had to be copied with it."""
+    """The fixed header to send, and the items that are copied with it."""
     tail: int = HEADER_BYTES
-    """Where in `view` the bytes after the head begin."""
+    """Offset in `view` of the bytes to send after the head."""
     count_at: int = 0
-    """Where in `head` the delivery count stands; 0: it is not in there."""
+    """Offset in `head` of the delivery count; 0 if it is not in the head."""
 
     def __post_init__(self) -> None:
         if self.head:
@@ -100,29 +101,29 @@ class RouterView:
 
     @property
     def header_bytes(self) -> bytes:
-        """The 72 bytes of the fixed header as they will be sent."""
+        """The 72 bytes of the fixed header to send."""
         return self.head[:HEADER_BYTES]
 
     @property
     def message_key(self) -> bytes:
-        """The 32 bytes that identify the message; never the id of the client's choice."""
+        """The 32 bytes of the SysMessageID, which identifies the message."""
         layout = HEADERS[self.version]
         return self.head[layout["timestamp"].offset : layout["sequence"].stop]
 
     @property
     def destination(self) -> str | None:
         """Name of the destination; None if the packet has none."""
-        found = self.item("destination")
-        return None if found is None else str(found)
+        name = self.item("destination")
+        return None if name is None else str(name)
 
     @property
     def destination_hash(self) -> int | None:
         """Number of the destination to dispatch by (errata 36); None if the packet has none.
 
-        Two destinations may have the same number: compare `destination` too.
+        Two destinations may have the same number, so `destination` has to be compared too.
         """
-        found = self.destination
-        return None if found is None else destination_hash(found, self.header()["bit_flags"])
+        name = self.destination
+        return None if name is None else destination_hash(name, self.header()["bit_flags"])
 
     def header(self) -> Row:
         """Return every field of the fixed header by name."""
@@ -132,21 +133,21 @@ class RouterView:
         return header
 
     def item(self, name: str) -> int | str | bytes | None:
-        """Return what the item of that name holds, None if there is none; the last of two counts.
+        """Return the value of the item of that name, None if there is none; the last one counts.
 
-        The other items are stepped over by their lengths.
+        The other items are skipped by their lengths.
 
         Raises
         ------
         DecodeError
-            An item that does not fit, or that does not hold what its type says.
+            An item that does not fit, or whose value does not belong to its type.
         """
         if name == _COUNT.name and self.count_at:
             count: int = _COUNT_FORM.unpack_from(self.head, self.count_at)[0]
             return count
         if name in HEADERS[self.version]:
-            found: int = self.header()[name]  # 103 has its transaction id there (errata 2).
-            return found
+            value: int = self.header()[name]  # the transaction id of 103 (errata 2)
+            return value
         view = memoryview(self.view)
         span = self._find(name)
         return item_value(view, span) if span else None
@@ -157,22 +158,22 @@ class RouterView:
         Parameters
         ----------
         delivery_count
-            Written into the packet's own item, or into a new one: the packet grows by 8 bytes
-            then, by 12 if it had no items at all.
+            Value of the packet's item, or of a new one, with which the packet grows by 8 bytes, by
+            12 if it had no items.
         changes
             `ROUTER_FIELDS` by name, and `ROUTER_FLAGS` by name as true or false.
 
         Raises
         ------
         EncodeError
-            A value that the packet's version cannot hold.
+            A value that does not fit the packet's version.
         UsageError
-            A field that is not for routers to change.
+            A field that a router must not change.
         DecodeError
-            A list of items that has no room for a delivery count, being broken.
+            A malformed list of items, to which no delivery count can be added.
         """
-        place = self if delivery_count is None or self.count_at else self._with_count()
-        head = bytearray(place.head)
+        base = self if delivery_count is None or self.count_at else self._with_count()
+        head = bytearray(base.head)
         places = _PLACES[self.version]
         for name, value in changes.items():
             if name in ROUTER_FLAGS:
@@ -183,33 +184,33 @@ class RouterView:
                 known = ", ".join(("delivery_count", *ROUTER_FIELDS, *ROUTER_FLAGS))
                 raise UsageError(f"a router does not change '{name}', only {known}")
         if delivery_count is not None:
-            _put(head, _COUNT.name, (place.count_at, _COUNT_FORM), delivery_count)
-        return RouterView(self.view, bytes(head), place.tail, place.count_at)
+            _put(head, _COUNT.name, (base.count_at, _COUNT_FORM), delivery_count)
+        return RouterView(self.view, bytes(head), base.tail, base.count_at)
 
     def parts(self) -> tuple[bytes, memoryview]:
-        """Return the head and a view of all that follows it, for a write that gathers."""
+        """Return the head and a view of the bytes after it, for a gather write."""
         return self.head, memoryview(self.view)[self.tail :].toreadonly()
 
     def _list_stop(self) -> int:
-        """Return where the items of `view` end, whatever the head has grown to."""
+        """Return the end of the items in `view`, without those added to the head."""
         offset, form = _PLACES[self.version]["property_offset"]
         stop: int = form.unpack_from(self.view, offset)[0]
         return stop
 
     def _find(self, name: str) -> ItemSpan | None:
-        found = None
+        last = None
         code = ITEMS_BY_NAME[name].code
         for span in walk_items(memoryview(self.view), HEADER_BYTES, self._list_stop()):
             if span.code == code:
-                found = span
-        return found
+                last = span
+        return last
 
     def _with_count(self) -> RouterView:
-        """Return the packet with its delivery count, still the old one or 0, in the head."""
+        """Return the packet with a delivery count in the head: its own one, or 0."""
         view = memoryview(self.view)
         span = self._find(_COUNT.name)
         if span:
-            item_value(view, span)  # Four bytes, or it is an error.
+            item_value(view, span)  # raises unless it has four bytes
             copied = bytes(view[HEADER_BYTES : span.stop])
             return RouterView(self.view, self.head + copied, span.stop, span.value)
         added = _COUNT_ITEM if self._list_stop() > HEADER_BYTES else _COUNT_ITEM + _LIST_END
@@ -222,7 +223,7 @@ class RouterView:
     def _set_flag(self, head: bytearray, name: str, on: bool) -> None:
         bit = ROUTER_FLAGS[name]
         if self.version == 103 and bit > 0xFF:
-            # The byte above the low eight flags is garbage there, and stays what it is.
+            # The high byte of the flags is garbage in 103 and is not changed.
             if on:
                 raise EncodeError(name, on, "version 103 has the flags Q to T only")
             return
@@ -234,7 +235,9 @@ class RouterView:
 def _put(head: bytearray, name: str, place: tuple[int, struct.Struct], value: int | bytes) -> None:
     offset, form = place
     if isinstance(value, bytes) and len(value) != form.size:
-        raise EncodeError(name, value, f"it has {form.size} bytes")  # `struct` would pad or cut it
+        raise EncodeError(
+            name, value, f"it has {form.size} bytes"
+        )  # `struct` would pad or truncate
     try:
         form.pack_into(head, offset, value)
     except struct.error as error:

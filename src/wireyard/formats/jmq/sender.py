@@ -1,12 +1,11 @@
-"""The sender of JMQ packets: what makes the id of a packet one of its own.
+"""A sender of JMQ packets, which gives each a unique SysMessageID.
 
-A SysMessageID is timestamp, address, port and sequence. The specification wants sequences that
-increase, and ids that are unique; a sequence has 31 bits and a clock can go back. Rules of this
-file:
+A SysMessageID is timestamp, address, port and sequence. The specification requires increasing
+sequences and unique ids; a sequence has 31 bits, and a clock can go back. Rules of this file:
 
-1. The timestamp is that of the clock, and never less than the one before.
-2. The sequence counts up from 1, as that of the shipped classes. Behind 2^31 - 1 it begins again,
-   with a later timestamp: ids in text have no place for a minus sign (errata 45).
+1. The timestamp is that of the clock, but never less than the one before.
+2. The sequence counts up from 1, as in the shipped classes. After 2^31 - 1 it begins again, with a
+   later timestamp, because the text form of ids has no minus sign (errata 45).
 3. So ids increase by timestamp and then sequence, and no two of a sender are equal.
 """
 
@@ -57,7 +56,7 @@ class Sender:
         self._timestamp: int | None = None
 
     def stamp(self, packet: Packet, now: int | datetime) -> Packet:
-        """Return the packet as the next one of this sender; `now` is its clock.
+        """Return the packet with the next id of this sender; `now` is the time of its clock.
 
         Raises
         ------

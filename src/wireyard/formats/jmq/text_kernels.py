@@ -1,8 +1,7 @@
-"""Text that the header of a packet is shown as: names, flags, addresses, SysMessageIDs.
+"""Kernel passes that write text from headers: type names, flags, addresses, SysMessageIDs.
 
-And the number of the destination, which follows from its text.
-
-Pieces of ``...jmq.kernels``, whose rules are theirs too. Axis: r = rows.
+Also the number of a destination, which is a hash of its text. The rules of ``...jmq.kernels`` hold
+here too. Axis: r = rows.
 """
 
 from __future__ import annotations
@@ -51,7 +50,7 @@ _SOURCE_IP_AT, _SOURCE_PORT_AT, _SEQUENCE_AT, _TIMESTAMP_AT = (
 
 
 def _tables() -> tuple[Ints, Ints]:
-    """Return short texts as words, and their lengths at the same places; the table of CRC-32."""
+    """Return short texts and then the table of CRC-32 as words; the lengths of the texts."""
     letters = list(FLAGS)
     low = ["".join(letters[b] for b in range(8) if v >> b & 1) for v in range(256)]
     high = ["".join(letters[8 + b] for b in range(5) if v >> b & 1) for v in range(32)]
@@ -62,13 +61,14 @@ def _tables() -> tuple[Ints, Ints]:
         name = PACKET_TYPES.get(code, "")
         words += [word_of(name[at : at + 8]) for at in range(0, 8 * _NAME_WORDS, 8)]
         lengths += [len(name)] * _NAME_WORDS
-    # The step of the table algorithm, from what CRC-32 makes of a single byte.
+    # The table entry of a byte, derived from the CRC-32 of that byte alone.
     words += [zlib.crc32(bytes((value ^ 0xFF,))) ^ 0xFF000000 for value in range(256)]
     return np.array(words, np.int64), np.array(lengths, np.int64)
 
 
 _WORDS, _LENGTHS = _tables()
-"""Flag letters, octets and packet type names as words, the table of CRC-32; lengths of words."""
+"""Flag letters, octets, packet type names and the table of CRC-32 as words; lengths of the texts.
+"""
 
 
 @piece
@@ -87,7 +87,7 @@ def put_hex(out: Bytes, at: int, value: int) -> int:
 
 @piece
 def put_address(out: Bytes, at: int, data: Bytes, start: int) -> int:
-    """Write 16 address bytes in the text form of ``wireyard.formats.message_id``."""
+    """Write 16 address bytes as text, as ``wireyard.formats.message_id`` does."""
     head = load_i64(data, start)
     mapped = head == 0 and load_u32(data, start + 8) == 0x0000FFFF
     with_mac = (head >> 32) & 0xFFFFFFFF == 0xFF000000
@@ -185,15 +185,15 @@ def fill_ids(
 
 
 @piece
-def same_text(text: Bytes, one: int, other: int, size: int) -> bool:
-    """Return whether `size` bytes at two places are the same."""
+def same_text(text: Bytes, start: int, other: int, size: int) -> bool:
+    """Return whether `size` bytes at two positions are equal."""
     at = 0
     while size - at >= 8:
-        if load_word(text, one + at) != load_word(text, other + at):
+        if load_word(text, start + at) != load_word(text, other + at):
             return False
         at += 8
     while at < size:
-        if load_u8(text, one + at) != load_u8(text, other + at):
+        if load_u8(text, start + at) != load_u8(text, other + at):
             return False
         at += 1
     return True
@@ -203,7 +203,8 @@ def same_text(text: Bytes, one: int, other: int, size: int) -> bool:
 def fill_hashes(columns: Columns, texts: Texts, first: int, last: int) -> None:
     """Fill the numbers of destinations.
 
-    CRC-32 costs several cycles a byte. Most messages have the destination of the one before.
+    CRC-32 takes several cycles per byte, so a destination equal to the one before is not hashed
+    again.
     """
     text, offsets = texts.text, columns.text_offsets[c.DESTINATION]
     flags, hashes = columns.i32[c.BIT_FLAGS], columns.i64[c.DESTINATION_HASH]

@@ -1,7 +1,7 @@
-"""Every byte of a control packet with its meaning, for people.
+"""Annotations of every byte of a control packet, for display.
 
-The annotations are the fields as the reader took them, so they cannot say anything else than the
-row does. Text from the wire is shown with its control characters escaped, secrets not at all.
+They are made of the fields that the scalar reader marked, so they agree with the row. Text from the
+wire is shown with its control characters escaped; secrets are not shown.
 """
 
 from __future__ import annotations
@@ -21,32 +21,32 @@ _FIRST = "packet type and flags"
 
 
 def annotate(view: View, context: int = 0) -> list[Annotation]:
-    """Return what each byte of one whole packet means, in order and without gaps.
+    """Return annotations of all bytes of one whole packet, in order and without gaps.
 
-    A field that breaks a rule says which.
+    The annotation of a field that breaks a rule names the rule.
     """
     _, cursor = read_packet(view, context, traced=True)
     marks, faults = cursor.marks, cursor.faults
     version = next_context(view, context) & VERSION_BITS
     spec = SPECS[version]
-    made = [
+    annotations = [
         Annotation(
-            mark.start, mark.stop, mark.field, _text(mark, version) + _broken(mark, faults), spec
+            mark.start, mark.stop, mark.field, _text(mark, version) + _faults(mark, faults), spec
         )
         for mark in marks
     ]
-    read = marks[-1].stop if marks else 0
-    if read < len(view) or not marks:
-        why = faults[-1] if faults else None
-        text = str(why) if why else ""
-        made.append(Annotation(read, len(view), "not readable", text, why.spec if why else spec))
-    return made
+    end = marks[-1].stop if marks else 0
+    if end < len(view) or not marks:
+        error = faults[-1] if faults else None
+        text, place = (str(error), error.spec) if error else ("", spec)
+        annotations.append(Annotation(end, len(view), "not readable", text, place))
+    return annotations
 
 
-def _broken(mark: Mark, faults: list[DecodeError]) -> str:
-    """Return what is wrong with a field, in brackets behind its value."""
-    found = [error for error in faults if mark.start <= error.offset < mark.stop]
-    return "".join(f" ({error.problem}: {error.code})" for error in found)
+def _faults(mark: Mark, faults: list[DecodeError]) -> str:
+    """Return the faults of a field in brackets, to follow its value."""
+    own = [error for error in faults if mark.start <= error.offset < mark.stop]
+    return "".join(f" ({error.problem}: {error.code})" for error in own)
 
 
 def _text(mark: Mark, version: int) -> str:
@@ -62,7 +62,7 @@ def _text(mark: Mark, version: int) -> str:
 
 
 def _readable(value: bytes) -> str:
-    """Return bytes as text if they are text, else in hexadecimal."""
+    """Return bytes as text if they are UTF-8, else in hexadecimal."""
     try:
         return value.decode()
     except UnicodeDecodeError:

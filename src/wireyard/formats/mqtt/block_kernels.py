@@ -1,9 +1,12 @@
-"""Where the parts of packets are, a block of rows at a time: pieces of ``...mqtt.kernels``.
+"""Kernel passes that locate the parts of packets, a block of rows at a time.
 
-What is found out about a block stays in one array, a run of `BLOCK_ROWS` for each thing. Bytes are
-looked at in loops of a few loads each, which do not wait for one another; what follows from them is
-reckoned in loops without any, which the compiler makes many rows at once of. For that nothing in
-them branches, and places are unsigned.
+The results of a block are runs of one array, `BLOCK_ROWS` integers each: the start of every packet,
+its size, and so on. Loops that load bytes of packets do only that, so that the loads of several
+rows overlap; loops that compute from the runs load no bytes, and the compiler vectorizes them. For
+that they have no branches, and their indices are unsigned.
+
+A packet is *sure* while no check has failed: it is of a type that kernels decode, and valid. The
+scalar reader decodes the others.
 
 Axis: r = rows.
 """
@@ -29,30 +32,30 @@ from wireyard.formats.mqtt.layout import (
     UNSUBSCRIBE,
     VERSION_BITS,
 )
-from wireyard.formats.mqtt.session_kernels import body_at, judge_packet, shown_version
+from wireyard.formats.mqtt.session_kernels import body_at, check_packet, declared_version
 from wireyard.memory import Bytes, bit_column, load_u8, load_u16, load_word, place_of
 
 __all__ = [
     "BITS",
     "BLOCK_ROWS",
     "BLOCK_SIZE",
+    "CHECKED_AT",
     "FIRST_BYTES",
     "I32_FIELDS",
     "I64_FIELDS",
-    "JUDGED_AT",
     "PAYLOAD_AT",
     "PAYLOAD_SIZE",
     "PROPERTIES_AT",
     "TOPIC_AT",
     "TOPIC_SIZE",
+    "check_others",
     "fill_bits",
     "fill_numbers",
     "find_payloads",
     "find_topics",
-    "judge_others",
     "kind_of",
-    "look_at_heads",
-    "look_behind_topics",
+    "load_heads",
+    "load_packet_ids",
 ]
 
 Ints = np.ndarray[tuple[int], np.dtype[np.int64]]
@@ -76,36 +79,37 @@ BITS: Final = (
     "has properties",
     "has version",
 )
-"""Two columns, and what says where a column is not null; each a row of bitmaps."""
+"""Bitmaps: two boolean columns, and the validity of others."""
 
 BLOCK_ROWS: Final = 1024
-"""Rows that go through all passes together: what they read and write stays in the cache."""
-JUDGED_AT: Final = 12 * BLOCK_ROWS
-"""Where how many packets `judge_others` was sure of is, and behind it their bytes."""
-BLOCK_SIZE: Final = JUDGED_AT + 2
+"""Rows that go through all passes together, so that their data stays in the cache."""
+CHECKED_AT: Final = 12 * BLOCK_ROWS
+"""Index, after the runs, of the number of packets that `check_others` found valid; then that of
+their bytes."""
+BLOCK_SIZE: Final = CHECKED_AT + 2
 (
-    _START, _SIZE, _BYTES, _SAID, _LENGTH_BYTES, _REMAINING, _ID_STOP, TOPIC_AT,
+    _START, _SIZE, _BYTES, _HEADER, _LENGTH_BYTES, _REMAINING, _ID_STOP, TOPIC_AT,
     TOPIC_SIZE, PROPERTIES_AT, PAYLOAD_AT, PAYLOAD_SIZE,
-) = range(0, JUDGED_AT, BLOCK_ROWS)  # fmt: skip
+) = range(0, CHECKED_AT, BLOCK_ROWS)  # fmt: skip
 
-# What a first byte says where a version is in force: itself, the version, `BITS`, `_SURE`.
+# A decoded first byte, in the run `_HEADER`: the byte, then the version, `BITS` and `_SURE`.
 _VERSION_AT, _BITS_AT = 8, 16
 _PUBLISH_AT, _NUMBERED_AT, _LISTED_AT = (
     _BITS_AT + BITS.index(name) for name in ("is publish", "has packet id", "has properties")
 )
 _SURE: Final = 1 << 24
-"""Nothing is wrong with the byte, and the packet is one answered here."""
+"""The first byte is valid, and kernels decode packets of its type."""
 
 _I32: Final = {
-    "packet_type": (_SAID, 4, 15),
-    "flags": (_SAID, 0, 15),
-    "qos": (_SAID, 1, 3),
-    "version_in_force": (_SAID, _VERSION_AT, VERSION_BITS),
+    "packet_type": (_HEADER, 4, 15),
+    "flags": (_HEADER, 0, 15),
+    "qos": (_HEADER, 1, 3),
+    "version_in_force": (_HEADER, _VERSION_AT, VERSION_BITS),
     "remaining_length_bytes": (_LENGTH_BYTES, 0, -1),
     "packet_id": (_BYTES, 8, 0xFFFF),
 }
 _I64: Final = {"remaining_length": (_REMAINING, 0, -1), "payload_size": (PAYLOAD_SIZE, 0, -1)}
-"""Columns of a fixed width: which run has them, and which of its bits: a shift and a mask."""
+"""Columns of a fixed width: the run that has their values, and the shift and mask to get them."""
 I32_FIELDS: Final = tuple(_I32)
 I64_FIELDS: Final = tuple(_I64)
 _I32_RUNS, _I32_SHIFTS, _I32_MASKS = zip(*_I32.values(), strict=True)
@@ -116,7 +120,7 @@ _LONGEST_1, _LONGEST_2, _LONGEST_3 = (128**count + count for count in (1, 2, 3))
 
 
 def _first_byte(version: int, kind: int, flags: int) -> int:
-    """Return what a first byte says where `version` is in force."""
+    """Return a first byte of this type and flags, decoded for `version`."""
     publish, numbered = kind == PUBLISH, PUBACK <= kind <= PUBCOMP
     if publish:
         sure = flags & 6 != 6 and (flags & 6 != 0 or flags < 8 or version < 4)
@@ -131,9 +135,9 @@ def _first_byte(version: int, kind: int, flags: int) -> int:
         publish and version == 5,
         version,
     )
-    said = sum(1 << _BITS_AT + place for place, bit in enumerate(bits) if bit)
-    said |= version << _VERSION_AT | kind << 4 | flags
-    return said | (_SURE if sure and version != 2 else 0)
+    header = sum(1 << _BITS_AT + place for place, bit in enumerate(bits) if bit)
+    header |= version << _VERSION_AT | kind << 4 | flags
+    return header | (_SURE if sure and version != 2 else 0)
 
 
 FIRST_BYTES: Final[Ints] = np.array(
@@ -144,25 +148,25 @@ FIRST_BYTES: Final[Ints] = np.array(
     ],
     np.int64,
 )
-"""What every first byte says, by version and byte."""
+"""All first bytes decoded, by version and byte."""
 
 
 @piece
 def place_in(run: int, slot: int) -> np.uint64:
-    """Return the place of a row in a run: unsigned, so that no end to count from is asked for."""
+    """Return the index of a row in a run; unsigned, so that no negative index is checked for."""
     return np.uint64(run + slot)
 
 
 @piece
 def kind_of(block: Ints, slot: int) -> int:
     """Return the type of a packet."""
-    kind: int = block[_SAID + slot] >> 4 & 15
+    kind: int = block[_HEADER + slot] >> 4 & 15
     return kind
 
 
 @piece
 def load_few(data: Bytes, at: int, stop: int) -> int:
-    """Read what there is of eight bytes in the machine's own order."""
+    """Load the bytes up to `stop`, fewer than eight, in the machine's byte order."""
     word = 0
     for place in range(stop - at):
         word |= load_u8(data, at + place) << 8 * place
@@ -170,63 +174,63 @@ def load_few(data: Bytes, at: int, stop: int) -> int:
 
 
 @piece
-def look_at_heads(
+def load_heads(
     data: Bytes,
     stop: int,
     starts: Ints,
     sizes: Ints,
     contexts: Ints,
     block: Ints,
-    said: Bytes,
+    row_bits: Bytes,
     first_bytes: Ints,
     first: int,
     last: int,
 ) -> None:
-    """Take the first eight bytes of packets, and what the very first says."""
+    """Load the first eight bytes of packets, and decode the very first."""
     for number in range(first, last):
         row = place_of(number)
         slot = row & BLOCK_ROWS - 1
         start = starts[row]
         head = load_word(data, start) if start + 8 <= stop else load_few(data, start, stop)
-        says = first_bytes[(contexts[row] & VERSION_BITS) << 8 | head & 0xFF]
+        header = first_bytes[(contexts[row] & VERSION_BITS) << 8 | head & 0xFF]
         block[_START + slot] = start
         block[_SIZE + slot] = sizes[row]
         block[_BYTES + slot] = head
-        block[_SAID + slot] = says
-        said[slot] = says >> _BITS_AT & 0x7F
+        block[_HEADER + slot] = header
+        row_bits[slot] = header >> _BITS_AT & 0x7F
 
 
 @piece
 def find_topics(block: Ints, rows: int) -> None:
-    """Find where topics are and packet identifiers end, in packets that are still sure."""
+    """Locate topics and the end of packet identifiers, in packets that are still sure."""
     for slot in range(rows):
         start = block[place_in(_START, slot)]
         size = block[place_in(_SIZE, slot)]
         head = block[place_in(_BYTES, slot)]
-        says = block[place_in(_SAID, slot)]
-        # In a packet of this size, a length of more bytes than these has one too many.
+        header = block[place_in(_HEADER, slot)]
+        # A Remaining Length of more bytes would be longer than a packet of this size needs.
         digits = 1 + (size > _LONGEST_1) + (size > _LONGEST_2) + (size > _LONGEST_3)
         digit = head >> 8 * digits & 0xFF
-        publish = says >> _PUBLISH_AT & 1
+        publish = header >> _PUBLISH_AT & 1
         high = head >> 8 * digits + 8 & 0xFF
         topic_size = publish * (high << 8 | head >> 8 * digits + 16 & 0xFF)
         at = start + 1 + digits
         end = start + size
-        stop = at + 2 * publish + topic_size + 2 * (says >> _NUMBERED_AT & 1)
+        stop = at + 2 * publish + topic_size + 2 * (header >> _NUMBERED_AT & 1)
         # The last byte of a length is 0 only if it is the only one.
         sure = (digit < 0x80) & ((digits == 1) | (digit != 0)) & (stop <= end)
-        sure &= (publish == 1) | (stop == end)  # nothing but that
+        sure &= (publish == 1) | (stop == end)  # nothing follows the packet identifier
         block[place_in(_LENGTH_BYTES, slot)] = digits
         block[place_in(_REMAINING, slot)] = end - at
         block[place_in(TOPIC_AT, slot)] = at + 2
         block[place_in(TOPIC_SIZE, slot)] = topic_size
         block[place_in(_ID_STOP, slot)] = stop if sure else at
-        block[place_in(_SAID, slot)] = says if sure else says & ~_SURE
+        block[place_in(_HEADER, slot)] = header if sure else header & ~_SURE
 
 
 @piece
-def look_behind_topics(data: Bytes, block: Ints, rows: int) -> None:
-    """Take packet identifiers, and the byte behind each: where it may be, Property Length."""
+def load_packet_ids(data: Bytes, block: Ints, rows: int) -> None:
+    """Load packet identifiers, each with the byte after it, which may be Property Length."""
     for slot in range(rows):
         stop = block[place_in(_ID_STOP, slot)]
         end = block[place_in(_START, slot)] + block[place_in(_SIZE, slot)]
@@ -236,71 +240,77 @@ def look_behind_topics(data: Bytes, block: Ints, rows: int) -> None:
 
 @piece
 def find_payloads(block: Ints, rows: int) -> int:
-    """Find where properties and payloads are; return non-zero if there are properties.
+    """Locate properties and payloads; return non-zero if there are properties.
 
-    In packets that are not sure, as in those that are no PUBLISH, nothing is anywhere.
+    Packets that are not sure, and those that are no PUBLISH, get empty ones.
     """
-    listed = 0
+    any_properties = 0
     for slot in range(rows):
-        says = block[place_in(_SAID, slot)]
-        found = block[place_in(_BYTES, slot)]
+        header = block[place_in(_HEADER, slot)]
+        loaded = block[place_in(_BYTES, slot)]
         end = block[place_in(_START, slot)] + block[place_in(_SIZE, slot)]
-        lists = says >> _LISTED_AT & 1
-        properties_at = block[place_in(_ID_STOP, slot)] + lists
+        has_length = header >> _LISTED_AT & 1
+        properties_at = block[place_in(_ID_STOP, slot)] + has_length
         # Property Length of one byte; longer ones are rare.
-        length = (found & 0xFF) * lists
+        length = (loaded & 0xFF) * has_length
         payload_at = properties_at + length
         topic_size = block[place_in(TOPIC_SIZE, slot)]
-        other = says >> _PUBLISH_AT & 1 == 0
-        sure = (says & _SURE != 0) & (length < 0x80) & (payload_at <= end)
+        other = header >> _PUBLISH_AT & 1 == 0
+        sure = (header & _SURE != 0) & (length < 0x80) & (payload_at <= end)
         sure &= other | (topic_size + length > 0)
-        sure &= other | (says >> _NUMBERED_AT & 1 == 0) | (found >> 8 != 0)
+        sure &= other | (header >> _NUMBERED_AT & 1 == 0) | (loaded >> 8 != 0)
         shown = sure & (other == 0)
-        block[place_in(_SAID, slot)] = says if sure else says & ~_SURE
+        block[place_in(_HEADER, slot)] = header if sure else header & ~_SURE
         block[place_in(TOPIC_SIZE, slot)] = topic_size if shown else 0
         block[place_in(PROPERTIES_AT, slot)] = properties_at if shown else end
         block[place_in(PAYLOAD_AT, slot)] = payload_at if shown else end
         block[place_in(PAYLOAD_SIZE, slot)] = end - payload_at if shown else 0
-        listed |= length if shown else 0
-    return listed
+        any_properties |= length if shown else 0
+    return any_properties
 
 
 @piece
-def judge_others(
-    data: Bytes, contexts: Ints, block: Ints, said: Bytes, first_bytes: Ints, first: int, last: int
+def check_others(
+    data: Bytes,
+    contexts: Ints,
+    block: Ints,
+    row_bits: Bytes,
+    first_bytes: Ints,
+    first: int,
+    last: int,
 ) -> int:
-    """Make sure packets with fields of their own that keep every rule but those of properties.
+    """Check the packets with fields of their own; those valid but for their properties are sure.
 
     Return non-zero if one has properties.
     """
-    lists = 0
+    any_properties = 0
     for number in range(first, last):
         row = place_of(number)
         slot = row & BLOCK_ROWS - 1
-        says = block[_SAID + slot]
-        if says & _SURE:
+        header = block[_HEADER + slot]
+        if header & _SURE:
             continue
         start, size = block[_START + slot], block[_SIZE + slot]
         at = body_at(data, start, start + size)
         version = contexts[row] & VERSION_BITS
-        if says & 0xFF == CONNECT << 4 and at > start:
-            version = shown_version(data, at, start + size)
-        found = judge_packet(data, start, start + size, version)
-        if found == 0:
+        if header & 0xFF == CONNECT << 4 and at > start:
+            version = declared_version(data, at, start + size)
+        length_at = check_packet(data, start, start + size, version)
+        if length_at == 0:
             continue
-        says = first_bytes[version << 8 | says & 0xFF] | _SURE
-        if found > 1:
-            says |= 1 << _LISTED_AT
-            length = load_u8(data, start + found)
-            block[PROPERTIES_AT + slot] = start + found + 1
-            block[PAYLOAD_AT + slot] = start + found + 1 + length
-            lists |= length
-        block[_SAID + slot] = says
+        header = first_bytes[version << 8 | header & 0xFF] | _SURE
+        if length_at > 1:
+            header |= 1 << _LISTED_AT
+            length = load_u8(data, start + length_at)
+            block[PROPERTIES_AT + slot] = start + length_at + 1
+            block[PAYLOAD_AT + slot] = start + length_at + 1 + length
+            any_properties |= length
+        block[_HEADER + slot] = header
         block[_BYTES + slot] = load_u16(data, at) << 8
-        said[slot] = says >> _BITS_AT & 0x7F
-        block[JUDGED_AT] += 1
-        block[JUDGED_AT + 1] += size
-    return lists
+        row_bits[slot] = header >> _BITS_AT & 0x7F
+        block[CHECKED_AT] += 1
+        block[CHECKED_AT + 1] += size
+    return any_properties
 
 
 @piece
@@ -313,7 +323,7 @@ def fill_columns(
     first: int,
     last: int,
 ) -> None:
-    """Fill columns with bits of runs."""
+    """Fill each column from its run, by its shift and mask."""
     for place in range(len(runs)):
         run, shift, mask = runs[place], shifts[place], masks[place]
         for slot in range(last - first):
@@ -324,17 +334,17 @@ def fill_columns(
 def fill_numbers(
     block: Ints, i32: Grid32, i64: Grid64, rejected: Bytes, first: int, last: int
 ) -> None:
-    """Fill the columns of a fixed width, and say which packets are not sure."""
+    """Fill the columns of a fixed width, and reject the packets that are not sure."""
     fill_columns(i32, _I32_RUNS, _I32_SHIFTS, _I32_MASKS, block, first, last)
     fill_columns(i64, _I64_RUNS, _I64_SHIFTS, _I64_MASKS, block, first, last)
     for slot in range(last - first):
-        rejected[place_in(first, slot)] = block[place_in(_SAID, slot)] & _SURE == 0
+        rejected[place_in(first, slot)] = block[place_in(_HEADER, slot)] & _SURE == 0
 
 
 @piece
-def fill_bits(said: Bytes, bits: Grid8, first: int, last: int) -> None:
-    """Fill the columns of one bit, and what says where others are not null, eight rows at once."""
+def fill_bits(row_bits: Bytes, bits: Grid8, first: int, last: int) -> None:
+    """Fill the bitmaps of boolean columns and of validity, eight rows at once."""
     for row in range(first, last, 8):
-        word = load_word(said, row & BLOCK_ROWS - 1)
+        word = load_word(row_bits, row & BLOCK_ROWS - 1)
         for place in range(len(BITS)):
             bits[place, row >> 3] = bit_column(word, place)

@@ -1,7 +1,7 @@
 """Control packets as Arrow columns.
 
-The compiled reader takes what most streams are made of; what it rejects is left to the scalar
-reader, so that every rare rule is written once.
+Compiled kernels decode the common packets; the scalar reader decodes the packets that they reject,
+so that rare rules are implemented once.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from wireyard.formats.mqtt import block_kernels, kernels, stream_kernels
 from wireyard.formats.mqtt.field_columns import FIELDS, read_fields
 from wireyard.formats.mqtt.layout import MAX_PACKET_BYTES, PROPERTIES
 from wireyard.formats.mqtt.property_kernels import LEAST_PROPERTY_BYTES, TEXT_BYTES_PER_BYTE
-from wireyard.formats.row_columns import fill_places, lay_out
+from wireyard.formats.row_columns import batch_layout, fill_positions
 from wireyard.layout import Column
 from wireyard.memory import SLACK
 from wireyard.schema import arrow_type, as_array, repeat_texts
@@ -30,14 +30,14 @@ Bytes = np.ndarray[tuple[int], np.dtype[np.uint8]]
 Frames = tuple[Ints, Ints, Ints]
 Fields = dict[str, pa.Array]
 Decoded = tuple[Arena, int, Bytes, Fields]
-"""The arrays of packets, how many properties they have, which are rejected, and other columns."""
+"""Arrays of a batch, number of properties, rejected flag of each row, further columns by name."""
 
 _MIN_PACKET_BYTES = 2
 _MOST_FRAMES = 1 << 16
 _FEW_ROWS = 1 << 12
-"""A run of fewer may be one of many in a block, such as a datagram: decoded with the others."""
+"""Shorter runs, such as datagrams, are not decoded while scanning, but together with others."""
 _SPARE = 1.125
-"""Room for so many times the packets that the run before had for as many bytes."""
+"""Rows allocated per row that is expected from the packet density of the run before."""
 _NO_LIMITS = kernels.Limits(0, 0, 0, 0)
 _SCRATCH_STEP = 8 << 20
 _MOST_KEPT = 16 << 20
@@ -57,12 +57,12 @@ _VALID = {
     "properties": "has properties",
     "version_in_force": "has version",
 }
-"""What says where a column is not null; others that are somewhere are everywhere."""
+"""Validity bitmap of each column that may be null; columns without one are never null here."""
 _TEXTS = {"packet_type_name": "names", "topic": "topics", "payload": "payloads"}
 
 
 def _sources() -> dict[str, list[Source]]:
-    """Return the buffers of the columns that packets answered here have; all others are null."""
+    """Return the buffers of the columns that kernels fill; all other columns are null."""
     bits = {name: ("bits", place) for place, name in enumerate(block_kernels.BITS)}
     offsets = {group: ("offsets", place) for place, group in enumerate(kernels.WANT)}
     values: dict[str, list[Source]] = {
@@ -89,11 +89,11 @@ _SHAPES = {
     "rejected": Shape(np.uint8, 8),
     "names": Shape(np.uint8, 8 * kernels.MAX_NAME_BYTES, more=SLACK),
     "block": Shape(np.int64, 0, more=8 * block_kernels.BLOCK_SIZE),
-    "said": Shape(np.uint8, 0, more=block_kernels.BLOCK_ROWS),
+    "row bits": Shape(np.uint8, 0, more=block_kernels.BLOCK_ROWS),
 }
 _GROUPS = {**_TEXTS, "properties": "properties"}
 _CHECKED = ("topics", "properties")
-"""The passes that find broken rules, which the verdict needs."""
+"""The passes that validate values, which the verdict needs."""
 
 
 def scan_frames(
@@ -101,8 +101,9 @@ def scan_frames(
 ) -> Frames:
     """Return starts, sizes and contexts of the whole packets that follow each other from `start`.
 
-    Ends before anything else, before what could change the context, and before a packet that
-    begins at or after `last_start`. There is one context more, for what follows the last packet.
+    Stops before bytes that are no whole packet, before a packet that could change the context, and
+    before one that begins at or after `last_start`. One context more than there are packets is
+    returned: that of the bytes after the last.
     """
     most = min(max((min(stop, last_start) - start) // _MIN_PACKET_BYTES + 1, 0), _MOST_FRAMES)
     starts, sizes = np.empty(most, np.int64), np.empty(most, np.int64)
@@ -113,10 +114,11 @@ def scan_frames(
 
 
 def sniff_heads(heads: Bytes, bounds: Ints) -> tuple[Bytes, Ints]:
-    """Return which `Side` each stream is by its first bytes, and the context that they show.
+    """Return the `Side` of each stream by its first bytes, and the context that they show.
 
-    Shapes: bounds (t + 1), where in `heads` those of each stream are; the results (t). What is no
-    `Side.OTHER` is surely of this format; the context of a client's stream is that of its server's.
+    Shapes: bounds (t + 1), the extents in `heads` of each stream's first bytes; the results (t).
+    A stream is certainly of this format unless it is `Side.OTHER`. The context of a client's stream
+    is that of its server's too.
     """
     sides, contexts = np.empty(len(bounds) - 1, np.uint8), np.empty(len(bounds) - 1, np.int64)
     stream_kernels.sniff_heads(heads, bounds, MAX_PACKET_BYTES, sides, contexts)
@@ -131,10 +133,10 @@ def walk_streams(
     begun: Bytes,
     max_packet_bytes: int,
 ) -> tuple[Frames, Ints]:
-    """Return the packets of streams that lie one behind the other, and the first row of each.
+    """Return the packets of streams that lie one after the other, and the first row of each.
 
-    A stream that is not surely whole packets alone has no rows. The parameters are those of the
-    kernel.
+    A stream has no rows unless it is certain to consist of whole packets only. For the parameters,
+    see the kernel.
     """
     most = int(bounds[-1] - bounds[0]) // _MIN_PACKET_BYTES + 1
     starts, sizes, contexts = (np.empty(most, np.int64) for _ in range(3))
@@ -151,18 +153,17 @@ class ColumnDecoder:
     Parameters
     ----------
     columns
-        The columns that are wanted, in order: of the format, and of rows of every format.
+        The wanted columns in order, of the format and of every format.
     validate
-        Whether packets are checked even where no column needs it, because the caller shows or
-        acts on the verdict.
+        Whether packets are checked even if no column needs it, because the caller uses the verdict.
     repeated
-        The text of columns that have the same in every row.
+        Text by column, of columns with the same text in every row.
     """
 
     def __init__(
         self, columns: Sequence[Column], validate: bool, repeated: Mapping[str, str]
     ) -> None:
-        self._layout = lay_out(columns, _SHAPES, _SOURCES, repeated)
+        self._layout = batch_layout(columns, _SHAPES, _SOURCES, repeated)
         names = {column.name for column in columns}
         groups = {_GROUPS[name] for name in names & _GROUPS.keys()}
         if validate or "verdict" in names:
@@ -173,12 +174,12 @@ class ColumnDecoder:
         self._fields = {
             column.name: arrow_type(column.kind) for column in columns if column.name in FIELDS
         }
-        self._found = _NONE
+        self._scanned = _NONE
         """The starts that `scan_frames` returned last."""
         self._decoded: Decoded | None = None
-        """Their packets, if it decoded them."""
+        """The packets at these starts, if `scan_frames` decoded them too."""
         self._density = 0.0
-        """Packets a byte of what `decode` was asked for last, 0 if it was not what was found."""
+        """Packets per byte of the last `decode`, 0 if its packets were not those scanned before."""
 
     def scan_frames(
         self,
@@ -189,11 +190,12 @@ class ColumnDecoder:
         max_packet_bytes: int,
         context: int,
     ) -> Frames:
-        """Find frames as the function of this name does, and decode them while the cache has them.
+        """Find frames as the function `scan_frames` does, and decode them while they are cached.
 
-        `decode` has nothing left to do when it is asked for just these, and all of it when it is
-        asked for others. So they are decoded here only if it was asked for what was found the time
-        before, which also gives their number; if there are more, they are only found.
+        A `decode` of exactly these frames then returns the result; any other `decode` discards it.
+        So frames are decoded here only if the last `decode` was of the frames scanned before it.
+        That one's packet density also gives the number of rows to allocate; if there are more
+        packets, they are found but not decoded.
         """
         density, self._density, self._decoded = self._density, 0.0, None
         rows = count = int((min(stop, last_start) - start) * density * _SPARE)
@@ -207,29 +209,29 @@ class ColumnDecoder:
             self._decoded = decoded
         else:
             frames = scan_frames(data, start, stop, last_start, max_packet_bytes, context)
-        self._found = frames[0]
+        self._scanned = frames[0]
         return frames
 
     def decode(
         self, data: Bytes, stop: int, starts: Ints, sizes: Ints, contexts: Ints, offsets: Ints
     ) -> tuple[pa.RecordBatch, Ints]:
-        """Decode whole packets, which begin at `starts` of `data` and at `offsets` of the stream.
+        """Decode whole packets at `starts` of `data`, which are at `offsets` of the stream.
 
         Returns
         -------
         batch, rejected
-            A row per packet, and which packets the scalar reader has to read: their values here
-            mean nothing.
+            A row per packet, and the rows that the scalar reader has to decode: their values here
+            are undefined.
         """
-        together = starts is self._found and len(starts) > 0
-        decoded = self._decoded if together else None
-        self._found, self._decoded = _NONE, None
-        if together:
+        as_scanned = starts is self._scanned and len(starts) > 0
+        decoded = self._decoded if as_scanned else None
+        self._scanned, self._decoded = _NONE, None
+        if as_scanned:
             self._density = len(starts) / int(starts[-1] + sizes[-1] - starts[0])
         if decoded is None:
             _, decoded = self._fill(data, stop, starts, sizes, contexts, int(sizes.sum()))
         arena, entries, rejected, fields = decoded
-        fill_places(arena, offsets, sizes)
+        fill_positions(arena, offsets, sizes)
         batch = arena.batch(entries, len(starts))
         if fields:
             columns = [fields.get(name, batch[name]) for name in batch.schema.names]
@@ -246,9 +248,9 @@ class ColumnDecoder:
         taken: int,
         limits: kernels.Limits | None = None,
     ) -> tuple[int, Decoded]:
-        """Decode packets, of no more than `taken` bytes; return how many there are, and them.
+        """Decode packets of `taken` bytes at most; return their number and the decoded packets.
 
-        With `limits`, they are found first, no more than the arrays have room for.
+        With `limits`, they are found first, at most as many as the arrays have room for.
         """
         most = len(starts)
         arena = Arena(self._layout, most, taken, taken + SLACK if self._copies else 0)
@@ -256,7 +258,7 @@ class ColumnDecoder:
         a = arena.arrays
         a["offsets"][:, 0] = 0
         frames = kernels.Frames(stop, starts, sizes, contexts)
-        block = kernels.Block(a["block"][0], a["said"][0])
+        block = kernels.Block(a["block"][0], a["row bits"][0])
         columns = kernels.Columns(
             a["i32"], a["i64"], a["bits"], a["rejected"][0], a["offsets"], a["names"][0],
             scratch.topics, arena.rest,
@@ -275,17 +277,17 @@ class ColumnDecoder:
             _put_properties(arena, scratch, entries)
         rejected = a["rejected"][0, :rows]
         fields: Fields = {}
-        judged, judged_bytes = a["block"][0, block_kernels.JUDGED_AT :][:2].tolist()
-        if judged and self._fields:
+        checked, checked_bytes = a["block"][0, block_kernels.CHECKED_AT :][:2].tolist()
+        if checked and self._fields:
             fields = read_fields(
-                data, starts[:rows], sizes[:rows], contexts[:rows], rejected, judged_bytes,
+                data, starts[:rows], sizes[:rows], contexts[:rows], rejected, checked_bytes,
                 self._fields,
             )  # fmt: skip
         return rows, (arena, entries, rejected, fields)
 
 
 def _put_properties(arena: Arena, scratch: _Scratch, entries: int) -> None:
-    """Put the properties of packets of 5.0; what has any is among them, or rejected."""
+    """Add the properties of packets of 5.0 to the buffer of a batch."""
     ends = scratch.offsets[: entries + 1]
     _, name_ends, names = _NAMES.take(as_array(scratch.codes[:entries])).buffers()
     arena.put("property name offsets", name_ends)
@@ -295,7 +297,7 @@ def _put_properties(arena: Arena, scratch: _Scratch, entries: int) -> None:
 
 
 class _Scratch:
-    """Where a thread's kernels put text whose size is not known before; it stays touched."""
+    """A thread's scratch memory for text whose size is known only after decoding; it is reused."""
 
     _kept = local()
 
@@ -309,7 +311,10 @@ class _Scratch:
 
     @classmethod
     def for_bytes(cls, taken: int) -> _Scratch:
-        """Return the thread's scratch for `taken` bytes of packets; one for a huge packet goes."""
+        """Return the thread's scratch for `taken` bytes of packets.
+
+        One for more than `_MOST_KEPT` bytes is not kept.
+        """
         kept: _Scratch | None = getattr(cls._kept, "scratch", None)
         if kept is None or kept.taken < taken:
             kept = cls(taken + -taken % _SCRATCH_STEP)

@@ -1,11 +1,11 @@
-"""The control packets as frozen values: a class for each type, with the fields that it has.
+"""The control packets as frozen values: one class for each packet type.
 
-`Packet` is what they have in common. Fields are keyword arguments under the names of the columns;
-text, bytes and dicts are taken where the wire has them in another form. What a version does not
-have is refused by `encode`, under its name.
+`Packet` is their base class. Fields are keyword arguments with the names of the columns; they
+accept text, bytes and dicts where the wire has another form. `encode` rejects a field that the
+version of the packet does not have.
 
-Fields that ``repr`` and ``==`` leave out keep what a version lets a sender choose without a
-meaning, so that a decoded packet comes back byte for byte; None lets `encode` choose.
+Fields that ``repr`` and ``==`` ignore hold bits and lengths that a sender may choose freely, so
+that a decoded packet is encoded to the same bytes; if they are None, `encode` chooses.
 """
 
 from __future__ import annotations
@@ -66,15 +66,15 @@ def _codes(name: str, value: Any) -> tuple[int, ...]:
 
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)
 class Packet(PlainFields):
-    """What every control packet has."""
+    """Base of all control packets, with the fields that each has."""
 
     packet_type: ClassVar[int]
     version_in_force: int | None = 4
-    """Protocol level it is read and written by: 2 (1999), 3 (3.1), 4 (3.1.1), 5 (5.0)."""
+    """Protocol level to decode and encode by: 2 (1999), 3 (3.1), 4 (3.1.1), 5 (5.0)."""
     msb_first: Takes[bool, bool] = Takes(flag, False)
-    """Whether words of version 2 are big-endian, which the page of 1999 denies (errata M12)."""
+    """Whether words of version 2 are big-endian, against the page of 1999 (errata M12)."""
     remaining_length_bytes: int | None = field(default=None, compare=False, repr=False)
-    """Bytes of Remaining Length, which may be padded before 5.0."""
+    """Bytes of the Remaining Length field, which versions before 5.0 may pad."""
 
     @property
     def packet_type_name(self) -> str:
@@ -87,7 +87,8 @@ class Packet(PlainFields):
     def _shown(self, name: str, value: Any) -> str:
         if name == "properties" and value:
             value = tuple(
-                one._replace(value=...) if one.name == SECRET_PROPERTY else one for one in value
+                entry._replace(value=...) if entry.name == SECRET_PROPERTY else entry
+                for entry in value
             )
         return PlainFields._shown(self, name, value)
 
@@ -102,11 +103,11 @@ class _Other(Packet):
 
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)
 class Connect(_Other):
-    """CONNECT; a will is there if it has a topic."""
+    """CONNECT; it has a will if `will_topic` is set."""
 
     packet_type: ClassVar[int] = layout.CONNECT
     header_flags: int | None = field(default=None, compare=False, repr=False)
-    """Connect Flags, for the bits that no other field says."""
+    """Connect Flags, for the bits that no other field determines."""
     client_id: str = ""
     clean_start: Takes[bool, bool] = Takes(flag, True)
     keep_alive: int = 0
@@ -120,22 +121,22 @@ class Connect(_Other):
     properties: Takes[PlainProperties, Properties] = Takes(plain_properties, ())
 
     def __post_init__(self) -> None:
-        """Convert what was given, and complete a will; a CONNECT always has a version."""
+        """Convert the arguments; set the version and the fields of a will that were left out."""
         PlainFields.__post_init__(self)
         if self.version_in_force is None:
             object.__setattr__(self, "version_in_force", 4)
-        for name, least in (("will_payload", b""), ("will_qos", 0), ("will_retain", False)):
+        for name, default in (("will_payload", b""), ("will_qos", 0), ("will_retain", False)):
             value = getattr(self, name)
             if self.will_topic is None and value is not None:
                 raise EncodeError(name, value, "a will has a will_topic")
             if self.will_topic is not None and value is None:
-                object.__setattr__(self, name, least)
+                object.__setattr__(self, name, default)
         if self.will_topic is None and self.will_properties:
             raise EncodeError("will_properties", self.will_properties, "a will has a will_topic")
 
     @property
     def protocol_name(self) -> str | None:
-        """Protocol name of the version, None if there is no such version."""
+        """Protocol name of the version, None for an unknown version."""
         return PROTOCOLS.get(self.version_in_force or 0)
 
     @property
@@ -150,7 +151,7 @@ class ConnAck(_Other):
 
     packet_type: ClassVar[int] = layout.CONNACK
     header_flags: int | None = field(default=None, compare=False, repr=False)
-    """Connect Acknowledge Flags, for the bits that no other field says."""
+    """Connect Acknowledge Flags, for the bits that no other field determines."""
     session_present: Takes[bool, bool] = Takes(flag, False)
     return_code: int = 0
     properties: Takes[PlainProperties, Properties] = Takes(plain_properties, ())
@@ -158,7 +159,7 @@ class ConnAck(_Other):
 
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)
 class Publish(Packet):
-    """PUBLISH; a packet identifier belongs to QoS 1 and 2."""
+    """PUBLISH; it has a packet identifier at QoS 1 and 2."""
 
     packet_type: ClassVar[int] = layout.PUBLISH
     topic: str
@@ -172,7 +173,7 @@ class Publish(Packet):
 
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)
 class Reasoned(_Other):
-    """What may end with a reason code and properties in 5.0; None leaves them out."""
+    """Base of packets that may end with a reason code and properties in 5.0; None omits them."""
 
     return_code: int | None = None
     properties: Takes[PlainProperties | None, Properties | None] = Takes(
@@ -180,7 +181,7 @@ class Reasoned(_Other):
     )
 
     def __post_init__(self) -> None:
-        """Convert what was given; properties stand behind a reason code only."""
+        """Convert the arguments; properties without a reason code get reason code 0."""
         PlainFields.__post_init__(self)
         if self.properties is not None and self.return_code is None:
             object.__setattr__(self, "return_code", 0)
@@ -204,7 +205,7 @@ class PubRec(Reasoned):
 
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)
 class PubRel(Reasoned):
-    """PUBREL; before 3.1.1 it may be marked as sent before."""
+    """PUBREL; before 3.1.1 it may have DUP."""
 
     packet_type: ClassVar[int] = layout.PUBREL
     packet_id: int
@@ -221,7 +222,7 @@ class PubComp(Reasoned):
 
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)
 class Subscribe(_Other):
-    """SUBSCRIBE; a filter is a text for QoS 0, a text and its QoS, or a `Filter`."""
+    """SUBSCRIBE; a filter is a text (QoS 0), a pair of text and QoS, or a `Filter`."""
 
     packet_type: ClassVar[int] = layout.SUBSCRIBE
     packet_id: int
@@ -286,13 +287,13 @@ class Disconnect(Reasoned):
 
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)
 class Auth(Reasoned):
-    """AUTH, which only 5.0 has; without a reason code it has no properties either."""
+    """AUTH, of 5.0 only; without a reason code it has no properties either."""
 
     packet_type: ClassVar[int] = layout.AUTH
     version_in_force: int | None = 5
 
     def __post_init__(self) -> None:
-        """Convert what was given; behind a reason code there always are properties."""
+        """Convert the arguments; a reason code is always followed by properties."""
         Reasoned.__post_init__(self)
         if self.return_code is not None and self.properties is None:
             object.__setattr__(self, "properties", ())
@@ -300,8 +301,8 @@ class Auth(Reasoned):
 
 CONTROL_PACKETS: Final[Mapping[int, type[Packet]]] = MappingProxyType(
     {
-        one.packet_type: one
-        for one in (
+        packet.packet_type: packet
+        for packet in (
             Connect,
             ConnAck,
             Publish,

@@ -1,7 +1,7 @@
-"""Reading a control packet from left to right, and noting what is wrong without stopping for it.
+"""A reader of one control packet, which collects faults instead of stopping at the first.
 
-A rule about a value is noted as a fault and reading goes on behind it; only a field that does not
-fit ends it. What was read can be traced, for people.
+A value that breaks a rule is recorded as a fault, and reading continues after it; only a field that
+does not fit ends the reading. The fields that were read can be recorded for display.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from wireyard.formats.mqtt.rules import RULES
 __all__ = ["MAX_FAULTS", "Cursor", "Mark", "read_integer"]
 
 MAX_FAULTS = 100
-"""Faults of one packet that are kept: each of 256 million return codes may be one."""
+"""Most faults of a packet that are recorded: each of 256 million return codes may be one."""
 _MOST_INTEGER_BYTES = 4
 
 
@@ -33,8 +33,8 @@ class Mark(NamedTuple):
 def read_integer(view: View, at: int, stop: int) -> tuple[int, int]:
     """Return the variable byte integer at `at` and the position after it.
 
-    The position is `at` itself where more bytes are needed, and beyond `stop` where four bytes
-    do not end it.
+    The position is `at` itself if more bytes are needed, and beyond `stop` if the integer is longer
+    than four bytes.
     """
     value = 0
     for place in range(_MOST_INTEGER_BYTES):
@@ -48,16 +48,16 @@ def read_integer(view: View, at: int, stop: int) -> tuple[int, int]:
 
 
 class Cursor:
-    """A position in one whole packet, and the faults found so far.
+    """A position in one whole packet, and the faults so far.
 
     Parameters
     ----------
     view
         The packet.
     context
-        What it is read by: the version in force, and the byte order of 1999.
+        Context of the packet: the version in force, and the byte order of 1999.
     traced
-        Whether to keep what was read in `marks`.
+        Whether to record the fields in `marks`.
     """
 
     def __init__(self, view: View, context: int, traced: bool = False) -> None:
@@ -75,10 +75,10 @@ class Cursor:
         """Bytes before `stop`."""
         return self.stop - self.at
 
-    # --- what is wrong --------------------------------------------------------------------
+    # --- faults ---------------------------------------------------------------------------
 
     def fault(self, rule: str, field: str, at: int, problem: str, spec: str | None = None) -> None:
-        """Note that the field at `at` breaks a rule, if the version has it."""
+        """Record that the field at `at` breaks a rule, if the version has the rule."""
         broken = RULES[rule]
         if broken.holds(self.version) and len(self.faults) < MAX_FAULTS:
             where = spec or broken.spec(self.version)
@@ -86,12 +86,12 @@ class Cursor:
             self.faults.append(Malformed("mqtt", field, at, problem, where, code))
 
     def note(self, error: DecodeError) -> None:
-        """Note an error that ended the reading of something, if it is not noted yet."""
+        """Record an error that ended the reading, unless it is recorded already."""
         if error not in self.faults:
             self.faults.append(error)
 
     def end(self) -> None:
-        """Note bytes behind the last field."""
+        """Record a fault if bytes follow the last field."""
         if self.left:
             problem = f"is followed by {self.left} bytes that belong to no field"
             self.fault("trailing_bytes", "packet", self.at, problem)
@@ -99,12 +99,12 @@ class Cursor:
     # --- fields ---------------------------------------------------------------------------
 
     def mark(self, start: int, field: str, value: object) -> None:
-        """Trace the bytes from `start` on as one field."""
+        """Record the bytes from `start` up to here as one field, if traced."""
         if self._traced and self.at > start:
             self.marks.append(Mark(start, self.at, field, value))
 
     def skip(self, size: int, field: str) -> int:
-        """Move on by `size` bytes and return where they begin.
+        """Advance by `size` bytes; return the position before.
 
         Raises
         ------
@@ -141,7 +141,7 @@ class Cursor:
         return value
 
     def variable(self, field: str, limit: str = "variable_byte_integer") -> int:
-        """Read a variable byte integer; `limit` is the rule about its four bytes.
+        """Read a variable byte integer; `limit` is the rule that limits it to four bytes.
 
         Raises
         ------
@@ -172,7 +172,7 @@ class Cursor:
         return value
 
     def binary(self, field: str) -> bytes:
-        """Read bytes behind their length."""
+        """Read bytes after a 16-bit length."""
         length_at = self.skip(2, f"{field} length")
         size = self.view[length_at] << 8 | self.view[length_at + 1]
         self.mark(length_at, f"{field} length", size)
@@ -182,7 +182,7 @@ class Cursor:
         return value
 
     def text(self, field: str) -> str | None:
-        """Read text behind its length; None, and a fault, if it is not the version's text."""
+        """Read text after a 16-bit length; None, and a fault, if its encoding is invalid."""
         raw = self.binary(field)
         start = self.at - len(raw)
         text = _modified_text(raw) if self.version == 2 else _plain_text(raw)
@@ -201,7 +201,7 @@ def _plain_text(raw: bytes) -> str | None:
 
 
 def _modified_text(raw: bytes) -> str | None:
-    """Return text as ``writeUTF`` writes it, if it has no half of a pair (errata M15)."""
+    """Decode text of ``writeUTF``, None if it is invalid or has a lone surrogate (errata M15)."""
     try:
         text = java.decode_text(raw)
         text.encode()

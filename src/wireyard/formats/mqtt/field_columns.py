@@ -1,7 +1,7 @@
-"""The own fields of packets that open, subscribe and answer as Arrow columns.
+"""Arrow columns of the fields of CONNECT, SUBSCRIBE, UNSUBSCRIBE and of acknowledgements.
 
-Few streams have many such packets, so these columns lie beside the buffer that holds all others,
-and are made only where there are some.
+Such packets are few in most streams, so these columns have buffers of their own beside that of a
+batch, and are made only for batches with such packets.
 """
 
 from __future__ import annotations
@@ -47,9 +47,9 @@ _VALID: Mapping[str, str] = {
     "filters": "has filters",
     "will_properties": "has will list",
 }
-"""Where each column is not null."""
+"""Validity bitmap of each column."""
 FIELDS = _VALID.keys()
-"""The columns that are made here."""
+"""The columns of this module."""
 _ROW_TEXTS = TEXTS[:-1]
 _OFFSETS = (*_ROW_TEXTS, *LISTS)
 _LEAST_FILTER_BYTES = 3
@@ -62,24 +62,24 @@ def read_fields(
     sizes: Ints,
     contexts: Ints,
     rejected: Bytes,
-    judged_bytes: int,
+    checked_bytes: int,
     wanted: Mapping[str, pa.DataType],
 ) -> dict[str, pa.Array]:
-    """Return the wanted ones of these columns.
+    """Return the `wanted` columns, which are given with their types.
 
     Parameters
     ----------
     data, starts, sizes, contexts, rejected
-        Those of the kernel.
-    judged_bytes
-        How many bytes the packets with such fields have that are not rejected; more do no harm.
+        As for the kernel, `fill_fields`.
+    checked_bytes
+        Bytes of the packets with such fields that are not rejected, or more.
     """
-    rows, entries = len(starts), judged_bytes // _LEAST_FILTER_BYTES
+    rows, entries = len(starts), checked_bytes // _LEAST_FILTER_BYTES
     numbers = np.empty((len(NUMBERS), rows), np.int32)
     offsets = np.zeros((len(_OFFSETS), rows + 1), np.int32)
     bits = np.zeros((len(ROW_BITS), -(-rows // 8)), np.uint8)
-    texts = np.empty(len(TEXTS) * judged_bytes, np.uint8)
-    codes = np.empty(judged_bytes, np.int32)
+    texts = np.empty(len(TEXTS) * checked_bytes, np.uint8)
+    codes = np.empty(checked_bytes, np.int32)
     entry_ends = np.zeros(entries + 1, np.int32)
     entry_numbers = np.empty((len(ENTRY_NUMBERS), entries), np.int32)
     entry_bits = np.zeros((len(ENTRY_BITS), -(-entries // 8)), np.uint8)
@@ -90,11 +90,11 @@ def read_fields(
     )  # fmt: skip
 
     def text_of(name: str) -> pa.Buffer:
-        first = TEXTS.index(name) * judged_bytes
+        first = TEXTS.index(name) * checked_bytes
         return pa.py_buffer(texts[first : first + int(ends[TEXTS.index(name)])])
 
     def filters() -> pa.Array:
-        """Return the topic filters of all packets, one behind the other."""
+        """Return the topic filters of all packets, in order."""
         flags = dict(zip(ENTRY_BITS, map(pa.py_buffer, entry_bits), strict=True))
         qos, handling = map(pa.py_buffer, entry_numbers)
         known = {
@@ -105,10 +105,10 @@ def read_fields(
         }
         kind = arrow_type("filters").value_type
         children = [
-            pa.Array.from_buffers(one.type, entries, known[one.name])
-            if one.name in known
-            else pa.nulls(entries, one.type)
-            for one in kind
+            pa.Array.from_buffers(field.type, entries, known[field.name])
+            if field.name in known
+            else pa.nulls(entries, field.type)
+            for field in kind
         ]
         return pa.Array.from_buffers(kind, entries, [None], children=children)
 
@@ -130,7 +130,7 @@ def read_fields(
                 children.append(
                     pa.Array.from_buffers(pa.int32(), count, [None, pa.py_buffer(codes)])
                 )
-        else:  # a will with properties is read one by one
+        else:  # properties of wills are empty here: the scalar reader decodes the others
             buffers.append(pa.py_buffer(np.zeros(rows + 1, np.int32)))
             children.append(pa.nulls(0, kind.value_type))
         return pa.Array.from_buffers(kind, rows, buffers, children=children)

@@ -1,7 +1,6 @@
-"""The own fields of packets that open, subscribe and answer: one compiled loop.
+"""Compiled decoder of the fields of CONNECT, SUBSCRIBE, UNSUBSCRIBE and of acknowledgements.
 
-What ``session_kernels`` was sure of is read once more, field by field, without a look at how many
-bytes are left: that was done.
+It decodes packets that ``session_kernels`` found valid, so that no length is checked again.
 
 Axes: r = rows, e = topic filters of all rows, c = codes of all rows.
 """
@@ -26,7 +25,7 @@ from wireyard.formats.mqtt.layout import (
     UNSUBSCRIBE,
     VERSION_BITS,
 )
-from wireyard.formats.mqtt.session_kernels import body_at, shown_version
+from wireyard.formats.mqtt.session_kernels import body_at, declared_version
 from wireyard.memory import Bytes, copy_bytes, load_u8, load_u16, place_of
 
 __all__ = [
@@ -47,7 +46,7 @@ Grid8 = np.ndarray[tuple[int, int], np.dtype[np.uint8]]
 TEXTS: Final = (
     "protocol_name", "client_id", "will_topic", "will_payload", "username", "password", "filter",
 )  # fmt: skip
-"""Columns of text or bytes; the last is one of topic filters, the others are of rows."""
+"""Columns of text or bytes; the last is a field of topic filters, the others are of rows."""
 LISTS: Final = ("return_codes", "filters")
 NUMBERS: Final = ("protocol_version", "keep_alive", "will_qos", "return_code")
 ROW_BITS: Final = (
@@ -55,7 +54,7 @@ ROW_BITS: Final = (
     "is connect", "has will", "has will list", "has username", "has a password",
     "has session", "has code", "has codes", "has filters",
 )  # fmt: skip
-"""Columns of one bit, and what says where a column is not null."""
+"""Bitmaps: boolean columns, and the validity of others."""
 ENTRY_NUMBERS: Final = ("qos", "retain_handling")
 ENTRY_BITS: Final = ("no_local", "retain_as_published", "has options", "is new")
 _TEXTS: Final = len(TEXTS)
@@ -73,14 +72,14 @@ _GRID32, _GRID8 = array("int32", 2), array("uint8", 2)
 
 @piece
 def set_bit(bits: Grid8, place: int, row: int, value: int) -> None:
-    """Set a bit of a row to 1 if the value is not 0; it was 0."""
+    """Set a bit of a row, which is 0, if the value is not 0."""
     if value:
         bits[place, row >> 3] |= 1 << (row & 7)
 
 
 @piece
-def take_text(data: Bytes, at: int, texts: Bytes, place: int, ends: Ints) -> int:
-    """Append text behind its length to a column; return where it ends."""
+def append_text(data: Bytes, at: int, texts: Bytes, place: int, ends: Ints) -> int:
+    """Append the text at `at`, which has a 16-bit length, to a column; return its end."""
     size = load_u16(data, at)
     copy_bytes(texts, place * (texts.shape[0] // _TEXTS) + ends[place], data, at + 2, size)
     ends[place] += size
@@ -88,13 +87,13 @@ def take_text(data: Bytes, at: int, texts: Bytes, place: int, ends: Ints) -> int
 
 
 @piece
-def behind_properties(data: Bytes, at: int, version: int) -> int:
-    """Return what follows the properties."""
+def after_properties(data: Bytes, at: int, version: int) -> int:
+    """Return the position after the properties."""
     return at + 1 + load_u8(data, at) if version == 5 else at
 
 
 @piece
-def take_connect(
+def fill_connect(
     data: Bytes,
     at: int,
     version: int,
@@ -104,34 +103,34 @@ def take_connect(
     texts: Bytes,
     ends: Ints,
 ) -> None:
-    """Fill in the fields of a CONNECT."""
-    at = take_text(data, at, texts, _NAME, ends)
+    """Fill the fields of a CONNECT."""
+    at = append_text(data, at, texts, _NAME, ends)
     flags = load_u8(data, at + 1)
     numbers[_LEVEL, row] = version
     numbers[_KEEP_ALIVE, row] = load_u16(data, at + 2)
     set_bit(bits, _IS_CONNECT, row, 1)
     set_bit(bits, _CLEAN, row, flags & 2)
     set_bit(bits, _WITH_PASSWORD, row, flags & 0x40)
-    at = behind_properties(data, at + 4, version)
-    at = take_text(data, at, texts, _CLIENT, ends)
+    at = after_properties(data, at + 4, version)
+    at = append_text(data, at, texts, _CLIENT, ends)
     if flags & 4:
         set_bit(bits, _HAS_WILL, row, 1)
         set_bit(bits, _HAS_WILL_LIST, row, version == 5)
         set_bit(bits, _RETAIN, row, flags & 0x20)
         numbers[_WILL_QOS, row] = flags >> 3 & 3
-        at = behind_properties(data, at, version)
-        at = take_text(data, at, texts, _WILL_TOPIC, ends)
-        at = take_text(data, at, texts, _WILL_PAYLOAD, ends)
+        at = after_properties(data, at, version)
+        at = append_text(data, at, texts, _WILL_TOPIC, ends)
+        at = append_text(data, at, texts, _WILL_PAYLOAD, ends)
     if flags & 0x80:
         set_bit(bits, _HAS_USER, row, 1)
-        at = take_text(data, at, texts, _USER, ends)
+        at = append_text(data, at, texts, _USER, ends)
     if flags & 0x40:
         set_bit(bits, _HAS_PASSWORD, row, 1)
-        take_text(data, at, texts, _PASSWORD, ends)
+        append_text(data, at, texts, _PASSWORD, ends)
 
 
 @piece
-def take_filters(
+def append_filters(
     data: Bytes,
     at: int,
     stop: int,
@@ -143,10 +142,10 @@ def take_filters(
     entry_bits: Grid8,
     ends: Ints,
 ) -> None:
-    """Append topic filters, and what is asked for with each."""
+    """Append topic filters and their subscription options."""
     while at < stop:
         entry = ends[_FILTERS]
-        at = take_text(data, at, texts, _FILTER, ends)
+        at = append_text(data, at, texts, _FILTER, ends)
         ends[_FILTERS] = entry + 1
         entry_ends[entry + 1] = ends[_FILTER]
         if with_options:
@@ -161,8 +160,8 @@ def take_filters(
 
 
 @piece
-def take_code(data: Bytes, at: int, stop: int, row: int, numbers: Grid32, bits: Grid8) -> None:
-    """Fill in a code, if there is one."""
+def fill_code(data: Bytes, at: int, stop: int, row: int, numbers: Grid32, bits: Grid8) -> None:
+    """Fill a return code or reason code, if the packet has one."""
     if at < stop:
         set_bit(bits, _HAS_CODE, row, 1)
         numbers[_CODE, row] = load_u8(data, at)
@@ -190,12 +189,12 @@ def fill_fields(
     entry_bits: Grid8,
     ends: Ints,
 ) -> int:
-    """Fill the own fields of packets that are not rejected; return how many filters there are.
+    """Fill the fields of packets that are not rejected; return the number of topic filters.
 
     Shapes: starts, sizes, contexts, rejected (r); numbers (`NUMBERS`, r); offsets (columns of
     `TEXTS` and `LISTS` that rows have, r + 1); bits (`ROW_BITS`, r / 8); texts (bytes), an equal
     part for each of `TEXTS`; codes (c); entry_ends (e + 1); entry_numbers (`ENTRY_NUMBERS`, e);
-    entry_bits (`ENTRY_BITS`, e / 8); ends, where each text and list ends (`TEXTS` and `LISTS`).
+    entry_bits (`ENTRY_BITS`, e / 8); ends, the end of each text and list (`TEXTS` and `LISTS`).
     All bits, ends and first offsets are zero at first.
     """
     for number in range(starts.shape[0]):
@@ -206,26 +205,26 @@ def fill_fields(
         if rejected[row] == 0 and kind != PUBLISH and stop - start > 2:
             at = body_at(data, start, stop)
             if kind == CONNECT:
-                version = shown_version(data, at, stop)
-                take_connect(data, at, version, row, numbers, bits, texts, ends)
+                version = declared_version(data, at, stop)
+                fill_connect(data, at, version, row, numbers, bits, texts, ends)
             elif kind == CONNACK:
                 set_bit(bits, _HAS_SESSION, row, version != 3)
                 set_bit(bits, _PRESENT, row, load_u8(data, at))
-                take_code(data, at + 1, stop, row, numbers, bits)
+                fill_code(data, at + 1, stop, row, numbers, bits)
             elif kind == DISCONNECT:
-                take_code(data, at, stop, row, numbers, bits)
+                fill_code(data, at, stop, row, numbers, bits)
             elif PUBACK <= kind <= PUBCOMP:
-                take_code(data, at + 2, stop, row, numbers, bits)
+                fill_code(data, at + 2, stop, row, numbers, bits)
             elif kind in (SUBSCRIBE, UNSUBSCRIBE):
                 set_bit(bits, _HAS_FILTERS, row, 1)
-                at = behind_properties(data, at + 2, version)
-                take_filters(
+                at = after_properties(data, at + 2, version)
+                append_filters(
                     data, at, stop, version, kind == SUBSCRIBE, texts, entry_ends, entry_numbers,
                     entry_bits, ends,
                 )  # fmt: skip
             elif kind == SUBACK or (kind == UNSUBACK and version == 5):
                 set_bit(bits, _HAS_CODES, row, 1)
-                for place in range(behind_properties(data, at + 2, version), stop):
+                for place in range(after_properties(data, at + 2, version), stop):
                     codes[ends[_CODES]] = load_u8(data, place)
                     ends[_CODES] += 1
         for place in range(_FILTER):

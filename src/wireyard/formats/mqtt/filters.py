@@ -1,4 +1,4 @@
-"""Topic filters of SUBSCRIBE and UNSUBSCRIBE: as packets hold them, and as people write them."""
+"""Topic filters of SUBSCRIBE and UNSUBSCRIBE, and their conversion from plain Python values."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ __all__ = ["Filter", "subscribed", "unsubscribed"]
 
 
 class Filter(NamedTuple):
-    """A topic filter and, in SUBSCRIBE, the byte that says what is asked for."""
+    """A topic filter and, in SUBSCRIBE, its byte of subscription options."""
 
     filter: str | None
     options: int | None = None
 
     @property
     def qos(self) -> int | None:
-        """Highest quality of service that is wanted."""
+        """Requested QoS, the highest that is wanted."""
         return None if self.options is None else self.options & 3
 
     @classmethod
@@ -53,43 +53,43 @@ def _two_bits(name: str, value: int) -> int:
 
 
 def subscribed(field: str, given: Any) -> tuple[Filter, ...]:
-    """Return the filters of SUBSCRIBE: each a text for QoS 0, a text and its QoS, or a `Filter`.
+    """Return the filters of SUBSCRIBE, each given as text (QoS 0), as text and QoS, or a `Filter`.
 
     Raises
     ------
     EncodeError
         Anything else.
     """
-    found = []
-    for one in _listed(field, given):
-        match one:
+    filters = []
+    for item in _listed(field, given):
+        match item:
             case str():
-                found.append(Filter(one, 0))
+                filters.append(Filter(item, 0))
             case (str(text), int(options)) if not isinstance(options, bool):
-                found.append(Filter(text, options))
+                filters.append(Filter(text, options))
             case _:
-                raise EncodeError(field, one, "a topic filter and its QoS are needed")
-    return tuple(found)
+                raise EncodeError(field, item, "a topic filter and its QoS are needed")
+    return tuple(filters)
 
 
 def unsubscribed(field: str, given: Any) -> tuple[Filter, ...]:
-    """Return the filters of UNSUBSCRIBE: each a text, or a `Filter` without options.
+    """Return the filters of UNSUBSCRIBE, each given as text or as a `Filter` without options.
 
     Raises
     ------
     EncodeError
         Anything else.
     """
-    found = []
-    for one in _listed(field, given):
-        match one:
+    filters = []
+    for item in _listed(field, given):
+        match item:
             case str():
-                found.append(Filter(one))
+                filters.append(Filter(item))
             case (str(text), None):
-                found.append(Filter(text))
+                filters.append(Filter(text))
             case _:
-                raise EncodeError(field, one, "a topic filter without options is needed")
-    return tuple(found)
+                raise EncodeError(field, item, "a topic filter without options is needed")
+    return tuple(filters)
 
 
 def _listed(field: str, given: Any) -> Sequence[Any]:

@@ -1,10 +1,10 @@
-"""Where control packets begin and end in a stream, and what a packet decides for those after it.
+"""Framing of control packets in a stream, and the context that a packet leaves to those after it.
 
-In step, a packet is what its Remaining Length says, whatever its type: the stream keeps its place
-over types and flags that break rules. Only a Remaining Length of five bytes begins no packet. Any
-byte could begin a packet, so out of step nothing but a CONNECT is believed, all of its parts
-agreeing: it is also the one packet that can be read without knowing what came before. Where TCP
-segments begin is known of a capture, and packets may be confirmed there too (``resync``).
+While the framing is intact, a packet ends where its Remaining Length says, whatever its type: types
+and flags that break rules do not lose the framing. Only a Remaining Length of five bytes begins no
+packet. After lost bytes any byte could begin a packet, so only a CONNECT is accepted there, if all
+of its header agrees: it is also the only packet that does not depend on earlier ones. In captures,
+packets may also be confirmed at the start of TCP segments (``resync``).
 """
 
 from __future__ import annotations
@@ -35,9 +35,9 @@ _BEGINNING: Final = re.compile(
     b"\x10[\x80-\xff]{0,3}[\x00-\x7f](?:%b)" % b"|".join(map(re.escape, _NAMES)), re.DOTALL
 )
 _NAME_STOP: Final = 1 + 4 + 2 + 6
-"""Where the protocol name ends at the latest."""
+"""Latest end of the protocol name."""
 HEADER_BYTES: Final = _NAME_STOP + 1 + 1 + 2 + 4
-"""Of a CONNECT, what `find_header` looks at: level, flags, Keep Alive, the length behind them."""
+"""Bytes of a CONNECT that `find_header` examines: to level, flags, Keep Alive, and a length."""
 
 _LEVEL_TO_KEEP_ALIVE: Final = 4
 _SHORTEST_CONNACK: Final = 4
@@ -52,7 +52,7 @@ def frame_size(
     context: int = 0,
     _at_end: bool = False,
 ) -> int | None:
-    """Return the size of the packet at `start`, None if more bytes are needed to say.
+    """Return the size of the packet at `start`, None if more bytes are needed.
 
     Raises
     ------
@@ -79,8 +79,8 @@ def frame_size(
 def next_context(view: View, context: int) -> int:
     """Return the context of a packet itself and of those after it.
 
-    CONNECT declares its version. An answer to one that was not seen distinguishes 5.0, where
-    properties follow the code, from the versions before, but not these from each other.
+    CONNECT declares its version. Without one, a CONNACK tells 5.0, where properties follow the
+    return code, from the earlier versions, but not those from each other.
     """
     kind = view[0] >> 4 if len(view) else 0
     if kind == CONNECT:
@@ -100,17 +100,17 @@ def _declared(view: View) -> int | None:
 
 
 def find_header(view: View, start: int, stop: int, max_packet_bytes: int) -> tuple[int, bool]:
-    """Return the first position at or after `start` where a CONNECT agrees with itself.
+    """Return the first position at or after `start` of a CONNECT with a consistent header.
 
     Returns
     -------
     position, certain
-        `stop` if there is none. Not certain: the bytes from `position` on may be one, but `stop`
-        cuts it off.
+        `stop` if there is none. Not certain: a header may begin at `position`, but `stop` cuts it
+        off.
     """
     at = start
-    while found := _BEGINNING.search(view, at, stop):
-        at = found.start()
+    while match := _BEGINNING.search(view, at, stop):
+        at = match.start()
         agrees = _agrees(bytes(view[at : min(at + HEADER_BYTES, stop)]), max_packet_bytes)
         if agrees != _NO:
             return at, agrees == _YES
@@ -141,7 +141,7 @@ def _agrees(head: bytes, max_packet_bytes: int) -> int:
 
 
 def _rest_agrees(head: bytes, at: int, stop: int, version: int) -> int:
-    """Return whether the client identifier, in 5.0 the properties before it, end within `stop`."""
+    """Check that the client identifier, or in 5.0 the properties before it, end within `stop`."""
     if version == 5:
         size, after = read_integer(head, at, len(head))
         if after == at:
@@ -153,14 +153,14 @@ def _rest_agrees(head: bytes, at: int, stop: int, version: int) -> int:
 
 
 def _flags_agree(flags: int, version: int) -> bool:
-    """Return whether the connect flags are those that every broker takes."""
+    """Return whether every broker accepts these Connect Flags."""
     will, qos, retain = flags & 4, flags >> 3 & 3, flags & 0x20
     login = version == 5 or flags & 0xC0 != 0x40
     return not flags & 1 and qos < 3 and bool(login) and bool(will or not (qos or retain))
 
 
 def begins(head: View) -> bool:
-    """Return whether a stream that begins with `head` is one of MQTT: with CONNECT, or CONNACK."""
+    """Return whether a stream that begins with `head` is MQTT: begins with CONNECT or CONNACK."""
     if len(head) < _SHORTEST_CONNACK:
         return False
     if head[0] == CONNACK << 4:
@@ -169,13 +169,13 @@ def begins(head: View) -> bool:
 
 
 def opens(head: View) -> bool:
-    """Return whether a stream that begins with `head` is a client's: begins with CONNECT."""
+    """Return whether a stream that begins with `head` is from a client: begins with CONNECT."""
     stop = min(len(head), HEADER_BYTES)
     return stop > 0 and find_header(head, 0, stop, MAX_PACKET_BYTES) == (0, True)
 
 
 def _is_connack(head: View) -> bool:
-    """Return whether `head` has a whole CONNACK that keeps every rule."""
+    """Return whether `head` begins with a whole, valid CONNACK."""
     length, at = read_integer(head, 1, len(head))
     if at + length > len(head):
         return False

@@ -1,14 +1,14 @@
-"""Control packets to columns, the common case: compiled loops over frames of one window.
+"""Compiled decoder of common control packets: from the frames of a window to columns.
 
 Rules of this file:
 
-1. A kernel answers only what it is sure of: PUBLISH, the four acknowledgements in two bytes,
-   PINGREQ, PINGRESP, DISCONNECT without a reason, and those of ``session_kernels``, whose own
-   columns are filled later (``field_kernels``). Every other packet, the version of 1999, and every
-   broken rule is marked in `rejected`, and the scalar reader gives its row.
-2. Nothing is read at or after `stop`; a length is compared with what is left before it is used.
-3. Each group of columns has a pass of its own over a block of rows; a group that nobody asked for
-   costs nothing. A packet that is not sure has neither topic, properties nor payload.
+1. Kernels decode PUBLISH, the four acknowledgements of two bytes, PINGREQ, PINGRESP, DISCONNECT
+   without a reason, and the packets of ``session_kernels``, whose own columns are filled later
+   (``field_kernels``). All other packets, those of 1999, and those that break a rule are marked in
+   `rejected`, and the scalar reader decodes their rows.
+2. Nothing is read at or after `stop`; a length is compared with the bytes left before it is used.
+3. Each group of columns has a pass of its own over a block of rows; the passes of groups that are
+   not wanted are skipped. A packet that is not sure has an empty topic, properties and payload.
 
 Axis: r = rows.
 """
@@ -22,24 +22,24 @@ import numpy as np
 from wireyard.accelerate import BOOL, I64, READ, array, kernel, piece, record
 from wireyard.formats.mqtt.block_kernels import (
     BLOCK_ROWS,
+    CHECKED_AT,
     FIRST_BYTES,
-    JUDGED_AT,
     PAYLOAD_AT,
     PAYLOAD_SIZE,
     PROPERTIES_AT,
     TOPIC_AT,
     TOPIC_SIZE,
+    check_others,
     fill_bits,
     fill_numbers,
     find_payloads,
     find_topics,
-    judge_others,
     kind_of,
-    look_at_heads,
-    look_behind_topics,
+    load_heads,
+    load_packet_ids,
 )
 from wireyard.formats.mqtt.layout import CONNACK, CONNECT, PACKET_TYPES, PUBLISH, VERSION_BITS
-from wireyard.formats.mqtt.property_kernels import KINDS, take_properties
+from wireyard.formats.mqtt.property_kernels import KINDS, decode_properties
 from wireyard.formats.mqtt.topic_kernels import has_forbidden
 from wireyard.memory import (
     AHEAD_BYTES,
@@ -73,12 +73,12 @@ Grid64 = np.ndarray[tuple[int, int], np.dtype[np.int64]]
 Grid8 = np.ndarray[tuple[int, int], np.dtype[np.uint8]]
 
 WANT: Final = {"names": 1, "topics": 2, "payloads": 4, "properties": 8}
-"""Groups of columns that cost something; a group that nobody asked for is left out."""
+"""Groups of columns with a pass of their own, as bits; a group that is not wanted is skipped."""
 _NAMES_WANTED, _TOPICS_WANTED, _PAYLOADS_WANTED, _PROPERTIES_WANTED = WANT.values()
 _NAME_PLACE, _TOPIC_PLACE, _PAYLOAD_PLACE, _LIST_PLACE = range(len(WANT))
 MAX_NAME_BYTES: Final = max(map(len, PACKET_TYPES.values()))
 MAX_SCRATCH_BYTES: Final = 65_535 + 127
-"""Of one packet: a topic, and the properties that one byte of Property Length allows."""
+"""Most scratch bytes of a packet: a topic, and properties whose length takes one byte."""
 
 _ROW_OF_BLOCK: Final = BLOCK_ROWS - 1
 _NAME_WORDS: Final = 2
@@ -115,10 +115,10 @@ def find_frames(
     first: int,
     last: int,
 ) -> int:
-    """Find packets that follow each other as rows from `first` on; return the row after them.
+    """Find packets that follow each other, as rows from `first` on; return the row after the last.
 
-    Stops before anything else: bytes that need more, bytes that begin no packet, a packet that
-    could change the context or begins at or after `last_start`, row `last`.
+    Stops before an incomplete packet, before bytes that begin no packet, before a packet that could
+    change the context or begins at or after `last_start`, and before row `last`.
     """
     row = first
     ahead = start
@@ -167,14 +167,14 @@ class Frames(NamedTuple):
     """Packets of a window. Axis: r."""
 
     stop: int
-    """Nothing is read at or behind it."""
+    """Nothing is read at or after it."""
     starts: Annotated[Ints, "int64"]
     sizes: Annotated[Ints, "int64"]
     contexts: Annotated[Ints, "int64"]
 
 
 class Limits(NamedTuple):
-    """Where packets are looked for, as parameters of `scan_frames`."""
+    """The range to find packets in: parameters of `scan_frames`."""
 
     start: int
     last_start: int
@@ -183,16 +183,16 @@ class Limits(NamedTuple):
 
 
 class Block(NamedTuple):
-    """What is found out about the packets of a block."""
+    """Scratch for the results of passes over a block of rows."""
 
     runs: Annotated[Ints, "int64"]
-    """`BLOCK_SIZE` numbers, a run of rows for each thing."""
-    said: Annotated[Bytes, "uint8"]
-    """What first bytes say; `BLOCK_ROWS`."""
+    """The runs of ``block_kernels``; `BLOCK_SIZE`."""
+    row_bits: Annotated[Bytes, "uint8"]
+    """`BITS` of each row; `BLOCK_ROWS`."""
 
 
 class Columns(NamedTuple):
-    """The arrays that the columns of packets are made of; texts have slack behind them."""
+    """The arrays behind the columns of packets; texts have slack after them."""
 
     i32: Annotated[Grid32, array("int32", 2)]
     """Shape (field, r)."""
@@ -200,9 +200,9 @@ class Columns(NamedTuple):
     bits: Annotated[Grid8, array("uint8", 2)]
     """Shape (`BITS`, r / 8)."""
     rejected: Annotated[Bytes, "uint8"]
-    """Whether the scalar reader has to give a row; r."""
+    """Whether the scalar reader has to decode a row; r."""
     offsets: Annotated[Grid32, array("int32", 2)]
-    """Where texts, payloads and properties of rows end; shape (group, r + 1), 0 at first."""
+    """End offsets of texts, payloads and properties of rows; shape (group, r + 1), 0 at first."""
     names: Annotated[Bytes, "uint8"]
     topics: Annotated[Bytes, "uint8"]
     payloads: Annotated[Bytes, "uint8"]
@@ -214,7 +214,7 @@ class Properties(NamedTuple):
     text: Annotated[Bytes, "uint8"]
     codes: Annotated[Offsets, "int32"]
     offsets: Annotated[Offsets, "int32"]
-    """Where the text of each ends; e + 1, 0 at first."""
+    """End offsets of their texts; e + 1, 0 at first."""
 
 
 @piece
@@ -247,7 +247,7 @@ def fill_topics(
         else:
             at += size
         offsets[_TOPIC_PLACE, row + 1] = at
-    # All of them at once: almost never is there one.
+    # The topics of the block at once first: forbidden characters are very rare.
     if has_forbidden(topics, begin, at):
         for row in range(first, last):
             if has_forbidden(topics, offsets[_TOPIC_PLACE, row], offsets[_TOPIC_PLACE, row + 1]):
@@ -273,7 +273,7 @@ def fill_payloads(
 def fill_properties(
     data: Bytes, runs: Ints, columns: Columns, properties: Properties, first: int, last: int
 ) -> None:
-    """Fill the properties of packets that have some, and reject those that break a rule."""
+    """Fill the properties of packets, and reject packets whose properties break a rule."""
     entry = columns.offsets[_LIST_PLACE, first]
     for number in range(first, last):
         row = place_of(number)
@@ -283,20 +283,20 @@ def fill_properties(
         if end > start and not columns.rejected[row]:
             kind = kind_of(runs, slot)
             unnamed = kind == PUBLISH and runs[TOPIC_SIZE + slot] == 0
-            after = take_properties(
+            count = decode_properties(
                 data, start, end, properties.text, properties.offsets[entry], properties.codes,
                 properties.offsets, entry, _PROPERTY_KINDS, kind, unnamed,
             )  # fmt: skip
-            if after < 0:
+            if count < 0:
                 columns.rejected[row] = 1
             else:
-                entry = after
+                entry = count
         columns.offsets[_LIST_PLACE, row + 1] = entry
 
 
 @piece
 def fill_no_properties(offsets: Grid32, first: int, last: int) -> None:
-    """Say of every row that it has no properties."""
+    """Give every row no properties."""
     entry = offsets[_LIST_PLACE, first]
     for number in range(first, last):
         offsets[_LIST_PLACE, place_of(number) + 1] = entry
@@ -318,17 +318,17 @@ def fill_rows(
     columns: Columns,
     properties: Properties,
 ) -> int:
-    """Fill the wanted columns of packets; return how many there are.
+    """Fill the wanted columns of packets; return the number of packets.
 
-    If they are not `found` yet, that is done as by `scan_frames` within `limits`, a block at a
-    time: its bytes are still in the cache when its columns are filled. How many packets were
-    judged, and their bytes, is in the runs of the block at `JUDGED_AT`.
+    Unless they are `found` already, `limits` are scanned as by `scan_frames`, a block at a time:
+    its bytes are still in the cache when its columns are filled. The runs of the block have, at
+    `CHECKED_AT`, the number and the bytes of packets that `check_others` found valid.
     """
     stop, starts, sizes, contexts = frames.stop, frames.starts, frames.sizes, frames.contexts
-    runs, said, start = block.runs, block.said, limits.start
+    runs, row_bits, start = block.runs, block.row_bits, limits.start
     rows = starts.shape[0]
     filled = 0
-    runs[JUDGED_AT] = runs[JUDGED_AT + 1] = 0
+    runs[CHECKED_AT] = runs[CHECKED_AT + 1] = 0
     for first in range(0, rows, BLOCK_ROWS):
         last = min(first + BLOCK_ROWS, rows)
         if not found:
@@ -339,19 +339,19 @@ def fill_rows(
             if last == first:
                 break
             start = starts[last - 1] + sizes[last - 1]
-        look_at_heads(data, stop, starts, sizes, contexts, runs, said, FIRST_BYTES, first, last)
+        load_heads(data, stop, starts, sizes, contexts, runs, row_bits, FIRST_BYTES, first, last)
         find_topics(runs, last - first)
-        look_behind_topics(data, runs, last - first)
-        listed = find_payloads(runs, last - first)
-        listed |= judge_others(data, contexts, runs, said, FIRST_BYTES, first, last)
+        load_packet_ids(data, runs, last - first)
+        any_properties = find_payloads(runs, last - first)
+        any_properties |= check_others(data, contexts, runs, row_bits, FIRST_BYTES, first, last)
         fill_numbers(runs, columns.i32, columns.i64, columns.rejected, first, last)
-        fill_bits(said, columns.bits, first, last)
+        fill_bits(row_bits, columns.bits, first, last)
         if wanted & _NAMES_WANTED:
             fill_names(runs, columns, first, last)
         if wanted & _TOPICS_WANTED:
             fill_topics(data, stop, runs, columns, first, last)
         if wanted & _PROPERTIES_WANTED:
-            if listed:
+            if any_properties:
                 fill_properties(data, runs, columns, properties, first, last)
             else:
                 fill_no_properties(columns.offsets, first, last)

@@ -1,4 +1,4 @@
-r"""MQTT as tables: versions, packet types, flags, properties, reason codes, columns. No logic.
+r"""Tables of MQTT: versions, packet types, flags, properties, reason codes, columns. No logic.
 
 Every control packet is a fixed header, a variable header and a payload::
 
@@ -8,7 +8,7 @@ Every control packet is a fixed header, a variable header and a payload::
     .   payload                   by type: message, filters, return codes ..
 
 Integers of 16 and 32 bits are big-endian, but for the words of the page of 1999 (errata M12); text
-and binary data stand behind a big-endian length of 16 bits in every version.
+and binary data follow a big-endian length of 16 bits in every version.
 """
 
 from __future__ import annotations
@@ -57,22 +57,23 @@ __all__ = [
 
 MAX_REMAINING_LENGTH: Final = 268_435_455
 MAX_PACKET_BYTES: Final = MAX_REMAINING_LENGTH + 5
-"""The largest packet there can be: brokers as shipped take any, so no smaller cap is right."""
+"""The largest possible packet; brokers accept it by default, so the limit is no smaller."""
 
 # --- versions -------------------------------------------------------------------------------
 
 SPECS: Final = MappingProxyType(
     {0: "MQTT", 2: "MQIpdp 2.3", 3: "MQTT 3.1", 4: "MQTT 3.1.1", 5: "MQTT 5.0"}
 )
-"""Documents by the version in force, which is the protocol level of CONNECT; 0 is not known."""
+"""Specification by version in force, the protocol level of CONNECT; 0 is an unknown version."""
 
 PROTOCOLS: Final = MappingProxyType({2: "MQIpdp", 3: "MQIsdp", 4: "MQTT", 5: "MQTT"})
 """Protocol name of each version."""
 
 VERSION_BITS: Final = 7
-"""Where a context has the version in force."""
+"""The bits of a context with the version in force."""
 MSB_FIRST: Final = 8
-"""Set in a context: if the version is that of 1999, words are big-endian (errata M12)."""
+"""The bit of a context by which words are big-endian if the version is that of 1999 (errata M12).
+"""
 
 # --- packet types ---------------------------------------------------------------------------
 
@@ -80,11 +81,11 @@ CONNECT, CONNACK, PUBLISH, PUBACK, PUBREC, PUBREL, PUBCOMP = range(1, 8)
 SUBSCRIBE, SUBACK, UNSUBSCRIBE, UNSUBACK, PINGREQ, PINGRESP, DISCONNECT, AUTH = range(8, 16)
 
 CLIENT_TYPES = (CONNECT, SUBSCRIBE, UNSUBSCRIBE, PINGREQ)
-"""Packet types that only clients send: they show the direction of a stream."""
+"""Packet types that only clients send."""
 BROKER_TYPES = (CONNACK, SUBACK, UNSUBACK, PINGRESP)
-"""Those that only brokers send."""
+"""Packet types that only brokers send."""
 WILL: Final = 16
-"""Stands for the properties of a will where properties are listed by packet type."""
+"""A pseudo packet type: the properties of a will, in tables of properties by packet type."""
 
 PACKET_TYPES: Final = MappingProxyType(
     {
@@ -105,13 +106,13 @@ PACKET_TYPES: Final = MappingProxyType(
         AUTH: "AUTH",
     }
 )
-"""Names of the packet types; AUTH is one in 5.0 only."""
+"""Names of the packet types; AUTH exists in 5.0 only."""
 FIXED_FLAGS: Final = MappingProxyType(
     {kind: 2 if kind in (PUBREL, SUBSCRIBE, UNSUBSCRIBE) else 0 for kind in PACKET_TYPES}
 )
-"""The low nibble that 3.1.1 and 5.0 fix for each type but PUBLISH; what is written in any version.
+"""The low nibble that 3.1.1 and 5.0 fix for each type but PUBLISH; we write it in every version.
 
-Before 3.1.1 those three types carry QoS 1, which is the same nibble, and perhaps DUP.
+Before 3.1.1 the nibble 2 of those three types is QoS 1, and DUP may be set beside it.
 """
 
 # --- properties -----------------------------------------------------------------------------
@@ -119,7 +120,7 @@ Before 3.1.1 those three types carry QoS 1, which is the same nibble, and perhap
 
 @dataclass(frozen=True, slots=True)
 class PropertyType:
-    """One property of 5.0: what it holds, where it may stand, which values it may have."""
+    """A property of 5.0: its type, the packets that may have it, its range of values."""
 
     code: int
     name: str
@@ -154,8 +155,8 @@ _NOT_ZERO = (1, None)
 
 PROPERTIES: Final[Mapping[int, PropertyType]] = MappingProxyType(
     {
-        one.code: one
-        for one in (
+        known.code: known
+        for known in (
             _property(1, "payload_format_indicator", "byte", _MESSAGE, "3.3.2.3.2", _TRUTH),
             _property(2, "message_expiry_interval", "four", _MESSAGE, "3.3.2.3.3"),
             _property(3, "content_type", "text", _MESSAGE, "3.3.2.3.9"),
@@ -200,7 +201,7 @@ PROPERTIES: Final[Mapping[int, PropertyType]] = MappingProxyType(
     }
 )  # fmt: skip
 """Properties by identifier (MQTT 5.0, 2.2.2.2)."""
-PROPERTIES_BY_NAME: Final = MappingProxyType({one.name: one for one in PROPERTIES.values()})
+PROPERTIES_BY_NAME: Final = MappingProxyType({known.name: known for known in PROPERTIES.values()})
 
 # --- reason codes ---------------------------------------------------------------------------
 
@@ -222,7 +223,7 @@ REASON_CODES: Final[Mapping[int, frozenset[int]]] = MappingProxyType(
         AUTH: frozenset({0, 24, 25}),
     }
 )
-"""What 5.0 lets each packet type say (2.4 and the sections of the types)."""
+"""Reason codes that 5.0 allows for each packet type (2.4 and the sections of the types)."""
 
 # --- columns --------------------------------------------------------------------------------
 
@@ -231,38 +232,36 @@ _FIXED, _CONNECT, _WILL = "fixed header", "CONNECT", "CONNECT, Will"
 COLUMNS: Final = (
     Column("packet_type", "int32", "type of the control packet", _FIXED),
     Column("packet_type_name", "string", "name of the type, null for 0", _FIXED),
-    Column(
-        "dup", "bool", "sent before; of PUBLISH, before 3.1.1 of what carries QoS 1 too", _FIXED
-    ),
-    Column("qos", "int32", "quality of service, of the same packets", _FIXED),
-    Column("retain", "bool", "to be kept, or was kept, for new subscribers; of PUBLISH", _FIXED),
+    Column("dup", "bool", "DUP of PUBLISH; before 3.1.1 also of PUBREL and (UN)SUBSCRIBE", _FIXED),
+    Column("qos", "int32", "quality of service of the same packets", _FIXED),
+    Column("retain", "bool", "RETAIN of PUBLISH: to be retained, or was retained", _FIXED),
     Column("flags", "int32", "the low nibble as sent", _FIXED),
-    Column("remaining_length", "int64", "length of what follows it", _FIXED, "bytes"),
-    Column("remaining_length_bytes", "int32", "how many bytes say it", _FIXED, "bytes"),
+    Column("remaining_length", "int64", "length of the packet after this field", _FIXED, "bytes"),
+    Column("remaining_length_bytes", "int32", "size of that field", _FIXED, "bytes"),
     Column("protocol_name", "string", "MQIpdp, MQIsdp or MQTT", _CONNECT),
     Column("protocol_version", "int32", "protocol level: 2 to 5", _CONNECT),
-    Column("client_id", "string", "name of the client", _CONNECT),
-    Column("clean_start", "bool", "forget the session there was (Clean Session)", _CONNECT),
-    Column("keep_alive", "int32", "longest silence of the client", _CONNECT, "s"),
-    Column("will_topic", "string", "where the will goes", _WILL),
-    Column("will_payload", "binary", "the will", _WILL),
-    Column("will_qos", "int32", "its quality of service", _WILL),
-    Column("will_retain", "bool", "whether it is kept", _WILL),
-    Column("username", "string", "who logs in", _CONNECT),
-    Column("has_password", "bool", "whether a password is there", _CONNECT),
+    Column("client_id", "string", "client identifier", _CONNECT),
+    Column("clean_start", "bool", "discard an existing session (Clean Session)", _CONNECT),
+    Column("keep_alive", "int32", "longest time between packets of the client", _CONNECT, "s"),
+    Column("will_topic", "string", "topic of the will", _WILL),
+    Column("will_payload", "binary", "payload of the will", _WILL),
+    Column("will_qos", "int32", "QoS of the will", _WILL),
+    Column("will_retain", "bool", "whether the will is retained", _WILL),
+    Column("username", "string", "user name", _CONNECT),
+    Column("has_password", "bool", "whether there is a password", _CONNECT),
     Column("password", "binary", "the password, null unless secrets are asked for", _CONNECT),
     Column("session_present", "bool", "the broker has the session; from 3.1.1 on", "CONNACK"),
     Column("return_code", "int32", "return code, from 5.0 on reason code, null if left out"),
     Column("return_codes", "int32s", "one for each filter", "SUBACK, UNSUBACK"),
-    Column("topic", "string", "topic name as sent: empty where an alias stands for it", "PUBLISH"),
+    Column("topic", "string", "topic name as sent: empty if replaced by an alias", "PUBLISH"),
     Column("packet_id", "int32", "packet identifier"),
-    Column("payload_size", "int64", "length of the message", "PUBLISH", "bytes"),
-    Column("payload", "binary", "the message", "PUBLISH"),
-    Column("filters", "filters", "topic filters, each with what was asked for", "SUBSCRIBE"),
+    Column("payload_size", "int64", "length of the payload", "PUBLISH", "bytes"),
+    Column("payload", "binary", "the payload", "PUBLISH"),
+    Column("filters", "filters", "topic filters with subscription options", "SUBSCRIBE"),
     Column("properties", "name_values", "properties in wire order; 5.0 only"),
     Column("will_properties", "name_values", "properties of the will; 5.0 only", _WILL),
-    Column("version_in_force", "int32", "protocol level it was read by, null if not known"),
-    Column("verdict", "string", "the rule that the packet breaks, null if it keeps all"),
+    Column("version_in_force", "int32", "protocol level it was decoded by, null if unknown"),
+    Column("verdict", "string", "the rule that the packet breaks, null if it is valid"),
     Column(
         "header_flags",
         "int32",
@@ -287,9 +286,9 @@ DERIVED: Final = MappingProxyType(
         "verdict": "the other columns",
     }
 )
-"""Columns that follow from others, and what they follow from: a row need not say them.
+"""Columns that follow from other columns, each with those others; a row to encode may omit them.
 
-Of PUBLISH `qos` counts, and `flags` follows; of other types it is the other way round. In 5.0 and
-for CONNECT `remaining_length_bytes` and `version_in_force` leave no choice. `header_flags` are free
-where the version ignores them.
+For PUBLISH, `flags` follows from `qos`; for other types, `qos` from `flags`. In 5.0
+`remaining_length_bytes` is determined, and for CONNECT `version_in_force`. Bits of `header_flags`
+are free in versions that ignore them.
 """

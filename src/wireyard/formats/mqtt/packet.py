@@ -1,8 +1,8 @@
-"""MQTT control packets as frozen values: decode, and rows.
+"""Decoding of MQTT control packets to frozen values and to rows, and packets from rows.
 
-`decode` accepts or raises; `read_row` is its lenient twin, which gives what could be read and the
-first rule that is broken. Both run the same steps, so a packet is malformed for one exactly when
-the other raises, and exactly when its row has a verdict.
+`decode` returns a packet or raises. `read_row` never raises: it returns the values that could be
+read, and the first broken rule. Both run the same code, so `decode` raises exactly if the row has a
+verdict.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ __all__ = [
 ]
 
 _WITH_QOS_1 = (PUBREL, SUBSCRIBE, UNSUBSCRIBE)
-"""What carries QoS 1 before 3.1.1, and perhaps DUP."""
+"""Packet types whose flags before 3.1.1 are QoS 1, and perhaps DUP."""
 _FLAG_RULES = {
     PUBREL: "pubrel_flags",
     SUBSCRIBE: "subscribe_flags",
@@ -59,15 +59,17 @@ _FLAG_RULES = {
 _WITH_SECRETS = (CONNECT, CONNACK, AUTH)
 
 
-_FIELDS = {kind: tuple(item.name for item in fields(one)) for kind, one in CONTROL_PACKETS.items()}
+_FIELDS = {
+    code: tuple(item.name for item in fields(packet)) for code, packet in CONTROL_PACKETS.items()
+}
 _REQUIRED = {
-    kind: tuple(item.name for item in fields(one) if item.default is MISSING)
-    for kind, one in CONTROL_PACKETS.items()
+    code: tuple(item.name for item in fields(packet) if item.default is MISSING)
+    for code, packet in CONTROL_PACKETS.items()
 }
 _ALL_FIELDS = frozenset().union(*_FIELDS.values())
 _OPTIONS = ("no_local", "retain_as_published", "retain_handling")
 _ALSO_SHOWN = ("flags", "qos")
-"""Columns that rows of types without such a field have too: they follow from others there."""
+"""Columns of every row, also of packet types without such a field, where others determine them."""
 
 
 def type_name(packet_type: int, version: int) -> str | None:
@@ -81,7 +83,7 @@ def decode(view: View, context: int = 0) -> Packet:
     Raises
     ------
     DecodeError
-        The first rule the packet breaks.
+        The first rule that the packet breaks.
     """
     values, cursor = read_packet(view, context)
     if cursor.faults:
@@ -104,34 +106,34 @@ def read_row(view: View, context: int = 0) -> tuple[Row, DecodeError | None]:
         if name in values:
             values[name] = property_rows(values[name])
     if "filters" in values:
-        values["filters"] = [_filter_row(one, version) for one in values["filters"]]
+        values["filters"] = [_filter_row(filter, version) for filter in values["filters"]]
     del values["msb_first"]
     return values, error
 
 
-def _filter_row(one: Filter, version: int | None) -> Row:
-    row: Row = {"filter": one.filter, "qos": one.qos}
+def _filter_row(filter: Filter, version: int | None) -> Row:
+    row: Row = {"filter": filter.filter, "qos": filter.qos}
     row |= dict.fromkeys((*_OPTIONS, "ignored_bits"))
-    if one.options is None:
+    if filter.options is None:
         return row
     if version != 5:
-        row["ignored_bits"] = one.options & ~3 or None
+        row["ignored_bits"] = filter.options & ~3 or None
     else:
-        row["no_local"] = bool(one.options & 4)
-        row["retain_as_published"] = bool(one.options & 8)
-        row["retain_handling"] = one.options >> 4 & 3
+        row["no_local"] = bool(filter.options & 4)
+        row["retain_as_published"] = bool(filter.options & 8)
+        row["retain_handling"] = filter.options >> 4 & 3
     return row
 
 
 def read_packet(view: View, context: int, traced: bool = False) -> tuple[Row, Cursor]:
-    """Read what can be read of a packet; the cursor has every rule it breaks.
+    """Read as much of a packet as possible; the cursor has the faults.
 
     Parameters
     ----------
     view, context
-        One whole packet, and what it is read by where it does not say otherwise itself.
+        One whole packet, and its context; a CONNECT declares its own version.
     traced
-        Whether the cursor is to have a mark for each field too.
+        Whether the cursor also records a mark for each field.
     """
     context = next_context(view, context)
     cursor = Cursor(view, context, traced)
@@ -179,13 +181,13 @@ def _read_fixed_header(cursor: Cursor, values: Row) -> None:
 
 
 def packet_of(row: Mapping[str, Any], context: int = 0) -> Packet:
-    """Return the packet a row describes, lists as rows or as columns have them.
+    """Return the packet of a row, whose lists may be those of rows or of columns.
 
     Raises
     ------
     EncodeError
-        A row without a packet type or a field that the type needs, with one that it does not have,
-        a password that was taken out, or lists that are none.
+        A missing packet type or required field, a field that the type does not have, a redacted
+        password, or a list that is none.
     """
     kind = row.get("packet_type")
     if kind is None:
@@ -205,14 +207,14 @@ def packet_of(row: Mapping[str, Any], context: int = 0) -> Packet:
             values[name] = properties_of(name, values[name])
     if "filters" in values:
         version = values["version_in_force"]
-        values["filters"] = tuple(_filter_of(one, version) for one in values["filters"])
+        values["filters"] = tuple(_filter_of(entry, version) for entry in values["filters"])
     if missing := [name for name in _REQUIRED[kind] if name not in values]:
         raise EncodeError(missing[0], None, f"{PACKET_TYPES[kind]} needs one")
     return CONTROL_PACKETS[kind](**values)
 
 
 def row_context(row: Mapping[str, Any], context: int) -> int:
-    """Return the context that the packet of a row is read by: the version that the row says."""
+    """Return the context to decode the packet of a row with: the version in the row."""
     return (row.get("version_in_force") or context & VERSION_BITS) | context & MSB_FIRST
 
 
@@ -226,17 +228,17 @@ def _filter_of(row: Any, version: Any) -> Filter:
     if row.get("qos") is None:
         return Filter(row["filter"])
     options = {name: row[name] for name in _OPTIONS if row.get(name) is not None}
-    asked = Filter.of(row["filter"], row["qos"], **options)
+    filter = Filter.of(row["filter"], row["qos"], **options)
     ignored = whole("ignored_bits", row.get("ignored_bits") or 0)
     if ignored & ~0xFC or (ignored and version == 5):
         raise EncodeError("ignored_bits", ignored, "5.0 has none, others six bits above the QoS")
-    return asked._replace(options=ignored | (asked.options or 0))
+    return filter._replace(options=ignored | (filter.options or 0))
 
 
 def redact(row: Row) -> Row:
-    """Return the row without passwords; a row without one comes back as it is.
+    """Return the row without password and authentication data; the same row if it has neither.
 
-    What 5.0 sends to authenticate goes with them. Such a row cannot be encoded to its packet.
+    A redacted row cannot be encoded to its packet.
     """
     if row.get("packet_type") not in _WITH_SECRETS:
         return row
@@ -244,9 +246,10 @@ def redact(row: Row) -> Row:
     if row.get("password") is not None:
         shown = {**shown, "password": None}
     properties = row.get("properties")
-    if properties and any(one["name"] == SECRET_PROPERTY for one in properties):
+    if properties and any(entry["name"] == SECRET_PROPERTY for entry in properties):
         hidden = [
-            {**one, "value": None} if one["name"] == SECRET_PROPERTY else one for one in properties
+            {**entry, "value": None} if entry["name"] == SECRET_PROPERTY else entry
+            for entry in properties
         ]
         shown = {**shown, "properties": hidden}
     return shown

@@ -1,6 +1,6 @@
-"""The properties of 5.0, in wire order: read, written, and as rows and columns have them.
+"""The properties of 5.0 in wire order: decoding, conversion from plain Python values and from rows.
 
-Values are integers, text, bytes, and for a user property a pair of texts. Columns have them as
+Values are integers, text, bytes, and for a user property a pair of texts. In columns they are
 text: numbers in decimal, bytes in hexadecimal, a pair as a JSON array (``wireyard.schema``).
 """
 
@@ -29,19 +29,19 @@ __all__ = [
 Value = int | str | bytes | tuple[str, str] | None
 
 SECRET_PROPERTY = "authentication_data"
-"""The property whose value is not shown."""
+"""The property whose value is secret."""
 
 VALUE_KINDS = {
-    one.name: one.kind if one.kind in ("text", "binary", "pair") else "number"
-    for one in PROPERTIES.values()
+    known.name: known.kind if known.kind in ("text", "binary", "pair") else "number"
+    for known in PROPERTIES.values()
 }
-"""What the value of each property is."""
+"""Kind of each property's value, as `Format.named_values` has it."""
 
 _MAXIMA = {"byte": 0xFF, "two": 0xFFFF, "four": 0xFFFF_FFFF, "variable": 268_435_455}
 
 
 class Property(NamedTuple):
-    """One property: its name in the standard's words, and its value."""
+    """One property: its name in the standard, and its value."""
 
     name: str
     value: Value
@@ -50,12 +50,13 @@ class Property(NamedTuple):
 def read_properties(cursor: Cursor, packet_type: int, into: list[Property]) -> None:
     """Read Property Length and the properties of a packet type, or of a will, into a list.
 
-    A property that cannot be read ends the list; what comes after them is where the length says.
+    A property that cannot be read ends the list; the cursor advances by Property Length all the
+    same.
 
     Raises
     ------
     DecodeError
-        A length that does not fit.
+        A Property Length that does not fit.
     """
     start = cursor.at
     size = cursor.variable("property length")
@@ -133,7 +134,7 @@ def _section(known: PropertyType) -> str:
     return f"MQTT 5.0, {known.spec}"
 
 
-# --- as people write them -------------------------------------------------------------------
+# --- plain Python values --------------------------------------------------------------------
 
 PlainProperties = Mapping[str, Any] | Sequence[Property | tuple[str, Any]]
 """Values by name, or pairs of name and value in wire order."""
@@ -145,26 +146,26 @@ def plain_properties(field: str, given: Any) -> tuple[Property, ...]:
     Parameters
     ----------
     field
-        Field they are for, in errors.
+        The packet's field, for errors.
     given
-        Pairs of name and value, or a mapping: there a user property is a mapping or a list of
-        pairs, and several subscription identifiers are a list.
+        Pairs of name and value, or a mapping. In a mapping the user properties are a mapping or a
+        list of pairs, and several subscription identifiers are a list.
 
     Raises
     ------
     EncodeError
-        Neither, or a name that is none of the standard. Values are looked at when the packet is
+        Neither, or a name that the standard does not have. Values are checked when the packet is
         encoded.
     """
     if isinstance(given, Mapping):
-        given = [(name, one) for name, value in given.items() for one in _each(name, value)]
+        given = [(name, item) for name, value in given.items() for item in _values(name, value)]
     if isinstance(given, str | bytes) or not isinstance(given, Sequence):
         raise EncodeError(field, given, "a mapping, or pairs of name and value, are needed")
     return tuple(_named(field, pair) for pair in given)
 
 
-def _each(name: Any, value: Any) -> Sequence[Any]:
-    """Return the values of a name; only two properties may be there more than once."""
+def _values(name: Any, value: Any) -> Sequence[Any]:
+    """Return the values of a name in a mapping; only two properties may have more than one."""
     if name == "user_property" and isinstance(value, Mapping):
         return list(value.items())
     if name in ("user_property", "subscription_identifier") and isinstance(value, list):
@@ -185,7 +186,7 @@ def _named(field: str, pair: Any) -> Property:
 
 
 def property_rows(properties: Sequence[Property]) -> list[dict[str, Any]]:
-    """Return properties as the value of a row."""
+    """Return properties as rows have them."""
     return [
         {"name": name, "value": list(value) if isinstance(value, tuple) else value}
         for name, value in properties
@@ -193,12 +194,12 @@ def property_rows(properties: Sequence[Property]) -> list[dict[str, Any]]:
 
 
 def properties_of(field: str, rows: Any) -> tuple[Property, ...] | None:
-    """Return the properties in a row, with values as rows or as columns have them.
+    """Return the properties of a row; their values may be those of rows or of columns.
 
     Raises
     ------
     EncodeError
-        A name that is none, or a value that is not of its kind.
+        An unknown name, or a value that is not of the property's kind.
     """
     if rows is None:
         return None

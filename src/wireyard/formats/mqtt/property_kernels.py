@@ -1,10 +1,11 @@
-"""The properties of packets of 5.0 to columns: pieces of ``wireyard.formats.mqtt.kernels``.
+"""Compiled decoder of the properties of 5.0, from packets to columns.
 
-Every value is text there. A property that the packet type does not have, one that is there twice, a
-value that is not allowed, and text that JSON would escape are left to the scalar reader.
+Columns have every value as text. Packets with a property that their type does not allow, a repeated
+property, a forbidden value, or text that JSON would escape are left to the scalar reader.
 
-Text of the values takes at most `TEXT_BYTES_PER_BYTE` bytes for each on the wire: a pair of empty
-texts is 5 bytes there and 8 as JSON, an integer of 4 bytes is 5 with its identifier and 10 as text.
+The text of values takes at most `TEXT_BYTES_PER_BYTE` bytes for each byte on the wire: a pair of
+empty texts is 5 bytes on the wire and 8 as JSON, an integer of 4 bytes is 5 with its identifier and
+10 as text.
 
 Axis: e = properties of all rows.
 """
@@ -28,7 +29,7 @@ __all__ = [
     "KINDS",
     "LEAST_PROPERTY_BYTES",
     "TEXT_BYTES_PER_BYTE",
-    "take_properties",
+    "decode_properties",
 ]
 
 
@@ -50,17 +51,17 @@ _TOPIC_ALIAS: Final = 35
 
 
 def _kinds() -> tuple[int, ...]:
-    """Return what each property of each packet type holds, and its rules as bits; 0 for none."""
+    """Return the kind and the rules of each property by packet type, as bits; 0 if not allowed."""
     order = ("byte", "two", "four", "variable", "text", "binary", "pair")
     kinds = [0] * (16 * _CODES)
-    for code, one in PROPERTIES.items():
-        for packet in one.packets & PACKET_TYPES.keys():
-            once = 0 if packet in one.repeats else _ONCE
-            rules = (_NOT_ZERO if one.low else 0) | (_TRUTH if one.high == 1 else 0)
-            topic = _TOPIC if one.name == "response_topic" else 0
-            kind = (order.index(one.kind) + 1) | once | rules | topic
+    for code, known in PROPERTIES.items():
+        for packet in known.packets & PACKET_TYPES.keys():
+            once = 0 if packet in known.repeats else _ONCE
+            rules = (_NOT_ZERO if known.low else 0) | (_TRUTH if known.high == 1 else 0)
+            topic = _TOPIC if known.name == "response_topic" else 0
+            kind = (order.index(known.kind) + 1) | once | rules | topic
             kinds[packet * _CODES + code] = kind
-    # It may not stand alone.
+    # It must not be without a method; that rule is left to the scalar reader.
     kinds[CONNECT * _CODES + PROPERTIES_BY_NAME["authentication_data"].code] = 0
     return tuple(kinds)
 
@@ -70,7 +71,7 @@ KINDS: Final = _kinds()
 
 @piece
 def is_plain(data: Bytes, at: int, size: int) -> bool:
-    """Return whether text is valid and has nothing that JSON escapes, U+0000 among it."""
+    """Return whether text is valid and has no character that JSON escapes, such as U+0000."""
     plain = True
     high = 0
     for place in range(size):
@@ -82,7 +83,7 @@ def is_plain(data: Bytes, at: int, size: int) -> bool:
 
 @piece
 def is_text(data: Bytes, at: int, size: int, topic: bool) -> bool:
-    """Return whether text is valid, without U+0000 and, of a topic, without wildcards."""
+    """Return whether text is valid, without U+0000, and for a topic without wildcards."""
     odd = False
     high = 0
     for place in range(size):
@@ -115,7 +116,7 @@ def put_quoted(out: Bytes, at: int, data: Bytes, start: int, size: int) -> int:
 
 @piece
 def put_pair(out: Bytes, at: int, data: Bytes, start: int, end: int) -> int:
-    """Write a pair of texts as a JSON array; -1 for what is left to the scalar reader."""
+    """Write a pair of texts as a JSON array; return its end, or -1 for the scalar reader."""
     size = load_u16(data, start) if end - start >= 2 else end
     value = start + 2 + size
     if value + 2 > end:
@@ -135,7 +136,7 @@ def put_pair(out: Bytes, at: int, data: Bytes, start: int, end: int) -> int:
 
 
 @piece
-def take_properties(
+def decode_properties(
     data: Bytes,
     at: int,
     end: int,
@@ -148,10 +149,10 @@ def take_properties(
     packet_type: int,
     unnamed: bool,
 ) -> int:
-    """Read the properties of one packet; return the number of the entry after its last.
+    """Decode the properties of one packet; return the number of entries then, -1 to reject.
 
-    -1 for what is left to the scalar reader. `unnamed` is whether the topic is empty, which an
-    alias has to stand for.
+    `entry` is the number of entries before. `unnamed` is whether the topic is empty, so that a
+    topic alias is required.
     """
     seen = 0
     while at < end:

@@ -1,6 +1,6 @@
-"""The variable header and the payload of each packet type, read field by field.
+"""Readers of the variable header and the payload of each packet type.
 
-Each reader fills values by column name; what is there when an error rises is right.
+A reader fills values by column name; the values before an error are valid.
 """
 
 from __future__ import annotations
@@ -41,12 +41,12 @@ Values = dict[str, Any]
 _BRIDGE = 0x80
 _OLD_ID_CHARACTERS = 23
 _CONNACK_CODES = MappingProxyType({0: 6, 2: 4, 3: 6, 4: 6})
-"""How many return codes CONNACK has before 5.0."""
+"""Number of return codes of CONNACK by version, before 5.0."""
 _SUBACK_CODES = (0, 1, 2, 128)
 
 
 def declared_version(name: str, level: int) -> int | None:
-    """Return the version that CONNECT declares; bridges set the highest bit of the level."""
+    """Return the version of a CONNECT; bridges set the highest bit of its level."""
     plain = level & ~_BRIDGE if level in (_BRIDGE | 3, _BRIDGE | 4) else level
     return plain if PROTOCOLS.get(plain) == name else None
 
@@ -65,7 +65,7 @@ def _read_connect(cursor: Cursor, values: Values) -> None:
     if name in PROTOCOLS.values() and PROTOCOLS.get(level) != name:
         cursor.fault("protocol_level", "protocol level", start, f"is {level} with {name}")
     if declared_version(str(name), level) is None:
-        # The layout of what follows is unknown.
+        # The layout of the following fields is unknown.
         raise cursor.faults[-1]
     start = cursor.at
     flags = cursor.byte("connect flags")
@@ -82,7 +82,7 @@ def _read_connect(cursor: Cursor, values: Values) -> None:
 
 
 def ignored_flags(get: Callable[[str], Any]) -> int:
-    """Return the Connect Flags that 1999 and 3.1 ignore in a CONNECT whose fields `get` returns."""
+    """Return the Connect Flags that 1999 and 3.1 ignore in a CONNECT; `get` returns its fields."""
     bits = {"will_topic": 0x38, "username": 0x80, "password": 0x40}
     return 1 | sum(bit for name, bit in bits.items() if get(name) is None)
 
@@ -129,9 +129,9 @@ def _read_connect_payload(cursor: Cursor, values: Values, flags: int) -> None:
 
 
 def _left_out(cursor: Cursor) -> bool:
-    """Return whether a login that the flags announce is missing.
+    """Return whether user name or password are missing although their flag is set.
 
-    1999 has no logins, and in 3.1 Remaining Length wins over the flags.
+    1999 has no logins, and in 3.1 Remaining Length overrides the flags.
     """
     return cursor.version == 2 or (cursor.version == 3 and not cursor.left)
 
@@ -145,7 +145,7 @@ def _read_publish(cursor: Cursor, values: Values) -> None:
     if topic:
         _check_topic(cursor, topic, "topic", "topic_wildcard", start)
     if values["qos"] == 3:
-        # Noted with the flags; whether a packet identifier follows is nowhere said.
+        # The fault is recorded with the flags. No version defines if a packet identifier follows.
         start = cursor.skip(cursor.left, "rest")
         cursor.mark(start, "rest", "not read at QoS 3")
         return
@@ -153,7 +153,8 @@ def _read_publish(cursor: Cursor, values: Values) -> None:
         _packet_id(cursor, values, checked=True)
     if cursor.version == 5:
         _properties(cursor, values, PUBLISH)
-    if topic == "" and not any(one.name == "topic_alias" for one in values.get("properties", ())):
+    properties = values.get("properties", ())
+    if topic == "" and not any(entry.name == "topic_alias" for entry in properties):
         cursor.fault("empty_topic", "topic", start, "is empty")
     size = values["payload_size"] = cursor.left
     start = cursor.skip(size, "payload")
@@ -220,7 +221,7 @@ def _begin_list(cursor: Cursor, values: Values, packet_type: int) -> list[Filter
     return filters
 
 
-# --- answers --------------------------------------------------------------------------------
+# --- acknowledgements -----------------------------------------------------------------------
 
 
 def _read_connack(cursor: Cursor, values: Values) -> None:
@@ -241,7 +242,7 @@ def _read_connack(cursor: Cursor, values: Values) -> None:
 
 
 def _acknowledgement(packet_type: int) -> Callable[[Cursor, Values], None]:
-    """Return the reader of an answer to one packet identifier."""
+    """Return the reader of an acknowledgement of one packet identifier."""
 
     def read(cursor: Cursor, values: Values) -> None:
         _packet_id(cursor, values, checked=False)
@@ -254,7 +255,7 @@ def _acknowledgement(packet_type: int) -> Callable[[Cursor, Values], None]:
 
 
 def _code_list(packet_type: int) -> Callable[[Cursor, Values], None]:
-    """Return the reader of an answer with a code for each filter."""
+    """Return the reader of an acknowledgement with a code for each topic filter."""
 
     def read(cursor: Cursor, values: Values) -> None:
         _packet_id(cursor, values, checked=False)
@@ -289,7 +290,7 @@ def _read_auth(cursor: Cursor, values: Values) -> None:
 
 
 def _read_nothing(_cursor: Cursor, _values: Values) -> None:
-    """PINGREQ and PINGRESP are a fixed header alone."""
+    """Read nothing: PINGREQ and PINGRESP are a fixed header alone."""
 
 
 _CODE_RULES = MappingProxyType(

@@ -1,10 +1,10 @@
-"""Whether a packet begins where a TCP segment does, behind bytes that were not captured.
+"""Resynchronization after bytes that were not captured: decides if a packet begins at a segment.
 
-MQTT has no mark that a packet begins with, so the bytes themselves are the evidence. Senders begin
-most segments with a packet; whole packets that keep every rule, one behind the other, confirm it.
-Each of them has bits that the rules fix, and random bytes have them right with a chance of one half
-a bit. `PROOF_BITS` of them are proof: the chance of a false start is 2^-40 a segment. Where the
-captured bytes end before that, `LEAST_BITS` suffice if all of them are packets that keep the rules.
+MQTT packets have no magic number, so the bytes themselves are the evidence. Senders begin most TCP
+segments with a packet; consecutive whole, valid packets from there on confirm it. The rules fix
+some bits of each packet, and random bytes match each with probability 1/2. `PROOF_BITS` such bits
+are proof: the probability of a false start is 2^-40 per segment. If the captured bytes end before
+that, `LEAST_BITS` suffice, provided that all of the bytes are valid packets.
 """
 
 from __future__ import annotations
@@ -32,22 +32,22 @@ __all__ = [
 PROOF_BITS: Final = 40
 LEAST_BITS: Final = 16
 TYPE_AND_LENGTH_BITS: Final = 16
-"""Of a packet other than PUBLISH: its first byte, and a length that its fields fill exactly."""
+"""Fixed bits of a packet other than PUBLISH: its first byte, and a length that its fields fill."""
 PUBLISH_BITS: Final = 4
-"""Of a PUBLISH: half of its first byte."""
+"""Fixed bits of a PUBLISH: half of its first byte."""
 _WORD_BITS: Final = 16
 _MOST_BYTES: Final = 1 << 16
-"""A longer packet other than PUBLISH confirms nothing: it would be read whole for each segment."""
+"""Largest packet other than PUBLISH that counts; longer ones would be read for each segment."""
 _ENOUGH_PACKETS: Final = 3
-"""How many more packets keep the rules of a version where no more of them need be read."""
+"""Lead of one version, in valid packets, at which no more packets are read."""
 _WITHOUT_CONNECT: Final = (0, 5)
-"""Where CONNECT was not captured: the versions before 5.0 are read as one (errata M17)."""
+"""Versions to try if CONNECT was not captured; those before 5.0 are read as one (errata M17)."""
 
 
 def confirm_start(
     view: View, start: int, stop: int, max_packet_bytes: int, context: int, at_end: bool
 ) -> int | None:
-    """Return the context of the packet that begins at `start` if the bytes behind it confirm it.
+    """Return the context of a packet at `start` if the bytes from there on confirm that it is one.
 
     Parameters
     ----------
@@ -57,50 +57,54 @@ def confirm_start(
     Returns
     -------
     context
-        `UNPROVEN` if no rule is broken and too few bytes are there, `REFUTED` if a rule is broken;
-        None if more bytes are needed to say.
+        `UNPROVEN` if the bytes break no rule but are too few, `REFUTED` if they break one, None if
+        more bytes are needed.
     """
-    contexts = (context,) if context & VERSION_BITS else [context | one for one in _WITHOUT_CONNECT]
+    candidates = (
+        (context,)
+        if context & VERSION_BITS
+        else [context | version for version in _WITHOUT_CONNECT]
+    )
     best = REFUTED
-    for one in contexts:
-        found = _follow(view, start, stop, max_packet_bytes, one, at_end)
-        if found is None or found >= 0:
-            return found
-        best = max(best, found)
+    for candidate in candidates:
+        result = _follow(view, start, stop, max_packet_bytes, candidate, at_end)
+        if result is None or result >= 0:
+            return result
+        best = max(best, result)
     return best
 
 
 def find_context(packets: Iterable[View], context: int) -> int:
     """Return the context of packets whose CONNECT was not captured (erratum M33).
 
-    It is that of 5.0 where more of them keep the rules of 5.0 than those of the versions before, or
-    as many and a PUBLISH is one of them: all payloads would begin with well-formed properties.
+    It is that of 5.0 if more of them are valid in 5.0 than in the earlier versions, or as many and
+    one is a PUBLISH: else every payload would happen to begin with well-formed properties.
 
     Parameters
     ----------
     packets
         Whole packets of both directions.
     context
-        That of the dialect, which is returned if it has a version.
+        Context of the dialect, which is returned if it has a version.
     """
     if context & VERSION_BITS:
         return context
-    kept, has_publish = dict.fromkeys(_WITHOUT_CONNECT, 0), False
+    valid, has_publish = dict.fromkeys(_WITHOUT_CONNECT, 0), False
     for view in packets:
-        for one in kept:
-            _, cursor = read_packet(view, context | one)
-            kept[one] += not cursor.faults
-            has_publish |= one == 5 and view[0] >> 4 == PUBLISH and not cursor.faults
-        if abs(kept[5] - kept[0]) == _ENOUGH_PACKETS:
+        for version in valid:
+            _, cursor = read_packet(view, context | version)
+            valid[version] += not cursor.faults
+            has_publish |= version == 5 and view[0] >> 4 == PUBLISH and not cursor.faults
+        if abs(valid[5] - valid[0]) == _ENOUGH_PACKETS:
             break
-    is_new = kept[5] > kept[0] or (kept[5] == kept[0] and has_publish)
+    is_new = valid[5] > valid[0] or (valid[5] == valid[0] and has_publish)
     return context | 5 if is_new else context
 
 
 def _follow(
     view: View, start: int, stop: int, max_packet_bytes: int, context: int, at_end: bool
 ) -> int | None:
-    """Follow whole packets from `start` on, all of the version of `context`."""
+    """Decide as `confirm_start` does, for one context: read whole packets from `start` on."""
     bits, last_bits, at, current = 0, 0, start, context
     while bits < PROOF_BITS and at < stop:
         try:
@@ -124,16 +128,16 @@ def _follow(
         return context
     if not at_end:
         return None
-    if at == stop:  # which only one length of the last packet makes it do
+    if at == stop:  # one value only of the last packet's length ends it at `stop`
         bits += last_bits
     return context if bits >= LEAST_BITS else UNPROVEN
 
 
 def _fixed_bits(values: dict[str, Any]) -> int:
-    """Return how many bits of a packet the rules fix at least, given its size.
+    """Return the least number of bits that the rules fix in a packet of this size.
 
-    Of PUBLISH that is half of the first byte, a topic length that is no larger than the packet, and
-    the highest bit of each byte of the topic.
+    In PUBLISH they are half of the first byte, the upper bits of the topic length, which is no
+    larger than the packet, and the highest bit of each byte of the topic.
     """
     if values["packet_type"] != PUBLISH:
         return TYPE_AND_LENGTH_BITS
@@ -142,9 +146,9 @@ def _fixed_bits(values: dict[str, Any]) -> int:
 
 
 def _may_begin(view: View, at: int, stop: int, size: int | None, context: int) -> bool:
-    """Return whether the first bytes of a packet may be those of one that keeps the rules.
+    """Return whether the first bytes at `at` may begin a valid packet.
 
-    Its first byte, and of PUBLISH the topic as far as it is there: what is not, is not waited for.
+    It checks the first byte, and of PUBLISH the available part of the topic.
     """
     kind, flags = view[at] >> 4, view[at] & 15
     if kind not in FIXED_FLAGS or (kind == AUTH and context & VERSION_BITS not in (0, 5)):

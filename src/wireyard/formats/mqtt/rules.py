@@ -1,12 +1,12 @@
-"""The rules a control packet can break, as one table: which versions have them, and their numbers.
+"""A table of the rules for single control packets, with the versions that have them.
 
-3.1.1 and 5.0 number their conformance statements; where one is the rule, its number is the verdict
-on a packet that breaks it. Rules without a number, and all of the versions before, go by a name of
-ours. Rules that need more than one packet to be broken (a second CONNECT, an acknowledgement for
-nothing, an alias nobody set) are not here.
+3.1.1 and 5.0 number their conformance statements; such a number is the verdict on a packet that
+breaks the statement. Rules without a number, and all rules of earlier versions, have names of ours.
+Rules about several packets (a second CONNECT, an acknowledgement without a PUBLISH, a topic alias
+that was never set) are not here.
 
-While the version in force is not known, packets are read as 3.1.1 has them, and only what 3.1 and
-3.1.1 both forbid is a fault.
+While the version in force is unknown, packets are read as those of 3.1.1, and only violations of
+both 3.1 and 3.1.1 are faults.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _UNKNOWN, _OLDER, _READ_AS = 0, 3, 4
 
 @dataclass(frozen=True, slots=True)
 class Rule:
-    """One rule; `cited` has, by version, its number or the section that states it."""
+    """A rule; `cited` has its number, or the section that states it, by version."""
 
     name: str
     text: str
@@ -59,7 +59,7 @@ def _rule(
 
 
 _TABLE = (
-    # Name, then where it stands in: 1999, 3.1, 3.1.1, 5.0; [n] is conformance statement MQTT-n.
+    # Name, then its place in: 1999, 3.1, 3.1.1, 5.0; [n] is conformance statement MQTT-n.
     # --- fixed header
     ("truncated", "Remaining Length", "2.1", "2.2.3", "2.1.4",
      "every field ends within the packet"),

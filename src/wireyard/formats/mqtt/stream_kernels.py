@@ -1,7 +1,7 @@
-"""Many small streams in one call: which of them show MQTT, and the frames of those.
+"""Kernels over many small streams in one call: detection of MQTT, and framing.
 
-A capture may have a hundred thousand connections of a few packets each, and a call of a kernel for
-each costs more than all of their bytes. Streams lie one behind the other in one buffer here.
+A capture may have a hundred thousand connections of a few packets each, for which one kernel call
+per stream costs more than decoding. So the streams lie one after the other in one buffer here.
 
 Axes: t = streams, r = rows.
 """
@@ -28,9 +28,9 @@ from wireyard.formats.mqtt.resync import PROOF_BITS, PUBLISH_BITS, TYPE_AND_LENG
 from wireyard.formats.mqtt.session_kernels import (
     LONGEST_HEAD,
     body_at,
-    keeps_rules,
-    shown_version,
-    sound_publish,
+    declared_version,
+    is_valid,
+    is_valid_publish,
 )
 from wireyard.memory import Bytes, load_u8, load_u16
 
@@ -43,21 +43,21 @@ _INTS: Final = array("int64")
 
 
 class Side(IntEnum):
-    """What the first bytes of a stream show."""
+    """The sender of a stream by its first bytes."""
 
     OTHER = 0
-    """Nothing that is decided here."""
+    """Not decided here."""
     CLIENT = 1
-    """It begins with a CONNECT of 3.1 to 5.0."""
+    """The stream begins with a CONNECT of 3.1 to 5.0."""
     SERVER = 2
     """Its first byte is that of CONNACK, and Remaining Length is one byte."""
 
 
 @piece
-def connect_shown(data: Bytes, start: int, stop: int, max_packet_bytes: int) -> int:
-    """Return the version of a CONNECT whose header agrees with itself, else 0.
+def connect_version(data: Bytes, start: int, stop: int, max_packet_bytes: int) -> int:
+    """Return the version of a CONNECT with a consistent header, as `find_header` checks it, else 0.
 
-    It is what `find_header` of the framing finds; what is cut off shows nothing.
+    A header that is cut off counts as none.
     """
     stop = min(stop, start + LONGEST_HEAD)
     at = body_at(data, start, stop)
@@ -67,7 +67,7 @@ def connect_shown(data: Bytes, start: int, stop: int, max_packet_bytes: int) -> 
     for place in range(at - start - 1):
         length |= (load_u8(data, start + 1 + place) & 0x7F) << 7 * place
     end = at + length
-    version = shown_version(data, at, stop)
+    version = declared_version(data, at, stop)
     if end - start > max_packet_bytes or version == 0:
         return 0
     at += 2 + load_u16(data, at)
@@ -90,14 +90,15 @@ def connect_shown(data: Bytes, start: int, stop: int, max_packet_bytes: int) -> 
 def sniff_heads(
     heads: Bytes, bounds: Ints, max_packet_bytes: int, sides: Octets, contexts: Ints
 ) -> int:
-    """Return which `Side` each stream is, by its first bytes; return how many show one.
+    """Find the `Side` of each stream by its first bytes; return how many are not `Side.OTHER`.
 
-    The context of a client's stream is the version that its CONNECT declares; of a server's, the
-    context that only its CONNACK shows.
+    The context of a client's stream is the version of its CONNECT; that of a server's stream is
+    what its CONNACK alone shows.
 
-    Shapes: bounds (t + 1), where in `heads` the bytes of each are; sides, contexts (t).
+    Shapes: bounds (t + 1), the extents in `heads` of each stream's first bytes; sides, contexts
+    (t).
     """
-    found = 0
+    detected = 0
     for stream in range(len(sides)):
         start, stop = bounds[stream], bounds[stream + 1]
         sides[stream], contexts[stream] = 0, 0
@@ -105,20 +106,22 @@ def sniff_heads(
             continue
         first = load_u8(heads, start)
         if first == CONNECT << 4:
-            contexts[stream] = connect_shown(heads, start, stop, max_packet_bytes)
+            contexts[stream] = connect_version(heads, start, stop, max_packet_bytes)
             sides[stream] = 1 if contexts[stream] else 0
         elif first == CONNACK << 4 and load_u8(heads, start + 1) < 0x80:
             contexts[stream] = 5 if load_u8(heads, start + 1) > 2 else 0
             sides[stream] = 2
-        found += sides[stream] != 0
-    return found
+        detected += sides[stream] != 0
+    return detected
 
 
 @piece
-def confirmed(data: Bytes, starts: Ints, sizes: Ints, first: int, last: int, version: int) -> bool:
-    """Return whether a stream surely is confirmed to begin with a packet, as `confirm_start` says.
+def confirms_start(
+    data: Bytes, starts: Ints, sizes: Ints, first: int, last: int, version: int
+) -> bool:
+    """Return whether packets confirm that a stream begins with a packet, as in `confirm_start`.
 
-    Of a PUBLISH its first byte counts alone, so more packets may be asked for than there.
+    It is stricter: of a PUBLISH only the first byte counts, so more packets may be needed.
     """
     bits = 0
     for row in range(first, last):
@@ -132,10 +135,10 @@ def confirmed(data: Bytes, starts: Ints, sizes: Ints, first: int, last: int, ver
             if size != 2 or byte & 15:
                 return False
         elif kind == PUBLISH:
-            if not sound_publish(data, start, start + size, version):
+            if not is_valid_publish(data, start, start + size, version):
                 return False
             bits += PUBLISH_BITS - TYPE_AND_LENGTH_BITS
-        elif not keeps_rules(data, start, start + size, version):
+        elif not is_valid(data, start, start + size, version):
             return False
         bits += TYPE_AND_LENGTH_BITS
         if bits >= PROOF_BITS:
@@ -156,15 +159,15 @@ def walk_streams(
     contexts: Ints,
     rows: Ints,
 ) -> int:
-    """Find the packets of streams that are nothing but whole packets; return how many there are.
+    """Find the packets of streams that consist of whole packets only; return their number.
 
-    A stream of which that is not sure, or in which a packet behind the first could change the
-    context, has none.
+    A stream has no rows if that is not certain, or if a packet after the first could change the
+    context.
 
-    Shapes: bounds (t + 1), where in `data` each stream is; firsts, followings (t): the context of
-    the first packet, and that of those behind a CONNECT; begun (t): whether the capture shows the
-    stream's beginning; starts, sizes, contexts (r), one for two bytes of the streams at least;
-    rows (t + 1): the first row of each stream.
+    Shapes: bounds (t + 1), the extents in `data` of the streams; firsts, followings (t), the
+    context of the first packet, and of those after a CONNECT; begun (t), whether the stream's
+    beginning was captured; starts, sizes, contexts (r), at least one for every two bytes of the
+    streams; rows (t + 1), the first row of each stream.
     """
     row = 0
     for stream in range(len(firsts)):
@@ -189,7 +192,7 @@ def walk_streams(
         end = starts[row - 1] + sizes[row - 1] if row > first else at
         whole = row > first and end == stop
         if whole and not begun[stream] and behind == first:
-            whole = confirmed(data, starts, sizes, first, row, context)
+            whole = confirms_start(data, starts, sizes, first, row, context)
         if not whole:
             row = first
             continue

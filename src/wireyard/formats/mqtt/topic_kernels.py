@@ -1,4 +1,4 @@
-"""Looking through topics by words; a piece of ``wireyard.formats.mqtt.kernels``."""
+"""A search for forbidden characters in topics, eight bytes at a time, for kernels."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ _PLUS_FROM_HASH: Final = 0x0808080808080808
 def has_forbidden(text: Bytes, at: int, stop: int) -> bool:
     """Return whether +, # or U+0000 is in ``text[at:stop]``.
 
-    A word less one at each byte borrows from the high bit of those that are 0, and only then.
+    The high bit of a byte of ``(word - _ONES) & ~word`` is set first at a byte that is 0.
     """
-    found = 0
+    flags = 0
     for word_at in range(at, stop - 7, 8):
         word = load_word(text, word_at)
         wild = (word | _PLUS_FROM_HASH) ^ _PLUS
-        found |= ((word - _ONES) & ~word | (wild - _ONES) & ~wild) & HIGH_BITS
-    odd = found != 0
+        flags |= ((word - _ONES) & ~word | (wild - _ONES) & ~wild) & HIGH_BITS
+    odd = flags != 0
     for place in range(stop - (stop - at) % 8, stop):
         char = load_u8(text, place)
         odd |= (char == 0x2B) | (char == 0x23) | (char == 0)

@@ -1,4 +1,4 @@
-"""Topic names and topic filters: what may stand in them."""
+"""The rules of topic names and topic filters."""
 
 from __future__ import annotations
 
@@ -10,17 +10,17 @@ _SHARED = "$share/"
 
 
 def has_wildcard(topic: str) -> bool:
-    """Return whether a topic name has a character that only filters may have."""
+    """Return whether a topic has ``+`` or ``#``, which only topic filters may have."""
     return "+" in topic or "#" in topic
 
 
 def is_shared(text: str) -> bool:
-    """Return whether a topic filter is that of a shared subscription (MQTT 5.0)."""
+    """Return whether a topic filter is of a shared subscription (MQTT 5.0)."""
     return text.startswith(_SHARED)
 
 
 def check_filter(cursor: Cursor, text: str, at: int) -> None:
-    """Note what is wrong with the topic filter at `at`."""
+    """Record the faults of the topic filter at `at`."""
     if cursor.version == 5 and is_shared(text):
         name, slash, text = text.removeprefix(_SHARED).partition("/")
         if not name:

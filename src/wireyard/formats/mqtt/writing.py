@@ -1,6 +1,7 @@
-"""Writing control packets: the reverse of ``wireyard.formats.mqtt.reading``.
+"""The encoder of control packets, the inverse of ``wireyard.formats.mqtt.reading``.
 
-What has a form on the wire is written, a rule broken or not; what has none is refused by name.
+Values that break a rule are written if the wire can represent them; else `EncodeError` names the
+field.
 """
 
 from __future__ import annotations
@@ -59,7 +60,7 @@ _DUP = 8
 
 
 class _Writer:
-    """Bytes of one packet, from left to right."""
+    """Writes the bytes of one packet from left to right."""
 
     def __init__(self, packet: Packet, version: int) -> None:
         self.data = bytearray()
@@ -78,7 +79,7 @@ class _Writer:
             self.data[-2:] = self.data[:-3:-1]
 
     def variable(self, field: str, value: object, least_bytes: int = 1) -> None:
-        """Write a variable byte integer in at least so many bytes."""
+        """Write a variable byte integer, padded to `least_bytes`."""
         left = _up_to(MAX_REMAINING_LENGTH, field, value)
         digits: list[int] = []
         while not digits or left or len(digits) < least_bytes:
@@ -88,13 +89,13 @@ class _Writer:
         self.data += bytes(digits)
 
     def binary(self, field: str, value: object) -> None:
-        """Write bytes behind their length."""
+        """Write bytes after a 16-bit length."""
         if not isinstance(value, bytes) or len(value) > 0xFFFF:
             raise EncodeError(field, value, "bytes, 65535 at most")
         self.data += len(value).to_bytes(2, "big") + value
 
     def text(self, field: str, value: object) -> None:
-        """Write text behind its length."""
+        """Write text after a 16-bit length."""
         if not isinstance(value, str):
             raise EncodeError(field, value, "text is needed")
         try:
@@ -104,7 +105,7 @@ class _Writer:
         self.binary(field, java.encode_modified(value) if self.version == 2 else raw)
 
     def properties(self, properties: Sequence[Property], field: str = "properties") -> None:
-        """Write Property Length and properties, if the version has them."""
+        """Write Property Length and properties in 5.0; other versions have none."""
         if self.version != 5:
             if properties:
                 raise EncodeError(field, properties, "only 5.0 has them")
@@ -147,12 +148,12 @@ def _up_to(most: int, field: str, value: object) -> int:
 
 
 def encode(packet: Packet) -> bytes:
-    """Encode a packet for its version, 3.1.1 if that is not known.
+    """Encode a packet for its version, or for 3.1.1 if it has none.
 
     Raises
     ------
     EncodeError
-        A value that has no form on the wire, or in the version of the packet.
+        A value that the wire cannot represent, or the packet's version does not have.
     """
     version = maybe(whole)("version_in_force", packet.version_in_force)
     version = 4 if version is None else version
@@ -207,7 +208,7 @@ def _write_connect(out: _Writer, packet: Connect) -> None:
 
 
 def _connect_flags(packet: Connect, version: int) -> int:
-    """Compose Connect Flags; bits that 1999 and 3.1 do not look at are as they were."""
+    """Return Connect Flags; the bits that 1999 and 3.1 ignore are taken from `header_flags`."""
     flags = packet.clean_start << 1
     if packet.will_topic is not None:
         flags |= 4 | _up_to(3, "will_qos", packet.will_qos) << 3 | bool(packet.will_retain) << 5
@@ -255,7 +256,7 @@ def _write_acknowledgement(out: _Writer, packet: PubAck | PubRec | PubRel | PubC
 
 
 def _write_reason(out: _Writer, packet: Reasoned) -> None:
-    """Write reason code and properties of 5.0, as far as they are there."""
+    """Write the reason code and properties of 5.0, if they are set."""
     if out.version != 5:
         for name in ("properties", "return_code"):
             if (value := getattr(packet, name)) is not None:
@@ -269,10 +270,10 @@ def _write_reason(out: _Writer, packet: Reasoned) -> None:
 def _write_filters(out: _Writer, packet: Subscribe | Unsubscribe) -> None:
     out.word("packet_id", packet.packet_id)
     out.properties(packet.properties)
-    for one in packet.filters:
-        out.text("filters", one.filter)
+    for filter in packet.filters:
+        out.text("filters", filter.filter)
         if isinstance(packet, Subscribe):
-            out.integer("filters", one.options, 1)
+            out.integer("filters", filter.options, 1)
 
 
 def _write_codes(out: _Writer, packet: SubAck | UnsubAck) -> None:
@@ -285,7 +286,7 @@ def _write_codes(out: _Writer, packet: SubAck | UnsubAck) -> None:
 
 
 def _write_nothing(_out: _Writer, _packet: Packet) -> None:
-    """PINGREQ and PINGRESP are a fixed header alone."""
+    """Write nothing: PINGREQ and PINGRESP are a fixed header alone."""
 
 
 _WRITERS: Mapping[int, Callable[[_Writer, Any], None]] = MappingProxyType(

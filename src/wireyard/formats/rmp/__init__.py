@@ -1,7 +1,8 @@
-"""RMP: packets of the Reliable Multicast Protocol's messaging layer, each of some messages."""
+"""RMP: packets of the Reliable Multicast Protocol's messaging layer, each of several messages."""
 
 from wireyard.formats.base import Dialect, Format
 from wireyard.formats.rmp.annotate import annotate
+from wireyard.formats.rmp.context import MessageContext
 from wireyard.formats.rmp.framing import (
     begins,
     find_header,
@@ -19,7 +20,6 @@ from wireyard.formats.rmp.packet import (
     read_row,
     row_context,
 )
-from wireyard.formats.rmp.place import Place
 from wireyard.formats.views import text_of
 
 __all__ = ["FORMAT"]
@@ -51,15 +51,15 @@ FORMAT = Format(
     in_datagrams=True,
     dialects={
         "list-order": Dialect(
-            Place(list_order=True, framed=False).context,
-            "the length stands before the reply-to field",
+            MessageContext(list_order=True, framed=False).context,
+            "the length comes before the reply-to field",
         ),
         "framed": Dialect(
-            Place(list_order=False, framed=True).context,
-            "each packet stands after its length, 2 bytes",
+            MessageContext(list_order=False, framed=True).context,
+            "each packet comes after its length, 2 bytes",
         ),
         "framed-list-order": Dialect(
-            Place(list_order=True, framed=True).context,
+            MessageContext(list_order=True, framed=True).context,
             "each packet after its length, and in it the length before the reply-to field",
         ),
     },

@@ -1,7 +1,7 @@
-"""Every byte of a row with its meaning, for people.
+"""Annotations of every byte of a row, for display.
 
-The annotations touch: each begins where the one before it stops. Of a packet that breaks a rule all
-messages before the fault are shown, then what cannot be read and why.
+They are contiguous: each begins where the one before it stops. Of a packet that breaks a rule, all
+messages before the fault are annotated, and then the unreadable bytes with the error.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ from typing import Any
 from wireyard.errors import DecodeError
 from wireyard.formats.base import Annotation, View
 from wireyard.formats.marks import Marks, bytes_text, number_text, shown
+from wireyard.formats.rmp.context import MessageContext
 from wireyard.formats.rmp.layout import (
     FLAG_ORDER,
     FLAGS,
@@ -23,7 +24,6 @@ from wireyard.formats.rmp.layout import (
     TYPING,
 )
 from wireyard.formats.rmp.packet import read_row
-from wireyard.formats.rmp.place import Place
 from wireyard.formats.rmp.reading import framed_bytes, read_message
 
 __all__ = ["annotate"]
@@ -32,29 +32,29 @@ _TYPING = TYPING.fields[0]
 
 
 def annotate(view: View, context: int = 0) -> list[Annotation]:
-    """Return what each byte of a row means, in order and without gaps.
+    """Return annotations of all bytes of a row, in order and without gaps.
 
     Limits
     ------
-    A value is cut after ``marks.MAX_SHOWN`` characters, and says so.
+    A value is cut after ``marks.MAX_SHOWN`` characters, with a note.
     """
     marks = Marks()
-    place = Place.of(context)
+    state = MessageContext.of(context)
     _, error = read_row(view, context)
-    if place.framed and not place.place and len(view) >= PREFIX_BYTES:
+    if state.framed and not state.ordinal and len(view) >= PREFIX_BYTES:
         size = framed_bytes(view, 0) - PREFIX_BYTES
         marks.to(PREFIX_BYTES, "packet length", bytes_text(size), SPEC)
-    while marks.at < len(view) and _mark_message(marks, view, place.list_order):
+    while marks.at < len(view) and _mark_message(marks, view, state.list_order):
         pass
     if error is not None:
         marks.unreadable(len(view), error)
-    return marks.made
+    return marks.annotations
 
 
 def _mark_message(marks: Marks, view: View, list_order: bool) -> bool:
-    """Annotate the next message as far as it can be read; return whether that is all of it."""
+    """Annotate the readable part of the next message; return whether that is all of it."""
     values: dict[str, Any] = {}
-    with suppress(DecodeError):  # It is the fault that is shown afterwards.
+    with suppress(DecodeError):  # `annotate` shows the error
         read_message(view, marks.at, len(view), list_order, values)
     word = values.get("typing", 0)
     if "layer" in values:

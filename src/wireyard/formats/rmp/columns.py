@@ -1,7 +1,7 @@
 """RMP messages as Arrow columns.
 
-The compiled reader takes the messages of a window in one pass; what it rejects is left to the
-scalar reader, so that every rule has one text.
+Compiled kernels decode the messages of well-formed packets; the scalar reader decodes those that
+they reject, so that faults are described by it alone.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import pyarrow as pa
 from wireyard.arena import Arena, Shape, Source
 from wireyard.formats.rmp import kernels
 from wireyard.formats.rmp.layout import FOREIGN, LAYERS, PREFIX_BYTES, SEGMENT, TYPING
-from wireyard.formats.row_columns import fill_places, lay_out
+from wireyard.formats.row_columns import batch_layout, fill_positions
 from wireyard.layout import Column
 from wireyard.memory import SLACK
 
@@ -26,14 +26,14 @@ Grid32 = np.ndarray[tuple[int, int], np.dtype[np.int32]]
 Flags = np.ndarray[tuple[int], np.dtype[np.bool_]]
 
 _LEAST_BYTES = PREFIX_BYTES + TYPING.size
-"""Of a message, its share of the packet's length counted: what follows another has its own."""
-_THERE = {
+"""Smallest message: its own length, or that of the packet before the first, and a typing word."""
+_VALID = {
     "reply_requested": "layer",
     "more_follows": "layer",
     "reply_source": "reply_message_number",
     **{name: "message_number" for name in SEGMENT.names},
 }
-"""The bitmap of a column that has not its own."""
+"""The validity bitmap of columns that share that of another column."""
 _NAMES = pa.array(LAYERS.values(), pa.string())
 _TYPING, _LAYER = (kernels.I32_FIELDS.index(name) for name in ("typing", "layer"))
 _SHAPES = {
@@ -49,7 +49,7 @@ _SHAPES = {
 
 
 def _sources() -> dict[str, list[Source]]:
-    """Return the buffers of the columns, but of one that is looked up."""
+    """Return the buffers of the columns, without `layer_name`, which is looked up."""
     bits = {name: ("bits", place) for place, name in enumerate(kernels.BITS)}
     values: dict[str, list[Source]] = {
         **{name: [("i32", place)] for place, name in enumerate(kernels.I32_FIELDS)},
@@ -58,13 +58,13 @@ def _sources() -> dict[str, list[Source]]:
         "reply_source": [("source_offsets", 0), ("sources", 0)],
         "data": [("body_offsets", 0), ("bodies", 0)],
     }
-    there = {name: _THERE.get(name, name) for name in values if name != "foreign"}
-    return {name: [bits.get(there.get(name, "")), *buffers] for name, buffers in values.items()}
+    valid = {name: _VALID.get(name, name) for name in values if name != "foreign"}
+    return {name: [bits.get(valid.get(name, "")), *buffers] for name, buffers in values.items()}
 
 
 _SOURCES = _sources()
 _NOTHING = np.empty(0, np.uint8)
-"""What the kernel is given for a column that nobody asked for."""
+"""Stands for the array of a column that is not wanted."""
 
 
 def scan_frames(
@@ -72,8 +72,9 @@ def scan_frames(
 ) -> tuple[Ints, Ints, Ints]:
     """Return starts, sizes and contexts of the messages that follow each other from `start`.
 
-    Ends before a packet that is not all there or breaks a rule, and before a message that begins
-    at or after `last_start`. There is one context more, for what follows the last message.
+    Stops before an incomplete packet, before one that breaks a rule, and before a message that
+    begins at or after `last_start`. One context more than there are messages is returned: that of
+    the bytes after the last.
     """
     most = max((min(stop, last_start) - start) // _LEAST_BYTES + 2, 1)
     starts, sizes = np.empty(most, np.int64), np.empty(most, np.int64)
@@ -90,17 +91,17 @@ class ColumnDecoder:
     Parameters
     ----------
     columns
-        The columns that are wanted, in order: of the format, and of rows of every format.
+        The wanted columns in order, of the format and of every format.
     validate
-        Whether packets are checked even where no column needs it; they always are.
+        Whether packets are checked even if no column needs it; here they always are.
     repeated
-        The text of columns that have the same in every row.
+        Text by column, of columns with the same text in every row.
     """
 
     def __init__(
         self, columns: Sequence[Column], validate: bool, repeated: Mapping[str, str]
     ) -> None:
-        self._layout = lay_out(columns, _SHAPES, _SOURCES, repeated)
+        self._layout = batch_layout(columns, _SHAPES, _SOURCES, repeated)
         names = [column.name for column in columns]
         self._wants_sources, self._wants_data = "reply_source" in names, "data" in names
         self._name_place = names.index("layer_name") if "layer_name" in names else None
@@ -108,13 +109,13 @@ class ColumnDecoder:
     def decode(
         self, data: Bytes, stop: int, starts: Ints, sizes: Ints, contexts: Ints, offsets: Ints
     ) -> tuple[pa.RecordBatch, Ints]:
-        """Decode messages, which begin at `starts` of `data` and at `offsets` of the stream.
+        """Decode messages at `starts` of `data`, which are at `offsets` of the stream.
 
         Returns
         -------
         batch, rejected
-            A row per message, and which messages the scalar reader has to read: their values here
-            mean nothing.
+            A row per message, and the rows that the scalar reader has to decode: their values here
+            are undefined.
         """
         rows, taken = len(starts), int(sizes.sum())
         arena = Arena(self._layout, rows, taken, taken if self._wants_data else 0)
@@ -135,9 +136,8 @@ class ColumnDecoder:
             rejected,
         )
         kernels.fill_rows(data, kernels.Frames(starts, sizes, contexts), columns)
-        fill_places(arena, offsets, sizes)
+        fill_positions(arena, offsets, sizes)
         a["packet_offset"][0, :rows] += offsets
-        found = np.flatnonzero(rejected)
         if self._wants_data:
             arena.claim("bodies", int(a["body_offsets"][0, rows]))
         batch = arena.batch()
@@ -145,10 +145,10 @@ class ColumnDecoder:
             names = _layer_names(a["i32"][:, :rows], rejected != 0)
             field = self._layout.schema.field(self._name_place)
             batch = batch.set_column(self._name_place, field, names)
-        return batch, found
+        return batch, np.flatnonzero(rejected)
 
 
 def _layer_names(i32: Grid32, rejected: Flags) -> pa.Array:
-    """Return the names; only what the kernel has read is looked up."""
+    """Return the names of the layers, null for rejected rows."""
     unnamed = (i32[_TYPING] >= FOREIGN) | (i32[_LAYER] >= len(_NAMES)) | rejected
     return _NAMES.take(pa.array(np.where(unnamed, 0, i32[_LAYER]), mask=unnamed))

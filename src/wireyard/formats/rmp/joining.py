@@ -1,4 +1,4 @@
-"""The rows of a framed stream, of which the first of each packet says how long the packet is."""
+"""Rows of a framed stream: adds the length of each packet to the row of its first message."""
 
 from __future__ import annotations
 
@@ -7,25 +7,25 @@ from dataclasses import replace
 
 from wireyard.errors import EncodeError
 from wireyard.formats.base import Row
+from wireyard.formats.rmp.context import MessageContext
 from wireyard.formats.rmp.packet import encode, packet_of
-from wireyard.formats.rmp.place import Place
 
 __all__ = ["join_rows"]
 
 _MAX_PACKET_BYTES = 0xFFFF
-"""Of a framed packet: its length has 16 bits. No more rows are held than fill one."""
+"""Largest framed packet, whose length has 16 bits. The rows of one packet are held at most."""
 
 
 def join_rows(rows: Iterable[Row], context: int) -> Iterable[Row]:
-    """Yield the rows; where streams are framed, the first of a packet with its `framed_bytes`.
+    """Yield the rows; in framed streams, the first of each packet gets its `framed_bytes`.
 
     Raises
     ------
     EncodeError
-        A packet without all of its messages, or longer than its length field can hold.
+        A packet with missing messages, or longer than its length field allows.
     """
-    place = Place.of(context)
-    return _joined(rows, place._replace(framed=False).context) if place.framed else rows
+    state = MessageContext.of(context)
+    return _joined(rows, state._replace(framed=False).context) if state.framed else rows
 
 
 def _joined(rows: Iterable[Row], context: int) -> Iterator[Row]:

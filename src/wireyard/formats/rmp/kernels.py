@@ -1,12 +1,12 @@
-"""Messages of framed packets to columns: compiled loops over the messages of one window.
+"""Compiled decoder of messages of framed packets: from a window to columns.
 
 Rules of this file:
 
-1. A kernel answers only what it is sure of: a packet that breaks a rule ends a scan and is marked
-   in `rejected`, and the scalar reader gives its row. So does a stream that is one packet: where
-   that ends is only known at the end of the stream, and it is small.
-2. Nothing is read at or after `stop`; a length is compared with what is left before it is used.
-3. The order of a context's bits is that of `place`.
+1. A packet that breaks a rule ends a scan and is marked in `rejected`, and the scalar reader
+   decodes its row. It also decodes streams that are one packet, which are small, and whose end is
+   known only at the end of the stream.
+2. Nothing is read at or after `stop`; a length is compared with the bytes left before it is used.
+3. ``context.py`` defines the bits of a context.
 
 Axis: r = rows, one a message.
 """
@@ -18,16 +18,16 @@ from typing import Annotated, Final, NamedTuple
 import numpy as np
 
 from wireyard.accelerate import I64, READ, array, kernel, piece, record
-from wireyard.formats.rmp.layout import FLAGS, FOREIGN, LAYER_MASK, PREFIX_BYTES
-from wireyard.formats.rmp.place import (
+from wireyard.formats.rmp.context import (
     BEFORE_BITS,
     BEFORE_SHIFT,
     FRAMED,
     LEFT_BITS,
     LEFT_SHIFT,
     LIST_ORDER_BIT,
-    PLACE_SHIFT,
+    ORDINAL_SHIFT,
 )
+from wireyard.formats.rmp.layout import FLAGS, FOREIGN, LAYER_MASK, PREFIX_BYTES
 from wireyard.memory import Bytes, copy_bytes, load_u8, load_u16, put_i64
 
 __all__ = ["BITS", "I32_FIELDS", "SOURCE_BYTES", "Columns", "Frames", "fill_rows", "scan_frames"]
@@ -58,9 +58,9 @@ BITS: Final = (
     "reply_requested",
     "more_follows",
 )
-"""Rows of bitmaps: where columns have values, then the values of those that are true or false."""
+"""Bitmaps: the validity of columns, then boolean columns."""
 SOURCE_BYTES: Final = 32
-"""Most bytes that writing a source takes: 21 characters, and what is written past them."""
+"""Room for a source: 21 characters, and the bytes that `put_i64` writes past them."""
 
 _SEGMENT, _DOMAIN, _CLIENT, _REPLY_TO, _MORE, _REQUESTED = FLAGS.values()
 _LEFT_MASK: Final = (1 << LEFT_BITS) - 1
@@ -70,10 +70,9 @@ _DIALECT: Final = FRAMED | LIST_ORDER_BIT
 
 @piece
 def find_fields(word: int, list_order: bool) -> tuple[int, int, int, int, int]:
-    """Return where the fields of a message stand after its typing word, and where its data does.
+    """Return the offsets in a message of domain, client, reply-to, length and data.
 
-    Domain, client, reply-to, length, data; the segment is always first. A field that is not there
-    stands nowhere.
+    The segment always comes first. The offset of an absent field has no meaning.
     """
     domain = 2 + 6 * (word & _SEGMENT != 0)
     client = domain + 2 * (word & _DOMAIN != 0)
@@ -86,9 +85,9 @@ def find_fields(word: int, list_order: bool) -> tuple[int, int, int, int, int]:
 
 @piece
 def message_size(data: Bytes, start: int, size: int, left: int, list_order: bool) -> int:
-    """Return the size of a message, or -1 where it breaks a rule.
+    """Return the size of a message, or -1 if it breaks a rule.
 
-    `size` bytes may be read; its packet has `left`.
+    `size` is the number of bytes that may be read, `left` that of the packet from here on.
     """
     if size < 2:
         return -1
@@ -105,12 +104,12 @@ def message_size(data: Bytes, start: int, size: int, left: int, list_order: bool
     if word & _MORE == 0:
         return left
     size = data_at + load_u16(data, start + length_at)
-    return size if size < left else -1  # Another message has to follow.
+    return size if size < left else -1  # another message has to follow
 
 
 @piece
 def is_packet(data: Bytes, start: int, left: int, list_order: bool) -> bool:
-    """Return whether all messages of a packet of `left` bytes keep the rules."""
+    """Return whether all messages of a packet of `left` bytes are valid."""
     while left > 0:
         size = message_size(data, start, left, left, list_order)
         if size < 0:
@@ -136,18 +135,19 @@ def scan_frames(
 ) -> int:
     """Find messages that follow each other from `start`; return how many.
 
-    `contexts` has one more than there are messages. Stops before a packet that is not all there or
-    breaks a rule, before a message that begins at or after `last_start`, and at full arrays.
+    `contexts` gets one more than there are messages. Stops before an incomplete packet, before one
+    that breaks a rule, before a message that begins at or after `last_start`, and when the arrays
+    are full.
     """
     contexts[0] = context
     dialect = context & _DIALECT
     list_order = context & LIST_ORDER_BIT != 0
-    place, before = context >> PLACE_SHIFT, context >> BEFORE_SHIFT & _BEFORE_MASK
+    ordinal, before = context >> ORDINAL_SHIFT, context >> BEFORE_SHIFT & _BEFORE_MASK
     left = context >> LEFT_SHIFT & _LEFT_MASK
     count = 0
     while context & FRAMED and count < starts.shape[0] and start < last_start:
         head = 0
-        if place == 0:
+        if ordinal == 0:
             if stop - start < PREFIX_BYTES:
                 break
             head = PREFIX_BYTES
@@ -168,16 +168,18 @@ def scan_frames(
         start += size
         before += size
         left -= size
-        place = place + 1 if left else 0
+        ordinal = ordinal + 1 if left else 0
         contexts[count] = dialect
         if left:
-            contexts[count] |= place << PLACE_SHIFT | before << BEFORE_SHIFT | left << LEFT_SHIFT
+            contexts[count] |= (
+                ordinal << ORDINAL_SHIFT | before << BEFORE_SHIFT | left << LEFT_SHIFT
+            )
     return count
 
 
 @piece
 def put_source(out: Bytes, at: int, data: Bytes, start: int) -> int:
-    """Write a process id as address and port."""
+    """Write a process id as ``address:port``."""
     for place in range(4):
         at = put_i64(out, at, load_u8(data, start + place))
         out[at] = 46
@@ -195,7 +197,7 @@ class Frames(NamedTuple):
 
 
 class Columns(NamedTuple):
-    """The arrays that the columns of messages are made of.
+    """The arrays behind the columns of messages.
 
     Bits, `rejected` and the first of all offsets are zero before they are filled.
     """
@@ -207,18 +209,18 @@ class Columns(NamedTuple):
     bits: Annotated[Grid8, array("uint8", 2)]
     """Shape (`BITS`, r / 8)."""
     source_offsets: Annotated[Offsets, "int32"]
-    """Where the sources of rows end; r + 1."""
+    """End offsets of the sources of rows; r + 1."""
     sources: Annotated[Bytes, "uint8"]
-    """`SOURCE_BYTES` a row, or empty: then they are left out."""
+    """`SOURCE_BYTES` a row, or empty if the column is not wanted."""
     body_offsets: Annotated[Offsets, "int32"]
-    """Where the data of rows ends; r + 1."""
+    """End offsets of the data of rows; r + 1."""
     bodies: Annotated[Bytes, "uint8"]
-    """As long as all messages, or empty: then they are left out."""
+    """As long as all messages, or empty if the column is not wanted."""
     rejected: Annotated[Bytes, "uint8"]
-    """Whether the scalar reader has to give a row; r."""
+    """Whether the scalar reader has to decode a row; r."""
 
 
-_PLACE, _TYPING, _LAYER, _NUMBERS = map(
+_ORDINAL, _TYPING, _LAYER, _NUMBERS = map(
     I32_FIELDS.index, ("message_in_packet", "typing", "layer", "message_number")
 )
 _DOMAINS, _CLIENTS, _REPLIES = map(I32_FIELDS.index, ("domain", "client", "reply_message_number"))
@@ -238,7 +240,7 @@ def set_bit(bits: Grid8, bitmap: int, row: int, value: bool) -> None:
 def fill_row(
     data: Bytes, start: int, list_order: bool, row: int, columns: Columns, source_at: int
 ) -> tuple[int, int]:
-    """Fill the columns of one message; return where its data begins, and where its source ends."""
+    """Fill the columns of one message; return the offset of its data, and the end of its source."""
     i32, bits = columns.i32, columns.bits
     word = load_u16(data, start)
     i32[_TYPING, row] = word
@@ -270,25 +272,25 @@ def fill_row(
 
 @kernel(I64(READ, record(Frames), record(Columns)))
 def fill_rows(data: Bytes, frames: Frames, columns: Columns) -> int:
-    """Fill the columns of messages; return how many there are."""
+    """Fill the columns of messages; return the number of messages."""
     rows = frames.starts.shape[0]
     source_at = body_at = 0
     for row in range(rows):
         start, size, context = frames.starts[row], frames.sizes[row], frames.contexts[row]
-        place, left = context >> PLACE_SHIFT, context >> LEFT_SHIFT & _LEFT_MASK
+        ordinal, left = context >> ORDINAL_SHIFT, context >> LEFT_SHIFT & _LEFT_MASK
         head = 0
-        if place == 0 and size >= PREFIX_BYTES:
+        if ordinal == 0 and size >= PREFIX_BYTES:
             head = PREFIX_BYTES
             left = head + load_u16(data, start)
         list_order = context & LIST_ORDER_BIT != 0
-        columns.i32[_PLACE, row] = place
+        columns.i32[_ORDINAL, row] = ordinal
         columns.packet_offsets[row] = -(context >> BEFORE_SHIFT & _BEFORE_MASK)
         start += head
         size -= head
-        found = message_size(data, start, size, left - head, list_order)
-        good = found == size and size > 0 and context & FRAMED != 0
-        columns.rejected[row] = not good
-        if good:
+        valid_size = message_size(data, start, size, left - head, list_order)
+        valid = valid_size == size and size > 0 and context & FRAMED != 0
+        columns.rejected[row] = not valid
+        if valid:
             data_at, source_at = fill_row(data, start, list_order, row, columns, source_at)
             columns.data_sizes[row] = size - data_at
             if columns.bodies.shape[0]:

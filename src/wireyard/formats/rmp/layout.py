@@ -1,4 +1,4 @@
-r"""The packet of the RMP messaging layer as tables, no logic: typing word, fields, layers, columns.
+r"""Tables of the RMP messaging layer's packet: typing word, fields, layers, columns. No logic.
 
 Everything is big-endian and unsigned (errata R4), nothing is padded (R8)::
 
@@ -8,9 +8,10 @@ Everything is big-endian and unsigned (errata R4), nothing is padded (R8)::
     |0 0 0 0| FLAGS     | LAYER     |   typing information
     +-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+
 
-A packet is one message after the other; a message is the typing information, the fields its flags
-announce, and data. Each message but the last has the length of its data; the last has the rest.
-``wireyard.decode`` returns all messages of a packet; streams and tables have one row for each.
+A packet is a sequence of messages; a message is the typing information, the fields that its flags
+announce, and data. Each message but the last has the length of its data; the data of the last is
+the rest of the packet. ``wireyard.decode`` returns all messages of a packet; streams and tables
+have one row for each.
 """
 
 from __future__ import annotations
@@ -44,16 +45,16 @@ __all__ = [
 
 SPEC = "RMP messaging layer"
 FOREIGN = 4096
-"""First typing word that belongs to other protocols; what follows it is theirs (errata R18)."""
+"""Least typing word of other protocols, to which the bytes after it belong (errata R18)."""
 LAYER_MASK = 0x003F
-"""The layer in the typing word; masked, for it shares its byte with two flags (errata R2)."""
+"""The bits of the layer in the typing word, whose low byte also has two flags (errata R2)."""
 PREFIX_BYTES = 2
-"""The length in front of each packet of a framed stream; the layer itself has none."""
+"""The length before each packet of a framed stream; the layer itself has none."""
 MAX_PACKET_BYTES = 1 << 20
-"""Longest packet believed: no transport of this layer takes more. A datagram ends at 65507 bytes, a
-message of corosync's closed process groups at 1 MiB."""
+"""Limit of all transports of this layer: a datagram has at most 65507 bytes, a message of
+corosync's closed process groups 1 MiB."""
 MAX_MESSAGE_BYTES = 0xFFFF
-"""Most data a message can have that another one follows: its length has 16 bits."""
+"""Most data of a message before another one, because its length has 16 bits."""
 
 FLAGS = MappingProxyType(
     {
@@ -82,33 +83,33 @@ TYPING = Layout(
     "typing information",
     (Field("typing", 0, 2, "u16", "four zero bits, six flags, six bits of layer", _TYPING),),
 )
-"""What every message begins with."""
+"""The first field of every message."""
 SEGMENT = _part(
     "segmentation and reassembly",
     ("message_number", 2, "u16", "number the sending process gave the message", None),
-    ("packet_number", 2, "u16", "which packet of the message this is, from 1", None),
-    ("packet_count", 2, "u16", "how many packets the message has", None),
+    ("packet_number", 2, "u16", "number of this packet of the message, from 1", None),
+    ("packet_count", 2, "u16", "number of packets of the message", None),
 )
-"""There if the flag ``segmentation`` is set: the message is a part of one, or can be replied to."""
+"""Present if the flag ``segmentation`` is set: in parts of a message, and to be replied to."""
 DOMAIN = _part("domain filtering", ("domain", 2, "u16", "domain of the message", None))
-"""There if the flag ``domain`` is set."""
+"""Present if the flag ``domain`` is set."""
 CLIENTS = _part("multiple clients", ("client", 2, "u16", "client that sent the message", None))
-"""There if the flag ``client`` is set."""
+"""Present if the flag ``client`` is set."""
 REPLY_TO = _part(
     "reply to",
     ("reply_message_number", 2, "u16", "number of the message this one replies to", None),
     ("reply_source", 6, "bytes", "process that sent that message: IPv4 address and port", None),
 )
-"""There if the flag ``reply_to`` is set."""
+"""Present if the flag ``reply_to`` is set."""
 LENGTH = _part(
     "multiplexing packets", ("data_size", 2, "u16", "length of the message's data", "bytes")
 )
-"""There if the flag ``more_follows`` is set; without it the data is the rest of the packet."""
+"""Present if the flag ``more_follows`` is set; without it the data is the rest of the packet."""
 
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """Fields that are there when their flag is set."""
+    """Fields that are present if their flag is set."""
 
     flag: str
     layout: Layout
@@ -121,10 +122,10 @@ FLAG_ORDER = (
     Part("reply_to", REPLY_TO),
     Part("more_follows", LENGTH),
 )
-"""The optional fields as they follow each other: in the order of their flags (errata R5)."""
+"""The optional fields in the order of their flags (errata R5)."""
 LIST_ORDER = (*FLAG_ORDER[:3], FLAG_ORDER[4], FLAG_ORDER[3])
-"""The other reading, dialect ``list-order``: as the specification lists them. The two differ only
-where a message has both a reply-to field and a length."""
+"""The other reading, dialect ``list-order``: in the order of the specification's list. The two
+differ only for messages with both a reply-to field and a length."""
 
 LAYERS = MappingProxyType({0: "messaging", 1: "streams", 2: "RPC", 3: "replicated object"})
 """Names of the destination layers; 4 to 63 have none yet."""
@@ -138,10 +139,10 @@ def _columns() -> tuple[Column, ...]:
     multiplexing = LENGTH["data_size"].spec
     source = REPLY_TO["reply_source"]
     return (
-        Column("packet_offset", "offset", "where the packet begins in the stream", SPEC, "bytes"),
-        Column("message_in_packet", "int32", "place of the message in its packet, from 0", SPEC),
+        Column("packet_offset", "offset", "offset of the packet in the stream", SPEC, "bytes"),
+        Column("message_in_packet", "int32", "number of the message in its packet, from 0", SPEC),
         plain(TYPING, "typing", "int32"),
-        Column("layer", "int32", "layer that handles it; null of other protocols", _TYPING),
+        Column("layer", "int32", "destination layer; null for other protocols", _TYPING),
         Column("layer_name", "string", "name of the layer, null if it has none", _TYPING),
         Column("foreign", "bool", "whether it belongs to another protocol", _TYPING),
         plain(SEGMENT, "message_number", "int32"),
@@ -154,7 +155,7 @@ def _columns() -> tuple[Column, ...]:
         Column("reply_requested", "bool", "whether the sender waits for a reply", _TYPING),
         Column("more_follows", "bool", "whether another message follows", multiplexing),
         Column("data_size", "int64", "length of the data", multiplexing, "bytes"),
-        Column("data", "binary", "the data; of another protocol with its typing word", SPEC),
+        Column("data", "binary", "the data; for another protocol with its typing word", SPEC),
     )
 
 
@@ -164,4 +165,4 @@ COLUMNS = _columns()
 DERIVED = MappingProxyType(
     {"typing": "the other columns", "layer_name": "layer", "data_size": "data"}
 )
-"""Columns that follow from others, and what they follow from: a row need not say them."""
+"""Columns that follow from other columns, each with those; a row to encode may omit them."""

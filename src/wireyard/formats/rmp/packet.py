@@ -1,10 +1,10 @@
-"""RMP messages as frozen values: decode, encode, rows, and whole packets of them.
+"""RMP messages as frozen values: decoding, encoding, rows, and whole packets.
 
-A row is one message, and the bytes of a packet's messages follow each other without a gap. A packet
-that breaks a rule is one malformed row: nothing in it counts (errata R19). Its row shows the
-message that breaks the rule, as far as it can be read.
+A row is one message; the bytes of a packet's messages are contiguous. A packet that breaks a rule
+is one malformed row, and none of its messages counts (errata R19). The row has the message that
+breaks the rule, as far as it can be read.
 
-`decode` accepts or raises; `read_row` is its lenient twin. Both run the same steps.
+`decode` returns a message or raises; `read_row` never raises. Both run the same code.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ from typing import Any, ClassVar
 from wireyard.errors import DecodeError, EncodeError, Malformed, Truncated
 from wireyard.formats.base import Row, View
 from wireyard.formats.fields import PlainFields, Takes, code_of, flag, octets, whole
+from wireyard.formats.rmp.context import MessageContext
 from wireyard.formats.rmp.layout import (
     CLIENTS,
     DOMAIN,
@@ -34,7 +35,6 @@ from wireyard.formats.rmp.layout import (
     SEGMENT,
     SPEC,
 )
-from wireyard.formats.rmp.place import Place
 from wireyard.formats.rmp.reading import (
     framed_bytes,
     nothing_follows,
@@ -62,7 +62,7 @@ _SOURCE = re.compile(r"(\d{1,3})\.(\d{1,3})\.(\d{1,3})\.(\d{1,3}):(\d{1,5})", re
 
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)
 class Message(PlainFields):
-    """One message of a packet; what its flags do not announce is None.
+    """One message of a packet; fields that its flags do not announce are None.
 
     The layer may be given by its name. A message of another protocol is `foreign`: its data begins
     with the typing word, and it has no other field.
@@ -82,9 +82,9 @@ class Message(PlainFields):
     more_follows: Takes[bool, bool] = Takes(flag, False)
     data: Takes[bytes, bytes] = Takes(octets, b"")
     list_order: Takes[bool, bool] = Takes(flag, False)
-    """Whether a length stands before the reply-to field."""
+    """Whether the length comes before the reply-to field."""
     framed_bytes: int | None = None
-    """What the length says that stands in front; only a framed packet's first message has one."""
+    """Length before a framed packet, in bytes; only the packet's first message has it."""
 
     _spelled: ClassVar[Mapping[str, str]] = {"layer": "layer_name"}
 
@@ -93,7 +93,7 @@ class Message(PlainFields):
         """The typing word."""
         if self.foreign:
             return int.from_bytes(self.data[:2], "big")
-        there = {
+        set_flags = {
             "segmentation": self.message_number is not None,
             "domain": self.domain is not None,
             "client": self.client is not None,
@@ -101,7 +101,7 @@ class Message(PlainFields):
             "more_follows": self.more_follows,
             "reply_requested": self.reply_requested,
         }
-        return self.layer | sum(bit for flag, bit in FLAGS.items() if there[flag])
+        return self.layer | sum(bit for flag, bit in FLAGS.items() if set_flags[flag])
 
     @property
     def layer_name(self) -> str | None:
@@ -133,42 +133,42 @@ _NOT_FOREIGN = {
 
 
 def decode(view: View, context: int = 0) -> Message:
-    """Decode the one message of a row's bytes.
+    """Decode the message of a row's bytes.
 
     Raises
     ------
     DecodeError
-        The first rule the packet breaks.
+        The first rule that the packet breaks.
     """
     values: Row = {}
-    _read(view, Place.of(context), values)
-    return _message(values, Place.of(context).list_order)
+    _read(view, MessageContext.of(context), values)
+    return _message(values, MessageContext.of(context).list_order)
 
 
 def read_row(view: View, context: int = 0) -> tuple[Row, DecodeError | None]:
-    """Read the one message of a row's bytes; the error is None for a well-formed packet."""
+    """Read the message of a row's bytes; the error is None for a well-formed packet."""
     values: Row = {}
     error: DecodeError | None = None
     try:
-        _read(view, Place.of(context), values)
-    except DecodeError as found:
-        error = found
+        _read(view, MessageContext.of(context), values)
+    except DecodeError as raised:
+        error = raised
     values["layer_name"] = LAYERS.get(values.get("layer", -1))
     values.pop("framed_bytes", None)
     return values, error
 
 
 def decode_whole(view: View, context: int = 0) -> Packet:
-    """Decode all messages of one packet, in a framed stream behind its length.
+    """Decode all messages of one packet, which has its length before it if the stream is framed.
 
     Raises
     ------
     DecodeError
-        The first rule the packet breaks, or bytes that are not exactly one packet.
+        The first rule that the packet breaks, or bytes that are not exactly one packet.
     """
-    place = Place.of(context)
-    if not place.framed:
-        return decode_packet(view, place.list_order)
+    state = MessageContext.of(context)
+    if not state.framed:
+        return decode_packet(view, state.list_order)
     if len(view) < PREFIX_BYTES:
         raise Truncated("rmp", "packet length", 0, PREFIX_BYTES, len(view), SPEC)
     size = framed_bytes(view, 0)
@@ -177,7 +177,7 @@ def decode_whole(view: View, context: int = 0) -> Packet:
     if size < len(view):
         problem = f"has {size} bytes, {len(view)} were given"
         raise Malformed("rmp", "packet", 0, problem, SPEC)
-    first, *others = _messages(view, PREFIX_BYTES, place.list_order)
+    first, *others = _messages(view, PREFIX_BYTES, state.list_order)
     return Packet((replace(first, framed_bytes=size - PREFIX_BYTES), *others))
 
 
@@ -189,12 +189,12 @@ def decode_packet(data: View, list_order: bool = False) -> Packet:
     data
         The packet as its transport delivered it.
     list_order
-        Whether the length stands before the reply-to field.
+        Whether the length comes before the reply-to field.
 
     Raises
     ------
     DecodeError
-        The first rule the packet breaks.
+        The first rule that the packet breaks.
     """
     return Packet(_messages(data, 0, list_order))
 
@@ -206,47 +206,47 @@ def _messages(view: View, at: int, list_order: bool) -> Iterator[Message]:
 
 
 def _message(values: Row, list_order: bool) -> Message:
-    found = {name: values[name] for name in _FIELDS if name in values}
-    return Message(**found, list_order=list_order)
+    known = {name: values[name] for name in _FIELDS if name in values}
+    return Message(**known, list_order=list_order)
 
 
-def _read(view: View, place: Place, values: Row) -> None:
-    """Fill `values`; what is there when an error rises is right."""
-    values.update(packet_offset=-place.before, message_in_packet=place.place)
-    start, left = 0, place.left
-    if place.framed and not place.place:
+def _read(view: View, state: MessageContext, values: Row) -> None:
+    """Fill `values`; the values before an error are valid."""
+    values.update(packet_offset=-state.before, message_in_packet=state.ordinal)
+    start, left = 0, state.left
+    if state.framed and not state.ordinal:
         if len(view) < PREFIX_BYTES:
             raise Truncated("rmp", "packet length", 0, PREFIX_BYTES, len(view), SPEC)
         start, left = PREFIX_BYTES, framed_bytes(view, 0)
         values["framed_bytes"] = left - PREFIX_BYTES
-    elif not place.framed:
+    elif not state.framed:
         left = len(view)
     if len(view) > left:
         problem = f"has {left} bytes, {len(view)} were given"
         raise Malformed("rmp", "packet", 0, problem, SPEC)
     if start == left:
-        _read_all(view, start, place, values)
-    stop = read_message(view, start, len(view), place.list_order, values)
+        _read_all(view, start, state, values)
+    stop = read_message(view, start, len(view), state.list_order, values)
     more = values.get("more_follows", False)
     if left > len(view):
         if stop < len(view) or not more:
             raise Truncated("rmp", "packet", 0, left, len(view), SPEC)
     elif stop < len(view):
-        _read_all(view, start, place, values)
-    elif more and (place.framed or place.ends):
+        _read_all(view, start, state, values)
+    elif more and (state.framed or state.at_end):
         raise nothing_follows(stop)
 
 
-def _read_all(view: View, start: int, place: Place, values: Row) -> None:
-    """Read a packet that is one row though it is not one message, and raise what is wrong."""
-    found: Row = {}
+def _read_all(view: View, start: int, state: MessageContext, values: Row) -> None:
+    """Read a packet that is one row although it is not one message, and raise its error."""
+    last: Row = {}
     count = 0
     try:
-        for _ in read_messages(view, start, len(view), place.list_order, found):
+        for _ in read_messages(view, start, len(view), state.list_order, last):
             count += 1
     except DecodeError:
         values.clear()
-        values.update(packet_offset=-place.before, message_in_packet=place.place + count, **found)
+        values.update(packet_offset=-state.before, message_in_packet=state.ordinal + count, **last)
         raise
     problem = f"has {count} messages, a row has one"
     raise Malformed("rmp", "packet", start, problem, SPEC)
@@ -256,12 +256,12 @@ def _read_all(view: View, start: int, place: Place, values: Row) -> None:
 
 
 def encode(message: Message | Packet) -> bytes:
-    """Encode one message or all of a packet, after the length of the packet if that is framed.
+    """Encode one message or a whole packet, with the length before it if it is framed.
 
     Raises
     ------
     EncodeError
-        A value that has no form on the wire.
+        A value that the wire cannot represent.
     """
     if isinstance(message, Packet):
         encoded = encode_packet(message, bool(message) and message[0].list_order)
@@ -277,13 +277,13 @@ def encode(message: Message | Packet) -> bytes:
 
 
 def encode_packet(messages: Sequence[Message], list_order: bool = False) -> bytes:
-    """Encode messages as one packet; all but the last say that another follows.
+    """Encode messages as one packet; `more_follows` is set in all but the last.
 
     Raises
     ------
     EncodeError
-        No messages, a message of another protocol that is not the last, or a value that has no
-        form on the wire.
+        No messages, a message of another protocol that is not the last, or a value that the wire
+        cannot represent.
     """
     if not messages:
         raise EncodeError("packet", messages, "a packet has at least one message")
@@ -318,7 +318,7 @@ def _encode(message: Message) -> bytes:
 
 
 def _check(message: Message) -> None:
-    """Refuse a message that would not be read back as it is."""
+    """Raise an error for a message that would not be decoded to itself."""
     if not 0 <= message.layer <= LAYER_MASK:
         raise EncodeError("layer", message.layer, LAYER_MASK)
     for layout in (SEGMENT, DOMAIN, CLIENTS, REPLY_TO):
@@ -353,28 +353,28 @@ def _whole_16(name: str, value: object) -> int:
 
 
 def _source_bytes(source: object) -> bytes:
-    found = _SOURCE.fullmatch(source) if isinstance(source, str) else None
-    parts = found.groups() if found else ()
+    match = _SOURCE.fullmatch(source) if isinstance(source, str) else None
+    parts = match.groups() if match else ()
     numbers = [int(part) for part in parts]
-    # A number with zeros in front would not be read back as it is.
-    if not found or max(numbers[:4]) > 0xFF or parts != tuple(map(str, numbers)):
+    # A number with leading zeros would not be decoded to itself.
+    if not match or max(numbers[:4]) > 0xFF or parts != tuple(map(str, numbers)):
         raise EncodeError("reply_source", source, "IPv4 address and port, as in 10.0.0.7:7001")
     return bytes(numbers[:4]) + _number("reply_source", numbers[4])
 
 
 def packet_of(row: Mapping[str, Any], context: int = 0) -> Message:
-    """Return the message a row describes.
+    """Return the message of a row.
 
     Raises
     ------
     EncodeError
-        In framed streams, the first of several messages whose row does not say `framed_bytes`, how
-        long the packet is; `join_rows` finds it.
+        In framed streams, the first of several messages in a row without `framed_bytes`, the length
+        of the packet, which `join_rows` adds.
     """
-    place = Place.of(context)
+    state = MessageContext.of(context)
     message = _message({name: row[name] for name in _FIELDS if row.get(name) is not None}, False)
-    message = replace(message, list_order=place.list_order)
-    if not place.framed or row.get("message_in_packet") or message.framed_bytes is not None:
+    message = replace(message, list_order=state.list_order)
+    if not state.framed or row.get("message_in_packet") or message.framed_bytes is not None:
         return message
     if message.more_follows:
         raise EncodeError("more_follows", True, "no row has the length of a packet of several")
@@ -382,10 +382,10 @@ def packet_of(row: Mapping[str, Any], context: int = 0) -> Message:
 
 
 def row_context(row: Mapping[str, Any], context: int) -> int:
-    """Return the context that the message of a row is read by.
+    """Return the context to decode the message of a row with.
 
-    Only the first message of a framed packet has the packet's length in front; others are read as
-    in a packet that is not framed.
+    Only the first message of a framed packet has the packet's length before it; the others are
+    decoded as in a packet that is not framed.
     """
-    place = Place.of(context)
-    return place._replace(framed=place.framed and not row.get("message_in_packet")).context
+    state = MessageContext.of(context)
+    return state._replace(framed=state.framed and not row.get("message_in_packet")).context

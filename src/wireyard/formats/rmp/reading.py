@@ -1,9 +1,9 @@
-"""One message at a time: its typing word and the fields that word announces.
+"""The scalar reader of messages: the typing word, and the fields that it announces.
 
-The only reader of them: framing, decoding and the inspector all call it, so each rule stands once.
-What no receiver can act on is malformed; what a sender should not have sent but every receiver can
-read (fields on a later packet of a message, a segment that others follow, a request for a reply
-that no reply can name: errata R9, R10, R21) is well-formed.
+Framing, decoding and the inspector all use it, so each rule is implemented once. A message that no
+receiver can process is malformed. One that a sender should not send, but every receiver can read
+(fields on a later packet of a message, a segment before other messages, a request for a reply that
+no reply can refer to: errata R9, R10, R21), is well-formed.
 """
 
 from __future__ import annotations
@@ -34,10 +34,10 @@ _MULTIPLEXING = LENGTH.fields[0].spec
 
 
 def read_message(view: View, at: int, stop: int, list_order: bool, values: Row) -> int:
-    """Read the message at `at` of a packet that ends at `stop`; return where the message ends.
+    """Read the message at `at` of a packet that ends at `stop`; return the end of the message.
 
-    `values` gets the fields by their column names; fields that are not there are missing, and what
-    is there when an error rises is right.
+    `values` gets the fields by column name, without absent ones; the values before an error are
+    valid.
 
     Raises
     ------
@@ -50,7 +50,7 @@ def read_message(view: View, at: int, stop: int, list_order: bool, values: Row) 
     values["typing"] = word
     values["foreign"] = word >= FOREIGN
     if word >= FOREIGN:
-        # Opaque, so it is the rest of the packet, typing word included (errata R18).
+        # Opaque: all of the packet from the typing word on is its data (errata R18).
         values.update(data_size=stop - at, data=bytes(view[at:stop]))
         return stop
     values["layer"] = word & LAYER_MASK
@@ -77,12 +77,12 @@ def read_message(view: View, at: int, stop: int, list_order: bool, values: Row) 
 
 
 def read_messages(view: View, at: int, stop: int, list_order: bool, values: Row) -> Iterator[int]:
-    """Yield where each message of the packet ``[at, stop)`` ends; `values` is filled anew for each.
+    """Yield the end of each message of the packet ``[at, stop)``; `values` has its fields.
 
     Raises
     ------
     DecodeError
-        Where the packet breaks a rule. Nothing of it counts then (errata R19).
+        The packet breaks a rule. Then none of its messages counts (errata R19).
     """
     more = True
     while more:
@@ -97,7 +97,7 @@ def read_messages(view: View, at: int, stop: int, list_order: bool, values: Row)
 
 
 def nothing_follows(at: int) -> Malformed:
-    """Return the error of a packet that ends at `at`, where it says that a message begins."""
+    """Return the error of a packet that ends at `at` although it announces another message."""
     problem = "says that another message follows, none does"
     return Malformed("rmp", "more follows", at, problem, _MULTIPLEXING, "nothing_follows")
 
@@ -117,5 +117,5 @@ def _source_text(source: bytes) -> str:
 
 
 def framed_bytes(view: View, at: int) -> int:
-    """Return the bytes of the framed packet at `at`, those of the length in front too."""
+    """Return the bytes of the framed packet at `at`, with those of its length field."""
     return PREFIX_BYTES + int(_WORD.unpack_from(view, at)[0])
