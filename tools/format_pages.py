@@ -1,8 +1,8 @@
-"""The page of a wire format, made from what its ``layout.py`` says.
+"""The page of a wire format, generated from its ``layout.py``.
 
-Nothing here depends on a format. Every public table of a layout becomes a section, in the order of
-the file, called as the table is: the string under it is the section's text, and the comments beside
-the entries of a dictionary are a column. What a layout does not say stands on no page.
+Nothing here depends on a format. Every public table of a layout becomes a section with the name of
+the table, in the order of the file: the string under the table is the section's text, and comments
+beside the entries of a dictionary are a column. All content of the page comes from the layout.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ _DIALECTS = "Ways to read a stream that nothing on the wire shows; they are name
 
 
 def markdown(head: Sequence[str], rows: Iterable[Sequence[object]]) -> Iterator[str]:
-    """Yield a table."""
+    """Yield the lines of a Markdown table."""
     yield "| " + " | ".join(head) + " |"
     yield "|" + "---|" * len(head)
     for row in rows:
@@ -57,7 +57,7 @@ def format_page(name: str) -> Iterator[str]:
         if isinstance(value, int | str | bytes):
             constants.append((f"`{public}`", _cell(value), " ".join(source.doc(public).split())))
         elif any(value is one or _same_values(value, one) for one in shown):
-            continue  # The same things by another key.
+            continue  # the same values by another key
         elif table := list(_table(source, public, value)):
             shown.append(value)
             yield from (f"## {_words(public)}", "", *_text(source.doc(public)), *table)
@@ -77,7 +77,7 @@ def _words(name: str) -> str:
 
 
 def _text(doc: str) -> list[str]:
-    """Return a docstring as Markdown: a block after a double colon is code."""
+    """Convert a docstring to Markdown: a block after a double colon becomes code."""
     lines: list[str] = []
     in_block = False
     for line in doc.splitlines():
@@ -100,7 +100,7 @@ def _text(doc: str) -> list[str]:
 
 
 def _table(source: _Source, name: str, value: Any) -> Iterator[str]:
-    """Yield a public name's table, nothing if it has no form of one."""
+    """Yield the table of a public name; nothing if its value is no table."""
     if isinstance(value, Layout):
         yield from _header(value)
     elif isinstance(value, Mapping):
@@ -115,7 +115,7 @@ def _table(source: _Source, name: str, value: Any) -> Iterator[str]:
 def _mapping(source: _Source, name: str, value: Mapping[Any, Any]) -> Iterator[str]:
     values = list(value.values())
     if all(isinstance(one, Column) for one in values):
-        return  # Columns have sections of their own.
+        return  # columns have sections of their own
     if all(isinstance(one, Layout) for one in values):
         for layout in dict.fromkeys(values):
             yield from (f"### {layout.name}", "", *_header(layout))
@@ -145,9 +145,9 @@ def _header(layout: Layout) -> Iterator[str]:
 
 
 def _records(records: Sequence[Any]) -> Iterator[str]:
-    """Yield values that have fields, one a line."""
+    """Yield a table of dataclass values, a row for each."""
     names = [field.name for field in fields(records[0])]
-    rows = ((_field(name, getattr(one, name)) for name in names) for one in records)
+    rows = ((_field(name, getattr(record, name)) for name in names) for record in records)
     return markdown(names, (list(row) for row in rows))
 
 
@@ -184,11 +184,11 @@ def _same_values(one: Any, other: Any) -> bool:
     )
 
 
-# --- what is only in the source -------------------------------------------------------------
+# --- source text ----------------------------------------------------------------------------
 
 
 class _Source:
-    """A layout's module and its text: the order of its names, their texts, comments in tables."""
+    """A layout's module and its source: the order of names, their docstrings, and comments."""
 
     def __init__(self, module: ModuleType) -> None:
         self.module = module
@@ -196,12 +196,12 @@ class _Source:
 
     @property
     def introduction(self) -> str:
-        """What the module says after its first line."""
+        """The module's docstring without its first line."""
         return inspect.cleandoc(self.module.__doc__ or "").partition("\n")[2].strip("\n")
 
     @cached_property
     def _assigned(self) -> dict[str, tuple[ast.expr, str]]:
-        """The value and the text of each name, in the order of the file."""
+        """The value and the docstring of each name, in the order of the file."""
         found = {}
         body = ast.parse(self._text).body
         for node, after in zip(body, [*body[1:], ast.Pass()], strict=True):
@@ -221,11 +221,11 @@ class _Source:
 
     @property
     def public(self) -> list[str]:
-        """The names the module offers, in the order of the file."""
+        """The public names of the module, in the order of the file."""
         return [name for name in self._assigned if name in self.module.__all__]
 
     def doc(self, name: str) -> str:
-        """Return the string under a name."""
+        """Return the docstring under a name."""
         return self._assigned[name][1]
 
     def comments(self, name: str) -> dict[str, str]:

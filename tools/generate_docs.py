@@ -1,7 +1,7 @@
-"""Write the documents that follow from the code: docs/cli.md, pages for formats and layers.
+"""Generate documents from the code: docs/cli.md, and the pages of formats, layers and symptoms.
 
-`python -m tools.generate_docs` writes them; with `--check` it only says which are not what it would
-write, and exits with 1 when any is.
+`python -m tools.generate_docs` writes them; with `--check` it only prints which are out of date,
+and exits with 1 if any is.
 """
 
 from __future__ import annotations
@@ -114,7 +114,7 @@ def cli_document() -> Iterator[str]:
 
 
 def command_sections(group: click.Group, context: click.Context) -> Iterator[str]:
-    """Yield a section for each command of a group, and for those of groups in it."""
+    """Yield a section for each command of a group, nested ones included."""
     for name in group.list_commands(context):
         command = group.get_command(context, name)
         assert command is not None, name
@@ -163,7 +163,7 @@ DOCUMENTS: dict[str, Callable[[], Iterator[str]]] = {
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Write every document, or compare; return the exit status."""
+    """Write all documents, or compare them; return the exit status."""
     stale = 0
     for name, lines in DOCUMENTS.items():
         path = DOCS / name

@@ -1,4 +1,4 @@
-"""The page about JMQ conversations, made from their literal tables."""
+"""The page about JMQ conversations, generated from their state tables."""
 
 from __future__ import annotations
 
@@ -23,55 +23,56 @@ _HEAD = """
 # What JMQ packets do
 
 `wireyard.layers.jmq` follows the packets of both directions of each connection, and the GPackets
-between brokers, and says who logged in, what was asked and answered, and what became of every
-message that was delivered to a consumer. It opens no socket and reads no clock.
+between brokers. It derives logins, requests with their replies, and the outcome of every message
+that was delivered to a consumer. It opens no socket and reads no clock.
 
-A message is what its SysMessageID says: timestamp, address, port and sequence. Requests have flag A
-and an id of the requester's choice in the place of the consumer id; the reply has the same id, and
-ids of consumers are another name space. What a broker delivers stays held until it is acknowledged
-or returned, and what is acknowledged in a transaction is complete when that is committed.
+A message is identified by its SysMessageID: timestamp, address, port and sequence. Requests have
+flag A, and an id chosen by the requester in the field of the consumer id; the reply has the same
+id. Ids of consumers are a separate name space. A delivered message is held until it is acknowledged
+or returned. If it is acknowledged in a transaction, it is complete when the transaction is
+committed.
 
-What a packet does not say is not made up. A broker delivers messages before an application asks
-for them, so of those that are `left` it is unknown which were read. Where a capture begins in the
-middle of a connection, what is unknown is held against nobody.
+Nothing is concluded beyond what packets show. A broker delivers messages before an application
+reads them, so it is unknown which messages with the verdict `left` were read. If a capture begins
+in the middle of a connection, unknown state is no violation.
 
-Diagrams show what is allowed, without what changes nothing. A capture may begin in any state.
+Diagrams show allowed transitions that change something. A capture may begin in any state.
 """
 _CONNECTION = """
-An event that a state has no way out for changes nothing, and breaks a rule: {rules}.
+An event without a transition from the current state changes nothing, and is a violation: {rules}.
 """
 _DELIVERY = """
-A delivery that is acknowledged waits for the broker's word, if the client asked for it. What no
-consumer holds cannot be acknowledged; that breaks the rule `acknowledged_nothing`.
+An acknowledged delivery waits for the broker's reply, if the client requested one. To acknowledge a
+message that the consumer does not hold is the violation `acknowledged_nothing`.
 """
 _TRANSACTION = """
-One that was begun elsewhere, or before the capture, is met in the middle. An XA transaction may be
-begun on one connection and ended on another. What has no way out breaks the rule
-`transaction_over`.
+A transaction may have begun elsewhere, or before the capture. An XA transaction may begin on one
+connection and end on another. An event without a transition is the violation `transaction_over`.
 """
 _FLOW = """
 A broker marks the last message that a connection (F) or a consumer (C) has room for; a client marks
-the last one that its connection (F) or producer (C) may send. One behind it breaks the rule
-`sent_while_paused`. Messages may be under way when a broker stops a producer. `sessions`
-counts the pauses of both sides, and their time.
+the last one that its connection (F) or producer (C) may send. A message after that is the violation
+`sent_while_paused`, except those that were already under way when a broker stopped a producer.
+`sessions` counts the pauses of both sides, and their time.
 """
 
 _HOPS = """
-`hops` has a row for each time that a message was seen, in the order of time: where it was, when,
-which hop it follows from, and what that took. The packet format has no room for timestamps (open
-issue 2 of the specification, [errata 37](../errata.md)); captures have them, of every packet and
-without a change of format. A packet about a message for several consumers is a row for each.
+`hops` has a row for each packet that shows a message, in the order of time: its sender and
+receiver, its time, the hop that it follows from, and the time between them. The packet format has
+no room for timestamps (open issue 2 of the specification, [errata 37](../errata.md)); captures have
+them for every packet, without a change of the format. A packet about a message for several
+consumers has a row for each.
 """
 _FOLLOWS = """
-A hop follows from the latest one before it, of these kinds and the same consumer; one of the same
+A hop follows from the latest earlier hop of these kinds with the same consumer; a hop of the same
 kind is the same packet at another capture point, or sent again:
 """
 _POINTS = """
-Several captures in one lake that were taken at different points, such as both ends of a link, are
-joined by the message: `took_ns` is then also what a packet took from one point to the next. Their
-clocks differ. How much is bounded by the packets that both points saw, the messages and the
-acknowledgements: none takes less than no time, in either direction. `clock_ahead_ns` is the middle
-of the bounds, `clock_error_ns` and `took_error_ns` are how wrong it can be.
+Captures in one lake that were taken at different points, such as both ends of a link, are joined by
+message: `took_ns` is then also the time from one point to the next. The clocks of the points
+differ. The packets that both points saw, messages and acknowledgements, give bounds of the
+difference, because no packet takes negative time, in either direction. `clock_ahead_ns` is the
+middle of the bounds; `clock_error_ns` and `took_error_ns` are the largest possible errors.
 
 - The error is half of the shortest round trip between the points, and {slack_ms} ms for drift. The
   estimate is much better than that where the fastest packets of both directions take equally long.
@@ -80,13 +81,12 @@ of the bounds, `clock_error_ns` and `took_error_ns` are how wrong it can be.
 - Clocks may drift apart by up to {drift} microseconds a second. Bounds are those of {window_s}
   seconds; earlier and later ones count too, wider by the drift in between.
 - Which point is nearer to the client follows from the times as well.
-- Nothing is shown that is not known. Where packets went one way only, where bounds contradict each
-  other (a clock was set, a timestamp is wrong), or where a stream has no times, `took_ns` is null
-  and `unknown` has the reason. What two points saw differently often is compared with nothing. No
-  hop takes less than no time.
-- Times of one capture are never changed: what a hop took by one clock is the difference of its
-  timestamps. Where the offset changes from one window to the next, two rows of different points
-  that are closer to each other than the error may change places.
+- If packets went in one direction only, if bounds contradict each other (a clock was set, a
+  timestamp is wrong), or if a stream has no times, `took_ns` is null and `unknown` has the reason.
+  Packets that two points saw a different number of times are not used. No hop takes negative time.
+- Times within one capture are never changed: the time of a hop by one clock is the difference of
+  its timestamps. If the offset changes from one window to the next, two rows of different points
+  that are closer to each other than the error may be in the wrong order.
 """
 
 
@@ -95,11 +95,11 @@ def jmq_page() -> Iterator[str]:
     yield from (*_HEAD.strip().splitlines(), "")
     broken = "; ".join(f"{state}: `{rule}`" for state, rule in SESSION.state_rules.items())
     yield from _section("A connection", _CONNECTION.format(rules=broken), SESSION, SESSION_EVENTS)
-    yield from markdown(("ended by", "what happened"), _named(ENDED_BY))
+    yield from markdown(("ended by", "meaning"), _named(ENDED_BY))
     yield from _section("A delivery", _DELIVERY, DELIVERY, DELIVERY_EVENTS)
     yield from ("The last state is the `verdict` of a row:", "")
     yield from markdown(
-        ("verdict", "outcome", "where the message went"),
+        ("verdict", "outcome", "meaning"),
         ((f"`{state}`", f"`{OUTCOMES[state]}`", text) for state, text in VERDICTS.items()),
     )
     yield from _section("A transaction", _TRANSACTION, TRANSACTION, TRANSACTION_EVENTS)
@@ -120,9 +120,9 @@ def jmq_page() -> Iterator[str]:
         slack_ms=WINDOW_NS * MAX_DRIFT_PPM / 1e12, drift=MAX_DRIFT_PPM, window_s=WINDOW_NS // 10**9
     )
     yield from (*points.strip().splitlines(), "")
-    yield from markdown(("unknown", "why it is not known what a hop took"), _named(UNKNOWN))
+    yield from markdown(("unknown", "why the time of a hop is unknown"), _named(UNKNOWN))
     yield from ("## Rules", "")
-    yield from markdown(("rule", "what was done"), _named(RULES))
+    yield from markdown(("rule", "violation"), _named(RULES))
     for columns, name in ((TRANSACTIONS, "transactions"), (HOP_COLUMNS, "hops")):
         yield from (f"## Columns of `{name}`", "")
         rows = ((f"`{one.name}`", one.kind, one.doc) for one in columns)
@@ -135,7 +135,7 @@ def _section(
 ) -> Iterator[str]:
     yield from (f"## {title}", "", *text.strip().splitlines(), "")
     yield from state_diagram(table)
-    yield from markdown(("event", "what it is"), _named(events))
+    yield from markdown(("event", "meaning"), _named(events))
 
 
 def _named(words: Mapping[str, str]) -> Iterator[tuple[str, str]]:

@@ -1,4 +1,4 @@
-"""Pages about the layers, made from their literal tables."""
+"""The page about MQTT conversations, generated from their state tables; state diagrams."""
 
 from __future__ import annotations
 
@@ -28,40 +28,41 @@ __all__ = ["mqtt_page", "state_diagram"]
 _MQTT_HEAD = """
 # What MQTT packets do
 
-`wireyard.layers.mqtt` follows packets of both directions and says what became of every message. It
-opens no socket and reads no clock, so the same machines serve an endpoint and a capture.
+`wireyard.layers.mqtt` follows the packets of both directions and derives the outcome of every
+message. It opens no socket and reads no clock, so the same state machines serve an endpoint and a
+capture.
 
-State follows the client id, not the connection: after a cut a PUBREL comes without its PUBLISH, and
-a session outlives the broker's restart. What a capture shows is the wire: an acknowledgement that
-arrived was not always read, so a flow that was complete may begin again. DUP is what the page of
-1999 means by it, and no broker passes it on. RETAIN on the way to a broker asks it to keep the
-message as the last known good value of its topic; on the way to a client it marks a value that was
-there before the subscription, or, with Retain As Published of 5.0, says what the publisher said.
-No packet says which message was delivered: topic and payload do, in order.
+State belongs to the client id, not to the connection: after a reconnect a PUBREL comes without its
+PUBLISH, and a session outlives the broker's restart. A capture shows the wire: an acknowledgement
+that arrived was not always read, so a complete flow may begin again. DUP has the meaning of the
+page of 1999, and no broker passes it on. RETAIN from a client to a broker requests that the message
+is kept as the last known good value of its topic. RETAIN from a broker to a client marks a value
+that is older than the subscription, or, with Retain As Published of 5.0, is the publisher's flag.
+No packet names the message that it delivers; topic and payload identify it, in order.
 
-Diagrams show what is allowed. What breaks a rule is in the table under each, and most of it has an
-effect all the same, because brokers and clients take much that the standard forbids. A packet that
-is in neither changes nothing.
+Diagrams show allowed transitions. Violations are in the table under each; most of them have an
+effect all the same, because brokers and clients accept much that the standard forbids. A packet
+that is in neither changes nothing.
 """
 _SECTIONS = (
     (
         "The side that publishes",
         "`publish_1` is a PUBLISH at QoS 1, `dup_1` one with DUP; an error is a reason code of 128"
-        " or more. `resumed` and `discarded` are a new connection on which the session goes on, or"
-        " does not.",
+        " or more. `resumed` and `discarded` are new connections that resume the session, or"
+        " discard it.",
         SENDER,
     ),
     ("The side that is published to", "", RECEIVER),
     (
         "A connection",
-        "`client` and `server` are all other packets of that side. After a refusal or a"
-        " DISCONNECT, what was under way still comes.",
+        "`client` and `server` are all other packets of that side. Packets that were under way"
+        " still arrive after a refusal or a DISCONNECT.",
         CONNECTION,
     ),
     (
         "A will",
-        "`back` is its client before the delay is over. A take-over drops the connection; what"
-        " follows depends on whether the session goes on.",
+        "`back` is a new connection of its client before the delay is over. A take-over drops the"
+        " connection; the effect on the will depends on whether the session is resumed.",
         WILL,
     ),
 )
@@ -76,14 +77,14 @@ so a verdict holds wherever a capture ends, but for those that wait: `in_flight`
 
 
 _SIDES = """
-A row names its client and its server. Which stream of a connection is the client's is decided by
-the first evidence of this list that the capture has. Evidence from other connections is that of the
-same source. Where there is none, as in a raw stream with nothing but PUBLISH, no row follows from
-the connection, and its messages are in `messages` with `producer` and `first_seen` null.
+A row names its client and its server. The first evidence of this list that the capture has decides
+which stream of a connection is the client's. Evidence from other connections must be of the same
+source. If there is none, as in a raw stream with only PUBLISH packets, the connection has no rows,
+and its messages are in `messages` with `producer` and `first_seen` null.
 """
 _OLDER = """
-Of a connection without its CONNECT, and of a session that is older than the capture, nothing is
-concluded from packets that are missing:
+For a connection without its CONNECT, and for a session that is older than the capture, nothing is
+concluded from missing packets:
 
 - Without the CONNECT a client has no client id. `opened_ns`, `opened_frame`, `version`, `user` and
   `keep_alive` of its session are null, and so are the counts of messages in flight; `ended_by` is,
@@ -116,10 +117,10 @@ Where an end is early, one such message may be a quarter of all rows.
 
 
 def state_diagram(table: StateTable[Any, Any, Any]) -> Iterator[str]:
-    """Yield a table's allowed transitions as a Mermaid diagram, those of the same ends in one line.
+    """Yield the allowed transitions of a state table as a Mermaid diagram.
 
-    Events that leave everything as it is are not in it. Where states are members of an enumeration,
-    all cells are: it has none of that kind.
+    Transitions between the same two states share a line. Events without any effect are left out,
+    unless the states are members of an enumeration, whose tables have no such events.
     """
     yield from ("```mermaid", "stateDiagram-v2")
     named = isinstance(table.states[0], StrEnum)
@@ -153,15 +154,15 @@ def mqtt_page() -> Iterator[str]:
     yield from ("## What began before the capture", "", *_OLDER.strip().splitlines(), "")
     yield from ("## What comes after the capture", "", *_LATER.strip().splitlines(), "")
     yield from ("## Facts", "")
-    yield from markdown(("fact", "what happened"), FACTS.items())
+    yield from markdown(("fact", "meaning"), FACTS.items())
     yield from ("## Verdicts", "", *_VERDICTS.strip().splitlines(), "")
-    yield from markdown(("verdict", "where the message went"), VERDICTS.items())
+    yield from markdown(("verdict", "meaning"), VERDICTS.items())
     yield from ("## Rules", "", "Cited by version: a number is that of a statement.", "")
     cited = (
         (rule.name, rule.text, *(rule.cited.get(version, "") for version in (2, 3, 4, 5)))
         for rule in RULES.values()
     )
-    yield from markdown(("rule", "what it asks for", "1999", "3.1", "3.1.1", "5.0"), cited)
+    yield from markdown(("rule", "requirement", "1999", "3.1", "3.1.1", "5.0"), cited)
     for columns, name in (
         (DELIVERIES, "deliveries"),
         (SESSIONS, "sessions"),

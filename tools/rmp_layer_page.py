@@ -1,4 +1,4 @@
-"""The page about the RMP messaging layer, made from its literal tables."""
+"""The page about the RMP messaging layer, generated from its state tables."""
 
 from __future__ import annotations
 
@@ -47,9 +47,9 @@ layer.receive("ring", "10.0.0.1:7001", packet, qos=qos, now=0.0)
 layer.next_event()  # Delivered(... data=b'hello' ...)
 ```
 
-`get_timer` returns when `handle_timer` is due. `view` adds the members of the ring from that place
-in the order of packets on. A ring with an order brings packets to all of its members, the sender
-too; behind a message of several packets `next_packet` waits for that.
+`get_timer` returns the time at which `handle_timer` is due. `view` sets the members of the ring
+from that place in the order of packets on. An ordered ring delivers packets to all of its members,
+the sender included; after a message of several packets `next_packet` waits for that.
 
 ## Where it runs
 
@@ -61,16 +61,16 @@ too; behind a message of several packets `next_packet` waits for that.
 | `wireyard.net.MemoryHub` | total | views | nothing; all members in one event loop |
 | `wireyard.layers.rmp.sim.SimRing` | every one | views | nothing |
 
-`SimRing` is a simulation to try things on: crashes after any packet, joins, parts, slow members,
-loss and duplicates, repeatable by a seed. `wireyard.net.Ring` is the layer, one of the other rings,
-and a clock:
+`SimRing` is a simulation for experiments: crashes after any packet, joins, parts, slow members,
+loss and duplicates, repeatable by a seed. `wireyard.net.Ring` combines the layer with one of the
+other rings and a clock:
 
 ```python
 from wireyard.net import Ring, Tcp
 
 async with Ring(Tcp()) as ring:
     await ring.send(b"hello", domain=3)
-    ring.flush()  # all that was sent goes now
+    ring.flush()  # sends everything now
     async for reply in ring.request(b"who?", want=3, timeout_s=1.0):
         print(reply.source, reply.data)
     async for message in ring.client(7, domains={3}):
@@ -80,9 +80,9 @@ async with Ring(Tcp()) as ring:
 `wireyard ring send`, `listen` and `request` do the same on the command line. `MemoryHub` is for the
 tests of programs: `hub = MemoryHub()`, then `Ring(hub.transport())` for each member.
 
-Rings of one process share its message numbers, and the handlers of its layers, where they share a
-`Process` (errata R34). A reply to a request on either ring cannot be mistaken for one on the other,
-whatever names the rings have for the process.
+Rings of one process share its message numbers and the handlers of its layers if they share a
+`Process` (errata R34). Then a reply to a request on one ring cannot be mistaken for a reply on
+another, whatever names the rings have for the process.
 
 ```python
 from wireyard.net import Process, Tcp, UdpMulticast
@@ -101,10 +101,10 @@ async with Ring(UdpMulticast(), process=process), Ring(Tcp(), process=process) a
 """
 _TCP_TEXT = """
 A ring over TCP is a list of addresses, the same at all members: `Tcp("127.0.0.1:7077-7092")`, which
-is what `Tcp()` means, or `Tcp("10.0.0.1:7077,10.0.0.2:7077")`. A process listens on the first
-address of the list that is free and of its machine; that is its process id, and nothing listens on
-any other address. Whoever reaches these ports can take part: between machines they belong into a
-network that is trusted. There is no encryption.
+is the default, or `Tcp("10.0.0.1:7077,10.0.0.2:7077")`. A process listens on the first address of
+the list that is free and belongs to its machine; this address is its process id. Nothing listens on
+any other address. There is no encryption, and anybody with access to these ports can take part: use
+it between machines only in a trusted network.
 
 **Order.** The first member of a view is its sequencer. It numbers the packets, all members
 acknowledge what they hold, and what all members hold is delivered. So a packet that any member has
@@ -210,7 +210,7 @@ in a packet, and from these
 from wireyard.layers.rmp.chain import derive_tables
 
 rows = wireyard.read("ring.pcap", "rmp").to_pylist()
-derive_derive_tables(rows).tables["conversations"]
+derive_tables(rows).tables["conversations"]
 ```
 
 A sender is what one endpoint sent to one group, in the order of capture. What it sent is put
