@@ -331,7 +331,7 @@ def test_what_caps_made_a_step_forget_is_said(
     messages = b"".join(message(number, items=asking) for number in range(5))
     (tmp_path / "a.jmq").write_bytes(messages)
     report = run(tmp_path / "lake", spark, tmp_path / "a.jmq")
-    note = "facts: more was open at once than is remembered; forgotten: 3 above MAX_REMEMBERED"
+    note = "facts: too much was open at once; dropped: 3 above MAX_REMEMBERED"
     assert report.notes == [note]
     asked = [row["request"] for row in table(tmp_path / "lake", "conversations").to_pylist()]
     assert asked == ["orders"] * 5

@@ -385,7 +385,7 @@ def memory_url() -> Iterator[str]:
 @pytest.mark.parametrize("after", [False, True])
 def test_a_store_has_whole_commits(memory_url: str, after: bool) -> None:
     class Dying(Lake):
-        def _take(self, step: Callable[[], None]) -> None:
+        def _commit_step(self, step: Callable[[], None]) -> None:
             if after:
                 step()
             raise Killed
@@ -478,7 +478,7 @@ def race(url: str, order: Sequence[str]) -> dict[str, str | None]:
     class Racing(Lake):
         name = ""
 
-        def _take(self, step: Callable[[], None]) -> None:
+        def _commit_step(self, step: Callable[[], None]) -> None:
             turns.end()  # of reading what it will commit
             turns.wait(self.name)
             step()
