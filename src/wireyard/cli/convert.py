@@ -24,7 +24,7 @@ __all__ = ["command"]
 _CONVERSIONS: Mapping[str, tuple[str, Callable[[Any], Any]]] = MappingProxyType(
     {"jmq": ("gpacket", to_gpacket), "gpacket": ("jmq", to_jmq)}
 )
-"""By format, the one that its packets can be converted to, and how."""
+"""By format: the target format, and the function that converts a packet."""
 
 
 @click.command(

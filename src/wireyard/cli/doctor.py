@@ -20,7 +20,7 @@ __all__ = ["command"]
 
 @contextmanager
 def _progress_shown() -> Iterator[Callable[[Progress], None]]:
-    """Show on a terminal how many kernels are compiled, and how long the others will take."""
+    """Show on a terminal how many kernels are compiled, and the time left for the others."""
     from rich.console import Console
     from rich.progress import BarColumn, MofNCompleteColumn, TextColumn
     from rich.progress import Progress as Bars
