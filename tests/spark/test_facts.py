@@ -323,7 +323,7 @@ def test_what_another_attempt_left_is_not_in_a_table(
     assert sorted(map(repr, found["sessions"])) == sorted(map(repr, expected["sessions"]))
 
 
-def test_what_caps_made_a_step_forget_is_said(
+def test_records_that_caps_dropped_are_reported(
     spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("wireyard.layers.jmq.conversations.MAX_REMEMBERED", 2)

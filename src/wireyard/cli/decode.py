@@ -346,11 +346,11 @@ def command(
     """Show packets as a table, CSV, JSON Lines, Arrow or Parquet.
 
     FILE is a path, a URL, or - for standard input; gzip and zstandard are opened by their
-    content. Rows come in stream order and cover every byte: what is no packet is a row that says
-    why, and then one line on standard error and exit status 1 say so too.
+    content. Rows come in stream order and cover every byte: bytes that are no packet are a row with
+    the reason, and are reported in a line on standard error with exit status 1.
 
-    A pipe is read as its bytes arrive, so rows of different streams follow each other as their
-    packets do. Ctrl-C ends reading well: what was read is written, and a summary printed.
+    A pipe is read as its bytes arrive, so rows of different streams are in the order of their
+    packets. Ctrl-C ends reading: everything read so far is written, and a summary is printed.
     """
     from wireyard.cli.reading import Budget
     from wireyard.cli.selection import Request

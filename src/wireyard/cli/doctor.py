@@ -55,8 +55,8 @@ def _progress_shown() -> Iterator[Callable[[Progress], None]]:
 def command() -> int:
     """Say what is installed, what is missing, and what to type.
 
-    Kernels that did not come compiled are compiled, so that no other command waits for them. The
-    exit status is 0 when all works that is in every install.
+    Kernels that are not compiled yet are compiled, so that no other command waits for them. The
+    exit status is 0 if everything works that is part of every installation.
     """
     from rich.text import Text
 

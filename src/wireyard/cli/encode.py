@@ -49,11 +49,11 @@ _CHUNK_BYTES = 1 << 20
 def command(file: str, write: str | None, format_name: str | None, skip_faults: bool) -> int:
     """Turn JSON Lines, as decode prints them, back into packets.
 
-    FILE is a path, a URL, or - for standard input, which is the default. What decode printed comes
-    back byte for byte, whatever the packets: raw_header and its like have what the other columns do
-    not determine, and count as long as those agree. Columns that are left out get the format's
-    defaults. Columns that follow from others (size, packet_type_name, flags..) can be left out too;
-    a row where one of them contradicts the others is refused.
+    FILE is a path, a URL, or - for standard input, which is the default. The output of decode
+    becomes the same bytes again: raw_header and similar columns have the bytes that other columns
+    do not determine, and are used as long as they agree with these. Missing columns get the
+    format's defaults. Columns that follow from others (size, packet_type_name, flags..) may be
+    missing too; a row where one of them contradicts the others is refused.
     """
     with open_output(write, binary=True) as target, closing(_lines(file)) as lines:
         packets = _Packets(lines, format_name, skip_faults)

@@ -66,8 +66,8 @@ def command(
 
     FILE is a pcap or pcapng file, a URL, or - for standard input; gzip and zstandard are opened by
     their content. A conversation is a TCP connection, or all datagrams between two UDP endpoints;
-    sent is what the side says that spoke first. Packets are counted where the format is
-    known. Bytes are those that TCP or UDP carried; what the capture never saw of them are gaps.
+    'sent' counts the side that sent first. Packets are counted if the format is known. Bytes are
+    those that TCP or UDP carried; those that were not captured are gaps.
     TLS, WebSocket and HTTP are named with what their handshakes show. A narrow terminal shows
     fewer columns, jsonl has all.
     """

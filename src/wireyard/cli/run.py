@@ -53,13 +53,12 @@ DIR/payloads         one row a message whose payload a rule opens: what it carri
 DIR/ledger           one row a stream: where each of its bytes went
 DIR/files            one row a file of a capture: which frames are in it
 
-A run adds what is new: files that the lake has already are left as they are, those that changed
-are read again and their rows replaced, those that grew are read on. It does all of it or nothing,
-also when killed. What is in quarantine is reported and no error; bytes that are nowhere are (exit
-status 1).
+A run adds new files, reads changed ones again and replaces their rows, and continues those that
+have grown; other files of the lake stay as they are. It commits everything or nothing, even if it
+is killed. Rows in quarantine are reported and no error; bytes in no row are one (exit status 1).
 
-With --follow it does not end: files that come are read once they are whole, two seconds after
-their last change, captures and streams that grow part by part. Ctrl-C ends it with all committed.
+With --follow it runs until Ctrl-C: new files are read once they are complete, two seconds after
+their last change, growing captures and streams part by part. At the end everything is committed.
 """
 
 
@@ -100,23 +99,22 @@ their last change, captures and streams that grow part by part. Ctrl-C ends it w
 @decode_as_option
 @keylog_option
 @rotated_option
-@click.option("--follow", is_flag=True, help="Go on with what comes to the INPUTs, until Ctrl-C.")
+@click.option("--follow", is_flag=True, help="Follow the INPUTs until Ctrl-C: new and grown files.")
 @click.option(
     "--by-content",
     is_flag=True,
-    help="Know copies of a file by all of its bytes, and read them once; links are known anyway.",
+    help="Recognize copies of a file by all of its bytes, and read them once; links always are.",
 )
 @click.option(
-    "--skip-missing", is_flag=True, help="Leave out files that are gone before they are read."
+    "--skip-missing", is_flag=True, help="Leave out files that are deleted before they are read."
 )
 @click.option("--secrets", is_flag=True, help="Keep passwords, which are left out otherwise.")
 @click.option(
     "--payload",
     multiple=True,
     metavar="FILTER=DECODER",
-    help="Open the payloads of messages to destinations that match, as in plant/#=json; what they"
-    " carry is in the table payloads. Of what is read; inputs the lake has already stay as they"
-    " are.",
+    help="Decode the payloads of messages to destinations that match, as in plant/#=json, into the"
+    " table payloads. This applies to inputs that are read, not to those already in the lake.",
 )
 @click.option("-q", "--quiet", is_flag=True, help="No progress and no summary.")
 @max_packet_option
