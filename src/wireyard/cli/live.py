@@ -31,7 +31,7 @@ _MOST_FAULTY = 256
 
 @contextmanager
 def stopping() -> Iterator[Callable[[], bool]]:
-    """Return a function that tells whether Ctrl-C was pressed, or SIGTERM received.
+    """Return a function that returns whether Ctrl-C was pressed, or SIGTERM received.
 
     The first signal ends reading, so that everything read is written; a second one acts as usual.
     """

@@ -73,7 +73,7 @@ class Options:
     batch_files: int | None = None
     """Most files in a batch of a stream; all if not given."""
     batch_bytes: int | None = None
-    """Approximate bytes in a batch of a stream: at least one file, or one packet of a stream."""
+    """Bytes in a batch of a stream, exceeded by at most a file, or a packet; all if not given."""
     push_filters: bool = False
     """Whether filters are evaluated before rows are decoded; needs Spark's setting
     ``spark.sql.python.filterPushdown.enabled``."""
