@@ -37,7 +37,7 @@ KEYS = {
 
 
 class Slow:
-    """What makes facts, and waits for leave to do so."""
+    """Makes facts, but waits for an event before it does."""
 
     def __init__(self) -> None:
         self.leave = Event()

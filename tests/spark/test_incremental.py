@@ -1,4 +1,4 @@
-"""What a run leaves alone: tables after several runs are those of one run over all inputs."""
+"""Several runs make the same tables as one run over all inputs."""
 
 from __future__ import annotations
 

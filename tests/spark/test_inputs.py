@@ -1,4 +1,4 @@
-"""What a run is given to read: each file once, whatever it is called, and files that vanish."""
+"""Inputs of a run: each file once, whatever its names, and files that vanish."""
 
 from __future__ import annotations
 

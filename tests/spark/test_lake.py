@@ -145,7 +145,7 @@ def test_every_engine_reads_the_folders(tmp_path: Path) -> None:
 
 
 class Killed(BaseException):
-    """What the tests put in the place of a crash."""
+    """Raised in place of a crash."""
 
 
 @contextmanager

@@ -1,4 +1,4 @@
-"""What bronze tasks leave of packets is what those that track their clients would read."""
+"""Packet files of bronze tasks have the packets that tracking would read from Parquet."""
 
 from __future__ import annotations
 
