@@ -1,4 +1,4 @@
-"""``python -m benchmarks [NAME...]``: every benchmark, or those named, each one table."""
+"""``python -m benchmarks [NAME...]``: run all benchmarks, or those named; each prints a table."""
 
 from __future__ import annotations
 

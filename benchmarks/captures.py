@@ -1,15 +1,15 @@
-"""Captures to streams and columns, on one core and on all, against tshark and cypcap.
+"""Benchmark: captures to streams and columns, on one core and on all, against tshark and cypcap.
 
-The captures are made: MQTT 5.0 between clients and one broker, a CONNECT and then PUBLISH packets
-of all QoS; connections are interleaved, some segments sent twice, some out of order. In the first
-each message is a segment, as a client sends it that has nothing else to say. In the second they are
-sent as fast as TCP takes them, in segments of up to 1,448 bytes that never mind where packets end;
-the third is like it, with many short connections.
+The captures are synthetic: MQTT 5.0 between clients and one broker, a CONNECT and then PUBLISH
+packets of all QoS. Connections are interleaved; some segments are sent twice, some out of order. In
+the first capture each message is a segment, as from a client that sends one at a time. In the
+second messages are sent as fast as TCP accepts them, in segments of up to 1,448 bytes whose bounds
+are unrelated to packets. The third is like the second, with many short connections.
 
-Only what says so has more than one core. tshark prints the fields of every control packet that are
-read here too, and how many of the packets it shows is said. cypcap, libpcap for Python, gives time
-and bytes of every packet; so does the walk, in columns. Both are left out where they are not
-installed. Every figure is the best of several rounds of one run.
+Cases use one core unless their name mentions more. tshark prints the same fields of every control
+packet that are read here; the table shows which share of the packets it shows. cypcap, libpcap for
+Python, returns time and bytes of every packet, as the walk does in columns. Programs that are not
+installed are left out. Every figure is the best of several rounds of one run.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ MESSAGES = 400_000
 SHORT_CONNECTIONS = 10_000
 SHORT_MESSAGES = 200_000
 TSHARK_SHARE = 4
-"""tshark gets the capture of so many times fewer messages: its time grows with the packets."""
+"""Factor by which tshark's capture has fewer messages; its time is proportional to packets."""
 SEGMENT_BYTES = 1448
 FIELDS = ("frame.number", "frame.time_epoch", "ip.src", "tcp.srcport", "ip.dst", "tcp.dstport",
           "mqtt.msgtype", "mqtt.qos", "mqtt.topic", "mqtt.msgid", "mqtt.msg")  # fmt: skip
@@ -56,7 +56,7 @@ _BROKER_PORT = 1883
 
 def segments(messages: int, connections: int, whole: bool) -> Iterator[tuple[int, int, bytes]]:
     """Yield connection, position and bytes of segments in the order of capture."""
-    # The same messages on every connection: a stream of them takes a while to make.
+    # All connections have the same messages, because a stream takes a while to generate.
     data = stream(messages // connections)
     rng = Random(7)
     streams = [_CONNECT + b"%02d" % (number % 100) + data for number in range(connections)]
@@ -89,7 +89,13 @@ def segments(messages: int, connections: int, whole: bool) -> Iterator[tuple[int
 
 
 def write_capture(path: Path, messages: int, connections: int, whole: bool) -> int:
-    """Write a capture, each message in a segment of its own or not; return its segments."""
+    """Write a capture; return its number of segments.
+
+    Parameters
+    ----------
+    whole
+        Whether each message is a segment of its own.
+    """
     count = 0
     with path.open("wb") as file:
         file.write(struct.pack("<IHHiIII", 0xA1B2C3D4, 2, 4, 0, 0, 65535, 1))
@@ -107,12 +113,12 @@ def write_capture(path: Path, messages: int, connections: int, whole: bool) -> i
 
 
 def scan(path: Path, columns: list[str] | None, threads: int | None = 1) -> int:
-    """Return how many rows a capture has, having read their columns."""
+    """Read columns of a capture; return its number of rows."""
     return sum(batch.num_rows for batch in wireyard.scan(path, "mqtt", columns, threads=threads))
 
 
 def walk(path: Path) -> int:
-    """Return how many packets a capture has, having read time and bytes of each."""
+    """Read time and bytes of each packet of a capture; return the number of packets."""
     file, count = CaptureFile.open(path), 0
     for records in file.records():
         payload = np.empty(int(records.captured.sum()), np.uint8)
@@ -122,7 +128,7 @@ def walk(path: Path) -> int:
 
 
 def cypcap_seconds(path: Path) -> float | None:
-    """Return how long cypcap takes for time and bytes, None where it is not installed."""
+    """Return the seconds that cypcap takes for time and bytes; None if it is not installed."""
     if find_spec("cypcap") is None:
         return None
     cypcap = import_module("cypcap")
@@ -135,7 +141,7 @@ def cypcap_seconds(path: Path) -> float | None:
 
 
 def with_tshark(path: Path) -> tuple[float, int] | None:
-    """Return how long tshark takes for the fields, and of how many packets it shows them."""
+    """Return the seconds that tshark takes for the fields, and the number of packets it shows."""
     program = shutil.which("tshark")
     if program is None:
         return None
@@ -205,7 +211,7 @@ def measure(messages: int, connections: int, *, whole: bool = False) -> None:
 
 
 def main() -> None:
-    """Measure a message a segment, messages as fast as TCP takes them, and short connections."""
+    """Measure one message per segment, messages at TCP's full speed, and short connections."""
     measure(MESSAGES, CONNECTIONS, whole=True)
     measure(MESSAGES, CONNECTIONS)
     measure(SHORT_MESSAGES, SHORT_CONNECTIONS)

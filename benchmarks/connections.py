@@ -1,16 +1,17 @@
-"""Captures of many connections to columns, Parquet and JSON Lines, against tshark -T fields.
+"""Benchmark: captures of many connections to columns, Parquet and JSON Lines, against tshark.
 
-Their conversations are listed against tshark -z conv,tcp, which counts frames and bytes only.
+Packets are compared with tshark -T fields; the list of conversations with tshark -z conv,tcp, which
+only counts frames and bytes.
 
-Three captures are made. 10,000 connections of about 20 control packets with SYN and FIN; 100,000
-connections of five packets; and sensors: 100 clients that stay connected and publish small values
-with TCP acknowledgements between, as in the MQTTset collection, 150 MB.
+There are three synthetic captures: 10,000 connections of about 20 control packets with SYN and FIN;
+100,000 connections of five packets; and 150 MB of sensors: 100 clients that stay connected and
+publish small values, with TCP acknowledgements in between, as in the MQTTset collection.
 
 tshark prints frame, time, source, topic and type of every control packet; the same five columns are
-read here. Times are processor time of all cores, so another process on the machine disturbs them
-less; that of a command has its start in it, which is given by itself too: that of a capture without
-packets. Commands find the bytecode of all modules, as where wireyard is installed. Only what says
-so may use more than one core; there the time that passed is given, against that of one core.
+read here. Times are processor time of all cores, which other processes disturb less than elapsed
+time. The time of a command includes its start, which is also measured alone, with a capture without
+packets. Commands find the bytecode of all modules, as in an installation. Only the case of two
+threads uses more than one core; it compares elapsed times.
 """
 
 from __future__ import annotations
@@ -49,61 +50,64 @@ _CONNACK, _PINGREQ, _PINGRESP, _DISCONNECT = map(
 
 
 class Connection:
-    """A client and the broker: frames of what they send to each other."""
+    """A connection between a client and the broker, which makes its frames."""
 
     def __init__(self, number: int) -> None:
         client = bytes([10, 1 + (number >> 16), number >> 8 & 255, number & 255])
         self._ends = [(client, 20_000 + number % 40_000), (_BROKER, 1883)]
         self._next = [1_000 + number, 9_000 + number]
 
-    def frame(self, way: int, payload: bytes, flags: int = _PUSH | _ACK) -> bytes:
-        """Return a frame of the client, way 0, or of the broker."""
-        (src, src_port), (dst, dst_port) = self._ends[way], self._ends[1 - way]
+    def frame(self, sender: int, payload: bytes, flags: int = _PUSH | _ACK) -> bytes:
+        """Return a frame of a sender: 0 is the client, 1 the broker."""
+        (src, src_port), (dst, dst_port) = self._ends[sender], self._ends[1 - sender]
         ip = struct.pack(">BBHHHBBH4s4s", 0x45, 0, 40 + len(payload), 0, 0x4000, 64, 6, 0, src, dst)
-        numbers = self._next[way], self._next[1 - way]
+        numbers = self._next[sender], self._next[1 - sender]
         tcp = struct.pack(">HHIIBBHHH", src_port, dst_port, *numbers, 5 << 4, flags, 65535, 0, 0)
-        self._next[way] += len(payload) + (flags & (_SYN | _FIN) != 0)
+        self._next[sender] += len(payload) + (flags & (_SYN | _FIN) != 0)
         return b"\x02\0\0\0\0\x02\x02\0\0\0\0\x01\x08\0" + ip + tcp + payload
 
 
 def packet(first: int, *parts: bytes) -> bytes:
-    """Return a control packet of fewer than 128 bytes behind its length."""
+    """Return a control packet with a length of one byte: fewer than 128 bytes."""
     body = b"".join(parts)
     return bytes([first, len(body)]) + body
 
 
 def text(value: str) -> bytes:
-    """Return text behind its length."""
+    """Return text with its length before it."""
     return len(value).to_bytes(2, "big") + value.encode()
 
 
 def talk(number: int, messages: int, *, whole: bool) -> Iterator[bytes]:
     """Yield the frames of a connection: CONNECT, messages of QoS 1, DISCONNECT.
 
-    With SYN and FIN if it is `whole`.
+    Parameters
+    ----------
+    whole
+        Whether it has SYN and FIN.
     """
-    one = Connection(number)
+    connection = Connection(number)
     if whole:
         yield from (
-            one.frame(0, b"", _SYN),
-            one.frame(1, b"", _SYN | _ACK),
-            one.frame(0, b"", _ACK),
+            connection.frame(0, b"", _SYN),
+            connection.frame(1, b"", _SYN | _ACK),
+            connection.frame(0, b"", _ACK),
         )
     head = text("MQTT") + bytes([4, 2, 0, 60])
-    yield one.frame(0, packet(0x10, head, text(f"client-{number:07}")))
-    yield one.frame(1, _CONNACK)
+    yield connection.frame(0, packet(0x10, head, text(f"client-{number:07}")))
+    yield connection.frame(1, _CONNACK)
     for message in range(1, messages + 1):
         topic, identifier = f"plant/{number % 97}/line/{message % 7}", message.to_bytes(2, "big")
         value = f'{{"value":{number % 50}.{message},"unit":"C"}}'.encode()
-        yield one.frame(0, packet(0x32, text(topic), identifier, value))
-        yield one.frame(1, packet(0x40, identifier))
-    yield one.frame(0, _DISCONNECT)
+        yield connection.frame(0, packet(0x32, text(topic), identifier, value))
+        yield connection.frame(1, packet(0x40, identifier))
+    yield connection.frame(0, _DISCONNECT)
     if whole:
-        yield from (one.frame(0, b"", _FIN | _ACK), one.frame(1, b"", _FIN | _ACK))
+        yield from (connection.frame(0, b"", _FIN | _ACK), connection.frame(1, b"", _FIN | _ACK))
 
 
 def mixed(connections: int, messages: int, *, whole: bool) -> Iterator[bytes]:
-    """Yield the frames of connections that come and go, `OPEN` at a time."""
+    """Yield the interleaved frames of connections, `OPEN` of them at a time."""
     rng, numbers = Random(5), iter(range(connections))
     alive = [talk(number, messages, whole=whole) for number in islice(numbers, OPEN)]
     while alive:
@@ -119,7 +123,7 @@ def mixed(connections: int, messages: int, *, whole: bool) -> Iterator[bytes]:
 
 
 def sensors() -> Iterator[bytes]:
-    """Yield the frames of sensors without an end: PUBLISH of QoS 0 or 1, and what answers it."""
+    """Yield frames of sensors endlessly: PUBLISH of QoS 0 or 1, and its acknowledgements."""
     rng, all_of_them = Random(3), [Connection(number) for number in range(SENSORS)]
     names = ("Temperature", "Light intensity", "Humidity", "Motion sensor", "CO-Gas", "Smoke")
     for number, one in enumerate(all_of_them):
@@ -148,7 +152,7 @@ def sensors() -> Iterator[bytes]:
 
 
 def write_capture(path: Path, frames: Iterator[bytes], most_bytes: int | None = None) -> int:
-    """Write frames 10 us apart, up to some bytes of a file; return how many."""
+    """Write frames at intervals of 10 us, up to a file size; return their number."""
     size = written = 0
     with path.open("wb") as file:
         file.write(struct.pack("<IHHiIII", 0xA1B2C3D4, 2, 4, 0, 0, 65535, 1))
@@ -162,7 +166,7 @@ def write_capture(path: Path, frames: Iterator[bytes], most_bytes: int | None = 
 
 
 def best(run: Callable[[], object], clock: Callable[[], float]) -> float:
-    """Return the least time of some rounds by a clock."""
+    """Return the least time of several rounds by a clock."""
     taken = []
     for _ in range(ROUNDS):
         start = clock()
@@ -172,13 +176,13 @@ def best(run: Callable[[], object], clock: Callable[[], float]) -> float:
 
 
 def children_time() -> float:
-    """Return the processor time of all processes that were waited for, in s."""
+    """Return the processor time of all child processes that have ended, in s."""
     used = resource.getrusage(resource.RUSAGE_CHILDREN)
     return used.ru_utime + used.ru_stime
 
 
 def command(words: list[str]) -> Callable[[], object]:
-    """Return what runs a command and lets its output go."""
+    """Return a function that runs a command and discards its output."""
     env = {name: text for name, text in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
     return lambda: subprocess.run(
         words, check=True, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, env=env
@@ -186,7 +190,7 @@ def command(words: list[str]) -> Callable[[], object]:
 
 
 def scan(path: Path, threads: int, columns: list[str] | None = COLUMNS) -> int:
-    """Return how many rows a capture has, having read the columns, or all of them."""
+    """Read columns of a capture, all if None; return its number of rows."""
     return sum(batch.num_rows for batch in wireyard.scan(path, "mqtt", columns, threads=threads))
 
 

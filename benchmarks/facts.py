@@ -1,8 +1,8 @@
-"""What facts take beside the bronze rows that they come from, in one run on all cores.
+"""Benchmark: the time of facts against that of bronze, in one run on all cores.
 
-Of captures that are made here, a broker with consumers and acknowledgements of JMQ and sensors of
-MQTT, and of those that `WIREYARD_CAPTURES` names, with colons between. Spark runs before, so its
-start is no part of it. The ratio is what carries over to another machine.
+The captures are synthetic, a JMQ broker with consumers and acknowledgements and MQTT sensors, and
+those that `WIREYARD_CAPTURES` names, separated by colons. Spark is started before, and its start is
+not included. Only the ratio is meaningful on other machines.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ MQTT_BYTES = 100 << 20
 
 
 class Stopwatch:
-    """A watch that keeps when packets were in rows."""
+    """A watch that records when all packets were in rows."""
 
     def __init__(self) -> None:
         self.began = self.read = time.perf_counter()
@@ -44,13 +44,13 @@ class Stopwatch:
 
 
 def measure(spark: SparkSession, path: Path) -> tuple[float, float, int]:
-    """Return the seconds of bronze and of all that is above it, and how many packets there are."""
+    """Return the seconds of bronze and of all stages after it, and the number of packets."""
     lake = FOLDER / "facts-lake"
     shutil.rmtree(lake, ignore_errors=True)
     with Lake.open(str(lake)) as opened:
         watch = Stopwatch()
-        found = list_inputs([str(path)]).inputs
-        report = fill_lake(opened, found, lambda: spark, watch, few_bytes=-1)
+        inputs = list_inputs([str(path)]).inputs
+        report = fill_lake(opened, inputs, lambda: spark, watch, few_bytes=-1)
         end = time.perf_counter()
     packets = sum(one.packets_ok for each in report.added for one in each.ledger.values())
     shutil.rmtree(lake)

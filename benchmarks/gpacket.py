@@ -1,4 +1,4 @@
-"""GPackets to columns, against the shipped Java class, memcpy and our own scalar decoder."""
+"""Benchmark: GPackets to columns, against the shipped Java class, memcpy and the scalar decoder."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ SUBJECT = Subject(
     java_header="header",
     recorded=recorded,
 )
-"""Ours prints flags and property values as text; so does the first case."""
+"""Our columns have flags and property values as text; so has the first Java case."""
 
 
 def main() -> None:

@@ -1,4 +1,4 @@
-"""The baseline of every ratio: the shipped Java classes reading the same stream."""
+"""The baseline of ratios: the shipped Java classes reading the same stream."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ FLAGS = ("-XX:+UseParallelGC", "-Xms3g", "-Xmx3g")
 
 
 def pinned(command: list[str]) -> list[str]:
-    """Return `command` held to one core, the last we may use, where taskset is installed."""
+    """Return `command` pinned to the last available core, if taskset is installed."""
     if shutil.which("taskset") is None:
         return command
     return ["taskset", "--cpu-list", str(max(os.sched_getaffinity(0))), *command]
@@ -26,9 +26,9 @@ def pinned(command: list[str]) -> list[str]:
 def java_baseline(
     format: str, stream_path: Path, warm_seconds: float = 5, rounds: int = 9
 ) -> dict[str, Any]:
-    """Measure how the shipped classes read a stream of ``jmq`` or ``gpacket``, repeated to 120 MB.
+    """Measure the shipped classes on a stream of ``jmq`` or ``gpacket``, repeated to 120 MB.
 
-    That is `ReadOnlyPacket.readPacket(InputStream)` and `GPacket.read(InputStream)`.
+    They are called as `ReadOnlyPacket.readPacket(InputStream)` and `GPacket.read(InputStream)`.
 
     Returns
     -------
@@ -39,7 +39,7 @@ def java_baseline(
     Raises
     ------
     openmq.Unavailable
-        There is no Maven or no JDK, so there is no baseline.
+        Maven or a JDK is missing.
     """
     command = pinned(openmq.java(SOURCE, *FLAGS))
     done = subprocess.run(

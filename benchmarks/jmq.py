@@ -1,4 +1,4 @@
-"""JMQ packets to columns, against the shipped Java classes, memcpy and our own scalar decoder."""
+"""Benchmark: JMQ packets to columns, against Java, memcpy and the scalar decoder."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ SUBJECT = Subject(
     java_header="header_items",
     recorded=recorded,
 )
-"""Ours prints ids, addresses, flags and property values as text; so does the first case."""
+"""Our columns have ids, addresses, flags and property values as text, like the first Java case."""
 
 
 def main() -> None:

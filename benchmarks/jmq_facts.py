@@ -1,10 +1,10 @@
-"""The facts of JMQ packets against bronze: processor time of the columnar engine, phase by phase.
+"""Benchmark: processor time of the columnar engine for JMQ facts, by phase, against bronze.
 
-Bronze is what its tasks do, in this process: read an input, decode it, write Parquet. The engine
-takes the columns that it needs from that Parquet, runs its phases, and its tables are written. Two
-inputs of a GB and 1.6 million packets: a stream of messages, and a capture with consumers,
-acknowledgements and transactions (``jmq_load.py``). The chain of scalar steps, its reference, has a
-small capture of the same kind; only ratios mean something on another machine.
+Bronze is the work of its tasks, in this process: read an input, decode it, write Parquet. The
+engine reads the columns that it needs from that Parquet, runs its phases, and its tables are
+written. There are two inputs of a GB and 1.6 million packets: a stream of messages, and a capture
+with consumers, acknowledgements and transactions (``jmq_load.py``). The scalar chain, its
+reference, runs on a small capture of the same kind. Only ratios are meaningful on other machines.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ class Clock:
 
 
 def write_bronze(path: Path, target: Path) -> int:
-    """Write the packets of an input as bronze does; return how many there are."""
+    """Write the packets of an input as bronze does; return their number."""
     reader = wireyard.scan(str(path), "jmq")
     file = PartFile(str(target), reader.schema)
     rows = 0
@@ -69,7 +69,7 @@ def write_bronze(path: Path, target: Path) -> int:
 
 
 def read_columns(path: Path) -> pa.Table:
-    """Return the columns that the engine needs; bodies of messages alone are not read."""
+    """Read the columns that the engine needs, without the bodies of row groups of only messages."""
     schema = pq.read_schema(path)
     wanted = [name for name in columns.NEEDED if name in schema.names]
     file = pq.ParquetFile(path, read_dictionary=[name for name in TEXTS if name in wanted])
@@ -95,7 +95,7 @@ def _only_messages(types: pa.ChunkedArray) -> bool:
 
 
 def derive(clock: Clock, packets: pa.Table) -> dict[str, pa.Table]:
-    """Run the phases, each timed, and return the tables."""
+    """Run and time the phases; return the tables."""
     first = clock("connections", lambda: columns.follow_connections({"jmq": packets}))
     after = clock("transactions", lambda: columns.follow_transactions(
         first.uses, first.sendings, first.deliveries))  # fmt: skip
@@ -104,7 +104,7 @@ def derive(clock: Clock, packets: pa.Table) -> dict[str, pa.Table]:
     replies, _ = clock("conversations", lambda: columns.match_replies(joined.messages))
     gaps = clock("numbers", lambda: columns.find_gaps(first.runs))
     hops = clock("hops", lambda: columns.order_hops(*records))
-    stands = clock("what stands for messages", lambda: columns.stand_for_messages(*records))
+    marks = clock("marks of messages", lambda: columns.stand_for_messages(*records))
     return {
         "deliveries": joined.deliveries,
         "transactions": after.facts["transactions"],
@@ -114,7 +114,7 @@ def derive(clock: Clock, packets: pa.Table) -> dict[str, pa.Table]:
         "sessions": first.facts["sessions"],
         "violations": first.facts["violations"],
         "gaps": gaps,
-        "messages": stands,
+        "messages": marks,
     }
 
 
@@ -128,7 +128,7 @@ def write_tables(tables: dict[str, pa.Table]) -> None:
 
 
 def scalar_seconds(path: Path) -> float:
-    """Return the chain's seconds for a million packets."""
+    """Return the seconds of the scalar chain for a million packets."""
     rows = rows_in_order({"jmq": wireyard.read(str(path), "jmq", threads=1)})
     clock = Clock()
     clock("chain", lambda: run_scalar(rows))
@@ -150,7 +150,7 @@ def measure(console: Console, name: str, path: Path, chain: float) -> None:
     seconds["all phases"] = sum(seconds[case] for case in phases)
     reading = seconds["columns from Parquet"] + seconds["tables to Parquet"]
     seconds["with Parquet"] = seconds["all phases"] + reading
-    seconds["the chain of scalar steps"] = chain * million
+    seconds["the scalar chain"] = chain * million
     title = f"{name}, {path.stat().st_size / 1e6:.0f} MB, {rows:,} packets, processor time"
     table = Table(title=title)
     for heading in ("case", "s", "s a million", "x bronze"):

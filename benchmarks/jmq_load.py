@@ -1,10 +1,10 @@
-"""A capture of a busy JMQ broker of any size, made packet by packet.
+"""Generator of captures of a busy JMQ broker, of any size.
 
-Producers and consumers on connections of their own, one counter of sequence numbers for each client
-program and one for the broker; messages sent with and without a reply, in transactions, to queues
-and to topics with two consumers; acknowledgements one by one and several at once, with and without
-replies; requests and their replies over temporary destinations; consumers that go away with
-messages in their hands, which come again to others, flagged.
+Producers and consumers have connections of their own; each client program and the broker count
+their packets. Messages are sent with and without a reply, in transactions, to queues and to topics
+with two consumers; acknowledged singly and in batches, with and without replies. There are requests
+and replies over temporary destinations, and consumers that disconnect with unacknowledged messages,
+which are redelivered to others.
 
     python -m benchmarks.jmq_load MESSAGES FILE
 """
@@ -39,7 +39,8 @@ _RECORD = struct.Struct("<IIII")
 _ID = struct.Struct(f">{MESSAGE_ID_CODES}")
 _BLOCK = struct.Struct(f">q{MESSAGE_ID_CODES}")
 _FLAGS, _CONSUMER, _TRANSACTION = ((62, ">H"), (64, ">q"), (76, ">q"))
-"""Where fields stand in a packet that is made from another; the transaction is the first item."""
+"""Offset and struct format of fields that are set in a template; the first item is the
+transaction."""
 
 
 def _address(host: str) -> bytes:
@@ -91,7 +92,7 @@ class _Capture:
 
 @dataclass
 class _Connection:
-    """A connection of a client; `numbers` counts its packets, with those of its program."""
+    """A connection of a client; `numbers` counts the packets of all connections of its program."""
 
     capture: _Capture
     client: tuple[str, int]
@@ -115,7 +116,7 @@ class _Connection:
         destination: str | None = None, reply_to: str | None = None, transaction: int = 0,
         body: bytes = b"", body_bytes: int = 0, **properties: int,
     ) -> bytes:  # fmt: skip
-        """Write a packet that its sender numbers, and return its message id."""
+        """Write a packet with the sender's next number; return its message id."""
         template = _template(
             name, destination, reply_to, tuple(properties.items()), transaction != 0, False,
             body_bytes or len(body),
@@ -139,8 +140,8 @@ class _Connection:
                 flags: int = 0, **values: Any) -> bytes:  # fmt: skip
         self.ack_id += 1
         identity = self.packet(name, True, flags=flags | _A, consumer=self.ack_id, **values)
-        said: dict[str, Any] = {"JMQStatus": 200, **dict(answer)}
-        self.packet(reply, False, consumer=self.ack_id, **said)
+        properties: dict[str, Any] = {"JMQStatus": 200, **dict(answer)}
+        self.packet(reply, False, consumer=self.ack_id, **properties)
         return identity
 
     def login(self) -> None:
@@ -149,7 +150,7 @@ class _Connection:
         self.request("AUTHENTICATE", "AUTHENTICATE_REPLY", body=b"\0\5guest\0\0")
 
     def deliver(self, identity: bytes, consumer: int, destination: str, again: bool) -> None:
-        """Write a message as its consumer gets it, numbered by who sent it."""
+        """Write a message to its consumer, with the message id of its sender."""
         data = bytearray(_template("TEXT_MESSAGE", destination, None, (), False, True, BODY_BYTES))
         data[20:52] = identity
         struct.pack_into(_FLAGS[1], data, _FLAGS[0], _R if again else 0)
@@ -172,7 +173,7 @@ class _Connection:
 
 
 class _Load:
-    """All connections, and who consumes from which queue."""
+    """All connections, and the consumers of each queue."""
 
     def __init__(self, capture: _Capture, seed: int) -> None:
         self.dice = Random(seed)
@@ -245,7 +246,7 @@ class _Load:
             held.clear()
 
     def lose_consumer(self) -> None:
-        """Close a connection, and give what it held to the next consumer of its kind."""
+        """Close a connection, and redeliver its unacknowledged messages to its successor."""
         place = self.dice.randrange(len(self.consumers))
         connection, consumer, _ = self.consumers.pop(place)
         held = self.held.pop(consumer)
@@ -257,16 +258,16 @@ class _Load:
 
 
 def write_load(path: Path, messages: int, seed: int = 1) -> int:
-    """Write a capture with about so many messages; return how many packets it has."""
+    """Write a capture of about so many messages; return its number of packets."""
     with path.with_suffix(".part").open("wb") as file:
         file.write(struct.pack("<IHHiIII", 0xA1B23C4D, 2, 4, 0, 0, 1 << 18, 1))
         capture = _Capture(file)
         load = _Load(capture, seed)
-        for number in range(messages * 5 // 8):  # A fifth of them are four.
+        for number in range(messages * 5 // 8):  # a fifth of them send four messages
             load.send()
             if number % 20_000 == 19_999:
                 load.lose_consumer()
-        for connection in [*load.producers, *(one for one, _, _ in load.consumers)]:
+        for connection in [*load.producers, *(consumer for consumer, _, _ in load.consumers)]:
             connection.close()
     path.with_suffix(".part").replace(path)
     return capture.packets

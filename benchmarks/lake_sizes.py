@@ -1,9 +1,9 @@
-"""What a lake costs by how much is in it: opening it, adding a capture, rotated files.
+"""Benchmark: the costs of a lake by its size, for adding captures, opening it, and rotated files.
 
-Three tables. Lakes of ever more small captures: what adding one capture takes, and what a run takes
-that has nothing to add. A made-up lake of two million streams: the time and memory of each way to
-open it. The same packets in ever more files of a capture: time and memory under ``ulimit -n 1024``.
-Each case is a process of its own, whose time is that of user and system.
+It prints three tables: for lakes of ever more small captures, the costs of adding one capture, and
+of a run without new inputs; for a synthetic lake of two million streams, time and memory of each
+way to open it; and for the same packets in ever more files of a rotated capture, time and memory
+under ``ulimit -n 1024``. Each case is a process of its own; its time is user and system time.
 
 ``python -m benchmarks.lake_sizes [captures|streams|rotated]...``
 """
@@ -40,19 +40,19 @@ STREAMS_HELD: Final = 2_000_000
 ROTATED: Final = (1, 1_000, 10_000)
 ROTATED_PACKETS: Final = 200_000
 ADDED: Final = 5
-"""Captures added one after the other; the median counts."""
+"""Captures that are added one after the other; the table has the median."""
 _SECOND_NS: Final = 1_000_000_000
 _BEGUN_S: Final = 1_763_000_000
 
 
 class Cost(NamedTuple):
-    """What a process took."""
+    """The costs of a process."""
 
     seconds: float
-    """User and system."""
+    """User and system time."""
     wall_s: float
     peak_bytes: int
-    """The most that it held at once."""
+    """Peak memory."""
 
 
 def run(*arguments: str, files: int | None = None) -> Cost:
@@ -62,12 +62,12 @@ def run(*arguments: str, files: int | None = None) -> Cost:
     began = time.perf_counter()
     with subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE) as process:
         assert process.stderr is not None
-        said = process.stderr.read().decode()
+        errors = process.stderr.read().decode()
         _, status, used = os.wait4(process.pid, 0)
         process.returncode = os.waitstatus_to_exitcode(status)
     wall_s = time.perf_counter() - began
     if process.returncode:
-        raise SystemExit(f"{' '.join(arguments[:4])} ...: {said[-2000:]}")
+        raise SystemExit(f"{' '.join(arguments[:4])} ...: {errors[-2000:]}")
     return Cost(used.ru_utime + used.ru_stime, wall_s, used.ru_maxrss << 10)
 
 
@@ -113,15 +113,15 @@ def write_captures(folder: Path, count: int) -> None:
 
 
 def write_rotated(folder: Path, count: int) -> None:
-    """Write one connection of always as many packets, in `count` files."""
+    """Write one connection of `ROTATED_PACKETS` packets, in `count` files."""
     if folder.exists():
         return
     folder.mkdir(parents=True)
     frames = list(_frames(2000, 0, ROTATED_PACKETS, "client", 0))
     each = -(-len(frames) // count)
     for number in range(count):
-        some = frames[number * each : (number + 1) * each]
-        (folder / f"rotated-{number:06d}.pcap").write_bytes(PCAP_HEADER + b"".join(some))
+        part = frames[number * each : (number + 1) * each]
+        (folder / f"rotated-{number:06d}.pcap").write_bytes(PCAP_HEADER + b"".join(part))
 
 
 def _frames(port: int, first: int, last: int, client: str, sequence: int) -> Iterator[bytes]:
@@ -131,7 +131,7 @@ def _frames(port: int, first: int, last: int, client: str, sequence: int) -> Ite
 
 
 def measure_captures() -> None:
-    """Print what adding a capture to lakes of ever more takes."""
+    """Print the costs of adding a capture to lakes of ever more captures."""
     table = Table(title=f"A lake of N small captures, median of {ADDED}, user and system")
     for heading in ("N", "added, s", "to N = 10", "wanted", "unchanged, s", "wall, s", "MB"):
         table.add_column(heading, justify="right")
@@ -145,8 +145,8 @@ def measure_captures() -> None:
         costs = []
         for number in range(count, count + ADDED):
             write_captures(folder, number + 1)
-            one = folder / f"capture-{number:06d}.pcap"
-            costs.append(run("run", str(one), "--lake", str(lake)).seconds)
+            path = folder / f"capture-{number:06d}.pcap"
+            costs.append(run("run", str(path), "--lake", str(lake)).seconds)
         added = sorted(costs)[ADDED // 2]
         first = first or added
         unchanged = min(run("run", str(folder), "--lake", str(lake)) for _ in range(3))
@@ -168,7 +168,7 @@ def measure_captures() -> None:
 
 
 def make_lake(root: Path, streams: int) -> None:
-    """Make up a lake whose one input has many streams."""
+    """Make a synthetic lake whose only input has many streams."""
     paths = [ROOT / "input" / "capture-000000.pcap"]
     write_captures(paths[0].parent, 1)
     (found,) = list_inputs([str(paths[0])]).inputs
@@ -211,9 +211,9 @@ def _made_up(schema: pa.Schema, given: dict[str, pa.Array], rows: int) -> pa.Tab
 
 
 def measure_streams() -> None:
-    """Print what opening a lake of many streams takes."""
+    """Print the costs of opening a lake of many streams."""
     lake, folder = ROOT / "lake-streams", ROOT / "input"
-    # In a process of its own: the system counts what a parent held as held by its children.
+    # In a process of its own, as the peak memory of a process counts for its children too.
     subprocess.run([sys.executable, "-m", "benchmarks.lake_sizes", "make", str(lake)], check=True)
     more = ROOT / "more"
     write_captures(more, 3)
@@ -241,7 +241,7 @@ def measure_streams() -> None:
 
 
 def measure_rotated() -> None:
-    """Print what a capture in ever more files takes, with 1,024 open files at most."""
+    """Print the costs of a capture in ever more files, with 1,024 open files at most."""
     table = Table(title=f"{ROTATED_PACKETS:,} packets in N files, ulimit -n 1024")
     for heading in ("N", "s", "wall, s", "MB", "unchanged, s", "MB"):
         table.add_column(heading, justify="right")

@@ -1,4 +1,4 @@
-"""What the benchmark of the layers takes: conversations made packet by packet, a format each."""
+"""Synthetic conversations of each format, for the benchmark of the layers."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ __all__ = ["PAYLOAD", "jmq_packets", "mqtt_packets", "rmp_packets"]
 
 PAYLOAD = b"21.5 C, 40 % rH " * 4
 _CONNECTIONS, _ROUNDS = 2, 40
-"""Few enough for the rows to stay in the processor's caches: a task has just made what it takes."""
+"""Few enough for rows to stay in the processor's caches, as in a task that has just made them."""
 
 
 def jmq_packets() -> list[tuple[Key, Row]]:
-    """Return the packets of connections that send, receive, answer and commit, with their keys.
+    """Return the packets of connections that send, receive, reply and commit, with their keys.
 
-    They are those of one program, which numbers its packets whatever connection they go to.
+    The connections belong to one program, which numbers the packets of all of them together.
     """
     sequence = {True: 0, False: 0}
     talks = [
@@ -42,7 +42,7 @@ def jmq_packets() -> list[tuple[Key, Row]]:
 
 
 def _as_columns(row: Row) -> Row:
-    """Return the properties of a packet as columns have them, which tasks read."""
+    """Return the properties of a packet in the form of columns, as tasks read them."""
     properties = (row["properties"] or {}).items()
     texts = {
         name: {"type": kind, "value": property_text(kind, value)}
@@ -52,14 +52,14 @@ def _as_columns(row: Row) -> Row:
 
 
 def _jmq_round(talk: jmq.Talk, place: int) -> None:
-    """Add 29 packets: messages that persist and that do not, a request, a transaction."""
-    handed = []
+    """Add 29 packets: persistent and other messages, a request, a transaction."""
+    delivered = []
     for _ in range(4):
         sent = talk.request("TEXT_MESSAGE", reply="SEND_REPLY", destination="orders", flags="P")
-        handed.append(talk.deliver(sent, 1))
-    talk.acknowledge(*handed)
-    asked = talk.send(destination="prices", reply_to="answers", message_id=f"ID:{place}")
-    talk.acknowledge(talk.deliver(asked, 1), status=None)
+        delivered.append(talk.deliver(sent, 1))
+    talk.acknowledge(*delivered)
+    request = talk.send(destination="prices", reply_to="answers", message_id=f"ID:{place}")
+    talk.acknowledge(talk.deliver(request, 1), status=None)
     reply = talk.send(destination="answers", correlation_id=f"ID:{place}")
     talk.acknowledge(talk.deliver(reply, 1), status=None)
     talk.request("START_TRANSACTION", re_JMQTransactionID=place)
@@ -69,7 +69,7 @@ def _jmq_round(talk: jmq.Talk, place: int) -> None:
 
 
 def mqtt_packets() -> list[tuple[Key, Row]]:
-    """Return the packets of clients that subscribe, publish and are handed messages, with keys."""
+    """Return the packets of clients that subscribe, publish and receive messages, with keys."""
     capture = mqtt.Capture(5)
     for number in range(_CONNECTIONS):
         capture.connect(f"sub{number}")
@@ -82,24 +82,25 @@ def mqtt_packets() -> list[tuple[Key, Row]]:
 
 
 def _mqtt_round(capture: mqtt.Capture, number: int, place: int) -> None:
-    """Add 22 packets: a message at each QoS and a request, nearly all handed on, two retained."""
+    """Add 22 packets: a message at each QoS and a request, nearly all delivered, two retained."""
     publisher, subscriber, packet_id = f"pub{number}", f"sub{number}", place % 1_000 + 1
-    asks = [("response_topic", f"answers/{number}"), ("correlation_data", b"%d" % place)]
-    for qos, said in ((0, None), (1, [("message_expiry_interval", 60)]), (2, None), (1, asks)):
+    request = [("response_topic", f"answers/{number}"), ("correlation_data", b"%d" % place)]
+    expiring = [("message_expiry_interval", 60)]
+    for qos, properties in ((0, None), (1, expiring), (2, None), (1, request)):
         topic = f"plant/{number}/{place % 100}/{qos}"
-        payload = b"%d %s %s" % (place, str(said).encode(), PAYLOAD)
-        named = {"retain": qos == 1, "properties": said}
+        payload = b"%d %s %s" % (place, str(properties).encode(), PAYLOAD)
+        named = {"retain": qos == 1, "properties": properties}
         capture.message(publisher, topic, payload, qos, packet_id, **named)
         if place % 5 or qos < 2:
-            capture.hand(subscriber, topic, payload, qos, packet_id, properties=said)
+            capture.hand(subscriber, topic, payload, qos, packet_id, properties=properties)
     answer = f"answers/{number}", PAYLOAD, 0
-    capture.message(subscriber, *answer, properties=asks[1:])
-    capture.hand(publisher, *answer, properties=asks[1:])
+    capture.message(subscriber, *answer, properties=request[1:])
+    capture.hand(publisher, *answer, properties=request[1:])
     capture.ping(publisher)
 
 
 def rmp_packets() -> list[tuple[Key, Row]]:
-    """Return the rows of captured packets: small messages that share them, and segments."""
+    """Return the rows of captured packets: packets of several small messages, and segments."""
     sender = rmp.layer(1_400, members=None, max_delay_s=0.001)
     for place in range(2_000):
         sender.send(rmp.RING, b"%d " % place + PAYLOAD, qos=QoS.UNRELIABLE, now=0.0)
@@ -111,12 +112,12 @@ def rmp_packets() -> list[tuple[Key, Row]]:
 
 
 def _with_replies(sent: Iterator[Sent]) -> Iterator[Sent]:
-    """Yield packets, and after every second a request and what another process replies to it."""
+    """Yield packets, and after every second one a request and another process's reply."""
     for place, packet in enumerate(sent):
         yield packet
         if place % 2:
             number = place % 0x8000 + 0x4000
-            asked = rmp.segment(number, 1, 1, PAYLOAD, reply_requested=True)
-            yield Sent(asked, packet.at_s + 0.00002)
+            request = rmp.segment(number, 1, 1, PAYLOAD, reply_requested=True)
+            yield Sent(request, packet.at_s + 0.00002)
             named = {"reply_message_number": number, "reply_source": "10.0.0.1:5001"}
             yield Sent(rmp.plain(b"%d" % place, **named), packet.at_s + 0.00004, port=5002)

@@ -1,11 +1,10 @@
-"""Facts beside bronze on all cores, then the state machines of the layers, each alone, and every
-step of their chains, on one core.
+"""Benchmark: facts against bronze on all cores; state machines and stages of layers on one core.
 
-An event is what a machine takes: a packet, or for the later steps of a chain a note. What a look-up
-in a table of one cell takes in the same run is the measure that carries over: a machine in Python
-can hardly take less, and the figure tells how many such an event costs. All figures are of the
-processor's time, the best of several rounds, with what was made before left out of the garbage
-collector's sight, as it is in a task, which sees its rows once.
+An event is an input of a machine: a packet, or for the later stages of a chain a keyed record. The
+unit that carries over to other machines is a look-up in a table of one cell, measured in the same
+run: a state machine in Python can hardly take less. The table shows how many look-ups an event
+costs. All figures are processor time, the best of several rounds. Objects that were made before are
+excluded from garbage collections, as in a task, which sees its rows once.
 """
 
 from __future__ import annotations
@@ -43,7 +42,7 @@ from wireyard.layers.stages import Chain, Found, Key, Stage, run_chain
 
 ROUNDS = 5
 EVENTS = 30_000
-"""In a round, about."""
+"""Approximate number of events in a round."""
 TOPICS, FILTERS = 1_000, 200
 PACKET_BYTES = 1_400
 _ONE_CELL = {"open": {"packet": "open"}}
@@ -52,14 +51,14 @@ _drain = deque[object](maxlen=0).extend
 
 
 class Case(NamedTuple):
-    """Some work, and how many events it takes in."""
+    """Work to measure, and its number of events."""
 
     work: Callable[[], object]
     events: int
 
 
 def look_up(rows: Sequence[object]) -> Case:
-    """Return what all others are held against: going through rows, with a look-up for each."""
+    """Return the baseline of all cases: iterate over rows, with a look-up for each."""
 
     def work() -> None:
         state = "open"
@@ -91,7 +90,7 @@ def connections() -> Case:
 
 
 def flows(role: Any) -> Case:
-    """Return flows at QoS 1 and 2 of one role, with packet identifiers that come again."""
+    """Return flows at QoS 1 and 2 of one role, with packet identifiers that are reused."""
     packets = [(layout.PUBLISH, 1), (layout.PUBACK, 0), (layout.PUBLISH, 2)]
     packets += [(kind, 0) for kind in (layout.PUBREC, layout.PUBREL, layout.PUBCOMP)]
     times = EVENTS // len(packets)
@@ -125,7 +124,7 @@ def subscriptions() -> Case:
 
 
 def retained() -> Case:
-    """Return retained values that take each other's place."""
+    """Return retained values that replace each other."""
     topics = [f"plant/{number}" for number in range(TOPICS)]
 
     def work() -> None:
@@ -138,7 +137,7 @@ def retained() -> Case:
 
 
 def rmp_sender() -> Case:
-    """Return small messages sent one by one, up to the packets that they share."""
+    """Return small messages, from sending each to the packets that they share."""
 
     def work() -> None:
         sender = rmp.layer(PACKET_BYTES)
@@ -152,7 +151,7 @@ def rmp_sender() -> Case:
 
 
 def rmp_receiver(size: int) -> Case:
-    """Return messages received, up to what is told of each; longer ones come in segments."""
+    """Return messages received, from packets to an event for each; long ones are segmented."""
     sender = rmp.layer(PACKET_BYTES)
     data, messages = PAYLOAD * (size // len(PAYLOAD)), EVENTS // -(-size // PACKET_BYTES)
     packets: list[bytes] = []
@@ -174,14 +173,14 @@ def rmp_receiver(size: int) -> Case:
 def rmp_requests() -> Case:
     """Return requests alone, with the replies of all other members of a ring of nine."""
     others = [f"10.0.1.{number}:7001" for number in range(8)]
-    said = 0, None, None, None, MessageId(rmp.ME, 0), False, PAYLOAD, ()
-    replies = [Delivered(rmp.RING, one, QoS.TOTALLY_ORDERED, *said) for one in others]
+    values = 0, None, None, None, MessageId(rmp.ME, 0), False, PAYLOAD, ()
+    replies = [Delivered(rmp.RING, source, QoS.TOTALLY_ORDERED, *values) for source in others]
     times = EVENTS // (1 + len(others))
 
     def work() -> None:
-        told: deque[Event] = deque()
+        events: deque[Event] = deque()
         numbers = Numbers(0)
-        requests = Requests(numbers, Drops(10), len(others), told)
+        requests = Requests(numbers, Drops(10), len(others), events)
         for _ in range(times):
             number = numbers.allocate(Hold.PENDING, 0.0)
             members = frozenset(others)
@@ -189,7 +188,7 @@ def rmp_requests() -> Case:
             requests.add(asked, 0.0)
             for reply in replies:
                 requests.reply(number, reply, 0.0)
-        assert len(told) == times * (1 + len(others))
+        assert len(events) == times * (1 + len(others))
 
     return Case(work, times * (1 + len(others)))
 
@@ -204,13 +203,13 @@ def rmp_replies() -> Case:
 
     def work() -> None:
         asker = rmp.layer(PACKET_BYTES, members=(rmp.ME, *others), first_number=0)
-        take, ends = partial(asker.receive, rmp.RING, qos=QoS.TOTALLY_ORDERED, now=0.0), 0
+        receive, ends = partial(asker.receive, rmp.RING, qos=QoS.TOTALLY_ORDERED, now=0.0), 0
         for reply in replies:
             asker.request(rmp.RING, PAYLOAD, now=0.0, want=Want.ALL, timeout_s=1.0)
             while (packet := asker.next_packet(rmp.RING)) is not None:
-                take(rmp.ME, packet[1])
+                receive(rmp.ME, packet[1])
             for source in others:
-                take(source, reply)
+                receive(source, reply)
             while (event := asker.next_event()) is not None:
                 ends += type(event) is RequestDone
         assert ends == len(replies)
@@ -232,35 +231,37 @@ MACHINES: dict[str, Callable[[], Case]] = {
 }
 
 
-# --- steps of chains ------------------------------------------------------------------------
+# --- stages of chains -----------------------------------------------------------------------
 
 
-def steps(name: str, chain: Chain, packets: Sequence[tuple[Key, Row]]) -> dict[str, Case]:
-    """Return every step of a chain with what it takes, and all of them together."""
-    taken: dict[str, list[list[Any]]] = {step: [] for step in chain}
+def stages(name: str, chain: Chain, packets: Sequence[tuple[Key, Row]]) -> dict[str, Case]:
+    """Return a case for each stage of a chain with its recorded input, and one for all stages."""
+    inputs: dict[str, list[list[Any]]] = {stage: [] for stage in chain}
 
-    def kept(step: str, records: Iterator[Any]) -> Iterator[Found]:
-        taken[step].append(list(records))
-        yield from chain[step](iter(taken[step][-1]))
+    def recording(stage: str, records: Iterator[Any]) -> Iterator[Found]:
+        inputs[stage].append(list(records))
+        yield from chain[stage](iter(inputs[stage][-1]))
 
-    run_chain({step: partial(kept, step) for step in chain}, packets)
-    cases = {f"{name} {step}": again(go_through(chain[step], keys)) for step, keys in taken.items()}
+    run_chain({stage: partial(recording, stage) for stage in chain}, packets)
+    cases = {
+        f"{name} {stage}": repeated(run_stage(chain[stage], keys)) for stage, keys in inputs.items()
+    }
     whole = Case(partial(run_chain, chain, packets), len(packets))
-    return {**cases, f"{name}, the whole chain": again(whole)}
+    return {**cases, f"{name}, the whole chain": repeated(whole)}
 
 
-def go_through(step: Stage, keys: Sequence[Sequence[Any]]) -> Case:
-    """Return a step over the records of each key."""
+def run_stage(stage: Stage, keys: Sequence[Sequence[Any]]) -> Case:
+    """Return the case of a stage over the records of each key."""
 
     def work() -> None:
         for records in keys:
-            _drain(step(iter(records)))
+            _drain(stage(iter(records)))
 
     return Case(work, sum(map(len, keys)))
 
 
-def again(case: Case) -> Case:
-    """Return some work so many times that it can be measured."""
+def repeated(case: Case) -> Case:
+    """Repeat a case until it has enough events to be measured."""
     times = -(-EVENTS // case.events)
 
     def work() -> None:
@@ -275,14 +276,14 @@ def main() -> None:
     facts.main()
     os.sched_setaffinity(0, {max(os.sched_getaffinity(0))})
     packets = jmq_packets()
-    cases = {"rows, a look-up for each": again(look_up(packets))}
+    cases = {"rows, a look-up for each": repeated(look_up(packets))}
     cases |= {name: make() for name, make in MACHINES.items()}
-    cases |= steps("JMQ", JMQ, packets)
-    cases |= steps("MQTT", MQTT, mqtt_packets())
-    cases |= steps("RMP", RMP, rmp_packets())
+    cases |= stages("JMQ", JMQ, packets)
+    cases |= stages("MQTT", MQTT, mqtt_packets())
+    cases |= stages("RMP", RMP, rmp_packets())
     gc.collect()
     gc.freeze()
-    seconds = {name: best_seconds(one.work, ROUNDS, process_time) for name, one in cases.items()}
+    seconds = {name: best_seconds(case.work, ROUNDS, process_time) for name, case in cases.items()}
     rates = {name: cases[name].events / taken for name, taken in seconds.items()}
     baseline = next(iter(rates.values()))
     table = Table(title="state machines, one core, time of the processor")

@@ -1,7 +1,7 @@
-"""MQTT PUBLISH to columns, against other parsers and memcpy, on one core.
+"""Benchmark: MQTT PUBLISH to columns, against other parsers and memcpy, on one core.
 
-The stream is the same for all: MQTT 5.0, for that is all that the Rust crate reads; QoS 0, 1 and 2
-mixed, payloads of 200 bytes, 1,000 topics. Every figure is the best of several rounds of one run.
+All read the same stream: MQTT 5.0, the only version that the Rust crate reads, with QoS 0, 1 and 2
+mixed, payloads of 200 bytes and 1,000 topics. Every figure is the best of several rounds.
 """
 
 from __future__ import annotations

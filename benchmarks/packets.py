@@ -1,7 +1,7 @@
-"""Packets to columns, against the shipped Java classes, memcpy and our own scalar decoder.
+"""Benchmark: packets to columns, against the shipped Java classes, memcpy and the scalar decoder.
 
-Every figure is the best of several rounds on one core, baselines measured before and after in the
-same run; only the ratios mean something on another machine.
+Every figure is the best of several rounds on one core; baselines are measured before and after in
+the same run. Only ratios are meaningful on other machines.
 """
 
 from __future__ import annotations
@@ -26,29 +26,29 @@ STREAMS = ROOT.parent / "shared" / "streams"
 TARGET_BYTES = 120_000_000
 ROUNDS = 9
 TURNS = 60
-"""Rounds of one thread and of two: a machine that others use too seldom leaves both cores alone."""
+"""Rounds of one and of two threads: many, since on a shared machine both cores are seldom free."""
 SAME_COLUMNS, VALUES = "same_columns", "all"
-"""The Java cases that reading everything is held against: with our texts, and without."""
+"""The Java cases to which reading all columns is compared: with our texts, and without."""
 
 
 @dataclass(frozen=True)
 class Subject:
-    """What is measured of one format."""
+    """The settings of the benchmark for one format."""
 
     format: str
     java_cases: Mapping[str, str]
-    """Cases of PacketBench.java and what they are."""
+    """Cases of PacketBench.java, with their names in the table."""
     header: Sequence[str]
-    """Columns that a Java program has when it asks for no property and no body."""
+    """Columns that a Java program has if it reads no property and no body."""
     header_name: str
-    """What those are."""
+    """Name of these columns in the table."""
     java_header: str
-    """The Java case that does the same."""
+    """The corresponding Java case."""
     recorded: Callable[[], bytes]
-    """A stream for where there is none of the shipped classes' own."""
+    """Returns a stream to use if there is none from the shipped classes."""
 
     def stream(self) -> tuple[str, bytes]:
-        """Return a stream and what it is: the one made by the Java classes, or our recordings."""
+        """Return the name and bytes of a stream: one from the Java classes, or our recordings."""
         path = STREAMS / f"{self.format}_5000.stream"
         if path.is_file():
             return path.name, path.read_bytes()
@@ -60,7 +60,7 @@ def best_seconds(
     rounds: int = ROUNDS,
     clock: Callable[[], float] = time.perf_counter,
 ) -> float:
-    """Return the shortest of several rounds, after one that warms memory and caches."""
+    """Return the time of the fastest of several rounds, after one that warms memory and caches."""
     work()
     times = []
     for _ in range(rounds):
@@ -71,13 +71,13 @@ def best_seconds(
 
 
 def best_in_turn(*works: Callable[[], object], rounds: int = TURNS) -> list[float]:
-    """Return the shortest of several rounds of each, one after the other: in the same weather."""
+    """Return the times of the fastest rounds; rounds alternate, to see the same load."""
     times = [[best_seconds(work, 1) for work in works] for _ in range(rounds)]
     return [min(taken) for taken in zip(*times, strict=True)]
 
 
 def our_rates(subject: Subject, part: bytes, repeats: int, packets: int) -> dict[str, float]:
-    """Return packets per second of each of our cases; those of one thread and of two in turn."""
+    """Return packets per second of each of our cases; one and two threads alternate."""
     name = subject.format
     data = part * repeats
 
@@ -106,16 +106,16 @@ def our_rates(subject: Subject, part: bytes, repeats: int, packets: int) -> dict
 
 
 def java_rates(subject: Subject, part: bytes) -> dict[str, float]:
-    """Return packets per second of the shipped classes, none where they cannot be had."""
+    """Return packets per second of the shipped classes; empty if they are not available."""
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "stream"
         path.write_bytes(part)
         try:
-            found = java_baseline(subject.format, path)
+            baseline = java_baseline(subject.format, path)
         except openmq.Unavailable as why:
             Console(stderr=True).print(f"no Java baseline: {why}")
             return {}
-    return {name: found[name]["packets_per_s_best"] for name in subject.java_cases}
+    return {name: baseline[name]["packets_per_s_best"] for name in subject.java_cases}
 
 
 def measure(subject: Subject) -> None:
@@ -150,7 +150,7 @@ def measure(subject: Subject) -> None:
 
 
 def _bases(subject: Subject, case: str) -> tuple[str, str]:
-    """Return which Java cases a case of ours is held against."""
+    """Return the Java cases to which a case of ours is compared."""
     if case.endswith(subject.header_name):
         return (subject.java_header, subject.java_header)
     return (SAME_COLUMNS, VALUES)

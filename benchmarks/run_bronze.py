@@ -1,9 +1,9 @@
-"""The bronze stage of ``wireyard run`` against the ways around it, in one session.
+"""Benchmark: the bronze stage of ``wireyard run`` against a lower bound and Spark's own writer.
 
-The floor is tasks that only write: the same batches, ready-made in the memory of the workers, with
-the same writer, in as many files. The other way is Spark's: read through the data source, write by
-``write.parquet``. All cases of a round follow each other, the best of several rounds counts, and
-only ratios mean something on another machine.
+The lower bound is tasks that only write: the same batches, ready in the memory of the workers, with
+the same writer, in as many files. Spark's way is to read through the data source and to write with
+``write.parquet``. The cases alternate, and the fastest of several rounds counts. Only ratios are
+meaningful on other machines.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ LAKE, BY_SPARK = FOLDER / "lake", FOLDER / "by_spark"
 
 
 class Unseen:
-    """A watch for runs that nobody looks at."""
+    """A watch that shows nothing."""
 
     def stage(self, name: str) -> None:
         pass
@@ -48,14 +48,14 @@ class Unseen:
 
 @cache
 def ready_batches(path: str, stop: int) -> list[pa.RecordBatch]:
-    """Return the batches of one piece, which this worker keeps in memory from then on."""
+    """Return the batches of one piece, cached in the memory of the worker."""
     return list(scan_source(path, make_plan(get_format("jmq")), limit=stop))
 
 
 def write_ready(
     batches: Iterator[pa.RecordBatch], path: str, stop: int, folder: str
 ) -> Iterator[pa.RecordBatch]:
-    """Write ready-made batches for each row; for `mapInArrow`."""
+    """Write the cached batches once for each row; for `mapInArrow`."""
     for batch in batches:
         for number in batch["id"].to_pylist():
             ready = ready_batches(path, stop)
@@ -67,17 +67,17 @@ def write_ready(
 
 
 def cases(spark: SparkSession, lake: Lake, path: str) -> dict[str, Callable[[], object]]:
-    """Return what is measured, by name."""
-    found = list_inputs([path]).inputs
-    tasks = -(-found[0].size // SPLIT_BYTES)
+    """Return the work of each case, by name."""
+    inputs = list_inputs([path]).inputs
+    tasks = -(-inputs[0].size // SPLIT_BYTES)
     ready = partial(
-        write_ready, path=path, stop=found[0].size // tasks, folder=lake.staged("packets_jmq")
+        write_ready, path=path, stop=inputs[0].size // tasks, folder=lake.staged("packets_jmq")
     )
     lake.make_staging(["packets_jmq"])
     stage = BronzeStage(Runner(lambda: spark, lake), lake, Settings(lake.staged("")), Unseen())
     source = spark.read.format("wireyard").option("protocol", "jmq").load(path)
     return {
-        "bronze stage": lambda: stage.read(found, SPLIT_BYTES),
+        "bronze stage": lambda: stage.read(inputs, SPLIT_BYTES),
         "tasks that only write": lambda: (
             spark.range(0, tasks, 1, tasks).mapInArrow(ready, "id long").collect()
         ),
@@ -118,5 +118,5 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    # By its own name, for workers to import: what they would be sent cannot keep anything.
+    # Imported by name, so that workers import it too, and its caches last between tasks.
     import_module("benchmarks.run_bronze").main()

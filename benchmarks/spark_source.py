@@ -1,9 +1,9 @@
-"""The Spark data source against its floors, in one session.
+"""Benchmark: the Spark data source against lower bounds, in one session.
 
-The floor of a table is a data source that yields the very same batches, ready-made, in as many
-tasks: what is above it is reading and decoding. The floor of a first row is plain PySpark's. All
-cases of a round follow each other, the best of several rounds counts, and only ratios mean
-something on another machine.
+The lower bound for a table is a data source that yields the same batches, ready in memory, in as
+many tasks; the difference is reading and decoding. The lower bound for a first row is plain
+PySpark's. The cases alternate, and the fastest of several rounds counts. Only ratios are meaningful
+on other machines.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ session().read.format("wireyard").option("protocol", "jmq").load(sys.argv[1]).fi
 
 
 def make_stream(path: Path) -> None:
-    """Write a stream whose bodies nothing can compress: random bytes, no two packets alike."""
+    """Write a stream with incompressible bodies: random bytes, different in each packet."""
     random = np.random.default_rng(2026)
     format = get_format("jmq")
     packets, is_body = [], []
@@ -91,7 +91,7 @@ def make_stream(path: Path) -> None:
 
 
 class Ready(DataSource):
-    """Yields the batches of Arrow files, a task each."""
+    """A data source that yields the batches of Arrow files, one file for each task."""
 
     @classmethod
     def name(cls) -> str:
@@ -114,14 +114,14 @@ class ReadyReader(DataSourceReader):
 
 @cache
 def ready_batches(path: str) -> list[pa.RecordBatch]:
-    """Return the batches of a file, which this worker keeps in memory from then on."""
+    """Return the batches of a file, cached in the memory of the worker."""
     with pa.OSFile(path) as file:
         ready = pa.ipc.open_file(file.read_buffer())
     return [ready.get_batch(number) for number in range(ready.num_record_batches)]
 
 
 def make_ready(stream: Path, schema: StructType, folder: Path) -> None:
-    """Keep the batches that our source yields for `schema`, task by task."""
+    """Write the batches that our source yields for `schema` to Arrow files, task by task."""
     options = Options(protocol="jmq", paths=(str(stream),))
     reader = Reader(options, schema)
     rmtree(folder, ignore_errors=True)
@@ -136,14 +136,14 @@ def make_ready(stream: Path, schema: StructType, folder: Path) -> None:
 
 
 def seconds_to_noop(frame: DataFrame) -> float:
-    """Return how long it takes Spark to have every row."""
+    """Return the seconds that Spark takes to read all rows."""
     start = time.perf_counter()
     frame.write.format("noop").mode("overwrite").save()
     return time.perf_counter() - start
 
 
 def tables(spark: SparkSession, stream: Path) -> dict[str, list[list[float]]]:
-    """Return the seconds of each case, its floor's beside them, round by round."""
+    """Return the seconds of each case and of its lower bound, round by round."""
     spark.dataSource.register(Ready)
     ours = spark.read.format("wireyard").option("protocol", "jmq")
     every = ours.load(str(stream)).schema
@@ -154,7 +154,7 @@ def tables(spark: SparkSession, stream: Path) -> dict[str, list[list[float]]]:
         ready = FOLDER / f"ready-{case.replace(' ', '-')}"
         make_ready(stream, frame.schema, ready)
         pairs[case] = frame, spark.read.format("ready").schema(wanted).load(str(ready))
-        # More than once, until every worker has what it keeps.
+        # Several times, until the caches of all workers are filled.
         counts = [each.count() for each in pairs[case] * WARM_ROUNDS]
         if len(set(counts)) > 1:
             raise SystemExit(f"{case}: the rows are {counts}, and should be one number")
@@ -166,7 +166,7 @@ def tables(spark: SparkSession, stream: Path) -> dict[str, list[list[float]]]:
 
 
 def first_rows(path: str) -> list[list[float]]:
-    """Return the seconds from the start of Python to a first row: ours, and plain PySpark's."""
+    """Return the seconds from the start of Python to a first row, for ours and plain PySpark."""
     rounds = []
     for _ in range(COLD_ROUNDS):
         seconds = []
@@ -203,5 +203,5 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    # By its own name, for workers to import: what they would be sent cannot keep anything.
+    # Imported by name, so that workers import it too, and its caches last between tasks.
     import_module("benchmarks.spark_source").main()

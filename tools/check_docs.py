@@ -1,6 +1,6 @@
-"""Check what no compiler checks: links, the command line's documents, and what must not stand here.
+"""Check the documents: links, help texts, generated pages, and forbidden texts.
 
-`python -m tools.check_docs` prints one line a finding and exits with 1 when there is any.
+`python -m tools.check_docs` prints a line for each finding, and exits with 1 if there is any.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ GENERATOR = "tools.generate_docs"
 LINK = re.compile(r"\[[^\]]*\]\(<?([^)>\s]+)>?(?:\s+\"[^\"]*\")?\)")
 CODE = re.compile(r"^ {0,3}```.*?^ {0,3}```[^\n]*$|`[^`\n]+`", re.DOTALL | re.MULTILINE)
 HEADING = re.compile(r"^#{1,6}\s+(.+?)\s*#*$", re.MULTILINE)
-# Paths of one machine, and the addresses of package indexes: neither means anything to a reader.
+# Paths of one machine and addresses of package indexes mean nothing to a reader.
 FORBIDDEN = {
     "a path of one machine": re.compile(r"(?<![\w.~-])/(?:root|work|tmp|farm)/\w"),
     "the address of a package index": re.compile(
@@ -31,7 +31,7 @@ FORBIDDEN = {
 
 
 def tracked() -> list[Path]:
-    """Return every file of the project: what git has and what it would take."""
+    """Return all files of the project: those in git, and untracked ones that it does not ignore."""
     listed = subprocess.run(
         ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard"],
         cwd=ROOT,
@@ -44,7 +44,7 @@ def tracked() -> list[Path]:
 
 
 def anchors(document: Path) -> set[str]:
-    """Return the anchors that a Markdown file's headings get."""
+    """Return the anchors of a Markdown file's headings."""
     text = CODE.sub(
         lambda code: code[0].strip("`") if "\n" not in code[0] else "", document.read_text("utf-8")
     )
@@ -63,7 +63,7 @@ def anchors(document: Path) -> set[str]:
 
 def check_links(documents: list[Path]) -> Iterator[str]:
     for document in documents:
-        # Blanked, not removed: line numbers stay right.
+        # Code is blanked, not removed, to keep line numbers.
         text = CODE.sub(lambda code: re.sub(r"[^\n]", " ", code[0]), document.read_text("utf-8"))
         for link in LINK.finditer(text):
             target, _, anchor = link[1].partition("#")
@@ -78,7 +78,7 @@ def check_links(documents: list[Path]) -> Iterator[str]:
 
 
 def commands(group: click.Group, context: click.Context) -> Iterator[tuple[str, click.Command]]:
-    """Yield every command below a group with the words that call it."""
+    """Yield every command of a group, nested ones included, with its full name."""
     for name in group.list_commands(context):
         command = group.get_command(context, name)
         if command is None or command.hidden:
@@ -122,9 +122,9 @@ def check_forbidden(files: list[Path]) -> Iterator[str]:
         if b"\0" in data or path == Path(__file__).resolve():
             continue
         for number, line in enumerate(data.decode("utf-8", "replace").splitlines(), 1):
-            for what, pattern in FORBIDDEN.items():
-                if found := pattern.search(line):
-                    yield f"{path.relative_to(ROOT)}:{number}: {what}: {found[0]}"
+            for kind, pattern in FORBIDDEN.items():
+                if match := pattern.search(line):
+                    yield f"{path.relative_to(ROOT)}:{number}: {kind}: {match[0]}"
 
 
 def main() -> int:

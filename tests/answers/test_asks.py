@@ -1,4 +1,4 @@
-"""What users of such tools ask for, each check whole: docs/asks.md names them all."""
+"""The requests of users in docs/asks.md, each with a complete check."""
 
 from __future__ import annotations
 

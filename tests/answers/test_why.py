@@ -53,8 +53,8 @@ NAMED = {
     "mqtt-unacknowledged": ["unacknowledged"],
     "mqtt-window_full": ["window_full", "rule_broken"],
 }
-"""What is named in each recording. The broker of the last one had more in flight than its client
-had asked for; where a client was to be away, or vanished, its connection was dropped."""
+"""The symptoms of each recording. The broker of the last one had more messages in flight than its
+client allowed; clients that were to be away, or to vanish, dropped their connection."""
 ONE, TWO = "10.78.0.1", "10.78.0.2"
 HEALTHY = (
     "mosquitto/bulk-v4.pcap.gz", "mosquitto/bulk-v5.pcap.gz", "mosquitto/qos-v3.pcap.gz",

@@ -1,4 +1,4 @@
-"""What a command printed, and a packet that it must not print whole."""
+"""Results of commands, and a packet with a secret that they must not print."""
 
 from __future__ import annotations
 

@@ -72,7 +72,7 @@ def test_a_small_stream_is_decoded_without_a_compiler(stream: Path) -> None:
 
 @pytest.mark.parametrize("connections", [1, 100])
 def test_a_capture_of_mqtt_loads_no_other_room(connections: int, tmp_path: Path) -> None:
-    """What no byte of it needs would take more time than the capture."""
+    """Loading modules that no byte of it needs would take longer than reading the capture."""
     client = bytes.fromhex("100d00044d51545404020000000161") + bytes.fromhex("3003000161")
     server = bytes.fromhex("20020000")
     frames = [

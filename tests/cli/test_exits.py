@@ -1,4 +1,4 @@
-"""How commands end: a status and one line, whatever the user or the machine does."""
+"""Ends of commands: an exit status and one line, whatever the user or the machine does."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What ``wireyard run --follow`` says on standard error while it goes on, and at its end."""
+"""The progress line of ``wireyard run --follow`` on standard error, and its last line."""
 
 from __future__ import annotations
 

@@ -39,7 +39,7 @@ from wireyard.captures.following import follow
 
 WIREYARD = [sys.executable, "-m", "wireyard"]
 PATIENCE_S = 60
-"""What a machine may take that loads everything for the first time; nobody measures it."""
+"""Time limit for a machine that loads everything for the first time; it is no measurement."""
 HEAD = pcap([])
 
 

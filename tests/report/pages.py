@@ -16,7 +16,7 @@ Cell = tuple[str, int, str]
 
 @dataclass
 class Page:
-    """What a page says."""
+    """The content of a page."""
 
     values: dict[Cell, Any] = field(default_factory=dict)
     queries: dict[str, str] = field(default_factory=dict)

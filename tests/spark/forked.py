@@ -25,7 +25,7 @@ class ForkedCommand:
 
     @property
     def error_text(self) -> str:
-        """What it has written to standard error."""
+        """Its standard error so far."""
         return self._errors.read_text() if self._errors.exists() else ""
 
     def poll(self) -> int | None:

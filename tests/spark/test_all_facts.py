@@ -37,7 +37,7 @@ KEYS = {
 
 
 class Slow:
-    """What makes facts, and waits for leave to do so."""
+    """Makes facts, but waits for an event before it does."""
 
     def __init__(self) -> None:
         self.leave = Event()
@@ -61,8 +61,8 @@ def slow(monkeypatch: pytest.MonkeyPatch) -> Iterator[Slow]:
     """Have facts be made beside, which takes as long as a test wants."""
     one, make = Slow(), job.add_facts
     monkeypatch.setattr(spark_growth, "need_spark", lambda rows: True)
-    monkeypatch.setattr(spark_growth, "_MOMENT_S", 0.0)
-    monkeypatch.setattr(spark_growth, "_WAITS_AFTER_MORE", 1e6)
+    monkeypatch.setattr(spark_growth, "_SHORT_S", 0.0)
+    monkeypatch.setattr(spark_growth, "_PAUSES_AFTER_LONG", 1e6)
     monkeypatch.setattr(all_facts, "add_facts", lambda *given: one.add_facts(make, *given))
     yield one
     one.leave.set()
@@ -93,10 +93,10 @@ class Growing:
         """Commit what is new of some captures."""
         unread = {}
         for path in map(self.path, names or ["grows.pcap"]):
-            if not self.growth.holds(path):
-                assert self.growth.begin(list_inputs([path]).inputs[0])
+            if not self.growth.is_open(path):
+                assert self.growth.open_input(list_inputs([path]).inputs[0])
             else:
-                assert self.growth.look(path, [path])
+                assert self.growth.refresh(path, [path])
             unread[path] = self.growth.unread_bytes(path)
         self.growth.commit(unread, {*map(self.path, ending)})
 
@@ -266,9 +266,9 @@ def test_a_capture_that_rotates_has_facts_beside_the_next(tmp_path: Path, slow: 
     for size in (100, 300, len(data)):
         stream.write_bytes(data[:size])
         path = str(stream)
-        if not growing.growth.holds(path):
-            assert growing.growth.begin(list_inputs([path]).inputs[0])
-        assert growing.growth.look(path, [path])
+        if not growing.growth.is_open(path):
+            assert growing.growth.open_input(list_inputs([path]).inputs[0])
+        assert growing.growth.refresh(path, [path])
         assert growing.growth.has_to_wait(path)
         growing.growth.commit({path: growing.growth.unread_bytes(path)}, ())
     packets = lakes.rows(growing.root, "packets_mqtt", "source")
@@ -347,7 +347,7 @@ def test_a_capture_that_has_become_long_meanwhile(
     stream = growing.folder / "next.mqtt"
     stream.write_bytes((CAPTURE.parent / "traffic" / "stock-1-c2b.mqtt").read_bytes())
     path = str(stream)
-    assert growing.growth.begin(list_inputs([path]).inputs[0])
+    assert growing.growth.open_input(list_inputs([path]).inputs[0])
     assert not growing.growth.has_to_wait(path)
     monkeypatch.setattr(spark_growth, "need_spark", lambda rows: True)
     growing.growth.commit({path: stream.stat().st_size}, {path})

@@ -1,4 +1,4 @@
-"""What tasks leave for those of the next stage."""
+"""Intermediate files between the tasks of two stages."""
 
 from __future__ import annotations
 

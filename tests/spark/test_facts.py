@@ -323,7 +323,7 @@ def test_what_another_attempt_left_is_not_in_a_table(
     assert sorted(map(repr, found["sessions"])) == sorted(map(repr, expected["sessions"]))
 
 
-def test_what_caps_made_a_step_forget_is_said(
+def test_records_that_caps_dropped_are_reported(
     spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("wireyard.layers.jmq.conversations.MAX_REMEMBERED", 2)
@@ -331,7 +331,7 @@ def test_what_caps_made_a_step_forget_is_said(
     messages = b"".join(message(number, items=asking) for number in range(5))
     (tmp_path / "a.jmq").write_bytes(messages)
     report = run(tmp_path / "lake", spark, tmp_path / "a.jmq")
-    note = "facts: more was open at once than is remembered; forgotten: 3 above MAX_REMEMBERED"
+    note = "facts: too much was open at once; dropped: 3 above MAX_REMEMBERED"
     assert report.notes == [note]
     asked = [row["request"] for row in table(tmp_path / "lake", "conversations").to_pylist()]
     assert asked == ["orders"] * 5

@@ -1,4 +1,4 @@
-"""What paths stand for: files, folders, patterns, and what is left out."""
+"""Files at a path: a file, a folder or a pattern, and files that are left out."""
 
 from __future__ import annotations
 

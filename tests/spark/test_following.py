@@ -37,7 +37,7 @@ from wireyard.spark.watching import SETTLED_S
 
 EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
 KILLS = int(os.environ.get("WIREYARD_STREAM_KILLS", "3"))
-"""How often the process is killed; in the suite a few times."""
+"""Number of times that the process is killed; few in the suite."""
 _WAIT_S = 120
 PAYLOAD = ["--payload", "shop/#=json"]
 Command = subprocess.Popen[str] | ForkedCommand

@@ -49,27 +49,27 @@ def test_files_follow_each_other_by_their_first_packets(tmp_path: Path) -> None:
     (tmp_path / "c").write_bytes(HEAD)
     (tmp_path / "a").write_bytes(capture(2))
     with opened(tmp_path) as files:
-        files.take(paths(tmp_path))
+        files.refresh(paths(tmp_path))
         assert files.unread_bytes == len(capture(1) + capture(2))
         assert rest(files) == capture(1) + capture(2)
         assert [*files.without_packets] == [str(tmp_path / "c")]
         with (tmp_path / "a").open("ab") as file:
             file.write(b"more")
-        files.take(paths(tmp_path))
+        files.refresh(paths(tmp_path))
         assert rest(files) == b"more"
         (tmp_path / "c").write_bytes(capture(3))
-        files.take(paths(tmp_path))
+        files.refresh(paths(tmp_path))
         assert not files.without_packets
         assert rest(files) == capture(3)
         assert files.position == len(capture(1) * 3) + 4
         assert len(files.stamp()["files"]) == 3
         # A ring writes over its oldest file, which is another one then.
         (tmp_path / "b").write_bytes(capture(4, 50))
-        files.take(paths(tmp_path))
+        files.refresh(paths(tmp_path))
         assert rest(files) == capture(4, 50)
         os.unlink(tmp_path / "a")
-        files.take(paths(tmp_path))
-        assert rest(files) == b"" and files.are_same
+        files.refresh(paths(tmp_path))
+        assert rest(files) == b"" and files.are_unchanged
         assert len(files.stamp()["files"]) == 2
 
 
@@ -77,7 +77,7 @@ def test_another_goes_on_from_a_state(tmp_path: Path) -> None:
     for name, second in (("a", 1), ("b", 2)):
         (tmp_path / name).write_bytes(capture(second))
     with opened(tmp_path) as files:
-        files.take(paths(tmp_path))
+        files.refresh(paths(tmp_path))
         rest(files)
         state = files.state(30)
     (tmp_path / "b").rename(tmp_path / "0")
@@ -103,9 +103,9 @@ def test_what_does_not_go_on(name: str, data: bytes, tmp_path: Path) -> None:
     for each, second in (("a", 1), ("b", 2)):
         (tmp_path / each).write_bytes(capture(second))
     with opened(tmp_path) as files:
-        files.take(paths(tmp_path))
+        files.refresh(paths(tmp_path))
         rest(files)
-        files.take(paths(tmp_path))
+        files.refresh(paths(tmp_path))
         (tmp_path / name).write_bytes(data)
         with pytest.raises(StateError):
-            files.take(paths(tmp_path))
+            files.refresh(paths(tmp_path))

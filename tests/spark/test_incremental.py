@@ -1,4 +1,4 @@
-"""What a run leaves alone: tables after several runs are those of one run over all inputs."""
+"""Several runs make the same tables as one run over all inputs."""
 
 from __future__ import annotations
 
@@ -150,7 +150,7 @@ def test_a_file_that_has_lost_all_rows_is_written_anew(tmp_path: Path) -> None:
     with Lake.open(str(lake)) as opened:
         growth = Growth(opened, lakes.no_session)
         for name in names:
-            assert growth.begin(list_inputs([name]).inputs[0])
+            assert growth.open_input(list_inputs([name]).inputs[0])
         growth.commit({name: growth.unread_bytes(name) for name in names}, names)
         growth.close()
     for name, (_, more) in contents.items():

@@ -1,4 +1,4 @@
-"""What a run is given to read: each file once, whatever it is called, and files that vanish."""
+"""Inputs of a run: each file once, whatever its names, and files that vanish."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from tests.spark.lakes import HELLO, Silent, message, no_session, packets_equal,
 from wireyard.errors import SourceError
 from wireyard.spark import bronze, inputs
 from wireyard.spark.files import list_files
-from wireyard.spark.inputs import Looking, is_as_it_was, list_inputs
+from wireyard.spark.inputs import InputOptions, is_unchanged, list_inputs
 from wireyard.spark.job import fill_lake
 from wireyard.spark.lake import Lake
 from wireyard.spark.options import Options
@@ -43,8 +43,8 @@ def folder(tmp_path: Path) -> Path:
 def read(lake: Path, *inputs: Path, **how: Any) -> Report:
     """Do one run, in this process."""
     with Lake.open(str(lake)) as opened:
-        look = Looking(**how)
-        found = list_inputs([str(path) for path in inputs], look, inside=str(lake)).inputs
+        options = InputOptions(**how)
+        found = list_inputs([str(path) for path in inputs], options, inside=str(lake)).inputs
         return fill_lake(opened, found, no_session, Silent())
 
 
@@ -117,30 +117,30 @@ def test_a_capture_that_did_not_change_is_not_opened(
     assert "kept" not in fresh.stamp  # another change may have the same time
     monkeypatch.setattr(inputs, "_SETTLED_NS", 0)
     (before,) = list_inputs([str(path)]).inputs
-    looked_at = inputs._looked_at
+    examine = inputs._examine
 
     def opened(*given: Any) -> Any:
         raise AssertionError("was opened")
 
-    monkeypatch.setattr(inputs, "_looked_at", opened)
-    (found,) = list_inputs([str(path)], Looking(held=[before.stamp])).inputs
+    monkeypatch.setattr(inputs, "_examine", opened)
+    (found,) = list_inputs([str(path)], InputOptions(held=[before.stamp])).inputs
     assert found == before
-    look = Looking(held=[{"files": [before.stamp]}])
-    (found,) = list_inputs([str(path)], look, rotated=True).inputs
+    options = InputOptions(held=[{"files": [before.stamp]}])
+    (found,) = list_inputs([str(path)], options, rotated=True).inputs
     assert found.stamp == {"files": [before.stamp]}
     with pytest.raises(AssertionError, match="was opened"):
-        list_inputs([str(path)], Looking(by_content=True, held=[before.stamp]))
+        list_inputs([str(path)], InputOptions(by_content=True, held=[before.stamp]))
 
-    monkeypatch.setattr(inputs, "_looked_at", looked_at)
+    monkeypatch.setattr(inputs, "_examine", examine)
     content, times = path.read_bytes(), path.stat()
     path.write_bytes(content[:-1] + bytes([content[-1] ^ 1]))
     os.utime(path, ns=(times.st_atime_ns, times.st_mtime_ns))
-    (found,) = list_inputs([str(path)], Looking(held=[before.stamp])).inputs
-    assert not is_as_it_was(found.stamp, before.stamp)
+    (found,) = list_inputs([str(path)], InputOptions(held=[before.stamp])).inputs
+    assert not is_unchanged(found.stamp, before.stamp)
 
 
 @pytest.mark.parametrize("skip", [False, True])
-def test_a_file_that_vanishes_before_it_is_looked_at(
+def test_a_file_that_vanishes_before_it_is_examine(
     folder: Path, monkeypatch: pytest.MonkeyPatch, skip: bool
 ) -> None:
     listed = list_files
@@ -155,7 +155,7 @@ def test_a_file_that_vanishes_before_it_is_looked_at(
         with pytest.raises(SourceError):
             list_inputs([str(folder)])
         return
-    listing = list_inputs([str(folder)], Looking(skip_missing=True))
+    listing = list_inputs([str(folder)], InputOptions(skip_missing=True))
     assert [Path(each.path).name for each in listing.inputs] == ["two.jmq"]
     assert listing.left_out == [f"{folder / 'one.jmq'}: is not there any more"]
 
@@ -227,7 +227,7 @@ def test_a_run_on_a_lake_of_before_reads_nothing_anew(
         found = list_inputs([str(folder)]).inputs
         for each in found:
             each.stamp["file"][0] += 1
-            assert is_as_it_was(
+            assert is_unchanged(
                 {"files": [each.stamp]}, {"files": [{**each.stamp, "file": [0, 0]}]}
             )
         report = fill_lake(opened, found, no_session, Silent())

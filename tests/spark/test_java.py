@@ -179,6 +179,6 @@ def test_a_java_with_other_classes_does_without_and_says_nothing(archive: Path) 
 
 @pytest.mark.spark
 def test_spark_starts_from_the_archive(spark: SparkSession, archive: Path) -> None:
-    """What Java maps into its memory shows that it took it."""
+    """The archive is in Java's memory map."""
     pid = spark._jvm.java.lang.ProcessHandle.current().pid()  # type: ignore[union-attr]
     assert str(archive) in Path(f"/proc/{pid}/maps").read_text()

@@ -145,7 +145,7 @@ def test_every_engine_reads_the_folders(tmp_path: Path) -> None:
 
 
 class Killed(BaseException):
-    """What the tests put in the place of a crash."""
+    """Raised in place of a crash."""
 
 
 @contextmanager
@@ -385,7 +385,7 @@ def memory_url() -> Iterator[str]:
 @pytest.mark.parametrize("after", [False, True])
 def test_a_store_has_whole_commits(memory_url: str, after: bool) -> None:
     class Dying(Lake):
-        def _take(self, step: Callable[[], None]) -> None:
+        def _commit_step(self, step: Callable[[], None]) -> None:
             if after:
                 step()
             raise Killed
@@ -478,7 +478,7 @@ def race(url: str, order: Sequence[str]) -> dict[str, str | None]:
     class Racing(Lake):
         name = ""
 
-        def _take(self, step: Callable[[], None]) -> None:
+        def _commit_step(self, step: Callable[[], None]) -> None:
             turns.end()  # of reading what it will commit
             turns.wait(self.name)
             step()

@@ -48,8 +48,8 @@ def one_run(tmp_path_factory: pytest.TempPathFactory) -> OneRun:
 @pytest.fixture(autouse=True)
 def long_capture(monkeypatch: pytest.MonkeyPatch) -> None:
     """Have few packets be many."""
-    monkeypatch.setattr(spark_growth, "_MOMENT_S", 0.0)
-    monkeypatch.setattr(spark_growth, "_WAITS_AFTER_MORE", 1e6)
+    monkeypatch.setattr(spark_growth, "_SHORT_S", 0.0)
+    monkeypatch.setattr(spark_growth, "_PAUSES_AFTER_LONG", 1e6)
     monkeypatch.setattr(newest, "MAX_NEWEST", 64)
 
 
@@ -130,8 +130,8 @@ def test_another_process_goes_on_with_the_newest(tmp_path: Path, one_run: OneRun
                 with path.open("ab") as file:
                     file.write(b"".join(some) if part else data[:HEADER_BYTES] + b"".join(some))
                 if part == parts[0]:
-                    assert growth.begin(list_inputs([name]).inputs[0])
-                assert growth.look(name, [name])
+                    assert growth.open_input(list_inputs([name]).inputs[0])
+                assert growth.refresh(name, [name])
                 growth.commit({name: growth.unread_bytes(name)}, ())
                 positions.append(growth._inputs[name].facts_position)
                 whole = one_run(part + 1)
@@ -163,9 +163,9 @@ def test_messages_are_there_before_all_facts_are(
             with path.open("ab") as file:
                 file.write(b"".join(frames[first:stop]))
             if part:
-                assert growth.look(name, [name])
+                assert growth.refresh(name, [name])
             else:
-                assert growth.begin(list_inputs([name]).inputs[0])
+                assert growth.open_input(list_inputs([name]).inputs[0])
             growth.commit({name: growth.unread_bytes(name)}, ())
             times.add(growth._inputs[name].facts_at_s)
             whole = one_run(part + 1)
@@ -196,9 +196,9 @@ def test_messages_that_two_captures_show_have_one_row(tmp_path: Path) -> None:
             growing = [one, other] if part < 4 else [other]
             for name in growing:
                 if part:
-                    assert growth.look(name, [name])
+                    assert growth.refresh(name, [name])
                 else:
-                    assert growth.begin(list_inputs([name]).inputs[0])
+                    assert growth.open_input(list_inputs([name]).inputs[0])
             # Where the first ends, facts of the second are made too.
             unread = {name: growth.unread_bytes(name) for name in growing}
             growth.commit(unread, {one} if part == 3 else ())
@@ -234,9 +234,9 @@ def test_messages_of_a_file_that_comes_meanwhile_have_one_row(tmp_path: Path, ki
             with path.open("ab") as file:
                 file.write(b"".join(some) if part else data[:HEADER_BYTES] + b"".join(some))
             if part:
-                assert growth.look(name, [name])
+                assert growth.refresh(name, [name])
             else:
-                assert growth.begin(list_inputs([name]).inputs[0])
+                assert growth.open_input(list_inputs([name]).inputs[0])
             growth.commit({name: growth.unread_bytes(name)}, ())
             if part == 2:
                 whole.write_bytes(path.read_bytes())
@@ -246,7 +246,7 @@ def test_messages_of_a_file_that_comes_meanwhile_have_one_row(tmp_path: Path, ki
                 if killed:
                     growth.close()
                     growth = Growth(lake, no_session)
-                    assert growth.begin(list_inputs([name]).inputs[0])
+                    assert growth.open_input(list_inputs([name]).inputs[0])
             for protocol in ("jms", "mqtt"):
                 messages = rows_of(protocol, root, "messages", "source", "message_key")
                 assert len({*messages}) == len(messages)
@@ -274,9 +274,9 @@ def test_a_part_without_an_open_session(tmp_path: Path) -> None:
         for part in range(4):
             path.write_bytes(pcap([*session, *others[:part]]))
             if part:
-                assert growth.look(name, [name])
+                assert growth.refresh(name, [name])
             else:
-                assert growth.begin(list_inputs([name]).inputs[0])
+                assert growth.open_input(list_inputs([name]).inputs[0])
             growth.commit({name: growth.unread_bytes(name)}, ())
             assert lakes.rows(root, "sessions", "client_id", "ended_by") == [("c", "client")]
         growth.commit({name: 0}, {name})
@@ -296,11 +296,11 @@ def test_a_session_that_closed_later_than_facts_said_has_one_row(
     name, root = str(path), tmp_path / "lake"
     with Lake.open(str(root)) as lake:
         growth = Growth(lake, no_session)
-        assert growth.begin(list_inputs([name]).inputs[0])
+        assert growth.open_input(list_inputs([name]).inputs[0])
         for number, record in enumerate(records(data), first):
             with path.open("ab") as file:
                 file.write(record)
-            assert growth.look(name, [name])
+            assert growth.refresh(name, [name])
             one = growth._inputs[name]
             one.facts_at_s = time.monotonic() if number % 3 else float("-inf")
             growth.commit({name: growth.unread_bytes(name)}, ())
@@ -319,13 +319,13 @@ def test_facts_of_a_damaged_state_are_refused(tmp_path: Path) -> None:
     }  # fmt: skip
     with Lake.open(str(tmp_path / "lake")) as lake:
         growth = Growth(lake, no_session)
-        assert growth.begin(list_inputs([str(path)]).inputs[0])
+        assert growth.open_input(list_inputs([str(path)]).inputs[0])
         growth.commit({str(path): growth.unread_bytes(str(path))}, ())
         one = growth._inputs[str(path)]
         before = one.facts_position
-        one.restore_facts(good, has_open=False)
+        one.restore_facts(good, has_provisional=False)
         assert one.facts_position == before
-        one.restore_facts(good, has_open=True)
+        one.restore_facts(good, has_provisional=True)
         assert one.facts_position == 100
         damage: list[dict[str, Any]] = [
             {"position": -2}, {"position": None}, {"seconds": -1.0},
@@ -333,7 +333,7 @@ def test_facts_of_a_damaged_state_are_refused(tmp_path: Path) -> None:
         ]  # fmt: skip
         for values in damage:
             with pytest.raises(StateError):
-                one.restore_facts(good | values, has_open=True)
+                one.restore_facts(good | values, has_provisional=True)
         with pytest.raises(StateError):
-            one.restore_facts({}, has_open=True)
+            one.restore_facts({}, has_provisional=True)
         growth.close()

@@ -92,7 +92,7 @@ def test_tables_follow_commits(kind: str, url: str) -> None:
 
 
 class Killed(BaseException):
-    """What stands for a crash."""
+    """Raised in place of a crash."""
 
 
 @pytest.mark.parametrize("tables", [0, 1])

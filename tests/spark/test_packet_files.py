@@ -1,4 +1,4 @@
-"""What bronze tasks leave of packets is what those that track their clients would read."""
+"""Packet files of bronze tasks have the packets that tracking would read from Parquet."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from wireyard.spark.packet_files import (
     UNDIVIDED,
     PacketFile,
     StreamsOfFile,
-    packets_beside,
+    packet_file_path,
     read_heads,
     read_packets,
 )
@@ -67,7 +67,7 @@ def test_each_partition_gets_the_packets_of_its_streams(
     table, secret = packets(), new_secret()
     evidence = StreamEvidence()
     (tmp_path / EXCHANGE).mkdir()
-    file = PacketFile(packets_beside(str(tmp_path), "lake/part-1.parquet"), secret)
+    file = PacketFile(packet_file_path(str(tmp_path), "lake/part-1.parquet"), secret)
     for start in range(0, table.num_rows, batch):
         [some] = table.slice(start, batch).combine_chunks().to_batches()
         stream = evidence.add_batch(some)

@@ -20,7 +20,7 @@ from wireyard.formats.rmp.packet import Message, encode_packet
 from wireyard.layers.rmp import MessageId, QoS, Want
 from wireyard.layers.rmp.chain import derive_tables, key_of
 from wireyard.layers.rmp.observer import NEEDED, Observer, observe
-from wireyard.spark.inputs import Looking, list_inputs
+from wireyard.spark.inputs import InputOptions, list_inputs
 from wireyard.spark.job import fill_lake
 from wireyard.spark.lake import Lake
 
@@ -186,7 +186,10 @@ def test_a_raw_stream_has_messages(tmp_path: Path, spark: SparkSession) -> None:
     path.write_bytes(framed(*parts, plain(b"x")))
     with Lake.open(str(tmp_path / "lake")) as lake:
         fill_lake(
-            lake, list_inputs([str(path)], Looking("rmp/framed")).inputs, lambda: spark, Silent()
+            lake,
+            list_inputs([str(path)], InputOptions("rmp/framed")).inputs,
+            lambda: spark,
+            Silent(),
         )
     found = ds.dataset(tmp_path / "lake" / "messages").to_table().to_pylist()
     assert sorted(row["body"] for row in found) == [b"cc", b"x"]

@@ -1,4 +1,4 @@
-"""Who runs a task changes nothing: Spark, or this process where there is little to do."""
+"""Tasks give the same results in Spark and in this process, which runs small ones."""
 
 from __future__ import annotations
 

@@ -210,7 +210,7 @@ def test_a_worker_ends_quietly_when_nobody_listens() -> None:
         sock.fileno()
         return 7
 
-    served = daemon._until_hung_up(serve)
+    served = daemon._ignoring_closed_pipes(serve)
     with socket() as sock:
         assert served(sock, True) == 7
         assert served(sock, False) == 1

@@ -65,7 +65,7 @@ def test_what_was_taken_comes_again_when_it_has_changed(tmp_path: Path) -> None:
     clock.write(tmp_path / "a", b"1")
     clock.now_s += SETTLED_S
     watched.poll()
-    watched.take(watched.changed()[0])
+    watched.mark_done(watched.changed()[0])
     assert names(watched, settled=True) == []
     clock.write(tmp_path / "a", b"12")
     assert names(watched, settled=False) == ["a"]
@@ -104,7 +104,7 @@ def test_the_captures_of_a_folder_are_one_where_they_are_rotated(
     assert names(watched, settled=False) == [tmp_path.name, "a.jmq"]
     (folder,) = (file for file in watched.changed() if file.path == str(tmp_path))
     assert folder.size == 1000 and watched.is_rotated(folder.path)
-    watched.take(folder)
+    watched.mark_done(folder)
     clock.now_s += 3
     clock.write(tmp_path / "empty.pcap", capture[:500])
     assert names(watched, settled=False) == [tmp_path.name]

@@ -1,4 +1,4 @@
-"""The tables of captures, streams, stores and lakes, to be asked with SQL, without Spark."""
+"""SQL queries over captures, streams, stores and lakes, without Spark."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The bytes behind rows: a source is opened once more, and the packets at offsets are found."""
+"""Evidence: the bytes behind rows, read again from their sources."""
 
 from __future__ import annotations
 
@@ -16,53 +16,53 @@ from wireyard.layers.frame_files import FrameFiles
 from wireyard.streams.framer import GAP, Framer
 from wireyard.streams.scan import load_fast_path
 
-__all__ = ["MOST_BYTES", "MOST_SOURCE_BYTES", "Evidence", "Place", "find_evidence"]
+__all__ = ["MOST_BYTES", "MOST_SOURCE_BYTES", "Evidence", "RowPosition", "find_evidence"]
 
 MOST_BYTES: Final = 1 << 20
-"""Of a packet; of a larger one the first are shown."""
+"""Limit for the bytes of a packet; of a larger one the first are returned."""
 
 MOST_SOURCE_BYTES: Final = 1 << 28
-"""Of a source, which is read as a whole for some packets of it: a second or two."""
+"""Limit for the size of a source, which is read as a whole for some of its packets: 1 to 2 s."""
 
-Place = tuple[str, str, int]
+RowPosition = tuple[str, str, int]
 """Source, stream and offset of a row."""
 
 
 @dataclass(frozen=True, slots=True)
 class Evidence:
-    """The bytes of a row and what they mean."""
+    """The bytes of a row, and their meaning."""
 
     format: Format
     size: int
     data: bytes
-    """Up to `MOST_BYTES` of them."""
+    """The first bytes, up to `MOST_BYTES`."""
     marks: Sequence[Annotation]
-    """What the bytes of a packet mean, in order; none of bytes that are no packet."""
+    """Annotations of the bytes of a packet, in order; empty if they are no packet."""
     hidden: Collection[str]
-    """Fields whose bytes are not to be shown, because a password is in them."""
+    """Fields whose bytes must not be shown, because they contain a password."""
 
 
 def find_evidence(
-    places: Collection[Place],
+    positions: Collection[RowPosition],
     files: FrameFiles,
     *,
     format: str | None = None,
     decode_as: Sequence[str] = (),
     keylog: Sequence[str] = (),
-) -> dict[Place, Evidence]:
-    """Return the bytes at some places of local sources that are still there and not too large.
+) -> dict[RowPosition, Evidence]:
+    """Return the evidence for rows of local sources that still exist and are not too large.
 
     Parameters
     ----------
     files
         The files of the sources that are captures.
     format, decode_as, keylog
-        Those that the sources were opened with.
+        The options that the sources were opened with.
     """
     wanted: dict[str, dict[str, set[int]]] = {}
-    for source, stream, offset in places:
+    for source, stream, offset in positions:
         wanted.setdefault(source, {}).setdefault(stream, set()).add(offset)
-    found: dict[Place, Evidence] = {}
+    found: dict[RowPosition, Evidence] = {}
     named = get_format(format) if format else None
     for source, streams in wanted.items():
         of_source = files.files_of(source)
@@ -74,26 +74,26 @@ def find_evidence(
             else:
                 opened = open_captures(of_source, named, decode_as, name=source, keylog=keylog)
             with closing(opened):
-                for one in opened.streams_named(streams):
-                    offsets = streams[one.opened.stream]
-                    for offset, evidence in _in_stream(one, offsets):
-                        found[source, one.opened.stream, offset] = evidence
+                for readable in opened.streams_named(streams):
+                    name = readable.opened.stream
+                    for offset, evidence in _in_stream(readable, streams[name]):
+                        found[source, name, offset] = evidence
         except (WireError, OSError):
-            continue  # who reads the rows sees that there are no bytes
+            continue  # rows of a source that cannot be read have no evidence
     return found
 
 
 def _size(paths: Sequence[str]) -> int:
-    """Return the bytes of files; a folder, which is a store, counts none."""
+    """Return the total size of files; a folder, which is a store, counts as 0."""
     return sum(os.path.getsize(path) for path in paths if os.path.isfile(path))
 
 
-def _in_stream(one: Readable, offsets: Collection[int]) -> Iterator[tuple[int, Evidence]]:
-    """Yield the rows of a stream that begin at some offsets."""
+def _in_stream(stream: Readable, offsets: Collection[int]) -> Iterator[tuple[int, Evidence]]:
+    """Yield the evidence for the rows of a stream that begin at some offsets."""
     left = set(offsets)
-    framer = Framer(one.format, None, context=one.opened.context)
-    fast = load_fast_path(one.format, one.opened.bytes_ahead)
-    for block in one.opened.blocks(framer, fast.scan_frames if fast else None):
+    framer = Framer(stream.format, None, context=stream.opened.context)
+    fast = load_fast_path(stream.format, stream.opened.bytes_ahead)
+    for block in stream.opened.blocks(framer, fast.scan_frames if fast else None):
         starts: Mapping[int, int] = {at: row for row, at in enumerate(block.offsets.tolist())}
         for offset in sorted(left & starts.keys()):
             row = starts[offset]
@@ -103,7 +103,8 @@ def _in_stream(one: Readable, offsets: Collection[int]) -> Iterator[tuple[int, E
             if odd is not None and odd.status == GAP:
                 data = b""
             is_packet = odd is None or odd.status not in ("garbage", GAP)
-            yield offset, _evidence(one.format, size, data, int(block.contexts[row]), is_packet)
+            context = int(block.contexts[row])
+            yield offset, _evidence(stream.format, size, data, context, is_packet)
         left -= starts.keys()
         if not left:
             return

@@ -1,4 +1,4 @@
-"""Packets to what follows from them, by the code that fills a lake: messages, deliveries, ..."""
+"""Derivation of fact tables (messages, deliveries, ...) from packets, as for a lake."""
 
 from __future__ import annotations
 
@@ -25,34 +25,35 @@ from wireyard.layers.tables import as_text, fact_table, with_times
 
 __all__ = ["derive_facts"]
 
-_Made = tuple[Iterable[tuple[str, pa.Table]], Counter[str]]
+_Derived = tuple[Iterable[tuple[str, pa.Table]], Counter[str]]
+"""Parts of tables by name, and the number of dropped records by cap."""
 
 
 def derive_facts(spool: Spool, streams: Iterable[Row], files: FrameFiles) -> Counter[str]:
-    """Make the tables of facts of the packets in a spool, in the spool.
+    """Derive the fact tables from the packets in a spool, and write them to the spool.
 
     Parameters
     ----------
     streams
         Rows of the table ``streams``.
     files
-        Those of the captures.
+        The files of the captures.
 
     Returns
     -------
-    How much was left out, by the cap that it was above.
+    The number of dropped records, by the cap that they exceeded.
 
     Limits
     ------
-    What is held of packets is in memory, without payloads: about 500 bytes for one of MQTT, for one
-    source after the other, and 1.5 kB for one of JMQ, for all of them.
+    Packets are held in memory, without payloads: about 500 bytes for each MQTT packet, of one
+    source at a time, and 1.5 kB for each JMQ packet, of all sources.
     """
     dropped: Counter[str] = Counter()
     counts: list[pa.Table] = []
     deliveries: list[pa.Table] = []
     delays = [fact_table("messages", ()).select(DELAYS)]
     rows = list(streams)
-    for tables, forgotten in chain(_mqtt(spool, rows), _jmq(spool, rows), _rmp(spool)):
+    for tables, dropped_here in chain(_mqtt(spool, rows), _jmq(spool, rows), _rmp(spool)):
         for name, table in tables:
             if not table.num_rows:
                 continue
@@ -63,26 +64,26 @@ def derive_facts(spool: Spool, streams: Iterable[Row], files: FrameFiles) -> Cou
                 delays.append(as_text(delayed(table)))
             elif name == "deliveries":
                 deliveries.append(table.select(LATENCY_NEEDED))
-        dropped += forgotten
+        dropped += dropped_here
     if counts:
         spool.write("destinations", as_text(with_times("destinations", destinations(counts))))
-    late = pa.concat_tables(delays)
+    all_delays = pa.concat_tables(delays)
     for table in deliveries:
-        spool.write("latencies", as_text(with_times("latencies", latencies(table, late))))
+        spool.write("latencies", as_text(with_times("latencies", latencies(table, all_delays))))
     spool.close()
     return dropped
 
 
-def _mqtt(spool: Spool, streams: Sequence[Row]) -> Iterator[_Made]:
-    """Yield what follows from each source with MQTT; no two have to do with each other."""
+def _mqtt(spool: Spool, streams: Sequence[Row]) -> Iterator[_Derived]:
+    """Yield the facts of each source with MQTT packets; sources are independent."""
     for source in spool.parts("packets_mqtt"):
         captured = [row for row in streams if row["source"] == source and row["transport"]]
         file = partial(spool.batches, "packets_mqtt", source)
         yield mqtt_files.derive_files([file], captured, [source])
 
 
-def _jmq(spool: Spool, streams: Sequence[Row]) -> Iterator[_Made]:
-    """Yield what follows from all sources with JMQ: a message may be in several."""
+def _jmq(spool: Spool, streams: Sequence[Row]) -> Iterator[_Derived]:
+    """Yield the facts of all sources with JMQ packets together: a message may be in several."""
     parts = [(name, part) for name in (JMQ, GPACKET) for part in spool.parts(f"packets_{name}")]
     files = [
         jmq_files.PacketFile(number, name, partial(spool.batches, f"packets_{name}", part))
@@ -93,11 +94,11 @@ def _jmq(spool: Spool, streams: Sequence[Row]) -> Iterator[_Made]:
         yield jmq_files.derive_files(files, {part for _, part in parts}, ended)
 
 
-def _rmp(spool: Spool) -> Iterator[_Made]:
+def _rmp(spool: Spool) -> Iterator[_Derived]:
     for source in spool.parts("packets_rmp"):
         batches = spool.batches("packets_rmp", source, RMP_NEEDED)
-        found = rmp_tables(chain.from_iterable(table.to_pylist() for table in batches))
+        derived = rmp_tables(chain.from_iterable(table.to_pylist() for table in batches))
         yield (
-            ((name, fact_table(name, rows)) for name, rows in found.tables.items()),
-            found.dropped,
+            ((name, fact_table(name, rows)) for name, rows in derived.tables.items()),
+            derived.dropped,
         )

@@ -1,4 +1,4 @@
-"""How long messages waited: percentiles by destination and consumer, and slow consumers by name."""
+"""Latency queries: percentiles by destination and consumer, slow consumers, waiting messages."""
 
 from __future__ import annotations
 
@@ -25,14 +25,14 @@ Row = dict[str, Any]
 SLOWER_TIMES: Final = 2
 SLOWER_NS: Final = 1_000_000
 FEWEST: Final = 5
-"""A consumer is slower than its peers if its median is above theirs by this factor and this much,
-of this many deliveries at least: less than a millisecond is how tasks of one machine are scheduled,
-and the median of a few deliveries is one of them."""
+"""A consumer is slower than its peers if its median exceeds theirs by this factor and this much,
+over at least this many deliveries. Differences below a millisecond come from the scheduling of
+processes, and the median of a few deliveries is just one of them."""
 
 _NAME: Final = "coalesce(consumer_client_id, consumer)"
 
 ENDS: Final = "SELECT source, max(last_ns) AS end_ns FROM streams GROUP BY source"
-"""When each capture ended."""
+"""The end of each capture."""
 DENIED: Final = """
 SELECT s.source, s.stream, s."offset", s.frame, s.destination, s.src_addr, s.src_port,
   r.frame AS reply_frame, r.captured_ns, r.properties['JMQStatus'].value AS status,
@@ -44,7 +44,7 @@ ON s.source = r.source AND s.consumer_id = r.consumer_id
 WHERE r.packet_type = 9 AND r.properties['JMQStatus'].value <> '200'
   AND s.packet_type BETWEEN 1 AND 6
 """
-"""Messages that an Open MQ broker did not take: SEND_REPLY with another status than 200."""
+"""Messages that an Open MQ broker did not accept: SEND_REPLY with a status other than 200."""
 WAITING: Final = f"""
 SELECT d.source, d.destination, d.message_key,
   if(d.verdict = 'queued', 'queued', 'unacknowledged') AS state,
@@ -66,10 +66,10 @@ WHERE m.protocol = 'jms' AND m.captured_ns IS NOT NULL AND m.first_seen = 'sent'
   AND NOT (m.expiration_ms > 0 AND m.expiration_ms < e.end_ns // 1000000)
   AND (m.source, m.stream, m."offset") NOT IN (SELECT (source, stream, "offset") FROM ({DENIED}))
 """
-
-"""What was still waiting when its capture ended: for a consumer that is away (`queued`), for an
-acknowledgement, or in a JMS queue for any consumer. Not there is what the broker refused, what was
-rolled back or expired, and what goes to the broker itself (``__JMQAdmin``)."""
+"""Messages that were still waiting at the end of their capture: for a consumer that is away
+(`queued`), for an acknowledgement, or in a JMS queue for any consumer. Messages that the broker
+refused, that were rolled back or expired, or that go to the broker itself (``__JMQAdmin``) are left
+out."""
 
 _BY: Final = """
 SELECT {name} AS name, count(*) AS deliveries,
@@ -123,21 +123,22 @@ _MINUTE_NS: Final = 60 * 10**9
 
 
 def ages(step_ns: int, waiting: str = f"({WAITING})") -> str:
-    """Return the query for how old the oldest messages of each destination were, time by time.
+    """Return the query for the age of the oldest messages of each destination over time.
 
-    A row is a destination at a moment, the moments being multiples of `step_ns` since 1970:
-    `at_ns`, how many deliveries were `waiting` to be made and the age `oldest_ns` of the message
-    that had waited longest, and the same of deliveries made and not acknowledged. A message that
-    was delivered at the moment waits no more. Where nothing was waiting there is no row.
+    A row is a destination at a time `at_ns`, a multiple of `step_ns` since 1970: the number of
+    deliveries `waiting`, the age `oldest_ns` of the oldest, and the same for deliveries that were
+    made and not acknowledged. A message that was delivered at that time no longer waits. If nothing
+    was waiting there is no row.
 
-    What waits counts from when it was sent, or was to be delivered at the earliest (JMS). What
-    was never delivered counts to the end of its capture if it was still waiting then; of what
-    expired, was discarded or got lost nobody saw when it ceased to wait, and it does not count.
+    A message waits from the time it was sent, or from its delivery time if that is later (JMS). One
+    that was never delivered waits until the end of its capture if it was still waiting then.
+    Messages that expired, were discarded or got lost are left out, because no packet shows when
+    they ceased to wait.
 
     Parameters
     ----------
     waiting
-        What has the rows of `WAITING`.
+        A table or subquery with the rows of `WAITING`.
     """
     return f"""
 WITH across AS MATERIALIZED (
@@ -173,21 +174,21 @@ GROUP BY ALL
 
 @dataclass(frozen=True)
 class Latencies:
-    """How long messages waited; rows with times in nanoseconds, the slowest first."""
+    """Latencies of messages; rows with times in nanoseconds, the slowest first."""
 
     slower: list[Row]
     """Consumers that are slower than the other consumers of a destination."""
     waiting: list[Row]
-    """By destination, what was still waiting when its capture ended."""
+    """By destination, the messages that were still waiting at the end of their capture."""
     ages: list[Row]
-    """By full minute and destination, how many messages were waiting, and the age of the oldest;
-    in the order of time."""
+    """By full minute and destination, the number of waiting messages and the age of the oldest, in
+    the order of time."""
     destinations: list[Row]
     consumers: list[Row]
 
 
 def measure_latencies(tables: Tables) -> Latencies:
-    """Measure how long messages waited."""
+    """Run the latency queries."""
     return Latencies(
         slower=tables.sql(SLOWER).to_pylist(),
         waiting=tables.sql(_OLDEST).to_pylist(),

@@ -1,7 +1,7 @@
-"""Inputs to packets: each source is opened and read once, and its rows go to the spool.
+"""Reading inputs: each source is read once, and its rows are written to the spool.
 
-The rows are those that a lake has: no passwords, every byte of every stream in one row, and the
-ledger adds up.
+The rows are those of a lake: without passwords, with every byte of every stream in one row, and
+with a balanced ledger.
 """
 
 from __future__ import annotations
@@ -43,16 +43,16 @@ _HIDDEN: Final = (".", "_")
 
 
 class Reading:
-    """What was read of some inputs.
+    """The streams and files of some inputs, and notes.
 
     Attributes
     ----------
     streams
-        By source and name, the columns of `STREAMS` and of `LEDGER` that are known of a stream.
+        By source and name, columns of `STREAMS` and `LEDGER` for each stream.
     files
         Rows of the table `FILES`.
     notes
-        What is to be said about inputs: damage, and bytes that are in no row.
+        Notes for the user: damage, and bytes that are in no row.
     """
 
     def __init__(self) -> None:
@@ -75,13 +75,12 @@ def read_inputs(
     Parameters
     ----------
     inputs
-        Paths or URLs of captures, streams and stores; of a folder that is no store all files in it,
-        folders in folders too.
+        Paths or URLs of captures, streams and stores; a folder that is no store stands for all
+        files in it, nested folders included.
     format, decode_as, keylog
         Those of `open_input`.
     rotated
-        Whether all captures in a folder are one, that went on in a new file again and again. It
-        goes by the name of the folder.
+        Whether all captures in a folder are one rotated capture, named like the folder.
 
     Raises
     ------
@@ -90,7 +89,7 @@ def read_inputs(
     UsageError
         A file named by itself begins like no format; in a folder it is left out, with a note.
     """
-    found = Reading()
+    result = Reading()
     named = get_format(format) if format else None
     sources = dict.fromkeys(chain.from_iterable(map(_sources, inputs)))
     for source, files in _captures(sources, rotated=rotated):
@@ -104,16 +103,16 @@ def read_inputs(
         except UsageError as error:
             if source in inputs:
                 raise
-            found.notes.append(f"left out: {error}")
+            result.notes.append(f"left out: {error}")
             continue
         with closing(opened):
-            _read_input(opened, source, spool, found)
+            _read_input(opened, source, spool, result)
     spool.close()
-    return found
+    return result
 
 
 def _captures(sources: Iterable[str], *, rotated: bool) -> Iterator[tuple[str, list[str]]]:
-    """Yield sources and their files: one each, or of a rotated capture all in its folder."""
+    """Yield sources with their files: one each, or all files of a rotated capture."""
     folders: dict[str, list[str]] = {}
     for source in sources:
         if rotated and not os.path.isdir(source) and _is_capture(source):
@@ -130,7 +129,7 @@ def _is_capture(path: str) -> bool:
 
 
 def _sources(path: str) -> Iterator[str]:
-    """Yield the sources that a path stands for."""
+    """Yield the sources at a path."""
     if not os.path.isdir(path) or is_store(path):
         yield path
         return
@@ -148,22 +147,22 @@ def _sources(path: str) -> Iterator[str]:
     yield from files
 
 
-def _read_input(opened: Input, source: str, spool: Spool, found: Reading) -> None:
-    said = (opened.damage, *opened.notes, *opened.closed, opened.unread)
-    found.notes += [f"{opened.name}: {note}" for note in said if note]
+def _read_input(opened: Input, source: str, spool: Spool, result: Reading) -> None:
+    notes = (opened.damage, *opened.notes, *opened.closed, opened.unread)
+    result.notes += [f"{opened.name}: {note}" for note in notes if note]
     if not is_store(source):
-        found.files += file_rows(opened.name, opened.spans)
-    streams = {one.opened.stream: one for one in opened.streams}
-    for _, some in groupby(sorted(opened.readables, key=_format_name), key=_format_name):
-        _read_streams(list(some), opened, streams, source, spool, found)
-    for name, one in streams.items():
-        _describe(one, found.streams.setdefault((one.opened.name, name), _nothing()))
-    if any(isinstance(one.opened, StoreStream) for one in streams.values()) or not streams:
-        _read_records(source, spool, found)
+        result.files += file_rows(opened.name, opened.spans)
+    streams = {stream.opened.stream: stream for stream in opened.streams}
+    for _, same_format in groupby(sorted(opened.readables, key=_format_name), key=_format_name):
+        _read_streams(list(same_format), opened, streams, source, spool, result)
+    for name, stream in streams.items():
+        _describe(stream, result.streams.setdefault((stream.opened.name, name), _no_counts()))
+    if any(isinstance(each.opened, StoreStream) for each in streams.values()) or not streams:
+        _read_records(source, spool, result)
 
 
-def _format_name(one: Readable) -> str:
-    return one.format.name
+def _format_name(readable: Readable) -> str:
+    return readable.format.name
 
 
 def _read_streams(
@@ -172,34 +171,34 @@ def _read_streams(
     streams: dict[str, Readable],
     source: str,
     spool: Spool,
-    found: Reading,
+    result: Reading,
 ) -> None:
-    """Read streams of one format, of any dialects, that an input has."""
-    plans = {one.format.label: make_plan(one.format, captured=True) for one in readables}
+    """Read the streams of one format, in any dialect, of an input."""
+    plans = {each.format.label: make_plan(each.format, captured=True) for each in readables}
     format = readables[0].format
     table, redactor = f"packets_{format.name}", Redactor(format)
     threads = thread_count(format, captured=opened.captured)
-    wanted = ((one.opened, plans[one.format.label]) for one in readables)
+    wanted = ((each.opened, plans[each.format.label]) for each in readables)
     for batch in scan_streams(wanted, threads):
         shown, secret = redactor.redact(batch)
         spool.write(table, shown, source)
-        _count(shown, found)
+        _count(shown, result)
         for rows in _bad_rows(shown, set(secret.tolist()), streams):
             spool.write("quarantine", rows, source)
 
 
-def _nothing() -> dict[str, Any]:
+def _no_counts() -> dict[str, Any]:
     return {**dict.fromkeys(LEDGER, 0), "bytes_gap": 0}
 
 
-def _count(batch: pa.RecordBatch, found: Reading) -> None:
+def _count(batch: pa.RecordBatch, result: Reading) -> None:
     """Add the rows of a batch to the ledger of their streams."""
     rows = pa.table({name: batch[name] for name in ("source", "stream", "status", "length")})
     counted = rows.group_by(["source", "stream", "status"], use_threads=False).aggregate(
         [("length", "sum"), ("length", "count")]
     )
     for row in counted.to_pylist():
-        counts = found.streams.setdefault((row["source"], row["stream"]), _nothing())
+        counts = result.streams.setdefault((row["source"], row["stream"]), _no_counts())
         counts[f"bytes_{row['status']}"] += row["length_sum"]
         if row["status"] != GAP:
             counts["bytes_read"] += row["length_sum"]
@@ -230,16 +229,16 @@ def _bad_rows(
                 yield quarantined(batch, np.array(rows), secret, data)
 
 
-def _describe(one: Readable, row: dict[str, Any]) -> None:
-    """Add what is known of a stream apart from its rows."""
-    format: Format = one.format
+def _describe(stream: Readable, row: dict[str, Any]) -> None:
+    """Add the format of a stream, and the columns of a captured one."""
+    format: Format = stream.format
     row["format"] = format.label
-    if isinstance(one.opened, CapturedStream):
-        row |= describe_stream(one.opened.captured)
+    if isinstance(stream.opened, CapturedStream):
+        row |= describe_stream(stream.opened.captured)
 
 
-def _read_records(source: str, spool: Spool, found: Reading) -> None:
-    """Read the records of a store; there are none in what is no store."""
+def _read_records(source: str, spool: Spool, result: Reading) -> None:
+    """Read the records of a source, if it is a store."""
     if not is_store(source):
         return
     for file in read_store(source):
@@ -247,5 +246,5 @@ def _read_records(source: str, spool: Spool, found: Reading) -> None:
         if rows:
             spool.write("store_records", pa.Table.from_pylist(rows, STORE_RECORDS), source)
         if file.stream is None:  # no byte of it is a packet's
-            counts = {**_nothing(), "bytes_gap": len(file.data)}
-            found.streams[file.source, file.name] = counts
+            counts = {**_no_counts(), "bytes_gap": len(file.data)}
+            result.streams[file.source, file.name] = counts

@@ -1,6 +1,6 @@
-"""Tables in a temporary folder: Parquet files, written row group by row group.
+"""The spool: tables in a temporary folder, as Parquet files that are written by row group.
 
-Memory holds a row group of each table at most, however large the tables are.
+At most one row group of each table is in memory, however large the tables are.
 """
 
 from __future__ import annotations
@@ -19,20 +19,20 @@ __all__ = ["Spool", "SpoolError"]
 _GROUP_BYTES: Final = 16 << 20
 _BATCH_ROWS: Final = 1 << 16
 _TEXTS: Final = ("source", "stream", "topic", "destination")
-"""Text that is read as a dictionary and its indices."""
+"""Text columns that are read as dictionary columns."""
 
 
 class SpoolError(WireError):
-    """The temporary folder takes no more bytes."""
+    """The temporary folder cannot be written."""
 
 
 class _File:
-    """One file of a table, which is being written."""
+    """Writer of one file of a table."""
 
     def __init__(self, path: str, schema: pa.Schema) -> None:
         self.path = path
         self.schema = schema
-        # Without Arrow's schema, so that text is text where it was a dictionary too.
+        # Without Arrow's schema, so that dictionary columns are read as plain text.
         self._writer = pq.ParquetWriter(path, schema, compression="lz4", store_schema=False)
         self._held: list[pa.RecordBatch] = []
         self._held_bytes = 0
@@ -69,7 +69,7 @@ class Spool:
         self._open: list[tuple[str, str]] = []
 
     def write(self, table: str, rows: pa.Table | pa.RecordBatch, part: str = "") -> None:
-        """Add rows to a part of a table; the parts of a table are its files."""
+        """Append rows to a part of a table; each part is a file."""
         try:
             file = self._files.get((table, part))
             if file is None:
@@ -82,7 +82,7 @@ class Spool:
             raise self._failure(error) from None
 
     def close(self) -> None:
-        """Finish the files that rows were added to."""
+        """Finish the open files."""
         try:
             while self._open:
                 self._files[self._open.pop()].close()
@@ -102,7 +102,7 @@ class Spool:
         return [part for name, part in self._files if name == table]
 
     def batches(self, table: str, part: str, columns: Sequence[str]) -> Iterator[pa.Table]:
-        """Yield some columns of a finished part in batches, those of text as dictionaries."""
+        """Yield columns of a finished part in batches, text as dictionary columns."""
         written = self._files[table, part]
         names = [name for name in columns if name in written.schema.names]
         texts = [name for name in _TEXTS if name in names]

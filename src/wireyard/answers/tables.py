@@ -1,8 +1,8 @@
-"""Tables to be asked with SQL: those of a lake, or the same ones made of inputs.
+"""Tables for SQL queries: those of a lake, or the same ones made from inputs.
 
-What a query may do is read the tables. DuckDB runs with its configuration locked: no extension is
-loaded or fetched, no file is read but those of the tables, nothing is written; and a query is one
-statement that selects.
+A query can only read the tables. DuckDB runs with a locked configuration: it loads and fetches no
+extension, reads no file but those of the tables, and writes nothing; and a query must be one SELECT
+statement.
 """
 
 from __future__ import annotations
@@ -47,11 +47,11 @@ _SCHEMAS: Final[Mapping[str, pa.Schema]] = {
     **{f"packets_{name}": make_plan(get_format(name), captured=True).schema for name in names()},
     **{name: with_times(name, fact_table(name, ())).schema for name in FACTS},
 }
-"""The tables that there are even where there is nothing for them."""
+"""Tables that always exist, even without rows."""
 _SUM: Final = pa.decimal128(38, 0)
-"""What DuckDB gives for the sum of integers."""
+"""DuckDB's type for the sum of integers."""
 _NOT_PLAIN: Final = re.compile(r"\b(INTERVAL|(?<!WITH )TIME|TIMETZ|UUID|BIT|UNION|VARIANT)\b")
-"""DuckDB's types that not every output has."""
+"""DuckDB's types that some output formats cannot represent."""
 _LAKE_MARK: Final = "_wireyard"
 
 
@@ -61,13 +61,13 @@ class Tables:
     Attributes
     ----------
     names
-        The tables that there are, in the order of their names.
+        The names of all tables, sorted.
     connection
-        DuckDB with the tables that queries named so far; its configuration is locked.
+        DuckDB with the tables that queries have named so far; its configuration is locked.
     notes
-        What is to be said about inputs: damage, bytes that are in no row, what caps left out.
+        Notes on inputs: damage, bytes that are in no row, records that caps left out.
     lake
-        Whether they are those of a lake.
+        Whether they are the tables of a lake.
     """
 
     names: tuple[str, ...]
@@ -81,19 +81,19 @@ class Tables:
     def sql(
         self, query: str, parameters: Sequence[Any] | Mapping[str, Any] | None = None
     ) -> pa.Table:
-        """Return what a query selects.
+        """Run a query; return its result.
 
         Parameters
         ----------
         query
-            One statement of DuckDB's SQL that selects.
+            One SELECT statement in DuckDB's SQL.
         parameters
             Values for ``?`` or ``$1``, or by name for ``$name``.
 
         Raises
         ------
         UsageError
-            It is no such statement, names a table or column that there is not, or fails.
+            It is no such statement, names an unknown table or column, or fails.
         """
         import duckdb
 
@@ -102,20 +102,20 @@ class Tables:
             statements = self.connection.extract_statements(query)
             if len(statements) != 1 or statements[0].type != duckdb.StatementType.SELECT:
                 raise UsageError("a query is one statement that selects")
-            found = self.connection.sql(query, params=parameters)
-            if found is None:
+            result = self.connection.sql(query, params=parameters)
+            if result is None:
                 raise UsageError("a query is one statement that selects")
-            return _with_integers(_named_once(_plain(found).to_arrow_table()))
+            return _with_integers(_with_unique_names(_plain(result).to_arrow_table()))
         except duckdb.Error as error:
             raise UsageError(self._reason(error)) from None
 
     def keep(self, name: str, query: str) -> None:
-        """Keep what a query selects, in memory, as a table that later queries may name."""
+        """Store the result of a query in memory, as a table for later queries."""
         self._define_named(query)
         self.connection.execute(f"CREATE OR REPLACE TEMP TABLE {name} AS {query}")
 
     def _define_named(self, query: str) -> None:
-        """Make the views of the tables that a query names."""
+        """Create the views of the tables that a query names."""
         for name in self.names:
             if name not in self._defined and re.search(rf"\b{name}\b", query, re.IGNORECASE):
                 self._define(name)
@@ -123,11 +123,11 @@ class Tables:
 
     @cached_property
     def frame_files(self) -> FrameFiles:
-        """The files of captures, by the frames that they hold."""
+        """The files of captures, with their frame numbers."""
         return FrameFiles(self.sql("FROM files").to_pylist())
 
     def _reason(self, error: Exception) -> str:
-        """Return what DuckDB says in a line, with the tables where it misses one."""
+        """Return DuckDB's message in one line; if a table is unknown, with the names of all."""
         text, _, _ = str(error).partition("\nLINE ")
         text = " ".join(text.split())
         unknown = re.search(r"Table with name (\S+) does not exist", text)
@@ -136,7 +136,7 @@ class Tables:
         return f"SQL: {text}"
 
     def _define(self, name: str) -> None:
-        """Make the view of a table."""
+        """Create the view of a table."""
         files = self._files(name)
         if not files:
             self.connection.register(name, _SCHEMAS[name].empty_table())
@@ -151,32 +151,32 @@ class Tables:
         raise NotImplementedError
 
 
-def _plain(found: DuckDBPyRelation) -> DuckDBPyRelation:
-    """Return what was found with text for what CSV, JSON or Parquet have no type for."""
-    if not any(_NOT_PLAIN.search(str(kind)) for kind in found.types):
-        return found
+def _plain(result: DuckDBPyRelation) -> DuckDBPyRelation:
+    """Convert columns to text if CSV, JSON or Parquet have no type for them."""
+    if not any(_NOT_PLAIN.search(str(kind)) for kind in result.types):
+        return result
     columns = []
-    for place, (name, kind) in enumerate(zip(found.columns, found.types, strict=True), 1):
-        value = f"#{place}::VARCHAR" if _NOT_PLAIN.search(str(kind)) else f"#{place}"
+    for number, (name, kind) in enumerate(zip(result.columns, result.types, strict=True), 1):
+        value = f"#{number}::VARCHAR" if _NOT_PLAIN.search(str(kind)) else f"#{number}"
         quoted = name.replace('"', '""')
         columns.append(f'{value} AS "{quoted}"')
-    return found.project(", ".join(columns))
+    return result.project(", ".join(columns))
 
 
-def _named_once(table: pa.Table) -> pa.Table:
-    """Return a table in which columns of the same name have numbers behind it from the second."""
-    found: list[str] = []
+def _with_unique_names(table: pa.Table) -> pa.Table:
+    """Make column names unique: append a number to repeated names."""
+    names: list[str] = []
     for name in table.column_names:
         number, unique = 0, name
-        while unique in found:
+        while unique in names:
             number += 1
             unique = f"{name}_{number}"
-        found.append(unique)
-    return table.rename_columns(found)
+        names.append(unique)
+    return table.rename_columns(names)
 
 
 def _with_integers(table: pa.Table) -> pa.Table:
-    """Return a table whose sums of integers are integers of 64 bits, where they fit."""
+    """Convert sums of integers to integers of 64 bits, if they fit."""
     for place, field in enumerate(table.schema):
         if field.type == _SUM:
             try:
@@ -188,7 +188,7 @@ def _with_integers(table: pa.Table) -> pa.Table:
 
 
 class _LakeTables(Tables):
-    """The tables of a lake, all of one commit."""
+    """The tables of a lake, all at one commit."""
 
     def __init__(self, url: str) -> None:
         self._remote = "://" in url
@@ -199,7 +199,7 @@ class _LakeTables(Tables):
         self.names = tuple(sorted({*_SCHEMAS, *there}))
 
     def _define(self, name: str) -> None:
-        # Of a store DuckDB has only what Arrow reads: it is not let out.
+        # DuckDB has no network access, so Arrow reads the files of a store.
         if self._remote and self._snapshot.files.get(name):
             self.connection.register(name, self._snapshot.dataset(name))
         else:
@@ -210,12 +210,12 @@ class _LakeTables(Tables):
 
 
 class _InputTables(Tables):
-    """The tables made of inputs: packets at the first query about one, facts likewise.
+    """Tables made from inputs: packets at the first query, facts at the first query that needs any.
 
     Parameters
     ----------
     spool
-        Where they go.
+        The spool that they are written to.
     read
         Arguments of `read_inputs`.
     """
@@ -228,17 +228,17 @@ class _InputTables(Tables):
 
     @cached_property
     def _reading(self) -> Reading:
-        found = read_inputs(self._inputs, self._spool, **self._read)
-        self.notes += found.notes
+        reading = read_inputs(self._inputs, self._spool, **self._read)
+        self.notes += reading.notes
         rows = [
             {"source": source, "stream": stream, **row}
-            for (source, stream), row in sorted(found.streams.items())
+            for (source, stream), row in sorted(reading.streams.items())
         ]
         self._spool.write("streams", streams_table(rows))
         self._spool.write("ledger", pa.Table.from_pylist(rows, LEDGER_TABLE))
-        self._spool.write("files", pa.Table.from_pylist(found.files, FILES))
+        self._spool.write("files", pa.Table.from_pylist(reading.files, FILES))
         self._spool.close()
-        return found
+        return reading
 
     @cached_property
     def _facts(self) -> None:
@@ -267,31 +267,31 @@ def open_tables(
     keylog: Sequence[str] = (),
     rotated: bool = False,
 ) -> Iterator[Tables]:
-    """Open the tables of a lake, or of captures, streams and stores, to be asked with SQL.
+    """Open a lake, or captures, streams and stores, for SQL queries.
 
-    The tables have the columns of a lake's. Those of inputs are made when a query first names one,
-    and are in a temporary folder until the context is left.
+    The tables have the same columns in both cases. Those of inputs are made when a query first
+    names one, and are in a temporary folder until the context is left.
 
     Parameters
     ----------
     inputs
         A lake; or captures, streams, stores, and folders of them.
     format
-        Format of bare streams, and of which streams of captures are wanted; by the first bytes if
-        None.
+        Format of bare streams, and of the streams of captures to read; if None, the first bytes
+        decide, and all streams are read.
     decode_as
-        What ports of captures are for, as in ``tcp.port==1884,mqtt``.
+        Formats by port for captures, as in ``tcp.port==1884,mqtt``.
     keylog
         Key logs with the secrets of captures' TLS connections.
     rotated
-        Whether all captures in a folder are one, that went on in a new file again and again.
+        Whether all captures in a folder are one rotated capture.
 
     Raises
     ------
     SourceError
-        An input is not there. One that cannot be read raises it at the first query.
+        An input does not exist. One that cannot be read raises it at the first query.
     UsageError
-        DuckDB is not installed; a lake beside other inputs.
+        DuckDB is not installed, or there are other inputs besides a lake.
 
     Examples
     --------
@@ -320,7 +320,7 @@ def open_tables(
 
 
 def is_lake(path: str) -> bool:
-    """Return whether a path or URL leads to the folder of a lake."""
+    """Return whether a path or URL is the folder of a lake."""
     if "://" not in path:
         return os.path.isdir(os.path.join(path, _LAKE_MARK))
     with reading(path):
@@ -329,7 +329,7 @@ def is_lake(path: str) -> bool:
 
 
 def _connect(folder: str | None) -> DuckDBPyConnection:
-    """Open DuckDB so that it reads the files in one folder, if any, and touches nothing else."""
+    """Open DuckDB with access to the files in one folder, if any, and to nothing else."""
     try:
         import duckdb
     except ImportError:

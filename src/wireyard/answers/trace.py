@@ -1,4 +1,4 @@
-"""Where messages went: the rows of the tables about each message of a query, and about all."""
+"""Tracing messages: select messages and collect all rows about each of them."""
 
 from __future__ import annotations
 
@@ -24,9 +24,9 @@ __all__ = ["GOOD", "VERDICTS", "WORST_FIRST", "Trace", "find_messages"]
 Row = dict[str, Any]
 
 VERDICTS: Final[Mapping[str, str]] = MappingProxyType({**JMS_VERDICTS, **MQTT_VERDICTS})
-"""Where a message went, as seen from one consumer; both protocols together."""
+"""The verdicts on deliveries and their meanings, of both protocols."""
 GOOD: Final = ("delivered", "acknowledged", "committed", "no_ack_wanted", "browsed")
-"""The verdicts of a message that its consumer is done with."""
+"""Verdicts of deliveries that are complete."""
 WORST_FIRST: Final = (
     "not_forwarded", "unaccepted", "refused", "refused_by_client", "too_large", "dead", "discarded",
     "expired", "abandoned", "left", "rolled_back", "unconfirmed", "returned_seen",
@@ -34,14 +34,14 @@ WORST_FIRST: Final = (
     "lost_ack", "queued", "in_flight", "in_transaction", "joining", "acknowledging", "held",
     "undecided", *GOOD,
 )  # fmt: skip
-"""All verdicts, those that need attention most first."""
+"""All verdicts, the most severe first."""
 
 _WILDCARDS: Final = frozenset("+#")
 _WORST: Final = 10
 _HERE: Final = "d.message_key = m.message_key AND (m.protocol = 'jms' OR d.source = m.source)"
-"""A JMS message has its key wherever it is seen; another is named by its place in its source."""
+"""Join condition: the key of a JMS message is the same in all sources, any other is per source."""
 _OF_CONSUMER: Final = "(consumer_client_id = $asked OR consumer = $asked)"
-"""Of messages that are traced for a consumer, the deliveries to others do not count."""
+"""Condition for deliveries to the consumer that messages are traced for."""
 _RANK: Final = f"list_position({list(WORST_FIRST)!r}, verdict)"
 _TRACED: Final = f"""
 WITH of_consumer AS (
@@ -134,39 +134,39 @@ _OF_KEYS: Final[Mapping[str, str]] = MappingProxyType(
 
 @dataclass(frozen=True)
 class Trace:
-    """The messages of a query, and what became of them."""
+    """The traced messages, and their deliveries."""
 
     messages: int
-    """How many there are, of which `stories` has the first."""
+    """Number of messages; `stories` has the first of them."""
     destinations: int
     first_ns: int | None
     last_ns: int | None
     unseen: int
-    """Deliveries of messages that nobody was seen to send, which have no key."""
+    """Deliveries of messages whose sending was not captured, so that they have no key."""
     verdicts: dict[str, int]
-    """Deliveries by verdict, the worst first; of messages to a client, those to it."""
+    """Deliveries by verdict, the worst first; for a traced consumer only deliveries to it."""
     timed: int
-    """Deliveries whose time in queue is known, which `p50_ns` and `p99_ns` are of."""
+    """Deliveries with a known time in queue, on which `p50_ns` and `p99_ns` are based."""
     p50_ns: float | None
     p99_ns: float | None
     worst: list[Row]
-    """The worst deliveries: those with a verdict that is not good, then the slowest."""
+    """The worst deliveries: those with a verdict not in `GOOD`, then the slowest."""
     stories: list[Row]
-    """A message with its deliveries, hops, replies, requests that it answers, and times as a
-    retained value, each a row of its table; deliveries have their `queue_ns`, worst first."""
+    """For each message the rows of its deliveries, hops, replies, requests that it answers, and
+    times as a retained value. Deliveries have their `queue_ns`, and are sorted worst first."""
 
 
 def find_messages(tables: Tables, asked: str, *, verdict: str | None, limit: int) -> Trace:
-    """Find the messages of a key, to a destination, or from or to a client.
+    """Find the messages with a key, to a destination, or from or to a client.
 
     Parameters
     ----------
     asked
         A message key, a destination, a topic filter, a client id or an endpoint.
     verdict
-        Only messages that have a delivery with this verdict, those to a client one to it.
+        Only messages that have a delivery with this verdict; for a client, a delivery to it.
     limit
-        How many stories to read.
+        Number of stories to read.
 
     Raises
     ------
@@ -189,7 +189,7 @@ def find_messages(tables: Tables, asked: str, *, verdict: str | None, limit: int
 
 
 def _topics(tables: Tables, asked: str) -> list[str]:
-    """Return the destinations that a topic filter matches; none if it is no filter."""
+    """Return the destinations that a topic filter matches; none if `asked` is no filter."""
     if _WILDCARDS.isdisjoint(asked):
         return []
     names = tables.sql("SELECT DISTINCT destination FROM messages WHERE destination IS NOT NULL")
@@ -197,16 +197,16 @@ def _topics(tables: Tables, asked: str) -> list[str]:
 
 
 def _nothing(asked: str, verdict: str | None, unseen: int) -> str:
-    what = f"no message with the verdict '{verdict}'" if verdict else "no message"
-    said = f"{what} has the key '{asked}', was sent to it, or came from or went to such a client"
+    subject = f"no message with the verdict '{verdict}'" if verdict else "no message"
+    text = f"{subject} has the key '{asked}', was sent to it, or came from or went to such a client"
     if unseen:
-        said += f"; {unseen} were delivered there, but who sent them was not captured"
-    return said
+        text += f"; {unseen} were delivered there, but who sent them was not captured"
+    return text
 
 
-def _stories(tables: Tables, found: pa.Table) -> list[Row]:
-    """Return what the tables say of messages, a query a table."""
-    messages = found.to_pylist()
+def _stories(tables: Tables, table: pa.Table) -> list[Row]:
+    """Return messages with the rows about them, by one query for each table."""
+    messages = table.to_pylist()
     homes = ["" if row["protocol"] == "jms" else row["source"] for row in messages]
     names = ("source", "message_key", "protocol")
     given = {"home": homes} | {name: [row[name] for row in messages] for name in names}
@@ -216,9 +216,9 @@ def _stories(tables: Tables, found: pa.Table) -> list[Row]:
         for name, query in _OF_KEYS.items()
     }
     deliveries = rows["deliveries"]
-    times = queue_times(deliveries, delayed(found))
+    times = queue_times(deliveries, delayed(table))
     rows["deliveries"] = deliveries.append_column("queue_ns", times)
-    grouped = {name: _grouped(table.to_pylist()) for name, table in rows.items()}
+    grouped = {name: _grouped(related.to_pylist()) for name, related in rows.items()}
     keys = [(home, row["message_key"]) for home, row in zip(homes, messages, strict=True)]
     return [
         {"message": message, **{name: of_key.get(key, []) for name, of_key in grouped.items()}}

@@ -1,4 +1,4 @@
-"""What is stuck, lost or broken: the findings of the table of symptoms, worst first."""
+"""Findings: run the queries for all symptoms, and sort their rows by severity."""
 
 from __future__ import annotations
 
@@ -32,16 +32,16 @@ _NOUNS = ("message", "request", "time", "login", "connection", "subscription", "
 
 @dataclass(frozen=True)
 class Finding:
-    """Something that is wrong, with its proof.
+    """A problem, with its proof.
 
-    The proof is a packet: its frame in the capture, and where it begins in its stream; or a stored
-    record, which has no frame.
+    The proof is a packet, given by its frame in the capture and its offset in the stream; or a
+    stored record, which has no frame.
     """
 
     symptom: str
     severity: str
     subject: str
-    """What it is about: a destination, or a client where it is about none."""
+    """The destination concerned, else the client, else the source."""
     destination: str | None
     client: str | None
     count: int
@@ -55,14 +55,14 @@ class Finding:
 
 
 def find_symptoms(tables: Tables, asked: str | None, *, shown_as: str) -> list[Finding]:
-    """Find what is wrong, worst first.
+    """Find all problems, worst first.
 
     Parameters
     ----------
     asked
-        Only what is about this destination or client.
+        Only problems of this destination or client.
     shown_as
-        The inputs as commands name them.
+        The inputs as on a command line.
 
     Raises
     ------
@@ -71,7 +71,7 @@ def find_symptoms(tables: Tables, asked: str | None, *, shown_as: str) -> list[F
     """
     if asked is not None and not tables.sql(_KNOWN, {"asked": asked}).num_rows:
         raise UsageError(f"there is no destination, client or file '{asked}'")
-    found = [
+    findings = [
         finding
         for symptom in SYMPTOMS
         for finding in _findings(tables, symptom, shown_as)
@@ -79,10 +79,10 @@ def find_symptoms(tables: Tables, asked: str | None, *, shown_as: str) -> list[F
     ]
     order = {symptom.code: place for place, symptom in enumerate(SYMPTOMS)}
     return sorted(
-        found,
-        key=lambda one: (
-            SEVERITIES.index(one.severity), -one.count, order[one.symptom], one.subject,
-            one.client or "", one.source,
+        findings,
+        key=lambda each: (
+            SEVERITIES.index(each.severity), -each.count, order[each.symptom], each.subject,
+            each.client or "", each.source,
         ),
     )  # fmt: skip
 
@@ -104,5 +104,5 @@ def _findings(tables: Tables, symptom: Symptom, shown_as: str) -> Iterator[Findi
 
 
 def _counted(count: int) -> dict[str, str]:
-    """Return a count with each noun, by the plural."""
+    """Return a count with each noun, under the noun's plural."""
     return {f"{noun}s": f"{count:,} {noun}{'s' * (count != 1)}" for noun in _NOUNS}

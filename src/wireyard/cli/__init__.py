@@ -1,7 +1,7 @@
-"""The command line: one file per command, loaded when the command is called.
+"""The command line: one module per command, imported when the command is called.
 
-A command returns its exit status or None for 0. What goes wrong anywhere becomes one line on
-standard error and a status (``wireyard.cli.exits``); a traceback is a bug.
+A command returns its exit status, or None for 0. Every error becomes one line on standard error and
+an exit status (``wireyard.cli.exits``); a traceback is a bug.
 """
 
 from __future__ import annotations
@@ -75,11 +75,11 @@ class _Commands(click.Group):
         try:
             return super().invoke(ctx)
         except BrokenPipeError as error:
-            return exits.report_error(error)  # click would call it a failure
+            return exits.report_error(error)  # click would treat it as a failure
 
     def main(self, *args: Any, **named: Any) -> NoReturn:
         """Run a command line and exit with its status."""
-        # Arrow frees memory where numpy finds it again: less is held, and less asked of the system.
+        # Arrow and numpy then share an allocator, which reuses freed memory and asks for less.
         os.environ.setdefault("ARROW_DEFAULT_MEMORY_POOL", "system")  # read when Arrow is loaded
         named["standalone_mode"] = False
         try:
@@ -98,4 +98,4 @@ class _Commands(click.Group):
 )
 @click.version_option(__version__, message="%(prog)s %(version)s")
 def main() -> None:
-    """Have the commands registered."""
+    """Run a command."""

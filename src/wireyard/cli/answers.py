@@ -1,4 +1,4 @@
-"""Inputs of commands that answer questions about captures, streams and stores, or a lake."""
+"""Inputs of the commands that run queries over captures, streams and stores, or a lake."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 
 def reading_options(function: F) -> F:
-    """Add the options of `opened_tables`, by their names there."""
+    """Add the options that `opened_tables` takes."""
     return format_option("by the first bytes of each stream")(
         decode_as_option(keylog_option(rotated_option(function)))
     )
@@ -34,7 +34,7 @@ def opened_tables(
     keylog: Sequence[str] = (),
     rotated: bool = False,
 ) -> Iterator[Tables]:
-    """Open the tables of inputs or of a lake; what is to be said about them is noted at the end.
+    """Open the tables of inputs or of a lake; print their notes at the end.
 
     Raises
     ------
@@ -58,7 +58,7 @@ def opened_tables(
 
 
 def split_inputs(arguments: Sequence[str]) -> tuple[list[str], str | None]:
-    """Return inputs, and what is behind them and is none: the subject of a question, or None."""
+    """Return the inputs, and the last argument if it is no input, else None."""
     *inputs, last = arguments
     if not inputs or "://" in last or last == "-" or os.path.exists(last):
         return list(arguments), None
@@ -72,7 +72,7 @@ def shown_inputs(
     keylog: Sequence[str] = (),
     rotated: bool = False,
 ) -> str:
-    """Return inputs and how they are read as a command line has them."""
+    """Return inputs and their options as on a command line."""
     words = [*inputs, *(["--format", format_name] if format_name else [])]
     for option, values in (("-d", decode_as), ("--keylog", keylog)):
         for value in values:
@@ -81,6 +81,6 @@ def shown_inputs(
 
 
 def frame_text(tables: Tables, source: str, frame: int) -> str:
-    """Return a frame of a source as its file and its number there."""
+    """Return a frame of a source as text: its number in its file, and the file."""
     file, number = tables.frame_files.find(source, frame)
     return f"frame {number} of {file}"

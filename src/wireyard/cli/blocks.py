@@ -1,4 +1,4 @@
-"""Text for people in lines of 80 columns: names and values, and columns."""
+"""Layout of text for people in lines of 80 columns: fields, wrapped text, and columns."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ __all__ = ["WIDTH", "columns", "field", "ms_text", "wrapped"]
 
 WIDTH = 80
 _INDENT = 13
-"""Where the value of a field begins."""
+"""Column at which the value of a field begins."""
 
 
 def field(name: str, value: str, indent: int = 2) -> Iterator[str]:
-    """Yield a name and its value, which goes on below itself."""
+    """Yield the lines of a name and its value; further lines are aligned with the value."""
     lines = list(wrapped(value, _INDENT)) or [""]
     label = " " * indent + name
     yield f"{label:<{_INDENT}}{lines[0].strip()}".rstrip()
@@ -25,9 +25,9 @@ def field(name: str, value: str, indent: int = 2) -> Iterator[str]:
 
 
 def wrapped(text: str, indent: int) -> Iterator[str]:
-    """Yield text from the wire in lines that are indented.
+    """Yield text from the wire in indented lines.
 
-    What is longer than a line, as paths may be, goes on behind a slash, or if need be anywhere.
+    A word that is longer than a line, such as a path, is broken after a slash, or else anywhere.
     """
     room = WIDTH - indent
     line = ""
@@ -44,16 +44,16 @@ def wrapped(text: str, indent: int) -> Iterator[str]:
 
 
 def _parts(word: str, room: int) -> Iterator[str]:
-    """Yield the parts of a word that do not fit a line: what ends with a slash, but no longer."""
+    """Yield the parts of a word that is longer than a line, broken after slashes where possible."""
     if len(word) <= room:
         yield word
         return
-    for step in re.findall(r"[^/]*/|[^/]+", word):
-        yield from (step[at : at + room] for at in range(0, len(step), room))
+    for part in re.findall(r"[^/]*/|[^/]+", word):
+        yield from (part[at : at + room] for at in range(0, len(part), room))
 
 
 def columns(widths: Sequence[int], *cells: str) -> str:
-    """Return texts in columns, each cut to its own; a negative width is of one to the right."""
+    """Return cells in columns, each cut to its width; a negative width aligns to the right."""
     shown = []
     for place, (text, width) in enumerate(zip(cells, widths, strict=True), 1):
         room = abs(width) - (place < len(widths))  # a space before the next

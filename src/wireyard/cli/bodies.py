@@ -1,4 +1,4 @@
-"""Ways to show a body: as it is on the wire, or opened."""
+"""Views of a body: as bytes in several notations, or decoded."""
 
 from __future__ import annotations
 
@@ -23,21 +23,21 @@ _OF_BYTES: Mapping[str, Callable[[bytes], str]] = MappingProxyType(
     }
 )
 CHOICES = (*_OF_BYTES, "text", "value", "none")
-"""``hash`` is SHA-256; ``text`` and ``value`` open what the format can open."""
+"""``hash`` is SHA-256; ``text`` and ``value`` decode a body, if the format can."""
 
 
 def cut_note(count: int) -> str:
-    """Return what stands behind a payload of which `count` bytes were cut."""
+    """Return the note behind a payload of which `count` bytes were cut."""
     return f"...[{count} byte{'s' * (count != 1)} cut]"
 
 
 def body_view(format: Format, choice: str, most_bytes: int | None = None) -> Callable[[Row], Any]:
-    """Return what makes a row's body into the value to show, cut after `most_bytes`.
+    """Return a function from a row to the shown value of its body, cut after `most_bytes`.
 
     Raises
     ------
     UsageError
-        The format cannot open bodies that way.
+        The format has no such view of bodies.
     """
     if choice in _OF_BYTES:
         name, show = format.body, _OF_BYTES[choice]
@@ -56,7 +56,7 @@ def _cut(data: bytes, most: int | None, show: Callable[[bytes], str]) -> str:
 
 
 def _cut_value(value: Any, most: int | None) -> Any:
-    """Return a value cut if it is text; what has structure stays whole."""
+    """Return a value, cut if it is text; structured values stay whole."""
     if not isinstance(value, str) or most is None:
         return value
     return _cut(

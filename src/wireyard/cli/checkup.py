@@ -1,4 +1,4 @@
-"""What wireyard needs on this machine, looked at piece by piece."""
+"""Checks of the requirements of wireyard on this machine."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ _INSTALL_SPARK = "pip install 'wireyard[spark]'"
 
 @dataclass(frozen=True, slots=True)
 class Check:
-    """One finding; `advice` is what to type, None if there is nothing to do."""
+    """The result of one check; `advice` is a command to type, None if nothing is to be done."""
 
     name: str
     found: str
@@ -38,7 +38,7 @@ class Check:
 
 
 def check_all(report: Callable[[Progress], None]) -> Iterator[Check]:
-    """Yield the findings, what everything needs first; `report` is called while kernels compile."""
+    """Yield the results, most basic first; `report` is called while kernels compile."""
     yield Check("wireyard", f"{__version__} in {Path(__file__).parents[1]}")
     yield _python()
     for package in _CORE:
@@ -75,7 +75,7 @@ def _package(name: str) -> Check:
 
 
 def _kernels(report: Callable[[Progress], None]) -> Iterator[Check]:
-    """Load the kernels, compiled before where that is needed, and say where they are from."""
+    """Compile missing kernels and load all; yield how many there are and where they are stored."""
     try:
         from wireyard import accelerate
     except ImportError as error:

@@ -1,4 +1,4 @@
-"""Rows as tables: CSV, Arrow and Parquet, in bounded memory and with no secret in them."""
+"""Columnar output: CSV, Arrow and Parquet, in bounded memory and without secrets."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ from wireyard.streams.redaction import Redactor
 __all__ = ["Tables", "read_batches"]
 
 _ROW_GROUP_BYTES = 16 << 20
-"""Large enough that a reader of one column has long runs to read, small enough to be held thrice
-(as batches, as columns, encoded)."""
+"""Size of a row group: large enough for readers of single columns, small enough to be in memory
+three times (as batches, as columns, encoded)."""
 _MOST_HELD = 64
-"""Tables of a row group that are held one by one."""
+"""Tables of a row group that are held before they are combined."""
 _WHOLE_BATCHES = 4
-"""Batches, each of a window of the stream, whose memory is held whole at a time."""
+"""Batches that are held before they are copied; each holds the memory of a stream's window."""
 
 
 def read_batches(reading: OpenInput) -> Iterator[pa.RecordBatch]:
@@ -46,13 +46,13 @@ def read_batches(reading: OpenInput) -> Iterator[pa.RecordBatch]:
 
 
 class Tables:
-    """The tables of one call, a file for each format if there are several.
+    """The output of one call: a table for each format, in a file of its own if there are several.
 
     Parameters
     ----------
     path
-        Where the rows go; None and ``-`` are standard output, which takes one table. ``x.csv``
-        gets the rows if all are of one format, else ``x.mqtt.csv`` those of MQTT and so on.
+        The output file; None and ``-`` are standard output, which takes one table. For ``x.csv``
+        and several formats the files are ``x.mqtt.csv`` and so on.
     kind
         ``csv``, ``arrow`` or ``parquet``.
     """
@@ -62,21 +62,21 @@ class Tables:
         self._open: dict[str, tuple[pa.Schema, _Writer]] = {}
 
     def write(self, readings: Iterable[OpenInput]) -> dict[str, str]:
-        """Write all rows, and return the formats of the files if there are several, by name.
+        """Write all rows; if there are several files, return their formats by file name.
 
         Raises
         ------
         DecodeError
             In mode ``failfast``: the first bad row.
         UnknownFormat
-            There is no stream of any format.
+            There is no stream of a known format.
         UsageError
-            Several formats for one table; payloads shown in a
-            way that the kind of table has none for.
+            There are several formats for one table, or the kind of table has no such view of
+            payloads.
         """
         with ExitStack() as files:
             for reading in readings:
-                if reading.selection.matches_nothing:  # what grows has to be read all the same
+                if reading.selection.matches_nothing:  # still read it: a growing input must advance
                     for _ in read_batches(reading):
                         pass
                     continue
@@ -137,18 +137,18 @@ class Tables:
         return lambda: self._name_of(name) if len(self._open) > 1 else str(self._path)
 
     def _name_of(self, name: str) -> str:
-        """Return the name of the file of a format where there are several."""
+        """Return the file name for a format if there are several formats."""
         path = PurePath(str(self._path))
         return str(path.with_name(f"{path.stem}.{name}{path.suffix}"))
 
 
 def _check_request(selection: Selection, kind: str) -> None:
-    """Refuse what a kind of table cannot show.
+    """Check that a kind of table supports the request.
 
     Raises
     ------
     UsageError
-        Payloads to be shown in a way that the kind has none for, or nested packets.
+        It has no such view of payloads, or no nested packets.
     """
     choice = selection.payload
     if kind == "csv":
@@ -163,7 +163,7 @@ def _check_request(selection: Selection, kind: str) -> None:
 
 
 class _Writer(Protocol):
-    """Writes batches of one schema."""
+    """Writer of batches of one schema."""
 
     def write(self, batch: pa.RecordBatch) -> None: ...
 
@@ -171,7 +171,7 @@ class _Writer(Protocol):
 
 
 class _ArrowWriter:
-    """Writes an Arrow IPC stream."""
+    """Writer of an Arrow IPC stream."""
 
     def __init__(self, schema: pa.Schema, file: IO[bytes]) -> None:
         self._writer = pa.ipc.new_stream(pa.PythonFile(file, mode="w"), schema)
@@ -184,7 +184,7 @@ class _ArrowWriter:
 
 
 class _ParquetWriter:
-    """Writes a Parquet file, row groups of `_ROW_GROUP_BYTES` in memory."""
+    """Writer of a Parquet file with row groups of `_ROW_GROUP_BYTES` in memory."""
 
     def __init__(self, schema: pa.Schema, file: IO[bytes]) -> None:
         from pyarrow import parquet
@@ -206,7 +206,7 @@ class _ParquetWriter:
     def write(self, batch: pa.RecordBatch) -> None:
         self._batches.append(batch)
         if batch.nbytes * _WHOLE_BATCHES >= _ROW_GROUP_BYTES:
-            # So few of these fill a row group that they are held as they are.
+            # A few of these fill a row group, so they are not copied.
             last = self._batches.pop()
             self._copy()
             self._hold(pa.Table.from_batches([last], self._schema))
@@ -221,7 +221,7 @@ class _ParquetWriter:
         self._writer.close()
 
     def _copy(self) -> None:
-        """Copy batches a few at a time: their columns share memory with those not selected."""
+        """Copy the batches, to free the memory that their columns share with unselected ones."""
         if not self._batches:
             return
         table = pa.Table.from_batches(self._batches, self._schema).combine_chunks()
@@ -231,7 +231,7 @@ class _ParquetWriter:
     def _hold(self, table: pa.Table) -> None:
         self._held.append(table)
         self._held_bytes += table.nbytes
-        if len(self._held) == _MOST_HELD:  # each has more memory than its rows if these are few
+        if len(self._held) == _MOST_HELD:  # a table of few rows has more memory than they need
             self._held = [pa.concat_tables(self._held).combine_chunks()]
 
     def _write_group(self) -> None:
@@ -242,10 +242,10 @@ class _ParquetWriter:
 
 
 def _encodings(schema: pa.Schema) -> tuple[list[str], list[str]]:
-    """Return the columns of 64-bit integers, and all others, as Parquet names them.
+    """Return the columns of 64-bit integers, and the Parquet paths of all others.
 
-    Offsets, frames and times ascend. Their differences take a third less room than a dictionary of
-    them, and half the time.
+    Offsets, frames and times ascend, so their differences take a third less space than a dictionary
+    and half the time.
     """
     from pyarrow import parquet
 

@@ -24,7 +24,7 @@ __all__ = ["command"]
 _CONVERSIONS: Mapping[str, tuple[str, Callable[[Any], Any]]] = MappingProxyType(
     {"jmq": ("gpacket", to_gpacket), "gpacket": ("jmq", to_jmq)}
 )
-"""By format, the one that its packets can be converted to, and how."""
+"""By format: the target format, and the function that converts a packet."""
 
 
 @click.command(
@@ -48,10 +48,10 @@ def command(
 ) -> int:
     """Convert JMQ packets to GPackets, and back.
 
-    The way is the one that the GPacket specification sketches: what its header has no place for
-    becomes properties with terse names, and a message's own properties stand in front of its body.
-    'docs/formats/port.md' has the table. Nothing is lost: every packet comes back byte for byte. A
-    GPacket that would not, being none that a JMQ packet is converted to, is a fault.
+    The conversion follows a sketch in the GPacket specification: fields that its header lacks
+    become properties with terse names, and a message's own properties precede its body.
+    'docs/formats/port.md' has the table. Every packet can be converted back, byte for byte. A
+    GPacket that is not the conversion of a JMQ packet is a fault.
     """
     faults = Faults()
     with open_one(file, format_name) as (format, opened):

@@ -1,8 +1,8 @@
-"""Arrow batches as CSV (RFC 4180), a column at a time.
+"""Arrow batches as CSV (RFC 4180), formatted column by column.
 
-Lines end with LF. Text is quoted and may hold line breaks; null is an empty cell, and empty text is
-``""``. Times are ISO 8601 in UTC, nested values JSON, payloads as `payload` has it, other bytes
-hexadecimal.
+Lines end with LF. Text is quoted and may contain line breaks; null is an empty cell, and empty text
+is ``""``. Times are ISO 8601 in UTC, nested values JSON, payloads in the chosen notation, other
+bytes hexadecimal.
 """
 
 from __future__ import annotations
@@ -24,13 +24,13 @@ from wireyard.cli.jsonl import json_text
 __all__ = ["PAYLOADS", "PAYLOAD_TEXTS", "CsvWriter", "write_csv"]
 
 PAYLOADS = ("payload", "will_payload", "body", "data")
-"""The columns of bytes that hold what a message carries."""
+"""The columns of bytes that are payloads of messages."""
 
 _HEX = np.array([f"{byte:02x}".encode() for byte in range(256)], "S2").view(np.uint16)
 _CONTROL = "[\x00-\x08\x0b\x0c\x0e-\x1f\x7f]"
-"""Characters that no text holds: all controls but tab and line breaks."""
+"""Characters by which bytes count as binary: all controls except tab and line breaks."""
 _UNSEEN = "[\x00-\x1f\x7f-\x9f]"
-"""Characters that move the cursor of a terminal, or do more to it."""
+"""Control characters for a terminal."""
 _FORMULA = "^[=+\\-@\t\r]"
 _NUMBER = r"^[+-]?([0-9]+(\.[0-9]*)?|\.[0-9]+)([eE][+-]?[0-9]+)?$"
 _YEAR_1, _YEAR_10000 = -62_135_596_800, 253_402_300_800  # seconds since 1970
@@ -38,25 +38,25 @@ _IN_SECOND = {"s": 1, "ms": 10**3, "us": 10**6, "ns": 10**9}
 
 
 class CsvWriter:
-    """Writes batches of one schema as CSV; what is held is one batch.
+    """Writer of batches of one schema as CSV; at most one batch is in memory.
 
     Parameters
     ----------
     schema
         The schema of the batches.
     file
-        Where the text is written, as UTF-8.
+        The output file; the text is UTF-8.
     payload
-        How payloads are shown: a key of `PAYLOAD_TEXTS`.
+        Notation of payloads: a key of `PAYLOAD_TEXTS`.
     payload_bytes
-        Payloads are cut after so many bytes, and say how many were cut; None to cut none.
+        Payloads are cut after so many bytes, with a note of how many were cut; None to cut none.
     times
-        The columns of integers that are times since 1970, each with its unit: ``ms`` or ``ns``.
+        Integer columns that are times since 1970, each with its unit: ``ms`` or ``ns``.
     spreadsheet
-        Whether the file begins with a byte order mark, and text that a spreadsheet would take for
-        a formula gets an apostrophe before it.
+        Whether to begin the file with a byte order mark, and to put an apostrophe before text that
+        a spreadsheet would take for a formula.
     terminal
-        Whether the text goes to a terminal, so that control characters are shown as escapes.
+        Whether the text goes to a terminal, so that control characters are escaped.
     """
 
     def __init__(
@@ -80,7 +80,8 @@ class CsvWriter:
 
     def write(self, batch: pa.RecordBatch) -> None:
         """Write the rows of a batch."""
-        columns = [self._cells(*one) for one in zip(batch.schema.names, batch.columns, strict=True)]
+        named = zip(batch.schema.names, batch.columns, strict=True)
+        columns = [self._cells(name, values) for name, values in named]
         cells = pa.table(columns, names=[str(number) for number in range(len(columns))])
         options = csv.WriteOptions(include_header=False)
         csv.write_csv(cells, pa.PythonFile(self._file, mode="w"), options)
@@ -89,7 +90,7 @@ class CsvWriter:
         """End the file; nothing is left to write."""
 
     def _cells(self, name: str, values: pa.Array) -> pa.Array:
-        """Return a column as text, numbers or truth values."""
+        """Return the cells of a column: text, numbers or truth values."""
         kind = values.type
         if pa.types.is_binary(kind) or pa.types.is_large_binary(kind):
             show = self._payload if name in PAYLOADS else _hex_texts
@@ -107,7 +108,7 @@ class CsvWriter:
         return values if number or pa.types.is_boolean(kind) else values.cast(pa.string())
 
     def _guarded(self, texts: pa.Array) -> pa.Array:
-        """Return texts so that neither a spreadsheet nor a terminal runs them."""
+        """Return texts that are safe for spreadsheets and terminals, as far as requested."""
         if self._terminal and pc.any(pc.match_substring_regex(texts, _UNSEEN)).as_py():
             from wireyard.cli.tables import printable  # loads rich
 
@@ -135,7 +136,7 @@ def write_csv(
 def _binary_texts(
     values: pa.Array, show: Callable[[pa.Array], pa.Array], most: int | None
 ) -> pa.Array:
-    """Return bytes as texts, cut after `most` bytes with a note of how many were cut."""
+    """Convert bytes to text, cut after `most` bytes with a note of how many were cut."""
     values = values.cast(pa.large_binary())
     long = pc.fill_null(pc.greater(pc.binary_length(values), most), False)
     if most is None or show is _hash_texts or not pc.any(long).as_py():
@@ -144,7 +145,7 @@ def _binary_texts(
     for data in values.filter(long).to_pylist():
         stop = most
         while show is _plain_texts and stop > max(most - 3, 0) and data[stop] & 0xC0 == 0x80:
-            stop -= 1  # into no character
+            stop -= 1  # do not split a character
         kept.append(data[:stop])
         notes.append(cut_note(len(data) - stop))
     texts = show(pc.replace_with_mask(values, long, pa.array(kept, pa.large_binary())))
@@ -153,7 +154,7 @@ def _binary_texts(
 
 
 def _parts(values: pa.Array) -> tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]]:
-    """Return the offsets of large binaries, from 0, and their bytes."""
+    """Return the offsets of large binaries, beginning at 0, and their bytes."""
     _, offsets, data = values.buffers()
     bounds = np.frombuffer(offsets, np.int64)[values.offset : values.offset + len(values) + 1]
     held = np.frombuffer(data or b"", np.uint8)[bounds[0] : bounds[-1]]
@@ -175,7 +176,7 @@ def _hex_texts(values: pa.Array) -> pa.Array:
 
 def _each(show: Callable[[bytes], str]) -> Callable[[pa.Array], pa.Array]:
     def texts(values: pa.Array) -> pa.Array:
-        shown = [None if one is None else show(one) for one in values.to_pylist()]
+        shown = [None if data is None else show(data) for data in values.to_pylist()]
         return pa.array(shown, pa.large_string())
 
     return texts
@@ -186,7 +187,7 @@ _hash_texts = _each(lambda data: hashlib.sha256(data).hexdigest())
 
 
 def _plain_texts(values: pa.Array) -> pa.Array:
-    """Return bytes as text where they are text, else as ``0x`` and hexadecimal."""
+    """Return bytes as text if they are printable UTF-8, else as ``0x`` and hexadecimal."""
     bounds, data = _parts(values)
     high = np.concatenate([[0], np.cumsum(data > 0x7F)])[bounds]
     binary = np.zeros(len(values), np.bool_)
@@ -195,30 +196,32 @@ def _plain_texts(values: pa.Array) -> pa.Array:
             data[bounds[row] : bounds[row + 1]].tobytes().decode()
         except UnicodeDecodeError:
             binary[row] = True
-    some = pa.array(binary)
-    texts = pc.if_else(some, pa.scalar(b"", pa.large_binary()), values).cast(pa.large_string())
-    some = pc.or_(some, pc.fill_null(pc.match_substring_regex(texts, _CONTROL), False))
-    if not pc.any(some).as_py():
+    is_binary = pa.array(binary)
+    texts = pc.if_else(is_binary, pa.scalar(b"", pa.large_binary()), values).cast(pa.large_string())
+    has_controls = pc.fill_null(pc.match_substring_regex(texts, _CONTROL), False)
+    is_binary = pc.or_(is_binary, has_controls)
+    if not pc.any(is_binary).as_py():
         return texts
-    shown = _join("0x", _hex_texts(values.filter(some)))
-    return pc.replace_with_mask(texts, some, shown)
+    shown = _join("0x", _hex_texts(values.filter(is_binary)))
+    return pc.replace_with_mask(texts, is_binary, shown)
 
 
 PAYLOAD_TEXTS: Mapping[str, Callable[[pa.Array], pa.Array]] = MappingProxyType(
     {"text": _plain_texts, "hex": _hex_texts, "base64": _base64_texts, "hash": _hash_texts}
 )
-"""How payloads are shown, by name; ``hash`` is SHA-256. The bytes come back from ``hex`` and
-``base64``."""
+"""Notations of payloads by name; ``hash`` is SHA-256. ``hex`` and ``base64`` are reversible."""
 
 
 # --- times and nested values ----------------------------------------------------------------
 
 
 def _time_texts(values: pa.Array, unit: str) -> pa.Array:
-    """Return times since 1970 as ISO 8601 in UTC; 0 and what no calendar has stay numbers."""
-    many = _IN_SECOND[unit]
-    # An int64 of a finer unit reaches neither bound, nor would the bound fit.
-    first, last = (max(min(year * many, 2**63 - 1), -(2**63)) for year in (_YEAR_1, _YEAR_10000))
+    """Return times since 1970 as ISO 8601 in UTC; 0, and years beyond 1 to 9999, stay numbers."""
+    per_second = _IN_SECOND[unit]
+    # For fine units the bounds exceed an int64, and are clamped to it.
+    first, last = (
+        max(min(year * per_second, 2**63 - 1), -(2**63)) for year in (_YEAR_1, _YEAR_10000)
+    )
     dated = pc.and_(pc.greater_equal(values, first), pc.less(values, last))
     dated = pc.and_(dated, pc.not_equal(values, 0))
     moments = pc.if_else(dated, values, 0).cast(pa.timestamp(unit))
@@ -257,10 +260,12 @@ def _as_json(values: pa.Array) -> pa.Array:
 
 
 def _join(*parts: Any) -> pa.Array:
-    """Return texts, of which some may be the same in all rows, one behind the other."""
+    """Concatenate texts row by row; a part is a column, or a string for all rows."""
     large = [
-        pa.scalar(one, pa.large_string()) if isinstance(one, str) else one.cast(pa.large_string())
-        for one in (*parts, "")
+        pa.scalar(part, pa.large_string())
+        if isinstance(part, str)
+        else part.cast(pa.large_string())
+        for part in (*parts, "")
     ]
     return pc.binary_join_element_wise(*large)
 
@@ -271,13 +276,13 @@ def _struct_json(values: pa.Array) -> pa.Array:
     pieces: list[Any] = []
     for place, field in enumerate(values.type):
         pieces += ["," if place else "{", f"{json_text(field.name)}:"]
-        # `flatten` hides what stands under a null.
+        # Unlike `flatten`, `field` does not apply the nulls of the struct.
         pieces.append(_as_json(values.field(place)))
     return _join(*pieces, "}")
 
 
 def _joined(values: pa.Array, items: pa.Array, opening: str, closing: str) -> pa.Array:
-    """Return lists of JSON texts, `items` those of all, as one text a list."""
+    """Return each list as JSON text, given the JSON texts of the items of all lists."""
     offsets = pc.cast(values.offsets, pa.int64())
     lists = pa.LargeListArray.from_arrays(offsets, items)
     return _join(opening, pc.binary_join(lists, pa.scalar(",", pa.large_string())), closing)

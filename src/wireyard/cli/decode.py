@@ -42,7 +42,7 @@ __all__ = ["command"]
 
 @dataclass
 class _Job:
-    """One call: what to read, and how it ended."""
+    """The arguments of one call, and its exit status."""
 
     paths: tuple[str, ...]
     format_name: str | None
@@ -53,19 +53,19 @@ class _Job:
     shows_progress: bool
     max_packet_bytes: int | None
     follows: bool
-    """Whether files are read on while they grow."""
+    """Whether files are followed while they grow."""
     rotated: bool
     """Whether the files are one capture."""
     tables: bool
-    """Whether columns are written, which there are even without a row."""
+    """Whether the output has columns, which are written even if there are no rows."""
     one_format: bool
-    """Whether the rows of streams that grow have to be of one format."""
+    """Whether all rows of growing streams must have the same format."""
     status: int = field(default=exits.DONE)
     matchless: dict[str, bool] = field(default_factory=dict)
-    """The formats that were found, and whether they have no column of the conditions."""
+    """By format: whether it has none of the columns of the conditions."""
 
     def readings(self) -> Generator[OpenInput]:
-        """Yield the inputs one after the other; what was wrong with one is printed after it."""
+        """Yield the inputs one after the other; the problems of an input are printed after it."""
         from wireyard.captures.inputs import open_captures, open_input
         from wireyard.streams.arrivals import is_live
 
@@ -96,7 +96,7 @@ class _Job:
             raise UsageError(f"--where {conditions}: {known} rows have no such column")
 
     def _follow(self, path: str, named: Format | None) -> Generator[OpenInput]:
-        """Yield the streams of an input whenever they have grown."""
+        """Yield the streams of a followed input each time they have grown."""
         from wireyard.captures.following import follow
         from wireyard.cli.live import LiveReading, flush_output, stopping
 
@@ -117,7 +117,7 @@ class _Job:
         self.status = max(self.status, live.status)
 
     def _read(self, found: Input, named: Format | None) -> Generator[OpenInput]:
-        """Yield the streams of an input that follow each other and have one format."""
+        """Yield runs of adjacent streams of an input that have the same format."""
         from wireyard.cli.reading import OpenInput
         from wireyard.cli.selection import Selection
 
@@ -212,16 +212,16 @@ _WRITERS: Mapping[str, Callable[[_Job, Iterator[OpenInput], IO[bytes]], None]] =
 _KINDS = ("table", "csv", "jsonl", "json", "arrow", "parquet")
 _TABLES = ("csv", "arrow", "parquet")
 _SEEN = ("table", "csv", "jsonl", "json")
-"""What is text, and so progress would be among it on a terminal."""
+"""Kinds of text output, which progress on the same terminal would disturb."""
 
 
 def _payload_request(given: tuple[str, ...]) -> dict[str, Any]:
-    """Return how payloads are shown, and the rules by which they are opened.
+    """Return the view of payloads, and the rules by which they are decoded.
 
     Raises
     ------
     UsageError
-        Neither a way to show them nor a rule, or two ways.
+        An option is neither a view nor a rule, or there are two views.
     """
     rules = [one for one in given if "=" in one]
     ways = [one for one in given if "=" not in one]
@@ -346,11 +346,11 @@ def command(
     """Show packets as a table, CSV, JSON Lines, Arrow or Parquet.
 
     FILE is a path, a URL, or - for standard input; gzip and zstandard are opened by their
-    content. Rows come in stream order and cover every byte: what is no packet is a row that says
-    why, and then one line on standard error and exit status 1 say so too.
+    content. Rows come in stream order and cover every byte: bytes that are no packet are a row with
+    the reason, and are reported in a line on standard error with exit status 1.
 
-    A pipe is read as its bytes arrive, so rows of different streams follow each other as their
-    packets do. Ctrl-C ends reading well: what was read is written, and a summary printed.
+    A pipe is read as its bytes arrive, so rows of different streams are in the order of their
+    packets. Ctrl-C ends reading: everything read so far is written, and a summary is printed.
     """
     from wireyard.cli.reading import Budget
     from wireyard.cli.selection import Request

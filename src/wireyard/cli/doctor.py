@@ -20,7 +20,7 @@ __all__ = ["command"]
 
 @contextmanager
 def _progress_shown() -> Iterator[Callable[[Progress], None]]:
-    """Show on a terminal how many kernels are compiled, and how long the others will take."""
+    """Show on a terminal how many kernels are compiled, and the time left for the others."""
     from rich.console import Console
     from rich.progress import BarColumn, MofNCompleteColumn, TextColumn
     from rich.progress import Progress as Bars
@@ -55,8 +55,8 @@ def _progress_shown() -> Iterator[Callable[[Progress], None]]:
 def command() -> int:
     """Say what is installed, what is missing, and what to type.
 
-    Kernels that did not come compiled are compiled, so that no other command waits for them. The
-    exit status is 0 when all works that is in every install.
+    Kernels that are not compiled yet are compiled, so that no other command waits for them. The
+    exit status is 0 if everything works that is part of every installation.
     """
     from rich.text import Text
 

@@ -29,8 +29,8 @@ from wireyard.streams.source import Reading, open_source, reading
 __all__ = ["command"]
 
 _MAX_LINE_BYTES = 1 << 30
-"""Two digits for each byte of the largest payload there is (256 MiB in MQTT) and as much again for
-all else, or six characters, as JSON writes the worst of them, for each that JMQ takes (70 MiB)."""
+"""Two digits for each byte of the largest payload (256 MiB in MQTT) and as much again for all other
+columns; or six characters, JSON's longest escape, for each of JMQ's largest text (70 MiB)."""
 
 _CHUNK_BYTES = 1 << 20
 
@@ -49,11 +49,11 @@ _CHUNK_BYTES = 1 << 20
 def command(file: str, write: str | None, format_name: str | None, skip_faults: bool) -> int:
     """Turn JSON Lines, as decode prints them, back into packets.
 
-    FILE is a path, a URL, or - for standard input, which is the default. What decode printed comes
-    back byte for byte, whatever the packets: raw_header and its like have what the other columns do
-    not determine, and count as long as those agree. Columns that are left out get the format's
-    defaults. Columns that follow from others (size, packet_type_name, flags..) can be left out too;
-    a row where one of them contradicts the others is refused.
+    FILE is a path, a URL, or - for standard input, which is the default. The output of decode
+    becomes the same bytes again: raw_header and similar columns have the bytes that other columns
+    do not determine, and are used as long as they agree with these. Missing columns get the
+    format's defaults. Columns that follow from others (size, packet_type_name, flags..) may be
+    missing too; a row where one of them contradicts the others is refused.
     """
     with open_output(write, binary=True) as target, closing(_lines(file)) as lines:
         packets = _Packets(lines, format_name, skip_faults)
@@ -73,7 +73,7 @@ def command(file: str, write: str | None, format_name: str | None, skip_faults: 
 
 
 def _check_derived(format: Format, row: Row, data: bytes) -> None:
-    """Refuse a row with a derived column that differs from what is read of its packet."""
+    """Reject a row if a derived column differs from the value in the encoded packet."""
     made, _ = format.read_row(data, format.row_context(row, format.context))
     for name, origin in format.derived.items():
         value = row.get(name)
@@ -82,20 +82,20 @@ def _check_derived(format: Format, row: Row, data: bytes) -> None:
 
 
 class _NoRow(SourceError):
-    """A line that is no row."""
+    """A line is no row."""
 
 
 class _Packets:
-    """The rows of lines that are packets, each after its format; goes through them once.
+    """A single-pass iterator over the rows of lines that are packets, each with its format.
 
     Parameters
     ----------
     lines
-        Lines of JSON, each after its number.
+        Lines of JSON, each with its number.
     format_name
-        What they are; None leaves it to each row.
+        Format of all rows; if None, each row has a column `format`.
     skip_faults
-        Whether rows that are no well-formed packets are left out instead of refused.
+        Whether to leave out rows that are no well-formed packets instead of raising an error.
     """
 
     def __init__(
@@ -113,7 +113,7 @@ class _Packets:
             self.line = number
             format, row = _row(line, self._format_name)
             if row.get(PARENT.name) is not None:
-                continue  # Its parent has it.
+                continue  # part of its parent
             if row.get("status") not in (None, "ok"):
                 if not self._skip_faults:
                     raise EncodeError("status", row["status"], "only packets can be written")
@@ -172,7 +172,7 @@ def _row(line: bytes, format_name: str | None) -> tuple[Format, Row]:
 
 @cache
 def _format(name: str) -> tuple[Format, dict[str, Column]]:
-    """Return the format of rows of a name, and the columns they may have by what they call them."""
+    """Return the format of rows whose column `format` is `name`, and their columns by name."""
     others = () if name in names() else map(get_format, names())
     for format in others:
         if own := format.other_rows.get(name):
@@ -183,7 +183,7 @@ def _format(name: str) -> tuple[Format, dict[str, Column]]:
 
 
 def _check_body(format: Format, row: Row) -> None:
-    """Refuse a row whose body was taken out of it: that is not silently left out."""
+    """Reject a row whose body was removed, so that it is not silently lost."""
     body = format.body
     size = row.get(f"{body}_size")
     if size is not None and size != len(row.get(body) or b""):

@@ -1,4 +1,4 @@
-"""How a command ends: one line on standard error, and a status that scripts can rely on."""
+"""Exit statuses of commands, and one-line errors and notes on standard error."""
 
 from __future__ import annotations
 
@@ -35,13 +35,13 @@ _INTERRUPTED = 130  # what shells report for SIGINT
 
 
 class CannotWrite(WireError):
-    """A target that takes no more bytes, or never did."""
+    """The output cannot be written."""
 
 
 _STATUSES: tuple[tuple[type[Exception], int], ...] = (
     (CannotWrite, CANNOT_WRITE),
     (SourceError, CANNOT_READ),
-    (EncodeError, CANNOT_READ),  # a row that says what no packet can say
+    (EncodeError, CANNOT_READ),  # a row that no packet can represent
     (DecodeError, DATA_LOST),
     (UnknownFormat, DATA_LOST),
     (UsageError, USAGE),
@@ -51,7 +51,7 @@ _STATUSES: tuple[tuple[type[Exception], int], ...] = (
 
 
 def note(text: str) -> None:
-    """Print one line about what happened to standard error; nothing in it moves the cursor."""
+    """Print a note in one line on standard error, with control characters escaped."""
     shown = " ".join(text.split())
     shown = "".join(
         char if char.isprintable() else char.encode("unicode_escape").decode() for char in shown
@@ -60,7 +60,7 @@ def note(text: str) -> None:
 
 
 def report_error(error: Exception) -> int:
-    """Say what went wrong and return the exit status; a mistake of our own is raised."""
+    """Print an error and return the exit status; an unexpected error, a bug, is raised."""
     if isinstance(error, click.exceptions.NoArgsIsHelpError):
         error.show()
         return error.exit_code
@@ -68,7 +68,7 @@ def report_error(error: Exception) -> int:
         return _INTERRUPTED
     if isinstance(error, BrokenPipeError):
         drop_stdout()
-        return DONE  # whoever read has seen enough
+        return DONE  # the reader has closed the pipe
     if isinstance(error, click.ClickException):
         note(_usage_text(error))
         return error.exit_code
@@ -97,10 +97,10 @@ def _usage_text(error: click.ClickException) -> str:
 
 
 def drop_stdout() -> None:
-    """Keep Python from failing once more on what is left in the buffer when it exits."""
+    """Redirect standard output to null, so that flushing its buffer at exit does not fail again."""
     try:
         descriptor = sys.stdout.fileno()
     except (OSError, ValueError):
-        return  # a test's output, which is no file
+        return  # replaced by a test, and no file
     with open(os.devnull, "wb") as nothing:
         os.dup2(nothing.fileno(), descriptor)

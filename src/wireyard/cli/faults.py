@@ -1,4 +1,4 @@
-"""What was wrong with a stream, counted while its rows go by."""
+"""Faults: counts of the rows of a stream that are no well-formed packets."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from wireyard.streams.framer import GAP, GARBAGE, MALFORMED, OK, TAIL
 __all__ = ["UNCONVERTED", "UNOPENED", "Faults"]
 
 UNOPENED = "unopened"
-"""A well-formed packet with a body that is not what the packet says it is."""
+"""A well-formed packet whose body cannot be decoded as the packet declares."""
 
 UNCONVERTED = "unconverted"
-"""A well-formed packet that was not made from one of the other format."""
+"""A well-formed packet that is not a converted packet of the other format."""
 
 _TEXTS = {
     MALFORMED: "{count} malformed packet{s}, {bytes} byte{bs}",
@@ -25,7 +25,7 @@ _TEXTS = {
 
 
 class Faults:
-    """The rows of one stream that are no well-formed packets."""
+    """Counts of the rows of one stream that are no well-formed packets."""
 
     def __init__(self) -> None:
         self._counts: dict[str, int] = {}
@@ -36,7 +36,7 @@ class Faults:
         return bool(self._counts)
 
     def add(self, status: str, offset: int, length: int, error: dict[str, Any] | None) -> None:
-        """Count a row, if it is one."""
+        """Count a row, unless it is a well-formed packet."""
         if status == OK:
             return
         self._counts[status] = self._counts.get(status, 0) + 1
@@ -45,7 +45,7 @@ class Faults:
         self._first.setdefault(status, f"at offset {offset}{why}")
 
     def text(self) -> str:
-        """Return the one line that says what was wrong, and where first."""
+        """Return one line with the counts, and the first offset of each kind."""
         known = [status for status in _TEXTS if status in self._counts]
         others = [status for status in self._counts if status not in _TEXTS]
         return "; ".join(self._one(status) for status in (*known, *others))

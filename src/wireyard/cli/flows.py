@@ -28,7 +28,7 @@ _SHOWN = ("frame", "captured_ns", "flow", "seq", "ack", "flags", "window", "payl
 
 
 _SORTS = ("bytes", "packets", "time")
-"""What conversations are sorted by, the largest first."""
+"""Sort keys of conversations; the largest comes first."""
 
 
 @click.command(
@@ -66,8 +66,8 @@ def command(
 
     FILE is a pcap or pcapng file, a URL, or - for standard input; gzip and zstandard are opened by
     their content. A conversation is a TCP connection, or all datagrams between two UDP endpoints;
-    sent is what the side says that spoke first. Packets are counted where the format is
-    known. Bytes are those that TCP or UDP carried; what the capture never saw of them are gaps.
+    'sent' counts the side that sent first. Packets are counted if the format is known. Bytes are
+    those that TCP or UDP carried; those that were not captured are gaps.
     TLS, WebSocket and HTTP are named with what their handshakes show. A narrow terminal shows
     fewer columns, jsonl has all.
     """
@@ -142,7 +142,7 @@ def _list_segments(file: str, kind: str) -> int:
 
 
 def _note_unread(file: str, unread: Mapping[str, int]) -> None:
-    """Say which frames are in no conversation."""
+    """Print how many frames are in no conversation, by reason."""
     from wireyard.captures.unread import describe_unread
 
     if note := describe_unread(unread):
@@ -150,7 +150,7 @@ def _note_unread(file: str, unread: Mapping[str, int]) -> None:
 
 
 def _ledger(capture: Capture) -> str:
-    """Say where every captured byte is."""
+    """Return the account of all captured bytes as one line."""
     parts = capture.payload_bytes | capture.other_bytes
     shown = [f"{count:,} {name.replace('_', ' ')}" for name, count in parts.items() if count]
     text = f"{sum(parts.values()):,} captured bytes = {' + '.join(shown) or '0'}"
@@ -165,17 +165,17 @@ def _json_line(one: Conversation) -> bytes:
 
 _LEFT = ("first", "client", "server", "format", "carried by")
 _KEPT = ("client", "server", "format", "bytes", "packets", "gaps", "seconds", "first", "carried by")
-"""The columns of the table, the ones first that stay where there is no room for all."""
+"""The columns of the table by priority: the last ones are left out if there is no room."""
 
 
 def _write_table(console: Console, rows: Callable[[], Iterable[Mapping[str, str]]]) -> None:
-    """Print the columns that there is room for.
+    """Print the columns for which there is room.
 
     Parameters
     ----------
     rows
-        Returns the cells of all conversations. It is called twice, so that none are held: columns
-        are as wide as their widest cell.
+        Returns the cells of all conversations. It is called twice, because the widths of columns
+        depend on all rows, which are not held in memory.
     """
     from rich.table import Table
     from rich.text import Text

@@ -1,4 +1,4 @@
-"""``wireyard run --follow``: what is said while a lake follows folders."""
+"""``wireyard run --follow``: the progress line while a lake follows folders."""
 
 from __future__ import annotations
 
@@ -17,36 +17,36 @@ _PRINTED_EVERY_S = 60.0
 
 
 class FollowLine:
-    """One line on standard error: how far the lake is behind.
+    """A line on standard error that shows how far the lake is behind.
 
-    A terminal has the line in its place; anything else gets one a minute, if something was read.
-    The last one stays, if something was read that none has said.
+    On a terminal the line is updated in place; otherwise a line is printed at most once a minute,
+    if something was read. A last line is printed at the end if no line has shown the last commit.
     """
 
     def __init__(self, quiet: bool, file: IO[str] | None = None) -> None:
         self._file = sys.stderr if file is None else file
         self._quiet = quiet
-        self._here = self._file.isatty()
+        self._is_terminal = self._file.isatty()
         self._shown_s = 0.0
         self._batches = 0
         self._latest: Progress | None = None
         self._width = 0
 
     def note(self, text: str) -> None:
-        """Print a note in a line of its own."""
+        """Print a note on a line of its own."""
         self._clear()
         exits.note(text)
 
     def progress(self, progress: Progress) -> None:
-        """Show how far it is."""
+        """Show the progress."""
         self._latest, now_s = progress, time.monotonic()
-        every_s = _SHOWN_EVERY_S if self._here else _PRINTED_EVERY_S
-        new = self._here or progress.batches != self._batches
+        every_s = _SHOWN_EVERY_S if self._is_terminal else _PRINTED_EVERY_S
+        new = self._is_terminal or progress.batches != self._batches
         if self._quiet or not new or now_s - self._shown_s < every_s:
             return
         self._shown_s, self._batches = now_s, progress.batches
         text = progress_text(progress)
-        if not self._here:
+        if not self._is_terminal:
             print(text, file=self._file, flush=True)
             return
         self._clear()
@@ -55,10 +55,14 @@ class FollowLine:
         self._width = len(text)
 
     def end(self) -> None:
-        """Leave the line; the last one says what is in the lake."""
+        """Print the last line, with the final state of the lake."""
         self._clear()
         latest = self._latest
-        if latest is None or self._quiet or latest.batches == (0 if self._here else self._batches):
+        if (
+            latest is None
+            or self._quiet
+            or latest.batches == (0 if self._is_terminal else self._batches)
+        ):
             return
         print(progress_text(latest), file=self._file, flush=True)
 
@@ -70,7 +74,7 @@ class FollowLine:
 
 
 def progress_text(progress: Progress) -> str:
-    """Return one line about how far the lake is behind."""
+    """Return the progress as one line."""
     parts = [
         f"{progress.files:,} file{'s' * (progress.files != 1)}",
         f"{progress.inputs:,} read in {progress.batches:,} commit{'s' * (progress.batches != 1)}"

@@ -1,4 +1,4 @@
-"""Finding the packets, or what else there is, at offsets of a stream or in a captured frame."""
+"""Finding the rows of a stream at an offset, or in a captured frame."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ __all__ = ["FoundFrame", "find_frame", "find_frames", "offsets_in"]
 
 @dataclass(frozen=True, slots=True)
 class FoundFrame:
-    """One row of a stream, its bytes, and its neighbours."""
+    """A row of a stream with its bytes and its neighbours."""
 
     start: int
     stop: int
@@ -27,16 +27,16 @@ class FoundFrame:
     context: int
     error: DecodeError | None
     data: bytes
-    """Its bytes; of garbage larger than a window only those at its end."""
+    """Its bytes; for garbage larger than a window only the last ones."""
     previous: int | None
-    """Where the row before it begins; None if it is the first."""
+    """Offset of the previous row; None if it is the first."""
     has_next: bool
 
 
 def find_frame(
     opened: DirectedStream, format: Format, at: int, max_packet_bytes: int | None
 ) -> FoundFrame:
-    """Return the row of a stream that holds the byte at offset `at`.
+    """Return the row of a stream that contains the byte at offset `at`.
 
     Raises
     ------
@@ -59,13 +59,19 @@ def find_frame(
 def find_frames(
     opened: DirectedStream, format: Format, start: int, stop: int, max_packet_bytes: int | None
 ) -> Iterator[FoundFrame]:
-    """Yield the rows of a stream that have some of the bytes ``[start, stop)``."""
+    """Yield the rows of a stream that overlap the bytes ``[start, stop)``."""
     limit = max_packet_bytes or format.max_packet_bytes
     return _find(opened, format, start, stop, Framer(format, limit, context=opened.context))
 
 
 def offsets_in(opened: CapturedStream, frame: int) -> list[tuple[int, int]]:
-    """Return the parts of a stream, start and stop, that a captured frame brought, from 1 on."""
+    """Return the ranges of a stream, start and stop, that arrived in a captured frame.
+
+    Parameters
+    ----------
+    frame
+        Number of the frame, from 1 on.
+    """
     captured = opened.captured
     runs = captured.runs
     places = np.flatnonzero(np.isin(runs.records, captured.content.completed_with(frame - 1)))
@@ -76,9 +82,9 @@ def offsets_in(opened: CapturedStream, frame: int) -> list[tuple[int, int]]:
 def _find(
     opened: DirectedStream, format: Format, start: int, stop: int, framer: Framer
 ) -> Iterator[FoundFrame]:
-    """Yield the rows that have some of the bytes ``[start, stop)``.
+    """Yield the rows that overlap the bytes ``[start, stop)``.
 
-    The stream is walked from its beginning: what lies before a byte decides what it is part of.
+    The stream is read from its beginning, because rows depend on all bytes before them.
     """
     fast = load_fast_path(format, opened.bytes_ahead)
     previous: int | None = None
@@ -103,11 +109,11 @@ def _frame(
     odd = block.odd.get(row)
     if odd is not None:
         status, error = odd.status, odd.error
-        data = b"" if status == GAP else data  # nobody saw them
+        data = b"" if status == GAP else data  # not captured
     else:
         _, error = format.read_row(data, context)
         status = MALFORMED if error else OK
-    if isinstance(opened, OpenedStream):  # whose size nobody may know
+    if isinstance(opened, OpenedStream):  # its size may be unknown
         following = next(opened.rest, None) if end == block.stop else None
         more = end < block.stop or (following is not None and len(following.view) > 0)
     else:

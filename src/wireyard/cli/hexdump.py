@@ -1,4 +1,4 @@
-"""Bytes with their meaning beside them."""
+"""Hex dumps of packets, with the meaning of the bytes beside them."""
 
 from __future__ import annotations
 
@@ -40,9 +40,12 @@ def show_frame(
     secrets: bool,
     stream: str | None = None,
 ) -> None:
-    """Print a frame: of a packet every field, of anything else the bytes.
+    """Print a row: every field of a packet, or only the bytes if it is none.
 
-    `stream` is the name of its stream where the input has several.
+    Parameters
+    ----------
+    stream
+        Name of its stream, if the input has several.
     """
     most = len(frame.data) if whole else _MOST_LINES
     kind = _KINDS.get(frame.status, f"{frame.status} packet")
@@ -71,7 +74,7 @@ def _cycle(count: int) -> Iterator[str]:
 
 
 def _secret_fields(format: Format, frame: FoundFrame) -> set[str]:
-    """Return the columns that `redact` takes something out of: their bytes are as secret."""
+    """Return the columns that `redact` changes, whose bytes are secret."""
     row, _ = format.read_row(frame.data, frame.context)
     shown = format.redact(row)
     return {name for name, value in row.items() if shown.get(name) is not value}
@@ -101,7 +104,7 @@ def _section(
 
 
 def _hex_lines(data: bytes, width: int, most: int) -> list[str]:
-    """Return lines of hex; what is cut says how much was cut."""
+    """Return lines of hex, with a note if some were cut."""
     shown = data[: most * width]
     lines = [shown[at : at + width].hex(" ") for at in range(0, len(shown), width)]
     if len(shown) < len(data):
@@ -110,7 +113,13 @@ def _hex_lines(data: bytes, width: int, most: int) -> list[str]:
 
 
 def _dump(data: bytes, skipped: int, most: int) -> Table:
-    """Return bytes without fields, as hex and as text, after `skipped` that are not here."""
+    """Return bytes without fields, as hex and as text.
+
+    Parameters
+    ----------
+    skipped
+        Number of bytes before them that are not in `data`.
+    """
     table = Table(box=None, padding=(0, 2, 0, 0), pad_edge=False, show_header=False)
     table.add_column(justify="right", style="dim", no_wrap=True)
     table.add_column(style="red", no_wrap=True)

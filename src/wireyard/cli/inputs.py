@@ -1,4 +1,4 @@
-"""Opening what a command was given to read that is one stream."""
+"""Opening the input of a command that reads a single bare stream."""
 
 from __future__ import annotations
 
@@ -17,16 +17,16 @@ __all__ = ["open_one"]
 
 @contextmanager
 def open_one(path: str, format_name: str | None) -> Iterator[tuple[Format, OpenedStream]]:
-    """Open a path, a URL or ``-`` that is a bare stream; its first bytes show its format.
+    """Open a path, a URL or ``-`` as a bare stream; by default its first bytes show its format.
 
     Raises
     ------
     SourceError
-        It cannot be read, or is empty and nothing says what it would hold.
+        It cannot be read, or is empty and no format is given.
     UnknownFormat
-        First bytes of no format.
+        It begins like no format.
     UsageError
-        An unknown format, a capture or a store.
+        The format is unknown, or the input is a capture or a store.
     """
     from wireyard.captures.inputs import open_input
     from wireyard.streams.scan import OpenedStream
@@ -40,6 +40,6 @@ def open_one(path: str, format_name: str | None) -> Iterator[tuple[Format, Opene
             f"{found.name}: is a {kind}, not one stream; 'wireyard decode' reads what is in it"
         )
     format = found.readables[0].format
-    # The windows close the file; somebody may stop before the last one.
+    # Reading to the end closes the file, but the caller may stop before.
     with closing(opened):
         yield format, opened

@@ -33,7 +33,7 @@ __all__ = ["command"]
 
 
 class _Number(NamedTuple):
-    """A column of an account; the last one is the sum of the others."""
+    """A number in the account of a stream or file; the last one is the sum of the others."""
 
     column: str
     heading: str
@@ -41,7 +41,7 @@ class _Number(NamedTuple):
 
 
 _LABEL_WIDTH: Final = 16
-"""Of what a file holds, so that a line of a store fits 80 columns."""
+"""Width of the column `holds`, so that a line of a store fits 80 columns."""
 _OF_BOTH: Final = (
     _Number("message_bytes", "messages", "in messages"),
     _Number("undecoded_bytes", "+undecoded", "undecoded"),
@@ -158,7 +158,7 @@ def command(
 
 
 def _is_bare(found: Input) -> bool:
-    """Return whether an input is one stream."""
+    """Return whether an input is a bare stream."""
     from wireyard.streams.scan import OpenedStream
 
     return bool(found.readables) and isinstance(found.readables[0].opened, OpenedStream)
@@ -181,12 +181,12 @@ def _packet_at(
 def _packets_in(
     found: Input, number: int, max_packet_bytes: int | None
 ) -> Iterator[tuple[Format, DirectedStream, FoundFrame]]:
-    """Yield the packets that a frame brought some bytes of.
+    """Yield the packets that have bytes in a frame.
 
     Raises
     ------
     UsageError
-        The frame brought no byte of a stream of a known format.
+        The frame has no bytes of a stream of a known format.
     """
     from wireyard.captures.bundled import BundledStreams
     from wireyard.captures.directed import CapturedStream
@@ -260,7 +260,7 @@ def _show_accounts(
 def _print_accounts(
     accounts: Sequence[StreamAccount | StoreAccount], numbers: Sequence[_Number], console: Console
 ) -> None:
-    """Print a line a stream or a file: a capture may have some hundred thousand streams."""
+    """Print a line for each stream or file; a capture may have some hundred thousand streams."""
     from rich.text import Text
 
     from wireyard.cli.tables import printable

@@ -1,7 +1,7 @@
 """Rows as JSON Lines and back, exact to the bit.
 
-Bytes are lowercase hex. Numbers JSON has no word for are ``"NaN"``, ``"Infinity"`` and
-``"-Infinity"``. What a row does not have is null.
+Bytes are lowercase hex. Numbers that JSON cannot represent are ``"NaN"``, ``"Infinity"`` and
+``"-Infinity"``. Missing values are null.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ __all__ = ["JsonArray", "json_line", "json_text", "json_value", "row_of"]
 
 _JSON = json.JSONEncoder(ensure_ascii=False, allow_nan=False, separators=(",", ":"))
 _UNSAFE = re.compile("[\x7f-\x9f\u2028\u2029]")
-"""Characters that end a line for some readers, or move the cursor of some terminals."""
+"""Characters that are line ends for some readers, or control characters for some terminals."""
 
 
 def _properties(properties: Mapping[str, tuple[str, Any]]) -> Row:
@@ -38,19 +38,19 @@ def _items(items: Sequence[Row]) -> list[Row]:
 
 
 def json_line(row: Row, columns: Sequence[Column]) -> bytes:
-    """Return a row as one line: the given columns in order, whether it has them or not."""
+    """Return a row as one line with the given columns in order; missing values are null."""
     values: Row = {}
     for column in columns:
         value = row.get(column.name)
         write = _WRITERS.get(column.kind)
         values[column.name] = value if value is None or write is None else write(value)
-    # Only lone surrogates, which Java text may have, are left for the error handler; what it
-    # makes of them is JSON's own escape.
+    # The error handler sees only lone surrogates, which Java text may contain. Its escapes are the
+    # same as JSON's.
     return json_text(values).encode("utf-8", "backslashreplace") + b"\n"
 
 
 def json_text(value: Any) -> str:
-    """Return a value of plain JSON as text on one line that moves no cursor."""
+    """Return a JSON value as text on one line, with control characters escaped."""
     text = _JSON.encode(value)
     if text.isascii() and "\x7f" not in text:
         return text
@@ -58,26 +58,26 @@ def json_text(value: Any) -> str:
 
 
 class JsonArray:
-    """A file that takes whole lines of JSON Lines, and writes them to another as one array."""
+    """A file that converts JSON Lines to one JSON array in another file."""
 
     def __init__(self, file: IO[bytes]) -> None:
         self._file = file
         self._between = b"[\n"
 
     def write(self, lines: bytes | memoryview) -> None:
-        """Write lines, all of them whole."""
+        """Write complete lines."""
         text = bytes(lines)
         if text:
             self._file.write(self._between + text[:-1].replace(b"\n", b",\n"))
             self._between = b",\n"
 
     def close(self) -> None:
-        """End the array; the other file is not ours to close."""
+        """End the array; the other file stays open."""
         self._file.write(b"\n]\n" if self._between == b",\n" else b"[]\n")
 
 
 def json_value(value: Any) -> Any:
-    """Return any plain value as JSON has it; a map with other keys than text as pairs."""
+    """Convert a value to JSON; a map with keys that are no text becomes a list of pairs."""
     match value:
         case bytes():
             return value.hex()
@@ -107,10 +107,10 @@ _WRITERS: Mapping[str, Callable[[Any], Any]] = MappingProxyType(
         "name_values": json_value,
     }
 )
-"""How a column's value becomes JSON, by kind; of any other kind it stays."""
+"""Conversions of column values to JSON, by kind; values of other kinds stay as they are."""
 
 
-# --- and back -------------------------------------------------------------------------------
+# --- reading --------------------------------------------------------------------------------
 
 
 def _bytes_of(name: str, text: Any) -> bytes:
@@ -181,19 +181,19 @@ _READERS: Mapping[str, Callable[[str, Any], Any]] = MappingProxyType(
 
 
 def row_of(values: Mapping[str, Any], columns: Mapping[str, Column]) -> Row:
-    """Return the row that a JSON object says.
+    """Return the row in a JSON object.
 
     Parameters
     ----------
     values
         The object.
     columns
-        By each name there is, the column of the row that it stands for.
+        The columns of the row, by their names in the object.
 
     Raises
     ------
     EncodeError
-        A name that is no column, or a value that is none of its kind.
+        A name is no column, or a value does not have its column's kind.
     """
     row: Row = {}
     for name, value in values.items():

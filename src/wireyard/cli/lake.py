@@ -1,4 +1,4 @@
-"""``wireyard lake``: looking after a lake."""
+"""``wireyard lake``: maintenance of a lake."""
 
 from __future__ import annotations
 
@@ -35,10 +35,10 @@ def check(lake: str) -> int:
     Names every file that is missing or not what was written, and the inputs whose rows are in it;
     the exit status is then 1.
     """
-    found = read_lake(lake, check=False)
-    _say_commit(found)
-    damaged = found.damage(checksums=True)
-    _say_damage(found, damaged)
+    snapshot = read_lake(lake, check=False)
+    _print_commit(snapshot)
+    damaged = snapshot.damage(checksums=True)
+    _print_damage(snapshot, damaged)
     if not damaged:
         click.echo("every file is as it was written")
     return exits.DATA_LOST if damaged else exits.DONE
@@ -57,7 +57,7 @@ def repair(lake: str) -> int:
 
     with Lake.open(lake, damaged=True) as opened:
         damaged = opened.damage(checksums=True)
-        _say_damage(opened, damaged)
+        _print_damage(opened, damaged)
         if not damaged:
             click.echo("every file is as it was written")
             return exits.DONE
@@ -74,7 +74,7 @@ def repair(lake: str) -> int:
 def commits(lake: str) -> int:
     """List the commits that can still be read, the newest last."""
     for number in read_lake(lake, check=False).numbers():
-        _say_commit(read_lake(lake, number, check=False))
+        _print_commit(read_lake(lake, number, check=False))
     return exits.DONE
 
 
@@ -100,7 +100,7 @@ def expire(lake: str, keep_hours: float) -> int:
     return exits.DONE
 
 
-def _say_commit(lake: LakeSnapshot) -> None:
+def _print_commit(lake: LakeSnapshot) -> None:
     from wireyard.cli.summary import bytes_text
 
     record = lake.record
@@ -112,7 +112,7 @@ def _say_commit(lake: LakeSnapshot) -> None:
     )
 
 
-def _say_damage(lake: LakeSnapshot, damaged: Iterable[DamagedFile]) -> None:
+def _print_damage(lake: LakeSnapshot, damaged: Iterable[DamagedFile]) -> None:
     for table, file, problem in damaged:
         sources = [
             source

@@ -1,8 +1,9 @@
-"""Batches as JSON Lines, a column at a time: what `json_line` writes, without a row in Python.
+"""Batches as JSON Lines, formatted column by column, without Python objects for rows.
 
-Columns hold text that every engine takes: lone surrogates are spelled out in them, and an object is
-text. So rows that the compiled reader left to the scalar one are written as the scalar reader gave
-them; of formats with `plain_text` only those that are no well-formed packets.
+The lines are those of `json_line`. Columns only have text that every engine accepts: lone
+surrogates are escaped, and an object is text. So rows that the compiled reader left to the scalar
+reader are written from the scalar reader's values; for formats with `plain_text` only those that
+are no well-formed packets.
 """
 
 from __future__ import annotations
@@ -33,11 +34,11 @@ Ints = npt.NDArray[np.int64]
 Bytes = npt.NDArray[np.uint8]
 
 _OF_STREAMS: Final = ("source", "stream", *(column.name for column in CAPTURED))
-"""The columns that the source of a row gives, not its bytes."""
+"""Columns that come from the source of a row, not from its bytes."""
 _NUMBER_BYTES: Final = 20
 _NULL_BYTES: Final = 4
 _ROWS_AT_ONCE: Final = 1 << 12
-"""So few that the cells of all columns are in the cache when they become lines."""
+"""Few enough that the cells of all columns are in the cache when they are joined to lines."""
 _DOUBLE_BYTES: Final = 24
 _NAMED: Final = arrow_type("name_values").value_type
 _SHAPES: Final = {
@@ -46,14 +47,14 @@ _SHAPES: Final = {
     "binary": line_kernels.TEXT_VALUE,
     "pair": line_kernels.PAIR,
 }
-"""How values of names and values stand in JSON."""
+"""JSON shapes of the values of name-value pairs, by kind."""
 _FLOATS: Final = {"float": np.float32, "double": np.float64}
 _PROPERTY_SHAPES: Final = {
     **dict.fromkeys(TYPES.values(), line_kernels.BARE),
     **dict.fromkeys(("string", "object"), line_kernels.TEXT_VALUE),
     **dict.fromkeys(_FLOATS, line_kernels.DOUBLE),
 }
-"""The same of properties, by type."""
+"""JSON shapes of property values, by type."""
 
 
 def write_lines(reading: OpenInput, file: IO[bytes]) -> None:
@@ -79,15 +80,17 @@ def _lines(reader: BlockReader, batch: pa.RecordBatch, selection: Selection) -> 
     names = [column.name for column in selection.shown_columns]
     keys = _keys(names)
     plain = selection.format.plain_text
-    single = [row for row, one in reader.scalar_rows.items() if not plain or one["status"] != OK]
-    places = np.array(single, np.int64)
+    single = [
+        row for row, values in reader.scalar_rows.items() if not plain or values["status"] != OK
+    ]
+    scalar = np.array(single, np.int64)
     for first in range(0, batch.num_rows, _ROWS_AT_ONCE):
-        some = batch.slice(first, _ROWS_AT_ONCE)
-        cells = [_cells(some[name], kinds) for name in names]
-        text, lines = _joined(zip(keys, cells, strict=True), "}\n", some.num_rows)
-        mine = places[slice(*places.searchsorted((first, first + some.num_rows)))]
+        part = batch.slice(first, _ROWS_AT_ONCE)
+        cells = [_cells(part[name], kinds) for name in names]
+        text, lines = _joined(zip(keys, cells, strict=True), "}\n", part.num_rows)
+        in_part = scalar[slice(*scalar.searchsorted((first, first + part.num_rows)))]
         start = 0
-        for row, line in _single_lines(reader, batch, mine, selection):
+        for row, line in _single_lines(reader, batch, in_part, selection):
             yield text[lines[start] : lines[row - first]].data
             yield line
             start = row - first + 1
@@ -97,7 +100,7 @@ def _lines(reader: BlockReader, batch: pa.RecordBatch, selection: Selection) -> 
 def _single_lines(
     reader: BlockReader, batch: pa.RecordBatch, rows: Ints, selection: Selection
 ) -> Iterator[tuple[int, bytes]]:
-    """Yield places of rows that the scalar reader gave, each with its line."""
+    """Yield the numbers of rows from the scalar reader, each with its line."""
     if not len(rows):
         return
     names = [name for name in _OF_STREAMS if name in batch.schema.names]
@@ -109,28 +112,29 @@ def _single_lines(
 
 
 class _Cells(NamedTuple):
-    """The values of a column as JSON: the most bytes they take, and the kernel that writes them."""
+    """The values of a column as JSON: an upper bound of their bytes, and the kernel that writes."""
 
     most_bytes: int
     put: Callable[[Bytes, int, Ints], int]
 
 
 def _keys(names: Iterable[str]) -> list[str]:
-    """Return what stands before each value of an object."""
+    """Return the text before each value of an object."""
     return [f'{"," if place else "{"}"{name}":' for place, name in enumerate(names)]
 
 
 def _joined(
     columns: Iterable[tuple[str, _Cells | None]], end: str, rows: int
 ) -> tuple[Bytes, Ints]:
-    """Return rows as text, and where in it each begins.
+    """Return rows as text, and the offset of each row in it.
 
     Parameters
     ----------
     columns
-        The cells of each column, and the text before them in every row; both in ASCII.
+        For each column the text before its values, in ASCII, and its cells; None for null in all
+        rows.
     end
-        What ends a row.
+        The text at the end of a row.
     """
     between: list[str] = []
     found: list[_Cells] = []
@@ -216,14 +220,14 @@ def _fields(values: pa.Array) -> dict[str, pa.Array]:
 
 
 def _typed(labels: pa.Array, values: pa.Array, shapes: Mapping[str, int]) -> _Cells | None:
-    """Return the cells of values that columns have as text, and JSON as what they are.
+    """Return the cells of values that are text in the column, and typed in JSON.
 
     Parameters
     ----------
     labels
-        The name or the type of each.
+        The name or the type of each value.
     shapes
-        How they stand in JSON, by label.
+        The JSON shapes of values, by label.
     """
     if values.null_count == len(values):
         return None

@@ -1,4 +1,4 @@
-"""Inputs that a command reads while they are written: turn by turn, to the end or to Ctrl-C."""
+"""Live inputs: a command reads them while they are written, until they end or Ctrl-C."""
 
 from __future__ import annotations
 
@@ -26,47 +26,47 @@ from wireyard.streams.scan import load_fast_path
 __all__ = ["LiveReading", "flush_output", "stopping"]
 
 _MOST_FAULTY = 256
-"""Streams whose faults are counted before they are printed."""
+"""Number of streams with faults from which on faults are printed."""
 
 
 @contextmanager
 def stopping() -> Iterator[Callable[[], bool]]:
-    """Return a flag that is set when Ctrl-C is pressed, or the process is asked to end.
+    """Return a function that returns whether Ctrl-C was pressed, or SIGTERM received.
 
-    The first time ends reading, so that what was read is written; the second time is as ever.
+    The first signal ends reading, so that everything read is written; a second one acts as usual.
     """
-    asked = threading.Event()
+    stopped = threading.Event()
     kept: list[tuple[signal.Signals, signal.Handlers | Callable[..., object] | int | None]] = []
 
     def restore() -> None:
         while kept:
             signal.signal(*kept.pop())
 
-    def ask(_number: int, _frame: FrameType | None) -> None:
-        asked.set()
+    def stop(_number: int, _frame: FrameType | None) -> None:
+        stopped.set()
         restore()
 
     if threading.current_thread() is threading.main_thread():
         for number in (signal.SIGINT, signal.SIGTERM):
-            kept.append((number, signal.signal(number, ask)))
+            kept.append((number, signal.signal(number, stop)))
     try:
-        yield asked.is_set
+        yield stopped.is_set
     finally:
         restore()
 
 
 @dataclass
 class LiveReading:
-    """One input that is followed, as inputs for the writers of a command.
+    """A followed input, as a sequence of inputs for the writers of a command.
 
     Parameters
     ----------
     flush
-        Called before reading waits: whoever looks sees all rows there are.
+        Called before reading waits, so that all rows are visible by then.
     tables
-        Whether columns are written, which there are even without a row.
+        Whether the output has columns, which are written even if there are no rows.
     one_format
-        Whether all rows have to be of the first format, as in one table of columns.
+        Whether all rows must have the format of the first, as in one table.
     """
 
     following: Following
@@ -80,7 +80,7 @@ class LiveReading:
     status: int = field(default=exits.DONE)
 
     def readings(self) -> Iterator[OpenInput]:
-        """Yield streams of one format that can be read on, again and again; then print the rest."""
+        """Yield grown streams of one format, turn by turn; at the end print faults and notes."""
         faults: defaultdict[str, Faults] = defaultdict(Faults)
         progress = Progress(self.following.name, None, self.shows_progress)
         readers: list[BlockReader] = []
@@ -90,8 +90,7 @@ class LiveReading:
         for turn in self.following.turns():
             if not turn:
                 self.flush()
-            for format, some in _by_format(turn):
-                grown = list(some)
+            for format, grown in _by_format(turn):
                 if self.one_format and selections and format.label not in selections:
                     others[format.name].update(one.opened.stream for one in grown)
                     continue
@@ -100,7 +99,7 @@ class LiveReading:
                     selection = Selection(format, self.request, self.following.captured)
                     selections[format.label] = selection
                 size += sum(one.opened.bytes_ahead for one in grown)
-                load_fast_path(format, size)  # from when on it is worth it
+                load_fast_path(format, size)  # loads kernels once the size pays for it
                 opened = [one.opened for one in grown]
                 framers = {id(one.opened): one.framer for one in grown}
                 yield OpenInput(opened, selection, self.budget, progress, faults, framers, readers)
@@ -109,48 +108,48 @@ class LiveReading:
             if self.budget.spent:
                 break
             if len(faults) > _MOST_FAULTY:
-                self._tell_faults(faults)
+                self._print_faults(faults)
         if self.tables and self.named is not None and not selections:
             selection = Selection(self.named, self.request, self.following.captured)
             yield OpenInput([], selection, self.budget, progress, faults, {}, readers)
         progress.end()
-        self._tell_faults(faults)
+        self._print_faults(faults)
         for name, streams in others.items():
             exits.note(
                 f"{self.following.name}: {len(streams)} streams of {name} are not in a table"
                 f" of {next(iter(selections))}; --format {name} writes them"
             )
             self.status = exits.DATA_LOST
-        self._tell_rest()
+        self._print_notes()
 
-    def _tell_faults(self, faults: defaultdict[str, Faults]) -> None:
-        """Say what was wrong with streams so far, and count anew."""
-        for stream, found in faults.items():
-            if found:
+    def _print_faults(self, faults: defaultdict[str, Faults]) -> None:
+        """Print the faults of streams so far, and reset their counts."""
+        for stream, of_this in faults.items():
+            if of_this:
                 of_stream = f" {stream}" if self.following.captured else ""
-                exits.note(f"{self.following.name}{of_stream}: {found.text()}")
+                exits.note(f"{self.following.name}{of_stream}: {of_this.text()}")
                 self.status = exits.DATA_LOST
         faults.clear()
 
-    def _tell_rest(self) -> None:
-        found = self.following.summary()
-        for note in (*found.notes, *found.closed):
-            exits.note(f"{found.name}: {note}")
-        for problem in (found.unread, found.damage):
+    def _print_notes(self) -> None:
+        summary = self.following.summary()
+        for note in (*summary.notes, *summary.closed):
+            exits.note(f"{summary.name}: {note}")
+        for problem in (summary.unread, summary.damage):
             if problem:
-                exits.note(f"{found.name}: {problem}")
+                exits.note(f"{summary.name}: {problem}")
                 self.status = exits.DATA_LOST
 
 
-def _by_format(turn: Sequence[Grown]) -> Iterator[tuple[Format, Iterator[Grown]]]:
-    """Yield the streams of a turn by their formats, those of one in their order."""
-    ordered = sorted(turn, key=lambda one: one.format.label)
-    for _, some in groupby(ordered, key=lambda one: one.format.label):
-        together = list(some)
-        yield together[0].format, iter(together)
+def _by_format(turn: Sequence[Grown]) -> Iterator[tuple[Format, list[Grown]]]:
+    """Yield the streams of a turn grouped by format, in their order."""
+    ordered = sorted(turn, key=lambda grown: grown.format.label)
+    for _, same_format in groupby(ordered, key=lambda grown: grown.format.label):
+        streams = list(same_format)
+        yield streams[0].format, streams
 
 
 def flush_output() -> None:
-    """Write out what standard output has in its buffers."""
+    """Flush the buffers of standard output."""
     sys.stdout.flush()
     sys.stdout.buffer.flush()

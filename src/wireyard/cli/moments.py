@@ -1,4 +1,4 @@
-"""Times as people read them."""
+"""Formatting of times."""
 
 from __future__ import annotations
 
@@ -13,5 +13,5 @@ def moment(time_ns: int, digits: int = 9) -> str:
     try:
         found = datetime.fromtimestamp(seconds, UTC)
     except (OverflowError, ValueError, OSError):
-        return str(time_ns)  # a capture may say any year
+        return str(time_ns)  # a capture may have any year
     return f"{found:%Y-%m-%dT%H:%M:%S}.{fraction:09d}"[: 20 + digits] + "Z"

@@ -1,4 +1,4 @@
-"""Options that several commands have."""
+"""Options that several commands share."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ __all__ = [
 F = TypeVar("F", bound=Callable[..., Any])
 
 PATH = click.Path(allow_dash=True, path_type=str)
-"""A path, a URL or ``-``; completed as a path, and not looked at before it is opened."""
+"""A path, a URL or ``-``; completed as a path, and not checked before it is opened."""
 
 
 WHERE_HELP = (
@@ -37,19 +37,19 @@ WHERE_HELP = (
 
 
 def examples(*lines: str) -> str:
-    """Return lines as the epilog of a help text, not to be wrapped."""
+    """Return lines as the epilog of a help text, which is not wrapped."""
     return "\n".join(["\b", "Examples:", *(f"  {line}" for line in lines)])
 
 
 def split_names(ctx: Any, param: Any, value: str | None) -> tuple[str, ...] | None:
-    """Return names with commas between them as a tuple; a callback of click."""
+    """Split names at commas; a callback of click."""
     if value is None:
         return None
     return tuple(part.strip() for part in value.split(",") if part.strip())
 
 
 def complete_format(ctx: Any, param: Any, incomplete: str) -> list[CompletionItem]:
-    """Return the formats whose names begin so; a `shell_complete` of click."""
+    """Return the formats whose names begin with `incomplete`; a `shell_complete` of click."""
     return [CompletionItem(name) for name in labels() if name.startswith(incomplete)]
 
 
@@ -72,13 +72,13 @@ def decode_as_option(function: F) -> F:
         "--decode-as",
         multiple=True,
         metavar="PORT,FORMAT",
-        help="What a port of a capture is for, as in tcp.port==1884,mqtt; without it first bytes,"
-        " a port mapper's answer and well-known ports show it.",
+        help="The format of a capture's port, as in tcp.port==1884,mqtt; other ports get theirs"
+        " from first bytes, a port mapper's answer and well-known ports.",
     )(function)
 
 
 def keylog_option(function: F) -> F:
-    """Add ``--keylog``, which takes what tshark calls ``-o tls.keylog_file:FILE`` too."""
+    """Add ``--keylog``, which also accepts tshark's form ``-o tls.keylog_file:FILE``."""
     return click.option(
         "-o",
         "--keylog",
@@ -92,7 +92,7 @@ def keylog_option(function: F) -> F:
 
 
 def _without_preference(ctx: Any, param: Any, value: tuple[str, ...]) -> tuple[str, ...]:
-    """Return the files that Wireshark's preference names; a callback of click."""
+    """Remove the name of Wireshark's preference from paths; a callback of click."""
     return tuple(path.removeprefix("tls.keylog_file:") for path in value)
 
 
@@ -101,7 +101,7 @@ def rotated_option(function: F) -> F:
     return click.option(
         "--rotated",
         is_flag=True,
-        help="All captures in a folder are one that went on in a new file again and again.",
+        help="All captures in a folder are the files of one rotated capture.",
     )(function)
 
 
@@ -111,5 +111,5 @@ def max_packet_option(function: F) -> F:
         "--max-packet-bytes",
         type=click.IntRange(min=1),
         metavar="N",
-        help="Do not believe larger packet sizes; the format's own bound if not given.",
+        help="Reject larger packet sizes as malformed; the format's own limit if not given.",
     )(function)

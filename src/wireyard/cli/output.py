@@ -1,4 +1,4 @@
-"""Where results go: standard output, or a file that appears whole or not at all."""
+"""Output of results: standard output, or a file that appears whole or not at all."""
 
 from __future__ import annotations
 
@@ -29,21 +29,21 @@ _ENDINGS: Mapping[str, str] = MappingProxyType(
         ".txt": "table",
     }
 )
-"""The kinds of output by the endings of file names."""
+"""Kinds of output by file name suffix."""
 
 
 def to_terminal(path: str | None) -> bool:
-    """Return whether what is written to `path` is read by a person as it comes."""
+    """Return whether `path` is standard output, and that is a terminal."""
     return path in (None, "-") and sys.stdout.isatty()
 
 
 def kind_of(write: str | None, out: str | None, kinds: Collection[str]) -> str:
-    """Return the kind of output: the one that was named, else by the ending of the file's name.
+    """Return the kind of output: `out` if given, else by the suffix of the file name.
 
     Raises
     ------
     UsageError
-        A name with an ending that is of none of the kinds.
+        The suffix belongs to none of the kinds.
     """
     if out is not None:
         return out
@@ -66,14 +66,19 @@ def open_output(
 ) -> Iterator[IO[bytes]]:
     """Open a path or URL for writing; None and ``-`` are standard output.
 
-    `final` returns the name that a local file gets when all was written; `path` if None.
+    Parameters
+    ----------
+    binary
+        Whether the output is not text, so that it must not go to a terminal.
+    final
+        Returns the name of a local file once it is complete; `path` if None.
 
     Raises
     ------
     UsageError
-        Bytes that are not text would go to a terminal.
+        Binary output would go to a terminal.
     CannotWrite
-        A target that cannot be written, as far as `path` names one.
+        The file at `path` cannot be written.
     """
     if path in (None, "-"):
         if binary and sys.stdout.isatty():
@@ -90,7 +95,7 @@ def open_output(
             try:
                 yield file
             except SourceError as error:
-                reading = error  # what was read failed, not what is written
+                reading = error  # from reading an input, not from writing
                 raise
     except SourceError as error:
         if error is reading:

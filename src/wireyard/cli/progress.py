@@ -1,4 +1,4 @@
-"""How far a reading came: a bar on standard error while results go elsewhere."""
+"""Progress of reading: a bar on standard error while results go elsewhere."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ class Progress:
     Parameters
     ----------
     name
-        What is read.
+        Name of the input.
     size
-        Its bytes, None if they are unknown.
+        Its size in bytes; None if unknown.
     wanted
-        False where the results themselves go to the terminal.
+        Whether to show a bar; not if the results themselves go to the terminal.
     """
 
     def __init__(self, name: str, size: int | None, wanted: bool) -> None:
@@ -37,7 +37,7 @@ class Progress:
         self._bars: Bars | None = None
 
     def add(self, size: int) -> None:
-        """Show that `size` more bytes are done."""
+        """Count `size` more bytes as done, and update the bar."""
         self._done += size
         if not self._wanted or time.monotonic() < self._next:
             return
@@ -53,7 +53,7 @@ class Progress:
             self._bars.stop()
 
     def _start(self) -> Bars:
-        # What is read in no time does without all this.
+        # Loaded late, because short readings show no bar.
         from rich import progress
         from rich.console import Console
         from rich.markup import escape

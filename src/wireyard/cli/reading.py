@@ -1,4 +1,4 @@
-"""The streams of an input while a command reads them."""
+"""Reading the streams of an input: selected rows, faults and progress."""
 
 from __future__ import annotations
 
@@ -26,11 +26,11 @@ __all__ = ["Budget", "OpenInput", "read_blocks", "read_parts"]
 
 
 _FEW_BYTES: Final = 1 << 14
-"""Of fewer bytes of streams that grow, rows are written one by one sooner than by columns."""
+"""Size of growing streams up to which writing row by row is faster than by columns."""
 
 
 class Budget:
-    """How many rows are still wanted: all there are if `limit` is None."""
+    """The number of rows that may still be output: unlimited if `limit` is None."""
 
     def __init__(self, limit: int | None) -> None:
         self.limited = limit is not None
@@ -38,11 +38,11 @@ class Budget:
 
     @property
     def spent(self) -> bool:
-        """Whether no more rows are wanted."""
+        """Whether the limit is reached."""
         return self._left == 0
 
     def take(self, count: int) -> int:
-        """Return how many of `count` rows are wanted, and have them counted."""
+        """Return how many of `count` rows are within the limit, and count them."""
         taken = min(count, self._left)
         self._left -= taken
         return taken
@@ -50,18 +50,26 @@ class Budget:
 
 @dataclass(frozen=True)
 class OpenInput:
-    """Streams of one input and one format, what of them is shown, and what is noted on the way."""
+    """Streams of one input and one format, with the selection, and the faults found while reading.
+
+    Attributes
+    ----------
+    faults
+        By stream.
+    framers
+        The framers of growing streams, by the identity of the stream; None if all streams are read
+        from their beginning.
+    readers
+        Readers to reuse: to make one takes as long as to read some packets.
+    """
 
     streams: Sequence[DirectedStream]
     selection: Selection
     budget: Budget
     progress: Progress
     faults: defaultdict[str, Faults] = field(default_factory=lambda: defaultdict(Faults))
-    """By stream."""
     framers: Mapping[int, Framer] | None = None
-    """How far the streams were read that grow, by their identity; None if all begin here."""
     readers: list[BlockReader] = field(default_factory=list)
-    """Those that read already; to make one takes as long as to read some packets."""
 
     @property
     def live(self) -> bool:
@@ -70,8 +78,8 @@ class OpenInput:
 
     @property
     def has_compiled_columns(self) -> bool:
-        """Whether there is enough for compiled columns, and they hold all that is shown."""
-        ahead = [one.bytes_ahead for one in self.streams]
+        """Whether compiled columns pay for the size, and contain everything that is shown."""
+        ahead = [stream.bytes_ahead for stream in self.streams]
         if self.live and sum(ahead) < _FEW_BYTES:
             return False
         format, request = self.selection.format, self.selection.request
@@ -85,16 +93,16 @@ class OpenInput:
         )
 
     def wanted_streams(self) -> Iterator[DirectedStream]:
-        """Yield the streams one by one, as long as rows are wanted."""
+        """Yield the streams one by one, until the limit is reached."""
         return takewhile(lambda _: not self.budget.spent, each_stream(self.streams))
 
 
 def read_blocks(
     reading: OpenInput, opened: DirectedStream, plan: Plan
 ) -> Iterator[tuple[Block, pa.RecordBatch]]:
-    """Yield the blocks of one stream, each with the rows that are wanted of it.
+    """Yield the blocks of one stream, each with its selected rows.
 
-    One thread reads: that is faster than anything is written, and each more would hold 100 MB.
+    One thread reads: that is faster than any writer, and each further thread would hold 100 MB.
 
     Raises
     ------
@@ -107,36 +115,40 @@ def read_blocks(
 def read_parts(
     reading: OpenInput, plan: Plan, *, apart: bool = False
 ) -> Iterator[tuple[BlockReader, pa.RecordBatch]]:
-    """Yield the rows that are wanted of all streams, those of small ones together.
+    """Yield the selected rows of all streams, those of small streams together.
 
-    Each batch comes with its reader, which has the rows that the scalar reader gave; `apart` is
-    that of the reader.
+    Each batch comes with its reader, which has the rows of the scalar reader.
+
+    Parameters
+    ----------
+    apart
+        Parameter of `BlockReader`.
 
     Raises
     ------
     DecodeError
         In mode ``failfast``: the first bad row.
     """
-    if reading.budget.limited:  # faults count up to the last row, which is in one block
+    if reading.budget.limited:  # faults are counted up to the last row, so read block by block
         for opened in reading.wanted_streams():
             reader = _reader(reading, plan, opened.bytes_ahead, apart=apart)
             for _, batch in _read_stream(reading, opened, reader):
                 yield reader, batch
         return
     for together, _ in bundles((opened, plan) for opened in reading.streams):
-        # What is ahead of a stream that grows is its own.
+        # Unlike whole streams, the new bytes of growing ones add up.
         size = (sum if reading.live else max)(opened.bytes_ahead for opened in together)
         reader = _reader(reading, plan, size, apart=apart)
         parts = (part for opened in together for part in _parts(reading, opened, reader))
         if len(together) == 1 and not isinstance(together[0], StreamBundle):
             yield from ((reader, _wanted(reading, reader, [part])) for part in parts)
         else:
-            for _, some in groupby(parts, key=lambda part: id(part[1].data)):
-                yield reader, _wanted(reading, reader, list(some))
+            for _, same_buffer in groupby(parts, key=lambda part: id(part[1].data)):
+                yield reader, _wanted(reading, reader, list(same_buffer))
 
 
 def _reader(reading: OpenInput, plan: Plan, size: int, *, apart: bool = False) -> BlockReader:
-    """Return a reader of streams of about a size, one that was used before if it fits."""
+    """Return a reader for streams of about a size; reuse one if it fits."""
     fast = load_fast_path(plan.format, size)
     for reader in reading.readers:
         if reader.fits(plan, fast, apart=apart):
@@ -149,7 +161,7 @@ def _reader(reading: OpenInput, plan: Plan, size: int, *, apart: bool = False) -
 def _read_stream(
     reading: OpenInput, opened: DirectedStream, reader: BlockReader
 ) -> Iterator[tuple[Block, pa.RecordBatch]]:
-    """Yield the blocks of one stream as long as rows are wanted."""
+    """Yield the blocks of one stream, until the limit is reached."""
     for part in _parts(reading, opened, reader):
         yield part[1], _wanted(reading, reader, [part])
         if reading.budget.spent:
@@ -157,7 +169,7 @@ def _read_stream(
 
 
 def _parts(reading: OpenInput, opened: DirectedStream, reader: BlockReader) -> Iterator[Part]:
-    """Return the blocks of a stream, from where it was read to if it grows."""
+    """Return the blocks of a stream; of a growing one those of its new bytes."""
     if reading.framers is None:
         return parts_of(opened, reader.plan, reader.fast, reader.scanner)
     framer = reading.framers[id(opened)]
@@ -165,16 +177,16 @@ def _parts(reading: OpenInput, opened: DirectedStream, reader: BlockReader) -> I
 
 
 def _wanted(reading: OpenInput, reader: BlockReader, parts: Sequence[Part]) -> pa.RecordBatch:
-    """Return the rows that are wanted of blocks, and count the others by what is wrong."""
+    """Return the selected rows of blocks, and count their faults."""
     budget, plan = reading.budget, reader.plan
     batches = reader.read(parts) or [empty_batch(plan.schema)]
-    # To put one batch together with nothing copies it.
+    # `concat_batches` would copy a single batch.
     batch = pa.concat_batches(batches) if len(batches) > 1 else batches[0]
     batch = batch.slice(0, budget.take(batch.num_rows))
     if plan.mode == "permissive":
         last = batch["offset"][-1].as_py() if budget.spent else sys.maxsize
         for opened, block in parts:
-            if block.owners is None:  # else all rows are packets
+            if block.owners is None:  # otherwise all rows are packets
                 _count_odd(block, last, reading.faults[opened.stream])
         if reader.found_bad:
             _count_malformed(batch, parts, reading.faults)
@@ -185,7 +197,7 @@ def _wanted(reading: OpenInput, reader: BlockReader, parts: Sequence[Part]) -> p
 def _count_odd(block: Block, last: int, faults: Faults) -> None:
     """Count the bytes up to the row at `last` that are no packet.
 
-    They are counted whatever rows are wanted: they may have been some.
+    They count even if conditions exclude them, because they may have been packets that match.
     """
     for frame in block.odd.values():
         if frame.start <= last and (frame.error or frame.status != GAP):
@@ -196,7 +208,7 @@ def _count_odd(block: Block, last: int, faults: Faults) -> None:
 def _count_malformed(
     batch: pa.RecordBatch, parts: Sequence[Part], faults: Mapping[str, Faults]
 ) -> None:
-    from pyarrow import compute as pc  # costs more than to read a small capture
+    from pyarrow import compute as pc  # takes longer to load than a small capture to read
 
     malformed = pc.equal(batch["status"], scalar_of(MALFORMED, pa.string()))
     if pc.any(malformed).as_py():

@@ -33,7 +33,7 @@ _RINGS = "tcp:ADDRESS:PORT[-PORT],..., udp:GROUP:PORT or corosync:NAME"
 
 
 def _on_a_ring(function: F) -> F:
-    """Add the options that say which ring."""
+    """Add the options that select a ring."""
     for option in (
         click.option(
             "--interface",
@@ -286,7 +286,7 @@ def _json(message: Delivered) -> bytes:
 
 
 def _note(event: Event) -> None:
-    """Return what is no message: views, and what was lost."""
+    """Print an event that is no message: a view, or a loss."""
     name, fields = type(event).__name__, event._asdict()
     fields.pop("ring", None)
     shown = ", ".join(f"{key} {value}" for key, value in fields.items())

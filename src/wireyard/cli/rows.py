@@ -1,8 +1,8 @@
-"""The rows of a stream as plain values, exactly as the scalar reader has them.
+"""The rows of a stream as Python values, exactly as the scalar reader returns them.
 
-The compiled columns find the rows, decide conditions and judge packets; the values come from the
-scalar reader. Tables for people are made of them, and the lines of JSON Lines of few packets, of
-packets with those inside them, and of opened payloads; all other lines come from columns (`lines`).
+Compiled columns find the rows, evaluate conditions and validate packets; the values come from the
+scalar reader. They are used for tables for people, and for JSON Lines of few packets, of nested
+packets and of decoded payloads; all other lines come from columns (`lines`).
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ def read_rows(reading: OpenInput, opened: DirectedStream) -> Iterator[Row]:
 
 
 def _packet_of_row(block: Block, number: int, place: Row, selection: Selection) -> Row:
-    """Return what the packet of a row says; nothing of what is no packet."""
+    """Return the columns of a row's packet; only `format` if it is no packet."""
     format = selection.format
     if place["status"] not in (OK, MALFORMED):
         return {"format": format.label}
@@ -63,7 +63,7 @@ def _packet_of_row(block: Block, number: int, place: Row, selection: Selection) 
 
 
 def _nested(parent: Row, view: memoryview, context: int, selection: Selection) -> Iterator[Row]:
-    """Yield the rows of the packets inside a packet; they point back to it by its offset."""
+    """Yield the rows of the packets inside a packet, with its offset in `parent_offset`."""
     for label, start, stop in selection.format.nested(view, context):
         format = get_format(label)
         packet, error = format.read_row(view[start:stop], format.context)
@@ -80,7 +80,7 @@ def _nested(parent: Row, view: memoryview, context: int, selection: Selection) -
 
 
 def _open_body(row: Row, selection: Selection, faults: Faults) -> Row:
-    """Return the row with its body shown as asked; a body that cannot be opened is null."""
+    """Return the row with its body in the requested view; null if it cannot be decoded."""
     shown = selection.shown_body
     if shown is None or row.get(shown[0]) is None:
         return row

@@ -53,13 +53,12 @@ DIR/payloads         one row a message whose payload a rule opens: what it carri
 DIR/ledger           one row a stream: where each of its bytes went
 DIR/files            one row a file of a capture: which frames are in it
 
-A run adds what is new: files that the lake has already are left as they are, those that changed
-are read again and their rows replaced, those that grew are read on. It does all of it or nothing,
-also when killed. What is in quarantine is reported and no error; bytes that are nowhere are (exit
-status 1).
+A run adds new files, reads changed ones again and replaces their rows, and continues those that
+have grown; other files of the lake stay as they are. It commits everything or nothing, even if it
+is killed. Rows in quarantine are reported and no error; bytes in no row are one (exit status 1).
 
-With --follow it does not end: files that come are read once they are whole, two seconds after
-their last change, captures and streams that grow part by part. Ctrl-C ends it with all committed.
+With --follow it runs until Ctrl-C: new files are read once they are complete, two seconds after
+their last change, growing captures and streams part by part. At the end everything is committed.
 """
 
 
@@ -100,23 +99,22 @@ their last change, captures and streams that grow part by part. Ctrl-C ends it w
 @decode_as_option
 @keylog_option
 @rotated_option
-@click.option("--follow", is_flag=True, help="Go on with what comes to the INPUTs, until Ctrl-C.")
+@click.option("--follow", is_flag=True, help="Follow the INPUTs until Ctrl-C: new and grown files.")
 @click.option(
     "--by-content",
     is_flag=True,
-    help="Know copies of a file by all of its bytes, and read them once; links are known anyway.",
+    help="Recognize copies of a file by all of its bytes, and read them once; links always are.",
 )
 @click.option(
-    "--skip-missing", is_flag=True, help="Leave out files that are gone before they are read."
+    "--skip-missing", is_flag=True, help="Leave out files that are deleted before they are read."
 )
 @click.option("--secrets", is_flag=True, help="Keep passwords, which are left out otherwise.")
 @click.option(
     "--payload",
     multiple=True,
     metavar="FILTER=DECODER",
-    help="Open the payloads of messages to destinations that match, as in plant/#=json; what they"
-    " carry is in the table payloads. Of what is read; inputs the lake has already stay as they"
-    " are.",
+    help="Decode the payloads of messages to destinations that match, as in plant/#=json, into the"
+    " table payloads. This applies to inputs that are read, not to those already in the lake.",
 )
 @click.option("-q", "--quiet", is_flag=True, help="No progress and no summary.")
 @max_packet_option
@@ -160,8 +158,9 @@ def command(
     if master is not None:
         settings["few_bytes"] = -1
     kinds = {"table_format": table_format, "partition_by": partition_by}
-    look = {"format": format_name, "by_content": by_content, "skip_missing": skip_missing}
-    given = _Given(inputs, lake, kinds, master, _settings_of(conf), look, rotated, quiet, settings)
+    options = {"format": format_name, "by_content": by_content, "skip_missing": skip_missing}
+    spark_settings = _settings_of(conf)
+    given = _Given(inputs, lake, kinds, master, spark_settings, options, rotated, quiet, settings)
     try:
         (_follow if follow else _fill)(given)
     except LakeDamaged:
@@ -175,47 +174,47 @@ def command(
 
 
 def _settings_of(conf: tuple[str, ...]) -> dict[str, str]:
-    """Return settings of Spark as they were given, KEY=VALUE."""
-    found = {}
+    """Parse settings of Spark, KEY=VALUE."""
+    settings = {}
     for each in conf:
         key, sign, value = each.partition("=")
         if not sign or not key.startswith("spark."):
             raise UsageError(f"--conf {each}: is no setting of Spark, as in spark.driver.memory=4g")
-        found[key] = value
-    return found
+        settings[key] = value
+    return settings
 
 
 @dataclass(frozen=True, slots=True)
 class _Given:
-    """What was given on the command line."""
+    """The arguments of the command line."""
 
     inputs: tuple[str, ...]
     lake: str
     kinds: dict[str, Any]
-    """What kind of lake is made: parameters of `Lake.open`."""
+    """Table format and partitioning: parameters of `Lake.open`."""
     master: str | None
     conf: dict[str, str]
-    look: dict[str, Any]
-    """How files are looked at: parameters of `Looking`."""
+    input_options: dict[str, Any]
+    """Parameters of `InputOptions`."""
     rotated: bool
     quiet: bool
     settings: dict[str, Any]
-    """How they are read: parameters of `fill_lake`."""
+    """Parameters of `fill_lake`."""
 
 
 def _fill(given: _Given) -> None:
-    """Add what is new to a lake."""
+    """Add the new inputs to a lake."""
     from wireyard.cli.spark_log import SparkLog
     from wireyard.cli.summary import print_summary
     from wireyard.spark.files import absolute
-    from wireyard.spark.inputs import Looking, list_inputs
+    from wireyard.spark.inputs import InputOptions, list_inputs
     from wireyard.spark.lake import Lake
     from wireyard.spark.report import Report, held_commit, new_inputs
 
     known = held_commit(given.lake)
     held = [each.stamp for each in known.inputs.values()] if known is not None else []
-    look = Looking(**given.look, held=held)
-    listing = list_inputs(given.inputs, look, inside=absolute(given.lake), rotated=given.rotated)
+    options = InputOptions(**given.input_options, held=held)
+    listing = list_inputs(given.inputs, options, inside=absolute(given.lake), rotated=given.rotated)
     for text in listing.left_out:
         exits.note(f"left out: {text}")
     with (
@@ -228,7 +227,7 @@ def _fill(given: _Given) -> None:
             from wireyard.spark.job import fill_lake
 
             start = _starter(given, log, watch)
-            missing = given.look["skip_missing"]
+            missing = given.input_options["skip_missing"]
             settings = given.settings
             report = fill_lake(lake, listing.inputs, start, watch, skip_missing=missing, **settings)
         else:
@@ -241,16 +240,16 @@ def _fill(given: _Given) -> None:
 
 
 def _follow(given: _Given) -> None:
-    """Fill a lake with what comes, until Ctrl-C."""
+    """Follow the inputs into a lake, until Ctrl-C."""
     from wireyard.cli.follow import FollowLine
     from wireyard.cli.live import stopping
     from wireyard.cli.spark_log import SparkLog
     from wireyard.spark.following import follow_lake
-    from wireyard.spark.inputs import Looking
+    from wireyard.spark.inputs import InputOptions
     from wireyard.spark.lake import Lake
 
     line = FollowLine(given.quiet)
-    look = Looking(**given.look)
+    options = InputOptions(**given.input_options)
     with (
         SparkLog() as log,
         Lake.open(given.lake, **given.kinds) as lake,
@@ -259,7 +258,7 @@ def _follow(given: _Given) -> None:
     ):
         start = _starter(given, log, watch)
         try:
-            how = {"look": look, "rotated": given.rotated, **given.settings}
+            how = {"options": options, "rotated": given.rotated, **given.settings}
             follow_lake(lake, given.inputs, start, watch, line, stop, **how)
         finally:
             line.end()
@@ -267,8 +266,8 @@ def _follow(given: _Given) -> None:
 
 def _starter(
     given: _Given, log: SparkLog, watch: _Watch
-) -> Callable[[], Any]:  # Spark is named in its own room only
-    """Return what starts Spark."""
+) -> Callable[[], Any]:  # not SparkSession: only `wireyard.spark` may import pyspark
+    """Return the function that starts Spark."""
 
     def start() -> Any:
         from wireyard.spark.sessions import session
@@ -278,7 +277,7 @@ def _starter(
         if given.master is None or given.master.startswith("local"):
             from wireyard.accelerate import load_kernels
 
-            # Not left to the workers: what they say of the time it takes is kept in the log.
+            # Here, because notes on the time to compile would go to the log from the workers.
             load_kernels()
         with log.taking():
             spark = session(given.master, app_name="wireyard run", **given.conf)
@@ -289,13 +288,13 @@ def _starter(
 
 
 _SHARES = {"starting Spark": 10, "reading headers": 5, "reading": 50, "writing tables": 35}
-"""How much of a run each stage takes, in percent and roughly; the longest name that fits counts."""
+"""Approximate share of each stage in a run, in percent; the longest matching prefix counts."""
 
 
 class _Watch:
-    """Shows on standard error how far the run is, if a person looks on; and takes the time.
+    """Shows the progress of a run on standard error, if that is a terminal; measures its time.
 
-    One bar is for the whole run: a stage has its share of it, and reading goes by bytes.
+    There is one bar for the whole run: each stage has its share, and reading advances by bytes.
     """
 
     def __init__(self, quiet: bool) -> None:
@@ -312,7 +311,7 @@ class _Watch:
 
         file: IO[str] = sys.stderr
         if self._shown:
-            # A descriptor of its own: the usual one is lent to Java while that starts.
+            # A duplicate, because standard error is redirected while Java starts.
             file = self._held.enter_context(open(os.dup(sys.stderr.fileno()), "w"))
         columns = (
             progress.TextColumn("{task.description}"),
@@ -335,31 +334,28 @@ class _Watch:
         self._held.close()
 
     def stage(self, name: str) -> None:
-        """Show what is done next."""
+        """Show the name of the next stage."""
         now = time.monotonic()
         if self.name.startswith("reading"):
             self.reading_s += now - self._since
         self.name, self._since = name, now
-        self._start, self._share = self._reach(name)
+        self._start, self._share = self._span_of(name)
         self._show(name, 0.0, "")
 
     def at(self, done_bytes: int, total_bytes: int) -> None:
-        """Show how many of the bytes to be read are in rows."""
+        """Show the number of bytes that are in rows, and of all bytes to read."""
         from wireyard.cli.summary import bytes_text
 
         text = f"{bytes_text(done_bytes)} of {bytes_text(total_bytes)}"
         self._show(self.name, done_bytes / max(total_bytes, 1), text)
 
-    def _reach(self, name: str) -> tuple[float, float]:
-        """Return where a stage begins on the bar, and its share.
-
-        The bar never goes back.
-        """
+    def _span_of(self, name: str) -> tuple[float, float]:
+        """Return the start of a stage on the bar, and its share; the bar never goes back."""
         start = 0
-        fitting = [one for one in _SHARES if name.startswith(one)]
+        fitting = [prefix for prefix in _SHARES if name.startswith(prefix)]
         stage = max(fitting, key=len, default="")
-        for one, share in _SHARES.items():
-            if one == stage:
+        for prefix, share in _SHARES.items():
+            if prefix == stage:
                 begins = max(start, self._at)
                 return begins, max(start + share - begins, 0.0)
             start += share

@@ -1,4 +1,4 @@
-"""What of a stream a command shows: which rows, which columns, how its body, what stays secret."""
+"""The selection of a command: rows, columns, view of payloads, and secrets."""
 
 from __future__ import annotations
 
@@ -25,29 +25,29 @@ if TYPE_CHECKING:
 __all__ = ["PARENT", "Request", "Selection"]
 
 PARENT = Column("parent_offset", "int64", "offset of the packet it is inside of", unit="bytes")
-"""What a packet inside another has besides its own columns."""
+"""Additional column of a packet inside another."""
 
 _ROW = ("offset", "length", "status", "error")
-"""Columns that every reading needs: what was wrong is shown even where it was not asked for."""
+"""Columns that are always read, because faults are reported even if they are not selected."""
 
 _STRUCTURED = ("binary", "items", "properties", "int32s", "filters", "name_values")
-"""Kinds of columns that never decide about another column."""
+"""Kinds of columns that never determine which values of other columns are secret."""
 
 
 _TIMES = {"ns": "ns", "ms since epoch": "ms"}
-"""Units of columns that are times since 1970, as CSV has them."""
+"""Units of columns that are times since 1970, and their names in CSV output."""
 
 
 @dataclass(frozen=True)
 class Request:
-    """The options of the command line, before there is a format to check them against."""
+    """The options of the command line, before they are checked against a format."""
 
     columns: tuple[str, ...] | None
     where: tuple[str, ...]
     mode: str
     payload: str | None
     rules: tuple[Rule, ...]
-    """By which payloads are opened."""
+    """Rules by which payloads are decoded."""
     payload_bytes: int | None
     secrets: bool
     nested: bool
@@ -61,16 +61,16 @@ class Request:
 
 @dataclass(frozen=True)
 class Selection:
-    """A request for one format, checked. Raises `UsageError` where it is used first."""
+    """A request applied to one format. Its properties raise `UsageError` if it does not fit."""
 
     format: Format
     request: Request
     captured: bool
-    """Whether the stream is of a capture, so that rows have its columns."""
+    """Whether the stream is of a capture, so that rows have the columns of captures."""
 
     @property
     def payload(self) -> str:
-        """How payloads are shown."""
+        """The view of payloads."""
         return self.request.payload or ("text" if self.request.csv else "hex")
 
     @property
@@ -80,7 +80,7 @@ class Selection:
 
     @cached_property
     def opener(self) -> PayloadColumns | None:
-        """What opens payloads; None without rules."""
+        """The decoder of payloads; None without rules."""
         if not self.request.rules:
             return None
         from wireyard.payloads.columns import PayloadColumns
@@ -89,7 +89,7 @@ class Selection:
 
     @cached_property
     def schema(self) -> pa.Schema:
-        """The columns of tables, those of opened payloads last."""
+        """The schema of tables; the columns of decoded payloads come last."""
         schema = schema_of(self.columns)
         for field in self.opener.fields if self.opener else ():
             schema = schema.append(field)
@@ -103,24 +103,24 @@ class Selection:
 
     @cached_property
     def shown_columns(self) -> tuple[Column, ...]:
-        """The columns to show; a body that is shown otherwise is no column of bytes."""
+        """The columns to show; a body in another view than bytes has the kind ``json``."""
         if self._view is None:
             return self.columns
         return tuple(replace(c, kind="json") if self._is_body(c) else c for c in self.columns)
 
     @cached_property
     def relative(self) -> tuple[str, ...]:
-        """The columns that hold places in the stream, which a format derives from the row's own."""
+        """The columns with offsets relative to the row, which are shown relative to the stream."""
         return tuple(c.name for c in self.format.columns if c.kind == "offset")
 
     def shape(self, row: Row) -> tuple[Row, tuple[Column, ...]]:
-        """Return a row and the columns to show of it: packets of other names have their own."""
+        """Return a row and its columns to show; rows with another `format` have their own."""
         row, columns = self._shape(row)
         return row, (*columns, *self._row_columns)
 
     @property
     def _row_columns(self) -> tuple[Column, ...]:
-        """The columns of opened payloads in rows."""
+        """The columns of decoded payloads in rows."""
         if self.opener is None:
             return ()
         from wireyard.payloads.columns import ROW_COLUMNS
@@ -144,11 +144,12 @@ class Selection:
         shown = {column.name: column for column in self.shown_columns}
         columns = [replace(own[at], kind=shown[at].kind) for at in own if at in shown]
         common = (*COMMON, *CAPTURED) if self.captured else COMMON
-        return {**row, **{one.name: row.get(at) for at, one in own.items()}}, (*common, *columns)
+        renamed = {column.name: row.get(at) for at, column in own.items()}
+        return {**row, **renamed}, (*common, *columns)
 
     @property
     def shown_body(self) -> tuple[str, Callable[[Row], Any]] | None:
-        """The name of the column whose body is shown otherwise than as bytes, and how."""
+        """The name and the view of the body column; None if it is shown as bytes."""
         return None if self._view is None else (self.format.body, self._view)
 
     def _is_body(self, column: Column) -> bool:
@@ -164,19 +165,19 @@ class Selection:
 
     @cached_property
     def row_plan(self) -> Plan:
-        """The plan that finds the rows; what is in them is read one by one."""
+        """The plan that finds the rows; the scalar reader reads their values."""
         captured = [column.name for column in CAPTURED] if self.captured else []
         return self._plan((*_ROW, *captured))
 
     @property
     def redacts(self) -> bool:
-        """Whether columns are shown that may have secrets, and these are to be taken out."""
+        """Whether secrets must be removed from the shown columns."""
         shown = {column.name for column in self.columns}
         return not (self.request.secrets or shown.isdisjoint(self.format.secret_columns))
 
     @cached_property
     def column_plan(self) -> Plan:
-        """The plan that reads the columns, and those that show what in them is secret."""
+        """The plan that reads the shown columns, and those needed to find secrets in them."""
         names = [column.name for column in self.columns]
         if self.redacts:
             names += [c.name for c in self.format.columns if c.kind not in _STRUCTURED]

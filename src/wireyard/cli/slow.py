@@ -128,7 +128,7 @@ def _waiting(rows: Sequence[Row], limit: int, files: FrameFiles) -> Iterator[str
 
 
 def _ages(rows: Sequence[Row], limit: int) -> Iterator[str]:
-    """Yield the minutes at which what waited was oldest."""
+    """Yield the minutes at which waiting messages were oldest."""
     if not rows:
         return
 

@@ -1,4 +1,4 @@
-"""What Spark's Java says while a command runs: kept, and shown only when something fails."""
+"""The log of Spark's Java while a command runs, which is shown only after a failure."""
 
 from __future__ import annotations
 
@@ -19,10 +19,11 @@ _STDERR = 2
 
 
 class SparkLog:
-    """Keeps what processes that were started under it write to standard error.
+    """Captures the standard error of processes that are started within `taking`.
 
-    It is shown at the end of the block if that is left with an error that is none of ours. An
-    interrupt leaves the block as an interrupt, also where Spark's cancelled job came after it.
+    The text is printed if the block is left with an error other than a `WireError`. After an
+    interrupt the block raises KeyboardInterrupt, even if Spark's cancelled job has raised another
+    error since.
     """
 
     def __enter__(self) -> Self:
@@ -44,7 +45,7 @@ class SparkLog:
 
     @contextmanager
     def taking(self) -> Iterator[None]:
-        """Have processes that are started now write here; this process too, while it lasts."""
+        """Redirect standard error to the log, for this process and those that it starts."""
         sys.stderr.flush()
         own = os.dup(_STDERR)
         os.dup2(self._file.fileno(), _STDERR)
@@ -62,7 +63,7 @@ class SparkLog:
 
 
 def _follows_an_interrupt(error: BaseException | None) -> bool:
-    """Return whether an error is an interrupt, or came while one was handled."""
+    """Return whether an error is an interrupt, or was raised while one was handled."""
     while error is not None and not isinstance(error, KeyboardInterrupt):
         error = error.__context__
     return error is not None

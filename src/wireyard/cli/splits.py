@@ -1,4 +1,4 @@
-"""A stream read in one go, and whether pieces of it add up to the same."""
+"""Comparison of a sequential reading of a stream with readings in pieces."""
 
 from __future__ import annotations
 
@@ -21,15 +21,15 @@ from wireyard.streams.split import PIECE_BYTES, Segment, walk_pieces
 __all__ = ["Sequential", "choose_sizes"]
 
 _MOST_PIECES = 40_000
-"""What all sizes together may cut a file into: a few seconds' work."""
+"""Limit for the number of pieces over all sizes: a few seconds of work."""
 
 _MANY_BYTES = 64 << 20
-"""From here on each size costs a noticeable walk over the file, so there are few."""
+"""File size from which on few split sizes are tried, as each takes a walk over the file."""
 
 
 @dataclass(frozen=True)
 class Sequential:
-    """The boundaries of all rows of a file, as read from its beginning. Shapes: bounds (r + 1)."""
+    """The boundaries of all rows of a file, read sequentially. Shapes: bounds (r + 1)."""
 
     path: str
     format: Format
@@ -43,7 +43,7 @@ class Sequential:
         Raises
         ------
         UsageError
-            It is compressed or a pipe, so nobody can begin in its middle.
+            It is compressed or a pipe, and cannot be read from the middle.
         """
         with open_one(path, format_name) as (format, opened):
             if opened.size is None:
@@ -72,7 +72,7 @@ class Sequential:
         return walk_pieces(*args, split_bytes, threads)
 
     def difference(self, segments: Sequence[Segment]) -> str | None:
-        """Return how segments differ from the sequential reading, None if they do not."""
+        """Return the first difference to the sequential reading; None if there is none."""
         position = 0
         for segment in segments:
             if segment.start != position:
@@ -87,7 +87,7 @@ class Sequential:
 
 
 def choose_sizes(size: int, format: Format) -> list[int]:
-    """Return the split sizes to try, smallest first: all if that is not too much work."""
+    """Return the split sizes to try, in ascending order: all sizes for a small file."""
     if size > _MANY_BYTES:
         return sorted({1 << 20, PIECE_BYTES, size // 3, size // 2})
     if size * (1 + math.log(size + 1)) <= _MOST_PIECES:

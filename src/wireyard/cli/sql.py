@@ -82,14 +82,14 @@ def command(
 
 
 def _listing(tables: Tables) -> pa.Table:
-    """Return the tables there are, with their rows, and their columns with types."""
+    """Return all tables with their numbers of rows, and their columns with types."""
     import pyarrow as pa
 
     rows = []
     for name in tables.names:
         count = tables.sql(f"SELECT count(*) AS rows FROM {name}")["rows"][0].as_py()
         columns = tables.sql(f"SELECT column_name, column_type FROM (DESCRIBE {name})").to_pylist()
-        texts = [f"{one['column_name']} {one['column_type']}" for one in columns]
+        texts = [f"{column['column_name']} {column['column_type']}" for column in columns]
         rows.append({"table": name, "rows": count, "columns": texts})
     return pa.Table.from_pylist(rows)
 
@@ -120,7 +120,7 @@ def _write_table(found: pa.Table, file: IO[bytes]) -> None:
 
 
 def _shown_kind(kind: pa.DataType) -> str:
-    """Return the kind of column that is shown as values of an Arrow type are."""
+    """Return the kind of column for showing values of an Arrow type."""
     import pyarrow as pa
 
     if pa.types.is_binary(kind):

@@ -23,12 +23,12 @@ if TYPE_CHECKING:
 __all__ = ["command"]
 
 _NAME_WIDTH, _HOLDS_WIDTH = 28, 14
-"""Characters of a file's name that stay in one line, and of what it holds."""
+"""Widths of the columns `file`, up to which names are not wrapped, and `holds`."""
 
 
 @dataclass(frozen=True)
 class Holding:
-    """What one file of a store holds: how many records and bytes of each state."""
+    """The content of a file of a store: records and bytes by state."""
 
     file: str
     kind: str
@@ -38,7 +38,7 @@ class Holding:
     bytes: dict[str, int]
     packets: int
     consumers: dict[str, int]
-    """Of the packets it holds, how many consumers are in which state."""
+    """Number of consumers of its packets, by their state."""
 
 
 @click.command(
@@ -70,24 +70,24 @@ def command(path: str, queues: tuple[str, ...], out: str | None) -> int:
     files = list(read_store(path))
     if queues:
         files = _of_queues(files, queues)
-    found, lost = [], False
+    holdings, lost = [], False
     for file in files:
-        found.append(_holding(file))
-        lost |= _tell_damage(file)
+        holdings.append(_holding(file))
+        lost |= _print_damage(file)
     with open_output(None, binary=False) as target:
         if (out or ("table" if to_terminal(None) else "jsonl")) == "jsonl":
-            for one in found:
-                target.write(json.dumps(asdict(one), ensure_ascii=False).encode() + b"\n")
+            for holding in holdings:
+                target.write(json.dumps(asdict(holding), ensure_ascii=False).encode() + b"\n")
         else:
             from wireyard.cli.tables import console_on, print_lines
 
             with console_on(target) as console:
-                print_lines(console, _table(found))
+                print_lines(console, _table(holdings))
     return exits.DATA_LOST if lost else exits.DONE
 
 
 def _of_queues(files: Iterable[StoreFile], queues: Sequence[str]) -> list[StoreFile]:
-    """Return the files of some destinations; of a name that there is not, say so."""
+    """Return the files of some destinations; raise UsageError if a destination does not exist."""
     held = [(file, file.destination) for file in files if file.destination is not None]
     there = dict.fromkeys(name for _, name in held)
     for queue in queues:
@@ -100,9 +100,12 @@ def _holding(file: StoreFile) -> Holding:
     from wireyard.captures.stores.layout import HELD
 
     held = [
-        one for record in file.records if record.state in HELD for one in record.contents.packets
+        packet
+        for record in file.records
+        if record.state in HELD
+        for packet in record.contents.packets
     ]
-    states = (one.state for packet in held for one in packet.consumers)
+    states = (consumer.state for packet in held for consumer in packet.consumers)
     return Holding(
         file=file.name,
         kind=file.kind.value.title,
@@ -115,8 +118,8 @@ def _holding(file: StoreFile) -> Holding:
     )
 
 
-def _tell_damage(file: StoreFile) -> bool:
-    """Say what is wrong with a file, and return whether something is."""
+def _print_damage(file: StoreFile) -> bool:
+    """Print the damage of a file; return whether there is any."""
     for record in file.records:
         if record.error is not None:
             size = record.stop - record.start
@@ -126,25 +129,25 @@ def _tell_damage(file: StoreFile) -> bool:
     return file.failure is not None or any(record.error for record in file.records)
 
 
-def _table(found: Sequence[Holding]) -> Table:
+def _table(holdings: Sequence[Holding]) -> Table:
     from rich.table import Table
 
     from wireyard.cli.tables import printable
 
     table = Table(box=None, padding=(0, 2, 0, 0), pad_edge=False, header_style="dim")
-    longest = max((len(one.file) for one in found), default=0)
+    longest = max((len(each.file) for each in holdings), default=0)
     table.add_column("file", overflow="fold", no_wrap=longest <= _NAME_WIDTH)
     table.add_column("holds", max_width=_HOLDS_WIDTH)
     for name in ("bytes", "packets"):
         table.add_column(name, justify="right", no_wrap=True)
     table.add_column("records; packets by consumer")
-    for one in found:
-        counts = (_counts(one.records, ("header", "last", "unused")), _counts(one.consumers, ()))
+    for each in holdings:
+        counts = (_counts(each.records, ("header", "last", "unused")), _counts(each.consumers, ()))
         table.add_row(
-            printable(one.file),
-            printable(one.destination or one.kind),
-            str(one.size),
-            str(one.packets) if one.packets else "",
+            printable(each.file),
+            printable(each.destination or each.kind),
+            str(each.size),
+            str(each.packets) if each.packets else "",
             "; ".join(filter(None, counts)),
         )
     return table

@@ -1,4 +1,4 @@
-"""What a run did and what the lake holds, on one screen."""
+"""The summary of a run and of the lake's content, on one screen."""
 
 from __future__ import annotations
 
@@ -67,11 +67,11 @@ def _formats(inputs: Sequence[Input]) -> Table:
     for each in inputs:
         for name, part in each.ledger.items():
             parts[name].append(part)
-    for name, some in sorted(parts.items()):
-        one = LedgerSum.total(some)
-        if one.bytes_read:
-            size = bytes_text(one.bytes_read)
-            table.add_row(name, f"{one.streams:,}", f"{one.packets:,}", size)
+    for name, sums in sorted(parts.items()):
+        total = LedgerSum.total(sums)
+        if total.bytes_read:
+            size = bytes_text(total.bytes_read)
+            table.add_row(name, f"{total.streams:,}", f"{total.packets:,}", size)
     return table
 
 
@@ -80,19 +80,19 @@ def _destinations(lake: Lake) -> Table:
     kept = ["destination", "destination_kind", "messages", "bytes"]
     messages: Counter[tuple[str, str]] = Counter()
     sizes: Counter[tuple[str, str]] = Counter()
-    # Not grouped by Arrow: to load what does that takes longer than all else here.
+    # Not grouped by Arrow, whose module for that takes longer to load than all of the summary.
     for part in _read(lake, "destinations", kept):
         names, kinds, counts, lengths = (part[name].to_pylist() for name in kept)
         for name, kind, count, length in zip(names, kinds, counts, lengths, strict=True):
             messages[name or "", kind or ""] += count
             sizes[name or "", kind or ""] += length
-    top = sorted(messages, key=lambda one: (-messages[one], one))
+    top = sorted(messages, key=lambda key: (-messages[key], key))
     every = messages.total()
     table = _table(f"{_count(every, 'message')} to", "kind", "messages", "bytes")
     table.columns[1].justify = "left"
-    for one in top[:_TOP]:
-        name, size = Text(printable(one[0] or "-")), bytes_text(sizes[one])
-        table.add_row(name, one[1], f"{messages[one]:,}", size)
+    for key in top[:_TOP]:
+        name, size = Text(printable(key[0] or "-")), bytes_text(sizes[key])
+        table.add_row(name, key[1], f"{messages[key]:,}", size)
     more = len(top) - _TOP
     if more > 0:
         table.add_row(Text(f"and {_count(more, 'other')}", style="dim"))
@@ -130,7 +130,7 @@ def _first_bad(lake: Lake) -> str:
 
 
 def _total(inputs: Iterable[Input]) -> LedgerSum:
-    return LedgerSum.total(one for each in inputs for one in each.ledger.values())
+    return LedgerSum.total(ledger for each in inputs for ledger in each.ledger.values())
 
 
 def _place(lake: Lake) -> Text:
@@ -152,7 +152,7 @@ def _count(number: int, noun: str) -> str:
 
 
 def bytes_text(count: float) -> str:
-    """Return bytes as people say them, in powers of ten as disks and links are sold."""
+    """Format a number of bytes with a unit of powers of ten."""
     for unit in ("B", "kB", "MB", "GB"):
         if count < 1000:
             return f"{count:.0f} {unit}" if unit == "B" else f"{count:.1f} {unit}"

@@ -1,4 +1,4 @@
-"""Rows as a table for people: the columns that distinguish rows, as wide as the terminal."""
+"""Tables for people: the columns that distinguish rows, fitted to the width of the terminal."""
 
 from __future__ import annotations
 
@@ -34,20 +34,20 @@ __all__ = [
 ]
 
 _SAMPLE_ROWS = 100
-"""Rows that are looked at to choose columns and widths, and so what is held before printing."""
+"""Rows that are read before printing, to choose columns and widths."""
 _MOST_CELL = 56
 _LEAST_CELL = 8
 _LEAST_SHARED = 12
-"""Of columns that all have to be there; narrower, rows are shown as records."""
+"""Least width of columns that must all be shown; if they are narrower, rows become records."""
 _OPENED = ("payload_value", "payload_error")
 _OFFSET_DIGITS = 9  # offsets grow: this much is a gigabyte
 _PIPED_WIDTH = 120
 _STRUCTURED = ("properties", "name_values", "filters", "json", "binary")
 _PLACE = ("offset", "length")
 _PLACE_CAPTURED = ("captured_ns", "frame", "length")
-"""What comes first: where a packet is in its stream, or when it was captured and in which frame."""
+"""The first columns: the position of a packet in its stream, or its capture time and frame."""
 _OF_STREAM = ("source", "stream", "src_addr", "dst_addr", "format", "status")
-"""Columns that say what the heading of a stream says, or are the same in all rows of a table."""
+"""Columns that repeat the heading of a stream, or are equal in all rows of a table."""
 _SHOWN_BYTES = 16
 
 
@@ -58,7 +58,7 @@ class _Console(Console):
 
 @contextmanager
 def console_on(file: IO[bytes]) -> Iterator[Console]:
-    """Give a console that writes to `file`; ``NO_COLOR`` and ``COLUMNS`` count."""
+    """Open a console that writes to `file`; ``NO_COLOR`` and ``COLUMNS`` are honoured."""
     own = file is not sys.stdout.buffer
     text = TextIOWrapper(file, "utf-8", write_through=True) if own else sys.stdout
     wide = not text.isatty() and "COLUMNS" not in os.environ
@@ -66,11 +66,11 @@ def console_on(file: IO[bytes]) -> Iterator[Console]:
         yield _Console(file=text, width=_PIPED_WIDTH if wide else None, highlight=False)
     finally:
         if isinstance(text, TextIOWrapper) and own:
-            text.detach()  # the file is not ours to close
+            text.detach()  # leaves the file open
 
 
 def printable(text: str) -> str:
-    """Return text from the wire for one line: nothing in it may move the cursor."""
+    """Return text from the wire with unprintable characters escaped."""
     if text.isprintable():
         return text
     return "".join(
@@ -79,7 +79,7 @@ def printable(text: str) -> str:
 
 
 def print_lines(console: Console, what: RenderableType) -> None:
-    """Print something without the spaces that fill its lines up."""
+    """Print a renderable without trailing spaces."""
     with console.capture() as captured:
         console.print(what, crop=False)
     lines = captured.get().split("\n")
@@ -94,12 +94,14 @@ def write_table(
     chosen: bool,
     heading: str | None = None,
 ) -> None:
-    """Print rows as they come, below the name of their stream if they have a heading.
+    """Print rows as they are read, below a heading if there is one.
 
     Parameters
     ----------
     chosen
-        Whether the user named the columns, so that none is left out.
+        Whether the user chose the columns, so that none is left out.
+    heading
+        Name of the stream.
     """
     rows = iter(rows)
     if heading is not None:
@@ -107,7 +109,7 @@ def write_table(
         if not chosen:
             columns = [column for column in columns if column.name not in _OF_STREAM]
     sample = list(islice(rows, _SAMPLE_ROWS))
-    shown = list(columns) if chosen else _telling(columns, sample, console.width)
+    shown = list(columns) if chosen else _distinguishing(columns, sample, console.width)
     if chosen and not _fits(shown, sample, console.width):
         _write_records(chain(sample, rows), shown, console)
         return
@@ -123,9 +125,9 @@ def write_table(
 
 
 class LiveTables:
-    """Rows of streams that grow, printed at once under headings for those they are of.
+    """Prints rows of growing streams at once, under the headings of their streams.
 
-    The columns shown are those in which rows of a format have differed so far.
+    The columns are those in which the rows of a format have differed so far.
     """
 
     def __init__(self) -> None:
@@ -143,7 +145,7 @@ class LiveTables:
         *,
         chosen: bool,
     ) -> None:
-        """Print the rows that there are of a stream; the parameters are those of `write_table`."""
+        """Print the new rows of a stream; the parameters are those of `write_table`."""
         held = list(rows)
         if not held:
             return
@@ -157,9 +159,9 @@ class LiveTables:
         shown = list(columns)
         if not chosen:
             known = self._shown.get(names, [])
-            telling = _telling(columns, sample, console.width)
-            shown = telling if all(one in telling for one in known) else [*known]
-            shown += [one for one in telling if one not in shown]
+            wanted = _distinguishing(columns, sample, console.width)
+            shown = wanted if all(column in wanted for column in known) else [*known]
+            shown += [column for column in wanted if column not in shown]
         self._shown[names] = shown
         widths = _fit(shown, sample, console.width, drop=not chosen)
         shown = shown[: len(widths)]
@@ -172,11 +174,11 @@ class LiveTables:
             self._header = shown
 
 
-def _telling(columns: Sequence[Column], sample: Sequence[Row], width: int) -> list[Column]:
-    """Choose the place, the text that differs between rows, then what has structure.
+def _distinguishing(columns: Sequence[Column], sample: Sequence[Row], width: int) -> list[Column]:
+    """Choose columns: the position, then text that differs between rows, then structured values.
 
-    Where rules open payloads, what they carry stands behind the place and what it is of. Where
-    all that is too wide the time is left out, which the frame leads to.
+    If payloads are decoded, their values follow the position and the destination. If all that is
+    too wide, the time is left out, which can be found by the frame.
     """
     opened = [
         column
@@ -191,14 +193,14 @@ def _telling(columns: Sequence[Column], sample: Sequence[Row], width: int) -> li
     first = next((c for c in columns if c.kind == "string" and c.name.endswith("_name")), None)
     if first is not None and first not in texts:
         texts.insert(0, first)
-    texts.sort(key=lambda one: (one is not first, one.name not in ("topic", "destination")))
+    texts.sort(key=lambda c: (c is not first, c.name not in ("topic", "destination")))
     rest = [column for column in columns if column.kind in _STRUCTURED and _differs(column, sample)]
     if opened:
-        about = [one for one in columns if one.name in ("topic", "destination")]
+        about = [column for column in columns if column.name in ("topic", "destination")]
         opened = [*([first] if first is not None else []), *about, *opened]
         if captured and not _fits([*place, *opened], sample, width):
-            place = [one for one in place if one.name != "captured_ns"]
-    others = [one for one in (*texts, *reversed(rest)) if one not in opened]
+            place = [column for column in place if column.name != "captured_ns"]
+    others = [column for column in (*texts, *reversed(rest)) if column not in opened]
     return [*place, *opened, *others]
 
 
@@ -209,10 +211,10 @@ def _differs(column: Column, sample: Sequence[Row]) -> bool:
 
 
 def _fit(columns: Sequence[Column], sample: Sequence[Row], width: int, *, drop: bool) -> list[int]:
-    """Return a width for each column that fits, in order; the last one takes what is left.
+    """Return the widths of the columns that fit, in order; the last one gets the remaining width.
 
-    The first is there in any case. Those that have to be there, all or what payloads carry and
-    what stands before it, share what there is: the widest are cut.
+    The first column always fits. Required columns (all, or those up to the decoded payloads) share
+    the width: the widest are cut.
     """
     widths: list[int] = []
     wide = _wanted(columns, sample)
@@ -229,7 +231,7 @@ def _fit(columns: Sequence[Column], sample: Sequence[Row], width: int, *, drop: 
 
 
 def _wanted(columns: Sequence[Column], sample: Sequence[Row]) -> list[int]:
-    """Return how wide columns are in which nothing is cut that is not very long."""
+    """Return the widths that columns need for their cells, up to `_MOST_CELL`."""
     wide = []
     for column in columns:
         cells = [column.name, *(_cell(column, row) for row in sample)]
@@ -239,15 +241,15 @@ def _wanted(columns: Sequence[Column], sample: Sequence[Row]) -> list[int]:
 
 
 def _share(columns: Sequence[Column], wide: Sequence[int], width: int) -> list[int]:
-    """Return the widths of columns that share a line: the widest are cut to one width.
+    """Return the widths of columns that share a line: the widest are cut to the same width.
 
-    Numbers and times are not cut, and nothing below `_LEAST_SHARED`.
+    Numbers and times are not cut, and no column below `_LEAST_SHARED`.
     """
     room = width - 2 * max(len(wide) - 1, 0)
     for most in range(_MOST_CELL, _LEAST_SHARED - 1, -1):
         widths = [
-            one if _is_number(column) or column.name == "captured_ns" else min(one, most)
-            for column, one in zip(columns, wide, strict=True)
+            needed if _is_number(column) or column.name == "captured_ns" else min(needed, most)
+            for column, needed in zip(columns, wide, strict=True)
         ]
         if sum(widths) <= room:
             break
@@ -255,13 +257,13 @@ def _share(columns: Sequence[Column], wide: Sequence[int], width: int) -> list[i
 
 
 def _fits(columns: Sequence[Column], sample: Sequence[Row], width: int) -> bool:
-    """Return whether all columns can be read side by side."""
+    """Return whether all columns fit side by side."""
     shared = _share(columns, _wanted(columns, sample), width)
     return sum(shared) + 2 * max(len(shared) - 1, 0) <= width
 
 
 def _write_records(rows: Iterable[Row], columns: Sequence[Column], console: Console) -> None:
-    """Print each row as lines, one a column that is not null."""
+    """Print each row as a record, with a line for each column that is not null."""
     indent = max(cell_len(column.name) for column in columns) + 2
     for number, row in enumerate(rows, 1):
         console.print(Text(f"row {number}", "bold"), soft_wrap=True)
@@ -277,7 +279,7 @@ def _is_number(column: Column) -> bool:
 
 
 def _chunks(rows: Iterator[Row], chosen: bool) -> Iterator[list[Row] | Text]:
-    """Cut rows where one is no packet: it gets a line of its own that says why."""
+    """Yield rows in chunks; a row that is no packet becomes a line of its own, with its error."""
     chunk: list[Row] = []
     for row in rows:
         fault = not chosen and row["status"] != OK
@@ -307,24 +309,25 @@ def _lines(
 ) -> Segments:
     """Return rows as lines, below the names of their columns with `header`.
 
-    Where a number is longer than all that were looked at, the last column is cut for it. rich's
-    own table, which chooses widths again, costs eight times as much.
+    If a number is longer than all numbers of the sample, the last column is cut for it. rich's own
+    table computes widths again, and takes eight times as long.
     """
     cells = [[_cell(column, row) for row in rows] for column in columns]
     wide = [
-        max(width, *map(width_of, some)) if _is_number(column) else width
-        for column, width, some in zip(columns, widths, cells, strict=True)
+        max(width, *map(width_of, texts)) if _is_number(column) else width
+        for column, width, texts in zip(columns, widths, cells, strict=True)
     ]
     if not _is_number(columns[-1]):
         over = sum(wide) + 2 * (len(wide) - 1) - console.width
         wide[-1] -= min(max(over, 0), wide[-1] - 1)
     place, bold = console.get_style("cyan"), console.get_style("table.header")
     filled = []
-    for column, width, some in zip(columns, wide, cells, strict=True):
+    for column, width, texts in zip(columns, wide, cells, strict=True):
         right = _is_number(column)
         style = place if column.name in (*_PLACE, *_PLACE_CAPTURED) else None
-        one = [Segment(padded(cell, width, right=right), style) for cell in some]
-        filled.append([Segment(padded(column.name, width, right=right), bold), *one][not header :])
+        name = Segment(padded(column.name, width, right=right), bold)
+        segments = [Segment(padded(cell, width, right=right), style) for cell in texts]
+        filled.append([name, *segments][not header :])
     gap, end = Segment("  "), Segment.line()
     parts: list[Segment] = []
     for line in zip(*filled, strict=True):
@@ -334,7 +337,7 @@ def _lines(
 
 
 def padded(cell: str, width: int, *, right: bool) -> str:
-    """Return a cell as wide as its column, cut if it is wider."""
+    """Pad or cut a cell to the width of its column."""
     wide = width_of(cell)
     if wide > width:
         cell = set_cell_size(cell, width - 1) + "…"
@@ -343,7 +346,7 @@ def padded(cell: str, width: int, *, right: bool) -> str:
 
 
 def width_of(cell: str) -> int:
-    """Return how many columns of a terminal a cell takes."""
+    """Return the width of a cell in columns of a terminal."""
     return len(cell) if cell.isascii() else cell_len(cell)
 
 

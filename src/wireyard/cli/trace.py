@@ -31,7 +31,7 @@ _COLUMNS = (2, 18, 20, 12, 13, 15)
 """Widths of the lines of consumers: margin, verdict, consumer, delay, acknowledged, frames."""
 _PROOFS = ("relayed_frame", "delivered_frame", "acknowledged_frame")
 _AGAIN = "R"
-"""The margin of a redelivery, after the flag of JMQ packets."""
+"""Mark of a redelivery, named after the flag of JMQ packets."""
 _WORST = (2, 18, 11, 16, 16, 17)
 """Widths of the worst deliveries: margin, verdict, time in queue, consumer, destination, frame."""
 _PREVIEW_BYTES = 48
@@ -155,8 +155,8 @@ def _summary(found: Trace, asked: str, files: FrameFiles) -> Iterator[str]:
             " sending was not captured",
         )
     if found.timed:
-        said = f"p50 {ms_text(found.p50_ns)}, p99 {ms_text(found.p99_ns)}"
-        yield from field("in queue", f"{said} of {found.timed:,} deliveries")
+        times = f"p50 {ms_text(found.p50_ns)}, p99 {ms_text(found.p99_ns)}"
+        yield from field("in queue", f"{times} of {found.timed:,} deliveries")
     if found.worst:
         yield columns(_WORST, "", "worst", "in queue", "consumer", "destination", "frame")
     for one in found.worst:
@@ -238,12 +238,12 @@ def _content(message: Row) -> str:
 
 
 def _preview(body: bytes | None) -> str:
-    """Return the first bytes as text if they are text, else as hex, and how many there are."""
+    """Return the first bytes as text or hex, and the number of all bytes."""
     if not body:
         return "empty"
     shown = body[:_PREVIEW_BYTES]
     try:
-        # A character that the preview ends in the middle of is left out.
+        # The last character may be truncated, and is left out then.
         text = shown.decode() if len(body) <= len(shown) else _whole_text(shown)
     except UnicodeDecodeError:
         text = ""
@@ -271,13 +271,13 @@ def _cut(size: int, shown: int) -> str:
 
 
 def _packets(message: Row) -> str:
-    """Return what an RMP message says besides, and the packets that it came in."""
-    said = {name: one["value"] for name, one in message["properties"]}
+    """Return the layer, domain and number of an RMP message, and its packets."""
+    values = {name: entry["value"] for name, entry in message["properties"]}
     parts = [f"layer {message['message_type'].removeprefix('layer ')}"]
     named = {"domain": "domain", "number": "message_number"}
-    parts += [f"{name} {said[place]}" for name, place in named.items() if place in said]
-    count = int(said["packets"])
-    where = f", frame{'s' * (count > 1)} {said['frames']}" if "frames" in said else ""
+    parts += [f"{name} {values[key]}" for name, key in named.items() if key in values]
+    count = int(values["packets"])
+    where = f", frame{'s' * (count > 1)} {values['frames']}" if "frames" in values else ""
     return f"{', '.join(parts)}; {count} packet{'s' * (count > 1)}{where}"
 
 
@@ -295,12 +295,12 @@ def _bad(one: Row, source: str) -> Iterator[str]:
     from wireyard.answers.trace import VERDICTS
 
     yield _line(one)
-    said = VERDICTS.get(one["verdict"], "")
+    text = VERDICTS.get(one["verdict"], "")
     if one["subscription"]:
-        said += f"; subscribed to {one['subscription']}{_frame(one, 'subscribed')}"
+        text += f"; subscribed to {one['subscription']}{_frame(one, 'subscribed')}"
     if one["dead_reason"]:
-        said += f"; {one['dead_reason']}"
-    yield from wrapped(said, _COLUMNS[0] + _COLUMNS[1])
+        text += f"; {one['dead_reason']}"
+    yield from wrapped(text, _COLUMNS[0] + _COLUMNS[1])
     yield from _elsewhere(one, source)
 
 
@@ -311,22 +311,22 @@ def _good(same: Sequence[Row], source: str, *, every: bool) -> Iterator[str]:
             yield from _elsewhere(one, source)
         return
     times = [one["queue_ns"] for one in same if one["queue_ns"] is not None]
-    first, last = (ms_text(one(times, default=None), unit=False) for one in (min, max))
+    first, last = (ms_text(bound(times, default=None), unit=False) for bound in (min, max))
     between = f", {first}{f' to {last}' * (last != first)} ms" if times else ""
     yield f"  {len(same)} {same[0]['verdict']}{between}"
 
 
 def _elsewhere(one: Row, source: str) -> Iterator[str]:
-    """Yield the files of the frames in the line of a consumer that are not in the message's."""
+    """Yield the files of a consumer's frames that are in another file than the message."""
     shown = [name for name in _PROOFS if one[name] is not None]
-    found = {name: one["elsewhere"][name] for name in shown if name in one["elsewhere"]}
-    if len(found) == len(shown) and len({*found.values()}) == 1:
-        said = [f"in {one['elsewhere'][shown[0]]}"]
+    files = {name: one["elsewhere"][name] for name in shown if name in one["elsewhere"]}
+    if len(files) == len(shown) and len({*files.values()}) == 1:
+        texts = [f"in {one['elsewhere'][shown[0]]}"]
     elif not shown and one["source"] != source:
-        said = [f"in {one['source']}"]
+        texts = [f"in {one['source']}"]
     else:
-        said = [f"frame {one[name]} in {file}" for name, file in found.items()]
-    for text in said:
+        texts = [f"frame {one[name]} in {file}" for name, file in files.items()]
+    for text in texts:
         yield from wrapped(text, _COLUMNS[0] + _COLUMNS[1])
 
 
@@ -334,8 +334,8 @@ def _line(one: Row) -> str:
     frames = [one[name] for name in _PROOFS]
     shown = " ".join(str(frame) for frame in frames if frame is not None)
     margin = _AGAIN if one["redelivered"] else ""
-    said = (one["verdict"], _consumer(one), _delay(one), _acknowledged(one), shown or "-")
-    return columns(_COLUMNS, margin, *said)
+    cells = (one["verdict"], _consumer(one), _delay(one), _acknowledged(one), shown or "-")
+    return columns(_COLUMNS, margin, *cells)
 
 
 def _delay(one: Row) -> str:
@@ -349,7 +349,7 @@ def _delay(one: Row) -> str:
 
 
 def _acknowledged(one: Row) -> str:
-    """Return how long the acknowledgement took; at QoS 0 there is none to claim."""
+    """Return the time to the acknowledgement; QoS 0 has none."""
     if one["qos"] == 0 and one["protocol"] == "mqtt" and one["acknowledged_frame"] is None:
         return "QoS 0: none"
     if one["delivered_frame"] is None and one["delivered_ns"] is None:
@@ -385,25 +385,26 @@ def _when(message: Row) -> str:
 
 
 def _locate(story: Row, files: FrameFiles) -> None:
-    """Count the frames of a story in the files that they are in.
+    """Replace the frame numbers of a story by those within their files.
 
-    Rows get `elsewhere`: for each of their frames that is in another file than that of the message,
-    the file.
+    Rows get `file`, and `elsewhere`: the files of those frames that are not in the message's file,
+    by column.
     """
     home = story["message"]["file"]
     for name in ("deliveries", "replies", "requests", "hops"):
         for row in story[name]:
             row["elsewhere"] = {}
             row["file"] = row["source"]
-            for column in [one for one in row if one.endswith("frame") and row[one] is not None]:
+            frames = [name for name in row if name.endswith("frame") and row[name] is not None]
+            for column in frames:
                 row["file"], row[column] = files.find(row["source"], row[column])
                 if row["file"] != home:
                     row["elsewhere"][column] = row["file"]
 
 
-def _frame(row: Row, what: str) -> str:
-    """Return where the frame of a row is, which was located."""
-    column = f"{what}_frame"
+def _frame(row: Row, event: str) -> str:
+    """Return the location of an event's frame as text, for a row from `_locate`."""
+    column = f"{event}_frame"
     if row[column] is None:
         return ""
     file = row["elsewhere"].get(column)

@@ -97,8 +97,8 @@ def _text(found: Sequence[Finding], limit: int, proof: Callable[[Finding], str])
         yield "nothing is stuck, lost or broken, as far as this shows"
         return
     counts = Counter(one.severity for one in found)
-    said = ", ".join(f"{count} {severity}" for severity, count in counts.items())
-    yield f"{len(found)} finding{'s' * (len(found) > 1)}, worst first: {said}"
+    summary = ", ".join(f"{count} {severity}" for severity, count in counts.items())
+    yield f"{len(found)} finding{'s' * (len(found) > 1)}, worst first: {summary}"
     for one in found[:limit]:
         yield ""
         about = " for ".join(filter(None, (one.destination, one.client))) or one.subject

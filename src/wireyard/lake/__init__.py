@@ -1,4 +1,4 @@
-"""A lake as its commits describe it, to be read without Spark; `wireyard.spark` writes it."""
+"""Readers of a lake, without Spark; `wireyard.spark` writes it."""
 
 from __future__ import annotations
 

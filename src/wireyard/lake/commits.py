@@ -1,9 +1,9 @@
-"""Commits of the lake: what it holds after each of them, as records that are written once.
+"""Commits of the lake: immutable records of its content.
 
-A record lists every file of every table, with rows, bytes and CRC-32, and every input with the
-files that hold its rows and the sums of its ledgers. It is whole by itself, so the newest one is
-the lake, and any other one is the lake as it was. A commit is the exclusive creation of its record:
-one step on a disk and on an object store, which at most one of several writers succeeds in.
+A record lists every file of every table, with rows, bytes and CRC-32, and every input, with the
+files that have its rows and the sums of its ledgers. Each record is complete, so the newest one is
+the lake, and an older one is the lake as it was. A commit is the exclusive creation of its record,
+which is atomic on disks and object stores: of several writers at most one succeeds.
 """
 
 from __future__ import annotations
@@ -45,18 +45,18 @@ _BLOCK_BYTES: Final = 1 << 20
 
 @dataclass(frozen=True)
 class Input:
-    """One input that the lake holds, and where its rows are."""
+    """An input of the lake, and the files with its rows."""
 
     source: str
-    """Absolute path or URL: its name in rows, and how a run finds that it was read before."""
+    """Absolute path or URL: its name in rows, by which a run recognizes it."""
     format: str | None
-    """What it was taken for; None of an empty input, and of a capture that may hold any."""
+    """Label of its format; None for an empty input, or a capture of any formats."""
     stamp: Mapping[str, Any]
-    """What the input was when it was read; anything else there is a changed input."""
+    """State of the input when it was read; an input with another stamp has changed."""
     ledger: Mapping[str, LedgerSum] = field(default_factory=dict)
-    """By format, with its dialect; empty streams under an empty one."""
+    """Sums of ledgers by label of the format; those of empty streams under an empty label."""
     files: Mapping[str, Sequence[str]] = field(default_factory=dict)
-    """By table, the files that hold its rows, perhaps among those of other inputs."""
+    """By table, the files with its rows; they may have rows of other inputs too."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,17 +64,17 @@ class DataFile:
     """A file of a table; it never changes, and stays where the run wrote it."""
 
     name: str
-    """Below the folder of the table; of a table that is partitioned it begins with ``day=``."""
+    """Path within the folder of the table; in a partitioned table it begins with ``day=``."""
     run: str
     rows: int
     bytes: int
     crc32: int
-    """Of all its bytes."""
+    """CRC-32 of all its bytes."""
 
 
 @dataclass(frozen=True, slots=True)
 class RemovedFile:
-    """A file that a commit took out of its table; readers of commits before may still want it."""
+    """A file that a commit removed from its table; readers of older commits may still need it."""
 
     table: str
     file: DataFile
@@ -83,7 +83,7 @@ class RemovedFile:
 
 @dataclass(frozen=True)
 class Commit:
-    """What the lake holds from one commit to the next."""
+    """The content of the lake after a commit."""
 
     number: int
     run: str
@@ -91,14 +91,14 @@ class Commit:
     tables: Mapping[str, Sequence[DataFile]] = field(default_factory=dict)
     inputs: Mapping[str, Input] = field(default_factory=dict)
     removed: Sequence[RemovedFile] = ()
-    """Not deleted yet."""
+    """Files that are not deleted yet."""
     table_format: str = "parquet"
-    """How engines see the tables."""
+    """Table format for engines."""
     partition_by: str | None = None
-    """``day``, where the files of a table are those of a day each."""
+    """``day`` if each file of a table has rows of one day."""
 
     def to_json(self) -> bytes:
-        """Return the record; an input names its files by their places in the lists of tables."""
+        """Return the record; an input refers to files by their indices in the lists of tables."""
         places = {
             table: {file.name: place for place, file in enumerate(files)}
             for table, files in self.tables.items()
@@ -178,15 +178,15 @@ def _time(text: str) -> datetime:
 
 
 def describe_file(path: str, name: str, run: str) -> DataFile:
-    """Return what a commit records of a Parquet file.
+    """Return the entry of a Parquet file for the record of a commit.
 
-    Writers that know the checksum of what they wrote leave it in a hidden file beside
-    (`write_seal`); other files are read.
+    Rows and checksum come from a hidden file beside it, if its writer has left one (`write_seal`);
+    otherwise the file is read.
 
     Raises
     ------
     LakeError
-        The file is not there.
+        The file does not exist.
     """
     system, inner = filesystem(path)
     info = system.get_file_info(inner)
@@ -203,19 +203,19 @@ def describe_file(path: str, name: str, run: str) -> DataFile:
 
 
 def write_seal(path: str, rows: int, crc32: int) -> None:
-    """Leave beside a file what its commit records of it."""
+    """Write the rows and checksum of a file to a hidden file beside it, for `describe_file`."""
     system, inner = filesystem(path)
     with system.open_output_stream(_seal_path(inner)) as file:
         file.write(json.dumps({"rows": rows, "crc32": crc32}).encode())
 
 
 def move_file(path: str, target: str) -> None:
-    """Move a file of a table that is not committed yet, and what its commit records of it."""
+    """Move a file that is not committed yet, together with its seal."""
     system, inner = filesystem(path)
-    _, there = filesystem(target)
-    system.move(inner, there)
+    _, moved = filesystem(target)
+    system.move(inner, moved)
     with suppress(FileNotFoundError):
-        system.move(_seal_path(inner), _seal_path(there))
+        system.move(_seal_path(inner), _seal_path(moved))
 
 
 def file_crc32(system: fs.FileSystem, path: str) -> int:
@@ -233,14 +233,14 @@ def _seal_path(path: str) -> str:
 
 
 class CommitLog:
-    """The folder of the records of a lake.
+    """The records in the folder of a lake.
 
     Parameters
     ----------
     url
-        The lake, as messages call it.
+        The lake, for error messages.
     system, folder
-        The file system and the path in it.
+        The file system, and the path of the folder in it.
     name
         The same folder as a path or URL.
     """
@@ -252,9 +252,9 @@ class CommitLog:
         self._name = name
 
     def times(self) -> dict[int, datetime]:
-        """Return the numbers of the commits there are, ascending, and when each was made.
+        """Return the numbers of all commits, ascending, with their times.
 
-        A store that does not say when has just made all of them.
+        If a store reports no times, the present time is returned for all of them.
         """
         selector = fs.FileSelector(self._folder, allow_not_found=True)
         now = datetime.now(UTC)
@@ -270,9 +270,9 @@ class CommitLog:
         Raises
         ------
         LakeError
-            Its record is damaged, or of another version of wireyard.
+            Its record is damaged, or was written by another version of wireyard.
         FileNotFoundError
-            There is none of this number.
+            There is no commit with this number.
         """
         path = f"{self._folder}/{_record_name(number)}"
         with self._fs.open_input_stream(path) as file:
@@ -289,12 +289,12 @@ class CommitLog:
         raise LakeError(f"{self._url}: was written by {other} wireyard; name a new folder")
 
     def newest(self, known: Commit | None = None) -> Commit:
-        """Return the newest commit; of an empty log number 0, which holds nothing.
+        """Return the newest commit; for an empty log an empty commit with number 0.
 
         Parameters
         ----------
         known
-            A commit that was read before; its record is not read again.
+            A commit that was read before; if it is the newest, it is not read again.
         """
         numbers = list(self.times())
         if not numbers:
@@ -304,17 +304,17 @@ class CommitLog:
         return self.read(numbers[-1])
 
     def create(self, commit: Commit) -> None:
-        """Make a commit, unless there is one of its number.
+        """Create the record of a commit, unless its number is taken.
 
         Raises
         ------
         LakeError
-            Another run was first.
+            Another run has committed first.
         """
         try:
             create_file(f"{self._name}/{_record_name(commit.number)}", commit.to_json())
         except FileExistsError:
-            # A request that was repeated after its answer was lost meets its own record.
+            # If a request is repeated because its answer was lost, the record is our own.
             if self.read(commit.number).run == commit.run:
                 return
             raise LakeError(
@@ -332,10 +332,10 @@ def _record_name(number: int) -> str:
 
 @contextmanager
 def _no_collection() -> Iterator[None]:
-    """Pause Python's search for cycles, which a record has none of.
+    """Disable Python's garbage collector, as the objects of a record have no cycles.
 
-    It would go through all objects again and again while some hundred thousand are made of a large
-    record: 0.27 s of processor time instead of 0.10 for one of 10,000 inputs.
+    A large record makes some hundred thousand objects, which the collector would visit again and
+    again: 0.27 s of processor time instead of 0.10 for a record of 10,000 inputs.
     """
     was_enabled = gc.isenabled()
     gc.disable()

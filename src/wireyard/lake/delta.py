@@ -1,7 +1,7 @@
 """The tables of a lake as Delta tables, by the deltalake package: ``DIR/<table>/_delta_log``.
 
-A Delta table follows the commits of the lake (`lake.published`). Delta wants files below its table:
-they get a second name there by a hard link, and in an object store a copy, which the store makes.
+A Delta table follows the commits of the lake (`lake.published`). Delta needs files within the
+folder of the table: they are hard-linked there, or copied by the object store.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _COMMIT: Final = "wireyard_commit"
 
 
 def publish_table(lake: LakeSnapshot, table: str, files: Sequence[DataFile]) -> None:
-    """Make a Delta table what a table of the lake is, in one transaction."""
+    """Update a Delta table to the present files of a table, in one transaction."""
     folder, options = f"{lake.root}/{table}", _options()
     there = DeltaTable.is_deltatable(folder, options)
     delta = DeltaTable(folder, storage_options=options) if there else None
@@ -69,7 +69,7 @@ def publish_table(lake: LakeSnapshot, table: str, files: Sequence[DataFile]) -> 
 
 
 def _place(lake: LakeSnapshot, table: str, file: DataFile) -> None:
-    """Give a file a second name below its Delta table."""
+    """Link or copy a file into the folder of its Delta table."""
     source, target = lake.inner_of(table, file), lake.inner(table, file.name)
     if isinstance(lake.system, fs.LocalFileSystem):
         os.makedirs(os.path.dirname(target), exist_ok=True)
@@ -80,12 +80,12 @@ def _place(lake: LakeSnapshot, table: str, file: DataFile) -> None:
 
 
 def expire_table(lake: LakeSnapshot, table: str, now: datetime, retention: timedelta) -> None:
-    """Delete what is below a Delta table and the record lists no more; its own log stays."""
+    """Delete the files of a Delta table that the record no longer lists; Delta's log stays."""
     listed = {file.name for file in lake.record.tables[table]}
     listed |= {each.file.name for each in lake.record.removed if each.table == table}
     folder = lake.inner(table)
-    found = fs.FileSelector(folder, allow_not_found=True, recursive=True)
-    for info in lake.system.get_file_info(found):
+    selector = fs.FileSelector(folder, allow_not_found=True, recursive=True)
+    for info in lake.system.get_file_info(selector):
         name = info.path[len(folder) + 1 :]
         if name.endswith(".parquet") and not name.startswith("_") and name not in listed:
             lake.system.delete_file(info.path)
@@ -96,12 +96,12 @@ def _names(delta: DeltaTable, folder: str) -> set[str]:
 
 
 def _day(name: str) -> dict[str, str | None]:
-    """Return the partition of a file by its name: none, or a day, or that of rows without one."""
+    """Return the partition values of a file, by its name; the day is None for rows without one."""
     day, slash, _ = name.removeprefix("day=").partition("/")
     return {"day": None if day == NO_DAY else day} if slash else {}
 
 
 def _options() -> dict[str, str] | None:
-    """Return what deltalake does not take from the environment by itself."""
+    """Return the options that deltalake does not read from the environment itself."""
     plain = os.environ.get("AWS_ENDPOINT_URL", "").startswith("http://")
     return {"AWS_ALLOW_HTTP": "true"} if plain else None

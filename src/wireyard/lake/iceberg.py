@@ -1,9 +1,9 @@
 """The tables of a lake as Iceberg tables, by the pyiceberg package: ``DIR/<table>/metadata``.
 
-An Iceberg table follows the commits of the lake as a Delta table does (`lake.published`). It names
-its files by their whole paths, so they stay where the tasks wrote them. The catalog is the folder:
-``v12.metadata.json`` is created exclusively, by the step that commits of the lake are made by, and
-``version-hint.text`` names the newest for readers that open a table by its folder.
+An Iceberg table follows the commits of the lake (`lake.published`). It refers to files by absolute
+paths, so they stay where tasks wrote them. The folder is the catalog: ``v12.metadata.json`` is
+created exclusively, as commits of the lake are, and ``version-hint.text`` names the newest version
+for readers that open a table by its folder.
 """
 
 from __future__ import annotations
@@ -45,12 +45,12 @@ _HINT: Final = "version-hint.text"
 
 
 def publish_table(lake: LakeSnapshot, table: str, files: Sequence[DataFile]) -> None:
-    """Make an Iceberg table what a table of the lake is, in one snapshot.
+    """Update an Iceberg table to the present files of a table, in one snapshot.
 
     Raises
     ------
     CommitFailedException
-        Somebody else changed it meanwhile.
+        Another writer has changed it in the meantime.
     """
     folder = _Folder(lake, table)
     iceberg = folder.load()
@@ -74,13 +74,13 @@ def publish_table(lake: LakeSnapshot, table: str, files: Sequence[DataFile]) -> 
 
 
 def expire_table(lake: LakeSnapshot, table: str, now: datetime, retention: timedelta) -> None:
-    """Delete snapshots whose files are no longer kept, and what describes only them."""
+    """Delete snapshots whose retention is over, and the metadata that only they use."""
     folder = _Folder(lake, table)
     iceberg = folder.load()
     if iceberg is None:
         return
     before_ms = int((now - retention).timestamp() * 1000)
-    # A snapshot is over once there is the next one.
+    # The retention of a snapshot begins with the next snapshot.
     times = [each.timestamp_ms for each in iceberg.metadata.snapshots]
     over = [
         each.snapshot_id
@@ -103,7 +103,7 @@ class _Folder(NoopCatalog):
         self._io = load_file_io(_properties(), self._url)
 
     def load(self) -> Table | None:
-        """Return the table, None if there is none yet."""
+        """Return the table; None if there is none yet."""
         number = max(self._numbers(), default=0)
         if not number:
             return None
@@ -112,15 +112,15 @@ class _Folder(NoopCatalog):
         return self._as_table(metadata, number)
 
     def create(self, file: DataFile) -> Table:
-        """Create the table with the columns of a file, empty."""
+        """Create an empty table with the columns of a file."""
         lake = self._lake
         with lake.system.open_input_file(lake.inner_of(self._table, file)) as opened:
             schema = self._convert_schema_if_needed(pq.read_schema(opened))
         metadata = new_table_metadata(
             schema, UNPARTITIONED_PARTITION_SPEC, UNSORTED_SORT_ORDER, self._url
         )
-        # The files have no ids of columns: readers find these by name. What another run added
-        # meanwhile must not be added again, so a commit that meets another one is not repeated.
+        # The files have no column ids, so readers match columns by name. A failed commit is not
+        # retried, because another run may have added the same files.
         mapping = metadata.schema().name_mapping.model_dump_json()
         properties = {_NAME_MAPPING: mapping, _RETRIES: "0"}
         metadata = metadata.model_copy(update={"properties": properties})
@@ -133,7 +133,7 @@ class _Folder(NoopCatalog):
         requirements: tuple[TableRequirement, ...],
         updates: tuple[TableUpdate, ...],
     ) -> CommitTableResponse:
-        """Write the next metadata, unless somebody else did."""
+        """Write the next version of the metadata, unless another writer has."""
         for requirement in requirements:
             requirement.validate(table.metadata)
         metadata = update_table_metadata(
@@ -146,12 +146,13 @@ class _Folder(NoopCatalog):
         )
 
     def delete_old(self, table: Table, before: datetime) -> None:
-        """Delete metadata that was written before a time and that the table does not need."""
+        """Delete metadata that was written before a time and is no longer in use."""
         current = _number(table.metadata_location)
         kept = {f"v{current}.metadata.json", _HINT}
         for snapshot in table.metadata.snapshots:
             kept.add(snapshot.manifest_list.rpartition("/")[2])
-            kept |= {one.manifest_path.rpartition("/")[2] for one in snapshot.manifests(table.io)}
+            manifests = snapshot.manifests(table.io)
+            kept |= {manifest.manifest_path.rpartition("/")[2] for manifest in manifests}
         for info in self._files():
             if info.base_name not in kept and (info.mtime or before) < before:
                 self._lake.system.delete_file(info.path)
@@ -166,7 +167,7 @@ class _Folder(NoopCatalog):
             create_file(f"{lake.root}/{folder}/v{number}.metadata.json", content)
         except FileExistsError:
             raise CommitFailedException(f"version {number} is there already") from None
-        # Of two writers the slower may name the older version; readers then see that one.
+        # With two writers the hint may name the older version; readers then see that one.
         with lake.system.open_output_stream(lake.inner(folder, _HINT)) as file:
             file.write(str(number).encode())
 
@@ -184,9 +185,9 @@ class _Folder(NoopCatalog):
 
 
 def _number(path: str) -> int:
-    found = _METADATA.fullmatch(path.rpartition("/")[2])
-    assert found is not None
-    return int(found[1])
+    match = _METADATA.fullmatch(path.rpartition("/")[2])
+    assert match is not None
+    return int(match[1])
 
 
 def _url(path: str) -> str:
@@ -194,6 +195,6 @@ def _url(path: str) -> str:
 
 
 def _properties() -> dict[str, Any]:
-    """Return what pyiceberg does not take from the environment by itself."""
+    """Return the properties that pyiceberg does not read from the environment itself."""
     names = {"s3.endpoint": "AWS_ENDPOINT_URL", "s3.region": "AWS_DEFAULT_REGION"}
     return {name: os.environ[key] for name, key in names.items() if key in os.environ}

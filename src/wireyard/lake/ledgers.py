@@ -1,7 +1,7 @@
-"""The tables `streams` and `ledger`: a row each for every stream, and their sums by input.
+"""The tables `streams` and `ledger`, with a row for each stream, and the sums of ledgers by input.
 
-Tasks write the rows of the streams that they read, in a file of each table. A commit has the sums
-only, so opening a lake takes the same whatever the number of its streams.
+Tasks write the rows of the streams that they read. A commit has only the sums, so the time to open
+a lake does not depend on the number of streams.
 """
 
 from __future__ import annotations
@@ -34,23 +34,23 @@ _BATCH_ROWS: Final = 1 << 15
 
 @dataclass(frozen=True, slots=True)
 class StreamLedger:
-    """Where each byte of a stream went."""
+    """The account of all bytes of a stream."""
 
     source: str
     stream: str
     format: str | None
-    """None of an empty stream."""
+    """None for an empty stream."""
     counts: Mapping[str, int]
     facts: Mapping[str, Any]
-    """What a capture shows of it: columns of the table ``streams``."""
+    """Further columns of the table ``streams``, for a stream of a capture."""
 
 
 class LedgerSum(NamedTuple):
-    """The ledgers of some streams, added."""
+    """The sum of the ledgers of some streams."""
 
     streams: int = 0
     bad_streams: int = 0
-    """Those with bytes in no well-formed packet."""
+    """Streams with bytes outside of well-formed packets."""
     bytes_read: int = 0
     bytes_ok: int = 0
     bytes_malformed: int = 0
@@ -61,50 +61,52 @@ class LedgerSum(NamedTuple):
 
     @classmethod
     def of(cls, ledger: StreamLedger) -> LedgerSum:
-        """Return that of one stream."""
+        """Return the sum for one stream."""
         is_bad = ledger.counts["bytes_ok"] != ledger.counts["bytes_read"]
         return cls(1, int(is_bad), **ledger.counts)
 
     @property
     def packets(self) -> int:
-        """How many packets there are, malformed ones too."""
+        """Number of packets, malformed ones included."""
         return self.packets_ok + self.packets_malformed
 
     @classmethod
-    def total(cls, some: Iterable[LedgerSum]) -> LedgerSum:
-        """Return the sum of all of them."""
-        return cls(*map(sum, zip(*some, strict=True)))
+    def total(cls, sums: Iterable[LedgerSum]) -> LedgerSum:
+        """Return the total of several sums."""
+        return cls(*map(sum, zip(*sums, strict=True)))
 
 
 def streams_table(ledgers: Iterable[StreamLedger]) -> pa.Table:
-    """Return a row for every stream; what only captures show is null of others."""
+    """Return the rows of the table `streams`; columns of captures are null for other streams."""
     return stream_table.streams_table(
         {
-            "source": one.source,
-            "stream": one.stream,
-            "format": one.format,
-            **one.facts,
-            "bytes_read": one.counts["bytes_read"],
+            "source": ledger.source,
+            "stream": ledger.stream,
+            "format": ledger.format,
+            **ledger.facts,
+            "bytes_read": ledger.counts["bytes_read"],
         }
-        for one in ledgers
+        for ledger in ledgers
     )
 
 
 def ledger_table(ledgers: Iterable[StreamLedger]) -> pa.Table:
-    """Return a row for every stream, in the order of `streams_table`."""
-    rows = [{"source": one.source, "stream": one.stream, **one.counts} for one in ledgers]
+    """Return the rows of the table `ledger`, in the order of `streams_table`."""
+    rows = [
+        {"source": ledger.source, "stream": ledger.stream, **ledger.counts} for ledger in ledgers
+    ]
     return pa.Table.from_pylist(rows, LEDGER_TABLE)
 
 
 def captured_streams(
     paths: Iterable[str], sources: Collection[str], columns: Sequence[str]
 ) -> Iterator[pa.Table]:
-    """Yield what captures show of the streams of some inputs.
+    """Yield columns of the table `streams` for the captured streams of some inputs.
 
     Parameters
     ----------
     paths
-        Files of the table `streams`, perhaps with streams of other inputs too.
+        Files of the table; they may have streams of other inputs too.
     """
     wanted = pa.array(sources, pa.string())
     needed = [*dict.fromkeys(("source", "transport", *columns))]
@@ -113,5 +115,5 @@ def captured_streams(
         with system.open_input_file(inner) as opened, pq.ParquetFile(opened) as file:
             for batch in file.iter_batches(_BATCH_ROWS, columns=needed):
                 is_wanted = pc.is_in(batch["source"], wanted)
-                found = batch.filter(pc.and_(is_wanted, batch["transport"].is_valid()))
-                yield pa.Table.from_batches([found]).select(columns)
+                captured = batch.filter(pc.and_(is_wanted, batch["transport"].is_valid()))
+                yield pa.Table.from_batches([captured]).select(columns)

@@ -1,7 +1,7 @@
-"""Open tables follow the commits of a lake, as the folders of other lakes do (`lake.views`).
+"""Publishing a lake's commits as open tables (Delta, Iceberg), instead of folders (`lake.views`).
 
-What a table has and the newest commit has not is removed, what it lacks is added, in one
-transaction a table. So doing it again after a crash does what was left undone.
+A table is brought to the newest commit in one transaction: missing files are added, others are
+removed. So after a crash it is enough to publish again.
 """
 
 from __future__ import annotations
@@ -23,17 +23,17 @@ OPEN_FORMATS: Final = {
     "delta": ("deltalake", "deltalake.exceptions", "DeltaError"),
     "iceberg": ("pyiceberg", "pyiceberg.exceptions", "CommitFailedException"),
 }
-"""By the name of a format, which is that of a module of this room too: the package that it takes,
-and where the error is that it has when a table was changed by somebody else."""
+"""By format, which is also the name of a module here: the package that it needs, and the module and
+class of the error that the package raises if another writer has changed a table."""
 
 
 def publish_tables(lake: LakeSnapshot, format: str) -> None:
-    """Have the open tables show the commit of a lake.
+    """Update the open tables to the commit of a lake.
 
     Raises
     ------
     LakeError
-        The package is not installed, or a table was changed by somebody else meanwhile.
+        The package is not installed, or another writer has changed a table in the meantime.
     """
     marker = lake.inner(f"_wireyard/{format}.json")
     with suppress(FileNotFoundError), lake.system.open_input_stream(marker) as file:
@@ -52,7 +52,7 @@ def publish_tables(lake: LakeSnapshot, format: str) -> None:
 
 
 def expire_tables(lake: LakeSnapshot, format: str, now: datetime, retention: timedelta) -> None:
-    """Delete what open tables keep for readers of commits that are over."""
+    """Delete the files and metadata of open tables whose retention is over."""
     module, _ = _module(lake, format)
     for table in filter(is_shown, lake.record.tables):
         module.expire_table(lake, table, now, retention)

@@ -1,4 +1,4 @@
-"""A lake as one commit left it: its tables and inputs, for readers."""
+"""Snapshots of a lake: its tables and inputs at one commit, for readers."""
 
 from __future__ import annotations
 
@@ -22,19 +22,19 @@ __all__ = ["COMMITS", "DATA", "NO_DAY", "DamagedFile", "LakeSnapshot", "name_of"
 COMMITS: Final = "_wireyard/commits"
 """Folder of the records."""
 DATA: Final = "_wireyard/data"
-"""Folder of what runs have written, ``<run>/<table>/<file>``."""
+"""Folder of the files that runs have written, ``<run>/<table>/<file>``."""
 NO_DAY: Final = "__HIVE_DEFAULT_PARTITION__"
-"""What engines call the partition of rows without a day."""
-_THREADS: Final = 8  # what is waited for is mostly a store's answer
+"""Name of the partition of rows without a day, as in Hive."""
+_THREADS: Final = 8  # mostly waiting for a store
 
 
 def name_of(path: str) -> str:
-    """Return the name of a file of a table, which is what is behind ``<run>/<table>/``."""
+    """Return the name of a file of a table: its path behind ``<run>/<table>/``."""
     return path.rpartition(f"/{DATA}/")[2].split("/", 2)[2]
 
 
 class DamagedFile(NamedTuple):
-    """A file that is not what was written."""
+    """A file that is missing, or differs from what was written."""
 
     table: str
     file: DataFile
@@ -42,9 +42,9 @@ class DamagedFile(NamedTuple):
 
 
 class LakeSnapshot:
-    """A lake as one commit left it; later commits change nothing of it.
+    """A lake at one commit, which later commits do not change.
 
-    Its files stay for an hour after the commit that replaced them.
+    Its files stay for an hour after a commit has replaced them.
     """
 
     def __init__(self, url: str, number: int | None = None, known: Commit | None = None) -> None:
@@ -57,7 +57,7 @@ class LakeSnapshot:
 
     @property
     def root(self) -> str:
-        """The lake as tasks and Spark name it: absolute, whatever the working directory is."""
+        """The path or URL of the lake for tasks and Spark: absolute, without a trailing slash."""
         return self._root if self._local else self.url.rstrip("/")
 
     @property
@@ -67,7 +67,7 @@ class LakeSnapshot:
 
     @property
     def record(self) -> Commit:
-        """The commit: when it was made, its files and inputs."""
+        """The commit, with its time, files and inputs."""
         return self._commit
 
     @property
@@ -87,7 +87,7 @@ class LakeSnapshot:
         return [self.path_of(table, file) for file in self._commit.tables.get(table, ())]
 
     def path(self, table: str, name: str) -> str:
-        """Return where the file of a name is."""
+        """Return the path or URL of the file with a name."""
         return self._paths_by_name[table][name]
 
     @cached_property
@@ -98,13 +98,13 @@ class LakeSnapshot:
         }
 
     def path_of(self, table: str, file: DataFile) -> str:
-        """Return where a file of a table is."""
+        """Return the path or URL of a file of a table."""
         return f"{self.root}/{DATA}/{file.run}/{table}/{file.name}"
 
     def dataset(self, table: str) -> ds.Dataset:
-        """Return a table for Arrow, and what takes its datasets: DuckDB, Polars, pandas.
+        """Return a table as an Arrow dataset, which DuckDB, Polars and pandas accept.
 
-        A table that is partitioned has a column `day`, by which files are left out.
+        A partitioned table has a column `day`, by which files are pruned.
 
         Raises
         ------
@@ -136,13 +136,16 @@ class LakeSnapshot:
         return rows
 
     def numbers(self) -> list[int]:
-        """Return the commits that can still be read."""
+        """Return the numbers of the commits that can still be read."""
         return list(self._log.times())
 
     def damage(self, *, checksums: bool = False) -> list[DamagedFile]:
-        """Return the files that are missing or of another size; on request, those of other content.
+        """Return the files that are missing or have another size.
 
-        For checksums all bytes are read.
+        Parameters
+        ----------
+        checksums
+            Whether to read all bytes too, and compare checksums.
         """
         sizes = {info.path: info.size for info in self._files_below(self.inner(DATA))}
         found, whole = [], []
@@ -158,13 +161,13 @@ class LakeSnapshot:
                     whole.append((table, file))
         if checksums:
             with ThreadPoolExecutor(_THREADS) as pool:
-                problems = pool.map(lambda one: self._content_problem(*one), whole)
+                problems = pool.map(lambda each: self._content_problem(*each), whole)
                 pairs = zip(whole, problems, strict=True)
-                found += [DamagedFile(*one, problem) for one, problem in pairs if problem]
+                found += [DamagedFile(*each, problem) for each, problem in pairs if problem]
         return found
 
     def _content_problem(self, table: str, file: DataFile) -> str | None:
-        """Return what is wrong with the bytes of a file."""
+        """Return the problem with the bytes of a file; None if there is none."""
         try:
             crc32 = file_crc32(self.system, self.inner_of(table, file))
         except OSError as error:
@@ -172,12 +175,12 @@ class LakeSnapshot:
         return None if crc32 == file.crc32 else "is not what was written: its checksum differs"
 
     def check_files(self, *, checksums: bool = False) -> None:
-        """Look whether all files are there, each of the size that it had, on request of its bytes.
+        """Check that all files exist with their sizes, and optionally their checksums.
 
         Raises
         ------
         LakeDamaged
-            One is not; it is named.
+            A file is missing or damaged; the text names the first.
         """
         found = self.damage(checksums=checksums)
         if found:
@@ -189,35 +192,36 @@ class LakeSnapshot:
 
     def _files_below(self, folder: str) -> list[fs.FileInfo]:
         selector = fs.FileSelector(folder, allow_not_found=True, recursive=True)
-        return [one for one in self.system.get_file_info(selector) if one.type == fs.FileType.File]
+        infos = self.system.get_file_info(selector)
+        return [info for info in infos if info.type == fs.FileType.File]
 
     def inner_of(self, table: str, file: DataFile) -> str:
         """Return the path of a file in its file system."""
         return self.inner(DATA, file.run, table, file.name)
 
     def inner(self, *parts: str) -> str:
-        """Return a path below the lake in its file system."""
+        """Return a path within the lake in its file system."""
         return "/".join((self._root, *parts))
 
 
 def read_lake(
     url: str, number: int | None = None, *, check: bool = True, checksums: bool = False
 ) -> LakeSnapshot:
-    """Open a lake to read one commit of it; the newest if no number is given.
+    """Open a lake at one commit; the newest if no number is given.
 
     Parameters
     ----------
     check
-        Whether to look if all of its files are there, in their sizes.
+        Whether to check that all files exist with their sizes.
     checksums
         Whether to read all of their bytes too, and compare checksums.
 
     Raises
     ------
     SourceError
-        It cannot be read, or there is no such commit.
+        The lake cannot be read, or there is no such commit.
     LakeDamaged
-        A file of it is missing, or is not what was written.
+        A file is missing, or differs from what was written.
     """
     with reading(url):
         try:

@@ -1,4 +1,4 @@
-"""Folders that show one commit of a lake to engines that read folders; of lakes on local disks.
+"""Views: folders that show one commit of a local lake to engines that read folders.
 
 ::
 
@@ -6,9 +6,9 @@
     DIR/_wireyard/newest -> views/00000012           the one switch, replaced by a rename
     DIR/<table> -> _wireyard/newest/<table>
 
-A view is built under a hidden name and renamed when it is whole, then the switch is replaced, so
-a listing of any table, or of all of them one after the other between two commits, is that of one
-commit. A path that was resolved (``readlink -f``) stays readable until the view expires.
+A view is built under a hidden name and renamed when it is complete; then the switch is replaced. So
+all tables show the same commit until the next one. A resolved path (``readlink -f``) stays readable
+until the view expires.
 """
 
 from __future__ import annotations
@@ -26,19 +26,19 @@ _DIGITS = 8
 
 
 def shown_commit(root: str) -> int:
-    """Return the number of the commit that the folders show, 0 if they show none."""
+    """Return the number of the commit that the folders show; 0 if they show none."""
     with suppress(OSError, ValueError):
         return int(os.path.basename(os.readlink(f"{root}/{_NEWEST}")))
     return 0
 
 
 def publish_view(root: str, number: int, files: Mapping[str, Mapping[str, str]]) -> None:
-    """Have the folders of a lake show a commit. What a crash left undone is done again.
+    """Make the folders of a lake show a commit; repeat it after a crash.
 
     Parameters
     ----------
     files
-        By table and name, the paths of its files.
+        The paths of its files, by table and name.
     """
     view = f"{_VIEWS}/{number:0{_DIGITS}d}"
     if not os.path.isdir(f"{root}/{view}"):
@@ -57,7 +57,7 @@ def publish_view(root: str, number: int, files: Mapping[str, Mapping[str, str]])
 
 
 def delete_views(root: str, kept: Iterable[int]) -> None:
-    """Delete the views of all commits but some, and what builders that were killed have left."""
+    """Delete all views except those of some commits, and the remains of killed builders."""
     names = {f"{number:0{_DIGITS}d}" for number in kept}
     with suppress(FileNotFoundError):
         for name in set(os.listdir(f"{root}/{_VIEWS}")) - names:
@@ -65,7 +65,7 @@ def delete_views(root: str, kept: Iterable[int]) -> None:
 
 
 def _link(root: str, target: str, name: str) -> None:
-    """Put a symbolic link in the place of what is there."""
+    """Create or replace a symbolic link atomically."""
     hidden = f"{root}/_wireyard/.{uuid4().hex}"
     os.symlink(target, hidden)
     os.replace(hidden, f"{root}/{name}")

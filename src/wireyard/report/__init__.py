@@ -1,4 +1,4 @@
-"""One page about the traffic of inputs or of a lake, to look at, to print and to check."""
+"""The report: a page about the traffic of inputs or of a lake, with the query of each number."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""Answers as charts: Vega-Lite specifications, drawn to SVG once, when the page is made.
+"""Charts of answers: Vega-Lite specifications, rendered to SVG when the page is made.
 
-Colours are the page's own variables, so that a chart follows its light and dark; what a chart shows
-is in the table beside it, so it is one picture to a screen reader.
+Colours are CSS variables of the page, so charts follow its light and dark modes. The data of a
+chart is in the table beside it, so screen readers skip the chart.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ _ENDINGS: Final = {
 _NS_PER_MS: Final = 1_000_000
 _DAY_NS: Final = 86_400 * 10**9
 _CURVE: Final = 24
-"""Points of a curve."""
+"""Segments of a curve."""
 _FONT: Final = "system-ui, sans-serif"
 
 
@@ -64,7 +64,7 @@ def _svg(chart: Any) -> str:
         view=alt.ViewConfig(stroke=None),
     )  # fmt: skip
     text: str = vlc.vegalite_to_svg(styled.to_dict())
-    # The figure around it has the name; the parts of a picture are not read out one by one.
+    # The figure around it has the name; screen readers skip the parts of the picture.
     return text.replace("<svg ", '<svg aria-hidden="true" focusable="false" ', 1)
 
 
@@ -75,7 +75,7 @@ def _data(rows: Iterable[Mapping[str, Any]]) -> Any:
 def _colour(
     field: str, colours: Mapping[str, str], there: Iterable[str], *, lines: bool = False
 ) -> Any:
-    """Return names as colours, with a legend if there are several."""
+    """Return the colour encoding of a field, with a legend if it has several values."""
     names = [name for name in colours if name in set(there)]
     scale = alt.Scale(domain=names, range=[colours[name] for name in names])
     symbol: dict[str, Any] = {"symbolType": "stroke", "symbolStrokeWidth": 4, "symbolSize": 200}
@@ -84,7 +84,7 @@ def _colour(
 
 
 def _time_axis(field: str, span_ns: int) -> Any:
-    """Return the axis of time for a span, in UTC."""
+    """Return a time axis in UTC, formatted for the length of the span."""
     form = "%H:%M:%S" if span_ns < _DAY_NS else "%d %b %H:%M"
     return alt.X(
         f"{field}:T",
@@ -100,24 +100,24 @@ def _time_axis(field: str, span_ns: int) -> Any:
 def _filled(
     answer: Answer, series: str, names: Sequence[str], width_ns: int
 ) -> list[dict[str, Any]]:
-    """Return the rows of every interval of each series, with zeros where nothing was."""
-    there = {(row["from_ns"], row[series]): row for row in answer.rows}
+    """Return a row for every interval of each series; zeros fill intervals without packets."""
+    by_key = {(row["from_ns"], row[series]): row for row in answer.rows}
     times = range(answer.rows[0]["from_ns"], answer.rows[-1]["from_ns"] + 2 * width_ns, width_ns)
-    found = []
+    filled = []
     for at in times:
         for name in names:
-            row = there.get((at, name), {"packets": 0, "bytes": 0})
-            found.append({"at": at / _NS_PER_MS, series: name, **_numbers(row, width_ns)})
-    return found
+            row = by_key.get((at, name), {"packets": 0, "bytes": 0})
+            filled.append({"at": at / _NS_PER_MS, series: name, **_rates(row, width_ns)})
+    return filled
 
 
-def _numbers(row: Mapping[str, Any], width_ns: int) -> dict[str, float]:
+def _rates(row: Mapping[str, Any], width_ns: int) -> dict[str, float]:
     seconds = width_ns / 1e9
     return {"packets": row["packets"] / seconds, "bytes": row["bytes"] / seconds}
 
 
 def rates(answer: Answer, width_ns: int, measure: str) -> str:
-    """Return packets or bytes a second over time, formats above each other."""
+    """Return packets or bytes per second over time, stacked by format."""
     names = sorted({row["format"] for row in answer.rows})
     rows = _filled(answer, "format", names, width_ns)
     axis = alt.Axis(format="~s", tickCount=4)
@@ -134,15 +134,15 @@ def rates(answer: Answer, width_ns: int, measure: str) -> str:
 
 
 def throughput(answer: Answer, width_ns: int) -> str:
-    """Return messages sent and delivered a second, over time."""
+    """Return messages sent and delivered per second, over time."""
     kinds = {"sent": "var(--c1)", "delivered": "var(--c3)"}
-    there = {row["from_ns"]: row for row in answer.rows}
+    by_time = {row["from_ns"]: row for row in answer.rows}
     times = range(answer.rows[0]["from_ns"], answer.rows[-1]["from_ns"] + 2 * width_ns, width_ns)
     rows = [
         {
             "at": at / _NS_PER_MS,
             "kind": kind,
-            "rate": there.get(at, {}).get(kind, 0) / (width_ns / 1e9),
+            "rate": by_time.get(at, {}).get(kind, 0) / (width_ns / 1e9),
         }
         for at in times
         for kind in kinds
@@ -160,15 +160,15 @@ def throughput(answer: Answer, width_ns: int) -> str:
 
 
 def ages(answer: Answer, width_ns: int) -> str:
-    """Return the age of the oldest message that waited, over time, a line a destination."""
+    """Return the age of the oldest waiting message over time, a line for each destination."""
     names = sorted({row["destination"] or "" for row in answer.rows})
-    there = {(row["at_ns"], row["destination"] or ""): row["oldest_ns"] for row in answer.rows}
+    oldest = {(row["at_ns"], row["destination"] or ""): row["oldest_ns"] for row in answer.rows}
     first, last = answer.rows[0]["at_ns"], answer.rows[-1]["at_ns"]
     rows = [
         {
             "at": at / _NS_PER_MS,
             "destination": clipped(name, 30),
-            "age": (there.get((at, name)) or 0) / 1e9,
+            "age": (oldest.get((at, name)) or 0) / 1e9,
         }
         for at in range(first - width_ns, last + 2 * width_ns, width_ns)
         for name in names
@@ -188,7 +188,7 @@ def ages(answer: Answer, width_ns: int) -> str:
 
 
 def sessions(answer: Answer, first_ns: int, last_ns: int) -> str:
-    """Return sessions as bars over time, in the order they were opened."""
+    """Return sessions as bars over time, in the order of opening."""
     rows: list[dict[str, Any]] = []
     ordered = sorted(
         answer.rows, key=lambda row: (row["opened_ns"] or first_ns, row["client"] or "")
@@ -224,7 +224,7 @@ def sessions(answer: Answer, first_ns: int, last_ns: int) -> str:
 
 
 def sizes(answer: Answer) -> str:
-    """Return how many messages have bodies of a size, by powers of two."""
+    """Return a histogram of body sizes, by powers of two."""
     rows = [
         {
             "from": row["power"],
@@ -240,7 +240,7 @@ def sizes(answer: Answer) -> str:
 
 
 def delays(answer: Answer) -> str:
-    """Return how many deliveries took how long, by fifths of powers of ten."""
+    """Return a histogram of delivery delays, by fifths of powers of ten."""
     rows = [
         {
             "from": row["step"],
@@ -283,7 +283,7 @@ def _histogram(
 
 
 def quantiles(answer: Answer) -> str:
-    """Return the median, the 90th and the 99th percentile of destinations, the slowest first."""
+    """Return the median, 90th and 99th percentile for each destination, the slowest first."""
     rows = []
     for row in answer.rows:
         for name in ("p50", "p90", "p99"):
@@ -314,11 +314,11 @@ def quantiles(answer: Answer) -> str:
     return _svg(lines + points)
 
 
-# --- who talks to whom ----------------------------------------------------------------------
+# --- graph of producers, destinations and consumers -----------------------------------------
 
 
 def graph(producers: Answer, consumers: Answer) -> str:
-    """Return producers, destinations and consumers in columns, with lines as wide as messages."""
+    """Return producers, destinations and consumers in columns; line width shows the messages."""
     weights: list[defaultdict[str, int]] = [defaultdict(int) for _ in range(3)]
     links: list[tuple[int, str, str, int]] = []
     for row in producers.rows:
@@ -339,10 +339,10 @@ def graph(producers: Answer, consumers: Answer) -> str:
         for side, column in enumerate(columns)
         for number, name in enumerate(column)
     }
-    most = max(many for *_, many in links)
+    most = max(count for *_, count in links)
     curves: list[dict[str, Any]] = []
     nodes: list[list[dict[str, Any]]] = [[], [], []]
-    for number, (side, start, stop, many) in enumerate(links):
+    for number, (side, start, stop, count) in enumerate(links):
         from_y, to_y = places[side, start], places[side + 1, stop]
         for point in range(_CURVE + 1):
             part = point / _CURVE
@@ -350,15 +350,15 @@ def graph(producers: Answer, consumers: Answer) -> str:
             curves.append(
                 {
                     "link": number,
-                    "x": _reach(side, part),
+                    "x": _curve_x(side, part),
                     "y": from_y + (to_y - from_y) * eased,
-                    "width": 1 + 9 * math.sqrt(many / most),
+                    "width": 1 + 9 * math.sqrt(count / most),
                     "side": "sent" if side == 0 else "delivered",
                 }
             )
     for (side, name), place in places.items():
-        count = count_text(weights[side][name])
-        nodes[side].append({"x": side, "y": place, "name": clipped(name, 22), "n": count})
+        weight = count_text(weights[side][name])
+        nodes[side].append({"x": side, "y": place, "name": clipped(name, 22), "n": weight})
     scales = {
         "x": alt.X("x:Q", axis=None, scale=alt.Scale(domain=[-0.55, 2.55])),
         "y": alt.Y("y:Q", axis=None, scale=alt.Scale(domain=[tallest - 0.4, -0.6])),
@@ -376,8 +376,8 @@ def graph(producers: Answer, consumers: Answer) -> str:
         )
     )
     layers = [lines]
-    for align, dx, some in zip(("right", "center", "left"), (-8, 0, 8), nodes, strict=True):
-        base = alt.Chart(_data(some), **size)
+    for align, dx, column in zip(("right", "center", "left"), (-8, 0, 8), nodes, strict=True):
+        base = alt.Chart(_data(column), **size)
         marks: dict[str, Any] = {"align": align, "dx": dx, "baseline": "middle"}
         names = base.mark_text(fontSize=12, color="var(--ink)", dy=-6, **marks)
         counts = base.mark_text(fontSize=11, color="var(--muted)", dy=8, **marks)
@@ -385,8 +385,8 @@ def graph(producers: Answer, consumers: Answer) -> str:
     return _svg(alt.layer(*layers))
 
 
-def _reach(side: int, part: float) -> float:
-    """Return where a curve from one column to the next is; names stand in the middle one."""
+def _curve_x(side: int, part: float) -> float:
+    """Return the x of a curve between two columns; it leaves room for the names in the middle."""
     start, stop = (0.0, 0.74) if side == 0 else (1.26, 2.0)
     return start + part * (stop - start)
 

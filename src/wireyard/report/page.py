@@ -1,4 +1,4 @@
-"""The page: answers as tiles, tables and charts, in one file that needs no other."""
+"""The page of a report: answers as tiles, tables and charts, in one self-contained HTML file."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import pyarrow as pa
 
-from wireyard.answers.evidence import MOST_SOURCE_BYTES, Evidence, Place, find_evidence
+from wireyard.answers.evidence import MOST_SOURCE_BYTES, Evidence, RowPosition, find_evidence
 from wireyard.answers.symptoms import SYMPTOMS
 from wireyard.answers.why import Finding, find_symptoms
 from wireyard.errors import UsageError
@@ -32,13 +32,13 @@ __all__ = ["ReportError", "build_report"]
 _MOST_CELL: Final = 80
 _MOST_FINDINGS: Final = 24
 _MOST_ROWS: Final = 30
-"""Of a symptom, the worst of which findings are made."""
+"""Findings of one symptom, the worst of them."""
 _HEX_BYTES: Final = 8
 _HEX_LINES: Final = 6
 _MOST_MARKS: Final = 24
 _NEEDED: Final = ("jinja2", "altair", "vl_convert")
 _SYMPTOMS_S: Final = 10.0
-"""How long symptoms are looked for; of 20 million messages some take longer than the whole page."""
+"""Time limit for the queries of symptoms: of 20 million messages some take longer than the page."""
 _MEANINGS: Final = {"mqtt": MQTT_VERDICTS, "jms": JMS_VERDICTS}
 _MOMENTS: Final = frozenset({"first_ns", "last_ns", "from_ns", "at_ns", "opened_ns", "closed_ns"})
 _SPANS: Final = frozenset(
@@ -65,15 +65,16 @@ class Shown:
     title: str
     text: str
     query: str
-    """The answer that says so."""
+    """Name of the answer that it is a row of."""
     row: int
     column: str
-    """Where in it the number of things is."""
+    """Row and column of the count in that answer."""
     where: str
-    """Where the proof is."""
-    place: Place
+    """Location of the proof, for people."""
+    position: RowPosition
+    """Position of the proof."""
     command: str
-    """What shows more."""
+    """A command that shows more."""
 
 
 def build_report(
@@ -92,11 +93,11 @@ def build_report(
     tables
         The tables of the inputs.
     inputs
-        What they were opened from.
+        The inputs that they were opened from.
     shown_as
-        The same, with all options, as the commands have it that the page shows.
+        The inputs with all options, as on a command line.
     format, decode_as, keylog
-        How they were opened.
+        The options that they were opened with.
 
     Raises
     ------
@@ -115,7 +116,7 @@ def build_report(
     answers |= symptoms.answers
     shown = findings[:_MOST_FINDINGS]
     evidence = find_evidence(
-        {one.place for one in shown if None not in one.place},
+        {finding.position for finding in shown if None not in finding.position},
         tables.frame_files,
         format=format,
         decode_as=decode_as,
@@ -139,8 +140,8 @@ def build_report(
         symptoms=symptoms,
         all_symptoms=len(SYMPTOMS),
         why=f"wireyard why {shown_as}",
-        dumps={place: _dump(found) for place, found in evidence.items()},
-        inputs=[text.clipped(one, 60) for one in inputs],
+        dumps={position: _dump(found) for position, found in evidence.items()},
+        inputs=[text.clipped(name, 60) for name in inputs],
         meanings=_MEANINGS,
         severity=_severity,
         most_source=text.bytes_text(MOST_SOURCE_BYTES),
@@ -152,13 +153,14 @@ def build_report(
     )
 
 
-# --- what needs attention -------------------------------------------------------------------
+# --- findings -------------------------------------------------------------------------------
 
 
 class _Symptoms:
-    """Runs the queries for symptoms, and keeps their rows in a total order.
+    """Runs the queries of symptoms within a time limit, and keeps their sorted rows as answers.
 
-    Symptoms are looked for as long as there is time; what is left then is found in nothing.
+    It takes the place of `Tables` for `find_symptoms`. When the time is over, the queries of the
+    remaining symptoms return no rows; their codes are in `left`.
     """
 
     def __init__(self, tables: Tables) -> None:
@@ -169,7 +171,7 @@ class _Symptoms:
         self.left: list[str] = []
 
     def sql(self, query: str) -> pa.Table:
-        """Return what a query for the next symptom finds."""
+        """Return the rows for the next symptom."""
         symptom = next(self._waiting)
         text = (
             f"SELECT *, count(*) OVER () AS of FROM (\n{query.strip()}\n)\n"
@@ -195,23 +197,23 @@ class _Symptoms:
 
     @property
     def cut(self) -> int:
-        """How many findings there are beside those in the rows."""
-        return sum(one.of - len(one.rows) for one in self.answers.values())
+        """Number of findings beyond those in the answers."""
+        return sum(answer.of - len(answer.rows) for answer in self.answers.values())
 
     def row_of(self, finding: Finding) -> int:
-        """Return which row of its answer a finding is made of."""
+        """Return the number of a finding's row in its answer."""
         names = ("destination", "client", "source", "stream", "frame", "offset", "count")
         wanted = [getattr(finding, name) for name in names]
         rows = self.answers[finding.symptom].rows
         return next(
-            place for place, row in enumerate(rows) if [row[name] for name in names] == wanted
+            number for number, row in enumerate(rows) if [row[name] for name in names] == wanted
         )
 
 
 def _find(tables: Tables, quarantined: Answer, shown_as: str) -> tuple[list[Shown], _Symptoms]:
-    """Return what is wrong, the worst first, as the page shows it."""
+    """Return all findings as the page shows them, the worst first."""
     symptoms = _Symptoms(tables)
-    found = [
+    findings = [
         Shown(
             kind=finding.symptom.replace("_", " "),
             severity=finding.severity,
@@ -221,32 +223,32 @@ def _find(tables: Tables, quarantined: Answer, shown_as: str) -> tuple[list[Show
             row=symptoms.row_of(finding),
             column="count",
             where=_where(finding, tables.frame_files),
-            place=(finding.source, finding.stream, finding.offset),
+            position=(finding.source, finding.stream, finding.offset),
             command=text.shown(finding.next),
         )
         for finding in find_symptoms(symptoms, None, shown_as=shown_as)  # type: ignore[arg-type]
     ]
-    if "malformed" not in symptoms.answers:  # as of bare streams, which symptoms leave out
-        found[:0] = _broken(quarantined, shown_as)
-    return found, symptoms
+    if "malformed" not in symptoms.answers:  # symptoms leave out bare streams
+        findings[:0] = _from_quarantine(quarantined, shown_as)
+    return findings, symptoms
 
 
-def _broken(quarantined: Answer, inputs: str) -> Iterator[Shown]:
-    """Yield what is in the quarantine."""
+def _from_quarantine(quarantined: Answer, inputs: str) -> Iterator[Shown]:
+    """Yield the rows of the quarantine as findings."""
     for number, row in enumerate(quarantined.rows):
-        what = row["message"] or "bytes that belong to no packet"
+        message = row["message"] or "bytes that belong to no packet"
         sql = f"FROM quarantine WHERE status = '{row['status']}'"
         yield Shown(
             kind=f"{row['status']} bytes",
             severity="lost",
             title=text.clipped(f"{row['format']} {row['field'] or ''}".strip(), _MOST_CELL),
-            text=text.shown(what),
+            text=text.shown(message),
             query="quarantined",
             row=number,
             column="rows",
             where=f"{text.clipped(row['source'], 60)}, {text.clipped(row['stream'], 60)}"
             f" at {row['at']}",
-            place=(row["source"], row["stream"], row["at"]),
+            position=(row["source"], row["stream"], row["at"]),
             command=f'wireyard sql {inputs} "{sql}"',
         )
 
@@ -260,7 +262,7 @@ def _where(finding: Finding, files: FrameFiles) -> str:
 
 
 def _severity(protocol: str | None, verdict: str | None) -> str:
-    """Return how bad a verdict is: good, warn, bad or unknown."""
+    """Return the severity of a verdict: good, warn, bad or unknown."""
     if verdict is None:
         return "unknown"
     return BAD_VERDICTS.get(protocol or "", {}).get(verdict, "good")
@@ -275,7 +277,7 @@ def _value(value: Any) -> str:
 
 
 def _cell(column: str, value: Any) -> str:
-    """Return a value for people."""
+    """Return a value of a column as text for people."""
     if value is None:
         return "-"
     if column in _MOMENTS:
@@ -297,7 +299,7 @@ def _cell(column: str, value: Any) -> str:
 
 
 def _charts(answers: Mapping[str, Answer]) -> dict[str, str]:
-    """Return the charts there is something for, as SVG."""
+    """Return the charts that have data, as SVG."""
     from wireyard.report import charts
 
     overview = answers["overview"].rows[0]
@@ -315,10 +317,10 @@ def _charts(answers: Mapping[str, Answer]) -> dict[str, str]:
         "graph": lambda: charts.graph(answers["producers"], answers["consumers"]),
     }
     source = {"packets": "rates", "bytes": "rates", "graph": "producers"}
-    there = {name: bool(answers[source.get(name, name)]) for name in drawn}
-    there["graph"] |= bool(answers["consumers"])
-    there["sessions"] &= first is not None
-    return {name: draw() for name, draw in drawn.items() if there[name]}
+    has_data = {name: bool(answers[source.get(name, name)]) for name in drawn}
+    has_data["graph"] |= bool(answers["consumers"])
+    has_data["sessions"] &= first is not None
+    return {name: draw() for name, draw in drawn.items() if has_data[name]}
 
 
 @dataclass(frozen=True)
@@ -335,25 +337,25 @@ class _Dump:
     title: str
     lines: list[_Line]
     cut: str
-    """What is not shown; empty if all is."""
+    """How much is shown; empty if everything is."""
 
 
-def _dump(found: Evidence) -> _Dump:
-    """Return bytes in lines, beside what they mean."""
-    title = f"{found.format.name}, {found.size:,} bytes"
-    if not found.marks:
+def _dump(evidence: Evidence) -> _Dump:
+    """Return a hex dump, with the meaning of the bytes beside it."""
+    title = f"{evidence.format.name}, {evidence.size:,} bytes"
+    if not evidence.marks:
         width = 2 * _HEX_BYTES
-        most = found.data[: width * _HEX_LINES]
+        most = evidence.data[: width * _HEX_LINES]
         lines = [
             _Line(at, most[at : at + width].hex(" "), "", _ascii(most[at : at + width]), "")
             for at in range(0, len(most), width)
         ]
-        cut = f"{len(most):,} of {found.size:,} bytes" if len(most) < found.size else ""
+        cut = f"{len(most):,} of {evidence.size:,} bytes" if len(most) < evidence.size else ""
         return _Dump(title, lines, cut)
     lines = []
-    for mark in found.marks[:_MOST_MARKS]:
-        data = found.data[mark.start : mark.stop]
-        if mark.field in found.hidden:
+    for mark in evidence.marks[:_MOST_MARKS]:
+        data = evidence.data[mark.start : mark.stop]
+        if mark.field in evidence.hidden:
             dump = f"-- ({len(data)} bytes)"
         else:
             shown = data[: _HEX_BYTES * _HEX_LINES]
@@ -366,7 +368,7 @@ def _dump(found: Evidence) -> _Dump:
                 mark.start, dump, text.shown(mark.field), text.clipped(mark.value, 200), mark.spec
             )
         )
-    count = len(found.marks)
+    count = len(evidence.marks)
     return _Dump(title, lines, f"{len(lines)} of {count} fields" if len(lines) < count else "")
 
 

@@ -1,12 +1,13 @@
-"""The questions of the page: each is one query, whose answer is all that a part of it shows.
+"""The queries of the report: each part of the page shows the answer of one query.
 
 Rules of this file:
 
-1. A query is complete: it names no view of ours, so that ``wireyard sql`` gives the same rows. What
-   several are made of is counted once, in a table that the query on the page has as a subquery.
-2. It counts in the database and returns some hundred rows at most; where it cuts, a column ``of``
-   says how many there are, or a row without a name has the others.
-3. Its order is total and no aggregate is approximate, so that it gives the same rows each time.
+1. A query is complete: it uses no view of ours, so that ``wireyard sql`` returns the same rows.
+   Counts that several queries need are computed once, into a table; on the page the query has them
+   as a subquery.
+2. A query aggregates in the database and returns some hundred rows at most. If it has a limit, a
+   column ``of`` has the number of all rows, or a row without a name has the rest.
+3. Its order is total and no aggregate is approximate, so that it returns the same rows each time.
 """
 
 from __future__ import annotations
@@ -33,9 +34,9 @@ _WIDTHS_NS: Final = (
     *(_NS_PER_S * many for many in (1, 2, 5, 10, 15, 30, 60, 120, 300, 600, 900, 1800)),
     *(3600 * _NS_PER_S * many for many in (1, 2, 3, 6, 12, 24, 48, 168, 720, 8760)),
 )
-"""The widths that intervals of time have."""
+"""Allowed widths of time intervals."""
 _ENDS: Final = 12
-"""Producers, destinations and consumers in the graph; the others are one."""
+"""Producers, destinations and consumers in the graph; all others are one node."""
 _RANKED: Final = 15
 _AGED: Final = 4
 _SESSIONS: Final = 40
@@ -83,7 +84,7 @@ BAD_VERDICTS: Final[Mapping[str, Mapping[str, str]]] = MappingProxyType(
         ),
     }
 )
-"""By protocol, how bad the verdicts are that are not good."""
+"""By protocol, the severity of verdicts that are not good."""
 
 
 @dataclass(frozen=True)
@@ -99,37 +100,37 @@ class Answer:
 
     @property
     def of(self) -> int:
-        """How many rows there would be, had the query not cut them."""
+        """Number of rows without the limit of the query."""
         return int(self.rows[0]["of"]) if self.rows and "of" in self.rows[0] else len(self.rows)
 
 
 def bucket_ns(first_ns: int | None, last_ns: int | None) -> int:
-    """Return the width of the intervals that a span is cut into, `_MOST_BUCKETS` at most."""
+    """Return the width of intervals that divides a span into `_MOST_BUCKETS` at most."""
     span = 0 if first_ns is None or last_ns is None else last_ns - first_ns
     return next((width for width in _WIDTHS_NS if span < width * _MOST_BUCKETS), _WIDTHS_NS[-1])
 
 
 def ask_all(tables: Tables) -> dict[str, Answer]:
-    """Ask all questions; return the answers by their names."""
-    found: dict[str, Answer] = {}
+    """Run all queries; return the answers by name."""
+    answers: dict[str, Answer] = {}
 
     for name, sql in _COUNTED.items():
         tables.keep(name, sql)
 
     def ask(name: str, sql: str) -> Answer:
         text = "\n".join(line.rstrip() for line in sql.strip().splitlines())
-        found[name] = Answer(name, _complete(text), tables.sql(text).to_pylist())
-        return found[name]
+        answers[name] = Answer(name, _complete(text), tables.sql(text).to_pylist())
+        return answers[name]
 
     overview = ask("overview", _OVERVIEW).rows[0]
     width = bucket_ns(overview["first_ns"], overview["last_ns"])
     for name, sql in _questions(width):
         ask(name, sql)
-    return found
+    return answers
 
 
 def _complete(sql: str) -> str:
-    """Return a query with a subquery for each of the counted tables that it names."""
+    """Return a query with a subquery for each table of `_COUNTED` that it names."""
     counted = ",\n".join(
         f"{name} AS ({text.strip()})"
         for name, text in _COUNTED.items()
@@ -142,7 +143,7 @@ def _complete(sql: str) -> str:
 
 _LATENCY_NS: Final = "delivered_ns - sent_ns"
 _QUEUED: Final = f"{_LATENCY_NS} >= 0 AND retained IS NOT TRUE"
-"""Deliveries that took what the broker took; a retained value waits for a subscriber."""
+"""Deliveries whose delay is the broker's; a retained value waits for a subscriber instead."""
 _COUNTED: Final[Mapping[str, str]] = MappingProxyType(
     {
         "counted_messages": """
@@ -165,8 +166,9 @@ SELECT protocol, verdict, destination, coalesce(consumer_client_id, consumer) AS
         "left_waiting": WAITING,
     }
 )
-"""What several questions are made of: what was sent and delivered, counted by everything that they
-group by, and what was left waiting. `power` and `step` are the intervals of the charts."""
+"""Tables that several queries use: messages and deliveries, counted by every column that the
+queries group by, and the messages that were left waiting. `power` and `step` are the intervals of
+the charts."""
 _OVERVIEW: Final = """
 WITH destinations AS (
   SELECT destination, sum(messages) AS messages FROM counted_messages GROUP BY 1
@@ -208,12 +210,12 @@ SELECT split_part(format, '/', 1) AS format, count(*) AS streams,
 
 
 def _questions(width: int) -> Iterator[tuple[str, str]]:
-    """Yield the queries by their names.
+    """Yield the names and texts of queries.
 
     Parameters
     ----------
     width
-        Of an interval of time, in nanoseconds.
+        Width of a time interval, in nanoseconds.
     """
     yield "waited", _WAITED
     yield "formats", _FORMATS

@@ -1,4 +1,4 @@
-"""Values as people read them; text from the wire as nothing but text."""
+"""Formatting of values for people; text from the wire is escaped."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ _SPANS: Final = (
     (10**3, "µs"), (1, "ns"),
 )  # fmt: skip
 _UNSEEN: Final = frozenset({"Cc", "Cf", "Cs", "Co", "Zl", "Zp"})
-"""Characters that are not seen, or change how others are: controls, marks of direction, ..."""
+"""Categories of characters that are invisible or change others: controls, direction marks, ..."""
 
 
 def shown(text: str) -> str:
-    """Return text in which each character that is not seen is its escape."""
+    """Return text with its invisible characters escaped."""
     return "".join(
         char.encode("unicode_escape").decode() if unicodedata.category(char) in _UNSEEN else char
         for char in text
@@ -26,7 +26,7 @@ def shown(text: str) -> str:
 
 
 def clipped(text: str, most: int) -> str:
-    """Return text that is no longer than `most` characters; the end of it is where names differ."""
+    """Shorten text to `most` characters; more is kept of the end, where names differ."""
     text = shown(text)
     if len(text) <= most:
         return text
@@ -64,14 +64,14 @@ def moment_text(ns: int) -> str:
     try:
         found = datetime.fromtimestamp(seconds, UTC)
     except (OverflowError, ValueError, OSError):
-        return f"{ns} ns"  # a capture may say any year
+        return f"{ns} ns"  # a capture may have any year
     return f"{found:%Y-%m-%dT%H:%M:%S}.{rest // 10**6:03d}Z"
 
 
 def payload_text(data: bytes) -> str:
-    """Return bytes as the text they are, if they are text, else in hexadecimal."""
+    """Return bytes as text if they are printable UTF-8, else in hexadecimal."""
     try:
-        # A character may have been cut.
+        # The last character may be truncated.
         text = data.decode("utf-8") if len(data) < 4 else _without_cut(data)
     except UnicodeDecodeError:
         return f"0x{data.hex()}"

@@ -1,6 +1,6 @@
-"""wireyard in Spark: the data source, the session it runs best in, and the job that fills a lake.
+"""wireyard in Spark: the data source, sessions with its settings, and the job that fills a lake.
 
-Importing this loads neither Spark nor Arrow; every task imports it.
+Importing this loads neither Spark nor Arrow, because every task imports it.
 """
 
 from __future__ import annotations

@@ -1,11 +1,10 @@
-"""Facts of all packets of inputs that grow, made beside the commits of their next parts.
+"""Facts of all packets of growing inputs, made in the background while parts are committed.
 
-What is long is done by Spark, which a thread waits for, so parts are committed meanwhile. The facts
-are those of one commit, the files of which do not change and are not deleted as long. When they are
-made they take the place of the facts that this commit had. What parts have added since stays: it is
-about messages that were sent later. Where other inputs that grow show the same messages, or where
-the facts that are to go were made anew meanwhile, they are made again, and nothing is committed as
-long.
+A thread waits for Spark. The facts follow from one commit, whose files do not change and are not
+deleted in the meantime. Once made, they replace the facts that this commit had. Facts that later
+parts have added stay, because they are about messages that were sent later. If another growing
+input shows the same messages, or if the facts to be replaced were made again in the meantime, all
+are made once more in the foreground, and no part is committed until then.
 """
 
 from __future__ import annotations
@@ -23,7 +22,7 @@ from wireyard.layers.tables import FACTS
 from wireyard.spark.grown import SESSIONS, merge_open_sessions
 from wireyard.spark.job import add_facts, commit_change
 from wireyard.spark.lake import Change, Input, Lake
-from wireyard.spark.replacing import drop_inputs, is_of_open, split_by_day
+from wireyard.spark.replacing import drop_inputs, is_provisional, split_by_day
 from wireyard.spark.running import Runner
 
 if TYPE_CHECKING:
@@ -32,25 +31,25 @@ if TYPE_CHECKING:
 __all__ = ["AllFacts"]
 
 _NICENESS: Final = 10
-"""Of the thread and all that it starts, Spark too: parts come first."""
+"""Nice value of the thread and of all that it starts, Spark included: parts come first."""
 _Files = dict[str, list[str]]
 _Made = tuple[Change, Sequence[str], set[str]]
-"""The change, what is to be said about it, and the inputs that have new facts by it."""
+"""The change, notes for the user, and the inputs that get new facts by it."""
 
 
 class _OthersGrow(Exception):
-    """Inputs that grow show messages of those whose facts are made."""
+    """Other growing inputs show the same messages."""
 
 
 class AllFacts:
-    """The facts of some inputs as they are in the newest commit, which a thread makes.
+    """A background thread that makes the facts of some inputs, as of the newest commit.
 
     Parameters
     ----------
     stamps
-        The inputs, and what the stamp of each becomes once it has them; None if it grows.
+        The inputs, and the stamp that each gets with its facts; None if it keeps growing.
     growing
-        The inputs that get parts meanwhile.
+        The inputs that get parts in the meantime.
     """
 
     def __init__(
@@ -60,14 +59,14 @@ class AllFacts:
         stamps: Mapping[str, Mapping[str, Any] | None],
         growing: Collection[str],
     ) -> None:
-        self._lake = lake.beside()
+        self._lake = lake.fork()
         self._runner = Runner(get_session, self._lake)
         self._stamps = stamps
         self._others = {*growing} - stamps.keys()
         self._before = lake.inputs
         self._stamp_before = {source: self._before[source].stamp for source in stamps}
         self.took_s = 0.0
-        """How long it took to make them."""
+        """Seconds that it took to make them."""
         self._made: Future[_Made] = Future()
         Thread(target=self._run, daemon=True).start()
 
@@ -82,21 +81,21 @@ class AllFacts:
         return self._made.done()
 
     def kept(self, source: str) -> set[str]:
-        """Return the files of facts of an input that stay until these are committed.
+        """Return the provisional files of an input that its next part must not remove.
 
-        Its next part takes them out otherwise. Those of sessions it writes anew.
+        They stay until these facts are committed, except sessions, which the part writes again.
         """
         files = self._before[source].files if source in self.sources else {}
         tables = (table for table in FACTS if table != SESSIONS)
-        return {name for table in tables for name in files.get(table, ()) if is_of_open(name)}
+        return {name for table in tables for name in files.get(table, ()) if is_provisional(name)}
 
     def _run(self) -> None:
-        if sys.platform == "linux":  # elsewhere threads have the priority of their process
+        if sys.platform == "linux":  # elsewhere a thread has the priority of its process
             thread = os.PRIO_PROCESS, get_native_id()
             os.setpriority(*thread, max(os.getpriority(*thread), _NICENESS))
         try:
             self._made.set_result(self._make())
-        except BaseException as error:  # it is raised by `commit`
+        except BaseException as error:  # raised again by `commit`
             self._made.set_exception(error)
 
     def _make(self) -> _Made:
@@ -114,7 +113,7 @@ class AllFacts:
         return change, notes, {*self.sources, *related}
 
     def commit(self, lake: Lake) -> tuple[set[str], Sequence[str]]:
-        """Commit them, once they are made.
+        """Wait for the facts and commit them.
 
         Parameters
         ----------
@@ -123,48 +122,48 @@ class AllFacts:
 
         Returns
         -------
-        anew
-            The inputs whose facts had to be made again, and follow from all that is committed.
+        remade
+            The inputs whose facts had to be made again, from everything that is committed.
         notes
-            What is to be said about them.
+            Notes for the user.
 
         Raises
         ------
         SourceError
-            What the lake has of the inputs cannot be read.
+            Files of the inputs in the lake cannot be read.
         LakeError
             The lake cannot be written.
         """
-        anew = set[str]()
+        remade = set[str]()
         try:
             try:
                 change, notes, _ = self._made.result()
                 rebased = self._rebased(change, lake)
             except _OthersGrow:
                 rebased = None
-            self._lake.go_on_from(lake)
+            self._lake.update_from(lake)
             if rebased is None:
                 self._lake.begin_run()
                 self._before, self._others = lake.inputs, set()
-                change, notes, anew = self._make()
+                change, notes, remade = self._make()
                 rebased = self._rebased(change, lake)
             assert rebased is not None
             commit_change(self._runner, self._lake, rebased)
-            lake.go_on_from(self._lake)
+            lake.update_from(self._lake)
         finally:
-            self._lake.begin_run()  # what was not committed goes
-        return anew, notes
+            self._lake.begin_run()  # deletes staged files that were not committed
+        return remade, notes
 
     def _rebased(self, change: Change, lake: Lake) -> Change | None:
-        """Return the change as one of the lake as it is now; None if there is none."""
+        """Return the change as applied to the lake as it is now; None if that is impossible."""
         inputs = list[Input]()
         append = {table: list(names) for table, names in change.append.items()}
         remove = {table: list(names) for table, names in change.remove.items()}
         for each in change.inputs:
             now, before = lake.inputs.get(each.source), self._before[each.source]
-            if now is None or not self._goes_on(now, before):
+            if now is None or not self._is_extended(now, before):
                 return None
-            since = _since(now, before)
+            since = _added_since(now, before)
             made = {table: [*each.files.get(table, ())] for table in FACTS}
             if since.get(SESSIONS):
                 older, newer = made[SESSIONS], since[SESSIONS]
@@ -174,7 +173,7 @@ class AllFacts:
                     [self._lake.staged(SESSIONS, name) for name in older],
                     [lake.path(SESSIONS, name) for name in newer],
                 )
-                gone = {name for name in (*older, *newer) if is_of_open(name)}
+                gone = {name for name in (*older, *newer) if is_provisional(name)}
                 remove[SESSIONS] = [*remove.get(SESSIONS, ()), *gone.intersection(newer)]
                 append[SESSIONS] = [name for name in append[SESSIONS] if name not in gone]
                 append[SESSIONS].append(merged)
@@ -190,22 +189,22 @@ class AllFacts:
             inputs.append(replace(now, files=files, stamp=stamp))
         return replace(change, inputs=tuple(inputs), append=append, remove=remove)
 
-    def _goes_on(self, now: Input, before: Input) -> bool:
-        """Return whether the facts of an input are those that it had, and what its parts added."""
+    def _is_extended(self, now: Input, before: Input) -> bool:
+        """Return whether an input still has its facts of before; only its parts may add to them."""
         for table in FACTS:
             there = {*before.files.get(table, ())}
             if table == SESSIONS:
-                there = {name for name in there if not is_of_open(name)}
+                there = {name for name in there if not is_provisional(name)}
             if not there <= {*now.files.get(table, ())}:
                 return False
-        return before.source in self.sources or not _since(now, before)
+        return before.source in self.sources or not _added_since(now, before)
 
 
-def _since(now: Input, before: Input) -> _Files:
-    """Return the files of facts that an input has got since."""
-    found: _Files = {}
+def _added_since(now: Input, before: Input) -> _Files:
+    """Return the files of facts that an input has got since `before`, by table."""
+    added: _Files = {}
     for table in FACTS:
         there = {*before.files.get(table, ())}
         if names := [name for name in now.files.get(table, ()) if name not in there]:
-            found[table] = names
-    return found
+            added[table] = names
+    return added

@@ -1,8 +1,8 @@
 """The tasks of the bronze stage: pieces of streams in, Parquet files and a manifest out.
 
-No row crosses into the JVM. A task decodes its pieces and writes what it finds to files whose names
-no other attempt uses; all it returns is a few results (`results`). Only files that the driver then
-commits count, so an attempt that was killed, repeated or run twice leaves nothing in a table.
+No row crosses into the JVM. A task decodes its pieces and writes the rows to files whose names no
+other attempt uses; it returns only a few results (`results`). Only files that the driver commits
+count, so an attempt that was killed, repeated or run twice leaves nothing in a table.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ from wireyard.spark.captures import CapturePart, describe_endpoints
 from wireyard.spark.files import is_missing
 from wireyard.spark.indexing import HeaderPiece, write_headers
 from wireyard.spark.lake import LakeError, writing
-from wireyard.spark.packet_files import PacketFile, packets_beside
+from wireyard.spark.packet_files import PacketFile, packet_file_path
 from wireyard.spark.parts import PartFile
 from wireyard.spark.results import (
     FailureResult,
@@ -103,28 +103,28 @@ __all__ = [
 HEADERS = "headers"
 """Staged folder of the headers of captures."""
 DONE_MARKS = "done"
-"""Staged folder where each task that is done leaves an empty file named by its number."""
+"""Staged folder with an empty file for each task that is done, named by its number."""
 FAILURES: Mapping[str, type[WireError]] = {
     "read": SourceError,
     "write": LakeError,
     "balance": LedgerError,
 }
-"""Why a task has nothing to show. It says so instead of failing, so that Spark does not try a
-missing file or a full disk four times and bury the sentence in a traceback."""
+"""Errors that a task returns as a result instead of failing, so that Spark does not retry a missing
+file or a full disk four times, and does not bury the message in a traceback."""
 QUARANTINE_TABLE, STORE_RECORDS_TABLE = "quarantine", "store_records"
 FILES_TABLE, PAYLOADS_TABLE = "files", "payloads"
 MQTT: Final = "mqtt"
 EVIDENCE: Final = "evidence"
-"""What files of MQTT packets have in their footers: the evidence for the sides of their streams."""
+"""Name of the table in the footers of MQTT packets: evidence for the directions of streams."""
 _HELD_STREAMS: Final = 1 << 12
-"""Ledgers that a task holds before they are written."""
+"""Ledgers that a task buffers before they are written."""
 _GUESS_BYTES = 64 << 10
-"""Read to guess where a piece begins; more only if no header begins in it."""
+"""Bytes that are read to guess where a piece begins; more only if they contain no header."""
 
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """What all tasks of a run share."""
+    """Settings common to all tasks of a run."""
 
     staging: str
     """Folder of the run's staged tables: a path or URL that every task can write to."""
@@ -132,32 +132,32 @@ class Settings:
     """Whether passwords stay in the rows."""
     max_packet_bytes: int | None = None
     skip_missing: bool = False
-    """Whether an input that is gone is left out."""
+    """Whether to leave out an input that was deleted."""
     payload: tuple[str, ...] = ()
-    """Rules by which payloads are opened."""
+    """Rules by which payloads are decoded."""
     secret: tuple[int, int] | None = None
-    """Where payloads of MQTT are hashed, if tasks leave the packets of large inputs for those that
-    track their clients."""
+    """Secret points of the hashes of MQTT payloads, if tasks write packet files for large inputs
+    (`packet_files`)."""
 
 
 @dataclass(frozen=True, slots=True)
 class Piece:
-    """Rows of a stream that begin in ``[start, stop)``."""
+    """The rows of a stream that begin in ``[start, stop)``."""
 
     source: str
     format: str
     start: int
     stop: int
     size: int
-    """Bytes of the source there were when it was found: later ones are not read."""
+    """Size of the source when it was found; later bytes are not read."""
     exact: bool
-    """Whether a frame is known to begin at `start`; else the task guesses where the first does."""
+    """Whether a frame is known to begin at `start`; else the task guesses where one does."""
     context: int
     """Context of a frame that begins at `start`."""
 
     @property
     def bytes(self) -> int:
-        """How many bytes it has."""
+        """Number of bytes."""
         return min(self.stop, self.size) - self.start
 
 
@@ -177,13 +177,13 @@ def write_task(
     Parameters
     ----------
     task
-        Its number in the run, and its pieces.
+        The task's number in the run, and its pieces.
     """
     yield make_manifest(_write_task(*task, settings))
 
 
 def _write_task(number: int, pieces: Sequence[AnyPiece], settings: Settings) -> list[Result]:
-    task = BronzeTask(number, settings, leaves_packets=any(map(_is_cut, pieces)))
+    task = BronzeTask(number, settings, writes_packets=any(map(_is_cut, pieces)))
     try:
         results = [result for piece in pieces for result in task.write_or_skip(piece)]
         task.close()
@@ -194,23 +194,23 @@ def _write_task(number: int, pieces: Sequence[AnyPiece], settings: Settings) -> 
 
 
 def _is_cut(piece: AnyPiece) -> bool:
-    """Return whether other tasks have other rows of its input."""
+    """Return whether other tasks read other parts of the same input."""
     if isinstance(piece, CapturePart):
         return piece.of > 1
     return isinstance(piece, Piece) and not (piece.start == 0 and piece.stop >= piece.size)
 
 
 class BronzeTask:
-    """One attempt: its files, one a table, shared by its pieces.
+    """One attempt of a task: its output files, one for each table.
 
     Parameters
     ----------
     number
-        Its number in the run.
+        The task's number in the run.
     prefix
-        What the names of its files begin with.
-    leaves_packets
-        Whether it leaves packets for the tasks that track their clients.
+        Prefix of the names of its files.
+    writes_packets
+        Whether to write a packet file for the tasks that track clients.
     """
 
     def __init__(
@@ -219,7 +219,7 @@ class BronzeTask:
         settings: Settings,
         prefix: str = "part-",
         *,
-        leaves_packets: bool = False,
+        writes_packets: bool = False,
     ) -> None:
         self._number = number
         self._settings = settings
@@ -230,18 +230,18 @@ class BronzeTask:
         self._openers: dict[str, PayloadTable] = {}
         self._ledgers: list[StreamLedger] = []
         self._evidence = StreamEvidence()
-        self._leaves_packets = leaves_packets
+        self._writes_packets = writes_packets
         self._packets: PacketFile | None = None
         self._writes = 0
 
     def write_or_skip(self, piece: AnyPiece) -> list[Result]:
-        """Write a piece, or report that its source is gone, if that is no failure."""
+        """Write a piece; if its source was deleted and may be, return a `GoneResult`."""
         before = self._writes
         try:
             return list(self.write(piece))
         except SourceError:
             files = piece.files if isinstance(piece, CapturePart) else (piece.source,)
-            # What was written of it could not be distinguished from the rows of others.
+            # Rows of it that are written could not be told from the rows of other pieces.
             if not self._settings.skip_missing or self._writes > before:
                 raise
             if not any(map(is_missing, files)):
@@ -275,7 +275,7 @@ class BronzeTask:
             part.keylog,
             part.opened,
         )
-        if part.part == 0:  # what all parts have in common
+        if part.part == 0:  # common to all parts
             for note in filter(None, (found.damage, found.frames_unread)):
                 yield NoteResult(part.source, note)
         if found.left_out is not None and found.left_out.lines():
@@ -284,17 +284,17 @@ class BronzeTask:
             yield describe_endpoints(part, found.endpoints)
         tables = self._write_files(part.source, found.spans) if part.part == 0 else set()
         sums: dict[str, LedgerSum] = {}
-        for _, same in groupby(found.readables, key=lambda one: one.format.label):
-            some = list(same)
-            streams = [one.opened for one in some]
-            for content, rows in self._write_captured(some[0].format, streams, tables):
+        for _, same_format in groupby(found.readables, key=lambda one: one.format.label):
+            readables = list(same_format)
+            streams = [one.opened for one in readables]
+            for content, rows in self._write_captured(readables[0].format, streams, tables):
                 facts = describe_stream(content)
                 ledger = make_ledger(part.source, content.name, [rows], content.size, facts)
                 self._close_stream(ledger, sums)
         yield from self._results_of(part, sums, tables)
 
     def _write_files(self, source: str, spans: Sequence[FrameSpan] = ()) -> set[str]:
-        """Write the rows of the files of a source; return the table."""
+        """Write the rows of a source in the table `files`; return the table's name, as a set."""
         rows = pa.RecordBatch.from_pylist(file_rows(source, spans), FILES)
         self._file(FILES_TABLE, FILES).write(rows)
         return {FILES_TABLE}
@@ -307,7 +307,7 @@ class BronzeTask:
         Parameters
         ----------
         tables
-            Those that have rows of the capture, to which others are added.
+            The tables that have rows of the capture; extended in place.
         """
         plan = self.plan_of(format)
         last: tuple[Stream, StreamRows] | None = None
@@ -324,7 +324,7 @@ class BronzeTask:
                     continue
                 written.append(last)
                 bounds.append(bounds[-1] + rows)
-            counts = [one for _, one in written]
+            counts = [stream_rows for _, stream_rows in written]
             bad_bytes = [PieceBytes(content) for content, _ in written]
             batch = pa.concat_batches(batches)
             tables |= self.write_streams(format, batch, counts, bounds, bad_bytes)
@@ -361,7 +361,7 @@ class BronzeTask:
         return rows
 
     def _close_stream(self, ledger: StreamLedger, sums: dict[str, LedgerSum]) -> None:
-        """Write the ledger of a stream that the piece has whole; add it to those of its format."""
+        """Write the ledger of a complete stream; add it to the sum of its format."""
         self._ledgers.append(ledger)
         if len(self._ledgers) == _HELD_STREAMS:
             self._write_ledgers()
@@ -371,7 +371,7 @@ class BronzeTask:
     def _results_of(
         self, part: CapturePart, sums: Mapping[str, LedgerSum], tables: set[str]
     ) -> Iterator[Result]:
-        """Yield the ledgers of a capture's streams, and the tables that have rows of it."""
+        """Yield the results of a capture: its ledgers by format, and the tables that have rows."""
         for format, total in sums.items():
             yield FormatResult(part.source, format, total, part.part)
         if sums:
@@ -387,7 +387,7 @@ class BronzeTask:
         self._ledgers.clear()
 
     def plan_of(self, format: Format) -> Plan:
-        """Return what is read of a stream of a format."""
+        """Return the plan for reading streams of a format."""
         limit = self._settings.max_packet_bytes
         return make_plan(format, max_packet_bytes=limit, captured=True)
 
@@ -412,11 +412,11 @@ class BronzeTask:
 
     @property
     def files(self) -> dict[str, list[str]]:
-        """The files that it has written, by table."""
+        """The written files, by table."""
         return {table: [self._name] for table in self._files}
 
     def close(self) -> None:
-        """Finish the files and leave the mark."""
+        """Finish the files, and mark the task as done."""
         self._write_ledgers()
         if packets := self._files.get(packets_table(MQTT)):
             packets.put_in_footer(EVIDENCE, self._evidence.table())
@@ -432,7 +432,7 @@ class BronzeTask:
     def write_batch(
         self, format: Format, batch: pa.RecordBatch, rows: StreamRows, bad_bytes: BytesOfRows
     ) -> set[str]:
-        """Write rows of one stream, and count them; return the tables that have some now."""
+        """Write and count rows of one stream; return the tables that got rows."""
         return self.write_streams(format, batch, [rows], [0, batch.num_rows], [bad_bytes])
 
     def write_streams(
@@ -443,9 +443,14 @@ class BronzeTask:
         bounds: Sequence[int],
         bad_bytes: Sequence[BytesOfRows],
     ) -> set[str]:
-        """Write rows of one stream or several, those of stream k from ``bounds[k]`` on.
+        """Write rows of several streams, and add them to the counts in `streams`.
 
-        They are counted to `streams`. Returned are the tables that have some of them.
+        Rows of stream k begin at ``bounds[k]``.
+
+        Returns
+        -------
+        tables
+            The tables that got rows.
         """
         bad = _count(batch, streams, bounds)
         touched: Any = ()
@@ -455,7 +460,7 @@ class BronzeTask:
         tables = {packets_table(format.name)}
         self._file(packets_table(format.name), batch.schema).write(batch)
         if format.name == MQTT:
-            self._leave_packets(batch, self._evidence.add_batch(batch))
+            self._write_packets(batch, self._evidence.add_batch(batch))
         if self._rules:
             opener = self._openers.get(format.name)
             if opener is None:
@@ -464,7 +469,7 @@ class BronzeTask:
             if opened.num_rows:
                 self._file(PAYLOADS_TABLE, PAYLOADS).write(opened)
                 tables.add(PAYLOADS_TABLE)
-        # What lies between the packets of a store is no row of a stream either.
+        # Bytes between the packets of a store have no error, and are not quarantined.
         bad = bad[batch["error"].take(bad).is_valid().to_numpy(zero_copy_only=False)]
         owners = np.searchsorted(bounds, bad, "right") - 1
         for owner in np.unique(owners).tolist():
@@ -473,13 +478,13 @@ class BronzeTask:
             tables.add(QUARANTINE_TABLE)
         return tables
 
-    def _leave_packets(self, batch: pa.RecordBatch, stream: Ints) -> None:
-        """Write packets for the tasks that track their clients; `stream` has that of each."""
+    def _write_packets(self, batch: pa.RecordBatch, stream: Ints) -> None:
+        """Write packets to the packet file; `stream` is the stream number of each."""
         secret = self._settings.secret
-        if secret is None or not self._leaves_packets:
+        if secret is None or not self._writes_packets:
             return
         if self._packets is None:
-            path = packets_beside(self._settings.staging, self._name)
+            path = packet_file_path(self._settings.staging, self._name)
             self._packets = PacketFile(path, secret)
         table = pa.Table.from_batches([batch])
         self._packets.add(TrackedPart.of(table, stream, secret, first=self._packets.rows))
@@ -500,16 +505,16 @@ def make_ledger(
     facts: Mapping[str, Any] = MappingProxyType({}),
     format: str | None = None,
 ) -> StreamLedger:
-    """Return the ledger of a stream from all rows that are kept of it, in stream order.
+    """Return the ledger of a stream from the counts of all its rows, in stream order.
 
     Parameters
     ----------
     read
-        How many bytes the stream has, those of gaps too.
+        Number of bytes of the stream, gaps included.
     facts
-        What a capture shows of it.
+        Further columns of the table `streams`, for a stream of a capture.
     format
-        That of a stream of which nothing was kept.
+        The format of a stream without rows.
 
     Raises
     ------
@@ -536,7 +541,7 @@ def make_ledger(
 def _batches(
     piece: Piece, plan: Plan, framer: Framer, result: PieceResult
 ) -> Iterator[pa.RecordBatch]:
-    """Yield the rows of a piece from where the framer stands."""
+    """Yield the rows of a piece from the framer's position on."""
     mapped = map_windows(piece.source, framer.position, piece.size)
     if mapped is not None:
         yield from scan_stream(mapped, plan, framer, piece.stop)
@@ -556,7 +561,7 @@ def _guess(piece: Piece, plan: Plan) -> int | None:
 
 
 def _rows_by_stream(parts: Sequence[Part]) -> Iterator[tuple[Stream, int]]:
-    """Yield the streams of a capture that blocks are of, and how many rows each has in them."""
+    """Yield the streams in some blocks of a capture, each with its number of rows."""
     for opened, block in parts:
         if isinstance(opened, BundledStreams):
             assert block.owners is not None
@@ -567,7 +572,7 @@ def _rows_by_stream(parts: Sequence[Part]) -> Iterator[tuple[Stream, int]]:
 
 
 def _count(batch: pa.RecordBatch, streams: Sequence[StreamRows], bounds: Sequence[int]) -> Any:
-    """Add a batch to the counts of its streams; return which of its rows are no packets."""
+    """Add a batch to the counts of its streams; return the numbers of rows that are no packets."""
     starts, lengths = batch["offset"].to_numpy(), batch["length"].to_numpy()
     begins = np.array(bounds[:-1])
     stops = starts + lengths

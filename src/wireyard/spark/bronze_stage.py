@@ -1,7 +1,7 @@
-"""The bronze stage: inputs to tasks, and their results to streams and ledgers.
+"""The driver of the bronze stage: divide inputs into tasks, and join the results.
 
-Tasks read the inputs and write what is in them (``wireyard.spark.bronze``); here they are cut, run,
-joined and, where a guess was wrong, repeated.
+Tasks decode the inputs and write their rows (``wireyard.spark.bronze``). The driver splits the
+inputs, runs the tasks, stitches their pieces and, where a guess was wrong, runs a task again.
 """
 
 from __future__ import annotations
@@ -71,12 +71,12 @@ __all__ = ["BronzeStage"]
 
 _POLL_S: Final = 0.2
 _EXPANSION: Final = 10
-"""What a compressed byte counts as."""
+"""Bytes that a compressed byte counts as."""
 _OPEN_BYTES: Final = 1 << 17
-"""What opening an input counts as."""
+"""Bytes that opening an input counts as."""
 _WARM_BYTES: Final = 1 << 20
-"""Inputs that are decoded with kernels however small each is: the scalar reader would need longer
-for all of them than it takes to load what does."""
+"""Size of all inputs from which on even small ones are decoded with kernels: loading these takes
+less time than the scalar reader would need."""
 
 
 _MANY_ENDPOINTS: Final = (
@@ -86,7 +86,7 @@ _MANY_ENDPOINTS: Final = (
 
 
 class BronzeStage:
-    """The stage in which tasks read the inputs and write what is in them."""
+    """The stage in which tasks decode the inputs and write the bronze tables."""
 
     def __init__(
         self,
@@ -105,13 +105,13 @@ class BronzeStage:
         self._watch = watch
         self._decode_as, self._keylog = decode_as, keylog
         self.tasks = 0
-        """How many were run."""
+        """Number of tasks that were run."""
         self._gone: set[str] = set()
         self.repaired = 0
         self.notes: list[str] = []
 
     def read(self, found: Sequence[FoundInput], split_bytes: int) -> list[Input]:
-        """Stage the rows of inputs; return the inputs as the lake will know them."""
+        """Stage the rows of inputs; return the inputs as they will be in the lake."""
         named = {packets_table(each.format) for each in found if each.format}
         held = set(map(packets_table, format_names())) if any(f.files for f in found) else set()
         staged = [*sorted(named | held), bronze.QUARANTINE_TABLE, bronze.STORE_RECORDS_TABLE]
@@ -167,7 +167,10 @@ class BronzeStage:
     def _read_misled(
         self, tasks: Sequence[Sequence[AnyPiece]], results: dict[str, list[Result]]
     ) -> None:
-        """Read parts of captures again of which others show more; put new results for theirs."""
+        """Read parts of captures again if other parts show the formats of their streams.
+
+        Their new results replace the old ones.
+        """
         parts, misled = defaultdict(list), list[CapturePart]()
         for piece in chain.from_iterable(tasks):
             if isinstance(piece, CapturePart) and piece.of > 1:
@@ -177,7 +180,7 @@ class BronzeStage:
                 continue
             endpoints = of_kind(EndpointsResult, results[source])
             misled += parts_misled(each, endpoints)
-            # Nobody can say which of them others lack.
+            # Endpoints beyond the limit are unknown to the other parts.
             if any(one.opened is None for one in endpoints):
                 self.notes.append(f"{source}: {_MANY_ENDPOINTS}")
         self.repaired += len(misled)
@@ -195,7 +198,7 @@ class BronzeStage:
             results[source] += more[source]
 
     def _index(self, found: Sequence[FoundInput], split_bytes: int) -> dict[str, IndexedCapture]:
-        """Have the headers of large captures read; return where they are."""
+        """Write the headers of large captures to files; return the indexed captures by path."""
         pieces = {each.path: cut for each in found if (cut := self._cut(each, split_bytes))}
         if not pieces:
             return {}
@@ -215,9 +218,9 @@ class BronzeStage:
         return indexed
 
     def _headers(self, tasks: Sequence[Sequence[HeaderPiece]]) -> list[HeadersResult]:
-        """Have the headers of pieces written down."""
+        """Run tasks that write the headers of pieces; return their results."""
         results = self._run(tasks)
-        return [each for some in results.values() for each in of_kind(HeadersResult, some)]
+        return [each for found in results.values() for each in of_kind(HeadersResult, found)]
 
     def _cut(self, found: FoundInput, split_bytes: int) -> list[HeaderPiece]:
         try:
@@ -225,10 +228,10 @@ class BronzeStage:
         except SourceError:
             if not self._settings.skip_missing or not any(map(is_missing, found.files)):
                 raise
-            return []  # which the task that reads it meets too
+            return []  # its task reports that it is gone
 
     def _write_ledgers(self, ledgers: Sequence[StreamLedger]) -> dict[str, list[str]]:
-        """Stage the rows of bare streams, whose pieces are joined here; return the files."""
+        """Stage the ledgers of bare streams, whose pieces the driver joins; return the files."""
         tables = zip(LEDGER_FILES, (streams_table(ledgers), ledger_table(ledgers)), strict=True)
         if not ledgers:
             return {}
@@ -255,28 +258,28 @@ class BronzeStage:
 def _marks_watched(
     lake: Lake, tasks: Sequence[tuple[int, Sequence[AnyPiece]]], watch: Watch
 ) -> Iterator[None]:
-    """Return how many bytes are done, by the marks that tasks leave, while the caller waits."""
+    """Report progress while the caller waits, by the marks that finished tasks leave."""
     weights = {str(number): sum(piece.bytes for piece in task) for number, task in tasks}
     total = sum(weights.values())
-    over = Event()
+    done = Event()
 
-    def look() -> None:
-        while not over.wait(_POLL_S):
+    def poll() -> None:
+        while not done.wait(_POLL_S):
             marks = lake.list_staged(bronze.DONE_MARKS)
             watch.at(sum(weights.get(mark, 0) for mark in marks), total)
 
-    thread = Thread(target=look, daemon=True)
+    thread = Thread(target=poll, daemon=True)
     thread.start()
     try:
         yield
     finally:
-        over.set()
+        done.set()
         thread.join()
     watch.at(total, total)
 
 
 def _ledger_of(found: FoundInput, kept: Sequence[PieceResult]) -> StreamLedger:
-    """Return the ledger of a bare stream from what was kept of it."""
+    """Return the ledger of a bare stream from its pieces."""
     reached = max((each.reached for each in kept), default=0)
     read = reached if found.compressed else found.size
     return make_ledger(found.path, found.path, kept, read, format=found.format)
@@ -297,20 +300,20 @@ def _captured_input(found: FoundInput, results: Sequence[Result]) -> Input:
     parts: defaultdict[str, list[LedgerSum]] = defaultdict(list)
     for each in of_kind(FormatResult, results):
         parts[each.format].append(LedgerSum(*each.ledger))
-    ledger = {format: LedgerSum.total(some) for format, some in parts.items()}
+    ledger = {format: LedgerSum.total(sums) for format, sums in parts.items()}
     files = _files_of(of_kind(FilesResult, results))
     return Input(found.path, found.format, found.stamp, ledger, files)
 
 
 def _notes_of(results: Sequence[Result]) -> list[str]:
-    """Return what is to be said of an input, the same into however many parts it was cut."""
+    """Return the notes on an input; they do not depend on the number of its parts."""
     notes = dict.fromkeys(each.message for each in of_kind(NoteResult, results))
     parts = [LeftOut.load(each.counts) for each in of_kind(LeftOutResult, results)]
     return [*notes, *LeftOut.total(parts).lines()]
 
 
 def _files_of(results: Iterable[PieceResult | FilesResult]) -> dict[str, list[str]]:
-    """Return the files that rows of an input are in, by table."""
+    """Return the files with rows of an input, by table."""
     files: defaultdict[str, dict[str, None]] = defaultdict(dict)
     for each in results:
         for table in each.tables:
@@ -319,5 +322,5 @@ def _files_of(results: Iterable[PieceResult | FilesResult]) -> dict[str, list[st
 
 
 def _weight(found: FoundInput) -> int:
-    """Return how many bytes an input counts as, where it is decided who reads it."""
+    """Return the number of bytes that an input counts as, to decide whether Spark reads it."""
     return found.size * (_EXPANSION if found.compressed else 1) + _OPEN_BYTES

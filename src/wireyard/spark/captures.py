@@ -1,4 +1,4 @@
-"""Captures and stores among the files that are read, and the parts of them that tasks take."""
+"""Captures and stores: find them among the files, and divide them into parts for tasks."""
 
 from __future__ import annotations
 
@@ -34,40 +34,40 @@ __all__ = [
 
 _HEAD_BYTES = 4
 _SNIFFED_BYTES = 1 << 12
-_THREADS = 8  # what is waited for is mostly a store's answer
+_THREADS = 8  # mostly waiting for a store
 _SPLITS = 4
-"""How much more a task takes of a capture without an index: each walks over all of its packets."""
+"""Factor for the size of parts without an index, as each task walks over the whole capture."""
 _MOST_ENDPOINTS: Final = 1 << 12
-"""Endpoints that a part reports: 160 KB, and far more than there are brokers."""
+"""Limit for the endpoints that a part reports: 160 KB, and far more than there are brokers."""
 
 Formats = frozenset[str]
-"""Names of formats, empty for none."""
+"""Names of formats; may be empty."""
 
 
 @dataclass(frozen=True, slots=True)
 class CapturePart:
-    """The streams of the conversations of a capture that fall to one of several parts."""
+    """A part of a capture: the streams of some of its conversations."""
 
     source: str
     files: tuple[str, ...]
     format: str | None
-    """Only streams of this format; of all if None."""
+    """Only streams of this format; of all formats if None."""
     decode_as: tuple[str, ...]
     keylog: tuple[str, ...]
     part: int
     of: int
     size: int
-    """Bytes of the capture that fall to it, about."""
+    """Approximate number of its bytes."""
     stored: bool = False
-    """Whether it is no capture, but a file of a store."""
+    """Whether it is a file of a store instead of a capture."""
     index: tuple[IndexedExtent, ...] = ()
-    """Where its headers are, if they were written down."""
+    """Files with its headers, if they were written."""
     opened: tuple[tuple[Endpoint, str], ...] = ()
-    """The endpoints that clients opened in other parts, each with a format, if it needs them."""
+    """Endpoints that clients opened in other parts, each with a format, if it needs them."""
 
     @property
     def bytes(self) -> int:
-        """How many bytes it has."""
+        """Approximate number of bytes."""
         return self.size
 
 
@@ -84,8 +84,8 @@ def cut_capture(
 ) -> Iterator[CapturePart]:
     """Yield the parts of a capture, each with some of its conversations.
 
-    Without an index of its headers every part walks over all packets and keeps what is its own; so
-    a remote capture without one is one part.
+    Without an index of the headers every part walks over all packets and keeps its own; so a remote
+    capture without one is a single part.
     """
     remote = any("://" in path for path in files)
     of = 1 if remote and not index else count_parts(size, split_bytes, indexed=bool(index))
@@ -95,28 +95,28 @@ def cut_capture(
 
 
 def count_parts(size: int, split_bytes: int, *, indexed: bool) -> int:
-    """Return how many parts a capture is put together in, `indexed` if its headers were read."""
+    """Return the number of parts for a capture; `indexed` if its headers were read before."""
     share = split_bytes if indexed else _SPLITS * split_bytes
     return max(-(-size // share), 1)
 
 
 def describe_endpoints(part: CapturePart, found: PartEndpoints) -> EndpointsResult:
-    """Return what a part of a capture shows of endpoints, as a result."""
+    """Return the endpoints in a part of a capture as a result."""
     return EndpointsResult(part.source, part.part, _listed(found.opened), _listed(found.undecided))
 
 
 def parts_misled(
     parts: Iterable[CapturePart], results: Sequence[EndpointsResult]
 ) -> list[CapturePart]:
-    """Return the parts of a capture in which streams have other formats than in all of it.
+    """Return the parts of a capture in which streams got a wrong format for lack of other parts.
 
-    Those are streams whose own bytes show none, and whose endpoints clients opened in other parts.
-    They are in the `opened` of the parts that are returned.
+    Their streams' own bytes show no format, and in other parts clients opened connections to their
+    endpoints. These endpoints are in the `opened` of the returned parts.
 
     Parameters
     ----------
     results
-        Those of the parts; a part without one has no such stream, and its clients opened nothing.
+        The endpoints of each part; a part without a result has no such streams or connections.
     """
     opened = {each.part: _by_endpoint(_formats(each.opened)) for each in results}
     everywhere = _by_endpoint(
@@ -125,32 +125,32 @@ def parts_misled(
     undecided = {
         each.part: _by_endpoint(_formats(each.undecided))
         if each.undecided is not None
-        # More than are listed may have any format.
+        # Endpoints beyond the limit may have any format.
         else dict.fromkeys(everywhere, frozenset(("", *labels())))
         for each in results
     }
     misled = []
     for part in parts:
-        taken, own = undecided.get(part.part, {}), opened.get(part.part, {})
-        shown = [end for end in taken if end in everywhere]
-        if any(_misleads(own.get(end), everywhere[end], taken[end]) for end in shown):
+        assumed, own = undecided.get(part.part, {}), opened.get(part.part, {})
+        shown = [end for end in assumed if end in everywhere]
+        if any(_is_misled(own.get(end), everywhere[end], assumed[end]) for end in shown):
             pairs = ((end, format) for end in shown for format in sorted(everywhere[end]))
             misled.append(replace(part, opened=tuple(pairs)))
     return misled
 
 
-def _misleads(own: Formats | None, everywhere: Formats, taken: Formats) -> bool:
-    """Return whether an endpoint has another format in all of a capture than in a part of it.
+def _is_misled(own: Formats | None, everywhere: Formats, assumed: Formats) -> bool:
+    """Return whether the whole capture gives an endpoint another format than a part assumed.
 
     Parameters
     ----------
     own, everywhere
-        The formats of connections that clients opened to it, in the part and in all of them.
-    taken
-        The formats taken for those of connections whose bytes show none.
+        The formats of connections that clients opened to it, in the part and in all parts.
+    assumed
+        The formats that the part assumed for connections whose bytes show none.
     """
     before, after = (formats if len(formats) == 1 else None for formats in (own or (), everywhere))
-    return before != after and taken != after
+    return before != after and assumed != after
 
 
 def _listed(formats: Collection[tuple[Endpoint, str]]) -> str | None:
@@ -160,24 +160,24 @@ def _listed(formats: Collection[tuple[Endpoint, str]]) -> str | None:
 
 
 def _formats(listed: str | None) -> Iterator[tuple[Endpoint, str]]:
-    """Yield endpoints and their formats; none of those that are too many to be listed."""
-    from wireyard.captures.flows import Endpoint  # with kernels, which planning does without
+    """Yield the endpoints of a list and their formats; nothing if there were too many to list."""
+    from wireyard.captures.flows import Endpoint  # loads kernels, which planning does not need
 
     for address, port, format in json.loads(listed or "[]"):
         yield Endpoint(address, port), format
 
 
 def _by_endpoint(pairs: Iterable[tuple[Endpoint, str]]) -> dict[Endpoint, Formats]:
-    found: defaultdict[Endpoint, set[str]] = defaultdict(set)
+    by_endpoint: defaultdict[Endpoint, set[str]] = defaultdict(set)
     for end, format in pairs:
-        found[end].add(format)
-    return {end: frozenset(formats) for end, formats in found.items()}
+        by_endpoint[end].add(format)
+    return {end: frozenset(formats) for end, formats in by_endpoint.items()}
 
 
 def find_captures(files: Sequence[FoundFile], options: Options) -> dict[str, int]:
-    """Return those of the files that are captures, and what they take when nothing is compressed.
+    """Return the captures among the files, with their sizes; 0 for a compressed capture.
 
-    A compressed capture counts as nothing, because it is only read as a whole.
+    A compressed capture can only be read as a whole.
     """
     if options.input == "stream":
         return {}
@@ -188,7 +188,7 @@ def find_captures(files: Sequence[FoundFile], options: Options) -> dict[str, int
             with opened, reading(file.path):
                 head = opened.peek(_HEAD_BYTES)
         except SourceError:
-            return None  # the task that reads it says so
+            return None  # its task reports the error
         if options.input != "pcap" and not is_capture(head):
             return None
         return size or 0
@@ -199,15 +199,14 @@ def find_captures(files: Sequence[FoundFile], options: Options) -> dict[str, int
 
 
 def format_of(options: Options, files: Sequence[FoundFile], captures: Collection[str]) -> Format:
-    """Return the format that was named, or that the first file shows: of a capture, its streams.
+    """Return the format of the option, or else that of the first file, or of a capture's streams.
 
     Raises
     ------
     UsageError
-        There is no file with anything in it, or it begins like no format, or is a capture of
-        several.
+        All files are empty, or the first one begins like no format, or is a capture of several.
     SourceError
-        That file cannot be read.
+        The first file cannot be read.
     """
     if options.protocol is not None:
         return get_format(options.protocol)

@@ -1,15 +1,15 @@
 """Spark's Python daemon, started warm: ``spark.python.daemon.module`` of our sessions.
 
-Spark starts it for the workers of tasks, and forks them from it.
+Spark starts it and forks the workers of tasks from it.
 
-1. What tasks run is imported before the first fork, once instead of once a worker.
-2. Kernels are loaded after the first fork: whoever waits for the first row waits for the first
-   worker, which may not need any. All workers after it are forked with the kernels loaded.
-3. Arrow takes its memory from the C library, as numpy does: what a task has freed is there for the
-   next one. A pool of Arrow's own gives it back to the system and takes it anew, page by page, and
-   keeps what threads have freed.
-4. A reader that has enough rows (``limit``, ``first``, ``show``) hangs up on its worker. That is
-   no error, and nothing to print a traceback for.
+1. Modules that tasks need are imported before the first fork: once, not once for each worker.
+2. Kernels are loaded after the first fork: the first row comes from the first worker, which may not
+   need them. All later workers are forked with the kernels loaded.
+3. Arrow allocates from the C library, as numpy does, so the next task reuses the memory that a task
+   has freed. Arrow's own pool would return it to the system and fault it in again, page by page,
+   and keep the memory that threads have freed.
+4. A reader that has enough rows (``limit``, ``first``, ``show``) closes the connection to its
+   worker. That is no error, and no reason for a traceback.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from socket import socket
 __all__ = ["main"]
 
 Worker = Callable[[socket, bool], int]
-"""What the daemon forks for: it serves tasks over a socket, and returns an exit status."""
+"""The main function of a worker: serve tasks over a socket, and return an exit status."""
 
 
 def main() -> None:
@@ -33,7 +33,7 @@ def main() -> None:
 
     from wireyard.spark.workers import import_tasks, load_kernels
 
-    daemon.worker = _until_hung_up(daemon.worker)  # type: ignore[assignment]
+    daemon.worker = _ignoring_closed_pipes(daemon.worker)  # type: ignore[assignment]
     import_module("pyspark.worker")
     os.register_at_fork(after_in_parent=_quietly(load_kernels))
     _quietly(import_tasks)()
@@ -41,7 +41,7 @@ def main() -> None:
 
 
 def _quietly(prepare: Callable[[], None]) -> Callable[[], None]:
-    """Leave what is wrong to be said by the first task, in the words of its own error."""
+    """Ignore errors of a preparation: the first task that fails reports its own."""
 
     def attempt() -> None:
         with suppress(Exception):
@@ -50,14 +50,14 @@ def _quietly(prepare: Callable[[], None]) -> Callable[[], None]:
     return attempt
 
 
-def _until_hung_up(serve: Worker) -> Worker:
-    """Let a worker end quietly when nobody listens any more."""
+def _ignoring_closed_pipes(serve: Worker) -> Worker:
+    """Let a worker exit quietly when its reader has closed the connection."""
 
     def serve_quietly(sock: socket, authenticated: bool) -> int:
         try:
             return serve(sock, authenticated)
         except BrokenPipeError:
-            return 1  # has the daemon end the worker
+            return 1  # makes the daemon end the worker
 
     return serve_quietly
 

@@ -1,12 +1,12 @@
-"""Files between the tasks of two stages: each holds some tables for every task of the next one.
+"""Intermediate files: the exchange of Arrow tables between the tasks of two stages.
 
-Spark's own shuffle would turn the rows of Python's tasks to Java's and back. What a task leaves for
-others here is Arrow as it lies in memory: a task writes one file, and each task of the next stage
-reads its part of every file in one piece. To compress it (LZ4) took twice as long to write and four
-times as long to read, for two fifths of the bytes. Integers as narrow as their values (`narrowed`)
-leave two thirds of them, but who joins hundreds of small parts has to cast each, which took as long
-as to read it. A file is deleted after the stage that reads it, often before the system has written
-it to a disk.
+Spark's own shuffle would convert rows between Python and Java twice. Here a task writes one file of
+uncompressed Arrow data, with a part for each task of the next stage; each of these reads its part
+of every file in one piece. Compression (LZ4) took twice as long to write and four times as long to
+read, for two fifths of the bytes. Integers of the narrowest type (`narrowed`) take two thirds of
+the bytes, but a task that joins hundreds of small parts has to cast each, which took as long as to
+read it. A file is deleted after the stage that reads it, often before the system has written it to
+a disk.
 """
 
 from __future__ import annotations
@@ -44,22 +44,22 @@ __all__ = [
 ]
 
 EXCHANGE: Final = "exchange"
-"""Where the files of a run are staged, beside its tables."""
+"""Folder for the intermediate files of a run, beside its tables."""
 _FRAME_FILES: Final = f"{EXCHANGE}/frame_files.pickle"
 _FOOTER_BYTES: Final = 8
 _OFFSET_BYTES: Final = 8
 _BUFFER_BYTES: Final = 1 << 18
-"""A part may be a few kilobytes in a hundred columns, each of which would be written by itself."""
+"""Gathers small writes: a part may be a few kilobytes in a hundred columns, one write each."""
 _OPTIONS: Final = pa.ipc.IpcWriteOptions(unify_dictionaries=True)
 
 
 class PartsWriter:
-    """A file of parts that is being written: each some tables, as many as the others have.
+    """Writer of a file of parts; a part is a list of tables, the same number in each.
 
     Raises
     ------
     LakeError
-        From any method: it cannot be written.
+        From any method: the file cannot be written.
     """
 
     def __init__(self, path: str) -> None:
@@ -71,7 +71,7 @@ class PartsWriter:
             self._file = system.open_output_stream(inner, buffer_size=_BUFFER_BYTES)
 
     def write(self, tables: Sequence[pa.Table]) -> None:
-        """Write the next part, with the texts of its own rows and not those of many others."""
+        """Write the next part, with dictionaries reduced to the texts of its own rows."""
         places: list[int] = []
         with writing(self.path):
             for whole in tables:
@@ -83,9 +83,9 @@ class PartsWriter:
         self._places.append(places)
 
     def _dictionaries_of(self, schema: pa.Schema) -> list[int]:
-        """Return where a table has dictionaries; to look takes as long as to write a few rows."""
-        for one, places in self._dictionaries:
-            if one.equals(schema):
+        """Return the columns with dictionaries; cached, as this costs as much as a few rows."""
+        for known, places in self._dictionaries:
+            if known.equals(schema):
                 return places
         self._dictionaries.append((schema, _dictionaries(schema)))
         return self._dictionaries[-1][1]
@@ -99,7 +99,7 @@ class PartsWriter:
 
 
 class Parts:
-    """The parts of a file that `PartsWriter` has written; those of a local file stay in it."""
+    """The parts of a file that `PartsWriter` has written; a local file is memory-mapped."""
 
     def __init__(self, path: str) -> None:
         system, inner = filesystem(path)
@@ -122,7 +122,7 @@ class Parts:
         return self._parts
 
     def read(self, part: int) -> list[pa.Table]:
-        """Return the tables of a part, which are read in one piece."""
+        """Return the tables of a part, read in one piece."""
         row = self._file.read_at(self._row_bytes, self._footer_at + part * self._row_bytes)
         places = np.frombuffer(row, np.int64).tolist()
         self._file.seek(places[0])
@@ -135,7 +135,7 @@ class Parts:
 
 
 def write_parts(folder: str, parts: Iterable[Sequence[pa.Table]]) -> str:
-    """Write the tables for each task of the next stage, in their order; return the file's path."""
+    """Write a part for each task of the next stage, in order; return the file's path."""
     writer = PartsWriter(f"{folder}/{EXCHANGE}/{uuid4().hex}.arrow")
     for tables in parts:
         writer.write(tables)
@@ -144,7 +144,7 @@ def write_parts(folder: str, parts: Iterable[Sequence[pa.Table]]) -> str:
 
 
 def read_part(paths: Iterable[str], part: int) -> Iterator[list[pa.Table]]:
-    """Yield the tables that each file has for a task."""
+    """Yield the tables of one part from each file."""
     for path in paths:
         with Parts(path) as parts:
             yield parts.read(part)
@@ -159,7 +159,7 @@ def remove(paths: Iterable[str]) -> None:
 
 
 def narrowed(table: pa.Table) -> pa.Table:
-    """Return a table whose integers are as narrow as their values; `pa.Table.cast` undoes it."""
+    """Cast integer columns to the narrowest type that fits; `pa.Table.cast` reverses it."""
     return pa.Table.from_arrays(list(map(_narrowed, table.columns)), table.column_names)
 
 
@@ -178,12 +178,12 @@ def _narrowed(column: pa.ChunkedArray) -> pa.ChunkedArray:
 
 
 def with_own_texts(table: pa.Table, places: Sequence[int] | None = None) -> pa.Table:
-    """Return a table whose dictionaries have no more texts than it has rows.
+    """Return a table whose dictionaries have at most as many texts as it has rows.
 
     Parameters
     ----------
     places
-        Those of its columns that have dictionaries; they are looked for if it is None.
+        Numbers of the columns that have dictionaries; found in the schema if None.
     """
     for place in _dictionaries(table.schema) if places is None else places:
         column = table.column(place)
@@ -197,44 +197,45 @@ def _dictionaries(schema: pa.Schema) -> list[int]:
     return [place for place, kind in enumerate(schema.types) if pa.types.is_dictionary(kind)]
 
 
-def dump(folder: str, thing: Any) -> str:
-    """Write what is rare and no table; return the file's path."""
+def dump(folder: str, value: Any) -> str:
+    """Pickle a small object to a new file; return the file's path."""
     path = f"{folder}/{EXCHANGE}/{uuid4().hex}.pickle"
-    system, inner = filesystem(path)
-    with writing(path), system.open_output_stream(inner) as file:
-        file.write(pickle.dumps(thing, pickle.HIGHEST_PROTOCOL))
+    _dump_to(path, value)
     return path
 
 
-def dump_frame_files(folder: str, files: FrameFiles) -> None:
-    """Write the files of captures where tasks look for them."""
-    path = f"{folder}/{_FRAME_FILES}"
+def _dump_to(path: str, value: Any) -> None:
     system, inner = filesystem(path)
     with writing(path), system.open_output_stream(inner) as file:
-        file.write(pickle.dumps(files, pickle.HIGHEST_PROTOCOL))
+        file.write(pickle.dumps(value, pickle.HIGHEST_PROTOCOL))
+
+
+def dump_frame_files(folder: str, files: FrameFiles) -> None:
+    """Write the run's `FrameFiles`, for `load_frame_files`."""
+    _dump_to(f"{folder}/{_FRAME_FILES}", files)
 
 
 def load_frame_files(folder: str) -> FrameFiles:
-    """Return the files of the captures whose facts this run makes."""
-    found: FrameFiles = load(f"{folder}/{_FRAME_FILES}")
-    return found
+    """Return the frame numbers of the capture files whose facts this run makes."""
+    files: FrameFiles = load(f"{folder}/{_FRAME_FILES}")
+    return files
 
 
 def load(path: str) -> Any:
-    """Return what a task of this run has written."""
+    """Return the object that `dump` has written in this run."""
     system, inner = filesystem(path)
     with system.open_input_stream(inner) as file:
         return pickle.loads(file.read())
 
 
-def dump_each(folder: str, things: Iterable[Any]) -> str:
-    """Write things that are read one by one; return the file's path."""
+def dump_each(folder: str, values: Iterable[Any]) -> str:
+    """Pickle objects to a new file from which `load_one` reads single ones; return its path."""
     path = f"{folder}/{EXCHANGE}/{uuid4().hex}.pickles"
     system, inner = filesystem(path)
     with writing(path), system.open_output_stream(inner) as file:
         offsets = [0]
-        for thing in things:
-            file.write(pickle.dumps(thing, pickle.HIGHEST_PROTOCOL))
+        for value in values:
+            file.write(pickle.dumps(value, pickle.HIGHEST_PROTOCOL))
             offsets.append(file.tell())
         for offset in offsets:
             file.write(offset.to_bytes(_OFFSET_BYTES, "big"))
@@ -243,11 +244,11 @@ def dump_each(folder: str, things: Iterable[Any]) -> str:
 
 
 def load_one(path: str, number: int) -> Any:
-    """Return one of the things that `dump_each` has written, and read no other."""
+    """Return one of the objects that `dump_each` has written; read no other."""
     system, inner = filesystem(path)
     with system.open_input_file(inner) as file:
         index = int.from_bytes(file.read_at(_FOOTER_BYTES, file.size() - _FOOTER_BYTES), "big")
-        found = file.read_at(2 * _OFFSET_BYTES, index + number * _OFFSET_BYTES)
-        start = int.from_bytes(found[:_OFFSET_BYTES], "big")
-        stop = int.from_bytes(found[_OFFSET_BYTES:], "big")
+        bounds = file.read_at(2 * _OFFSET_BYTES, index + number * _OFFSET_BYTES)
+        start = int.from_bytes(bounds[:_OFFSET_BYTES], "big")
+        stop = int.from_bytes(bounds[_OFFSET_BYTES:], "big")
         return pickle.loads(file.read_at(stop - start, start))

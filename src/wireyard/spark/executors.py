@@ -1,8 +1,9 @@
-"""Whether Spark reaches the lake, and executors on other machines can run our tasks.
+"""Checks that Spark can access the lake, and that remote executors can run our tasks.
 
-A task of a cluster runs in a Python that Spark starts there. That it has what tasks import, the
-wireyard of the driver and the lake in reach is checked before any work is done: what Spark says of
-a missing module is a page long, once for each attempt. Where only wireyard is missing, it is sent.
+On a cluster a task runs in a Python that Spark starts there. Before any work is done we check that
+this Python has the modules that tasks import and the driver's wireyard, and can access the lake:
+Spark would report a missing module in a page of text for each attempt. If only wireyard is missing,
+it is sent.
 """
 
 from __future__ import annotations
@@ -31,12 +32,12 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 __all__ = [
+    "check_access",
     "check_executors",
-    "check_reach",
     "explained",
+    "explaining_access",
     "is_elsewhere",
     "make_archive",
-    "reaching",
 ]
 
 _PACKAGE: Final = "wireyard"
@@ -54,46 +55,47 @@ _REASONS: Final = (
     (r"PACKAGE_NOT_INSTALLED\] (\w+)", "the Python there has no module {0}"),
     (r"ImportError: ([^\n\"]+)", "the Python there cannot import what tasks need: {0}"),
 )
-"""What Spark fails with somewhere in its text, and what we make of it."""
-_FOUND: Final = pa.schema([("package", pa.int64())])
-_SEEN: Final = pa.schema([("sees_lake", pa.bool_())])
+"""Patterns in Spark's error texts, and our explanation of each."""
+_CHECKSUM: Final = pa.schema([("checksum", pa.int64())])
+_ACCESS: Final = pa.schema([("has_access", pa.bool_())])
 _Work = Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]
 
 
 def is_elsewhere(spark: SparkSession) -> bool:
-    """Return whether tasks run in processes that this one's Java has not started."""
+    """Return whether tasks run on executors that our Java process did not start."""
     master = str(spark.conf.get("spark.master", ""))
     return not master.startswith("local") or master.startswith("local-cluster")
 
 
 def check_executors(spark: SparkSession, lake: Lake) -> None:
-    """Have executors import what tasks run and look at the lake; send them wireyard if need be.
+    """Check that executors can run tasks and access the lake; send them wireyard if needed.
 
     Raises
     ------
     SourceError
-        The Python of the executors cannot run our tasks; the text says what is missing.
+        The Python of the executors cannot run our tasks; the text names what is missing.
     LakeError
-        Executors do not see the lake.
+        Executors cannot access the lake.
     """
-    of_folder, look = _looking()
+    package_checksum, yield_checksum = _checksum_functions()
     try:
-        own = of_folder(Path(str(resources.files(_PACKAGE))))
-        if own is None or any(seen != own for seen in _ask(spark, look, _FOUND)):
+        own = package_checksum(Path(str(resources.files(_PACKAGE))))
+        checksums = _run_on_executors(spark, yield_checksum, _CHECKSUM)
+        if own is None or any(checksum != own for checksum in checksums):
             _send(spark, make_archive())
         path = dump_each(lake.staged(""), [_PACKAGE])
-        sees_lake = _ask(spark, partial(_say, path=path), _SEEN)
+        have_access = _run_on_executors(spark, partial(_yield_access, path=path), _ACCESS)
     except Exception as error:
         raise explained(error) from None
-    if not all(sees_lake):
+    if not all(have_access):
         raise LakeError(
             f"{lake.url}: Spark's executors do not see it; name a folder that all machines share,"
             " or a URL"
         )
 
 
-def _ask(spark: SparkSession, work: _Work, schema: pa.Schema) -> list[Any]:
-    """Have executors run a function; return the values of the one column of its rows."""
+def _run_on_executors(spark: SparkSession, work: _Work, schema: pa.Schema) -> list[Any]:
+    """Run a function on executors; return the values of its only column."""
     from wireyard.spark.types import spark_schema
 
     tasks = min(max(int(str(spark.conf.get(_PARALLELISM, "8"))), 1), _MOST_TASKS)
@@ -102,14 +104,14 @@ def _ask(spark: SparkSession, work: _Work, schema: pa.Schema) -> list[Any]:
     return values
 
 
-def _looking() -> tuple[Callable[[Path], int | None], _Work]:
-    """Return a checksum of a package's code, and a task that returns the one of the wireyard there.
+def _checksum_functions() -> tuple[Callable[[Path], int | None], _Work]:
+    """Return a function for the checksum of a package, and a task that yields an executor's.
 
-    What is defined in a function is sent as it is: the task needs no wireyard, and imports none,
-    or the one that is sent would come too late. For `mapInArrow`.
+    They are nested because Spark then pickles them by value: the task must not import wireyard, or
+    the one that is sent later would have no effect. For `mapInArrow`.
     """
 
-    def of_folder(folder: Path) -> int | None:
+    def package_checksum(folder: Path) -> int | None:
         from zlib import crc32
 
         checksum = 0
@@ -118,7 +120,7 @@ def _looking() -> tuple[Callable[[Path], int | None], _Work]:
             checksum = crc32(file.read_bytes(), crc32(name.encode(), checksum))
         return checksum or None
 
-    def look(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    def yield_checksum(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         from importlib.util import find_spec
         from pathlib import Path
 
@@ -126,64 +128,64 @@ def _looking() -> tuple[Callable[[Path], int | None], _Work]:
 
         spec = find_spec("wireyard")
         folders = spec.submodule_search_locations if spec else None
-        found = of_folder(Path(folders[0])) if folders else None
+        checksum = package_checksum(Path(folders[0])) if folders else None
         for _ in batches:
-            column = pa.array([found], pa.int64())
-            yield pa.RecordBatch.from_arrays([column], names=["package"])
+            column = pa.array([checksum], pa.int64())
+            yield pa.RecordBatch.from_arrays([column], names=["checksum"])
 
-    return of_folder, look
+    return package_checksum, yield_checksum
 
 
-def _say(batches: Iterator[pa.RecordBatch], path: str) -> Iterator[pa.RecordBatch]:
-    """Yield from an executor whether it reaches the lake. For `mapInArrow`."""
+def _yield_access(batches: Iterator[pa.RecordBatch], path: str) -> Iterator[pa.RecordBatch]:
+    """Yield whether the executor can read a file of the lake. For `mapInArrow`."""
     from wireyard.spark.workers import import_tasks
 
     import_tasks()
     for _ in batches:
         try:
-            sees_lake = load_one(path, 0) == _PACKAGE
+            has_access = load_one(path, 0) == _PACKAGE
         except OSError:
-            sees_lake = False
-        yield pa.RecordBatch.from_pylist([{"sees_lake": sees_lake}], _SEEN)
+            has_access = False
+        yield pa.RecordBatch.from_pylist([{"has_access": has_access}], _ACCESS)
 
 
 def explained(error: Exception) -> Exception:
-    """Return an error of Spark as one line, if what executors lack explains it."""
-    for pattern, said in _REASONS:
-        if found := re.search(pattern, str(error)):
-            return SourceError(f"Spark's executors: {said.format(found[1])}; {_REMEDY}")
+    """Return a one-line error in place of Spark's if executors lack something; else the same."""
+    for pattern, reason in _REASONS:
+        if match := re.search(pattern, str(error)):
+            return SourceError(f"Spark's executors: {reason.format(match[1])}; {_REMEDY}")
     return error
 
 
 # --- the lake -----------------------------------------------------------------------------
 
-_UNREACHED: Final = {
+_NO_ACCESS: Final = {
     "No space left on device": "No space left on device",
     "S3AFileSystem not found": "Spark has no S3A file system; its jars (hadoop-aws) are missing",
     "No FileSystem for scheme": "Spark has no file system for such URLs; its jars are missing",
 }
-"""What Spark fails with somewhere in its text, and what we make of it."""
+"""Texts in Spark's errors, and our explanation of each."""
 
 
-def check_reach(spark: SparkSession, lake: Lake) -> None:
-    """Have Spark look at the lake, before any work is done for nothing.
+def check_access(spark: SparkSession, lake: Lake) -> None:
+    """Check that Spark can access the lake, before any work is done in vain.
 
     Raises
     ------
     LakeError
-        Spark does not reach it.
+        Spark cannot access it.
     """
-    with reaching(lake):
+    with explaining_access(lake):
         spark.read.schema("nothing int").parquet(literal(lake.root))
 
 
 @contextmanager
-def reaching(lake: Lake) -> Iterator[None]:
-    """Say in one line why Spark cannot write to the lake, or read it."""
+def explaining_access(lake: Lake) -> Iterator[None]:
+    """Turn Spark's error into one line if it cannot read the lake, or write to it."""
     try:
         yield
     except Exception as error:
-        for text, reason in _UNREACHED.items():
+        for text, reason in _NO_ACCESS.items():
             if text in str(error):
                 raise LakeError(f"{lake.url}: cannot be written ({reason})") from None
         raise
@@ -193,7 +195,7 @@ def reaching(lake: Lake) -> Iterator[None]:
 
 
 def make_archive() -> str:
-    """Write the package as a zip file, with kernels that came compiled; return its path.
+    """Write the package as a zip file, compiled kernels included; return its path.
 
     The file is deleted when the process ends.
     """
@@ -217,7 +219,7 @@ def _files(folder: Traversable, name: str) -> Iterator[tuple[str, Traversable]]:
 
 
 def _send(spark: SparkSession, path: str) -> None:
-    """Have executors import from a zip file."""
+    """Send a zip file to executors and put it on their import path."""
     if hasattr(spark, "addArtifacts") and not hasattr(spark, "_jsparkSession"):
         spark.addArtifacts(path, pyfile=True)
     else:

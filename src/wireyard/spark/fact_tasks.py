@@ -1,4 +1,4 @@
-"""Tasks of the facts stage that take columns: to run them, and to write what they find."""
+"""Columnar tasks of the facts stage: run them, and write the tables that they make."""
 
 from __future__ import annotations
 
@@ -18,15 +18,15 @@ from wireyard.layers.tables import join_tables, with_times
 from wireyard.spark.exchange import dump, load_frame_files
 from wireyard.spark.parts import PartFile
 from wireyard.spark.running import Runner
-from wireyard.spark.steps import FOUND
+from wireyard.spark.stage_tasks import RESULTS
 
-__all__ = ["COUNTS", "dropped_rows", "note_file", "run_tasks", "write_tables"]
+__all__ = ["COUNTS", "dropped_rows", "intermediate_file", "run_tasks", "write_tables"]
 
 COUNTS: Final = "counts"
-"""Name of the note of how many messages in a file were sent where: the file, `count_messages`."""
+"""Name of the intermediate files with the messages of a file counted by destination."""
 _COUNTED_AT_ONCE: Final = 1 << 17
 _TOGETHER: Final = 4
-"""Tasks that Spark starts as one: each takes Java some 30 ms, and what it does about 150."""
+"""Tasks that Spark starts as one: to start a task takes Java some 30 ms, its work about 150."""
 
 
 def run_tasks(
@@ -36,23 +36,23 @@ def run_tasks(
     *,
     here: bool = False,
 ) -> Iterator[Mapping[str, Any]]:
-    """Run tasks; yield the rows of `FOUND` that they return."""
+    """Run tasks; yield the rows of `RESULTS` that they return."""
     do = partial(_work, work=work)
-    yield from runner.run(tasks, do, FOUND, here=here, together=_TOGETHER).to_pylist()
+    yield from runner.run(tasks, do, RESULTS, here=here, together=_TOGETHER).to_pylist()
 
 
 def _work(
     task: Any, work: Callable[[Any], Iterable[Mapping[str, Any]]]
 ) -> Iterator[pa.RecordBatch]:
-    yield pa.RecordBatch.from_pylist(list(map(dict, work(task))), FOUND)
+    yield pa.RecordBatch.from_pylist(list(map(dict, work(task))), RESULTS)
 
 
 def write_tables(
     tables: Iterable[tuple[str, pa.Table]], staging: str
 ) -> Iterator[Mapping[str, Any]]:
-    """Write rows of tables, a file a table; yield what was written.
+    """Write rows of tables, one file for each table; yield rows of `RESULTS`.
 
-    Messages are counted while they are there, for a table of their destinations.
+    Messages are also counted by destination, for the table `destinations`.
     """
     captured: FrameFiles | None = None
     files: dict[str, tuple[str, PartFile]] = {}
@@ -76,14 +76,15 @@ def write_tables(
         sources[name].update(pc.unique(timed["source"]).to_pylist())
     for name, (file, part) in files.items():
         part.close()
-        found = {"file": file, "things": rows[name], "sources": sorted(sources[name])}
-        yield {"kind": "fact", "name": name, **found}
+        written = {"file": file, "count": rows[name], "sources": sorted(sources[name])}
+        yield {"kind": "fact", "name": name, **written}
     if "messages" in files:
-        yield note_file(COUNTS, dump(staging, (files["messages"][0], destinations.counts())))
+        counts = files["messages"][0], destinations.counts()
+        yield intermediate_file(COUNTS, dump(staging, counts))
 
 
 class _Destinations:
-    """Messages counted by where they were sent, many at a time: most keys come again."""
+    """Counts messages by destination, many at once because most destinations repeat."""
 
     def __init__(self) -> None:
         self._held: list[pa.Table] = []
@@ -97,7 +98,7 @@ class _Destinations:
             self._count()
 
     def counts(self) -> pa.Table:
-        """Return what `count_messages` returns, of all."""
+        """Return the results of `count_messages` for all messages."""
         if self._held:
             self._count()
         return pa.concat_tables(self._counts)
@@ -107,12 +108,12 @@ class _Destinations:
         self._held, self._rows = [], 0
 
 
-def note_file(name: str, path: str) -> Mapping[str, Any]:
-    """Return a file for a later stage as a row of `FOUND`."""
-    return {"kind": "note", "name": name, "file": path, "things": 0}
+def intermediate_file(name: str, path: str) -> Mapping[str, Any]:
+    """Return a row of `RESULTS` for a file that a later stage reads."""
+    return {"kind": "intermediate", "name": name, "file": path, "count": 0}
 
 
 def dropped_rows(dropped: Counter[str]) -> Iterator[Mapping[str, Any]]:
-    """Yield how many things caps made a task forget, as rows of `FOUND`."""
-    for cap, things in dropped.items():
-        yield {"kind": "dropped", "name": cap, "file": None, "things": things}
+    """Yield rows of `RESULTS` for the records that a task dropped, counted by cap."""
+    for cap, count in dropped.items():
+        yield {"kind": "dropped", "name": cap, "file": None, "count": count}

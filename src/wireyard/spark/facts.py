@@ -1,14 +1,14 @@
-"""The tables that the layers make of packets: messages, what became of them, logins, requests.
+"""Fact tables, which the layers derive from packets: messages, deliveries, logins, requests.
 
-Every key of the layers begins with the source, but for JMS messages, which several captures may
-show. So facts are made of some inputs, and those of others stay as they are.
+Every key of the layers begins with the source, except for JMS messages, which several captures may
+show. So the facts of some inputs can be made while those of others stay.
 
-MQTT and JMQ have columns (``spark.mqtt_facts``, ``spark.jmq_facts``). Of RMP, and of JMS messages
-that several inputs show, steps (``wireyard.layers.stages``) go through records: Spark deals what a
-step takes to tasks by its key, in its order, and a task goes through its keys one after the other.
-What follows it writes to files of its own, as the tasks of the bronze stage do; notes for a later
-step too, from which they are partitioned anew. There is one Python call a task and step, and a task
-holds the state of one key and some thousand rows.
+MQTT and JMQ are columnar (``spark.mqtt_facts``, ``spark.jmq_facts``). For RMP, and for JMS messages
+that several inputs show, stages (``wireyard.layers.stages``) run over records: Spark partitions the
+input of a stage by key and sorts it, and a task processes its keys one after the other. It writes
+facts to files of its own, as the tasks of the bronze stage do, and keyed records for a later stage
+too, which are partitioned again. A task makes one Python call for a stage, and holds the state of
+one key and some thousand rows.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ from wireyard.spark.exchange import EXCHANGE, dump, dump_frame_files, load
 from wireyard.spark.fact_tasks import (
     COUNTS,
     dropped_rows,
-    note_file,
+    intermediate_file,
     run_tasks,
     write_tables,
 )
@@ -53,7 +53,7 @@ from wireyard.spark.lake import Input, Lake, writing
 from wireyard.spark.mqtt_facts import mqtt_groups, write_mqtt_facts
 from wireyard.spark.parts import measure, read_batches, write_table
 from wireyard.spark.running import Runner
-from wireyard.spark.steps import FOUND, NOTE, NOTES, run_step
+from wireyard.spark.stage_tasks import RECORD, RECORDS, RESULTS, run_stage
 from wireyard.spark.urls import literal
 from wireyard.streams.plan import make_plan
 from wireyard.streams.source import filesystem
@@ -73,30 +73,30 @@ __all__ = [
 ]
 
 FEW: Final = 1 << 14
-"""Notes of a step, or RMP packets, that need no tasks: to start some takes longer than to go
-through them."""
+"""Records of a stage, or RMP packets, up to which the driver processes them itself: to start tasks
+would take longer."""
 _FEW_BYTES: Final = 64 << 20
 _COUNTED_HERE: Final = 1 << 19
-"""Messages that are counted without tasks."""
+"""Messages up to which the driver counts them itself."""
 _SPANS: Final = ("source", "producer", "first_ms", "last_ms")
 _OF_MESSAGES: Final = ("source", "packet_type", "sys_message_id")
 _BETWEEN: Final = "\0"
-"""Between the parts of a key: it is in no path, address or id."""
+"""Separator of the parts of a key: it is in no path, address or id."""
 
 _Work = Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]
-"""What a task does with the rows that it is given, in their order."""
+"""The function of a task, for `mapInArrow`."""
 
 
 @dataclass(frozen=True, slots=True)
 class Facts:
-    """What was staged.
+    """The staged files of facts.
 
     Attributes
     ----------
     files
         By table, each file and the sources of its rows.
     notes
-        What is to be said about them.
+        Notes for the user.
     """
 
     files: Mapping[str, Mapping[str, Sequence[str]]] = field(default_factory=dict)
@@ -117,48 +117,50 @@ def write_facts(
     Parameters
     ----------
     files
-        Where their packets are, by format.
+        Files with their packets, by format.
     streams
-        Where what captures show of their streams is: files of the table `streams`.
+        Files of the table `streams` with their streams.
     captured
-        Files of the table `files`, which has the frames of captures.
+        Files of the table `files` with the frames of captures.
     inputs
-        Them, with those that have JMS messages in common with them.
+        The inputs, including those that have JMS messages in common with others of them.
     staged
         Files of tables that are staged already.
     """
-    lake.make_staging([*FACTS, NOTES, EXCHANGE])
+    lake.make_staging([*FACTS, RECORDS, EXCHANGE])
     dump_frame_files(lake.staged(""), FrameFiles(chain.from_iterable(map(_rows, captured))))
-    stage = _Stage(runner, lake)
+    staged_facts = _StagedFacts(runner, lake)
     staging, sources = lake.staged(""), [each.source for each in inputs]
     jms = {name: files[name] for name in JMS_FORMATS if files.get(name)}
-    stage.take(write_jmq_facts(runner, staging, jms, streams, sources))
-    stage.run(HOP_STAGES)
+    staged_facts.add(write_jmq_facts(runner, staging, jms, streams, sources))
+    staged_facts.run(HOP_STAGES)
     rmp = files.get("rmp", ())
     sizes = [measure(path) for path in rmp]
     if sum(rows for rows, _ in sizes) <= FEW and sum(size for _, size in sizes) <= _FEW_BYTES:
-        stage.take(_write_rmp(rmp, sources, staging))
+        staged_facts.add(_write_rmp(rmp, sources, staging))
     else:
         (_, first), *later = RMP.items()
-        stage.take(stage.by_tasks(_rmp_rows(runner.spark, rmp, sources), first, packed=False))
-        stage.run(dict(later))
-    stage.measure_latencies()
+        rows = _rmp_rows(runner.spark, rmp, sources)
+        staged_facts.add(staged_facts.run_in_spark(rows, first, packed=False))
+        staged_facts.run(dict(later))
+    staged_facts.measure_latencies()
     groups = mqtt_groups(files.get("mqtt", ()), inputs, streams)
-    stage.take(write_mqtt_facts(runner, staging, groups))
-    return stage.finish(staged)
+    staged_facts.add(write_mqtt_facts(runner, staging, groups))
+    return staged_facts.finish(staged)
 
 
 def related_to(lake: Lake, producers: pa.Table, changed: Collection[str]) -> set[str]:
     """Return the inputs of a lake that may have JMS messages in common with others.
 
-    They show the same producer in spans that overlap, or are related in turn to one that does.
+    Two inputs are related if they show the same producer in overlapping spans of time. Inputs that
+    are related to related ones are included.
 
     Parameters
     ----------
     producers
-        The producers of the others, with their spans: rows of the table.
+        The producers of the others, with their spans: rows of the table `producers`.
     changed
-        Inputs that the lake holds no more.
+        Inputs to leave out, because their rows in the lake are replaced.
     """
     held = lake.paths("producers")
     if not producers.num_rows or not held:
@@ -167,7 +169,7 @@ def related_to(lake: Lake, producers: pa.Table, changed: Collection[str]) -> set
     gone = pa.array(list(changed), pa.string())
     waiting = producers.select(_SPANS)
     left = spans.filter(pc.invert(pc.is_in(spans["source"], gone)))
-    found: set[str] = set()
+    related: set[str] = set()
     while waiting.num_rows and left.num_rows:
         pairs = left.join(waiting, "producer", join_type="inner", right_suffix="_of_other")
         overlap = pc.and_(
@@ -175,27 +177,27 @@ def related_to(lake: Lake, producers: pa.Table, changed: Collection[str]) -> set
             pc.less_equal(pairs["first_ms_of_other"], pairs["last_ms"]),
         )
         sources = pc.unique(pairs.filter(overlap)["source"])
-        found.update(sources.to_pylist())
+        related.update(sources.to_pylist())
         is_new = pc.is_in(left["source"], sources)
         waiting, left = left.filter(is_new), left.filter(pc.invert(is_new))
-    return found
+    return related
 
 
 def producers_of_inputs(lake: Lake, sources: Collection[str]) -> pa.Table:
-    """Return the rows of the table of producers that the lake has of some inputs."""
+    """Return the rows of the lake's table `producers` for some inputs."""
     rows = _producers(lake.paths("producers"))
     return rows.filter(pc.is_in(rows["source"], pa.array(list(sources), pa.string())))
 
 
 def producers_made(lake: Lake, facts: Facts) -> pa.Table:
-    """Return the rows of the table of producers that were staged."""
+    """Return the staged rows of the table `producers`."""
     return _producers(lake.staged("producers", file) for file in facts.files.get("producers", ()))
 
 
 def producers_shown(paths: Sequence[str], sources: Collection[str]) -> pa.Table:
-    """Return the producers that JMQ packets show, before any facts are made of these.
+    """Return the producers in JMQ packets whose facts are not made yet.
 
-    Messages inside GPackets are not looked at.
+    Messages inside GPackets are not considered.
     """
     wanted = pa.array(list(sources), pa.string())
     parts = [fact_table("producers", ())]
@@ -203,20 +205,20 @@ def producers_shown(paths: Sequence[str], sources: Collection[str]) -> pa.Table:
         for table in read_batches(path, _OF_MESSAGES):
             is_message = pc.is_in(table["packet_type"], pa.array(MESSAGE_TYPES, pa.int32()))
             of_source = pc.is_in(table["source"].cast(pa.string()), wanted)
-            some = table.filter(pc.and_(is_message, of_source))
-            keys = [some[name].cast(pa.string()) for name in ("source", "sys_message_id")]
+            messages = table.filter(pc.and_(is_message, of_source))
+            keys = [messages[name].cast(pa.string()) for name in ("source", "sys_message_id")]
             parts.append(producers_of_keys(pa.table(keys, ["source", "message_key"])))
     return pa.concat_tables(parts)
 
 
 def _producers(paths: Iterable[str]) -> pa.Table:
-    """Return the rows that some files have of the table of producers."""
+    """Return the rows of some files of the table `producers`."""
     names = [column.name for column in TABLES["producers"]]
     return pa.concat_tables([fact_table("producers", ()), *(_read(path, names) for path in paths)])
 
 
 def write_empty(lake: Lake, table: str) -> str:
-    """Stage a file of a table of facts without rows; return its name."""
+    """Stage an empty file of a table of facts; return its name."""
     return write_table(lake.staged(table), with_times(table, fact_table(table, ())))
 
 
@@ -238,7 +240,7 @@ def _rmp_rows(spark: SparkSession, files: Sequence[str], sources: Collection[str
 
     A sender and its group are one stream.
     """
-    from pyspark.sql import functions as F  # noqa: N812 - what everybody calls it
+    from pyspark.sql import functions as F  # noqa: N812 - the usual name
 
     from wireyard.spark.types import spark_schema
 
@@ -252,7 +254,7 @@ def _rmp_rows(spark: SparkSession, files: Sequence[str], sources: Collection[str
 def _write_rmp(
     files: Sequence[str], sources: Collection[str], staging: str
 ) -> Iterator[Mapping[str, Any]]:
-    """Write what a few RMP packets say."""
+    """Write the facts of a few RMP packets."""
     wanted = pa.array(sources, pa.string())
     parts = [
         table.filter(pc.is_in(table["source"].cast(pa.string()), wanted))
@@ -261,132 +263,134 @@ def _write_rmp(
     ]
     if parts:
         rows = [row for part in parts for row in part.to_pylist()]
-        found = rmp_tables(sorted(rows, key=itemgetter("source", "stream", "offset")))
-        made = ((name, fact_table(name, some)) for name, some in found.tables.items())
-        yield from write_tables(made, staging)
-        yield from dropped_rows(found.dropped)
+        derived = rmp_tables(sorted(rows, key=itemgetter("source", "stream", "offset")))
+        tables = ((name, fact_table(name, facts)) for name, facts in derived.tables.items())
+        yield from write_tables(tables, staging)
+        yield from dropped_rows(derived.dropped)
 
 
-# --- steps ----------------------------------------------------------------------------------
+# --- stages ---------------------------------------------------------------------------------
 
 
-def _in_key_order(spark: SparkSession, notes: Iterable[str]) -> DataFrame:
-    """Deal the notes in files to tasks by their key, and put those of each in their order."""
+def _in_key_order(spark: SparkSession, paths: Iterable[str]) -> DataFrame:
+    """Return the keyed records in some files, partitioned by key and sorted by order."""
     from wireyard.spark.types import spark_schema
 
-    rows = spark.read.schema(spark_schema(NOTE)).parquet(*map(literal, notes))
+    rows = spark.read.schema(spark_schema(RECORD)).parquet(*map(literal, paths))
     ordered = rows.repartition("key").sortWithinPartitions("key", "order")
     return ordered.drop("order")
 
 
-def _here(notes: Iterable[str], work: _Work) -> pa.Table:
-    """Go through a few notes in this process, in the order in which a task would get them."""
-    rows = pa.concat_tables(map(_read, notes))
+def _run_here(paths: Iterable[str], work: _Work) -> pa.Table:
+    """Process a few keyed records in this process, in the order in which a task would get them."""
+    rows = pa.concat_tables(map(_read, paths))
     ordered = rows.sort_by([("key", "ascending"), ("order", "ascending")])
-    return pa.Table.from_batches(work(iter(ordered.to_batches())), FOUND)
+    return pa.Table.from_batches(work(iter(ordered.to_batches())), RESULTS)
 
 
-class _Stage:
-    """The files that tasks have written, and the steps that notes among them wait for."""
+class _StagedFacts:
+    """The files that tasks have written: facts, and intermediate files for later stages."""
 
     def __init__(self, runner: Runner, lake: Lake) -> None:
         self._runner = runner
         self._lake = lake
         self._facts: defaultdict[str, dict[str, Sequence[str]]] = defaultdict(dict)
         self._rows: Counter[str] = Counter()
-        self._notes: defaultdict[str, list[tuple[str, int]]] = defaultdict(list)
+        self._intermediate: defaultdict[str, list[tuple[str, int]]] = defaultdict(list)
         self._dropped: Counter[str] = Counter()
 
-    def run(self, steps: Chain) -> None:
-        """Run steps over the notes for them."""
-        for name, step in steps.items():
-            files = self._notes.pop(name, [])
-            paths = [self._lake.staged(NOTES, file) for file, _ in files]
-            if sum(things for _, things in files) > FEW:
+    def run(self, stages: Chain) -> None:
+        """Run stages, each over the keyed records for it."""
+        for name, stage in stages.items():
+            files = self._intermediate.pop(name, [])
+            paths = [self._lake.staged(RECORDS, file) for file, _ in files]
+            if sum(count for _, count in files) > FEW:
                 rows = _in_key_order(self._runner.spark, paths)
-                self.take(self.by_tasks(rows, step, packed=True))
+                self.add(self.run_in_spark(rows, stage, packed=True))
             elif files:
-                self.take(_here(paths, self._work(step, packed=True)).to_pylist())
+                self.add(_run_here(paths, self._work(stage, packed=True)).to_pylist())
             self._delete(paths)
 
-    def by_tasks(self, rows: DataFrame, step: Stage, *, packed: bool) -> list[Mapping[str, Any]]:
-        """Have Spark run a step; return what its tasks have written."""
+    def run_in_spark(
+        self, rows: DataFrame, stage: Stage, *, packed: bool
+    ) -> list[Mapping[str, Any]]:
+        """Run a stage in Spark; return the rows of `RESULTS`."""
         from wireyard.spark.types import spark_schema
 
-        work = self._work(step, packed=packed)
-        found: list[Mapping[str, Any]] = (
-            rows.mapInArrow(work, spark_schema(FOUND)).toArrow().to_pylist()
+        work = self._work(stage, packed=packed)
+        results: list[Mapping[str, Any]] = (
+            rows.mapInArrow(work, spark_schema(RESULTS)).toArrow().to_pylist()
         )
-        return found
+        return results
 
-    def _work(self, step: Stage, *, packed: bool) -> _Work:
-        return partial(run_step, step=step, packed=packed, staging=self._lake.staged(""))
+    def _work(self, stage: Stage, *, packed: bool) -> _Work:
+        return partial(run_stage, stage=stage, packed=packed, staging=self._lake.staged(""))
 
-    def take(self, found: Iterable[Mapping[str, Any]]) -> None:
-        """Take what tasks have written, rows of `FOUND`."""
-        for one in found:
-            kind, name, file, things = (one[column] for column in FOUND.names[:4])
+    def add(self, results: Iterable[Mapping[str, Any]]) -> None:
+        """Add the results of tasks, rows of `RESULTS`."""
+        for row in results:
+            kind, name, file, count = (row[column] for column in RESULTS.names[:4])
             if kind == "fact":
-                self._facts[name][file] = one["sources"]
-                self._rows[name] += things
-            elif kind == "note":
-                self._notes[name].append((file, things))
+                self._facts[name][file] = row["sources"]
+                self._rows[name] += count
+            elif kind == "intermediate":
+                self._intermediate[name].append((file, count))
             else:
-                self._dropped[name] += things
+                self._dropped[name] += count
 
     def finish(self, staged: Mapping[str, Sequence[str]]) -> Facts:
-        """See to it that each table is what was written of it; return what there is."""
+        """Write the summary tables, and delete the files of failed attempts; return all facts."""
         self._count_destinations()
         self._join_producers()
         for table in FACTS:
-            self._keep(table, {*self._facts[table], *staged.get(table, ())})
+            self._delete_others(table, {*self._facts[table], *staged.get(table, ())})
         notes = []
         if self._dropped:
             caps = sorted(self._dropped.items())
-            things = ", ".join(f"{many:,} above {cap}" for cap, many in caps)
-            notes = [f"facts: more was open at once than is remembered; forgotten: {things}"]
+            things = ", ".join(f"{count:,} above {cap}" for cap, count in caps)
+            notes = [f"facts: too much was open at once; dropped: {things}"]
         return Facts(dict(self._facts), notes)
 
     def _count_destinations(self) -> None:
-        """Write how much was sent where: what tasks have counted, and the messages of steps."""
-        counted = dict(load(path) for path, _ in self._notes.pop(COUNTS, []))
+        """Write the table `destinations` from the counts of tasks, and count the other files."""
+        counted = dict(load(path) for path, _ in self._intermediate.pop(COUNTS, []))
         names = [name for name in self._facts["messages"] if name not in counted]
         paths = [self._lake.staged("messages", name) for name in names]
         here = self._rows["messages"] <= _COUNTED_HERE
         work = partial(_count, staging=self._lake.staged(""))
-        found = run_tasks(self._runner, paths, work, here=here)
-        if counts := [*counted.values(), *(load(one["file"]) for one in found)]:
+        results = run_tasks(self._runner, paths, work, here=here)
+        if counts := [*counted.values(), *(load(row["file"]) for row in results)]:
             self._add("destinations", destinations(counts))
 
     def measure_latencies(self) -> None:
-        """Write how long messages waited, from the deliveries that were written, file by file.
+        """Write the latencies of the deliveries that were written, file by file.
 
-        The delays that producers asked for are in what was written of messages. MQTT has none.
+        Delivery delays that producers requested are in the files of messages. MQTT has none.
         """
         paths = [self._lake.staged("deliveries", file) for file in self._facts["deliveries"]]
         sent = [self._lake.staged("messages", file) for file in self._facts["messages"]]
         work = partial(_measure, delays=_delays(sent), staging=self._lake.staged(""))
         here = self._rows["deliveries"] <= _COUNTED_HERE
-        self.take(run_tasks(self._runner, paths, work, here=here))
+        self.add(run_tasks(self._runner, paths, work, here=here))
 
     def _join_producers(self) -> None:
-        """Write one row for each producer of a source, of whose messages tasks had a part each."""
+        """Merge the rows of a producer that several tasks have written."""
         paths = [self._lake.staged("producers", file) for file in self._facts.pop("producers", ())]
         if paths:
             rows = pa.concat_tables(map(_read, paths))
-            found = rows.group_by(["source", "producer"], use_threads=False).aggregate(
+            merged = rows.group_by(["source", "producer"], use_threads=False).aggregate(
                 [("first_ms", "min"), ("last_ms", "max")]
             )
             names = {"first_ms": "first_ms_min", "last_ms": "last_ms_max"}
-            columns = [found[names.get(one.name, one.name)] for one in TABLES["producers"]]
+            columns = [merged[names.get(one.name, one.name)] for one in TABLES["producers"]]
             self._add("producers", pa.table(columns, [one.name for one in TABLES["producers"]]))
 
     def _add(self, table: str, rows: pa.Table) -> None:
         sources = sorted(pc.unique(rows["source"]).to_pylist())
         self._facts[table][write_table(self._lake.staged(table), with_times(table, rows))] = sources
 
-    def _keep(self, table: str, names: Collection[str]) -> None:
-        """Delete what attempts have left that did not end, or that another one overtook."""
+    def _delete_others(self, table: str, names: Collection[str]) -> None:
+        """Delete all staged files of a table but these: failed or superseded attempts left them."""
         there = self._lake.list_staged(table)
         self._delete(self._lake.staged(table, name) for name in there if name not in names)
 
@@ -398,23 +402,24 @@ class _Stage:
 
 
 def _delays(paths: Iterable[str]) -> pa.Table:
-    """Return the delivery delays of messages; statistics of the files show where there is none."""
+    """Return the delivery delays of messages; row groups without any are skipped by statistics."""
     parts = [fact_table("messages", ()).select(DELAYS)]
     for path in paths:
         system, inner = filesystem(path)
-        found = pq.read_table(
+        messages = pq.read_table(
             inner, filesystem=system, columns=list(DELAYS), filters=[(DELAYS[1], ">", 0)]
         )
-        parts.append(delayed(found).cast(parts[0].schema))
+        parts.append(delayed(messages).cast(parts[0].schema))
     return pa.concat_tables(parts)
 
 
 def _measure(path: str, delays: pa.Table, staging: str) -> Iterator[Mapping[str, Any]]:
-    """Write how long the messages in a file of deliveries waited."""
+    """Write the latencies of a file of deliveries."""
     parts = (latencies(table, delays) for table in read_batches(path, LATENCY_NEEDED))
     yield from write_tables((("latencies", part) for part in parts), staging)
 
 
 def _count(path: str, staging: str) -> Iterator[Mapping[str, Any]]:
-    """Write how many of the messages in a file were sent where."""
-    yield note_file(COUNTS, dump(staging, count_messages(_read(path, list(COUNTED)))))
+    """Write the messages of a file counted by destination."""
+    counts = count_messages(_read(path, list(COUNTED)))
+    yield intermediate_file(COUNTS, dump(staging, counts))

@@ -1,7 +1,7 @@
-"""Which files a path stands for.
+"""Listing the files at a path.
 
-Paths mean what they mean to Spark's file sources: a file, a folder, a pattern. Everything goes
-through the one file layer of ``wireyard.streams.source``, so every store it supports can be read.
+As in Spark's file sources a path is a file, a folder or a pattern. All access goes through the file
+layer of ``wireyard.streams.source``, so every store that it supports can be read.
 """
 
 from __future__ import annotations
@@ -30,14 +30,14 @@ _URL_PATTERN = re.compile(r"[*\[{]")  # in a URL the question mark begins the qu
 
 @dataclass(frozen=True, slots=True)
 class FoundFile:
-    """A file to read, and how large it was when it was found."""
+    """A file to read, with its size when it was found."""
 
     path: str
     size: int
     origin: str = ""
-    """The path that stands for it."""
+    """The path or pattern that it was found by."""
     modified_ns: int | None = None
-    """When it was last changed; None where the store does not say."""
+    """Time of its last change; None if the store does not report it."""
 
 
 def absolute(path: str) -> str:
@@ -67,25 +67,25 @@ def absolute(path: str) -> str:
 
 
 def list_files(options: Options) -> list[FoundFile]:
-    """Return the files that the paths stand for, path by path in the order of their names.
+    """Return the files at the paths of the options, path by path, sorted by name.
 
     Raises
     ------
     SourceError
-        A path with nothing there, or a folder that cannot be listed.
+        There is nothing at a path, or a folder cannot be listed.
     """
-    found: list[FoundFile] = []
+    files: list[FoundFile] = []
     for path in options.paths:
         entries = {name: info for name, info in _entries(path, options) if _wanted(info, options)}
-        found += [
+        files += [
             FoundFile(name, entries[name].size, path, entries[name].mtime_ns)
             for name in sorted(entries)
         ]
-    return found
+    return files
 
 
 def is_pattern(path: str) -> bool:
-    """Return whether a path has what makes one stand for several."""
+    """Return whether a path has wildcards."""
     return bool((_URL_PATTERN if "://" in path else _PATTERN).search(path))
 
 
@@ -107,7 +107,7 @@ def _wanted(info: fs.FileInfo, options: Options) -> bool:
 
 def _fits(name: str, pattern: str) -> bool:
     # Hadoop's patterns negate a set with a caret, Python's with an exclamation mark.
-    return any(fnmatchcase(name, one.replace("[^", "[!")) for one in _alternatives(pattern))
+    return any(fnmatchcase(name, each.replace("[^", "[!")) for each in _alternatives(pattern))
 
 
 def _alternatives(pattern: str) -> Iterator[str]:
@@ -121,7 +121,7 @@ def _alternatives(pattern: str) -> Iterator[str]:
 
 
 def _entries(path: str, options: Options) -> Iterator[tuple[str, fs.FileInfo]]:
-    """Yield every file a path stands for, under a name that opens it."""
+    """Yield every file at a path, under a name that opens it."""
     root = absolute(path)
     with reading(root):
         there = list(_matches(root))
@@ -137,10 +137,10 @@ def _entries(path: str, options: Options) -> Iterator[tuple[str, fs.FileInfo]]:
 
 
 def _matches(root: str) -> Iterator[tuple[str, fs.FileInfo]]:
-    """Yield what is called `root`, else what fits it as a pattern."""
+    """Yield the entry at the path `root`, or else the entries that match it as a pattern."""
     url = "://" in root
     pattern = is_pattern(root)
-    # A file may be called like a pattern; as a URL Arrow would not take that.
+    # A file's name may look like a pattern; in a URL Arrow does not accept that.
     if not (url and pattern):
         system, inner = filesystem(root)
         info = system.get_file_info(inner)
@@ -160,7 +160,7 @@ def _matches(root: str) -> Iterator[tuple[str, fs.FileInfo]]:
 
 
 def _descend(system: fs.FileSystem, folder: str, names: list[str]) -> Iterator[fs.FileInfo]:
-    """Yield what is found when each name on the way down fits the next of `names`."""
+    """Yield the entries below a folder whose path matches the patterns in `names`."""
     wanted, *rest = names
     for info in system.get_file_info(fs.FileSelector(folder, allow_not_found=True)):
         hidden = info.base_name.startswith(_HIDDEN) and not wanted.startswith(_HIDDEN)
@@ -173,7 +173,7 @@ def _descend(system: fs.FileSystem, folder: str, names: list[str]) -> Iterator[f
 
 
 def _inside(folder: str, recursive: bool) -> Iterator[tuple[str, fs.FileInfo]]:
-    """Yield the files in a folder that nobody hid; hidden is what Spark takes for it."""
+    """Yield the files in a folder, except those that Spark treats as hidden."""
     system, inner = filesystem(folder)
     if recursive and isinstance(system, fs.LocalFileSystem):
         listed = _walk(system, inner)
@@ -187,9 +187,9 @@ def _inside(folder: str, recursive: bool) -> Iterator[tuple[str, fs.FileInfo]]:
 
 
 def _walk(system: fs.LocalFileSystem, root: str) -> Iterator[fs.FileInfo]:
-    """Yield all that is below a local folder, each folder once, under its shortest name.
+    """Yield all entries below a local folder, each folder once, under its shortest name.
 
-    Links may lead to a folder from several places, and to one that they are in.
+    Symbolic links may lead to the same folder from several places, or form a cycle.
     """
     waiting = deque([root])
     seen = {_identity(root)}
@@ -222,11 +222,11 @@ def _join(folder: str, name: str) -> str:
 
 @contextmanager
 def faults(options: Options, path: str) -> Iterator[None]:
-    """Pass over what is to be ignored of a file, and say the rest as Spark shows it."""
+    """Suppress the errors of a file that the options ignore; put others into one line for Spark."""
     try:
         yield
     except DecodeError as error:
-        # Spark shows the last line of a traceback, and a note would be a line of its own.
+        # Spark shows the last line of a traceback; a note would be a line of its own.
         where = " ".join(getattr(error, "__notes__", ()))
         raise WireError(f"{error} {where}") from None
     except SourceError:

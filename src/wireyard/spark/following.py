@@ -1,8 +1,8 @@
-"""A lake that follows folders: batch by batch what is new, each batch a commit.
+"""Following folders: read new files and the growth of open ones into a lake, a commit at a time.
 
-A batch is a run like any other (`fill_lake`): what it reads is committed wholly or not at all, and
-an input that the lake holds as it is is not read again. So whenever the process is killed, the
-next one goes on with what the last commit does not have, and nothing is there twice.
+A batch of whole files is a run like any other (`fill_lake`): it is committed wholly or not at all,
+and an input that is unchanged in the lake is not read again. So a process may be killed at any
+time; the next one continues from the last commit, and no row is there twice.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from wireyard.spark.files import FoundFile
-from wireyard.spark.inputs import Listing, Looking, is_as_it_was, join_rotated, look_at
+from wireyard.spark.inputs import InputOptions, Listing, examine_files, is_unchanged, join_rotated
 from wireyard.spark.job import FEW_BYTES, fill_lake
 from wireyard.spark.lake import Lake
 from wireyard.spark.replacing import OPEN_STATES
@@ -32,53 +32,53 @@ if TYPE_CHECKING:
 __all__ = ["RETENTION", "Listener", "Progress", "follow_lake"]
 
 RETENTION: Final = timedelta(minutes=5)
-"""How long readers have the files of a commit after the next one: there may be one a second."""
+"""Time for which a replaced commit stays readable. Short, since there may be one a second."""
 _EXPIRE_S: Final = 30.0
 _POLL_S: Final = 0.2
 _POLL_SHARE: Final = 10
-"""To look for files takes at most one part in so many of the time."""
+"""Polling for files takes at most one part in so many of the time."""
 _OF_TASKS: Final = frozenset({"few_bytes", "skip_missing", "split_bytes"})
-"""Settings of `fill_lake` that mean nothing to a file that is read part by part."""
+"""Settings of `fill_lake` that do not apply to a file that is read part by part."""
 _COMMIT_S: Final = 1.0
-"""Between two commits of files that grow."""
+"""Least time between two commits of growing files, unless one has more to read than a commit."""
 _SHARE_OF_LARGE: Final = 4
-"""A commit has at most one part in so many of what it may read of a file that would fill it."""
+"""A file with more unread bytes than a commit takes gets one part in so many of the commit."""
 _STATE_S: Final = 600.0
-"""A file that has stood still for so long is not read on: if it grows, it is read again."""
+"""A file's state is dropped once it has stood still for so long: if it grows, it is read again."""
 _MOST_FILES: Final = 1_000
-"""In one batch, so that the first rows of many do not wait for the last."""
+"""Files in one batch, so that the first rows of many do not wait for the last."""
 
 
 @dataclass(slots=True)
 class Progress:
-    """How far the lake is behind what it follows."""
+    """How far the lake is behind the files that it follows."""
 
     files: int = 0
-    """How many files there are."""
+    """Number of files there are."""
     waiting: int = 0
-    """How many of them have bytes that are in no commit, those still written among them."""
+    """Number of files with bytes that are not committed, files still being written included."""
     waiting_bytes: int = 0
     batches: int = 0
     inputs: int = 0
-    """How many inputs were read."""
+    """Number of inputs that were read."""
     read_bytes: int = 0
     lag_s: float = 0.0
-    """Of the last batch: from the last change of its oldest file to the commit."""
+    """Age of the last batch at its commit: time since the last change of its oldest file."""
 
 
 class Listener(Protocol):
-    """Who hears how following goes."""
+    """Receiver of notes and progress while a lake follows folders."""
 
     def note(self, text: str) -> None:
-        """Hear something about an input."""
+        """Receive a note about an input."""
 
     def progress(self, progress: Progress) -> None:
-        """Hear how far it is, after each look and each commit."""
+        """Receive the progress, after each poll and each commit."""
 
 
 @dataclass(slots=True)
 class _Settings:
-    look: Looking
+    options: InputOptions
     rotated: bool
     most_bytes: int
     fill: dict[str, Any] = field(default_factory=dict)
@@ -92,21 +92,21 @@ def follow_lake(
     listener: Listener,
     stop: Callable[[], bool],
     *,
-    look: Looking | None = None,
+    options: InputOptions | None = None,
     rotated: bool = False,
     most_bytes: int = FEW_BYTES,
     **settings: Any,
 ) -> None:
-    """Read what comes to some paths into a lake, until `stop`; then what is left.
+    """Read everything that arrives at some paths into a lake, until `stop`; then read the rest.
 
     Parameters
     ----------
-    paths, look, rotated
+    paths, options, rotated
         Those of `list_inputs`.
     stop
-        Is asked a few times a second whether to end.
+        Called a few times a second; returns whether to end.
     most_bytes
-        Read by one batch, unless a single file is larger.
+        Limit for one batch, unless a single file is larger.
     settings
         Those of `fill_lake`.
 
@@ -121,8 +121,8 @@ def follow_lake(
     """
     lake.retention = RETENTION
     settings["skip_missing"] = True
-    look = replace(look or Looking(), skip_missing=True)  # files come and go
-    given = _Settings(look, rotated, most_bytes, settings)
+    options = replace(options or InputOptions(), skip_missing=True)  # files come and go
+    given = _Settings(options, rotated, most_bytes, settings)
     _Following(lake, Watched(paths, lake.root, rotated), get_session, watch, listener, given).run(
         stop
     )
@@ -146,11 +146,11 @@ class _Following:
         self._grown_s = -math.inf
         self._polled_s = -math.inf
         self._read_s: float | None = None
-        """When the poll was that the last part of a file that grows was read by."""
+        """Time of the poll that preceded the last commit of growing files."""
 
     @cached_property
     def _growth(self) -> Growth:
-        """The inputs that grow; what reads them is loaded for the first."""
+        """The growing inputs; their modules are loaded when the first one appears."""
         from wireyard.spark.growth import Growth
 
         of_reading = {
@@ -160,7 +160,7 @@ class _Following:
 
     def run(self, stop: Callable[[], bool]) -> None:
         while True:
-            # Asked first: what was there when it was said is still read.
+            # Before polling: files that are there at the stop are still read.
             stopping = stop()
             self._poll()
             took_s = time.monotonic() - self._polled_s
@@ -173,18 +173,18 @@ class _Following:
                     break
                 if not stopping:
                     self._poll()
-            self._tell()
+            self._report_progress()
             if stopping:
                 self._commit_facts(wait=True)
                 return
             self._expire()
             _wait(max(_POLL_S, _POLL_SHARE * took_s), stop)
 
-    # --- files that grow ----------------------------------------------------------------------
+    # --- growing files ------------------------------------------------------------------------
 
     def _grow(self, stopping: bool) -> None:
-        """Commit what is new of files that grow."""
-        if self._settings.look.by_content:
+        """Commit the next parts of growing files."""
+        if self._settings.options.by_content:
             return
         files = {file.path: file for file in self._watched.changed() if self._is_growing(file)}
         if not files and "_growth" not in self.__dict__:
@@ -192,7 +192,7 @@ class _Following:
         growth = self._growth
         self._commit_facts(wait=stopping)
         for path in list(files):
-            if not self._begin(files[path], stopping):
+            if not self._open_growing(files[path]):
                 del files[path]
         most, ending, is_behind = self._plan(files, stopping)
         waited = is_behind or time.monotonic() - self._grown_s >= _COMMIT_S
@@ -201,36 +201,36 @@ class _Following:
         read_bytes, notes = growth.commit(most, ending)
         before_s, self._grown_s = self._read_s, time.monotonic()
         self._read_s = self._polled_s
-        # The oldest byte came after the poll that the commit before was about.
+        # The oldest new byte arrived after the poll before the previous commit.
         self._progress.lag_s = self._grown_s - (self._polled_s if before_s is None else before_s)
         if not growth.paths:
             self._read_s = None
         for text in notes:
             self._listener.note(text)
         for path in ending & files.keys():
-            self._watched.take(files[path])
+            self._watched.mark_done(files[path])
         self._progress.batches += 1
         self._progress.inputs += len(ending)
         self._progress.read_bytes += read_bytes
-        self._tell()
+        self._report_progress()
 
     def _plan(
         self, files: Mapping[str, FoundFile], stopping: bool
     ) -> tuple[dict[str, int], set[str], bool]:
-        """Plan the next commit of files that grow.
+        """Plan the next commit of growing files.
 
         Returns
         -------
         most
-            How many bytes are read of each file in it, at most `most_bytes` of all.
+            The number of bytes to read of each file, together at most `most_bytes`.
         ending
-            The files that stand still or are gone, and are read to their end by it.
+            Files that stand still or are gone: the commit reads them to their end.
         is_behind
-            Whether some file has more to read.
+            Whether a file has more unread bytes than the commit reads.
         """
         growth, most, ending, is_behind = self._growth, dict[str, int](), set[str](), False
         left = sys.maxsize if stopping else self._settings.most_bytes
-        # The shortest first, so that none waits for a large file that is read beside them.
+        # In the order of unread bytes, so that no file waits for a larger one.
         for path in sorted(files, key=growth.unread_bytes):
             unread = new = growth.unread_bytes(path)
             if unread > left:
@@ -248,7 +248,7 @@ class _Following:
         return most, ending, is_behind
 
     def _commit_facts(self, *, wait: bool = False) -> None:
-        """Commit facts that were made beside the parts of files that grow."""
+        """Commit facts of growing files that were made in the background."""
         if "_growth" in self.__dict__:
             for text in self._growth.commit_facts(wait=wait):
                 self._listener.note(text)
@@ -265,33 +265,33 @@ class _Following:
         ):
             return self._watched.is_growing(file)
         return (
-            self._growth.knows(file.path)
+            self._growth.has_state(file.path)
             or self._watched.is_growing(file)
             or self._is_large_beside(file)
         )
 
     def _is_large_beside(self, file: FoundFile) -> bool:
-        """Return whether reading a file as a whole would delay the rows of files that grow.
+        """Return whether reading a file as a whole would delay the rows of growing files.
 
-        With executors no such file is read here.
+        With executors, this process reads only files that were seen to grow.
         """
         reads_here = self._settings.fill.get("few_bytes", FEW_BYTES) >= 0
         return reads_here and file.size > self._settings.most_bytes and bool(self._growth.paths)
 
-    def _begin(self, file: FoundFile, stopping: bool) -> bool:
-        """See to it that a file is read part by part; return whether it is."""
+    def _open_growing(self, file: FoundFile) -> bool:
+        """Open a file to be read part by part, or update it; return whether it is open."""
         growth, files = self._growth, self._watched.files_of(file)
-        if growth.holds(file.path) and growth.look(file.path, [one.path for one in files]):
+        if growth.is_open(file.path) and growth.refresh(file.path, [one.path for one in files]):
             return True
-        listing = self._look_at(files)
+        listing = self._examine(files)
         if not listing.inputs:
             return False
         found = listing.inputs[0]
         held = self._lake.record.inputs.get(file.path)
-        if held is not None and is_as_it_was(found.stamp, held.stamp):
-            self._watched.take(file)
+        if held is not None and is_unchanged(found.stamp, held.stamp):
+            self._watched.mark_done(file)
             return False
-        return growth.begin(found)
+        return growth.open_input(found)
 
     # --- whole files --------------------------------------------------------------------------
 
@@ -300,7 +300,7 @@ class _Following:
         batch: list[FoundFile] = []
         size = 0
         for file in self._watched.changed():
-            if not (stopping or self._watched.is_settled(file)) or self._is_read_here(file):
+            if not (stopping or self._watched.is_settled(file)) or self._is_open(file):
                 continue
             size += file.size
             if batch and (size > self._settings.most_bytes or len(batch) == _MOST_FILES):
@@ -308,26 +308,26 @@ class _Following:
             batch.append(file)
         return batch
 
-    def _is_read_here(self, file: FoundFile) -> bool:
-        """Return whether a file is read part by part now."""
-        return "_growth" in self.__dict__ and self._growth.holds(file.path)
+    def _is_open(self, file: FoundFile) -> bool:
+        """Return whether a file is open to be read part by part."""
+        return "_growth" in self.__dict__ and self._growth.is_open(file.path)
 
     def _read(self, batch: Sequence[FoundFile]) -> None:
-        """Commit what is new in some files."""
+        """Read and commit the new inputs among some files."""
         settings = self._settings
-        listing = self._look_at([one for file in batch for one in self._watched.files_of(file)])
+        listing = self._examine([one for file in batch for one in self._watched.files_of(file)])
         for text in listing.left_out:
             self._listener.note(f"left out: {text}")
         for file in batch:
-            self._watched.take(file)
+            self._watched.mark_done(file)
         new, _ = new_inputs(self._lake, listing.inputs)
         if new:
             self._lake.begin_run()
             report = fill_lake(self._lake, new, self._get_session, self._watch, **settings.fill)
             self._count(report, batch)
 
-    def _look_at(self, files: Sequence[FoundFile]) -> Listing:
-        listing = look_at(files, self._settings.look, self._watched.roots)
+    def _examine(self, files: Sequence[FoundFile]) -> Listing:
+        listing = examine_files(files, self._settings.options, self._watched.roots)
         return join_rotated(listing) if self._settings.rotated else listing
 
     def _count(self, report: Report, batch: Sequence[FoundFile]) -> None:
@@ -342,14 +342,14 @@ class _Following:
         changed_ns = [file.modified_ns for file in batch if file.modified_ns is not None]
         if changed_ns:
             progress.lag_s = max(time.time() - min(changed_ns) / 1e9, 0.0)
-        self._tell()
+        self._report_progress()
 
-    def _tell(self) -> None:
+    def _report_progress(self) -> None:
         waiting = self._watched.changed()
         self._progress.files = self._watched.count
         self._progress.waiting = len(waiting)
         self._progress.waiting_bytes = sum(
-            self._growth.unread_bytes(file.path) if self._is_read_here(file) else file.size
+            self._growth.unread_bytes(file.path) if self._is_open(file) else file.size
             for file in waiting
         )
         self._listener.progress(self._progress)

@@ -1,16 +1,17 @@
-"""Inputs that grow: the rows of what is new, and what the next part is read on from.
+"""Growing inputs: the rows of each new part, and the state from which the next part is read.
 
 Rules of this file:
 
-1. Rows that nothing can change any more are in files of their own for good. What may change is in
-   files that the next part takes out again (`OPEN_PREFIX`): ledgers of open streams, and all that
-   stands in a table because its input seems to have ended, such as an unfinished packet.
-2. What the next part needs is a state, committed with the rows (`OPEN_STATES`): JSON and arrays of
-   ours, read with checks. It has what is open: connections, unfinished packets, bytes that wait.
-3. Time is that of the packets alone. Bytes behind lost ones wait for the capture's clock, not for
-   ours, so a state and the bytes behind it always give the same rows.
-4. A file is read on if its identity and the bytes before are what they were. Else, or where a
-   state is damaged, the input is one that has changed: it is read again as a whole.
+1. Final rows are in files of their own. Rows that may still change are in provisional files, which
+   the next part replaces (`OPEN_PREFIX`): ledgers of open streams, and rows that are written as if
+   the input had ended, such as an unfinished packet.
+2. The next part starts from a state that is committed with the rows (`OPEN_STATES`): JSON and
+   arrays, checked when they are read. It holds open connections, unfinished packets and bytes that
+   wait for others.
+3. Time is the time of the packets. Bytes behind lost ones wait by the capture's clock, never by the
+   wall clock, so the same state and the same bytes always give the same rows.
+4. A file is continued if its identity and the bytes that were read are unchanged. Otherwise, or if
+   the state is damaged, the input counts as changed and is read again as a whole.
 """
 
 from __future__ import annotations
@@ -60,56 +61,57 @@ OPEN_STATE: Final = pa.schema(
         ("data", pa.binary()),
     ]
 )
-"""The table of states: of each source a row of JSON, and the arrays that it stands for."""
+"""The table of states: for each source a row of JSON, and a row for each array in it."""
 _JSON: Final = "json"
 _FACTS: Final = "facts"
-"""JSON too: up to where facts are made."""
+"""The kind of the row, JSON too, that records how far facts are made."""
 
 
-_Held = Callable[[int, int], bytes]
-"""Returns those of some bytes of a stream that are held in a turn, from the first on."""
+_ReadBuffered = Callable[[int, int], bytes]
+"""Return the bytes ``[start, stop)`` of a stream, or as many of the first as are buffered."""
 
 
 @dataclass(slots=True)
-class _Tracked:
-    """A stream that is open, and what its rows come to so far."""
+class _OpenStream:
+    """An open stream, and the counts of its rows so far."""
 
     rows: StreamRows
-    head_at: int = -1
-    """Where the garbage begins that is under way when a turn ends."""
-    head: bytes = b""
-    """Its first bytes, which are not held any more."""
+    garbage_at: int = -1
+    """Offset of the garbage that is unfinished when a turn ends."""
+    garbage_head: bytes = b""
+    """The first bytes of that garbage, which are no longer buffered."""
 
-    def remember(self, framer: Framer, held: _Held) -> None:
-        """Remember the first bytes of garbage under way, which will not be held."""
+    def keep_garbage_head(self, framer: Framer, read: _ReadBuffered) -> None:
+        """Keep the first bytes of unfinished garbage, before the buffer drops them."""
         if framer.in_step:
             return
-        if self.head_at != framer.begun_at:
-            self.head_at, self.head = framer.begun_at, b""
-        if len(self.head) < SHOWN_BYTES:
-            start = self.head_at + len(self.head)
-            self.head += held(start, self.head_at + SHOWN_BYTES)
+        if self.garbage_at != framer.begun_at:
+            self.garbage_at, self.garbage_head = framer.begun_at, b""
+        if len(self.garbage_head) < SHOWN_BYTES:
+            start = self.garbage_at + len(self.garbage_head)
+            self.garbage_head += read(start, self.garbage_at + SHOWN_BYTES)
 
 
-class _SeenBytes:
-    """The first bytes of bad rows, of those that are held and of garbage that began before."""
+class _GrowingBadBytes:
+    """The first bytes of bad rows: buffered ones, and those kept of unfinished garbage."""
 
-    def __init__(self, tracked: _Tracked, opened: Any, held: _Held) -> None:
-        self._tracked, self._opened, self._held = tracked, opened, held
+    def __init__(self, stream: _OpenStream, opened: Any, read: _ReadBuffered) -> None:
+        self._stream, self._opened, self._read = stream, opened, read
 
     def read(self, start: int, length: int) -> bytes:
-        """Return bytes of the row at offset `start` of its stream, its first ones."""
-        known = self._tracked.head if start == self._tracked.head_at else b""
+        """Return the first bytes of the row at offset `start` of its stream."""
+        stream = self._stream
+        head = stream.garbage_head if start == stream.garbage_at else b""
         stop = start + min(length, SHOWN_BYTES)
-        if start + len(known) >= stop:
-            return known[: stop - start]
-        if isinstance(self._opened, CapturedStream) and not known:
+        if start + len(head) >= stop:
+            return head[: stop - start]
+        if isinstance(self._opened, CapturedStream) and not head:
             return PieceBytes(self._opened.captured).read(start, length)
-        return known + self._held(start + len(known), stop)
+        return head + self._read(start + len(head), stop)
 
 
-def _held_of(opened: Any) -> _Held:
-    """Return what reads the bytes of a stream that are held in this turn."""
+def _buffer_reader(opened: Any) -> _ReadBuffered:
+    """Return the function that reads the buffered bytes of a stream."""
     if isinstance(opened, BareStream):
         return opened.held()
     return partial(_captured_bytes, opened)
@@ -117,24 +119,24 @@ def _held_of(opened: Any) -> _Held:
 
 def _captured_bytes(opened: CapturedStream, start: int, stop: int) -> bytes:
     pieces = opened.captured.pieces
-    at = int(np.searchsorted(pieces[:, 0], start, "right")) - 1
-    if at < 0 or start >= pieces[at, 1]:
+    number = int(np.searchsorted(pieces[:, 0], start, "right")) - 1
+    if number < 0 or start >= pieces[number, 1]:
         return b""
-    return opened.captured.read(start, min(stop, int(pieces[at, 1]))).tobytes()
+    return opened.captured.read(start, min(stop, int(pieces[number, 1]))).tobytes()
 
 
 @dataclass(slots=True)
 class GrowingInput:
-    """An input of local files that grows, read part by part.
+    """A growing input of local files, read part by part.
 
     Parameters
     ----------
     source
         Its name in the lake: its path, or the folder of a rotated capture.
     format
-        Label of its format; None of a capture of any.
+        Label of its format; None for a capture of any formats.
     paths
-        The files of a capture; none of a bare stream.
+        The files of a capture; empty for a bare stream.
     """
 
     source: str
@@ -142,34 +144,35 @@ class GrowingInput:
     paths: tuple[str, ...]
     settings: GrowthSettings
     replaces: bool = True
-    """Whether rows of the source that the lake holds are those of another file, or read again."""
-    fresh: list[StreamLedger] = field(default_factory=list)
-    """The ledgers of streams that have ended, and are in no commit."""
-    fresh_spans: list[FrameSpan] = field(default_factory=list)
-    """The files of a rotated capture that were read to their ends, and are in no commit."""
+    """Whether its rows replace those that the lake has: they are of another file, or read again."""
+    new_ledgers: list[StreamLedger] = field(default_factory=list)
+    """Ledgers of ended streams that are not committed yet."""
+    new_spans: list[FrameSpan] = field(default_factory=list)
+    """Files of a rotated capture that were read to their ends, and are not committed yet."""
     facts_s: float = 0.0
-    """How long it took to make its facts last."""
+    """Seconds that it took to make its facts the last time."""
     facts_at_s: float = 0.0
-    """When they were made."""
+    """When they were made, by the monotonic clock."""
     facts_position: int = -1
-    """Up to which of its bytes they go."""
+    """Bytes of the input that they follow from."""
     facts_until_ns: dict[str, int] = field(default_factory=dict)
-    """By protocol: messages that were sent up to this time have the rows that they keep until all
-    facts are made anew; none of a bare stream."""
+    """By protocol: the rows of messages sent up to this time stay until all facts are made again;
+    empty for a bare stream."""
     rows: Counter[str] = field(default_factory=Counter)
-    """How many rows its packets have, by the name of their format."""
+    """Number of packet rows by name of the format."""
     _ended: dict[str, LedgerSum] = field(default_factory=dict)
-    """The sums of those that have ended, by format."""
-    _open: dict[str, _Tracked] = field(default_factory=dict)
-    _facts: dict[str, Mapping[str, Any]] = field(default_factory=dict)
+    """Sums of the ledgers of ended streams, by format."""
+    _open: dict[str, _OpenStream] = field(default_factory=dict)
+    _descriptions: dict[str, Mapping[str, Any]] = field(default_factory=dict)
+    """By stream: the columns of the table `streams` that a capture shows."""
     _files: Any = None
     _frames_before: int = 0
-    """How many frames of a capture are in files that were read to their ends."""
+    """Frames of a capture in files that were read to their ends."""
     _reader: Any = None
     _blocks: dict[str, BlockReader] = field(default_factory=dict)
 
     def open(self) -> None:
-        """Get ready to read it from its beginning, or to be restored.
+        """Prepare to read from the beginning, or to restore a state.
 
         Raises
         ------
@@ -195,44 +198,44 @@ class GrowingInput:
 
     @property
     def has_begun(self) -> bool:
-        """Whether there is something to read: of a rotated capture, a packet."""
+        """Whether there is something to read: in a rotated capture, a packet."""
         return bool(self._files.have_begun)
 
     @property
-    def is_same(self) -> bool:
-        """Whether no byte that was read is gone."""
-        return bool(self._files.are_same)
+    def is_unchanged(self) -> bool:
+        """Whether all bytes that were read are still there."""
+        return bool(self._files.are_unchanged)
 
     @property
     def position(self) -> int:
-        """How many of its bytes were read."""
+        """Number of bytes that were read."""
         return int(self._files.position)
 
     @property
     def now_ns(self) -> int | None:
-        """The time of the last frame that was read; None of a bare stream."""
-        found: int | None = self._reader.now_ns
-        return found
+        """Time of the last frame that was read; None for a bare stream."""
+        time_ns: int | None = self._reader.now_ns
+        return time_ns
 
     @property
     def unread_bytes(self) -> int:
-        """How many bytes it had that were not read yet, when its files were looked at."""
+        """Number of bytes that were not read yet, at the last `refresh`."""
         return int(self._files.unread_bytes)
 
-    def look(self, paths: Iterable[str]) -> None:
-        """Look how large its files are, and which there are.
+    def refresh(self, paths: Iterable[str]) -> None:
+        """Update the list of files and their sizes.
 
         Raises
         ------
         StateError
-            What was read is not what is there now.
+            The bytes that were read have changed.
         SourceError
             A file cannot be read.
         """
-        self._files.take(paths)
+        self._files.refresh(paths)
 
     def read(self, most_bytes: int, task: BronzeTask) -> None:
-        """Read some more of it, and write the rows that it can have now.
+        """Read up to `most_bytes` more, and write the rows that are complete now.
 
         Raises
         ------
@@ -249,16 +252,16 @@ class GrowingInput:
                     self._write(turn, task)
             elif not self._next_file(task):
                 break
-        self._settle()
+        self._close_ended_streams()
 
     def _next_file(self, task: BronzeTask) -> bool:
-        """Go on with the next file of a rotated capture; return whether there is one."""
+        """Continue with the next file of a rotated capture; return whether there is one."""
         path = self._files.path
         if not self._files.next_file():
             return False
         for turn in self._reader.next_file():
             self._write(turn, task)
-        self.fresh_spans.append(self._span(path))
+        self.new_spans.append(self._span(path))
         self._frames_before = self._reader.frames
         return True
 
@@ -267,22 +270,22 @@ class GrowingInput:
         return FrameSpan(path, before + 1, self._reader.frames - before)
 
     def end(self, task: BronzeTask) -> list[str]:
-        """Write what is left, as if nothing followed; return what is to be said about it.
+        """Write the rest as if the input had ended; return notes for the user.
 
-        It cannot be read on then; its state has to be taken before.
+        The input cannot be continued after that; take its state before.
         """
         for turn in self._reader.end():
             self._write(turn, task)
-        facts, _ = self._reader.facts()
-        self._facts |= facts
+        descriptions, _ = self._reader.describe_streams()
+        self._descriptions |= descriptions
         notes: list[str] = self._reader.notes()
         return notes
 
-    def committed(self) -> None:
-        """Take note that what was read is in a commit."""
+    def mark_committed(self) -> None:
+        """Record that everything read so far is committed."""
         self.replaces = False
-        self.fresh.clear()
-        self.fresh_spans.clear()
+        self.new_ledgers.clear()
+        self.new_spans.clear()
 
     def stamp(self) -> dict[str, Any]:
         """Return the stamp of the input as far as it was read: see `FoundInput`."""
@@ -290,108 +293,109 @@ class GrowingInput:
         return stamp
 
     def ledger(self) -> dict[str, LedgerSum]:
-        """Return the sums of the ledgers of all of its streams so far, by format."""
+        """Return the sums of the ledgers of all streams so far, by format."""
         sums = dict(self._ended)
         for ledger in self.open_ledgers():
             _add(sums, ledger)
         return sums
 
     def open_spans(self) -> list[FrameSpan]:
-        """Return the file of a capture that is read now, and those without a packet."""
+        """Return the file of a capture that is being read, and files without a packet."""
         if not self.paths:
             return []
         empty = [FrameSpan(path, 1, 0) for path in sorted(self._files.without_packets)]
         return [*empty, self._span(self._files.path)]
 
     def open_ledgers(self) -> list[StreamLedger]:
-        """Return the ledgers of the streams that may still go on."""
+        """Return the ledgers of streams that may still grow."""
         return [self._ledger(stream) for stream in self._open]
 
     def _write(self, turn: list[Grown], task: BronzeTask) -> None:
-        """Write the rows of streams that can be read on."""
+        """Write the rows of the streams that have new bytes."""
         by_format: dict[str, list[Grown]] = {}
-        for one in turn:
-            by_format.setdefault(one.format.label, []).append(one)
-        for some in by_format.values():
-            self._write_streams(some, task)
+        for grown in turn:
+            by_format.setdefault(grown.format.label, []).append(grown)
+        for streams in by_format.values():
+            self._write_streams(streams, task)
 
-    def _write_streams(self, some: Sequence[Grown], task: BronzeTask) -> None:
-        """Write the rows of streams of one format, which are read together: each has few."""
-        format = some[0].format
+    def _write_streams(self, streams: Sequence[Grown], task: BronzeTask) -> None:
+        """Write the rows of streams of one format, read together because each has few."""
+        format = streams[0].format
         plan = task.plan_of(format)
-        fast = load_fast_path(format, sum(max(one.opened.bytes_ahead, 0) for one in some))
+        fast = load_fast_path(format, sum(max(one.opened.bytes_ahead, 0) for one in streams))
         reader = self._blocks.get(format.label)
         if reader is None or not reader.fits(plan, fast):
             reader = self._blocks[format.label] = BlockReader(plan, fast)
-        # Blocks take along what is held.
-        held = {one.opened.stream: _held_of(one.opened) for one in some}
+        # Before `blocks`, which empties the buffers.
+        buffered = {one.opened.stream: _buffer_reader(one.opened) for one in streams}
         parts = [
             (one.opened, block)
-            for one in some
+            for one in streams
             for block in one.opened.blocks(one.framer, fast and fast.scan_frames)
         ]
-        for _, same in groupby(parts, key=lambda part: id(part[1].data)):
-            read = list(same)
-            self._write_rows(format, reader.read(read), read, held, task)
+        for _, same_buffer in groupby(parts, key=lambda part: id(part[1].data)):
+            blocks = list(same_buffer)
+            self._write_rows(format, reader.read(blocks), blocks, buffered, task)
         reader.clear()
-        for one in some:
-            self._tracked(format, one.opened).remember(one.framer, held[one.opened.stream])
+        for one in streams:
+            stream = self._open_stream(format, one.opened)
+            stream.keep_garbage_head(one.framer, buffered[one.opened.stream])
 
     def _write_rows(
         self,
         format: Format,
         batches: Sequence[pa.RecordBatch],
         parts: Sequence[Part],
-        held: Mapping[str, _Held],
+        buffered: Mapping[str, _ReadBuffered],
         task: BronzeTask,
     ) -> None:
-        """Write the rows of blocks, of which those of a stream follow each other."""
+        """Write the rows of blocks; the blocks of a stream are adjacent."""
         opened: list[Any] = []
         bounds = [0]
-        for one, block in parts:
-            if opened and opened[-1] is one:
+        for stream, block in parts:
+            if opened and opened[-1] is stream:
                 bounds[-1] += len(block.offsets)
             elif len(block.offsets):
-                opened.append(one)
+                opened.append(stream)
                 bounds.append(bounds[-1] + len(block.offsets))
         if opened:
-            tracked = [self._tracked(format, one) for one in opened]
-            seen = [
-                _SeenBytes(each, one, held[one.stream])
-                for each, one in zip(tracked, opened, strict=True)
+            streams = [self._open_stream(format, each) for each in opened]
+            bad_bytes = [
+                _GrowingBadBytes(stream, each, buffered[each.stream])
+                for stream, each in zip(streams, opened, strict=True)
             ]
-            written = [each.rows for each in tracked]
+            counts = [each.rows for each in streams]
             self.rows[format.name] += bounds[-1]
-            task.write_streams(format, pa.concat_batches(batches), written, bounds, seen)
+            task.write_streams(format, pa.concat_batches(batches), counts, bounds, bad_bytes)
 
-    def _tracked(self, format: Format, opened: Any) -> _Tracked:
-        tracked = self._open.get(opened.stream)
-        if tracked is None:
-            tracked = _Tracked(StreamRows(format.label, first=0))
-            self._open[opened.stream] = tracked
-        return tracked
+    def _open_stream(self, format: Format, opened: Any) -> _OpenStream:
+        stream = self._open.get(opened.stream)
+        if stream is None:
+            stream = _OpenStream(StreamRows(format.label, first=0))
+            self._open[opened.stream] = stream
+        return stream
 
-    def _settle(self) -> None:
-        """Give the streams that have ended their last ledgers."""
-        facts, ended = self._reader.facts()
-        self._facts |= facts
+    def _close_ended_streams(self) -> None:
+        """Write the final ledgers of streams that have ended."""
+        descriptions, ended = self._reader.describe_streams()
+        self._descriptions |= descriptions
         for stream in ended & self._open.keys():
             ledger = self._ledger(stream)
-            self.fresh.append(ledger)
+            self.new_ledgers.append(ledger)
             _add(self._ended, ledger)
             del self._open[stream]
         for stream in ended:
-            self._facts.pop(stream, None)
+            self._descriptions.pop(stream, None)
 
     def _ledger(self, stream: str) -> StreamLedger:
         rows = self._open[stream].rows
-        facts = self._facts.get(stream, {})
-        return make_ledger(self.source, stream, [rows], rows.end, facts)
+        description = self._descriptions.get(stream, {})
+        return make_ledger(self.source, stream, [rows], rows.end, description)
 
-    # --- what the next part is read on from ---------------------------------------------------
+    # --- the state that the next part starts from ---------------------------------------------
 
     def state(self) -> pa.Table | None:
-        """Return what another process reads on from; None if it has to begin anew."""
+        """Return the state from which another process continues; None if it must start over."""
         reader = self._reader.state()
         if reader is None:
             return None
@@ -400,9 +404,9 @@ class GrowingInput:
             "frames_before": self._frames_before,
             "reader": reader,
             "ended": {format: list(one) for format, one in self._ended.items()},
-            "facts": {name: dict(facts) for name, facts in self._facts.items()},
+            "facts": {name: dict(columns) for name, columns in self._descriptions.items()},
             "open": {
-                stream: [asdict(each.rows), each.head_at, each.head.hex()]
+                stream: [asdict(each.rows), each.garbage_at, each.garbage_head.hex()]
                 for stream, each in self._open.items()
             },
         }
@@ -411,27 +415,27 @@ class GrowingInput:
         rows += [(str(each.dtype), list(each.shape), each.tobytes()) for each in arrays]
         return self._states(rows)
 
-    def take_note_of_facts(self, until_ns: dict[str, int]) -> None:
-        """Take note that facts of all that was read are made now, up to these times."""
+    def mark_facts_made(self, until_ns: dict[str, int]) -> None:
+        """Record that facts of everything read so far are made, up to these times."""
         self.facts_at_s, self.facts_position = time.monotonic(), self.position
         self.facts_until_ns = until_ns
 
-    def facts_state(self, *, has_open: bool, are_made: bool) -> pa.Table:
-        """Return up to where its facts are made.
+    def facts_state(self, *, has_provisional: bool, are_made: bool) -> pa.Table:
+        """Return the row of state that records how far facts are made.
 
         Parameters
         ----------
-        has_open
-            Whether there are files of facts that the next part takes out.
+        has_provisional
+            Whether there are provisional files of facts.
         are_made
-            Whether they are in the lake with it, and not made beside it.
+            Whether the facts are committed with it, not made in the background.
         """
         text = json.dumps(
             {
                 "position": self.facts_position,
                 "seconds": self.facts_s,
                 "until_ns": self.facts_until_ns,
-                "has_open": has_open,
+                "has_open": has_provisional,
                 "are_made": are_made,
             }
         )
@@ -446,7 +450,7 @@ class GrowingInput:
         )
 
     def restore(self, state: Mapping[str, Any]) -> None:
-        """Go on where a state was taken; it has to be open.
+        """Continue from a state; call `open` before.
 
         Raises
         ------
@@ -458,9 +462,10 @@ class GrowingInput:
             self._frames_before = int(state["frames_before"])
             self._reader.restore(state["reader"])
             for stream, (rows, head_at, head) in state["open"].items():
-                known = {each.name: rows[each.name] for each in fields(StreamRows)}
-                self._open[stream] = _Tracked(StreamRows(**known), head_at, bytes.fromhex(head))
-            self._facts = dict(state["facts"])
+                counts = {each.name: rows[each.name] for each in fields(StreamRows)}
+                stream_rows = StreamRows(**counts)
+                self._open[stream] = _OpenStream(stream_rows, head_at, bytes.fromhex(head))
+            self._descriptions = dict(state["facts"])
             self._ended = {format: LedgerSum(*one) for format, one in state["ended"].items()}
         except (KeyError, TypeError, ValueError, AttributeError) as error:
             raise StateError(f"its state is damaged ({error})") from None
@@ -470,16 +475,16 @@ class GrowingInput:
         self.replaces = False
 
     def restore_facts(
-        self, state: Mapping[str, Any], *, has_open: bool, being_made: bool = False
+        self, state: Mapping[str, Any], *, has_provisional: bool, in_progress: bool = False
     ) -> None:
-        """Go on with the facts that are made, if those in the lake are what the state is about.
+        """Continue with the facts in the lake, if they are the ones that the state describes.
 
         Parameters
         ----------
-        has_open
-            Whether there are files of facts that the next part takes out.
-        being_made
-            Whether this process makes those that were not made when the state was taken.
+        has_provisional
+            Whether there are provisional files of facts.
+        in_progress
+            Whether this process is making the facts that were missing when the state was taken.
 
         Raises
         ------
@@ -489,14 +494,14 @@ class GrowingInput:
         try:
             position, seconds = int(state["position"]), float(state["seconds"])
             until_ns = {str(name): int(ns) for name, ns in state["until_ns"].items()}
-            is_same = bool(state["has_open"]) == has_open
-            is_same &= bool(state["are_made"]) or being_made
+            is_same = bool(state["has_open"]) == has_provisional
+            is_same &= bool(state["are_made"]) or in_progress
             if position < -1 or not 0 <= seconds < math.inf:
                 raise ValueError(f"facts of {position} bytes in {seconds} s")
         except (KeyError, TypeError, ValueError, AttributeError) as error:
             raise StateError(f"its state is damaged ({error})") from None
         if is_same:
-            # They may have the beginning of a packet that is read again.
+            # Facts may include the beginning of a packet that is read again.
             self.facts_position = min(position, self.position)
             self.facts_s, self.facts_until_ns = seconds, until_ns
             self.facts_at_s = time.monotonic()
@@ -514,9 +519,9 @@ def read_state(path: str, source: str) -> dict[str, Any]:
     try:
         with system.open_input_file(inner) as file:
             rows = pq.ParquetFile(file).read()
-        found = [row for row in rows.to_pylist() if row["source"] == source]
-        facts = [json.loads(row["data"]) for row in found if row["kind"] == _FACTS]
-        text, *rest = (row for row in found if row["kind"] != _FACTS)
+        of_source = [row for row in rows.to_pylist() if row["source"] == source]
+        facts = [json.loads(row["data"]) for row in of_source if row["kind"] == _FACTS]
+        text, *rest = (row for row in of_source if row["kind"] != _FACTS)
         arrays = [
             np.frombuffer(row["data"], _KINDS[row["kind"]]).reshape(row["shape"]) for row in rest
         ]

@@ -1,8 +1,8 @@
-"""The files of an input that grows: one, or those of a rotated capture one behind the other.
+"""The files of a growing input: a single file, or the files of a rotated capture in order.
 
-Files of a rotated capture are read in the order of their first packets' times. One is at its end
-once there is a later one, and does not change then; a later file under its name (`tcpdump -W`) is
-another one. A file without a packet has no place in the order yet, and waits.
+The files of a rotated capture are ordered by the times of their first packets. A file has ended,
+and no longer changes, once there is a later one; a later file under its name (`tcpdump -W`) is a
+different file. A file without a packet has no place in the order yet, and waits.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ _HEAD_BYTES: Final = 64 << 10
 
 @dataclass(slots=True)
 class _File:
-    """A file of the input, as it was when it was looked at."""
+    """A file of the input, as it was at the last `refresh`."""
 
     path: str
     device: int
@@ -41,13 +41,13 @@ class _File:
     size: int
     modified_ns: int
     begun_ns: int = NO_TIME
-    """The time of its first packet."""
+    """Time of its first packet."""
     edges_crc32: int = 0
-    """The checksum of both ends, of one that was read to its end."""
+    """Checksum of its first and last bytes, once it was read to its end."""
 
     @classmethod
     def at(cls, path: str) -> _File:
-        """Look at a file.
+        """Return the current state of a file.
 
         Raises
         ------
@@ -58,8 +58,8 @@ class _File:
             found = os.stat(path)
         return cls(path, found.st_dev, found.st_ino, found.st_size, found.st_mtime_ns)
 
-    def is_as(self, other: _File) -> bool:
-        """Return whether it is a file as it was."""
+    def is_unchanged(self, other: _File) -> bool:
+        """Return whether another state of the file is the same."""
         names = ("device", "inode", "size", "modified_ns")
         return all(getattr(self, name) == getattr(other, name) for name in names)
 
@@ -74,38 +74,38 @@ class _File:
 
 
 class GrowingFiles:
-    """The bytes of an input's files as they follow each other.
+    """The bytes of an input's files, one file after another.
 
     Parameters
     ----------
     source
         The input: the path of its file, or the folder of a rotated capture.
     rotated
-        Whether it may go on in other files.
+        Whether it may continue in other files.
     """
 
     def __init__(self, source: str, *, rotated: bool) -> None:
         self.source, self._rotated = source, rotated
         self.offset = 0
-        """How many bytes of the file that is read now were read."""
+        """Number of bytes that were read of the current file."""
         self._current: _File | None = None
         self._descriptor = -1
         self._done: list[_File] = []
         self._waiting: list[_File] = []
         self._seen: dict[str, _File] = {}
-        """What was looked at, by path."""
+        """All files at the last `refresh`, by path."""
         self.without_packets: dict[str, _File] = {}
         """Files that have no place in the order yet."""
 
-    # --- which files there are ----------------------------------------------------------------
+    # --- the list of files --------------------------------------------------------------------
 
-    def take(self, paths: Iterable[str]) -> None:
-        """Look which files there are now.
+    def refresh(self, paths: Iterable[str]) -> None:
+        """Update the list of files and their sizes.
 
         Raises
         ------
         StateError
-            One that was read to its end has changed, or one begins before what was read.
+            A file that was read to its end has changed, or a new one begins before the current one.
         SourceError
             A file cannot be read.
         """
@@ -113,7 +113,7 @@ class GrowingFiles:
             found = _File.at(self.source)
             if self._current is None:
                 self._begin(found)
-            elif not self._is_current(found):
+            elif not self._update_current(found):
                 raise StateError(f"{self.source} is another file than before")
             return
         done = {each.path: each for each in self._done}
@@ -122,13 +122,13 @@ class GrowingFiles:
                 found = _File.at(path)
             except SourceError:
                 continue  # removed since it was listed
-            if path in self._seen and found.is_as(self._seen[path]):
+            if path in self._seen and found.is_unchanged(self._seen[path]):
                 continue
             self._seen[path] = found
-            if self._is_current(found):
+            if self._update_current(found):
                 continue
             before = done.get(path)
-            if before is not None and found.is_as(before):
+            if before is not None and found.is_unchanged(before):
                 continue
             begun_ns = _begun_ns(path)
             self.without_packets.pop(path, None)
@@ -146,14 +146,15 @@ class GrowingFiles:
         if self._waiting and self._current is None:
             self._begin(self._waiting.pop(0))
 
-    def _is_current(self, found: _File) -> bool:
-        """Take note of the size of the file that is read now, if it is that one."""
-        one = self._current
-        if one is None or (found.device, found.inode) != (one.device, one.inode):
+    def _update_current(self, found: _File) -> bool:
+        """Update the size of the current file, if it is this one; return whether it is."""
+        current = self._current
+        if current is None or (found.device, found.inode) != (current.device, current.inode):
             return False
         if found.size < self.offset:
             raise StateError(f"{found.path} is shorter than before")
-        one.path, one.size, one.modified_ns = found.path, found.size, found.modified_ns
+        current.path, current.size = found.path, found.size
+        current.modified_ns = found.modified_ns
         return True
 
     def _begin(self, file: _File) -> None:
@@ -162,19 +163,19 @@ class GrowingFiles:
         self._current, self.offset = file, 0
 
     def close(self) -> None:
-        """Close what is open."""
+        """Close the current file."""
         if self._descriptor >= 0:
             os.close(self._descriptor)
             self._descriptor = -1
 
     @property
     def have_begun(self) -> bool:
-        """Whether there is one to read."""
+        """Whether there is a file to read."""
         return self._current is not None
 
     @property
-    def are_same(self) -> bool:
-        """Whether no byte that was read of the current file is gone."""
+    def are_unchanged(self) -> bool:
+        """Whether the bytes that were read of the current file are still there."""
         if self._current is None:
             return True
         try:
@@ -188,17 +189,17 @@ class GrowingFiles:
 
     @property
     def path(self) -> str:
-        """The file that is read now."""
+        """The current file."""
         return self._current.path if self._current else self.source
 
     @property
     def unread_bytes(self) -> int:
-        """How many bytes there were that were not read yet, when files were looked at."""
+        """Number of bytes that were not read yet, at the last `refresh`."""
         now = max(self._current.size - self.offset, 0) if self._current else 0
         return now + sum(each.size for each in self._waiting)
 
     def read(self, most_bytes: int) -> bytes:
-        """Return the next bytes of the file that is read now; none is its end."""
+        """Return the next bytes of the current file; none at its end."""
         if self._current is None:
             return b""
         with reading(self._current.path):
@@ -207,7 +208,7 @@ class GrowingFiles:
         return data
 
     def next_file(self) -> bool:
-        """Go on with the next file; return whether there is one."""
+        """Continue with the next file; return whether there is one."""
         if not self._waiting or self._current is None:
             return False
         own = os.fstat(self._descriptor)
@@ -219,7 +220,7 @@ class GrowingFiles:
         return True
 
     def bytes_before(self, magic: bytes) -> Iterator[npt.NDArray[np.uint8]]:
-        """Yield what was read of the files that begin with some bytes."""
+        """Yield the bytes read so far of each file that begins with `magic`."""
         read = [(each.path, each.size) for each in self._done]
         for path, size in [*read, (self.path, self.offset)]:
             head = map_bytes(path, 0, _MAGIC_BYTES)
@@ -229,10 +230,10 @@ class GrowingFiles:
                     yield data[:size]
 
     def edges_crc32(self, stop: int) -> int:
-        """Return the checksum of both ends of the first bytes of the file that is read now."""
-        return _edges(self._descriptor, stop)
+        """Return the checksum of both ends of the current file's first `stop` bytes."""
+        return _edges_crc32(self._descriptor, stop)
 
-    # --- what they were -----------------------------------------------------------------------
+    # --- stamps and states --------------------------------------------------------------------
 
     def stamp(self) -> dict[str, Any]:
         """Return the stamp of the input as far as it was read: see `FoundInput`."""
@@ -244,14 +245,15 @@ class GrowingFiles:
         if not self._rotated:
             return current.stamp()
         empty = list(self.without_packets.values())
-        for one in empty:
-            with open(one.path, "rb") as file:
-                one.edges_crc32 = _edges(file.fileno(), one.size)
-        there = [one for one in [*self._done, *empty] if _is_there(one)]
-        return {"files": [one.stamp() for one in sorted([*there, current], key=attrgetter("path"))]}
+        for each in empty:
+            with open(each.path, "rb") as file:
+                each.edges_crc32 = _edges_crc32(file.fileno(), each.size)
+        there = [each for each in [*self._done, *empty] if _is_there(each)]
+        files = sorted([*there, current], key=attrgetter("path"))
+        return {"files": [each.stamp() for each in files]}
 
     def state(self, offset: int) -> dict[str, Any]:
-        """Return what another process goes on with, that reads the current file from an offset."""
+        """Return the state from which another process reads the current file at `offset`."""
         assert self._current is not None
         return {
             "file": [self._current.device, self._current.inode],
@@ -262,14 +264,14 @@ class GrowingFiles:
         }
 
     def restore(self, state: Mapping[str, Any], paths: Sequence[str]) -> None:
-        """Go on where a state was taken.
+        """Continue from a state.
 
         Raises
         ------
         StateError
             The files are not those of the state.
         KeyError, TypeError, ValueError
-            It is no such state.
+            The state is malformed.
         """
         offset, identity = int(state["offset"]), list(state["file"])
         self._done = [_File(*each) for each in state["done"]]
@@ -284,11 +286,11 @@ class GrowingFiles:
         if found.size < offset or self.edges_crc32(offset) != state["edges_crc32"]:
             raise StateError("is another file than before")
         self.offset = offset
-        self.take(paths)
+        self.refresh(paths)
 
     @property
     def position(self) -> int:
-        """How many bytes were read, of all files."""
+        """Number of bytes that were read, in all files."""
         return sum(each.size for each in self._done) + self.offset
 
 
@@ -304,7 +306,7 @@ def _begun_ns(path: str) -> int | None:
     return None
 
 
-def _edges(descriptor: int, stop: int) -> int:
+def _edges_crc32(descriptor: int, stop: int) -> int:
     crc32 = zlib.crc32(os.pread(descriptor, min(_EDGE_BYTES, stop), 0))
     start = max(stop - _EDGE_BYTES, 0)
     return zlib.crc32(os.pread(descriptor, stop - start, start), crc32)
@@ -312,6 +314,6 @@ def _edges(descriptor: int, stop: int) -> int:
 
 def _is_there(file: _File) -> bool:
     try:
-        return file.is_as(_File.at(file.path))
+        return file.is_unchanged(_File.at(file.path))
     except SourceError:
         return False

@@ -1,4 +1,4 @@
-"""What turns the bytes of inputs that grow to streams: captures, and bare streams."""
+"""Readers of growing inputs: turn the bytes of a capture or a bare stream into streams."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ __all__ = ["CaptureReader", "GrowthSettings", "Reader", "StreamReader"]
 
 @dataclass(frozen=True, slots=True)
 class GrowthSettings:
-    """How growing inputs are read; the fields are those of `open_captures`."""
+    """Settings for growing inputs; the fields are those of `open_captures`."""
 
     decode_as: tuple[str, ...] = ()
     keylog: tuple[str, ...] = ()
@@ -36,40 +36,40 @@ class GrowthSettings:
 
 
 class Reader(Protocol):
-    """What turns the bytes of an input to streams."""
+    """Turns the bytes of an input into streams."""
 
     offset: int
-    """Where the bytes begin that a reader of the state wants next."""
+    """File offset at which a reader that restores the state continues."""
 
     def receive(self, data: bytes) -> Iterator[list[Grown]]:
-        """Take the next bytes; yield what can be read."""
+        """Take the next bytes; yield the streams that have new bytes, turn by turn."""
 
     def next_file(self) -> Iterator[list[Grown]]:
-        """Go on with the beginning of another file; yield what is left of the one before."""
+        """Continue at the beginning of another file; yield the rest of the previous one."""
 
     def end(self) -> Iterator[list[Grown]]:
-        """Yield what is left."""
+        """Yield the rest."""
 
-    def facts(self) -> tuple[Mapping[str, Mapping[str, Any]], set[str]]:
-        """Return what is known of streams since this was asked last, and which have ended."""
+    def describe_streams(self) -> tuple[Mapping[str, Mapping[str, Any]], set[str]]:
+        """Return new descriptions of streams since the last call, and which streams have ended."""
 
     def state(self) -> dict[str, Any] | None:
-        """Return what another reader goes on with, None if it has to begin anew."""
+        """Return the state from which another reader continues; None if it must start over."""
 
     def notes(self) -> list[str]:
-        """Return what is to be said of the input at its end."""
+        """Return notes for the user at the end of the input."""
 
     @property
     def frames(self) -> int | None:
-        """How many frames of a capture were read."""
+        """Number of frames of a capture that were read."""
 
     @property
     def now_ns(self) -> int | None:
-        """The time of the last of them."""
+        """Time of the last frame."""
 
 
 class CaptureReader:
-    """A capture that grows."""
+    """Reader of a growing capture."""
 
     def __init__(self, files: GrowingFiles, named: Format | None, settings: GrowthSettings) -> None:
         self._files, self._restored = files, False
@@ -78,61 +78,61 @@ class CaptureReader:
         rules = [parse_decode_as(text) for text in settings.decode_as]
         limit = settings.max_packet_bytes
         self._capture = LiveCapture(files.source, named, rules, keys, limit, describes=True)
-        self._take_secrets = keys.add
+        self._add_secrets = keys.add
         self._file = GrowingFile(keys.add)
         self._damage: str | None = None
         self._unread_bytes = 0
 
     def _bytes_before(self) -> Iterator[Any]:
-        """Yield the bytes before those that arrive, of files that may hold secrets."""
+        """Yield the bytes that were read before a restore, of files that may hold secrets."""
         return self._files.bytes_before(PCAPNG) if self._restored else iter(())
 
     @property
     def offset(self) -> int:
-        """Where the record begins in its file that is not read yet."""
+        """File offset of the next record."""
         return self._file.offset
 
     def restore(self, state: Mapping[str, Any]) -> None:
-        """Go on where another reader stood."""
+        """Continue from the state of another reader."""
         self._damage, self._unread_bytes = state["damage"]
         restore_capture(state, self._capture, self._file)
         self._restored = True
 
     def next_file(self) -> Iterator[list[Grown]]:
-        """Go on with the beginning of another file; yield what is left of the one before."""
+        """Continue at the beginning of another file; yield the rest of the previous one."""
         for part, records in self._file.end():
             yield self._capture.receive(part, records)
         self._add_damage()
-        self._file = GrowingFile(self._take_secrets)
+        self._file = GrowingFile(self._add_secrets)
 
     def _add_damage(self) -> None:
-        """Count what of the file cannot be read."""
+        """Count the bytes of the file that cannot be read."""
         if self._file.damage is not None:
             self._damage = self._damage or str(self._file.damage)
             self._unread_bytes += self._file.unread_bytes
 
     def receive(self, data: bytes) -> Iterator[list[Grown]]:
-        """Take the next bytes; yield what can be read."""
+        """Take the next bytes; yield the streams that have new bytes, turn by turn."""
         for part, records in self._file.receive(np.frombuffer(data, np.uint8), idle=True):
             yield self._capture.receive(part, records)
 
     def end(self) -> Iterator[list[Grown]]:
-        """Yield what is left."""
+        """Yield the rest."""
         yield from self.next_file()
         yield from self._capture.end()
 
-    def facts(self) -> tuple[Mapping[str, Mapping[str, Any]], set[str]]:
-        """Return what is known of streams since this was asked last, and which have ended."""
+    def describe_streams(self) -> tuple[Mapping[str, Mapping[str, Any]], set[str]]:
+        """Return new descriptions of streams since the last call, and which streams have ended."""
         ended = dict(self._capture.take_ended())
         return {**ended, **dict(self._capture.describe())}, {*ended}
 
     def state(self) -> dict[str, Any] | None:
-        """Return what another reader goes on with, None if it has to begin anew."""
+        """Return the state from which another reader continues; None if it must start over."""
         state = capture_state(self._capture, self._file)
         return None if state is None else {**state, "damage": [self._damage, self._unread_bytes]}
 
     def notes(self) -> list[str]:
-        """Return what is to be said of the input at its end."""
+        """Return notes for the user at the end of the input."""
         capture, damage = self._capture, self._damage
         found = describe_unknown(
             capture.name,
@@ -147,17 +147,17 @@ class CaptureReader:
 
     @property
     def frames(self) -> int:
-        """How many frames were read."""
+        """Number of frames that were read."""
         return self._capture.frames
 
     @property
     def now_ns(self) -> int | None:
-        """The time of the last frame."""
+        """Time of the last frame."""
         return self._capture.now_ns
 
 
 class StreamReader:
-    """A bare stream that grows."""
+    """Reader of a growing bare stream."""
 
     def __init__(self, path: str, format: Format, settings: GrowthSettings) -> None:
         self._path, self._format = path, format
@@ -166,16 +166,16 @@ class StreamReader:
 
     @property
     def offset(self) -> int:
-        """Where the frame begins that is not read yet, or in garbage the next byte."""
+        """Offset of the next frame, or of the next byte within garbage."""
         return self._framer.position
 
     def restore(self, state: Mapping[str, Any]) -> None:
-        """Go on where another reader stood."""
+        """Continue from the state of another reader."""
         self._framer.restore(state)
         self._stream = BareStream(self._path, self._framer.position)
 
     def receive(self, data: bytes) -> Iterator[list[Grown]]:
-        """Take the next bytes; yield what can be read."""
+        """Take the next bytes; yield the stream."""
         self._stream.receive(data)
         yield [Grown(self._format, self._stream, self._framer)]
 
@@ -184,16 +184,16 @@ class StreamReader:
         yield from ()
 
     def end(self) -> Iterator[list[Grown]]:
-        """Yield what is left."""
+        """Yield the rest."""
         self._stream.at_end = True
         yield [Grown(self._format, self._stream, self._framer)]
 
-    def facts(self) -> tuple[Mapping[str, Mapping[str, Any]], set[str]]:
-        """Return nothing: a bare stream has no description, and may always go on."""
+    def describe_streams(self) -> tuple[Mapping[str, Mapping[str, Any]], set[str]]:
+        """Return nothing: a bare stream has no description and never ends by itself."""
         return {}, set()
 
     def state(self) -> dict[str, Any]:
-        """Return what another reader goes on with."""
+        """Return the state from which another reader continues."""
         return self._framer.state()
 
     def notes(self) -> list[str]:
@@ -202,8 +202,8 @@ class StreamReader:
 
     @property
     def frames(self) -> None:
-        """None: it has none."""
+        """None: a bare stream has no frames."""
 
     @property
     def now_ns(self) -> None:
-        """None: it has no times."""
+        """None: a bare stream has no times."""

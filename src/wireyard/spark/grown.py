@@ -1,4 +1,4 @@
-"""What is new of inputs that have grown: opened where they were left, staged, part of a change."""
+"""New parts of growing inputs: continue them from their states, stage their rows and facts."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ from wireyard.spark.growing_readers import GrowthSettings
 from wireyard.spark.inputs import FoundInput
 from wireyard.spark.lake import Change, Input, Lake
 from wireyard.spark.parts import read_batches, write_table
-from wireyard.spark.replacing import OPEN_PREFIX, OPEN_STATES, is_of_open
+from wireyard.spark.replacing import OPEN_PREFIX, OPEN_STATES, is_provisional
 from wireyard.streams.source import filesystem
 
 __all__ = [
@@ -56,8 +56,8 @@ __all__ = [
     "has_grown",
     "make_part_staging",
     "merge_open_sessions",
-    "open_facts",
     "open_growing",
+    "provisional_facts",
     "read_open_sessions",
     "read_sessions",
     "session_keys",
@@ -67,11 +67,10 @@ __all__ = [
 ]
 
 SESSIONS: Final = "sessions"
-_OF_ALL: Final = f"{OPEN_PREFIX}all-"
-"""What the names of files begin with that have the sessions that were open when facts of all
-packets were made."""
+_ALL_PREFIX: Final = f"{OPEN_PREFIX}all-"
+"""Prefix of files with the sessions that were open when facts of all packets were made."""
 _OLD_NS: Final = 24 * 60 * 60 * 1_000_000_000
-"""An input that was not changed for so long is not read on: if it grows, it is read again."""
+"""After this time without a change an input's state is dropped: if it grows, it is read again."""
 
 
 def can_grow(found: FoundInput) -> bool:
@@ -81,7 +80,7 @@ def can_grow(found: FoundInput) -> bool:
 
 
 def has_grown(lake: Lake, found: FoundInput) -> bool:
-    """Return whether an input of a lake is larger than before, and can be read part by part."""
+    """Return whether an input has grown since the lake read it, and can be read part by part."""
     held = lake.inputs.get(found.path)
     if held is None or not can_grow(found) or held.format != found.format:
         return False
@@ -96,7 +95,7 @@ def has_grown(lake: Lake, found: FoundInput) -> bool:
 
 
 def _sizes(stamp: Mapping[str, Any]) -> dict[Any, int] | None:
-    """Return the sizes of an input's files; None if copies of them are known by their content."""
+    """Return the sizes of an input's files; None if its files are identified by content."""
     files = stamp.get("files", [stamp])
     if not all("file" in each and "content_sha256" not in each for each in files):
         return None
@@ -104,14 +103,14 @@ def _sizes(stamp: Mapping[str, Any]) -> dict[Any, int] | None:
 
 
 def open_growing(
-    lake: Lake, found: FoundInput, settings: GrowthSettings, *, being_made: bool = False
+    lake: Lake, found: FoundInput, settings: GrowthSettings, *, in_progress: bool = False
 ) -> GrowingInput:
-    """Open an input where the lake has left it, or from its beginning if it is another file.
+    """Open an input at its state in the lake, or from its beginning if it is another file.
 
     Parameters
     ----------
-    being_made
-        Whether this process makes its facts beside.
+    in_progress
+        Whether this process is making its facts in the background.
 
     Raises
     ------
@@ -121,39 +120,46 @@ def open_growing(
     held = lake.inputs.get(found.path)
     files = held.files if held else {}
     for name in files.get(OPEN_STATES, ()):
-        one = _opened(found, settings)
+        growing = _open_input(found, settings)
         try:
             state = read_state(lake.path(OPEN_STATES, name), found.path)
-            one.restore(state)
+            growing.restore(state)
+            has_provisional = bool(provisional_facts(files))
             for made in state["made"]:
-                has_open = bool(open_facts(files))
-                one.restore_facts(made, has_open=has_open, being_made=being_made)
+                growing.restore_facts(
+                    made, has_provisional=has_provisional, in_progress=in_progress
+                )
         except StateError:
-            one.close()
+            growing.close()
         else:
-            return one
-    one = _opened(found, settings)
-    one.look(found.files)
-    return one
+            return growing
+    growing = _open_input(found, settings)
+    growing.refresh(found.files)
+    return growing
 
 
-def open_facts(files: Mapping[str, Iterable[str]]) -> set[str]:
-    """Return which of an input's files, by table, have facts of its newest packets, and go next.
+def provisional_facts(files: Mapping[str, Iterable[str]]) -> set[str]:
+    """Return an input's provisional files with facts of its newest packets.
 
-    There is one at least where its last part has such facts.
+    There is at least one if its last part has such facts.
+
+    Parameters
+    ----------
+    files
+        All files of the input, by table.
     """
-    facts = {name for table in FACTS for name in files.get(table, ()) if is_of_open(name)}
-    return {name for name in facts if not name.rpartition("/")[2].startswith(_OF_ALL)}
+    facts = {name for table in FACTS for name in files.get(table, ()) if is_provisional(name)}
+    return {name for name in facts if not name.rpartition("/")[2].startswith(_ALL_PREFIX)}
 
 
 def read_open_sessions(lake: Lake, source: str) -> pa.Table:
-    """Return the rows of sessions of an input of a lake that its next part takes out."""
-    names = filter(is_of_open, lake.inputs[source].files.get(SESSIONS, ()))
+    """Return the rows of an input's open sessions, which its next part replaces."""
+    names = filter(is_provisional, lake.inputs[source].files.get(SESSIONS, ()))
     return read_sessions([lake.path(SESSIONS, name) for name in names], source)
 
 
 def read_sessions(paths: Iterable[str], source: str) -> pa.Table:
-    """Return the rows that files have of the sessions of an input."""
+    """Return the rows of an input's sessions in some files."""
     columns = [column.name for column in TABLES[SESSIONS]]
     batches = [rows for path in paths for rows in read_batches(path, columns)]
     of_source = [
@@ -163,14 +169,12 @@ def read_sessions(paths: Iterable[str], source: str) -> pa.Table:
 
 
 def divide_sessions(lake: Lake, facts: Facts, inputs: Iterable[Input]) -> Facts:
-    """Put the open sessions of inputs that are read on in files of their own.
-
-    Their next part takes these out.
+    """Move the open sessions of growing inputs to provisional files of their own.
 
     Parameters
     ----------
     facts
-        Staged, of all packets of the inputs.
+        Staged facts of all packets of the inputs.
     """
     followed = {each.source for each in inputs if each.files.get(OPEN_STATES)}
     files: dict[str, Sequence[str]] = {}
@@ -187,56 +191,56 @@ def divide_sessions(lake: Lake, facts: Facts, inputs: Iterable[Input]) -> Facts:
             files[write_table(lake.staged(SESSIONS), closed)] = sources
         for source in mine:
             of_source = rows.filter(pc.and_(is_open, pc.equal(rows["source"], source)))
-            files[write_table(lake.staged(SESSIONS), of_source, _OF_ALL)] = [source]
+            files[write_table(lake.staged(SESSIONS), of_source, _ALL_PREFIX)] = [source]
     return replace(facts, files={**facts.files, SESSIONS: files})
 
 
 def merge_open_sessions(lake: Lake, source: str, made: Iterable[str], since: Iterable[str]) -> str:
-    """Stage which sessions of an input are open, where rows came while facts were made.
+    """Stage the open sessions of an input that has got parts while its facts were made.
 
     Parameters
     ----------
     made
-        Files with the sessions that follow from all packets of before.
+        Files with the sessions of all packets, as of the commit that the facts were made from.
     since
-        Files with those of the parts that came since, which have some of before again.
+        Files with the sessions of later parts, which repeat some of the earlier ones.
 
     Returns
     -------
     name
-        Of the file, which the next part takes out.
+        Name of the provisional file.
     """
-    made_closed, made_open = _divided(source, made)
-    since_closed, since_open = _divided(source, since)
+    made_closed, made_open = _closed_and_open(source, made)
+    since_closed, since_open = _closed_and_open(source, since)
     kept = without_sessions(since_open, session_keys(made_closed))
     left = without_sessions(made_open, session_keys(join_tables([since_closed, since_open])))
     rows = with_times(SESSIONS, join_tables([kept, left]))
-    return write_table(lake.staged(SESSIONS), rows, _OF_ALL)
+    return write_table(lake.staged(SESSIONS), rows, _ALL_PREFIX)
 
 
-def _divided(source: str, paths: Iterable[str]) -> tuple[pa.Table, pa.Table]:
-    """Return the sessions of an input that stay as they are, and those that go with a part."""
+def _closed_and_open(source: str, paths: Iterable[str]) -> tuple[pa.Table, pa.Table]:
+    """Return the sessions of an input in final files, and those in provisional files."""
     divided: tuple[list[str], list[str]] = [], []
     for path in paths:
-        divided[is_of_open(path)].append(path)
-    closed, still_open = (read_sessions(some, source) for some in divided)
+        divided[is_provisional(path)].append(path)
+    closed, still_open = (read_sessions(files, source) for files in divided)
     return closed, still_open
 
 
 def session_keys(rows: pa.Table) -> pa.Array:
-    """Return the packets that prove sessions, as keys."""
+    """Return the keys of sessions: the packets that prove them."""
     return packet_keys(rows["stream"], rows["offset"]).combine_chunks()
 
 
 def without_sessions(rows: pa.Table, keys: pa.Array) -> pa.Table:
-    """Return rows of sessions without those that packets prove whose keys are given."""
+    """Return rows of sessions without those that have one of the keys."""
     return rows.filter(pc.invert(pc.is_in(session_keys(rows), keys)))
 
 
-def _opened(found: FoundInput, settings: GrowthSettings) -> GrowingInput:
-    one = GrowingInput(found.path, found.format, found.files, settings)
-    one.open()
-    return one
+def _open_input(found: FoundInput, settings: GrowthSettings) -> GrowingInput:
+    growing = GrowingInput(found.path, found.format, found.files, settings)
+    growing.open()
+    return growing
 
 
 def make_part_staging(lake: Lake) -> None:
@@ -247,61 +251,66 @@ def make_part_staging(lake: Lake) -> None:
 
 
 class GrownPart:
-    """What is new of an input, staged."""
+    """The staged part of a growing input: the rows and facts of its new bytes."""
 
-    def __init__(self, lake: Lake, one: GrowingInput, settings: Settings, number: int) -> None:
-        self.input = one
-        self.source = one.source
+    def __init__(self, lake: Lake, growing: GrowingInput, settings: Settings, number: int) -> None:
+        self.input = growing
+        self.source = growing.source
         self._lake = lake
         self._settings = settings
         self._number = number
         self.files: defaultdict[str, list[str]] = defaultdict(list)
-        """What was staged, by table."""
+        """The staged files, by table."""
         self.ledgers: list[StreamLedger] = []
-        """Those of the streams that it has rows of, or that may have more."""
+        """Ledgers of all streams that have ended in it or are still open."""
         self.closed_spans: list[FrameSpan] = []
-        """The files of a capture that end in it."""
+        """Files of a capture that end in it."""
         self.open_spans: list[FrameSpan] = []
-        """Those that go on."""
+        """Files of a capture that may continue."""
         self.has_newest = False
         """Whether it has facts of the newest packets, which replace those of the part before."""
         self.kept: Collection[str] = ()
-        """Files of facts that it does not take out: what takes their place is made beside it."""
+        """Provisional files of facts that stay: their replacement is made in the background."""
         self._stamp: Mapping[str, Any] = {}
         self._state: pa.Table | None = None
 
     def read(self, most_bytes: int, *, ends: bool) -> list[str]:
-        """Stage what is new of the input, of so many bytes at most; return notes.
+        """Stage the rows of up to `most_bytes` new bytes; return notes for the user.
 
-        The state that it is read on from is staged by `write_state`.
+        `write_state` stages the state for the next part.
+
+        Parameters
+        ----------
+        ends
+            Whether to write the rest as if the input had ended.
         """
-        one = self.input
-        self._stage(one, lambda task: one.read(most_bytes, task), "part-")
-        state = one.state()
+        growing = self.input
+        self._stage(lambda task: growing.read(most_bytes, task), "part-")
+        state = growing.state()
         notes: list[str] = []
-        closed = [*one.fresh]
+        closed = [*growing.new_ledgers]
         if ends:
-            self._stage(one, lambda task: notes.extend(one.end(task)), OPEN_PREFIX)
+            self._stage(lambda task: notes.extend(growing.end(task)), OPEN_PREFIX)
             notes = [f"{self.source}: {note}" for note in notes]
-        still_open = one.open_ledgers()
+        still_open = growing.open_ledgers()
         self.ledgers = [*closed, *still_open]
         for streams, prefix in ((closed, "part-"), (still_open, OPEN_PREFIX)):
             tables = streams_table(streams), ledger_table(streams)
             for table, rows in zip(LEDGER_FILES, tables, strict=True):
                 if streams:
                     self._write(table, rows, prefix)
-        self.closed_spans, self.open_spans = [*one.fresh_spans], one.open_spans()
+        self.closed_spans, self.open_spans = [*growing.new_spans], growing.open_spans()
         if self.closed_spans:
             self._write_files(file_rows(self.source, self.closed_spans), "part-")
         open_files = [span._asdict() for span in self.open_spans] or [{"file": self.source}]
         rows = [{"source": self.source, **row} for row in open_files]
-        # A file that still grows has no hash yet.
+        # A growing file has no hash yet.
         self._write_files(file_rows(self.source, self.open_spans) if ends else rows, OPEN_PREFIX)
         self._state = state
-        self._stamp = one.stamp() if ends else {"growing": one.position}
+        self._stamp = growing.stamp() if ends else {"growing": growing.position}
         return notes
 
-    def _stage(self, one: GrowingInput, work: Callable[[BronzeTask], object], prefix: str) -> None:
+    def _stage(self, work: Callable[[BronzeTask], object], prefix: str) -> None:
         task = BronzeTask(self._number, self._settings, prefix)
         work(task)
         task.close()
@@ -316,67 +325,68 @@ class GrownPart:
         self.files[table].append(name)
 
     def write_newest(self, rows: Sequence[NewestRows], frames: FrameFiles) -> None:
-        """Stage facts of the newest packets, and beside deliveries how long they took."""
+        """Stage facts of the newest packets, and the latencies of their deliveries."""
         self.has_newest = True
         tables: defaultdict[tuple[str, str], list[pa.Table]] = defaultdict(list)
         delays = _delays(rows)
         for name, *both in rows:
             for prefix, part in zip(("part-", OPEN_PREFIX), both, strict=True):
                 located = frames.locate(part) if name == "messages" else part
-                for fact, found in with_latencies((name, located), delays):
-                    if found.num_rows or (fact, prefix) == (SESSIONS, OPEN_PREFIX):
-                        tables[fact, prefix].append(with_times(fact, found))
+                for fact, table in with_latencies((name, located), delays):
+                    if table.num_rows or (fact, prefix) == (SESSIONS, OPEN_PREFIX):
+                        tables[fact, prefix].append(with_times(fact, table))
         for (fact, prefix), parts in tables.items():
             self._write(fact, join_tables(parts), prefix)
 
     def write_state(self, *, are_made: bool = True) -> None:
-        """Stage what the next part is read on from, and up to where facts are made with this.
+        """Stage the state for the next part, and how far facts are made.
 
         Parameters
         ----------
         are_made
-            Whether they are in the lake with this part, and not made beside it.
+            Whether the facts are committed with this part, not made in the background.
         """
         if self._state is not None:
-            has_open = bool(open_facts(self.files))
-            made = self.input.facts_state(has_open=has_open, are_made=are_made)
+            made = self.input.facts_state(
+                has_provisional=bool(provisional_facts(self.files)), are_made=are_made
+            )
             self._write(OPEN_STATES, pa.concat_tables([self._state, made]), OPEN_PREFIX)
 
-    def wait_for_facts(self) -> Mapping[str, Any]:
-        """Have the stamp of an input that grows until facts of all packets are made.
+    def defer_stamp(self) -> Mapping[str, Any]:
+        """Keep the stamp of a growing input until facts of all packets are made.
 
-        Who goes on with the lake before that makes them.
+        If this process stops before that, the next one makes them.
 
         Returns
         -------
         stamp
-            That of the input as it is.
+            The input's current stamp, for the commit of the facts.
         """
         stamp, self._stamp = self._stamp, {"growing": self.input.position}
         return stamp
 
-    def leave_out_newest(self) -> None:
-        """Leave them out again: facts of all packets are made."""
+    def drop_newest(self) -> None:
+        """Drop the staged facts of the newest packets: facts of all packets are made instead."""
         self.has_newest = False
         for table in FACTS:
             self.files.pop(table, None)
 
-    def takes_out(self, table: str, name: str) -> bool:
-        """Return whether a file that the lake has of the input goes with this part."""
+    def removes(self, table: str, name: str) -> bool:
+        """Return whether this part removes a file of the input from the lake."""
         has_newer = table not in FACTS or self.has_newest
-        return is_of_open(name) and has_newer and name not in self.kept
+        return is_provisional(name) and has_newer and name not in self.kept
 
-    def after(self, before: Input | None) -> Input:
-        """Return the input as the lake will have it.
+    def updated_input(self, before: Input | None) -> Input:
+        """Return the input as it will be in the lake.
 
         Parameters
         ----------
         before
-            With the files of it that stay; None if none do.
+            The input whose files stay, except those that this part removes; None if none stay.
         """
         files: defaultdict[str, list[str]] = defaultdict(list)
         for table, names in before.files.items() if before is not None else ():
-            files[table] += (name for name in names if not self.takes_out(table, name))
+            files[table] += (name for name in names if not self.removes(table, name))
         for table, names in self.files.items():
             files[table] += names
         held = {table: names for table, names in files.items() if names}
@@ -391,7 +401,7 @@ def _delays(rows: Sequence[NewestRows]) -> pa.Table:
 
 
 def with_parts(lake: Lake, change: Change, parts: Sequence[GrownPart]) -> Change:
-    """Return a change with what is new of inputs, and without what their parts take out."""
+    """Return a change with the parts added, and the files that they replace removed."""
     inputs = {each.source: each for each in change.inputs}
     remove = defaultdict(list, {table: list(names) for table, names in change.remove.items()})
     append = defaultdict(list, {table: list(names) for table, names in change.append.items()})
@@ -401,15 +411,15 @@ def with_parts(lake: Lake, change: Change, parts: Sequence[GrownPart]) -> Change
             held = inputs.get(part.source, lake.inputs.get(part.source))
         if held is not None:
             for table, names in held.files.items():
-                remove[table] += (name for name in names if part.takes_out(table, name))
-        inputs[part.source] = part.after(held)
+                remove[table] += (name for name in names if part.removes(table, name))
+        inputs[part.source] = part.updated_input(held)
         for table, names in part.files.items():
             append[table] += names
     return replace(change, inputs=tuple(inputs.values()), remove=remove, append=append)
 
 
 def without_old_states(lake: Lake, change: Change) -> Change:
-    """Return a change that forgets the states of inputs that were not changed for a day."""
+    """Return a change that also drops the states of inputs that have not changed for a day."""
     now_ns = time.time_ns()
     inputs = {each.source: each for each in change.inputs}
     remove = {table: list(names) for table, names in change.remove.items()}

@@ -1,10 +1,10 @@
-"""Growing inputs in a lake: which there are, what of them is read next, and the commit of it.
+"""Growing inputs of a lake: which there are, and the commits of their parts.
 
 The facts of an input (messages, deliveries, sessions and so on) follow from all of its packets, so
-those of a growing one are made anew, now and then: half of the time as long as that takes a moment,
-a tenth of it where it is longer, and when the input stands still. Where Spark makes them, parts are
-committed meanwhile (`AllFacts`). Else nothing is, which is no longer than a moment. Parts with
-which they are not made have facts of the newest packets.
+those of a growing input are made again from time to time, and when it stands still. That takes at
+most half of the time while one pass takes up to `_SHORT_S`, and a tenth of it if it takes longer.
+Where Spark makes them, parts are committed in the meantime (`AllFacts`); otherwise commits wait,
+for no longer than `_SHORT_S`. Parts in between have facts of the newest packets only.
 """
 
 from __future__ import annotations
@@ -25,14 +25,14 @@ from wireyard.spark.grown import (
     GrownPart,
     can_grow,
     make_part_staging,
-    open_facts,
     open_growing,
+    provisional_facts,
     with_parts,
 )
 from wireyard.spark.inputs import FoundInput
 from wireyard.spark.job import add_facts, commit_change
 from wireyard.spark.lake import Change, Lake
-from wireyard.spark.newest import NewestFacts, need_spark, until
+from wireyard.spark.newest import NewestFacts, by_protocol, need_spark
 from wireyard.spark.replacing import OPEN_STATES, compact, drop_inputs
 from wireyard.spark.running import Runner
 from wireyard.spark.workers import load_columns
@@ -42,15 +42,15 @@ if TYPE_CHECKING:
 
 __all__ = ["Growth"]
 
-_MOMENT_S: Final = 2.0
-"""Rows of packets may wait for so long, which leaves them under five seconds old in all."""
-_WAITS_AFTER_MOMENT: Final = 1.0
-_WAITS_AFTER_MORE: Final = 9.0
-"""How many times as long as they take facts wait for each other."""
+_SHORT_S: Final = 2.0
+"""Time for which commits may wait for facts: rows are then under five seconds old in all."""
+_PAUSES_AFTER_SHORT: Final = 1.0
+_PAUSES_AFTER_LONG: Final = 9.0
+"""Pause between two passes that make all facts, in durations of a pass."""
 
 
 class Growth:
-    """The growing inputs of a lake, while one process reads them.
+    """The growing inputs of a lake that one process reads.
 
     Parameters
     ----------
@@ -76,174 +76,180 @@ class Growth:
         self._inputs: dict[str, GrowingInput] = {}
         self._newest: dict[str, NewestFacts] = {}
         self._claims: dict[str, str] = {}
-        """Producers of JMS messages, and the inputs that have early rows of theirs."""
+        """Producers of JMS messages, and the input whose parts have rows of their messages."""
         self._written: dict[str, set[str]] = {}
-        """Of each input the files of facts that its last part wrote, to be taken out again."""
+        """By input: the provisional files of facts that its last part has written."""
         self._all_facts: AllFacts | None = None
-        """Those that are made beside the commits of parts."""
+        """The facts that are being made in the background."""
         load_columns()
 
-    def knows(self, path: str) -> bool:
-        """Return whether a file is read part by part here, or was in a process before."""
+    def has_state(self, path: str) -> bool:
+        """Return whether an input is open, or an earlier process left its state in the lake."""
         held = self._lake.record.inputs.get(path)
         return path in self._inputs or (held is not None and bool(held.files.get(OPEN_STATES)))
 
-    def holds(self, path: str) -> bool:
-        """Return whether a file is read part by part now, and is the same file still."""
-        one = self._inputs.get(path)
-        return one is not None and one.is_same
+    def is_open(self, path: str) -> bool:
+        """Return whether an input is open, and its bytes that were read are still there."""
+        growing = self._inputs.get(path)
+        return growing is not None and growing.is_unchanged
 
-    def look(self, path: str, paths: Iterable[str]) -> bool:
-        """Look how large the files of an input are; return whether it can be read on."""
+    def refresh(self, path: str, paths: Iterable[str]) -> bool:
+        """Update the file sizes of an open input; return whether it can be continued."""
         try:
-            with suppress(SourceError):  # gone meanwhile: what is open of it is read
-                self._inputs[path].look(paths)
+            with suppress(SourceError):  # deleted in the meantime: the open file is still read
+                self._inputs[path].refresh(paths)
         except StateError:
-            self.forget(path)
+            self.close_input(path)
             return False
         return True
 
     def unread_bytes(self, path: str) -> int:
-        """Return how many bytes of an input were not read when its files were looked at."""
+        """Return the number of unread bytes of an open input, at the last `refresh`."""
         return self._inputs[path].unread_bytes
 
-    def begin(self, found: FoundInput) -> bool:
-        """Take a file to be read part by part; return whether it can be.
+    def open_input(self, found: FoundInput) -> bool:
+        """Open an input to read it part by part; return whether that is possible.
 
-        What the lake holds of it is read on where it is the same file still.
+        It continues from its state in the lake if it is still the same file.
         """
         if not can_grow(found):
             return False
-        self.forget(found.path)
-        being_made = self._is_being_made(found.path)
-        one = open_growing(self._lake, found, self._settings, being_made=being_made)
-        if not one.has_begun:
-            one.close()
+        self.close_input(found.path)
+        in_progress = self._is_being_made(found.path)
+        growing = open_growing(self._lake, found, self._settings, in_progress=in_progress)
+        if not growing.has_begun:
+            growing.close()
             return False
-        self._inputs[found.path] = one
-        self._written[found.path] = self._open_facts(found.path)
+        self._inputs[found.path] = growing
+        self._written[found.path] = self._provisional_facts(found.path)
         return True
 
-    def forget(self, path: str) -> None:
-        """Let go of an input; a state of it in the lake stays."""
+    def close_input(self, path: str) -> None:
+        """Close an input; its state in the lake stays."""
         self._newest.pop(path, None)
         self._written.pop(path, None)
         if not self._is_being_made(path):
-            self._let_claims_go(path)
-        if (one := self._inputs.pop(path, None)) is not None:
-            one.close()
+            self._release_claims(path)
+        if (growing := self._inputs.pop(path, None)) is not None:
+            growing.close()
 
-    def _let_claims_go(self, path: str) -> None:
+    def _release_claims(self, path: str) -> None:
         for name in [name for name, source in self._claims.items() if source == path]:
             del self._claims[name]
 
     def commit(
         self, most_bytes: Mapping[str, int], ending: Collection[str]
     ) -> tuple[int, list[str]]:
-        """Read inputs on, and commit what is new of them; return how many bytes, and notes.
+        """Read and commit the next parts of inputs; return the number of bytes read, and notes.
 
-        Facts of all packets that are due are made with them, or begun to be made beside.
+        Facts of all packets that are due are committed with them, or started in the background.
 
         Parameters
         ----------
         most_bytes
-            How much of each is to be read.
+            How many bytes to read of each input.
         ending
-            Those that stand still: they get the rows that they would have if nothing followed.
+            Inputs that stand still: their rows are written as if they had ended.
         """
+        before = sum(self._inputs[path].position for path in most_bytes)
+        parts, notes = self._read_parts(most_bytes, ending)
+        read_bytes = sum(part.input.position for part in parts) - before
+        due = [part for part in parts if part.source in ending or self._are_due(part.input)]
+        in_background = [part for part in due if not self.is_making and need_spark(part.input.rows)]
+        with_facts = [part for part in due if part not in in_background]
+        stamps: dict[str, Mapping[str, Any] | None] = {}
+        for part in parts:
+            self._write_newest(part, due=part not in with_facts)
+            if part in due:
+                part.input.facts_s = _expected_s(part.input)
+                self._mark_facts_made(part.source)
+            if part in in_background:
+                stamps[part.source] = part.defer_stamp() if part.source in ending else None
+            is_pending = part in in_background or self._is_being_made(part.source)
+            part.write_state(are_made=not is_pending)
+        notes += self._commit(parts, with_facts)
+        if stamps:
+            still_growing = {*self._inputs} - {*ending}
+            self._all_facts = AllFacts(self._lake, self._get_session, stamps, still_growing)
+        for part in parts:
+            part.input.mark_committed()
+            self._written[part.source] = self._provisional_facts(part.source)
+            if part.source in ending:
+                self.close_input(part.source)
+        return read_bytes, notes
+
+    def _read_parts(
+        self, most_bytes: Mapping[str, int], ending: Collection[str]
+    ) -> tuple[list[GrownPart], list[str]]:
+        """Stage the rows of the next parts of inputs; return the parts, and notes."""
         lake = self._lake
         lake.begin_run()
         make_part_staging(lake)
         settings = Settings(
             lake.staged(""), self._secrets, self._max_packet_bytes, payload=self._payload
         )
-        for path in most_bytes:
-            if not self._written.get(path, set()) <= self._open_facts(path):
-                # Another input shows the same messages, so facts of both were made with it.
-                self._take_note_of_facts(path)
-        read_bytes, notes, parts = 0, list[str](), []
+        parts, notes = list[GrownPart](), list[str]()
         for number, (path, most) in enumerate(most_bytes.items()):
-            one = self._inputs[path]
-            before = one.position
-            part = GrownPart(lake, one, settings, number)
+            if not self._written.get(path, set()) <= self._provisional_facts(path):
+                # Another input shows the same messages, so facts of both were made with it.
+                self._mark_facts_made(path)
+            part = GrownPart(lake, self._inputs[path], settings, number)
             if self._all_facts is not None:
                 part.kept = self._all_facts.kept(path)
             notes += part.read(most, ends=path in ending)
-            read_bytes += one.position - before
             parts.append(part)
-        due = [part for part in parts if part.source in ending or self._are_due(part.input)]
-        beside = [part for part in due if not self.is_making and need_spark(part.input.rows)]
-        with_facts = [part for part in due if part not in beside]
-        stamps: dict[str, Mapping[str, Any] | None] = {}
-        for part in parts:
-            self._write_newest(part, due=part not in with_facts)
-            if part in due:
-                part.input.facts_s = _expected_s(part.input)
-                self._take_note_of_facts(part.source)
-            if part in beside:
-                stamps[part.source] = part.wait_for_facts() if part.source in ending else None
-            part.write_state(are_made=part not in beside and not self._is_being_made(part.source))
-        notes += self._commit(parts, with_facts)
-        if stamps:
-            growing = {*self._inputs} - {*ending}
-            self._all_facts = AllFacts(lake, self._get_session, stamps, growing)
-        for part in parts:
-            part.input.committed()
-            self._written[part.source] = self._open_facts(part.source)
-            if part.source in ending:
-                self.forget(part.source)
-        return read_bytes, notes
+        return parts, notes
 
-    # --- facts that are made beside -----------------------------------------------------------
+    # --- facts that are made in the background ------------------------------------------------
 
     @property
     def is_making(self) -> bool:
-        """Whether facts of all packets are made beside the commits of parts."""
+        """Whether facts of all packets are being made in the background."""
         return self._all_facts is not None
 
     def _is_being_made(self, path: str) -> bool:
         return self._all_facts is not None and path in self._all_facts.sources
 
     def has_to_wait(self, path: str) -> bool:
-        """Return whether the facts of an input cannot be made now, because others are."""
+        """Return whether the facts of an input cannot be started now, because others are made."""
         if self._all_facts is None:
             return False
         return self._is_being_made(path) or need_spark(self._inputs[path].rows)
 
     def commit_facts(self, *, wait: bool = False) -> list[str]:
-        """Commit facts that were made beside, if they are ready; return notes.
+        """Commit facts that were made in the background, if they are ready; return notes.
 
         Parameters
         ----------
         wait
-            Whether to wait for them.
+            Whether to wait until they are.
         """
         made = self._all_facts
         if made is None or not (wait or made.is_ready):
             return []
-        anew, notes = made.commit(self._lake)
+        remade, notes = made.commit(self._lake)
         self._all_facts = None
-        for source in {*anew, *made.sources}:
-            if (one := self._inputs.get(source)) is None:
-                self._let_claims_go(source)
+        for source in {*remade, *made.sources}:
+            if (growing := self._inputs.get(source)) is None:
+                self._release_claims(source)
                 continue
-            if source in anew:
-                self._take_note_of_facts(source)
-            one.facts_s, one.facts_at_s = made.took_s, time.monotonic()
-            self._written[source] = self._open_facts(source)
+            if source in remade:
+                self._mark_facts_made(source)
+            growing.facts_s, growing.facts_at_s = made.took_s, time.monotonic()
+            self._written[source] = self._provisional_facts(source)
         return [*notes]
 
     def _commit(self, parts: Sequence[GrownPart], with_facts: Sequence[GrownPart]) -> Sequence[str]:
         lake = self._lake
         replaced = [part.source for part in parts if part.input.replaces]
         replaced = [source for source in replaced if source in lake.inputs]
-        anew = {part.source for part in with_facts} & lake.inputs.keys() - {*replaced}
+        remade = {part.source for part in with_facts} & lake.inputs.keys() - {*replaced}
 
         def change_without(related: Collection[str]) -> Change:
             for part in parts:
                 if part.source in related:
-                    part.leave_out_newest()
-            return with_parts(lake, drop_inputs(lake, replaced, {*anew, *related}), parts)
+                    part.drop_newest()
+            return with_parts(lake, drop_inputs(lake, replaced, {*remade, *related}), parts)
 
         notes: Sequence[str] = ()
         runner = Runner(self._get_session, lake)
@@ -251,68 +257,73 @@ class Growth:
             began_s = time.monotonic()
             sources = {part.source for part in with_facts}
             added = [each for each in change_without(()).inputs if each.source in sources]
-            gone = {*replaced, *anew}
+            gone = {*replaced, *remade}
             change, notes, related = add_facts(runner, lake, change_without, added, gone)
             took_s = time.monotonic() - began_s
             for source in (sources | related) & self._inputs.keys():
                 self._inputs[source].facts_s = took_s
-                self._take_note_of_facts(source)
+                self._mark_facts_made(source)
         else:
             change = change_without(())
         commit_change(runner, lake, change)
         return notes
 
-    def _open_facts(self, path: str) -> set[str]:
+    def _provisional_facts(self, path: str) -> set[str]:
         held = self._lake.inputs.get(path)
-        return open_facts(held.files) if held is not None else set()
+        return provisional_facts(held.files) if held is not None else set()
 
-    def _take_note_of_facts(self, path: str) -> None:
-        """Take note that facts of all packets of an input are made, as far as it was read."""
-        one = self._inputs[path]
-        one.take_note_of_facts(until(one.now_ns))
-        if (newest := self._newest.get(path)) and one.now_ns is not None:
-            newest.go_on(one.now_ns)
+    def _mark_facts_made(self, path: str) -> None:
+        """Record that facts of all packets of an input are made, as far as it was read."""
+        growing = self._inputs[path]
+        growing.mark_facts_made(by_protocol(growing.now_ns))
+        if (newest := self._newest.get(path)) and growing.now_ns is not None:
+            newest.advance(growing.now_ns)
 
     def _write_newest(self, part: GrownPart, *, due: bool) -> None:
-        """Stage the facts of the newest packets of a part, unless those of all packets are due."""
-        one = part.input
-        newest = self._newest.get(one.source)
+        """Stage the facts of the newest packets of a part, if `due`; else only track its packets.
+
+        They are due unless facts of all packets are committed with the part.
+        """
+        growing = part.input
+        newest = self._newest.get(growing.source)
         if newest is None:
-            if not due or not one.facts_until_ns:
+            if not due or not growing.facts_until_ns:
                 return
-            newest = NewestFacts(self._lake, one.source, one.facts_until_ns, self._claims)
-            self._newest[one.source] = newest
+            newest = NewestFacts(self._lake, growing.source, growing.facts_until_ns, self._claims)
+            self._newest[growing.source] = newest
         newest.add(part)
         if due:
             newest.write(part)
-            one.facts_until_ns = newest.until_ns
+            growing.facts_until_ns = newest.until_ns
 
     def is_behind(self, path: str) -> bool:
-        """Return whether the facts of an input do not have all of its packets, and are due."""
-        one = self._inputs.get(path)
-        return one is not None and one.facts_position < one.position and self._are_due(one)
-
-    def _are_due(self, one: GrowingInput) -> bool:
-        """Return whether it is time to make the facts of all packets of an input again."""
-        if self.has_to_wait(one.source):
+        """Return whether facts of an input lack some of its packets, and are due."""
+        growing = self._inputs.get(path)
+        if growing is None or growing.facts_position >= growing.position:
             return False
-        waits = _WAITS_AFTER_MORE if _takes_long(one) else _WAITS_AFTER_MOMENT
-        return time.monotonic() - one.facts_at_s >= waits * _expected_s(one)
+        return self._are_due(growing)
+
+    def _are_due(self, growing: GrowingInput) -> bool:
+        """Return whether it is time to make the facts of all packets of an input again."""
+        if self.has_to_wait(growing.source):
+            return False
+        pauses = _PAUSES_AFTER_LONG if _takes_long(growing) else _PAUSES_AFTER_SHORT
+        return time.monotonic() - growing.facts_at_s >= pauses * _expected_s(growing)
 
     def close(self) -> None:
-        """Let go of all inputs."""
+        """Close all inputs."""
         for path in [*self._inputs]:
-            self.forget(path)
+            self.close_input(path)
 
     @property
     def paths(self) -> list[str]:
-        """The inputs that are read part by part now."""
+        """The open inputs."""
         return [*self._inputs]
 
     def expire(self, is_over: Callable[[str], bool]) -> None:
-        """Forget the states of inputs that have stood still for long.
+        """Drop the states of inputs that have stood still for long.
 
-        Should one grow after that, it is read again as a whole.
+        If one grows after that, it is read again as a whole.
         """
         lake = self._lake
         over = [
@@ -327,11 +338,11 @@ class Growth:
             lake.commit(compact(lake, Change(tuple(inputs), {OPEN_STATES: names})))
 
 
-def _takes_long(one: GrowingInput) -> bool:
-    """Return whether that takes more than a moment; if it needs Spark, it does."""
-    return _expected_s(one) > _MOMENT_S or need_spark(one.rows)
+def _takes_long(growing: GrowingInput) -> bool:
+    """Return whether making all facts takes longer than `_SHORT_S`, as it does in Spark."""
+    return _expected_s(growing) > _SHORT_S or need_spark(growing.rows)
 
 
-def _expected_s(one: GrowingInput) -> float:
-    """Return how long that takes, which grows with the input."""
-    return one.facts_s * one.position / max(one.facts_position, 1)
+def _expected_s(growing: GrowingInput) -> float:
+    """Return the time that making all facts will take, which grows with the input."""
+    return growing.facts_s * growing.position / max(growing.facts_position, 1)

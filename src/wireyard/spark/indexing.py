@@ -1,10 +1,9 @@
-"""The first wave of reading captures: the headers of each piece, for whoever takes them.
+"""Indexing large captures: a first stage of tasks that writes the headers of each piece to a file.
 
-Tasks that put conversations together would each have to walk over all packets of a capture, to
-find their own. Instead tasks of this wave walk over a piece each and write the headers down, each
-under the part of the conversations it falls to (``wireyard.captures.index``). Where a piece begins
-they guess; the driver joins the pieces as it joins those of streams, and has what was guessed wrong
-read again.
+Without an index each task that reassembles conversations would have to walk over all packets of a
+capture to find its own. Tasks of this stage each walk over one piece and write its headers,
+partitioned by conversation (``wireyard.captures.index``). They guess where their piece begins; the
+driver stitches the pieces like those of streams, and reads wrong ones again.
 """
 
 from __future__ import annotations
@@ -52,33 +51,33 @@ them. A remote capture is not walked over twice."""
 
 @dataclass(frozen=True, slots=True)
 class HeaderPiece:
-    """Records of a file of a capture that begin in ``[start, stop)``."""
+    """The records of a capture file that begin in ``[start, stop)``."""
 
     source: str
     start: int
     stop: int
     parts: int
-    """How many parts of the conversations there are."""
+    """Number of parts that the conversations are divided into."""
     context: Context | None
-    """That of a record that begins in it; None at the start of the file."""
+    """Context of a record that begins in it; None at the start of the file."""
     exact: bool
-    """Whether a record is known to begin at `start`; else the task guesses where the first does."""
+    """Whether a record is known to begin at `start`; else the task guesses where one does."""
     begun_ns: int
-    """The time of the file's first packet, which is its place among others."""
+    """Time of the file's first packet, by which files are ordered."""
 
     @property
     def size(self) -> int:
-        """How many bytes it has."""
+        """Number of bytes."""
         return self.stop - self.start
 
     @property
     def bytes(self) -> int:
-        """How many bytes it has."""
+        """Number of bytes."""
         return self.size
 
 
 class IndexedCapture(NamedTuple):
-    """A capture whose headers are all written down."""
+    """A capture with all of its headers in files."""
 
     files: tuple[str, ...]
     """In the order of their packets."""
@@ -88,9 +87,9 @@ class IndexedCapture(NamedTuple):
 
 
 def cut_headers(found: FoundInput, split_bytes: int) -> list[HeaderPiece]:
-    """Return the pieces of a capture, none where one task reads all of it, or where all have to.
+    """Return the pieces of a capture; none if an index does not pay, or cannot be made.
 
-    That is a small one, and one that is compressed.
+    It does not pay for a small capture, and cannot be made of a compressed one.
     """
     of = count_parts(found.size, split_bytes, indexed=True)
     remote = "://" in found.path
@@ -111,7 +110,7 @@ def cut_headers(found: FoundInput, split_bytes: int) -> list[HeaderPiece]:
 
 
 def write_headers(piece: HeaderPiece, path: str) -> HeadersResult | None:
-    """Write the headers of a piece to a path; return None if nothing there looks like a record."""
+    """Write the headers of a piece to a path; return None if nothing in it looks like a record."""
     data = map_extent(piece.source, piece.start, piece.stop)
     first: int | None = piece.start
     if not piece.exact:
@@ -142,16 +141,22 @@ def write_headers(piece: HeaderPiece, path: str) -> HeadersResult | None:
 
 
 class Joined(NamedTuple):
-    """The pieces of a capture, joined file by file."""
+    """The stitched pieces of a capture, by file."""
 
     extents: list[tuple[str, list[Extent]]]
     """In the order of their packets."""
     again: list[HeaderPiece]
-    """What has to be read again."""
+    """Pieces that must be read again."""
 
 
 def join_headers(pieces: Sequence[HeaderPiece], written: Iterable[HeadersResult]) -> Joined:
-    """Join the pieces of a capture, of which those are written where something could be guessed."""
+    """Stitch the pieces of a capture.
+
+    Parameters
+    ----------
+    written
+        Results of the pieces; a piece in which no record was found has none.
+    """
     of_piece = {(each.source, each.piece_start): each for each in written}
     by_file: dict[str, list[HeaderPiece]] = {}
     for piece in pieces:
@@ -174,12 +179,12 @@ def join_headers(pieces: Sequence[HeaderPiece], written: Iterable[HeadersResult]
 
 
 def index_of(joined: Joined, written: Iterable[HeadersResult]) -> IndexedCapture:
-    """Return where all headers of a capture are, now that everything was read that had to be.
+    """Return the index of a capture, once all pieces were read.
 
     Parameters
     ----------
     written
-        Those that were read again last.
+        Results of all pieces, those that were read again last.
     """
     of_extent = {(each.source, each.start): each for each in written}
     files = [path for path, _ in joined.extents]
@@ -192,7 +197,7 @@ def index_of(joined: Joined, written: Iterable[HeadersResult]) -> IndexedCapture
 
 
 def _damage(joined: Joined, of_extent: Mapping[tuple[str, int], HeadersResult]) -> str | None:
-    """Say what is damaged in the files, which shows in the last extent of each."""
+    """Describe the damage of the files; the last extent of a file shows it."""
     reasons = []
     unread_bytes = 0
     for path, extents in joined.extents:
@@ -200,7 +205,7 @@ def _damage(joined: Joined, of_extent: Mapping[tuple[str, int], HeadersResult]) 
         written = of_extent[path, last.start]
         damage, unread = written.damage, written.unread_bytes
         if damage is None and written.stop < last.stop:
-            # What no task could enter behind it.
+            # No task found a record behind it.
             file = CaptureFile.map(path, last)
             deque(file.records(), 0)
             damage, unread = str(file.damage) if file.damage else None, file.unread_bytes
@@ -211,11 +216,11 @@ def _damage(joined: Joined, of_extent: Mapping[tuple[str, int], HeadersResult]) 
 
 
 def _extent(piece: HeaderPiece, written: HeadersResult | None) -> Extent | None:
-    """Return what was read of a piece, None if nothing was there to guess."""
+    """Return the extent that was read of a piece; None if no record was found."""
     if written is None:
         return None
     header, context = json.loads(written.next_context), None
-    if header is not None:  # no context follows what is too short for a file header
+    if header is not None:  # a file that is too short for its header has no context
         little, interfaces, header_bytes = header
         context = Context(little, tuple(Interface(*each) for each in interfaces), header_bytes)
     return Extent(written.start, written.stop, piece.context, context, written.packets)

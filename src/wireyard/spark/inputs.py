@@ -1,4 +1,4 @@
-"""What a run was given to read: which files there are, as they are now, and of which formats."""
+"""The inputs of a run: find the files, their state and their formats."""
 
 from __future__ import annotations
 
@@ -26,14 +26,14 @@ from wireyard.streams.source import filesystem, open_source, reading
 __all__ = [
     "MISSING",
     "FoundInput",
+    "InputOptions",
     "Listing",
-    "Looking",
     "distinct",
+    "examine_files",
     "identity_of",
-    "is_as_it_was",
+    "is_unchanged",
     "join_rotated",
     "list_inputs",
-    "look_at",
 ]
 
 _SNIFFED_BYTES = 1 << 16
@@ -42,70 +42,69 @@ _READ_BYTES = 1 << 20
 _SHOWN_BYTES = 16
 MISSING = "is not there any more"
 _SETTLED_NS = 2_000_000_000
-"""How long ago a file was changed that a later change would show by another time."""
+"""Age of a file's last change from which on a later change is sure to have another time."""
 _STATE = ("size", "modified_ns", "edges_crc32")
-"""What a stamp always has, but that of several files; it has those of each of them."""
-_THREADS = 8  # what is waited for is mostly a store's answer
+"""The items of every stamp of a single file; a stamp of several files has them for each."""
+_THREADS = 8  # mostly waiting for a store
 
 
 @dataclass(frozen=True, slots=True)
 class FoundInput:
-    """A file to read, as it is now."""
+    """An input to read, as it is now."""
 
     path: str
-    """Absolute path or URL; what rows call `source`, and what the input is known by."""
+    """Absolute path or URL: its identity, and the value of the column `source`."""
     size: int
     format: str | None
-    """Its name with the dialect; None where there is nothing to read, or a capture of any."""
+    """Label of its format; None for an empty file, or a capture of any formats."""
     compressed: bool
     stamp: dict[str, Any]
-    """Size, time and the checksum of both ends: if these are as they were, so is the file. Of a
-    local file its device and inode too, and the checksum of all of it if that was asked for. By
-    what is `kept` a later run recognizes the file without opening it."""
+    """State by which changes are detected: size, modification time and the checksum of both ends.
+    For a local file also its device and inode; with `InputOptions.by_content` the checksum of all
+    of it; and `kept`, by which a later run recognizes the file without opening it."""
     files: tuple[str, ...] = ()
-    """The files of a capture, or of a store one file; none of a bare stream."""
+    """The files of a capture, or the one file of a store; empty for a bare stream."""
     stored: bool = False
     """Whether it is a file of a store."""
 
 
 @dataclass(frozen=True, slots=True)
 class Listing:
-    """The files there are, and a note on each that was left out."""
+    """The inputs there are, and a note on each file that was left out."""
 
     inputs: list[FoundInput]
     left_out: list[str]
 
 
 @dataclass(frozen=True, slots=True)
-class Looking:
-    """How files are looked at."""
+class InputOptions:
+    """Options for examining files."""
 
     format: str | None = None
-    """Name of the format of all of them; by the first bytes of each if None."""
+    """Name of the format of all files; if None, the first bytes of each decide."""
     by_content: bool = False
-    """Whether all of each file is read for its checksum, by which copies are known."""
+    """Whether to read all of each file for a checksum, by which copies are recognized."""
     skip_missing: bool = False
-    """Whether a file that is gone before it was looked at is left out."""
+    """Whether to leave out files that are deleted before they are examined."""
     held: Collection[Mapping[str, Any]] = ()
-    """Stamps of files that were looked at before. One that the system has not changed since then
-    is what it was, and not opened."""
+    """Stamps of files that were examined before; a file that has not changed is not opened."""
 
 
 def list_inputs(
     paths: Sequence[str],
-    look: Looking = Looking(),
+    options: InputOptions = InputOptions(),
     *,
     inside: str | None = None,
     rotated: bool = False,
 ) -> Listing:
-    """Find and look at every file that the paths stand for, folders in folders too.
+    """Find and examine all files at some paths, nested folders included.
 
     Parameters
     ----------
     inside
-        A folder, the lake, whose files are no inputs.
+        A folder, the lake, whose files are left out.
     rotated
-        Whether all captures in a folder are one, that went on in a new file again and again.
+        Whether all captures in a folder are one rotated capture.
 
     Raises
     ------
@@ -119,19 +118,21 @@ def list_inputs(
     kept = [file for file in found.values() if not (inside and file.path.startswith(f"{inside}/"))]
     if not kept:
         raise SourceError(f"{', '.join(paths)}: no file to read there")
-    listing = look_at(kept, look, roots)
+    listing = examine_files(kept, options, roots)
     if rotated:
         return join_rotated(listing)
     return listing
 
 
-def look_at(files: Sequence[FoundFile], look: Looking, roots: Collection[str] = ()) -> Listing:
-    """Look at files that were found.
+def examine_files(
+    files: Sequence[FoundFile], options: InputOptions, roots: Collection[str] = ()
+) -> Listing:
+    """Find out which of some files are inputs, and of which formats.
 
     Parameters
     ----------
     roots
-        Paths that were named by themselves.
+        The paths that the user named.
 
     Raises
     ------
@@ -140,29 +141,29 @@ def look_at(files: Sequence[FoundFile], look: Looking, roots: Collection[str] = 
     UnknownFormat
         A file named by itself begins like no format.
     """
-    named = get_format(look.format).label if look.format else None
-    known = {tuple(each["file"]): each for stamp in look.held for each in _kept(stamp)}
+    named = get_format(options.format).label if options.format else None
+    known = {tuple(each["file"]): each for stamp in options.held for each in _kept(stamp)}
     with ThreadPoolExecutor(_THREADS) as pool:
-        found_again = [_as_before(file, known, named, look.by_content) for file in files]
-        new = [file for file, before in zip(files, found_again, strict=True) if before is None]
-        looking = pool.map(partial(_look_at, named=named, look=look), new)
-        looked_at = [each or next(looking) for each in found_again]
-    left_out = [each for each in looked_at if isinstance(each, str)]
-    for file, each in zip(files, looked_at, strict=True):
+        recognized = [_recognized(file, known, named, options.by_content) for file in files]
+        new = [file for file, before in zip(files, recognized, strict=True) if before is None]
+        examining = pool.map(partial(_examine_or_skip, named=named, options=options), new)
+        examined = [each or next(examining) for each in recognized]
+    left_out = [each for each in examined if isinstance(each, str)]
+    for file, each in zip(files, examined, strict=True):
         if isinstance(each, str) and file.path in roots and not each.endswith(MISSING):
             raise UnknownFormat(f"{each}; {name_the_format()}")
-    return Listing([each for each in looked_at if isinstance(each, FoundInput)], left_out)
+    return Listing([each for each in examined if isinstance(each, FoundInput)], left_out)
 
 
 def distinct(
     found: Iterable[FoundInput], known: Mapping[Hashable, str]
 ) -> tuple[list[FoundInput], list[str]]:
-    """Return inputs without those that are others under another name, and a note on each of these.
+    """Return inputs without duplicates under other names, and a note on each duplicate.
 
     Parameters
     ----------
     known
-        Names of inputs by their identity, besides those that are found.
+        Names of further inputs, by identity.
     """
     names = dict(known)
     kept, again = [], []
@@ -178,7 +179,7 @@ def distinct(
 
 
 def identity_of(stamp: Mapping[str, Any]) -> Hashable:
-    """Return what the stamps of all names of the same bytes have in common; None if nothing."""
+    """Return an identity that is equal for all names of the same file or content; None if none."""
     if content := stamp.get("content_sha256"):
         return str(content)
     if file := stamp.get("file"):
@@ -186,18 +187,18 @@ def identity_of(stamp: Mapping[str, Any]) -> Hashable:
     return None
 
 
-def is_as_it_was(stamp: Mapping[str, Any], before: Mapping[str, Any]) -> bool:
-    """Return whether an input is as it was when it had another stamp."""
+def is_unchanged(stamp: Mapping[str, Any], before: Mapping[str, Any]) -> bool:
+    """Return whether two stamps of an input show the same state."""
     if "files" in stamp or "files" in before:
         now, then = (one.get("files", ()) for one in (stamp, before))
-        return len(now) == len(then) and all(map(is_as_it_was, now, then))
+        return len(now) == len(then) and all(map(is_unchanged, now, then))
     if "content_sha256" in stamp and "content_sha256" in before:
         return bool(stamp["content_sha256"] == before["content_sha256"])
     return all(stamp.get(name) == before.get(name) for name in _STATE)
 
 
 def join_rotated(listing: Listing) -> Listing:
-    """Make one input of the captures in each folder; it goes by the name of the folder."""
+    """Join the captures in each folder to one input, named like the folder."""
     inputs, again = distinct(listing.inputs, {})
     joined: dict[str, FoundInput] = {}
     for each in inputs:
@@ -219,32 +220,33 @@ def join_rotated(listing: Listing) -> Listing:
     return Listing(list(joined.values()), listing.left_out + again)
 
 
-def _look_at(file: FoundFile, named: str | None, look: Looking) -> FoundInput | str:
-    """Return a file as an input, or why it is none."""
+def _examine_or_skip(file: FoundFile, named: str | None, options: InputOptions) -> FoundInput | str:
+    """Return a file as an input, or the note that it is left out."""
     try:
-        return _looked_at(file, named, look.by_content)
+        return _examine(file, named, options.by_content)
     except SourceError:
-        if look.skip_missing and is_missing(file.path):
+        if options.skip_missing and is_missing(file.path):
             return f"{file.path}: {MISSING}"
         raise
 
 
 def _kept(stamp: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
-    """Yield the stamps of the files of an input that have what a later run takes from them."""
+    """Yield the stamps of an input's files by which a later run can recognize them."""
     for each in stamp.get("files", [stamp]):
         if "kept" in each:
             yield each
 
 
-def _as_before(
+def _recognized(
     file: FoundFile,
     known: Mapping[tuple[int, int], Mapping[str, Any]],
     named: str | None,
     by_content: bool,
 ) -> FoundInput | None:
-    """Return a capture or file of a store as an input, without opening it, if it has not changed.
+    """Return an unchanged capture or file of a store as an input, without opening it; else None.
 
-    The system sets the time of a change itself, so content, size and time are as they were.
+    No program can set the time of the last status change (ctime), so a file with the same one has
+    the same content.
     """
     if not known or "://" in file.path:
         return None
@@ -267,13 +269,14 @@ def _as_before(
 
 
 def _with_kept(each: FoundInput, changed_ns: int | None) -> FoundInput:
-    """Return an input with a stamp that says what it is, if its next change will show by time."""
+    """Return an input with `kept` in its stamp, if a later change is sure to have another time."""
     if changed_ns is None or changed_ns > time.time_ns() - _SETTLED_NS:
         return each
     return replace(each, stamp={**each.stamp, "kept": [changed_ns, each.stored, each.compressed]})
 
 
-def _looked_at(file: FoundFile, named: str | None, by_content: bool) -> FoundInput | str:
+def _examine(file: FoundFile, named: str | None, by_content: bool) -> FoundInput | str:
+    """Return a file as an input, or a note if it begins like no format."""
     changed_ns = None if "://" in file.path else _changed_ns(file.path)
     _, opened, known_size = open_source(file.path)
     head = b""
@@ -297,11 +300,11 @@ def _looked_at(file: FoundFile, named: str | None, by_content: bool) -> FoundInp
 
 
 def _changed_ns(path: str) -> int | None:
-    """Return when the system saw the last change of a local file."""
+    """Return the time of a local file's last status change (ctime)."""
     try:
         return os.stat(path).st_ctime_ns
     except OSError:
-        return None  # which the reader of it says
+        return None  # reading it reports the error
 
 
 def _stamp(file: FoundFile, by_content: bool) -> dict[str, Any]:
@@ -311,13 +314,13 @@ def _stamp(file: FoundFile, by_content: bool) -> dict[str, Any]:
         opened.seek(max(file.size - _EDGE_BYTES, 0))
         edges = zlib.crc32(opened.read(min(_EDGE_BYTES, file.size)), edges)
         modified_ns = system.get_file_info(inner).mtime_ns
-        found = {"size": file.size, "modified_ns": modified_ns, "edges_crc32": edges}
+        stamp = {"size": file.size, "modified_ns": modified_ns, "edges_crc32": edges}
         if isinstance(system, fs.LocalFileSystem):
             inode = os.stat(inner)
-            found["file"] = [inode.st_dev, inode.st_ino]
+            stamp["file"] = [inode.st_dev, inode.st_ino]
         if by_content:
-            found["content_sha256"] = _checksum(opened, file.size)
-    return found
+            stamp["content_sha256"] = _checksum(opened, file.size)
+    return stamp
 
 
 def _checksum(file: pa.NativeFile, size: int) -> str:

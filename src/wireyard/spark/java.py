@@ -1,4 +1,4 @@
-"""The Java that Spark starts on, and an archive of Spark's classes, from which it starts sooner.
+"""The Java that Spark runs on, and an archive of Spark's classes with which it starts faster.
 
 ``python -m wireyard.spark.java`` makes the archive for the installed Java and Spark, which takes
 some 15 s and 190 MB.
@@ -44,20 +44,20 @@ with tempfile.TemporaryDirectory() as folder:
     table = spark.read.parquet(folder + "/table")
     table.groupBy("key").count().join(table, "key").orderBy("text").toArrow()
 """
-"""A program that loads the classes that a job of ours uses, by using them once."""
+"""A program that loads the classes of our jobs by using them once."""
 _LOADER_OPTIONS = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
-"""A Java that lives for seconds gains nothing from its second compiler and more collectors."""
+"""A Java process of some seconds gains nothing from the second compiler or parallel collectors."""
 
 
 class Java(NamedTuple):
     """A Java that Spark can start on."""
 
     path: str
-    """Its program."""
+    """Path of the program."""
     version: str
     """Its version, as in ``17.0.15``."""
     build: str
-    """All that it says of itself, which differs between any two builds."""
+    """The output of ``java -version``, which differs between any two builds."""
 
 
 def find_java() -> Java:
@@ -73,24 +73,24 @@ def find_java() -> Java:
     if java is None:
         raise SourceError(f"Spark needs Java {OLDEST_JAVA} or newer and finds none: {_INSTALL}")
     try:
-        said = subprocess.run([java, "-version"], capture_output=True, text=True, check=True)
+        output = subprocess.run([java, "-version"], capture_output=True, text=True, check=True)
     except (OSError, subprocess.CalledProcessError):
         place = f"JAVA_HOME is {home}, but there is no Java in it" if home else f"{java} is no Java"
         raise SourceError(
             f"{place} that starts; Spark needs Java {OLDEST_JAVA} or newer: {_INSTALL}"
         ) from None
     # openjdk version "17.0.15" 2025-04-15   or, before Java 9,   java version "1.8.0_402"
-    found = re.search(r'version "((\d+)[^"]*)"', said.stderr)
+    found = re.search(r'version "((\d+)[^"]*)"', output.stderr)
     version, major = (found[1], int(found[2])) if found else ("of unknown version", OLDEST_JAVA)
     if major < OLDEST_JAVA:
         raise SourceError(
             f"{java} is Java {version}, Spark needs {OLDEST_JAVA} or newer: {_INSTALL}"
         )
-    return Java(java, version, said.stderr)
+    return Java(java, version, output.stderr)
 
 
 def check_java() -> str:
-    """Return the version of the Java that Spark would start, and where it is.
+    """Return the version and path of the Java that Spark would start.
 
     Raises
     ------
@@ -105,11 +105,11 @@ def check_java() -> str:
 
 
 def class_archive(java: Java) -> Path | None:
-    """Return where the archive of the installed Spark's classes is, whether it was made or not.
+    """Return the path of the archive of the installed Spark's classes, whether it exists or not.
 
-    It is kept where compiled kernels are (:func:`wireyard.accelerate.cache_folder`), under a name
-    that another build of Java or another installation of Spark does not have. None where no folder
-    can be written to, or Spark is not the one that was installed with Python.
+    It is in the folder of compiled kernels (:func:`wireyard.accelerate.cache_folder`), under a name
+    that is unique for the build of Java and the installation of Spark. None if no folder is
+    writable, or if Spark is not the one that was installed with Python.
     """
     import pyspark
 
@@ -122,10 +122,10 @@ def class_archive(java: Java) -> Path | None:
 
 
 def archive_options(java: Java) -> str:
-    """Return the options with which Java takes Spark's classes from the archive, if there is one.
+    """Return the options that make Java load Spark's classes from the archive, if there is one.
 
-    A Java that cannot take them after all, such as one with other jars before them, loads them one
-    by one without a word, as it does without the options.
+    If Java cannot use the archive, for instance with other jars on the class path, it silently
+    loads the classes one by one, as it does without the options.
     """
     archive = class_archive(java)
     if archive is None or not archive.is_file():
@@ -134,10 +134,10 @@ def archive_options(java: Java) -> str:
 
 
 def make_archive(java: Java) -> bool:
-    """Make the archive of Spark's classes, which takes some 15 s; return whether there is one.
+    """Make the archive of Spark's classes, which takes some 15 s; return whether it exists.
 
-    A session is started in a process of its own, and what it has loaded in its end is archived
-    (JEP 350). The file has its name only when it is whole.
+    A session is started in a process of its own; the classes that it has loaded are archived when
+    it exits (JEP 350). The file is renamed to its final name when it is complete.
     """
     archive = class_archive(java)
     if archive is None:
@@ -148,20 +148,20 @@ def make_archive(java: Java) -> bool:
     options = f"{_LOADER_OPTIONS} -XX:ArchiveClassesAtExit={partial}"
     environ = os.environ | {"SPARK_LAUNCHER_OPTS": _LOADER_OPTIONS, "SPARK_SUBMIT_OPTS": options}
     command = [sys.executable, "-c", _LOADER]
-    # Java archives when Python has ended: the pipes are closed when both have.
+    # Java writes the archive after Python has ended; `run` waits until both have closed the pipes.
     subprocess.run(command, env=environ, capture_output=True, check=False)
     with suppress(OSError):  # another process was first, or Spark does not start
         with partial.open("rb") as file:
             os.fsync(file.fileno())
         partial.replace(archive)
-        for other in archive.parent.glob("spark-*.jsa"):  # of what was here before an update
+        for other in archive.parent.glob("spark-*.jsa"):  # of versions before an update
             if other != archive:
                 other.unlink()
     return archive.is_file()
 
 
 def main() -> int:
-    """Make the archive for the Java and the Spark that are found; return an exit status."""
+    """Make the archive for the installed Java and Spark; return an exit status."""
     start = time.perf_counter()
     try:
         made = make_archive(find_java())

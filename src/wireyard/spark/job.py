@@ -1,14 +1,13 @@
-"""The main job: inputs in, a lake with what is new in them.
+"""The main job: read new inputs into a lake.
 
-One run is one commit. Bronze is written by tasks of ours and stitched on the driver; the facts
-that follow from what is new are added to those of the inputs that stay, or take their place where
-both show the same JMS messages; then all of it becomes visible. A run that ends before has changed
-nothing.
+A run is one commit. Tasks write bronze, and the driver stitches their pieces. The facts of the new
+inputs are added to those of the others, or replace them where both show the same JMS messages. Then
+everything becomes visible at once; a run that ends before that has changed nothing.
 
-An input is known by its absolute path or URL, and unchanged if its size, time and the checksum of
-both ends are. One that has changed is read again as a whole, and its new rows take the place of the
-old ones in the same commit. One that has grown is read part by part from then on, as one that is
-followed: again as a whole this time, and later from where the lake has left it.
+An input is identified by its absolute path or URL. It is unchanged if its size, modification time
+and the checksum of both ends are. A changed input is read again as a whole, and its new rows
+replace the old ones in the same commit. An input that has grown is read part by part from then on,
+like one that is followed: as a whole this time, and later from its state in the lake.
 """
 
 from __future__ import annotations
@@ -30,7 +29,7 @@ from wireyard.layers.mqtt.packets import new_secret
 from wireyard.layers.tables import FACTS
 from wireyard.spark.bronze import FILES_TABLE, QUARANTINE_TABLE, Settings, packets_table
 from wireyard.spark.bronze_stage import BronzeStage
-from wireyard.spark.executors import reaching
+from wireyard.spark.executors import explaining_access
 from wireyard.spark.facts import (
     Facts,
     producers_made,
@@ -52,7 +51,7 @@ from wireyard.spark.grown import (
 )
 from wireyard.spark.inputs import FoundInput
 from wireyard.spark.lake import Change, Input, Lake
-from wireyard.spark.newest import until
+from wireyard.spark.newest import by_protocol
 from wireyard.spark.parts import write_table
 from wireyard.spark.replacing import compact, drop_inputs, split_by_day
 from wireyard.spark.report import Report, Watch, new_inputs
@@ -65,16 +64,16 @@ if TYPE_CHECKING:
 __all__ = ["FEW_BYTES", "SPLIT_BYTES", "add_facts", "commit_change", "fill_lake", "with_all_tables"]
 
 SPLIT_BYTES = 64 << 20
-"""What one task reads: starting one costs as much as decoding 8 MB."""
+"""Input of a task; to start one costs as much as to decode 8 MB."""
 FEW_BYTES = SPLIT_BYTES
-"""Inputs that this process reads itself, in less time than Spark takes to start."""
+"""Input up to which this process reads it itself, in less time than Spark takes to start."""
 _NEVER_EMPTY = {
     QUARANTINE_TABLE: QUARANTINE,
     "ledger": LEDGER_TABLE,
     "streams": STREAMS,
     FILES_TABLE: FILES,
 }
-"""Tables that have a file where they have no rows."""
+"""Tables that have a file even if they have no rows, with their schemas."""
 
 
 def fill_lake(
@@ -92,28 +91,28 @@ def fill_lake(
     skip_missing: bool = False,
     payload: tuple[str, ...] = (),
 ) -> Report:
-    """Read what the lake does not hold yet, and commit it.
+    """Read the inputs that are new to the lake, and commit them.
 
     Parameters
     ----------
     found
         The inputs as they are now.
     get_session
-        Called when there is something to do that is too large for this process.
+        Returns a Spark session; called if there is too much to do for this process.
     secrets
         Whether passwords stay in the rows.
     split_bytes
-        What one task reads.
+        Input of a task.
     decode_as
-        What ports of captures are for, as in ``tcp.port==1884,mqtt``.
+        Formats by port, as in ``tcp.port==1884,mqtt``.
     keylog
-        Key logs with the secrets of TLS connections, where every task can read them.
+        Key logs with the secrets of TLS connections, at paths that every task can read.
     few_bytes
-        Inputs that this process reads itself.
+        Input up to which this process reads it itself.
     skip_missing
-        Whether inputs that are gone when they are read are left out.
+        Whether to leave out inputs that are deleted before they are read.
     payload
-        Rules by which payloads of what is read are opened, for the table ``payloads``.
+        Rules by which payloads are decoded for the table ``payloads``.
 
     Raises
     ------
@@ -129,7 +128,7 @@ def fill_lake(
     if not new:
         return report
     runner = Runner(get_session, lake)
-    # What is left in a store would have to be read by ranges of a few rows.
+    # Packet files are only for local lakes: on a store they would be read in ranges of a few rows.
     secret = new_secret() if isinstance(lake.system, fs.LocalFileSystem) else None
     settings = Settings(lake.staged(""), secrets, max_packet_bytes, skip_missing, payload, secret)
     growth = GrowthSettings(decode_as, keylog, max_packet_bytes)
@@ -145,8 +144,8 @@ def fill_lake(
         report.replaced = len(changed)
         parts, notes = _read_grown(lake, grown, new, settings, stage.tasks, watch)
     finally:
-        for one in grown.values():
-            one.close()
+        for growing in grown.values():
+            growing.close()
     report.notes += notes
     watch.stage("writing tables")
     replaced = [*changed, *(part.source for part in parts if part.input.replaces)]
@@ -174,21 +173,21 @@ def fill_lake(
 def _open_grown(
     lake: Lake, new: Sequence[FoundInput], settings: GrowthSettings, *, reads_again: bool
 ) -> dict[str, GrowingInput]:
-    """Open the inputs that have grown where the lake has left them.
+    """Open the inputs that have grown, at their states in the lake.
 
     Parameters
     ----------
     reads_again
-        Whether those that the lake has no state of are read here from their beginning.
+        Whether to open inputs without a state too, at their beginning.
     """
     opened = {}
     for each in new:
         if has_grown(lake, each):
-            one = open_growing(lake, each, settings)
-            if not one.has_begun or (one.replaces and not reads_again):
-                one.close()
+            growing = open_growing(lake, each, settings)
+            if not growing.has_begun or (growing.replaces and not reads_again):
+                growing.close()
             else:
-                opened[each.path] = one
+                opened[each.path] = growing
     return opened
 
 
@@ -200,17 +199,17 @@ def _read_grown(
     first: int,
     watch: Watch,
 ) -> tuple[list[GrownPart], list[str]]:
-    """Stage what is new of inputs that have grown; return it, and notes."""
+    """Stage the new parts of inputs that have grown; return them, and notes."""
     parts, notes = list[GrownPart](), list[str]()
     if grown:
         watch.stage("reading")
         make_part_staging(lake)
         load_columns()
     for number, each in enumerate((one for one in found if one.path in grown), first):
-        one = grown[each.path]
-        part = GrownPart(lake, one, settings, number)
-        notes += part.read(one.unread_bytes, ends=True)
-        one.take_note_of_facts(until(one.now_ns))
+        growing = grown[each.path]
+        part = GrownPart(lake, growing, settings, number)
+        notes += part.read(growing.unread_bytes, ends=True)
+        growing.mark_facts_made(by_protocol(growing.now_ns))
         part.write_state()
         parts.append(part)
     return parts, notes
@@ -223,28 +222,28 @@ def add_facts(
     added: Sequence[Input],
     changed: Collection[str],
 ) -> tuple[Change, Sequence[str], set[str]]:
-    """Stage the facts of inputs, and of those related to them.
+    """Stage the facts of inputs, and of the inputs related to them.
 
     Parameters
     ----------
     change_without
-        Returns the change, which takes out the facts of some other inputs.
+        Returns the change that also removes the facts of the given related inputs.
     added
-        The inputs, whose packets are in the lake or staged.
+        The inputs; their packets are in the lake or staged.
     changed
-        Sources whose facts in the lake are no more.
+        Sources whose facts in the lake are replaced.
 
     Returns
     -------
     change
-        That with the facts.
+        The change with the facts.
     notes
-        What is to be said about them.
+        Notes for the user.
     related
-        The inputs of the lake that are related.
+        The related inputs of the lake.
     """
     change, related = change_without(()), set[str]()
-    with reaching(lake):
+    with explaining_access(lake):
         sources = [each.source for each in added]
         if lake.inputs:
             packets = _paths(lake, change, added, packets_table("jmq"))
@@ -255,7 +254,7 @@ def add_facts(
             inputs = _inputs_after(lake, change)
             both = [*added, *(inputs[source] for source in sorted(related))]
             facts = divide_sessions(lake, _write_facts(runner, lake, change, both), both)
-            # GPackets may show more of them.
+            # Messages inside GPackets may relate to further inputs.
             more = related_to(lake, producers_made(lake, facts), {*changed, *related})
             if not more:
                 return _with_facts(change, facts), facts.notes, related
@@ -263,7 +262,7 @@ def add_facts(
 
 
 def _paths(lake: Lake, change: Change, inputs: Sequence[Input], table: str) -> list[str]:
-    """Return where the files of a table are that have rows of inputs, in the lake or staged."""
+    """Return the paths of a table's files with rows of some inputs, in the lake or staged."""
     staged = {*change.append.get(table, ())}
     wanted = dict.fromkeys(file for each in inputs for file in each.files.get(table, ()))
     return [
@@ -279,7 +278,7 @@ def _write_facts(runner: Runner, lake: Lake, change: Change, inputs: Sequence[In
 
 
 def _with_facts(change: Change, facts: Facts) -> Change:
-    """Return the change with facts, each file known to the inputs whose rows it has."""
+    """Return the change with facts, each file listed under the inputs whose rows it has."""
     append = {table: list(names) for table, names in change.append.items()}
     of_input: defaultdict[str, dict[str, list[str]]] = defaultdict(dict)
     for table, files in facts.files.items():
@@ -298,7 +297,7 @@ def _with_facts(change: Change, facts: Facts) -> Change:
 
 
 def _with_added(change: Change, added: Sequence[Input]) -> Change:
-    """Return the change with what was read."""
+    """Return the change with inputs that were read."""
     append = {table: list(names) for table, names in change.append.items()}
     for each in added:
         for table, names in each.files.items():
@@ -308,7 +307,7 @@ def _with_added(change: Change, added: Sequence[Input]) -> Change:
 
 
 def _files_after(lake: Lake, change: Change, table: str) -> list[str]:
-    """Return the files of a table as they will be, where they stand now."""
+    """Return the present paths of the files that a table will have."""
     removed = set(change.remove.get(table, ()))
     held = [path for path in lake.paths(table) if name_of(path) not in removed]
     return [*held, *(lake.staged(table, name) for name in change.append.get(table, ()))]
@@ -319,12 +318,12 @@ def _inputs_after(lake: Lake, change: Change) -> dict[str, Input]:
 
 
 def commit_change(runner: Runner, lake: Lake, change: Change) -> None:
-    """Commit a change with no table left out, files where their days are, and small ones joined."""
+    """Commit a change: with a file for every table, files split by day, and small ones merged."""
     lake.commit(compact(lake, split_by_day(runner, lake, with_all_tables(lake, change))))
 
 
 def with_all_tables(lake: Lake, change: Change) -> Change:
-    """Return the change with no table left out."""
+    """Return the change with an empty file for each table that would have none."""
     append = dict(change.append)
     for table, schema in _NEVER_EMPTY.items():
         if not _files_after(lake, change, table):
@@ -337,6 +336,6 @@ def with_all_tables(lake: Lake, change: Change) -> Change:
 
 
 def _write_table(lake: Lake, table: str, rows: pa.Table) -> str:
-    """Stage a table of the driver's as one file; return its name."""
+    """Stage a table as one file; return its name."""
     lake.make_staging([table])
     return write_table(lake.staged(table), rows)

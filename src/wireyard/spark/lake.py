@@ -1,42 +1,43 @@
-"""The lake: Parquet tables that change by whole commits, on a local disk or an object store.
+"""The lake: Parquet tables that change by atomic commits, on a local disk or an object store.
 
 ::
 
     DIR/_wireyard/commits/00000012.json          a commit: every file of every table, every input
-    DIR/_wireyard/data/<run>/<table>/*.parquet   what runs have written; no file moves or changes
+    DIR/_wireyard/data/<run>/<table>/*.parquet   files that runs have written, never changed
     DIR/_wireyard/lock                           held while a run writes (local lakes)
     DIR/<table>                                  the newest commit, for readers of folders
 
 **The commit is the creation of its record, and nothing else.** A record is created exclusively
-(`streams.source.create_file`), so of several runs that began with the same commit one succeeds and
-the others are refused. Readers that take the newest record (`lake.read_lake`) see one commit in
-all tables. Folders, which only local lakes have (`lake.views`), follow the records, and show one
-commit too.
+(`streams.source.create_file`), so of several runs that began at the same commit one succeeds and
+the others fail. Readers of the newest record (`lake.read_lake`) see the same commit in all tables.
+Folders, which only local lakes have (`lake.views`), follow the records, and also show one commit.
 
-States of a run, and what becomes of it after a crash in each:
+States of a run, and the effect of a crash in each:
 
 ==========  ==============================================  =====================================
-written     files in ``data/<run>`` that no record lists    readers see nothing of them; deleted
-committed   **the record is there**; folders show the       readers of records see the commit,
-            commit before                                   those of folders all of the one before;
-                                                            the next opening makes the folders
-published   the folders show the commit; ``data/<run>``     what no record lists is deleted
+written     files in ``data/<run>`` that no record lists    readers do not see them; deleted
+committed   **the record exists**; folders show the         readers of records see the commit,
+            commit before                                   readers of folders the one before;
+                                                            the next opening updates the folders
+published   the folders show the commit; ``data/<run>``     files that no record lists are deleted
             has files that no record lists
 ==========  ==============================================  =====================================
 
-Deleting:
+Deletion:
 
-- A run deletes what it wrote and did not commit. If it cannot, on a local disk the next run does,
-  which has the lock; on a store any run does, once nothing was written to ``data/<run>`` for a
-  day (`ABANDONED`). A run that sleeps for longer finds its files missing and commits nothing.
-- A file that a commit took out of its table is listed as removed in its record and those after
-  it, and stays for an hour (`RETENTION`), as records do from the next one on: who reads an older
-  commit has that long. Then the next run, or `expire`, deletes it.
+- A run deletes the files that it wrote and did not commit. If it crashes first, the next run does:
+  at once on a local disk, where it holds the lock; on a store once nothing was written to
+  ``data/<run>`` for a day (`ABANDONED`). A run that sleeps for longer finds its files missing and
+  commits nothing.
+- A file that a commit removed from its table is listed as removed in its record and in later ones.
+  It stays for an hour (`RETENTION`), and so do records once there is a newer one, so that readers
+  of an older commit can finish. Then the next run, or `expire`, deletes it.
 
 Limits
 ------
-What survives is a killed process; against a power cut the disk's own ordering counts. A local disk
-needs hard and symbolic links; a store needs a conditional put, and has no folders to read.
+A lake survives a killed process; after a power cut it depends on the order of the disk's writes. A
+local disk needs hard and symbolic links. A store needs a conditional put, and has no folders to
+read.
 """
 
 from __future__ import annotations
@@ -81,36 +82,37 @@ __all__ = [
 ]
 
 RETENTION: Final = timedelta(hours=1)
-"""How long files stay that a commit took out of their table."""
+"""Time for which files stay after a commit has removed them from their table."""
 ABANDONED: Final = timedelta(days=1)
-"""After how long without a write the files of an uncommitted run on a store are deleted."""
+"""Time without a write after which the files of an uncommitted run on a store are deleted."""
 TABLE_FORMATS: Final = ("parquet", *OPEN_FORMATS)
-"""How engines see the tables: as folders of Parquet files, or as open tables."""
+"""Table formats for engines: folders of Parquet files, or open tables."""
 _LOCK = "_wireyard/lock"
 _HIDDEN = (".", "_")
-_THREADS = 8  # what is waited for is mostly a store's answer
+_THREADS = 8  # mostly waiting for a store
 
 
 @dataclass(frozen=True)
 class Change:
-    """What one commit does, file names by table; what comes is staged under the same name."""
+    """The content of a commit: files to remove and append, by table."""
 
     inputs: tuple[Input, ...] = ()
-    """Inputs that are new, or have other files than before."""
+    """Inputs that are new, or whose files change."""
     remove: Mapping[str, list[str]] = field(default_factory=dict)
     append: Mapping[str, list[str]] = field(default_factory=dict)
+    """Names of staged files."""
     forget: frozenset[str] = frozenset()
-    """Sources that the lake holds no longer; their files are in `remove`."""
+    """Sources to remove from the lake; their files are in `remove`."""
 
 
 class Lake(LakeSnapshot):
-    """A lake that one run changes. Made by `open`, which locks it and deletes what is over."""
+    """A lake opened for writing by one run; made by `open`, which locks it."""
 
     def __init__(self, url: str, known: Commit | None = None) -> None:
         super().__init__(url, known=known)
         self.run = uuid4().hex
         self.retention = RETENTION
-        """How long files and records stay once a commit has replaced them."""
+        """Time for which files and records stay after a commit has replaced them."""
         self.table_format = self.record.table_format
         self.partition_by = self.record.partition_by
         self._undecided = False
@@ -126,18 +128,18 @@ class Lake(LakeSnapshot):
         partition_by: str | None = None,
         known: Commit | None = None,
     ) -> Iterator[Self]:
-        """Open a lake for one run: make it where it is not there, lock it, finish what a crash cut.
+        """Open a lake for a run: create it if needed, lock it, and recover from a crash.
 
         Parameters
         ----------
         damaged
-            Whether files may be missing, as for a repair.
+            Whether files may be missing, as before a repair.
         table_format
-            One of `TABLE_FORMATS`; that of the lake if None, Parquet of a new one.
+            One of `TABLE_FORMATS`; if None, that of the lake, or Parquet for a new one.
         partition_by
-            ``day`` for files of a day each; as the lake is if None.
+            ``day`` for files of a day each; if None, as the lake is.
         known
-            A commit of it that was read before, and is not read again if it is the newest.
+            A commit that was read before; it is not read again if it is the newest.
 
         Raises
         ------
@@ -177,36 +179,36 @@ class Lake(LakeSnapshot):
         self.table_format = table_format or self.table_format
         self.partition_by = partition_by or self.partition_by
 
-    # --- what a run writes --------------------------------------------------------------------
+    # --- staging ------------------------------------------------------------------------------
 
     def begin_run(self) -> None:
-        """Begin another run, which writes to a folder of its own, under the same lock.
+        """Begin another run, with a folder of its own, under the same lock.
 
-        What the run before has written and not committed is deleted.
+        Files that the previous run has not committed are deleted.
         """
         self._discard()
         self.run = uuid4().hex
 
-    def beside(self) -> Lake:
-        """Return the lake for a run beside this one, which writes to a folder of its own.
+    def fork(self) -> Lake:
+        """Return the lake for a concurrent run, with a folder of its own.
 
-        Both are of one process and under one lock. They commit in turns, and who comes next goes on
-        from what the other has committed. While there are two, nothing is to be expired.
+        Both runs belong to one process and one lock. They commit in turns: before a commit, each
+        calls `update_from` with the other. Do not call `expire` while there are two.
         """
         other = copy(self)
         other.run = uuid4().hex
         return other
 
-    def go_on_from(self, other: Lake) -> None:
-        """Go on from the commit of a run beside this one."""
-        self._show(other.record)
+    def update_from(self, other: Lake) -> None:
+        """Continue from the newest commit of a concurrent run."""
+        self._set_commit(other.record)
 
     def staged(self, table: str, name: str = "") -> str:
-        """Return where this run writes a file, before its commit and after."""
+        """Return the path of a file of this run; it stays the same after the commit."""
         return f"{self.root}/{DATA}/{self.run}/{table}/{name}".rstrip("/")
 
     def list_staged(self, table: str) -> list[str]:
-        """Return the names of what this run has written for a table, hidden ones aside."""
+        """Return the names of the files that this run has staged for a table, hidden ones aside."""
         folder = self.inner(DATA, self.run, table)
         found = self.system.get_file_info(fs.FileSelector(folder, allow_not_found=True))
         files = (info.base_name for info in found if info.type == fs.FileType.File)
@@ -221,7 +223,7 @@ class Lake(LakeSnapshot):
     # --- commits ------------------------------------------------------------------------------
 
     def commit(self, change: Change) -> None:
-        """Make a change, wholly or not at all.
+        """Commit a change atomically.
 
         Raises
         ------
@@ -229,20 +231,20 @@ class Lake(LakeSnapshot):
             Another run has committed since this one opened the lake, or it cannot be written.
         """
         with writing(self.url):
-            commit = self._changed(change)
+            commit = self._next_commit(change)
             self._undecided = True
             try:
-                self._take(partial(self._log.create, commit))
+                self._commit_step(partial(self._log.create, commit))
             except LakeError:
                 self._undecided = False
                 raise
             self._undecided = False
-        self._show(commit)
+        self._set_commit(commit)
         with writing(self.url):
             self._publish()
 
-    def _changed(self, change: Change) -> Commit:
-        """Return the commit that a change makes of the one that the lake was opened at."""
+    def _next_commit(self, change: Change) -> Commit:
+        """Return the commit that results from applying a change to the present one."""
         before = self._commit
         added = self._describe(change)
         tables = {table: list(files) for table, files in before.tables.items()}
@@ -264,39 +266,39 @@ class Lake(LakeSnapshot):
         return Commit(*whole, table_format=self.table_format, partition_by=self.partition_by)
 
     def _describe(self, change: Change) -> dict[tuple[str, str], DataFile]:
-        """Return what is to be recorded of the files of a change that are new."""
+        """Return the entries of a change's new files for the record, by table and name."""
         new = [(table, name) for table, names in change.append.items() for name in names]
         with ThreadPoolExecutor(_THREADS) as pool:
             files = pool.map(lambda one: describe_file(self.staged(*one), one[1], self.run), new)
             return dict(zip(new, files, strict=True))
 
-    def _show(self, commit: Commit) -> None:
-        """Go on from a commit."""
+    def _set_commit(self, commit: Commit) -> None:
+        """Make a commit the present one."""
         self._commit = commit
         for cached in ("files", "_paths_by_name"):
             self.__dict__.pop(cached, None)
 
     def _publish(self) -> None:
-        """Make the folders show the commit."""
+        """Publish the commit to readers of folders, or of open tables."""
         if self.table_format in OPEN_FORMATS:
             if self.commits:
-                self._take(partial(publish_tables, self, self.table_format))
+                self._commit_step(partial(publish_tables, self, self.table_format))
         elif self._local and shown_commit(self._root) != self.commits:
             paths = self._paths_by_name
             shown = {table: names for table, names in paths.items() if is_shown(table)}
-            self._take(partial(publish_view, self._root, self.commits, shown))
+            self._commit_step(partial(publish_view, self._root, self.commits, shown))
 
-    def _take(self, step: Callable[[], None]) -> None:
-        """Do one step of a commit, for tests to crash before."""
+    def _commit_step(self, step: Callable[[], None]) -> None:
+        """Run one step of a commit; tests override this to crash before or after it."""
         step()
 
-    # --- what is over -------------------------------------------------------------------------
+    # --- deletion -----------------------------------------------------------------------------
 
     def expire(self, retention: timedelta) -> None:
-        """Delete what no reader has a right to any more: see the head of this file."""
+        """Delete files and records whose retention is over: see the docstring of this file."""
         now = datetime.now(UTC)
         times = self._log.times()
-        # A commit is over once there is the next one, and stays for the retention from then on.
+        # The retention of a commit begins with the next commit.
         over = [one for one, after in pairwise(times) if times[after] + retention < now]
         with writing(self.url):
             for each in self._commit.removed:
@@ -313,7 +315,7 @@ class Lake(LakeSnapshot):
                 expire_tables(self, self.table_format, now, retention)
 
     def _delete_abandoned(self, now: datetime) -> None:
-        """Delete files of other runs that the record does not list and nobody will commit."""
+        """Delete files of other runs that are in no record and will not be committed."""
         listed = self._listed()
         by_run: dict[str, list[fs.FileInfo]] = {}
         for info in self._files_below(self.inner(DATA)):
@@ -335,9 +337,9 @@ class Lake(LakeSnapshot):
         return held | {self.inner_of(each.table, each.file) for each in removed}
 
     def _discard(self) -> None:
-        """Delete what this run has written and not committed."""
+        """Delete the files that this run has written and not committed."""
         if self._undecided:
-            return  # whether the record was created is not known
+            return  # the record may have been created
         listed = self._listed()
         folder = self.inner(DATA, self.run)
         for info in self._files_below(folder):
@@ -352,7 +354,7 @@ class Lake(LakeSnapshot):
 
 
 def _make(system: fs.FileSystem, root: str, url: str) -> None:
-    """Make a lake where there is nothing yet."""
+    """Create a lake if there is none; the folder must be empty."""
     if system.get_file_info(f"{root}/_wireyard").type == fs.FileType.Directory:
         return
     found = system.get_file_info(fs.FileSelector(root, allow_not_found=True))
@@ -362,14 +364,14 @@ def _make(system: fs.FileSystem, root: str, url: str) -> None:
 
 
 def _delete_empty(folder: str) -> None:
-    """Delete the folders in a local one that nothing is in, and itself."""
+    """Delete the empty folders in a local folder, and the folder if it is empty."""
     for path, _, _ in os.walk(folder, topdown=False):
         with suppress(OSError):
             os.rmdir(path)
 
 
 def _delete_hidden(folder: str) -> None:
-    """Delete what was to be renamed when its writer was killed."""
+    """Delete temporary files of writers that were killed before they renamed them."""
     for name in os.listdir(folder):
         if name.startswith("."):
             os.unlink(f"{folder}/{name}")
@@ -391,10 +393,10 @@ def _locked(path: str, url: str) -> Iterator[None]:
 
 @contextmanager
 def writing(name: str) -> Iterator[None]:
-    """Turn what an operating system or a store says into one line that names the target."""
+    """Turn an error of the operating system or a store into one line that names the target."""
     try:
         yield
     except OSError as error:
-        # Arrow puts a sentence of its own around what the system says.
+        # Arrow wraps the system's message in a sentence of its own.
         why = os.strerror(error.errno) if error.errno else error
         raise LakeError(f"{name}: cannot be written ({why})") from None

@@ -1,9 +1,9 @@
-"""The tables of facts of MQTT in Spark: small inputs by tasks, a large one by steps.
+"""Fact tables of MQTT packets in Spark: small inputs whole in a task, a large one in stages.
 
-Every key of the layer begins with the source, so inputs have nothing to do with each other: a task
-takes some small ones from their packets to rows of tables. One that is too large for a task goes
-through the steps of ``wireyard.layers.mqtt.columns``, each a stage whose tasks take some of its
-keys: packets by client, messages by topic.
+Every key of the layer begins with the source, so inputs are independent of each other. A task makes
+all facts of some small inputs. An input that is too large for a task goes through the stages of
+``wireyard.layers.mqtt.columns``, whose tasks are partitioned by key: packets by client, messages by
+topic.
 """
 
 from __future__ import annotations
@@ -57,13 +57,13 @@ from wireyard.spark.exchange import (
     remove,
     write_parts,
 )
-from wireyard.spark.fact_tasks import dropped_rows, note_file, run_tasks, write_tables
+from wireyard.spark.fact_tasks import dropped_rows, intermediate_file, run_tasks, write_tables
 from wireyard.spark.lake import Input
 from wireyard.spark.packet_files import (
     UNDIVIDED,
     PacketHead,
     StreamsOfFile,
-    find_left,
+    find_packet_files,
     read_heads,
     read_packets,
     write_split,
@@ -75,59 +75,59 @@ from wireyard.streams.source import filesystem
 __all__ = [
     "FEW",
     "MOST_PACKETS",
-    "SHOWN",
+    "STREAM_COLUMNS",
     "Group",
     "mqtt_groups",
     "partition_streams",
-    "shown_rows",
+    "rows_of_streams",
     "write_mqtt_facts",
 ]
 
 MOST_PACKETS: Final = 1 << 19
-"""Packets that a task holds at once, at most about 500 bytes each with all that is made of them."""
+"""Packets that a task holds at once, at most about 500 bytes each with all derived records."""
 FEW: Final = 1 << 18
-"""Packets that need no tasks: to start Spark for some takes longer than to go through them."""
+"""Packets up to which the driver makes the facts itself: to start Spark would take longer."""
 _THREADS: Final = 8
-"""That read footers: what is waited for is mostly a store's answer."""
+"""Threads that read footers, mostly waiting for a store."""
 _FORMAT: Final = "mqtt"
 _TABLE: Final = "packets_mqtt"
-SHOWN: Final = ("source", "stream", "opened", "begun", "ended", "ended_frame", "ended_ns")
-"""Columns of the table `streams` that are looked at."""
+STREAM_COLUMNS: Final = ("source", "stream", "opened", "begun", "ended", "ended_frame", "ended_ns")
+"""Columns of the table `streams` that the layers use."""
 
 
 @dataclass(frozen=True, slots=True)
 class Group:
-    """Inputs that have files in common, and no others have."""
+    """Inputs that have files in common with each other, and with no others."""
 
     files: tuple[str, ...]
+    """Files of packets. They may have packets of other inputs, which are ignored."""
     sources: tuple[str, ...]
-    """Files may have packets of others too, which are none of this."""
     packets: int
     streams: tuple[str, ...]
-    """Files of the table `streams` with what captures show of theirs."""
+    """Files of the table `streams`."""
 
-    def shown(self) -> list[Row]:
-        """Return what captures show of their streams, a row each, as for `known_of`."""
-        found = captured_streams(self.streams, self.sources, (*SHOWN, "format"))
-        return [row for rows in found for row in shown_rows(rows, _FORMAT)]
+    def stream_rows(self) -> list[Row]:
+        """Return the rows of their MQTT streams, for `known_of`."""
+        tables = captured_streams(self.streams, self.sources, (*STREAM_COLUMNS, "format"))
+        return [row for table in tables for row in rows_of_streams(table, _FORMAT)]
 
 
-def shown_rows(streams: pa.Table, format: str) -> list[Row]:
-    """Return what captures show of streams of a format, given rows of the table `streams`."""
+def rows_of_streams(streams: pa.Table, format: str) -> list[Row]:
+    """Return the rows of the table `streams` that have a format, with `STREAM_COLUMNS`."""
     of_format = streams.filter(pc.starts_with(streams["format"], format))
-    rows: list[Row] = of_format.select(SHOWN).to_pylist()
+    rows: list[Row] = of_format.select(STREAM_COLUMNS).to_pylist()
     return rows
 
 
 def mqtt_groups(
     files: Iterable[str], inputs: Iterable[Input], streams: Iterable[str]
 ) -> list[Group]:
-    """Return the inputs that have MQTT packets, those together that have files in common.
+    """Return the inputs with MQTT packets, grouped by the files that they have in common.
 
     Parameters
     ----------
     files
-        Where the packets of all inputs are.
+        Files with the packets of all inputs.
     streams
         Files of the table `streams` of all inputs.
     """
@@ -145,40 +145,42 @@ def mqtt_groups(
         waiting = [name]
         names: dict[str, None] = {}
         while waiting:
-            one = waiting.pop()
-            if one in names:
+            file = waiting.pop()
+            if file in names:
                 continue
-            names[one] = None
-            for each in by_file[one]:
+            names[file] = None
+            for each in by_file[file]:
                 if each.source not in sources:
                     sources[each.source] = each
                     waiting += each.files[_TABLE]
         seen |= names.keys()
         packets = sum(map(_count, sources.values()))
-        shown = dict.fromkeys(file for each in sources.values() for file in each.files["streams"])
-        of_packets = tuple(packets_of[one] for one in names)
-        of_streams = tuple(streams_of[one] for one in shown)
-        groups.append(Group(of_packets, tuple(sources), packets, of_streams))
+        stream_names = dict.fromkeys(
+            file for each in sources.values() for file in each.files["streams"]
+        )
+        packet_files = tuple(packets_of[file] for file in names)
+        stream_files = tuple(streams_of[file] for file in stream_names)
+        groups.append(Group(packet_files, tuple(sources), packets, stream_files))
     return groups
 
 
 def _count(each: Input) -> int:
-    """Return how many MQTT packets an input has."""
+    """Return the number of MQTT packets of an input."""
     sums = each.ledger.items()
-    return sum(one.packets for format, one in sums if format.partition("/")[0] == _FORMAT)
+    return sum(total.packets for format, total in sums if format.partition("/")[0] == _FORMAT)
 
 
 def write_mqtt_facts(
     runner: Runner, staging: str, groups: Sequence[Group]
 ) -> Iterator[Mapping[str, Any]]:
-    """Stage the rows of all tables; yield what was written, as rows of `FOUND`."""
+    """Stage the rows of all tables; yield rows of `RESULTS`."""
     small = [group for group in groups if group.packets <= MOST_PACKETS]
     here = sum(group.packets for group in small) <= FEW
     work = partial(_write_small, staging=staging)
     yield from run_tasks(runner, _tasks_of(small), work, here=here)
     for group in groups:
         if group.packets > MOST_PACKETS:
-            yield from _Large(runner, staging, group).write()
+            yield from _LargeInput(runner, staging, group).write()
 
 
 def _tasks_of(groups: Iterable[Group]) -> list[list[Group]]:
@@ -198,12 +200,12 @@ def _tasks_of(groups: Iterable[Group]) -> list[list[Group]]:
 
 
 def _packets_of(path: str) -> Batches:
-    """Return the packets of a file, to be read again and again by their columns."""
+    """Return a function that reads columns of a file of packets."""
     return partial(read_batches, path)
 
 
 _Footers = Sequence[pa.Table | None]
-"""By file the evidence of its streams; None of one that was put together of others."""
+"""The evidence in the footer of each file; None for a merged file, which has none."""
 
 
 def _footers_of(files: Sequence[str]) -> _Footers:
@@ -214,19 +216,19 @@ def _footers_of(files: Sequence[str]) -> _Footers:
 def _evidence_of(
     group: Group, footers: _Footers, count: Callable[[Sequence[str]], Mapping[str, pa.Table]]
 ) -> StreamEvidence:
-    """Return what packets show of the sides of their streams.
+    """Return the evidence for the directions of streams.
 
     Parameters
     ----------
     count
-        Counts it from the packets of files.
+        Counts the evidence in the packets of files that have none in their footers.
     """
     uncounted = [file for file, one in zip(group.files, footers, strict=True) if one is None]
     counted = count(uncounted) if uncounted else {}
-    found = StreamEvidence()
+    evidence = StreamEvidence()
     for file, footer in zip(group.files, footers, strict=True):
-        found.add_counted(counted[file] if footer is None else footer, group.sources)
-    return found
+        evidence.add_counted(counted[file] if footer is None else footer, group.sources)
+    return evidence
 
 
 def _all(tables: Mapping[str, Iterable[pa.Table]]) -> Iterator[tuple[str, pa.Table]]:
@@ -236,7 +238,7 @@ def _all(tables: Mapping[str, Iterable[pa.Table]]) -> Iterator[tuple[str, pa.Tab
 def _write_facts(
     tables: Iterable[tuple[str, pa.Table]], staging: str
 ) -> Iterator[Mapping[str, Any]]:
-    """Write rows of tables, and beside those of deliveries how long they took."""
+    """Write rows of tables, and the latencies of deliveries."""
     return write_tables(chain.from_iterable(map(with_latencies, tables)), staging)
 
 
@@ -244,19 +246,19 @@ def _write_facts(
 
 
 def _write_small(groups: Iterable[Group], staging: str) -> Iterator[Mapping[str, Any]]:
-    """Write the rows of some small inputs; yield what was written."""
-    found = [_derived(group) for group in groups]
-    yield from _write_facts(chain.from_iterable(one.tables for one in found), staging)
-    yield from dropped_rows(sum((one.dropped for one in found), Counter()))
+    """Write the facts of some small inputs; yield rows of `RESULTS`."""
+    derived = [_derive(group) for group in groups]
+    yield from _write_facts(chain.from_iterable(each.tables for each in derived), staging)
+    yield from dropped_rows(sum((each.dropped for each in derived), Counter()))
 
 
-def _derived(group: Group) -> DerivedFiles:
+def _derive(group: Group) -> DerivedFiles:
     def count(files: Sequence[str]) -> Mapping[str, pa.Table]:
         return {file: count_evidence(_packets_of(file), group.sources) for file in files}
 
     files = list(map(_packets_of, group.files))
     evidence = _evidence_of(group, _footers_of(group.files), count)
-    return derive_files(files, group.shown(), group.sources, evidence)
+    return derive_files(files, group.stream_rows(), group.sources, evidence)
 
 
 # --- a large input --------------------------------------------------------------------------
@@ -264,137 +266,146 @@ def _derived(group: Group) -> DerivedFiles:
 
 @dataclass(frozen=True, slots=True)
 class _Shared:
-    """What all tasks of a large input share."""
+    """The arguments common to all tasks of a large input."""
 
     staging: str
     streams: str
-    """Where they are written, with the partition of each."""
+    """File with its streams, and the partition of each."""
     secret: tuple[int, int]
+    """Secret points of the payload hashes."""
     partitions: int
-    """Of clients."""
+    """Number of partitions of clients."""
     files: int
-    """How many files its packets are in."""
+    """Number of files of packets."""
     unknown: frozenset[Stream]
-    """The streams whose side is unknown."""
+    """Streams of unknown direction."""
     divided: frozenset[str] = frozenset()
-    """Topics whose messages are divided by what is in them."""
+    """Topics whose messages are partitioned by payload too."""
 
     @property
     def topic_partitions(self) -> int:
-        """What is made of messages is larger than their packets, so there are more of topics."""
+        """Number of partitions of topics: more, as records of messages are larger than packets."""
         return 2 * self.partitions
 
     def partition(self, topic: str) -> int:
-        """Return the partition of a topic; the first of one that is divided."""
+        """Return the partition of a topic; of a divided one the first."""
         return zlib.crc32(topic.encode("utf-8", "surrogatepass")) % self.topic_partitions
 
 
-class _Tracked(NamedTuple):
-    """What a task has tracked."""
+class _TrackedPartition(NamedTuple):
+    """The result of tracking the clients of a partition."""
 
     number: int
-    """That of its partition."""
-    found: Clients
+    """Number of the partition."""
+    clients: Clients
     messages: list[str]
-    """Files of what was sent and delivered, by the partitions of topics."""
+    """Files of sent and delivered messages, by partition of topics."""
     marks: list[str]
-    """Files of which packets are messages, by the files that these are in."""
+    """Files that mark which packets are messages, by file of packets."""
 
 
-class _Large:
+class _LargeInput:
     """An input that is too large for a task."""
 
     def __init__(self, runner: Runner, staging: str, group: Group) -> None:
         self._runner, self._staging = runner, staging
         self._group = replace(group, files=_largest_first(group.files))
-        # Not many: every task leaves a part for each of the next stage.
+        # Few, because every task writes a part for each task of the next stage.
         self._partitions = -(-group.packets // (MOST_PACKETS // 2))
 
     def write(self) -> Iterator[Mapping[str, Any]]:
-        """Write the rows of all tables; yield what was written."""
-        runner, files = self._runner, self._group.files
+        """Write the rows of all tables; yield rows of `RESULTS`."""
+        shared, packets = self._partition()
+        work = partial(_track, shared=shared, files=dump(self._staging, packets))
+        results = list(run_tasks(self._runner, range(self._partitions), work))
+        remove(each.path for each in packets)
+        yield from (row for row in results if row["kind"] == "fact")
+        # In the order of partitions, by which clients are numbered.
+        tracked: list[_TrackedPartition] = sorted(
+            (load(row["file"]) for row in results if row["name"] == _CLIENTS),
+            key=attrgetter("number"),
+        )
+        matched = match([each.clients for each in tracked])
+        dropped = (each.clients.dropped for each in tracked)
+        yield from dropped_rows(sum(dropped, matched.dropped))
+        yield from self._write_messages(tracked, matched, shared)
+
+    def _partition(self) -> tuple[_Shared, list[StreamsOfFile]]:
+        """Partition the streams by client; return the arguments of tasks, and all packet files."""
+        files = self._group.files
 
         def count(files: Sequence[str]) -> Mapping[str, pa.Table]:
             sources = self._group.sources
             work = partial(_write_evidence, sources=sources, staging=self._staging)
-            return {one["name"]: load(one["file"]) for one in run_tasks(runner, files, work)}
+            return {row["name"]: load(row["file"]) for row in run_tasks(self._runner, files, work)}
 
         footers = _footers_of(files)
         evidence = _evidence_of(self._group, footers, count)
-        streams = known_of(evidence, self._group.shown())
+        streams = known_of(evidence, self._group.stream_rows())
         partition = partition_streams(streams, evidence, self._partitions)
-        left = find_left(self._staging, files, footers, streams)
-        heads = read_heads(left)
+        from_bronze = find_packet_files(self._staging, files, footers, streams)
+        heads = read_heads(from_bronze)
         shared = _Shared(
             self._staging,
             dump(self._staging, (streams, partition)),
             heads[0].secret if heads else new_secret(),
             self._partitions,
             len(files),
-            frozenset(evidence.without_side({(one.source, one.name) for one in streams})),
+            frozenset(evidence.without_side({(each.source, each.name) for each in streams})),
         )
-        split = self._split_others(left, len(streams), shared)
-        packets = [*left, *split]
+        split = self._split_others(from_bronze, len(streams), shared)
         divided = _divided([*heads, *read_heads(split)], shared.topic_partitions)
-        shared = replace(shared, divided=divided)
-        numbers = range(self._partitions)
-        work = partial(_track, shared=shared, files=dump(self._staging, packets))
-        tracked = list(run_tasks(runner, numbers, work))
-        remove(one.path for one in packets)
-        yield from (one for one in tracked if one["kind"] == "fact")
-        # In the order of partitions, by which clients are numbered.
-        clients: list[_Tracked] = sorted(
-            (load(one["file"]) for one in tracked if one["name"] == _CLIENTS),
-            key=attrgetter("number"),
-        )
-        matched = match([one.found for one in clients])
-        dropped = (one.found.dropped for one in clients)
-        yield from dropped_rows(sum(dropped, matched.dropped))
-        marks = [path for one in clients for path in one.marks]
+        return replace(shared, divided=divided), [*from_bronze, *split]
+
+    def _write_messages(
+        self, tracked: Sequence[_TrackedPartition], matched: Matched, shared: _Shared
+    ) -> Iterator[Mapping[str, Any]]:
+        """Write messages, their deliveries and all that follows from these, in one stage."""
+        marks = [path for each in tracked for path in each.marks]
         senders = {will.message.client for will in matched.wills}
         connections = [
             connection for connection in matched.connections if connection.client in senders
         ]
         wills = dump(self._staging, (matched.wills, connections))
         topics = self._write_topics(matched, shared)
-        firsts = accumulate((len(one.found.clients) for one in clients), initial=0)
+        firsts = accumulate((len(each.clients.clients) for each in tracked), initial=0)
         messages = [
             (path, first)
-            for one, first in zip(clients, firsts, strict=False)
-            for path in one.messages
+            for each, first in zip(tracked, firsts, strict=False)
+            for path in each.messages
         ]
-        # One stage, the tasks that take longest first.
+        # The tasks that take longest come first.
         tasks = [
-            *(_OfTopics(*one) for one in enumerate(topics)),
-            *(_OfFile(*one) for one in enumerate(files)),
+            *(_TopicsTask(*each) for each in enumerate(topics)),
+            *(_FileTask(*each) for each in enumerate(self._group.files)),
         ]
         work = partial(_write_rest, shared=shared, marks=marks, wills=wills, messages=messages)
-        found = list(run_tasks(runner, tasks, work))
+        results = list(run_tasks(self._runner, tasks, work))
         remove([*marks, *(path for path, _ in messages)])
-        notes: list[KeyedRecord] = []
-        for one in found:
-            if one["name"] == _NOTES:
-                notes += load(one["file"])
+        records: list[KeyedRecord] = []
+        for row in results:
+            if row["name"] == _RECORDS:
+                records += load(row["file"])
             else:
-                yield one
-        rest = explain_rest(notes, matched.connections)
+                yield row
+        rest = explain_rest(records, matched.connections)
         yield from _write_facts(_all(rest.tables), self._staging)
         yield from dropped_rows(rest.dropped)
 
     def _split_others(
-        self, left: Sequence[StreamsOfFile], streams: int, shared: _Shared
+        self, from_bronze: Sequence[StreamsOfFile], streams: int, shared: _Shared
     ) -> list[StreamsOfFile]:
-        """Write the packets of the files of which the bronze stage has left none."""
-        there = {one.file for one in left}
+        """Write packet files for the bronze files that the bronze stage has written none for."""
+        there = {each.file for each in from_bronze}
         numbers = {path: number for number, path in enumerate(self._group.files)}
         tasks = [(number, path) for path, number in numbers.items() if number not in there]
         return [
-            StreamsOfFile(one["file"], numbers[one["name"]], np.arange(streams))
-            for one in run_tasks(self._runner, tasks, partial(_split, shared=shared))
+            StreamsOfFile(row["file"], numbers[row["name"]], np.arange(streams))
+            for row in run_tasks(self._runner, tasks, partial(_split, shared=shared))
         ]
 
     def _write_topics(self, matched: Matched, shared: _Shared) -> list[str]:
-        """Write what is known of the topics of each partition, and of all clients."""
+        """Write a file for each partition of topics, with its topics and all clients."""
         of_will: defaultdict[int, set[int]] = defaultdict(set)
         for will in matched.wills:
             of_will[_will_partition(will, shared)].add(id(will))
@@ -413,65 +424,65 @@ class _Large:
 
 
 def _largest_first(files: Sequence[str]) -> tuple[str, ...]:
-    """Return files in an order in which no core has a large one left when others are idle."""
+    """Sort files by size, so that no core still has a large one when the others are idle."""
     system = filesystem(files[0])[0]
-    found = system.get_file_info([filesystem(file)[1] for file in files])
-    sizes = {file: info.size for file, info in zip(files, found, strict=True)}
+    infos = system.get_file_info([filesystem(file)[1] for file in files])
+    sizes = {file: info.size for file, info in zip(files, infos, strict=True)}
     return tuple(sorted(files, key=sizes.__getitem__, reverse=True))
 
 
-_CLIENTS, _NOTES = "clients", "notes"
+_CLIENTS, _RECORDS = "clients", "records"
 
 
 def _write_evidence(path: str, sources: Sequence[str], staging: str) -> Iterator[Mapping[str, Any]]:
-    """Write what the packets of a file show of the sides of streams; the note has its path."""
-    yield note_file(path, dump(staging, count_evidence(_packets_of(path), sources)))
+    """Write the evidence in a file of packets; the result is named by the path of that file."""
+    yield intermediate_file(path, dump(staging, count_evidence(_packets_of(path), sources)))
 
 
 def partition_streams(
     streams: Sequence[KnownStream], evidence: StreamEvidence, partitions: int
 ) -> Ints:
-    """Return the partition of each stream: those of a client in one, all of them about as large.
+    """Return the partition of each stream: one for all streams of a client, of about equal sizes.
 
-    A partition is as much as a task holds, and some clients have most of the packets. So they are
-    placed one after the other, the largest first, each where there are the fewest packets yet.
+    A task must hold a partition, and some clients have most of the packets. So clients are assigned
+    one after the other, the largest first, each to the partition with the fewest packets so far.
     """
     packets: Counter[tuple[str, ...]] = Counter()
-    for one in streams:
-        packets[one.key] += evidence.packets((one.source, one.name))
+    for stream in streams:
+        packets[stream.key] += evidence.packets((stream.source, stream.name))
     sums = [(0, number) for number in range(partitions)]
     of_client = {}
     for key, count in packets.most_common():
         fewest, of_client[key] = sums[0]
         heapreplace(sums, (fewest + count, of_client[key]))
-    return np.array([of_client[one.key] for one in streams])
+    return np.array([of_client[stream.key] for stream in streams])
 
 
 @lru_cache(maxsize=1)
 def _streams(path: str) -> tuple[list[KnownStream], Ints]:
     """Return the streams of an input, and the partition of each."""
-    found: tuple[list[KnownStream], Ints] = load(path)
-    return found
+    streams: tuple[list[KnownStream], Ints] = load(path)
+    return streams
 
 
 @lru_cache(maxsize=1)
 def _packet_files(path: str) -> list[StreamsOfFile]:
-    """Return the files of the packets of an input."""
-    found: list[StreamsOfFile] = load(path)
-    return found
+    """Return the packet files of an input."""
+    files: list[StreamsOfFile] = load(path)
+    return files
 
 
 def _split(task: tuple[int, str], shared: _Shared) -> Iterator[Mapping[str, Any]]:
-    """Write the packets of a file by the partitions of their clients; the note has its path."""
+    """Partition the packets of a file by client; the result is named by the path of that file."""
     number, path = task
     streams, of_stream = _streams(shared.streams)
     parts = parts_of(_packets_of(path), streams, shared.secret, number)
     written = write_split(shared.staging, parts, of_stream, shared.partitions, shared.secret)
-    yield note_file(path, written)
+    yield intermediate_file(path, written)
 
 
 def _divided(heads: Iterable[PacketHead], partitions: int) -> frozenset[str]:
-    """Return the topics that would make a partition much larger than others."""
+    """Return the topics that would make a partition much larger than the others."""
     topics: Counter[str] = Counter()
     for head in heads:
         topics.update(head.topics)
@@ -487,79 +498,78 @@ def _will_partition(will: Will, shared: _Shared) -> int:
 
 
 def _track(number: int, shared: _Shared, files: str) -> Iterator[Mapping[str, Any]]:
-    """Track the clients of a partition; write what they sent and got by the partition of topics.
+    """Track the clients of a partition; write their messages, partitioned by topic.
 
     Parameters
     ----------
     files
-        Where it is which files have packets.
+        File with the list of packet files.
     """
     streams, of_stream = _streams(shared.streams)
     parts = list(read_packets(_packet_files(files), of_stream, number))
-    found, messages = track(parts, streams, shared.secret)
+    clients, messages = track(parts, streams, shared.secret)
     parts.clear()
     message_files, mark_files = [], []
     for sent, delivered in messages:
         by_topic = _by_topic(sent, delivered, shared)
         message_files.append(write_parts(shared.staging, by_topic))
-        marked = marks_of(sent, found.clients, (), found.connections)
+        marked = marks_of(sent, clients.clients, (), clients.connections)
         of_files = split_rows(marked, marked["file"].to_numpy(), shared.files)
         mark_files.append(write_parts(shared.staging, ([table] for table in of_files)))
-    yield from write_tables(found.tables.items(), shared.staging)
-    found.tables.clear()
-    yield note_file(
-        _CLIENTS, dump(shared.staging, _Tracked(number, found, message_files, mark_files))
-    )
+    yield from write_tables(clients.tables.items(), shared.staging)
+    clients.tables.clear()
+    tracked = _TrackedPartition(number, clients, message_files, mark_files)
+    yield intermediate_file(_CLIENTS, dump(shared.staging, tracked))
 
 
-class _OfTopics(NamedTuple):
-    """A task: what became of the messages of some topics."""
+class _TopicsTask(NamedTuple):
+    """A task that matches the messages of some topics with their deliveries."""
 
     number: int
-    """That of their partition."""
+    """Number of the partition of topics."""
     known: str
-    """Where it is what is known of the topics, and of all clients."""
+    """File with the state of the topics, and all clients."""
 
 
-class _OfFile(NamedTuple):
-    """A task: the messages among the packets of a file."""
+class _FileTask(NamedTuple):
+    """A task that writes the messages among the packets of a file."""
 
     number: int
     path: str
 
 
 def _write_rest(
-    task: _OfTopics | _OfFile,
+    task: _TopicsTask | _FileTask,
     shared: _Shared,
     marks: Sequence[str],
     wills: str,
     messages: Sequence[tuple[str, int]],
 ) -> Iterator[Mapping[str, Any]]:
-    """Write what a task of the last stage has to find.
+    """Run a task of the last stage.
 
     Parameters
     ----------
     marks, messages
-        Files that the clients' tasks have written.
+        Files that `_track` has written.
     wills
-        Where the wills are that were published.
+        File with the published wills, and the connections of their senders.
     """
-    if isinstance(task, _OfTopics):
+    if isinstance(task, _TopicsTask):
         yield from _deliver(task, shared, messages)
     else:
         yield from _write_messages(task, shared, marks, wills)
 
 
 def _write_messages(
-    task: _OfFile, shared: _Shared, marks: Sequence[str], wills: str
+    task: _FileTask, shared: _Shared, marks: Sequence[str], wills: str
 ) -> Iterator[Mapping[str, Any]]:
     """Write the messages among the packets of a file."""
     number, path = task
     published, connections = load(wills)
     mine = [will for will in published if will.file == number]
     parts = [table for (table,) in read_part(marks, number)]
-    found = pa.concat_tables([*parts, marks_of(SENT.empty_table(), (), mine, connections)])
-    messages = messages_of(_packets_of(path), found, shared.unknown)
+    marked = pa.concat_tables([*parts, marks_of(SENT.empty_table(), (), mine, connections)])
+    messages = messages_of(_packets_of(path), marked, shared.unknown)
     tables = (("messages", table) for table in messages)
     yield from write_tables(tables, shared.staging)
 
@@ -573,25 +583,25 @@ def _by_topic(sent: pa.Table, delivered: pa.Table, shared: _Shared) -> Iterator[
 
 
 def _topic_partitions(table: pa.Table, shared: _Shared) -> Ints:
-    """Return the partition of each message: by its topic, and its payload if that is divided."""
+    """Return the partition of each message: by topic, and for divided topics by payload too."""
     indices, dictionary = text_codes(table["topic"])
     texts = dictionary.to_pylist()
-    of = np.array([shared.partition(text) for text in texts] or [0])
+    of_topic = np.array([shared.partition(text) for text in texts] or [0])
     is_divided = np.array([text in shared.divided for text in texts] or [False])
     content = np.where(is_divided[indices], table["content_0"].to_numpy(), 0)
-    found: Ints = (of[indices] + content) % shared.topic_partitions
-    return found
+    partitions: Ints = (of_topic[indices] + content) % shared.topic_partitions
+    return partitions
 
 
 def _deliver(
-    task: _OfTopics, shared: _Shared, files: Sequence[tuple[str, int]]
+    task: _TopicsTask, shared: _Shared, files: Sequence[tuple[str, int]]
 ) -> Iterator[Mapping[str, Any]]:
-    """Write what became of the messages of some topics.
+    """Write the deliveries of the messages of some topics.
 
     Parameters
     ----------
     files
-        Of messages, each with the number that its first client has among all.
+        Files of messages, each with the number that its first client has among all clients.
     """
     number, known = task
     topics, clients = load(known)
@@ -599,14 +609,14 @@ def _deliver(
     paths, firsts = zip(*files, strict=True)
     both = zip(*read_part(paths, number), strict=True)
     sent, delivered = (_joined(tables, firsts) for tables in both)
-    found = deliver(sent, delivered, topics, clients, streams)
-    yield from _write_facts(_all(found.tables), shared.staging)
-    yield from dropped_rows(found.dropped)
-    yield note_file(_NOTES, dump(shared.staging, found.records))
+    derived = deliver(sent, delivered, topics, clients, streams)
+    yield from _write_facts(_all(derived.tables), shared.staging)
+    yield from dropped_rows(derived.dropped)
+    yield intermediate_file(_RECORDS, dump(shared.staging, derived.records))
 
 
 def _joined(tables: Sequence[pa.Table], firsts: Sequence[int]) -> pa.Table:
-    """Return tables as one, whose clients have the numbers that they have among all."""
+    """Join tables; renumber their clients to the numbers that these have among all clients."""
     table = pa.concat_tables(tables)
     place = table.schema.get_field_index("client")
     first = np.repeat(firsts, [each.num_rows for each in tables])

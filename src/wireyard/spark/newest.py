@@ -1,7 +1,7 @@
-"""Facts of the newest packets of inputs that grow, until facts of all their packets are made.
+"""Facts of the newest packets of growing inputs, until facts of all their packets are made.
 
-Of MQTT and JMS: see ``wireyard.layers.newest``. What they follow from is in memory; another process
-reads it from the packets of the lake.
+For MQTT and JMS; see ``wireyard.layers.newest``. The packets that they follow from are held in
+memory; a new process reads them from the lake.
 """
 
 from __future__ import annotations
@@ -34,89 +34,94 @@ from wireyard.spark.grown import (
 from wireyard.spark.jmq_facts import FEW as FEW_JMQ
 from wireyard.spark.lake import Lake
 from wireyard.spark.mqtt_facts import FEW as FEW_MQTT
-from wireyard.spark.mqtt_facts import SHOWN, shown_rows
+from wireyard.spark.mqtt_facts import STREAM_COLUMNS, rows_of_streams
 from wireyard.spark.parts import measure, read_batches
-from wireyard.spark.replacing import is_of_open
+from wireyard.spark.replacing import is_provisional
 
-__all__ = ["NewestFacts", "need_spark", "until"]
+__all__ = ["NewestFacts", "by_protocol", "need_spark"]
 
 _FEW: Final = ((MQTT, FEW_MQTT), (JMS, FEW_JMQ))
 
 
-def until(ns: int | None) -> dict[str, int]:
-    """Return a time for each protocol; none where there is no time."""
-    return {} if ns is None else {one.name: ns for one, _ in _FEW}
+def by_protocol(time_ns: int | None) -> dict[str, int]:
+    """Return a time under the name of each protocol; empty if there is no time."""
+    return {} if time_ns is None else {protocol.name: time_ns for protocol, _ in _FEW}
 
 
 def need_spark(rows: Mapping[str, int]) -> bool:
-    """Return whether so many packets, by format, have facts that Spark has to make."""
+    """Return whether Spark has to make the facts of so many packets, counted by format."""
     return any(sum(rows.get(name, 0) for name in one.needed) > few for one, few in _FEW)
 
 
-class _Followed:
-    """The newest packets of a protocol, and what captures show of their streams."""
+class _ProtocolPackets:
+    """The newest packets of a protocol, and the rows of their streams."""
 
     def __init__(self, protocol: MessageProtocol, source: str, until_ns: int) -> None:
         self.protocol = protocol
         self.packets = NewestPackets(protocol, source, until_ns)
-        self._shown: dict[str, Row] = {}
+        self._streams: dict[str, Row] = {}
 
-    def show(self, streams: pa.Table) -> None:
-        """Take what a capture shows of its streams, rows of the table `streams`."""
+    def add_streams(self, streams: pa.Table) -> None:
+        """Add rows of the table `streams`, as far as packets are of them."""
         wanted = streams.filter(pc.is_in(streams["stream"], self.packets.streams))
         for format in self.protocol.needed:
-            self._shown |= {row["stream"]: row for row in shown_rows(wanted, format)}
+            self._streams |= {row["stream"]: row for row in rows_of_streams(wanted, format)}
 
     def rows(self) -> list[NewestRows]:
-        """Return the rows of what there is."""
-        rows = self.packets.rows([*self._shown.values()])
+        """Return the facts of the packets."""
+        rows = self.packets.rows([*self._streams.values()])
         there = {*self.packets.streams.to_pylist()}
-        self._shown = {name: row for name, row in self._shown.items() if name in there}
+        self._streams = {name: row for name, row in self._streams.items() if name in there}
         return rows
 
 
 class NewestFacts:
-    """What the newest facts of an input follow from.
+    """The newest packets of an input, and the facts that follow from them.
 
     Parameters
     ----------
     lake
-        Has the input, and is read once.
+        Holds the packets that were read before; read once.
     until_ns
-        By protocol: messages that were sent up to this time have the rows that they keep.
+        By protocol: the rows of messages sent up to this time stay as they are.
     claims
-        Producers of JMS messages, and the inputs that give rows of theirs: of all inputs.
+        Producers of JMS messages, and the input whose parts have rows of their messages; shared by
+        all inputs.
     """
 
     def __init__(
         self, lake: Lake, source: str, until_ns: Mapping[str, int], claims: dict[str, str]
     ) -> None:
         self._lake, self._source, self._claims = lake, source, claims
-        self._followed = [
-            _Followed(one, source, until_ns[one.name]) for one, _ in _FEW if one.name in until_ns
+        self._protocols = [
+            _ProtocolPackets(protocol, source, until_ns[protocol.name])
+            for protocol, _ in _FEW
+            if protocol.name in until_ns
         ]
         self._shares_messages: bool | None = None
         self._closed: dict[str, pa.Array] = {}
-        """Of each file the keys of the sessions that it has as closed."""
-        for one in self._followed:
+        """By file: the keys of its closed sessions."""
+        for one in self._protocols:
             for format in one.protocol.needed:
                 self._read(one, format)
-        for rows in captured_streams(self._paths("streams"), [source], (*SHOWN, "format")):
-            self._show(rows)
+        for rows in captured_streams(self._paths("streams"), [source], (*STREAM_COLUMNS, "format")):
+            self._add_streams(rows)
         self._files = [row for path in self._paths(FILES_TABLE) for row in self._files_of(path)]
 
     def _paths(self, table: str) -> list[str]:
         files = self._lake.inputs[self._source].files.get(table, ())
-        return [self._lake.path(table, name) for name in files if not is_of_open(name)]
+        return [self._lake.path(table, name) for name in files if not is_provisional(name)]
 
-    def _read(self, one: _Followed, format: str) -> None:
-        """Read packets of the lake, the oldest first; of those before the newest the rare ones."""
+    def _read(self, one: _ProtocolPackets, format: str) -> None:
+        """Read packets of the lake, oldest first; only rare ones of those before the newest."""
         paths = self._paths(packets_table(format))
         behind = [0, *accumulate(measure(path)[0] for path in reversed(paths))]
         for path, rows in zip(paths, reversed(behind[:-1]), strict=True):
             self._add_file(one, format, path, old=rows >= MAX_NEWEST)
 
-    def _add_file(self, one: _Followed, format: str, path: str, *, old: bool = False) -> None:
+    def _add_file(
+        self, one: _ProtocolPackets, format: str, path: str, *, old: bool = False
+    ) -> None:
         """Add the packets of a file."""
         for table in read_batches(path, one.protocol.needed[format]):
             of_source = table.filter(pc.equal(table["source"].cast(pa.string()), self._source))
@@ -129,50 +134,50 @@ class NewestFacts:
     def _rows_of(self, spans: Sequence[FrameSpan]) -> list[Row]:
         return [{"source": self._source, **span._asdict()} for span in spans]
 
-    def _show(self, streams: pa.Table) -> None:
-        for one in self._followed:
-            one.show(streams)
+    def _add_streams(self, streams: pa.Table) -> None:
+        for one in self._protocols:
+            one.add_streams(streams)
 
     @property
     def until_ns(self) -> dict[str, int]:
-        """As the argument, for what there is now; none of a protocol that gives no rows."""
+        """The argument's present value, without protocols that give no rows."""
         return {
             one.protocol.name: one.packets.since_ns
-            for one in self._followed
+            for one in self._protocols
             if one.protocol is not JMS or not self._shares_messages
         }
 
     def add(self, part: GrownPart) -> None:
-        """Add what is new of the input."""
-        for one in self._followed:
+        """Add the packets of the input's next part."""
+        for one in self._protocols:
             for format in one.protocol.needed:
                 table = packets_table(format)
                 for name in part.files.get(table, ()):
-                    if not is_of_open(name):
+                    if not is_provisional(name):
                         self._add_file(one, format, self._lake.staged(table, name))
-        self._show(streams_table(part.ledgers))
+        self._add_streams(streams_table(part.ledgers))
         self._files += self._rows_of(part.closed_spans)
 
     def write(self, part: GrownPart) -> None:
-        """Stage the facts of the newest packets, those of the part among them."""
-        rows = list[NewestRows]()
-        for one in self._followed:
-            found = one.rows()
-            if one.protocol is not JMS or not self._shares(found):
-                rows += found
-        sessions = self._with_open([some for some in rows if some.table == SESSIONS])
-        rows = [*(some for some in rows if some.table != SESSIONS), sessions]
-        part.write_newest(rows, FrameFiles([*self._files, *self._rows_of(part.open_spans)]))
+        """Stage the facts of the newest packets, which include those of the part."""
+        tables = list[NewestRows]()
+        for one in self._protocols:
+            rows = one.rows()
+            if one.protocol is not JMS or not self._shares(rows):
+                tables += rows
+        sessions = self._with_open([rows for rows in tables if rows.table == SESSIONS])
+        tables = [*(rows for rows in tables if rows.table != SESSIONS), sessions]
+        part.write_newest(tables, FrameFiles([*self._files, *self._rows_of(part.open_spans)]))
 
     def _with_open(self, sessions: Sequence[NewestRows]) -> NewestRows:
-        """Return rows of sessions, with those that were open before and are not among them.
+        """Return rows of sessions, and the open sessions of before that are not among them.
 
-        One that the lake has as closed keeps its row: packets that came later may say that it was
-        closed later.
+        A session that is closed in the lake keeps its row: from later packets it might seem to have
+        been closed later.
         """
         none = fact_table(SESSIONS, ())
-        closed = join_tables([none, *(some.closed for some in sessions)])
-        still_open = join_tables([none, *(some.open for some in sessions)])
+        closed = join_tables([none, *(rows.closed for rows in sessions)])
+        still_open = join_tables([none, *(rows.open for rows in sessions)])
         are_closed = self._closed_sessions()
         closed, still_open = (without_sessions(rows, are_closed) for rows in (closed, still_open))
         before = read_open_sessions(self._lake, self._source)
@@ -180,7 +185,7 @@ class NewestFacts:
         return NewestRows(SESSIONS, closed, join_tables([still_open, before]))
 
     def _closed_sessions(self) -> pa.Array:
-        """Return the keys of sessions that the lake has as closed; of a file they are read once."""
+        """Return the keys of sessions that are closed in the lake; each file is read once."""
         read, self._closed = self._closed, {}
         for path in self._paths(SESSIONS):
             if path in read:
@@ -190,10 +195,10 @@ class NewestFacts:
         return pa.concat_arrays([pa.array([], pa.string()), *self._closed.values()])
 
     def _shares(self, rows: Sequence[NewestRows]) -> bool:
-        """Return whether other inputs show the same JMS messages, each of which has one row.
+        """Return whether other inputs show the same JMS messages; each message has one row.
 
-        The lake has the producers of all packets that facts were made of. Of those that came since,
-        the input has them that gives rows of their messages first.
+        The lake has the producers of all packets whose facts are made. A producer that appeared
+        since belongs to the input that first has rows of its messages.
         """
         if self._shares_messages is None:
             shown = producers_of_inputs(self._lake, [self._source])
@@ -206,10 +211,10 @@ class NewestFacts:
             )
         return self._shares_messages
 
-    def go_on(self, until_ns: int) -> None:
-        """Take note that facts of all packets are made up to a time."""
+    def advance(self, until_ns: int) -> None:
+        """Record that facts of all packets are made up to a time."""
         self._shares_messages = None
-        for one in self._followed:
+        for one in self._protocols:
             one.packets.go_on(until_ns)
 
 

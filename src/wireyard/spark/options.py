@@ -1,6 +1,6 @@
-"""The options of the data source: one table says what each is called and how it is read.
+"""The options of the data source: a table of their names and parsers.
 
-Where Spark's file sources have an option for the same thing, the name and the meaning are theirs.
+If Spark's file sources have the same option, ours has its name and meaning.
 """
 
 from __future__ import annotations
@@ -29,54 +29,53 @@ _SIZE = re.compile(r"(\d+)\s*([bkmgt]?)b?", re.IGNORECASE)
 
 @dataclass(frozen=True, slots=True)
 class Options:
-    """What was asked of the data source."""
+    """The options given to the data source."""
 
     protocol: str | None = None
-    """Name of the wire format; by the first bytes of the first file if not given."""
+    """Name of the wire format; if not given, the first bytes of the first file decide."""
     paths: tuple[str, ...] = ()
-    """Files, folders or patterns, as `load` was given them."""
+    """Files, folders or patterns, as given to `load`."""
     columns: tuple[str, ...] | None = None
-    """The columns wanted, separated by commas; a schema given by the caller goes before it."""
+    """The columns to read, separated by commas; a schema given by the caller takes precedence."""
     mode: str = "permissive"
-    """``PERMISSIVE`` keeps bad rows with their error, ``DROPMALFORMED``, ``FAILFAST``."""
+    """``PERMISSIVE`` keeps bad rows with their error; or ``DROPMALFORMED``, or ``FAILFAST``."""
     corrupt_column: str | None = None
     """Name of a string (hex) or binary column that gets the bytes of bad rows."""
     name_filter: str | None = None
     """Only files with names that match this pattern."""
     recursive: bool = False
-    """Whether the folders in a folder are read too."""
+    """Whether nested folders are read too."""
     modified_before: datetime | None = None
-    """Only files changed earlier; UTC unless it says otherwise."""
+    """Only files changed earlier; UTC unless the time has an offset."""
     modified_after: datetime | None = None
-    """Only files changed later; UTC unless it says otherwise."""
+    """Only files changed later; UTC unless the time has an offset."""
     ignore_missing: bool = False
-    """Whether a path with nothing there is no error."""
+    """Whether a path without files is no error."""
     ignore_corrupt: bool = False
     """Whether a file that cannot be read further simply ends there."""
     partition_bytes: int = 128 << 20
-    """How much one task reads: larger files are cut, smaller ones put together."""
+    """Input of a task: larger files are split, smaller ones share a task."""
     packet_bytes: int | None = None
-    """Larger packets are not believed; the format's own bound if not given."""
+    """Largest packet that is accepted; the format's own limit if not given."""
     input: str = "auto"
-    """What files are: ``stream``, ``pcap`` for captures, pcapng too, or ``auto`` for what the first
-    bytes of each say."""
+    """Kind of the files: ``stream``, ``pcap`` for captures, pcapng too, or ``auto``, by the first
+    bytes of each."""
     table: str = "packets"
     """``packets``, or ``tcp_segments``: the TCP segments and UDP datagrams of captures."""
     decode_as: tuple[str, ...] = ()
-    """What ports of captures are for, with semicolons between: ``tcp.port==1884,mqtt``."""
+    """Formats by port for captures, separated by semicolons: ``tcp.port==1884,mqtt``."""
     keylog: tuple[str, ...] = ()
-    """A key log with the secrets of TLS connections, where every task can read it."""
+    """A key log with the secrets of TLS connections, at a path that every task can read."""
     rotated: bool = False
-    """Whether all captures that a path stands for are one, that went on in a new file again and
-    again."""
+    """Whether all captures at a path are the files of one rotated capture."""
     payload: tuple[str, ...] = ()
-    """Rules by which payloads are opened, a line each: ``plant/#=json``."""
+    """Rules by which payloads are decoded, one in each line: ``plant/#=json``."""
     batch_files: int | None = None
-    """How many files a batch of a stream reads at most; all if not given."""
+    """Most files in a batch of a stream; all if not given."""
     batch_bytes: int | None = None
-    """How many bytes it reads, about: one file more or one packet more where that is larger."""
+    """Bytes in a batch of a stream, exceeded by at most a file, or a packet; all if not given."""
     push_filters: bool = False
-    """Whether conditions are decided before rows are decoded; Spark needs them as well, with
+    """Whether filters are evaluated before rows are decoded; needs Spark's setting
     ``spark.sql.python.filterPushdown.enabled``."""
 
 
@@ -157,7 +156,7 @@ def read_options(given: Mapping[str, str]) -> Options:
     UsageError
         An option that does not exist, or a value that it cannot have.
     """
-    if {"provider", "location"} <= given.keys():  # which a catalog adds to those of a table
+    if {"provider", "location"} <= given.keys():  # a catalog adds these to a table's options
         raise UsageError(
             "CREATE TABLE: Spark keeps no options of a table whose source is written in Python, so"
             " the table could not be read; CREATE TEMPORARY VIEW ... USING wireyard OPTIONS keeps"
@@ -178,7 +177,7 @@ def read_options(given: Mapping[str, str]) -> Options:
 
 
 def opener_of(format: Format, options: Options) -> PayloadColumns | None:
-    """Return what opens payloads; None without rules."""
+    """Return the decoder of payloads; None without rules."""
     if not options.payload:
         return None
     from wireyard.payloads import parse_rules

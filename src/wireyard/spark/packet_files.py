@@ -1,13 +1,13 @@
-"""MQTT packets between the tasks that decode them and those that track their clients.
+"""Packet files: MQTT packets for the tasks that track clients, written by the bronze tasks.
 
-A task of the bronze stage has packets as columns, but which stream is whose is decided when all
-tasks are done. So it writes what tracking takes of packets (``Part``) as they come, and where each
-run of a stream's packets is. A task that tracks some clients takes the runs of their streams from
-each file; a local one is mapped, so the rest of it is not read. To read the packets from Parquet
-files instead took as long as tracking them.
+A bronze task has packets as columns, but which client a stream belongs to is decided when all tasks
+are done. So it writes the columns that tracking needs (``Part``) in the order of decoding, and an
+index of the runs of each stream. A task that tracks some clients reads the runs of their streams
+from each file; a local file is memory-mapped, so the rest of it is not read. To read the packets
+from Parquet files instead took as long as tracking them.
 
-For files that no bronze task of this run has left packets of, and where a lake is no local folder,
-a stage of its own does, client by client then (``mqtt_facts``).
+If the bronze tasks of this run have not written such a file, or the lake is no local folder, a
+stage of its own writes packet files that are partitioned by client (``mqtt_facts``).
 """
 
 from __future__ import annotations
@@ -34,24 +34,24 @@ __all__ = [
     "PacketFile",
     "PacketHead",
     "StreamsOfFile",
-    "find_left",
-    "packets_beside",
+    "find_packet_files",
+    "packet_file_path",
     "read_heads",
     "read_packets",
     "write_split",
 ]
 
 UNDIVIDED: Final = 1 << 62
-"""How many packets a topic counts as whose messages are to stay together."""
+"""Count of a topic's packets that marks it as one whose messages must stay in one partition."""
 _HELD_ROWS: Final = 1 << 17
 _HELD_BYTES: Final = 16 << 20
-"""What is held before it is written."""
+"""Rows or bytes that are buffered before they are written."""
 _HELD_BATCHES: Final = 8
-"""Of a file that is split, what is held before it is written: about 150 bytes a packet."""
+"""Batches that are buffered before they are partitioned and written: about 150 bytes a packet."""
 _THREADS: Final = 8
-"""That read heads: what is waited for is mostly a store's answer."""
-_LEFT_OUT: Final = ("stream", "file")
-"""Columns of `PACKETS` that runs have."""
+"""Threads that read heads, mostly waiting for a store."""
+_NOT_WRITTEN: Final = ("stream", "file")
+"""Columns of `PACKETS` that follow from the runs, and are not written."""
 _RUNS: Final = pa.schema(
     [
         ("piece", pa.int32()),
@@ -62,28 +62,28 @@ _RUNS: Final = pa.schema(
         ("kept", pa.int32()),
     ]
 )
-"""Packets of a stream that follow each other: their rows in a piece, and those that are kept."""
+"""Runs of adjacent packets of a stream: their rows in a piece, and their kept rows."""
 _TOPICS: Final = pa.schema([("topic", pa.string()), ("packets", pa.int64())])
 _SECRET: Final = "wireyard.secret"
 
 
-def packets_beside(staging: str, path: str) -> str:
-    """Return where a bronze task leaves the packets of a file that it writes."""
+def packet_file_path(staging: str, path: str) -> str:
+    """Return the path of the packet file for a bronze file."""
     return f"{staging}/{EXCHANGE}/{path.rpartition('/')[2]}.packets"
 
 
 class PacketFile:
-    """Packets that are being written for the tasks that track them.
+    """Writer of a packet file.
 
     Parameters
     ----------
     secret
-        The places at which their payloads are hashed.
+        Secret points of the payload hashes.
 
     Raises
     ------
     LakeError
-        From any method: it cannot be written.
+        From any method: the file cannot be written.
     """
 
     def __init__(self, path: str, secret: tuple[int, int]) -> None:
@@ -95,10 +95,10 @@ class PacketFile:
         self._runs: list[pa.RecordBatch] = []
         self._topics: Counter[str] = Counter()
         self.rows = 0
-        """How many packets it has been given."""
+        """Number of packets that were added."""
 
     def add(self, part: Part) -> None:
-        """Add packets behind the others."""
+        """Append packets."""
         part = Part(narrowed(part.packets), part.rows)
         self._held.append(part)
         self.rows += part.packets.num_rows
@@ -115,7 +115,7 @@ class PacketFile:
         self._held, self._held_rows, self._held_bytes = [], 0, 0
 
     def write(self, part: Part) -> None:
-        """Write packets as a piece of their own; without packets only if it is the first."""
+        """Write packets as a piece; an empty one is written only if it is the first."""
         packets, rows = part
         if self._runs and not packets.num_rows:
             return
@@ -134,7 +134,7 @@ class PacketFile:
         arrays = [pa.array(columns[name], _RUNS.field(name).type) for name in _RUNS.names]
         self._runs.append(pa.RecordBatch.from_arrays(arrays, schema=_RUNS))
         self._topics.update(_count_topics(part))
-        self._writer.write([packets.drop_columns(_LEFT_OUT), rows.unify_dictionaries()])
+        self._writer.write([packets.drop_columns(_NOT_WRITTEN), rows.unify_dictionaries()])
 
     def close(self) -> None:
         """Finish the file."""
@@ -154,12 +154,12 @@ def write_split(
     partitions: int,
     secret: tuple[int, int],
 ) -> str:
-    """Write packets by the partitions of their clients; return the file's path.
+    """Write a packet file that is partitioned by client; return its path.
 
     Parameters
     ----------
     partition
-        That of each stream.
+        The partition of each stream.
     """
     file = PacketFile(f"{staging}/{EXCHANGE}/{uuid4().hex}.packets", secret)
     waiting = iter(parts)
@@ -173,56 +173,56 @@ def write_split(
 
 
 class StreamsOfFile(NamedTuple):
-    """A file of packets, and whose they are."""
+    """A packet file, and the numbers of its streams."""
 
     path: str
     file: int
-    """The number of the bronze file that they are of."""
+    """Number of its bronze file."""
     streams: Ints
-    """The number of each of its streams among all; -1 of one that is not to be tracked."""
+    """The number of each of its streams among all streams; -1 for one that is not tracked."""
 
 
-def find_left(
+def find_packet_files(
     staging: str,
     files: Sequence[str],
     evidence: Sequence[pa.Table | None],
     streams: Sequence[KnownStream],
 ) -> list[StreamsOfFile]:
-    """Return the files of packets that tasks of the bronze stage have left.
+    """Return the packet files that the bronze stage has written.
 
     Parameters
     ----------
     files
-        Their bronze files.
+        The bronze files.
     evidence
-        What each has in its footer: its streams, in the order of their numbers there.
+        The table in the footer of each: its streams, in the order of their numbers in the file.
     streams
-        Those that are tracked.
+        The streams that are tracked.
     """
-    numbers = {(one.source, one.name): number for number, one in enumerate(streams)}
-    paths = [packets_beside(staging, file) for file in files]
-    found = filesystem(staging)[0].get_file_info([filesystem(path)[1] for path in paths])
-    left = []
-    for number, (path, info, table) in enumerate(zip(paths, found, evidence, strict=True)):
+    numbers = {(stream.source, stream.name): number for number, stream in enumerate(streams)}
+    paths = [packet_file_path(staging, file) for file in files]
+    infos = filesystem(staging)[0].get_file_info([filesystem(path)[1] for path in paths])
+    found = []
+    for number, (path, info, table) in enumerate(zip(paths, infos, evidence, strict=True)):
         if table is not None and info.is_file:
             names = zip(*(table[name].to_pylist() for name in ("source", "stream")), strict=True)
             of_file = np.array([numbers.get(name, NONE) for name in names], np.int64)
-            left.append(StreamsOfFile(path, number, of_file))
-    return left
+            found.append(StreamsOfFile(path, number, of_file))
+    return found
 
 
 class PacketHead(NamedTuple):
-    """What is known of a file of packets before they are read."""
+    """The head of a packet file, which is read before its packets."""
 
     secret: tuple[int, int]
     topics: Counter[str]
-    """How many packets each topic has, or `UNDIVIDED`."""
+    """Number of packets of each topic, or `UNDIVIDED`."""
 
 
 def read_heads(files: Sequence[StreamsOfFile]) -> list[PacketHead]:
-    """Return what is known of files of packets."""
+    """Return the heads of packet files."""
     with ThreadPoolExecutor(_THREADS) as pool:
-        return list(pool.map(_read_head, (one.path for one in files)))
+        return list(pool.map(_read_head, (file.path for file in files)))
 
 
 def _read_head(path: str) -> PacketHead:
@@ -234,28 +234,28 @@ def _read_head(path: str) -> PacketHead:
 
 
 def read_packets(files: Sequence[StreamsOfFile], partition: Ints, wanted: int) -> Iterator[Part]:
-    """Yield the packets of a partition that are in some files; no packets once if there are none.
+    """Yield the packets of partition `wanted` in some files; one empty part if there are none.
 
     Parameters
     ----------
     partition
-        That of each stream of all.
+        The partition of each stream.
     """
-    found = chain.from_iterable(_read_file(one, partition, wanted) for one in files)
-    first = next(found, None)
+    parts_of_files = chain.from_iterable(_read_file(file, partition, wanted) for file in files)
+    first = next(parts_of_files, None)
     if first is None:
         with Parts(files[0].path) as parts:
             packets, rows = parts.read(0)
         none = np.empty(0, np.int64)
         first = Part(_with_places(packets.slice(0, 0), none, files[0].file), rows.slice(0, 0))
     yield first
-    yield from found
+    yield from parts_of_files
 
 
-def _read_file(one: StreamsOfFile, partition: Ints, wanted: int) -> Iterator[Part]:
-    with Parts(one.path) as parts:
+def _read_file(file: StreamsOfFile, partition: Ints, wanted: int) -> Iterator[Part]:
+    with Parts(file.path) as parts:
         runs, _ = parts.read(len(parts) - 1)
-        number = one.streams[runs["stream"].to_numpy()]
+        number = file.streams[runs["stream"].to_numpy()]
         is_wanted = number != NONE
         is_wanted[is_wanted] = partition[number[is_wanted]] == wanted
         number = number[is_wanted]
@@ -266,7 +266,7 @@ def _read_file(one: StreamsOfFile, partition: Ints, wanted: int) -> Iterator[Par
             packets, all_kept = parts.read(int(piece[start]))
             streams = np.repeat(number[start:stop], rows)
             yield Part(
-                _with_places(_taken(packets, first, rows), streams, one.file),
+                _with_places(_taken(packets, first, rows), streams, file.file),
                 _taken(all_kept, first_kept, kept),
             )
 
@@ -282,7 +282,7 @@ def _taken(table: pa.Table, first: Ints, rows: Ints) -> pa.Table:
 
 
 def _with_places(packets: pa.Table, streams: Ints, file: int) -> pa.Table:
-    """Return packets with the columns that are not written."""
+    """Return packets with the columns that are not in files."""
     columns = {"stream": streams, "file": np.full(len(streams), file)}
     for name, values in columns.items():
         packets = packets.append_column(name, pa.array(values, PACKETS.field(name).type))
@@ -290,12 +290,12 @@ def _with_places(packets: pa.Table, streams: Ints, file: int) -> pa.Table:
 
 
 def _count_topics(part: Part) -> Counter[str]:
-    """Count packets by topic; one that may have a retained value is not to be divided."""
+    """Count packets by topic; topics that may have a retained value get `UNDIVIDED`."""
     codes, texts = text_codes(part.packets["topic"])
     counts = np.bincount(codes[codes >= 0], minlength=len(texts))
-    found = Counter(dict(zip(texts.to_pylist(), counts.tolist(), strict=True)))
+    topics = Counter(dict(zip(texts.to_pylist(), counts.tolist(), strict=True)))
     rows = part.rows
     retained = rows["topic"].cast(pa.string()).filter(pc.fill_null(rows["retain"], False))
     for topic in {*retained.to_pylist(), *rows["will_topic"].to_pylist()} - {None}:
-        found[topic] = UNDIVIDED
-    return found
+        topics[topic] = UNDIVIDED
+    return topics

@@ -1,12 +1,14 @@
-"""Parquet files of the lake, written by the tasks with settings that were measured.
+"""Parquet files of the lake, written by tasks with measured settings, and read by columns.
 
-On packets with random bodies: dictionaries cost a quarter of the time where values do not repeat
-and gain as much where they do, so a column gets one if the values of the first rows repeat; snappy
-shrinks headers and properties to a third and passes over incompressible bodies at no cost, where
-zstandard takes 1.7 times as long for 7 % less. Whole numbers and times are stored as differences:
-files of packets are a quarter smaller and those of deliveries almost half, and neither takes longer
-to write or to read. All columns have statistics, bodies too: no difference in time was seen, and
-files are 0.07 % larger.
+The measurements, on packets with random bodies:
+
+- A dictionary costs a quarter of the time if values do not repeat, and saves as much if they do. So
+  a column gets one if the values of the first rows repeat.
+- Snappy shrinks headers and properties to a third, and costs nothing on incompressible bodies;
+  zstandard takes 1.7 times as long for 7 % less.
+- Integers and times are stored as differences: files of packets are a quarter smaller, those of
+  deliveries almost half, and neither takes longer to write or to read.
+- All columns have statistics, bodies too: files are 0.07 % larger, and take no measurable time.
 """
 
 from __future__ import annotations
@@ -28,24 +30,24 @@ from wireyard.streams.source import filesystem
 __all__ = ["PartFile", "measure", "read_batches", "read_footer_table", "write_table"]
 
 _GROUP_BYTES = 32 << 20
-"""One row group in memory. A task holds it as batches and, column by column, encoded."""
+"""Size of a row group in memory. A task holds it as batches and, column by column, encoded."""
 _BUFFER_BYTES: Final = 1 << 18
-"""What is written together: the page of a column may be a few bytes."""
+"""Write buffer, because the page of a column may have only a few bytes."""
 _ROWS_TOGETHER: Final = 1 << 13
-"""Rows of a column that are encoded in one go. A page of it is no smaller; of a text whose rows are
-indices, each go looks at the whole dictionary."""
+"""Rows of a column that are encoded at once, and the least rows of a page. For dictionary columns
+each call scans the whole dictionary."""
 _FOOTER_PREFIX: Final = "wireyard."
 _SAMPLE_ROWS = 1024
 _REPEATS = 4
 
 
 class PartFile:
-    """One Parquet file that is being written; it is there once there are rows, whole once closed.
+    """Writer of a Parquet file, which is created with the first rows and complete once closed.
 
     Raises
     ------
     LakeError
-        From any method: it cannot be written.
+        From any method: the file cannot be written.
     """
 
     def __init__(self, path: str, schema: pa.Schema) -> None:
@@ -60,16 +62,16 @@ class PartFile:
         self._footer: dict[str, str] = {}
 
     def write(self, batch: pa.RecordBatch) -> None:
-        """Add rows."""
+        """Append rows."""
         self._held.append(batch)
         self._held_bytes += batch.nbytes
         if self._held_bytes >= _GROUP_BYTES:
             self._flush()
 
     def put_in_footer(self, name: str, table: pa.Table) -> None:
-        """Keep a small table about the rows in the file's metadata; `read_footer_table` reads it.
+        """Store a small table in the file's metadata, for `read_footer_table`.
 
-        A copy of the rows in another file does not have it.
+        Files that are merged or copied from this one do not have it.
         """
         sink = pa.BufferOutputStream()
         options = pa.ipc.IpcWriteOptions(compression="zstd")
@@ -78,7 +80,7 @@ class PartFile:
         self._footer[_FOOTER_PREFIX + name] = b64encode(sink.getvalue()).decode()
 
     def close(self) -> None:
-        """Write what is held and finish the file; its rows and checksum go beside it."""
+        """Finish the file, and write its number of rows and checksum beside it."""
         self._flush()
         with writing(self._path):
             if self._writer is not None and self._stream is not None and self._sink is not None:
@@ -105,7 +107,7 @@ class PartFile:
 
 
 class _Sink:
-    """A file that is written from its beginning to its end, and the checksum of it."""
+    """A sequentially written file, with a running checksum."""
 
     def __init__(self, path: str) -> None:
         system, inner = filesystem(path)
@@ -120,7 +122,7 @@ class _Sink:
         return len(block)
 
     def flush(self) -> None:
-        """Do nothing: the bytes count when all of them are there."""
+        """Do nothing: the file counts only once it is complete."""
 
     def close(self) -> None:
         """Finish the file."""
@@ -130,7 +132,7 @@ class _Sink:
 
 
 def _settings(sample: pa.Table) -> dict[str, Any]:
-    """Choose how the columns of a file are written, by some of their rows."""
+    """Choose the writer's settings for each column by a sample of its rows."""
     rows = pa.array(np.arange(sample.num_rows))
     repeating = []
     for name, column in zip(sample.schema.names, sample.columns, strict=True):
@@ -142,7 +144,7 @@ def _settings(sample: pa.Table) -> dict[str, Any]:
                 repeating.append(path)
     return {
         "compression": "snappy",
-        # Where we have dictionaries, who reads has the text.
+        # Without it, readers get plain text for our dictionary columns.
         "store_schema": not any(pa.types.is_dictionary(kind) for kind in sample.schema.types),
         "use_dictionary": repeating,
         "column_encoding": {
@@ -156,7 +158,7 @@ def _settings(sample: pa.Table) -> dict[str, Any]:
 
 
 def _leaves(path: str, values: pa.Array) -> Iterator[tuple[str, pa.Array]]:
-    """Yield the columns that Parquet stores for one of Arrow, under its names for them."""
+    """Yield the leaf columns that Parquet stores for an Arrow column, with their Parquet paths."""
     if pa.types.is_map(values.type):
         yield from _leaves(f"{path}.key_value.key", values.keys)
         yield from _leaves(f"{path}.key_value.value", values.items)
@@ -170,7 +172,7 @@ def _leaves(path: str, values: pa.Array) -> Iterator[tuple[str, pa.Array]]:
 
 
 def write_table(folder: str, rows: pa.Table, prefix: str = "part-") -> str:
-    """Write a table as one file, which is there without rows too; return its name."""
+    """Write a table as one file, even if it has no rows; return the file's name."""
     name = f"{prefix}{uuid4().hex}.parquet"
     file = PartFile(f"{folder}/{name}", rows.schema)
     for batch in rows.to_batches() or [pa.RecordBatch.from_pylist([], rows.schema)]:
@@ -179,7 +181,7 @@ def write_table(folder: str, rows: pa.Table, prefix: str = "part-") -> str:
     return name
 
 
-# --- and read -------------------------------------------------------------------------------
+# --- reading --------------------------------------------------------------------------------
 
 _BATCH_ROWS: Final = 1 << 15
 _REPEATING: Final = frozenset(
@@ -188,11 +190,11 @@ _REPEATING: Final = frozenset(
         "packet_type_name", "source_ip_text",
     }
 )  # fmt: skip
-"""Text that is read as a dictionary and its indices."""
+"""Text columns that are read as dictionary columns."""
 
 
 def read_batches(path: str, columns: Iterable[str]) -> Iterator[pa.Table]:
-    """Yield the rows of a file, of those columns that it has; at most a row group at a time."""
+    """Yield the rows of a file, with those of the columns that it has; at most a row group each."""
     wanted = list(columns)
     system, inner = filesystem(path)
     with system.open_input_file(inner) as opened:
@@ -205,17 +207,18 @@ def read_batches(path: str, columns: Iterable[str]) -> Iterator[pa.Table]:
 
 
 def read_footer_table(path: str, name: str) -> pa.Table | None:
-    """Return a table that a file has in its metadata, None if it has none of this name."""
+    """Return the table of this name in a file's metadata; None if there is none."""
     system, inner = filesystem(path)
     with system.open_input_file(inner) as opened:
-        found = (pq.read_metadata(opened).metadata or {}).get(f"{_FOOTER_PREFIX}{name}".encode())
-    return None if found is None else pa.ipc.open_stream(b64decode(found)).read_all()
+        metadata = pq.read_metadata(opened).metadata or {}
+    encoded = metadata.get(f"{_FOOTER_PREFIX}{name}".encode())
+    return None if encoded is None else pa.ipc.open_stream(b64decode(encoded)).read_all()
 
 
 def measure(path: str) -> tuple[int, int]:
-    """Return how many rows a file has, and about how many bytes they are in memory."""
+    """Return the number of rows in a file, and their approximate size in memory, in bytes."""
     system, inner = filesystem(path)
     with system.open_input_file(inner) as opened:
-        found = pq.ParquetFile(opened).metadata
-        groups = (found.row_group(place) for place in range(found.num_row_groups))
-        return found.num_rows, sum(group.total_byte_size for group in groups)
+        metadata = pq.ParquetFile(opened).metadata
+        groups = (metadata.row_group(number) for number in range(metadata.num_row_groups))
+        return metadata.num_rows, sum(group.total_byte_size for group in groups)

@@ -1,4 +1,4 @@
-"""Reading in Spark: planning the tasks, and the rows of each."""
+"""The batch reader of the data source: plan the tasks, and yield the rows of each."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from contextlib import closing
 from typing import Any
 
 import pyarrow as pa
-from pyspark.sql import datasource as ask
+from pyspark.sql import datasource
 from pyspark.sql.types import StructType
 
 from wireyard.captures.inputs import open_captures
@@ -35,18 +35,18 @@ from wireyard.streams.scan import (
 __all__ = ["FilteringReader", "Reader", "faults"]
 
 _CORRUPT_COLUMN = "_corrupt_record"
-"""What Spark calls the column for bad rows if no option says otherwise."""
+"""Spark's default name of the column for bad rows."""
 
 
-class Reader(ask.DataSourceReader):
-    """Reads the columns of a schema. Spark sends it to the tasks, so it holds only what they need.
+class Reader(datasource.DataSourceReader):
+    """Batch reader of a table's columns. Spark pickles it for tasks, so it holds little.
 
     Parameters
     ----------
     options
-        What was asked of the data source.
+        The options given to the data source.
     schema
-        The columns of the table: some of the format's, in any order, and perhaps one for the
+        The columns of the table: some of the format's, in any order, and optionally one for the
         bytes of bad rows.
 
     Raises
@@ -83,14 +83,14 @@ class Reader(ask.DataSourceReader):
         offered = self.plan().schema
         check_schema(StructType(own), pa.schema([offered.field(field.name) for field in own]))
 
-    def partitions(self) -> list[ask.InputPartition]:
-        """Return what each task reads."""
+    def partitions(self) -> list[datasource.InputPartition]:
+        """Return the pieces that each task reads."""
         files = list_files(self._options)
         captures = find_captures(files, self._options)
         tasks = plan_tasks(files, get_format(self.format), self._options, captures)
-        return [ask.InputPartition(pieces) for pieces in tasks]
+        return [datasource.InputPartition(pieces) for pieces in tasks]
 
-    def read(self, partition: ask.InputPartition) -> Iterator[pa.RecordBatch]:
+    def read(self, partition: datasource.InputPartition) -> Iterator[pa.RecordBatch]:
         """Yield the rows of a task."""
         pieces: tuple[Piece | CapturePart, ...] = partition.value or ()
         plan = self.plan()
@@ -106,12 +106,12 @@ class Reader(ask.DataSourceReader):
                     yield shape.fit(batch, lambda _: bad_bytes)
 
     def shape(self, plan: Plan) -> Shape:
-        """Return what makes rows those of the table."""
+        """Return the conversion of rows to the columns of the table."""
         opener = opener_of(plan.format, self._options) if self._opens else None
         return Shape(arrow_schema(self._schema), self._corrupt, opener)
 
     def plan(self) -> Plan:
-        """Return what is read of each stream."""
+        """Return the plan for reading each stream."""
         options = self._options
         format = get_format(self.format)
         where, limit = self._where, options.packet_bytes
@@ -143,53 +143,53 @@ class Reader(ask.DataSourceReader):
                 yield from scan_stream(opened, plan, framer, piece.stop)
 
 
-_SIGNS: Mapping[type[ask.Filter], str] = {
-    ask.EqualTo: "==",
-    ask.EqualNullSafe: "==",
-    ask.GreaterThan: ">",
-    ask.GreaterThanOrEqual: ">=",
-    ask.LessThan: "<",
-    ask.LessThanOrEqual: "<=",
-    ask.In: "in",
+_SIGNS: Mapping[type[datasource.Filter], str] = {
+    datasource.EqualTo: "==",
+    datasource.EqualNullSafe: "==",
+    datasource.GreaterThan: ">",
+    datasource.GreaterThanOrEqual: ">=",
+    datasource.LessThan: "<",
+    datasource.LessThanOrEqual: "<=",
+    datasource.In: "in",
 }
 _VALUES: Mapping[str, type] = {"bool": bool, "int32": int, "int64": int, "string": str}
-"""The kinds of column that can be compared, and with what."""
+"""The kinds of column that can be compared, with the Python type of the values."""
 
 
 class FilteringReader(Reader):
-    """A reader that decides conditions on plain columns itself, before it decodes the rest.
+    """A reader that evaluates filters on plain columns before it decodes the others.
 
-    A class of its own: Spark refuses every reader that has `pushFilters` unless it is allowed by
-    ``spark.sql.python.filterPushdown.enabled``.
+    A class of its own, because Spark refuses a reader with `pushFilters` unless
+    ``spark.sql.python.filterPushdown.enabled`` is set.
     """
 
-    def pushFilters(self, filters: list[ask.Filter]) -> Iterable[ask.Filter]:  # noqa: N802
-        """Take the conditions that can be decided here; return the others to Spark."""
+    def pushFilters(self, filters: list[datasource.Filter]) -> Iterable[datasource.Filter]:  # noqa: N802
+        """Accept the filters that can be evaluated here; return the others to Spark."""
         kinds = {
             column.name: column.kind
             for column in pick_columns(get_format(self.format), None, captured=self._captured)
         }
-        for asked in filters:
-            condition = _condition(asked, kinds)
+        for given in filters:
+            condition = _condition(given, kinds)
             if condition is None:
-                yield asked
+                yield given
             else:
                 self._where.append(condition)
 
 
-def _condition(asked: ask.Filter, kinds: Mapping[str, str]) -> Condition | None:
-    """Return a filter as a condition, None unless both keep the same rows, with nulls too."""
-    negated = isinstance(asked, ask.Not)
-    inner: Any = asked.child if isinstance(asked, ask.Not) else asked
+def _condition(given: datasource.Filter, kinds: Mapping[str, str]) -> Condition | None:
+    """Return a filter as a condition; None unless both keep the same rows, nulls included."""
+    negated = isinstance(given, datasource.Not)
+    inner: Any = given.child if isinstance(given, datasource.Not) else given
     sign = _SIGNS.get(type(inner))
     name = ".".join(inner.attribute)
     wanted = _VALUES.get(kinds.get(name, ""))
     if sign is None or wanted is None:
         return None
-    # A null is in no list, and a comparison with one keeps no row.
-    values = [one for one in inner.value if one is not None] if sign == "in" else [inner.value]
+    # A null is in no list, and a comparison with null keeps no row.
+    values = [each for each in inner.value if each is not None] if sign == "in" else [inner.value]
     if not values or any(type(value) is not wanted for value in values):
         return None
     if negated:
-        return (name, "!=", inner.value) if isinstance(inner, ask.EqualTo) else None
+        return (name, "!=", inner.value) if isinstance(inner, datasource.EqualTo) else None
     return name, sign, values if sign == "in" else inner.value

@@ -1,4 +1,4 @@
-"""Files written anew: without the rows of inputs that have changed, several as one, by day."""
+"""Rewrites of a lake's files: without the rows of changed inputs, merged, and split by day."""
 
 from __future__ import annotations
 
@@ -29,37 +29,37 @@ __all__ = [
     "compact",
     "drop_damaged",
     "drop_inputs",
-    "is_of_open",
+    "is_provisional",
     "split_by_day",
 ]
 
 OPEN_STATES: Final = "_open"
-"""The table of what inputs that grow are read on from."""
+"""The table of the states from which growing inputs are continued."""
 OPEN_PREFIX: Final = "open-"
-"""What the names of files begin with that the next part of their input takes out again."""
+"""Prefix of provisional files, which the next part of their input replaces."""
 _MERGED: Final = 16
-"""How many files of a size become one."""
+"""Number of files of one size that are merged."""
 _MERGED_BYTES: Final = 8 << 20
-"""So do fewer that have as much together: the rows of a part that grows wait for that, half a
-second. Files of half this size are left alone, or what was merged, and takes less room then, would
-be merged again."""
+"""Fewer files are merged if they have as many bytes together: a commit of a growing input waits
+half a second for that. Files of half this size are not merged, or a merged file, which is smaller
+than its parts, would be merged again."""
 
 
-def is_of_open(name: str) -> bool:
-    """Return whether a file is taken out when its input has grown."""
+def is_provisional(name: str) -> bool:
+    """Return whether a file is replaced by the next part of its input."""
     return name.rpartition("/")[2].startswith(OPEN_PREFIX)
 
 
 def drop_inputs(lake: Lake, changed: Collection[str], related: Collection[str]) -> Change:
-    """Stage what the lake's files are without some inputs; return the change that makes them so.
+    """Stage copies of files without the rows of some inputs; return the change that uses them.
 
     Parameters
     ----------
     changed
-        Sources that the lake holds. Files that others share with them are written anew without
-        their rows, the rest goes.
+        Sources of the lake whose rows are removed. Files that they share with others are copied
+        without their rows; all other files of theirs are removed.
     related
-        Sources whose packets stay, and whose facts go.
+        Sources whose packets stay, and whose facts are removed.
     """
     remove: dict[str, list[str]] = {}
     append: dict[str, list[str]] = {}
@@ -88,9 +88,9 @@ def drop_inputs(lake: Lake, changed: Collection[str], related: Collection[str]) 
 
 
 def drop_damaged(lake: Lake, damaged: Collection[DamagedFile]) -> Change:
-    """Stage what the lake is without damaged files, and without the inputs that had rows in them.
+    """Stage the removal of damaged files, and of all inputs that had rows in them.
 
-    The next run that is given such an input reads it as a new one.
+    The next run over such an input reads it as a new one.
     """
     names = {(each.table, each.file.name) for each in damaged}
     lost = {
@@ -107,17 +107,17 @@ def drop_damaged(lake: Lake, damaged: Collection[DamagedFile]) -> Change:
 
 
 def compact(lake: Lake, change: Change) -> Change:
-    """Stage small files as larger ones where many have gathered; return the change with them.
+    """Stage merged files in place of many small ones; return the change with them.
 
-    Files are of a size if their lengths have the same power of 16. Once a table has 16 of a size,
-    or `_MERGED_BYTES` in them, they become one file, which mostly is of the next size: a row is
-    written anew once for each size that there is, and a table has 15 files of each at most, besides
-    those of the last run, and of inputs that grow.
+    Files have the same size class if their lengths have the same power of 16. Once a table has 16
+    files of a class, or `_MERGED_BYTES` in them, they are merged, mostly into one of the next
+    class. So a row is rewritten once for each class, and a table has at most 15 files of each,
+    besides those of the last run and of growing inputs.
     """
-    becomes: dict[str, dict[str, str]] = {}
-    open_now = _of_open(lake)
+    merged: dict[str, dict[str, str]] = {}
+    excluded = _files_of_growing(lake)
     for table, files in lake.record.tables.items():
-        gone = {*change.remove.get(table, ()), *open_now.get(table, ())}
+        gone = {*change.remove.get(table, ()), *excluded.get(table, ())}
         by_size: defaultdict[tuple[str, int], list[DataFile]] = defaultdict(list)
         for file in files:
             if file.name not in gone and file.bytes < _MERGED_BYTES // 2:
@@ -126,37 +126,37 @@ def compact(lake: Lake, change: Change) -> Change:
             if len(alike) >= _MERGED or sum(file.bytes for file in alike) >= _MERGED_BYTES:
                 paths = [lake.path_of(table, file) for file in alike]
                 new = _merge(lake, table, folder, paths)
-                becomes.setdefault(table, {}).update((file.name, new) for file in alike)
-    if not becomes:
+                merged.setdefault(table, {}).update((file.name, new) for file in alike)
+    if not merged:
         return change
     inputs = {each.source: each for each in change.inputs}
     for source, held in lake.inputs.items():
         each = inputs.get(source, held)
         files_now = {
-            table: list(dict.fromkeys(becomes.get(table, {}).get(name, name) for name in names))
+            table: list(dict.fromkeys(merged.get(table, {}).get(name, name) for name in names))
             for table, names in each.files.items()
         }
         if files_now != each.files:
             inputs[source] = replace(each, files=files_now)
     remove = {table: list(names) for table, names in change.remove.items()}
     append = {table: list(names) for table, names in change.append.items()}
-    for table, names_now in becomes.items():
-        remove.setdefault(table, []).extend(names_now)
-        append.setdefault(table, []).extend(dict.fromkeys(names_now.values()))
+    for table, new_names in merged.items():
+        remove.setdefault(table, []).extend(new_names)
+        append.setdefault(table, []).extend(dict.fromkeys(new_names.values()))
     return replace(change, inputs=tuple(inputs.values()), remove=remove, append=append)
 
 
-def _of_open(lake: Lake) -> dict[str, set[str]]:
-    """Return the files that the next part of an input takes out of their tables."""
-    found: defaultdict[str, set[str]] = defaultdict(set)
+def _files_of_growing(lake: Lake) -> dict[str, set[str]]:
+    """Return the files of growing inputs that will be replaced soon, by table."""
+    files: defaultdict[str, set[str]] = defaultdict(set)
     for each in lake.record.inputs.values():
         if each.files.get(OPEN_STATES):
             for table, names in each.files.items():
                 if table in FACTS:
-                    found[table].update(names)
+                    files[table].update(names)
                 else:
-                    found[table].update(filter(is_of_open, names))
-    return found
+                    files[table].update(filter(is_provisional, names))
+    return files
 
 
 def _merge(lake: Lake, table: str, folder: str, paths: Sequence[str]) -> str:
@@ -176,12 +176,12 @@ def _merge(lake: Lake, table: str, folder: str, paths: Sequence[str]) -> str:
 
 
 def _folder(name: str) -> str:
-    """Return the folder of a file below that of its table: empty, or ``day=.../``."""
+    """Return the folder of a file within that of its table: empty, or ``day=.../``."""
     return name[: name.rfind("/") + 1]
 
 
 def _batches(file: pq.ParquetFile) -> Iterable[pa.RecordBatch]:
-    """Return the rows of a file, of an empty one a batch without rows: a copy has its columns."""
+    """Return the rows of a file, or one empty batch with its columns if it has no rows."""
     if file.metadata.num_rows:
         return cast(Iterable[pa.RecordBatch], file.iter_batches())
     return [pa.RecordBatch.from_pylist([], file.schema_arrow)]
@@ -207,21 +207,21 @@ _TIMES: Final = (
     "captured_ns", "delivered_ns", "begun_ns", "requested_ns", "opened_ns", "from_ns", "sent_ns",
     "first_ns", "minute_ms", "sent_ms", "first_ms",
 )  # fmt: skip
-"""The day of a row is that of the first of these that it has."""
+"""Columns that give the day of a row: the first of them that is not null."""
 _EPOCH: Final = date(1970, 1, 1).toordinal()
 _DAYS_AT_ONCE: Final = 16
-"""Files that a task writes at once, each of which holds a row group."""
+"""Files that a task writes at once; each holds a row group."""
 _FEW_BYTES: Final = 64 << 20
 _DAY_S: Final = 24 * 60 * 60
 _FIRST, _LAST = date.min.toordinal() - _EPOCH, date.max.toordinal() - _EPOCH
-"""Days since 1970 that have a name; the times of a wire may be any."""
+"""The days since 1970 that a date can represent; times on the wire may be outside of them."""
 _SPLIT: Final = pa.schema([("name", pa.string()), ("become", pa.list_(pa.string()))])
 
 
 def split_by_day(runner: Runner, lake: Lake, change: Change) -> Change:
-    """Put what is staged where files of a day belong, if the lake is partitioned by day.
+    """Move staged files to the folders of their days, if the lake is partitioned by day.
 
-    A file whose rows are of one day is moved, and one of several days written anew, a file a day.
+    A file with rows of one day is moved; one with rows of several days is split into a file a day.
     """
     if lake.partition_by is None:
         return change
@@ -234,8 +234,7 @@ def split_by_day(runner: Runner, lake: Lake, change: Change) -> Change:
     few = sum(measure(lake.staged(*one))[1] for one in new) <= _FEW_BYTES
     become: dict[tuple[str, str], list[str]] = {}
     work = partial(_split_file, staging=lake.staged(""))
-    found = runner.run(new, work, _SPLIT, here=few).to_pylist()
-    for row in found:
+    for row in runner.run(new, work, _SPLIT, here=few).to_pylist():
         table, _, name = row["name"].partition("/")
         become[table, name] = row["become"]
 
@@ -253,17 +252,17 @@ def split_by_day(runner: Runner, lake: Lake, change: Change) -> Change:
 
 
 def _split_file(file: tuple[str, str], staging: str) -> Iterator[pa.RecordBatch]:
-    """Write the rows of a staged file to files of a day each."""
+    """Split a staged file into files of a day each."""
     table, name = file
     folder = f"{staging}/{table}"
     system, inner = filesystem(f"{folder}/{name}")
     with system.open_input_file(inner) as opened, pq.ParquetFile(opened) as old:
         times = [column for column in _TIMES if column in old.schema_arrow.names]
-        # A file without rows is one of none.
+        # A file without rows belongs to no day.
         days = sorted(_days(old, times)) or [NO_DAY]
         become = [f"day={day}/{name}" for day in days]
-        for one in become:
-            system.create_dir(filesystem(f"{folder}/{_folder(one)}")[1], recursive=True)
+        for new in become:
+            system.create_dir(filesystem(f"{folder}/{_folder(new)}")[1], recursive=True)
         for first in range(0, len(days) if len(days) > 1 else 0, _DAYS_AT_ONCE):
             wanted = days[first : first + _DAYS_AT_ONCE]
             files = {
@@ -284,7 +283,7 @@ def _split_file(file: tuple[str, str], staging: str) -> Iterator[pa.RecordBatch]
 
 
 def _days(file: pq.ParquetFile, times: Sequence[str]) -> set[str]:
-    """Return the days that rows of a file are of."""
+    """Return the days that a file has rows of."""
     if not times:
         return set()
     batches = file.iter_batches(columns=list(times))
@@ -292,12 +291,12 @@ def _days(file: pq.ParquetFile, times: Sequence[str]) -> set[str]:
 
 
 def _days_of(times: pa.RecordBatch) -> pa.Array:
-    """Return the day of each row by UTC, as text."""
-    found = pa.nulls(times.num_rows, pa.date32())
+    """Return the day of each row in UTC, as text."""
+    day = pa.nulls(times.num_rows, pa.date32())
     for name, column in zip(times.schema.names, times.columns, strict=True):
         per_day = _DAY_S * (10**9 if name.endswith("_ns") else 10**3)
         days = np.floor_divide(column.fill_null(0).to_numpy(zero_copy_only=False), per_day)
         none = column.is_null().to_numpy(zero_copy_only=False) | (days < _FIRST) | (days > _LAST)
         of_column = pa.array(np.where(none, 0, days).astype(np.int32), mask=none)
-        found = pc.coalesce(found, of_column.cast(pa.date32()))
-    return pc.fill_null(found.cast(pa.string()), NO_DAY)
+        day = pc.coalesce(day, of_column.cast(pa.date32()))
+    return pc.fill_null(day.cast(pa.string()), NO_DAY)

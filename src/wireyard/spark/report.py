@@ -1,6 +1,6 @@
-"""What a run has to do, what it did, and who gets the report.
+"""The inputs that a run has to read, its report, and the receiver of its progress.
 
-Apart from the job, whose imports take longer than a run that has nothing to do.
+A module of its own, because the imports of the job take longer than a run that has nothing to do.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from typing import Protocol
 from wireyard.errors import WireError
 from wireyard.lake import read_lake
 from wireyard.lake.commits import Commit
-from wireyard.spark.inputs import FoundInput, distinct, identity_of, is_as_it_was
+from wireyard.spark.inputs import FoundInput, distinct, identity_of, is_unchanged
 from wireyard.spark.lake import Input, Lake
 
 __all__ = ["Report", "Watch", "held_commit", "new_inputs"]
@@ -22,36 +22,36 @@ class Watch(Protocol):
     """The receiver of a run's progress."""
 
     def stage(self, name: str) -> None:
-        """Hear what is done next."""
+        """Receive the name of the next stage."""
 
     def at(self, done_bytes: int, total_bytes: int) -> None:
-        """Hear how many of the bytes to be read are in rows."""
+        """Receive the number of bytes that are in rows, and of all bytes to read."""
 
 
 @dataclass(slots=True)
 class Report:
-    """What a run did."""
+    """The result of a run."""
 
     added: list[Input] = field(default_factory=list)
     """The inputs that were read, with their ledgers."""
     replaced: int = 0
-    """How many of them were in the lake before, as they were then."""
+    """How many of them replace an older state in the lake."""
     grown: int = 0
-    """How many of them were in the lake before, and were read on."""
+    """How many of them were continued from a state in the lake."""
     held_bytes: int = 0
-    """How many of their bytes the lake had already."""
+    """How many of their bytes were in the lake before."""
     unchanged: int = 0
     repaired: int = 0
-    """How many pieces were decoded twice, because a packet lay in another at a cut, or because
-    another part of a capture shows the format of a stream."""
+    """Number of pieces that were decoded twice, because a wrong guess took bytes within a packet
+    for one, or because another part of a capture shows the format of a stream."""
     notes: list[str] = field(default_factory=list)
-    """What is to be said about inputs: damage, streams whose format nothing shows."""
+    """Notes on inputs for the user: damage, streams of unknown format."""
 
 
 def new_inputs(lake: Lake, found: Sequence[FoundInput]) -> tuple[list[FoundInput], list[str]]:
-    """Return the inputs that a lake does not hold as they are now, and notes on the others.
+    """Return the inputs that are new to a lake or have changed, and notes on duplicates.
 
-    A file that the lake holds by another name, or that is there by two, is read once.
+    A file that the lake holds under another name, or that has two names, is read once.
     """
     new = [each for each in found if not _is_held(lake, each)]
     changed = {each.path for each in new}
@@ -68,11 +68,11 @@ def held_commit(url: str) -> Commit | None:
     try:
         return read_lake(url, check=False).record
     except WireError:
-        return None  # what opens it to write says why
+        return None  # opening it for writing reports the error
 
 
 def _is_held(lake: Lake, found: FoundInput) -> bool:
     held = lake.inputs.get(found.path)
     return (
-        held is not None and is_as_it_was(found.stamp, held.stamp) and held.format == found.format
+        held is not None and is_unchanged(found.stamp, held.stamp) and held.format == found.format
     )

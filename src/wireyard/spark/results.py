@@ -1,6 +1,6 @@
-"""What tasks of the bronze stage report to the driver: a type for each kind of result.
+"""Results that tasks of the bronze stage return to the driver: a class for each kind.
 
-They travel as rows of a manifest, which has a column for each kind and in each row one result.
+They are sent as rows of a manifest, which has a column for each kind; a row holds one result.
 """
 
 from __future__ import annotations
@@ -33,15 +33,15 @@ __all__ = [
 
 @dataclass(slots=True)
 class StreamRows:
-    """The rows written of a stream, or of a piece of one: where they lie, and their counts."""
+    """The extent and the counts of the rows of a stream, or of a piece of one."""
 
     format: str | None = None
     first: int | None = None
-    """Where the first row begins; None if nothing that looks like a frame begins in the piece."""
+    """Offset of the first row; None if nothing that looks like a frame begins in the piece."""
     end: int = 0
-    """Where the last row ends."""
+    """Offset at which the last row ends."""
     broken_at: int | None = None
-    """Where a row first does not begin where the one before ended, which must not be."""
+    """Offset of the first row that does not begin where the one before ended, which is an error."""
     rows: int = 0
     bytes_ok: int = 0
     bytes_malformed: int = 0
@@ -54,36 +54,36 @@ class StreamRows:
 
 @dataclass(slots=True, kw_only=True)
 class PieceResult(StreamRows):
-    """A piece of a bare stream, decoded. It counts if no packet lies across its beginning."""
+    """A decoded piece of a bare stream. It is valid if no packet crosses its beginning."""
 
     source: str
     start: int
-    """Where the piece begins, which its first row may not."""
+    """Offset of the piece; its first row may begin later."""
     reached: int = 0
-    """How far the source was read."""
+    """Offset up to which the source was read."""
     next_context: int = 0
     """Context of a frame that begins at `end`."""
     file: str
-    """Name of the file that its rows are in, in each of `tables`."""
+    """Name of the file with its rows, in each of `tables`."""
     tables: Sequence[str] = ()
 
 
 @dataclass(frozen=True, slots=True)
 class HeadersResult:
-    """A piece of a file of a capture, whose headers are written down.
+    """A piece of a capture file whose headers are written to a file.
 
     Attributes
     ----------
     source
-        The file.
+        The capture file.
     piece_start, start, stop
-        Where the piece begins, the first record in it, and what follows the last.
+        Offsets of the piece, of its first record, and of the end of its last one.
     next_context
         The `Context` behind the last record, in JSON.
     damage, unread_bytes
-        Why no more could be read, and how many bytes of the file are behind that.
+        Why no more could be read, and the number of bytes that remain.
     path
-        Where the headers are written.
+        The file with the headers.
     """
 
     source: str
@@ -99,37 +99,37 @@ class HeadersResult:
 
 @dataclass(frozen=True, slots=True)
 class FormatResult:
-    """Whole streams of one format: their ledgers, added."""
+    """The sum of the ledgers of all complete streams of one format."""
 
     source: str
     format: str
-    """Empty for what is of no format, such as records of a store that hold no packets."""
+    """Empty for bytes of no format, such as records of a store that hold no packets."""
     ledger: Sequence[int]
     """The numbers of a `LedgerSum`."""
     part: int = 0
-    """Which part of a capture the streams are of."""
+    """The part of a capture that has the streams."""
 
 
 @dataclass(frozen=True, slots=True)
 class FilesResult:
-    """Rows of a source are in this file of each of these tables."""
+    """A file that has rows of a source, in each of some tables."""
 
     source: str
     file: str
     tables: Sequence[str]
     part: int = 0
-    """Which part of a capture the rows are of."""
+    """The part of a capture that has the rows."""
 
 
 @dataclass(frozen=True, slots=True)
 class EndpointsResult:
-    """What a part of a capture shows of endpoints, and what others may show it.
+    """The endpoints in a part of a capture, for the other parts.
 
     Attributes
     ----------
     opened, undecided
         Those of `PartEndpoints`, in JSON: the address, the port and the format of each.
-        None for more than are listed.
+        None if there are too many to list.
     """
 
     source: str
@@ -140,7 +140,7 @@ class EndpointsResult:
 
 @dataclass(frozen=True, slots=True)
 class LeftOutResult:
-    """What of a capture's streams, or of those of a part of it, is in no row."""
+    """Counts of the bytes and streams of a capture, or of a part of it, that are in no row."""
 
     source: str
     part: int
@@ -150,7 +150,7 @@ class LeftOutResult:
 
 @dataclass(frozen=True, slots=True)
 class NoteResult:
-    """A sentence about a source for the user."""
+    """A note on a source for the user."""
 
     source: str
     message: str
@@ -158,14 +158,14 @@ class NoteResult:
 
 @dataclass(frozen=True, slots=True)
 class GoneResult:
-    """A source, or a file of one, that was there when the run began; nothing of it is written."""
+    """A source that was deleted, or lost a file, since the run began; it has no rows."""
 
     source: str
 
 
 @dataclass(frozen=True, slots=True)
 class FailureResult:
-    """Why a task has no other result."""
+    """The error of a task; it has no other result."""
 
     error: str
     """A key of `wireyard.spark.bronze.FAILURES`."""
@@ -220,7 +220,7 @@ MANIFEST: Final = pa.schema([(name, _struct_of(kind)) for name, kind in _KINDS.i
 def make_manifest(results: Iterable[Result]) -> pa.RecordBatch:
     """Return results as rows of `MANIFEST`."""
     return pa.RecordBatch.from_pylist(
-        [{_NAMES[type(one)]: asdict(one)} for one in results], MANIFEST
+        [{_NAMES[type(result)]: asdict(result)} for result in results], MANIFEST
     )
 
 
@@ -233,5 +233,5 @@ def read_manifest(manifest: pa.Table | pa.RecordBatch) -> Iterator[Result]:
 
 
 def of_kind(kind: type[Kind], results: Iterable[Result]) -> list[Kind]:
-    """Return the results of one kind, in their order."""
-    return [one for one in results if isinstance(one, kind)]
+    """Return the results of one kind, in order."""
+    return [result for result in results if isinstance(result, kind)]

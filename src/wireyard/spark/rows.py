@@ -1,4 +1,4 @@
-"""Batches in exactly the shape that Spark expects."""
+"""Conversion of our batches to the exact schema that Spark expects."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from wireyard.streams.framer import OK
 __all__ = ["BAD_ROW_COLUMNS", "Shape"]
 
 BAD_ROW_COLUMNS = ("offset", "length", "status")
-"""The columns that lead from a bad row to its bytes."""
+"""The columns needed to find the bytes of a bad row."""
 
 
 class Shape:
@@ -24,11 +24,11 @@ class Shape:
     Parameters
     ----------
     schema
-        What Spark compares batches with.
+        The schema that Spark expects of batches.
     corrupt
-        Its column for the bytes of bad rows, None if it has none.
+        Its column for the bytes of bad rows; None if it has none.
     opener
-        What opens payloads, None if no column of them is wanted.
+        The decoder of payloads; None if no column of payloads is read.
     """
 
     def __init__(
@@ -47,12 +47,12 @@ class Shape:
         Parameters
         ----------
         bad_bytes
-            The place of a bad row -> where its bytes are; needed for a column of them.
+            Return the reader of a bad row's bytes by row number; needed for a column of them.
 
         Raises
         ------
         UsageError
-            A null in a column that was declared ``NOT NULL``: Spark would fail without a word.
+            A null in a column that was declared ``NOT NULL``: Spark would fail without a message.
         """
         if self._opener is not None:
             batch = self._opener.extend(batch)

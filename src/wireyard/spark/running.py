@@ -1,8 +1,8 @@
-"""Running the tasks of a stage: by Spark, or in this process where they are small.
+"""Running the tasks of a stage: in Spark, or in this process if they are small.
 
-A task is a function of its input, and what it returns are record batches. Spark starts, places and
-repeats tasks; to start its Java takes longer than to read some tens of megabytes, so a stage whose
-input is small calls the same function here, and Java is only started for a stage that needs it.
+A task is a function of its input that returns record batches. Spark schedules and retries tasks. To
+start its Java takes longer than to read some tens of megabytes, so a stage with little input calls
+the same function in this process, and Java is started by the first stage that needs it.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 import pyarrow as pa
 
 from wireyard.spark.exchange import dump_each, load_one
-from wireyard.spark.executors import check_executors, check_reach, is_elsewhere
+from wireyard.spark.executors import check_access, check_executors, is_elsewhere
 from wireyard.spark.lake import Lake
 from wireyard.spark.workers import begin_task, load_columns, settle
 
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 __all__ = ["Runner"]
 
 _ROUNDS: Final = 4
-"""Tasks of Spark for each that runs at once, at least: the last of them leave no core idle long."""
+"""Least number of Spark tasks per core, so that no core is idle for long at the end of a stage."""
 
 Task = TypeVar("Task")
 
@@ -37,7 +37,7 @@ class Runner:
     get_session
         Called at most once.
     lake
-        Whose staging folder every task can reach.
+        Its staging folder must be accessible to every task.
     """
 
     def __init__(self, get_session: Callable[[], SparkSession], lake: Lake) -> None:
@@ -46,18 +46,18 @@ class Runner:
 
     @cached_property
     def spark(self) -> SparkSession:
-        """The session, started by the first who asks for it.
+        """The session, started at the first access.
 
         Raises
         ------
         LakeError
-            Spark, or its executors, do not reach the lake.
+            Spark or its executors cannot access the lake.
         SourceError
             Executors cannot run our tasks.
         """
         spark = self._get_session()
         if "://" in self._lake.root:
-            check_reach(spark, self._lake)
+            check_access(spark, self._lake)
         if is_elsewhere(spark):
             check_executors(spark, self._lake)
         return spark
@@ -71,33 +71,33 @@ class Runner:
         here: bool = False,
         together: int = 1,
     ) -> pa.Table:
-        """Return the batches of all tasks, in their order.
+        """Run tasks; return their batches in the order of tasks.
 
         Parameters
         ----------
         work
-            What a task does; Spark may call it again for a task that was lost.
+            The function of a task; Spark may call it again for a task that was lost.
         schema
-            Of the batches.
+            Schema of the batches.
         here
             Whether the tasks run in this process, one after the other.
         together
-            How many short tasks one of Spark's may take, where there are many.
+            How many short tasks a task of Spark may run, if there are many.
         """
         if here or not tasks:
-            found = (batch for task in tasks for batch in work(task))
-            return pa.Table.from_batches(found, schema)
+            batches = (batch for task in tasks for batch in work(task))
+            return pa.Table.from_batches(batches, schema)
         from wireyard.spark.types import spark_schema
 
-        # One row a task. Its input is read by the task alone: within the function every task would
-        # be sent the input of all.
-        places = dump_each(self._lake.staged(""), tasks)
+        # A row for each task, with its number only. Tasks read their inputs from a file: as an
+        # argument of the function, the inputs of all would be sent to each.
+        path = dump_each(self._lake.staged(""), tasks)
         numbers = self.spark.range(0, len(tasks), 1, self._partitions(len(tasks), together))
-        do = partial(_run_numbered, places=places, work=work)
+        do = partial(_run_numbered, path=path, work=work)
         return numbers.mapInArrow(do, spark_schema(schema)).toArrow()
 
     def _partitions(self, tasks: int, together: int) -> int:
-        """Return how many tasks Spark is to start for some of ours."""
+        """Return the number of Spark tasks that run our tasks."""
         context = getattr(self.spark, "sparkContext", None)  # Spark Connect has none
         if together == 1 or context is None:
             return tasks
@@ -107,13 +107,19 @@ class Runner:
 
 def _run_numbered(
     batches: Iterator[pa.RecordBatch],
-    places: Any,
+    path: str,
     work: Callable[[Any], Iterable[pa.RecordBatch]],
 ) -> Iterator[pa.RecordBatch]:
-    """Run the tasks whose numbers are in a column `id`. For `mapInArrow`."""
+    """Run the tasks whose numbers are in a column `id`. For `mapInArrow`.
+
+    Parameters
+    ----------
+    path
+        File with the inputs of all tasks, from `dump_each`.
+    """
     load_columns()
     settle()
     for batch in batches:
         for number in batch["id"].to_pylist():
             begin_task()
-            yield from work(load_one(places, number))
+            yield from work(load_one(path, number))

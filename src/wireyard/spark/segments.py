@@ -1,4 +1,4 @@
-"""Reading the table `tcp_segments` in Spark: captures cut at the bounds of records."""
+"""The reader of the table `tcp_segments`: captures are split between records."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import pyarrow as pa
-from pyspark.sql import datasource as ask
+from pyspark.sql import datasource
 from pyspark.sql.types import StructType
 
 from wireyard.captures.extents import first_time_ns, plan_extents
@@ -27,23 +27,23 @@ __all__ = ["SegmentReader"]
 
 @dataclass(frozen=True, slots=True)
 class SegmentPart:
-    """The segments of a capture, or those of an extent of the last of its files."""
+    """The segments of a capture, or only those of an extent of the last of its files."""
 
     source: str
     files: tuple[str, ...]
     extent: Extent | None
     first: int
-    """How many packets of the capture there are before the extent."""
+    """Number of packets of the capture before the extent."""
     size: int
 
 
-class SegmentReader(ask.DataSourceReader):
-    """Reads the columns of a schema. Spark sends it to the tasks, so it holds only what they need.
+class SegmentReader(datasource.DataSourceReader):
+    """Batch reader of the table's columns. Spark pickles it for tasks, so it holds little.
 
     Raises
     ------
     UsageError
-        A column that the table does not have, or has with another type; no capture.
+        A column does not exist or has another type, or there is no capture.
     """
 
     def __init__(self, options: Options, schema: StructType) -> None:
@@ -51,8 +51,8 @@ class SegmentReader(ask.DataSourceReader):
         self._options = options
         self._schema = schema
 
-    def partitions(self) -> list[ask.InputPartition]:
-        """Return what each task reads."""
+    def partitions(self) -> list[datasource.InputPartition]:
+        """Return the parts that each task reads."""
         options = self._options
         files = list_files(options)
         sizes = find_captures(files, options)
@@ -68,9 +68,9 @@ class SegmentReader(ask.DataSourceReader):
             with faults(options, name):
                 parts += self._cut(name, paths, sum(sizes[path] for path in paths))
         tasks = group_into_tasks(parts, options.partition_bytes)
-        return [ask.InputPartition(tuple(task)) for task in tasks]
+        return [datasource.InputPartition(tuple(task)) for task in tasks]
 
-    def read(self, partition: ask.InputPartition) -> Iterator[pa.RecordBatch]:
+    def read(self, partition: datasource.InputPartition) -> Iterator[pa.RecordBatch]:
         """Yield the rows of a task."""
         parts: tuple[SegmentPart, ...] = partition.value or ()
         settle()
@@ -81,12 +81,12 @@ class SegmentReader(ask.DataSourceReader):
                     yield shape.fit(batch)
 
     def _cut(self, name: str, paths: Sequence[str], size: int) -> Iterator[SegmentPart]:
-        """Yield the parts of a capture; what cannot be cut is one."""
+        """Yield the parts of a capture; one that cannot be split is a single part."""
         planned = {path: plan_extents(path, self._options.partition_bytes) for path in paths}
         if None in planned.values():
             yield SegmentPart(name, tuple(paths), None, 0, size)
             return
-        # Frames are numbered in the order of time, as where the files are put together.
+        # Frames are numbered in the order of time, as in a file merged from all of them.
         paths = sorted(paths, key=lambda path: first_time_ns(map_extent(path, 0, 0), path))
         before = 0
         for number, path in enumerate(paths, 1):

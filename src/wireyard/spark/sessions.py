@@ -1,4 +1,4 @@
-"""A Spark session in which wireyard runs well."""
+"""Spark sessions with the settings that wireyard needs."""
 
 from __future__ import annotations
 
@@ -22,47 +22,47 @@ if TYPE_CHECKING:
 __all__ = ["session"]
 
 _TASK_ATTEMPTS = 4
-"""What a cluster gives a task. A plain ``local[*]`` gives it one: a lost worker ends the job."""
+"""Spark's default on a cluster; ``local[*]`` has one, so that a lost worker would end the job."""
 _DAEMON = "wireyard.spark.daemon"
 
 SETTINGS: Mapping[str, str] = {
-    # A task costs 22 ms instead of 50: on a socket of the loopback, acknowledgements are late.
+    # A task costs 22 ms instead of 50: TCP over the loopback waits for delayed acknowledgements.
     "spark.python.unix.domain.socket.enabled": "true",
-    # A worker that crashes says where.
+    # A worker that crashes prints its stack.
     "spark.python.worker.faulthandler.enabled": "true",
     "spark.sql.execution.pyspark.udf.faulthandler.enabled": "true",
     # Times of packets are UTC, and readers other than Spark refuse its default for Parquet.
     "spark.sql.session.timeZone": "UTC",
     "spark.sql.parquet.outputTimestampType": "TIMESTAMP_MICROS",
-    # Without it Spark refuses the option `pushFilters`; sources without the option do not notice.
+    # Needed by the option `pushFilters`; without effect on sources that do not have it.
     "spark.sql.python.filterPushdown.enabled": "true",
     "spark.ui.enabled": "false",
     "spark.ui.showConsoleProgress": "false",
     "spark.log.level": "ERROR",
 }
-"""Settings that a session of ours begins with; the caller's own go before them."""
+"""Default settings of our sessions; the caller's settings take precedence."""
 LOCAL_SETTINGS: Mapping[str, str] = {
-    # Nothing outside of this machine takes part, so nothing outside can reach it.
+    # All processes are on this machine, so do not listen on the network.
     "spark.driver.bindAddress": "127.0.0.1",
     "spark.driver.host": "127.0.0.1",
 }
-"""Settings that are added where all of Spark runs in this process's machine."""
+"""Further settings for a Spark that runs on this machine only."""
 
 
 def session(master: str | None = None, app_name: str = "wireyard", **conf: Any) -> SparkSession:
-    """Return a Spark session with the settings that were found to matter.
+    """Return a Spark session with the settings that wireyard needs.
 
     Parameters
     ----------
     master
         ``local[*]`` if None, unless ``spark-submit`` already chose one. In a local session tasks
-        are tried again like on a cluster, and workers start with the kernels loaded. ``sc://...``
+        are retried as on a cluster, and workers start with the kernels loaded. ``sc://...``
         connects to a Spark Connect server, which keeps its own settings.
     app_name
-        What Spark calls the application.
+        Name of the application in Spark.
     **conf
-        Settings of Spark by their names, as in ``**{"spark.driver.memory": "8g"}``; they go before
-        ours.
+        Settings of Spark by name, as in ``**{"spark.driver.memory": "8g"}``; they take precedence
+        over ours.
 
     Raises
     ------
@@ -85,8 +85,8 @@ def session(master: str | None = None, app_name: str = "wireyard", **conf: Any) 
             settings["spark.driver.defaultJavaOptions"] = options
         master = _with_attempts(master or "local[*]")
     if python := conf.get("spark.pyspark.python"):
-        os.environ["PYSPARK_PYTHON"] = python  # which is what Spark takes from a Python driver
-    # The Python that runs us has wireyard; the one that executors find first may not.
+        os.environ["PYSPARK_PYTHON"] = python  # a Python driver takes it from here only
+    # This Python has wireyard; the first one on the path of executors may not.
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     if master is not None:
         builder = builder.master(master)
@@ -97,13 +97,13 @@ def session(master: str | None = None, app_name: str = "wireyard", **conf: Any) 
 
 
 def _with_attempts(master: str) -> str:
-    """Return a local master with as many attempts a task as a cluster gives it."""
+    """Return a local master with as many attempts for a task as on a cluster."""
     threads = re.fullmatch(r"local(?:\[(\*|\d+)\])?", master)
     return f"local[{threads[1] or 1},{_TASK_ATTEMPTS}]" if threads else master
 
 
 def _local_settings() -> dict[str, str]:
-    """Return the settings of a local session, and set what only the environment can say."""
+    """Return the settings of a local session, and set its environment variables."""
     os.environ.setdefault("SPARK_LOCAL_IP", LOCAL_SETTINGS["spark.driver.bindAddress"])
     settings = {**LOCAL_SETTINGS, "spark.driver.memory": f"{_driver_gigabytes()}g"}
     if _can_import(os.environ["PYSPARK_PYTHON"], _DAEMON):
@@ -113,7 +113,7 @@ def _local_settings() -> dict[str, str]:
 
 @contextmanager
 def _startup_on_path() -> Iterator[None]:
-    """Have the Python processes of a Java that starts meanwhile begin with our `startup`."""
+    """Put `startup` on the import path of the Python processes of a Java that starts meanwhile."""
     before = os.environ.get("PYTHONPATH")
     folder = str(Path(__file__).with_name("startup"))
     os.environ["PYTHONPATH"] = folder if not before else os.pathsep.join((folder, before))
@@ -128,10 +128,10 @@ def _startup_on_path() -> Iterator[None]:
 
 @contextmanager
 def _interrupts_wait() -> Iterator[None]:
-    """Have an interrupt wait until Java has started, and keep a handler that the program has.
+    """Delay SIGINT until Java has started, and restore the program's own handler.
 
-    A Java whose start is interrupted never ends. And Spark replaces the handler of SIGINT by one
-    that cancels its jobs, which is better than Python's own, but no other.
+    A Java that is interrupted while it starts never exits. Spark installs a handler of SIGINT that
+    cancels its jobs, which may replace Python's default handler, but no other.
     """
     before = signal.getsignal(signal.SIGINT)
     if before is None or threading.current_thread() is not threading.main_thread():
@@ -153,7 +153,7 @@ def _interrupts_wait() -> Iterator[None]:
 
 
 def _can_import(python: str, module: str) -> bool:
-    """Return whether a fresh Python finds a module: where it does not, every task would fail."""
+    """Return whether a new Python process can import a module; without it every task would fail."""
     command = [python, "-c", f"import {module}"]
     try:
         return subprocess.run(command, capture_output=True, check=False).returncode == 0
@@ -162,6 +162,6 @@ def _can_import(python: str, module: str) -> bool:
 
 
 def _driver_gigabytes() -> int:
-    """Return a third of the machine's memory, for Java; the workers need theirs too."""
+    """Return the driver's memory: a third of the machine's, because the workers need some too."""
     pages = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
     return max(1, min(8, pages // 3 >> 30))

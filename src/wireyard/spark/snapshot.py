@@ -1,4 +1,4 @@
-"""A source as it was when the run began, however it grows meanwhile."""
+"""Snapshots: a source as it was when the run began, even if it has grown since."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ __all__ = ["Snapshot", "open_snapshot"]
 
 
 class Snapshot:
-    """The first bytes of a source, as a file that counts how far it was read.
+    """The first bytes of a source as a file, which records how far it was read.
 
     Parameters
     ----------
     file, name
-        What is read, and what rows call it.
+        The file, and its name in rows.
     size
-        Bytes after which it ends; None to read to the file's own end.
+        Bytes after which it ends; None to read to the end of the file.
     """
 
     def __init__(self, file: Reading, name: str, size: int | None) -> None:
@@ -29,12 +29,12 @@ class Snapshot:
         self._at = 0
 
     def seek(self, offset: int) -> None:
-        """Go to an offset of the file."""
+        """Set the position."""
         self._file.seek(offset)
         self._at = offset
 
     def readinto(self, buffer: memoryview) -> int:
-        """Fill some of `buffer` and return how much; 0 is the end."""
+        """Read into `buffer`; return the number of bytes, 0 at the end."""
         left = len(buffer) if self._size is None else max(self._size - self._at, 0)
         count = self._file.readinto(buffer[:left])
         self._at += count
@@ -42,14 +42,14 @@ class Snapshot:
         return count
 
     def read(self, count: int) -> bytes:
-        """Return up to `count` bytes; none is the end."""
+        """Return up to `count` bytes; none at the end."""
         buffer = bytearray(count)
         return bytes(buffer[: self.readinto(memoryview(buffer))])
 
 
 @contextmanager
 def open_snapshot(source: str, size: int) -> Iterator[Snapshot]:
-    """Open the first `size` bytes of a source; of a compressed one, all that is in it.
+    """Open the first `size` bytes of a source; a compressed source is opened whole.
 
     Raises
     ------

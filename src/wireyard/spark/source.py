@@ -1,8 +1,7 @@
 """The data source `wireyard`: streams of packets as Spark tables, and back.
 
-Spark asks each of its questions in a process of its own: what the columns are, which tasks there
-are, and the tasks themselves. Nothing is imported here before it is needed, and the first two
-questions need no kernels unless a file has to be cut.
+Spark calls `schema`, the planning of tasks and each task in processes of their own. So nothing is
+imported here before it is needed, and the first two need no kernels unless a file has to be split.
 """
 
 from __future__ import annotations
@@ -76,7 +75,7 @@ class WireyardSource(DataSource):
         return schema
 
     def reader(self, schema: StructType) -> Reader | SegmentReader:
-        """Return what reads the columns of `schema`, in its order."""
+        """Return the reader of the columns of `schema`, in its order."""
         from wireyard.spark.reader import FilteringReader, Reader
 
         if self._options.table == TABLE:
@@ -87,7 +86,7 @@ class WireyardSource(DataSource):
         return kind(_with_paths(self._options), schema)
 
     def streamReader(self, schema: StructType) -> StreamReader:  # noqa: N802
-        """Return what reads the columns of `schema` of what comes."""
+        """Return the streaming reader of the columns of `schema`."""
         from wireyard.spark.stream_reader import StreamReader
 
         if self._options.table == TABLE:
@@ -95,7 +94,7 @@ class WireyardSource(DataSource):
         return StreamReader(_with_paths(self._options), schema)
 
     def writer(self, schema: StructType, overwrite: bool) -> Writer:
-        """Return what writes rows as streams of packets into a folder."""
+        """Return the writer of rows as streams of packets into a folder."""
         from wireyard.spark.writer import Writer
 
         for name in self.options:
@@ -109,11 +108,11 @@ class WireyardSource(DataSource):
 
 
 def register(spark: SparkSession) -> None:
-    """Make ``format("wireyard")`` known to a session.
+    """Register ``format("wireyard")`` in a session.
 
-    Spark finds it by itself where wireyard is installed for the Python that runs its workers. It
-    does not where wireyard came with ``--py-files`` or ``addPyFile``, or where another package
-    called ``pyspark_*`` cannot be imported, which hides the data sources of all.
+    This is not needed if wireyard is installed for the Python that runs Spark's workers. It is
+    needed if wireyard was sent with ``--py-files`` or ``addPyFile``, or if another package named
+    ``pyspark_*`` cannot be imported, which hides the data sources of all packages.
 
     Examples
     --------

@@ -1,8 +1,8 @@
-"""The driver's part of the bronze stage: cutting streams for tasks, and proving what they guessed.
+"""Splitting inputs for the tasks of the bronze stage, and stitching the pieces of a stream.
 
-A task guesses where its piece begins and decodes at once. The driver joins the pieces of a stream
-as ``wireyard.streams.split`` does: by induction from offset 0, so a wrong guess is always found.
-Such a piece is decoded again from its true beginning, and what was written of it is forgotten.
+A task guesses where its piece begins and decodes it at once. The driver joins the pieces of a
+stream as ``wireyard.streams.split`` does: by induction from offset 0, so every wrong guess is
+found. Such a piece is decoded again from its true beginning, and its first rows are discarded.
 """
 
 from __future__ import annotations
@@ -35,15 +35,15 @@ def cut_inputs(
     indexed: Mapping[str, IndexedCapture] = MappingProxyType({}),
     keylog: tuple[str, ...] = (),
 ) -> list[list[AnyPiece]]:
-    """Return what each task reads: large inputs are cut, small ones put together, whole.
+    """Divide inputs into tasks: large inputs are split, small ones share a task.
 
-    A piece that may prove a wrong guess has a task of its own, so that its file can be forgotten;
-    so has a part of a capture, of which another part may show more.
+    A piece that begins with a guess has a task of its own, so that its file can be discarded. So
+    has a part of a capture, which may have to be read again.
 
     Parameters
     ----------
     indexed
-        The captures whose headers were read before.
+        The captures that have an index, by path.
     """
     alone: list[AnyPiece] = []
     shared: list[AnyPiece] = []
@@ -85,24 +85,25 @@ def cut_inputs(
 
 @dataclass(frozen=True, slots=True)
 class Stitched:
-    """The pieces of one input, joined."""
+    """The stitched pieces of an input."""
 
     kept: list[PieceResult]
-    """In stream order; with what is decoded again they cover the stream."""
+    """Valid pieces in stream order; together with `again` they cover the stream."""
     again: list[Piece]
+    """Pieces that must be decoded again."""
 
 
 def stitch_input(
     pieces: Sequence[Piece], results: Mapping[int, PieceResult], max_packet_bytes: int | None
 ) -> Stitched:
-    """Join the pieces of one input.
+    """Stitch the pieces of an input.
 
     Parameters
     ----------
     pieces
         In stream order.
     results
-        That of each, by its start.
+        The result of each piece, by its start.
     """
     if len(pieces) == 1:
         return Stitched([results[pieces[0].start]], [])

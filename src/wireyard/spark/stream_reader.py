@@ -1,10 +1,10 @@
-"""`readStream`: files that come and streams that grow, batch by batch.
+"""The streaming reader of the data source (`readStream`): new files and growing streams.
 
-An offset has for each file how far it was read. Of a bare stream that is the end of a frame, with
-the context of the next one, and how many bytes were looked at to find it: a task that reads up to
-there finds the same frames, whatever the file has by then. So the same two offsets always give the
-same rows, as Spark asks of a source that is read again after a failure. Captures, stores and what
-is compressed are read as a whole, once they stand still.
+An offset holds for each file how far it was read. For a bare stream that is the end of a frame, the
+context of the next one, and the number of bytes that were examined to find it: a task that reads up
+to there finds the same frames, however large the file has become. So the same two offsets always
+give the same rows, as Spark requires of a source that can be replayed after a failure. Captures,
+stores and compressed files are read as a whole, once they stand still.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 import pyarrow as pa
-from pyspark.sql import datasource as ask
+from pyspark.sql import datasource
 from pyspark.sql.streaming.datasource import (
     ReadAllAvailable,
     ReadLimit,
@@ -55,7 +55,7 @@ _FILES: Final = "files"
 
 @dataclass(frozen=True, slots=True)
 class _Span:
-    """Rows of a bare stream: frames from `start` to `stop`, which bytes up to `seen` show."""
+    """Frames of a bare stream from `start` to `stop`; found by examining the bytes up to `seen`."""
 
     path: str
     start: int
@@ -64,8 +64,8 @@ class _Span:
     seen: int
 
 
-class StreamReader(ask.DataSourceStreamReader, SupportsTriggerAvailableNow):
-    """Reads what comes to paths, and what bare streams there get.
+class StreamReader(datasource.DataSourceStreamReader, SupportsTriggerAvailableNow):
+    """Streaming reader of the files that arrive at some paths, and of bare streams that grow.
 
     Parameters
     ----------
@@ -75,7 +75,7 @@ class StreamReader(ask.DataSourceStreamReader, SupportsTriggerAvailableNow):
     Raises
     ------
     UsageError
-        An option that streams do not have, or a column that the format does not have.
+        An option is not for streams, or the format does not have a column.
     """
 
     def __init__(self, options: Options, schema: StructType) -> None:
@@ -84,8 +84,8 @@ class StreamReader(ask.DataSourceStreamReader, SupportsTriggerAvailableNow):
             raise UsageError(f"option '{name}' is not for readStream")
         self._options = options
         self._reader = Reader(options, schema)
-        self._there: dict[str, int] | None = None
-        """The sizes of files when a query began that reads what there is then, and ends."""
+        self._available: dict[str, int] | None = None
+        """The sizes of files at the start of a query with the trigger `AvailableNow`."""
 
     # --- offsets ------------------------------------------------------------------------------
 
@@ -94,7 +94,7 @@ class StreamReader(ask.DataSourceStreamReader, SupportsTriggerAvailableNow):
         return {_FILES: {}}
 
     def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802
-        """Return what the options say of how much a batch has."""
+        """Return the limit of a batch that the options set."""
         options = self._options
         if options.batch_bytes is not None:
             return ReadMaxBytes(options.batch_bytes)
@@ -103,11 +103,11 @@ class StreamReader(ask.DataSourceStreamReader, SupportsTriggerAvailableNow):
         return ReadAllAvailable()
 
     def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802
-        """Take note of what there is: all of it is read, and nothing that comes later."""
-        self._there = {file.path: file.size for file in list_files(self._options)}
+        """Record the present files: the query reads exactly these, and then ends."""
+        self._available = {file.path: file.size for file in list_files(self._options)}
 
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:  # noqa: N802
-        """Return how far the next batch reads."""
+        """Return the offset at which the next batch ends."""
         unlimited = isinstance(limit, ReadAllAvailable)
         left_bytes = None if unlimited else self._options.batch_bytes
         left_files = None if unlimited else self._options.batch_files
@@ -115,7 +115,7 @@ class StreamReader(ask.DataSourceStreamReader, SupportsTriggerAvailableNow):
         after = dict(before)
         files = self._files()
         for path in before.keys() - {file.path for file in files}:
-            del after[path]  # gone: an offset does not get longer and longer
+            del after[path]  # deleted: keeps offsets from growing without bound
         files.sort(key=lambda file: (file.modified_ns or 0, file.path))
         new = [file for file in files if file.path not in before or not _is_whole(before, file)]
         captures = find_captures(new, self._options)
@@ -123,36 +123,36 @@ class StreamReader(ask.DataSourceStreamReader, SupportsTriggerAvailableNow):
             if left_files == 0 or (left_bytes is not None and left_bytes <= 0):
                 break
             most = file.size if left_bytes is None else left_bytes
-            found = self._reach(file, before.get(file.path), file.path in captures, most)
-            if found is None or found == before.get(file.path):
+            reached = self._next_offset(file, before.get(file.path), file.path in captures, most)
+            if reached is None or reached == before.get(file.path):
                 continue
             old = before.get(file.path, [0])[0]
-            after[file.path] = found
+            after[file.path] = reached
             if left_bytes is not None:
-                left_bytes -= found[0] - (old if old <= found[0] else 0)
+                left_bytes -= reached[0] - (old if old <= reached[0] else 0)
             if left_files is not None:
                 left_files -= 1
         return {_FILES: after}
 
     def _files(self) -> list[FoundFile]:
         files = list_files(self._options)
-        if self._there is None:
+        if self._available is None:
             return files
-        there = self._there
+        sizes = self._available
         return [
-            FoundFile(file.path, there[file.path], file.origin, file.modified_ns)
+            FoundFile(file.path, sizes[file.path], file.origin, file.modified_ns)
             for file in files
-            if file.size >= there.get(file.path, file.size + 1)
+            if file.size >= sizes.get(file.path, file.size + 1)
         ]
 
-    def _reach(
+    def _next_offset(
         self, file: FoundFile, before: list[int] | None, is_captured: bool, most: int
     ) -> list[int] | None:
-        """Return how far a file is read next; None if nothing of it is."""
+        """Return the next offset in a file; None if there is nothing to read."""
         inode = None if "://" in file.path else os.stat(file.path).st_ino
         whole = is_captured or inode is None or _is_compressed(file.path)
         if whole:
-            settled = self._there is not None or _is_settled(file)
+            settled = self._available is not None or _is_settled(file)
             return [file.size] if file.size and settled else None
         assert inode is not None
         if before is None or len(before) == 1 or before[3] != inode or file.size < before[2]:
@@ -161,26 +161,28 @@ class StreamReader(ask.DataSourceStreamReader, SupportsTriggerAvailableNow):
         return before if stop == before[0] else [stop, context, seen, inode]
 
     def _walk(self, file: FoundFile, start: int, context: int, most: int) -> tuple[int, int, int]:
-        """Return where the last whole frame ends, the next one's context, and what was looked at.
+        """Return the end of the last whole frame, the next one's context, and the bytes examined.
 
-        About `most` bytes are looked at, and more only if they hold no frame.
+        About `most` bytes are examined, and more only if they contain no whole frame.
         """
         format = get_format(self._reader.format)
         framer = self._reader.plan().framer(start, context)
         fast = load_fast_path(format, file.size - start)
-        found = start, context, start
+        reached = start, context, start
         step = max(min(most, _READ_BYTES), _MAGIC_BYTES)
         for _, seen in _blocks(file.path, start, file.size, framer, fast, step):
             if framer.in_step and framer.position > start:
-                found = framer.position, framer.context, seen
+                reached = framer.position, framer.context, seen
                 if seen - start >= most:
                     break
-        return found
+        return reached
 
     # --- tasks --------------------------------------------------------------------------------
 
-    def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> list[ask.InputPartition]:
-        """Return what each task of a batch reads."""
+    def partitions(
+        self, start: dict[str, Any], end: dict[str, Any]
+    ) -> list[datasource.InputPartition]:
+        """Return the input of each task of a batch."""
         before: Mapping[str, list[int]] = start[_FILES]
         spans: list[_Span] = []
         whole: list[FoundFile] = []
@@ -197,9 +199,9 @@ class StreamReader(ask.DataSourceStreamReader, SupportsTriggerAvailableNow):
                 spans.append(_Span(path, 0, stop, context, rest[1]))
         captures = find_captures(whole, self._options)
         tasks = plan_tasks(whole, get_format(self._reader.format), self._options, captures)
-        return [*map(ask.InputPartition, spans), *map(ask.InputPartition, tasks)]
+        return [*map(datasource.InputPartition, spans), *map(datasource.InputPartition, tasks)]
 
-    def read(self, partition: ask.InputPartition) -> Iterator[pa.RecordBatch]:
+    def read(self, partition: datasource.InputPartition) -> Iterator[pa.RecordBatch]:
         """Yield the rows of a task."""
         span = partition.value
         if not isinstance(span, _Span):
@@ -225,9 +227,9 @@ class StreamReader(ask.DataSourceStreamReader, SupportsTriggerAvailableNow):
 def _blocks(
     path: str, start: int, stop: int, framer: Framer, fast: Any, step: int = _READ_BYTES
 ) -> Iterator[tuple[Any, int]]:
-    """Yield the frames of a local file that are whole within ``[start, stop)``, block by block.
+    """Yield the whole frames of a local file within ``[start, stop)``, block by block.
 
-    Each with how many bytes were looked at by then; None if there was no whole frame in them.
+    Each block comes with the number of bytes examined so far; it is None if they added no frame.
     """
     from wireyard.captures.following import BareStream
 

@@ -8,15 +8,15 @@ from typing import Protocol, TypeVar
 __all__ = ["group_into_tasks"]
 
 _OPEN_BYTES = 1 << 20
-"""Opening a file counts as reading this much, so that no task gets thousands of them."""
+"""Bytes that opening a file counts as, so that no task gets thousands of files."""
 
 
 class Sized(Protocol):
-    """What takes some bytes to read."""
+    """A piece of input with a size."""
 
     @property
     def size(self) -> int:
-        """About how many."""
+        """Approximate number of bytes to read."""
 
 
 P = TypeVar("P", bound=Sized)

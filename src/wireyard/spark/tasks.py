@@ -1,4 +1,4 @@
-"""Which files and pieces of files each task reads: large files are cut, small ones share a task."""
+"""Planning the tasks of a batch query: large files are split, small ones share a task."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ __all__ = ["Piece", "plan_tasks"]
 
 @dataclass(frozen=True, slots=True)
 class Piece:
-    """The rows of a file that begin in ``[start, stop)``: about `size` bytes."""
+    """The rows of a file that begin in ``[start, stop)``; `size` is their approximate bytes."""
 
     path: str
     start: int
@@ -31,12 +31,17 @@ class Piece:
 def plan_tasks(
     files: Sequence[FoundFile], format: Format, options: Options, captures: Mapping[str, int]
 ) -> list[tuple[Piece | CapturePart, ...]]:
-    """Return what each task reads; `captures` are those of the files that are, and their sizes.
+    """Return the pieces that each task reads.
+
+    Parameters
+    ----------
+    captures
+        The captures among the files, with their sizes.
 
     Raises
     ------
     SourceError
-        A file that has to be cut cannot be read, and that is not to be ignored.
+        A file that must be split cannot be read, and the options do not ignore that.
     """
     streams = [file for file in files if file.path not in captures]
     pieces: list[Piece | CapturePart] = []
@@ -66,7 +71,7 @@ def _cut(file: FoundFile, format: Format, options: Options) -> Iterator[Piece]:
         yield Piece(file.path, 0, TO_THE_END, file.size, format.context)
         return
     try:
-        # Parts of one size, or the last task would be left with the crumbs.
+        # Equal parts, so that the last one is not much smaller.
         segments = plan_segments(file.path, format, -(-file.size // parts), options.packet_bytes)
     except SourceError:
         if options.ignore_corrupt or (options.ignore_missing and is_missing(file.path)):

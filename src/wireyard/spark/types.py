@@ -17,19 +17,19 @@ def spark_schema(schema: pa.Schema) -> StructType:
 
 
 def arrow_schema(schema: StructType) -> pa.Schema:
-    """Return the Arrow schema that Spark compares the first batch of every task with."""
+    """Return the Arrow schema that Spark expects of the first batch of every task."""
     return to_arrow_schema(schema, timezone="UTC")
 
 
 def check_schema(declared: StructType, offered: pa.Schema) -> None:
-    """Check declared columns against the columns of the same names that there are.
+    """Check the types of declared columns against those of the available columns.
 
-    A column may be declared ``NOT NULL``; what is inside of one may always be null.
+    A column may be declared ``NOT NULL``; values inside a nested one may always be null.
 
     Raises
     ------
     UsageError
-        A column that has another type.
+        A column has another type.
     """
     for field, ours in zip(declared.fields, spark_schema(offered).fields, strict=True):
         if field.dataType != ours.dataType:

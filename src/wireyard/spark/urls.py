@@ -1,4 +1,4 @@
-"""Paths of the lake as Spark takes them."""
+"""Paths of the lake in Spark's form."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ __all__ = ["literal", "url"]
 
 
 def url(path: str) -> str:
-    """Return a path of the lake as Hadoop names it, which need not be local by default."""
+    """Return a path of the lake as a URL for Hadoop, whose default file system may not be local."""
     scheme, mark, rest = path.partition("://")
     if not mark:
         return f"file://{path}"
@@ -16,5 +16,5 @@ def url(path: str) -> str:
 
 
 def literal(path: str) -> str:
-    """Return a path to read that no character of is a pattern."""
+    """Return the URL of a path with its wildcard characters escaped."""
     return re.sub(r"([*?\[\]{}\\])", r"\\\1", url(path))

@@ -1,6 +1,6 @@
-"""Files that come to folders while somebody looks: which are new, and which are still written.
+"""Watching folders: find files that are new, have changed, or are still being written.
 
-Polling, so that it is the same on every file system and store.
+It polls, which works alike on every file system and store.
 """
 
 from __future__ import annotations
@@ -20,13 +20,13 @@ from wireyard.streams.source import open_source, reading
 __all__ = ["SETTLED_S", "Watched"]
 
 SETTLED_S: Final = 2.0
-"""A file that has not changed for so long is whole, until it changes again."""
+"""A file that has not changed for so long counts as complete, until it changes again."""
 _NS: Final = 1_000_000_000
 _MAGIC_BYTES: Final = 4
 
 
 class _Kind(Enum):
-    """What a file is where captures are rotated."""
+    """The kind of a file in a folder of rotated captures."""
 
     CAPTURE = "capture"
     COMPRESSED = "compressed capture"
@@ -39,27 +39,28 @@ class _Seen:
 
     file: FoundFile
     since_s: float
-    """From when on it has been so, by the clock of polls."""
+    """Time of its last change, by the clock of polls."""
     grew: bool = False
     """Whether it was larger than at the poll before."""
-    is_taken: bool = False
+    is_done: bool = False
+    """Whether it was read as it is."""
 
 
 class Watched:
-    """The files that paths stand for, looked for again and again.
+    """The files at some paths, polled for changes.
 
     Parameters
     ----------
     paths
-        Files, folders with all that is in them, patterns or URLs. What a pattern stands for may
-        come later; anything else has to be there.
+        Files, folders with all their contents, patterns or URLs. Files that match a pattern may
+        appear later; any other path must exist.
     inside
         A folder, the lake, whose files are left out.
     rotated
-        Whether the captures in a folder are one, that goes on in new files: they are seen as one
-        file with the name of the folder. An empty file is none yet.
+        Whether the captures in a folder are one rotated capture: they appear as one file with the
+        name of the folder. An empty file is none yet.
     clock, wall_ns
-        Time in seconds that never goes back, and the time of day, for tests.
+        A monotonic clock in seconds and the time of day in nanoseconds, replaced in tests.
 
     Raises
     ------
@@ -88,7 +89,7 @@ class Watched:
                 raise SourceError(f"{path}: there is no such file or folder")
 
     def poll(self) -> None:
-        """Look which files there are."""
+        """Update the list of files."""
         now_s, wall_ns = self._clock(), self._wall_ns()
         seen = {}
         for file in self._listed():
@@ -104,7 +105,7 @@ class Watched:
         self._seen = seen
 
     def _listed(self) -> Iterator[FoundFile]:
-        """Yield the files that there are, those of a rotated capture as one."""
+        """Yield the files there are; a rotated capture is one."""
         files = [
             file for file in list_files(self._options) if not file.path.startswith(self._inside)
         ]
@@ -118,9 +119,10 @@ class Watched:
                 yield file
             elif file.size:
                 self._files.setdefault(file.path.rpartition("/")[0], []).append(file)
-        for folder, some in self._files.items():
-            size, modified_ns = sum(file.size for file in some), [file.modified_ns for file in some]
-            yield FoundFile(folder, size, modified_ns=max(filter(None, modified_ns), default=None))
+        for folder, members in self._files.items():
+            modified_ns = filter(None, (file.modified_ns for file in members))
+            size = sum(file.size for file in members)
+            yield FoundFile(folder, size, modified_ns=max(modified_ns, default=None))
 
     def _kind_of(self, file: FoundFile) -> _Kind:
         known = self._kinds.get(file.path)
@@ -132,22 +134,22 @@ class Watched:
                 if not is_capture(opened.peek(_MAGIC_BYTES)):
                     return _Kind.OTHER
         except SourceError:
-            return _Kind.OTHER  # what reads it says so
+            return _Kind.OTHER  # its reader reports the error
         return _Kind.COMPRESSED if size is None else _Kind.CAPTURE
 
     def files_of(self, file: FoundFile) -> Sequence[FoundFile]:
-        """Return the files that a file stands for: of a rotated capture all, else itself."""
+        """Return the files of a rotated capture; of any other file, the file itself."""
         return self._files.get(file.path, [file])
 
     def is_rotated(self, path: str) -> bool:
         """Return whether a path is a rotated capture that can be read part by part."""
-        some = self._files.get(path, ())
-        return bool(some) and all(self._kinds[one.path] is _Kind.CAPTURE for one in some)
+        members = self._files.get(path, ())
+        return bool(members) and all(self._kinds[one.path] is _Kind.CAPTURE for one in members)
 
     def changed(self) -> list[FoundFile]:
-        """Return the files that were not taken as they are now, the oldest first."""
-        found = [each.file for each in self._seen.values() if not each.is_taken]
-        return sorted(found, key=lambda file: (file.modified_ns or 0, file.path))
+        """Return the files that are not done as they are now, the oldest first."""
+        files = [each.file for each in self._seen.values() if not each.is_done]
+        return sorted(files, key=lambda file: (file.modified_ns or 0, file.path))
 
     def is_settled(self, file: FoundFile) -> bool:
         """Return whether a file has not changed for `SETTLED_S`."""
@@ -157,16 +159,16 @@ class Watched:
         """Return whether a file grew when it changed last, and has not settled since."""
         return self._seen[file.path].grew and not self.is_settled(file)
 
-    def take(self, file: FoundFile) -> None:
-        """Take note that a file is dealt with as it is, and comes again once it has changed."""
-        self._seen[file.path].is_taken = True
+    def mark_done(self, file: FoundFile) -> None:
+        """Mark a file as done; it counts as changed again once it changes."""
+        self._seen[file.path].is_done = True
 
     def unchanged_s(self, path: str) -> float | None:
-        """Return how long a file has not changed; None if it is not there."""
+        """Return the time since a file's last change; None if it is not there."""
         seen = self._seen.get(path)
         return None if seen is None else self._clock() - seen.since_s
 
     @property
     def count(self) -> int:
-        """How many files there are."""
+        """Number of files there are."""
         return len(self._seen)

@@ -1,4 +1,4 @@
-"""What a Python worker of Spark does once, so that each of its tasks begins ready."""
+"""Preparation of Spark's Python workers: imports, kernels and memory settings."""
 
 from __future__ import annotations
 
@@ -18,18 +18,18 @@ _MMAP_THRESHOLD, _TRIM_THRESHOLD = -3, -1  # of mallopt, in glibc's malloc.h
 _LARGEST_BLOCK = 32 << 20
 _MOST_KEPT = 256 << 20
 _MOST_OWN = 320 << 20
-"""Memory of its own with which a worker may begin a task, where it can be less."""
+"""Private memory of a worker above which it returns free memory before a task, in bytes."""
 
 
 @cache
 def settle() -> None:
-    """Settle down to long work, once a process.
+    """Prepare the process for long work, once.
 
-    1. Everything that is alive now is kept out of later garbage collections. Spark collects after
-       every task, which with Numba loaded takes longer than a small task.
-    2. The C library keeps the memory of large blocks that are freed. Every window of a stream is
-       one: given back to the system and taken anew, its pages cost more than to read narrow
-       columns from it.
+    1. Exclude all objects that are alive now from later garbage collections. Spark collects after
+       every task, which takes longer than a small task once Numba is loaded.
+    2. Make the C library keep large blocks that are freed. Every window of a stream is one: to
+       return it to the system and fault its pages in again costs more than to read narrow columns
+       from it.
     """
     with suppress(AttributeError, OSError):  # another C library
         libc = ctypes.CDLL(None)
@@ -40,9 +40,9 @@ def settle() -> None:
 
 
 def begin_task() -> None:
-    """Give memory that is free back to the system, if a worker has much of its own.
+    """Return free memory to the system if the worker holds more than `_MOST_OWN`.
 
-    What a task has freed is kept for the next one, where that is not too much for it.
+    Below that, the next task reuses the memory that a task has freed.
     """
     with suppress(AttributeError, OSError):  # another system, or C library
         _, resident, shared, *_ = Path("/proc/self/statm").read_text().split()
@@ -52,13 +52,13 @@ def begin_task() -> None:
 
 
 def import_tasks() -> None:
-    """Import what the tasks of this package run."""
+    """Import the modules that tasks of this package need."""
     for name in ("reader", "bronze"):
         import_module(f"wireyard.spark.{name}")
 
 
 def load_columns() -> None:
-    """Load what decodes with kernels, which many small streams are worth though none of them is."""
+    """Load the columnar decoders, which pay for many small streams though not for a single one."""
     from wireyard.formats import get_format, names
 
     for name in names():
@@ -67,7 +67,7 @@ def load_columns() -> None:
 
 @cache
 def load_kernels() -> None:
-    """Load every kernel and what calls them, once a process."""
+    """Load all kernels and the modules that call them, once a process."""
     from wireyard import accelerate
 
     load_columns()

@@ -1,4 +1,4 @@
-"""Writing in Spark: one stream of packets a task, seen only when all of them are there."""
+"""The writer of the data source: each task writes a stream of packets, and the commit shows all."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ __all__ = ["Writer", "Written"]
 
 @dataclass(frozen=True)
 class Written(WriterCommitMessage):
-    """What an attempt at a task left: a hidden file, or nothing where there were no rows."""
+    """The result of an attempt at a task: a hidden file, or none if there were no rows."""
 
     task: int
     file: str | None
@@ -34,17 +34,17 @@ class Writer(DataSourceArrowWriter):
     """Writes rows as streams of packets into a folder.
 
     Attempts write into a hidden folder, which readers skip. The commit moves the files of the
-    attempts that count out of it, then removes what they replace, then the hidden folder with all
-    that is left in it. Every file that is seen is whole, and none is seen of a job that failed.
+    successful attempts out of it, then deletes the files that they replace, then the hidden folder
+    with all other attempts. So every visible file is complete, and a failed job leaves none.
 
     Parameters
     ----------
     protocol
         Name of the format.
     path
-        The folder; it is made if it is not there.
+        The folder; it is created if needed.
     overwrite
-        Whether the files that are in the folder go; the folders in it stay.
+        Whether the files in the folder are replaced; nested folders stay.
     """
 
     def __init__(self, protocol: str, path: str, overwrite: bool) -> None:
@@ -58,7 +58,7 @@ class Writer(DataSourceArrowWriter):
             system.create_dir(hidden)
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> Written:
-        """Write the rows of a task; a row that is no packet ends the job."""
+        """Write the rows of a task; a row that is no packet fails the job."""
         context = TaskContext.get()
         task = context.partitionId() if context else 0
         batches = (batch for batch in iterator if batch.num_rows)
@@ -70,7 +70,7 @@ class Writer(DataSourceArrowWriter):
         return Written(task, name)
 
     def commit(self, messages: Sequence[WriterCommitMessage | None]) -> None:
-        """Show what was written."""
+        """Make the written files visible."""
         with _writing(self._path):
             system, folder = filesystem(self._path)
             hidden = filesystem(self._hidden)[1]
@@ -85,7 +85,7 @@ class Writer(DataSourceArrowWriter):
             system.delete_dir(hidden)
 
     def abort(self, messages: Sequence[WriterCommitMessage | None]) -> None:
-        """Leave nothing behind."""
+        """Delete all written files."""
         with suppress(OSError, SourceError):
             system, hidden = filesystem(self._hidden)
             system.delete_dir(hidden)

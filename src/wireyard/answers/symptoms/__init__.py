@@ -1,12 +1,13 @@
-"""What may be wrong with messages and their clients: the table of symptoms, a query each.
+"""The table of symptoms: problems of messages and clients, each with a query that finds it.
 
-A query selects what has a symptom, a row each, with these columns: `destination` and `client`, of
-which one may be null, `count`, and its proof: `source`, `frame`, `stream` and `offset` of a packet
-or of a stored record, which has no frame. What else `text` and `next` name in braces is a column,
-too; there ``input`` is what was asked, ``subject`` the destination, or the client, and
-``messages``, ``times`` and so on are the count with that word.
+A query returns a row for each finding, with these columns: `destination` and `client`, of which one
+may be null; `count`; and the proof, `source`, `frame`, `stream` and `offset` of a packet, or of a
+stored record, which has no frame. Other names in braces in `text` and `next` are columns too,
+except ``input`` (the inputs of the command), ``subject`` (the destination, else the client) and
+``messages``, ``times`` and so on (the count with that noun).
 
-Queries look at what has times. Of a bare stream one direction is there, and nobody answers in it.
+Queries only use packets with a time. A bare stream has none, and only one direction, in which no
+request is answered.
 """
 
 from __future__ import annotations
@@ -22,6 +23,6 @@ from wireyard.answers.symptoms.symptom import LONG_NS, MUCH_SLOWER_NS, SEVERITIE
 __all__ = ["LONG_NS", "MUCH_SLOWER_NS", "SEVERITIES", "SYMPTOMS", "Symptom"]
 
 SYMPTOMS: Final = tuple(
-    sorted((*MQTT, *JMS, *CLUSTER, *EVERY), key=lambda one: SEVERITIES.index(one.severity))
+    sorted((*MQTT, *JMS, *CLUSTER, *EVERY), key=lambda each: SEVERITIES.index(each.severity))
 )
-"""All symptoms, the worst first; those of a severity in the order in which they are shown."""
+"""All symptoms, the worst first; symptoms of the same severity in the order of display."""

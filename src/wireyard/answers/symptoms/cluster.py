@@ -1,7 +1,7 @@
-"""Brokers of an Open MQ cluster that disagree: what one said, and the other did not act on.
+"""Symptoms of an Open MQ cluster: a broker did not act on a packet of another broker.
 
-A broker has an endpoint for clients and another one on its link; both have its address. The name of
-its instance is in what it sends on the link. Ids of consumers are unique in a cluster.
+A broker has one endpoint for clients and another one for its links, with the same address. Packets
+on a link contain the name of the sender's instance. Consumer ids are unique in a cluster.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _LINKS: Final = """
     src_addr AS sender_addr, dst_addr AS receiver_addr, arg_max(frame, captured_ns) AS last_frame
   FROM packets_gpacket WHERE captured_ns IS NOT NULL GROUP BY ALL
 """
-"""Directions of links that were seen."""
+"""Captured directions of links."""
 _BROKERS: Final = """
   SELECT addr, coalesce(any_value(name) || ' (' || addr || ')', addr) AS broker
   FROM (
@@ -33,7 +33,7 @@ _BROKERS: Final = """
   )
   GROUP BY addr
 """
-"""What brokers are called: in these types the instance is the sender's."""
+"""Names of brokers: in these packet types the instance name is the sender's."""
 _CLIENTS: Final = """
   SELECT source, client,
     max(captured_ns) FILTER (packet_type = 20) AS started_ns,
@@ -50,7 +50,7 @@ _CLIENTS: Final = """
   )
   GROUP BY ALL
 """
-"""START, STOP, RESUME_FLOW, and messages that are the last one that a client has room for."""
+"""By client, the times of START, STOP, RESUME_FLOW and of messages that used up its window."""
 _OPEN: Final = f"""
   SELECT c.*, coalesce(s.client_id, s.client) AS name, s.ended_by = 'open' AND NOT EXISTS (
       FROM packets_jmq x
@@ -64,7 +64,7 @@ _OPEN: Final = f"""
   ON s.source = c.source AND s.protocol = 'jms' AND s.client = c.src_addr || ':' || c.src_port
   LEFT JOIN ({_CLIENTS}) f ON f.source = s.source AND f.client = s.client
 """
-"""Consumers that were seen to come, whether they are still there, and can take messages."""
+"""Consumers whose creation was captured, whether they still exist, and can take messages."""
 
 _RELAY_UNANSWERED: Final = f"""
 WITH links AS ({_LINKS}), brokers AS ({_BROKERS}), consumers AS ({_OPEN}), relayed AS (

@@ -1,4 +1,4 @@
-"""What goes wrong with any protocol: verdicts of deliveries, ends of connections, bytes."""
+"""Symptoms of all protocols: verdicts of deliveries, ends of connections, bad bytes."""
 
 from __future__ import annotations
 

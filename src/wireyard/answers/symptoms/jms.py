@@ -1,4 +1,4 @@
-"""What goes wrong with messages and clients of an Open MQ broker, and in its store."""
+"""Symptoms of messages and clients of an Open MQ broker, and of its store."""
 
 from __future__ import annotations
 
@@ -74,16 +74,16 @@ GROUP BY ALL
 """
 
 
-def _paused(marks: str, whose: str) -> str:
+def _paused(marks: str, id_property: str) -> str:
     """Return a query for long pauses of flow control.
 
     Parameters
     ----------
     marks
-        A query for the packets that began a pause, with `number`, the producer or consumer that it
-        is of, null for the whole connection.
-    whose
-        The property of RESUME_FLOW (52) that has this number.
+        A query for the packets that began a pause, with `number`: the id of the paused producer or
+        consumer, null for the whole connection.
+    id_property
+        The property of RESUME_FLOW (52) that has this id.
     """
     return f"""
 WITH marks AS ({marks}), paused AS (
@@ -97,7 +97,7 @@ WITH marks AS ({marks}), paused AS (
   ON r.source = p.source AND r.packet_type = 52 AND r.captured_ns >= p.captured_ns
     AND r.src_addr = p.from_addr AND r.src_port = p.from_port
     AND r.dst_addr = p.to_addr AND r.dst_port = p.to_port
-    AND r.properties['{whose}'].value IS NOT DISTINCT FROM p.number
+    AND r.properties['{id_property}'].value IS NOT DISTINCT FROM p.number
     AND coalesce(r.properties['JMQSize'].value, '') <> '0'
   WHERE p.captured_ns IS NOT NULL
   GROUP BY 1, 2, 3, 4, 5, 6, p.captured_ns
@@ -131,7 +131,7 @@ WHERE p.packet_type IN (19, 52) AND p.properties['JMQSize'].value = '0'
 """,
     "JMQProducerID",
 )
-"""A producer waits behind the last message that it may send (flags C and F), or had to stop."""
+"""A producer has sent the last message that it may send (flags C and F), or must stop sending."""
 _CONSUMER_PAUSED: Final = _paused(
     f"""
 SELECT p.destination, p.dst_addr || ':' || p.dst_port AS client, {_MARK}, {_TOSENDER},
@@ -142,11 +142,11 @@ WHERE p.packet_type BETWEEN 1 AND 6 AND p.delivery_count IS NOT NULL
 """,
     "JMQConsumerID",
 )
-"""A broker waits behind the last message that a consumer has room for."""
+"""A broker has sent the last message that a consumer has room for."""
 
 
 def _denied(condition: str) -> str:
-    """Return a query for messages that an Open MQ broker did not take."""
+    """Return a query for messages that an Open MQ broker did not accept."""
     return f"""
 SELECT destination, src_addr || ':' || src_port AS client, count(*) AS count,
   min(status) AS status, min(reason) AS reason, arg_min(source, captured_ns) AS source,
@@ -195,9 +195,9 @@ GROUP BY 1, 2
 
 
 def _stored(state: str) -> str:
-    """Return a query for messages in a store, by whether some consumer had them."""
-    had = "len([x FOR x IN packet.consumers IF x.state = 'delivered']) > 0"
-    left = "len([x FOR x IN packet.consumers IF x.state = 'acknowledged']) = 0"
+    """Return a query for unacknowledged messages in a store, delivered to a consumer or not."""
+    was_delivered = "len([x FOR x IN packet.consumers IF x.state = 'delivered']) > 0"
+    is_left = "len([x FOR x IN packet.consumers IF x.state = 'acknowledged']) = 0"
     return f"""
 SELECT destination, NULL AS client, count(*) AS count, min(source) AS source, NULL AS frame,
   min_by(stream, source) AS stream, min_by("offset", source) AS "offset"
@@ -206,7 +206,7 @@ FROM (
   FROM store_records
   WHERE state = 'allocated' AND destination IS NOT NULL
 )
-WHERE {left} AND {"" if state == "delivered" else "NOT "}({had})
+WHERE {is_left} AND {"" if state == "delivered" else "NOT "}({was_delivered})
 GROUP BY 1
 """
 

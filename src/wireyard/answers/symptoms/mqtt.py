@@ -1,4 +1,4 @@
-"""What goes wrong with messages and clients of MQTT alone."""
+"""Symptoms of messages and clients of MQTT."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a symptom is, and the queries that several are made of."""
+"""The class `Symptom`, and queries that several symptoms share."""
 
 from __future__ import annotations
 
@@ -21,17 +21,17 @@ __all__ = [
 ]
 
 LONG_NS: Final = 1_000_000_000
-"""What waits for less is under way and not stuck: brokers at work pause for some hundred
-milliseconds, and a second is what people notice."""
+"""Time from which on a waiting message counts as stuck: busy brokers pause for some hundred
+milliseconds, and people notice a second."""
 MUCH_SLOWER_NS: Final = 100_000_000
-"""How much slower than its peers a consumer is at least for `why` to name it."""
+"""Least difference to its peers from which on `why` reports a slow consumer."""
 SEVERITIES: Final = ("lost", "stuck", "refused", "cut", "slow", "odd")
-"""The worst first: messages are gone; they wait; somebody was turned away, or disconnected; it
-takes long; it is worth a look."""
+"""From worst to mildest: messages are lost; messages wait; a request or login was refused; a client
+was disconnected; deliveries are slow; something is unusual."""
 
 
 class Symptom(NamedTuple):
-    """How something that is wrong shows, and what to look at next."""
+    """A kind of problem: the query that finds it, its description, and a command to see more."""
 
     code: str
     severity: str
@@ -46,7 +46,7 @@ _AT: Final = "coalesce(d.delivered_ns, d.sent_ns)"
 
 
 def deliveries(condition: str, *, client: str = NAME, join: str = "") -> str:
-    """Return a query for deliveries by destination and client; the proof is the first of them."""
+    """Return a query for deliveries, grouped by destination and client; the first is the proof."""
     return f"""
 SELECT d.destination, {client} AS client, count(*) AS count, min(d.verdict) AS verdict,
   arg_min(d.source, {_AT}) AS source,
@@ -60,7 +60,7 @@ GROUP BY 1, 2
 
 
 def sessions(condition: str, columns: str = "", join: str = "") -> str:
-    """Return a query for connections, a row each client; the proof is the last one's last frame."""
+    """Return a query for connections, grouped by client; the last one's last frame is the proof."""
     return f"""
 SELECT NULL AS destination, coalesce(nullif(s.client_id, ''), s.client) AS client,
   count(*) AS count, arg_max(s.source, s.closed_ns) AS source,

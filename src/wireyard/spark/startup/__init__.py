@@ -1,1 +1,1 @@
-"""What the Python processes of a session of ours run before anything else; see `sitecustomize`."""
+"""Startup code of the Python processes of our sessions; see `sitecustomize`."""

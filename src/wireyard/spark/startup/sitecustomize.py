@@ -1,11 +1,11 @@
-"""Let Spark's Python processes start from compiled files.
+"""Make Spark's Python processes import PySpark from installed files instead of a zip file.
 
-Spark puts its Python code on the path as a zip file, and Python keeps no compiled code for what is
-in one: every process compiles it all again, for half a second, and there are four of them between
-a source and its first row. Where the same code is installed as files, those are to be taken.
+Spark puts its Python code on the path as a zip file, for which Python caches no compiled code:
+every process compiles all of it again, in half a second, and there are four processes between a
+source and its first row. If the same code is installed as files, these are imported instead.
 
-Python imports a module of this name when it starts. The folder of this one is on the path of the
-processes that a session's Java starts, and of no other.
+Python imports a module of this name when it starts. Its folder is only on the path of the processes
+that a session's Java starts.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ def files_first(path: Sequence[str]) -> list[str]:
 if __name__ == "sitecustomize":
     here = str(Path(__file__).parent)
     sys.path[:] = [entry for entry in files_first(sys.path) if entry != here]
-    # The one that would have been imported without us still is, if there is one.
+    # Import the `sitecustomize` that this one hides, if there is one.
     ours = sys.modules.pop(__name__)
     try:
         import_module(__name__)

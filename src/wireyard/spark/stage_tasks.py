@@ -1,6 +1,7 @@
-"""What a task of the facts stage does: a step of a layer over one key after another.
+"""Tasks that run a stage of a layer in Spark, one key after another.
 
-Facts and notes go to files as they come. An attempt that dies leaves files that are in no list.
+A task writes facts and keyed records to files as they come. The files of an attempt that dies are
+in no list of results.
 """
 
 from __future__ import annotations
@@ -25,57 +26,61 @@ from wireyard.spark.parts import PartFile
 
 __all__ = [
     "BATCH_ROWS",
-    "FOUND",
-    "NOTE",
-    "NOTES",
+    "RECORD",
+    "RECORDS",
+    "RESULTS",
     "order_bytes",
-    "run_step",
+    "run_stage",
     "values_of",
-    "write_notes",
+    "write_records",
 ]
 
-NOTES: Final = "notes"
-"""Where the notes of a run are staged, beside its tables."""
-NOTE: Final = pa.schema([("key", pa.string()), ("order", pa.binary()), ("record", pa.binary())])
-"""A note of a step; keys are equal where their texts are, and orders compare as their bytes do."""
-FOUND: Final = pa.schema(
+RECORDS: Final = "records"
+"""Folder for the keyed records of a run, beside its tables."""
+RECORD: Final = pa.schema([("key", pa.string()), ("order", pa.binary()), ("record", pa.binary())])
+"""A keyed record; keys are equal where their texts are, and orders compare as their bytes do."""
+RESULTS: Final = pa.schema(
     [
         ("kind", pa.string()),
         ("name", pa.string()),
         ("file", pa.string()),
-        ("things", pa.int64()),
+        ("count", pa.int64()),
         ("sources", pa.list_(pa.string())),
     ]
 )
-"""What a task returns: a file by its table, with the sources of its rows, or by the step that takes
-its notes, and how many things are in it; or how many a cap made it forget."""
+"""Results of a task, by kind:
+
+- ``fact``: a file of the table `name`, with its number of rows and the sources of these;
+- ``intermediate``: a file for the later stage `name`, with its number of records;
+- ``dropped``: how many records a task dropped because of the cap `name`.
+"""
 BATCH_ROWS: Final = 1 << 13
 _BATCH_BYTES: Final = 32 << 20
 """Two of the longest messages of RMP."""
-_LOWEST: Final = 1 << 63
-"""Added to a number of 64 bits, so that its bytes compare as it does."""
+_BIAS: Final = 1 << 63
+"""Added to a signed number of 64 bits, so that its bytes compare as the number does."""
 
 
-def run_step(
-    batches: Iterator[pa.RecordBatch], step: Stage, packed: bool, staging: str
+def run_stage(
+    batches: Iterator[pa.RecordBatch], stage: Stage, packed: bool, staging: str
 ) -> Iterator[pa.RecordBatch]:
-    """Write what follows from the records of some keys; yield what was written. For `mapInArrow`.
+    """Run a stage over the records of some keys; yield rows of `RESULTS`. For `mapInArrow`.
 
     Parameters
     ----------
     batches
-        Key by key, each in its order: columns of `NOTE`, or rows that have a `key`.
+        Sorted by key, and by order within a key: columns of `RECORD`, or rows that have a `key`.
     packed
-        Whether they are notes.
+        Whether they have the columns of `RECORD`.
     staging
         The folder of the run's staged tables.
     """
     records = chain.from_iterable(map(_records if packed else _rows, batches))
     files = _Files(staging)
     for _, of_key in groupby(records, key=itemgetter(0)):
-        for found in step(map(itemgetter(1), of_key)):
-            files.add(found)
-    yield pa.RecordBatch.from_pylist(files.close(), FOUND)
+        for output in stage(map(itemgetter(1), of_key)):
+            files.add(output)
+    yield pa.RecordBatch.from_pylist(files.close(), RESULTS)
 
 
 def _records(batch: pa.RecordBatch) -> Iterator[tuple[str, Any]]:
@@ -92,7 +97,7 @@ def _rows(batch: pa.RecordBatch) -> Iterator[tuple[str, Row]]:
 
 
 def values_of(column: pa.Array) -> Iterable[Any]:
-    """Return the values of a column, ten times as fast as Arrow makes them one by one."""
+    """Return the values of a column, ten times as fast as `pa.Array.to_pylist`."""
     if column.null_count == len(column):
         return repeat(None, len(column))
     kind = column.type
@@ -117,35 +122,36 @@ def _as_dicts(column: pa.Array) -> list[Any]:
     return values
 
 
-def write_notes(notes: Iterable[KeyedRecord], staging: str) -> Iterator[Row]:
-    """Write notes for later steps; yield what was written."""
+def write_records(records: Iterable[KeyedRecord], staging: str) -> Iterator[Row]:
+    """Write keyed records for later stages; yield rows of `RESULTS`."""
     files = _Files(staging)
-    for note in notes:
-        files.add(note)
+    for record in records:
+        files.add(record)
     yield from files.close()
 
 
-# --- what is written ------------------------------------------------------------------------
+# --- output files ---------------------------------------------------------------------------
 
 
 class _Files:
-    """The files of a task: one for each table, and one for each step that it leaves notes for."""
+    """The output files of a task: one for each table, and one for each later stage."""
 
     def __init__(self, staging: str) -> None:
         self._staging = staging
         self._facts: dict[str, _File] = {}
-        self._notes: dict[str, _File] = {}
+        self._records: dict[str, _File] = {}
         self._dropped: Counter[str] = Counter()
 
-    def add(self, found: Found) -> None:
-        """Take what a step yields."""
-        if isinstance(found, KeyedRecord):
-            file = self._notes.get(found.stage)
+    def add(self, output: Found) -> None:
+        """Write an output of a stage."""
+        if isinstance(output, KeyedRecord):
+            file = self._records.get(output.stage)
             if file is None:
-                file = self._notes[found.stage] = _File(f"{self._staging}/{NOTES}", _note_batch)
-            file.add(found)
-        elif isinstance(found, Fact):
-            table, row = found
+                folder = f"{self._staging}/{RECORDS}"
+                file = self._records[output.stage] = _File(folder, _record_batch)
+            file.add(output)
+        elif isinstance(output, Fact):
+            table, row = output
             file = self._facts.get(table)
             if file is None:
                 located = table == "messages"
@@ -154,38 +160,37 @@ class _Files:
                 file = self._facts[table] = _File(f"{self._staging}/{table}", batch)
             file.add(row)
         else:
-            self._dropped[found.cap] += found.things
+            self._dropped[output.cap] += output.things
 
     def close(self) -> list[Row]:
-        """Write what is held; return rows of `FOUND`."""
-        kinds = {"fact": self._facts, "note": self._notes}
+        """Write the buffered rows; return rows of `RESULTS`."""
+        kinds = {"fact": self._facts, "intermediate": self._records}
         written = [
             {
                 "kind": kind,
                 "name": name,
                 "file": file.close(),
-                "things": file.things,
+                "count": file.count,
                 "sources": sorted(file.sources),
             }
             for kind, files in kinds.items()
             for name, file in files.items()
         ]
         dropped = [
-            {"kind": "dropped", "name": cap, "things": things}
-            for cap, things in self._dropped.items()
+            {"kind": "dropped", "name": cap, "count": count} for cap, count in self._dropped.items()
         ]
         return written + dropped
 
 
 class _File:
-    """A file of facts or of notes.
+    """A file of facts or of keyed records.
 
     Parameters
     ----------
     folder
-        Where it stands; its name is its own.
+        Its folder; its name is unique.
     batch
-        Makes rows of what it is given.
+        Converts rows or records to a batch.
     """
 
     def __init__(self, folder: str, batch: Callable[[list[Any]], pa.RecordBatch]) -> None:
@@ -194,21 +199,21 @@ class _File:
         self._file = PartFile(f"{folder}/{self._name}", batch([]).schema)
         self._held: list[Any] = []
         self._held_bytes = 0
-        self.things = 0
+        self.count = 0
         self.sources: set[str] = set()
-        """Those of its rows."""
+        """The sources of its rows."""
 
-    def add(self, one: Row | KeyedRecord) -> None:
-        self.things += 1
-        self._held.append(one)
-        if not isinstance(one, KeyedRecord):
-            self.sources.add(one["source"])
-            self._held_bytes += len(one.get("body") or b"")
+    def add(self, item: Row | KeyedRecord) -> None:
+        self.count += 1
+        self._held.append(item)
+        if not isinstance(item, KeyedRecord):
+            self.sources.add(item["source"])
+            self._held_bytes += len(item.get("body") or b"")
         if len(self._held) == BATCH_ROWS or self._held_bytes > _BATCH_BYTES:
             self._write()
 
     def close(self) -> str:
-        """Write what is held, and return the name."""
+        """Write the buffered rows; return the file's name."""
         self._write()
         self._file.close()
         return self._name
@@ -219,26 +224,26 @@ class _File:
 
 
 def _fact_batch(table: str, files: FrameFiles, rows: list[Row]) -> pa.RecordBatch:
-    found = fact_table(table, rows)
-    whole = with_times(table, files.locate(found) if table == "messages" else found)
+    facts = fact_table(table, rows)
+    whole = with_times(table, files.locate(facts) if table == "messages" else facts)
     (batch,) = whole.combine_chunks().to_batches() or [pa.RecordBatch.from_pylist([], whole.schema)]
     return batch
 
 
-def _note_batch(notes: list[KeyedRecord]) -> pa.RecordBatch:
-    keys = [repr(note.key) for note in notes]
-    orders = [order_bytes(note.order) for note in notes]
-    records = [pickle.dumps(note.record, pickle.HIGHEST_PROTOCOL) for note in notes]
-    columns = map(pa.array, (keys, orders, records), NOTE.types)
-    return pa.RecordBatch.from_arrays(list(columns), schema=NOTE)
+def _record_batch(records: list[KeyedRecord]) -> pa.RecordBatch:
+    keys = [repr(each.key) for each in records]
+    orders = [order_bytes(each.order) for each in records]
+    pickled = [pickle.dumps(each.record, pickle.HIGHEST_PROTOCOL) for each in records]
+    columns = map(pa.array, (keys, orders, pickled), RECORD.types)
+    return pa.RecordBatch.from_arrays(list(columns), schema=RECORD)
 
 
 def order_bytes(order: Order) -> bytes:
-    """Return bytes that compare as an order does with others of the same kinds."""
+    """Encode an order so that encoded orders of the same types compare as the orders do."""
     return b"".join(
-        (one + _LOWEST).to_bytes(8, "big")
-        if isinstance(one, int)
-        # No text goes on with what ends another.
-        else one.encode("utf-8", "surrogatepass").replace(b"\0", b"\0\xff") + b"\0\0"
-        for one in order
+        (part + _BIAS).to_bytes(8, "big")
+        if isinstance(part, int)
+        # The end mark, two zero bytes, is in no text: zero bytes of a text are escaped.
+        else part.encode("utf-8", "surrogatepass").replace(b"\0", b"\0\xff") + b"\0\0"
+        for part in order
     )

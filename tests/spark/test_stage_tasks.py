@@ -1,4 +1,4 @@
-"""What the tasks of the facts stage make of batches: records in, files out."""
+"""Tasks that run a stage of a layer: record batches in, files out."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from wireyard.layers.stages import Dropped, Fact, Found, KeyedRecord
 from wireyard.layers.tables import fact_table, with_times
-from wireyard.spark.steps import NOTES, order_bytes, run_step, values_of
+from wireyard.spark.stage_tasks import RECORDS, order_bytes, run_stage, values_of
 
 NUMBERS = st.integers(-(1 << 63), (1 << 63) - 1)
 ORDERS = st.tuples(NUMBERS, st.text("a\0\xff\U0001f600\udc80", max_size=3), NUMBERS)
@@ -60,32 +60,32 @@ def take(records: Iterator[list[str]]) -> Iterator[Found]:
     yield Fact("violations", {"text": " ".join(name for (name,) in records), "source": "s"})
 
 
-def run(batches: list[pa.RecordBatch], step: Any, packed: bool, staging: Path) -> list[Any]:
-    (manifest,) = run_step(iter(batches), step, packed, str(staging))
-    return [tuple(row.values()) for row in manifest.to_pylist()]
+def run(batches: list[pa.RecordBatch], stage: Any, packed: bool, staging: Path) -> list[Any]:
+    (results,) = run_stage(iter(batches), stage, packed, str(staging))
+    return [tuple(row.values()) for row in results.to_pylist()]
 
 
-def test_facts_and_notes_of_keys(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("wireyard.spark.steps.BATCH_ROWS", 2)
-    for name in (NOTES, "sessions", "violations"):
+def test_facts_and_records_of_keys(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("wireyard.spark.stage_tasks.BATCH_ROWS", 2)
+    for name in (RECORDS, "sessions", "violations"):
         (tmp_path / name).mkdir()
     rows = [{"key": key, "name": f"{key}{place}"} for key in "ab" for place in range(3)]
     # A key may go on in the next batch.
     batches = [pa.RecordBatch.from_pylist(rows[:2]), pa.RecordBatch.from_pylist(rows[2:])]
-    fact, note, dropped = run(batches, follow, False, tmp_path)
+    fact, intermediate, dropped = run(batches, follow, False, tmp_path)
     assert (fact[0], fact[1], fact[3:]) == ("fact", "sessions", (6, ["a", "b"]))
-    assert (note[0], note[1], note[3]) == ("note", "later", 6)
+    assert (intermediate[0], intermediate[1], intermediate[3]) == ("intermediate", "later", 6)
     assert dropped == ("dropped", "MAX_NAMES", None, 12, None)
     sessions = pq.read_table(tmp_path / "sessions" / fact[2])
     assert sessions["client"].to_pylist() == ["a0", "a1", "a2", "b0", "b1", "b2"]
     assert sessions["packets"].to_pylist() == [0, 1, 2] * 2
     assert sessions["opened_at"].cast(pa.int64()).to_pylist() == [1] * 6
     assert sessions.schema.names == with_times("sessions", fact_table("sessions", ())).schema.names
-    notes = pq.read_table(tmp_path / NOTES / note[2]).sort_by(
+    records = pq.read_table(tmp_path / RECORDS / intermediate[2]).sort_by(
         [("key", "ascending"), ("order", "ascending")]
     )
-    ((kind, table, file, things, _),) = run(notes.to_batches(), take, True, tmp_path)
-    assert (kind, table, things) == ("fact", "violations", 2)
+    ((kind, table, file, count, _),) = run(records.to_batches(), take, True, tmp_path)
+    assert (kind, table, count) == ("fact", "violations", 2)
     texts = pq.read_table(tmp_path / "violations" / file)["text"].to_pylist()
     assert texts == ["a2 a1 a0", "b2 b1 b0"]
 
