@@ -41,7 +41,7 @@ from wireyard.layers.mqtt.expected_kernels import (
     count_expected,
     find_expected,
 )
-from wireyard.layers.mqtt.missing import Passed, missing_record, passed_record
+from wireyard.layers.mqtt.missing import LatestDelivered, latest_record, missing_record
 from wireyard.layers.mqtt.missing_columns import connections_of, explain_absence
 from wireyard.layers.mqtt.numbering import Numbers, Positions, joined
 from wireyard.layers.mqtt.packets import NO_TIME, Ints, KnownStream
@@ -74,7 +74,7 @@ class Will(NamedTuple):
     row: int
 
 
-_SAID: Final = ("length", "expires_s", "response_topic", "correlation_data")
+_MESSAGE_COLUMNS: Final = ("length", "expires_s", "response_topic", "correlation_data")
 
 
 @dataclass(slots=True)
@@ -164,7 +164,7 @@ class _Derivation:
         found.tables.setdefault("deliveries", []).append(deliveries)
         return found
 
-    def _take(self, found: Iterable[Found]) -> None:
+    def _collect(self, found: Iterable[Found]) -> None:
         for one in found:
             if isinstance(one, Fact):
                 self._rows[one.table].append(one.row)
@@ -261,7 +261,7 @@ class _Derivation:
         if place >= table.num_rows:
             will: Sent = self.known.wills[place - table.num_rows].message
             return will
-        row = {name: table[name][place].as_py() for name in _SAID}
+        row = {name: table[name][place].as_py() for name in _MESSAGE_COLUMNS}
         return Sent(
             "publish",
             positions.at(int(sent.sent[place])),
@@ -286,7 +286,7 @@ class _Derivation:
     def _keep_values(self, sent: SentColumns, delivered: DeliveredColumns) -> None:
         """Follow retained values; what was delivered of them learns which message set it."""
         keyed: defaultdict[Key, list[KeyedRecord]] = defaultdict(list)
-        for change in self._settings(sent):
+        for change in self._value_changes(sent):
             for record in value_records(change):
                 keyed[record.key].append(record)
         for key in self.known.valued:
@@ -308,7 +308,7 @@ class _Derivation:
             of_topic.sort(key=attrgetter("order"))
             for found in keep_values(one.record for one in of_topic):
                 if not isinstance(found, KeyedRecord):
-                    self._take([found])
+                    self._collect([found])
                     continue
                 place, setter = places[found.record.at], found.record.setter
                 delivered.is_live[place] = found.record.is_live
@@ -318,7 +318,7 @@ class _Derivation:
                         setters[setter] = self.positions.add(setter)
                     delivered.setter[place] = setters[setter]
 
-    def _settings(self, sent: SentColumns) -> Iterator[ValueChange]:
+    def _value_changes(self, sent: SentColumns) -> Iterator[ValueChange]:
         """Yield what messages did to retained values."""
         payloads = self.sent_table["payload"]
         for place in np.flatnonzero(sent.retain).tolist():
@@ -336,12 +336,12 @@ class _Derivation:
         wanted = self.sent_table["response_topic"]
         if wanted.null_count < len(wanted):
             for place in np.flatnonzero(wanted.is_valid().to_numpy(zero_copy_only=False)).tolist():
-                self._take([request_record(self._message(sent, place))])
+                self._collect([request_record(self._message(sent, place))])
         asked = [place for place, key in enumerate(self.topics.all) if key in self.known.asked]
         if asked:
             replies = np.isin(sent.topic, asked) & (sent.is_will == 0)
             for place in np.flatnonzero(replies).tolist():
-                self._take([reply_record(self._message(sent, place))])
+                self._collect([reply_record(self._message(sent, place))])
 
     # --- deliveries -------------------------------------------------------------------------
 
@@ -452,10 +452,10 @@ class _Derivation:
             topics[int(found.messages[message, Message.TOPIC])].add(name)
             taken = self.positions.at(int(found.by_rank[rank]))
             text = found.names.all[name][2]
-            self._take([missing_record(record, text, subs[matching[0]], certain, taken)])
-        self._pass_on_passed(delivered, found, topics)
+            self._collect([missing_record(record, text, subs[matching[0]], certain, taken)])
+        self._pass_on_latest(delivered, found, topics)
 
-    def _pass_on_passed(
+    def _pass_on_latest(
         self, delivered: DeliveredColumns, found: Matched, missed: Mapping[int, set[int]]
     ) -> None:
         """Note the message sent last of those that came on each connection at each QoS.
@@ -497,14 +497,14 @@ class _Derivation:
                 for one in kernels.latest_of(ways[here], start[here], at[here]).tolist()
             ]
         for place, text in latest:
-            passed = Passed(
+            latest_delivered = LatestDelivered(
                 text,
                 ends.all[int(endpoint[place])],
                 int(qos[place]),
                 self.positions.at(int(found.by_rank[start[place]])),
                 self.positions.at(int(found.by_rank[at[place]])),
             )
-            self._take([passed_record(found.names.all[int(names[place])], passed)])
+            self._collect([latest_record(found.names.all[int(names[place])], latest_delivered)])
 
 
 def _ints(table: pa.Table, name: str) -> Ints:
