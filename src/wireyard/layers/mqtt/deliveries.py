@@ -153,10 +153,10 @@ def _deliver_batch(
         yield from (reply_record(one) for one in messages if one.origin == "publish")
     expected = list(expected_deliveries(messages, history))
     unexpected = _assign_all(expected, attempts)
-    taken = _accepted_by_broker(expected, messages)
+    confirmed = _confirmations(expected, messages)
     for one in expected:
         progress.add(one)
-        yield from _delivery_rows(one, taken.get(one.message), progress, has_older)
+        yield from _delivery_rows(one, confirmed.get(one.message), progress, has_older)
     with_row = {one.message for one in expected}
     if unexpected:
         yield from _unexpected(unexpected, expected, messages, with_row, has_older)
@@ -278,7 +278,7 @@ def _assign_shared(groups: list[Expected], rest: list[Attempt]) -> list[Attempt]
 # --- verdicts -------------------------------------------------------------------------------
 
 
-def _accepted_by_broker(
+def _confirmations(
     expected: Iterable[Expected], messages: Iterable[Message]
 ) -> dict[Message, Position]:
     """Return when the broker confirmed messages, by an answer or by forwarding them.
@@ -286,7 +286,7 @@ def _accepted_by_broker(
     A delivery may be of an earlier message with the same payload. So if there is an answer, a
     delivery counts for the first message of a payload only.
     """
-    taken: dict[Message, Position] = {}
+    confirmed: dict[Message, Position] = {}
     firsts: dict[bytes, Message] = {}
     for message in messages:
         firsts.setdefault(message.content, message)
@@ -295,21 +295,21 @@ def _accepted_by_broker(
         if message.refused is not None or message.malformed:
             continue
         if message.accepted is not None:
-            taken.setdefault(message, message.accepted)
+            confirmed.setdefault(message, message.accepted)
         if one.attempts and (message.accepted is None or firsts[message.content] is message):
             first = one.attempts[0].at
-            taken[message] = min(taken.get(message, first), first)
-    return taken
+            confirmed[message] = min(confirmed.get(message, first), first)
+    return confirmed
 
 
 def _delivery_rows(
-    one: Expected, taken: Position | None, progress: Progress, has_older: bool
+    one: Expected, confirmed: Position | None, progress: Progress, has_older: bool
 ) -> Iterator[Found]:
     """Yield the deliveries of a message to one client or group that should get it.
 
     Parameters
     ----------
-    taken
+    confirmed
         When the broker confirmed the message, if it did.
     has_older
         Whether there may be subscriptions that were not captured, so a group may have more members.
@@ -325,13 +325,13 @@ def _delivery_rows(
     message = one.message
     if message.refused is not None:
         verdict = "refused"
-    elif taken is None:
+    elif confirmed is None:
         verdict = "unaccepted"
     elif has_older and one.matching[0].group:
         verdict = "undecided"
-    elif active := one.active_until(taken):
+    elif active := one.active_until(confirmed):
         progress.missed.add(one.name)
-        yield missing_record(message, one.name, one.matching[0], active, taken)
+        yield missing_record(message, one.name, one.matching[0], active, confirmed)
         return
     else:
         verdict = "undecided"

@@ -65,12 +65,12 @@ class Expected:
         sent = self.message.qos
         return {min(sent, one.qos) for one in self.matching}
 
-    def active_until(self, taken: Position) -> list[Subscribed]:
-        """Return the subscriptions that were active from before the message until `taken`."""
+    def active_until(self, confirmed: Position) -> list[Subscribed]:
+        """Return the subscriptions that were active from before the message until `confirmed`."""
         return [
             one
             for one in self.matching
-            if one.granted < self.start and (one.leaving is None or taken < one.leaving)
+            if one.granted < self.start and (one.leaving is None or confirmed < one.leaving)
         ]
 
 

@@ -48,7 +48,7 @@ class MissedDelivery(NamedTuple):
     """An expected delivery to a client or a group that is missing."""
 
     message: Message
-    taken: Position
+    confirmed: Position
     """When the broker confirmed the message."""
     subscribed: Subscribed
     granted: tuple[tuple[str, int], ...]
@@ -125,7 +125,11 @@ def connection_record(connection: ConnectionRecord, name: str) -> KeyedRecord:
 
 
 def missing_record(
-    message: Message, name: str, subscribed: Subscribed, active: list[Subscribed], taken: Position
+    message: Message,
+    name: str,
+    subscribed: Subscribed,
+    active: list[Subscribed],
+    confirmed: Position,
 ) -> KeyedRecord:
     """Return the record of a missed delivery.
 
@@ -141,7 +145,7 @@ def missing_record(
     granted: dict[str, int] = {}
     for sub in active:
         granted[sub.client.name] = max(sub.qos, granted.get(sub.client.name, 0))
-    missed = MissedDelivery(message, taken, subscribed, tuple(granted.items()))
+    missed = MissedDelivery(message, confirmed, subscribed, tuple(granted.items()))
     key = (*message.client[:2], name)
     return KeyedRecord(MISSING, key, _order_on(message.topic, message.sent), missed)
 
@@ -201,9 +205,9 @@ class ConnectionHistory:
         self._latest_on_topic[topic, endpoint, qos] = max(before, latest, key=_sent)
 
     def has_later(
-        self, connection: ConnectionRecord, qos: int, taken: Position, topic: str | None = None
+        self, connection: ConnectionRecord, qos: int, confirmed: Position, topic: str | None = None
     ) -> bool:
-        """Return whether a message sent after `taken` was delivered on a connection.
+        """Return whether a message sent after `confirmed` was delivered on a connection.
 
         Parameters
         ----------
@@ -221,7 +225,7 @@ class ConnectionHistory:
         )
         return any(
             one is not None
-            and taken < one.sent
+            and confirmed < one.sent
             and connection.opened < one.at
             and (connection.closed is None or one.at < connection.closed)
             for one in found
@@ -269,25 +273,27 @@ def _explain_missed(
     """Return the connection on which a delivery is missing, and the verdict."""
     found: tuple[ConnectionRecord | None, str] = (None, "undecided")
     for name, qos in one.granted:
-        found = _explain_client(name, min(qos, one.message.qos), one.message, one.taken, history)
+        found = _explain_client(
+            name, min(qos, one.message.qos), one.message, one.confirmed, history
+        )
         if found[1] != "not_forwarded":
             break  # A broker may choose any member of a group, even one that is offline.
     return found
 
 
 def _explain_client(
-    name: str, qos: int, message: Message, taken: Position, history: ConnectionHistory
+    name: str, qos: int, message: Message, confirmed: Position, history: ConnectionHistory
 ) -> tuple[ConnectionRecord | None, str]:
     """Return the connection and verdict for a subscribed client that did not get a message."""
     if not history.shows(name):
         return None, "undecided"
-    connection, certain = history.at(name, message.start, taken)
+    connection, certain = history.at(name, message.start, confirmed)
     if not certain:
         return connection, "undecided"
     if connection is None:
         if qos == 0:
             return None, "offline"
-        connection = history.after(name, taken)
+        connection = history.after(name, confirmed)
         if connection is None:
             return None, "queued"
         if not connection.resumed:
@@ -296,13 +302,13 @@ def _explain_client(
             return connection, "expired"
     if connection.damaged:
         return connection, "undecided"
-    has_later = history.has_later(connection, qos, taken, message.topic)
+    has_later = history.has_later(connection, qos, confirmed, message.topic)
     if not has_later and qos and connection.in_flight[1] >= SMALLEST_WINDOW:
         return connection, "queued"
     is_answered = (
-        connection.answered is not None and max(taken, connection.opened) < connection.answered
+        connection.answered is not None and max(confirmed, connection.opened) < connection.answered
     )
-    if not (has_later or is_answered or history.has_later(connection, qos, taken)):
+    if not (has_later or is_answered or history.has_later(connection, qos, confirmed)):
         return connection, "undecided"
     too_large = may_exceed(connection.maximum_packet_size, message.topic, message.length)
     return connection, "too_large" if too_large else "not_forwarded"
