@@ -1,4 +1,4 @@
-"""Other MQTT parsers, installed under build/ to be measured: mqtt5 (Rust) and zmqtt (Python)."""
+"""Other MQTT parsers for benchmarks, installed under build/: mqtt5 (Rust) and zmqtt (Python)."""
 
 from __future__ import annotations
 
@@ -15,23 +15,23 @@ FOLDER = Path(__file__).resolve().parent.parent / "build" / "peers-mqtt"
 
 
 class Unavailable(Exception):
-    """The parsers cannot be had here; the text says why."""
+    """The parsers cannot be installed; the message is the reason."""
 
 
 def parser(module: str) -> ModuleType:
-    """Import a module of one of the parsers; they are installed the first time.
+    """Import a module of a parser; install the parsers first if necessary.
 
     Raises
     ------
     Unavailable
-        There is no package index, or nothing in it for this machine.
+        No package index can be reached, or it has no package for this machine.
     """
     if not FOLDER.is_dir():
         part = FOLDER.with_name(f"{FOLDER.name}.part")
-        words = ["install", "--quiet", "--require-hashes", "--no-deps", "--upgrade"]
+        options = ["install", "--quiet", "--require-hashes", "--no-deps", "--upgrade"]
         target = ["--target", str(part), "--requirement", str(REQUIREMENTS)]
         done = subprocess.run(
-            [sys.executable, "-m", "pip", *words, *target],
+            [sys.executable, "-m", "pip", *options, *target],
             capture_output=True,
             text=True,
             check=False,

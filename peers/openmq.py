@@ -1,6 +1,6 @@
-"""The shipped Open MQ classes: fetched by Maven, unpacked under build/, and our Java run on them.
+"""The shipped Open MQ classes: fetched by Maven and unpacked under build/, to run Java with them.
 
-`python -m peers.openmq` prints where the unpacked distribution is.
+`python -m peers.openmq` prints the folder of the unpacked distribution.
 """
 
 from __future__ import annotations
@@ -15,20 +15,20 @@ ARTIFACT = "org.glassfish.mq:mq-distribution:6.5.0:zip"
 BUILD = Path(__file__).resolve().parent.parent / "build"
 HOME = BUILD / "openmq-6.5.0"
 JARS = ("imq.jar", "jms.jar", "imqutil.jar")
-"""Client, API, and what client and broker share: the GPacket is in the last alone."""
+"""The client, the API, and the classes that client and broker share, such as GPacket."""
 
 
 class Unavailable(Exception):
-    """The peer cannot be had here; the text says what is missing."""
+    """The peer cannot run here; the message names the missing program."""
 
 
 def jdk_tool(name: str) -> str:
-    """Return the path of `java` or `javac`, of JAVA_HOME when that is a JDK.
+    """Return the path of `java` or `javac`, from JAVA_HOME if that is a JDK.
 
     Raises
     ------
     Unavailable
-        There is none.
+        There is no JDK.
     """
     home = os.environ.get("JAVA_HOME")
     found = shutil.which(name, path=f"{home}/bin") if home else None
@@ -38,7 +38,7 @@ def jdk_tool(name: str) -> str:
 
 
 def _run(*command: str, cwd: str | None = None) -> None:
-    """Run one command to its end; raise `subprocess.CalledProcessError` with what it printed."""
+    """Run a command to its end; raise `subprocess.CalledProcessError` with its output."""
     try:
         subprocess.run(
             command,
@@ -54,7 +54,7 @@ def _run(*command: str, cwd: str | None = None) -> None:
 
 
 def fetch() -> Path:
-    """Return the folder of the unpacked distribution; fetch it by Maven the first time.
+    """Return the folder of the unpacked distribution; fetch it by Maven if necessary.
 
     Raises
     ------
@@ -70,11 +70,11 @@ def fetch() -> Path:
                 _run(
                     *(maven, "--quiet", "--batch-mode", "dependency:unpack"),
                     *(f"-Dartifact={ARTIFACT}", f"-DoutputDirectory={folder}/unpacked"),
-                    cwd=folder,  # Maven leaves a marker file where it runs
+                    cwd=folder,  # Maven leaves a file in its working folder
                 )
             except subprocess.CalledProcessError as failed:
                 raise Unavailable(f"Maven could not fetch {ARTIFACT}") from failed
-            _put(Path(folder, "unpacked"), HOME)
+            _move(Path(folder, "unpacked"), HOME)
     return HOME / "mq"
 
 
@@ -87,23 +87,23 @@ def java(source: Path, *flags: str) -> list[str]:
         There is no distribution or no JDK. (A source that does not compile is an error.)
     """
     jars = os.pathsep.join(str(fetch() / "lib" / jar) for jar in JARS)
-    # A name of its own for every state of the source: an edit is compiled anew.
+    # The name contains the time of the source, so that an edited source is compiled again.
     classes = BUILD / "peers" / f"{source.stem}-{source.stat().st_mtime_ns}"
     if not classes.is_dir():
         classes.parent.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryDirectory(dir=classes.parent) as folder:
             made = Path(folder, "classes")
             _run(jdk_tool("javac"), "-cp", jars, "-d", str(made), str(source))
-            _put(made, classes)
+            _move(made, classes)
     return [jdk_tool("java"), *flags, "-cp", f"{jars}{os.pathsep}{classes}", source.stem]
 
 
-def _put(made: Path, place: Path) -> None:
-    """Move a finished folder into place; another run that was first is as good."""
+def _move(made: Path, target: Path) -> None:
+    """Move a finished folder to its target, unless a concurrent run was first."""
     try:
-        made.rename(place)
+        made.rename(target)
     except OSError:
-        if not place.is_dir():
+        if not target.is_dir():
             raise
 
 

@@ -31,7 +31,7 @@ HERE = Path(__file__).resolve().parent
 async def running_broker(
     mq_home: Path, java_home: Path, work: Path, mapper_port: int
 ) -> AsyncIterator[int]:
-    """Run a broker on loopback only; give the port of its jms service."""
+    """Run a broker on loopback only; yield the port of its jms service."""
     jms_port, admin_port = free_ports(2)
     settings = {
         "portmapper.hostname": LOOPBACK,
@@ -50,7 +50,7 @@ async def running_broker(
 
 
 async def run(*command: str, stdout: IO[bytes] | None = None) -> None:
-    """Run one command to its end; stop here when it fails."""
+    """Run a command to its end; exit if it fails."""
     if await (await asyncio.create_subprocess_exec(*command, stdout=stdout)).wait():
         sys.exit(f"{command[0]} failed")
 
@@ -60,12 +60,12 @@ async def play(
     java_home: Path,
     seconds: int,
     addresses: Mapping[str, str],
-    told: IO[bytes] | None = None,
+    log: IO[bytes] | None = None,
     within: Sequence[str] = (),
 ) -> None:
-    """Play the scenario once, each actor connecting to its address; they tell what they did.
+    """Play the scenario once; each actor connects to its address and logs its messages to `log`.
 
-    `within` stands in front of the command that runs the actors.
+    `within` is a prefix of the command that runs the actors.
     """
     jars, binaries = f"{mq_home}/lib/*", java_home / "bin"
     with tempfile.TemporaryDirectory() as classes:
@@ -73,24 +73,24 @@ async def play(
         await run(
             *within,
             f"{binaries}/java",
-            # The client tells the broker its kernel's release; ours is nobody's business.
+            # The client sends the release of its kernel to the broker; this replaces it.
             "-Dos.version=6.1",
             *("-cp", f"{jars}:{classes}"),
             *("OrderTraffic", str(seconds)),
             *(f"{name}={address}" for name, address in addresses.items()),
-            stdout=told,
+            stdout=log,
         )
 
 
 async def tapped(jms_port: int, out: Path) -> dict[str, str]:
-    """Return an address for each actor, that of a tap of its own."""
+    """Open a tap for each actor; return their addresses."""
     return {
         name: f"mqtcp://{LOOPBACK}:{await tap(name, 'jmq', jms_port, out)}/jms" for name in ACTORS
     }
 
 
 async def record(mq_home: Path, java_home: Path, out: Path, seconds: int) -> None:
-    """Play the scenario once, each actor through a tap of its own."""
+    """Play the scenario once with each actor through its own tap."""
     [mapper_port] = free_ports(1)
     with tempfile.TemporaryDirectory() as work:
         async with running_broker(mq_home, java_home, Path(work), mapper_port) as jms_port:
@@ -99,7 +99,7 @@ async def record(mq_home: Path, java_home: Path, out: Path, seconds: int) -> Non
 
 
 def installed_java() -> Path:
-    """Return the home of the JDK to use."""
+    """Return the home folder of the JDK."""
     if home := os.environ.get("JAVA_HOME"):
         return Path(home)
     compiler = shutil.which("javac") or sys.exit("no JDK: set JAVA_HOME or install one")

@@ -1,12 +1,12 @@
-"""Record what is wrong in a cluster of two Open MQ brokers, a small capture a symptom.
+"""Record a small capture of each symptom of a cluster of two Open MQ brokers.
 
 usage: python -m examples.recording.record_cluster --mq-home DIR [--out examples/symptoms]
            [SYMPTOM...]
 
-As root, on Linux: brokers of a cluster refuse loopback addresses, so both and their clients are in
-a network namespace each, joined by a bridge in a fourth, where dumpcap sees what all of them say.
-The needs are those of `record` besides. The clients are those of SymptomTraffic.java: a consumer at
-broker `two`, a producer at broker `one`. What goes wrong between is a function below.
+As root, on Linux: brokers of a cluster refuse loopback addresses, so each broker and the clients
+have a network namespace. A bridge in a fourth one joins them, and dumpcap captures all traffic
+there. Otherwise it needs what `record` needs. The clients are those of SymptomTraffic.java: a
+consumer at broker `two`, a producer at broker `one`. A function below causes each symptom.
 """
 
 from __future__ import annotations
@@ -30,9 +30,9 @@ BROKERS = {"one": "10.78.0.1", "two": "10.78.0.2"}
 ADDRESSES = {CLIENTS: "10.78.0.3", **{f"wireyard-{name}": at for name, at in BROKERS.items()}}
 JMS_PORT, MAPPER_PORT = 7677, 7676
 JOINED_S = 6
-"""Brokers that have started are a cluster by then."""
+"""Time in which started brokers form a cluster."""
 SETTLED_S = 2
-"""The kernel's last packets are in the file by then."""
+"""Pause after which the last captured packets are in the file."""
 _DEVICE = "wire0"
 
 
@@ -42,7 +42,7 @@ def ip(*words: str) -> None:
 
 @contextlib.contextmanager
 def namespaces() -> Iterator[None]:
-    """Make the namespaces, joined by a bridge, for as long as it lasts."""
+    """Create the namespaces and the bridge in a context; delete them at its end."""
     made = []
     try:
         for name in (BRIDGE, *ADDRESSES):
@@ -65,12 +65,12 @@ def namespaces() -> Iterator[None]:
 
 
 def inside(name: str) -> tuple[str, ...]:
-    """Return the words in front of a command that runs it in a namespace."""
+    """Return the prefix of a command that runs it in a namespace."""
     return "ip", "netns", "exec", name
 
 
 class Cluster:
-    """Two brokers that run."""
+    """A running cluster of two brokers."""
 
     def __init__(self, mq_home: Path, java_home: Path, work: Path) -> None:
         self.mq_home, self.java_home, self.work = mq_home, java_home, work
@@ -78,12 +78,12 @@ class Cluster:
 
     @contextlib.asynccontextmanager
     async def running(self) -> AsyncIterator[Cluster]:
-        """Run both brokers, until they are a cluster and longer."""
+        """Run both brokers in a context, which begins when they are a cluster."""
         async with contextlib.AsyncExitStack() as stack:
             for name in BROKERS:
                 broker = await stack.enter_async_context(self._broker(name))
                 self.brokers[name] = broker
-                # Stopped processes do not end when they are to.
+                # A stopped process would not react to SIGTERM.
                 stack.callback(os.killpg, broker.pid, signal.SIGCONT)
             await asyncio.sleep(JOINED_S)
             yield self
@@ -107,11 +107,11 @@ class Cluster:
         )
 
     def freeze(self, name: str) -> None:
-        """Let a broker hang: its connections stay, and nothing is read or said on them."""
+        """Stop a broker: its connections stay open, but it neither reads nor writes."""
         os.killpg(self.brokers[name].pid, signal.SIGSTOP)
 
     async def pause(self, name: str) -> None:
-        """Have a broker keep what it has for consumers of the queue."""
+        """Pause the consumers of the queue at a broker, which then keeps its messages."""
         password = self.work / "password"
         password.write_text("imq.imqcmd.password=admin\n")
         await record.run(
@@ -122,21 +122,21 @@ class Cluster:
 
 
 async def healthy(cluster: Cluster) -> None:
-    """Let everything be."""
+    """Change nothing."""
 
 
 async def not_routed(cluster: Cluster) -> None:
-    """Pause the queue at the broker of the producer, which keeps what it gets."""
+    """Pause the queue at the broker of the producer, which then keeps the messages."""
     await cluster.pause("one")
 
 
 async def relay_unanswered(cluster: Cluster) -> None:
-    """Freeze the broker of the consumer, which takes no message from the other one."""
+    """Stop the broker of the consumer, so that it accepts no message from the other one."""
     cluster.freeze("two")
 
 
 async def lock_unanswered(cluster: Cluster) -> None:
-    """Freeze a broker that the other one asks for a lock, for a new consumer."""
+    """Stop the broker from which the other one requests a lock, for a new consumer."""
     cluster.freeze("one")
 
 
@@ -145,17 +145,17 @@ SCENARIOS: tuple[Scenario, ...] = (healthy, not_routed, relay_unanswered, lock_u
 
 
 async def record_cluster(scenario: Scenario, cluster: Cluster, classes: Path, out: Path) -> None:
-    # -P: the classic format, which does not tell what machine this is.
+    # -P: the classic format, which does not describe the machine.
     dumpcap = (*inside(BRIDGE), "dumpcap", "-P", "-i", _DEVICE, "-f", "tcp", "-w", str(out))
     addresses = (f"mqtcp://{BROKERS[name]}:{JMS_PORT}/jms" for name in ("one", "two"))
-    asked = "lock" if scenario is lock_unanswered else "cluster"
+    scenario_name = "lock" if scenario is lock_unanswered else "cluster"
     jars = f"{cluster.mq_home}/lib/*:{classes}"
     program = (f"{cluster.java_home}/bin/java", "-Dos.version=0", "-cp", jars, "SymptomTraffic")
     async with contextlib.AsyncExitStack() as capture:
         await capture.enter_async_context(running(*dumpcap, ready=b"File: "))
         async with cluster.running():
             clients = await asyncio.create_subprocess_exec(
-                *inside(CLIENTS), *program, asked, *addresses, stdin=PIPE, stdout=PIPE
+                *inside(CLIENTS), *program, scenario_name, *addresses, stdin=PIPE, stdout=PIPE
             )
             assert clients.stdin is not None
             assert clients.stdout is not None
@@ -164,7 +164,7 @@ async def record_cluster(scenario: Scenario, cluster: Cluster, classes: Path, ou
             clients.stdin.write(b"\n")
             await clients.stdout.readline()
             await asyncio.sleep(SETTLED_S)
-            # It does not see how brokers and clients are stopped.
+            # Captured before brokers and clients are stopped.
             await capture.aclose()
             clients.kill()
             await clients.wait()
@@ -183,7 +183,7 @@ async def play(names: set[str], mq_home: Path, out: Path) -> None:
                     cluster = Cluster(mq_home, java_home, Path(work))
                     target = out / f"{name}.pcap"
                     await record_cluster(scenario, cluster, Path(classes), target)
-                    target.chmod(0o644)  # dumpcap lets nobody else read it
+                    target.chmod(0o644)  # dumpcap makes it readable for its user only
 
 
 def main() -> None:

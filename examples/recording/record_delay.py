@@ -1,11 +1,11 @@
-"""Record a known delay: mosquitto, its own clients, and a proxy before it that holds one up.
+"""Record a known delay: mosquitto, its own clients, and a proxy that delays one of them.
 
 usage: python -m examples.recording.record_delay [--out examples/delay]
 
 It needs mosquitto, mosquitto_sub, mosquitto_pub, and dumpcap with the right to capture. All clients
-connect to the proxy, and dumpcap records what is between them and it. The proxy passes on what the
-broker sends to the client `late` after `DELAY_MS`, everything else at once. There are two
-recordings, without the delay and with it.
+connect to the proxy, and dumpcap records the traffic between clients and proxy. The proxy forwards
+packets from the broker to the client `late` after `DELAY_MS`, everything else at once. There are
+two recordings, without the delay and with it.
 """
 
 from __future__ import annotations
@@ -27,14 +27,14 @@ TOPIC = "plant/state"
 MESSAGES = 100
 EVERY_S = 0.02
 READY_S = 1.0
-"""What is started has connected and subscribed by then."""
+"""Time in which started clients connect and subscribe."""
 _CHUNK_BYTES = 1 << 16
 _TIMER_S = 0.002
-"""Timers of an event loop wait for whole milliseconds; the rest is waited for awake."""
+"""Timers of an event loop wait for whole milliseconds; the rest is a busy wait."""
 
 
 async def start_proxy(broker_port: int, delay_ms: float) -> tuple[asyncio.Server, int]:
-    """Listen before a broker; return the server and its port."""
+    """Start a proxy in front of a broker; return the server and its port."""
 
     async def connected(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         broker_reader, broker_writer = await asyncio.open_connection(LOOPBACK, broker_port)
@@ -52,7 +52,7 @@ async def start_proxy(broker_port: int, delay_ms: float) -> tuple[asyncio.Server
 async def pass_on(
     reader: asyncio.StreamReader, writer: asyncio.StreamWriter, delay_s: float
 ) -> None:
-    """Write what is read so much later, in its order, and then close."""
+    """Forward bytes in order after a delay, and then close."""
     held = asyncio.Queue[tuple[float, bytes]]()
     clock = asyncio.get_running_loop().time
 
@@ -73,7 +73,7 @@ async def pass_on(
 
 
 async def record(delay_ms: float, out: Path, work: Path) -> None:
-    """Record one conversation."""
+    """Record one capture."""
     [broker_port] = free_ports(1)
     settings = work / "mosquitto.conf"
     settings.write_text(
@@ -117,7 +117,7 @@ def main() -> None:
         path = out / f"{name}.pcap"
         with tempfile.TemporaryDirectory() as work:
             asyncio.run(record(delay_ms, path, Path(work)))
-        path.chmod(0o644)  # dumpcap lets nobody else read it
+        path.chmod(0o644)  # dumpcap makes it readable for its user only
         print(f"{path.stat().st_size:9,} bytes  {path.name}")
 
 

@@ -8,9 +8,9 @@ It needs what `record_capture` needs, openssl, editcap, Node.js, and
 - DIR/node_modules with the packages aedes, ws and mqtt-packet (npm install aedes ws mqtt-packet);
 - the Java agent name.neykov:extract-tls-secrets:4.0.0, which logs the keys of Java programs.
 
-Every client plays the same scenario, so that what is inside each connection is the same bytes.
-Written are mqtt.pcap with its key log mqtt.keys, websocket.pcap with websocket.keys, and
-jms.pcapng, which holds its key log itself.
+Every client plays the same scenario, so that each connection carries the same bytes. Written are
+mqtt.pcap with its key log mqtt.keys, websocket.pcap with websocket.keys, and jms.pcapng, which
+contains its key log.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-# Not among the locked packages: only a new recording needs it.
+# Only new recordings need it, so it is not among the locked packages.
 import paho.mqtt.client as mqtt
 
 from examples.recording.record import installed_java
@@ -38,10 +38,10 @@ HERE = Path(__file__).resolve().parent
 MOSQUITTO = "/usr/sbin/mosquitto"
 NAME = "broker.example"
 LARGE = b"0123456789abcdef" * 1100
-"""Over one record of TLS, and over what one byte of WebSocket says the length of."""
+"""More than one TLS record, and more than the one-byte length of a WebSocket frame."""
 QUIET_S = 0.1
 NO_ENCRYPT_THEN_MAC = 1 << 19
-"""SSL_OP_NO_ENCRYPT_THEN_MAC, which the module ssl does not name."""
+"""SSL_OP_NO_ENCRYPT_THEN_MAC, which the module ssl does not define."""
 PLAIN, TLS, TLS_128, TLS_CHACHA, WS, WSS, RETRY, OPENSSL = 1883, *range(8883, 8890)
 MQ_PLAIN, MQ_TLS, NODE, NODE_TLS = 7677, 7678, 9001, 9443
 
@@ -82,7 +82,7 @@ system_default = all
 [all]
 Groups = P-256
 """
-"""So that a client whose first guess is X25519 has to say hello again."""
+"""Makes a client that offers X25519 first send a second ClientHello."""
 
 CONNECT = bytes.fromhex("101000044d5154540402003c00046b657973")
 PUBLISH = bytes.fromhex("300800046b6579732a2a")
@@ -92,7 +92,7 @@ DISCONNECT = bytes.fromhex("e000")
 
 @contextlib.contextmanager
 def running(*command: Any, **how: Any) -> Iterator[subprocess.Popen[bytes]]:
-    """Run a program while the block lasts."""
+    """Run a program in a context."""
     quiet = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
     how = {**quiet, "start_new_session": True, **how}
     with subprocess.Popen([str(word) for word in command], **how) as process:
@@ -103,7 +103,7 @@ def running(*command: Any, **how: Any) -> Iterator[subprocess.Popen[bytes]]:
             yield process
         finally:
             with contextlib.suppress(ProcessLookupError):
-                os.killpg(process.pid, signal.SIGTERM)  # a broker's script does not pass it on
+                os.killpg(process.pid, signal.SIGTERM)  # a broker's script does not forward it
             if process.stdin is not None:
                 with contextlib.suppress(BrokenPipeError):
                     process.stdin.close()
@@ -120,7 +120,7 @@ def capturing(out: Path, ports: range | list[int], *options: str) -> Iterator[No
 
 
 def make_certificate(work: Path) -> None:
-    """Make a key and a certificate that last for a day."""
+    """Create a key and a certificate that are valid for a day."""
     subprocess.run(
         [
             *("openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-days", "1"),
@@ -134,13 +134,13 @@ def make_certificate(work: Path) -> None:
 
 
 class Context(ssl.SSLContext):
-    """A TLS context that resumes its last session and names the server."""
+    """A TLS context that can resume its last session, and sends the server name."""
 
     last: ssl.SSLSession | None = None
     resumes = False
 
     def wrap_socket(self, *args: Any, **how: Any) -> ssl.SSLSocket:
-        """Wrap a socket, in the last session if that is wanted."""
+        """Wrap a socket; resume the last session if `resumes`."""
         how.update(server_hostname=NAME, session=self.last if self.resumes else None)
         return super().wrap_socket(*args, **how)
 
@@ -148,20 +148,20 @@ class Context(ssl.SSLContext):
 def context(
     work: Path, keys: Path | None, version: str, ciphers: str = "", options: int = 0
 ) -> Any:
-    made = Context(ssl.PROTOCOL_TLS_CLIENT)
-    made.load_verify_locations(work / "cert.pem")
-    made.minimum_version = made.maximum_version = getattr(ssl.TLSVersion, version)
-    made.options |= options
-    made.set_alpn_protocols(["mqtt"])
+    result = Context(ssl.PROTOCOL_TLS_CLIENT)
+    result.load_verify_locations(work / "cert.pem")
+    result.minimum_version = result.maximum_version = getattr(ssl.TLSVersion, version)
+    result.options |= options
+    result.set_alpn_protocols(["mqtt"])
     if ciphers:
-        made.set_ciphers(ciphers)
+        result.set_ciphers(ciphers)
     if keys is not None:
-        made.keylog_filename = str(keys)
-    return made
+        result.keylog_filename = str(keys)
+    return result
 
 
 def play(port: int, tls: Any = None, transport: str = "tcp", large: bool = False) -> None:
-    """Play the scenario: subscribe to what is published, in every QoS, and leave."""
+    """Play the scenario: subscribe, publish at every QoS, receive the messages, and disconnect."""
     arrived: list[mqtt.MQTTMessage] = []
     answered = threading.Event()
     client = mqtt.Client(
@@ -193,7 +193,7 @@ def play(port: int, tls: Any = None, transport: str = "tcp", large: bool = False
 
 
 def play_mqtt(work: Path, keys: Path) -> None:
-    """Play the scenario over everything that mosquitto speaks."""
+    """Play the scenario over every transport and cipher of mosquitto."""
     play(PLAIN)
     play(PLAIN, large=True)
     tls13 = context(work, keys, "TLSv1_3")
@@ -212,13 +212,13 @@ def play_mqtt(work: Path, keys: Path) -> None:
     play(TLS, tls12)
     tls12.resumes = True
     play(TLS, tls12)
-    play(TLS, context(work, None, "TLSv1_3"))  # whose keys nobody has
+    play(TLS, context(work, None, "TLSv1_3"))  # without a key log
     play(WS, transport="websockets", large=True)
     play(WSS, context(work, keys, "TLSv1_3"), transport="websockets")
 
 
 def enter(process: subprocess.Popen[bytes], *parts: bytes) -> None:
-    """Write parts to a program, each by itself: a line of one letter is a command to OpenSSL's."""
+    """Write each part to a program separately; to OpenSSL, a line of one letter is a command."""
     assert process.stdin is not None
     for part in parts:
         process.stdin.write(part)
@@ -227,12 +227,12 @@ def enter(process: subprocess.Popen[bytes], *parts: bytes) -> None:
 
 
 def play_openssl(work: Path, keys: Path) -> None:
-    """Play what only the programs of OpenSSL do: key updates, renegotiation, early data."""
+    """Play what only the OpenSSL programs support: key updates, renegotiation, early data."""
     client = ("openssl", "s_client", "-keylogfile", keys, "-connect")
     with running(
         *client, f"{LOOPBACK}:{TLS}", "-tls1_3", "-servername", NAME, stdin=subprocess.PIPE
     ) as process:
-        # A line of K has both sides change their keys, one of k the client.
+        # K updates the keys of both sides, k those of the client.
         enter(process, CONNECT, b"K\n", PUBLISH, b"k\n", PUBLISH, DISCONNECT)
     address = f"{LOOPBACK}:{OPENSSL}"
     server = ("openssl", "s_server", "-cert", "cert.pem", "-key", "key.pem", "-early_data")
@@ -314,7 +314,7 @@ def record_jms(work: Path, out: Path, mq_home: Path, agent: Path) -> None:
                 (f"mqssl://{LOOPBACK}:{MQ_TLS}/ssljms", "TLSv1.3"),
             ):
                 flags = [f"-Djdk.tls.client.protocols={one}" for one in version]
-                # The client tells the broker its kernel's release; ours is nobody's business.
+                # The client sends the release of its kernel to the broker; this replaces it.
                 flags += ["-Dos.version=6.1", f"-javaagent:{agent}={keys}", "-cp", f"{jars}:{work}"]
                 subprocess.run([f"{java}/bin/java", *flags, "KeyTraffic", address], check=True)
     secrets = ("editcap", "-F", "pcapng", "--inject-secrets", f"tls,{keys}")
@@ -338,7 +338,7 @@ def main() -> None:
         work = Path(folder)
         work.chmod(0o755)
         make_certificate(work)
-        (work / "key.pem").chmod(0o644)  # the broker gives up being root
+        (work / "key.pem").chmod(0o644)  # the broker drops its root rights
         record_mqtt(work, out)
         record_websocket(work, out, arguments.node_modules.resolve())
         record_jms(work, out, arguments.mq_home.resolve(), arguments.agent.resolve())

@@ -4,8 +4,8 @@ usage: python -m examples.recording.record_mqtt [--mosquitto PROGRAM] [--out exa
 
 It needs mosquitto and mosquitto_passwd, which Debian's package mosquitto has both, and the Python
 package paho-mqtt. Each connection becomes two files of raw bytes, exactly as they went over the
-wire: NAME-c2b.mqtt from the client to the broker, NAME-b2c.mqtt back. What the clients say that
-they published and received goes to _clients.jsonl.
+wire: NAME-c2b.mqtt from the client to the broker, NAME-b2c.mqtt back. The messages that the
+clients published and received, as they log them, go to _clients.jsonl.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 from typing import Any, TextIO
 
-# Not among the locked packages: only a new recording needs it.
+# Only new recordings need it, so it is not among the locked packages.
 import paho.mqtt.client as mqtt
 from paho.mqtt.packettypes import PacketTypes
 from paho.mqtt.properties import Properties
@@ -33,28 +33,29 @@ from examples.recording.tap import LOOPBACK, free_ports, running, tap
 MOSQUITTO = "/usr/sbin/mosquitto"
 PASSWORD = "made-up-for-this-recording"
 QUIET_S = 0.15
-"""What one step causes is over before the next, so that the order is the same every time."""
+"""Pause after a step, so that its effects end before the next and the order is always the same."""
 EXPIRY_S = 2.5
-"""Longer than the messages live that nobody shall see, and than the keep alive of the shelf."""
+"""Longer than the expiry of the messages that must not be delivered, and than the keep alive of the
+shelf."""
 
 
 def properties(packet_type: int, **values: Any) -> Properties:
-    made = Properties(packet_type)
+    result = Properties(packet_type)
     for name, value in values.items():
-        setattr(made, name, value)
-    return made
+        setattr(result, name, value)
+    return result
 
 
 class Client:
-    """A paho client that runs in the event loop and tells what it published and received."""
+    """A paho client in the event loop that logs the messages it publishes and receives."""
 
-    def __init__(self, name: str, told: TextIO, **settings: Any) -> None:
+    def __init__(self, name: str, log: TextIO, **settings: Any) -> None:
         self.name = name
-        self.told = told
+        self.log = log
         self.answers = 0
-        """How many packets have answered one of this client."""
+        """The number of answers to packets of this client."""
         self.topics: dict[int, str] = {}
-        """What each alias stands for."""
+        """The topic of each alias."""
         self.paho = paho = mqtt.Client(
             mqtt.CallbackAPIVersion.VERSION2,
             **{"client_id": name, "protocol": mqtt.MQTTv5, **settings},
@@ -71,10 +72,10 @@ class Client:
         self.answers += 1
 
     def _received(self, _client: Any, _data: Any, message: Any) -> None:
-        self._tell("received", message.topic, message)
+        self._log("received", message.topic, message)
 
-    def _tell(self, event: str, topic: str, message: Any) -> None:
-        told = {
+    def _log(self, event: str, topic: str, message: Any) -> None:
+        entry = {
             "connection": self.name,
             "event": event,
             "topic": topic,
@@ -83,10 +84,10 @@ class Client:
             "payload_hex": message.payload.hex(),
             "properties": message.properties.json() if message.properties else {},
         }
-        self.told.write(json.dumps(told, ensure_ascii=False) + "\n")
+        self.log.write(json.dumps(entry, ensure_ascii=False) + "\n")
 
     async def _step(self, done: Callable[[], bool]) -> None:
-        """Wait until the step is done, and then until nothing follows from it any more."""
+        """Wait until a step is done, and then until its effects have ended."""
         async with asyncio.timeout(10):
             while not done():
                 await asyncio.sleep(0.01)
@@ -96,15 +97,15 @@ class Client:
         wanted = self.answers + 1
         await self._step(lambda: self.answers >= wanted)
 
-    async def connect(self, port: int, **how: Any) -> None:
-        """Connect, and wait for the broker's answer, whatever it is."""
-        self.paho.connect(LOOPBACK, port, **how)
+    async def connect(self, port: int, **options: Any) -> None:
+        """Connect, and wait for any answer of the broker."""
+        self.paho.connect(LOOPBACK, port, **options)
         await self._answer()
 
     async def subscribe(self, *filters: tuple[str, Any], **values: Any) -> None:
         """Subscribe, each filter with its QoS or options."""
-        made = properties(PacketTypes.SUBSCRIBE, **values) if values else None
-        self.paho.subscribe(list(filters), properties=made)
+        result = properties(PacketTypes.SUBSCRIBE, **values) if values else None
+        self.paho.subscribe(list(filters), properties=result)
         await self._answer()
 
     async def unsubscribe(self, *filters: str, **values: Any) -> None:
@@ -120,31 +121,31 @@ class Client:
         retain: bool = False,
         **values: Any,
     ) -> Any:
-        """Publish without waiting for anything; a topic with an alias is named the first time."""
+        """Publish without waiting; a topic with an alias is sent only the first time."""
         alias = values.get("TopicAlias")
         known = alias is not None and self.topics.get(alias) == topic
         if alias is not None:
             self.topics[alias] = topic
-        made = properties(PacketTypes.PUBLISH, **values) if values else None
+        result = properties(PacketTypes.PUBLISH, **values) if values else None
         sent = mqtt.MQTTMessage()
-        sent.qos, sent.retain, sent.properties = qos, retain, made
+        sent.qos, sent.retain, sent.properties = qos, retain, result
         sent.payload = payload.encode() if isinstance(payload, str) else payload
-        self._tell("published", topic, sent)
-        return self.paho.publish("" if known else topic, payload, qos, retain, made)
+        self._log("published", topic, sent)
+        return self.paho.publish("" if known else topic, payload, qos, retain, result)
 
-    async def publish(self, topic: str, payload: str | bytes = b"", **how: Any) -> None:
-        """Publish, and wait for what the QoS promises."""
-        await self._step(self.send(topic, payload, **how).is_published)
+    async def publish(self, topic: str, payload: str | bytes = b"", **options: Any) -> None:
+        """Publish, and wait for the acknowledgement that the QoS requires."""
+        await self._step(self.send(topic, payload, **options).is_published)
 
     async def disconnect(self, **values: Any) -> None:
-        """Take leave."""
+        """Send DISCONNECT, and wait for the end of the connection."""
         self.paho.disconnect(
             properties=properties(PacketTypes.DISCONNECT, **values) if values else None
         )
         await self._step(lambda: self.paho.socket() is None)
 
     async def vanish(self) -> None:
-        """Send what there is to send, hear no answer, and be gone without a farewell."""
+        """Send all buffered packets, read no answer, and end the connection without DISCONNECT."""
         loop, opened = asyncio.get_running_loop(), self.paho.socket()
         loop.remove_reader(opened)
         while self.paho.want_write():
@@ -154,17 +155,17 @@ class Client:
 
 
 class Stock(Client):
-    """Answers requests where they ask for it."""
+    """A service that answers requests on their response topic."""
 
     def _received(self, client: Any, data: Any, message: Any) -> None:
         super()._received(client, data, message)
-        asked = message.properties
+        request = message.properties
         left = len(message.payload) * 3
         self.send(
-            asked.ResponseTopic,
+            request.ResponseTopic,
             json.dumps({"left": left}),
             qos=1,
-            CorrelationData=asked.CorrelationData,
+            CorrelationData=request.CorrelationData,
             UserProperty=("answered by", self.name),
         )
 
@@ -175,9 +176,9 @@ Ports = dict[str, int]
 NAMES = ("office", "shelf", "till", "till-again", "stock-1", "stock-2", "monitor", "stranger")
 
 
-async def open_monitor(ports: Ports, told: TextIO) -> Client:
-    """Log in, and watch everything."""
-    monitor = Client("monitor", told)
+async def open_monitor(ports: Ports, log: TextIO) -> Client:
+    """Log in, and subscribe to everything."""
+    monitor = Client("monitor", log)
     monitor.paho.username_pw_set("monitor", PASSWORD)
     hello = properties(
         PacketTypes.CONNECT,
@@ -193,9 +194,9 @@ async def open_monitor(ports: Ports, told: TextIO) -> Client:
     return monitor
 
 
-async def open_office(ports: Ports, told: TextIO) -> Client:
-    """Hang out the prices, which stay there for those who come later."""
-    office = Client("office", told)
+async def open_office(ports: Ports, log: TextIO) -> Client:
+    """Publish prices as retained values."""
+    office = Client("office", log)
     later = properties(PacketTypes.CONNECT, SessionExpiryInterval=300, TopicAliasMaximum=10)
     await office.connect(ports["office"], clean_start=False, properties=later)
     quiet = SubscribeOptions(
@@ -222,9 +223,9 @@ async def open_office(ports: Ports, told: TextIO) -> Client:
     return office
 
 
-async def open_shelf(ports: Ports, told: TextIO) -> Client:
-    """Send measurements under aliases, and leave a will."""
-    shelf = Client("shelf", told)
+async def open_shelf(ports: Ports, log: TextIO) -> Client:
+    """Send measurements under topic aliases, with a will."""
+    shelf = Client("shelf", log)
     will = properties(
         PacketTypes.WILLMESSAGE,
         WillDelayInterval=0,
@@ -244,9 +245,9 @@ async def open_shelf(ports: Ports, told: TextIO) -> Client:
     return shelf
 
 
-async def open_till(ports: Ports, told: TextIO) -> Client:
-    """Sell, in the words of MQTT 3.1.1."""
-    till = Client("till", told, protocol=mqtt.MQTTv311, clean_session=False)
+async def open_till(ports: Ports, log: TextIO) -> Client:
+    """Sell, with MQTT 3.1.1."""
+    till = Client("till", log, protocol=mqtt.MQTTv311, clean_session=False)
     await till.connect(ports["till"])
     await till.subscribe(("shop/prices/+", 1), ("shop/till/3/display", 2))
     for number in range(6):
@@ -259,11 +260,11 @@ async def open_till(ports: Ports, told: TextIO) -> Client:
     return till
 
 
-async def ask_stock(office: Client, ports: Ports, told: TextIO) -> list[Client]:
-    """Ask a service that two share; each answers what the broker gives it."""
+async def ask_stock(office: Client, ports: Ports, log: TextIO) -> list[Client]:
+    """Send requests to two clients that share a subscription and answer them."""
     stocks: list[Client] = []
-    for name, client_id in (("stock-1", "stock-1"), ("stock-2", "")):  # the broker names one
-        stock = Stock(name, told, client_id=client_id)
+    for name, client_id in (("stock-1", "stock-1"), ("stock-2", "")):  # the broker assigns one id
+        stock = Stock(name, log, client_id=client_id)
         await stock.connect(ports[name], clean_start=True)
         await stock.subscribe(("$share/stock/shop/requests/#", SubscribeOptions(qos=1)))
         stocks.append(stock)
@@ -280,7 +281,7 @@ async def ask_stock(office: Client, ports: Ports, told: TextIO) -> list[Client]:
 
 
 async def lose_till(till: Client, office: Client, ports: Ports) -> None:
-    """Cut the till's connection before it has its answers; it sends both messages again."""
+    """End the till's connection before the acknowledgements; it sends both messages again."""
     till.send("shop/sales/0", '{"sale": 6, "item": "Tee"}', qos=1)
     till.send("shop/sales/1", '{"sale": 7, "item": "Tee"}', qos=2)
     await till.vanish()
@@ -293,7 +294,7 @@ async def lose_till(till: Client, office: Client, ports: Ports) -> None:
 
 
 async def close_shop(office: Client, monitor: Client, shelf: Client) -> None:
-    """Take prices down, let the shelf vanish, look at what is left."""
+    """Delete a price, let the shelf vanish, subscribe to the remaining values."""
     await office.publish("shop/prices/apples", qos=1, retain=True)
     await shelf.vanish()
     await monitor.unsubscribe(
@@ -305,24 +306,24 @@ async def close_shop(office: Client, monitor: Client, shelf: Client) -> None:
     await office.unsubscribe("shop/sales/+")
 
 
-async def refuse_stranger(ports: Ports, told: TextIO) -> None:
-    stranger = Client("stranger", told)
+async def refuse_stranger(ports: Ports, log: TextIO) -> None:
+    stranger = Client("stranger", log)
     stranger.paho.username_pw_set("monitor", "a guess")
     await stranger.connect(ports["stranger"], clean_start=True)
 
 
-async def play(ports: Ports, told: TextIO) -> None:
-    """Play the scenario once, one step after the other."""
-    monitor = await open_monitor(ports, told)
-    office = await open_office(ports, told)
-    shelf = await open_shelf(ports, told)
-    till = await open_till(ports, told)
+async def play(ports: Ports, log: TextIO) -> None:
+    """Play the scenario once, step by step."""
+    monitor = await open_monitor(ports, log)
+    office = await open_office(ports, log)
+    shelf = await open_shelf(ports, log)
+    till = await open_till(ports, log)
     keeping_alive = asyncio.create_task(keep_alive(shelf))
-    stocks = await ask_stock(office, ports, told)
+    stocks = await ask_stock(office, ports, log)
     await lose_till(till, office, ports)
     keeping_alive.cancel()
     await close_shop(office, monitor, shelf)
-    await refuse_stranger(ports, told)
+    await refuse_stranger(ports, log)
     for client in (*stocks, till, monitor):
         await client.disconnect()
     await office.disconnect(SessionExpiryInterval=0, UserProperty=("why", "Feierabend"))
@@ -352,19 +353,19 @@ async def running_broker(mosquitto: str, work: Path, port: int) -> AsyncIterator
 
 
 async def tapped(port: int, out: Path) -> Ports:
-    """Return a port for each client, that of a tap of its own."""
+    """Open a tap for each client; return their ports."""
     return {name: await tap(name, "mqtt", port, out) for name in NAMES}
 
 
 async def record(mosquitto: str, out: Path) -> None:
-    """Play the scenario, each connection through a tap of its own."""
+    """Play the scenario with each connection through its own tap."""
     [port] = free_ports(1)
     with (
         tempfile.TemporaryDirectory() as work,
-        (out / "_clients.jsonl").open("w", encoding="utf-8") as told,
+        (out / "_clients.jsonl").open("w", encoding="utf-8") as log,
     ):
         async with running_broker(mosquitto, Path(work), port):
-            await play(await tapped(port, out), told)
+            await play(await tapped(port, out), log)
             await asyncio.sleep(1)  # the last bytes
 
 

@@ -3,13 +3,13 @@
 usage: python -m examples.recording.record_points --mq-home DIR [--out examples/points]
            [--seconds 8] [--to-broker-ms 20] [--to-client-ms 20]
 
-As root, on Linux. The broker and its clients are in a network namespace each, joined by two TUN
-devices; this program reads the packets of both and writes each one to the other device when its
-delay is over. So no kernel module for delays (netem) is needed. dumpcap runs in both namespaces.
-The scenario is that of `record`, whose needs are the needs here too.
+As root, on Linux. The broker and its clients have a network namespace each, with a TUN device. This
+program reads the packets of each device and writes them to the other one after the delay, so no
+kernel module for delays (netem) is needed. dumpcap runs in both namespaces. The scenario and the
+requirements are those of `record`.
 
-Written are client.pcap and broker.pcap, and what the clients log, clients.jsonl. Both captures have
-the clock of one machine: what a packet took between them is in their timestamps.
+Written are client.pcap and broker.pcap, and the log of the clients, clients.jsonl. Both captures
+have the clock of one machine, so their timestamps show the exact time of each packet on the link.
 """
 
 from __future__ import annotations
@@ -38,14 +38,14 @@ ADDRESSES = {CLIENT: "10.77.1.1", BROKER: "10.77.1.2"}
 JMS_PORT, MAPPER_PORT = 7677, 7676
 MTU_BYTES = 1500
 QUIET_S = 2
-"""The kernel's last packets are in the files by then."""
+"""Pause after which the last captured packets are in the files."""
 _TUNSETIFF, _IFF_TUN, _IFF_NO_PI = 0x400454CA, 0x0001, 0x1000
 _DEVICE = "wire0"
 
 
 @contextlib.contextmanager
 def namespace(name: str) -> Iterator[int]:
-    """Make a network namespace with a TUN device; give the file descriptor of its other end."""
+    """Create a network namespace with a TUN device; yield the file descriptor of the device."""
     device = os.open("/dev/net/tun", os.O_RDWR)
     fcntl.ioctl(device, _TUNSETIFF, struct.pack("16sH", _DEVICE.encode(), _IFF_TUN | _IFF_NO_PI))
     ip("netns", "add", name)
@@ -64,7 +64,7 @@ def ip(*words: str) -> None:
 
 
 def forward(delays_s: dict[int, float], others: dict[int, int], over: threading.Event) -> None:
-    """Write each packet of a device to the other one when its delay is over."""
+    """Write each packet of a device to the other one after its delay, until `over` is set."""
     waiting: dict[int, deque[tuple[float, bytes]]] = {device: deque() for device in delays_s}
     while not over.is_set():
         now = time.monotonic()
@@ -80,7 +80,7 @@ def forward(delays_s: dict[int, float], others: dict[int, int], over: threading.
 
 @contextlib.contextmanager
 def link(to_broker_ms: float, to_client_ms: float) -> Iterator[None]:
-    """Join the two namespaces for as long as it lasts."""
+    """Create the two namespaces and join them, in a context."""
     with namespace(CLIENT) as client, namespace(BROKER) as broker:
         over = threading.Event()
         delays_s = {client: to_broker_ms / 1000, broker: to_client_ms / 1000}
@@ -117,20 +117,20 @@ async def capture(mq_home: Path, java_home: Path, work: Path, out: Path, seconds
         dumpcap(CLIENT, out / "client.pcap"),
         dumpcap(BROKER, out / "broker.pcap"),
     ):
-        with (out / "clients.jsonl").open("wb") as told:
-            await record.play(mq_home, java_home, seconds, addresses, told, within=inside(CLIENT))
+        with (out / "clients.jsonl").open("wb") as log:
+            await record.play(mq_home, java_home, seconds, addresses, log, within=inside(CLIENT))
         await asyncio.sleep(QUIET_S)
     for path in out.glob("*.pcap"):
-        path.chmod(0o644)  # dumpcap lets nobody else read it
+        path.chmod(0o644)  # dumpcap makes it readable for its user only
 
 
 def inside(name: str) -> tuple[str, ...]:
-    """Return the words in front of a command that runs it in a namespace."""
+    """Return the prefix of a command that runs it in a namespace."""
     return "ip", "netns", "exec", name
 
 
 def dumpcap(name: str, path: Path) -> contextlib.AbstractAsyncContextManager[Process]:
-    # -P: the classic format, which does not tell what machine this is.
+    # -P: the classic format, which does not describe the machine.
     only = f"tcp port {JMS_PORT}"
     return running(
         *inside(name), "dumpcap", "-P", "-i", _DEVICE, "-f", only, "-w", path, ready=b"File: "

@@ -1,11 +1,11 @@
-"""Record the ring: three members on UDP multicast over the loopback, and dumpcap beside them.
+"""Record a ring: three members on UDP multicast over loopback, captured by dumpcap.
 
 usage: python -m examples.recording.record_ring [--out examples]
 
-It needs nothing but wireyard and dumpcap, with the right to capture. The members run side by side
-in one program, but each sends from a socket of its own, so they are processes to the ring. Written
-are the capture, ring.pcap, and ring_members.jsonl: a line for every message that a member says it
-sent or received, for every reply it got, and for every request as it ended.
+It needs only wireyard and dumpcap, with the right to capture. The members run concurrently in one
+program, but each sends from its own socket, so the ring treats them as processes. Written are the
+capture, ring.pcap, and ring_members.jsonl: a line for every message that a member sent or received,
+for every reply that it got, and for the end of every request.
 """
 
 from __future__ import annotations
@@ -24,23 +24,23 @@ from wireyard.net import Ring, UdpMulticast
 
 GROUP, PORT = "239.255.77.78", 7078
 RPC = 2
-"""The layer that requests and their replies are for."""
+"""The layer of requests and replies."""
 TILLS, SHELVES = 1, 2
 """Domains."""
 QUIET_S = 0.3
-"""What one step causes is over before the next, so that the order is the same every time."""
+"""Pause after a step, so that its effects end before the next and the order is always the same."""
 PATIENCE_S = 0.5
-"""How long a request waits."""
+"""The timeout of a request."""
 SEED = 1995
 
 
 class Member:
-    """A process on the ring that tells what it sends and receives."""
+    """A process on the ring that logs the messages it sends and receives."""
 
-    def __init__(self, name: str, told: TextIO, client: int, domain: int) -> None:
+    def __init__(self, name: str, log: TextIO, client: int, domain: int) -> None:
         self.name = name
         self.client = client
-        self._told = told
+        self._log_file = log
         self._domain = domain
         self.ring = Ring(UdpMulticast(GROUP, PORT))
 
@@ -59,21 +59,21 @@ class Member:
     async def send(self, data: bytes, **named: Any) -> None:
         """Send a message as this member's client."""
         await self.ring.send(data, client=self.client, **named)
-        self._tell("sent", data, **named)
+        self._log("sent", data, **named)
 
     async def ask(self, data: bytes, want: int, domain: int) -> None:
-        """Send a request, and take the replies it wants, or as many as come in time."""
+        """Send a request, and read `want` replies, or as many as come before the timeout."""
         named: dict[str, Any] = {"layer": RPC, "domain": domain}
         replies = self.ring.request(
             data, want=want, timeout_s=PATIENCE_S, client=self.client, **named
         )
-        self._tell("asked", data, **named)
+        self._log("asked", data, **named)
         async for reply in replies:
-            self._tell("got reply", reply.data, sender=reply.source)
-        self._tell("request over", data, reason=replies.reason)
+            self._log("got reply", reply.data, sender=reply.source)
+        self._log("request over", data, reason=replies.reason)
 
     async def answer(self, request: Delivered) -> None:
-        """Reply to a request; nobody here knows about the weather."""
+        """Reply to a request, unless it is about the weather."""
         assert request.message_id is not None
         if b"weather" in request.data:
             return
@@ -84,19 +84,19 @@ class Member:
     async def _reply(self, data: bytes, request: Delivered) -> None:
         named: dict[str, Any] = {"layer": RPC, "reply_to": request.message_id}
         await self.ring.send(data, client=self.client, **named)
-        self._tell("sent", data, **named)
+        self._log("sent", data, **named)
 
     async def _listen(self) -> None:
         async for message in self._inbox:
-            self._tell("received", message.data, sender=message.source, layer=message.layer)
+            self._log("received", message.data, sender=message.source, layer=message.layer)
             if message.reply_requested:
                 await self.answer(message)
 
-    def _tell(self, event: str, data: bytes, **named: Any) -> None:
+    def _log(self, event: str, data: bytes, **named: Any) -> None:
         to = named.pop("reply_to", None)
         if isinstance(to, MessageId):
             named["reply_to"] = f"{to.source}/{to.number}"
-        told = {
+        entry = {
             "member": self.name,
             "process": self.ring.process_id,
             "event": event,
@@ -105,22 +105,22 @@ class Member:
             "client": self.client,
             **named,
         }
-        self._told.write(json.dumps(told) + "\n")
+        self._log_file.write(json.dumps(entry) + "\n")
 
 
-async def play(told: TextIO) -> None:
+async def play(log: TextIO) -> None:
     """Play the scenario once."""
     noise = random.Random(SEED)
     async with (
-        Member("till", told, 11, TILLS) as till,
-        Member("shelf", told, 21, SHELVES) as shelf,
-        Member("office", told, 31, TILLS) as office,
+        Member("till", log, 11, TILLS) as till,
+        Member("shelf", log, 21, SHELVES) as shelf,
+        Member("office", log, 31, TILLS) as office,
     ):
         for number in range(100):  # small ones, which share packets
             await till.send(b"sold %d" % (number % 7), domain=SHELVES)
         till.ring.flush()
         await asyncio.sleep(QUIET_S)
-        for _ in range(20):  # the same bytes again and again, each in a packet of its own
+        for _ in range(20):  # the same bytes repeatedly, each message in a packet of its own
             await shelf.send(b"still here", urgent=True)
             await asyncio.sleep(0.02)
         for size in (1500, 20_000, 60_000):  # in parts
@@ -139,17 +139,17 @@ async def play(told: TextIO) -> None:
 
 
 async def record(out: Path) -> None:
-    """Play the scenario with dumpcap beside it."""
+    """Play the scenario while dumpcap captures."""
     pcap = out / "ring.pcap"
-    told = out / "ring_members.jsonl"
-    # -P: the classic format, which does not tell what machine this is.
+    members = out / "ring_members.jsonl"
+    # -P: the classic format, which does not describe the machine.
     command = ("dumpcap", "-P", "-i", "lo", "-f", f"udp port {PORT}", "-w", pcap)
     async with running(*command, ready=b"File: "):
-        with told.open("w", encoding="utf-8") as lines:
-            await play(lines)
-        await asyncio.sleep(2)  # what the kernel has seen is in the file by then
-    pcap.chmod(0o644)  # dumpcap lets nobody else read it
-    for path in (pcap, told):
+        with members.open("w", encoding="utf-8") as log:
+            await play(log)
+        await asyncio.sleep(2)  # after this the last captured packets are in the file
+    pcap.chmod(0o644)  # dumpcap makes it readable for its user only
+    for path in (pcap, members):
         print(f"{path.stat().st_size:9,} bytes  {path.name}")
 
 

@@ -3,8 +3,8 @@
 usage: python -m examples.recording.record_store --mq-home DIR [--out examples/store]
 
 DIR is the `mq` folder of the unpacked Maven artifact org.glassfish.mq:mq-distribution:6.5.0:zip, as
-`python -m peers.openmq` fetches and prints it; a JDK 17 or newer is needed. What is kept is the
-folder fs370 as the broker left it; only the zeros at the end of a file are cut, to the next KiB.
+`python -m peers.openmq` fetches and prints it; a JDK 17 or newer is needed. The folder fs370 is
+kept as the broker left it, except that zeros at the end of a file are removed, up to the next KiB.
 """
 
 from __future__ import annotations
@@ -24,18 +24,18 @@ from examples.recording.tap import LOOPBACK, free_ports
 
 HERE = Path(__file__).resolve().parent
 STORE = Path("instances/depot/fs370")
-"""The store, from the folder that a broker is given for what varies."""
+"""The store, relative to the broker's variable folder (-varhome)."""
 SETTINGS = {
     "message.vrfile.initial_size": "4k",
     "message.max_record_size": "4k",
     "destination.file.size": "8k",
     "interest.file.size": "8k",
     "property.file.size": "8k",
-    # A log is checkpointed as soon as it is nearly full, which a small one always is.
+    # The broker checkpoints a log that is nearly full; a smaller one always would be.
     "txnLog.file.size": "1m",
     "txnLog.logNonTransactedMsgAck": "true",
 }
-"""Small files, so that they can be kept; messages over 4 KiB get one to themselves."""
+"""Small files, because they are kept; a message over 4 KiB gets its own file."""
 CUT_BYTES = 1024
 
 
@@ -47,7 +47,7 @@ class Depot:
     mq_home, java_home
         The distribution and a JDK.
     work
-        Where the broker keeps what varies, and where classes are compiled to.
+        The folder for the broker's variable files and for compiled classes.
     """
 
     def __init__(self, mq_home: Path, java_home: Path, work: Path) -> None:
@@ -59,7 +59,7 @@ class Depot:
 
     @contextlib.contextmanager
     def broker(self) -> Iterator[Callable[[], None]]:
-        """Run the broker; give what kills it, as a loss of power would."""
+        """Run the broker; yield a function that kills it, like a loss of power."""
         mapper_port, self.jms_port, admin_port = free_ports(3)
         settings = {
             "portmapper.hostname": LOOPBACK,
@@ -79,37 +79,37 @@ class Depot:
 
     @contextlib.contextmanager
     def filled(self) -> Iterator[None]:
-        """Let the clients fill the store; they hold what they have until the end."""
+        """Let the clients fill the store; they stay connected until the end."""
         with _running([*self._java, str(self.jms_port), "fill"], ready=b"ready"):
             yield
 
     def listed(self, *queues: str) -> list[str]:
-        """Return the message ids in queues as a browser sees them, each after its queue's name."""
+        """Return lines of queue name and message id: the messages that a browser shows."""
         command = [*self._java, str(self.jms_port), "list", *queues]
         done = subprocess.run(command, check=True, capture_output=True, text=True, timeout=60)
         return done.stdout.splitlines()
 
     def send(self, queue: str, count: int) -> None:
-        """Send a message of so many bytes, which count up from 0 again and again."""
+        """Send a message of `count` bytes, which count up from 0 repeatedly."""
         command = [*self._java, str(self.jms_port), "send", queue, str(count)]
         subprocess.run(command, check=True, capture_output=True, timeout=60)
 
     @property
     def _java(self) -> list[str]:
-        # The client tells the broker its kernel's release; ours is nobody's business.
+        # The client sends the release of its kernel to the broker; this replaces it.
         classes = f"{self.mq_home}/lib/*{os.pathsep}{self.work}"
         return [f"{self.java_home}/bin/java", "-Dos.version=6.1", "-cp", classes, "StoreTraffic"]
 
 
 @contextlib.contextmanager
 def _running(command: list[str], ready: bytes) -> Iterator[Callable[[], None]]:
-    """Run a command from the line in which it says that it is ready; give what kills it."""
+    """Run a command, until its output has `ready`; yield a function that kills it."""
     process = subprocess.Popen(
         command,
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
-        start_new_session=True,  # the command may be a script; what it started stops with it
+        start_new_session=True,  # the command may be a script; its children are stopped with it
     )
     assert process.stdout is not None and process.stdin is not None
 
@@ -118,12 +118,12 @@ def _running(command: list[str], ready: bytes) -> Iterator[Callable[[], None]]:
             os.killpg(process.pid, signal.SIGKILL)
         process.wait()
 
-    said = []
+    output = []
     try:
         while ready not in (line := process.stdout.readline()):
-            said.append(line)
+            output.append(line)
             if not line:
-                raise RuntimeError(b"".join(said).decode(errors="replace"))
+                raise RuntimeError(b"".join(output).decode(errors="replace"))
         yield kill
     finally:
         kill()

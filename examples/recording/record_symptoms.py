@@ -1,12 +1,12 @@
-"""Record what is wrong with messages, a small capture a symptom: mosquitto, Open MQ and dumpcap.
+"""Record a small capture of each symptom, with mosquitto, Open MQ and dumpcap.
 
 usage: python -m examples.recording.record_symptoms [--mq-home DIR] [--out examples/symptoms]
            [SYMPTOM...]
 
 It needs mosquitto with mosquitto_passwd, dumpcap with the right to capture, and what `record` needs
 for the captures of Open MQ, which are left out without --mq-home. Everything is on loopback, and
-each capture has a broker of its own. MQTT clients are sockets that say what a function below says,
-so they can do what no library would; JMS clients are those of SymptomTraffic.java.
+each capture has a broker of its own. MQTT clients are sockets that the functions below drive, so
+that they can do what no library does. JMS clients are those of SymptomTraffic.java.
 """
 
 from __future__ import annotations
@@ -28,55 +28,55 @@ MOSQUITTO = "/usr/sbin/mosquitto"
 PASSWORD = "made-up-for-this-recording"
 TOPIC = "plant/state"
 QUIET_S = 0.15
-"""What one step causes is over before the next."""
-LONG_S = 1.6
-"""Longer than what is under way is taken for stuck."""
+"""Pause after a step, so that its effects end before the next step."""
+STUCK_S = 1.6
+"""Longer than the time after which a pending message counts as stuck."""
 SETTLED_S = 1.5
-"""What the kernel has seen is in the file by then."""
+"""Pause after which the last captured packets are in the file."""
 ACL = f"user guest\ntopic write {TOPIC}\ntopic readwrite open/#\n"
-"""Who subscribes to the topic may, and gets nothing; others may not publish elsewhere."""
+"""Subscriptions to the topic are accepted but get nothing; publishing to others is forbidden."""
 
 
 class Client:
-    """A client that says packets, and reads what comes without looking at it."""
+    """A client that sends given packets, and discards the bytes that it receives."""
 
     connected: ClassVar[list[Client]] = []
-    """All of them: a connection of which nothing is left would be closed."""
+    """All clients; an unreferenced connection would be closed."""
 
     def __init__(self, port: int, version: int = 4) -> None:
         self.port, self.version, self.packet_id = port, version, 0
 
     async def connect(self, name: str, **fields: Any) -> Client:
-        """Connect anew, which a client may do several times."""
+        """Open a connection; a client may do so several times."""
         self.reader, self.writer = await asyncio.open_connection(LOOPBACK, self.port)
         self.reading = asyncio.create_task(self.reader.read())
         self.connected.append(self)
-        await self.say(mqtt.Connect, client_id=name, **{"keep_alive": 60, **fields})
+        await self.send(mqtt.Connect, client_id=name, **{"keep_alive": 60, **fields})
         return self
 
-    async def say(self, packet: Any, **fields: Any) -> None:
-        """Say a packet, and wait until what it causes is over."""
+    async def send(self, packet: Any, **fields: Any) -> None:
+        """Send a packet, and wait until its effects have ended."""
         self.writer.write(encode(packet(version_in_force=self.version, **fields)))
         await self.writer.drain()
         await asyncio.sleep(QUIET_S)
 
     async def subscribe(self, topic: str = TOPIC, qos: int = 1) -> None:
         """Subscribe to a topic."""
-        await self.say(mqtt.Subscribe, packet_id=99, filters=[(topic, qos)])
+        await self.send(mqtt.Subscribe, packet_id=99, filters=[(topic, qos)])
 
     async def publish(self, payload: str, topic: str = TOPIC, **fields: Any) -> None:
         """Publish at QoS 1, with the next packet identifier."""
         self.packet_id += 1
         numbered = {"packet_id": self.packet_id, "qos": 1}
-        await self.say(mqtt.Publish, topic=topic, payload=payload, **numbered, **fields)
+        await self.send(mqtt.Publish, topic=topic, payload=payload, **numbered, **fields)
 
     async def acknowledge(self, packet_id: int) -> None:
-        """Acknowledge what was delivered with a packet identifier."""
-        await self.say(mqtt.PubAck, packet_id=packet_id)
+        """Acknowledge a delivered message by its packet identifier."""
+        await self.send(mqtt.PubAck, packet_id=packet_id)
 
     async def leave(self) -> None:
-        """Say goodbye, and close."""
-        await self.say(mqtt.Disconnect)
+        """Send DISCONNECT, and close."""
+        await self.send(mqtt.Disconnect)
         self.writer.close()
         await asyncio.gather(self.reading, return_exceptions=True)
 
@@ -86,150 +86,150 @@ class Client:
         await asyncio.sleep(QUIET_S)
 
 
-# --- what goes wrong over MQTT --------------------------------------------------------------
+# --- symptoms of MQTT -----------------------------------------------------------------------
 
 
 async def healthy(port: int) -> None:
-    """Have a subscriber get what a publisher sends, and acknowledge it."""
-    gets, sends = await Client(port).connect("gets"), await Client(port).connect("sends")
-    await gets.subscribe()
+    """Publish messages that a subscriber gets and acknowledges."""
+    subscriber, publisher = await Client(port).connect("gets"), await Client(port).connect("sends")
+    await subscriber.subscribe()
     for number in range(1, 6):
-        await sends.publish(f"state {number}")
-        await gets.acknowledge(number)
-    await gets.leave()
-    await sends.leave()
+        await publisher.publish(f"state {number}")
+        await subscriber.acknowledge(number)
+    await subscriber.leave()
+    await publisher.leave()
 
 
 async def window_full(port: int) -> None:
-    """Have a subscriber with a window of two acknowledge late."""
-    gets = await Client(port, 5).connect("gets", properties={"receive_maximum": 2})
-    sends = await Client(port, 5).connect("sends")
-    await gets.subscribe()
+    """Let a subscriber with Receive Maximum 2 acknowledge late."""
+    subscriber = await Client(port, 5).connect("gets", properties={"receive_maximum": 2})
+    publisher = await Client(port, 5).connect("sends")
+    await subscriber.subscribe()
     for number in range(1, 5):
-        await sends.publish(f"state {number}")
-    await asyncio.sleep(LONG_S)
+        await publisher.publish(f"state {number}")
+    await asyncio.sleep(STUCK_S)
     for number in range(1, 5):
-        await gets.acknowledge(number)
-    await gets.leave()
-    await sends.leave()
+        await subscriber.acknowledge(number)
+    await subscriber.leave()
+    await publisher.leave()
 
 
 async def queued_away(port: int) -> None:
-    """Have a subscriber with a session go away and not come back."""
-    gets, sends = Client(port), await Client(port).connect("sends")
-    await gets.connect("gets", clean_start=False)
-    await gets.subscribe()
-    await gets.leave()
+    """Let a subscriber with a persistent session disconnect for good."""
+    subscriber, publisher = Client(port), await Client(port).connect("sends")
+    await subscriber.connect("gets", clean_start=False)
+    await subscriber.subscribe()
+    await subscriber.leave()
     for number in range(1, 4):
-        await sends.publish(f"state {number}")
-    await asyncio.sleep(LONG_S)
-    await sends.leave()
+        await publisher.publish(f"state {number}")
+    await asyncio.sleep(STUCK_S)
+    await publisher.leave()
 
 
 async def taken_over(port: int) -> None:
-    """Have a second client come with the id of the first."""
+    """Let a second client connect with the client id of the first."""
     await Client(port).connect("twin")
     await (await Client(port).connect("twin")).leave()
 
 
 async def session_expired(port: int) -> None:
-    """Have a client for which messages wait come back when its session is over."""
-    gets, sends = Client(port, 5), await Client(port, 5).connect("sends")
-    await gets.connect("gets", properties={"session_expiry_interval": 1})
-    await gets.subscribe()
-    await gets.vanish()
-    await sends.publish("state 1")
-    await asyncio.sleep(7)  # mosquitto looks for expired sessions every few seconds
-    await gets.connect("gets", clean_start=False, properties={"session_expiry_interval": 1})
-    await asyncio.sleep(LONG_S)
-    await gets.leave()
-    await sends.leave()
+    """Let a client with queued messages reconnect after its session has expired."""
+    subscriber, publisher = Client(port, 5), await Client(port, 5).connect("sends")
+    await subscriber.connect("gets", properties={"session_expiry_interval": 1})
+    await subscriber.subscribe()
+    await subscriber.vanish()
+    await publisher.publish("state 1")
+    await asyncio.sleep(7)  # mosquitto checks for expired sessions every few seconds
+    await subscriber.connect("gets", clean_start=False, properties={"session_expiry_interval": 1})
+    await asyncio.sleep(STUCK_S)
+    await subscriber.leave()
+    await publisher.leave()
 
 
 async def login_refused(port: int) -> None:
-    """Have a client log in with a wrong password."""
+    """Let a client log in with a wrong password."""
     await Client(port).connect("stranger", username="guest", password="wrong")
 
 
 async def publish_refused(port: int) -> None:
-    """Have a client publish where the access list forbids it."""
+    """Let a client publish to a topic that the access list forbids."""
     login = {"username": "guest", "password": PASSWORD}
-    sends = await Client(port, 5).connect("sends", **login)
-    await sends.publish("not for you", "secret/state")
-    await sends.leave()
+    publisher = await Client(port, 5).connect("sends", **login)
+    await publisher.publish("not for you", "secret/state")
+    await publisher.leave()
 
 
 async def not_forwarded(port: int) -> None:
-    """Have the broker take a message that the access list keeps from its subscriber."""
+    """Let the broker accept a message that the access list withholds from the subscriber."""
     login = {"username": "guest", "password": PASSWORD}
-    gets = await Client(port).connect("gets", **login)
-    sends = await Client(port).connect("sends", **login)
-    await gets.subscribe()
-    await sends.publish("state 1")
-    await gets.say(mqtt.PingReq)
-    await gets.leave()
-    await sends.leave()
+    subscriber = await Client(port).connect("gets", **login)
+    publisher = await Client(port).connect("sends", **login)
+    await subscriber.subscribe()
+    await publisher.publish("state 1")
+    await subscriber.send(mqtt.PingReq)
+    await subscriber.leave()
+    await publisher.leave()
 
 
 async def unacknowledged(port: int) -> None:
-    """Have a subscriber never acknowledge."""
-    gets, sends = await Client(port).connect("gets"), await Client(port).connect("sends")
-    await gets.subscribe()
+    """Let a subscriber never acknowledge."""
+    subscriber, publisher = await Client(port).connect("gets"), await Client(port).connect("sends")
+    await subscriber.subscribe()
     for number in range(1, 4):
-        await sends.publish(f"state {number}")
-    await asyncio.sleep(LONG_S)
-    await sends.leave()
+        await publisher.publish(f"state {number}")
+    await asyncio.sleep(STUCK_S)
+    await publisher.leave()
 
 
 async def keep_alive_missed(port: int) -> None:
-    """Have a client that announced a keep-alive of a second be silent."""
+    """Let a client with a keep-alive of one second be silent."""
     await Client(port).connect("silent", keep_alive=1)
-    await asyncio.sleep(8)  # mosquitto looks every few seconds
+    await asyncio.sleep(8)  # mosquitto checks every few seconds
 
 
 async def retained_unread(port: int) -> None:
-    """Have a value retained that nobody subscribes to."""
-    sends = await Client(port).connect("sends")
-    await sends.publish("nobody asks", "plant/forgotten", retain=True)
+    """Let a value be retained that no client subscribes to."""
+    publisher = await Client(port).connect("sends")
+    await publisher.publish("nobody asks", "plant/forgotten", retain=True)
     await asyncio.sleep(QUIET_S)
-    await sends.leave()
+    await publisher.leave()
 
 
 async def too_large(port: int) -> None:
-    """Have a message be above what its subscriber accepts."""
-    gets = await Client(port, 5).connect("gets", properties={"maximum_packet_size": 40})
-    sends = await Client(port, 5).connect("sends")
-    await gets.subscribe()
-    await sends.publish("x" * 100)
-    await sends.publish("small")
-    await gets.acknowledge(2)
-    await gets.leave()
-    await sends.leave()
+    """Publish a message above the Maximum Packet Size of its subscriber."""
+    subscriber = await Client(port, 5).connect("gets", properties={"maximum_packet_size": 40})
+    publisher = await Client(port, 5).connect("sends")
+    await subscriber.subscribe()
+    await publisher.publish("x" * 100)
+    await publisher.publish("small")
+    await subscriber.acknowledge(2)
+    await subscriber.leave()
+    await publisher.leave()
 
 
 async def expired(port: int) -> None:
-    """Have a message be older than its expiry when its subscriber comes back."""
-    gets, sends = Client(port, 5), await Client(port, 5).connect("sends")
+    """Let a queued message expire before its subscriber reconnects."""
+    subscriber, publisher = Client(port, 5), await Client(port, 5).connect("sends")
     session = {"properties": {"session_expiry_interval": 60}}
-    await gets.connect("gets", **session)
-    await gets.subscribe()
-    await gets.vanish()
-    await sends.publish("for a second", properties={"message_expiry_interval": 1})
+    await subscriber.connect("gets", **session)
+    await subscriber.subscribe()
+    await subscriber.vanish()
+    await publisher.publish("for a second", properties={"message_expiry_interval": 1})
     await asyncio.sleep(2.5)
-    await gets.connect("gets", clean_start=False, **session)
-    await sends.publish("state 2")
-    await gets.acknowledge(2)
-    await gets.leave()
-    await sends.leave()
+    await subscriber.connect("gets", clean_start=False, **session)
+    await publisher.publish("state 2")
+    await subscriber.acknowledge(2)
+    await subscriber.leave()
+    await publisher.leave()
 
 
 Scenario = Callable[[int], Awaitable[None]]
-OVER_MQTT: tuple[Scenario, ...] = (
+MQTT_SCENARIOS: tuple[Scenario, ...] = (
     healthy, window_full, queued_away, taken_over, session_expired, login_refused, publish_refused,
     not_forwarded, unacknowledged, keep_alive_missed, retained_unread, too_large, expired,
 )  # fmt: skip
 WITH_LOGINS = (login_refused, publish_refused, not_forwarded)
-OVER_JMS = (
+JMS_SCENARIOS = (
     "healthy", "slow_consumer", "producer_paused", "consumer_paused", "no_consumer", "selector",
     "unacknowledged", "given_back", "expired", "dead", "over_limit", "refused",
 )  # fmt: skip
@@ -237,7 +237,7 @@ OVER_JMS = (
 
 def capturing(port: int, out: Path) -> Any:
     """Return a context in which a port is captured."""
-    # -P: the classic format, which does not tell what machine this is.
+    # -P: the classic format, which does not describe the machine.
     return running(
         "dumpcap", "-P", "-i", "lo", "-f", f"tcp port {port}", "-w", out, ready=b"File: "
     )
@@ -273,7 +273,7 @@ async def record_jms(name: str, mq_home: Path, classes: Path, out: Path, work: P
 
 
 async def limit(mq_home: Path, java_home: Path, mapper: int, work: Path, behavior: str) -> None:
-    """Have the broker make a queue that holds five messages."""
+    """Create a queue that holds five messages at most."""
     password = work / "password"
     password.write_text("imq.imqcmd.password=admin\n")
     await record.run(
@@ -284,7 +284,7 @@ async def limit(mq_home: Path, java_home: Path, mapper: int, work: Path, behavio
 
 
 async def play(names: set[str], mq_home: Path | None, out: Path) -> None:
-    for scenario in OVER_MQTT:
+    for scenario in MQTT_SCENARIOS:
         name = f"mqtt-{scenario.__name__}"
         if not names or name in names:
             with tempfile.TemporaryDirectory() as work:
@@ -295,7 +295,7 @@ async def play(names: set[str], mq_home: Path | None, out: Path) -> None:
         compiler, source = f"{record.installed_java()}/bin/javac", record.HERE
         jars = f"{mq_home}/lib/*"
         await record.run(compiler, "-cp", jars, "-d", classes, f"{source}/SymptomTraffic.java")
-        for each in OVER_JMS:
+        for each in JMS_SCENARIOS:
             name = f"jms-{each}"
             if not names or name in names:
                 with tempfile.TemporaryDirectory() as work:
@@ -316,7 +316,7 @@ def main() -> None:
     mq_home = arguments.mq_home and arguments.mq_home.resolve()
     asyncio.run(play(set(arguments.symptoms), mq_home, out))
     for path in sorted(out.glob("*.pcap")):
-        path.chmod(0o644)  # dumpcap lets nobody else read it
+        path.chmod(0o644)  # dumpcap makes it readable for its user only
         print(f"{path.stat().st_size:9,} bytes  {path.name}")
 
 

@@ -1,4 +1,4 @@
-"""What both recorders need: a broker for as long as it lasts, and a tap on loopback before it."""
+"""Parts that the recorders share: a running broker, and a tap on loopback in front of it."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def free_ports(count: int) -> list[int]:
 async def _pump(
     reader: asyncio.StreamReader, writer: asyncio.StreamWriter, record: BinaryIO
 ) -> None:
-    """Pass one direction on, writing it down first."""
+    """Forward one direction; record each chunk first."""
     with contextlib.suppress(ConnectionError):
         while chunk := await reader.read(65536):
             record.write(chunk)
@@ -39,13 +39,13 @@ async def _pump(
 
 
 async def tap(name: str, suffix: str, broker_port: int, out: Path) -> int:
-    """Listen for one connection on a port of its own, and return the port.
+    """Listen for one connection; return the port.
 
-    What the client sends goes to ``NAME-c2b.SUFFIX``, what it gets to ``NAME-b2c.SUFFIX``.
+    Bytes from the client go to ``NAME-c2b.SUFFIX``, bytes to it to ``NAME-b2c.SUFFIX``.
     """
 
     async def connected(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        # Mode x: a second connection of the same name would spoil the first one's stream.
+        # Mode x: a second connection of the same name would overwrite the stream of the first.
         with (
             (out / f"{name}-c2b.{suffix}").open("xb") as sent,
             (out / f"{name}-b2c.{suffix}").open("xb") as got,
@@ -64,12 +64,12 @@ async def tap(name: str, suffix: str, broker_port: int, out: Path) -> int:
 
 @contextlib.asynccontextmanager
 async def running(*command: str | Path, ready: bytes) -> AsyncIterator[asyncio.subprocess.Process]:
-    """Run a broker, from the line in which it says that it is ready."""
+    """Run a program in a context; enter it at the output line that contains `ready`."""
     broker = await asyncio.create_subprocess_exec(
         *command,
         stdout=asyncio.subprocess.PIPE,
         stderr=asyncio.subprocess.STDOUT,
-        start_new_session=True,  # the command may be a script; what it started stops with it
+        start_new_session=True,  # the command may be a script; its children are stopped with it
     )
     assert broker.stdout is not None
     try:
@@ -77,7 +77,7 @@ async def running(*command: str | Path, ready: bytes) -> AsyncIterator[asyncio.s
             while ready not in (line := await broker.stdout.readline()):
                 if not line:
                     sys.exit("the broker did not start")
-        # Read on, or the broker would stop at a full pipe.
+        # Keep reading, or the program would block at a full pipe.
         reading = asyncio.create_task(broker.stdout.read())
         yield broker
     finally:

@@ -317,7 +317,7 @@ def test_in_flight_at_every_cut(scenario: Scenario) -> None:
         if name in library and connection.ended_by == "dropped" and connection.closed:
             _ = ours[name][connection.closed]
     for fact in scenario.facts:
-        if fact.kind == "in_flight" and fact.upward and fact.client_id in library:
+        if fact.kind == "in_flight" and fact.to_broker and fact.client_id in library:
             assert fact.packet_id is not None
             ours[fact.client_id][fact.at].add(fact.packet_id)
     for who, cuts in logged.items():
@@ -346,7 +346,7 @@ def test_acknowledged_to_the_end(scenario: Scenario) -> None:
     ours = Counter(
         fact.client_id
         for fact in scenario.facts
-        if fact.kind == "acknowledged" and not fact.upward and fact.client_id in logged
+        if fact.kind == "acknowledged" and not fact.to_broker and fact.client_id in logged
     )
     assert ours == +logged
 

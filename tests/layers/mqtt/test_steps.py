@@ -20,7 +20,7 @@ from wireyard.layers.mqtt.connection import Stream
 from wireyard.layers.mqtt.deliveries import content_record
 from wireyard.layers.mqtt.derive import CHAIN, derive_tables
 from wireyard.layers.mqtt.directions import sides_of
-from wireyard.layers.mqtt.expected import Audience
+from wireyard.layers.mqtt.expected import SubscriptionHistory
 from wireyard.layers.mqtt.packet_row import as_packet
 from wireyard.layers.mqtt.records import (
     Attempt,
@@ -82,8 +82,8 @@ def test_what_is_remembered_only_to_be_fast(monkeypatch: pytest.MonkeyPatch) -> 
     whole = tables_of(capture)
     monkeypatch.setattr(derive, "_MAX_TOPICS", 1)
     monkeypatch.setattr(derive, "_FLUSH_EVERY", 1)
-    monkeypatch.setattr(deliveries, "_AT_ONCE", 1)
-    monkeypatch.setattr(expected, "_MAX_REMEMBERED", 0)
+    monkeypatch.setattr(deliveries, "_BATCH", 1)
+    monkeypatch.setattr(expected, "_MAX_CACHED", 0)
     assert unordered(tables_of(capture)) == unordered(whole)
 
 
@@ -207,7 +207,7 @@ def test_an_audience_is_what_playing_the_changes_gives(
             current[key] = one
         elif current.get(key) is one:
             del current[key]
-    audience = Audience(every)
+    audience = SubscriptionHistory(every)
     assert set(audience.at(position)) == set(current.values())
     assert audience.at(position) == [one for one in every if one in current.values()]
 

@@ -1,21 +1,22 @@
-"""What MQTT packets do: delivery state, sessions, subscriptions, retained values, wills.
+"""MQTT state machines: delivery state, sessions, subscriptions, retained values, wills.
 
-The machines serve an endpoint and an observer alike. An endpoint has a `Session`, of which it runs
-the roles that are its own, and a broker has `Subscriptions` and `Retained` beside it. An observer
-has both sides' packets, and `derive_tables` says what became of every message.
+They serve an endpoint and an observer. An endpoint has a `Session` and runs its own roles of it; a
+broker also has `Subscriptions` and `Retained`. An observer has the packets of both sides, and
+`derive_tables` derives the outcome of every message.
 
-Where what is decided:
+The modules:
 
-- ``connection``: what either side may send when, CONNECT, CONNACK and DISCONNECT
-- ``session``: what outlives a connection; ``will``: when a will is published
+- ``connection``: the packets each side may send, and CONNECT, CONNACK and DISCONNECT
+- ``session``: the state that outlives a connection; ``will``: when a will is published
 - ``publish``: PUBLISH and its acknowledgements; ``qos``: the flows of QoS 1 and 2
 - ``subscriptions``, ``retained``, ``topics``
-- ``expected``, ``deliveries``, ``missing``: who should get a message, who got it, and why not
-- ``violations``: the rules that take more than one packet to break
-- ``directions``: which stream of a connection is the client's
-- ``observer``: all of it over the packets of a capture; ``derive``: the stages, and their keys
+- ``expected``, ``deliveries``, ``missing``: expected deliveries, actual ones, and the reasons for
+  those that are missing
+- ``violations``: the rules that only several packets together can break
+- ``directions``: which stream of a connection the client sends
+- ``observer``: all of these, applied to the packets of a capture; ``derive``: the stages and keys
 
-``columns``, ``tracking``, ``qos_kernels`` and what they import do the same over columns.
+``columns``, ``tracking``, ``qos_kernels`` and the modules they import do the same with columns.
 """
 
 from wireyard.layers.mqtt.derive import CHAIN, derive_tables

@@ -1,14 +1,15 @@
-"""The tables that follow from MQTT packets, by columns: the same as `derive_tables` makes of rows.
+"""The MQTT pipeline by columns: derives the same tables as `derive_tables`, which works by rows.
 
-The stages are those of ``wireyard.layers.mqtt.derive``. Of what is frequent, which is messages and
-their deliveries, each stage takes and leaves columns; of what is rare, such as subscriptions, wills
-and what was missed, records, which the scalar stages take.
+The stages are those of ``wireyard.layers.mqtt.derive``. Messages and deliveries are frequent: they
+pass from stage to stage as columns. Subscriptions, wills and missing deliveries are rare: they are
+records, and the scalar stages handle them.
 
-1. `track`, by client: what its packets do (`tracking`), and what that is to others (`published`).
-2. `match`, by broker: which subscriptions match which topics.
-3. ``deliver``, by topic: retained values, who should have got a message, and who got it
+1. `track`, by client: tracks packets (`tracking`); yields messages and attempts (`published`).
+2. `match`, by broker: finds the subscriptions that match each topic.
+3. ``deliver``, by topic: derives retained values, expected deliveries and their outcome
    (`delivery_columns`).
-4. `explain_rest`, by subscriber or by response topic: why a message did not come, and replies.
+4. `explain_rest`, by subscriber or by response topic: finds the verdicts of missing deliveries, and
+   the replies to requests.
 """
 
 from __future__ import annotations
@@ -67,14 +68,14 @@ def derive_columns(
     streams: Iterable[Row] | None = None,
     sides: Mapping[Stream, Side] | None = None,
 ) -> Derived[list[pa.Table]]:
-    """Return the tables that follow from the MQTT packets of captures, as `derive_tables` does.
+    """Derive the tables from the MQTT packets of captures, as `derive_tables` does.
 
     Parameters
     ----------
     table
         Packets of both directions of every connection, in any order, with the columns of `NEEDED`.
     streams, sides
-        As of `derive_tables`.
+        The same as those of `derive_tables`.
     """
     streams = None if streams is None else list(streams)
     evidence = StreamEvidence()
@@ -111,9 +112,9 @@ def known_of(
     Parameters
     ----------
     streams
-        What the captures show of streams, as of `known_streams`.
+        The beginning and end of each stream, as captured; see `known_streams`.
     sides
-        If they are known already.
+        The side of each stream, if it is known already.
     """
     if sides is None:
         sides = evidence.sides(streams)
@@ -130,12 +131,13 @@ def known_of(
 def track(
     parts: Sequence[Part], streams: Sequence[KnownStream], secret: tuple[int, int]
 ) -> tuple[Clients, Iterator[tuple[pa.Table, pa.Table]]]:
-    """Return what some clients did, of which there are all packets.
+    """Track the packets of some clients, of which `parts` has all.
 
     Returns
     -------
     clients, messages
-        What they sent and were delivered is made some messages at a time.
+        The results for the clients; then the messages that they sent and the attempts to them,
+        derived in batches while they are iterated.
     """
     tracked = track_clients(Packets.of(parts, streams, secret))
     return published(tracked), message_tables(tracked)
@@ -143,7 +145,7 @@ def track(
 
 @dataclass
 class Matched:
-    """What is known of the clients and topics of all brokers."""
+    """The clients and topics of all brokers, with the subscriptions that match."""
 
     clients: list[Client]
     """By number: those of the first part, then those of the next."""
@@ -173,12 +175,12 @@ class Matched:
         wanted_will: Callable[[Will], bool] = lambda _: True,
         divided: Callable[[TopicKey], bool] = lambda _: False,
     ) -> Topics:
-        """Return what is known of the topics and wills that are wanted.
+        """Return the context of some topics and wills.
 
         Parameters
         ----------
         divided
-            Which of the topics are divided among several by what is in their messages.
+            Whether the messages of a topic are divided by payload among several calls.
         """
         matching = {key: subs for key, subs in self.matching.items() if wanted(key)}
         served = {(*one.client[:2], one.served_as) for subs in matching.values() for one in subs}
@@ -247,7 +249,7 @@ _REST: Final[Mapping[str, Stage]] = {MISSING: explain, CONVERSATIONS: converse}
 def explain_rest(
     records: Iterable[KeyedRecord], connections: Iterable[ConnectionRecord]
 ) -> Derived[list[pa.Table]]:
-    """Return the rows of what the stages before have passed on."""
+    """Derive rows from the records that the stages before have passed on."""
     by_key: defaultdict[tuple[str, Key], list[KeyedRecord]] = defaultdict(list)
     for record in records:
         by_key[record.stage, record.key].append(record)

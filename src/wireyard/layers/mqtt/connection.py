@@ -1,6 +1,6 @@
-"""What either side of a connection may send when, and what CONNECT, CONNACK and DISCONNECT do.
+"""The state of a connection: the packets each side may send, CONNECT, CONNACK and DISCONNECT.
 
-`CONNECTION` is the state table; `Connection` is a connection as it stands, and `Stream` is one
+`CONNECTION` is the state table; `Connection` is the state of one connection, and `Stream` is one
 direction of it.
 """
 
@@ -25,7 +25,7 @@ from wireyard.layers.mqtt.records import (
 )
 from wireyard.layers.mqtt.session import Broker, Session
 from wireyard.layers.mqtt.topics import Aliases
-from wireyard.layers.mqtt.violations import OF_ALL_CONNECTIONS, OF_ALL_PACKETS, Breach, broken
+from wireyard.layers.mqtt.violations import NEEDS_ALL_CONNECTIONS, NEEDS_ALL_PACKETS, Breach, cite
 from wireyard.layers.mqtt.will import Will
 from wireyard.layers.records import Position, position_of
 from wireyard.layers.states import Cell, StateTable
@@ -37,9 +37,9 @@ __all__ = [
     "MAX_EARLY",
     "PLAIN",
     "Connection",
-    "Known",
     "Request",
     "Stream",
+    "StreamInfo",
     "connack",
     "connect",
     "connection_event",
@@ -50,7 +50,7 @@ CONNECTION_EVENTS: Final = (
     "connect", "client", "client_auth", "client_disconnect",
     "connack", "refusal", "server", "server_auth", "server_disconnect",
 )  # fmt: skip
-"""``client`` and ``server`` are all other packets that this side may send."""
+"""``client`` and ``server`` are all other packets of that side."""
 
 
 def _forbidden(state: str, rule: str) -> dict[str, Cell[str, str]]:
@@ -66,7 +66,7 @@ CONNECTION: Final[StateTable[str, str, str]] = StateTable(
             "client_auth": Cell("unknown", None, "connect_first"),
             "client_disconnect": Cell("left", "left", "connect_first"),
         },
-        # The connection is older than what was seen of it.
+        # The beginning of the connection was not captured.
         "unknown": {
             "connect": Cell("asked", None, "connect_twice"),
             "client": Cell("unknown"),
@@ -99,7 +99,7 @@ CONNECTION: Final[StateTable[str, str, str]] = StateTable(
             "server_auth": Cell("open"),
             "server_disconnect": Cell("closed", "closed"),
         },
-        # What a client sent before it read the refusal counts for nothing.
+        # Packets that the client sent before it read the refusal have no effect.
         "refused": {
             **_forbidden("refused", "after_refusal"),
             "connect": Cell("refused", None, "connect_twice"),
@@ -107,7 +107,7 @@ CONNECTION: Final[StateTable[str, str, str]] = StateTable(
             "client_auth": Cell("refused"),
             "client_disconnect": Cell("refused"),
         },
-        # What the broker sent before it read the DISCONNECT still comes.
+        # Packets that the broker sent before it read the DISCONNECT still arrive.
         "left": {
             **_forbidden("left", "after_disconnect"),
             "connack": Cell("left", "opened"),
@@ -116,7 +116,7 @@ CONNECTION: Final[StateTable[str, str, str]] = StateTable(
             "server_auth": Cell("left"),
             "server_disconnect": Cell("left"),
         },
-        # What the client sent before it read the DISCONNECT still comes.
+        # Packets that the client sent before it read the DISCONNECT still arrive.
         "closed": {
             **_forbidden("closed", "after_disconnect"),
             "connect": Cell("closed", None, "connect_twice"),
@@ -127,7 +127,7 @@ CONNECTION: Final[StateTable[str, str, str]] = StateTable(
     },
     CONNECTION_EVENTS,
 )
-"""A connection from CONNECT to DISCONNECT; every cell is there."""
+"""A connection from CONNECT to DISCONNECT; the table is complete."""
 
 _BOTH: Final = {
     layout.PUBLISH, layout.PUBACK, layout.PUBREC, layout.PUBREL, layout.PUBCOMP,
@@ -149,18 +149,18 @@ _SERVER: Final = {
 _NOT_OF_A_BROKER_BEFORE_5: Final = layout.DISCONNECT
 
 FLOWING: Final = frozenset({"open", "unknown"})
-"""The states in which all that either side sends counts."""
+"""The states in which the packets of both sides take effect."""
 PLAIN: Final[Mapping[bool, frozenset[int]]] = MappingProxyType(
     {
         True: frozenset(kind for kind, event in _CLIENT.items() if event == "client"),
         False: frozenset(kind for kind, event in _SERVER.items() if event == "server"),
     }
 )
-"""The packets of either side that change no such state, by whether they are the client's."""
+"""The packet types that leave these states unchanged, by whether the client sends them."""
 
 
 def connection_event(by_client: bool, packet_type: int, version: int, code: int = 0) -> str | None:
-    """Return the event that a packet is to its connection, None if its side may not send it.
+    """Return the event of a packet in its connection, None if its sender may not send it.
 
     Parameters
     ----------
@@ -179,18 +179,18 @@ MAX_EARLY: Final = 1000
 """Packets of a client that wait for CONNACK, which comes within a round trip."""
 
 
-class Known(NamedTuple):
-    """What is known of a stream before its packets come."""
+class StreamInfo(NamedTuple):
+    """The context of a stream, known before its packets."""
 
     by_client: bool
     alone: bool
     """Whether nothing was captured of the other stream of its connection."""
     begun: bool | None
-    """Whether the capture shows its beginning; None where it does not show beginnings and ends."""
+    """Whether its beginning was captured; None if the capture shows no beginnings and ends."""
     resets: bool
-    """Whether its end is that of the other stream too."""
+    """Whether it ends with a reset, which ends the other stream too."""
     older: bool = False
-    """Whether its server has connections that are older than the capture."""
+    """Whether connections to its server are older than the capture."""
 
 
 class Request(NamedTuple):
@@ -202,14 +202,14 @@ class Request(NamedTuple):
 
 
 class Connection:
-    """A connection as it stands.
+    """The state of a connection.
 
     Parameters
     ----------
     key
-        What its streams have in common.
-    known
-        What is known of the first of them.
+        The key that its streams share.
+    info
+        The context of the first of them.
     """
 
     __slots__ = (
@@ -218,17 +218,17 @@ class Connection:
         "alone",
         "asked",
         "broker",
+        "connect_row",
         "early",
         "key",
         "leaving",
         "most_bytes",
         "older",
-        "opening",
+        "open_streams",
         "output",
+        "pending_violations",
         "pings",
         "record",
-        "rules_broken",
-        "running",
         "session",
         "shows_end",
         "state",
@@ -240,7 +240,7 @@ class Connection:
     def __init__(
         self,
         key: tuple[str, ...],
-        known: Known,
+        info: StreamInfo,
         record: ConnectionRecord,
         broker: Broker,
         output: Output,
@@ -249,39 +249,38 @@ class Connection:
         self.record = record
         self.broker = broker
         self.output = output
-        self.state = "new" if known.begun else "unknown"
-        self._begun = bool(known.begun)
-        self.older = known.older
-        self.shows_end = known.begun is not None
+        self.state = "new" if info.begun else "unknown"
+        self._begun = bool(info.begun)
+        self.older = info.older
+        self.shows_end = info.begun is not None
         """Whether the capture would show its end."""
-        self.alone = known.alone
-        self.running = 1 if known.alone else 2
-        """How many of its streams have not been seen to end."""
+        self.alone = info.alone
+        self.open_streams = 1 if info.alone else 2
+        """How many of its captured streams have not ended."""
         self.streams: list[tuple[str, str]] = []
-        """Those of which there were packets."""
+        """Its streams that had packets."""
         self.session = Session(record.client.name, False, output.tracker)
         self.session.connection = record
-        self.opening: PacketRow | None = None
+        self.connect_row: PacketRow | None = None
         """The CONNECT."""
         self.early: list[tuple[PacketRow, Position]] = []
-        """What the client sent before CONNACK."""
-        self.rules_broken: list[Breach] = []
-        """Before CONNACK, which may say who it was."""
+        """Packets of the client before CONNACK."""
+        self.pending_violations: list[Breach] = []
+        """Violations before CONNACK, which may assign the client id."""
         self.aliases = {True: Aliases(), False: Aliases()}
-        """By whether they are the client's."""
+        """By whether the client sets them."""
         self.most_bytes: dict[bool, int | None] = {True: None, False: None}
-        """The largest packet that may be sent, by whether the client sends it."""
+        """The Maximum Packet Size, by whether it limits the client."""
         self.asked: dict[int, Request] = {}
         self.leaving: dict[int, Request] = {}
         self.pings: deque[Position] = deque()
         self.unread: Any = None
-        """Messages at QoS 0 of which nothing shows yet that the broker read them; whoever follows
-        messages keeps them here."""
+        """The tracker's state: messages at QoS 0 without evidence yet that the broker read them."""
         self.unconfirmed: deque[Subscribed] = deque()
-        """Subscriptions whose retained values may still be to come; a session has `MAX_FILTERS`."""
+        """Subscriptions whose retained values may still follow; at most `MAX_FILTERS`."""
 
     def keep_session(self) -> None:
-        """Leave a session that has moved to a newer connection, and takes nothing from this one."""
+        """Use a session of its own, if the session has moved to a newer connection."""
         if self.session.connection is not self.record:
             self.session = Session(self.record.client.name, False, self.output.tracker)
             self.session.connection = self.record
@@ -293,7 +292,7 @@ class Connection:
         self.output.tracker.accept_before(self, request, answer)
 
     def confirm(self, request: Position, answer: Position) -> None:
-        """Record that the broker has sent what it sends for new subscriptions."""
+        """Confirm subscriptions before `request`: the broker has sent their retained values."""
         waiting = self.unconfirmed
         if not waiting or waiting[0].granted > request or self.record.damaged:
             return
@@ -307,46 +306,46 @@ class Connection:
     def breaks(
         self, rule: str, by_client: bool, at: Position, message_key: str | None = None
     ) -> None:
-        """Note that a side broke a rule, if the connection's version has it."""
-        if rule in OF_ALL_PACKETS and not self._is_whole:
+        """Add a violation of a rule by one side, if the connection's version has the rule."""
+        if rule in NEEDS_ALL_PACKETS and not self._is_whole:
             return
-        if rule in OF_ALL_CONNECTIONS and self.older:
+        if rule in NEEDS_ALL_CONNECTIONS and self.older:
             return
-        found = broken(rule, self.record.version)
-        if found is not None:
-            self.violated(Breach(*found, self.record, by_client, at, message_key))
+        citation = cite(rule, self.record.version)
+        if citation is not None:
+            self.add_violation(Breach(*citation, self.record, by_client, at, message_key))
 
     @property
     def may_publish_as_retained(self) -> bool:
-        """Whether a subscription that was not seen may have Retain As Published."""
+        """Whether a subscription that was not captured may have Retain As Published."""
         return self.record.version == _WITH_RETAIN_AS_PUBLISHED and not self.session.known
 
     @property
     def _is_whole(self) -> bool:
-        """Whether all packets of both streams so far were captured."""
+        """Whether all packets of both streams up to now were captured."""
         return (self.record.begun or self._begun) and not (self.record.damaged or self.alone)
 
-    def violated(self, breach: Breach) -> None:
-        """Note what was broken, now or when it is known whose connection it is."""
-        if self.state in ("new", "asked") and len(self.rules_broken) < MAX_EARLY:
-            self.rules_broken.append(breach)
+    def add_violation(self, breach: Breach) -> None:
+        """Output a violation; before CONNACK keep it until the client id is known."""
+        if self.state in ("new", "asked") and len(self.pending_violations) < MAX_EARLY:
+            self.pending_violations.append(breach)
         else:
             self.output.violations.append(breach)
 
-    def answered(self) -> None:
-        """Record that CONNACK has come, or that none will."""
-        self.output.violations += self.rules_broken
-        self.rules_broken.clear()
+    def flush_violations(self) -> None:
+        """Output the pending violations: CONNACK has come, or none will."""
+        self.output.violations += self.pending_violations
+        self.pending_violations.clear()
 
-    def give_up(self, session: Session) -> None:
-        """Note the messages of a session that nobody comes back to."""
+    def release_session(self, session: Session) -> None:
+        """Output the messages of a session that no connection will resume."""
         over = list(session.leave())
         self.broker.tracked -= len(over)
         self.output.tracker.over(over)
 
 
 class Stream:
-    """One direction of a connection, and how far it has come.
+    """One direction of a connection, and its progress.
 
     Parameters
     ----------
@@ -368,7 +367,7 @@ class Stream:
         self.first = self.advance(row)
 
     def advance(self, row: PacketRow) -> Position:
-        """Return where the next row stands in the order of the capture."""
+        """Return the position of the next row."""
         ns: int | None = row.get("captured_ns")
         frame: int = row.get("frame", 0)
         if ns is not None and (ns > self.ns or (ns == self.ns and frame > self.frame)):
@@ -377,9 +376,9 @@ class Stream:
 
 
 _WITH_WILL: Final = 4
-"""Reason code of a DISCONNECT after which the will is published."""
+"""Reason code of a DISCONNECT that keeps the will."""
 _WITH_SESSION_PRESENT: Final = 4
-"""The first version whose CONNACK has it."""
+"""The first version whose CONNACK has Session Present."""
 _FOREVER_S: Final = 0xFFFF_FFFF
 """Session Expiry Interval of a session that does not expire."""
 
@@ -394,14 +393,14 @@ def connect(connection: Connection, row: PacketRow, at: Position) -> None:
     record.client = record.client._replace(name=name, client_id=client_id)
     record.user = row.get("username")
     record.keep_alive = row.get("keep_alive")
-    record.fresh = bool(row.get("clean_start"))
+    record.clean_start = bool(row.get("clean_start"))
     record.maximum_packet_size = properties.get("maximum_packet_size")
     connection.most_bytes[False] = record.maximum_packet_size
     _set_expiry(record, properties.get("session_expiry_interval", 0))
     connection.aliases[False] = Aliases(properties.get("topic_alias_maximum", 0))
-    connection.opening = row
+    connection.connect_row = row
     if connection.alone:
-        # Nobody will say whether it counts.
+        # The CONNACK was not captured: presume that the connection was accepted.
         connection.state = "unknown"
         _open(connection, {}, at)
         connection.aliases[True] = Aliases()
@@ -417,29 +416,29 @@ def connack(connection: Connection, row: PacketRow, at: Position) -> None:
     elif record.accepted is None:
         present = row.get("session_present") if record.version >= _WITH_SESSION_PRESENT else None
         record.resumed = present
-        if present and record.fresh and connection.opening:
+        if present and record.clean_start and connection.connect_row:
             connection.breaks("session_present_clean", False, at)
         _open(connection, properties_of(row.get("properties")), at)
-    connection.answered()
+    connection.flush_violations()
 
 
-def _open(connection: Connection, said: Properties, at: Position) -> None:
-    """Begin the session; `said` are the properties of CONNACK."""
-    record, opening = connection.record, connection.opening
-    asked = properties_of(opening.get("properties") if opening else None)
+def _open(connection: Connection, answer: Properties, at: Position) -> None:
+    """Open the session of a connection; `answer` has the properties of CONNACK."""
+    record, connect_row = connection.record, connection.connect_row
+    request = properties_of(connect_row.get("properties") if connect_row else None)
     record.accepted = at
-    if assigned := said.get("assigned_client_identifier"):
+    if assigned := answer.get("assigned_client_identifier"):
         record.client = record.client._replace(name=assigned, client_id=assigned)
-    if "session_expiry_interval" in said:
-        _set_expiry(record, said["session_expiry_interval"])
-    connection.aliases[True] = Aliases(said.get("topic_alias_maximum", 0))
-    connection.most_bytes[True] = said.get("maximum_packet_size")
+    if "session_expiry_interval" in answer:
+        _set_expiry(record, answer["session_expiry_interval"])
+    connection.aliases[True] = Aliases(answer.get("topic_alias_maximum", 0))
+    connection.most_bytes[True] = answer.get("maximum_packet_size")
     limits = (
-        said.get("receive_maximum", MAX_IN_FLIGHT),
-        asked.get("receive_maximum", MAX_IN_FLIGHT),
+        answer.get("receive_maximum", MAX_IN_FLIGHT),
+        request.get("receive_maximum", MAX_IN_FLIGHT),
     )
-    will = _will_of(connection, opening) if opening else None
-    # Without its CONNECT the client id is unknown, so nothing of the session is known to be new.
+    will = _will_of(connection, connect_row) if connect_row else None
+    # Without the CONNECT the client id is unknown, so the session may be an older one.
     present = record.resumed if record.begun else True
     before, connection.session = (
         connection.session,
@@ -447,48 +446,49 @@ def _open(connection: Connection, said: Properties, at: Position) -> None:
     )
     connection.broker.has_older |= not (connection.session.known or connection.alone)
     if before is not connection.session:
-        connection.give_up(before)
+        connection.release_session(before)
 
 
 def disconnect(connection: Connection, row: PacketRow, at: Position, by_client: bool) -> None:
     """Observe a DISCONNECT."""
     record, session = connection.record, connection.session
-    if by_client and "session_expiry_interval" in (said := properties_of(row.get("properties"))):
-        _set_expiry(record, said["session_expiry_interval"])
+    properties = properties_of(row.get("properties"))
+    if by_client and "session_expiry_interval" in properties:
+        _set_expiry(record, properties["session_expiry_interval"])
     if session.connection is not record:
         return
     event = "dropped"
     if by_client:
-        keeps = row.get("return_code") == _WITH_WILL
-        event = "disconnected_with_will" if keeps else "disconnected"
+        with_will = row.get("return_code") == _WITH_WILL
+        event = "disconnected_with_will" if with_will else "disconnected"
     connection.broker.close(session, at, "client" if by_client else "server", event)
     if by_client:
-        # The broker reads a stream in order, so it has read what came before.
+        # The broker reads the stream in order, so it has read everything before.
         connection.output.tracker.accept_all(connection, at)
 
 
 def _set_expiry(record: ConnectionRecord, expiry_s: int) -> None:
-    """Say how long the session outlives the connection."""
+    """Set how long the session outlives the connection."""
     if record.version == 5:
         record.persistent = expiry_s > 0
         record.expires_s = None if expiry_s == _FOREVER_S else expiry_s
     else:
-        record.persistent = not record.fresh
+        record.persistent = not record.clean_start
 
 
-def _will_of(connection: Connection, opening: PacketRow) -> Will | None:
-    topic = opening.get("will_topic")
+def _will_of(connection: Connection, connect_row: PacketRow) -> Will | None:
+    topic = connect_row.get("will_topic")
     if topic is None:
         return None
-    properties = properties_of(opening.get("will_properties"))
-    payload, retain = opening.get("will_payload") or b"", bool(opening.get("will_retain"))
+    properties = properties_of(connect_row.get("will_properties"))
+    payload, retain = connect_row.get("will_payload") or b"", bool(connect_row.get("will_retain"))
     message = Message(
         origin="will",
         sent=connection.record.opened,
         client=connection.record.client,
         topic=topic,
         content=content_of(payload),
-        qos=opening.get("will_qos") or 0,
+        qos=connect_row.get("will_qos") or 0,
         retain=retain,
         value=payload if retain else None,
         expires_s=properties.get("message_expiry_interval"),

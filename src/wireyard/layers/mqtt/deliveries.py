@@ -1,7 +1,7 @@
-"""Where every message went: a verdict for each message and matching subscriber, and replies.
+"""Deliveries: a verdict for each message and matching subscriber; requests and their replies.
 
-What belongs together has a topic and a payload in common, so of a topic one payload is looked at
-after the other. A reply has the response topic and the correlation data of its request.
+A delivery attempt has the topic and payload of its message, so the messages of a topic are handled
+one payload after the other. A reply has the response topic and correlation data of its request.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from types import MappingProxyType
 from typing import Final, NamedTuple, cast
 from zlib import crc32
 
-from wireyard.layers.mqtt.expected import Audience, Expected, assign, expected_deliveries
+from wireyard.layers.mqtt.expected import Expected, SubscriptionHistory, assign, expected_deliveries
 from wireyard.layers.mqtt.missing import Progress, missing_record
 from wireyard.layers.mqtt.records import Attempt, Message, Subscribed, value_records
 from wireyard.layers.mqtt.rows import conversation_row, delivery_row
@@ -41,10 +41,10 @@ __all__ = [
 
 DELIVERIES: Final = "deliveries"
 _SUBSCRIBED, _OLDER, _ASKED, _CONTENT = range(4)
-"""The order of the records."""
+"""The order of the kinds of records."""
 _ORDER_OF_OLDER: Final = (_OLDER, 0, 0, 0, "", 0)
-_AT_ONCE: Final = 1024
-"""Records looked at together if they have different contents, which is faster."""
+_BATCH: Final = 1024
+"""Records of different payloads that are handled together, because that is faster."""
 
 VERDICTS: Final[Mapping[str, str]] = MappingProxyType(
     {
@@ -68,101 +68,101 @@ VERDICTS: Final[Mapping[str, str]] = MappingProxyType(
         "undecided": "the capture does not show which of these it was",
     }
 )
-"""Where a message went, as seen from one subscriber."""
+"""Each verdict about a message and one subscriber, with its meaning."""
 
 
-def subscribed_record(topic: str, place: int, subscribed: Subscribed) -> KeyedRecord:
-    """Pass on a subscription that matches a topic; of those that do, by its place."""
-    order = _SUBSCRIBED, place, *subscribed.asked.order
+def subscribed_record(topic: str, number: int, subscribed: Subscribed) -> KeyedRecord:
+    """Return the record of a subscription that matches a topic; `number` orders them."""
+    order = _SUBSCRIBED, number, *subscribed.asked.order
     return KeyedRecord(DELIVERIES, (*subscribed.client[:2], topic), order, subscribed)
 
 
 class Older(NamedTuple):
-    """That a broker has sessions older than the capture, which may subscribe to the topic."""
+    """A mark for a topic: its broker has sessions older than the capture, which may subscribe."""
 
     topic: str
 
 
 def older_record(broker: Key, topic: str) -> KeyedRecord:
-    """Note, for a topic, that not all subscriptions of its broker were seen."""
+    """Return the record that not all subscriptions to a topic were captured."""
     return KeyedRecord(DELIVERIES, (*broker, topic), _ORDER_OF_OLDER, Older(topic))
 
 
 def asked_record(request: Message) -> KeyedRecord:
-    """Note, for the topic that a request wants its reply on, that there are requests."""
+    """Return the record that a topic is the response topic of a request."""
     key = (*request.client[:2], request.response_topic)
     return KeyedRecord(DELIVERIES, key, (_ASKED, 0, *request.sent.order), None)
 
 
-def content_record(one: Message | Attempt) -> KeyedRecord:
-    """Pass on a message that was sent or delivered."""
-    at, client = one.sent if isinstance(one, Message) else one.at, one.client
-    order = _CONTENT, crc32(one.content), *at.order
-    return keyed_record((DELIVERIES, (client.source, client.server, one.topic), order, one))
+def content_record(record: Message | Attempt) -> KeyedRecord:
+    """Return the keyed record of a message or a delivery attempt."""
+    at = record.sent if isinstance(record, Message) else record.at
+    order = _CONTENT, crc32(record.content), *at.order
+    return keyed_record((DELIVERIES, (*record.client[:2], record.topic), order, record))
 
 
 def deliver(records: Iterator[Subscribed | Older | Message | Attempt | None]) -> Iterator[Found]:
-    """Yield what became of the messages of a topic.
+    """Yield the deliveries of a topic.
 
     Limits
     ------
-    What is held is the subscriptions of the topic, and all that has one payload.
+    The subscriptions of the topic are held, and the records of one batch of payloads.
     """
     subscriptions: list[Subscribed] = []
-    is_asked = has_older = False
+    has_requests = has_older = False
     for record in records:
         if isinstance(record, Subscribed):
             subscriptions.append(record)
         elif isinstance(record, Older):
             has_older = True
         elif record is None:
-            is_asked = True
+            has_requests = True
         else:
             rest = cast(Iterator[Message | Attempt], chain((record,), records))
-            audience, progress = Audience(subscriptions), Progress()
-            for several in _by_content(rest):
-                yield from _deliver(several, audience, is_asked, progress, has_older)
+            history, progress = SubscriptionHistory(subscriptions), Progress()
+            for batch in _by_content(rest):
+                yield from _deliver_batch(batch, history, has_requests, progress, has_older)
             yield from progress.records()
 
 
 def _by_content(records: Iterator[Message | Attempt]) -> Iterator[list[Message | Attempt]]:
-    """Yield some records at a time; those with the same content are together."""
-    several: list[Message | Attempt] = []
+    """Yield batches of records; a batch has all records of its payloads."""
+    batch: list[Message | Attempt] = []
     for _, same in groupby(records, key=lambda one: crc32(one.content)):
-        several += same
-        if len(several) >= _AT_ONCE:
-            yield several
-            several = []
-    yield several
+        batch += same
+        if len(batch) >= _BATCH:
+            yield batch
+            batch = []
+    yield batch
 
 
-def _deliver(
+def _deliver_batch(
     records: list[Message | Attempt],
-    audience: Audience,
-    asked: bool,
+    history: SubscriptionHistory,
+    has_requests: bool,
     progress: Progress,
     has_older: bool,
 ) -> Iterator[Found]:
-    """Yield what became of all messages with some payloads."""
+    """Yield the deliveries of the messages of a batch."""
     messages = [one for one in records if isinstance(one, Message)]
-    # The last packet of a connection may be a message; its will comes behind that.
+    # The last packet of a connection may be a message; its will comes after that.
     messages.sort(key=lambda one: (one.start, one.origin == "will"))
     attempts = [one for one in records if isinstance(one, Attempt)]
     attempts.sort(key=attrgetter("at"))
-    if asked:
+    if has_requests:
         yield from (reply_record(one) for one in messages if one.origin == "publish")
-    expected = list(expected_deliveries(messages, audience))
+    expected = list(expected_deliveries(messages, history))
     unexpected = _assign_all(expected, attempts)
-    taken = _taken(expected, messages)
+    confirmed = _confirmations(expected, messages)
     for one in expected:
         progress.add(one)
-        yield from _found(one, taken.get(one.message), progress, has_older)
-    found_for = {one.message for one in expected}
+        yield from _delivery_rows(one, confirmed.get(one.message), progress, has_older)
+    with_row = {one.message for one in expected}
     if unexpected:
-        yield from _unexpected(unexpected, expected, messages, found_for, has_older)
+        yield from _unexpected(unexpected, expected, messages, with_row, has_older)
     for message in messages:
-        if message not in found_for:
-            verdict = _without_subscriber(message, has_older)
+        if message not in with_row:
+            verdict = _unmatched_verdict(message, has_older)
             yield Fact(DELIVERIES, delivery_row(message, None, None, verdict))
 
 
@@ -170,120 +170,123 @@ def _unexpected(
     attempts: list[Attempt],
     expected: list[Expected],
     messages: list[Message],
-    found_for: set[Message],
+    with_row: set[Message],
     has_older: bool,
 ) -> Iterator[Found]:
-    """Yield what was delivered and not expected; add the messages it is of to `found_for`.
+    """Yield the deliveries that were not expected; add their messages to `with_row`.
 
     Parameters
     ----------
     has_older
-        Whether messages of before the capture may be among it, and subscriptions that nobody saw.
+        Whether there may be messages and subscriptions from before the capture.
     """
     clients = {(one.name, one.message.content) for one in expected}
     by_sending = {message.sent: message for message in messages}
     by_content: dict[bytes, list[Message]] = {}
     for message in messages:
         by_content.setdefault(message.content, []).append(message)
-    of_older = _of_older(attempts, by_content) if has_older else {}
-    for each in attempts:
-        if each.setter is not None:
-            found = by_sending.get(each.setter)
-        elif not each.is_live:
+    of_older = _match_older(attempts, by_content) if has_older else {}
+    for attempt in attempts:
+        if attempt.setter is not None:
+            found = by_sending.get(attempt.setter)
+        elif not attempt.is_live:
             found = None
         elif has_older:
-            found = of_older.get(each)
+            found = of_older.get(attempt)
         else:
-            found = _latest(by_content.get(each.content, []), each)
-        verdict = _verdict(each, found)
+            found = _latest(by_content.get(attempt.content, []), attempt)
+        verdict = _verdict(attempt, found)
         if found is not None:
-            found_for.add(found)
+            with_row.add(found)
             if has_older and verdict == "delivered" and found.copies > 1:
                 verdict = "undecided"
-            elif each.is_live and (each.client.name, each.content) in clients:
+            elif attempt.is_live and (attempt.client.name, attempt.content) in clients:
                 verdict = "undecided" if has_older else "duplicate"
-        yield Fact(DELIVERIES, delivery_row(found, each, None, verdict))
+        yield Fact(DELIVERIES, delivery_row(found, attempt, None, verdict))
 
 
-def _of_older(
+def _match_older(
     attempts: list[Attempt], by_content: Mapping[bytes, list[Message]]
 ) -> dict[Attempt, Message]:
-    """Return which messages were delivered, if a client gets one as often as it was sent.
+    """Return the message of each attempt, assuming that a client gets one as often as it was sent.
 
-    From the last one back, so that what is left over is of before the capture.
+    Attempts are assigned from the last one back, so those left over are of messages from before the
+    capture.
     """
     found: dict[Attempt, Message] = {}
     left: dict[tuple[str, bytes], tuple[int, int]] = {}
-    for each in reversed(attempts):
-        messages, key = by_content.get(each.content, []), (each.client.name, each.content)
-        stop = bisect_left(messages, each.at, key=attrgetter("start"))
+    for attempt in reversed(attempts):
+        messages, key = by_content.get(attempt.content, []), (attempt.client.name, attempt.content)
+        stop = bisect_left(messages, attempt.at, key=attrgetter("start"))
         count, copies = left.get(key, (stop, 0))
         if stop < count:
             count, copies = stop, 0
         if count and copies == messages[count - 1].copies:
             count, copies = count - 1, 0
         if count:
-            found[each] = messages[count - 1]
+            found[attempt] = messages[count - 1]
         left[key] = count, copies + 1
     return found
 
 
-def _latest(messages: list[Message], each: Attempt) -> Message | None:
-    """Return the latest message of some content before it was delivered."""
-    place = bisect_left(messages, each.at, key=attrgetter("start"))
+def _latest(messages: list[Message], attempt: Attempt) -> Message | None:
+    """Return the latest of some messages before a delivery attempt."""
+    place = bisect_left(messages, attempt.at, key=attrgetter("start"))
     return messages[place - 1] if place else None
 
 
 def _assign_all(expected: Iterable[Expected], attempts: Iterable[Attempt]) -> list[Attempt]:
-    """Give everybody what was delivered to them; return what was not expected."""
-    due: dict[tuple[object, ...], list[Expected]] = {}
+    """Assign attempts to the expected deliveries; return the attempts that were not expected."""
+    by_client: dict[tuple[object, ...], list[Expected]] = {}
     shared: dict[bytes, list[Expected]] = {}
     for one in expected:
         content = one.message.content
         if one.matching[0].group:
             shared.setdefault(content, []).append(one)
         else:
-            due.setdefault((one.name, content, one.retain), []).append(one)
-    got: dict[tuple[object, ...], list[Attempt]] = {}
-    for each in attempts:
-        retain = each.retain if each.is_live else None
-        got.setdefault((each.client.name, each.content, retain), []).append(each)
+            by_client.setdefault((one.name, content, one.retain), []).append(one)
+    delivered: dict[tuple[object, ...], list[Attempt]] = {}
+    for attempt in attempts:
+        retain = attempt.retain if attempt.is_live else None
+        delivered.setdefault((attempt.client.name, attempt.content, retain), []).append(attempt)
     rest: dict[bytes, list[Attempt]] = {}
-    for key, of_client in got.items():
-        for each in assign(due.get(key, []), of_client):
-            rest.setdefault(each.content, []).append(each)
+    for key, of_client in delivered.items():
+        for attempt in assign(by_client.get(key, []), of_client):
+            rest.setdefault(attempt.content, []).append(attempt)
     for content, groups in shared.items():
         rest[content] = _assign_shared(groups, rest.get(content, []))
-    return [each for left in rest.values() for each in left]
+    return [attempt for left in rest.values() for attempt in left]
 
 
 def _assign_shared(groups: list[Expected], rest: list[Attempt]) -> list[Attempt]:
-    """Give groups what their members got and no subscription of their own accounts for."""
+    """Assign to groups the attempts that no subscription of the member itself accounts for."""
     by_group: dict[str, list[Expected]] = {}
     for one in groups:
         by_group.setdefault(one.name, []).append(one)
     by_member: dict[str, list[Attempt]] = {}
-    for each in rest:
-        by_member.setdefault(each.client.name, []).append(each)
+    for attempt in rest:
+        by_member.setdefault(attempt.client.name, []).append(attempt)
     for of_group in by_group.values():
         members = {sub.client.name for one in of_group for sub in one.matching} & by_member.keys()
-        theirs = [each for name in members for each in by_member.pop(name)]
-        theirs.sort(key=attrgetter("at"))
-        for each in assign(of_group, theirs):
-            by_member.setdefault(each.client.name, []).append(each)
-    return [each for left in by_member.values() for each in left]
+        of_members = [attempt for name in members for attempt in by_member.pop(name)]
+        of_members.sort(key=attrgetter("at"))
+        for attempt in assign(of_group, of_members):
+            by_member.setdefault(attempt.client.name, []).append(attempt)
+    return [attempt for left in by_member.values() for attempt in left]
 
 
 # --- verdicts -------------------------------------------------------------------------------
 
 
-def _taken(expected: Iterable[Expected], messages: Iterable[Message]) -> dict[Message, Position]:
-    """Return when brokers showed that they had taken messages: by an answer, or forwarding them.
+def _confirmations(
+    expected: Iterable[Expected], messages: Iterable[Message]
+) -> dict[Message, Position]:
+    """Return when the broker confirmed messages, by an answer or by forwarding them.
 
-    What was delivered may be an earlier message with the same payload, so beside an answer it
-    shows that of the first one only.
+    A delivery may be of an earlier message with the same payload. So if there is an answer, a
+    delivery counts for the first message of a payload only.
     """
-    taken: dict[Message, Position] = {}
+    confirmed: dict[Message, Position] = {}
     firsts: dict[bytes, Message] = {}
     for message in messages:
         firsts.setdefault(message.content, message)
@@ -292,63 +295,63 @@ def _taken(expected: Iterable[Expected], messages: Iterable[Message]) -> dict[Me
         if message.refused is not None or message.malformed:
             continue
         if message.accepted is not None:
-            taken.setdefault(message, message.accepted)
+            confirmed.setdefault(message, message.accepted)
         if one.attempts and (message.accepted is None or firsts[message.content] is message):
             first = one.attempts[0].at
-            taken[message] = min(taken.get(message, first), first)
-    return taken
+            confirmed[message] = min(confirmed.get(message, first), first)
+    return confirmed
 
 
-def _found(
-    one: Expected, taken: Position | None, progress: Progress, has_older: bool
+def _delivery_rows(
+    one: Expected, confirmed: Position | None, progress: Progress, has_older: bool
 ) -> Iterator[Found]:
-    """Yield what became of a message and one of those who were due to get it.
+    """Yield the deliveries of a message to one client or group that should get it.
 
     Parameters
     ----------
-    taken
-        When the broker showed that it had taken the message, if it did.
+    confirmed
+        When the broker confirmed the message, if it did.
     has_older
-        Whether there may be subscriptions that nobody saw, so that a group may have more members.
+        Whether there may be subscriptions that were not captured, so a group may have more members.
     """
-    due = one.copies
-    for place, each in enumerate(one.attempts):
-        # What its client sent again may come again, and is a copy too many all the same.
-        verdict = _verdict(each, one.message) if place < due else "duplicate"
-        row = delivery_row(one.message, each, _subscription(one, each), verdict)
+    copies = one.copies
+    for place, attempt in enumerate(one.attempts):
+        # A copy too many is a duplicate, even if the publisher sent the message again.
+        verdict = _verdict(attempt, one.message) if place < copies else "duplicate"
+        row = delivery_row(one.message, attempt, _subscription(one, attempt), verdict)
         yield fact_of((DELIVERIES, row))
     if one.attempts:
         return
     message = one.message
     if message.refused is not None:
         verdict = "refused"
-    elif taken is None:
+    elif confirmed is None:
         verdict = "unaccepted"
     elif has_older and one.matching[0].group:
         verdict = "undecided"
-    elif certain := one.certain(taken):
+    elif active := one.active_until(confirmed):
         progress.missed.add(one.name)
-        yield missing_record(message, one.name, one.matching[0], certain, taken)
+        yield missing_record(message, one.name, one.matching[0], active, confirmed)
         return
     else:
         verdict = "undecided"
     yield Fact(DELIVERIES, delivery_row(message, None, one.matching[0], verdict))
 
 
-def _subscription(one: Expected, each: Attempt) -> Subscribed:
-    """Return the subscription that a message came by: by its identifier, or any that matches."""
-    client, found = each.client.name, None
+def _subscription(one: Expected, attempt: Attempt) -> Subscribed:
+    """Return the subscription of an attempt: by its identifier, or any that matches."""
+    client, found = attempt.client.name, None
     for subscribed in one.matching:
         mine = subscribed.client.name == client
-        if (mine or subscribed.group is None) and subscribed.identifier in each.identifiers:
+        if (mine or subscribed.group is None) and subscribed.identifier in attempt.identifiers:
             return subscribed
         if mine and found is None:
             found = subscribed
     return found or one.matching[0]
 
 
-def _without_subscriber(message: Message, has_older: bool) -> str:
-    """Return what became of a message that nobody was due to get, as far as was seen."""
+def _unmatched_verdict(message: Message, has_older: bool) -> str:
+    """Return the verdict of a message that no captured subscription matches."""
     if message.refused is not None:
         return "refused"
     is_open = message.qos > 0 and message.accepted is None
@@ -357,49 +360,49 @@ def _without_subscriber(message: Message, has_older: bool) -> str:
     return "undecided" if has_older else "no_subscriber"
 
 
-def _verdict(each: Attempt, message: Message | None) -> str:
-    """Return what became of a message that was delivered."""
-    if each.refused is not None:
+def _verdict(attempt: Attempt, message: Message | None) -> str:
+    """Return the verdict of a delivery attempt."""
+    if attempt.refused is not None:
         return "refused_by_client"
-    if each.qos and each.acknowledged is None:
-        if each.untraced:
+    if attempt.qos and attempt.acknowledged is None:
+        if attempt.untraced:
             return "undecided"
-        return "abandoned" if each.abandoned else "in_flight"
+        return "abandoned" if attempt.abandoned else "in_flight"
     if message is not None and message.is_repeated:
         return "undecided"  # Its first copy may have been delivered before.
-    return "lost_ack" if each.lost_ack else "delivered"
+    return "lost_ack" if attempt.lost_ack else "delivered"
 
 
 CONVERSATIONS: Final = "conversations"
 MAX_WAITING: Final = 1 << 17
-"""Requests with the same topic and data that wait for replies: at about 1 KB each 128 MiB."""
+"""Requests that wait for replies with one topic and data: at about 1 KB each 128 MiB."""
 _REPLY, _REQUEST = range(2)
-"""A message may be both; it does not answer itself."""
+"""The order of the two records of one message, which is no reply to itself."""
 
 
-class Asked(NamedTuple):
-    """A message that has a response topic."""
+class RequestMessage(NamedTuple):
+    """A message with a response topic."""
 
     message: Message
 
 
 def request_record(message: Message) -> KeyedRecord:
-    """Pass on a request where its replies go."""
+    """Return the record of a request, keyed by its response topic."""
     key = (*message.client[:2], message.response_topic, message.correlation_data)
-    return KeyedRecord(CONVERSATIONS, key, (*message.sent.order, _REQUEST), Asked(message))
+    return KeyedRecord(CONVERSATIONS, key, (*message.sent.order, _REQUEST), RequestMessage(message))
 
 
 def reply_record(message: Message) -> KeyedRecord:
-    """Pass on a message that may be a reply, because others ask for replies on its topic."""
+    """Return the record of a message on a response topic, which may be a reply."""
     key = (*message.client[:2], message.topic, message.correlation_data)
     return KeyedRecord(CONVERSATIONS, key, (*message.sent.order, _REPLY), message)
 
 
-def converse(records: Iterator[Message | Asked]) -> Iterator[Found]:
-    """Yield requests with their replies, of those that have topic and data in common.
+def converse(records: Iterator[Message | RequestMessage]) -> Iterator[Found]:
+    """Yield the requests of one response topic and correlation data with their replies.
 
-    The one that waits longest is answered; if none waits, the one that was answered last is
-    answered again.
+    A reply answers the request that has waited longest; if none waits, it answers the request that
+    was answered last once more.
     """
     waiting: deque[Message] = deque()
     answered: Message | None = None
@@ -408,22 +411,22 @@ def converse(records: Iterator[Message | Asked]) -> Iterator[Found]:
             if waiting:
                 answered = waiting.popleft()
             if answered is not None:
-                yield _fact(answered, record)
+                yield _conversation(answered, record)
             continue
         waiting.append(record.message)
         if len(waiting) > MAX_WAITING:
-            yield _fact(waiting.popleft(), None)
+            yield _conversation(waiting.popleft(), None)
             yield Dropped("requests", 1)
     for request in waiting:
-        yield _fact(request, None)
+        yield _conversation(request, None)
 
 
-def _fact(request: Message, reply: Message | None) -> Fact:
+def _conversation(request: Message, reply: Message | None) -> Fact:
     return Fact("conversations", conversation_row(request, reply))
 
 
 def message_records(message: Message) -> Iterator[KeyedRecord]:
-    """Pass on a message that a client sent, or a will that was published."""
+    """Yield the records of a message that a client sent, or of a published will."""
     change = message.change()
     if change is not None:
         yield from value_records(change)

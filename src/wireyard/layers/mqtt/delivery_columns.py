@@ -1,7 +1,7 @@
-"""Who got which message: the stages that take the messages of some topics, by columns.
+"""Deliveries of the messages of some topics, by columns.
 
-What is rare goes to the scalar stages as records: retained values, deliveries that were expected
-for certain and never came, requests and replies.
+Rare cases go to the scalar stages as records: retained values, expected deliveries that are
+certainly missing, requests and replies.
 """
 
 from __future__ import annotations
@@ -30,8 +30,8 @@ from wireyard.layers.mqtt.delivery_grids import (
     older_messages,
     subscription_grid,
 )
-from wireyard.layers.mqtt.delivery_kernels import MISSED, Delivered, Fate
-from wireyard.layers.mqtt.delivery_rows import Matched, Numbered, delivery_table
+from wireyard.layers.mqtt.delivery_kernels import MISSED, Delivered, DeliveryRow
+from wireyard.layers.mqtt.delivery_rows import DeliveryGrids, Numbered, delivery_table
 from wireyard.layers.mqtt.expected import ends_of
 from wireyard.layers.mqtt.expected_kernels import (
     Expected,
@@ -41,7 +41,7 @@ from wireyard.layers.mqtt.expected_kernels import (
     count_expected,
     find_expected,
 )
-from wireyard.layers.mqtt.missing import Passed, missing_record, passed_record
+from wireyard.layers.mqtt.missing import LatestDelivered, latest_record, missing_record
 from wireyard.layers.mqtt.missing_columns import connections_of, explain_absence
 from wireyard.layers.mqtt.numbering import Numbers, Positions, joined
 from wireyard.layers.mqtt.packets import NO_TIME, Ints, KnownStream
@@ -66,7 +66,7 @@ __all__ = ["Deliveries", "Topics", "Will", "deliver"]
 
 
 class Will(NamedTuple):
-    """A will, the hashes of its payload, and where the row of its CONNECT is."""
+    """A will, the hashes of its payload, and the file and row of its CONNECT."""
 
     message: Sent
     content: tuple[int, int]
@@ -74,38 +74,38 @@ class Will(NamedTuple):
     row: int
 
 
-_SAID: Final = ("length", "expires_s", "response_topic", "correlation_data")
+_MESSAGE_COLUMNS: Final = ("length", "expires_s", "response_topic", "correlation_data")
 
 
 @dataclass(slots=True)
 class Topics:
-    """What is known of some topics before their messages are looked at."""
+    """The context of some topics: all that is derived before their messages."""
 
     subscriptions: list[Subscribed]
-    """All of the brokers, or those that match a topic here and others to the same filters."""
+    """All of the brokers; or those that match a topic here, and others to the same filters."""
     matching: Mapping[TopicKey, Sequence[Subscribed]]
     """The subscriptions that ever matched a topic, in their order."""
     valued: frozenset[TopicKey]
     """Topics that have retained values."""
     asked: frozenset[TopicKey]
-    """Topics that replies are asked for on."""
+    """Response topics of requests."""
     older: frozenset[TopicKey]
-    """Topics that may have subscriptions which nobody saw, of before the capture."""
+    """Topics that may have subscriptions from before the capture."""
     wills: list[Will]
     connections: list[ConnectionRecord]
-    """Accepted connections that messages of the subscriptions go to, in the order of their
+    """Accepted connections of the clients with these subscriptions, in the order of their
     opening."""
     divided: frozenset[TopicKey] = frozenset()
-    """Topics of which others take messages too, those with other payloads."""
+    """Topics whose messages with other payloads are handled elsewhere."""
 
 
 @dataclass(slots=True)
 class Deliveries:
-    """What was found of some topics."""
+    """The results for some topics."""
 
     tables: dict[str, list[pa.Table]]
     records: list[KeyedRecord]
-    """For the stages behind."""
+    """For later stages."""
     dropped: Counter[str]
 
 
@@ -116,12 +116,12 @@ def deliver(
     clients: Sequence[Client],
     streams: Sequence[KnownStream],
 ) -> Deliveries:
-    """Return what became of the messages of some topics.
+    """Derive the deliveries of some topics.
 
     Parameters
     ----------
     sent, delivered
-        All there is of these topics: columns of `SENT` and `DELIVERED`.
+        All messages and attempts of these topics: columns of `SENT` and `DELIVERED`.
     clients, streams
         By number.
     """
@@ -132,7 +132,7 @@ def deliver(
 
 
 class _Derivation:
-    """The messages of some topics, and what is known of them."""
+    """One call of `deliver`: the messages of some topics, and their context."""
 
     def __init__(
         self,
@@ -154,7 +154,7 @@ class _Derivation:
         self._rows: defaultdict[str, list[Any]] = defaultdict(list)
 
     def run(self) -> Deliveries:
-        """Return what was found."""
+        """Return the deliveries and all other results."""
         sent, delivered = self._sent(), self._delivered()
         self._keep_values(sent, delivered)
         self._converse(sent)
@@ -164,7 +164,7 @@ class _Derivation:
         found.tables.setdefault("deliveries", []).append(deliveries)
         return found
 
-    def _take(self, found: Iterable[Found]) -> None:
+    def _collect(self, found: Iterable[Found]) -> None:
         for one in found:
             if isinstance(one, Fact):
                 self._rows[one.table].append(one.row)
@@ -261,7 +261,7 @@ class _Derivation:
         if place >= table.num_rows:
             will: Sent = self.known.wills[place - table.num_rows].message
             return will
-        row = {name: table[name][place].as_py() for name in _SAID}
+        row = {name: table[name][place].as_py() for name in _MESSAGE_COLUMNS}
         return Sent(
             "publish",
             positions.at(int(sent.sent[place])),
@@ -284,9 +284,9 @@ class _Derivation:
     # --- retained values --------------------------------------------------------------------
 
     def _keep_values(self, sent: SentColumns, delivered: DeliveredColumns) -> None:
-        """Follow retained values; what was delivered of them learns which message set it."""
+        """Derive retained values; find the message that set each delivered value."""
         keyed: defaultdict[Key, list[KeyedRecord]] = defaultdict(list)
-        for change in self._settings(sent):
+        for change in self._value_changes(sent):
             for record in value_records(change):
                 keyed[record.key].append(record)
         for key in self.known.valued:
@@ -308,7 +308,7 @@ class _Derivation:
             of_topic.sort(key=attrgetter("order"))
             for found in keep_values(one.record for one in of_topic):
                 if not isinstance(found, KeyedRecord):
-                    self._take([found])
+                    self._collect([found])
                     continue
                 place, setter = places[found.record.at], found.record.setter
                 delivered.is_live[place] = found.record.is_live
@@ -318,8 +318,8 @@ class _Derivation:
                         setters[setter] = self.positions.add(setter)
                     delivered.setter[place] = setters[setter]
 
-    def _settings(self, sent: SentColumns) -> Iterator[ValueChange]:
-        """Yield what messages did to retained values."""
+    def _value_changes(self, sent: SentColumns) -> Iterator[ValueChange]:
+        """Yield the retained-value changes of the messages."""
         payloads = self.sent_table["payload"]
         for place in np.flatnonzero(sent.retain).tolist():
             message = self._message(sent, place)
@@ -332,22 +332,22 @@ class _Derivation:
     # --- requests and replies ---------------------------------------------------------------
 
     def _converse(self, sent: SentColumns) -> None:
-        """Note requests, and the messages that may be replies to them."""
+        """Pass on requests, and the messages that may be replies to them."""
         wanted = self.sent_table["response_topic"]
         if wanted.null_count < len(wanted):
             for place in np.flatnonzero(wanted.is_valid().to_numpy(zero_copy_only=False)).tolist():
-                self._take([request_record(self._message(sent, place))])
+                self._collect([request_record(self._message(sent, place))])
         asked = [place for place, key in enumerate(self.topics.all) if key in self.known.asked]
         if asked:
             replies = np.isin(sent.topic, asked) & (sent.is_will == 0)
             for place in np.flatnonzero(replies).tolist():
-                self._take([reply_record(self._message(sent, place))])
+                self._collect([reply_record(self._message(sent, place))])
 
     # --- deliveries -------------------------------------------------------------------------
 
     def _deliver(self, sent: SentColumns, delivered: DeliveredColumns) -> pa.Table:
-        """Find what became of every message; return what is known of it already as a table."""
-        subs, kept, firsts, matching = self._subscriptions()
+        """Return the deliveries of all messages; pass on the missing ones without a verdict yet."""
+        subscriptions, sub_positions, firsts, matching = self._subscriptions()
         records = self.known.connections
         ends = [self.positions.numbers((one.accepted, one.closed, one.until)) for one in records]
         record_clients = [self.clients[one.client] for one in records]
@@ -355,59 +355,63 @@ class _Derivation:
         names = Numbers[tuple[str, str, str]]()
         by_client = [names[c.source, c.server, c.name] for c in self.clients.all]
         client_names = np.array(by_client, np.int64)
-        grid = subscription_grid(subs, kept, ranks, names)
+        subs = subscription_grid(subscriptions, sub_positions, ranks, names)
         connections = connections_of(
             records,
             ranks[np.array(ends, np.int64).reshape(-1, 3)],
             record_clients,
             names.__getitem__,
         )
-        # The last packet of a connection may be a message; its will comes behind that.
+        # The last packet of a connection may be a message; its will comes after that.
         by_start, _ = by_group(ranks[sent.start] * 2 + sent.is_will, 2 * len(ranks))
         by_at, _ = by_group(ranks[delivered.at], len(ranks))
         groups, message_order, delivered_order = group_contents(sent, delivered, by_start, by_at)
         older = np.array([key in self.known.older for key in self.topics.all], np.int64)
         messages = message_grid(sent, message_order, groups, ranks, client_names)
         messages[:, Message.HAS_OLDER] = older[messages[:, Message.TOPIC]] if len(older) else 0
-        taken = delivered_grid(delivered, delivered_order, groups, ranks, client_names)
-        size = count_expected(messages, grid, firsts, matching)
+        attempts = delivered_grid(delivered, delivered_order, groups, ranks, client_names)
+        size = count_expected(messages, subs, firsts, matching)
         expected = np.zeros((size, len(Expected)), np.int64)
         expected_subs = np.empty(size, np.int64)
         numbers = np.full(max(len(names.all), 1), NONE, np.int64)
-        count = find_expected(messages, grid, firsts, matching, expected, expected_subs, numbers)
+        count = find_expected(messages, subs, firsts, matching, expected, expected_subs, numbers)
         expected = expected[:count]
-        assigned, places = assign_all(messages, expected, expected_subs, grid, taken, names)
+        assigned, ordinals = assign_all(messages, expected, expected_subs, subs, attempts, names)
         first_messages = group_starts(messages[:, Message.GROUP], groups)
         entry_groups = messages[expected[:, Expected.MESSAGE], Message.GROUP]
         first_expected = group_starts(entry_groups, groups)
-        shown = np.full(len(messages), NONE, np.int64)
-        is_found = np.zeros(len(messages), np.int64)
-        fates = np.empty((len(taken) + count + len(messages), len(Fate)), np.int64)
-        rows = kernels.judge(
-            messages, grid, expected, expected_subs, taken, assigned, places, first_messages,
-            first_expected, older_messages(messages, taken, assigned, first_messages, expected,
-            expected_subs, grid), shown, is_found, fates,
+        confirmed = np.full(len(messages), NONE, np.int64)
+        has_row = np.zeros(len(messages), np.int64)
+        rows = np.empty((len(attempts) + count + len(messages), len(DeliveryRow)), np.int64)
+        row_count = kernels.find_verdicts(
+            messages, subs, expected, expected_subs, attempts, assigned, ordinals, first_messages,
+            first_expected, older_messages(messages, attempts, assigned, first_messages, expected,
+            expected_subs, subs), confirmed, has_row, rows,
         )  # fmt: skip
-        fates = fates[:rows]
+        rows = rows[:row_count]
         by_rank = np.empty(len(ranks), np.int64)
         by_rank[ranks] = np.arange(len(ranks))
-        found = Matched(messages, expected, expected_subs, taken, assigned, message_order,
-                       delivered_order, by_rank, subs, grid, names)  # fmt: skip
-        sent_ns, has_none = self.positions.column(sent.sent[message_order], "ns")
-        sent_ns[has_none] = NO_TIME
+        grids = DeliveryGrids(
+            messages, expected, expected_subs, attempts, assigned, message_order, delivered_order,
+            by_rank, subscriptions, subs, names,
+        )  # fmt: skip
+        sent_ns, is_null = self.positions.column(sent.sent[message_order], "ns")
+        sent_ns[is_null] = NO_TIME
         explain_absence(
-            fates, expected, expected_subs, grid, messages, shown, connections, sent_ns,
+            rows, expected, expected_subs, subs, messages, confirmed, connections, sent_ns,
             sent.expires_s[message_order],
         )  # fmt: skip
-        is_missed = fates[:, Fate.VERDICT] == MISSED
-        self._pass_on_missed(sent, delivered, found, fates[is_missed], shown)
+        is_missing = rows[:, DeliveryRow.VERDICT] == MISSED
+        self._pass_on_missed(sent, delivered, grids, rows[is_missing], confirmed)
         numbered = Numbered(self.positions, self.clients, self.topics, self.streams)
-        return delivery_table(numbered, sent, delivered, found, fates[~is_missed])
+        return delivery_table(numbered, sent, delivered, grids, rows[~is_missing])
 
     def _subscriptions(self) -> tuple[list[Subscribed], list[list[int]], Ints, Ints]:
-        """Return subscriptions, their positions, and which of them match each topic.
+        """Return subscriptions, their positions, and the subscriptions that match each topic.
 
-        The positions are the numbers of begin, end, whether that is an end, granted and leaving.
+        The positions are the numbers of `asked`, `granted`, `leaving` and of the end; then 1 if
+        that is an end, 0 if it is the beginning of a newer subscription. Those that match topic t
+        are ``matching[firsts[t]:firsts[t + 1]]``.
         """
         subs = self.known.subscriptions
         numbers = {one: number for number, one in enumerate(subs)}
@@ -430,60 +434,62 @@ class _Derivation:
         self,
         sent: SentColumns,
         delivered: DeliveredColumns,
-        found: Matched,
+        grids: DeliveryGrids,
         missed: Grid,
-        shown: Ints,
+        confirmed: Ints,
     ) -> None:
-        """Note what was missed and no connection explains, and what came instead."""
-        subs = found.subs
+        """Pass on missing deliveries without a verdict yet, and the latest delivered messages."""
+        subscriptions = grids.subscriptions
         topics: defaultdict[int, set[int]] = defaultdict(set)
         for message, _, _, _, entry, _ in missed.tolist():
-            first, count = found.expected[entry, [Expected.FIRST, Expected.SUBSCRIPTIONS]].tolist()
-            matching = found.expected_subs[first : first + count].tolist()
-            rank, start = shown[message], found.messages[message, Message.START]
-            certain = [
-                subs[one]
+            first, count = grids.expected[entry, [Expected.FIRST, Expected.SUBSCRIPTIONS]].tolist()
+            matching = grids.expected_subs[first : first + count].tolist()
+            rank, start = confirmed[message], grids.messages[message, Message.START]
+            active = [
+                subscriptions[one]
                 for one in matching
-                if found.grid[one, Subscription.GRANTED] < start
-                and not NONE < found.grid[one, Subscription.LEAVING] <= rank
+                if grids.subs[one, Subscription.GRANTED] < start
+                and not NONE < grids.subs[one, Subscription.LEAVING] <= rank
             ]
-            record = self._message(sent, int(found.message_order[message]))
-            name = int(found.expected[entry, Expected.NAME])
-            topics[int(found.messages[message, Message.TOPIC])].add(name)
-            taken = self.positions.at(int(found.by_rank[rank]))
-            text = found.names.all[name][2]
-            self._take([missing_record(record, text, subs[matching[0]], certain, taken)])
-        self._pass_on_passed(delivered, found, topics)
+            record = self._message(sent, int(grids.message_order[message]))
+            name = int(grids.expected[entry, Expected.NAME])
+            topics[int(grids.messages[message, Message.TOPIC])].add(name)
+            confirmed_at = self.positions.at(int(grids.by_rank[rank]))
+            text = grids.names.all[name][2]
+            self._collect(
+                [missing_record(record, text, subscriptions[matching[0]], active, confirmed_at)]
+            )
+        self._pass_on_latest(delivered, grids, topics)
 
-    def _pass_on_passed(
-        self, delivered: DeliveredColumns, found: Matched, missed: Mapping[int, set[int]]
+    def _pass_on_latest(
+        self, delivered: DeliveredColumns, grids: DeliveryGrids, missed: Mapping[int, set[int]]
     ) -> None:
-        """Note the message sent last of those that came on each connection at each QoS.
+        """Pass on the latest delivered message for each recipient, endpoint and QoS.
 
         Parameters
         ----------
         missed
-            By topic the names of those who did not get a message of it.
+            By topic, the names of the clients and groups with a missing delivery.
         """
-        places = np.flatnonzero(found.assigned != NONE)
+        places = np.flatnonzero(grids.assigned != NONE)
         if not len(places):
             return
-        entry = found.assigned[places]
+        entry = grids.assigned[places]
         names, message = (
-            found.expected[entry, Expected.NAME],
-            found.expected[entry, Expected.MESSAGE],
+            grids.expected[entry, Expected.NAME],
+            grids.expected[entry, Expected.MESSAGE],
         )
         start, topic = (
-            found.messages[message, Message.START],
-            found.messages[message, Message.TOPIC],
+            grids.messages[message, Message.START],
+            grids.messages[message, Message.TOPIC],
         )
-        at, qos = found.taken[places, Delivered.AT], found.taken[places, Delivered.QOS]
-        ends = Numbers[str]()
-        by_client = np.array([ends[client.endpoint] for client in self.clients.all], np.int64)
-        endpoint = by_client[delivered.client[found.delivered_order[places]]]
-        ways = (names * len(ends.all) + endpoint) * 3 + qos
+        at, qos = grids.attempts[places, Delivered.AT], grids.attempts[places, Delivered.QOS]
+        endpoints = Numbers[str]()
+        by_client = np.array([endpoints[client.endpoint] for client in self.clients.all], np.int64)
+        endpoint = by_client[delivered.client[grids.delivered_order[places]]]
+        keys = (names * len(endpoints.all) + endpoint) * 3 + qos
         latest: list[tuple[int, str | None]] = [
-            (one, None) for one in kernels.latest_of(ways, start, at).tolist()
+            (one, None) for one in kernels.latest_of(keys, start, at).tolist()
         ]
         others = {
             number: set(names[topic == number].tolist())
@@ -494,17 +500,17 @@ class _Derivation:
             here = np.flatnonzero((topic == number) & np.isin(names, list(of_topic)))
             latest += [
                 (int(here[one]), self.topics.all[number][2])
-                for one in kernels.latest_of(ways[here], start[here], at[here]).tolist()
+                for one in kernels.latest_of(keys[here], start[here], at[here]).tolist()
             ]
         for place, text in latest:
-            passed = Passed(
+            latest_delivered = LatestDelivered(
                 text,
-                ends.all[int(endpoint[place])],
+                endpoints.all[int(endpoint[place])],
                 int(qos[place]),
-                self.positions.at(int(found.by_rank[start[place]])),
-                self.positions.at(int(found.by_rank[at[place]])),
+                self.positions.at(int(grids.by_rank[start[place]])),
+                self.positions.at(int(grids.by_rank[at[place]])),
             )
-            self._take([passed_record(found.names.all[int(names[place])], passed)])
+            self._collect([latest_record(grids.names.all[int(names[place])], latest_delivered)])
 
 
 def _ints(table: pa.Table, name: str) -> Ints:

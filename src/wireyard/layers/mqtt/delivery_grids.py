@@ -1,7 +1,7 @@
-"""What kernels take of messages and deliveries: grids of integers, and what belongs together.
+"""The input of the delivery kernels: grids of integers, grouped by topic and payload.
 
-The kernels are those of `expected_kernels` and `delivery_kernels`, where the columns of the grids
-stand.
+The kernels are in `expected_kernels` and `delivery_kernels`, which also define the columns of the
+grids.
 """
 
 from __future__ import annotations
@@ -42,12 +42,12 @@ NO_INTS: Final[Ints] = np.zeros(0, np.int64)
 
 @dataclass(slots=True)
 class SentColumns:
-    """Messages that clients sent, and wills that were published, by columns."""
+    """Messages that clients sent, and published wills, as columns."""
 
     sent: Ints
     accepted: Ints
     released: Ints
-    """Positions by number."""
+    """Numbers of positions, like those before and `start`."""
     start: Ints
     topic: Ints
     content: Grid
@@ -65,7 +65,7 @@ class SentColumns:
 
 @dataclass(slots=True)
 class DeliveredColumns:
-    """Messages that brokers delivered, by columns."""
+    """Delivery attempts as columns."""
 
     at: Ints
     topic: Ints
@@ -84,13 +84,20 @@ class DeliveredColumns:
     acknowledged_ns: Ints
     acknowledged_frame: Ints
     several: Mapping[int, Sequence[int]]
-    """The subscription identifiers of those that have several."""
+    """By row, the subscription identifiers of the attempts that have several."""
 
 
 def subscription_grid(
     subs: Sequence[Subscribed], positions: Sequence[Sequence[int]], ranks: Ints, names: Numbers[Any]
 ) -> Grid:
-    """Return subscriptions as columns of `Subscription`; `positions` are the numbers of theirs."""
+    """Return subscriptions as columns of `Subscription`.
+
+    Parameters
+    ----------
+    positions
+        For each the numbers of `asked`, `granted`, `leaving` and of the end; then 1 if that is an
+        end, 0 if it is the beginning of a newer subscription.
+    """
     grid = np.empty((len(subs), len(Subscription)), np.int64)
     filters = Numbers[str]()
     for row, one, (asked, granted, leaving, end, ends) in zip(grid, subs, positions, strict=True):
@@ -112,12 +119,13 @@ def subscription_grid(
 def group_contents(
     sent: SentColumns, delivered: DeliveredColumns, by_start: Ints, by_at: Ints
 ) -> tuple[tuple[Ints, Ints, int], Ints, Ints]:
-    """Put together what has topic and payload in common, each in the order that it has.
+    """Group messages and attempts by topic and payload; keep their order within each group.
 
     Returns
     -------
     groups, messages, deliveries
-        Of each message and delivery the number of its group, and how many there are; the order.
+        The group of each message and of each attempt, and the number of groups; then the order of
+        the messages and of the attempts.
     """
     topic = np.concatenate((sent.topic[by_start], delivered.topic[by_at]))
     content = np.concatenate((sent.content[by_start], delivered.content[by_at]))
@@ -132,7 +140,7 @@ def group_contents(
 def message_grid(
     sent: SentColumns, order: Ints, groups: tuple[Ints, Ints, int], ranks: Ints, client_names: Ints
 ) -> Grid:
-    """Return messages in an order as columns of `Message`."""
+    """Return messages, in the given order, as columns of `Message`."""
     grid = np.empty((len(order), len(Message)), np.int64)
     grid[:, Message.GROUP] = groups[0]
     grid[:, Message.TOPIC] = sent.topic[order]
@@ -158,7 +166,7 @@ def delivered_grid(
     ranks: Ints,
     names: Ints,
 ) -> Grid:
-    """Return deliveries in an order as columns of `Delivered`."""
+    """Return attempts, in the given order, as columns of `Delivered`."""
     grid = np.empty((len(order), len(Delivered)), np.int64)
     grid[:, Delivered.GROUP] = groups[1]
     grid[:, Delivered.AT] = ranks[delivered.at[order]]
@@ -180,58 +188,58 @@ def delivered_grid(
     return grid
 
 
-def group_starts(of: Ints, groups: tuple[Ints, Ints, int]) -> Ints:
-    """Return where the things of each group begin, which are in the order of their groups."""
-    return np.searchsorted(of, np.arange(groups[2] + 1))
+def group_starts(sorted_groups: Ints, groups: tuple[Ints, Ints, int]) -> Ints:
+    """Return the index at which each group begins, and the end, in an ascending array of groups."""
+    return np.searchsorted(sorted_groups, np.arange(groups[2] + 1))
 
 
 def assign_all(
-    messages: Grid, expected: Grid, expected_subs: Ints, subs: Grid, taken: Grid,
+    messages: Grid, expected: Grid, expected_subs: Ints, subs: Grid, delivered: Grid,
     names: Numbers[Any],
 ) -> tuple[Ints, Ints]:  # fmt: skip
-    """Give messages what was delivered of them.
+    """Assign delivery attempts to expected deliveries.
 
     Returns
     -------
-    assigned, places
-        Of each delivery what it is of, -1 if it is of nothing that was due, and the how manieth.
+    assigned, ordinals
+        For each attempt its expected delivery, or -1, and its number among the attempts of that.
     """
     first_subs = expected_subs[expected[:, Expected.FIRST]] if len(expected) else NO_INTS
     is_shared = subs[first_subs, Subscription.IS_SHARED] == 1
-    mine, live = np.flatnonzero(~is_shared), np.flatnonzero(taken[:, Delivered.IS_LIVE] == 1)
+    own, live = np.flatnonzero(~is_shared), np.flatnonzero(delivered[:, Delivered.IS_LIVE] == 1)
     count = 2 * max(len(names.all), 1)
-    group = messages[expected[mine, Expected.MESSAGE], Message.GROUP]
-    keys = group * count + 2 * expected[mine, Expected.NAME] + expected[mine, Expected.RETAIN]
+    group = messages[expected[own, Expected.MESSAGE], Message.GROUP]
+    keys = group * count + 2 * expected[own, Expected.NAME] + expected[own, Expected.RETAIN]
     order = np.argsort(keys, kind="stable")
-    their_keys = taken[live, Delivered.GROUP] * count + 2 * taken[live, Delivered.NAME]
-    their_keys += taken[live, Delivered.RETAIN]
+    their_keys = delivered[live, Delivered.GROUP] * count + 2 * delivered[live, Delivered.NAME]
+    their_keys += delivered[live, Delivered.RETAIN]
     their_order = np.argsort(their_keys, kind="stable")
-    assigned = np.full(len(taken), NONE, np.int64)
-    places = np.zeros(len(taken), np.int64)
-    room = (
-        assigned, places, np.empty(len(taken), np.int64),
+    assigned = np.full(len(delivered), NONE, np.int64)
+    ordinals = np.zeros(len(delivered), np.int64)
+    buffers = (
+        assigned, ordinals, np.empty(len(delivered), np.int64),
         np.empty((3, max(len(expected), 1)), np.int64),
     )  # fmt: skip
     kernels.assign(
-        messages, expected, keys[order], mine[order], taken, their_keys[their_order],
-        live[their_order], *room,
+        messages, expected, keys[order], own[order], delivered, their_keys[their_order],
+        live[their_order], *buffers,
     )  # fmt: skip
     if is_shared.any():
-        _assign_shared(messages, expected, expected_subs, subs, taken, is_shared, room)
-    return assigned, places
+        _assign_shared(messages, expected, expected_subs, subs, delivered, is_shared, buffers)
+    return assigned, ordinals
 
 
 def _assign_shared(
-    messages: Grid, expected: Grid, expected_subs: Ints, subs: Grid, taken: Grid, is_shared: Bools,
-    room: tuple[Ints, Ints, Ints, Grid],
+    messages: Grid, expected: Grid, expected_subs: Ints, subs: Grid, delivered: Grid,
+    is_shared: Bools, buffers: tuple[Ints, Ints, Ints, Grid],
 ) -> None:  # fmt: skip
-    """Give groups what their members got and no subscription of their own accounts for."""
-    assigned = room[0]
+    """Assign to groups the attempts that no subscription of the member itself accounts for."""
+    assigned = buffers[0]
     by_group: defaultdict[int, dict[int, list[int]]] = defaultdict(dict)
     for entry in np.flatnonzero(is_shared).tolist():
         group = int(messages[expected[entry, Expected.MESSAGE], Message.GROUP])
         by_group[group].setdefault(int(expected[entry, Expected.NAME]), []).append(entry)
-    bounds = np.searchsorted(taken[:, Delivered.GROUP], [[one, one + 1] for one in by_group])
+    bounds = np.searchsorted(delivered[:, Delivered.GROUP], [[one, one + 1] for one in by_group])
     for sharing, (start, stop) in zip(by_group.values(), bounds.tolist(), strict=True):
         for entries in sharing.values():
             rest = start + np.flatnonzero(assigned[start:stop] == NONE)
@@ -240,24 +248,25 @@ def _assign_shared(
                 first = expected[entry, Expected.FIRST]
                 mine = expected_subs[first : first + expected[entry, Expected.SUBSCRIPTIONS]]
                 members.update(subs[mine, Subscription.NAME].tolist())
-            theirs = rest[np.isin(taken[rest, Delivered.NAME], list(members))]
+            of_members = rest[np.isin(delivered[rest, Delivered.NAME], list(members))]
             kernels.assign(
                 messages, expected, np.zeros(len(entries), np.int64), np.array(entries, np.int64),
-                taken, np.zeros(len(theirs), np.int64), theirs, *room,
+                delivered, np.zeros(len(of_members), np.int64), of_members, *buffers,
             )  # fmt: skip
 
 
 def older_messages(
-    messages: Grid, taken: Grid, assigned: Ints, first_messages: Ints, expected: Grid,
+    messages: Grid, delivered: Grid, assigned: Ints, first_messages: Ints, expected: Grid,
     expected_subs: Ints, subs: Grid,
 ) -> Ints:  # fmt: skip
-    """Return the message of each delivery that nobody was due to get, where some may be older.
+    """Return the message of each unexpected attempt that may be from before the capture.
 
-    A client gets one as often as it was sent. From the last one back, so that what is left over is
-    of before the capture, and has -1; all others have -2.
+    A client is assumed to get a message as often as it was sent. Attempts are assigned from the
+    last one back, so those left over are of messages from before the capture: -1. All others
+    are -2.
     """
-    found = np.full(len(taken), _NO_OLDER, np.int64)
-    group = taken[:, Delivered.GROUP]
+    found = np.full(len(delivered), _NO_OLDER, np.int64)
+    group = delivered[:, Delivered.GROUP]
     first = first_messages[group]
     has_older = (first < first_messages[group + 1]) & (assigned == NONE)
     has_older[has_older] = messages[first[has_older], Message.HAS_OLDER] == 1
@@ -265,23 +274,26 @@ def older_messages(
     if not len(places):
         return found
     members = _members(messages, expected, expected_subs, subs)
-    # A client's come by RETAIN, the first that it has foremost, but for those of who shares.
-    keys = taken[places, Delivered.RETAIN] + 2 * (taken[places, Delivered.IS_LIVE] == 0)
+    # Attempts of a client are grouped by RETAIN, in the order of their first ones; those of members
+    # of shared subscriptions are not.
+    keys = delivered[places, Delivered.RETAIN] + 2 * (delivered[places, Delivered.IS_LIVE] == 0)
     orders: dict[tuple[int, int], dict[int, int]] = {}
     for place in np.flatnonzero(np.isin(group, np.unique(group[places]))).tolist():
-        key = _key_of_retain(taken[place])
-        of_client = orders.setdefault((int(group[place]), int(taken[place, Delivered.NAME])), {})
+        key = _key_of_retain(delivered[place])
+        of_client = orders.setdefault(
+            (int(group[place]), int(delivered[place, Delivered.NAME])), {}
+        )
         of_client.setdefault(key, len(of_client))
     ordered = []
     for place, key in zip(places.tolist(), keys.tolist(), strict=True):
-        client = int(group[place]), int(taken[place, Delivered.NAME])
+        client = int(group[place]), int(delivered[place, Delivered.NAME])
         rank = 0 if client in members else orders[client][min(key, 2)]
         ordered.append((client, rank, place))
     left: dict[tuple[int, int], tuple[int, int]] = {}
     for client, _, place in sorted(ordered, reverse=True):
         start, stop = first_messages[client[0]], first_messages[client[0] + 1]
         starts = messages[start:stop, Message.START]
-        before = int(np.searchsorted(starts, taken[place, Delivered.AT]))
+        before = int(np.searchsorted(starts, delivered[place, Delivered.AT]))
         count, copies = left.get(client, (before, 0))
         if before < count:
             count, copies = before, 0
@@ -299,7 +311,7 @@ def _key_of_retain(delivered: Ints) -> int:
 def _members(
     messages: Grid, expected: Grid, expected_subs: Ints, subs: Grid
 ) -> set[tuple[int, int]]:
-    """Return the groups of messages that clients share subscriptions to, and these clients."""
+    """Return the pairs of message group and client with a shared subscription."""
     members = set()
     for first, count, message in expected[
         :, [Expected.FIRST, Expected.SUBSCRIPTIONS, Expected.MESSAGE]

@@ -1,8 +1,8 @@
-"""Who got which message, and what became of it: the compiled twin of `deliveries`.
+"""Assignment of delivery attempts, and verdicts: the compiled twin of `deliveries`.
 
-Axes: m = messages, by topic and payload and then by when they were sent; d = what was delivered, by
-topic and payload and then by when; u = subscriptions; e = expected deliveries, a message and a
-client or a group each; g = groups of messages and deliveries with one topic and payload; r = rows.
+Axes: m = messages, by topic and payload and then by when they were sent; d = delivery attempts, by
+topic and payload and then by time; u = subscriptions; e = expected deliveries, each of a message to
+a client or a group; g = groups of messages and attempts with one topic and payload; r = rows.
 Positions are ranks: the smaller of two is the earlier, and -1 is none.
 """
 
@@ -25,7 +25,15 @@ from wireyard.layers.mqtt.expected_kernels import (
     Subscription,
 )
 
-__all__ = ["MISSED", "VERDICT_NAMES", "Delivered", "Fate", "assign", "judge", "latest_of"]
+__all__ = [
+    "MISSED",
+    "VERDICT_NAMES",
+    "Delivered",
+    "DeliveryRow",
+    "assign",
+    "find_verdicts",
+    "latest_of",
+]
 
 VERDICT_NAMES: Final = tuple(VERDICTS)
 (
@@ -40,30 +48,30 @@ VERDICT_NAMES: Final = tuple(VERDICTS)
 )  # fmt: skip
 _NO_OLDER: Final = -2
 MISSED: Final = -2
-"""The verdict of what was missed for certain: why, another stage finds out."""
+"""The verdict of a certainly missing delivery until a later stage finds the reason."""
 
 
 class Delivered(IntEnum):
-    """What is known of a message that a broker delivered."""
+    """Columns of a delivery attempt."""
 
     GROUP = 0
     AT = 1
     NAME = 2
-    """Number of the name of the client that it was delivered to."""
+    """Number of the client's name."""
     QOS = 3
     RETAIN = 4
     IS_LIVE = 5
-    """Whether it came because it was sent, and not because of a new subscription."""
+    """Whether the broker forwarded it when it was published, and not for a new subscription."""
     IDENTIFIER = 6
     """Its only subscription identifier; -1 if it has none."""
     OUTCOME = 7
-    """The verdict, if it was expected."""
+    """Its verdict if it was expected."""
     SETTER = 8
-    """The message that set the retained value that it has; -1 if that was not seen."""
+    """Position of the message that set the delivered retained value; -1 if it is unknown."""
 
 
-class Fate(IntEnum):
-    """A row: where a message went."""
+class DeliveryRow(IntEnum):
+    """Columns of a row of `deliveries`: indexes of its parts, and the verdict."""
 
     MESSAGE = 0
     DELIVERED = 1
@@ -71,16 +79,16 @@ class Fate(IntEnum):
     VERDICT = 3
     EXPECTED = 4
     CLIENT = 5
-    """Who it was missed by, if a connection shows that; -1 otherwise."""
+    """The client without the delivery, if a connection identifies it; -1 otherwise."""
 
 
 _INTS: Final = array("int64")
 _GRID: Final = array("int64", 2)
 
 
-def latest_of(ways: Ints, start: Ints, at: Ints) -> Ints:
-    """Return, for each way, which message that came was sent last, and came first of that."""
-    numbers, count = dense_ids(ways)
+def latest_of(keys: Ints, start: Ints, at: Ints) -> Ints:
+    """Return, for each key, the index of the first attempt of the message that was sent last."""
+    numbers, count = dense_ids(keys)
     found = np.full(count, NONE, np.int64)
     _find_latest(numbers.astype(np.int64), start, at, found)
     return found
@@ -98,19 +106,19 @@ def _find_latest(numbers: Ints, start: Ints, at: Ints, found: Ints) -> None:
             found[numbers[place]] = place
 
 
-# --- who got what ---------------------------------------------------------------------------
+# --- assignment -----------------------------------------------------------------------------
 
 
 @piece
 def _assign_latest_first(
-    messages: Grid, expected: Grid, by_key: Ints, first: int, last: int,
-    delivered: Grid, theirs: Ints, start: int, stop: int, assigned: Ints, stacks: Grid,
+    messages: Grid, expected: Grid, by_message: Ints, first: int, last: int,
+    delivered: Grid, by_time: Ints, start: int, stop: int, assigned: Ints, stacks: Grid,
     any_qos: bool,
 ) -> None:  # fmt: skip
-    """Give each delivery, from the last one back, to the latest message that takes its QoS."""
+    """Assign each attempt, the last one first, to the latest message before it with its QoS."""
     top0 = top1 = top2 = 0
     for place in range(first, last):
-        entry = by_key[place]
+        entry = by_message[place]
         levels = 7 if any_qos else expected[entry, Expected.QOS]
         if levels & 1:
             stacks[0, top0] = entry
@@ -122,7 +130,7 @@ def _assign_latest_first(
             stacks[2, top2] = entry
             top2 += 1
     for place in range(stop - 1, start - 1, -1):
-        each = theirs[place]
+        each = by_time[place]
         if assigned[each] != NONE:
             continue
         qos = delivered[each, Delivered.QOS]
@@ -133,7 +141,7 @@ def _assign_latest_first(
             full = expected[entry, Expected.DELIVERED] >= expected[entry, Expected.CAPACITY]
             if began < delivered[each, Delivered.AT] and not full:
                 break
-            # What is full, or was sent later, is nothing for those before either.
+            # A message that is full, or was sent later, is no candidate for earlier attempts.
             top -= 1
         if top > 0:
             entry = stacks[qos, top - 1]
@@ -152,119 +160,123 @@ def assign(
     messages: Grid,
     expected: Grid,
     expected_keys: Ints,
-    by_key: Ints,
+    by_message: Ints,
     delivered: Grid,
     delivered_keys: Ints,
-    theirs: Ints,
+    by_time: Ints,
     assigned: Ints,
-    places: Ints,
+    ordinals: Ints,
     following: Ints,
     stacks: Grid,
 ) -> int:
-    """Give messages what was delivered of them; return how many deliveries have one.
+    """Assign attempts to expected deliveries; return how many are assigned.
 
     Parameters
     ----------
-    expected_keys, by_key
-        Keys of those that have name, topic, payload and RETAIN in common, ascending, and whose they
-        are; those of one key in the order of their messages.
-    delivered_keys, theirs
-        The same of what was delivered, in the order of time.
-    assigned, places
-        Filled: of each delivery what it is of, or -1, and the how manieth of that.
+    expected_keys, by_message
+        Ascending keys of name, topic, payload and RETAIN, and the expected delivery of each; those
+        of one key in the order of their messages.
+    delivered_keys, by_time
+        The same of the attempts, in the order of time.
+    assigned, ordinals
+        Filled: for each attempt its expected delivery, or -1, and its number among the attempts of
+        that.
     following, stacks
-        Room: as much as there are deliveries, and three times as much as there are expected.
+        Buffers: [d], and [3, e].
     """
     found = start = first = 0
-    while start < len(theirs):
+    while start < len(by_time):
         key = delivered_keys[start]
         stop = start
-        while stop < len(theirs) and delivered_keys[stop] == key:
+        while stop < len(by_time) and delivered_keys[stop] == key:
             stop += 1
-        while first < len(by_key) and expected_keys[first] < key:
+        while first < len(by_message) and expected_keys[first] < key:
             first += 1
         last = first
-        while last < len(by_key) and expected_keys[last] == key:
+        while last < len(by_message) and expected_keys[last] == key:
             last += 1
         if last > first:
             _assign_latest_first(
-                messages, expected, by_key, first, last, delivered, theirs, start, stop,
+                messages, expected, by_message, first, last, delivered, by_time, start, stop,
                 assigned, stacks, False,
             )  # fmt: skip
-            # What came with a QoS that it should not have has come all the same.
+            # Attempts with a wrong QoS count too, after those with a right one.
             _assign_latest_first(
-                messages, expected, by_key, first, last, delivered, theirs, start, stop,
+                messages, expected, by_message, first, last, delivered, by_time, start, stop,
                 assigned, stacks, True,
             )  # fmt: skip
-            _cover(expected, by_key, first, last, theirs, start, stop, assigned, following, stacks)
-            found += _number(expected, delivered, theirs, start, stop, assigned, places)
+            _redistribute(
+                expected, by_message, first, last, by_time, start, stop, assigned, following,
+                stacks,
+            )  # fmt: skip
+            found += _number_attempts(expected, delivered, by_time, start, stop, assigned, ordinals)
         start, first = stop, last
     return found
 
 
 @piece
-def _cover(
-    expected: Grid, by_key: Ints, first: int, last: int, theirs: Ints, start: int, stop: int,
+def _redistribute(
+    expected: Grid, by_message: Ints, first: int, last: int, by_time: Ints, start: int, stop: int,
     assigned: Ints, following: Ints, stacks: Grid,
 ) -> None:  # fmt: skip
-    """Give messages that have nothing the first of a later one that has more than it needs."""
-    poor = rich = 0
+    """Give messages without an attempt the first one of a later message that has several."""
+    without = surplus = 0
     for place in range(first, last):
-        had = expected[by_key[place], Expected.DELIVERED]
-        poor += had == 0
-        rich += had > 1
+        had = expected[by_message[place], Expected.DELIVERED]
+        without += had == 0
+        surplus += had > 1
         stacks[1, place - first] = NONE
-        # Where an entry stands among those of its key.
-        expected[by_key[place], Expected.FIRST_AT] = place - first
-    if poor == 0 or rich == 0:
+        # The index of an entry among those of its key.
+        expected[by_message[place], Expected.FIRST_AT] = place - first
+    if without == 0 or surplus == 0:
         return
-    # What each has, the first one foremost.
+    # A linked list of the attempts of each entry, the first one first.
     for place in range(stop - 1, start - 1, -1):
-        each = theirs[place]
+        each = by_time[place]
         if assigned[each] != NONE:
             mine = expected[assigned[each], Expected.FIRST_AT]
             following[each] = stacks[1, mine]
             stacks[1, mine] = each
     top = 0
     for place in range(last - 1, first - 1, -1):
-        entry = by_key[place]
+        entry = by_message[place]
         if expected[entry, Expected.DELIVERED] > 1:
             stacks[0, top] = place
             top += 1
         elif expected[entry, Expected.DELIVERED] == 0 and top > 0:
-            giver = stacks[0, top - 1]
-            each = stacks[1, giver - first]
-            stacks[1, giver - first] = following[each]
+            donor = stacks[0, top - 1]
+            each = stacks[1, donor - first]
+            stacks[1, donor - first] = following[each]
             assigned[each] = entry
             expected[entry, Expected.DELIVERED] = 1
-            expected[by_key[giver], Expected.DELIVERED] -= 1
-            if expected[by_key[giver], Expected.DELIVERED] == 1:
+            expected[by_message[donor], Expected.DELIVERED] -= 1
+            if expected[by_message[donor], Expected.DELIVERED] == 1:
                 top -= 1
 
 
 @piece
-def _number(
+def _number_attempts(
     expected: Grid,
     delivered: Grid,
-    theirs: Ints,
+    by_time: Ints,
     start: int,
     stop: int,
     assigned: Ints,
-    places: Ints,
+    ordinals: Ints,
 ) -> int:
-    """Count the deliveries of each message up; return how many there are in all."""
+    """Give ordinals to the attempts of each expected delivery; return the number of attempts."""
     found = 0
     for place in range(start, stop):
-        if assigned[theirs[place]] != NONE:
-            expected[assigned[theirs[place]], Expected.DELIVERED] = 0
+        if assigned[by_time[place]] != NONE:
+            expected[assigned[by_time[place]], Expected.DELIVERED] = 0
     for place in range(start, stop):
-        each = theirs[place]
+        each = by_time[place]
         entry = assigned[each]
         if entry == NONE:
             continue
         found += 1
-        places[each] = expected[entry, Expected.DELIVERED]
-        if places[each] == 0:
+        ordinals[each] = expected[entry, Expected.DELIVERED]
+        if ordinals[each] == 0:
             expected[entry, Expected.FIRST_AT] = delivered[each, Delivered.AT]
         expected[entry, Expected.DELIVERED] += 1
     return found
@@ -279,76 +291,77 @@ def _number(
         _GRID,
     )
 )  # fmt: skip
-def judge(
+def find_verdicts(
     messages: Grid,
     subs: Grid,
     expected: Grid,
     expected_subs: Ints,
     delivered: Grid,
     assigned: Ints,
-    places: Ints,
+    ordinals: Ints,
     first_messages: Ints,
     first_expected: Ints,
-    of_older: Ints,
-    taken: Ints,
-    is_found: Ints,
-    fates: Grid,
+    older_messages: Ints,
+    confirmed: Ints,
+    has_row: Ints,
+    rows: Grid,
 ) -> int:
-    """Find what became of all messages; return how many rows that is.
+    """Fill the rows of all messages with their verdicts; return how many rows there are.
 
     Parameters
     ----------
     first_messages, first_expected
-        Of each group where its messages are, and what was expected of them.
-    of_older
-        Of each delivery that nobody was due to get, on a topic with subscriptions that nobody saw,
-        the message that it is of, or -1; -2 of all others.
-    taken, is_found
-        Room: as much as there are messages; `taken` is -1 at the beginning, `is_found` 0. Filled:
-        when the broker had shown that it had taken a message, and whether there is a row of it.
-    fates
-        Filled: columns of `Fate`.
+        The index of the first message, and of the first expected delivery, of each group.
+    older_messages
+        For unexpected attempts on topics with subscriptions from before the capture: the message,
+        or -1. All others have -2.
+    confirmed, has_row
+        [m], -1 and 0 at the beginning. Filled: when the broker confirmed each message, and whether
+        there is a row of it.
+    rows
+        Filled: columns of `DeliveryRow`.
     """
     count = 0
     for entry in range(len(expected)):
         message = expected[entry, Expected.MESSAGE]
-        is_found[message] = 1
+        has_row[message] = 1
         if messages[message, Message.IS_REFUSED] > 0:
             continue
         accepted = messages[message, Message.ACCEPTED]
-        if accepted != NONE and taken[message] == NONE:
-            taken[message] = accepted
-        # What was delivered may be an earlier message with the same payload.
+        if accepted != NONE and confirmed[message] == NONE:
+            confirmed[message] = accepted
+        # The delivery may be of an earlier message with the same payload.
         is_first = message == first_messages[messages[message, Message.GROUP]]
         if expected[entry, Expected.DELIVERED] > 0 and (accepted == NONE or is_first):
             first = expected[entry, Expected.FIRST_AT]
-            if taken[message] == NONE or first < taken[message]:
-                taken[message] = first
+            if confirmed[message] == NONE or first < confirmed[message]:
+                confirmed[message] = first
     for each in range(len(delivered)):
         entry = assigned[each]
         if entry != NONE:
             message = expected[entry, Expected.MESSAGE]
             one = _subscription(subs, expected, expected_subs, entry, delivered, each)
             first_sub = expected_subs[expected[entry, Expected.FIRST]]
-            due = expected[entry, Expected.SUBSCRIPTIONS]
+            copies = expected[entry, Expected.SUBSCRIPTIONS]
             if subs[first_sub, Subscription.IS_SHARED]:
-                due = 1
+                copies = 1
             verdict = _outcome(messages, message, delivered, each)
-            if places[each] >= due:
+            if ordinals[each] >= copies:
                 verdict = _DUPLICATE
         else:
-            message, verdict = _not_due(
-                messages, expected, delivered, each, first_messages, first_expected, of_older[each]
-            )
+            message, verdict = _unexpected(
+                messages, expected, delivered, each, first_messages, first_expected,
+                older_messages[each],
+            )  # fmt: skip
             if message != NONE:
-                is_found[message] = 1
+                has_row[message] = 1
             one = NONE
-        fates[count, Fate.MESSAGE] = message
-        fates[count, Fate.DELIVERED] = each
-        fates[count, Fate.SUBSCRIPTION] = one
-        fates[count, Fate.VERDICT] = verdict
-        fates[count, Fate.EXPECTED] = entry
-        fates[count, Fate.CLIENT] = NONE
+        rows[count, DeliveryRow.MESSAGE] = message
+        rows[count, DeliveryRow.DELIVERED] = each
+        rows[count, DeliveryRow.SUBSCRIPTION] = one
+        rows[count, DeliveryRow.VERDICT] = verdict
+        rows[count, DeliveryRow.EXPECTED] = entry
+        rows[count, DeliveryRow.CLIENT] = NONE
         count += 1
     for entry in range(len(expected)):
         if expected[entry, Expected.DELIVERED] > 0:
@@ -358,21 +371,21 @@ def judge(
         first_sub = expected_subs[expected[entry, Expected.FIRST]]
         if messages[message, Message.IS_REFUSED] == 1:
             verdict = _REFUSED
-        elif taken[message] == NONE:
+        elif confirmed[message] == NONE:
             verdict = _UNACCEPTED
         elif messages[message, Message.HAS_OLDER] and subs[first_sub, Subscription.IS_SHARED]:
             verdict = _UNDECIDED
-        elif _is_certain(messages, subs, expected, expected_subs, entry, taken[message]):
+        elif _has_active(messages, subs, expected, expected_subs, entry, confirmed[message]):
             verdict = MISSED
-        fates[count, Fate.MESSAGE] = message
-        fates[count, Fate.DELIVERED] = NONE
-        fates[count, Fate.SUBSCRIPTION] = expected_subs[expected[entry, Expected.FIRST]]
-        fates[count, Fate.VERDICT] = verdict
-        fates[count, Fate.EXPECTED] = entry
-        fates[count, Fate.CLIENT] = NONE
+        rows[count, DeliveryRow.MESSAGE] = message
+        rows[count, DeliveryRow.DELIVERED] = NONE
+        rows[count, DeliveryRow.SUBSCRIPTION] = expected_subs[expected[entry, Expected.FIRST]]
+        rows[count, DeliveryRow.VERDICT] = verdict
+        rows[count, DeliveryRow.EXPECTED] = entry
+        rows[count, DeliveryRow.CLIENT] = NONE
         count += 1
     for message in range(len(messages)):
-        if is_found[message]:
+        if has_row[message]:
             continue
         verdict = _NO_SUBSCRIBER
         if messages[message, Message.IS_REFUSED] == 1:
@@ -381,12 +394,12 @@ def judge(
             verdict = _UNACCEPTED
         elif messages[message, Message.HAS_OLDER]:
             verdict = _UNDECIDED
-        fates[count, Fate.MESSAGE] = message
-        fates[count, Fate.DELIVERED] = NONE
-        fates[count, Fate.SUBSCRIPTION] = NONE
-        fates[count, Fate.VERDICT] = verdict
-        fates[count, Fate.EXPECTED] = NONE
-        fates[count, Fate.CLIENT] = NONE
+        rows[count, DeliveryRow.MESSAGE] = message
+        rows[count, DeliveryRow.DELIVERED] = NONE
+        rows[count, DeliveryRow.SUBSCRIPTION] = NONE
+        rows[count, DeliveryRow.VERDICT] = verdict
+        rows[count, DeliveryRow.EXPECTED] = NONE
+        rows[count, DeliveryRow.CLIENT] = NONE
         count += 1
     return count
 
@@ -395,7 +408,7 @@ def judge(
 def _subscription(
     subs: Grid, expected: Grid, expected_subs: Ints, entry: int, delivered: Grid, each: int
 ) -> int:
-    """Return the subscription that a message came by: by its identifier, or any that matches."""
+    """Return the subscription of an attempt: by its identifier, or any that matches."""
     first = expected[entry, Expected.FIRST]
     identifier, name = delivered[each, Delivered.IDENTIFIER], delivered[each, Delivered.NAME]
     found = NONE
@@ -411,14 +424,14 @@ def _subscription(
 
 
 @piece
-def _not_due(
+def _unexpected(
     messages: Grid, expected: Grid, delivered: Grid, each: int, first_messages: Ints,
-    first_expected: Ints, of_older: int,
+    first_expected: Ints, older_message: int,
 ) -> tuple[int, int]:  # fmt: skip
-    """Return the message of a delivery that nobody was due to get, and the verdict."""
+    """Return the message and the verdict of an unexpected attempt."""
     group = delivered[each, Delivered.GROUP]
     message = NONE
-    has_older = of_older != _NO_OLDER
+    has_older = older_message != _NO_OLDER
     first, last = first_messages[group], first_messages[group + 1]
     setter = delivered[each, Delivered.SETTER]
     if setter != NONE:
@@ -426,7 +439,7 @@ def _not_due(
             if messages[one, Message.SENT] == setter:
                 message = one
     elif delivered[each, Delivered.IS_LIVE] and has_older:
-        message = of_older
+        message = older_message
     elif delivered[each, Delivered.IS_LIVE]:
         at = delivered[each, Delivered.AT]
         low, high = first, last
@@ -452,7 +465,7 @@ def _not_due(
 
 @piece
 def _outcome(messages: Grid, message: int, delivered: Grid, each: int) -> int:
-    """Return what became of a delivery."""
+    """Return the verdict of an attempt."""
     verdict = delivered[each, Delivered.OUTCOME]
     is_closed = verdict in (_DELIVERED, _LOST_ACK)
     if is_closed and message != NONE and messages[message, Message.IS_REPEATED]:
@@ -461,15 +474,15 @@ def _outcome(messages: Grid, message: int, delivered: Grid, each: int) -> int:
 
 
 @piece
-def _is_certain(
-    messages: Grid, subs: Grid, expected: Grid, expected_subs: Ints, entry: int, taken: int
+def _has_active(
+    messages: Grid, subs: Grid, expected: Grid, expected_subs: Ints, entry: int, confirmed: int
 ) -> bool:
-    """Return whether a subscription stood from before a message until the broker had it."""
+    """Return whether a subscription was active from before a message until its confirmation."""
     start = messages[expected[entry, Expected.MESSAGE], Message.START]
     first = expected[entry, Expected.FIRST]
     for place in range(first, first + expected[entry, Expected.SUBSCRIPTIONS]):
         one = expected_subs[place]
         leaving = subs[one, Subscription.LEAVING]
-        if subs[one, Subscription.GRANTED] < start and (leaving == NONE or taken < leaving):
+        if subs[one, Subscription.GRANTED] < start and (leaving == NONE or confirmed < leaving):
             return True
     return False

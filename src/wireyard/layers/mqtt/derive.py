@@ -1,19 +1,19 @@
-"""From the packets of a capture to tables: the stages, each with its key.
+"""The pipeline from the packets of a capture to tables: its stages and their keys.
 
-1. ``clients``, key: source, server and client id. The one stage that follows packets, with an
-   `Observer`: sessions, broken rules, and what became of each message on its way to the broker, or
-   from it. A connection without a client id stands for itself.
-2. ``subscribers``, key: source and server. Which subscriptions match which topics.
-3. ``values``, key: source, server and topic. Retained values; what was delivered of them learns
-   which message set it, and what a new subscription should have got breaks a rule.
-4. ``deliveries``, key: source, server and topic, one payload after the other. Who should have got
-   a message, and who got it.
-5. ``missing``, key: source, server, and the client or the group that a message was due to. Of a
-   group any member may be served, so what was due to it needs all of them.
+1. ``clients``, key: source, server and client id. The only stage that reads packets, with an
+   `Observer`. It yields sessions, protocol violations, messages and delivery attempts. A connection
+   without a client id has a key of its own.
+2. ``subscribers``, key: source and server. Finds the subscriptions that match each topic.
+3. ``values``, key: source, server and topic. Derives retained values. It finds the message that set
+   a delivered value; a value that a new subscription did not get is a violation.
+4. ``deliveries``, key: source, server and topic, one payload after the other. Compares expected
+   deliveries with delivery attempts.
+5. ``missing``, key: source, server, and the client or group that did not get a message. A broker
+   may choose any member of a group, so the connections of all members are needed.
 6. ``conversations``, key: source, server, response topic and correlation data.
 
-The records that a stage needs first stand first in its order. A server is one endpoint. The key of
-a message is stream and offset of its first PUBLISH, that of a will those of its CONNECT.
+The order of a stage begins with the records that it needs first. A server is one endpoint. The key
+of a message is the stream and offset of its first PUBLISH; that of a will, those of its CONNECT.
 """
 
 from __future__ import annotations
@@ -57,15 +57,15 @@ __all__ = [
 
 CLIENTS: Final = "clients"
 _FLUSH_EVERY: Final = 1024
-"""Packets after which what is final is taken away from the observer."""
+"""Packets after which the output buffers of the observer are emptied."""
 _MAX_TOPICS: Final = 1 << 14
-"""Topics whose records were passed on; those that are evicted are passed on once more."""
+"""Topics remembered as passed on; an evicted topic is passed on again."""
 
 Record = TypeVar("Record")
 
 
 def follow_clients(rows: Iterator[Row]) -> Iterator[Found]:
-    """Follow the packets of a client id of a broker, which come behind the rows of its streams."""
+    """Observe the packets of a client id of a broker; the rows of its streams come before them."""
     streams: list[Row] = []
     for row in rows:
         if row.get("offset") is not None:
@@ -76,9 +76,9 @@ def follow_clients(rows: Iterator[Row]) -> Iterator[Found]:
 
 def _follow(observer: Observer, packets: Iterator[Row]) -> Iterator[Found]:
     topics: set[tuple[str, bool]] = set()
-    for place, packet in enumerate(packets, 1):
+    for count, packet in enumerate(packets, 1):
         observer.observe(packet)
-        if place % _FLUSH_EVERY == 0:
+        if count % _FLUSH_EVERY == 0:
             yield from _flush(observer, topics)
     observer.finish()
     yield from _flush(observer, topics)
@@ -91,26 +91,26 @@ def _follow(observer: Observer, packets: Iterator[Row]) -> Iterator[Found]:
 
 def _flush(observer: Observer, topics: set[tuple[str, bool]]) -> Iterator[Found]:
     output = observer.output
-    for connection in _emptied(output.connections):
+    for connection in _drained(output.connections):
         yield Fact("sessions", session_row(connection))
         if connection.accepted is not None:
             for name in connection.served_as:
                 yield connection_record(connection, name)
-    for breach in _emptied(output.violations):
+    for breach in _drained(output.violations):
         yield Fact("violations", violation_row(breach))
-    for subscribed in _emptied(output.subscriptions):
+    for subscribed in _drained(output.subscriptions):
         yield subscription_record(subscribed)
-    for change in _emptied(output.changes):
+    for change in _drained(output.changes):
         yield from value_records(change)
-    for message in _emptied(output.messages):
+    for message in _drained(output.messages):
         if _is_new((message.topic, message.retain), topics):
             yield topic_record(message)
         yield from message_records(message)
-    for will in _emptied(output.waiting):
+    for will in _drained(output.waiting):
         if _is_new((will.topic, will.retain), topics):
             yield topic_record(will)
         yield will_record(will)
-    for each in _emptied(output.attempts):
+    for each in _drained(output.attempts):
         yield attempt_record(each) if each.retain else content_record(each)
 
 
@@ -123,10 +123,10 @@ def _is_new(topic: tuple[str, bool], topics: set[tuple[str, bool]]) -> bool:
     return True
 
 
-def _emptied(records: list[Record]) -> list[Record]:
-    taken = records[:]
+def _drained(records: list[Record]) -> list[Record]:
+    drained = records[:]
     records.clear()
-    return taken
+    return drained
 
 
 # --- the tables -----------------------------------------------------------------------------
@@ -141,9 +141,9 @@ CHAIN: Final[Chain] = MappingProxyType(
         CONVERSATIONS: converse,
     }
 )
-"""What MQTT packets say.
+"""The stages of the MQTT pipeline.
 
-The first stage is partitioned by `Side.key`, and takes what `known_streams` yields of streams.
+The first stage is partitioned by `Side.key`. Its rows are those of `known_streams`, then packets.
 """
 _TABLES: Final = ("deliveries", "sessions", "retained", "violations", "conversations")
 
@@ -158,40 +158,39 @@ def derive_tables(
     Parameters
     ----------
     rows
-        Rows of MQTT packets as they are read, of both directions of every connection, in the order
-        of time, into which `in_order` puts them; raw streams have neither frames nor times.
+        Rows of MQTT packets as readers yield them, of both directions of every connection, in the
+        order of time; `in_order` sorts them so. Raw streams have neither frames nor times.
     streams
-        What the captures show of their streams: ``source, stream, begun, ended, ended_frame,
-        ended_ns``. If that is not known, a connection on which nobody says goodbye counts as open,
-        but nobody is blamed for what happens behind its last packet.
+        The beginning and end of each stream: ``source, stream, begun, ended, ended_frame,
+        ended_ns``. If it is None, a connection without a DISCONNECT counts as open, and nothing
+        after its last packet counts as a fault.
     sides
-        Which side of its connection each stream is, where that is known. If it is None, it is
-        decided by `rows` and `streams`.
+        The side of each stream, if it is known. If it is None, `rows` and `streams` decide it.
 
     Returns
     -------
     derived
         Tables ``deliveries``, ``sessions``, ``retained``, ``violations``, ``conversations``, with
-        the columns of ``wireyard.layers.tables``, each in the order of the packets that its rows
-        lead to; what a row does not have is not in it.
+        the columns of ``wireyard.layers.tables``. Rows are in the order of the packets that they
+        cite; the keys of null columns may be absent.
     """
     rows = list(rows)
     streams = None if streams is None else list(streams)
     if sides is None:
         sides = sides_of(rows, streams or ())
-    found, dropped = run_chain(CHAIN, _dealt(rows, streams, sides))
-    places = {_packet_of(row): place for place, row in enumerate(rows)}
+    found, dropped = run_chain(CHAIN, _keyed_rows(rows, streams, sides))
+    order = {_packet_of(row): number for number, row in enumerate(rows)}
     tables = {
-        table: sorted(found.get(table, ()), key=lambda row: places[_packet_of(row)])
+        table: sorted(found.get(table, ()), key=lambda row: order[_packet_of(row)])
         for table in _TABLES
     }
     return Derived(tables, dropped)
 
 
-def _dealt(
+def _keyed_rows(
     rows: Iterable[Row], streams: Iterable[Row] | None, sides: Mapping[Stream, Side]
 ) -> Iterator[tuple[Key, Row]]:
-    """Yield what is known of streams, then packets, each with the key of the first stage."""
+    """Yield the rows of streams, then packets, each with the key of the first stage."""
     for row in chain(known_streams(sides, streams), rows):
         side = sides.get((row["source"], row["stream"]))
         if side is not None:

@@ -1,7 +1,7 @@
-"""Rows of streams as the order of a capture, streams as pairs, and which of the two is whose.
+"""The directions of a connection: which of its two streams the client sends.
 
-Which stream of a connection is the client's is decided by `decide_sides` alone, from a few numbers
-for each stream, the `Evidence`, which may be counted from rows, columns or in Spark.
+`decide_sides` alone decides that, from a few counts for each stream, its `Evidence`. They can be
+counted from rows, from columns or in Spark. `in_order` sorts the packets of all streams by time.
 """
 
 from __future__ import annotations
@@ -48,34 +48,34 @@ CLIENT_CODES: Final[Mapping[int, frozenset[int]]] = {
     DISCONNECT: frozenset({0, 4}),
     AUTH: frozenset({25}),
 }
-"""Reason codes of 5.0 that only clients send, by packet type; no code is 0."""
+"""Reason codes of 5.0 that only clients send, by packet type; an absent code is 0."""
 BROKER_CODES: Final[Mapping[int, frozenset[int]]] = {
     PUBACK: frozenset({16}),
     PUBREC: frozenset({16}),
     DISCONNECT: frozenset({135, 137, 139, 141, 142, 143, *range(154, 163)}),
     AUTH: frozenset({0}),
 }
-"""Those that only brokers send."""
+"""Reason codes of 5.0 that only brokers send."""
 NAMING: Final = (CONNECT, CONNACK)
-"""The packet types that may have the client id."""
+"""The packet types that can contain the client id."""
 OK: Final = "ok"
-"""The status of a packet that breaks no rule."""
+"""The status of a packet that violates no rule."""
 _WELL_KNOWN_PORTS: Final = frozenset({1883, 8883})
-"""What IANA has assigned to MQTT, and to MQTT over TLS."""
+"""The ports that IANA has assigned to MQTT, and to MQTT over TLS."""
 _FIRST_EPHEMERAL_PORT: Final = 32768
-"""From here on Linux gives ports to clients; other systems from 49152 on."""
+"""The first port that Linux assigns to clients; other systems begin at 49152."""
 
 
 class Side(NamedTuple):
-    """One of the two streams of a connection."""
+    """The role of a stream in its connection."""
 
     by_client: bool
     alone: bool
-    """Whether nothing was seen of the other."""
+    """Whether no packet of the other stream was captured."""
     key: tuple[str, str, str]
-    """What state follows: source, server, and the client id or what stands for it."""
+    """The key of its state: source, server, and the client id or a substitute."""
     older: bool
-    """Whether its server has connections that are older than the capture."""
+    """Whether connections to its server are older than the capture."""
 
 
 class Evidence(NamedTuple):
@@ -84,7 +84,7 @@ class Evidence(NamedTuple):
     source: str
     stream: str
     src_addr: str | None = None
-    """Null in raw streams, as are the other three."""
+    """Null in raw streams, like the next three."""
     src_port: int | None = None
     dst_addr: str | None = None
     dst_port: int | None = None
@@ -95,20 +95,20 @@ class Evidence(NamedTuple):
     connects: int = 0
     """CONNECT packets."""
     client_packets: int = 0
-    """Packets that only clients send, by type or reason code."""
+    """Packets that only clients send, by type or reason code; then those that only brokers send."""
     broker_packets: int = 0
     client_id: str | None = None
-    """The client id that its first CONNECT has or its first CONNACK assigns."""
+    """The client id in its first CONNECT, or assigned by its first CONNACK."""
 
 
 # --- the order of packets -------------------------------------------------------------------
 
 
 def in_order(rows: Iterable[Row]) -> list[Row]:
-    """Return rows that come stream by stream in the order of time.
+    """Merge the rows of all streams, which come stream by stream, into the order of time.
 
-    A receiver reads a stream in order, so what was complete early waits for what is before it. A
-    gap has no time, and stands behind the row before it.
+    A receiver reads a stream in order, so a packet counts from when all before it have arrived. A
+    gap has no time and follows the row before it.
     """
     latest: dict[Stream, tuple[int, int]] = {}
     positions = []
@@ -118,22 +118,22 @@ def in_order(rows: Iterable[Row]) -> list[Row]:
         if row.get("captured_ns") is not None:
             position = latest[stream] = max(position, (row["captured_ns"], row["frame"]))
         positions.append((*position, place, row))
-    positions.sort(key=lambda one: one[:3])
-    return [one[3] for one in positions]
+    positions.sort(key=lambda position: position[:3])
+    return [row for *_, row in positions]
 
 
 # --- evidence from rows ---------------------------------------------------------------------
 
 
 def sides_of(rows: Iterable[Row], streams: Iterable[Row] = ()) -> dict[Stream, Side]:
-    """Return which side of a connection each stream is, by source and name.
+    """Decide the side of each stream of a connection, by source and name.
 
     Parameters
     ----------
     rows
-        Packets in the order of their streams.
+        Packets, those of a stream in order.
     streams
-        What captures show of streams: ``source, stream, opened, begun``.
+        The beginnings of streams, as captured: ``source, stream, opened, begun``.
     """
     return decide_sides(_evidence_of(rows, streams))
 
@@ -166,7 +166,7 @@ def _evidence_of(rows: Iterable[Row], streams: Iterable[Row]) -> Iterator[Eviden
 
 
 def _sent_by_client(kind: int | None, row: PacketRow) -> bool | None:
-    """Return whether a client sends such a packet, None if both sides do."""
+    """Return whether only clients send such a packet, None if both sides do."""
     if kind in CLIENT_TYPES:
         return True
     if kind in BROKER_TYPES:
@@ -180,7 +180,7 @@ def _sent_by_client(kind: int | None, row: PacketRow) -> bool | None:
 
 
 def client_id_of(row: PacketRow) -> str | None:
-    """Return the client id that a CONNECT has or a CONNACK assigns."""
+    """Return the client id in a CONNECT, or assigned by a CONNACK."""
     if row["packet_type"] == CONNECT:
         return row.get("client_id")
     name: str | None = None
@@ -192,70 +192,70 @@ def client_id_of(row: PacketRow) -> str | None:
 # --- the decision ---------------------------------------------------------------------------
 
 
-class _Seen:
-    """What the streams of one source show of its endpoints."""
+class _EndpointCounts:
+    """Counts of the endpoints and ports of one source, from all its streams."""
 
     def __init__(self, evidence: Iterable[Evidence]) -> None:
-        peers: dict[_End, set[_End]] = {}
+        peers: dict[_Endpoint, set[_Endpoint]] = {}
         for one in evidence:
             peers.setdefault(_src(one), set()).add(_dst(one))
             peers.setdefault(_dst(one), set()).add(_src(one))
         self.peers = {end: len(others) for end, others in peers.items()}
-        self.endpoints: Counter[_End] = Counter()
-        """How many more decided connections have the endpoint as the server's than not."""
+        self.endpoints: Counter[_Endpoint] = Counter()
+        """Decided connections with the endpoint as server, minus those with it as client."""
         self.ports: Counter[int | None] = Counter()
 
     def add(self, client: Evidence) -> None:
-        """Count a connection that is decided, given the client's stream of it."""
+        """Count a decided connection by the evidence of its client's stream."""
         self.endpoints[_dst(client)] += 1
         self.endpoints[_src(client)] -= 1
         self.ports[client.dst_port] += 1
         self.ports[client.src_port] -= 1
 
 
-_End = tuple[str | None, int | None]
-_Rule = Callable[[Evidence, Evidence, _Seen], int]
-"""The evidence of both streams of a connection, and of the others -> above 0 if the first of them
-is the client's, below 0 if the second is."""
+_Endpoint = tuple[str | None, int | None]
+_Rule = Callable[[Evidence, Evidence, _EndpointCounts], int]
+"""A rule: the evidence of both streams, and the counts of all connections -> above 0 if the first
+stream is the client's, below 0 if the second is."""
 
 
-def _src(one: Evidence) -> _End:
+def _src(one: Evidence) -> _Endpoint:
     return one.src_addr, one.src_port
 
 
-def _dst(one: Evidence) -> _End:
+def _dst(one: Evidence) -> _Endpoint:
     return one.dst_addr, one.dst_port
 
 
-def _by_connect(one: Evidence, other: Evidence, _: _Seen) -> int:
+def _by_connect(one: Evidence, other: Evidence, _: _EndpointCounts) -> int:
     return (one.connects > 0) - (other.connects > 0)
 
 
-def _by_packets(one: Evidence, other: Evidence, _: _Seen) -> int:
+def _by_packets(one: Evidence, other: Evidence, _: _EndpointCounts) -> int:
     return one.client_packets + other.broker_packets - one.broker_packets - other.client_packets
 
 
-def _by_syn(one: Evidence, other: Evidence, _: _Seen) -> int:
+def _by_syn(one: Evidence, other: Evidence, _: _EndpointCounts) -> int:
     return one.opened - other.opened
 
 
-def _by_endpoint(one: Evidence, other: Evidence, seen: _Seen) -> int:
-    return seen.endpoints[_src(other)] - seen.endpoints[_src(one)]
+def _by_endpoint(one: Evidence, other: Evidence, counts: _EndpointCounts) -> int:
+    return counts.endpoints[_src(other)] - counts.endpoints[_src(one)]
 
 
-def _by_port(one: Evidence, other: Evidence, seen: _Seen) -> int:
-    return seen.ports[other.src_port] - seen.ports[one.src_port]
+def _by_port(one: Evidence, other: Evidence, counts: _EndpointCounts) -> int:
+    return counts.ports[other.src_port] - counts.ports[one.src_port]
 
 
-def _by_peers(one: Evidence, other: Evidence, seen: _Seen) -> int:
-    return seen.peers[_src(other)] - seen.peers[_src(one)]
+def _by_peers(one: Evidence, other: Evidence, counts: _EndpointCounts) -> int:
+    return counts.peers[_src(other)] - counts.peers[_src(one)]
 
 
-def _by_well_known_port(one: Evidence, other: Evidence, _: _Seen) -> int:
+def _by_well_known_port(one: Evidence, other: Evidence, _: _EndpointCounts) -> int:
     return (other.src_port in _WELL_KNOWN_PORTS) - (one.src_port in _WELL_KNOWN_PORTS)
 
 
-def _by_ephemeral_port(one: Evidence, other: Evidence, _: _Seen) -> int:
+def _by_ephemeral_port(one: Evidence, other: Evidence, _: _EndpointCounts) -> int:
     return _is_ephemeral(one) - _is_ephemeral(other)
 
 
@@ -283,17 +283,16 @@ _ROUNDS: Final[tuple[Mapping[str, _Rule], ...]] = (
         "a port from 32768 on where the other is below: a client's": _by_ephemeral_port,
     },
 )  # fmt: skip
-"""Each with what those before have decided of other connections."""
+"""Rounds of rules; a round uses the decisions of the rounds before about other connections."""
 EVIDENCE: Final = tuple(text for rules in _ROUNDS for text in rules)
-"""The evidence that decides the sides of a connection, the first that there is."""
+"""The kinds of evidence in their order; the first that is present decides."""
 
 
 def decide_sides(evidence: Iterable[Evidence]) -> dict[Stream, Side]:
-    """Return which side of a connection each stream is, by source and name; see `EVIDENCE`.
+    """Decide the side of each stream of a connection, by source and name; see `EVIDENCE`.
 
-    A stream without any evidence is not in it. The client id of a connection is that of the first
-    CONNECT, unless the broker assigns one; a connection on which neither was seen stands for
-    itself.
+    Streams without any evidence are left out. The client id of a connection is that of the first
+    CONNECT, unless the broker assigns one; without both, the connection has a key of its own.
     """
     sources: dict[str, dict[tuple[str, ...], list[Evidence]]] = {}
     for one in evidence:
@@ -302,27 +301,27 @@ def decide_sides(evidence: Iterable[Evidence]) -> dict[Stream, Side]:
     return {
         (one.source, one.stream): side
         for connections in sources.values()
-        for one, side in _decide(connections)
+        for one, side in _decide_source(connections)
     }
 
 
-def _decide(
+def _decide_source(
     connections: Mapping[tuple[str, ...], list[Evidence]],
 ) -> Iterator[tuple[Evidence, Side]]:
     """Yield the sides of the streams of one source."""
-    seen = _Seen(one for pair in connections.values() for one in pair)
+    counts = _EndpointCounts(one for pair in connections.values() for one in pair)
     left = dict(connections)
     decided: list[tuple[tuple[str, ...], list[Evidence], bool]] = []
     for rules in _ROUNDS:
         clients = []
         for connection, pair in list(left.items()):
-            one, other = pair if len(pair) > 1 else (pair[0], _unseen(pair[0]))
-            if by_client := _first_of(rules, one, other, seen):
+            one, other = pair if len(pair) > 1 else (pair[0], _uncaptured(pair[0]))
+            if by_client := _apply_rules(rules, one, other, counts):
                 clients.append(one if by_client > 0 else other)
                 del left[connection]
                 decided.append((connection, pair, by_client > 0))
         for client in clients:
-            seen.add(client)
+            counts.add(client)
     servers = [endpoints_of(pair[0]._asdict())[by_client] for _, pair, by_client in decided]
     older = {
         server
@@ -330,7 +329,7 @@ def _decide(
         if not any(one.begun or one.connects for one in pair)
     }
     for server, (connection, pair, by_client) in zip(servers, decided, strict=True):
-        # A broker's name for its client counts for more than the client's own.
+        # A client id that the broker assigns takes precedence over the client's own.
         named = pair[::-1] if by_client else pair
         name = next((one.client_id for one in named if one.client_id), "#".join(connection[1:]))
         key = connection[0], server, name
@@ -338,26 +337,29 @@ def _decide(
             yield one, Side(by_client == (place == 0), len(pair) == 1, key, server in older)
 
 
-def _unseen(one: Evidence) -> Evidence:
-    """Return the evidence of the other stream of a connection, of which nothing was captured."""
+def _uncaptured(one: Evidence) -> Evidence:
+    """Return empty evidence for the other stream, which was not captured."""
     src, dst = _src(one), _dst(one)
     return Evidence(one.source, "", *dst, *src)
 
 
-def _first_of(rules: Mapping[str, _Rule], one: Evidence, other: Evidence, seen: _Seen) -> int:
-    return next(filter(None, (rule(one, other, seen) for rule in rules.values())), 0)
+def _apply_rules(
+    rules: Mapping[str, _Rule], one: Evidence, other: Evidence, counts: _EndpointCounts
+) -> int:
+    return next(filter(None, (rule(one, other, counts) for rule in rules.values())), 0)
 
 
 def known_streams(
     sides: Mapping[Stream, Side], streams: Iterable[Row] | None = None
 ) -> Iterator[Row]:
-    """Yield what is known of all streams, a row each, before their packets are followed.
+    """Yield the context of each stream as a row: the input of the first stage before packets.
 
     Parameters
     ----------
     streams
-        What the captures show of streams: ``source, stream, begun, ended, ended_frame, ended_ns``.
-        If it is None, `begun` is null in all rows: whether a stream went on is unknown.
+        The beginning and end of each stream, as captured: ``source, stream, begun, ended,
+        ended_frame, ended_ns``. If it is None, beginnings and ends are unknown, and `begun` is
+        null in all rows.
     """
     by_name = {(row["source"], row["stream"]): row for row in streams or ()}
     for name, side in sides.items():

@@ -1,7 +1,7 @@
-"""What packets show of the side of each stream, and how many there are, counted from columns.
+"""Evidence of the side of each stream, and the number of its packets, counted from columns.
 
-It is counted once, where packets are decoded: a file of packets keeps the counts of its streams as
-a small table (`StreamEvidence.table`), so that sides are decided before any packet is read again.
+It is counted once, when packets are decoded. A file of packets contains the counts of its streams
+as a small table (`StreamEvidence.table`), so sides are decided before packets are read again.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ __all__ = ["NEEDED", "SCHEMA", "StreamEvidence"]
 _ENDS: Final = ("source", "stream", "src_addr", "src_port", "dst_addr", "dst_port")
 _OF_CLIENT_ID: Final = ("packet_type", "client_id", "return_code", "properties")
 NEEDED: Final = (*_ENDS, "status", *_OF_CLIENT_ID)
-"""Columns of MQTT packets that show which side a stream is."""
+"""Columns of MQTT packets that contain evidence of the side of a stream."""
 SCHEMA: Final = pa.schema(
     [
         ("source", pa.string()),
@@ -50,8 +50,8 @@ SCHEMA: Final = pa.schema(
         ("client_id", pa.string()),
     ]
 )
-"""A stream with its `Evidence`; `has_name`: whether `client_id` is that of the first packet that
-may have one."""
+"""A stream with its `Evidence`; `has_name`: whether a packet that can contain the client id was
+counted, the first of which `client_id` is from."""
 
 _CLIENT, _BROKER = 1, 2
 
@@ -73,13 +73,13 @@ def _by_code() -> Any:
 _BY_TYPE: Final = _by_type()
 """The side that alone sends packets of a type; 0 if both do."""
 _BY_CODE: Final = _by_code()
-"""That of types that both send, by reason code."""
+"""The same for types that both sides send, by type and reason code."""
 _NAMES: Final = np.isin(np.arange(256), NAMING)
 
 
 @dataclass(slots=True)
 class _Counts:
-    """The columns of `SCHEMA` but for the ends."""
+    """The columns of `SCHEMA` except for the endpoints."""
 
     packets: int = 0
     connects: int = 0
@@ -99,7 +99,7 @@ class _Counts:
 
 
 class StreamEvidence:
-    """The evidence of streams, counted from packets of which those of a stream come in order."""
+    """The evidence of streams, counted from packets; those of a stream come in order."""
 
     def __init__(self) -> None:
         self._ends: dict[Stream, Row] = {}
@@ -117,7 +117,7 @@ class StreamEvidence:
         Returns
         -------
         numbers
-            That of the stream of each packet: its row in `table`.
+            The number of the stream of each packet, which is its row in `table`.
         """
         if not batch.num_rows:
             return np.empty(0, np.int64)
@@ -160,14 +160,14 @@ class StreamEvidence:
             self._ends[name], self._counts[name] = ends, counts
 
     def add_counted(self, table: pa.Table, sources: Collection[str] | None = None) -> None:
-        """Add what was counted of packets that come after those of the same streams.
+        """Add counts of packets that come after those counted before in the same streams.
 
         Parameters
         ----------
         table
             Columns of `SCHEMA`.
         sources
-            Only streams of these; of all if None.
+            Only streams of these sources are added; all if None.
         """
         if sources is not None:
             table = table.filter(pc.is_in(table["source"], pa.array(sources, pa.string())))
@@ -176,7 +176,7 @@ class StreamEvidence:
             self._add((ends["source"], ends["stream"]), ends, _Counts(**row))
 
     def table(self) -> pa.Table:
-        """Return the streams as a table with the columns of `SCHEMA`, as they were first seen."""
+        """Return the streams as a table of `SCHEMA`, in the order of their first packets."""
         rows = [{**ends, **asdict(self._counts[name])} for name, ends in self._ends.items()]
         return pa.Table.from_pylist(rows, SCHEMA)
 
@@ -186,7 +186,7 @@ class StreamEvidence:
         Parameters
         ----------
         streams
-            What captures show of streams: ``source, stream, opened, begun``.
+            The beginnings of streams, as captured: ``source, stream, opened, begun``.
         """
         shown = {(row["source"], row["stream"]): row for row in streams or ()}
         return decide_sides(
@@ -203,11 +203,11 @@ class StreamEvidence:
         )
 
     def without_side(self, sides: Collection[Stream]) -> list[Stream]:
-        """Return the streams that are not among those whose side is known."""
+        """Return the streams whose side is not in `sides`."""
         return [stream for stream in self._ends if stream not in sides]
 
     def packets(self, name: Stream) -> int:
-        """Return how many packets a stream has."""
+        """Return the number of packets of a stream."""
         return self._counts[name].packets if name in self._counts else 0
 
     def ends(self, name: Stream) -> Row:
@@ -216,7 +216,7 @@ class StreamEvidence:
 
 
 def _sides(status: pa.Array, kind: Any, code: Any) -> Any:
-    """Return which side sends each packet, 0 if it does not show."""
+    """Return the side that alone sends such a packet, for each; 0 if both do."""
     sides, coded = _BY_TYPE[kind], _BY_CODE[kind, code]
     if coded.any():  # as in few files
         is_ok = pc.equal(status, OK).to_numpy(zero_copy_only=False)

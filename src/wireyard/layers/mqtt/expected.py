@@ -1,4 +1,4 @@
-"""Expected deliveries: who should get a message, and which of the attempts is whose."""
+"""Expected deliveries: the clients that should get a message, and their delivery attempts."""
 
 from __future__ import annotations
 
@@ -12,140 +12,142 @@ from wireyard.layers.mqtt.records import Attempt, Message, Subscribed
 from wireyard.layers.records import Position
 
 __all__ = [
-    "Audience",
+    "Boundary",
     "Expected",
-    "Turn",
+    "SubscriptionHistory",
     "assign",
     "ends_of",
     "expected_deliveries",
 ]
 
-_MAX_REMEMBERED: Final = 1 << 20
-"""Subscriptions that stood at some times, together: what is forgotten is found once more."""
+_MAX_CACHED: Final = 1 << 20
+"""Cached subscriptions of one topic, over all positions; evicted ones are found again."""
 _BEGINS, _ENDS = range(2)
-"""What begins at a position is there, what ends at it still is."""
+"""A subscription is active at both its beginning and its end."""
 
-Turn = tuple[Position, int]
-"""A position, and 0 for what begins then or 1 for what ends."""
+Boundary = tuple[Position, int]
+"""A position, and 0 for a beginning or 1 for an end."""
 
 
 @dataclass(slots=True, eq=False)
 class Expected:
-    """A message and a client that has subscriptions which match it, or a group that shares one."""
+    """An expected delivery: a message, and a client or group whose subscriptions match it."""
 
     message: Message
     name: str
-    """The client, or the filter with the group's name."""
+    """The client, or the shared filter of the group."""
     matching: list[Subscribed] = field(default_factory=list)
     attempts: list[Attempt] = field(default_factory=list)
 
     @property
     def start(self) -> Position:
-        """From when on the message can have been delivered."""
+        """The position from which the message can be delivered."""
         return self.message.start
 
     @property
     def copies(self) -> int:
-        """How many copies of it are due: one for each subscription that matches."""
+        """How many copies are expected: one for each matching subscription, one for a group."""
         return 1 if self.matching[0].group else len(self.matching)
 
     @property
     def capacity(self) -> int:
-        """How many copies of it there may be, as often as its client sent it."""
+        """The most copies there may be, because the publisher may have sent the message again."""
         return self.copies * self.message.copies
 
     @property
     def retain(self) -> bool:
-        """Whether it is delivered with RETAIN though it is no retained value."""
+        """Whether it is delivered with RETAIN by Retain As Published."""
         return self.message.retain and any(one.retain_as_published for one in self.matching)
 
     @property
     def qos(self) -> set[int]:
-        """What it may be delivered with."""
+        """The QoS values that it may be delivered with."""
         sent = self.message.qos
         return {min(sent, one.qos) for one in self.matching}
 
-    def certain(self, taken: Position) -> list[Subscribed]:
-        """Return the subscriptions from before the message that did not end before `taken`."""
+    def active_until(self, confirmed: Position) -> list[Subscribed]:
+        """Return the subscriptions that were active from before the message until `confirmed`."""
         return [
             one
             for one in self.matching
-            if one.granted < self.start and (one.leaving is None or taken < one.leaving)
+            if one.granted < self.start and (one.leaving is None or confirmed < one.leaving)
         ]
 
 
-class Audience:
-    """The subscriptions that match a topic, as they came and went.
+class SubscriptionHistory:
+    """The subscriptions that match a topic, and when each was active.
 
     Parameters
     ----------
     subscriptions
-        All that ever did. Those that stand at one time are in this order.
+        All that ever matched. Results keep this order.
     """
 
     def __init__(self, subscriptions: Sequence[Subscribed]) -> None:
         ends = ends_of(subscriptions)
         self._spans = [((one.asked, _BEGINS), ends[one], one) for one in subscriptions]
-        turns = {begin for begin, _, _ in self._spans} | set(filter(None, ends.values()))
-        self._turns = sorted(turns)
-        self._found: dict[int, list[Subscribed]] = {}
-        self._remembered = 0
+        boundaries = {begin for begin, _, _ in self._spans} | set(filter(None, ends.values()))
+        self._boundaries = sorted(boundaries)
+        self._cache: dict[int, list[Subscribed]] = {}
+        self._cached = 0
 
     def at(self, position: Position) -> list[Subscribed]:
-        """Return the subscriptions that stood at a position."""
-        turn = position, _ENDS
-        behind = bisect_left(self._turns, turn)
-        found = self._found.get(behind)
-        if found is None:
-            found = [
+        """Return the subscriptions that were active at a position."""
+        boundary = position, _ENDS
+        span = bisect_left(self._boundaries, boundary)
+        active = self._cache.get(span)
+        if active is None:
+            active = [
                 one
                 for begin, end, one in self._spans
-                if begin < turn and (end is None or turn <= end)
+                if begin < boundary and (end is None or boundary <= end)
             ]
-            if self._remembered > _MAX_REMEMBERED:
-                self._found.clear()
-                self._remembered = 0
-            self._found[behind] = found
-            self._remembered += len(found) + 1
-        return found
+            if self._cached > _MAX_CACHED:
+                self._cache.clear()
+                self._cached = 0
+            self._cache[span] = active
+            self._cached += len(active) + 1
+        return active
 
 
-def ends_of(subscriptions: Iterable[Subscribed]) -> dict[Subscribed, Turn | None]:
-    """Return when subscriptions end, of which there are all to the same filters."""
-    newer: dict[tuple[str, str], Turn] = {}
-    ends: dict[Subscribed, Turn | None] = {}
+def ends_of(subscriptions: Iterable[Subscribed]) -> dict[Subscribed, Boundary | None]:
+    """Return the end of each subscription, given all subscriptions to the same filters."""
+    newer: dict[tuple[str, str], Boundary] = {}
+    ends: dict[Subscribed, Boundary | None] = {}
     for one in sorted(subscriptions, key=lambda one: one.asked, reverse=True):
         key = one.client.name, one.filter
         end = None if one.gone is None else (one.gone, _ENDS)
-        # A newer one with the same filter takes its place, which may be a little earlier.
+        # A newer subscription to the same filter replaces it, which may be a little earlier.
         ends[one] = min(filter(None, (end, newer.get(key))), default=None)
         newer[key] = one.asked, _BEGINS
     return ends
 
 
-def expected_deliveries(messages: Iterable[Message], audience: Audience) -> Iterator[Expected]:
-    """Yield, for every message of a topic, the clients and groups that should get it."""
+def expected_deliveries(
+    messages: Iterable[Message], history: SubscriptionHistory
+) -> Iterator[Expected]:
+    """Yield the expected deliveries of all messages of a topic."""
     for message in messages:
         matching: dict[tuple[str, str], Subscribed] = {}
         before: list[Subscribed] | None = None
         for position in _probes(message):
-            standing = audience.at(position)
-            if standing is before:  # Nothing came or went.
+            active = history.at(position)
+            if active is before:  # No subscription began or ended in between.
                 continue
-            before = standing
-            for one in standing:
+            before = active
+            for one in active:
                 name = one.client.name
                 if not one.no_local or name != message.client.name:
                     matching.setdefault((name, one.filter), one)
-        found: dict[str, Expected] = {}
+        expected: dict[str, Expected] = {}
         for one in matching.values():
             name = one.served_as
-            found.setdefault(name, Expected(message, name)).matching.append(one)
-        yield from found.values()
+            expected.setdefault(name, Expected(message, name)).matching.append(one)
+        yield from expected.values()
 
 
 def _probes(message: Message) -> Iterator[Position]:
-    """Yield the positions between which the broker forwarded a message."""
+    """Yield the first and the last position at which the broker may have matched a message."""
     yield message.start
     if message.accepted is not None and message.accepted > message.start:
         yield message.accepted
@@ -155,25 +157,25 @@ _at = attrgetter("at")
 
 
 def assign(expected: Sequence[Expected], attempts: Sequence[Attempt]) -> list[Attempt]:
-    """Give messages of one topic and payload what was delivered of them.
+    """Assign the attempts of one topic and payload to expected deliveries.
 
     Parameters
     ----------
     expected, attempts
-        In the order of their places. What is assigned is appended to `Expected.attempts`.
+        In the order of their positions. Attempts are appended to `Expected.attempts`.
 
     Returns
     -------
     list of Attempt
-        What is none of them.
+        The attempts that no expected delivery accounts for.
     """
     rest = _latest_first(expected, attempts, lambda one: one.qos)
     if rest:
-        # What came with a QoS that it should not have has come all the same.
+        # Attempts with a wrong QoS count too, after those with a right one.
         rest = _latest_first(expected, rest, lambda one: (0, 1, 2))
     for one in expected:
         one.attempts.sort(key=_at, reverse=True)
-    _cover(expected)
+    _redistribute(expected)
     for one in expected:
         one.attempts.reverse()
     return rest
@@ -184,38 +186,38 @@ def _latest_first(
     attempts: Sequence[Attempt],
     levels: Callable[[Expected], Iterable[int]],
 ) -> list[Attempt]:
-    """Give each, from the last one back, to the latest message before it that takes its QoS."""
-    open_ones: dict[int, list[Expected]] = {0: [], 1: [], 2: []}
+    """Assign each attempt, the last one first, to the latest message before it with its QoS."""
+    by_qos: dict[int, list[Expected]] = {0: [], 1: [], 2: []}
     for one in expected:
         for qos in levels(one):
-            open_ones[qos].append(one)
+            by_qos[qos].append(one)
     rest = []
-    for each in reversed(attempts):
-        candidates = open_ones[each.qos]
-        # What is full, or was sent later, is nothing for those before either.
-        while candidates and not _takes(candidates[-1], each):
+    for attempt in reversed(attempts):
+        candidates = by_qos[attempt.qos]
+        # A message that is full, or was sent later, is no candidate for earlier attempts either.
+        while candidates and not _has_room(candidates[-1], attempt):
             candidates.pop()
         if candidates:
-            candidates[-1].attempts.append(each)
+            candidates[-1].attempts.append(attempt)
         else:
-            rest.append(each)
+            rest.append(attempt)
     return rest[::-1]
 
 
-def _takes(one: Expected, each: Attempt) -> bool:
-    return one.start < each.at and len(one.attempts) < one.capacity
+def _has_room(one: Expected, attempt: Attempt) -> bool:
+    return one.start < attempt.at and len(one.attempts) < one.capacity
 
 
-def _cover(expected: Sequence[Expected]) -> None:
-    """Give those that have nothing the first of a later message that has more than it needs.
+def _redistribute(expected: Sequence[Expected]) -> None:
+    """Give messages without an attempt the first attempt of a later message that has several.
 
-    That is as causal as before: it was delivered after a message that was sent after theirs.
+    An attempt stays after its message, because it is after the later message, too.
     """
-    rich: list[Expected] = []
+    surplus: list[Expected] = []
     for one in reversed(expected):
         if len(one.attempts) > 1:
-            rich.append(one)
-        elif not one.attempts and rich:
-            one.attempts.append(rich[-1].attempts.pop())
-            if len(rich[-1].attempts) == 1:
-                rich.pop()
+            surplus.append(one)
+        elif not one.attempts and surplus:
+            one.attempts.append(surplus[-1].attempts.pop())
+            if len(surplus[-1].attempts) == 1:
+                surplus.pop()

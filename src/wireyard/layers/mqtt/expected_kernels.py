@@ -1,7 +1,7 @@
-"""Who was due to get which message: the compiled twin of `expected` and `topics`.
+"""Expected deliveries: the compiled twin of `expected`.
 
-Axes: m = messages; u = subscriptions; e = expected deliveries, a message and a client or a group
-each. Positions are ranks: the smaller of two is the earlier, and -1 is none.
+Axes: m = messages; u = subscriptions; e = expected deliveries, each of a message to a client or a
+group. Positions are ranks: the smaller of two is the earlier, and -1 is none.
 """
 
 from __future__ import annotations
@@ -31,14 +31,14 @@ NONE: Final = -1
 
 
 class Message(IntEnum):
-    """What is known of a message that was sent, or of a will that was published."""
+    """Columns of a message that was sent, or of a published will."""
 
     GROUP = 0
-    """Topic and payload."""
+    """Number of its topic and payload together."""
     TOPIC = 1
     SENT = 2
     START = 3
-    """From when on it can be delivered."""
+    """Position from which it can be delivered."""
     ACCEPTED = 4
     NAME = 5
     """Number of the name of the client that sent it."""
@@ -46,14 +46,17 @@ class Message(IntEnum):
     RETAIN = 7
     COPIES = 8
     IS_REFUSED = 9
-    """Whether it was refused: 1 with a code, 2 because it breaks a rule."""
+    """Whether it was refused: 1 with a reason code, 2 because it is malformed."""
     IS_REPEATED = 10
     HAS_OLDER = 11
-    """Whether there may be subscriptions to its topic that nobody saw."""
+    """Whether there may be subscriptions to its topic that were not captured."""
 
 
 class Subscription(IntEnum):
-    """What is known of a subscription. A turn is twice a rank, and one more for an end."""
+    """Columns of a subscription.
+
+    `BEGINS` and `ENDS` are twice a rank, and one more for an end.
+    """
 
     BEGINS = 0
     ENDS = 1
@@ -62,7 +65,7 @@ class Subscription(IntEnum):
     NAME = 4
     """Number of the client's name."""
     SERVED_AS = 5
-    """Number of the name that messages go to: the client's, or that of the shared filter."""
+    """Number of the name that messages are delivered to: the client's, or the shared filter."""
     FILTER = 6
     IS_SHARED = 7
     QOS = 8
@@ -72,22 +75,22 @@ class Subscription(IntEnum):
 
 
 class Expected(IntEnum):
-    """What is known of a message and one of those who were due to get it."""
+    """Columns of an expected delivery."""
 
     MESSAGE = 0
     NAME = 1
     FIRST = 2
-    """The place of its first subscription among those of all."""
+    """Index of its first subscription in the array of all."""
     SUBSCRIPTIONS = 3
     CAPACITY = 4
-    """How many copies of it there may be."""
+    """The most copies there may be."""
     RETAIN = 5
     QOS = 6
-    """Bits: what it may be delivered with."""
+    """Bit set of the QoS values that it may be delivered with."""
     DELIVERED = 7
-    """How often it was."""
+    """The number of its attempts."""
     FIRST_AT = 8
-    """When it was delivered first."""
+    """Position of its first attempt."""
 
 
 _INTS: Final = array("int64")
@@ -95,36 +98,36 @@ _GRID: Final = array("int64", 2)
 
 
 @piece
-def _stands(subs: Grid, one: int, position: int) -> bool:
-    turn = 2 * position + 1
+def _is_active(subs: Grid, one: int, position: int) -> bool:
+    after = 2 * position + 1
     ends = subs[one, Subscription.ENDS]
-    return bool(subs[one, Subscription.BEGINS] < turn and (ends == NONE or turn <= ends))
+    return bool(subs[one, Subscription.BEGINS] < after and (ends == NONE or after <= ends))
 
 
 @piece
 def _matches(messages: Grid, message: int, subs: Grid, one: int) -> int:
-    """Return when a subscription stood: 1 from the beginning, 2 when the broker had the message."""
+    """Return 1 if a subscription is active when a message is sent, 2 if only at its acceptance."""
     if (
         subs[one, Subscription.NO_LOCAL]
         and subs[one, Subscription.NAME] == messages[message, Message.NAME]
     ):
         return 0
-    if _stands(subs, one, messages[message, Message.START]):
+    if _is_active(subs, one, messages[message, Message.START]):
         return 1
     accepted = messages[message, Message.ACCEPTED]
-    if accepted > messages[message, Message.START] and _stands(subs, one, accepted):
+    if accepted > messages[message, Message.START] and _is_active(subs, one, accepted):
         return 2
     return 0
 
 
 @kernel(I64(_GRID, _GRID, _INTS, _INTS))
 def count_expected(messages: Grid, subs: Grid, firsts: Ints, matching: Ints) -> int:
-    """Count messages x subscriptions that stood.
+    """Count the pairs of a message and an active subscription that matches it.
 
     Parameters
     ----------
     firsts, matching
-        Of each topic where its subscriptions are among all that match.
+        The subscriptions that match topic t are ``matching[firsts[t]:firsts[t + 1]]``.
     """
     found = 0
     for message in range(len(messages)):
@@ -151,19 +154,19 @@ def find_expected(
     expected, expected_subs
         Filled: columns of `Expected`, and the subscriptions of each.
     numbers
-        Of each name, room for a number; -1 at the beginning.
+        A buffer with an element for each name; -1 at the beginning.
     """
     count = used = 0
     for message in range(len(messages)):
         topic, first = messages[message, Message.TOPIC], count
-        held = used
-        # First as many as there are, in their order; then those of one name together.
+        begin = used
+        # First those that were active when the message was sent, then those only at its acceptance.
         for phase in range(1, 3):
             for place in range(firsts[topic], firsts[topic + 1]):
                 one = matching[place]
                 if _matches(messages, message, subs, one) != phase:
                     continue
-                if phase > 1 and _is_held(subs, one, expected_subs, held, used):
+                if phase > 1 and _has_filter(subs, one, expected_subs, begin, used):
                     continue
                 name = subs[one, Subscription.SERVED_AS]
                 if numbers[name] < first:
@@ -173,18 +176,18 @@ def find_expected(
                 _add(messages, message, subs, one, expected, numbers[name])
                 expected_subs[used] = one
                 used += 1
-        if count - first < used - held:
-            _put_together(subs, expected, expected_subs, held, used, first, count)
+        if count - first < used - begin:
+            _group_by_name(subs, expected, expected_subs, begin, used, first, count)
         else:
             for entry in range(first, count):
-                expected[entry, Expected.FIRST] = held + entry - first
+                expected[entry, Expected.FIRST] = begin + entry - first
     return count
 
 
 @piece
-def _is_held(subs: Grid, one: int, expected_subs: Ints, held: int, used: int) -> bool:
-    """Return whether another subscription of the same client to the same filter is held."""
-    for place in range(held, used):
+def _has_filter(subs: Grid, one: int, expected_subs: Ints, begin: int, used: int) -> bool:
+    """Return whether the message already has a subscription of this client to this filter."""
+    for place in range(begin, used):
         other = expected_subs[place]
         if (
             subs[other, Subscription.NAME] == subs[one, Subscription.NAME]
@@ -219,11 +222,11 @@ def _add(messages: Grid, message: int, subs: Grid, one: int, expected: Grid, ent
 
 
 @piece
-def _put_together(
-    subs: Grid, expected: Grid, expected_subs: Ints, held: int, used: int, first: int, count: int
+def _group_by_name(
+    subs: Grid, expected: Grid, expected_subs: Ints, begin: int, used: int, first: int, count: int
 ) -> None:
-    """Order the subscriptions of one message by whom they serve, each in the order it had."""
-    at = held
+    """Sort the subscriptions of one message by expected delivery; the sort is stable."""
+    at = begin
     for entry in range(first, count):
         expected[entry, Expected.FIRST] = at
         name = expected[entry, Expected.NAME]

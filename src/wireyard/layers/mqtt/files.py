@@ -1,6 +1,6 @@
-"""The tables that follow from MQTT packets in files, each read batch by batch, as often as needed.
+"""Derives tables from files of MQTT packets, which are read in batches, several times.
 
-What is held of packets is what ``columns`` takes of them; payloads are held a batch at a time.
+The columns that ``columns`` needs are held for all packets; payloads are held for one batch.
 """
 
 from __future__ import annotations
@@ -35,17 +35,17 @@ __all__ = [
 ]
 
 Batches = Callable[[Sequence[str]], Iterable[pa.Table]]
-"""Columns -> those of the packets of a file, in tables of some rows in order."""
+"""Names of columns -> the packets of a file with these columns, in batches."""
 
 
 class DerivedFiles(NamedTuple):
-    """The tables that follow from some files."""
+    """The tables derived from some files."""
 
     tables: Iterator[tuple[str, pa.Table]]
-    """Parts of tables by name, with the columns of ``wireyard.layers.tables``; those of `messages`
-    are made while they are iterated."""
+    """Parts of tables by name, with the columns of ``wireyard.layers.tables``. Those of `messages`
+    are derived while they are iterated."""
     dropped: Counter[str]
-    """How much was left out of them, by the cap that it was above."""
+    """Counts of what exceeded a limit, by limit."""
 
 
 def derive_files(
@@ -54,19 +54,19 @@ def derive_files(
     sources: Sequence[str],
     evidence: StreamEvidence | None = None,
 ) -> DerivedFiles:
-    """Return the tables of the packets of some inputs.
+    """Derive the tables of some inputs.
 
     Parameters
     ----------
     files
-        Those that have packets of theirs.
+        The files with packets of the inputs.
     shown
-        What captures show of their streams: ``source, stream, opened, begun, ended, ended_frame,
-        ended_ns``.
+        The beginning and end of each stream, as captured: ``source, stream, opened, begun, ended,
+        ended_frame, ended_ns``.
     sources
-        The inputs; files may have packets of others too.
+        The inputs; files may have packets of other inputs too.
     evidence
-        That of their streams, if it was counted before.
+        The evidence of their streams, if it was counted before.
     """
     if evidence is None:
         evidence = StreamEvidence()
@@ -102,13 +102,13 @@ def _all(tables: Mapping[str, Iterable[pa.Table]]) -> Iterator[tuple[str, pa.Tab
 
 
 def _of_sources(table: pa.Table, sources: Sequence[str]) -> Any:
-    """Return which rows are of some inputs."""
+    """Return a mask of the rows of some inputs."""
     wanted = pa.array(sources, pa.string())
     return pc.is_in(table["source"].cast(pa.string()), wanted).to_numpy()
 
 
 def count_evidence(file: Batches, sources: Sequence[str]) -> pa.Table:
-    """Return what the packets of some inputs show of the sides of streams.
+    """Count the evidence of the sides of streams in the packets of some inputs.
 
     The columns are those of `wireyard.layers.mqtt.evidence.SCHEMA`.
     """
@@ -126,7 +126,7 @@ def parts_of(
     Parameters
     ----------
     number
-        That of the file, which rows of messages are found by.
+        The number of the file, by which the rows of its messages are found.
     """
     numbers = {(one.source, one.name): place for place, one in enumerate(streams)}
     first = 0
@@ -136,12 +136,12 @@ def parts_of(
 
 
 def messages_of(file: Batches, marks: pa.Table, unknown: Collection[Stream]) -> Iterator[pa.Table]:
-    """Yield the messages among the packets of a file, those too whose side is unknown.
+    """Yield the messages in a file, including those on streams whose side is unknown.
 
     Parameters
     ----------
     marks
-        Which packets of the file are messages, with the columns of `MARKS`.
+        The packets of the file that are messages, with the columns of `MARKS`.
     unknown
         The streams whose side is unknown.
     """
@@ -160,7 +160,7 @@ def messages_of(file: Batches, marks: pa.Table, unknown: Collection[Stream]) -> 
 
 
 def _unknown_marks(file: Batches, numbers: Mapping[Stream, int]) -> Iterator[pa.Table]:
-    """Yield marks of what was published on streams whose side is unknown."""
+    """Yield marks of the PUBLISH packets on streams whose side is unknown."""
     first = 0
     for table in file(("source", "stream", "packet_type", "topic", "status")):
         unknown = stream_numbers(table, numbers) >= 0

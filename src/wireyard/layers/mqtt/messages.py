@@ -1,7 +1,7 @@
-"""The messages that clients published, as rows of the table of messages.
+"""The table of messages: rows of the messages that clients published.
 
-Which packets those are is what `tracking` finds: a PUBLISH of a client that repeats no other one,
-and each will that was published. Here is what such a packet says.
+`tracking` finds their packets: each PUBLISH of a client that is no resend, and each published will.
+This module reads the content of these packets.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ NEEDED: Final = (
     "qos", "retain", "payload", "payload_size", "properties", "will_payload", "will_qos",
     "will_retain", "will_properties",
 )  # fmt: skip
-"""Columns of MQTT packets that a message is made of."""
+"""Columns of MQTT packets from which rows of messages are made."""
 MARKS: Final = pa.schema(
     [
         ("file", pa.int32()),
@@ -39,17 +39,17 @@ MARKS: Final = pa.schema(
         ("is_sent", pa.bool_()),
     ]
 )
-"""A packet that is a message: where its row is, its topic, whose it is, and whether a client is
-known to have sent it."""
+"""A packet that is a message: its file and row, its topic, its client, and whether it is known that
+a client sent it."""
 _ROW: Final = ("source", "stream", "offset", "length", "captured_ns", "frame")
 _ONCE: Final = {
     "correlation_data": "correlation_id",
     "response_topic": "reply_to",
     "content_type": "message_type",
 }
-"""Properties that a packet has once, by the columns that they are."""
+"""Properties that a packet has once at most -> their columns."""
 _TEXT: Final = "1"
-"""Payload Format Indicator of what is text."""
+"""Payload Format Indicator of text."""
 _PROPERTIES: Final = pa.map_(
     pa.string(), pa.struct([("type", pa.string()), ("value", pa.string())])
 )
@@ -61,24 +61,24 @@ def marks_of(
     wills: Sequence[Will],
     connections: Iterable[ConnectionRecord],
 ) -> pa.Table:
-    """Return which packets are messages.
+    """Return marks of the packets that are messages.
 
     Parameters
     ----------
     sent
         Columns of `SENT`.
     clients
-        Those that sent them, by number.
+        Clients by number.
     wills
-        Those that were published.
+        Published wills.
     connections
-        Connections, perhaps of others too.
+        Connections of these clients, and perhaps of others.
     """
     users = {connection.client: connection.user for connection in connections}
     client = sent["client"].to_numpy()
     columns = [sent["file"], sent["row"], sent["topic"].cast(pa.string())]
     for name in ("endpoint", "client_id"):
-        # What is left to the broker, which names nobody either, is null.
+        # An empty client id that the broker did not assign either is null.
         texts = pa.array([getattr(one, name) or None for one in clients], pa.string())
         columns.append(texts.take(pa.array(client)))
     user = pa.array([users.get(one) for one in clients], pa.string())
@@ -100,9 +100,9 @@ def unknown_marks(topics: pa.ChunkedArray, places: Ints, first: int) -> pa.Table
     Parameters
     ----------
     topics, first
-        Those of some rows of a file, and the place of the first of them.
+        The topics of consecutive rows of a file, and the row of the first.
     places
-        Which of them are messages.
+        The indexes of those that are messages.
     """
     columns = {
         "row": pa.array(places + first),
@@ -117,14 +117,14 @@ def unknown_marks(topics: pa.ChunkedArray, places: Ints, first: int) -> pa.Table
 
 
 def message_table(packets: pa.Table, marks: pa.Table) -> pa.Table:
-    """Return messages as a part of the table.
+    """Return rows of the table `messages`.
 
     Parameters
     ----------
     packets
-        Their rows, with the columns of `NEEDED`.
+        The packets of the messages, with the columns of `NEEDED`.
     marks
-        Columns of `MARKS`, of the same rows.
+        Columns of `MARKS`, for the same rows.
     """
     is_will = pc.equal(packets["packet_type"], int(CONNECT))
     has_wills = pc.any(is_will).as_py()
@@ -167,7 +167,7 @@ def _repeated(text: str, count: int) -> pa.Array:
 
 
 def _read_properties(properties: pa.ChunkedArray) -> dict[str, pa.Array]:
-    """Return what properties say, by the names of columns."""
+    """Return the values of properties, by the names of columns."""
     count = len(properties)
     found: dict[str, pa.Array] = {
         name: pa.nulls(count, pa.string()) for name in ("payload_format_indicator", *_ONCE.values())
@@ -194,14 +194,14 @@ def _read_properties(properties: pa.ChunkedArray) -> dict[str, pa.Array]:
 
 
 def _scattered(rows: Ints, values: pa.Array, count: int) -> pa.Array:
-    """Return values at their rows, null elsewhere; of several for one row the first."""
+    """Return values at their rows, null elsewhere; if a row has several, the first."""
     places = np.full(count, -1, np.int64)
     places[rows[::-1]] = np.arange(len(rows))[::-1]
     return values.take(pa.array(places, mask=places < 0))
 
 
 def _text_or_hex(data: str | None) -> str | None:
-    """Return bytes in hexadecimal as the text that they are, if they are text."""
+    """Decode bytes in hexadecimal as UTF-8 text; return the hexadecimal if they are no text."""
     if data is None:
         return None
     try:
@@ -211,7 +211,7 @@ def _text_or_hex(data: str | None) -> str | None:
 
 
 def _user_properties(rows: Ints, pairs: Sequence[str], count: int) -> pa.Array:
-    """Return user properties as maps; a name that comes again has the last value."""
+    """Return user properties as maps; a repeated name has its last value."""
     maps: dict[int, dict[str, Any]] = {}
     for row, pair in zip(rows.tolist(), pairs, strict=True):
         name, value = json.loads(pair)

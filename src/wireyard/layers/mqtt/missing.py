@@ -1,12 +1,12 @@
-"""Why a message was not delivered: where its subscriber was, and what became of its session.
+"""Verdicts for missing deliveries, from the connections and the session of the subscriber.
 
 Rules of this file (errata M31 and M32):
 
-1. A broker is blamed only where a packet on the subscriber's own connection shows that it was done
-   with the message: one that was sent after the broker had taken it and came at the same QoS or a
-   higher one, or the answer to a request of later than that.
-2. A message that waits for a full window is not passed over by messages of other topics: MQTT keeps
-   the order of one topic only (MQTT 3.1.1 and 5.0, 4.6).
+1. The verdict ``not_forwarded`` needs evidence on the subscriber's own connection that the broker
+   is past the message: a delivered message that was sent after the broker confirmed the missing one
+   and came at the same or a higher QoS, or the answer to a later request.
+2. A message that waits for a full window is overtaken only by messages of its own topic, because
+   MQTT orders messages within a topic only (MQTT 3.1.1 and 5.0, 4.6).
 """
 
 from __future__ import annotations
@@ -30,36 +30,36 @@ from wireyard.layers.stages import Fact, Found, Key, KeyedRecord, Order
 
 __all__ = [
     "MISSING",
-    "Passed",
+    "LatestDelivered",
     "Progress",
     "connection_record",
     "explain",
+    "latest_record",
     "missing_record",
-    "passed_record",
 ]
 
 MISSING: Final = "missing"
-_PASSED, _CONNECTION, _MISSED = range(3)
-"""The order of the records; of what was missed, one topic comes after the other."""
+_LATEST, _CONNECTION, _MISSED = range(3)
+"""The order of the kinds of records; missed deliveries are ordered by topic."""
 _NS_PER_S: Final = 1_000_000_000
 
 
-class Missed(NamedTuple):
-    """A message that was due to a client, or to one of a group, and was not delivered."""
+class MissedDelivery(NamedTuple):
+    """An expected delivery to a client or a group that is missing."""
 
     message: Message
-    taken: Position
-    """When the broker had shown that it took it."""
+    confirmed: Position
+    """When the broker confirmed the message."""
     subscribed: Subscribed
     granted: tuple[tuple[str, int], ...]
-    """Who was subscribed for certain, and at which QoS."""
+    """The clients that were certainly subscribed, each with its QoS."""
 
 
-class Passed(NamedTuple):
-    """The message sent last of those that came to one endpoint at a QoS."""
+class LatestDelivered(NamedTuple):
+    """The message sent last among those delivered to one endpoint at a QoS."""
 
     topic: str | None
-    """Its topic; None where it is that sent last of any topic."""
+    """Its topic; None if it is the last among all topics."""
     endpoint: str
     qos: int
     sent: Position
@@ -68,44 +68,46 @@ class Passed(NamedTuple):
 
 
 class Progress:
-    """How far the messages of a topic came to those who subscribe to it.
+    """The latest delivered message of a topic, for each subscriber.
 
     Limits
     ------
-    What is held is a position for each connection on which some of them came, and QoS.
+    A `LatestDelivered` is held for each subscriber, endpoint and QoS.
     """
 
     def __init__(self) -> None:
         self.missed: set[str] = set()
-        """Those who did not get one."""
-        self._passed: dict[tuple[Key, str, int], Passed] = {}
+        """The clients and groups with a missing delivery."""
+        self._latest: dict[tuple[Key, str, int], LatestDelivered] = {}
 
     def add(self, one: Expected) -> None:
-        """Add what was delivered of a message."""
+        """Add the attempts of an expected delivery."""
         topic, sent, client = one.message.topic, one.start, one.message.client
-        for each in one.attempts:
-            key = (*client[:2], one.name), each.client.endpoint, each.qos
-            before = self._passed.get(key)
+        for attempt in one.attempts:
+            key = (*client[:2], one.name), attempt.client.endpoint, attempt.qos
+            before = self._latest.get(key)
             if before is None or before.sent < sent:
-                self._passed[key] = Passed(topic, each.client.endpoint, each.qos, sent, each.at)
+                self._latest[key] = LatestDelivered(
+                    topic, attempt.client.endpoint, attempt.qos, sent, attempt.at
+                )
 
     def records(self) -> Iterator[KeyedRecord]:
-        """Note how far messages came, for those who did not get one of this topic or another."""
-        for (key, _, _), passed in self._passed.items():
-            yield passed_record(key, passed._replace(topic=None))
+        """Yield the latest delivered messages; with the topic only where one of it is missing."""
+        for (key, _, _), latest in self._latest.items():
+            yield latest_record(key, latest._replace(topic=None))
             if key[-1] in self.missed:
-                yield passed_record(key, passed)
+                yield latest_record(key, latest)
 
 
-def passed_record(key: Key, passed: Passed) -> KeyedRecord:
-    """Pass on how far messages came to those who have a name."""
-    topic = passed.topic
-    order = (_PASSED, 0, *passed.at.order) if topic is None else _order_on(topic, None)
-    return KeyedRecord(MISSING, key, order, passed)
+def latest_record(key: Key, latest: LatestDelivered) -> KeyedRecord:
+    """Return the record of a latest delivered message, for the client or group in `key`."""
+    topic = latest.topic
+    order = (_LATEST, 0, *latest.at.order) if topic is None else _order_on(topic, None)
+    return KeyedRecord(MISSING, key, order, latest)
 
 
 def _order_on(topic: str, missed: Position | None) -> Order:
-    """Return the place of a message that was missed, and before them of what came on its topic."""
+    """Return the order key of a missed message; with None, that of the records before them."""
     group = topic_hash(topic)
     if missed is None:
         return _MISSED, group, -1, 0, "", 0
@@ -113,7 +115,7 @@ def _order_on(topic: str, missed: Position | None) -> Order:
 
 
 def connection_record(connection: ConnectionRecord, name: str) -> KeyedRecord:
-    """Pass on a connection of a client that is served under a name."""
+    """Return the record of a connection, for one of the names in its `served_as`."""
     return KeyedRecord(
         MISSING,
         (*connection.client[:2], name),
@@ -123,59 +125,65 @@ def connection_record(connection: ConnectionRecord, name: str) -> KeyedRecord:
 
 
 def missing_record(
-    message: Message, name: str, subscribed: Subscribed, certain: list[Subscribed], taken: Position
+    message: Message,
+    name: str,
+    subscribed: Subscribed,
+    active: list[Subscribed],
+    confirmed: Position,
 ) -> KeyedRecord:
-    """Pass on a message that was not delivered to anybody of those who were due to get it.
+    """Return the record of a missed delivery.
 
     Parameters
     ----------
     name
-        Who was: a client, or the filter that several share.
+        The client that should get the message, or the shared filter of the group.
     subscribed
-        The first subscription that matches.
-    certain
-        Those that stood from before the message until the broker had it.
+        The first matching subscription.
+    active
+        The subscriptions that were active from before the message until the broker confirmed it.
     """
     granted: dict[str, int] = {}
-    for sub in certain:
+    for sub in active:
         granted[sub.client.name] = max(sub.qos, granted.get(sub.client.name, 0))
-    missed = Missed(message, taken, subscribed, tuple(granted.items()))
+    missed = MissedDelivery(message, confirmed, subscribed, tuple(granted.items()))
     key = (*message.client[:2], name)
     return KeyedRecord(MISSING, key, _order_on(message.topic, message.sent), missed)
 
 
-def explain(records: Iterator[Passed | ConnectionRecord | Missed]) -> Iterator[Found]:
-    """Yield deliveries that were missed by one client, or by those that share a subscription.
+def explain(
+    records: Iterator[LatestDelivered | ConnectionRecord | MissedDelivery],
+) -> Iterator[Found]:
+    """Yield the missed deliveries of one client or one group, with their verdicts.
 
     Limits
     ------
-    What is held is the connections, and how far messages came on each: of all topics together, and
-    of the topics with one hash.
+    The connections are held, and for each endpoint and QoS the latest delivered message: among all
+    topics, and of each topic with the current hash.
     """
-    presence = Presence()
+    history = ConnectionHistory()
     for record in records:
-        if isinstance(record, Passed):
-            presence.passed(record)
+        if isinstance(record, LatestDelivered):
+            history.add_latest(record)
         elif isinstance(record, ConnectionRecord):
-            presence.add(record)
+            history.add(record)
         else:
-            connection, verdict = _missed(record, presence)
+            connection, verdict = _explain_missed(record, history)
             row = delivery_row(record.message, None, record.subscribed, verdict, connection)
             yield Fact("deliveries", row)
 
 
-class Presence:
-    """When clients were connected, and how far messages came to them."""
+class ConnectionHistory:
+    """The connections of clients, and the latest messages delivered on them."""
 
     def __init__(self) -> None:
         self._connections: dict[str, list[ConnectionRecord]] = {}
-        self._passed: dict[tuple[str, int], Passed] = {}
-        self._passed_on: dict[tuple[str, str, int], Passed] = {}
-        """The same by topic, of those with one hash."""
+        self._latest: dict[tuple[str, int], LatestDelivered] = {}
+        self._latest_on_topic: dict[tuple[str, str, int], LatestDelivered] = {}
+        """The same by topic, for the topics with the current hash."""
         self._hash = -1
 
     def add(self, connection: ConnectionRecord) -> None:
-        """Add a connection that was accepted; those of a client in the order of their opening."""
+        """Add an accepted connection; those of a client come in the order of their opening."""
         self._connections.setdefault(connection.client.name, []).append(connection)
 
     def shows(self, name: str) -> bool:
@@ -183,41 +191,41 @@ class Presence:
         connections = self._connections.get(name, ())
         return bool(connections) and all(connection.begun for connection in connections)
 
-    def passed(self, passed: Passed) -> None:
-        """Add how far messages came; what is of one topic comes before what was missed of it."""
-        topic, endpoint, qos, *_ = passed
+    def add_latest(self, latest: LatestDelivered) -> None:
+        """Add a latest delivered message; those of a topic come before its missed ones."""
+        topic, endpoint, qos, *_ = latest
         if topic is None:
-            before = self._passed.get((endpoint, qos), passed)
-            self._passed[endpoint, qos] = max(before, passed, key=_sent)
+            before = self._latest.get((endpoint, qos), latest)
+            self._latest[endpoint, qos] = max(before, latest, key=_sent)
             return
         if topic_hash(topic) != self._hash:
             self._hash = topic_hash(topic)
-            self._passed_on.clear()
-        before = self._passed_on.get((topic, endpoint, qos), passed)
-        self._passed_on[topic, endpoint, qos] = max(before, passed, key=_sent)
+            self._latest_on_topic.clear()
+        before = self._latest_on_topic.get((topic, endpoint, qos), latest)
+        self._latest_on_topic[topic, endpoint, qos] = max(before, latest, key=_sent)
 
-    def is_passed(
-        self, connection: ConnectionRecord, qos: int, taken: Position, topic: str | None = None
+    def has_later(
+        self, connection: ConnectionRecord, qos: int, confirmed: Position, topic: str | None = None
     ) -> bool:
-        """Return whether a message that was sent after a position came on a connection.
+        """Return whether a message sent after `confirmed` was delivered on a connection.
 
         Parameters
         ----------
         qos
-            The lowest QoS that it may have come at.
+            The lowest QoS of its delivery.
         topic
-            That of the message; None if it may be any.
+            Its topic; None for any.
         """
         endpoint = connection.client.endpoint
         found = (
-            self._passed.get((endpoint, level))
+            self._latest.get((endpoint, level))
             if topic is None
-            else self._passed_on.get((topic, endpoint, level))
+            else self._latest_on_topic.get((topic, endpoint, level))
             for level in range(qos, 3)
         )
         return any(
             one is not None
-            and taken < one.sent
+            and confirmed < one.sent
             and connection.opened < one.at
             and (connection.closed is None or one.at < connection.closed)
             for one in found
@@ -226,12 +234,13 @@ class Presence:
     def at(
         self, name: str, start: Position, stop: Position
     ) -> tuple[ConnectionRecord | None, bool]:
-        """Return the connection a client had from `start` to `stop`.
+        """Return the connection that a client had from `start` to `stop`.
 
         Returns
         -------
         connection, certain
-            Not certain is one that began or ended between them; None is none at all.
+            None if the client was not connected. It is not certain if the connection began or ended
+            in between.
         """
         connections = self._connections.get(name, [])
         behind = bisect_right(connections, stop, key=_accepted)
@@ -249,8 +258,8 @@ class Presence:
         return connections[behind] if behind < len(connections) else None
 
 
-def _sent(passed: Passed) -> Position:
-    return passed.sent
+def _sent(latest: LatestDelivered) -> Position:
+    return latest.sent
 
 
 def _accepted(connection: ConnectionRecord) -> Position:
@@ -258,29 +267,33 @@ def _accepted(connection: ConnectionRecord) -> Position:
     return connection.accepted
 
 
-def _missed(one: Missed, presence: Presence) -> tuple[ConnectionRecord | None, str]:
-    """Return the connection that a message was missed on, and why."""
+def _explain_missed(
+    one: MissedDelivery, history: ConnectionHistory
+) -> tuple[ConnectionRecord | None, str]:
+    """Return the connection on which a delivery is missing, and the verdict."""
     found: tuple[ConnectionRecord | None, str] = (None, "undecided")
     for name, qos in one.granted:
-        found = _missed_by(name, min(qos, one.message.qos), one.message, one.taken, presence)
+        found = _explain_client(
+            name, min(qos, one.message.qos), one.message, one.confirmed, history
+        )
         if found[1] != "not_forwarded":
-            break  # A group is served by any member the broker likes, also one that is away.
+            break  # A broker may choose any member of a group, even one that is offline.
     return found
 
 
-def _missed_by(
-    name: str, qos: int, message: Message, taken: Position, presence: Presence
+def _explain_client(
+    name: str, qos: int, message: Message, confirmed: Position, history: ConnectionHistory
 ) -> tuple[ConnectionRecord | None, str]:
-    """Return why a client that was subscribed did not get a message that the broker took."""
-    if not presence.shows(name):
+    """Return the connection and verdict for a subscribed client that did not get a message."""
+    if not history.shows(name):
         return None, "undecided"
-    connection, certain = presence.at(name, message.start, taken)
+    connection, certain = history.at(name, message.start, confirmed)
     if not certain:
         return connection, "undecided"
     if connection is None:
         if qos == 0:
             return None, "offline"
-        connection = presence.after(name, taken)
+        connection = history.after(name, confirmed)
         if connection is None:
             return None, "queued"
         if not connection.resumed:
@@ -289,13 +302,13 @@ def _missed_by(
             return connection, "expired"
     if connection.damaged:
         return connection, "undecided"
-    is_passed = presence.is_passed(connection, qos, taken, message.topic)
-    if not is_passed and qos and connection.in_flight[1] >= SMALLEST_WINDOW:
+    has_later = history.has_later(connection, qos, confirmed, message.topic)
+    if not has_later and qos and connection.in_flight[1] >= SMALLEST_WINDOW:
         return connection, "queued"
     is_answered = (
-        connection.answered is not None and max(taken, connection.opened) < connection.answered
+        connection.answered is not None and max(confirmed, connection.opened) < connection.answered
     )
-    if not (is_passed or is_answered or presence.is_passed(connection, qos, taken)):
+    if not (has_later or is_answered or history.has_later(connection, qos, confirmed)):
         return connection, "undecided"
     too_large = may_exceed(connection.maximum_packet_size, message.topic, message.length)
     return connection, "too_large" if too_large else "not_forwarded"

@@ -1,7 +1,7 @@
-"""Why a message was not delivered, by columns: the twin of `missing` where connections explain it.
+"""Verdicts for missing deliveries, by columns: the twin of `missing` where connections decide.
 
-Where its subscriber was connected, or came back to the same session, the verdict depends on what
-else it was delivered, of all topics: those few are left to `missing`.
+If the subscriber was connected, or resumed its session, the verdict depends on its other deliveries
+on all topics: these few are left to `missing`.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import Final
 import numpy as np
 
 from wireyard.accelerate import I64, array, kernel, piece
-from wireyard.layers.mqtt.delivery_kernels import MISSED, VERDICT_NAMES, Fate
+from wireyard.layers.mqtt.delivery_kernels import MISSED, VERDICT_NAMES, DeliveryRow
 from wireyard.layers.mqtt.expected_kernels import (
     NONE,
     Expected,
@@ -34,10 +34,10 @@ _OFFLINE, _QUEUED, _DISCARDED, _EXPIRED, _UNDECIDED = map(
 
 
 class Connection(IntEnum):
-    """What is known of a connection that messages of a name went to, or were missed on."""
+    """Columns of a connection, for each name that messages to it are delivered to."""
 
     SERVED_AS = 0
-    """Number of the name that the messages have: the client's, or that of a shared filter."""
+    """Number of the name: the client's, or that of a shared filter."""
     NAME = 1
     """Number of the client's name."""
     ACCEPTED = 2
@@ -51,7 +51,7 @@ class Connection(IntEnum):
     CLIENT = 9
     """Number of the client, with its endpoint."""
     IS_SHOWN = 10
-    """Whether all connections of the client that these messages went to have begun."""
+    """Whether `IS_BEGUN` holds for all connections of this client and name."""
 
 
 _INTS: Final = array("int64")
@@ -69,13 +69,13 @@ def connections_of(
     Parameters
     ----------
     records
-        Accepted ones, in the order of their opening.
+        Accepted connections, in the order of their opening.
     positions
-        Of each the ranks of `accepted`, `closed` and `until`.
+        The ranks of `accepted`, `closed` and `until` of each.
     clients
-        Of each the number of its client.
+        The number of the client of each.
     number
-        The number of a name: of source, server, name.
+        Returns the number of a source, server and name.
     """
     rows = [
         (
@@ -104,8 +104,8 @@ def connections_of(
 
 
 @piece
-def _behind(connections: Grid, first: int, last: int, position: int) -> int:
-    """Return the place of the first connection that was accepted after a position."""
+def _first_after(connections: Grid, first: int, last: int, position: int) -> int:
+    """Return the index of the first connection that was accepted after a position."""
     while first < last:
         middle = (first + last) // 2
         if position < connections[middle, Connection.ACCEPTED]:
@@ -116,8 +116,8 @@ def _behind(connections: Grid, first: int, last: int, position: int) -> int:
 
 
 @piece
-def _place(connections: Grid, served: int, name: int) -> int:
-    """Return where the connections of a client begin that messages of a name go to."""
+def _first_of(connections: Grid, served: int, name: int) -> int:
+    """Return the index of the first connection of a client and a name."""
     first, last = 0, len(connections)
     while first < last:
         middle = (first + last) // 2
@@ -131,38 +131,39 @@ def _place(connections: Grid, served: int, name: int) -> int:
 
 @kernel(I64(_GRID, _GRID, _INTS, _GRID, _GRID, _INTS, _GRID, _INTS, _INTS))
 def explain_absence(
-    fates: Grid,
+    rows: Grid,
     expected: Grid,
     expected_subs: Ints,
     subs: Grid,
     messages: Grid,
-    taken: Ints,
+    confirmed: Ints,
     connections: Grid,
     sent_ns: Ints,
     expires_s: Ints,
 ) -> int:
-    """Give verdicts to what was missed, where connections explain it; return how many have one.
+    """Give verdicts to missing deliveries where connections decide; return how many have one.
 
     Parameters
     ----------
-    fates
-        Columns of `Fate`; those with the verdict `MISSED` get another, and the client that they
-        were missed by, where it is known without what else was delivered.
-    taken
-        Of each message when the broker had shown that it had taken it.
+    rows
+        Columns of `DeliveryRow`. Those with the verdict `MISSED` get another one and the client, if
+        other deliveries do not matter.
+    confirmed
+        When the broker confirmed each message.
     connections
         Columns of `Connection`, by `SERVED_AS` and `NAME`, and then in the order of their opening.
     sent_ns, expires_s
         Of each message.
     """
     found = 0
-    for row in range(len(fates)):
-        if fates[row, Fate.VERDICT] != MISSED:
+    for row in range(len(rows)):
+        if rows[row, DeliveryRow.VERDICT] != MISSED:
             continue
-        message, entry = fates[row, Fate.MESSAGE], fates[row, Fate.EXPECTED]
-        start, stop = messages[message, Message.START], taken[message]
+        message, entry = rows[row, DeliveryRow.MESSAGE], rows[row, DeliveryRow.EXPECTED]
+        start, stop = messages[message, Message.START], confirmed[message]
         served = expected[entry, Expected.NAME]
-        # The first who was subscribed for certain: of a group, others count only if it was there.
+        # The first client with an active subscription; other members of a group count only if that
+        # one was connected.
         name = qos = NONE
         at = expected[entry, Expected.FIRST]
         for place in range(at, at + expected[entry, Expected.SUBSCRIPTIONS]):
@@ -175,7 +176,7 @@ def explain_absence(
             if name == subs[one, Subscription.NAME]:
                 qos = max(qos, subs[one, Subscription.QOS])
         qos = min(qos, messages[message, Message.QOS])
-        first = last = _place(connections, served, name)
+        first = last = _first_of(connections, served, name)
         while (
             last < len(connections)
             and connections[last, Connection.SERVED_AS] == served
@@ -189,8 +190,8 @@ def explain_absence(
             )
         if verdict != MISSED:
             found += 1
-            fates[row, Fate.VERDICT] = verdict
-            fates[row, Fate.CLIENT] = (
+            rows[row, DeliveryRow.VERDICT] = verdict
+            rows[row, DeliveryRow.CLIENT] = (
                 NONE if connection == NONE else connections[connection, Connection.CLIENT]
             )
     return found
@@ -201,9 +202,9 @@ def _absence(
     connections: Grid, first: int, last: int, start: int, stop: int, qos: int, sent_ns: int,
     expires_s: int,
 ) -> tuple[int, int]:  # fmt: skip
-    """Return the verdict, and the connection that the message was missed on."""
-    behind = _behind(connections, first, last, stop)
-    connection = behind - 1
+    """Return the verdict, and the connection on which the delivery is missing."""
+    after = _first_after(connections, first, last, stop)
+    connection = after - 1
     closed = connections[connection, Connection.CLOSED] if connection >= first else NONE
     if connection >= first and not NONE < closed < start:
         until = connections[connection, Connection.UNTIL]
@@ -215,15 +216,15 @@ def _absence(
         return MISSED, connection
     if qos == 0:
         return _OFFLINE, NONE
-    if behind == last:
+    if after == last:
         return _QUEUED, NONE
-    if not connections[behind, Connection.IS_RESUMED]:
-        return _DISCARDED, behind
-    opened_ns = connections[behind, Connection.OPENED_NS]
+    if not connections[after, Connection.IS_RESUMED]:
+        return _DISCARDED, after
+    opened_ns = connections[after, Connection.OPENED_NS]
     has_times = sent_ns != NO_TIME and opened_ns != NO_TIME
     # An expiry has 32 bits: its nanoseconds fit.
     if expires_s != NONE and has_times and opened_ns - sent_ns >= expires_s * _NS_PER_S:
-        return _EXPIRED, behind
-    if connections[behind, Connection.IS_DAMAGED]:
-        return _UNDECIDED, behind
-    return MISSED, behind
+        return _EXPIRED, after
+    if connections[after, Connection.IS_DAMAGED]:
+        return _UNDECIDED, after
+    return MISSED, after

@@ -1,7 +1,7 @@
-"""What the newest messages of MQTT follow from, and their deliveries: see `wireyard.layers.newest`.
+"""The newest messages of MQTT and their deliveries, while an input grows: `wireyard.layers.newest`.
 
-What goes back to the gap comes with the whole: topics that an alias stands for, values that were
-retained, messages that waited for their client.
+Facts that depend on packets in the gap have rows only when all packets are read: topics of aliases,
+retained values, messages that waited for their client.
 """
 
 from __future__ import annotations
@@ -27,35 +27,36 @@ _FORMAT: Final = "mqtt"
 
 
 def _is_rare(format: str, packets: pa.Table) -> Bools:
-    """Return which packets do not deliver messages, and which rows are no packets."""
+    """Return which rows are rare packets, which deliver no messages, or no packets."""
     rare: Bools = ~np.isin(packets["packet_type"].fill_null(-1).to_numpy(), TRACKED)
     return rare
 
 
 def _is_counted(format: str, packets: pa.Table) -> Bools:
-    """Return which rows are packets, malformed ones too."""
-    found: Bools = packets["packet_type"].is_valid().to_numpy()
-    return found
+    """Return which rows are packets, including malformed ones."""
+    is_packet: Bools = packets["packet_type"].is_valid().to_numpy()
+    return is_packet
 
 
 def _derive(packets: Packets, shown: Sequence[Row], source: str) -> Iterable[tuple[str, pa.Table]]:
-    some = packets[_FORMAT]
-    return derive_files([lambda columns: [some.select(columns)]], shown, [source]).tables
+    table = packets[_FORMAT]
+    return derive_files([lambda columns: [table.select(columns)]], shown, [source]).tables
 
 
 def _last_ids(format: str, packets: pa.Table) -> LastIds:
-    """Return none: messages have no ids."""
+    """Return an empty mapping: MQTT messages have no ids."""
     return {}
 
 
 def _sure_rows(packets: Packets, last_ids: LastIds | None) -> SureRows:
-    """Return what finds rows that are not about a resend: the message of one may be in the gap.
+    """Return a function that marks the rows that packets in the gap cannot change.
 
-    Of sessions, those whose CONNECT is there, if it was captured.
+    Messages with DUP are not marked: their first copy may be in the gap. Sessions are marked if
+    their CONNECT is there, or was not captured.
     """
-    some = packets[_FORMAT]
-    torn = torn_streams(some)
-    resent = some.filter(pc.fill_null(some["dup"], False))
+    table = packets[_FORMAT]
+    torn = torn_streams(table)
+    resent = table.filter(pc.fill_null(table["dup"], False))
     resends = packet_keys(resent["stream"], resent["offset"])
 
     def is_sure(table: str, rows: pa.Table) -> pa.Array:

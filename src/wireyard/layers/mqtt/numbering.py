@@ -1,4 +1,4 @@
-"""Positions, clients and topics by number, for columns that are integers."""
+"""Numbers for positions, clients and topics, so that columns and kernels have integers only."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ _INTS: Final = array("int64")
 
 
 class Positions:
-    """Positions by number: first those in columns, then others as they are added.
+    """Numbered positions: first those in columns, then those added one by one.
 
     Parameters
     ----------
     columns
-        Tables, and what the names of their columns begin with.
+        Tables, each with a prefix of the names of its columns.
     """
 
     def __init__(self, streams: Sequence[KnownStream], *columns: tuple[pa.Table, str]) -> None:
@@ -48,25 +48,25 @@ class Positions:
         self._wholes: dict[str, Ints] = {}
 
     def of(self, table: pa.Table, prefix: str) -> Ints:
-        """Return the numbers of the positions in columns; -1 where there is none."""
+        """Return the numbers of the positions in columns; -1 where a position is absent."""
         first = self._firsts[id(table), prefix]
         numbers = np.arange(first, first + table.num_rows)
-        there = self._columns["reached_ns"][numbers] != NO_TIME
-        return np.where(there, numbers, NONE)
+        is_present = self._columns["reached_ns"][numbers] != NO_TIME
+        return np.where(is_present, numbers, NONE)
 
     def add(self, position: Position | None) -> int:
-        """Return the number of a position; -1 for none."""
+        """Add a position; return its number, -1 for None."""
         if position is None:
             return NONE
         self._added.append(position)
         return self._count + len(self._added) - 1
 
     def numbers(self, positions: Iterable[Position | None]) -> Ints:
-        """Return the numbers of positions."""
+        """Add positions; return their numbers."""
         return np.array([self.add(position) for position in positions], np.int64)
 
     def get(self, number: int) -> Position | None:
-        """Return the position of a number."""
+        """Return a position by number; None for -1."""
         if number == NONE:
             return None
         if number >= self._count:
@@ -78,10 +78,10 @@ class Positions:
         return position_of((*order, *own, stream.source))
 
     def at(self, number: int) -> Position:
-        """Return the position of a number that is there."""
-        found = self.get(number)
-        assert found is not None
-        return found
+        """Return a position by number, which is not -1."""
+        position = self.get(number)
+        assert position is not None
+        return position
 
     def _stream(self, position: Position) -> int:
         if not self._places:
@@ -89,11 +89,11 @@ class Positions:
         return self._places[position.source, position.stream]
 
     def ranks(self) -> Ints:
-        """Return the rank of each position, equal ones alike; of -1 it is -1."""
+        """Return the rank of each position by number; equal positions share one, and -1 has -1."""
         ns, frame, stream, offset = (
             self._whole(name) for name in ("reached_ns", "reached_frame", "stream", "offset")
         )
-        # What has no time is one stream behind the other.
+        # Positions without a time are ordered stream by stream.
         ns = np.where(ns == 0, stream, ns)
         order = np.argsort(ns, kind="stable")
         if _longest_tie(ns[order]) > _LONGEST_TIE:
@@ -104,20 +104,20 @@ class Positions:
         return ranks
 
     def column(self, numbers: Ints, name: str) -> tuple[Ints, Bools]:
-        """Return ``ns``, ``frame``, ``stream`` or ``offset`` of positions, and where none is."""
+        """Return ``ns``, ``frame``, ``stream`` or ``offset`` of positions, and a mask of nulls."""
         values, missing = values_at(self._whole(name), numbers), numbers == NONE
         if name in ("ns", "frame"):
             missing |= (values_at(self._whole("ns"), numbers) == NO_TIME) | (values == NO_TIME)
         return np.where(missing, 0, values), missing
 
     def _whole(self, name: str) -> Ints:
-        """Return a column of all positions, those that were added too."""
+        """Return a column of all positions, including the added ones."""
         count = self._count + len(self._added)
-        found = self._wholes.get(name)
-        if found is None or len(found) != count:
+        column = self._wholes.get(name)
+        if column is None or len(column) != count:
             added = [self._value(position, name) for position in self._added]
-            found = self._wholes[name] = joined(self._columns[name], added)
-        return found
+            column = self._wholes[name] = joined(self._columns[name], added)
+        return column
 
     def _value(self, position: Position, name: str) -> int:
         if name == "stream":
@@ -127,29 +127,29 @@ class Positions:
 
 
 class Numbers(Generic[T]):
-    """Things by number, in the order in which they were first asked for."""
+    """Numbered values: each gets the next number at its first lookup."""
 
     def __init__(self, first: Iterable[T] = ()) -> None:
         self.all: list[T] = list(first)
         self._numbers: dict[T, int] = {}
-        for number, one in enumerate(self.all):
-            self._numbers.setdefault(one, number)
+        for number, value in enumerate(self.all):
+            self._numbers.setdefault(value, number)
 
-    def __getitem__(self, one: T) -> int:
-        number = self._numbers.get(one)
+    def __getitem__(self, value: T) -> int:
+        number = self._numbers.get(value)
         if number is None:
-            number = self._numbers[one] = len(self.all)
-            self.all.append(one)
+            number = self._numbers[value] = len(self.all)
+            self.all.append(value)
         return number
 
 
 def joined(values: Ints, more: Sequence[int]) -> Ints:
-    """Return numbers with some more behind them."""
+    """Return an array with more values appended."""
     return np.concatenate((values, np.array(more, np.int64)))
 
 
 def values_at(values: Ints, index: Ints) -> Ints:
-    """Return values by index; anything where the index is -1."""
+    """Return values by index; where the index is -1, any value."""
     if not len(values):
         return np.full(len(index), NONE, np.int64)
     return values.take(index, mode="clip")
@@ -162,7 +162,7 @@ def _longest_tie(ordered: Ints) -> int:
 
 @kernel(_INTS(_INTS, _INTS, _INTS, _INTS, _INTS))
 def _rank(order: Ints, ns: Ints, frame: Ints, offset: Ints, ranks: Ints) -> Ints:
-    """Rank positions, equal ones alike; `order` has them by `ns`, and is put right for the rest."""
+    """Fill `ranks`, equal positions sharing one; sort each run of equal `ns` in `order` first."""
     latest = -1
     start = 0
     while start < len(order):

@@ -1,18 +1,18 @@
-"""Packets of both directions in the order of a capture, and what they do to sessions.
+"""The observer: applies the packets of both directions, in the order of the capture, to sessions.
 
 Rules of this file:
 
-1. State follows the client id of a broker over connections. A connection is what joins two streams
-   of the same endpoints and ordinal. So an observer needs no packets but those of one client id.
-2. What a client sends before CONNACK waits for it: whether it counts, and for which session, the
-   broker says there.
-3. A packet that breaks a rule is a violation, and is followed as far as it can be read: brokers
-   take much that the standard forbids. Of an acknowledgement nobody asked for, the violation is
-   that of the side that sent it.
-4. What can change no more is noted and forgotten: a message when its packet identifier goes to
-   another or its session ends, a connection when both its streams have ended.
-5. Nothing is concluded from what a capture does not show. Of a session that is older than it,
-   every packet is believed.
+1. State belongs to a client id of a broker and outlives connections. A connection consists of the
+   two streams with the same endpoints and ordinal. So an observer needs the packets of one client
+   id only.
+2. Packets of a client before CONNACK wait for it: CONNACK decides whether they count, and for which
+   session.
+3. A packet that violates a rule still takes effect as far as it can be read, because brokers accept
+   much that the standard forbids. An unexpected acknowledgement is a violation by its sender.
+4. Records that can no longer change are output and released: a message when its packet identifier
+   is used again or its session ends, a connection when both its streams have ended.
+5. Missing packets prove nothing. In a session that is older than the capture every packet counts as
+   allowed.
 """
 
 from __future__ import annotations
@@ -30,8 +30,8 @@ from wireyard.layers.mqtt.connection import (
     MAX_EARLY,
     PLAIN,
     Connection,
-    Known,
     Stream,
+    StreamInfo,
     connack,
     connect,
     connection_event,
@@ -39,7 +39,14 @@ from wireyard.layers.mqtt.connection import (
 )
 from wireyard.layers.mqtt.packet_row import PacketRow, StreamRow, as_packet, as_stream
 from wireyard.layers.mqtt.publish import MessageTracker
-from wireyard.layers.mqtt.records import BEHIND, UNSEEN, Client, ConnectionRecord, FlowEvent, Output
+from wireyard.layers.mqtt.records import (
+    END_OFFSET,
+    UNSEEN,
+    Client,
+    ConnectionRecord,
+    FlowEvent,
+    Output,
+)
 from wireyard.layers.mqtt.session import Broker
 from wireyard.layers.mqtt.subscriptions import Requests
 from wireyard.layers.mqtt.violations import Breach
@@ -48,32 +55,32 @@ from wireyard.layers.records import Position
 __all__ = ["MAX_LINGERING", "Observer"]
 
 MAX_LINGERING: Final = 1000
-"""Connections kept that have ended: packets that are under way then come within seconds."""
+"""Ended connections that are kept: packets still in flight arrive within seconds."""
 MAX_CONNECTIONS: Final = 1 << 17
-"""Connections kept: without messages one takes about 3 KB, so 400 MiB."""
+"""Open connections: without messages about 3 KB each, so 400 MiB."""
 
 _NO_LENGTH: Final = "remaining_length"
-"""The rule that a Remaining Length of five bytes breaks."""
+"""The rule that a Remaining Length of five bytes violates."""
 _StreamName = tuple[str, str]
-"""By source."""
+"""Source and name."""
 
 
 class Observer:
-    """Follows every connection of a capture, or of one client id.
+    """Observer of all connections of a capture, or of one client id.
 
     Parameters
     ----------
     streams
-        All streams of which there will be packets, as `known_streams` yields them.
+        All streams that will have packets, as `known_streams` yields them.
     on_event
-        Is given every `FlowEvent`.
+        Is called with every `FlowEvent`.
     tracker_of
-        Makes what follows the messages.
+        Creates the tracker of the messages.
 
     Limits
     ------
-    What is tracked is capped; `dropped` of the output counts the rest. Of a connection that is
-    too much the session is noted, and packets that come later are ``late``.
+    All state is limited; `dropped` of the output counts what exceeds a limit. If there are too many
+    connections, the session of the oldest is output, and its later packets are counted as ``late``.
     """
 
     def __init__(
@@ -85,12 +92,12 @@ class Observer:
         self.output = Output(on_event)
         self.brokers: dict[tuple[str, str], Broker] = {}
         self.last: Position | None = None
-        """The last packet."""
-        self._known: dict[_StreamName, Known] = {}
+        """The position of the last packet."""
+        self._stream_info: dict[_StreamName, StreamInfo] = {}
         self._ends: list[Position] = []
-        """Those that are to come, the next one last."""
+        """The ends of streams that are still to come, the next one last."""
         for row in streams:
-            self._add_known(as_stream(row))
+            self._add_stream_info(as_stream(row))
         self._ends.sort(reverse=True)
         self._connections: dict[tuple[str, ...], Connection] = {}
         self._streams: dict[_StreamName, Stream] = {}
@@ -112,22 +119,22 @@ class Observer:
             layout.DISCONNECT: disconnect,
         }
 
-    def _add_known(self, row: StreamRow) -> None:
+    def _add_stream_info(self, row: StreamRow) -> None:
         name, begun = (row["source"], row["stream"]), row["begun"]
         resets = row["ended"] == "rst"
         older = bool(row.get("older"))
-        self._known[name] = Known(row["by_client"], row["alone"], begun, resets, older)
+        self._stream_info[name] = StreamInfo(row["by_client"], row["alone"], begun, resets, older)
         if row["ended"] is not None:
             ns, frame = row["ended_ns"], row["ended_frame"]
-            self._ends.append(Position(ns, frame, name[1], BEHIND, ns, frame, name[0]))
+            self._ends.append(Position(ns, frame, name[1], END_OFFSET, ns, frame, name[0]))
 
     def observe(self, packet: Row) -> None:
-        """Observe the next row, in the order of the capture."""
+        """Observe the next row in the order of the capture."""
         row = as_packet(packet)
         name = row["source"], row["stream"]
         stream = self._streams.get(name)
         if stream is None:
-            if name not in self._known:
+            if name not in self._stream_info:
                 self.output.dropped["late"] += 1
                 return
             stream = self._add_stream(name, row)
@@ -141,7 +148,7 @@ class Observer:
         record = connection.record
         kind = row.get("packet_type")
         if kind is None:
-            self._observe_no_packet(connection, row, at, by_client)
+            self._observe_other_bytes(connection, row, at, by_client)
             return
         record.packets += 1
         record.bytes += row["length"]
@@ -153,31 +160,31 @@ class Observer:
             rule = "packet_size_client" if by_client else "packet_size_broker"
             connection.breaks(rule, by_client, at)
         if verdict := row.get("verdict"):
-            connection.violated(Breach(verdict, _problem(row), record, by_client, at))
+            connection.add_violation(Breach(verdict, _problem(row), record, by_client, at))
             if kind == layout.DISCONNECT:
-                return  # Who reads it closes the connection as after any malformed packet.
+                return  # Its receiver closes the connection, as after any malformed packet.
         if kind in PLAIN[by_client] and connection.state in FLOWING:
-            self._read(connection, row, at, by_client)
+            self._dispatch(connection, row, at, by_client)
         else:
-            self._advance(connection, row, at, by_client)
+            self._step(connection, row, at, by_client)
 
-    def _observe_no_packet(
+    def _observe_other_bytes(
         self, connection: Connection, row: PacketRow, at: Position, by_client: bool
     ) -> None:
-        """Observe bytes that are no packet, or that were not captured."""
+        """Observe a row of bytes that are no packet, or that were not captured."""
         record, code = connection.record, (row.get("error") or {}).get("code")
-        # What is behind a gap, or began before the capture, need not begin with a packet.
+        # After a gap, or before the first captured packet, bytes need not begin a packet.
         if code == _NO_LENGTH and not record.damaged and connection.state != "unknown":
-            connection.violated(Breach(code, _problem(row), record, by_client, at))
-        # A tail takes nothing away from the packets before it.
+            connection.add_violation(Breach(code, _problem(row), record, by_client, at))
+        # An unfinished tail loses no packet before it.
         record.damaged |= row.get("status") != "tail"
         if row.get("status") == "gap" and connection.state == "new":
             connection.state = "unknown"
 
     def _add_stream(self, name: _StreamName, row: PacketRow) -> Stream:
-        """Return the stream of a first row, which may begin a connection."""
-        known = self._known[name]
-        stream = self._streams[name] = Stream(row, known.by_client)
+        """Add the stream of a first row, and its connection if it is new."""
+        info = self._stream_info[name]
+        stream = self._streams[name] = Stream(row, info.by_client)
         key = connection_of(row)
         connection = self._connections.get(key)
         if connection is None:
@@ -187,9 +194,9 @@ class Observer:
             broker = self.brokers.get(client[:2])
             if broker is None:
                 broker = self.brokers[client[:2]] = Broker(self.output)
-            broker.has_older |= known.older
+            broker.has_older |= info.older
             record = ConnectionRecord(client, stream.first)
-            connection = Connection(key, known, record, broker, self.output)
+            connection = Connection(key, info, record, broker, self.output)
             if row.get("packet_type") == layout.CONNECT:
                 connection.state = "new"
             self._connections[key] = connection
@@ -199,12 +206,10 @@ class Observer:
         connection.streams.append(name)
         return stream
 
-    def _advance(
-        self, connection: Connection, row: PacketRow, at: Position, by_client: bool
-    ) -> None:
+    def _step(self, connection: Connection, row: PacketRow, at: Position, by_client: bool) -> None:
         kind, record = row["packet_type"], connection.record
         if kind == layout.CONNECT:
-            # The version that the connection is judged by is the one it declares.
+            # The version that CONNECT declares decides which rules apply.
             record.version = row.get("version_in_force") or 0
         code = row.get("return_code") or 0
         event = connection_event(by_client, kind, record.version or 5, code)
@@ -221,17 +226,19 @@ class Observer:
             if before in ("new", "unknown"):
                 connect(connection, row, at)
         elif before == "asked" and by_client:
-            self._wait(connection, row, at)
+            self._hold(connection, row, at)
         elif before not in ("refused", "closed") and (before != "left" or not by_client):
-            self._read(connection, row, at, by_client)
+            self._dispatch(connection, row, at, by_client)
 
-    def _wait(self, connection: Connection, row: PacketRow, at: Position) -> None:
+    def _hold(self, connection: Connection, row: PacketRow, at: Position) -> None:
         if len(connection.early) < MAX_EARLY:
             connection.early.append((row, at))
         else:
             self.output.dropped["early"] += 1
 
-    def _read(self, connection: Connection, row: PacketRow, at: Position, by_client: bool) -> None:
+    def _dispatch(
+        self, connection: Connection, row: PacketRow, at: Position, by_client: bool
+    ) -> None:
         connection.keep_session()
         reader = self._readers.get(row["packet_type"])
         if reader is not None:
@@ -241,44 +248,44 @@ class Observer:
         connack(connection, row, at)
         early, connection.early = connection.early, []
         for packet, position in early:
-            self._read(connection, packet, position, True)
+            self._dispatch(connection, packet, position, True)
 
     # --- the end ----------------------------------------------------------------------------
 
     def end_before(self, at: Position) -> None:
-        """End the streams whose ends come before a position."""
+        """End the streams that end before a position."""
         while self._ends and self._ends[-1] < at:
             self._end(self._ends.pop())
 
     @property
     def next_end(self) -> Position | None:
-        """The end of a stream that comes next."""
+        """The next end of a stream."""
         return self._ends[-1] if self._ends else None
 
     def stream(self, name: tuple[str, str]) -> Stream | None:
-        """Return a stream of which a row was taken, by source and name."""
+        """Return a stream that had rows, by source and name."""
         return self._streams.get(name)
 
     def _end(self, at: Position) -> None:
-        """End a stream, as TCP shows it; the first of a connection ends that."""
+        """End a stream by its FIN or RST; the first end of a stream ends the connection."""
         name = at.source, at.stream
         stream = self._streams.get(name)
         if stream is None or at < stream.first:
             return
         connection = stream.connection
         if connection.session.connection is connection.record:
-            # Where nothing of the client's was captured, its DISCONNECT may have been before.
+            # If no packet of the client was captured, its DISCONNECT may have been before.
             client_seen = any(self._streams[name].by_client for name in connection.streams)
             ended_by = "dropped" if connection.record.begun or client_seen else UNSEEN
             connection.broker.close(connection.session, at, ended_by)
-        connection.running -= 2 if self._known[name].resets else 1
-        if connection.running <= 0:
+        connection.open_streams -= 2 if self._stream_info[name].resets else 1
+        if connection.open_streams <= 0:
             self._lingering.append(connection)
             if len(self._lingering) > MAX_LINGERING:
                 self._evict(self._lingering.popleft())
 
     def finish(self) -> None:
-        """Note all that the capture leaves open."""
+        """Output everything that is open at the end of the capture."""
         while self._ends:
             self._end(self._ends.pop())
         for connection in list(self._connections.values()):
@@ -292,22 +299,22 @@ class Observer:
             broker.finish()
 
     def _evict(self, connection: Connection) -> None:
-        """Note a connection on which nothing more can come, if it was not noted before."""
+        """Output a connection that is final, if it was not output before."""
         if self._connections.pop(connection.key, None) is None:
             return
         record, session = connection.record, connection.session
-        connection.answered()
+        connection.flush_violations()
         self.output.tracker.leave(connection)
         kept = connection.broker.sessions.get(record.client.name)
         if kept is not session:
-            connection.give_up(session)
+            connection.release_session(session)
         if kept is not None:
             record.served_as = tuple(kept.served_as)
         self.output.connections.append(record)
         for name in connection.streams:
-            del self._streams[name], self._known[name]
+            del self._streams[name], self._stream_info[name]
 
 
 def _problem(row: PacketRow) -> str:
-    """Return what is wrong with a packet, in a sentence."""
-    return (row.get("error") or {}).get("message") or "a rule of the packet is broken"
+    """Return the error of a packet as a sentence."""
+    return (row.get("error") or {}).get("message") or "the packet violates a rule"

@@ -1,7 +1,7 @@
-"""The rows that the first stage takes, as types: what a packet has, and what is known of a stream.
+"""Types of the rows that the first stage reads: packets, and streams with their context.
 
-A row is a plain dictionary, as readers give it; here is which names it has. A field that is null
-counts as one that is not there, and is read by ``get``.
+A row is a plain dictionary, as readers return it; the types here list its keys. A null field is
+treated as an absent one, so fields are read with ``get``.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ class FilterRow(TypedDict, total=False):
 
 
 class ErrorRow(TypedDict, total=False):
-    """Why bytes are no packet, or which rule a packet breaks."""
+    """The error of bytes that are no packet, or the rule that a packet violates."""
 
     code: str
     message: str
@@ -48,7 +48,7 @@ class Properties(TypedDict, total=False):
 
 
 class PacketRow(TypedDict, total=False):
-    """A control packet, or bytes that are none: then it has no packet type."""
+    """A control packet; or other bytes, then without a packet type."""
 
     source: Required[str]
     stream: Required[str]
@@ -63,7 +63,7 @@ class PacketRow(TypedDict, total=False):
     dst_addr: str
     dst_port: int
     packet: int
-    """Its number among those that are tracked by columns."""
+    """Its index among the packets that are tracked by columns."""
     packet_type: int
     verdict: str
     version_in_force: int
@@ -90,7 +90,7 @@ class PacketRow(TypedDict, total=False):
 
 
 class StreamRow(TypedDict, total=False):
-    """What is known of a stream before its packets come, as `known_streams` yields it."""
+    """The context of a stream, which comes before its packets; a row of `known_streams`."""
 
     source: Required[str]
     stream: Required[str]
@@ -104,10 +104,10 @@ class StreamRow(TypedDict, total=False):
 
 
 def as_packet(row: Row) -> PacketRow:
-    """Return the row of a packet as one."""
+    """Return a row as a `PacketRow`; this is only a cast."""
     return cast("PacketRow", row)
 
 
 def as_stream(row: Row) -> StreamRow:
-    """Return the row of a stream as one."""
+    """Return a row as a `StreamRow`; this is only a cast."""
     return cast("StreamRow", row)

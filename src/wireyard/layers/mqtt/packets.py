@@ -1,9 +1,10 @@
-"""MQTT packets as integers, connection by connection in the order of time.
+"""MQTT packets as integers, sorted by client, then by time.
 
-Text becomes numbers at this door: streams, topics and clients are looked up by number from here to
-the rows of a table, and a payload is two hashes. They are polynomials modulo the prime 2^61 - 1 at
-two secret places that are drawn for each use, so two payloads of at most n words of 7 bytes that
-differ have both hashes in common with a chance of at most (n / 2^61)^2, whoever chose them.
+Text is replaced by numbers here: streams, topics and clients have numbers until rows of a table are
+made, and a payload is two hashes. They are the values of a polynomial modulo the prime 2^61 - 1 at
+two secret points, which are random for each use. So two different payloads of at most n words of 7
+bytes have the same two hashes with a chance of at most (n / 2^61)^2, even if they were chosen to
+collide.
 """
 
 from __future__ import annotations
@@ -50,9 +51,9 @@ Octets = np.ndarray[tuple[int], np.dtype[np.uint8]]
 Bools = np.ndarray[tuple[int], np.dtype[np.bool_]]
 
 NO_TIME: Final = -(1 << 63)
-"""The time of a packet that has none."""
+"""The value for a missing time."""
 LARGE_BYTES: Final = 4 << 20
-"""Arrays that are as large lie in files (`arena.room`): a task has some twenty of its packets."""
+"""Arrays of this size and more are in files (`arena.room`); a task has about twenty of them."""
 _PRIME: Final = (1 << 61) - 1
 _WORD_BYTES: Final = 7
 
@@ -64,16 +65,16 @@ NEEDED: Final = (
     "packet_id", "payload", "filters", "properties", "will_properties", "version_in_force",
     "verdict",
 )  # fmt: skip
-"""Columns of MQTT packets that say something here."""
+"""Columns of MQTT packets that are needed here."""
 _REPEATING: Final = ("source", "stream", "status", "src_addr", "dst_addr", "topic")
-"""Those of them whose texts come again and again."""
+"""Columns whose texts repeat, and are dictionaries."""
 DELIVERY_TYPES: Final = (
     layout.PUBLISH, layout.PUBACK, layout.PUBREC, layout.PUBREL, layout.PUBCOMP,
 )  # fmt: skip
 """Types of the packets of message delivery."""
 TRACKED: Final = (*DELIVERY_TYPES, layout.PINGREQ, layout.PINGRESP)
 _EXTRA: Final = pa.array(["subscription_identifier", "response_topic", "correlation_data"])
-"""Properties that are rare, or of any length: who needs them reads the row."""
+"""Rare properties, or of any length: they are read from the row when they are needed."""
 
 _INTS: Final = array("int64")
 _SHORTS: Final = array("int32", readonly=True)
@@ -81,7 +82,7 @@ _HASHES: Final = array("int64", 2)
 
 
 def new_secret() -> tuple[int, int]:
-    """Return two places at which payloads are hashed."""
+    """Return two random points at which payloads are hashed."""
     return secrets.randbelow(_PRIME - 2) + 2, secrets.randbelow(_PRIME - 2) + 2
 
 
@@ -101,7 +102,7 @@ def _times(one: int, other: int) -> int:
 
 @kernel((READ, _SHORTS, array("int64", readonly=True), _HASHES))
 def _hash(data: Octets, offsets: Shorts, places: Ints, hashes: Hashes) -> None:
-    """Hash byte strings at two places."""
+    """Hash byte strings at two points."""
     one, other = places[0], places[1]
     for row in range(len(offsets) - 1):
         at, stop = offsets[row], offsets[row + 1]
@@ -134,17 +135,17 @@ def _reach(
     reached_ns: Ints,
     reached_frame: Ints,
 ) -> bool:
-    """Find when the packets of each stream were there with all before them.
+    """Find when each packet and all before it in its stream have arrived.
 
     Parameters
     ----------
     latest
-        By stream: the time and the frame of what came last, and its offset; 0 at the beginning.
+        [3, s] Latest time and frame, and last offset, of each stream; 0 at the beginning.
 
     Returns
     -------
     is_ordered
-        Whether the packets of each stream are in their order; else nothing is found.
+        Whether the packets of each stream are in order; if not, the results are undefined.
     """
     for row in range(len(stream)):
         one = stream[row]
@@ -161,7 +162,7 @@ def _reach(
 
 @kernel(BOOL(_INTS, _INTS, _INTS, _INTS, _INTS, _INTS))
 def _is_ordered(order: Ints, key: Ints, ns: Ints, frame: Ints, stream: Ints, offset: Ints) -> bool:
-    """Return whether packets of a key that were there at the same time are in their order."""
+    """Return whether packets of a key with the same time are in the order of their positions."""
     for place in range(1, len(order)):
         one, other = order[place], order[place - 1]
         if key[one] != key[other] or ns[one] != ns[other] or frame[one] > frame[other]:
@@ -176,26 +177,26 @@ def _is_ordered(order: Ints, key: Ints, ns: Ints, frame: Ints, stream: Ints, off
 
 
 class KnownStream(NamedTuple):
-    """A stream, and what is known of it before its packets are tracked."""
+    """A stream with its context, which is known before its packets are tracked."""
 
     source: str
     name: str
     by_client: bool
     key: tuple[str, str, str]
-    """What state follows: source, server, and the client id or what stands for it."""
+    """The key of its state: source, server, and the client id or a substitute."""
     columns: Mapping[str, Any]
     """``source, stream, src_addr, src_port, dst_addr, dst_port``."""
     known: Row
-    """As `known_streams` yields it."""
+    """Its row of `known_streams`."""
 
 
 class Part(NamedTuple):
-    """Packets of some streams, as they are read: each stream's in their order."""
+    """Packets of some streams as they are read; those of a stream are in order."""
 
     packets: pa.Table
     """The columns of `PACKETS`."""
     rows: pa.Table
-    """Those of `NEEDED`, of the packets that are kept, in their order."""
+    """The columns of `NEEDED`, for the packets with `is_kept`, in the same order."""
 
     @classmethod
     def of(
@@ -206,18 +207,18 @@ class Part(NamedTuple):
         file: int = 0,
         first: int = 0,
     ) -> Part:
-        """Return the packets of a table with the columns of `NEEDED`, but for those of no stream.
+        """Return the packets of a table with the columns of `NEEDED`; drop those without a stream.
 
         Parameters
         ----------
         stream
             The number of the stream of each row; -1 if it has none.
         secret
-            The places at which payloads are hashed, the same for all that is to be compared.
+            The points at which payloads are hashed, the same for all payloads that are compared.
         file
-            The number of the file that it was read from.
+            The number of the file that the table was read from.
         first
-            The place of its first row in that.
+            The index of its first row in the file.
         """
         grid, topics = _grid(table)
         expires_s, is_extra = _read_properties(table, grid)
@@ -253,7 +254,7 @@ class Part(NamedTuple):
         return cls(packets, rows)
 
     def split(self, partition: Ints, partitions: int) -> Iterator[Part]:
-        """Return the packets of each partition; `partition` says which that is of each packet."""
+        """Yield the packets of each partition; `partition` has the partition of each packet."""
         of_kept = partition[self.packets["is_kept"].to_numpy(zero_copy_only=False)]
         packets = split_rows(self.packets, partition, partitions)
         return map(Part, packets, split_rows(self.rows, of_kept, partitions))
@@ -278,23 +279,24 @@ PACKETS: Final = pa.schema(
         ("row", pa.int64()),
     ]
 )
-"""A packet: where it is, when it was captured, the columns of `Packet`, two hashes of its payload,
-its expiry in seconds or -1, whether it has more properties, and whether its row is kept."""
+"""A packet: its position, its time, the columns of `Packet`, two hashes of its payload, its expiry
+in seconds or -1, whether it has properties of `_EXTRA`, whether its row is kept, its file and its
+row there."""
 
 
 @dataclass(slots=True, eq=False)
 class Packets:
-    """Packets of some clients, client by client in the order of time.
+    """Packets of some clients, sorted by client, then by time.
 
     Axes: p = packets, k = those whose rows are kept, s = streams, t = topics.
     """
 
     streams: Sequence[KnownStream]
-    """All there are, in the order of their names."""
+    """All streams, in the order of their names."""
     kept: pa.Table
-    """The rows that are kept."""
+    """The rows of the packets with `is_kept`."""
     kept_row: Ints
-    """Where the row of a packet is among those; -1 if it is not kept."""
+    """The index of a packet in `kept`; -1 if its row is not kept."""
     topics: pa.Array
     grid: Grid
     """Columns of `Packet`."""
@@ -309,21 +311,21 @@ class Packets:
     reached_ns: Ints
     reached_frame: Ints
     expires_s: Ints
-    """Message Expiry Interval; -1 if it has none."""
+    """Message Expiry Interval; -1 for none."""
     is_extra: Bools
-    """Whether it has properties that are read one by one."""
+    """Whether it has properties of `_EXTRA`."""
     version: Ints
     """The version in force."""
     file: Ints
     row: Ints
-    """Where it was read: the row of a file."""
+    """The file and the row in it that the packet was read from."""
     secret: tuple[int, int]
 
     def __len__(self) -> int:
         return len(self.kept_row)
 
     def position(self, packet: int) -> Position:
-        """Return the place of a packet in the order of a capture."""
+        """Return the position of a packet in the capture."""
         stream = self.streams[self.stream[packet]]
         ns = int(self.ns[packet])
         has_time = ns != NO_TIME
@@ -340,7 +342,7 @@ class Packets:
         )
 
     def rows(self, packets: Ints) -> list[Row]:
-        """Return packets as rows; of one whose row is not kept, with what an observer reads."""
+        """Return packets as rows; if a row is not kept, only the fields that an observer reads."""
         places = self.kept_row[packets]
         kept = iter(self.kept.take(pa.array(places[places != NONE])).to_pylist())
         found: list[Row] = []
@@ -364,14 +366,14 @@ class Packets:
         }
 
     def key_of(self, packet: int) -> str:
-        """Return how a message is called whose packet this is."""
+        """Return the message key of a packet."""
         return f"{self.streams[self.stream[packet]].name}@{self.offset[packet]}"
 
     @classmethod
     def of(
         cls, parts: Sequence[Part], streams: Sequence[KnownStream], secret: tuple[int, int]
     ) -> Packets:
-        """Return the packets of some clients, all of them, in whatever order they come."""
+        """Combine and sort the parts, which have all packets of some clients in any order."""
         tables = [part.packets for part in parts]
         count = sum(table.num_rows for table in tables)
         topics = pa.chunked_array(
@@ -429,7 +431,7 @@ class Packets:
 
 
 def _room(shape: int | tuple[int, ...], kind: Any = np.int64) -> Any:
-    """Return an array of undefined contents for some packets."""
+    """Return an uninitialised array, in a file if it is large."""
     return room(shape, kind, LARGE_BYTES)
 
 
@@ -448,7 +450,7 @@ def _moved(values: Ints, place: Ints) -> Ints:
 
 
 def _fill(tables: Iterable[pa.Table], name: str, place: Ints | None, found: Any) -> None:
-    """Put the values of a column at their places, as they come if there are none."""
+    """Copy a column of the tables into `found`, to the indexes `place`, or in order if None."""
     start = 0
     for table in tables:
         for chunk in table[name].chunks:
@@ -502,7 +504,7 @@ def _reached(stream: Ints, offset: Ints, ns: Ints, frame: Ints, streams: int) ->
 
 
 def _in_time(key: Ints, ns: Ints, frame: Ints, stream: Ints, offset: Ints) -> Ints:
-    """Return rows in the order of their keys, and of time within each."""
+    """Return the order of rows by key, then by time."""
     order = np.lexsort((ns, key))
     if _is_ordered(order, key, ns, frame, stream, offset):
         return order
@@ -510,7 +512,7 @@ def _in_time(key: Ints, ns: Ints, frame: Ints, stream: Ints, offset: Ints) -> In
 
 
 def _grid(table: pa.Table) -> tuple[Grid, pa.Array]:
-    """Return the columns of `Packet` but for the topic, and topics with a dictionary."""
+    """Return the columns of `Packet` except for the topic, and the topics as a dictionary array."""
     topics = pc.dictionary_encode(table["topic"]).combine_chunks()
     if isinstance(topics, pa.ChunkedArray):
         topics = topics.chunk(0) if topics.num_chunks else pa.array([], topics.type)
@@ -527,7 +529,7 @@ def _grid(table: pa.Table) -> tuple[Grid, pa.Array]:
 
 
 def _read_properties(table: pa.Table, grid: Grid) -> tuple[Ints, Bools]:
-    """Put what follows from properties into the grid; return expiry, and whether there is more."""
+    """Put aliases and flags of properties into the grid; return expiries and `is_extra`."""
     expires_s = np.full(table.num_rows, NONE, np.int64)
     is_extra = np.zeros(table.num_rows, np.bool_)
     at = 0
@@ -555,7 +557,7 @@ def _read_properties(table: pa.Table, grid: Grid) -> tuple[Ints, Bools]:
 
 
 def hash_payloads(payloads: pa.ChunkedArray, secret: tuple[int, int]) -> Hashes:
-    """Return two hashes of each payload, as columns; none counts as empty."""
+    """Return two hashes of each payload as columns; null counts as empty."""
     found = np.empty((len(payloads), 2), np.int64)
     at = 0
     for chunk in payloads.chunks:

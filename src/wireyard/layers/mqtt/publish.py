@@ -1,4 +1,4 @@
-"""Messages on their way: PUBLISH and its acknowledgements, in both directions of a session."""
+"""Messages in flight: PUBLISH and its acknowledgements, in both directions of a session."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ from wireyard.layers.states import Cell
 __all__ = ["MAX_UNREAD", "MessageTracker"]
 
 MAX_UNREAD: Final = 10_000
-"""Messages at QoS 0 of one connection that wait for a sign that they were read."""
+"""Messages at QoS 0 of one connection without evidence yet that the broker read them."""
 
 
 class MessageTracker:
-    """Tracks the messages of all connections, packet by packet."""
+    """Tracker of the messages of all connections, packet by packet."""
 
     def __init__(self, output: Output) -> None:
         self._output = output
@@ -34,7 +34,7 @@ class MessageTracker:
         return Direction(known)
 
     def accept_before(self, connection: Connection, request: Position, answer: Position) -> None:
-        """Record that the broker took all that was published before a request it answered."""
+        """Mark all messages before an answered request as accepted by the broker."""
         unread = connection.unread
         while unread and unread[0].sent < request:
             message = unread.popleft()
@@ -42,17 +42,17 @@ class MessageTracker:
             self._output.messages.append(message)
 
     def accept_all(self, connection: Connection, at: Position) -> None:
-        """Record that the broker took all that was published."""
+        """Mark all messages of a connection as accepted by the broker."""
         for message in connection.unread or ():
             message.accepted = at
 
     def leave(self, connection: Connection) -> None:
-        """Note the messages of a connection of which nothing shows that the broker took them."""
+        """Output the messages of a connection without evidence that the broker accepted them."""
         self._output.messages += connection.unread or ()
         connection.unread = None
 
     def over(self, records: Iterable[Message | Attempt]) -> None:
-        """Note messages of which nothing more can come."""
+        """Output messages and delivery attempts that are final."""
         for record in records:
             if isinstance(record, Message):
                 self._output.messages.append(record)
@@ -73,8 +73,10 @@ class MessageTracker:
         else:
             connection.breaks("pingresp_unasked", False, at)
 
-    def publish(self, connection: Connection, row: PacketRow, at: Position, upward: bool) -> None:
-        """Observe a PUBLISH, from the client if it goes `upward`."""
+    def publish(
+        self, connection: Connection, row: PacketRow, at: Position, to_broker: bool
+    ) -> None:
+        """Observe a PUBLISH, from the client if `to_broker`."""
         topic, qos, properties = (
             row.get("topic"),
             row.get("qos"),
@@ -83,73 +85,73 @@ class MessageTracker:
         if topic is None or qos not in (0, 1, 2):
             return
         if properties:
-            topic = _topic(connection, topic, properties, at, upward)
+            topic = _topic(connection, topic, properties, at, to_broker)
             if topic is None:
                 return
-        new = _message if upward else _attempt
-        found = new(connection, row, at, topic, properties)
+        new = _message if to_broker else _attempt
+        record = new(connection, row, at, topic, properties)
         if qos and row.get("packet_id"):
-            self._publish_flow(connection, row, at, upward, found)
+            self._publish_flow(connection, row, at, to_broker, record)
             return
         output = self._output
-        output.fact("sent", connection.record, upward, None, at)
-        output.fact("delivered", connection.record, upward, None, at)
-        if isinstance(found, Attempt):
-            output.attempts.append(found)
+        output.flow_event("sent", connection.record, to_broker, None, at)
+        output.flow_event("delivered", connection.record, to_broker, None, at)
+        if isinstance(record, Attempt):
+            output.attempts.append(record)
             return
         unread = connection.unread
         if unread is None:
             unread = connection.unread = deque()
         if len(unread) < MAX_UNREAD:
-            unread.append(found)
+            unread.append(record)
         else:
             output.dropped["unread"] += 1
-            output.messages.append(found)
+            output.messages.append(record)
 
     def _publish_flow(
         self,
         connection: Connection,
         row: PacketRow,
         at: Position,
-        upward: bool,
-        found: Message | Attempt,
+        to_broker: bool,
+        record: Message | Attempt,
     ) -> None:
         output, packet_id = self._output, row["packet_id"]
-        direction = connection.session.to_broker if upward else connection.session.to_client
+        direction = connection.session.to_broker if to_broker else connection.session.to_client
         event = event_of(layout.PUBLISH, row["qos"], bool(row["dup"]))
         assert event is not None
         before: Message | Attempt | None = direction.tracked.get(packet_id)
         if before is None and connection.broker.tracked >= connection.broker.most_tracked:
             output.dropped["flows"] += 1
-            self.over((found,))
+            self.over((record,))
             return
         sender = direction.sender.step(packet_id, event)
         receiver = direction.receiver.step(packet_id, event)
-        same = before is not None and _same(before, found)
+        same = before is not None and _is_same(before, record)
         again = sender.effect in ("repeated", "lost_ack") and same
         rule = sender.rule
         if before is not None and sender.effect in ("repeated", "lost_ack") and not same:
             rule = "id_in_use"
         connection.broker.tracked += before is None
-        if before is None and isinstance(found, Message) and found.qos == 1 and row["dup"]:
-            found.is_repeated = sender.effect == "repeated" or connection.older
+        if before is None and isinstance(record, Message) and record.qos == 1 and row["dup"]:
+            record.is_repeated = sender.effect == "repeated" or connection.older
         if again and before is not None:
-            found = before
-            _again(before, at, sender, receiver)
+            record = before
+            _count_resend(before, at, sender, receiver)
         else:
-            direction.tracked[packet_id] = found
+            direction.tracked[packet_id] = record
             if before is not None:
                 self.over((before,))
-        key = found.key if isinstance(found, Message) else None
-        if rule == "id_in_use" and not upward:
+        key = record.key if isinstance(record, Message) else None
+        if rule == "id_in_use" and not to_broker:
             rule = "id_in_use_broker"
         if rule is not None:
-            connection.breaks(rule, upward, at, key)
+            connection.breaks(rule, to_broker, at, key)
         if direction.sender.over_quota:
-            side = "client" if upward else "broker"
-            connection.breaks(f"receive_maximum_{side}", upward, at, key)
-        output.fact(sender.effect, connection.record, upward, packet_id, at)
-        output.fact(receiver.effect, connection.record, upward, packet_id, at)
+            side = "client" if to_broker else "broker"
+            connection.breaks(f"receive_maximum_{side}", to_broker, at, key)
+        output.flow_event(sender.effect, connection.record, to_broker, packet_id, at)
+        output.flow_event(receiver.effect, connection.record, to_broker, packet_id, at)
 
     def acknowledge(
         self, connection: Connection, row: PacketRow, at: Position, by_client: bool
@@ -161,8 +163,8 @@ class MessageTracker:
         if not packet_id or event is None:
             return
         by_sender = kind == layout.PUBREL
-        upward = by_client == by_sender
-        direction = connection.session.to_broker if upward else connection.session.to_client
+        to_broker = by_client == by_sender
+        direction = connection.session.to_broker if to_broker else connection.session.to_client
         sender = direction.sender.step(packet_id, event)
         receiver = direction.receiver.step(packet_id, event)
         own = sender if by_sender else receiver
@@ -171,7 +173,7 @@ class MessageTracker:
             key = record.key if isinstance(record, Message) else None
             connection.breaks(own.rule, by_client, at, key)
         fact = sender.effect or receiver.effect
-        self._output.fact(fact, connection.record, upward, packet_id, at)
+        self._output.flow_event(fact, connection.record, to_broker, packet_id, at)
         if isinstance(record, Message):
             if not by_client:
                 connection.confirm_read(record.again[-1] if record.again else record.sent, at)
@@ -182,7 +184,7 @@ class MessageTracker:
             record.refused = code
 
     def _settle(self, message: Message, fact: str | None, code: int, at: Position) -> None:
-        """Note how far a client's message got."""
+        """Update a client's message by an acknowledgement; output its retained-value change."""
         if fact == "refused":
             message.refused = code
         elif fact == "released" and message.released is None:
@@ -192,22 +194,22 @@ class MessageTracker:
         if message.value is not None and message.accepted:
             change = message.change()
             if change is not None:
-                # It may come again; its payload, which may be large, need not wait for that.
+                # The message may be resent, but its payload may be large: release it now.
                 self._output.changes.append(change)
                 message.value = None
 
 
 def _topic(
-    connection: Connection, sent: str, properties: Properties, at: Position, upward: bool
+    connection: Connection, sent: str, properties: Properties, at: Position, to_broker: bool
 ) -> str | None:
-    """Return the topic that a PUBLISH with properties means, None if that is unknown."""
-    topic, fault = connection.aliases[upward].resolve(sent, properties.get("topic_alias"))
+    """Return the topic of a PUBLISH with properties, None if its alias is unknown."""
+    topic, fault = connection.aliases[to_broker].resolve(sent, properties.get("topic_alias"))
     if fault == "alias_maximum":
-        fault = "alias_maximum_client" if upward else "alias_maximum_broker"
+        fault = "alias_maximum_client" if to_broker else "alias_maximum_broker"
     if fault:
-        connection.breaks(fault, upward, at)
-    if upward and "subscription_identifier" in properties:
-        connection.breaks("subscription_identifier", upward, at)
+        connection.breaks(fault, to_broker, at)
+    if to_broker and "subscription_identifier" in properties:
+        connection.breaks("subscription_identifier", to_broker, at)
     return topic
 
 
@@ -248,15 +250,15 @@ def _attempt(
     )
 
 
-def _same(before: Message | Attempt, found: Message | Attempt) -> bool:
-    """Return whether what is flagged as sent again is what was sent."""
-    return before.topic == found.topic and before.content == found.content
+def _is_same(before: Message | Attempt, record: Message | Attempt) -> bool:
+    """Return whether a resend has the topic and payload of the message before."""
+    return before.topic == record.topic and before.content == record.content
 
 
-def _again(
+def _count_resend(
     record: Message | Attempt, at: Position, sender: Cell[str, str], receiver: Cell[str, str]
 ) -> None:
-    """Note that a message was sent again."""
+    """Count a resend of a message."""
     if isinstance(record, Message):
         record.again.append(at)
         record.copies += receiver.effect == "delivered" or record.qos == 1

@@ -1,7 +1,7 @@
-"""What some clients published and were delivered, as columns that later stages take.
+"""The output of the first stage: messages of clients, and delivery attempts, as columns.
 
-A table has a row a message: positions in the capture, numbers of clients and streams, and two
-hashes of the payload. A stage that takes some topics takes those of all clients.
+A table has one row for each message: positions in the capture, numbers of clients and streams, and
+two hashes of the payload. A later stage that handles a topic needs the rows of all clients.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ Grid = np.ndarray[tuple[int, int], np.dtype[np.int64]]
 
 _CONNECT: Final = 1
 _AT_ONCE: Final = 1 << 17
-"""Messages that are columns at a time."""
+"""Messages of one batch."""
 _ORDER: Final = (
     ("reached_ns", pa.int64()), ("reached_frame", pa.int64()), ("stream", pa.int32()),
     ("offset", pa.int64()),
@@ -75,8 +75,8 @@ SENT: Final = pa.schema(
         ("row", pa.int64()),
     ]
 )
-"""A message that a client sent: when, and when the broker showed that it took it and got PUBREL
-(`NO_TIME` if never), the payload if it sets a retained value, where its row was read."""
+"""A message that a client sent: the positions of its PUBLISH, of its acceptance and of PUBREL
+(`NO_TIME` if there is none), the payload if it has RETAIN, its file and row."""
 DELIVERED: Final = pa.schema(
     [
         *_position("at", *_ORDER, *_OWN),
@@ -87,35 +87,35 @@ DELIVERED: Final = pa.schema(
         ("identifiers", pa.list_(pa.int64())),
     ]
 )
-"""A message that a broker delivered: when, when that was acknowledged, the payload if it came with
-RETAIN, the bits of `Record.STATUS`."""
+"""A delivery attempt: its position, the time and frame of its acknowledgement, the payload if it
+has RETAIN, the bits of `Record.STATUS`."""
 
 
 @dataclass(slots=True)
 class Clients:
-    """What was found of some clients."""
+    """The results for some clients, without their messages."""
 
     topics: set[tuple[TopicKey, bool]]
-    """Those of the messages that they sent, and whether some set values."""
+    """The topics of their messages, each with whether the message had RETAIN."""
     asked: set[TopicKey]
-    """Those on which they asked for replies."""
+    """The response topics of their requests."""
     clients: list[Client]
     """By number."""
     connections: list[ConnectionRecord]
     subscriptions: list[Subscribed]
     wills: list[Will]
-    """Those that were published."""
+    """Published wills."""
     waiting: list[Will]
-    """Those whose time had not come when their clients were last seen."""
+    """Wills whose delay ends after the last packet of their client."""
     last: dict[tuple[str, str], Last]
-    """How far the packets of each broker go."""
+    """The last packet of each broker."""
     dropped: Counter[str]
     tables: dict[str, pa.Table]
-    """Of `sessions` and `violations`."""
+    """The tables `sessions` and `violations`."""
 
 
 def published(tracked: Tracked) -> Clients:
-    """Return what was found of some clients, but for their messages."""
+    """Return the results for some clients, without their messages."""
     wills = _hashed(tracked.packets, tracked.wills)
     return Clients(
         _topics_of(tracked),
@@ -135,7 +135,7 @@ def published(tracked: Tracked) -> Clients:
 
 
 def message_tables(tracked: Tracked) -> Iterator[tuple[pa.Table, pa.Table]]:
-    """Yield the messages that clients sent and were delivered, some at a time, at least once.
+    """Yield messages and delivery attempts in batches; one batch at least, which may be empty.
 
     The columns are those of `SENT` and `DELIVERED`.
     """
@@ -182,14 +182,14 @@ def _asked_of(tracked: Tracked) -> set[TopicKey]:
 
 
 def _extra(packets: Packets) -> dict[int, Mapping[str, Any]]:
-    """Return the properties of the packets that have some that are read one by one."""
+    """Return the properties of the packets with `is_extra`, by packet."""
     numbers = np.flatnonzero(packets.is_extra)
     taken = packets.kept["properties"].take(pa.array(packets.kept_row[numbers]))
     return dict(zip(numbers.tolist(), map(properties_of, taken.to_pylist()), strict=True))
 
 
 def _hashed(packets: Packets, wills: list[Message]) -> list[Will]:
-    """Return wills with what their CONNECT packets say of them."""
+    """Return wills with the hashes of their payloads, and the file and row of their CONNECT."""
     if not wills:
         return []
     connects = np.flatnonzero(packets.grid[:, Packet.KIND] == _CONNECT)

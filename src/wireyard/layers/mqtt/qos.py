@@ -2,14 +2,14 @@
 
 Rules of this file:
 
-1. A flow is one message on its way to the other side, named by its packet identifier. Both
-   sides have a table: `SENDER` for the one that publishes, `RECEIVER` for the one it publishes to.
-2. The events are the packets of a flow, whoever sends them, and what a new connection finds of the
-   session: that it goes on, or that it is over. QoS 0 has no flow.
-3. A cell that is not in a table leaves the state, and breaks the rule that `UNASKED` has for the
-   event. A cell with a rule is one where something follows all the same.
-4. What was acknowledged is remembered until the session is taken up a second time: an
-   acknowledgement that was seen on the wire is not always one that was read.
+1. A flow is one message in flight, identified by its packet identifier. Each side has a state
+   table: `SENDER` is that of the side that publishes, `RECEIVER` that of the other.
+2. The events are the packets of a flow, of either side, and a new connection, which resumes or
+   discards the session. QoS 0 has no flow.
+3. An event without a cell leaves the state unchanged and violates the rule that `UNASKED` has for
+   it. A cell with a rule is a violation that takes effect.
+4. An acknowledged flow is kept until the session has been resumed twice, because an acknowledgement
+   on the wire was not necessarily read.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ UNASKED: Final[Mapping[str, str]] = MappingProxyType(
         "pubcomp": "pubcomp_unasked",
     }
 )
-"""The rule that an event breaks where a state has no cell for it."""
+"""The rule that an event violates if the current state has no cell for it."""
 
 SENDER: Final[StateTable[str, str, str]] = StateTable(
     {
@@ -64,7 +64,7 @@ SENDER: Final[StateTable[str, str, str]] = StateTable(
             "resumed": Cell("free"),
             "discarded": Cell("free"),
         },
-        # PUBREC came for nothing: PUBREL is an answer to it all the same.
+        # A PUBREC without a PUBLISH came; a PUBREL may still answer it.
         "answering": {
             "publish_1": Cell("published_1", "sent"),
             "publish_2": Cell("published_2", "sent"),
@@ -74,7 +74,7 @@ SENDER: Final[StateTable[str, str, str]] = StateTable(
             "resumed": Cell("free"),
             "discarded": Cell("free"),
         },
-        # Nothing is known of the identifier: the session is older than what was seen of it.
+        # The session is older than the capture, so the state of the identifier is unknown.
         "unknown": {
             "publish_1": Cell("published_1", "sent"),
             "publish_2": Cell("published_2", "sent"),
@@ -89,7 +89,7 @@ SENDER: Final[StateTable[str, str, str]] = StateTable(
             "resumed": Cell("unknown"),
             "discarded": Cell("free"),
         },
-        # QoS 1: PUBACK is due.
+        # QoS 1: waiting for PUBACK.
         "published_1": {
             "publish_1": Cell("published_1", "sent", "id_in_use"),
             "publish_2": Cell("published_2", "sent", "id_in_use"),
@@ -100,7 +100,7 @@ SENDER: Final[StateTable[str, str, str]] = StateTable(
             "resumed": Cell("resend_1"),
             "discarded": Cell("over"),
         },
-        # A connection ended before PUBACK: the message is due again.
+        # The connection ended before PUBACK: the message has to be sent again.
         "resend_1": {
             "publish_1": Cell("published_1", "repeated", "dup_missing"),
             "publish_2": Cell("published_2", "sent", "id_in_use"),
@@ -126,7 +126,7 @@ SENDER: Final[StateTable[str, str, str]] = StateTable(
             "resumed": Cell("free"),
             "discarded": Cell("over"),
         },
-        # QoS 2: PUBREC is due.
+        # QoS 2: waiting for PUBREC.
         "published_2": {
             "publish_1": Cell("published_1", "sent", "id_in_use"),
             "publish_2": Cell("published_2", "sent", "id_in_use"),
@@ -138,7 +138,7 @@ SENDER: Final[StateTable[str, str, str]] = StateTable(
             "resumed": Cell("resend_2"),
             "discarded": Cell("over"),
         },
-        # A connection ended before PUBREC: the message is due again.
+        # The connection ended before PUBREC: the message has to be sent again.
         "resend_2": {
             "publish_1": Cell("published_1", "sent", "id_in_use"),
             "publish_2": Cell("published_2", "repeated", "dup_missing"),
@@ -148,7 +148,7 @@ SENDER: Final[StateTable[str, str, str]] = StateTable(
             "resumed": Cell("resend_2"),
             "discarded": Cell("over"),
         },
-        # PUBREC was got: PUBREL is due.
+        # PUBREC was received: PUBREL has to be sent.
         "received": {
             "publish_1": Cell("published_1", "sent", "id_in_use"),
             "publish_2": Cell("published_2", "sent", "id_in_use"),
@@ -160,7 +160,7 @@ SENDER: Final[StateTable[str, str, str]] = StateTable(
             "resumed": Cell("unread_2"),
             "discarded": Cell("over"),
         },
-        # PUBREC was on the wire when the connection ended: PUBREL is due, or PUBLISH if unread.
+        # PUBREC was on the wire when the connection ended: PUBREL follows, or PUBLISH if unread.
         "unread_2": {
             "publish_1": Cell("published_1", "sent", "id_in_use"),
             "publish_2": Cell("published_2", "lost_ack", "dup_missing"),
@@ -170,7 +170,7 @@ SENDER: Final[StateTable[str, str, str]] = StateTable(
             "resumed": Cell("unread_2"),
             "discarded": Cell("over"),
         },
-        # PUBREL was sent: PUBCOMP is due.
+        # PUBREL was sent: waiting for PUBCOMP.
         "released": {
             "publish_1": Cell("published_1", "sent", "id_in_use"),
             "publish_2": Cell("published_2", "sent", "id_in_use"),
@@ -182,7 +182,7 @@ SENDER: Final[StateTable[str, str, str]] = StateTable(
             "resumed": Cell("rerelease"),
             "discarded": Cell("over"),
         },
-        # A connection ended before PUBCOMP: PUBREL is due again.
+        # The connection ended before PUBCOMP: PUBREL has to be sent again.
         "rerelease": {
             "publish_1": Cell("published_1", "sent", "id_in_use"),
             "publish_2": Cell("published_2", "sent", "id_in_use"),
@@ -211,7 +211,7 @@ SENDER: Final[StateTable[str, str, str]] = StateTable(
             "resumed": Cell("free"),
             "discarded": Cell("over"),
         },
-        # PUBREC said no: nothing more is due. A PUBREL answers it all the same (erratum M30).
+        # PUBREC had an error code, which ends the flow. A PUBREL may still follow (erratum M30).
         "refused_2": {
             "publish_1": Cell("published_1", "sent"),
             "publish_2": Cell("published_2", "sent"),
@@ -221,7 +221,7 @@ SENDER: Final[StateTable[str, str, str]] = StateTable(
             "resumed": Cell("free"),
             "discarded": Cell("over"),
         },
-        # The session that the message belonged to is over.
+        # The session of the message has ended.
         "over": {
             "publish_1": Cell("published_1", "sent"),
             "publish_2": Cell("published_2", "sent"),
@@ -235,7 +235,7 @@ SENDER: Final[StateTable[str, str, str]] = StateTable(
     EVENTS,
     event_rules=UNASKED,
 )
-"""What the side that publishes does, and what it is answered."""
+"""The flow as the side that publishes has it."""
 
 RECEIVER: Final[StateTable[str, str, str]] = StateTable(
     {
@@ -248,7 +248,7 @@ RECEIVER: Final[StateTable[str, str, str]] = StateTable(
             "resumed": Cell("free"),
             "discarded": Cell("free"),
         },
-        # Nothing is known of the identifier: the session is older than what was seen of it.
+        # The session is older than the capture, so the state of the identifier is unknown.
         "unknown": {
             "publish_1": Cell("owes_puback", "delivered"),
             "publish_2": Cell("owes_pubrec", "delivered"),
@@ -273,7 +273,7 @@ RECEIVER: Final[StateTable[str, str, str]] = StateTable(
             "resumed": Cell("answered_1"),
             "discarded": Cell("free"),
         },
-        # A receiver keeps nothing of QoS 1; all that DUP shows is that there may be a second copy.
+        # A receiver keeps no state of QoS 1: DUP shows only that this may be a second copy.
         "answered_1": {
             "publish_1": Cell("owes_puback", "delivered"),
             "publish_2": Cell("owes_pubrec", "delivered"),
@@ -283,7 +283,7 @@ RECEIVER: Final[StateTable[str, str, str]] = StateTable(
             "resumed": Cell("answered_1"),
             "discarded": Cell("free"),
         },
-        # From the first PUBLISH to PUBREL the identifier keeps copies out.
+        # From the first PUBLISH to PUBREL the receiver recognises copies by the identifier.
         "owes_pubrec": {
             "publish_1": Cell("owes_puback", "delivered"),
             "publish_2": Cell("owes_pubrec", "duplicate"),
@@ -318,35 +318,34 @@ RECEIVER: Final[StateTable[str, str, str]] = StateTable(
     EVENTS,
     event_rules=UNASKED,
 )
-"""What the side that is published to gets, and what it answers."""
+"""The flow as the side that receives the message has it."""
 
 FACTS: Final[Mapping[str, str]] = MappingProxyType(
     {
         "sent": "a message is sent that was not sent before",
         "repeated": "a message, or the PUBREL of one, is sent again",
-        "lost_ack": "the same, though the acknowledgement was on the wire: it was not read",
+        "lost_ack": "the same after an acknowledgement that was on the wire and was not read",
         "delivered": "a message arrives that is to be delivered",
-        "duplicate": "one arrives that was there before: at QoS 1 delivered again, at QoS 2 not",
+        "duplicate": "a message arrives again; at QoS 1 it is delivered again, at QoS 2 not",
         "received": "PUBREC: the other side has the message",
-        "released": "PUBREL: the message is the other side's alone",
-        "acknowledged": "PUBACK or PUBCOMP: the flow has come to its end",
-        "refused": "PUBACK or PUBREC says no: so has this one",
+        "released": "PUBREL: the sender has discarded the message; only the receiver has it",
+        "acknowledged": "PUBACK or PUBCOMP: the flow is complete",
+        "refused": "PUBACK or PUBREC with an error code: the receiver refuses the message",
         "in_flight": "a connection, or the capture, ends before the flow does",
     }
 )
-"""The effects of a packet, one for each side that it means something to."""
+"""The effects of a packet on a flow, at the sender or at the receiver."""
 
 IN_FLIGHT: Final = frozenset(
     {"published_1", "resend_1", "published_2", "resend_2", "received", "unread_2"}
     | {"released", "rerelease", "owes_puback", "owes_pubrec", "held", "owes_pubcomp"}
 )
-"""The states in which a message is on its way."""
-
+"""The states in which a message is in flight."""
 
 MAX_IN_FLIGHT: Final = 65_535
 """Receive Maximum where there is none (MQTT 5.0, 3.1.2.11.3): there are no more identifiers."""
 _ERROR: Final = 128
-"""The lowest reason code that says no."""
+"""The lowest reason code that is an error."""
 
 _PUBLISHED: Final = {
     (qos, dup): f"{'dup' if dup else 'publish'}_{qos}" for qos in (1, 2) for dup in (False, True)
@@ -365,7 +364,7 @@ _QUOTA: Final = {
 
 
 def event_of(packet_type: int, qos: int = 0, dup: bool = False, code: int = 0) -> str | None:
-    """Return the event that a packet is to its flow, None if it belongs to none.
+    """Return the event of a packet in its flow, None if it belongs to no flow.
 
     Parameters
     ----------
@@ -386,7 +385,7 @@ class Flows:
     table
         `SENDER` or `RECEIVER`.
     known
-        Whether the session is seen from its beginning.
+        Whether the session was captured from its beginning.
 
     Limits
     ------
@@ -412,7 +411,7 @@ class Flows:
         return self._states.get(packet_id, self._first)
 
     def step(self, packet_id: int, event: str) -> Cell[str, str]:
-        """Apply one packet to a flow; return its cell."""
+        """Apply an event to a flow; return the cell of the transition."""
         state = self._states.get(packet_id, self._first)
         cell = self._table.get((state, event))
         if cell is None:
@@ -425,7 +424,7 @@ class Flows:
 
     @property
     def over_quota(self) -> bool:
-        """Whether more was published on this connection than the other side takes at once."""
+        """Whether more messages are in flight on this connection than Receive Maximum allows."""
         return self._quota < 0
 
     def connect(self, kept: bool, receive_maximum: int = MAX_IN_FLIGHT) -> None:
@@ -434,9 +433,9 @@ class Flows:
         Parameters
         ----------
         kept
-            Whether the session goes on with it.
+            Whether it resumes the session.
         receive_maximum
-            How many messages the side that is published to takes at once.
+            Receive Maximum of the side that receives the messages.
         """
         event = _NEW_CONNECTION[kept]
         table = self._table
@@ -448,5 +447,5 @@ class Flows:
         self.receive_maximum = self._quota = receive_maximum
 
     def in_flight(self) -> Iterator[int]:
-        """Yield the packet identifiers of the messages that are on their way."""
+        """Yield the packet identifiers of the messages in flight."""
         return (packet_id for packet_id, state in self._states.items() if state in IN_FLIGHT)

@@ -1,13 +1,13 @@
-"""Messages on their way, many packets in one call: the compiled twin of `MessageTracker`.
+"""Messages in flight, many packets in one call: the compiled twin of `MessageTracker`.
 
 Rules of this file:
 
-1. The rules stand in the tables of `qos`; what is indexed here is made from them. `MessageTracker`
-   is the reference: for the same packets both leave the same states and the same records.
-2. A packet is its number among those that are tracked, which come connection by connection in the
-   order of time. A record is a message that one side published, numbered too; -1 is none.
-3. Nothing is decided here that depends on more than the packets of one connection: a run of them
-   ends before an answer that may concern subscriptions.
+1. The state tables of `qos` have the rules; the arrays here are compiled from them.
+   `MessageTracker` is the reference: the same packets lead to the same states and records.
+2. A packet is an index among the tracked packets, which are sorted by connection, then by time. A
+   record, also an index, is a message that one side published; -1 is none.
+3. Nothing here depends on more than the packets of one connection: a run of them ends before an
+   answer that may concern subscriptions.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ Table = np.ndarray[tuple[int, int, int, int], np.dtype[np.int32]]
 
 
 class Packet(IntEnum):
-    """What a packet is to the one who tracks it: the columns of a grid, a row each."""
+    """Columns of a packet, as far as tracking needs it."""
 
     KIND = 0
     FLAGS = 1
@@ -82,40 +82,41 @@ class Flag(IntEnum):
     RETAIN = 2
     BY_CLIENT = 4
     MALFORMED = 8
-    """It breaks a rule, and can be read all the same."""
+    """It violates a rule but can be read."""
     IDENTIFIED = 16
     """It has a subscription identifier."""
 
 
 class Record(IntEnum):
-    """A message that one side published, and what became of it: a row each."""
+    """Columns of a message that one side published, and its outcome."""
 
     PACKET = 0
     """Its first PUBLISH."""
     TOPIC = 1
-    """Its topic, also where an alias stands for it."""
+    """Its topic, also if the packet has only an alias of it."""
     CLIENT = 2
     """Number of the client that published it, or that it was delivered to."""
     UPWARD = 3
     ACCEPTED = 4
-    """Of a client's message, the packet that shows that the broker took it; of a broker's, its
-    acknowledgement."""
+    """For a client's message, the packet that shows that the broker accepted it; for a broker's,
+    its acknowledgement."""
     RELEASED = 5
     """PUBREL of a client's message."""
     REFUSED = 6
-    """Reason code with which it was refused."""
+    """Reason code of its refusal."""
     AGAIN = 7
-    """The last PUBLISH of it, if it was sent again."""
+    """Its last PUBLISH, if it was sent again."""
     COPIES = 8
-    """How often the broker may have taken it for one of its own; how often it was delivered."""
+    """For a client's message, the most messages that the broker may have taken its copies for; for
+    a broker's, the number of its deliveries."""
     STATUS = 9
     """Bits of `Status`."""
     NEXT = 10
-    """The next message of its connection of which nothing shows that the broker took it."""
+    """The next message of its connection without evidence that the broker accepted it."""
 
 
 class Status(IntEnum):
-    """Bits of `Record.STATUS`; see the records of the same names."""
+    """Bits of `Record.STATUS`; the fields of `Message` and `Attempt` describe them."""
 
     AGAIN = 1
     LOST_ACK = 2
@@ -126,32 +127,32 @@ class Status(IntEnum):
 
 
 class Total(IntEnum):
-    """Numbers that go from run to run, and what one run has to know."""
+    """Counters that are kept between runs, and parameters of one run."""
 
     RECORDS = 0
     TRACKED = 1
-    """Messages that sessions remember by packet identifier."""
+    """Messages that sessions track by packet identifier."""
     MOST_TRACKED = 2
     BREACHES = 3
-    """Rules broken in this run."""
+    """Protocol violations in this run."""
     DROPPED_FLOWS = 4
     DROPPED_UNREAD = 5
     DROPPED_REQUESTS = 6
     ANSWERED = 7
-    """The last request that was answered in this run; -1 if none was."""
+    """The last request that was answered in this run; -1 if none."""
     CONFIRMS_FROM = 8
-    """A run ends before an answer to a request behind this packet; -1 if no such one matters."""
+    """A run ends before an answer to a request after this packet; -1 for no such limit."""
     IS_OLDER = 9
-    """Whether the server has connections that are older than the capture."""
+    """Whether connections to the server are older than the capture."""
     CLIENT = 10
     EMPTY_TOPIC = 11
-    """Number of the topic that has no name."""
+    """Number of the empty topic name."""
     MAY_BE_LIVE = 12
-    """Whether a subscription that was not seen may ask for RETAIN as published."""
+    """Whether a subscription that was not captured may have Retain As Published."""
 
 
 class ConnectionField(IntEnum):
-    """What is remembered of a connection."""
+    """Fields of the state of a connection; UP is to the broker, DOWN to the client."""
 
     UNREAD_FIRST = 0
     UNREAD_LAST = 1
@@ -163,10 +164,10 @@ class ConnectionField(IntEnum):
 
 
 class Direction(NamedTuple):
-    """The messages of a session that go one way."""
+    """The messages of a session in one direction."""
 
     states: Annotated[npt.NDArray[np.uint8], "uint8"]
-    """``[role * identifiers + packet identifier]``; role 0 is the side that publishes."""
+    """State of each flow: ``[role * identifiers + packet identifier]``; role 0 is the sender."""
     tracked: Int32s
     """By packet identifier: the record of its message, -1 for none."""
     limits: Int64s
@@ -174,19 +175,19 @@ class Direction(NamedTuple):
 
 
 class ConnectionState(NamedTuple):
-    """What is remembered of a connection while its packets are tracked."""
+    """The state of a connection while its packets are tracked."""
 
     fields: Int64s
     """Values of `ConnectionField`."""
     aliases: Int32s
-    """``[side * aliases + alias]``: the topic, -1 for none; side 0 is the client. Empty where no
+    """``[side * aliases + alias]``: the topic, -1 for none; side 0 is the client. Empty if no
     packet has an alias."""
     pings: Int32s
-    """PINGREQ packets that wait for PINGRESP, a ring."""
+    """Ring buffer of the PINGREQ packets that wait for PINGRESP."""
 
 
 class Breach(IntEnum):
-    """A rule that a packet broke."""
+    """Columns of a protocol violation."""
 
     RULE = 0
     BY_CLIENT = 1
@@ -212,12 +213,13 @@ FIRST_STATES: Final = {
     )
     for known in (False, True)
 }
-"""The states of a packet identifier of which nothing was seen, by whether the session was."""
+"""The initial states of a packet identifier, by whether the session was captured from its
+beginning."""
 IN_FLIGHT_STATES: Final = np.array(
     [[state in IN_FLIGHT for state in (*states, *[""] * (TABLES.shape[1] - len(states)))]
      for states in _STATES]
 )  # fmt: skip
-"""Role x state -> whether a message is on its way in it."""
+"""Role x state -> whether a message is in flight in it."""
 
 _PUBLISH, _PUBACK, _PUBREC = int(layout.PUBLISH), int(layout.PUBACK), int(layout.PUBREC)
 _PUBREL, _PUBCOMP = int(layout.PUBREL), int(layout.PUBCOMP)
@@ -277,7 +279,7 @@ def _breaks(
 
 @piece
 def _accept_before(records: Grid, fields: Ints, total: Ints, request: int, answer: int) -> None:
-    """Record that the broker took all that was published before a request it answered."""
+    """Mark all messages before an answered request as accepted by the broker."""
     if request > total[Total.ANSWERED]:
         total[Total.ANSWERED] = request
     first = fields[ConnectionField.UNREAD_FIRST]
@@ -315,7 +317,7 @@ def _new_record(
 
 @piece
 def _step(flow: Any, role: int, packet_id: int, event: int) -> tuple[int, int]:
-    """Apply a packet to a flow; return the effect and the rule that it breaks."""
+    """Apply an event to a flow; return the effect and the violated rule, -1 for none."""
     at = role * len(flow.tracked) + packet_id
     cell = TABLES[role, flow.states[at], event]
     if cell[NEXT] == NONE:
@@ -334,7 +336,7 @@ def _step(flow: Any, role: int, packet_id: int, event: int) -> tuple[int, int]:
 def _topic_of(
     packets: Grid, packet: int, upward: bool, connection: Any, total: Ints, breaches: Grid
 ) -> int:
-    """Return the topic that a PUBLISH means; -1 if that is unknown."""
+    """Return the topic of a PUBLISH; -1 if its alias is unknown."""
     topic, alias = packets[packet, Packet.TOPIC], packets[packet, Packet.ALIAS]
     if alias != NONE:
         side = 0 if upward else 1
@@ -458,7 +460,7 @@ def _asks_before(
     packets: Grid, packet: int, by_client: bool, records: Grid, tracked: Shorts, connection: Any,
     since: int,
 ) -> bool:  # fmt: skip
-    """Return whether a packet answers a request that came behind another packet."""
+    """Return whether a packet answers a request that came after the packet `since`."""
     kind = packets[packet, Packet.KIND]
     if by_client or kind in (_PUBLISH, _PUBREL):
         return False
@@ -493,7 +495,7 @@ def track(
     total: Ints,
     breaches: Grid,
 ) -> int:
-    """Track the messages in a run of one connection's packets; return where the run ended.
+    """Track a run of packets of one connection; return the index after the last tracked one.
 
     Parameters
     ----------
@@ -502,7 +504,7 @@ def track(
     records
         Columns of `Record`.
     to_broker, to_client
-        The messages of the session that each side sends.
+        The messages of the session in each direction.
     total, breaches
         Values of `Total`; columns of `Breach`.
     """

@@ -1,6 +1,6 @@
 """Records that stages pass on, and the output buffers of the observer.
 
-A record changes while its packets come. Once it is in a buffer it is final, and may be pickled.
+A record changes while packets add to it. A record in an output buffer is final and can be pickled.
 """
 
 from __future__ import annotations
@@ -22,19 +22,19 @@ if TYPE_CHECKING:
     from wireyard.layers.mqtt.violations import Breach
 
 __all__ = [
-    "BEHIND",
     "DELIVERED",
+    "END_OFFSET",
     "SMALLEST_WINDOW",
     "SUBSCRIBED",
     "UNSEEN",
     "VALUES",
     "Attempt",
-    "Change",
     "Client",
     "ConnectionRecord",
     "FlowEvent",
     "Message",
     "Output",
+    "PendingChange",
     "Subscribed",
     "TopicKey",
     "Tracker",
@@ -46,18 +46,19 @@ __all__ = [
     "value_records",
 ]
 
-BEHIND: Final = (1 << 63) - 1
-"""The offset of what comes behind all packets of a stream: its end."""
+END_OFFSET: Final = (1 << 63) - 1
+"""The offset of the end of a stream, which is after all its packets."""
 _AT_PUBREL: Final = 2
-"""The QoS at which a broker has a message with PUBREL."""
+"""The QoS at which a broker takes over a message with PUBREL."""
 _ADDED_BYTES: Final = 16
-"""What a broker may add to a message: packet, subscription and alias identifiers."""
+"""Most bytes that a broker adds to a message: packet, subscription and alias identifiers."""
 SMALLEST_WINDOW: Final = 10
-"""Messages in flight at which a broker may wait for acknowledgements: the smallest in use."""
+"""The smallest window of the brokers in use: with this many messages in flight, a broker may wait
+for acknowledgements."""
 UNSEEN: Final = "unseen"
-"""What ended a connection, where that may have been before the capture."""
+"""`ended_by` of a connection whose DISCONNECT may have been before the capture."""
 _HASH_BYTES: Final = 32
-"""Of SHA-256, which most processors do faster than any other hash that cannot be forged."""
+"""The size of SHA-256, which most processors compute faster than other secure hashes."""
 
 
 TopicKey = tuple[str, str, str]
@@ -65,19 +66,19 @@ TopicKey = tuple[str, str, str]
 
 
 class Client(NamedTuple):
-    """Who is at the other end of a broker's connection."""
+    """A client of a broker."""
 
     source: str
     server: str
     name: str
-    """The client id, or what stands for it; unique within source and server."""
+    """The client id, or a substitute if it is unknown; unique within source and server."""
     endpoint: str
     client_id: str | None
-    """As in CONNECT; null or empty where the client left it to the broker."""
+    """As in CONNECT; null or empty if the broker has to assign one."""
 
 
 class ValueChange(NamedTuple):
-    """A value that a message set, or deleted if it is empty."""
+    """A retained-value change: a message sets the value of its topic, or deletes it if empty."""
 
     client: Client
     topic: str
@@ -85,31 +86,31 @@ class ValueChange(NamedTuple):
     qos: int
     sent: Position
     at: Position
-    """When the broker had it."""
+    """When the broker takes it over: PUBLISH, or PUBREL at QoS 2."""
     accepted: Position | None
-    """When the broker had shown that; between `sent` and then it may be the value, or not."""
+    """When the broker confirmed that; between `sent` and `accepted` the value is uncertain."""
     expires_s: int | None
     length: int
     """Bytes of the PUBLISH."""
 
 
 class FlowEvent(NamedTuple):
-    """What a packet did to a flow; `upward` is from the client to the broker."""
+    """The effect of a packet on a flow; `to_broker` is the direction of the message."""
 
     kind: str
     client_id: str
-    upward: bool
+    to_broker: bool
     packet_id: int | None
     at: Position
 
 
 @dataclass(slots=True, eq=False)
 class ConnectionRecord(Record):
-    """One connection that a client logged in on, or tried to."""
+    """A connection of a client to a broker, accepted or not."""
 
     client: Client
     opened: Position
-    """Its CONNECT, or the first of its packets that was captured."""
+    """Its CONNECT, or its first captured packet."""
     begun: bool = False
     """Whether its CONNECT was captured."""
     version: int = 0
@@ -117,31 +118,31 @@ class ConnectionRecord(Record):
     status: int | None = None
     resumed: bool | None = None
     keep_alive: int | None = None
-    fresh: bool = True
+    clean_start: bool = True
     """Whether it began with a clean start."""
     persistent: bool = True
     """Whether the session outlives the connection."""
     expires_s: int | None = None
-    """After how long it ends then; None is never."""
+    """The Session Expiry Interval; None if it never expires."""
     maximum_packet_size: int | None = None
     packets: int = 0
     bytes: int = 0
     last: Position | None = None
     closed: Position | None = None
-    """The packet or the FIN that ended it."""
+    """The packet, FIN or RST that ended it."""
     until: Position | None = None
-    """The last packet at which it was open for certain, once it has ended."""
+    """Once it has ended: the last packet at which it was certainly open."""
     ended_by: str = "open"
     accepted: Position | None = None
     """CONNACK."""
     damaged: bool = False
-    """Whether bytes of it are missing or belong to no packet."""
+    """Whether bytes of it were not captured or belong to no packet."""
     in_flight: tuple[int, int] = (0, 0)
-    """Messages of the client, and to it, that were on their way at the end."""
+    """Messages in flight at its end: to the broker, and to the client."""
     served_as: tuple[str, ...] = ()
-    """Who messages to it went to: see `Subscribed.served_as`."""
+    """The names that messages to it were delivered to: see `Subscribed.served_as`."""
     answered: Position | None = None
-    """Its last request that the broker answered: all that it was to get before that came."""
+    """Its last answered request; the broker had sent all messages from before it."""
 
 
 @dataclass(slots=True, eq=False)
@@ -153,27 +154,27 @@ class Message(Record):
     client: Client
     topic: str
     content: bytes
-    """Its payload, or what stands for it: see `content_of`."""
+    """Its payload or a hash of it: see `content_of`."""
     qos: int
     retain: bool
     value: bytes | None
-    """With RETAIN the payload, until the value it sets is noted."""
+    """With RETAIN the payload, until the retained-value change is output."""
     length: int = 0
     expires_s: int | None = None
     response_topic: str | None = None
     correlation_data: bytes | None = None
     malformed: bool = False
     accepted: Position | None = None
-    """What shows that the broker took it: PUBACK, PUBCOMP, or a later answer to its client."""
+    """The packet that shows that the broker accepted it: PUBACK, PUBCOMP, or a later answer."""
     released: Position | None = None
-    """PUBREL; of a will the last packet of its connection."""
+    """PUBREL; for a will, the last packet of its connection."""
     refused: int | None = None
     again: list[Position] = field(default_factory=list)
-    """Where it was sent again."""
+    """The positions of its resends."""
     copies: int = 1
-    """How often the broker may have taken it for a message of its own."""
+    """The most messages that the broker may have taken its copies for."""
     is_repeated: bool = False
-    """Whether its first copy at QoS 1 was sent before the capture, or by a client not known."""
+    """Whether its first copy at QoS 1 may have been sent before the capture."""
 
     @property
     def key(self) -> str:
@@ -182,10 +183,10 @@ class Message(Record):
 
     @property
     def start(self) -> Position:
-        """From when on it can be delivered.
+        """The position from which it can be delivered.
 
-        For a will that is the last packet of its connection: brokers count a delay in whole
-        seconds.
+        For a will it is the last packet of its connection, because brokers count the delay in
+        whole seconds.
         """
         if self.origin == "will" and self.released is not None:
             return self.released
@@ -193,7 +194,7 @@ class Message(Record):
 
     @property
     def taken(self) -> Position | None:
-        """When a broker has it, at QoS 2 with PUBREL; None if it refuses it or never has."""
+        """When the broker takes it over, at QoS 2 with PUBREL; None if that never happens."""
         if self.refused is not None or self.malformed:
             return None
         if self.origin == "will":
@@ -201,7 +202,7 @@ class Message(Record):
         return self.released if self.qos == _AT_PUBREL else self.sent
 
     def change(self) -> ValueChange | None:
-        """Return what it does to the retained value of its topic, if anything."""
+        """Return its retained-value change, if it makes one."""
         at = self.taken
         if self.value is None or at is None:
             return None
@@ -211,7 +212,7 @@ class Message(Record):
 
 @dataclass(slots=True, eq=False)
 class Attempt(Record):
-    """A message that a broker delivered to a client."""
+    """A delivery attempt: a message that a broker sent to a client."""
 
     at: Position
     client: Client
@@ -228,18 +229,18 @@ class Attempt(Record):
     abandoned: bool = False
     """Whether its session ended before it was acknowledged."""
     untraced: bool = False
-    """Whether its connection ended before that, and its client id is unknown."""
+    """Whether its connection ended before it was acknowledged, and the client id is unknown."""
     may_be_live: bool = False
-    """Whether a subscription that was not seen may ask for RETAIN as published."""
+    """Whether a subscription that was not captured may have Retain As Published."""
     setter: Position | None = None
-    """Where the message was sent that set the retained value it has."""
+    """The position of the message that set the delivered retained value."""
     is_live: bool = True
-    """Whether it came because it was sent, and not because of a new subscription."""
+    """Whether the broker forwarded it when it was published, and not for a new subscription."""
 
 
 @dataclass(slots=True, eq=False)
 class Subscribed(Record):
-    """A subscription from SUBSCRIBE until it ended."""
+    """A subscription, from its SUBSCRIBE to its end."""
 
     client: Client
     filter: str
@@ -251,123 +252,123 @@ class Subscribed(Record):
     asked: Position
     granted: Position
     since: Position
-    """Where the client asked for it first, if it asked again and again; no two have the same."""
+    """Its first SUBSCRIBE, if it was renewed; unique."""
     leaving: Position | None = None
-    """The UNSUBSCRIBE, or whatever else may end it."""
+    """The UNSUBSCRIBE or other packet that may end it."""
     gone: Position | None = None
-    """From when on it matches nothing."""
+    """When it has certainly ended."""
     version: int = 4
     known: bool = True
-    """Whether all other subscriptions of its session were seen."""
+    """Whether all other subscriptions of its session were captured."""
     gets_values: bool = True
-    """Whether the retained values that it matches are sent for it."""
+    """Whether the broker sends the matching retained values for it."""
     maximum_packet_size: int | None = None
     confirmed: Position | None = None
-    """The broker's answer to a later request, when it kept nothing back for a full window."""
+    """The answer to a later request, at a time when no full window delayed messages."""
 
     @property
     def served_as(self) -> str:
-        """Who messages go to: the client, or all that share the filter."""
+        """The name that messages are delivered to: the client, or the shared filter."""
         return self.filter if self.group else self.client.name
 
 
 def may_exceed(maximum_packet_size: int | None, topic: str, length: int) -> bool:
-    """Return whether a message of a length may be above the largest packet that a client takes."""
-    most = maximum_packet_size
-    return most is not None and len(topic) + length + _ADDED_BYTES > most
+    """Return whether a message of a length may exceed the Maximum Packet Size of a client."""
+    most_bytes = maximum_packet_size
+    return most_bytes is not None and len(topic) + length + _ADDED_BYTES > most_bytes
 
 
 def content_of(payload: bytes) -> bytes:
-    """Return what stands for a payload where it is only compared: itself, or its hash if long."""
+    """Return a payload for comparisons: itself, or its hash if it is long."""
     if len(payload) < _HASH_BYTES:
         return payload
     return sha256(payload).digest()
 
 
-# --- retained values, for the stage that keeps them ------------------------------------------
+# --- retained values ------------------------------------------------------------------------
 
 VALUES: Final = "values"
-_SET, _CHANGES, SUBSCRIBED, DELIVERED = range(4)
-"""The order of records of the same time."""
+_SET, _PENDING, SUBSCRIBED, DELIVERED = range(4)
+"""The order of the kinds of records with the same time."""
 
 
-class Change(NamedTuple):
-    """That a message was sent which sets the value later, with its PUBREL."""
+class PendingChange(NamedTuple):
+    """A message that was sent, and that changes the value later, with its PUBREL."""
 
     sent: Position
     accepted: Position | None
 
 
 def value_records(change: ValueChange) -> Iterator[KeyedRecord]:
-    """Pass on what a message did to the value of its topic, and from when on it may have."""
+    """Yield the records of a retained-value change: at QoS 2 also from when it is pending."""
     key = (*change.client[:2], change.topic)
     yield keyed_record((VALUES, key, value_order(change.at, _SET), change))
     if change.sent < change.at:
-        span = Change(change.sent, change.accepted)
-        yield KeyedRecord(VALUES, key, value_order(span.sent, _CHANGES), span)
+        pending = PendingChange(change.sent, change.accepted)
+        yield KeyedRecord(VALUES, key, value_order(pending.sent, _PENDING), pending)
 
 
 def value_order(at: Position, rank: int) -> Order:
-    """Return where a record stands among those of its topic."""
+    """Return the order key of a record among those of its topic."""
     return at.time, rank, *at.order
 
 
 class Tracker(Protocol):
-    """Who tracks the messages of all connections, packet by packet or many at once."""
+    """Interface of the trackers of messages: one works packet by packet, one by columns."""
 
     def new_direction(self, known: bool) -> Direction:
         """Return one direction of a new session."""
 
     def accept_before(self, connection: Connection, request: Position, answer: Position) -> None:
-        """Record that the broker took all that was published before a request it answered."""
+        """Mark all messages before an answered request as accepted by the broker."""
 
     def accept_all(self, connection: Connection, at: Position) -> None:
-        """Record that the broker took all that was published."""
+        """Mark all messages of a connection as accepted by the broker."""
 
     def leave(self, connection: Connection) -> None:
-        """Note the messages of a connection of which nothing shows that the broker took them."""
+        """Output the messages of a connection without evidence that the broker accepted them."""
 
     def over(self, records: Iterable[Any]) -> None:
-        """Note messages of which nothing more can come."""
+        """Output messages and delivery attempts that are final."""
 
 
 class Output:
-    """What was found and is final; whoever reads on may take it away.
+    """Output buffers of the observer: records that are final. Its caller may empty them.
 
     Parameters
     ----------
     on_event
-        Is given every `FlowEvent`.
+        Is called with every `FlowEvent`.
     """
 
     def __init__(self, on_event: Callable[[FlowEvent], None] | None = None) -> None:
         self.connections: list[ConnectionRecord] = []
         self.messages: list[Message] = []
-        """Those that clients sent, and wills that were published."""
+        """Messages that clients sent, and published wills."""
         self.waiting: list[Message] = []
-        """Wills whose time had not come when their clients were last seen."""
+        """Wills whose delay ends after the last packet of their client."""
         self.changes: list[ValueChange] = []
-        """Of messages that are held longer than the values they set."""
+        """Retained-value changes that are final before their messages."""
         self.attempts: list[Attempt] = []
         self.subscriptions: list[Subscribed] = []
         self.violations: list[Breach] = []
         self.dropped: Counter[str] = Counter()
-        """By reason, what was not kept in mind."""
+        """Counts of what exceeded a limit, by limit."""
         self._on_event = on_event
         self.tracker: Tracker
         """Set by the tracker itself."""
 
-    def fact(
+    def flow_event(
         self,
         kind: str | None,
         connection: ConnectionRecord,
-        upward: bool,
+        to_broker: bool,
         packet_id: int | None,
         at: Position,
     ) -> None:
-        """Return what a packet did to a flow, if anything."""
+        """Report the effect of a packet on a flow to `on_event`, if there is one."""
         if kind is not None and self._on_event is not None:
-            self._on_event(FlowEvent(kind, connection.client.name, upward, packet_id, at))
+            self._on_event(FlowEvent(kind, connection.client.name, to_broker, packet_id, at))
 
 
 _NUMBERS: Final = frozenset(
@@ -380,21 +381,21 @@ _NONE: Final = cast("Properties", MappingProxyType({}))
 
 
 def properties_of(rows: Sequence[Mapping[str, Any]] | None) -> Properties:
-    """Return the properties of a packet by name; of one that comes again, all in a list.
+    """Return the properties of a packet by name; subscription identifiers are a list.
 
-    Numbers are numbers, whether they come as rows or as columns have them.
+    Rows and columns represent numbers and Correlation Data differently; the result is the same.
     """
     if not rows:
         return _NONE
-    found: dict[str, Any] = {}
-    for one in rows:
-        name, value = one["name"], one["value"]
+    properties: dict[str, Any] = {}
+    for row in rows:
+        name, value = row["name"], row["value"]
         if name == "subscription_identifier":
-            found.setdefault(name, []).append(int(value))
+            properties.setdefault(name, []).append(int(value))
         elif name in _NUMBERS and value is not None:
-            found[name] = int(value)
+            properties[name] = int(value)
         elif name == "correlation_data" and isinstance(value, str):
-            found[name] = bytes.fromhex(value)
+            properties[name] = bytes.fromhex(value)
         else:
-            found[name] = value
-    return cast("Properties", found)
+            properties[name] = value
+    return cast("Properties", properties)

@@ -1,14 +1,14 @@
-"""Retained values: of a broker, of a topic one after the other, and who should get them.
+"""Retained values: the successive values of each topic, and the new subscriptions that get them.
 
 Rules of this file (errata M28 and M29):
 
-1. Nothing is held against a broker while a value may be another one: from when a message that sets
-   the value is sent until the broker has shown that it took it.
-2. A value is missing where the subscription's `confirmed` shows that the broker was done with it,
-   and the value never came. One that was published at QoS 0 may be discarded at any time.
-3. A subscription whose session is older than the capture is judged by nothing: another one that
-   was not seen may be what a value was sent for.
-4. Of values that begin at the same time the later counts.
+1. No violation is concluded while the value is uncertain: from when a message that changes it is
+   sent until the broker confirms that message.
+2. A value is missing if it was not delivered before the `confirmed` position of the subscription.
+   A broker may discard a value that was published at QoS 0 at any time.
+3. Nothing is concluded about a session that is older than the capture: a value may have been sent
+   for a subscription that was not captured.
+4. If two values begin at the same time, the later one counts.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from wireyard.layers.mqtt.records import (
     SUBSCRIBED,
     VALUES,
     Attempt,
-    Change,
+    PendingChange,
     Subscribed,
     ValueChange,
     content_of,
@@ -34,7 +34,7 @@ from wireyard.layers.mqtt.records import (
 )
 from wireyard.layers.mqtt.rows import PROTOCOL, retained_row
 from wireyard.layers.mqtt.topics import matches
-from wireyard.layers.mqtt.violations import broken, violation_of
+from wireyard.layers.mqtt.violations import cite, violation_of
 from wireyard.layers.records import Position, violation_row
 from wireyard.layers.stages import Dropped, Fact, Found, KeyedRecord, fact_of
 
@@ -50,14 +50,14 @@ __all__ = [
 ]
 
 MAX_RETAINED_VALUES: Final = 1 << 19
-"""Values kept, those of the past too: without payload about 400 bytes each, so 200 MiB."""
+"""Values kept, past ones included: without payload about 400 bytes each, so 200 MiB."""
 MAX_RETAINED_BYTES: Final = 1 << 30
 """Bytes of their topics and payloads; one payload may have 256 MiB."""
 
 
 @dataclass(slots=True)
 class Value:
-    """What a topic had from `since` on, before `until`."""
+    """The value of a topic from `since` on, before `until`."""
 
     topic: str
     payload: bytes
@@ -71,13 +71,13 @@ class Value:
 
 
 class Retained:
-    """The values of all topics of a broker.
+    """The retained values of all topics of a broker.
 
     Parameters
     ----------
     most, most_bytes
-        What is kept. A value that does not fit is not kept and counted in `dropped`; the one
-        before it ends all the same, so an old value is never taken for the current one.
+        The most values, and bytes, that are kept. A value above a limit is only counted in
+        `dropped`. The value before it still ends, so an old value never counts as the current one.
     """
 
     def __init__(
@@ -98,7 +98,7 @@ class Retained:
         Parameters
         ----------
         expires
-            When the value stops being one by itself.
+            When the value expires; None if it does not.
         """
         history = self._values.get(value.topic)
         if history:
@@ -123,13 +123,13 @@ class Retained:
         return value if value and (value.until is None or time < value.until) else None
 
     def matching(self, filter: str, time: int) -> Iterator[Value]:
-        """Yield the values that a subscriber to a filter gets at a time."""
+        """Yield the values that a new subscription to a filter gets at a time."""
         for topic in self._values:
             if matches(filter, topic) and (value := self.at(topic, time)):
                 yield value
 
     def take_past(self, topic: str) -> Iterator[Value]:
-        """Yield the values of a topic that have another one behind them, and forget them."""
+        """Remove the values of a topic that were replaced; yield them."""
         history = self._values.get(topic, [])
         if len(history) < 2:
             return
@@ -140,7 +140,7 @@ class Retained:
         yield from past
 
     def values(self) -> Iterator[Value]:
-        """Yield every value there ever was, by topic in the order of time."""
+        """Yield all values that are kept, by topic in the order of time."""
         for history in self._values.values():
             yield from history
 
@@ -155,11 +155,11 @@ def _end(value: Value, time: int, how: str) -> None:
 
 
 _AS_PUBLISHED: Final = 2
-"""The version of 1999: a value is sent with the QoS that it was published with."""
+"""The version of 1999, which sends a value with the QoS that it was published with."""
 
 
-class _Due(NamedTuple):
-    """A value that a subscription should get."""
+class _ExpectedValue(NamedTuple):
+    """A retained value that a new subscription should get."""
 
     subscribed: Subscribed
     confirmed: Position
@@ -168,32 +168,34 @@ class _Due(NamedTuple):
 
 
 class InitialValues:
-    """What new subscriptions to one topic should get; records come in the order of time.
+    """The retained values that new subscriptions to one topic should get.
+
+    Records come in the order of time.
 
     Limits
     ------
-    What is held is the subscriptions that match the topic, which are `MAX_SUBSCRIPTIONS` at most.
+    The subscriptions that match the topic are held, at most `MAX_SUBSCRIPTIONS`.
     """
 
     def __init__(self) -> None:
         self._settled: Position | None = None
-        """From when on the value is what was set last."""
+        """The position from which the value of the last change is certain."""
         self._is_unsettled = False
-        """Whether a broker may take a message still that sets the value."""
+        """Whether a broker may still accept an unconfirmed message that changes the value."""
         self._by_client: dict[str, list[Subscribed]] = {}
-        self._due: dict[str, list[_Due]] = {}
+        self._expected: dict[str, list[_ExpectedValue]] = {}
         self._live: dict[str, tuple[Position, int]] = {}
-        """The message that set the value which a client had last, and how often it had it."""
-        self._unconfirmed: list[_Due] = []
-        """Those of `_due` that a change of the value still concerns."""
+        """By client, the message of the last live delivery, and how often it was delivered."""
+        self._unconfirmed: list[_ExpectedValue] = []
+        """The values of `_expected` that a change of the value can still make uncertain."""
 
     def change(self, sent: Position, accepted: Position | None) -> None:
-        """Record that the value changes, at some time between two packets."""
-        concerned = [one for one in self._unconfirmed if sent < one.confirmed]
+        """Observe a change of the value, at some time between two positions."""
+        uncertain = [one for one in self._unconfirmed if sent < one.confirmed]
         self._unconfirmed.clear()
-        for one in concerned:
-            if one in (due := self._due[one.subscribed.client.name]):
-                due.remove(one)
+        for one in uncertain:
+            if one in (expected := self._expected[one.subscribed.client.name]):
+                expected.remove(one)
         if accepted is None:
             self._is_unsettled = True
         else:
@@ -202,18 +204,18 @@ class InitialValues:
     def subscribe(
         self, subscribed: Subscribed, value: Value | None, change: ValueChange | None
     ) -> None:
-        """Observe a new subscription, and the value that the topic has as far as anybody saw."""
+        """Observe a new subscription, and the value of the topic as captured."""
         name = subscribed.client.name
         self._by_client.setdefault(name, []).append(subscribed)
         confirmed = subscribed.confirmed
         if confirmed is None or value is None or change is None:
             return
-        if self._is_due(subscribed, value, change, confirmed):
-            due = _Due(subscribed, confirmed, change, content_of(value.payload))
-            self._due.setdefault(name, []).append(due)
-            self._unconfirmed.append(due)
+        if self._is_expected(subscribed, value, change, confirmed):
+            expected = _ExpectedValue(subscribed, confirmed, change, content_of(value.payload))
+            self._expected.setdefault(name, []).append(expected)
+            self._unconfirmed.append(expected)
 
-    def _is_due(
+    def _is_expected(
         self, subscribed: Subscribed, value: Value, change: ValueChange, confirmed: Position
     ) -> bool:
         if self._is_unsettled or self._settled is None or subscribed.asked < self._settled:
@@ -225,46 +227,46 @@ class InitialValues:
         sent = value.qos > 0 and subscribed.gets_values and not (own or too_large)
         return can_be_compared and sent and lasts
 
-    def deliver(self, each: Attempt, changes: Sequence[ValueChange]) -> Iterator[Fact]:
-        """Observe what was delivered with RETAIN; `changes` may have set its value."""
-        name = each.client.name
-        due = self._due.get(name, [])
-        # What nobody was seen to set has taken the place of the value.
-        due[:] = [one for one in due if changes and one.content != each.content]
+    def deliver(self, attempt: Attempt, changes: Sequence[ValueChange]) -> Iterator[Fact]:
+        """Observe a delivery with RETAIN; `changes` are those that may have set its value."""
+        name = attempt.client.name
+        expected = self._expected.get(name, [])
+        # A value whose message was not captured has replaced the expected one.
+        expected[:] = [one for one in expected if changes and one.content != attempt.content]
         matching = self._by_client.get(name, [])
-        if not matching or each.at.ns is None or not all(one.known for one in matching):
+        if not matching or attempt.at.ns is None or not all(one.known for one in matching):
             return
         allowed = {
             change.qos if one.version == _AS_PUBLISHED else min(change.qos, one.qos)
             for change in changes
             for one in matching
         }
-        if allowed and each.qos not in allowed:
-            yield from _violations("retained_qos", matching[-1], each.at, changes[0])
+        if allowed and attempt.qos not in allowed:
+            yield from _violations("retained_qos", matching[-1], attempt.at, changes[0])
 
-    def is_live(self, each: Attempt, change: ValueChange) -> bool:
-        """Return whether what was delivered with RETAIN was so because it was sent.
+    def is_live(self, attempt: Attempt, change: ValueChange) -> bool:
+        """Return whether a delivery with RETAIN is a forwarded message, by Retain As Published.
 
-        The broker sent as many copies of it as there were subscriptions with Retain As Published.
+        The broker forwards one copy for each subscription with Retain As Published.
         """
-        until = change.accepted or each.at
+        until = change.accepted or attempt.at
         copies = sum(
             one.retain_as_published
             and one.asked < until
             and (one.gone is None or change.sent < one.gone)
-            for one in self._by_client.get(each.client.name, ())
+            for one in self._by_client.get(attempt.client.name, ())
         )
         if not copies:
             return False
-        sent, count = self._live.get(each.client.name, (None, 0))
+        sent, count = self._live.get(attempt.client.name, (None, 0))
         count = count + 1 if sent == change.sent else 1
-        self._live[each.client.name] = change.sent, count
+        self._live[attempt.client.name] = change.sent, count
         return count <= copies
 
     def missing(self) -> Iterator[Fact]:
-        """Yield what never came."""
-        for due in self._due.values():
-            for one in due:
+        """Yield a violation for each expected value that was not delivered."""
+        for expected in self._expected.values():
+            for one in expected:
                 yield from _violations(
                     "retained_missing", one.subscribed, one.confirmed, one.change
                 )
@@ -273,34 +275,36 @@ class InitialValues:
 def _violations(
     rule: str, subscribed: Subscribed, at: Position, change: ValueChange
 ) -> Iterator[Fact]:
-    """Yield that the broker broke a rule, if the version of its client has it."""
-    if (found := broken(rule, subscribed.version)) is not None:
-        violation = violation_of(*found, subscribed.client, False, at, change.sent.key)
+    """Yield a violation by the broker, if the version of its client has the rule."""
+    if (citation := cite(rule, subscribed.version)) is not None:
+        violation = violation_of(*citation, subscribed.client, False, at, change.sent.key)
         yield fact_of(("violations", violation_row(PROTOCOL, violation)))
 
 
 _LOOK_BACK: Final = 16
-"""Values of one topic that may replace each other while one is delivered."""
+"""Changes of one topic that may come while an older value is being delivered."""
 _NS_PER_S: Final = 1_000_000_000
 
 
 def new_subscription_record(topic: str, subscribed: Subscribed) -> KeyedRecord:
-    """Pass on a subscription that matches a topic which has retained values."""
+    """Return the record of a subscription that matches a topic with retained values."""
     key = (*subscribed.client[:2], topic)
     return KeyedRecord(VALUES, key, value_order(subscribed.asked, SUBSCRIBED), subscribed)
 
 
-def attempt_record(each: Attempt) -> KeyedRecord:
-    """Pass on a message that was delivered with RETAIN."""
+def attempt_record(attempt: Attempt) -> KeyedRecord:
+    """Return the record of a delivery attempt with RETAIN."""
     return KeyedRecord(
-        VALUES, (*each.client[:2], each.topic), value_order(each.at, DELIVERED), each
+        VALUES, (*attempt.client[:2], attempt.topic), value_order(attempt.at, DELIVERED), attempt
     )
 
 
-def keep_values(records: Iterator[ValueChange | Change | Subscribed | Attempt]) -> Iterator[Found]:
-    """Yield the values of a topic; what was delivered of them learns which message set it.
+def keep_values(
+    records: Iterator[ValueChange | PendingChange | Subscribed | Attempt],
+) -> Iterator[Found]:
+    """Yield the values of a topic, and its delivery attempts with the message that set each value.
 
-    A value may be on its way while the next ones come, but not while many do.
+    A value may still be in flight when the next ones are set, but only the last `_LOOK_BACK` count.
     """
     retained = Retained()
     setters: dict[str, ValueChange] = {}
@@ -318,14 +322,14 @@ def keep_values(records: Iterator[ValueChange | Change | Subscribed | Attempt]) 
             for value in retained.take_past(topic):
                 yield fact_of(("retained", retained_row(value, setters.pop(value.key))))
         elif isinstance(record, Attempt):
-            found = [one for content, one in reversed(recent) if content == record.content]
-            setter = found[0].sent if found else None
-            is_live = bool(found) and initial.is_live(record, found[0])
+            changes = [change for content, change in reversed(recent) if content == record.content]
+            setter = changes[0].sent if changes else None
+            is_live = bool(changes) and initial.is_live(record, changes[0])
             may_be_live = record.may_be_live and not is_live
             yield content_record(
                 replace(record, setter=setter, is_live=is_live, may_be_live=may_be_live)
             )
-            yield from initial.deliver(record, found)
+            yield from initial.deliver(record, changes)
         elif isinstance(record, Subscribed):
             current = retained.at(topic, record.asked.time) if topic is not None else None
             change = setters.get(current.key) if current else None

@@ -1,4 +1,4 @@
-"""What was found as rows of `wireyard.layers.tables`."""
+"""Rows of the tables in `wireyard.layers.tables`, made from records."""
 
 from __future__ import annotations
 
@@ -117,13 +117,13 @@ def delivery_row(
     Parameters
     ----------
     message
-        Null if it was not seen sent.
+        None if its PUBLISH was not captured.
     each
-        What was delivered of it, None if nothing was.
+        Its delivery attempt; None if there is none.
     connection
-        The connection that it was missed on.
+        The connection on which its delivery is missing.
     """
-    shown = each or connection or subscribed
+    receiver = each or connection or subscribed
     proof = each.at if each else message.sent if message else None
     topic = message.topic if message else each.topic if each else None
     assert proof is not None
@@ -132,8 +132,8 @@ def delivery_row(
         "protocol": PROTOCOL,
         "origin": message.origin if message else "broker",
         "destination": topic,
-        "consumer": shown.client.endpoint if shown else None,
-        "consumer_client_id": shown.client.client_id if shown else None,
+        "consumer": receiver.client.endpoint if receiver else None,
+        "consumer_client_id": receiver.client.client_id if receiver else None,
         "consumer_id": subscribed.identifier if subscribed else None,
         "subscription": subscribed.filter if subscribed else None,
         "subscribed_frame": subscribed.granted.frame if subscribed else None,

@@ -1,9 +1,9 @@
-"""What a client and a broker keep for each other over connections, and the broker that keeps it.
+"""Sessions, which outlive connections, and the broker that keeps them.
 
-Everything follows the client id. An endpoint has one `Session`, of which it runs its own roles; an
-observer has one for every client id of a broker, and runs all four. Nothing happens at the end of a
-delay or an expiry but by the clock, so either is looked at when its client comes back, and at the
-end.
+A session belongs to a client id. An endpoint has one `Session` and runs its own roles of it; an
+observer has one for every client id of a broker and runs all four roles. No packet marks the end of
+a will delay or of a session expiry, so both are checked when the client connects again, and at the
+end of the capture.
 """
 
 from __future__ import annotations
@@ -26,16 +26,16 @@ __all__ = [
 ]
 
 MAX_FILTERS: Final = 1 << 14
-"""Subscriptions of one session; brokers in use limit them to thousands where they do."""
+"""Subscriptions of one session; brokers that limit them allow thousands."""
 
 
 class Direction:
-    """The messages of a session that go one way.
+    """The messages of a session in one direction.
 
     Parameters
     ----------
     known
-        Whether the session is seen from its beginning.
+        Whether the session was captured from its beginning.
     """
 
     __slots__ = ("receiver", "sender", "tracked")
@@ -44,46 +44,46 @@ class Direction:
         self.sender = Flows(SENDER, known)
         self.receiver = Flows(RECEIVER, known)
         self.tracked: dict[int, Any] = {}
-        """By packet identifier, what the caller has noted of the message."""
+        """The messages in flight by packet identifier, as the tracker represents them."""
 
     def connect(self, kept: bool, receive_maximum: int) -> list[Any]:
-        """Begin a new connection, as `Flows.connect` does; return what is over with that."""
+        """Begin a new connection, as `Flows.connect` does; return the messages that this ends."""
         self.sender.connect(kept, receive_maximum)
         self.receiver.connect(kept, receive_maximum)
         over = [packet_id for packet_id in self.tracked if packet_id not in self.sender]
         return [self.tracked.pop(packet_id) for packet_id in over]
 
     def abandon(self) -> None:
-        """Note that the session ends before these messages are acknowledged."""
+        """Mark the tracked messages: the session ends before they are acknowledged."""
         for attempt in self.tracked.values():
             attempt.abandoned = True
 
     def untrace(self) -> None:
-        """Note that the connection ends, and that its client id is unknown."""
+        """Mark the tracked messages: the connection of an unknown client id ends."""
         for attempt in self.tracked.values():
             attempt.untraced = attempt.acknowledged is None
 
     def leave(self) -> Iterable[Any]:
-        """Forget the messages; return them."""
+        """Remove the tracked messages; return them."""
         tracked, self.tracked = self.tracked, {}
         return tracked.values()
 
     def in_flight(self) -> list[int]:
-        """Return the packet identifiers of the messages that are on their way."""
+        """Return the packet identifiers of the messages in flight."""
         return sorted(self.sender.in_flight())
 
 
 class Session:
-    """What a broker and a client keep for each other.
+    """The session of a client: messages in flight, subscriptions and will.
 
     Parameters
     ----------
     name
         The client id.
     known
-        Whether the session is seen from its beginning.
+        Whether the session was captured from its beginning.
     tracker
-        Who tracks its messages.
+        The tracker of its messages.
     """
 
     __slots__ = (
@@ -94,26 +94,26 @@ class Session:
     def __init__(self, name: str, known: bool, tracker: Tracker) -> None:
         self.name = name
         self.known = known
-        """Whether all of its subscriptions were seen."""
+        """Whether all of its subscriptions were captured."""
         self.to_broker, self.to_client = tracker.new_direction(known), tracker.new_direction(known)
         self.filters: dict[str, Subscribed] = {}
         self.served_as: dict[str, None] = {}
-        """Under which names messages ever went to it: its own, or a filter that it shares."""
+        """All names that messages were delivered to: its own, and the filters that it shares."""
         self.connection: ConnectionRecord | None = None
-        """The connection it is on, or was on last."""
+        """Its current connection, or the last one."""
         self.will: Will | None = None
         self.expires: Position | None = None
-        """When it ends, unless its client comes back before."""
+        """When it expires, unless the client connects again before."""
 
     def connect(
         self, connection: ConnectionRecord, kept: bool, limits: tuple[int, int]
     ) -> list[Any]:
-        """Take up the session on a new connection; return the messages that are over with that.
+        """Begin a new connection of the session; return the messages that this ends.
 
         Parameters
         ----------
         kept
-            Whether it goes on; if not, this is a new one of the same name.
+            Whether the session is resumed; if not, a new one of the same name begins.
         limits
             Receive Maximum of the broker, and of the client.
         """
@@ -124,27 +124,27 @@ class Session:
         return self.to_broker.connect(kept, limits[0]) + self.to_client.connect(kept, limits[1])
 
     def leave(self) -> Iterator[Any]:
-        """Yield the messages that it remembers by packet identifier, and forget them."""
+        """Remove the tracked messages of both directions; yield them."""
         for direction in (self.to_broker, self.to_client):
             yield from direction.leave()
 
 
 MAX_SESSIONS: Final = 1 << 17
-"""Sessions kept; without messages one takes about 2 KB with its last connection, so 256 MiB."""
+"""Sessions of a broker: without messages about 2 KB each with the last connection, so 256 MiB."""
 MAX_TRACKED: Final = 1 << 20
-"""Messages that sessions remember by packet identifier: at about 700 bytes each 700 MiB."""
+"""Tracked messages of all sessions of a broker: at about 700 bytes each 700 MiB."""
 
 
 class Broker:
-    """What one broker keeps.
+    """The sessions of one broker.
 
     Parameters
     ----------
     output
-        Takes what is over: subscriptions, messages and wills.
+        Gets the subscriptions, messages and wills that are final.
     most_sessions, most_tracked
-        How many sessions are kept over connections, and messages in them. What was not is counted
-        in the output.
+        The most sessions that are kept between connections, and the most tracked messages. The
+        output counts those above.
     """
 
     def __init__(
@@ -158,9 +158,9 @@ class Broker:
         self._output = output
         self.sessions: dict[str, Session] = {}
         self.has_older = False
-        """Whether a session is older than the capture, so that subscriptions may not be seen."""
+        """Whether a session is older than the capture, so that subscriptions may be missing."""
         self.tracked = 0
-        """Messages that sessions remember by packet identifier."""
+        """Tracked messages of all sessions."""
 
     def open(
         self,
@@ -174,11 +174,11 @@ class Broker:
         Parameters
         ----------
         present
-            Session Present; None where the version has none.
+            Session Present; None if the version has none.
         limits
             Receive Maximum of the broker, and of the client.
         """
-        kept = present if present is not None else not connection.fresh
+        kept = present if present is not None else not connection.clean_start
         name = connection.client.name
         session = self.sessions.get(name)
         if session is None:
@@ -196,15 +196,15 @@ class Broker:
         return session
 
     def _take_over(self, session: Session, connection: ConnectionRecord, kept: bool) -> None:
-        """End the connection a session is on, and all it has if it does not go on."""
+        """End the current connection of a session, and the session itself unless it is resumed."""
         assert connection.accepted is not None
-        self._pass_time(session, connection.accepted)
+        self._expire(session, connection.accepted)
         last = session.connection and session.connection.last
         self.close(session, connection.opened, "dropped", until=last or connection.opened)
         if session.will and session.will.step("back" if kept else "session_over") == "published":
             self._publish(session.will, connection.opened)
         if not kept:
-            self._end_filters(session, connection.opened, connection.opened)
+            self._end_subscriptions(session, connection.opened, connection.opened)
 
     def close(
         self,
@@ -214,12 +214,12 @@ class Broker:
         will_event: str = "dropped",
         until: Position | None = None,
     ) -> None:
-        """End the connection that a session is on, if it has not ended.
+        """End the current connection of a session, if it is open.
 
         Parameters
         ----------
         until
-            The last position at which it was open for certain, `at` if that is not given.
+            The last position at which it was certainly open; `at` by default.
         """
         connection = session.connection
         if connection is None or connection.ended_by != "open":
@@ -230,21 +230,21 @@ class Broker:
         if not connection.begun:
             session.to_client.untrace()
         if not connection.persistent:
-            self._end_filters(session, connection.until, at)
+            self._end_subscriptions(session, connection.until, at)
         elif connection.expires_s is not None:
             session.expires = at.after(connection.expires_s)
         self._close_will(session.will, will_event, connection, at)
 
     def count_in_flight(self, session: Session, at: Position) -> None:
-        """Return what was on its way when a connection ended."""
+        """Count the messages in flight at the end of a connection, and report each of them."""
         connection = session.connection
         assert connection is not None
         counts = []
-        for upward, direction in ((True, session.to_broker), (False, session.to_client)):
+        for to_broker, direction in ((True, session.to_broker), (False, session.to_client)):
             packet_ids = direction.in_flight()
             counts.append(len(packet_ids))
             for packet_id in packet_ids:
-                self._output.fact("in_flight", connection, upward, packet_id, at)
+                self._output.flow_event("in_flight", connection, to_broker, packet_id, at)
         connection.in_flight = counts[0], counts[1]
 
     def _close_will(
@@ -252,7 +252,7 @@ class Broker:
     ) -> None:
         if will is None or will.step(event) == "dropped":
             return
-        # A broker that gives a client up may publish its will before its FIN leaves.
+        # A broker that drops a client may publish the will before it sends its FIN.
         will.message.released = connection.last or at
         if not will.delay_s or not connection.persistent:
             if will.step("delay_over") == "published":
@@ -265,27 +265,27 @@ class Broker:
             )
             will.due = at.after(min(delays))
 
-    def _pass_time(self, session: Session, at: Position) -> None:
-        """Do what became due before a position: a will is published, the session expires."""
+    def _expire(self, session: Session, at: Position) -> None:
+        """Publish the will and end the session, if their time came before a position."""
         will, expires = session.will, session.expires
         if will and will.due and will.due < at and will.step("delay_over") == "published":
             self._publish(will, will.due)
         if expires is not None and expires < at:
-            self._end_filters(session, expires, expires)
+            self._end_subscriptions(session, expires, expires)
 
     def _publish(self, will: Will, at: Position) -> None:
         will.message.accepted = at
         self._output.messages.append(will.message)
 
     def subscribe(self, session: Session, subscribed: Subscribed) -> None:
-        """Note a subscription, if it can be kept."""
+        """Add a subscription, within `MAX_FILTERS`; it replaces one to the same filter."""
         older = session.filters.get(subscribed.filter)
         if older is None and len(session.filters) >= MAX_FILTERS:
             self._output.dropped["subscriptions"] += 1
             return
         if older is not None:
             subscribed.since = older.since
-            self._end_filter(older, subscribed.asked, subscribed.granted)
+            self._end_subscription(older, subscribed.asked, subscribed.granted)
         session.filters[subscribed.filter] = subscribed
         if len(session.served_as) < MAX_FILTERS:
             session.served_as[subscribed.served_as] = None
@@ -293,26 +293,26 @@ class Broker:
     def unsubscribe(
         self, session: Session, filter: str, asked: Position, answered: Position
     ) -> None:
-        """Note the end of a subscription."""
+        """End a subscription."""
         subscribed = session.filters.pop(filter, None)
         if subscribed is not None:
-            self._end_filter(subscribed, asked, answered)
+            self._end_subscription(subscribed, asked, answered)
 
-    def _end_filter(self, subscribed: Subscribed, leaving: Position, gone: Position) -> None:
+    def _end_subscription(self, subscribed: Subscribed, leaving: Position, gone: Position) -> None:
         subscribed.leaving, subscribed.gone = leaving, gone
         self._output.subscriptions.append(subscribed)
 
-    def _end_filters(self, session: Session, leaving: Position, gone: Position) -> None:
+    def _end_subscriptions(self, session: Session, leaving: Position, gone: Position) -> None:
         for subscribed in session.filters.values():
-            self._end_filter(subscribed, leaving, gone)
+            self._end_subscription(subscribed, leaving, gone)
         session.filters.clear()
 
     def finish(self) -> None:
-        """Note what its sessions still have, and the wills that are in waiting."""
+        """Output all messages and subscriptions of the sessions, and the wills still delayed."""
         for session in self.sessions.values():
             self._output.tracker.over(session.leave())
             if session.expires is not None:
-                self._end_filters(session, session.expires, session.expires)
+                self._end_subscriptions(session, session.expires, session.expires)
             self._output.subscriptions += session.filters.values()
             will = session.will
             if will and will.due and will.step("delay_over") == "published":

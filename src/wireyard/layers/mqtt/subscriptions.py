@@ -1,4 +1,4 @@
-"""Subscriptions: of a broker as a tree, on a connection by SUBSCRIBE, and by what they match."""
+"""Subscriptions: the tree of a broker, SUBSCRIBE and its answer, and the stage `match_topics`."""
 
 from __future__ import annotations
 
@@ -34,13 +34,13 @@ __all__ = [
 ]
 
 MAX_LEVELS: Final = 200
-"""Levels of one filter, about where brokers stop; 64 KB of it could have 65,535."""
+"""Levels of one filter, about the limit of brokers; a filter of 64 KB could have 65,535."""
 MAX_ALL_LEVELS: Final = 1 << 20
-"""Levels of all filters together: one that is nobody else's takes about 350 bytes, so 350 MiB."""
+"""Levels of all filters together: about 350 bytes for each that is not shared, so 350 MiB."""
 
 
 class Subscription(NamedTuple):
-    """What a client asked for with one topic filter, and was granted."""
+    """A subscription of a client to one topic filter, as it was granted."""
 
     client_id: str
     filter: str
@@ -70,11 +70,11 @@ class Subscriptions:
     Parameters
     ----------
     most_levels
-        How many levels their filters may have together; `refused` counts those that came above.
+        The most levels of their filters together; `refused` counts the subscriptions above.
 
     Limits
     ------
-    Finding what matches a topic takes at most one stage for each level of the tree that matches.
+    A lookup visits only the levels of the tree that match the topic.
     """
 
     def __init__(self, most_levels: int = MAX_ALL_LEVELS) -> None:
@@ -87,12 +87,12 @@ class Subscriptions:
         return self._count
 
     def subscribe(self, subscription: Subscription) -> bool:
-        """Add a subscription, or put it in the place of the client's older one with its filter.
+        """Add a subscription; it replaces one of the same client with the same filter.
 
         Returns
         -------
         bool
-            Whether it was not there before; False too for one that is above a limit.
+            Whether it is new; also False if it is above a limit.
         """
         levels = split_shared(subscription.filter)[1].split("/")
         key = subscription.client_id, subscription.filter
@@ -112,7 +112,7 @@ class Subscriptions:
         return is_new
 
     def unsubscribe(self, client_id: str, filter: str) -> bool:
-        """Remove a subscription; return whether it was there."""
+        """Remove a subscription; return whether there was one."""
         levels = split_shared(filter)[1].split("/")
         path = [self._root]
         for level in levels:
@@ -124,7 +124,7 @@ class Subscriptions:
             return False
         self._count -= 1
         self._levels -= len(levels)
-        # Levels that hold nothing any more go, from the last one up.
+        # Remove levels that have become empty, from the last one up.
         for above, level, at in zip(path[-2::-1], levels[::-1], path[:0:-1], strict=True):
             if at.below or at.here:
                 break
@@ -159,14 +159,14 @@ class Subscriptions:
 
 
 MAX_ASKED: Final = 1000
-"""Requests of one connection that wait for an answer; brokers answer in order and at once."""
+"""Unanswered requests of one connection; brokers answer in order and at once."""
 _ERROR: Final = 128
 _IF_NEW: Final = 1
-"""Retain Handling with which only a subscription that was not there before gets values."""
+"""Retain Handling: retained values are sent only if the subscription is new."""
 
 
 class Requests:
-    """Follows SUBSCRIBE and UNSUBSCRIBE, each with its answer."""
+    """Observer of SUBSCRIBE and UNSUBSCRIBE and of their answers."""
 
     def __init__(self, output: Output) -> None:
         self._output = output
@@ -188,7 +188,7 @@ class Requests:
             self._output.dropped["requests"] += 1
 
     def suback(self, connection: Connection, row: PacketRow, at: Position, _: bool) -> None:
-        """Observe a SUBACK: what was granted is a subscription."""
+        """Observe a SUBACK: add the granted subscriptions."""
         request = connection.asked.pop(row.get("packet_id") or 0, None)
         codes = row.get("return_codes") or []
         if request is None or len(codes) != len(request.filters):
@@ -203,7 +203,7 @@ class Requests:
                     connection.unconfirmed.append(subscribed)
 
     def unsuback(self, connection: Connection, row: PacketRow, at: Position, _: bool) -> None:
-        """Observe an UNSUBACK: subscriptions end."""
+        """Observe an UNSUBACK: end subscriptions."""
         request = connection.leaving.pop(row.get("packet_id") or 0, None)
         if request is None:
             connection.breaks("unsuback_unasked", False, at)
@@ -217,7 +217,7 @@ class Requests:
 def _granted(
     connection: Connection, request: Request, place: int, asked: FilterRow, code: int, at: Position
 ) -> Subscribed:
-    """Return a subscription to the filter at a place of a SUBSCRIBE, as it was granted."""
+    """Return the granted subscription for one filter of a SUBSCRIBE, the one with index `place`."""
     record, session, filter = connection.record, connection.session, asked["filter"]
     group = split_shared(filter)[0] if record.version == 5 else None
     handling = asked.get("retain_handling") or 0
@@ -242,20 +242,20 @@ def _granted(
 
 SUBSCRIBERS: Final = "subscribers"
 MAX_SUBSCRIPTIONS: Final = 1 << 20
-"""Subscriptions of a broker that are kept, those of the past too: at 600 bytes each 600 MiB."""
+"""Subscriptions kept for a broker, including ended ones: at 600 bytes each 600 MiB."""
 _SUBSCRIBED, _LAST, _WILL, _TOPIC = range(4)
-"""The order of the output."""
+"""The order of the kinds of records."""
 
 
 class Topic(NamedTuple):
-    """A topic that there are messages on."""
+    """A topic with messages."""
 
     name: str
     is_retained: bool
 
 
 class Last(NamedTuple):
-    """How far the packets of a client go, and whether some of its sessions are older."""
+    """The last packet of a client, and whether a session may be older than the capture."""
 
     broker: Key
     at: Position
@@ -263,23 +263,23 @@ class Last(NamedTuple):
 
 
 def subscription_record(subscribed: Subscribed) -> KeyedRecord:
-    """Pass on a subscription."""
+    """Return the record of a subscription."""
     order = _SUBSCRIBED, 0, *subscribed.since.order
     return KeyedRecord(SUBSCRIBERS, subscribed.client[:2], order, subscribed)
 
 
 def last_record(broker: Key, last: Position, has_older: bool) -> KeyedRecord:
-    """Pass on the last packet of a client, or to it, and whether its session may be older."""
+    """Return the record of the last packet of a client, and whether sessions may be older."""
     return KeyedRecord(SUBSCRIBERS, broker, (_LAST, 0, *last.order), Last(broker, last, has_older))
 
 
 def will_record(will: Message) -> KeyedRecord:
-    """Pass on a will that is published at the end of its delay, if the capture has that."""
+    """Return the record of a will that is published if the capture lasts until its delay ends."""
     return KeyedRecord(SUBSCRIBERS, will.client[:2], (_WILL, 0, *will.sent.order), will)
 
 
 def topic_record(message: Message) -> KeyedRecord:
-    """Pass on that there are messages on a topic, and whether they set its value."""
+    """Return the record of a topic with messages, and whether they set its retained value."""
     order = _TOPIC, topic_hash(message.topic), *message.sent.order
     return KeyedRecord(SUBSCRIBERS, message.client[:2], order, Topic(message.topic, message.retain))
 
@@ -289,7 +289,7 @@ def match_topics(records: Iterator[Subscribed | Last | Message | Topic]) -> Iter
 
     Limits
     ------
-    Subscriptions that are too many match nothing, and are counted.
+    Subscriptions above a limit match nothing and are counted.
     """
     kept = _Kept()
     last: Position | None = None
@@ -306,7 +306,7 @@ def match_topics(records: Iterator[Subscribed | Last | Message | Topic]) -> Iter
             if last is not None and record.accepted is not None and record.accepted < last:
                 yield from message_records(record)
         else:
-            # Topics come by their hash, so those before are done with.
+            # Topics come in the order of their hashes, so earlier ones do not come again.
             if topic_hash(record.name) != of_hash:
                 of_hash, matched = topic_hash(record.name), set()
             yield from _matched(record, kept, matched)
@@ -315,7 +315,7 @@ def match_topics(records: Iterator[Subscribed | Last | Message | Topic]) -> Iter
 
 
 def _matched(topic: Topic, kept: _Kept, matched: set[Topic]) -> Iterator[Found]:
-    """Yield the subscriptions that match a topic to the stages that have not had them yet."""
+    """Yield records of the subscriptions that match a topic, for the stages that need them now."""
     name, is_retained = topic
     is_new = not matched & {Topic(name, False), Topic(name, True)}
     has_new_values = is_retained and topic not in matched
@@ -332,7 +332,7 @@ def _matched(topic: Topic, kept: _Kept, matched: set[Topic]) -> Iterator[Found]:
 
 
 class _Kept:
-    """The subscriptions of a broker by what they match."""
+    """The subscriptions of a broker, searched by topic."""
 
     def __init__(self) -> None:
         self.refused = 0
@@ -343,7 +343,7 @@ class _Kept:
         self._count = 0
 
     def add(self, subscribed: Subscribed) -> None:
-        """Keep a subscription, unless there are too many."""
+        """Add a subscription, within the limits."""
         filter = subscribed.filter
         if self._count == MAX_SUBSCRIPTIONS:
             self.refused += 1
@@ -354,7 +354,7 @@ class _Kept:
             self.refused += 1
 
     def matching(self, topic: str) -> Iterator[Subscribed]:
-        """Yield those that ever matched a topic, by what their filters match, then by age."""
+        """Yield all that ever matched a topic, by filter without share name, then by age."""
         found = self._tree.matching(topic)
         for _, same in groupby(found, key=lambda one: split_shared(one.filter)[1]):
             kept = chain.from_iterable(self._by_filter.get(one.filter, ()) for one in same)

@@ -15,7 +15,7 @@ __all__ = [
 
 
 def split_shared(filter: str) -> tuple[str | None, str]:
-    """Return the share name of a filter, None if it is not shared, and what it matches with."""
+    """Return the share name of a filter, None if it is not shared, and the filter without it."""
     if not is_shared(filter):
         return None, filter
     group, _, rest = filter.removeprefix("$share/").partition("/")
@@ -23,7 +23,7 @@ def split_shared(filter: str) -> tuple[str | None, str]:
 
 
 def topic_hash(topic: str) -> int:
-    """Return a hash that is the same everywhere, to put the records of a topic together."""
+    """Return a hash that is the same in every process, to group records by topic."""
     return crc32(topic.encode("utf-8", "surrogatepass"))
 
 
@@ -34,22 +34,22 @@ def matches(filter: str, topic: str) -> bool:
     """
     if topic.startswith("$") and filter[:1] in ("+", "#"):
         return False
-    wanted, levels = filter.split("/"), topic.split("/")
-    for place, level in enumerate(wanted):
+    filter_levels, levels = filter.split("/"), topic.split("/")
+    for place, level in enumerate(filter_levels):
         if level == "#":
             return True
         if place == len(levels) or level not in ("+", levels[place]):
             return False
-    return len(wanted) == len(levels)
+    return len(filter_levels) == len(levels)
 
 
 class Aliases:
-    """What each alias stands for; a new connection has a new one.
+    """The topic of each alias in one direction of a connection.
 
     Parameters
     ----------
     maximum
-        The highest alias that the side which is published to takes; None if that is not known.
+        The Topic Alias Maximum of the receiver; None if it is unknown.
 
     Limits
     ------
@@ -63,13 +63,13 @@ class Aliases:
         self._topics: dict[int, str] = {}
 
     def resolve(self, topic: str, alias: int | None) -> tuple[str | None, str | None]:
-        """Return the topic that a PUBLISH means, and the fault if there is one.
+        """Return the topic of a PUBLISH, and a fault if there is one.
 
         Returns
         -------
         topic, fault
-            None for a topic that is unknown. The fault is ``alias_unknown`` or
-            ``alias_maximum``; an alias above the maximum is understood all the same.
+            The topic is None if it is unknown. The fault is ``alias_unknown`` or
+            ``alias_maximum``; an alias above the maximum is still resolved.
         """
         if alias is None:
             return topic, None

@@ -1,9 +1,9 @@
-"""What clients and their brokers do, many packets at a time: the first stage of the chain.
+"""The first stage by columns: tracks the packets of clients and their brokers, many at a time.
 
-Messages on their way, which are nearly all packets, are tracked by a kernel, a run of one
-connection's packets in one call. All others are given to an `Observer`, packet by packet: it has
-the connections, sessions and subscriptions, and asks `_Tracker`, which runs the kernel, for
-what an `MessageTracker` would know.
+Nearly all packets belong to the delivery of messages. A kernel tracks them, a run of packets of one
+connection in one call. All other packets go to an `Observer`, one by one, which has the
+connections, sessions and subscriptions. `_Tracker` runs the kernel, and replaces `MessageTracker`
+in the observer.
 """
 
 from __future__ import annotations
@@ -64,12 +64,12 @@ _DROPPED: Final = {
     "requests": Total.DROPPED_REQUESTS,
 }
 _AT_ONCE: Final = 1 << 13
-"""Rows that are read at a time."""
+"""Packets that are converted to rows together."""
 
 
 @dataclass(slots=True, eq=False)
 class Tracked:
-    """What was found of some clients, final."""
+    """The results of tracking some clients; all are final."""
 
     packets: Packets
     records: Grid
@@ -78,12 +78,12 @@ class Tracked:
     connections: list[ConnectionRecord]
     subscriptions: list[Subscribed]
     wills: list[Message]
-    """Those that were published."""
+    """Published wills."""
     waiting: list[Message]
-    """Those whose time had not come when their clients were last seen."""
+    """Wills whose delay ends after the last packet of their client."""
     violations: list[BrokenRule]
     last: dict[tuple[str, str], Last]
-    """How far the packets of each broker go."""
+    """The last packet of each broker."""
     dropped: Counter[str]
 
 
@@ -110,7 +110,7 @@ def _number_of_empty(packets: Packets) -> int:
 
 
 class _Runs:
-    """Where the packets of one connection follow each other that a kernel can track."""
+    """The runs of consecutive packets of one connection that the kernel can track."""
 
     def __init__(self, packets: Packets) -> None:
         kind, flags = packets.grid[:, Packet.KIND], packets.grid[:, Packet.FLAGS]
@@ -132,7 +132,7 @@ class _Runs:
         self._read_to = 0
 
     def row(self, packet: int) -> Row:
-        """Return a packet that is not plain as a row; they are asked for in their order."""
+        """Return a packet that is not plain as a row; calls come in the order of packets."""
         row = self._rows.pop(packet, None)
         if row is None:
             numbers = self._rare[self._read_to : self._read_to + _AT_ONCE]
@@ -144,7 +144,7 @@ class _Runs:
 
 
 def _connections(packets: Packets) -> Ints:
-    """Return a number for each stream that it shares with the other one of its connection."""
+    """Return the number of the connection of each stream."""
     numbers: dict[tuple[str, ...], int] = {}
     found = np.empty(len(packets.streams), np.int64)
     for place, stream in enumerate(packets.streams):
@@ -172,7 +172,7 @@ class _Client:
         self._observer = Observer(streams, tracker_of=self._tracker.begin)  # type: ignore[arg-type]
 
     def track(self) -> None:
-        """Track all packets, and add what was found."""
+        """Track all packets, and add the results to those of other clients."""
         runs, at = self._runs, self._start
         first = np.searchsorted(runs.bounds, self._start, "right")
         last = np.searchsorted(runs.bounds, self._stop)
@@ -200,7 +200,7 @@ class _Client:
                 found.last[key] = Last(key, max(before.at, observer.last), has_older)
 
     def _observe(self, packet: int, row: Row) -> None:
-        """Give a packet to the observer."""
+        """Pass a packet to the observer."""
         stream = self._observer.stream((row["source"], row["stream"]))
         if stream is None:
             self._observer.observe(row)
@@ -208,7 +208,7 @@ class _Client:
             self._observer.advance(as_packet(row), stream, self._packets.position(packet))
 
     def _run(self, start: int, stop: int) -> int:
-        """Track a run of packets of one connection, up to what ends it; return where that is."""
+        """Track a run of packets of one connection; return the index at which it ended."""
         packets, observer = self._packets, self._observer
         at = packets.position(start)
         observer.end_before(at)
@@ -234,7 +234,7 @@ class _Client:
         return stop
 
     def _before(self, end: Position, start: int, stop: int) -> int:
-        """Return where the packets are over that come before the end of a stream."""
+        """Return the index after the last packet before the end of a stream."""
         packets = self._packets
         ns = packets.reached_ns[start:stop]
         behind = int(np.searchsorted(ns, end.reached_ns, "right")) + start
@@ -254,7 +254,7 @@ class _Client:
 
 
 class _Direction:
-    """The messages of a session that go one way, as a kernel tracks them."""
+    """The messages of a session in one direction, in the arrays of the kernel."""
 
     def __init__(self, known: bool, records: Grid, most_identifiers: int) -> None:
         self._first = FIRST_STATES[known]
@@ -266,14 +266,14 @@ class _Direction:
 
     @property
     def arrays(self) -> Direction:
-        """The same as the kernel takes them."""
+        """The arrays, as a parameter of the kernel."""
         if self._states is None:
             self._states = np.repeat(self._first, self._identifiers, axis=1)
             self._tracked = np.full(self._identifiers, NONE, np.int32)
         return Direction(self._states.reshape(-1), self._tracked, self.limits)
 
     def connect(self, kept: bool, receive_maximum: int) -> list[int]:
-        """Begin a new connection; return what is over with that."""
+        """Begin a new connection; return the messages that this ends."""
         self.limits[:] = receive_maximum
         if not kept:
             self._first = FIRST_STATES[True]
@@ -287,12 +287,12 @@ class _Direction:
         return records
 
     def abandon(self) -> None:
-        """Note that the session ends before these messages are acknowledged."""
+        """Mark the tracked messages: the session ends before they are acknowledged."""
         if self._tracked is not None:
             self._records[self._tracked[self._tracked != NONE], Record.STATUS] |= Status.ABANDONED
 
     def untrace(self) -> None:
-        """Note that the connection ends, and that its client id is unknown."""
+        """Mark the tracked messages: the connection of an unknown client id ends."""
         if self._tracked is None:
             return
         records = self._tracked[self._tracked != NONE]
@@ -301,7 +301,7 @@ class _Direction:
         self._records[records, Record.STATUS] = status | Status.UNTRACED * is_open
 
     def leave(self) -> list[int]:
-        """Forget the messages; return them."""
+        """Remove the tracked messages; return them."""
         if self._tracked is None:
             return []
         records: list[int] = self._tracked[self._tracked != NONE].tolist()
@@ -309,7 +309,7 @@ class _Direction:
         return records
 
     def in_flight(self) -> list[int]:
-        """Return the packet identifiers of the messages that are on their way."""
+        """Return the packet identifiers of the messages in flight."""
         if self._states is None:
             return []
         found: list[int] = np.flatnonzero(IN_FLIGHT_STATES[0][self._states[0]]).tolist()
@@ -317,7 +317,7 @@ class _Direction:
 
 
 class _Known:
-    """What is remembered of a connection: columns of `ConnectionField`, topic aliases and pings."""
+    """The state of a connection: values of `ConnectionField`, topic aliases and pings."""
 
     def __init__(self) -> None:
         self.fields = np.zeros(len(ConnectionField), np.int64)
@@ -327,14 +327,14 @@ class _Known:
         self._pings: Any = None
 
     def arrays(self, connection: Connection, has_aliases: bool) -> ConnectionState:
-        """Return the same as the kernel takes it."""
+        """Return the state as a parameter of the kernel."""
         aliases = self._topics_of(connection) if has_aliases else _NO_ALIASES
         if self._pings is None:
             self._pings = np.empty(MAX_ASKED, np.int32)
         return ConnectionState(self.fields, aliases.reshape(-1), self._pings)
 
     def _topics_of(self, connection: Connection) -> Any:
-        """Return the topic of each alias, by side: that of the client first."""
+        """Return the topic of each alias, by side; the client's come first."""
         if self._aliases is None:
             self._aliases = np.full((2, 1 << 16), NONE, np.int32)
         for place, upward in enumerate((True, False)):
@@ -351,7 +351,7 @@ _NO_ALIASES: Final = np.empty((2, 0), np.int32)
 
 
 class _Tracker:
-    """Tracks messages as `MessageTracker` does, with a kernel."""
+    """Tracker of messages like `MessageTracker`, with a kernel."""
 
     def __init__(self, found: Tracked, total: Ints, start: int, stop: int) -> None:
         self._found, self._packets, self._total = found, found.packets, total
@@ -364,12 +364,12 @@ class _Tracker:
         self._output: Output
 
     def begin(self, output: Output) -> _Tracker:
-        """Track for an observer."""
+        """Become the tracker of an observer."""
         self._output = output
         output.tracker = self  # type: ignore[assignment]
         return self
 
-    # --- what an observer asks --------------------------------------------------------------
+    # --- the interface of the observer ------------------------------------------------------
 
     def new_direction(self, known: bool) -> _Direction:
         """Return one direction of a new session."""
@@ -384,7 +384,7 @@ class _Tracker:
     acknowledge = pingreq = pingresp = publish
 
     def accept_before(self, connection: Connection, request: Position, answer: Position) -> None:
-        """Record that the broker took all that was published before a request it answered."""
+        """Mark all messages before an answered request as accepted by the broker."""
         known, records = connection.unread, self._found.records
         if known is None:
             return
@@ -397,7 +397,7 @@ class _Tracker:
         fields[ConnectionField.UNREAD_FIRST] = first
 
     def accept_all(self, connection: Connection, at: Position) -> None:
-        """Record that the broker took all that was published."""
+        """Mark all messages of a connection as accepted by the broker."""
         if connection.unread is None:
             return
         records, accepted = self._found.records, self._number(at)
@@ -407,13 +407,13 @@ class _Tracker:
             first = int(records[first, Record.NEXT])
 
     def leave(self, connection: Connection) -> None:
-        """Nothing: all records are final at the end."""
+        """Do nothing: all records are final at the end."""
 
     def over(self, records: Iterable[int]) -> None:
-        """Nothing: all records are final at the end."""
+        """Do nothing: all records are final at the end."""
 
     def _number(self, at: Position) -> int:
-        """Return the packet of a position."""
+        """Return the index of the packet at a position."""
         packets, start, stop = self._packets, self._start, self._stop
         place = start + int(np.searchsorted(packets.reached_ns[start:stop], at.reached_ns))
         while packets.position(place) != at:
@@ -423,7 +423,7 @@ class _Tracker:
     # --- runs -------------------------------------------------------------------------------
 
     def track(self, connection: Connection, start: int, stop: int) -> None:
-        """Track a run of a connection's packets."""
+        """Track a run of packets of a connection."""
         known: _Known = connection.unread
         if known is None:
             known = connection.unread = _Known()
@@ -461,7 +461,7 @@ class _Tracker:
                 record.answered = max(record.answered or request, request)
                 if alone:
                     connection.confirm(request, packets.position(at))
-            # It came no further because of an answer, or of too many broken rules.
+            # The run ended before an answer, or because the buffer of violations is full.
             alone = reached < until and total[Total.BREACHES] <= _BREACHES // 2
             at = reached
         self._count_dropped()

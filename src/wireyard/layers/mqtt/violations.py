@@ -1,7 +1,7 @@
-"""The rules that take more than one packet to break, as one table.
+"""A table of the rules that only several packets together can break.
 
-What a single packet can break is in ``wireyard.formats.mqtt.rules``. A rule is cited by version;
-where a version does not have it, nothing that its clients do is a violation.
+``wireyard.formats.mqtt.rules`` has the rules for single packets. Each rule has a citation for every
+version that has it; connections of other versions cannot violate it.
 """
 
 from __future__ import annotations
@@ -14,17 +14,16 @@ from wireyard.layers.mqtt.records import Client, ConnectionRecord
 from wireyard.layers.records import Position, Violation
 
 __all__ = [
-    "OF_ALL_CONNECTIONS",
-    "OF_ALL_PACKETS",
+    "NEEDS_ALL_CONNECTIONS",
+    "NEEDS_ALL_PACKETS",
     "RULES",
-    "SEEN_AS",
     "Breach",
-    "broken",
+    "cite",
     "violation_of",
 ]
 
-SEEN_AS: Final = 4
-"""The version a connection is judged by whose CONNECT nobody saw."""
+_ASSUMED_VERSION: Final = 4
+"""The version whose rules apply to a connection without its CONNECT."""
 
 
 def _rule(name: str, v2: str, v3: str, v4: str, v5: str, text: str) -> Rule:
@@ -34,14 +33,14 @@ def _rule(name: str, v2: str, v3: str, v4: str, v5: str, text: str) -> Rule:
 
 
 _TABLE: Final = (
-    # Name, then where it stands in: 1999, 3.1, 3.1.1, 5.0.
+    # Name, then the citation in each version: 1999, 3.1, 3.1.1, 5.0.
     # --- connections
     ("connect_first", "CONNECT", "3.1", "MQTT-3.1.0-1", "MQTT-3.1.0-1",
      "the first packet of a client is CONNECT"),
     ("connect_twice", "CONNECT", "3.1", "MQTT-3.1.0-2", "MQTT-3.1.0-2",
      "a connection has one CONNECT"),
     ("connack_first", "", "", "MQTT-3.2.0-1", "MQTT-3.2.0-1",
-     "the first packet of a broker is CONNACK, but for AUTH"),
+     "the first packet of a broker is CONNACK; only AUTH may come before it"),
     ("connack_twice", "CONNACK", "3.2", "3.2", "MQTT-3.2.0-2",
      "a connection has one CONNACK"),
     ("after_disconnect", "DISCONNECT", "3.14", "MQTT-3.14.4-2", "MQTT-3.14.4-1",
@@ -49,7 +48,7 @@ _TABLE: Final = (
     ("after_refusal", "CONNACK", "3.2", "MQTT-3.2.2-5", "MQTT-3.2.2-7",
      "nothing follows a CONNACK that refuses"),
     ("wrong_side", "Message Type", "2.1", "2.2.1", "2.1.2",
-     "the packet is one of the side that sends it"),
+     "a packet is of a type that its sender may send"),
     ("session_present_clean", "", "", "MQTT-3.2.2-1", "MQTT-3.2.2-2",
      "no session is present after a clean start"),
     ("suback_unasked", "SUBACK", "3.9", "MQTT-2.3.1-7", "MQTT-2.2.1-6",
@@ -70,7 +69,7 @@ _TABLE: Final = (
     ("resend_unasked", "", "", "", "MQTT-4.4.0-1",
      "a message is sent again on a new connection only"),
     ("session_over", "", "", "MQTT-3.1.2-6", "MQTT-3.2.2-5",
-     "what was in flight is over with its session"),
+     "messages in flight end with their session"),
     ("puback_unasked", "PUBACK", "3.4", "MQTT-2.3.1-6", "MQTT-2.2.1-5",
      "PUBACK answers a PUBLISH at QoS 1"),
     ("pubrec_unasked", "PUBREC", "3.5", "MQTT-2.3.1-6", "MQTT-2.2.1-5",
@@ -100,13 +99,13 @@ _TABLE: Final = (
     ("alias_maximum_broker", "", "", "", "MQTT-3.3.2-11",
      "a broker's topic alias is within the client's Topic Alias Maximum"),
     ("alias_unknown", "", "", "", "3.3.2.3.4",
-     "a topic alias without a topic was given one before on the same connection"),
+     "a PUBLISH without a topic has an alias that was set before on the same connection"),
 )  # fmt: skip
 
 RULES: Final = MappingProxyType({row[0]: _rule(*row) for row in _TABLE})
 """Every rule by its name."""
 
-OF_ALL_PACKETS: Final = frozenset(
+NEEDS_ALL_PACKETS: Final = frozenset(
     {
         "suback_unasked", "unsuback_unasked", "pingresp_unasked", "alias_unknown",
         "id_in_use", "id_in_use_broker", "dup_missing", "dup_first",
@@ -114,37 +113,37 @@ OF_ALL_PACKETS: Final = frozenset(
         "receive_maximum_client", "receive_maximum_broker",
     }
 )  # fmt: skip
-"""Those that are broken only if all packets before are known: one that was not captured may be the
+"""Rules that are checked only if all packets before were captured: a missing packet may be the
 request, the first copy or the acknowledgement."""
 
-OF_ALL_CONNECTIONS: Final = frozenset({"dup_first", "pubrel_unasked"})
-"""Those that are broken only if all earlier connections of the client are known, too: what is sent
-again may be of a session that was over before."""
+NEEDS_ALL_CONNECTIONS: Final = frozenset({"dup_first", "pubrel_unasked"})
+"""Rules that are checked only if all earlier connections of the client were captured too: a resend
+may belong to a session that ended before."""
 
 
-def broken(rule: str, version: int) -> tuple[str, str] | None:
-    """Return number and text of a broken rule, None if the version (0: not known) has it not."""
-    found = RULES[rule]
-    version = version or SEEN_AS
-    if not found.holds(version):
+def cite(name: str, version: int) -> tuple[str, str] | None:
+    """Return number and text of a rule, None if the version (0: unknown) does not have it."""
+    rule = RULES[name]
+    version = version or _ASSUMED_VERSION
+    if not rule.holds(version):
         return None
-    return found.verdict(version), f"against the rule that {found.text}"
+    return rule.verdict(version), f"against the rule that {rule.text}"
 
 
 class Breach(NamedTuple):
-    """A rule that was broken on a connection whose client id a later packet may still assign."""
+    """A protocol violation on a connection whose client id a later packet may still assign."""
 
     rule: str
     text: str
     connection: ConnectionRecord
     by_client: bool
-    """Whether the client broke it, and not the broker."""
+    """Whether the client violated the rule, and not the broker."""
     at: Position
     message_key: str | None = None
 
     @property
     def violation(self) -> Violation:
-        """The violation by the client id that the connection has now."""
+        """The violation, with the client id that the connection has now."""
         return violation_of(
             self.rule, self.text, self.connection.client, self.by_client, self.at, self.message_key
         )
@@ -153,6 +152,6 @@ class Breach(NamedTuple):
 def violation_of(
     rule: str, text: str, client: Client, by_client: bool, at: Position, message_key: str | None
 ) -> Violation:
-    """Return a violation by a client, or by the broker that it is connected to."""
+    """Return a violation by a client, or by its broker if not `by_client`."""
     endpoint = client.endpoint if by_client else client.server
     return Violation(rule, text, at, endpoint, client.client_id, message_key)

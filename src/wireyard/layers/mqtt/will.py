@@ -1,4 +1,4 @@
-"""A will, from the CONNECT that brings it until it is published or dropped (MQTT 5.0, 3.1.2.5)."""
+"""The state of a will: from its CONNECT until it is published or dropped (MQTT 5.0, 3.1.2.5)."""
 
 from __future__ import annotations
 
@@ -14,7 +14,8 @@ WILL_EVENTS: Final = (
     "connected", "disconnected", "disconnected_with_will", "dropped", "delay_over",
     "session_over", "back",
 )  # fmt: skip
-"""``connected`` is CONNECT with a will; ``back`` is its client before the will's delay is over."""
+"""``connected`` is a CONNECT with a will; ``back`` is a new connection of the client before the
+will delay is over."""
 
 WILL: Final[StateTable[str, str, str]] = StateTable(
     {
@@ -29,7 +30,7 @@ WILL: Final[StateTable[str, str, str]] = StateTable(
             "dropped": Cell("delayed"),
             "session_over": Cell("none", "published"),
         },
-        # The connection is gone; without a delay, its delay is over at once.
+        # The connection has ended; without a delay, ``delay_over`` follows at once.
         "delayed": {
             **dict.fromkeys(WILL_EVENTS, Cell("delayed")),
             "back": Cell("none", "dropped"),
@@ -39,18 +40,18 @@ WILL: Final[StateTable[str, str, str]] = StateTable(
     },
     WILL_EVENTS,
 )
-"""A will from CONNECT until it is published or dropped; every cell is there."""
+"""The states of a will; the table is complete."""
 
 
 class Will:
-    """A will, from the CONNECT that brought it until it is published or dropped.
+    """A will and its state.
 
     Parameters
     ----------
     message
-        What is published.
+        The message to publish.
     delay_s
-        How long after the end of the connection.
+        The Will Delay Interval: seconds from the end of the connection.
     """
 
     __slots__ = ("delay_s", "due", "message", "state")
@@ -59,7 +60,7 @@ class Will:
         self.message = message
         self.delay_s = delay_s
         self.due: Position | None = None
-        """When its delay is over, once it has begun."""
+        """The end of its delay, once the delay has begun."""
         self.state = WILL["none", "connected"].state
 
     def step(self, event: str) -> str | None:
