@@ -103,6 +103,19 @@ concluded from packets that are missing:
 - `retained` is null in 5.0 where a subscription that was not captured may have Retain As
   Published.
 - The version of packets without a CONNECT is 5.0 where they keep its rules (erratum M33).
+
+## What was lost amid the capture
+
+A gap may have been any packets that it has room for, and nothing is concluded from those either:
+
+- A connection whose CONNACK was lost counts as open; `status` and `resumed` of its session are
+  null.
+- Subscriptions and messages may have been in a gap of 5 bytes or more on any connection of the
+  broker. From there on what matches nothing, or is left over, is taken as where a connection is
+  older than the capture.
+- What answers, is sent again or releases a message breaks no rule on a connection with a gap.
+- Where the last bytes of either side were lost, `ended_by` is null and no will follows: the client
+  may have said goodbye, or the broker refused it.
 """
 
 _LATER = """

@@ -44,6 +44,7 @@ __all__ = [
     "connect",
     "connection_event",
     "disconnect",
+    "open_unanswered",
 ]
 
 CONNECTION_EVENTS: Final = (
@@ -221,8 +222,8 @@ class Connection:
         "early",
         "key",
         "leaving",
+        "lost_last",
         "most_bytes",
-        "older",
         "opening",
         "output",
         "pings",
@@ -233,6 +234,7 @@ class Connection:
         "shows_end",
         "state",
         "streams",
+        "unanswered",
         "unconfirmed",
         "unread",
     )  # fmt: skip
@@ -251,10 +253,13 @@ class Connection:
         self.output = output
         self.state = "new" if known.begun else "unknown"
         self._begun = bool(known.begun)
-        self.older = known.older
         self.shows_end = known.begun is not None
         """Whether the capture would show its end."""
         self.alone = known.alone
+        self.unanswered = known.alone
+        """Whether its CONNACK was not captured."""
+        self.lost_last = {True: False, False: False}
+        """Whether no packet was captured behind the last gap, by whether it is the client's."""
         self.running = 1 if known.alone else 2
         """How many of its streams have not been seen to end."""
         self.streams: list[tuple[str, str]] = []
@@ -310,7 +315,7 @@ class Connection:
         """Note that a side broke a rule, if the connection's version has it."""
         if rule in OF_ALL_PACKETS and not self._is_whole:
             return
-        if rule in OF_ALL_CONNECTIONS and self.older:
+        if rule in OF_ALL_CONNECTIONS and self.broker.has_older:
             return
         found = broken(rule, self.record.version)
         if found is not None:
@@ -400,11 +405,15 @@ def connect(connection: Connection, row: PacketRow, at: Position) -> None:
     _set_expiry(record, properties.get("session_expiry_interval", 0))
     connection.aliases[False] = Aliases(properties.get("topic_alias_maximum", 0))
     connection.opening = row
-    if connection.alone:
-        # Nobody will say whether it counts.
-        connection.state = "unknown"
-        _open(connection, {}, at)
-        connection.aliases[True] = Aliases()
+    if connection.unanswered:
+        open_unanswered(connection, at)
+
+
+def open_unanswered(connection: Connection, at: Position) -> None:
+    """Open a connection of which nobody will say whether it counts."""
+    connection.state = "unknown"
+    _open(connection, {}, at)
+    connection.aliases[True] = Aliases()
 
 
 def connack(connection: Connection, row: PacketRow, at: Position) -> None:

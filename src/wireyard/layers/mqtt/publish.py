@@ -132,7 +132,7 @@ class MessageTracker:
             rule = "id_in_use"
         connection.broker.tracked += before is None
         if before is None and isinstance(found, Message) and found.qos == 1 and row["dup"]:
-            found.is_repeated = sender.effect == "repeated" or connection.older
+            found.is_repeated = sender.effect == "repeated" or connection.broker.has_older
         if again and before is not None:
             found = before
             _again(before, at, sender, receiver)

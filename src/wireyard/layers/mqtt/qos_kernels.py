@@ -142,7 +142,7 @@ class Total(IntEnum):
     CONFIRMS_FROM = 8
     """A run ends before an answer to a request behind this packet; -1 if no such one matters."""
     IS_OLDER = 9
-    """Whether the server has connections that are older than the capture."""
+    """Whether packets of the client may be missing: see `Broker.has_older`."""
     CLIENT = 10
     EMPTY_TOPIC = 11
     """Number of the topic that has no name."""

@@ -55,7 +55,7 @@ _ADDED_BYTES: Final = 16
 SMALLEST_WINDOW: Final = 10
 """Messages in flight at which a broker may wait for acknowledgements: the smallest in use."""
 UNSEEN: Final = "unseen"
-"""What ended a connection, where that may have been before the capture."""
+"""What ended a connection, where that was not captured."""
 _HASH_BYTES: Final = 32
 """Of SHA-256, which most processors do faster than any other hash that cannot be forged."""
 

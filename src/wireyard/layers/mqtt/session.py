@@ -158,7 +158,8 @@ class Broker:
         self._output = output
         self.sessions: dict[str, Session] = {}
         self.has_older = False
-        """Whether a session is older than the capture, so that subscriptions may not be seen."""
+        """Whether a session is older than the capture, or bytes of one were not captured, so that
+        subscriptions and messages may not be seen."""
         self.tracked = 0
         """Messages that sessions remember by packet identifier."""
 
