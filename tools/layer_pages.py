@@ -106,6 +106,18 @@ concluded from packets that are missing:
 - A message at QoS 1 that is first seen with DUP may have been delivered before: `undecided`.
 - `retained` is null in 5.0 if a subscription that was not captured may have Retain As Published.
 - The version of packets without a CONNECT is 5.0 if they keep its rules (erratum M33).
+
+## Packets lost within the capture
+
+A gap may have had any packets that fit into it, and nothing is concluded from their absence:
+
+- A connection whose CONNACK was lost counts as open; `status` and `resumed` of its session are
+  null.
+- A gap of 5 bytes or more on any connection of the broker may have had subscriptions and messages.
+  From there on the rules are those for a broker with a connection that is older than the capture.
+- Acknowledgements, resends and PUBREL break no rule on a connection with a gap.
+- If the last bytes of either side were lost, `ended_by` is null and no will is published: the
+  client may have sent DISCONNECT, or the broker may have refused it.
 """
 
 _LATER = """

@@ -38,6 +38,15 @@ LINKS = {
     "snap": (1, ethernet(bytes.fromhex("aaaa03 000000 0800") + V4, 60)),
     "mpls": (1, ethernet(bytes.fromhex("00064040 000c8140") + V4, 0x8847)),
     "pseudowire": (1, ethernet(bytes.fromhex("00064140 00000000") + ethernet(V4), 0x8847)),
+    "pseudowire, no control word": (
+        1,
+        ethernet(
+            bytes.fromhex("00064140 001b21000002 000c29000001") + ethernet(V4)[12:], 0x8847
+        ),
+    ),
+    "pseudowire, another address": (
+        1, ethernet(bytes.fromhex("00064140 54") + ethernet(V4)[1:], 0x8847),
+    ),
     "pppoe": (1, ethernet(bytes.fromhex("1100 0001 0045 0021") + V4, 0x8864)),
     "cooked": (113, bytes(14) + bytes.fromhex("86dd") + V6),
     "cooked, vlan": (113, bytes(14) + bytes.fromhex("8100 0064 0800") + V4),
@@ -148,6 +157,7 @@ LINKS = {
     "nsh in gre": (101, gre(0x894F, bytes.fromhex("0fc2 0201 00000dff") + V4)),
     # Tunnels over UDP
     "vxlan": (101, in_udp(4789, bytes.fromhex("08000000 00006400") + ethernet(V4))),
+    "vxlan, Linux": (101, in_udp(8472, bytes.fromhex("08000000 00006400") + ethernet(V4))),
     "vxlan, group policy": (101, in_udp(4789, bytes.fromhex("88000007 00006400") + ethernet(V4))),
     "vxlan-gpe": (101, in_udp(4790, bytes.fromhex("0c000001 00006400") + V4)),
     "vxlan-gpe, nsh": (

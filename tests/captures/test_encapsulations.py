@@ -40,6 +40,8 @@ from wireyard.captures.unread import NAMES, describe_unread
 
 OTHERWISE: Final = {
     "pseudowire": "guesses that the control word is the beginning of an address",
+    "pseudowire, another address": "reads a frame only where its address begins with zero bits",
+    "vxlan, Linux": "has another protocol for the port, of the same header",
     "pppd": "takes the first byte for the address",
     "nflog, big": "reads lengths in the order of this machine",
     "extensions": "reads nothing behind a mobility header",

@@ -165,7 +165,10 @@ def test_a_frame_that_cannot_be_read_ends_its_direction(data: bytes, reason: str
 
 def test_nothing_follows_a_close() -> None:
     close = frame(8, (1000).to_bytes(2, "big"))
-    assert from_server(frame(2, b"last") + close + frame(2, b"later")) == (b"last", None)
+    assert from_server(frame(2, b"last") + close) == (b"last", None)
+    inside, reason = from_server(frame(2, b"last") + close + frame(2, b"later"))
+    assert inside == b"last"
+    assert reason is not None and reason.endswith("is behind the one that closes the connection")
 
 
 def test_every_prefix_gives_a_prefix() -> None:

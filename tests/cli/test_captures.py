@@ -142,7 +142,9 @@ def test_a_capture_of_no_known_format_makes_no_table(run: Run, tmp_path: Path, k
 
 
 @pytest.mark.parametrize(
-    "words", [["decode"], ["flows"], ["flows", "--segments"], ["slice", "-w"]], ids=" ".join
+    "words",
+    [["decode"], ["flows"], ["flows", "--segments"], ["inspect"], ["slice", "-w"]],
+    ids=" ".join,
 )
 def test_frames_that_are_not_read_are_named(run: Run, tmp_path: Path, words: list[str]) -> None:
     path = tmp_path / "arp.pcap"
@@ -152,6 +154,19 @@ def test_frames_that_are_not_read_are_named(run: Run, tmp_path: Path, words: lis
     result = run(*words, str(path))
     assert result.exit_code == 0
     assert f"{path}: frames not read: 2 ARP, 1 MACsec\n" in result.stderr
+
+
+def test_where_nothing_is_found_what_was_not_read_is_named(run: Run, tmp_path: Path) -> None:
+    path = tmp_path / "arp.pcap"
+    path.write_bytes(pcap(packets([ethernet(bytes(28), 0x0806)])))
+    unread = f"wireyard: {path}: frames not read: 1 ARP"
+    result = run("trace", path, "plant/7")
+    *notes, error = notes_of(result.stderr).splitlines()
+    assert (result.exit_code, notes) == (2, [unread])
+    assert "no message has the key 'plant/7'" in error
+    result = run("why", path)
+    assert result.exit_code == 0
+    assert notes_of(result.stderr).splitlines() == ["wireyard: no packet was read", unread]
 
 
 def test_headers_of_proxies_are_named(run: Run, tmp_path: Path) -> None:

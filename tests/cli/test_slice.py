@@ -24,7 +24,7 @@ from tests.captures.make import (
     tcp,
 )
 from tests.captures.test_directed import CONNECT, PUBLISH
-from tests.cli.results import Run, one_line, rows_of
+from tests.cli.results import Run, notes_of, one_line, rows_of
 from wireyard import mqtt
 
 TRAFFIC = Path(__file__).parents[2] / "examples" / "traffic.pcap"
@@ -101,7 +101,12 @@ def test_bad_requests(run: Run, tmp_path: Path) -> None:
     path, out = tmp_path / "in.pcap", tmp_path / "out.pcap"
     path.write_bytes(pcap([Packet(data) for data in both_ways(b"GET /", b"200 OK")]))
     nothing = run("slice", path, "-w", out)
-    assert nothing.exit_code == 2 and "no stream of it is known" in one_line(nothing)
+    *notes, error = notes_of(nothing.stderr).splitlines()
+    assert nothing.exit_code == 2 and error.endswith("in.pcap: no stream of it is known")
+    assert [note.partition("in.pcap: ")[2] for note in notes] == [
+        "2 streams, 11 bytes (10.0.0.1:40000>10.0.0.2:1999, 10.0.0.2:1999>10.0.0.1:40000): unknown"
+        " format; to decode it as MQTT: --decode-as tcp.port==1999,mqtt"
+    ]
     assert not out.exists()
     wrong = run("slice", path, "-d", "tcp.port==1999,mqtt", "--where", "colour == red", "-w", out)
     assert wrong.exit_code == 2 and "a column 'colour'" in one_line(wrong)

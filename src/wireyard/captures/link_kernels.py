@@ -200,15 +200,36 @@ def cooked(protocol: int, is_whole: bool) -> int:
 
 @piece
 def after_label(data: Bytes, kind: int, at: int, stop: int) -> tuple[int, int]:
-    """Read one MPLS label; what is below the last one, no field says (RFC 4928)."""
+    """Read one MPLS label; what is below the last one, no field says (RFC 4928).
+
+    A pseudowire may have a control word before its frame, which begins with four zero bits, as
+    addresses of many network cards do (RFC 4448, 4.6).
+    """
     if at + 5 > stop:
         return _CUT, at
     if load_u32(data, at) & 0x100 == 0:
         return kind, at + 4
-    first = load_u8(data, at + 4)
-    if first >> 4 == 0:  # the control word of a pseudowire
-        return Header.ETHERNET, at + 8
-    return by_version(first), at + 4
+    at += 4
+    version = load_u8(data, at) >> 4
+    is_plain = is_frame(data, at, stop)
+    if version == 0 and (not is_plain or is_frame(data, at + 4, stop)):
+        return Header.ETHERNET, at + 4
+    if is_plain and version not in (4, 6):
+        return Header.ETHERNET, at
+    return by_version(load_u8(data, at)), at
+
+
+@piece
+def is_frame(data: Bytes, at: int, stop: int) -> bool:
+    """Return whether bytes have an EtherType of IP, or of what carries it, in its place."""
+    return at + 14 <= stop and load_u16(data, at + 12) in (
+        Header.IPV4,
+        Header.IPV6,
+        Header.VLAN,
+        Header.PROVIDER_VLAN,
+        Header.MPLS,
+        Header.PPPOE_SESSION,
+    )
 
 
 @piece

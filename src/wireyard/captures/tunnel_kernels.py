@@ -33,6 +33,8 @@ _ACKNOWLEDGMENT: Final = 0x0080
 _L2TP: Final = 1701
 _GTP_U: Final = 2152
 _VXLAN: Final = 4789
+_VXLAN_OF_LINUX: Final = 8472
+"""What Linux has used since before IANA gave a port, and networks of containers still do."""
 _VXLAN_GPE: Final = 4790
 _GENEVE: Final = 6081
 
@@ -134,7 +136,8 @@ def in_udp(data: Bytes, at: int, stop: int, wire: int) -> tuple[int, int, int]:
     if at + 16 > stop:
         return _UDP, at, wire
     source, target = load_u16(data, at), load_u16(data, at + 2)
-    if target not in (_VXLAN, _VXLAN_GPE, _GENEVE, _GTP_U, _L2TP) and source != _L2TP:
+    tunnels = (_VXLAN, _VXLAN_OF_LINUX, _VXLAN_GPE, _GENEVE, _GTP_U, _L2TP)
+    if target not in tunnels and source != _L2TP:
         return _UDP, at, wire
     size = load_u16(data, at + 4)
     if size < 16:
@@ -142,7 +145,7 @@ def in_udp(data: Bytes, at: int, stop: int, wire: int) -> tuple[int, int, int]:
     inner, end = at + 8, min(wire, at + size)
     bound = min(stop, end)
     kind = 0
-    if target == _VXLAN:
+    if target in (_VXLAN, _VXLAN_OF_LINUX):
         # RFC 7348, 5; with a group policy the first bit is set (draft-smith-vxlan-group-policy).
         if load_u8(data, inner) & 0x7F == 0x08 and load_u8(data, inner + 7) == 0:
             kind, inner = Header.ETHERNET, inner + 8

@@ -201,7 +201,10 @@ class _Walk:
             for frame in self._frames():
                 self._take(frame)
                 if frame.opcode == _CLOSE:
-                    return
+                    self._at = frame.stop
+                    break
+            if self._at < self.stream.size:
+                raise Unreadable("is behind the one that closes the connection")
         except Unreadable as error:
             self.problem = f"WebSocket frame at byte {self._at} {error}"
 

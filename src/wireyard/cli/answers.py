@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from wireyard.cli import exits
 from wireyard.cli.options import decode_as_option, format_option, keylog_option, rotated_option
+from wireyard.errors import UsageError
 
 if TYPE_CHECKING:
     from wireyard.answers import Tables
@@ -50,11 +51,19 @@ def opened_tables(
         with open_tables(
             inputs, format=format_name, decode_as=decode_as, keylog=keylog, rotated=rotated
         ) as tables:
-            yield tables
-            for note in tables.notes:
-                exits.note(note)
+            try:
+                yield tables
+            except UsageError:  # Where nothing is found, what was not read may be why.
+                _show_notes(tables)
+                raise
+            _show_notes(tables)
     except SpoolError as error:
         raise exits.CannotWrite(str(error)) from None
+
+
+def _show_notes(tables: Tables) -> None:
+    for note in tables.notes:
+        exits.note(note)
 
 
 def split_inputs(arguments: Sequence[str]) -> tuple[list[str], str | None]:

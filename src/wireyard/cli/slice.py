@@ -22,7 +22,7 @@ from wireyard.errors import UsageError
 from wireyard.formats import get_format
 
 if TYPE_CHECKING:
-    from wireyard.captures.inputs import Readable
+    from wireyard.captures.inputs import Input, Readable
 
 __all__ = ["command"]
 
@@ -82,7 +82,8 @@ def command(
     named = get_format(format_name) if format_name else None
     found = open_captures(files, named, decode_as, keylog=keylog)
     if not found.readables:
-        raise UsageError(f"{found.name}: no stream of it is known; --decode-as says what they are")
+        _note_unread(found)
+        raise UsageError(f"{found.name}: no stream of it is known")
     streams: Sequence[Readable] = found.readables
     if clients:
         from wireyard.captures.clients import frames_of_connections, streams_of_clients
@@ -100,12 +101,13 @@ def command(
         for part in parts:
             target.write(part.data)
     exits.note(f"{len(wanted)} frames written to {write}")
-    for note in filter(None, (*found.notes, *found.closed, found.unread)):
+    _note_unread(found)
+    return exits.DATA_LOST if found.damage else exits.DONE
+
+
+def _note_unread(found: Input) -> None:
+    for note in filter(None, (*found.notes, *found.closed, found.unread, found.damage)):
         exits.note(f"{found.name}: {note}")
-    if found.damage:
-        exits.note(f"{found.name}: {found.damage}")
-        return exits.DATA_LOST
-    return exits.DONE
 
 
 def _packets_of(

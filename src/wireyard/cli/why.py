@@ -84,7 +84,9 @@ def command(inputs: tuple[str, ...], limit: int, out: str, **how: Any) -> int:
         for line in lines:
             target.write(f"{line}\n".encode())
         if not found and not tables.sql(_TIMED).num_rows:
-            exits.note("no packet has a time, so nothing can be concluded; captures have times")
+            has_packets = tables.sql("SELECT 1 FROM streams LIMIT 1").num_rows
+            no_times = "no packet has a time, so nothing can be concluded; captures have times"
+            exits.note(no_times if has_packets else "no packet was read")
     return exits.DONE
 
 

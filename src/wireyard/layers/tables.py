@@ -294,8 +294,8 @@ SESSIONS: Final = (
     Column(
         "ended_by",
         "string",
-        "client, server, dropped, refused or open; null where the goodbye may have been before the"
-        " capture",
+        "client, server, dropped, refused or open; null where the goodbye may not have been"
+        " captured",
     ),
     Column("packets", "int64", "packets of both directions"),
     Column("bytes", "int64", "their bytes", unit="bytes"),

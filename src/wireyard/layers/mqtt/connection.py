@@ -44,6 +44,7 @@ __all__ = [
     "connect",
     "connection_event",
     "disconnect",
+    "open_unanswered",
 ]
 
 CONNECTION_EVENTS: Final = (
@@ -222,8 +223,8 @@ class Connection:
         "early",
         "key",
         "leaving",
+        "lost_last",
         "most_bytes",
-        "older",
         "open_streams",
         "output",
         "pending_violations",
@@ -233,6 +234,7 @@ class Connection:
         "shows_end",
         "state",
         "streams",
+        "unanswered",
         "unconfirmed",
         "unread",
     )  # fmt: skip
@@ -251,10 +253,13 @@ class Connection:
         self.output = output
         self.state = "new" if info.begun else "unknown"
         self._begun = bool(info.begun)
-        self.older = info.older
         self.shows_end = info.begun is not None
         """Whether the capture would show its end."""
         self.alone = info.alone
+        self.unanswered = info.alone
+        """Whether its CONNACK was not captured."""
+        self.lost_last = {True: False, False: False}
+        """Whether the latest gap is behind all captured packets, by `by_client`."""
         self.open_streams = 1 if info.alone else 2
         """How many of its captured streams have not ended."""
         self.streams: list[tuple[str, str]] = []
@@ -309,7 +314,7 @@ class Connection:
         """Add a violation of a rule by one side, if the connection's version has the rule."""
         if rule in NEEDS_ALL_PACKETS and not self._is_whole:
             return
-        if rule in NEEDS_ALL_CONNECTIONS and self.older:
+        if rule in NEEDS_ALL_CONNECTIONS and self.broker.has_older:
             return
         citation = cite(rule, self.record.version)
         if citation is not None:
@@ -399,11 +404,15 @@ def connect(connection: Connection, row: PacketRow, at: Position) -> None:
     _set_expiry(record, properties.get("session_expiry_interval", 0))
     connection.aliases[False] = Aliases(properties.get("topic_alias_maximum", 0))
     connection.connect_row = row
-    if connection.alone:
-        # The CONNACK was not captured: presume that the connection was accepted.
-        connection.state = "unknown"
-        _open(connection, {}, at)
-        connection.aliases[True] = Aliases()
+    if connection.unanswered:
+        open_unanswered(connection, at)
+
+
+def open_unanswered(connection: Connection, at: Position) -> None:
+    """Open a connection whose CONNACK was not captured: presume that it was accepted."""
+    connection.state = "unknown"
+    _open(connection, {}, at)
+    connection.aliases[True] = Aliases()
 
 
 def connack(connection: Connection, row: PacketRow, at: Position) -> None:

@@ -36,6 +36,7 @@ from wireyard.layers.mqtt.connection import (
     connect,
     connection_event,
     disconnect,
+    open_unanswered,
 )
 from wireyard.layers.mqtt.packet_row import PacketRow, StreamRow, as_packet, as_stream
 from wireyard.layers.mqtt.publish import MessageTracker
@@ -59,6 +60,9 @@ MAX_LINGERING: Final = 1000
 MAX_CONNECTIONS: Final = 1 << 17
 """Open connections: without messages about 3 KB each, so 400 MiB."""
 
+_FIRST_OF_BROKER: Final = (layout.CONNACK, layout.AUTH)
+_SMALLEST_BYTES: Final = 5
+"""Of a packet that subscribes or publishes, or grants a subscription."""
 _NO_LENGTH: Final = "remaining_length"
 """The rule that a Remaining Length of five bytes violates."""
 _StreamName = tuple[str, str]
@@ -150,6 +154,7 @@ class Observer:
         if kind is None:
             self._observe_other_bytes(connection, row, at, by_client)
             return
+        connection.lost_last[by_client] = False
         record.packets += 1
         record.bytes += row["length"]
         record.last = at
@@ -178,8 +183,28 @@ class Observer:
             connection.add_violation(Breach(code, _problem(row), record, by_client, at))
         # An unfinished tail loses no packet before it.
         record.damaged |= row.get("status") != "tail"
-        if row.get("status") == "gap" and connection.state == "new":
-            connection.state = "unknown"
+        if row.get("status") == "gap":
+            self._observe_gap(connection, row, at, by_client)
+
+    def _observe_gap(
+        self, connection: Connection, row: PacketRow, at: Position, by_client: bool
+    ) -> None:
+        """Observe bytes that were not captured, which may have been any packets."""
+        connection.lost_last[by_client] = True
+        connection.broker.has_older |= row["length"] >= _SMALLEST_BYTES
+        if by_client:
+            if connection.state == "new":
+                connection.state = "unknown"
+        else:
+            self._miss_connack(connection, at)
+
+    def _miss_connack(self, connection: Connection, at: Position) -> None:
+        """Note that CONNACK was not captured, unless it was seen before."""
+        if connection.state == "new":
+            connection.unanswered = True
+        elif connection.state == "asked":
+            open_unanswered(connection, at)
+            self._read_early(connection)
 
     def _add_stream(self, name: _StreamName, row: PacketRow) -> Stream:
         """Add the stream of a first row, and its connection if it is new."""
@@ -204,6 +229,9 @@ class Observer:
                 self._evict(next(iter(self._connections.values())))
         stream.connection = connection
         connection.streams.append(name)
+        is_answer = stream.by_client or row.get("packet_type") in _FIRST_OF_BROKER
+        if info.begun is False and not is_answer:
+            self._miss_connack(connection, stream.first)
         return stream
 
     def _step(self, connection: Connection, row: PacketRow, at: Position, by_client: bool) -> None:
@@ -246,6 +274,10 @@ class Observer:
 
     def _connack(self, connection: Connection, row: PacketRow, at: Position, _: bool) -> None:
         connack(connection, row, at)
+        self._read_early(connection)
+
+    def _read_early(self, connection: Connection) -> None:
+        """Read what the client sent before the connection was open."""
         early, connection.early = connection.early, []
         for packet, position in early:
             self._dispatch(connection, packet, position, True)
@@ -276,8 +308,11 @@ class Observer:
         if connection.session.connection is connection.record:
             # If no packet of the client was captured, its DISCONNECT may have been before.
             client_seen = any(self._streams[name].by_client for name in connection.streams)
-            ended_by = "dropped" if connection.record.begun or client_seen else UNSEEN
-            connection.broker.close(connection.session, at, ended_by)
+            is_shown = (connection.record.begun or client_seen) and not any(
+                connection.lost_last.values()
+            )
+            end = ("dropped", "dropped") if is_shown else (UNSEEN, "disconnected")
+            connection.broker.close(connection.session, at, *end)
         connection.open_streams -= 2 if self._stream_info[name].resets else 1
         if connection.open_streams <= 0:
             self._lingering.append(connection)

@@ -134,7 +134,7 @@ class MessageTracker:
             rule = "id_in_use"
         connection.broker.tracked += before is None
         if before is None and isinstance(record, Message) and record.qos == 1 and row["dup"]:
-            record.is_repeated = sender.effect == "repeated" or connection.older
+            record.is_repeated = sender.effect == "repeated" or connection.broker.has_older
         if again and before is not None:
             record = before
             _count_resend(before, at, sender, receiver)

@@ -143,7 +143,7 @@ class Total(IntEnum):
     CONFIRMS_FROM = 8
     """A run ends before an answer to a request after this packet; -1 for no such limit."""
     IS_OLDER = 9
-    """Whether connections to the server are older than the capture."""
+    """Whether packets to the server may be missing: see `Broker.has_older`."""
     CLIENT = 10
     EMPTY_TOPIC = 11
     """Number of the empty topic name."""

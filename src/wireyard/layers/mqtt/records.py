@@ -56,7 +56,7 @@ SMALLEST_WINDOW: Final = 10
 """The smallest window of the brokers in use: with this many messages in flight, a broker may wait
 for acknowledgements."""
 UNSEEN: Final = "unseen"
-"""`ended_by` of a connection whose DISCONNECT may have been before the capture."""
+"""`ended_by` of a connection whose end was not captured."""
 _HASH_BYTES: Final = 32
 """The size of SHA-256, which most processors compute faster than other secure hashes."""
 

@@ -158,7 +158,8 @@ class Broker:
         self._output = output
         self.sessions: dict[str, Session] = {}
         self.has_older = False
-        """Whether a session is older than the capture, so that subscriptions may be missing."""
+        """Whether a connection is older than the capture, or some of its bytes were not captured,
+        so that subscriptions and messages may be missing."""
         self.tracked = 0
         """Tracked messages of all sessions."""
 

@@ -228,6 +228,10 @@ class _Client:
         record.packets += stop - start
         record.bytes += int(packets.length[start:stop].sum())
         record.last = observer.last = packets.position(stop - 1)
+        if record.damaged:
+            is_by_client = packets.grid[start:stop, Packet.FLAGS] & Flag.BY_CLIENT != 0
+            for by_client in connection.lost_last:
+                connection.lost_last[by_client] &= not (is_by_client == by_client).any()
         self._check_sizes(connection, start, stop)
         connection.keep_session()
         self._tracker.track(connection, start, stop)
@@ -433,7 +437,7 @@ class _Tracker:
             client = self._numbers[record.client] = len(self._found.clients)
             self._found.clients.append(record.client)
         total[Total.CLIENT] = client
-        total[Total.IS_OLDER] = connection.older
+        total[Total.IS_OLDER] = connection.broker.has_older
         total[Total.MAY_BE_LIVE] = connection.may_publish_as_retained
         total[Total.MOST_TRACKED] = connection.broker.most_tracked
         arrays = (

@@ -107,10 +107,10 @@ RULES: Final = MappingProxyType({row[0]: _rule(*row) for row in _TABLE})
 
 NEEDS_ALL_PACKETS: Final = frozenset(
     {
-        "suback_unasked", "unsuback_unasked", "pingresp_unasked", "alias_unknown",
+        "connack_first", "suback_unasked", "unsuback_unasked", "pingresp_unasked", "alias_unknown",
         "id_in_use", "id_in_use_broker", "dup_missing", "dup_first",
         "puback_unasked", "pubrec_unasked", "pubrel_unasked", "pubcomp_unasked",
-        "receive_maximum_client", "receive_maximum_broker",
+        "receive_maximum_client", "receive_maximum_broker", "resend_unasked", "session_over",
     }
 )  # fmt: skip
 """Rules that are checked only if all packets before were captured: a missing packet may be the

@@ -1,0 +1,158 @@
+"""Packets that were not captured, amid those that were: nothing follows from their absence."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.layers.mqtt.make import Capture, deliveries_of, pair, tables_of, verdicts_of
+from wireyard.formats.mqtt import layout
+from wireyard.layers.mqtt.directions import in_order
+
+_PLACE = ("source", "stream", "offset", "length", "src_addr", "src_port", "dst_addr", "dst_port")
+
+
+def lose(capture: Capture, *places: int) -> None:
+    """Have some rows not captured: what is left of them is a gap, which has no time."""
+    begin_all(capture)
+    for place in places:
+        row = capture.rows[place]
+        capture.rows[place] = {name: row[name] for name in _PLACE} | {"status": "gap"}
+    capture.rows = in_order(capture.rows)
+
+
+def begin_all(capture: Capture) -> None:
+    """Have the capture show how every stream begins."""
+    ends = {row["stream"]: row for row in capture.streams}
+    nothing = {"ended": None, "ended_frame": None, "ended_ns": None}
+    capture.streams = [
+        {"source": "made.pcap", "stream": stream, **ends.get(stream, nothing), "begun": True}
+        for stream in dict.fromkeys(row["stream"] for row in capture.rows)
+    ]
+
+
+@pytest.mark.parametrize("version", [3, 4, 5])
+def test_a_lost_connack_refuses_nothing(version: int) -> None:
+    capture = Capture(version)
+    for who in ("sub", "pub"):
+        capture.connect(who)
+        if who == "sub":
+            capture.subscribe(who, "t/#")
+    capture.message("pub", "t/1", b"x", 1)
+    capture.hand("sub", "t/1", b"x", 1)
+    capture.ping("sub")
+    lose(capture, 1, 5)
+    tables = tables_of(capture)
+    assert tables["violations"] == []
+    (row,) = tables["deliveries"]
+    assert (row["verdict"], row["subscription"], row["producer_client_id"]) == (
+        "delivered", "t/#", "pub",
+    )  # fmt: skip
+    assert [(row["client_id"], row.get("status")) for row in tables["sessions"]] == [
+        ("sub", None),
+        ("pub", None),
+    ]
+
+
+def test_what_a_client_sends_before_a_lost_connack_counts() -> None:
+    """AUTH was captured, so the gap stands behind it, and behind what the client sent meanwhile."""
+    capture = Capture(5)
+    method = (("authentication_method", "m"),)
+    capture.put("pub", True, layout.CONNECT, client_id="pub", properties=method)
+    capture.put("pub", False, layout.AUTH, return_code=24, properties=method)
+    capture.publish("pub", True, "t/1", b"x", 0)
+    capture.gap("pub", False)
+    begin_all(capture)
+    tables = tables_of(capture)
+    assert [(row["destination"], row["verdict"]) for row in tables["deliveries"]] == [
+        ("t/1", "undecided")
+    ]
+    assert tables["violations"] == []
+
+
+def test_a_broker_whose_beginning_was_not_captured_may_have_answered() -> None:
+    capture = Capture()
+    capture.connect("sub")
+    capture.subscribe("sub", "t/#")
+    capture.connect("pub")
+    capture.message("pub", "t/1", b"x", 1)
+    capture.hand("sub", "t/1", b"x", 1)
+    begin_all(capture)
+    del capture.rows[1]
+    assert "MQTT-3.2.0-1" in {row["rule"] for row in tables_of(capture)["violations"]}
+    for row in capture.streams:
+        row["begun"] = False
+    tables = tables_of(capture)
+    assert tables["violations"] == []
+    assert [row["verdict"] for row in tables["deliveries"]] == ["delivered"]
+
+
+@pytest.mark.parametrize("place", [2, 3])
+def test_a_lost_subscription_may_match(place: int) -> None:
+    """SUBSCRIBE, or its answer."""
+    capture = pair()
+    capture.message("pub", "t/1", b"x", 1)
+    capture.ping("sub")
+    lose(capture, place)
+    assert verdicts_of(capture) == ["undecided"]
+
+
+def test_a_lost_ping_subscribes_to_nothing() -> None:
+    capture = pair()
+    capture.message("pub", "u", b"x", 1)
+    capture.ping("sub")
+    lose(capture, -1)
+    assert verdicts_of(capture) == ["no_subscriber"]
+
+
+def test_a_lost_message_may_be_what_was_delivered() -> None:
+    capture = pair()
+    for number in (1, 2):
+        capture.message("pub", "t/1", b"same", 1, number)
+        capture.hand("sub", "t/1", b"same", 1, number)
+    lose(capture, 6)
+    assert [(row["verdict"], row["origin"]) for row in deliveries_of(capture)] == [
+        ("delivered", "broker"),
+        ("delivered", "publish"),
+    ]
+
+
+def test_a_lost_goodbye_leaves_the_end_open() -> None:
+    """A gap that the FIN shows: the client may have said goodbye, so its will may be dropped."""
+    capture = pair()
+    capture.connect("c", will_topic="t/c", will_payload=b"gone", will_qos=0, will_retain=False)
+    capture.put("c", True, layout.DISCONNECT)
+    capture.end("c")
+    capture.ping("sub")
+    (whole,) = (row for row in tables_of(capture)["sessions"] if row["client_id"] == "c")
+    assert whole["ended_by"] == "client"
+    lose(capture, 8)
+    tables = tables_of(capture)
+    (row,) = (row for row in tables["sessions"] if row["client_id"] == "c")
+    assert row.get("ended_by") is None
+    assert tables["deliveries"] == []
+
+
+def test_a_connection_that_breaks_behind_a_gap_is_dropped() -> None:
+    """The gap is amid the packets of both sides, so the last of each was captured."""
+    capture = Capture()
+    capture.connect("c")
+    for _ in range(3):
+        capture.ping("c")
+    capture.end("c")
+    lose(capture, 4, 5)
+    (row,) = tables_of(capture)["sessions"]
+    assert row["ended_by"] == "dropped"
+
+
+def test_a_lost_message_is_of_this_session() -> None:
+    """What is released behind a gap was in flight in the session that is over, or is new."""
+    capture = Capture()
+    capture.connect("c")
+    capture.publish("c", True, "t", b"x", 2)
+    capture.end("c")
+    capture.connect("c")
+    capture.publish("c", True, "t", b"y", 2)
+    capture.put("c", False, layout.PUBREC, packet_id=1)
+    capture.put("c", True, layout.PUBREL, packet_id=1)
+    lose(capture, 5)
+    assert tables_of(capture)["violations"] == []
