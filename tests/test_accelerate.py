@@ -282,7 +282,7 @@ CHANGES = [
     ("probe_parts.py", "STEP = 3", "STEP = 5"),
     ("probe_parts.py", "load_u8(data, 0)", "load_u8(data, 0) + 1"),
     ("memory.py", "_emit_load(1, signed=False)", "_emit_load(1, signed=True)"),
-    ("java/text.py", '"""Text as Java', '"""The text as Java'),
+    ("java/text.py", '"""Text of Java', '"""The text of Java'),
 ]
 
 
