@@ -277,8 +277,11 @@ class Connection:
         self.most_bytes: dict[bool, int | None] = {True: None, False: None}
         """The Maximum Packet Size, by whether it limits the client."""
         self.asked: dict[int, Request] = {}
+        """Unanswered SUBSCRIBE packets by packet identifier."""
         self.leaving: dict[int, Request] = {}
+        """Unanswered UNSUBSCRIBE packets by packet identifier."""
         self.pings: deque[Position] = deque()
+        """Unanswered PINGREQ packets."""
         self.unread: Any = None
         """The tracker's state: messages at QoS 0 without evidence yet that the broker read them."""
         self.unconfirmed: deque[Subscribed] = deque()
@@ -381,7 +384,7 @@ class Stream:
 
 
 _WITH_WILL: Final = 4
-"""Reason code of a DISCONNECT that keeps the will."""
+"""Reason code of a DISCONNECT after which the will is still published."""
 _WITH_SESSION_PRESENT: Final = 4
 """The first version whose CONNACK has Session Present."""
 _FOREVER_S: Final = 0xFFFF_FFFF

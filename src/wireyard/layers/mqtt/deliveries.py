@@ -188,21 +188,21 @@ def _unexpected(
     of_older = _match_older(attempts, by_content) if has_older else {}
     for attempt in attempts:
         if attempt.setter is not None:
-            found = by_sending.get(attempt.setter)
+            matched = by_sending.get(attempt.setter)
         elif not attempt.is_live:
-            found = None
+            matched = None
         elif has_older:
-            found = of_older.get(attempt)
+            matched = of_older.get(attempt)
         else:
-            found = _latest(by_content.get(attempt.content, []), attempt)
-        verdict = _verdict(attempt, found)
-        if found is not None:
-            with_row.add(found)
-            if has_older and verdict == "delivered" and found.copies > 1:
+            matched = _latest(by_content.get(attempt.content, []), attempt)
+        verdict = _verdict(attempt, matched)
+        if matched is not None:
+            with_row.add(matched)
+            if has_older and verdict == "delivered" and matched.copies > 1:
                 verdict = "undecided"
             elif attempt.is_live and (attempt.client.name, attempt.content) in clients:
                 verdict = "undecided" if has_older else "duplicate"
-        yield Fact(DELIVERIES, delivery_row(found, attempt, None, verdict))
+        yield Fact(DELIVERIES, delivery_row(matched, attempt, None, verdict))
 
 
 def _match_older(
@@ -213,20 +213,20 @@ def _match_older(
     Attempts are assigned from the last one back, so those left over are of messages from before the
     capture.
     """
-    found: dict[Attempt, Message] = {}
-    left: dict[tuple[str, bytes], tuple[int, int]] = {}
+    message_of: dict[Attempt, Message] = {}
+    progress: dict[tuple[str, bytes], tuple[int, int]] = {}
     for attempt in reversed(attempts):
         messages, key = by_content.get(attempt.content, []), (attempt.client.name, attempt.content)
         stop = bisect_left(messages, attempt.at, key=attrgetter("start"))
-        count, copies = left.get(key, (stop, 0))
+        count, copies = progress.get(key, (stop, 0))
         if stop < count:
             count, copies = stop, 0
         if count and copies == messages[count - 1].copies:
             count, copies = count - 1, 0
         if count:
-            found[attempt] = messages[count - 1]
-        left[key] = count, copies + 1
-    return found
+            message_of[attempt] = messages[count - 1]
+        progress[key] = count, copies + 1
+    return message_of
 
 
 def _latest(messages: list[Message], attempt: Attempt) -> Message | None:
@@ -340,14 +340,14 @@ def _delivery_rows(
 
 def _subscription(one: Expected, attempt: Attempt) -> Subscribed:
     """Return the subscription of an attempt: by its identifier, or any that matches."""
-    client, found = attempt.client.name, None
+    client, own = attempt.client.name, None
     for subscribed in one.matching:
-        mine = subscribed.client.name == client
-        if (mine or subscribed.group is None) and subscribed.identifier in attempt.identifiers:
+        is_own = subscribed.client.name == client
+        if (is_own or subscribed.group is None) and subscribed.identifier in attempt.identifiers:
             return subscribed
-        if mine and found is None:
-            found = subscribed
-    return found or one.matching[0]
+        if is_own and own is None:
+            own = subscribed
+    return own or one.matching[0]
 
 
 def _unmatched_verdict(message: Message, has_older: bool) -> str:

@@ -150,7 +150,7 @@ class _Derivation:
         )
         self.clients = Numbers(clients)
         self.topics = Numbers[TopicKey]()
-        self._found = Deliveries({}, [], Counter())
+        self._results = Deliveries({}, [], Counter())
         self._rows: defaultdict[str, list[Any]] = defaultdict(list)
 
     def run(self) -> Deliveries:
@@ -159,19 +159,19 @@ class _Derivation:
         self._keep_values(sent, delivered)
         self._converse(sent)
         deliveries = self._deliver(sent, delivered)
-        found = self._found
-        found.tables = {name: [fact_table(name, rows)] for name, rows in self._rows.items()}
-        found.tables.setdefault("deliveries", []).append(deliveries)
-        return found
+        results = self._results
+        results.tables = {name: [fact_table(name, rows)] for name, rows in self._rows.items()}
+        results.tables.setdefault("deliveries", []).append(deliveries)
+        return results
 
-    def _collect(self, found: Iterable[Found]) -> None:
-        for one in found:
-            if isinstance(one, Fact):
-                self._rows[one.table].append(one.row)
-            elif isinstance(one, KeyedRecord):
-                self._found.records.append(one)
+    def _collect(self, results: Iterable[Found]) -> None:
+        for result in results:
+            if isinstance(result, Fact):
+                self._rows[result.table].append(result.row)
+            elif isinstance(result, KeyedRecord):
+                self._results.records.append(result)
             else:
-                self._found.dropped[one.cap] += one.things
+                self._results.dropped[result.cap] += result.things
 
     def _number_topics(self, table: pa.Table) -> Ints:
         """Return the number of each row's topic among those of all brokers."""
@@ -227,14 +227,14 @@ class _Derivation:
         table = self.delivered_table
         identifier = np.full(table.num_rows, NONE, np.int64)
         several = {}
-        said = table["identifiers"]
-        if said.null_count < len(said):
-            there = np.flatnonzero(said.is_valid().to_numpy(zero_copy_only=False))
-            for place, some in zip(there.tolist(), said.drop_null().to_pylist(), strict=True):
-                if len(some) == 1:
-                    identifier[place] = some[0]
+        lists = table["identifiers"]
+        if lists.null_count < len(lists):
+            rows = np.flatnonzero(lists.is_valid().to_numpy(zero_copy_only=False))
+            for row, identifiers in zip(rows.tolist(), lists.drop_null().to_pylist(), strict=True):
+                if len(identifiers) == 1:
+                    identifier[row] = identifiers[0]
                 else:
-                    several[place] = some
+                    several[row] = identifiers
         return DeliveredColumns(
             at=self.positions.of(table, "at"),
             topic=self._number_topics(table),
@@ -306,13 +306,13 @@ class _Derivation:
         setters: dict[Position, int] = {}
         for of_topic in keyed.values():
             of_topic.sort(key=attrgetter("order"))
-            for found in keep_values(one.record for one in of_topic):
-                if not isinstance(found, KeyedRecord):
-                    self._collect([found])
+            for result in keep_values(one.record for one in of_topic):
+                if not isinstance(result, KeyedRecord):
+                    self._collect([result])
                     continue
-                place, setter = places[found.record.at], found.record.setter
-                delivered.is_live[place] = found.record.is_live
-                delivered.may_be_live[place] = found.record.may_be_live
+                place, setter = places[result.record.at], result.record.setter
+                delivered.is_live[place] = result.record.is_live
+                delivered.may_be_live[place] = result.record.may_be_live
                 if setter is not None:
                     if setter not in setters:
                         setters[setter] = self.positions.add(setter)
@@ -517,8 +517,8 @@ def _ints(table: pa.Table, name: str) -> Ints:
     column = table[name]
     if pa.types.is_boolean(column.type):
         column = column.cast(pa.int8())
-    found: Ints = column.to_numpy().astype(np.int64)
-    return found
+    values: Ints = column.to_numpy().astype(np.int64)
+    return values
 
 
 def _contents(table: pa.Table) -> Grid:

@@ -179,10 +179,12 @@ def delivered_grid(
     is_open = (delivered.qos[order] > 0) & (delivered.is_acknowledged[order] == 0)
     status = delivered.status[order]
     verdicts = {name: VERDICT_NAMES.index(name) for name in VERDICT_NAMES}
-    closed = np.where(status & Status.LOST_ACK != 0, verdicts["lost_ack"], verdicts["delivered"])
-    left = np.where(status & Status.ABANDONED != 0, verdicts["abandoned"], verdicts["in_flight"])
-    left = np.where(status & Status.UNTRACED != 0, verdicts["undecided"], left)
-    outcome = np.where(is_open, left, closed)
+    finished = np.where(status & Status.LOST_ACK != 0, verdicts["lost_ack"], verdicts["delivered"])
+    unfinished = np.where(
+        status & Status.ABANDONED != 0, verdicts["abandoned"], verdicts["in_flight"]
+    )
+    unfinished = np.where(status & Status.UNTRACED != 0, verdicts["undecided"], unfinished)
+    outcome = np.where(is_open, unfinished, finished)
     refused = delivered.refused[order] != NONE
     grid[:, Delivered.OUTCOME] = np.where(refused, verdicts["refused_by_client"], outcome)
     return grid
@@ -211,9 +213,9 @@ def assign_all(
     group = messages[expected[own, Expected.MESSAGE], Message.GROUP]
     keys = group * count + 2 * expected[own, Expected.NAME] + expected[own, Expected.RETAIN]
     order = np.argsort(keys, kind="stable")
-    their_keys = delivered[live, Delivered.GROUP] * count + 2 * delivered[live, Delivered.NAME]
-    their_keys += delivered[live, Delivered.RETAIN]
-    their_order = np.argsort(their_keys, kind="stable")
+    attempt_keys = delivered[live, Delivered.GROUP] * count + 2 * delivered[live, Delivered.NAME]
+    attempt_keys += delivered[live, Delivered.RETAIN]
+    attempt_order = np.argsort(attempt_keys, kind="stable")
     assigned = np.full(len(delivered), NONE, np.int64)
     ordinals = np.zeros(len(delivered), np.int64)
     buffers = (
@@ -221,8 +223,8 @@ def assign_all(
         np.empty((3, max(len(expected), 1)), np.int64),
     )  # fmt: skip
     kernels.assign(
-        messages, expected, keys[order], own[order], delivered, their_keys[their_order],
-        live[their_order], *buffers,
+        messages, expected, keys[order], own[order], delivered, attempt_keys[attempt_order],
+        live[attempt_order], *buffers,
     )  # fmt: skip
     if is_shared.any():
         _assign_shared(messages, expected, expected_subs, subs, delivered, is_shared, buffers)
@@ -246,8 +248,8 @@ def _assign_shared(
             members: set[int] = set()
             for entry in entries:
                 first = expected[entry, Expected.FIRST]
-                mine = expected_subs[first : first + expected[entry, Expected.SUBSCRIPTIONS]]
-                members.update(subs[mine, Subscription.NAME].tolist())
+                own = expected_subs[first : first + expected[entry, Expected.SUBSCRIPTIONS]]
+                members.update(subs[own, Subscription.NAME].tolist())
             of_members = rest[np.isin(delivered[rest, Delivered.NAME], list(members))]
             kernels.assign(
                 messages, expected, np.zeros(len(entries), np.int64), np.array(entries, np.int64),
@@ -265,14 +267,14 @@ def older_messages(
     last one back, so those left over are of messages from before the capture: -1. All others
     are -2.
     """
-    found = np.full(len(delivered), _NO_OLDER, np.int64)
+    message_of = np.full(len(delivered), _NO_OLDER, np.int64)
     group = delivered[:, Delivered.GROUP]
     first = first_messages[group]
     has_older = (first < first_messages[group + 1]) & (assigned == NONE)
     has_older[has_older] = messages[first[has_older], Message.HAS_OLDER] == 1
     places = np.flatnonzero(has_older)
     if not len(places):
-        return found
+        return message_of
     members = _members(messages, expected, expected_subs, subs)
     # Attempts of a client are grouped by RETAIN, in the order of their first ones; those of members
     # of shared subscriptions are not.
@@ -289,19 +291,19 @@ def older_messages(
         client = int(group[place]), int(delivered[place, Delivered.NAME])
         rank = 0 if client in members else orders[client][min(key, 2)]
         ordered.append((client, rank, place))
-    left: dict[tuple[int, int], tuple[int, int]] = {}
+    progress: dict[tuple[int, int], tuple[int, int]] = {}
     for client, _, place in sorted(ordered, reverse=True):
         start, stop = first_messages[client[0]], first_messages[client[0] + 1]
         starts = messages[start:stop, Message.START]
         before = int(np.searchsorted(starts, delivered[place, Delivered.AT]))
-        count, copies = left.get(client, (before, 0))
+        count, copies = progress.get(client, (before, 0))
         if before < count:
             count, copies = before, 0
         if count and copies == messages[start + count - 1, Message.COPIES]:
             count, copies = count - 1, 0
-        found[place] = start + count - 1 if count else NONE
-        left[client] = count, copies + 1
-    return found
+        message_of[place] = start + count - 1 if count else NONE
+        progress[client] = count, copies + 1
+    return message_of
 
 
 def _key_of_retain(delivered: Ints) -> int:
@@ -318,6 +320,6 @@ def _members(
     ].tolist():
         if subs[expected_subs[first], Subscription.IS_SHARED]:
             group = int(messages[message, Message.GROUP])
-            mine = expected_subs[first : first + count]
-            members |= {(group, name) for name in subs[mine, Subscription.NAME].tolist()}
+            own = expected_subs[first : first + count]
+            members |= {(group, name) for name in subs[own, Subscription.NAME].tolist()}
     return members

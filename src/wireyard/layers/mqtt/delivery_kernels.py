@@ -89,21 +89,21 @@ _GRID: Final = array("int64", 2)
 def latest_of(keys: Ints, start: Ints, at: Ints) -> Ints:
     """Return, for each key, the index of the first attempt of the message that was sent last."""
     numbers, count = dense_ids(keys)
-    found = np.full(count, NONE, np.int64)
-    _find_latest(numbers.astype(np.int64), start, at, found)
-    return found
+    latest = np.full(count, NONE, np.int64)
+    _find_latest(numbers.astype(np.int64), start, at, latest)
+    return latest
 
 
 @kernel((_INTS, _INTS, _INTS, _INTS))
-def _find_latest(numbers: Ints, start: Ints, at: Ints, found: Ints) -> None:
+def _find_latest(numbers: Ints, start: Ints, at: Ints, latest: Ints) -> None:
     for place in range(len(numbers)):
-        best = found[numbers[place]]
+        best = latest[numbers[place]]
         if (
             best == NONE
             or start[place] > start[best]
             or (start[place] == start[best] and at[place] < at[best])
         ):
-            found[numbers[place]] = place
+            latest[numbers[place]] = place
 
 
 # --- assignment -----------------------------------------------------------------------------
@@ -130,22 +130,22 @@ def _assign_latest_first(
             stacks[2, top2] = entry
             top2 += 1
     for place in range(stop - 1, start - 1, -1):
-        each = by_time[place]
-        if assigned[each] != NONE:
+        attempt = by_time[place]
+        if assigned[attempt] != NONE:
             continue
-        qos = delivered[each, Delivered.QOS]
+        qos = delivered[attempt, Delivered.QOS]
         top = top0 if qos == 0 else top1 if qos == 1 else top2
         while top > 0:
             entry = stacks[qos, top - 1]
             began = messages[expected[entry, Expected.MESSAGE], Message.START]
             full = expected[entry, Expected.DELIVERED] >= expected[entry, Expected.CAPACITY]
-            if began < delivered[each, Delivered.AT] and not full:
+            if began < delivered[attempt, Delivered.AT] and not full:
                 break
             # A message that is full, or was sent later, is no candidate for earlier attempts.
             top -= 1
         if top > 0:
             entry = stacks[qos, top - 1]
-            assigned[each] = entry
+            assigned[attempt] = entry
             expected[entry, Expected.DELIVERED] += 1
         if qos == 0:
             top0 = top
@@ -184,7 +184,7 @@ def assign(
     following, stacks
         Buffers: [d], and [3, e].
     """
-    found = start = first = 0
+    total = start = first = 0
     while start < len(by_time):
         key = delivered_keys[start]
         stop = start
@@ -209,9 +209,9 @@ def assign(
                 expected, by_message, first, last, by_time, start, stop, assigned, following,
                 stacks,
             )  # fmt: skip
-            found += _number_attempts(expected, delivered, by_time, start, stop, assigned, ordinals)
+            total += _number_attempts(expected, delivered, by_time, start, stop, assigned, ordinals)
         start, first = stop, last
-    return found
+    return total
 
 
 @piece
@@ -222,9 +222,9 @@ def _redistribute(
     """Give messages without an attempt the first one of a later message that has several."""
     without = surplus = 0
     for place in range(first, last):
-        had = expected[by_message[place], Expected.DELIVERED]
-        without += had == 0
-        surplus += had > 1
+        attempts = expected[by_message[place], Expected.DELIVERED]
+        without += attempts == 0
+        surplus += attempts > 1
         stacks[1, place - first] = NONE
         # The index of an entry among those of its key.
         expected[by_message[place], Expected.FIRST_AT] = place - first
@@ -232,11 +232,11 @@ def _redistribute(
         return
     # A linked list of the attempts of each entry, the first one first.
     for place in range(stop - 1, start - 1, -1):
-        each = by_time[place]
-        if assigned[each] != NONE:
-            mine = expected[assigned[each], Expected.FIRST_AT]
-            following[each] = stacks[1, mine]
-            stacks[1, mine] = each
+        attempt = by_time[place]
+        if assigned[attempt] != NONE:
+            index = expected[assigned[attempt], Expected.FIRST_AT]
+            following[attempt] = stacks[1, index]
+            stacks[1, index] = attempt
     top = 0
     for place in range(last - 1, first - 1, -1):
         entry = by_message[place]
@@ -245,9 +245,9 @@ def _redistribute(
             top += 1
         elif expected[entry, Expected.DELIVERED] == 0 and top > 0:
             donor = stacks[0, top - 1]
-            each = stacks[1, donor - first]
-            stacks[1, donor - first] = following[each]
-            assigned[each] = entry
+            attempt = stacks[1, donor - first]
+            stacks[1, donor - first] = following[attempt]
+            assigned[attempt] = entry
             expected[entry, Expected.DELIVERED] = 1
             expected[by_message[donor], Expected.DELIVERED] -= 1
             if expected[by_message[donor], Expected.DELIVERED] == 1:
@@ -265,21 +265,21 @@ def _number_attempts(
     ordinals: Ints,
 ) -> int:
     """Give ordinals to the attempts of each expected delivery; return the number of attempts."""
-    found = 0
+    count = 0
     for place in range(start, stop):
         if assigned[by_time[place]] != NONE:
             expected[assigned[by_time[place]], Expected.DELIVERED] = 0
     for place in range(start, stop):
-        each = by_time[place]
-        entry = assigned[each]
+        attempt = by_time[place]
+        entry = assigned[attempt]
         if entry == NONE:
             continue
-        found += 1
-        ordinals[each] = expected[entry, Expected.DELIVERED]
-        if ordinals[each] == 0:
-            expected[entry, Expected.FIRST_AT] = delivered[each, Delivered.AT]
+        count += 1
+        ordinals[attempt] = expected[entry, Expected.DELIVERED]
+        if ordinals[attempt] == 0:
+            expected[entry, Expected.FIRST_AT] = delivered[attempt, Delivered.AT]
         expected[entry, Expected.DELIVERED] += 1
-    return found
+    return count
 
 
 # --- verdicts -------------------------------------------------------------------------------
@@ -336,28 +336,28 @@ def find_verdicts(
             first = expected[entry, Expected.FIRST_AT]
             if confirmed[message] == NONE or first < confirmed[message]:
                 confirmed[message] = first
-    for each in range(len(delivered)):
-        entry = assigned[each]
+    for attempt in range(len(delivered)):
+        entry = assigned[attempt]
         if entry != NONE:
             message = expected[entry, Expected.MESSAGE]
-            one = _subscription(subs, expected, expected_subs, entry, delivered, each)
+            one = _subscription(subs, expected, expected_subs, entry, delivered, attempt)
             first_sub = expected_subs[expected[entry, Expected.FIRST]]
             copies = expected[entry, Expected.SUBSCRIPTIONS]
             if subs[first_sub, Subscription.IS_SHARED]:
                 copies = 1
-            verdict = _outcome(messages, message, delivered, each)
-            if ordinals[each] >= copies:
+            verdict = _outcome(messages, message, delivered, attempt)
+            if ordinals[attempt] >= copies:
                 verdict = _DUPLICATE
         else:
             message, verdict = _unexpected(
-                messages, expected, delivered, each, first_messages, first_expected,
-                older_messages[each],
+                messages, expected, delivered, attempt, first_messages, first_expected,
+                older_messages[attempt],
             )  # fmt: skip
             if message != NONE:
                 has_row[message] = 1
             one = NONE
         rows[count, DeliveryRow.MESSAGE] = message
-        rows[count, DeliveryRow.DELIVERED] = each
+        rows[count, DeliveryRow.DELIVERED] = attempt
         rows[count, DeliveryRow.SUBSCRIPTION] = one
         rows[count, DeliveryRow.VERDICT] = verdict
         rows[count, DeliveryRow.EXPECTED] = entry
@@ -406,42 +406,42 @@ def find_verdicts(
 
 @piece
 def _subscription(
-    subs: Grid, expected: Grid, expected_subs: Ints, entry: int, delivered: Grid, each: int
+    subs: Grid, expected: Grid, expected_subs: Ints, entry: int, delivered: Grid, attempt: int
 ) -> int:
     """Return the subscription of an attempt: by its identifier, or any that matches."""
     first = expected[entry, Expected.FIRST]
-    identifier, name = delivered[each, Delivered.IDENTIFIER], delivered[each, Delivered.NAME]
-    found = NONE
+    identifier, name = delivered[attempt, Delivered.IDENTIFIER], delivered[attempt, Delivered.NAME]
+    own = NONE
     for place in range(first, first + expected[entry, Expected.SUBSCRIPTIONS]):
         one = expected_subs[place]
-        mine = subs[one, Subscription.NAME] == name
+        is_own = subs[one, Subscription.NAME] == name
         by_it = identifier != NONE and subs[one, Subscription.IDENTIFIER] == identifier
-        if by_it and (mine or not subs[one, Subscription.IS_SHARED]):
+        if by_it and (is_own or not subs[one, Subscription.IS_SHARED]):
             return int(one)
-        if mine and found == NONE:
-            found = one
-    return int(expected_subs[first] if found == NONE else found)
+        if is_own and own == NONE:
+            own = one
+    return int(expected_subs[first] if own == NONE else own)
 
 
 @piece
 def _unexpected(
-    messages: Grid, expected: Grid, delivered: Grid, each: int, first_messages: Ints,
+    messages: Grid, expected: Grid, delivered: Grid, attempt: int, first_messages: Ints,
     first_expected: Ints, older_message: int,
 ) -> tuple[int, int]:  # fmt: skip
     """Return the message and the verdict of an unexpected attempt."""
-    group = delivered[each, Delivered.GROUP]
+    group = delivered[attempt, Delivered.GROUP]
     message = NONE
     has_older = older_message != _NO_OLDER
     first, last = first_messages[group], first_messages[group + 1]
-    setter = delivered[each, Delivered.SETTER]
+    setter = delivered[attempt, Delivered.SETTER]
     if setter != NONE:
         for one in range(first, last):
             if messages[one, Message.SENT] == setter:
                 message = one
-    elif delivered[each, Delivered.IS_LIVE] and has_older:
+    elif delivered[attempt, Delivered.IS_LIVE] and has_older:
         message = older_message
-    elif delivered[each, Delivered.IS_LIVE]:
-        at = delivered[each, Delivered.AT]
+    elif delivered[attempt, Delivered.IS_LIVE]:
+        at = delivered[attempt, Delivered.AT]
         low, high = first, last
         while low < high:
             middle = (low + high) // 2
@@ -451,22 +451,22 @@ def _unexpected(
                 high = middle
         if low > first:
             message = low - 1
-    verdict = _outcome(messages, message, delivered, each)
+    verdict = _outcome(messages, message, delivered, attempt)
     if message == NONE:
         return int(message), int(verdict)
     if has_older and verdict == _DELIVERED and messages[message, Message.COPIES] > 1:
         return int(message), _UNDECIDED
-    if delivered[each, Delivered.IS_LIVE]:
+    if delivered[attempt, Delivered.IS_LIVE]:
         for entry in range(first_expected[group], first_expected[group + 1]):
-            if expected[entry, Expected.NAME] == delivered[each, Delivered.NAME]:
+            if expected[entry, Expected.NAME] == delivered[attempt, Delivered.NAME]:
                 verdict = _UNDECIDED if has_older else _DUPLICATE
     return int(message), int(verdict)
 
 
 @piece
-def _outcome(messages: Grid, message: int, delivered: Grid, each: int) -> int:
+def _outcome(messages: Grid, message: int, delivered: Grid, attempt: int) -> int:
     """Return the verdict of an attempt."""
-    verdict = delivered[each, Delivered.OUTCOME]
+    verdict = delivered[attempt, Delivered.OUTCOME]
     is_closed = verdict in (_DELIVERED, _LOST_ACK)
     if is_closed and message != NONE and messages[message, Message.IS_REPEATED]:
         return int(_UNDECIDED)  # Its first copy may have been delivered before.

@@ -157,9 +157,9 @@ def _name_subscriptions(grids: DeliveryGrids, rows: Grid, delivered: DeliveredCo
             row[DeliveryRow.EXPECTED], [Expected.FIRST, Expected.SUBSCRIPTIONS]
         ]
         for one in grids.expected_subs[first : first + count].tolist():
-            mine = grids.subs[one, Subscription.NAME] == grids.attempts[attempt, Delivered.NAME]
+            is_own = grids.subs[one, Subscription.NAME] == grids.attempts[attempt, Delivered.NAME]
             by_it = grids.subscriptions[one].identifier in delivered.several.get(place, ())
-            if by_it and (mine or grids.subscriptions[one].group is None):
+            if by_it and (is_own or grids.subscriptions[one].group is None):
                 row[DeliveryRow.SUBSCRIPTION] = one
                 break
 

@@ -110,8 +110,8 @@ def _flush(observer: Observer, topics: set[tuple[str, bool]]) -> Iterator[Found]
         if _is_new((will.topic, will.retain), topics):
             yield topic_record(will)
         yield will_record(will)
-    for each in _drained(output.attempts):
-        yield attempt_record(each) if each.retain else content_record(each)
+    for attempt in _drained(output.attempts):
+        yield attempt_record(attempt) if attempt.retain else content_record(attempt)
 
 
 def _is_new(topic: tuple[str, bool], topics: set[tuple[str, bool]]) -> bool:

@@ -129,12 +129,12 @@ def count_expected(messages: Grid, subs: Grid, firsts: Ints, matching: Ints) -> 
     firsts, matching
         The subscriptions that match topic t are ``matching[firsts[t]:firsts[t + 1]]``.
     """
-    found = 0
+    count = 0
     for message in range(len(messages)):
         topic = messages[message, Message.TOPIC]
         for place in range(firsts[topic], firsts[topic + 1]):
-            found += _matches(messages, message, subs, matching[place]) > 0
-    return found
+            count += _matches(messages, message, subs, matching[place]) > 0
+    return count
 
 
 @kernel(I64(_GRID, _GRID, _INTS, _INTS, _GRID, _INTS, _INTS))

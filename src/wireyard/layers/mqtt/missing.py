@@ -217,7 +217,7 @@ class ConnectionHistory:
             Its topic; None for any.
         """
         endpoint = connection.client.endpoint
-        found = (
+        latest = (
             self._latest.get((endpoint, level))
             if topic is None
             else self._latest_on_topic.get((topic, endpoint, level))
@@ -228,7 +228,7 @@ class ConnectionHistory:
             and confirmed < one.sent
             and connection.opened < one.at
             and (connection.closed is None or one.at < connection.closed)
-            for one in found
+            for one in latest
         )
 
     def at(
@@ -243,8 +243,8 @@ class ConnectionHistory:
             in between.
         """
         connections = self._connections.get(name, [])
-        behind = bisect_right(connections, stop, key=_accepted)
-        connection = connections[behind - 1] if behind else None
+        after = bisect_right(connections, stop, key=_accepted)
+        connection = connections[after - 1] if after else None
         if connection is None or (connection.closed is not None and connection.closed < start):
             return None, True
         return connection, _accepted(connection) < start and (
@@ -254,8 +254,8 @@ class ConnectionHistory:
     def after(self, name: str, position: Position) -> ConnectionRecord | None:
         """Return the first connection of a client after a position."""
         connections = self._connections.get(name, [])
-        behind = bisect_right(connections, position, key=_accepted)
-        return connections[behind] if behind < len(connections) else None
+        after = bisect_right(connections, position, key=_accepted)
+        return connections[after] if after < len(connections) else None
 
 
 def _sent(latest: LatestDelivered) -> Position:
@@ -271,14 +271,14 @@ def _explain_missed(
     one: MissedDelivery, history: ConnectionHistory
 ) -> tuple[ConnectionRecord | None, str]:
     """Return the connection on which a delivery is missing, and the verdict."""
-    found: tuple[ConnectionRecord | None, str] = (None, "undecided")
+    result: tuple[ConnectionRecord | None, str] = (None, "undecided")
     for name, qos in one.granted:
-        found = _explain_client(
+        result = _explain_client(
             name, min(qos, one.message.qos), one.message, one.confirmed, history
         )
-        if found[1] != "not_forwarded":
+        if result[1] != "not_forwarded":
             break  # A broker may choose any member of a group, even one that is offline.
-    return found
+    return result
 
 
 def _explain_client(

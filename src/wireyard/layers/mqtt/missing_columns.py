@@ -155,7 +155,7 @@ def explain_absence(
     sent_ns, expires_s
         Of each message.
     """
-    found = 0
+    decided = 0
     for row in range(len(rows)):
         if rows[row, DeliveryRow.VERDICT] != MISSED:
             continue
@@ -189,12 +189,12 @@ def explain_absence(
                 connections, first, last, start, stop, qos, sent_ns[message], expires_s[message]
             )
         if verdict != MISSED:
-            found += 1
+            decided += 1
             rows[row, DeliveryRow.VERDICT] = verdict
             rows[row, DeliveryRow.CLIENT] = (
                 NONE if connection == NONE else connections[connection, Connection.CLIENT]
             )
-    return found
+    return decided
 
 
 @piece

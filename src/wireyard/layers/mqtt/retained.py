@@ -231,7 +231,7 @@ class InitialValues:
         """Observe a delivery with RETAIN; `changes` are those that may have set its value."""
         name = attempt.client.name
         expected = self._expected.get(name, [])
-        # A value whose message was not captured has replaced the expected one.
+        # Without `changes`, a value that was not captured has replaced the expected ones.
         expected[:] = [one for one in expected if changes and one.content != attempt.content]
         matching = self._by_client.get(name, [])
         if not matching or attempt.at.ns is None or not all(one.known for one in matching):

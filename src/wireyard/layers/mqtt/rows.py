@@ -107,7 +107,7 @@ def conversation_row(request: Message, reply: Message | None) -> _Row:
 
 def delivery_row(
     message: Message | None,
-    each: Attempt | None,
+    attempt: Attempt | None,
     subscribed: Subscribed | None,
     verdict: str,
     connection: ConnectionRecord | None = None,
@@ -118,14 +118,14 @@ def delivery_row(
     ----------
     message
         None if its PUBLISH was not captured.
-    each
+    attempt
         Its delivery attempt; None if there is none.
     connection
         The connection on which its delivery is missing.
     """
-    receiver = each or connection or subscribed
-    proof = each.at if each else message.sent if message else None
-    topic = message.topic if message else each.topic if each else None
+    receiver = attempt or connection or subscribed
+    proof = attempt.at if attempt else message.sent if message else None
+    topic = message.topic if message else attempt.topic if attempt else None
     assert proof is not None
     row: _Row = {
         "message_key": message.key if message else None,
@@ -148,27 +148,27 @@ def delivery_row(
             "sent_frame": message.sent.frame,
             "accepted_frame": message.accepted.frame if message.accepted else None,
         }
-    if each is not None:
-        done = each.acknowledged
+    if attempt is not None:
+        done = attempt.acknowledged
         row |= {
-            "qos": each.qos,
-            "retained": None if each.may_be_live else not each.is_live,
-            "delivered_ns": each.at.ns,
-            "delivered_frame": each.at.frame,
+            "qos": attempt.qos,
+            "retained": None if attempt.may_be_live else not attempt.is_live,
+            "delivered_ns": attempt.at.ns,
+            "delivered_frame": attempt.at.frame,
             "acknowledged_ns": done.ns if done else None,
             "acknowledged_frame": done.frame if done else None,
-            "redelivered": each.redelivered or (None if each.untraced else False),
-            "delivery_count": each.count,
-            "outcome": _outcome(each),
+            "redelivered": attempt.redelivered or (None if attempt.untraced else False),
+            "delivery_count": attempt.count,
+            "outcome": _outcome(attempt),
         }
     elif verdict == "expired":
         row["outcome"] = "expired"
     return row
 
 
-def _outcome(each: Attempt) -> str | None:
-    if not each.qos:
+def _outcome(attempt: Attempt) -> str | None:
+    if not attempt.qos:
         return "no_ack_wanted"
-    if each.untraced:
+    if attempt.untraced:
         return None
-    return "acknowledged" if each.acknowledged else "unacknowledged"
+    return "acknowledged" if attempt.acknowledged else "unacknowledged"

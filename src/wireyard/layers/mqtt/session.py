@@ -267,7 +267,7 @@ class Broker:
             will.due = at.after(min(delays))
 
     def _expire(self, session: Session, at: Position) -> None:
-        """Publish the will and end the session, if their time came before a position."""
+        """Publish a will whose delay ended, and end a session that expired, before a position."""
         will, expires = session.will, session.expires
         if will and will.due and will.due < at and will.step("delay_over") == "published":
             self._publish(will, will.due)
