@@ -109,7 +109,7 @@ concluded from packets that are missing:
 A gap may have been any packets that it has room for, and nothing is concluded from those either:
 
 - A connection whose CONNACK was lost counts as open; `status` and `resumed` of its session are
-  null.
+  null, and what waited for the client is `undecided` unless it asked for a clean start.
 - Subscriptions and messages may have been in a gap of 5 bytes or more on any connection of the
   broker. From there on what matches nothing, or is left over, is taken as where a connection is
   older than the capture.

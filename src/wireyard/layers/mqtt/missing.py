@@ -283,7 +283,7 @@ def _missed_by(
         connection = presence.after(name, taken)
         if connection is None:
             return None, "queued"
-        if not connection.resumed:
+        if not connection.may_go_on:
             return connection, "discarded"
         if _expired(message, connection):
             return connection, "expired"

@@ -46,7 +46,7 @@ class Connection(IntEnum):
     """Ranks of positions; -1 is none."""
     OPENED_NS = 5
     IS_BEGUN = 6
-    IS_RESUMED = 7
+    MAY_GO_ON = 7
     IS_DAMAGED = 8
     CLIENT = 9
     """Number of the client, with its endpoint."""
@@ -84,7 +84,7 @@ def connections_of(
             *ranks,
             NO_TIME if record.opened.ns is None else record.opened.ns,
             record.begun,
-            bool(record.resumed),
+            record.may_go_on,
             record.damaged,
             client,
             True,
@@ -217,7 +217,7 @@ def _absence(
         return _OFFLINE, NONE
     if behind == last:
         return _QUEUED, NONE
-    if not connections[behind, Connection.IS_RESUMED]:
+    if not connections[behind, Connection.MAY_GO_ON]:
         return _DISCARDED, behind
     opened_ns = connections[behind, Connection.OPENED_NS]
     has_times = sent_ns != NO_TIME and opened_ns != NO_TIME

@@ -143,6 +143,11 @@ class ConnectionRecord(Record):
     answered: Position | None = None
     """Its last request that the broker answered: all that it was to get before that came."""
 
+    @property
+    def may_go_on(self) -> bool:
+        """Whether the session from before may go on with it; CONNACK may not say."""
+        return not self.fresh if self.resumed is None else self.resumed
+
 
 @dataclass(slots=True, eq=False)
 class Message(Record):
