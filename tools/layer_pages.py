@@ -112,7 +112,7 @@ concluded from packets that are missing:
 A gap may have had any packets that fit into it, and nothing is concluded from their absence:
 
 - A connection whose CONNACK was lost counts as open; `status` and `resumed` of its session are
-  null.
+  null, and what waited for the client is `undecided` unless it asked for a clean start.
 - A gap of 5 bytes or more on any connection of the broker may have had subscriptions and messages.
   From there on the rules are those for a broker with a connection that is older than the capture.
 - Acknowledgements, resends and PUBREL break no rule on a connection with a gap.

@@ -116,6 +116,20 @@ def test_a_lost_message_may_be_what_was_delivered() -> None:
     ]
 
 
+@pytest.mark.parametrize(("clean", "verdict"), [(False, "undecided"), (True, "discarded")])
+def test_what_waits_for_a_session_may_come_behind_a_lost_connack(clean: bool, verdict: str) -> None:
+    capture = Capture()
+    capture.connect("sub", clean=False)
+    capture.subscribe("sub", "t/#")
+    capture.connect("pub")
+    capture.end("sub")
+    capture.message("pub", "t/1", b"x", 1)
+    capture.connect("sub", clean=clean, present=not clean)
+    capture.ping("sub")
+    lose(capture, -3)
+    assert verdicts_of(capture) == [verdict]
+
+
 def test_a_lost_goodbye_leaves_the_end_open() -> None:
     """A gap that the FIN shows: the client may have said goodbye, so its will may be dropped."""
     capture = pair()

@@ -296,7 +296,7 @@ def _explain_client(
         connection = history.after(name, confirmed)
         if connection is None:
             return None, "queued"
-        if not connection.resumed:
+        if not connection.may_be_resumed:
             return connection, "discarded"
         if _expired(message, connection):
             return connection, "expired"

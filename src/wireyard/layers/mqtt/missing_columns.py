@@ -46,7 +46,7 @@ class Connection(IntEnum):
     """Ranks of positions; -1 is none."""
     OPENED_NS = 5
     IS_BEGUN = 6
-    IS_RESUMED = 7
+    MAY_BE_RESUMED = 7
     IS_DAMAGED = 8
     CLIENT = 9
     """Number of the client, with its endpoint."""
@@ -84,7 +84,7 @@ def connections_of(
             *ranks,
             NO_TIME if record.opened.ns is None else record.opened.ns,
             record.begun,
-            bool(record.resumed),
+            record.may_be_resumed,
             record.damaged,
             client,
             True,
@@ -218,7 +218,7 @@ def _absence(
         return _OFFLINE, NONE
     if after == last:
         return _QUEUED, NONE
-    if not connections[after, Connection.IS_RESUMED]:
+    if not connections[after, Connection.MAY_BE_RESUMED]:
         return _DISCARDED, after
     opened_ns = connections[after, Connection.OPENED_NS]
     has_times = sent_ns != NO_TIME and opened_ns != NO_TIME

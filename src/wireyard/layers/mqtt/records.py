@@ -144,6 +144,11 @@ class ConnectionRecord(Record):
     answered: Position | None = None
     """Its last answered request; the broker had sent all messages from before it."""
 
+    @property
+    def may_be_resumed(self) -> bool:
+        """Whether the earlier session may continue with it; unknown if CONNACK was not captured."""
+        return not self.clean_start if self.resumed is None else self.resumed
+
 
 @dataclass(slots=True, eq=False)
 class Message(Record):
