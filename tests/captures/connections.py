@@ -5,6 +5,7 @@ from __future__ import annotations
 from random import Random
 
 from tests.captures.make import Packet, ethernet, ipv4, ipv6, packets, pcap, tcp, udp
+from tests.make import random_packet
 
 __all__ = ["ACK", "SYN", "make_capture"]
 
@@ -122,8 +123,21 @@ def _one(version: int, client: bool, rng: Random) -> bytes:
     return _packet(0x30, _text(b"t") + newest + b"x", rng)
 
 
+def _jmq_streams(rng: Random) -> tuple[bytes, bytes]:
+    """Return what a client and a broker say to each other in JMQ."""
+    client, broker = (
+        b"".join(random_packet(rng) for _ in range(rng.randint(least, 5))) for least in (1, 0)
+    )
+    if rng.random() < 0.05:
+        other = rng.choice((*_OTHERS, _connect(4, rng), _packet(0x20, b"\0\0", rng)))
+        client, broker = rng.choice(((client, other), (other, broker)))
+    return _damaged(client, rng), _damaged(broker, rng)
+
+
 def _streams(rng: Random) -> tuple[bytes, bytes]:
     """Return what a client and a server say to each other."""
+    if rng.random() < 0.2:
+        return _jmq_streams(rng)
     version = rng.choice((3, 4, 4, 4, 5, 5))
     flags, code = rng.choice(
         (
@@ -145,6 +159,8 @@ def _streams(rng: Random) -> tuple[bytes, bytes]:
         newest = rng.choice((_properties(rng), bytes.fromhex("03 21 00 0a")))
     client = _connect(version, rng)
     server = _packet(0x20, bytes([flags, code]) + newest, rng)
+    if rng.random() < 0.02:
+        server = _connect(rng.choice((3, 4, 5)), rng)
     client += b"".join(_one(version, True, rng) for _ in range(rng.randrange(6)))
     server += b"".join(_one(version, False, rng) for _ in range(rng.randrange(6)))
     if rng.random() < 0.08:

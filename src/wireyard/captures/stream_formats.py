@@ -9,8 +9,8 @@ import numpy as np
 import numpy.typing as npt
 
 from wireyard.captures.assignment import Assigned, DecodeAs, EndpointEvidence, assign_formats
-from wireyard.captures.bundled import Plain, find_plain
 from wireyard.captures.flows import Endpoint
+from wireyard.captures.plain import Plain, find_plain
 from wireyard.captures.read import Capture
 from wireyard.captures.tls_keys import KeyLog
 from wireyard.formats import Format
@@ -24,8 +24,7 @@ Ints = npt.NDArray[np.int64]
 class StreamFormats:
     """The plain streams of a capture's table, and the format of each other one."""
 
-    plain: Plain | None
-    """None if no stream is plain."""
+    plain: Plain
     places: Ints
     """The places in the table of all others, ascending."""
     assigned: Sequence[Assigned]
@@ -54,13 +53,12 @@ def find_formats(
         Whether the evidence is for others, too.
     """
     table = capture.table
-    # The rules of a caller for ports, or for a dialect, are applied to each stream.
-    plain = None if rules or (named is not None and named.dialect) else find_plain(table)
-    places = np.arange(len(table)) if plain is None else np.flatnonzero(~plain.there)
-    streams = capture.streams if plain is None else [table.stream(at) for at in places.tolist()]
+    plain = find_plain(table, rules, named)
+    places = np.flatnonzero(~plain.there)
+    streams = [table.stream(at) for at in places.tolist()]
     evidence = EndpointEvidence()
-    if plain is not None and (streams or shared):
-        evidence.add_opened(plain.opened(table).items())
+    if streams or shared:
+        evidence.add_opened(plain.opened(table))
     evidence.add_opened(opened)
     assigned = assign_formats(streams, rules, named, capture.guides, keys, evidence)
     return StreamFormats(plain, places, assigned, evidence)

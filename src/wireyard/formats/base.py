@@ -8,12 +8,23 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from enum import IntEnum
 from typing import Any, Final, NamedTuple
 
 from wireyard.errors import DecodeError
 from wireyard.layout import Column
 
-__all__ = ["REFUTED", "UNPROVEN", "Annotation", "Dialect", "Format", "Nested", "Row", "View"]
+__all__ = [
+    "REFUTED",
+    "UNPROVEN",
+    "Annotation",
+    "Dialect",
+    "Format",
+    "Nested",
+    "Row",
+    "Shown",
+    "View",
+]
 
 View = bytes | memoryview
 """Bytes of a stream; indexing gives an int and slicing does not have to copy."""
@@ -25,6 +36,19 @@ UNPROVEN: Final = -1
 """No rule is broken by the bytes behind a position, and they are too few to confirm it."""
 REFUTED: Final = -2
 """No packet begins at a position."""
+
+
+class Shown(IntEnum):
+    """What the first bytes of a stream show of a format that reads many streams together."""
+
+    NOTHING = 0
+    """Nothing that is decided without its other bytes."""
+    CLIENT = 1
+    """The format, and that a client sends it to a server, as `Format.opens` says."""
+    ANSWER = 2
+    """The format if the other direction of the connection shows it."""
+    EITHER = 3
+    """The format, whoever sends it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,7 +129,11 @@ class Format:
     columns: tuple[Column, ...]
     """The format's own columns, in order; the columns every row has come before them."""
     fast_path: str
-    """Module with the columnar decoder; imported only when there is enough work for it."""
+    """Module with the columnar decoder; imported only when there is enough work for it.
+
+    Of a format in `wireyard.formats.FIRST_BYTES` it also has `sniff_heads`, which gives what first
+    bytes of streams have `Shown`, and `walk_streams`, which finds the packets of many streams.
+    """
     header_bytes: int
     """Bytes that `find_header` looks at; no more than this is held back while bytes arrive."""
     max_packet_bytes: int

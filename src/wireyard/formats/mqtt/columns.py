@@ -112,15 +112,11 @@ def scan_frames(
     return starts[:count], sizes[:count], np.full(count + 1, context, np.int64)
 
 
-def sniff_heads(heads: Bytes, bounds: Ints) -> tuple[Bytes, Ints]:
-    """Return which `Side` each stream is by its first bytes, and the context that they show.
-
-    Shapes: bounds (t + 1), where in `heads` those of each stream are; the results (t). What is no
-    `Side.OTHER` is surely of this format; the context of a client's stream is that of its server's.
-    """
-    sides, contexts = np.empty(len(bounds) - 1, np.uint8), np.empty(len(bounds) - 1, np.int64)
-    stream_kernels.sniff_heads(heads, bounds, MAX_PACKET_BYTES, sides, contexts)
-    return sides, contexts
+def sniff_heads(heads: Bytes, starts: Ints, stops: Ints, contexts: Ints) -> Bytes:
+    """Return what streams have `Shown` by their first bytes; the parameters are the kernel's."""
+    shown = np.empty(len(starts), np.uint8)
+    stream_kernels.sniff_heads(heads, starts, stops, MAX_PACKET_BYTES, shown, contexts)
+    return shown
 
 
 def walk_streams(

@@ -8,12 +8,12 @@ Axes: t = streams, r = rows.
 
 from __future__ import annotations
 
-from enum import IntEnum
 from typing import Final
 
 import numpy as np
 
 from wireyard.accelerate import I64, READ, TEXT, array, kernel, piece
+from wireyard.formats.base import Shown
 from wireyard.formats.mqtt.kernels import find_frames
 from wireyard.formats.mqtt.layout import (
     CONNACK,
@@ -23,6 +23,7 @@ from wireyard.formats.mqtt.layout import (
     PUBCOMP,
     PUBLISH,
     PUBREL,
+    VERSION_BITS,
 )
 from wireyard.formats.mqtt.resync import PROOF_BITS, PUBLISH_BITS, TYPE_AND_LENGTH_BITS
 from wireyard.formats.mqtt.session_kernels import (
@@ -34,23 +35,14 @@ from wireyard.formats.mqtt.session_kernels import (
 )
 from wireyard.memory import Bytes, load_u8, load_u16
 
-__all__ = ["Side", "sniff_heads", "walk_streams"]
+__all__ = ["sniff_heads", "walk_streams"]
 
 Ints = np.ndarray[tuple[int], np.dtype[np.int64]]
 Octets = np.ndarray[tuple[int], np.dtype[np.uint8]]
 
 _INTS: Final = array("int64")
-
-
-class Side(IntEnum):
-    """What the first bytes of a stream show."""
-
-    OTHER = 0
-    """Nothing that is decided here."""
-    CLIENT = 1
-    """It begins with a CONNECT of 3.1 to 5.0."""
-    SERVER = 2
-    """Its first byte is that of CONNACK, and Remaining Length is one byte."""
+_CLIENT, _ANSWER = int(Shown.CLIENT), int(Shown.ANSWER)
+"""The values of `Shown` as kernels can have them."""
 
 
 @piece
@@ -86,31 +78,34 @@ def connect_shown(data: Bytes, start: int, stop: int, max_packet_bytes: int) -> 
     return version if at + 2 <= stop and at + 2 + load_u16(data, at) <= end else 0
 
 
-@kernel(I64(READ, _INTS, I64, TEXT, _INTS))
+@kernel(I64(READ, _INTS, _INTS, I64, TEXT, _INTS))
 def sniff_heads(
-    heads: Bytes, bounds: Ints, max_packet_bytes: int, sides: Octets, contexts: Ints
+    heads: Bytes, starts: Ints, stops: Ints, max_packet_bytes: int, shown: Octets, contexts: Ints
 ) -> int:
-    """Return which `Side` each stream is, by its first bytes; return how many show one.
+    """Find what streams show by their first bytes, as `Shown` says; return how many show something.
 
-    The context of a client's stream is the version that its CONNECT declares; of a server's, the
-    context that only its CONNACK shows.
+    Their contexts, those of the dialect before, become those of the streams that answer them: a
+    client's CONNECT declares the version, and without it a CONNACK shows that of 5.0.
 
-    Shapes: bounds (t + 1), where in `heads` the bytes of each are; sides, contexts (t).
+    Shapes: starts, stops (t), where in `heads` the bytes of each are; shown, contexts (t).
     """
     found = 0
-    for stream in range(len(sides)):
-        start, stop = bounds[stream], bounds[stream + 1]
-        sides[stream], contexts[stream] = 0, 0
+    for stream in range(len(shown)):
+        start, stop = starts[stream], stops[stream]
+        shown[stream] = 0
         if stop - start < 4:
             continue
-        first = load_u8(heads, start)
+        first, context = load_u8(heads, start), contexts[stream]
         if first == CONNECT << 4:
-            contexts[stream] = connect_shown(heads, start, stop, max_packet_bytes)
-            sides[stream] = 1 if contexts[stream] else 0
+            version = connect_shown(heads, start, stop, max_packet_bytes)
+            if version:
+                shown[stream] = _CLIENT
+                contexts[stream] = context & ~VERSION_BITS | version
         elif first == CONNACK << 4 and load_u8(heads, start + 1) < 0x80:
-            contexts[stream] = 5 if load_u8(heads, start + 1) > 2 else 0
-            sides[stream] = 2
-        found += sides[stream] != 0
+            shown[stream] = _ANSWER
+            if not context & VERSION_BITS and load_u8(heads, start + 1) > 2:
+                contexts[stream] = context | 5
+        found += shown[stream] != 0
     return found
 
 
@@ -189,7 +184,7 @@ def walk_streams(
         end = starts[row - 1] + sizes[row - 1] if row > first else at
         whole = row > first and end == stop
         if whole and not begun[stream] and behind == first:
-            whole = confirmed(data, starts, sizes, first, row, context)
+            whole = confirmed(data, starts, sizes, first, row, context & VERSION_BITS)
         if not whole:
             row = first
             continue
