@@ -337,6 +337,55 @@ def plain_frames(first: int, connections: int) -> Iterator[bytes]:
         yield ethernet(ipv4(tcp(*ports, 10 + len(connect), b"\xe0\0", ACK, 54), 6, *ways))
 
 
+def earlier_frames(port: int, connections: int) -> Iterator[bytes]:
+    """Yield the frames of connections without a CONNECT, of three packets each; 3.1.1 and 5.0."""
+    for number in range(connections):
+        newest = b"\0" * (number % 2)
+        publish = bytes([0x32, 7 + len(newest)]) + b"\0\1t\0\1" + newest + b"on"
+        ports, ways = (20000 + number, port), ("10.0.0.3", "10.0.0.2")
+        there = tcp(*ports, 10, publish * 2, ACK, 50)
+        back = tcp(*ports[::-1], 50, b"\x40\2\0\1", ACK, 10 + 2 * len(publish))
+        yield ethernet(ipv4(there, 6, *ways))
+        yield ethernet(ipv4(back, 6, *ways[::-1]))
+
+
+@pytest.mark.parametrize(
+    ("port", "format", "decode_as"),
+    [
+        (1883, "mqtt", []),
+        (1883, "mqtt/5.0", []),
+        (9999, "mqtt", ["tcp.port==9999,mqtt"]),
+        (9999, "mqtt", ["tcp.port==9999,mqtt/3.1.1"]),
+        (9999, "mqtt", []),
+        (1883, "mqtt", ["tcp.port==1883,jmq"]),
+        (1883, "jmq", ["tcp.port==1883,jmq"]),
+    ],
+)
+@pytest.mark.parametrize("opened", [False, True])
+def test_connections_that_began_earlier(
+    port: int, format: str, decode_as: list[str], opened: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    frames = [*earlier_frames(port, 100)]
+    if opened:  # by which the format of the port is known
+        connect = b"\x10\x0d\0\4MQTT\4\2\0\x3c\0\1c"
+        frames.append(ethernet(ipv4(tcp(40000, port, 10, connect, ACK, 50), 6, "10.0.0.3")))
+    data, request = pcap(packets(frames)), {"format": format, "decode_as": decode_as}
+    made = counting_streams(monkeypatch)
+    rows = read(data, request, together=True)
+    made = made[:]
+    check(data, request)
+    if "jmq" in str(decode_as) or not (port == 1883 or decode_as or opened):
+        assert len(made) >= 200 + opened
+        return
+    # What 3.1.1 sends breaks rules of 5.0.
+    assert len(made) == (50 if format == "mqtt/5.0" else 0)
+    assert isinstance(rows, pa.Table)
+    assert rows.num_rows == (300 if format == "mqtt" else 250) + opened
+    versions = {*rows["version_in_force"].to_pylist()[:250]}
+    if format == "mqtt":
+        assert versions == ({4} if "/" in str(decode_as) else {None, 5})
+
+
 def jmq_frames(first: int, connections: int) -> Iterator[bytes]:
     """Yield the frames of connections of three packets of JMQ each."""
     hello, answer, goodbye = (encode(Packet(packet_type=kind)) for kind in (10, 11, 28))

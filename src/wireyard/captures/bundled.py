@@ -293,13 +293,13 @@ class BundledStreams(StreamBundle):
     @property
     def _run_counts(self) -> Ints:
         """How many runs each stream has."""
-        bounds: Ints = self._found.run_bounds
-        return bounds[self._sides + 1] - bounds[self._sides]
+        return self._counted_runs[1]
 
-    @cached_property
+    @property
     def _runs(self) -> Ints:
         """The runs of the streams, one stream behind the other."""
-        first, counts = self._found.run_bounds[self._sides], self._run_counts
-        before = np.cumsum(counts) - counts
-        runs: Ints = np.repeat(first - before, counts) + np.arange(int(counts.sum()))
-        return runs
+        return self._counted_runs[0]
+
+    @cached_property
+    def _counted_runs(self) -> tuple[Ints, Ints]:
+        return self.table.runs_of(self.rows)

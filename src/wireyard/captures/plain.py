@@ -20,7 +20,7 @@ from wireyard.captures.flows import Endpoint
 from wireyard.formats import FIRST_BYTES, Format, get_format
 from wireyard.formats.base import Shown
 
-__all__ = ["LEAST_STREAMS", "Plain", "find_plain"]
+__all__ = ["APART", "Plain", "are_enough", "find_plain", "without_gaps"]
 
 Ints = npt.NDArray[np.int64]
 Bytes = npt.NDArray[np.uint8]
@@ -30,7 +30,8 @@ LEAST_STREAMS = 64
 """Of fewer streams of a format each is read by itself before the kernels for many are loaded."""
 _HEAD_BYTES: Final = 72
 """As much of a stream as any format looks at."""
-_APART: Final = -1
+APART: Final = -1
+"""In place of the number of a format: a stream that is read by itself."""
 
 
 @dataclass(frozen=True)
@@ -54,12 +55,12 @@ class Plain:
     def none_of(cls, count: int, formats: Sequence[Format] = ()) -> Plain:
         """Return that all streams of a table are read by themselves."""
         firsts, followings = np.zeros((2, count), np.int64)
-        return cls(formats, np.full(count, _APART), firsts, followings, np.zeros(count, np.bool_))
+        return cls(formats, np.full(count, APART), firsts, followings, np.zeros(count, np.bool_))
 
     @cached_property
     def there(self) -> Flags:
         """Whether a stream can be read together with others."""
-        there: Flags = self.numbers != _APART
+        there: Flags = self.numbers != APART
         return there
 
     def places(self, named: Format | None) -> Ints:
@@ -79,6 +80,11 @@ class Plain:
             yield from ((server, format.name) for server in servers)
 
 
+def are_enough(streams: int) -> bool:
+    """Return whether so many streams are read faster together than each by itself."""
+    return streams >= LEAST_STREAMS
+
+
 def find_plain(
     table: StreamTable, rules: Sequence[DecodeAs] = (), named: Format | None = None
 ) -> Plain:
@@ -89,7 +95,7 @@ def find_plain(
     rules, named
         Those of `assign_formats`.
     """
-    rows = _whole(table)
+    rows = without_gaps(table)
     data, bounds = _heads(table, rows)
     bases, at = _by_first_bytes(data[bounds[:-1]])
     if not bases:
@@ -106,7 +112,7 @@ def find_plain(
     return _of_connections(table, rows, formats, at, shown, contexts, answers)
 
 
-def _whole(table: StreamTable) -> Ints:
+def without_gaps(table: StreamTable) -> Ints:
     """Return the places of the streams of TCP without a gap."""
     tcp = [at for at, one in enumerate(table.found) if one.protocol == "tcp"]
     if not tcp:
@@ -133,11 +139,11 @@ def _heads(table: StreamTable, rows: Ints) -> tuple[Bytes, Ints]:
 
 def _by_first_bytes(firsts: Bytes) -> tuple[list[Format], Ints]:
     """Return the formats that enough streams may be of, and the place in them of each stream's."""
-    counts, places = np.bincount(firsts, minlength=256), np.full(256, _APART)
+    counts, places = np.bincount(firsts, minlength=256), np.full(256, APART)
     formats: list[Format] = []
     for name in dict.fromkeys(FIRST_BYTES.values()):
         own = [byte for byte, each in FIRST_BYTES.items() if each == name]
-        if counts[own].sum() >= LEAST_STREAMS:
+        if are_enough(counts[own].sum()):
             places[own] = len(formats)
             formats.append(get_format(name))
     return formats, places[firsts]
@@ -164,14 +170,14 @@ def _by_rules(
             formats.append(format)
         return formats.index(format)
 
-    found = np.array([*map(place_of, bases), _APART])[at]
+    found = np.array([*map(place_of, bases), APART])[at]
     ports = [table.flows.ports(table.conversations[rows], table.ways[rows] ^ end) for end in (0, 1)]
     for rule in reversed(rules):
         if rule.transport == "tcp":
             own = (ports[0] == rule.port) | (ports[1] == rule.port)
             agree = [each.name == rule.format.name for each in bases]
-            places = [place_of(rule.format) if one else _APART for one in agree]
-            found[own] = np.array([*places, _APART])[at[own]]
+            places = [place_of(rule.format) if one else APART for one in agree]
+            found[own] = np.array([*places, APART])[at[own]]
     return formats, found
 
 
@@ -211,7 +217,7 @@ def _of_connections(
         firsts[ours] = np.where(decides, answers[theirs], contexts[ours])
     clients = shown == Shown.CLIENT
     plain = Plain.none_of(len(table), formats)
-    plain.numbers[rows] = np.where(there, at, _APART)
+    plain.numbers[rows] = np.where(there, at, APART)
     plain.firsts[rows] = firsts
     plain.followings[rows] = np.where(clients, answers, firsts)
     plain.clients[rows] = clients

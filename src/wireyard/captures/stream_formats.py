@@ -4,14 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from operator import itemgetter
 
 import numpy as np
 import numpy.typing as npt
 
 from wireyard.captures.assignment import Assigned, DecodeAs, EndpointEvidence, assign_formats
+from wireyard.captures.earlier import Earlier, find_earlier
 from wireyard.captures.flows import Endpoint
 from wireyard.captures.plain import Plain, find_plain
 from wireyard.captures.read import Capture
+from wireyard.captures.stream import Stream
 from wireyard.captures.tls_keys import KeyLog
 from wireyard.formats import Format
 
@@ -54,11 +57,24 @@ def find_formats(
     """
     table = capture.table
     plain = find_plain(table, rules, named)
-    places = np.flatnonzero(~plain.there)
-    streams = [table.stream(at) for at in places.tolist()]
+    # What shows the formats of endpoints may be in other parts, which need to know of these.
+    earlier = Earlier.none() if shared else find_earlier(table, plain)
+    places = np.setdiff1d(np.flatnonzero(~plain.there), earlier.places)
     evidence = EndpointEvidence()
-    if streams or shared:
+    if len(plain.places(None)) < len(table) or shared:
         evidence.add_opened(plain.opened(table))
     evidence.add_opened(opened)
-    assigned = assign_formats(streams, rules, named, capture.guides, keys, evidence)
+
+    def assign(places: Ints, guides: Sequence[Stream]) -> list[Assigned]:
+        streams = [table.stream(place) for place in places.tolist()]
+        return assign_formats(streams, rules, named, guides, keys, evidence)
+
+    assigned = assign(places, capture.guides)
+    if len(earlier.places):
+        plain = earlier.add_to(plain, table, rules, evidence.formats(), named)
+        left = earlier.places[~plain.there[earlier.places]]
+        both = zip([*places.tolist(), *left.tolist()], [*assigned, *assign(left, ())], strict=True)
+        ordered = sorted(both, key=itemgetter(0))
+        places = np.array([place for place, _ in ordered], np.int64)
+        assigned = [each for _, each in ordered]
     return StreamFormats(plain, places, assigned, evidence)

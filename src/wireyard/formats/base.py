@@ -15,6 +15,7 @@ from wireyard.errors import DecodeError
 from wireyard.layout import Column
 
 __all__ = [
+    "FIRST_PACKETS",
     "REFUTED",
     "UNPROVEN",
     "Annotation",
@@ -34,6 +35,8 @@ Row = dict[str, Any]
 
 UNPROVEN: Final = -1
 """No rule is broken by the bytes behind a position, and they are too few to confirm it."""
+FIRST_PACKETS: Final = 32
+"""Of each direction of a connection, what is read to find the context that nothing else shows."""
 REFUTED: Final = -2
 """No packet begins at a position."""
 
@@ -132,7 +135,8 @@ class Format:
     """Module with the columnar decoder; imported only when there is enough work for it.
 
     Of a format in `wireyard.formats.FIRST_BYTES` it also has `sniff_heads`, which gives what first
-    bytes of streams have `Shown`, and `walk_streams`, which finds the packets of many streams.
+    bytes of streams have `Shown`, and `walk_streams`, which finds the packets of many streams. Of
+    one of these with `confirm_start` it has `find_contexts` too, for many connections in one call.
     """
     header_bytes: int
     """Bytes that `find_header` looks at; no more than this is held back while bytes arrive."""

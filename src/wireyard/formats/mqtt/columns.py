@@ -23,7 +23,7 @@ from wireyard.layout import Column
 from wireyard.memory import SLACK
 from wireyard.schema import arrow_type, as_array, repeat_texts
 
-__all__ = ["ColumnDecoder", "scan_frames", "sniff_heads", "walk_streams"]
+__all__ = ["ColumnDecoder", "find_contexts", "scan_frames", "sniff_heads", "walk_streams"]
 
 Ints = np.ndarray[tuple[int], np.dtype[np.int64]]
 Bytes = np.ndarray[tuple[int], np.dtype[np.uint8]]
@@ -139,6 +139,18 @@ def walk_streams(
         data, bounds, firsts, followings, begun, max_packet_bytes, starts, sizes, contexts, rows
     )
     return (starts[:count], sizes[:count], contexts[:count]), rows
+
+
+def find_contexts(data: Bytes, bounds: Ints, firsts: Ints) -> Ints:
+    """Return the contexts of connections without a CONNECT, -1 where that is not sure.
+
+    The parameters are those of the kernel.
+    """
+    most = int(np.diff(bounds).max(initial=0)) // _MIN_PACKET_BYTES + 1
+    starts, sizes = np.empty(most, np.int64), np.empty(most, np.int64)
+    contexts = np.empty(len(firsts) - 1, np.int64)
+    stream_kernels.find_contexts(data, bounds, firsts, MAX_PACKET_BYTES, starts, sizes, contexts)
+    return contexts
 
 
 class ColumnDecoder:

@@ -21,6 +21,7 @@ from wireyard.formats.mqtt.layout import AUTH, FIXED_FLAGS, PUBLISH, VERSION_BIT
 from wireyard.formats.mqtt.packet import read_packet
 
 __all__ = [
+    "ENOUGH_PACKETS",
     "LEAST_BITS",
     "PROOF_BITS",
     "PUBLISH_BITS",
@@ -38,7 +39,7 @@ PUBLISH_BITS: Final = 4
 _WORD_BITS: Final = 16
 _MOST_BYTES: Final = 1 << 16
 """A longer packet other than PUBLISH confirms nothing: it would be read whole for each segment."""
-_ENOUGH_PACKETS: Final = 3
+ENOUGH_PACKETS: Final = 3
 """How many more packets keep the rules of a version where no more of them need be read."""
 _WITHOUT_CONNECT: Final = (0, 5)
 """Where CONNECT was not captured: the versions before 5.0 are read as one (errata M17)."""
@@ -91,7 +92,7 @@ def find_context(packets: Iterable[View], context: int) -> int:
             _, cursor = read_packet(view, context | one)
             kept[one] += not cursor.faults
             has_publish |= one == 5 and view[0] >> 4 == PUBLISH and not cursor.faults
-        if abs(kept[5] - kept[0]) == _ENOUGH_PACKETS:
+        if abs(kept[5] - kept[0]) == ENOUGH_PACKETS:
             break
     is_new = kept[5] > kept[0] or (kept[5] == kept[0] and has_publish)
     return context | 5 if is_new else context

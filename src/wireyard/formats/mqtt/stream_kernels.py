@@ -13,11 +13,13 @@ from typing import Final
 import numpy as np
 
 from wireyard.accelerate import I64, READ, TEXT, array, kernel, piece
-from wireyard.formats.base import Shown
+from wireyard.formats.base import FIRST_PACKETS, Shown
 from wireyard.formats.mqtt.kernels import find_frames
 from wireyard.formats.mqtt.layout import (
     CONNACK,
     CONNECT,
+    DISCONNECT,
+    PINGREQ,
     PINGRESP,
     PUBACK,
     PUBCOMP,
@@ -25,7 +27,12 @@ from wireyard.formats.mqtt.layout import (
     PUBREL,
     VERSION_BITS,
 )
-from wireyard.formats.mqtt.resync import PROOF_BITS, PUBLISH_BITS, TYPE_AND_LENGTH_BITS
+from wireyard.formats.mqtt.resync import (
+    ENOUGH_PACKETS,
+    PROOF_BITS,
+    PUBLISH_BITS,
+    TYPE_AND_LENGTH_BITS,
+)
 from wireyard.formats.mqtt.session_kernels import (
     LONGEST_HEAD,
     body_at,
@@ -35,7 +42,7 @@ from wireyard.formats.mqtt.session_kernels import (
 )
 from wireyard.memory import Bytes, load_u8, load_u16
 
-__all__ = ["sniff_heads", "walk_streams"]
+__all__ = ["find_contexts", "sniff_heads", "walk_streams"]
 
 Ints = np.ndarray[tuple[int], np.dtype[np.int64]]
 Octets = np.ndarray[tuple[int], np.dtype[np.uint8]]
@@ -110,32 +117,118 @@ def sniff_heads(
 
 
 @piece
-def confirmed(data: Bytes, starts: Ints, sizes: Ints, first: int, last: int, version: int) -> bool:
+def surely_keeps(data: Bytes, start: int, size: int, version: int) -> bool:
+    """Return whether a packet behind a CONNECT and its answer surely keeps every rule."""
+    byte, stop = load_u8(data, start), start + size
+    kind = byte >> 4
+    if PUBACK <= kind <= PUBCOMP and size == 4:
+        return byte & 15 == (2 if kind == PUBREL else 0)
+    if kind in (PINGREQ, PINGRESP, DISCONNECT) and size == 2:
+        return byte & 15 == 0
+    if kind == PUBLISH:
+        return sound_publish(data, start, stop, version)
+    return keeps_rules(data, start, stop, version)
+
+
+@piece
+def confirmed(data: Bytes, starts: Ints, sizes: Ints, first: int, last: int, context: int) -> bool:
     """Return whether a stream surely is confirmed to begin with a packet, as `confirm_start` says.
 
-    Of a PUBLISH its first byte counts alone, so more packets may be asked for than there.
+    Of a PUBLISH its first byte counts alone, so more packets may be asked for than there. What
+    3.1.1 allows is no fault where the version is unknown.
     """
-    bits = 0
+    bits, version = 0, context & VERSION_BITS
     for row in range(first, last):
-        start, size = starts[row], sizes[row]
-        byte = load_u8(data, start)
-        kind = byte >> 4
-        if PUBACK <= kind <= PUBCOMP:
-            if size != 4 or byte & 15 != (2 if kind == PUBREL else 0):
-                return False
-        elif kind == PINGRESP:
-            if size != 2 or byte & 15:
-                return False
-        elif kind == PUBLISH:
-            if not sound_publish(data, start, start + size, version):
-                return False
-            bits += PUBLISH_BITS - TYPE_AND_LENGTH_BITS
-        elif not keeps_rules(data, start, start + size, version):
+        if not surely_keeps(data, starts[row], sizes[row], version if version else 4):
             return False
-        bits += TYPE_AND_LENGTH_BITS
+        publishes = load_u8(data, starts[row]) >> 4 == PUBLISH
+        bits += PUBLISH_BITS if publishes else TYPE_AND_LENGTH_BITS
         if bits >= PROOF_BITS:
             break
     return True
+
+
+@piece
+def breaks_newest(data: Bytes, start: int, stop: int) -> bool:
+    """Return whether a PUBLISH that keeps the rules of 3.1.1 surely breaks one of 5.0.
+
+    It does if it ends before Property Length, or before the properties that this says.
+    """
+    at = body_at(data, start, stop)
+    at += 2 + load_u16(data, at) + (2 if load_u8(data, start) & 6 else 0)
+    return at >= stop or (load_u8(data, at) < 0x80 and at + 1 + load_u8(data, at) > stop)
+
+
+@piece
+def may_be_records(data: Bytes, start: int, stop: int) -> bool:
+    """Return whether bytes may have a record of TLS among them."""
+    for at in range(start, stop - 2):
+        if (
+            load_u8(data, at + 1) == 3
+            and 0x14 <= load_u8(data, at) <= 0x18
+            and load_u8(data, at + 2) <= 4
+        ):
+            return True
+    return False
+
+
+@kernel(I64(READ, _INTS, _INTS, I64, _INTS, _INTS, _INTS))
+def find_contexts(
+    data: Bytes,
+    bounds: Ints,
+    firsts: Ints,
+    max_packet_bytes: int,
+    starts: Ints,
+    sizes: Ints,
+    contexts: Ints,
+) -> int:
+    """Find the contexts of connections without a CONNECT, as `find_context` does of their packets.
+
+    It is -1 where that is not sure, or the bytes might show something else than MQTT: a connection
+    is sure if it is whole packets alone, of which the first keep every rule. Return how many are.
+
+    Shapes: bounds (t + 1), where in `data` each stream is; firsts (e + 1), the first stream of each
+    connection; starts, sizes (r), one for two bytes of each stream at least; contexts (e).
+    """
+    found = 0
+    for connection in range(len(contexts)):
+        first, last = firsts[connection], firsts[connection + 1]
+        old = new = 0
+        sure, publishes, enough = True, False, False
+        for stream in range(first, last):
+            at, stop = bounds[stream], bounds[stream + 1]
+            rows = find_frames(
+                data, at, stop, stop, max_packet_bytes, 0, starts, sizes, 0, len(starts)
+            )
+            whole = rows > 0 and starts[rows - 1] + sizes[rows - 1] == stop
+            if not whole or may_be_records(data, at, stop):
+                sure = False
+            for row in range(min(rows, FIRST_PACKETS) if sure else 0):
+                if enough:
+                    break
+                start, size = starts[row], sizes[row]
+                publish = load_u8(data, start) >> 4 == PUBLISH
+                if not surely_keeps(data, start, size, 4):
+                    sure = False
+                    break
+                old += 1
+                if surely_keeps(data, start, size, 5):
+                    new += 1
+                    publishes |= publish
+                elif not publish or not breaks_newest(data, start, start + size):
+                    sure = False
+                    break
+                enough = old - new == ENOUGH_PACKETS
+        context = 5 if new == old and publishes else 0
+        for stream in range(first, last if sure else first):
+            at, stop = bounds[stream], bounds[stream + 1]
+            rows = find_frames(
+                data, at, stop, stop, max_packet_bytes, 0, starts, sizes, 0, len(starts)
+            )
+            sure = sure and confirmed(data, starts, sizes, 0, rows, context)
+        contexts[connection] = context if sure else -1
+        found += sure
+    return found
 
 
 @kernel(I64(READ, _INTS, _INTS, _INTS, TEXT, I64, _INTS, _INTS, _INTS, _INTS))
@@ -184,7 +277,7 @@ def walk_streams(
         end = starts[row - 1] + sizes[row - 1] if row > first else at
         whole = row > first and end == stop
         if whole and not begun[stream] and behind == first:
-            whole = confirmed(data, starts, sizes, first, row, context & VERSION_BITS)
+            whole = confirmed(data, starts, sizes, first, row, context)
         if not whole:
             row = first
             continue
