@@ -5,6 +5,7 @@ from __future__ import annotations
 from random import Random
 
 from tests.captures.make import Packet, ethernet, ipv4, ipv6, packets, pcap, tcp, udp
+from tests.make import random_packet
 
 __all__ = ["ACK", "SYN", "make_capture"]
 
@@ -122,9 +123,55 @@ def _one(version: int, client: bool, rng: Random) -> bytes:
     return _packet(0x30, _text(b"t") + newest + b"x", rng)
 
 
+def _later(version: int, client: bool, rng: Random) -> bytes:
+    """Return one packet of a connection under way, which mostly breaks no rule."""
+    number, newest = rng.choice((b"\0\1", b"\x12\x34")), b"\0" * (version == 5)
+    match rng.randrange(20):
+        case 0:
+            return _one(version, client, rng)
+        case 1:
+            return b"\xc0\0" if client else b"\xd0\0"
+        case 2 | 3 | 4 | 5:
+            return rng.choice((b"\x40\2", b"\x50\2", b"\x62\2", b"\x70\2")) + number
+        case 6:
+            options = b"\0" if client else b""
+            kind = 0x82 if client else 0x90
+            return _packet(
+                kind, number + newest + (_text(b"a/#") if client else b"\1") + options, rng
+            )
+    flags = rng.choice((0, 1, 2, 3))
+    payload = rng.choice(
+        (b"", b"\0", b"on", b'{"value":1.5}', b"\2\1\1x", b"\x16\3\1" * 9, b"\5ab")
+    )
+    named = _text(rng.choice(_TOPICS[:3])) + (number if flags & 6 else b"")
+    if version == 5:
+        newest = b"\0" if rng.random() < 0.9 else b"\2\1\1"
+    return _packet(0x30 | flags, named + newest + payload, rng)
+
+
+def _jmq_streams(rng: Random) -> tuple[bytes, bytes]:
+    """Return what a client and a broker say to each other in JMQ."""
+    client, broker = (
+        b"".join(random_packet(rng) for _ in range(rng.randint(least, 5))) for least in (1, 0)
+    )
+    if rng.random() < 0.05:
+        other = rng.choice((*_OTHERS, _connect(4, rng), _packet(0x20, b"\0\0", rng)))
+        client, broker = rng.choice(((client, other), (other, broker)))
+    return _damaged(client, rng), _damaged(broker, rng)
+
+
 def _streams(rng: Random) -> tuple[bytes, bytes]:
     """Return what a client and a server say to each other."""
+    if rng.random() < 0.2:
+        return _jmq_streams(rng)
     version = rng.choice((3, 4, 4, 4, 5, 5))
+    if rng.random() < 0.2:  # it began earlier than the capture
+        count = rng.choice((1, 2, 3, 8, 40))
+        kept = [
+            b"".join(_later(version, client, rng) for _ in range(rng.randint(least, count)))
+            for least, client in ((1, True), (0, False))
+        ]
+        return _damaged(kept[0], rng), _damaged(kept[1], rng)
     flags, code = rng.choice(
         (
             (0, 0),
@@ -145,6 +192,8 @@ def _streams(rng: Random) -> tuple[bytes, bytes]:
         newest = rng.choice((_properties(rng), bytes.fromhex("03 21 00 0a")))
     client = _connect(version, rng)
     server = _packet(0x20, bytes([flags, code]) + newest, rng)
+    if rng.random() < 0.02:
+        server = _connect(rng.choice((3, 4, 5)), rng)
     client += b"".join(_one(version, True, rng) for _ in range(rng.randrange(6)))
     server += b"".join(_one(version, False, rng) for _ in range(rng.randrange(6)))
     if rng.random() < 0.08:

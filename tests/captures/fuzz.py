@@ -1,7 +1,7 @@
 """Search for a capture whose streams read together are not what each is by itself.
 
-``python -m tests.captures.fuzz --minutes 5``. Each case is a capture of a few connections of MQTT,
-most of them damaged or broken, made from one number; ``--seed`` makes a case again.
+``python -m tests.captures.fuzz --minutes 5``. Each case is a capture of a few connections of MQTT
+and JMQ, most of them damaged or broken, made from one number; ``--seed`` makes a case again.
 """
 
 from __future__ import annotations

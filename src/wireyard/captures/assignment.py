@@ -35,7 +35,7 @@ from wireyard.captures.stream import Stream
 from wireyard.captures.tls_keys import KeyLog
 from wireyard.errors import DecodeError, UsageError
 from wireyard.formats import Format, get_format, names, sniff
-from wireyard.formats.base import View
+from wireyard.formats.base import FIRST_PACKETS, View
 from wireyard.streams.framer import OK, Framer
 
 __all__ = [
@@ -47,6 +47,7 @@ __all__ = [
     "assign_formats",
     "captured_connections",
     "count_proxies",
+    "decide_format",
     "describe_proxies",
     "parse_decode_as",
     "proxies_of",
@@ -58,8 +59,7 @@ PORT_MAPPER_PORT: Final = 7676
 _DECODE_AS: Final = re.compile(r"(tcp|udp)\.port *== *(\d{1,5}) *, *(\S+)")
 _MOST_PORT: Final = 0xFFFF
 _PREFIX_BYTES: Final = 1 << 18
-_PREFIX_PACKETS: Final = 32
-"""Of each direction of a connection, what is read to find the context that nothing else shows."""
+"""Of each direction of a connection, the bytes that its first packets are looked for in."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -251,8 +251,7 @@ class CapturedConnection:
         """Return each direction with its format."""
         by_endpoint = self._by_endpoint(rules)
         format = _by_port(self._ends, services) if by_endpoint else self._format(rules, named)
-        if named is not None and named.dialect and format is not None and format.name == named.name:
-            format = named
+        format = _as_named(format, named)
         contexts = [0, 0] if format is None else self._contexts(format)
         return [
             Assigned(
@@ -270,8 +269,7 @@ class CapturedConnection:
 
     def _rule(self, rules: Sequence[DecodeAs]) -> DecodeAs | None:
         """Return the first rule that is for the connection."""
-        ports, protocol = {end.port for end in self._ends}, self._directions[0].protocol
-        return next((one for one in rules if one.transport == protocol and one.port in ports), None)
+        return _first_rule(rules, self._directions[0].protocol, self._ends)
 
     def _by_endpoint(self, rules: Sequence[DecodeAs]) -> bool:
         """Return whether neither a rule nor bytes of the connection show its format."""
@@ -333,12 +331,45 @@ def _first_packets(stream: Stream, format: Format) -> Iterator[View]:
         framer.lose(start)
     elif not stream.begun:
         framer.presume()
-    for _ in range(_PREFIX_PACKETS):
+    for _ in range(FIRST_PACKETS):
         frame = framer.next_frame(data[framer.position - start :], at_end)
         if frame is None:
             return
         if frame.status == OK:
             yield data[frame.start - start : frame.stop - start]
+
+
+def decide_format(
+    ends: Sequence[Endpoint],
+    rules: Sequence[DecodeAs],
+    services: Mapping[Endpoint, str | None],
+    named: Format | None,
+) -> Format | None:
+    """Return the format of a connection of TCP of which no byte shows one, None if nothing does.
+
+    Parameters
+    ----------
+    ends
+        That of the stream that comes first, and the other.
+    services
+        What evidence shows of endpoints.
+    """
+    rule = _first_rule(rules, "tcp", ends)
+    return _as_named(_by_port(ends, services) if rule is None else rule.format, named)
+
+
+def _first_rule(
+    rules: Sequence[DecodeAs], protocol: str, ends: Sequence[Endpoint]
+) -> DecodeAs | None:
+    ports = {end.port for end in ends}
+    return next((one for one in rules if one.transport == protocol and one.port in ports), None)
+
+
+def _as_named(format: Format | None, named: Format | None) -> Format | None:
+    """Return the format in the dialect that the caller wants to see, if it is that format's."""
+    if named is not None and named.dialect and format is not None and format.name == named.name:
+        return named
+    return format
 
 
 def _by_port(ends: Sequence[Endpoint], services: Mapping[Endpoint, str | None]) -> Format | None:

@@ -1,7 +1,6 @@
 """Many small streams of a capture read together: copied, framed and timed in one call each.
 
-A connection is taken here only if its first bytes surely show a format and nothing is missing of
-it. A stream that then turns out to be more than whole packets is read by itself, as all others are:
+A plain stream that turns out to be more than whole packets is read by itself, as all others are:
 that is the reference, and gives the same rows.
 """
 
@@ -10,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
-from importlib import import_module
 from itertools import pairwise
 from typing import Any, Final
 
@@ -21,134 +19,62 @@ import pyarrow as pa
 from wireyard.arena import pooled
 from wireyard.captures.connections import StreamTable
 from wireyard.captures.directed import CapturedStream
-from wireyard.captures.flows import Endpoint
 from wireyard.captures.merge_kernels import complete_rows
+from wireyard.captures.plain import Plain
 from wireyard.captures.stream import RUN_BYTES, Stream
 from wireyard.captures.tray import Tray
-from wireyard.formats import Format, get_format
 from wireyard.schema import as_array
 from wireyard.streams.blocks import Block, DirectedStream, FrameScanner, StreamBundle
 from wireyard.streams.framer import Framer
 from wireyard.streams.window import WINDOW_BYTES, even_bytes
 
-__all__ = ["LEAST_STREAMS", "BundledStreams", "Plain", "find_plain"]
+__all__ = ["BundledStreams", "bundle_streams"]
 
 Ints = npt.NDArray[np.int64]
 Bytes = npt.NDArray[np.uint8]
-Flags = npt.NDArray[np.bool_]
 
-LEAST_STREAMS = 64
-"""Of fewer streams each is read by itself before the kernels for many are loaded."""
-_FORMAT: Final = "mqtt"
-"""The format of which a capture may have thousands of connections."""
-_HEAD_BYTES: Final = 32
 _MOST_BYTES: Final = WINDOW_BYTES // 4
 """A larger stream takes long enough to be read by itself, and leaves no room beside it."""
 
 
-@dataclass(frozen=True)
-class Plain:
-    """The streams of a table that can be read together, and how.
+def bundle_streams(
+    name: str,
+    table: StreamTable,
+    plain: Plain,
+    rows: Ints,
+    others: Ints,
+    tray: Tray,
+    bytes_ahead: int,
+) -> list[tuple[int, BundledStreams | CapturedStream]]:
+    """Return plain streams, each run of small ones of one format together, and their places.
 
-    Shapes: all (t); the contexts of streams that are not there mean nothing.
+    Parameters
+    ----------
+    rows
+        The places in the table of the streams that are wanted, ascending.
+    others
+        The places, ascending, of streams that have to keep theirs between these.
+    tray, bytes_ahead
+        Those of `CapturedStream`.
     """
-
-    format: Format
-    there: Flags
-    firsts: Ints
-    """The context of the first packet."""
-    followings: Ints
-    """The context of the packets behind a CONNECT, and of a server's stream of all."""
-    clients: Flags
-    """Whether a stream is that of a client that opens the connection."""
-
-    def opened(self, table: StreamTable) -> dict[Endpoint, str]:
-        """Return the endpoints that clients opened connections to, and in which format."""
-        rows = np.flatnonzero(self.there & self.clients)
-        servers = table.flows.unlike(table.conversations[rows], table.ways[rows] ^ 1)
-        return dict.fromkeys(servers, self.format.name)
-
-    def readables(
-        self, name: str, table: StreamTable, others: Ints, tray: Tray, bytes_ahead: int
-    ) -> list[tuple[int, BundledStreams | CapturedStream]]:
-        """Return the streams that are there, each run of small ones together, and their places.
-
-        Parameters
-        ----------
-        others
-            The places in the table, ascending, of streams that have to keep theirs between these.
-        tray, bytes_ahead
-            Those of `CapturedStream`.
-        """
-        rows = np.flatnonzero(self.there)
-        found = table.found[int(table.protocols[rows[0]])] if len(rows) else None
-        sizes = table.sizes[rows]
-        if found is not None:
-            sizes = np.maximum(sizes, RUN_BYTES * np.diff(found.run_bounds)[table.sides[rows]])
-        large = sizes > _MOST_BYTES
-        window = even_bytes(int(sizes.sum()))
-        window_of = np.cumsum(sizes) // window + np.cumsum(large)
-        between = np.searchsorted(others, rows)
-        apart = np.diff(window_of) + np.diff(between) != 0
-        apart |= large[1:] | large[:-1]
-        bounds = [0, *(np.flatnonzero(apart) + 1).tolist(), len(rows)]
-        readables: list[tuple[int, BundledStreams | CapturedStream]] = []
-        for start, stop in pairwise(bounds):
-            if start < stop:
-                some = rows[start:stop]
-                bundle = BundledStreams(name, table, self, some, bytes_ahead, tray)
-                opened = bundle.streams()[0] if large[start] else bundle
-                readables.append((int(some[0]), opened))
-        return readables
-
-
-def find_plain(table: StreamTable) -> Plain | None:
-    """Return the streams of connections that begin as those of the format do, and have no gap.
-
-    None if there are few streams.
-    """
-    if len(table) < LEAST_STREAMS:
-        return None
-    tcp = next((at for at, one in enumerate(table.found) if one.protocol == "tcp"), None)
-    if tcp is None:
-        return None
-    found, sides = table.found[tcp], table.sides
-    runs = found.runs
-    of_tcp = table.protocols == tcp
-    if not of_tcp.any():
-        return None
-    sides = np.where(of_tcp, sides, 0)
-    first_runs, stop_runs = found.run_bounds[sides], found.run_bounds[sides + 1]
-    sizes = found.sizes[sides]
-    whole = of_tcp & (first_runs < stop_runs)
-    whole &= found.brought()[sides] == sizes
-    rows = np.flatnonzero(whole)
-    if len(rows) < LEAST_STREAMS:
-        return None
-    heads = first_runs[rows]
-    lengths = np.minimum(runs.lengths[heads], _HEAD_BYTES)
-    bounds = np.concatenate([[0], np.cumsum(lengths)])
-    data = np.empty(int(bounds[-1]), np.uint8)
-    table.content.places.copy(runs.starts[heads], lengths, data)
-    format = get_format(_FORMAT)
-    kinds_found, contexts_found = import_module(format.fast_path).sniff_heads(data, bounds)
-    kinds, contexts = np.zeros(len(table), np.uint8), np.zeros(len(table), np.int64)
-    kinds[rows], contexts[rows] = kinds_found, contexts_found
-    # Each connection has one stream or two, side by side.
-    alone = np.ones(len(table), np.bool_)
-    pairs = np.flatnonzero(table.connections[1:] == table.connections[:-1])
-    alone[pairs] = alone[pairs + 1] = False
-    there = alone & (kinds == 1)
-    begun = found.begun[sides]
-    firsts, followings = np.zeros(len(table), np.int64), contexts.copy()
-    for ours, theirs in ((pairs, pairs + 1), (pairs + 1, pairs)):
-        both = (kinds[ours] == 1) & (kinds[theirs] == 2)
-        client, server = ours[both], theirs[both]
-        there[client] = there[server] = True
-        # The bytes of a CONNACK prove nothing where they may be inside a packet.
-        firsts[client] = np.where(begun[server], contexts[server], 0)
-        firsts[server] = followings[server] = contexts[client]
-    return Plain(format, there, firsts, followings, kinds == 1)
+    if not len(rows):
+        return []
+    found = table.found[int(table.protocols[rows[0]])]
+    runs = np.diff(found.run_bounds)[table.sides[rows]]
+    sizes = np.maximum(table.sizes[rows], RUN_BYTES * runs)
+    large = sizes > _MOST_BYTES
+    window = even_bytes(int(sizes.sum()))
+    window_of = np.cumsum(sizes) // window + np.cumsum(large)
+    between = np.searchsorted(others, rows)
+    keys = np.stack([window_of, between, plain.numbers[rows]])
+    apart = (np.diff(keys) != 0).any(axis=0) | large[1:] | large[:-1]
+    bounds = [0, *(np.flatnonzero(apart) + 1).tolist(), len(rows)]
+    readables: list[tuple[int, BundledStreams | CapturedStream]] = []
+    for start, stop in pairwise(bounds):
+        some = rows[start:stop]
+        bundle = BundledStreams(name, table, plain, some, bytes_ahead, tray)
+        readables.append((int(some[0]), bundle.streams()[0] if large[start] else bundle))
+    return readables
 
 
 @dataclass(frozen=True)
@@ -367,13 +293,13 @@ class BundledStreams(StreamBundle):
     @property
     def _run_counts(self) -> Ints:
         """How many runs each stream has."""
-        bounds: Ints = self._found.run_bounds
-        return bounds[self._sides + 1] - bounds[self._sides]
+        return self._counted_runs[1]
 
-    @cached_property
+    @property
     def _runs(self) -> Ints:
         """The runs of the streams, one stream behind the other."""
-        first, counts = self._found.run_bounds[self._sides], self._run_counts
-        before = np.cumsum(counts) - counts
-        runs: Ints = np.repeat(first - before, counts) + np.arange(int(counts.sum()))
-        return runs
+        return self._counted_runs[0]
+
+    @cached_property
+    def _counted_runs(self) -> tuple[Ints, Ints]:
+        return self.table.runs_of(self.rows)

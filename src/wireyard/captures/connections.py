@@ -178,6 +178,18 @@ class StreamTable(Sequence[Stream]):
             return [self.stream(place) for place in range(*at.indices(len(self)))]
         return self.stream(range(len(self))[at])
 
+    def runs_of(self, places: Ints) -> tuple[Ints, Ints]:
+        """Return the runs of streams of one protocol, one behind the other, and how many each has.
+
+        They are numbers of runs of the protocol.
+        """
+        sides = self.sides[places]
+        bounds = self.found[int(self.protocols[places[0]])].run_bounds
+        counts = bounds[sides + 1] - bounds[sides]
+        before = np.cumsum(counts) - counts
+        runs = np.repeat(bounds[sides] - before, counts) + np.arange(int(counts.sum()))
+        return runs, counts
+
     def keep(self, wanted: Flags) -> StreamTable:
         """Return the table with only some of its streams."""
         kept = copy(self)

@@ -16,10 +16,11 @@ import numpy as np
 import numpy.typing as npt
 
 from wireyard.captures.assignment import Assigned
-from wireyard.captures.bundled import BundledStreams, Plain
+from wireyard.captures.bundled import BundledStreams, bundle_streams
 from wireyard.captures.connections import ENDINGS, StreamTable
 from wireyard.captures.directed import CapturedStream
 from wireyard.captures.inner import Carrier
+from wireyard.captures.plain import Plain
 from wireyard.captures.read import Capture
 from wireyard.captures.records import NO_TIME
 from wireyard.captures.stream_formats import StreamFormats
@@ -96,8 +97,7 @@ class Conversations:
         self._ended = np.zeros(count, np.uint8)
         self._formats: list[str | None] = [None] * count
         self._carriers: dict[int, Sequence[Carrier]] = {}
-        if formats.plain is not None:
-            self._add_plain(formats.plain)
+        self._add_plain(formats.plain)
         numbers = (np.cumsum(begins) - 1)[formats.places].tolist()
         each = zip(numbers, formats.assigned, strict=True)
         for number, sides in groupby(each, key=itemgetter(0)):
@@ -175,8 +175,8 @@ class Conversations:
         counts.first_ns[own] = np.where(earlier == NO_TIME, np.maximum(ours, theirs), earlier)
         counts.last_ns[own] = np.maximum(last_ns[client], last_ns[server])
         self._ended[own] = np.where(ended[client], ended[client], ended[server])
-        for number in own.tolist():
-            self._formats[number] = plain.format.name
+        for number, place in zip(own.tolist(), client.tolist(), strict=True):
+            self._formats[number] = plain.format_at(place).name
 
     def _add(self, number: int, sides: Sequence[Assigned]) -> None:
         """Add a conversation by its directions, one or both."""
@@ -205,16 +205,17 @@ class Conversations:
 
 def _plain_packets(plain: Plain, table: StreamTable) -> Ints:
     """Return how many packets each plain stream of a table has; of others nothing is counted."""
-    packets, tray = np.zeros(len(table), np.int64), Tray()
-    size = int(table.sizes[plain.there].sum())
-    fast = load_fast_path(plain.format, size)
-    read = partial(_blocks, plain.format, fast)
-    for place, opened in plain.readables("", table, np.empty(0, np.int64), tray, size):
-        if isinstance(opened, BundledStreams):
-            limit = plain.format.max_packet_bytes
-            packets[opened.rows] = opened.packet_counts(fast, limit, read)
-        else:
-            packets[place] = _count(read(opened))
+    packets, tray, none = np.zeros(len(table), np.int64), Tray(), np.empty(0, np.int64)
+    for number, format in enumerate(plain.formats):
+        rows = np.flatnonzero(plain.numbers == number)
+        size = int(table.sizes[rows].sum())
+        fast = load_fast_path(format, size)
+        read = partial(_blocks, format, fast)
+        for place, opened in bundle_streams("", table, plain, rows, none, tray, size):
+            if isinstance(opened, BundledStreams):
+                packets[opened.rows] = opened.packet_counts(fast, format.max_packet_bytes, read)
+            else:
+                packets[place] = _count(read(opened))
     return packets
 
 

@@ -292,6 +292,7 @@ def open_captures(
         parse_decode_as,
         proxies_of,
     )
+    from wireyard.captures.bundled import bundle_streams
     from wireyard.captures.directed import CapturedStream
     from wireyard.captures.left_out import LeftOut, problems_of
     from wireyard.captures.read import read_captures
@@ -315,17 +316,14 @@ def open_captures(
         capture = read_captures(sources, share=share)
         files = capture.files
     keys = read_key_logs(keylog, lambda: embedded_secrets(files))
-    table = capture.table
     formats = find_formats(capture, rules, named, keys, opened, shared=share is not None)
     plain, assigned, evidence = formats.plain, formats.assigned, formats.evidence
     there = [each for each in assigned if each.stream.size or each.carriers]
     unknown = [each for each in there if each.format is None and each.port_mapper is None]
     mappers = [each for each in there if each.format is None and each.port_mapper is not None]
     wanted = [each for each in assigned if named is None or _is(named, each.format)]
-    together = plain is not None and (named is None or _is(named, plain.format))
-    size = sum(each.stream.size for each in wanted)
-    if plain is not None and together:
-        size += int(table.sizes[plain.there].sum())
+    places = plain.places(named)
+    size = sum(each.stream.size for each in wanted) + int(capture.table.sizes[places].sum())
     name = name or capture.name
     problems = problems_of(wanted)
     left_out = LeftOut.of(unknown, problems, proxies_of(assigned), keyed=bool(keylog))
@@ -336,12 +334,13 @@ def open_captures(
         for each in carried
         if each.format is not None
     ]
-    if plain is not None and together:
-        places = zip(assigned, formats.places.tolist(), strict=True)
-        place_of = {each.captured.name: place for each, place in places}
+    if len(places):
+        given = zip(assigned, formats.places.tolist(), strict=True)
+        place_of = {each.captured.name: place for each, place in given}
         at = [place_of[each.captured.name] for each in carried if each.format is not None]
-        found = plain.readables(name, table, np.array(at, np.int64), tray, size)
-        placed = [(place, Readable(plain.format, one)) for place, one in found]
+        others = np.array(at, np.int64)
+        found = bundle_streams(name, capture.table, plain, places, others, tray, size)
+        placed = [(place, Readable(plain.format_at(place), one)) for place, one in found]
         placed += zip(at, readables, strict=True)
         readables = [one for _, one in sorted(placed, key=itemgetter(0))]
     return Input(

@@ -4,14 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from operator import itemgetter
 
 import numpy as np
 import numpy.typing as npt
 
 from wireyard.captures.assignment import Assigned, DecodeAs, EndpointEvidence, assign_formats
-from wireyard.captures.bundled import Plain, find_plain
+from wireyard.captures.earlier import Earlier, find_earlier
 from wireyard.captures.flows import Endpoint
+from wireyard.captures.plain import Plain, find_plain
 from wireyard.captures.read import Capture
+from wireyard.captures.stream import Stream
 from wireyard.captures.tls_keys import KeyLog
 from wireyard.formats import Format
 
@@ -24,8 +27,7 @@ Ints = npt.NDArray[np.int64]
 class StreamFormats:
     """The plain streams of a capture's table, and the format of each other one."""
 
-    plain: Plain | None
-    """None if no stream is plain."""
+    plain: Plain
     places: Ints
     """Indexes in the table of the other streams, ascending."""
     assigned: Sequence[Assigned]
@@ -55,13 +57,25 @@ def find_formats(
         Whether the evidence is also for the readers of other parts.
     """
     table = capture.table
-    # The rules of a caller for ports, or for a dialect, are applied to each stream.
-    plain = None if rules or (named is not None and named.dialect) else find_plain(table)
-    places = np.arange(len(table)) if plain is None else np.flatnonzero(~plain.there)
-    streams = capture.streams if plain is None else [table.stream(at) for at in places.tolist()]
+    plain = find_plain(table, rules, named)
+    # What shows the formats of endpoints may be in other parts, which need to know of these.
+    earlier = Earlier.none() if shared else find_earlier(table, plain)
+    places = np.setdiff1d(np.flatnonzero(~plain.there), earlier.places)
     evidence = EndpointEvidence()
-    if plain is not None and (streams or shared):
-        evidence.add_opened(plain.opened(table).items())
+    if len(plain.places(None)) < len(table) or shared:
+        evidence.add_opened(plain.opened(table))
     evidence.add_opened(opened)
-    assigned = assign_formats(streams, rules, named, capture.guides, keys, evidence)
+
+    def assign(places: Ints, guides: Sequence[Stream]) -> list[Assigned]:
+        streams = [table.stream(place) for place in places.tolist()]
+        return assign_formats(streams, rules, named, guides, keys, evidence)
+
+    assigned = assign(places, capture.guides)
+    if len(earlier.places):
+        plain = earlier.add_to(plain, table, rules, evidence.formats(), named)
+        left = earlier.places[~plain.there[earlier.places]]
+        both = zip([*places.tolist(), *left.tolist()], [*assigned, *assign(left, ())], strict=True)
+        ordered = sorted(both, key=itemgetter(0))
+        places = np.array([place for place, _ in ordered], np.int64)
+        assigned = [each for _, each in ordered]
     return StreamFormats(plain, places, assigned, evidence)

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Mapping
 from dataclasses import replace
 from functools import cache
 from importlib import import_module
-from types import ModuleType
+from types import MappingProxyType, ModuleType
+from typing import Final
 
 from wireyard.errors import UsageError
 from wireyard.formats.base import Format, View
 
-__all__ = ["Format", "get_format", "labels", "names", "sniff", "titles"]
+__all__ = ["FIRST_BYTES", "Format", "get_format", "labels", "names", "sniff", "titles"]
 
 _MODULES = {
     "jmq": "wireyard.formats.jmq",
@@ -19,6 +21,11 @@ _MODULES = {
     "mqtt": "wireyard.formats.mqtt",
     "rmp": "wireyard.formats.rmp",
 }
+FIRST_BYTES: Final[Mapping[int, str]] = MappingProxyType({0x1B: "jmq", 0x10: "mqtt", 0x20: "mqtt"})
+"""The formats whose compiled columns read many streams in one call, by the bytes those begin with.
+
+A stream of another format begins with none of these.
+"""
 
 
 def names() -> tuple[str, ...]:

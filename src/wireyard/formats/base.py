@@ -8,12 +8,24 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from enum import IntEnum
 from typing import Any, Final, NamedTuple
 
 from wireyard.errors import DecodeError
 from wireyard.layout import Column
 
-__all__ = ["REFUTED", "UNPROVEN", "Annotation", "Dialect", "Format", "Nested", "Row", "View"]
+__all__ = [
+    "FIRST_PACKETS",
+    "REFUTED",
+    "UNPROVEN",
+    "Annotation",
+    "Dialect",
+    "Format",
+    "Nested",
+    "Row",
+    "Shown",
+    "View",
+]
 
 View = bytes | memoryview
 """Bytes of a stream: indexing returns an int, and slicing need not copy."""
@@ -23,8 +35,23 @@ Row = dict[str, Any]
 
 UNPROVEN: Final = -1
 """The bytes from a position on break no rule, but are too few to confirm that a packet begins."""
+FIRST_PACKETS: Final = 32
+"""Packets of each direction that are read to find a context that nothing else shows."""
 REFUTED: Final = -2
 """No packet begins at a position: the bytes from there on break a rule."""
+
+
+class Shown(IntEnum):
+    """What the first bytes of a stream show of a format that reads many streams together."""
+
+    NOTHING = 0
+    """Nothing that is decided without its other bytes."""
+    CLIENT = 1
+    """The format, and that a client sends it to a server, as `Format.opens` says."""
+    ANSWER = 2
+    """The format if the other direction of the connection shows it."""
+    EITHER = 3
+    """The format, whoever sends it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,7 +132,12 @@ class Format:
     columns: tuple[Column, ...]
     """The format's own columns, in order; the columns of every row come before them."""
     fast_path: str
-    """Module with the columnar decoder; imported only when there is enough work for it."""
+    """Module with the columnar decoder; imported only when there is enough work for it.
+
+    Of a format in `wireyard.formats.FIRST_BYTES` it also has `sniff_heads`, which gives what first
+    bytes of streams have `Shown`, and `walk_streams`, which finds the packets of many streams. Of
+    one of these with `confirm_start` it has `find_contexts` too, for many connections in one call.
+    """
     header_bytes: int
     """Most bytes that `find_header` examines, and that are held back while more bytes arrive."""
     max_packet_bytes: int

@@ -12,8 +12,8 @@ import numpy as np
 import pyarrow as pa
 
 from wireyard.arena import Arena, Shape
-from wireyard.formats.jmq import kernel_columns, kernels
-from wireyard.formats.jmq.layout import HEADER_BYTES, ITEMS
+from wireyard.formats.jmq import kernel_columns, kernels, stream_kernels
+from wireyard.formats.jmq.layout import HEADER_BYTES, ITEMS, MAX_PACKET_BYTES
 from wireyard.formats.property_columns import (
     PROPERTY_ENDS,
     Scratch,
@@ -26,7 +26,7 @@ from wireyard.formats.property_kernels import ENTRIES, STOP, Frames
 from wireyard.formats.row_columns import batch_layout, fill_positions
 from wireyard.layout import Column
 
-__all__ = ["ColumnDecoder", "scan_frames"]
+__all__ = ["ColumnDecoder", "scan_frames", "sniff_heads", "walk_streams"]
 
 Ints = np.ndarray[tuple[int], np.dtype[np.int64]]
 Bytes = np.ndarray[tuple[int], np.dtype[np.uint8]]
@@ -90,6 +90,34 @@ def scan_frames(
     starts, sizes = np.empty(most, np.int64), np.empty(most, np.int64)
     count = kernels.scan_frames(data, start, stop, last_start, max_packet_bytes, starts, sizes)
     return starts[:count], sizes[:count], np.full(count + 1, context, np.int64)
+
+
+def sniff_heads(heads: Bytes, starts: Ints, stops: Ints, _contexts: Ints) -> Bytes:
+    """Return what streams have `Shown` by their first bytes; the parameters are the kernel's."""
+    shown = np.empty(len(starts), np.uint8)
+    stream_kernels.sniff_heads(heads, starts, stops, MAX_PACKET_BYTES, shown)
+    return shown
+
+
+def walk_streams(
+    data: Bytes,
+    bounds: Ints,
+    contexts: Ints,
+    _followings: Ints,
+    _begun: Bytes,
+    max_packet_bytes: int,
+) -> tuple[tuple[Ints, Ints, Ints], Ints]:
+    """Return the packets of streams that lie one behind the other, and the first row of each.
+
+    A stream that is not whole packets alone has no rows.
+
+    Shapes: bounds (t + 1), where in `data` each stream is; contexts (t): that of its packets.
+    """
+    most = int(bounds[-1] - bounds[0]) // HEADER_BYTES
+    starts, sizes = np.empty(most, np.int64), np.empty(most, np.int64)
+    rows = np.empty(len(bounds), np.int64)
+    count = stream_kernels.walk_streams(data, bounds, max_packet_bytes, starts, sizes, rows)
+    return (starts[:count], sizes[:count], np.repeat(contexts, np.diff(rows))), rows
 
 
 class ColumnDecoder:

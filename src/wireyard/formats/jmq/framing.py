@@ -26,12 +26,12 @@ from wireyard.formats.jmq.layout import (
 )
 from wireyard.formats.search import find_magic
 
-__all__ = ["begins", "find_header", "frame_size"]
+__all__ = ["FLAG_BITS", "MAX_PRIORITY", "begins", "find_header", "frame_size"]
 
 _SPEC = f"{SPEC}, fixed header"
 _PREFIX = struct.Struct(">IHhi")
-_MAX_PRIORITY = 9
-_FLAG_BITS = 0x1FFF
+MAX_PRIORITY = 9
+FLAG_BITS = 0x1FFF
 
 
 def frame_size(
@@ -111,11 +111,11 @@ _CHECKS: tuple[tuple[str, Callable[[Any, int], bool]], ...] = (
             0 <= header["property_size"] <= header["size"] - header["property_offset"]
         ),
     ),
-    ("priority", lambda header, _: 0 <= header["priority"] <= _MAX_PRIORITY),
+    ("priority", lambda header, _: 0 <= header["priority"] <= MAX_PRIORITY),
     ("encryption", lambda header, _: header["encryption"] == 0),
     (
         "bit_flags",
-        lambda header, _: header["bit_flags"] <= _FLAG_BITS or header["version"] == 103,
+        lambda header, _: header["bit_flags"] <= FLAG_BITS or header["version"] == 103,
     ),
 )
 """Checks of a header, each with the last field that it needs."""

@@ -57,7 +57,7 @@ from wireyard.memory import (
     valid_utf8,
 )
 
-__all__ = ["BLOCK_ROWS", "fill_rows", "scan_frames"]
+__all__ = ["BLOCK_ROWS", "fill_rows", "find_frames", "scan_frames"]
 
 Ints = np.ndarray[tuple[int], np.dtype[np.int64]]
 Grid8 = np.ndarray[tuple[int, int], np.dtype[np.uint8]]
@@ -88,6 +88,42 @@ BLOCK_ROWS: Final = 1024
 _ROW_OF_BLOCK: Final = BLOCK_ROWS - 1
 
 
+@piece
+def find_frames(
+    data: Bytes,
+    start: int,
+    stop: int,
+    last_start: int,
+    max_packet_bytes: int,
+    starts: Ints,
+    sizes: Ints,
+    first: int,
+    last: int,
+) -> int:
+    """Find packets that follow each other as rows from `first` on; return the row after them.
+
+    Stops before anything else: bytes that need more, bytes that begin no packet, a packet that
+    begins at or after `last_start`, row `last`.
+    """
+    row = first
+    ahead = start
+    while row < last and start < last_start and stop - start >= HEADER_BYTES:
+        size = load_i32(data, start + _SIZE_AT)
+        if (
+            load_u32(data, start + _MAGIC_AT) != MAGIC
+            or size < HEADER_BYTES
+            or size > max_packet_bytes
+            or size > stop - start
+        ):
+            break
+        ahead = prefetch_lines(data, max(ahead, start), min(start + AHEAD_BYTES, stop))
+        starts[row] = start
+        sizes[row] = size
+        row += 1
+        start += size
+    return row
+
+
 @kernel(I64(READ, I64, I64, I64, I64, array("int64"), array("int64")))
 def scan_frames(
     data: Bytes,
@@ -103,23 +139,9 @@ def scan_frames(
     Stops before an incomplete packet, before bytes that begin no packet, before a packet that
     begins at or after `last_start`, and when the arrays are full.
     """
-    count = 0
-    ahead = start
-    while count < starts.shape[0] and start < last_start and stop - start >= HEADER_BYTES:
-        size = load_i32(data, start + _SIZE_AT)
-        if (
-            load_u32(data, start + _MAGIC_AT) != MAGIC
-            or size < HEADER_BYTES
-            or size > max_packet_bytes
-            or size > stop - start
-        ):
-            break
-        ahead = prefetch_lines(data, max(ahead, start), min(start + AHEAD_BYTES, stop))
-        starts[count] = start
-        sizes[count] = size
-        count += 1
-        start += size
-    return count
+    return find_frames(
+        data, start, stop, last_start, max_packet_bytes, starts, sizes, 0, starts.shape[0]
+    )
 
 
 @piece

@@ -23,7 +23,7 @@ from wireyard.layout import Column
 from wireyard.memory import SLACK
 from wireyard.schema import arrow_type, as_array, repeat_texts
 
-__all__ = ["ColumnDecoder", "scan_frames", "sniff_heads", "walk_streams"]
+__all__ = ["ColumnDecoder", "find_contexts", "scan_frames", "sniff_heads", "walk_streams"]
 
 Ints = np.ndarray[tuple[int], np.dtype[np.int64]]
 Bytes = np.ndarray[tuple[int], np.dtype[np.uint8]]
@@ -113,16 +113,11 @@ def scan_frames(
     return starts[:count], sizes[:count], np.full(count + 1, context, np.int64)
 
 
-def sniff_heads(heads: Bytes, bounds: Ints) -> tuple[Bytes, Ints]:
-    """Return the `Side` of each stream by its first bytes, and the context that they show.
-
-    Shapes: bounds (t + 1), the extents in `heads` of each stream's first bytes; the results (t).
-    A stream is certainly of this format unless it is `Side.OTHER`. The context of a client's stream
-    is that of its server's too.
-    """
-    sides, contexts = np.empty(len(bounds) - 1, np.uint8), np.empty(len(bounds) - 1, np.int64)
-    stream_kernels.sniff_heads(heads, bounds, MAX_PACKET_BYTES, sides, contexts)
-    return sides, contexts
+def sniff_heads(heads: Bytes, starts: Ints, stops: Ints, contexts: Ints) -> Bytes:
+    """Return what each stream has `Shown` by its first bytes; parameters as of the kernel."""
+    shown = np.empty(len(starts), np.uint8)
+    stream_kernels.sniff_heads(heads, starts, stops, MAX_PACKET_BYTES, shown, contexts)
+    return shown
 
 
 def walk_streams(
@@ -145,6 +140,18 @@ def walk_streams(
         data, bounds, firsts, followings, begun, max_packet_bytes, starts, sizes, contexts, rows
     )
     return (starts[:count], sizes[:count], contexts[:count]), rows
+
+
+def find_contexts(data: Bytes, bounds: Ints, firsts: Ints) -> Ints:
+    """Return the contexts of connections without a CONNECT, -1 where that is not sure.
+
+    The parameters are those of the kernel.
+    """
+    most = int(np.diff(bounds).max(initial=0)) // _MIN_PACKET_BYTES + 1
+    starts, sizes = np.empty(most, np.int64), np.empty(most, np.int64)
+    contexts = np.empty(len(firsts) - 1, np.int64)
+    stream_kernels.find_contexts(data, bounds, firsts, MAX_PACKET_BYTES, starts, sizes, contexts)
+    return contexts
 
 
 class ColumnDecoder:

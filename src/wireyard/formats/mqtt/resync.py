@@ -21,6 +21,7 @@ from wireyard.formats.mqtt.layout import AUTH, FIXED_FLAGS, PUBLISH, VERSION_BIT
 from wireyard.formats.mqtt.packet import read_packet
 
 __all__ = [
+    "ENOUGH_PACKETS",
     "LEAST_BITS",
     "PROOF_BITS",
     "PUBLISH_BITS",
@@ -38,7 +39,7 @@ PUBLISH_BITS: Final = 4
 _WORD_BITS: Final = 16
 _MOST_BYTES: Final = 1 << 16
 """Largest packet other than PUBLISH that counts; longer ones would be read for each segment."""
-_ENOUGH_PACKETS: Final = 3
+ENOUGH_PACKETS: Final = 3
 """Lead of one version, in valid packets, at which no more packets are read."""
 _WITHOUT_CONNECT: Final = (0, 5)
 """Versions to try if CONNECT was not captured; those before 5.0 are read as one (errata M17)."""
@@ -95,7 +96,7 @@ def find_context(packets: Iterable[View], context: int) -> int:
             _, cursor = read_packet(view, context | version)
             valid[version] += not cursor.faults
             has_publish |= version == 5 and view[0] >> 4 == PUBLISH and not cursor.faults
-        if abs(valid[5] - valid[0]) == _ENOUGH_PACKETS:
+        if abs(valid[5] - valid[0]) == ENOUGH_PACKETS:
             break
     is_new = valid[5] > valid[0] or (valid[5] == valid[0] and has_publish)
     return context | 5 if is_new else context

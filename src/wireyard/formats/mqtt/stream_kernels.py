@@ -8,23 +8,31 @@ Axes: t = streams, r = rows.
 
 from __future__ import annotations
 
-from enum import IntEnum
 from typing import Final
 
 import numpy as np
 
 from wireyard.accelerate import I64, READ, TEXT, array, kernel, piece
+from wireyard.formats.base import FIRST_PACKETS, Shown
 from wireyard.formats.mqtt.kernels import find_frames
 from wireyard.formats.mqtt.layout import (
     CONNACK,
     CONNECT,
+    DISCONNECT,
+    PINGREQ,
     PINGRESP,
     PUBACK,
     PUBCOMP,
     PUBLISH,
     PUBREL,
+    VERSION_BITS,
 )
-from wireyard.formats.mqtt.resync import PROOF_BITS, PUBLISH_BITS, TYPE_AND_LENGTH_BITS
+from wireyard.formats.mqtt.resync import (
+    ENOUGH_PACKETS,
+    PROOF_BITS,
+    PUBLISH_BITS,
+    TYPE_AND_LENGTH_BITS,
+)
 from wireyard.formats.mqtt.session_kernels import (
     LONGEST_HEAD,
     body_at,
@@ -34,23 +42,14 @@ from wireyard.formats.mqtt.session_kernels import (
 )
 from wireyard.memory import Bytes, load_u8, load_u16
 
-__all__ = ["Side", "sniff_heads", "walk_streams"]
+__all__ = ["find_contexts", "sniff_heads", "walk_streams"]
 
 Ints = np.ndarray[tuple[int], np.dtype[np.int64]]
 Octets = np.ndarray[tuple[int], np.dtype[np.uint8]]
 
 _INTS: Final = array("int64")
-
-
-class Side(IntEnum):
-    """The sender of a stream by its first bytes."""
-
-    OTHER = 0
-    """Not decided here."""
-    CLIENT = 1
-    """The stream begins with a CONNECT of 3.1 to 5.0."""
-    SERVER = 2
-    """Its first byte is that of CONNACK, and Remaining Length is one byte."""
+_CLIENT, _ANSWER = int(Shown.CLIENT), int(Shown.ANSWER)
+"""The values of `Shown` as kernels can have them."""
 
 
 @piece
@@ -86,64 +85,151 @@ def connect_version(data: Bytes, start: int, stop: int, max_packet_bytes: int) -
     return version if at + 2 <= stop and at + 2 + load_u16(data, at) <= end else 0
 
 
-@kernel(I64(READ, _INTS, I64, TEXT, _INTS))
+@kernel(I64(READ, _INTS, _INTS, I64, TEXT, _INTS))
 def sniff_heads(
-    heads: Bytes, bounds: Ints, max_packet_bytes: int, sides: Octets, contexts: Ints
+    heads: Bytes, starts: Ints, stops: Ints, max_packet_bytes: int, shown: Octets, contexts: Ints
 ) -> int:
-    """Find the `Side` of each stream by its first bytes; return how many are not `Side.OTHER`.
+    """Find what each stream has `Shown` by its first bytes; return how many show something.
 
-    The context of a client's stream is the version of its CONNECT; that of a server's stream is
-    what its CONNACK alone shows.
+    `contexts` has the contexts of the dialects, and gets those of the streams that answer: a
+    CONNECT declares the version, and without one a CONNACK may show that of 5.0.
 
-    Shapes: bounds (t + 1), the extents in `heads` of each stream's first bytes; sides, contexts
+    Shapes: starts, stops (t), the extents in `heads` of each stream's first bytes; shown, contexts
     (t).
     """
     detected = 0
-    for stream in range(len(sides)):
-        start, stop = bounds[stream], bounds[stream + 1]
-        sides[stream], contexts[stream] = 0, 0
+    for stream in range(len(shown)):
+        start, stop = starts[stream], stops[stream]
+        shown[stream] = 0
         if stop - start < 4:
             continue
-        first = load_u8(heads, start)
+        first, context = load_u8(heads, start), contexts[stream]
         if first == CONNECT << 4:
-            contexts[stream] = connect_version(heads, start, stop, max_packet_bytes)
-            sides[stream] = 1 if contexts[stream] else 0
+            version = connect_version(heads, start, stop, max_packet_bytes)
+            if version:
+                shown[stream] = _CLIENT
+                contexts[stream] = context & ~VERSION_BITS | version
         elif first == CONNACK << 4 and load_u8(heads, start + 1) < 0x80:
-            contexts[stream] = 5 if load_u8(heads, start + 1) > 2 else 0
-            sides[stream] = 2
-        detected += sides[stream] != 0
+            shown[stream] = _ANSWER
+            if not context & VERSION_BITS and load_u8(heads, start + 1) > 2:
+                contexts[stream] = context | 5
+        detected += shown[stream] != 0
     return detected
 
 
 @piece
+def is_valid_after_connect(data: Bytes, start: int, size: int, version: int) -> bool:
+    """Return whether a packet other than CONNECT and CONNACK is certainly valid."""
+    byte, stop = load_u8(data, start), start + size
+    kind = byte >> 4
+    if PUBACK <= kind <= PUBCOMP and size == 4:
+        return byte & 15 == (2 if kind == PUBREL else 0)
+    if kind in (PINGREQ, PINGRESP, DISCONNECT) and size == 2:
+        return byte & 15 == 0
+    if kind == PUBLISH:
+        return is_valid_publish(data, start, stop, version)
+    return is_valid(data, start, stop, version)
+
+
+@piece
 def confirms_start(
-    data: Bytes, starts: Ints, sizes: Ints, first: int, last: int, version: int
+    data: Bytes, starts: Ints, sizes: Ints, first: int, last: int, context: int
 ) -> bool:
     """Return whether packets confirm that a stream begins with a packet, as in `confirm_start`.
 
-    It is stricter: of a PUBLISH only the first byte counts, so more packets may be needed.
+    It is stricter: of a PUBLISH only the first byte counts, so more packets may be needed. If the
+    version is unknown, packets that are valid in 3.1.1 count.
     """
-    bits = 0
+    bits, version = 0, context & VERSION_BITS
     for row in range(first, last):
-        start, size = starts[row], sizes[row]
-        byte = load_u8(data, start)
-        kind = byte >> 4
-        if PUBACK <= kind <= PUBCOMP:
-            if size != 4 or byte & 15 != (2 if kind == PUBREL else 0):
-                return False
-        elif kind == PINGRESP:
-            if size != 2 or byte & 15:
-                return False
-        elif kind == PUBLISH:
-            if not is_valid_publish(data, start, start + size, version):
-                return False
-            bits += PUBLISH_BITS - TYPE_AND_LENGTH_BITS
-        elif not is_valid(data, start, start + size, version):
+        if not is_valid_after_connect(data, starts[row], sizes[row], version if version else 4):
             return False
-        bits += TYPE_AND_LENGTH_BITS
+        publishes = load_u8(data, starts[row]) >> 4 == PUBLISH
+        bits += PUBLISH_BITS if publishes else TYPE_AND_LENGTH_BITS
         if bits >= PROOF_BITS:
             break
     return True
+
+
+@piece
+def ends_before_properties(data: Bytes, start: int, stop: int) -> bool:
+    """Return whether a PUBLISH that is valid in 3.1.1 ends before the properties that 5.0 has."""
+    at = body_at(data, start, stop)
+    at += 2 + load_u16(data, at) + (2 if load_u8(data, start) & 6 else 0)
+    return at >= stop or (load_u8(data, at) < 0x80 and at + 1 + load_u8(data, at) > stop)
+
+
+@piece
+def may_have_tls_records(data: Bytes, start: int, stop: int) -> bool:
+    """Return whether some bytes look like the header of a TLS record."""
+    for at in range(start, stop - 2):
+        if (
+            load_u8(data, at + 1) == 3
+            and 0x14 <= load_u8(data, at) <= 0x18
+            and load_u8(data, at + 2) <= 4
+        ):
+            return True
+    return False
+
+
+@kernel(I64(READ, _INTS, _INTS, I64, _INTS, _INTS, _INTS))
+def find_contexts(
+    data: Bytes,
+    bounds: Ints,
+    firsts: Ints,
+    max_packet_bytes: int,
+    starts: Ints,
+    sizes: Ints,
+    contexts: Ints,
+) -> int:
+    """Find the contexts of connections without a CONNECT, as `find_context` does; return how many.
+
+    A context is -1 if it is not certain, or if the bytes might be something other than MQTT. It is
+    certain if both streams consist of whole packets, and the first ones are valid.
+
+    Shapes: bounds (t + 1), the extents in `data` of the streams; firsts (e + 1), the first stream
+    of each connection; starts, sizes (r), at least one for every two bytes of each stream; contexts
+    (e).
+    """
+    found = 0
+    for connection in range(len(contexts)):
+        first, last = firsts[connection], firsts[connection + 1]
+        old = new = 0
+        sure, publishes, enough = True, False, False
+        for stream in range(first, last):
+            at, stop = bounds[stream], bounds[stream + 1]
+            rows = find_frames(
+                data, at, stop, stop, max_packet_bytes, 0, starts, sizes, 0, len(starts)
+            )
+            whole = rows > 0 and starts[rows - 1] + sizes[rows - 1] == stop
+            if not whole or may_have_tls_records(data, at, stop):
+                sure = False
+            for row in range(min(rows, FIRST_PACKETS) if sure else 0):
+                if enough:
+                    break
+                start, size = starts[row], sizes[row]
+                publish = load_u8(data, start) >> 4 == PUBLISH
+                if not is_valid_after_connect(data, start, size, 4):
+                    sure = False
+                    break
+                old += 1
+                if is_valid_after_connect(data, start, size, 5):
+                    new += 1
+                    publishes |= publish
+                elif not publish or not ends_before_properties(data, start, start + size):
+                    sure = False
+                    break
+                enough = old - new == ENOUGH_PACKETS
+        context = 5 if new == old and publishes else 0
+        for stream in range(first, last if sure else first):
+            at, stop = bounds[stream], bounds[stream + 1]
+            rows = find_frames(
+                data, at, stop, stop, max_packet_bytes, 0, starts, sizes, 0, len(starts)
+            )
+            sure = sure and confirms_start(data, starts, sizes, 0, rows, context)
+        contexts[connection] = context if sure else -1
+        found += sure
+    return found
 
 
 @kernel(I64(READ, _INTS, _INTS, _INTS, TEXT, I64, _INTS, _INTS, _INTS, _INTS))

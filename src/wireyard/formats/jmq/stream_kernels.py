@@ -1,0 +1,101 @@
+"""Many small streams in one call: which of them begin with a JMQ packet, and the frames of those.
+
+A header that agrees with itself is enough: random bytes that do are rarer than 1e-28. Streams lie
+one behind the other in one buffer here.
+
+Axes: t = streams, r = rows.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+import numpy as np
+
+from wireyard.accelerate import I64, READ, TEXT, array, kernel, piece
+from wireyard.formats.base import Shown
+from wireyard.formats.jmq.framing import FLAG_BITS, MAX_PRIORITY
+from wireyard.formats.jmq.kernels import find_frames
+from wireyard.formats.jmq.layout import HEADER_BYTES, HEADERS, MAGIC
+from wireyard.memory import Bytes, load_i8, load_i32, load_u8, load_u16, load_u32
+
+__all__ = ["sniff_heads", "walk_streams"]
+
+Ints = np.ndarray[tuple[int], np.dtype[np.int64]]
+Octets = np.ndarray[tuple[int], np.dtype[np.uint8]]
+
+_INTS: Final = array("int64")
+_EITHER: Final = int(Shown.EITHER)
+"""The value of `Shown` as kernels can have it."""
+(
+    _VERSION_AT, _SIZE_AT, _PROPERTY_OFFSET_AT, _PROPERTY_SIZE_AT, _PRIORITY_AT, _ENCRYPTION_AT,
+    _FLAGS_AT,
+) = (
+    HEADERS[301][name].offset
+    for name in (
+        "version", "size", "property_offset", "property_size", "priority", "encryption",
+        "bit_flags",
+    )
+)  # fmt: skip
+
+
+@piece
+def header_shown(data: Bytes, start: int, stop: int, max_packet_bytes: int) -> bool:
+    """Return whether a whole header of version 200 or 301 stands at `start` and agrees with itself.
+
+    It is what `find_header` of the framing finds; streams of version 103 are rare.
+    """
+    if stop - start < HEADER_BYTES or load_u32(data, start) != MAGIC:
+        return False
+    version, size = load_u16(data, start + _VERSION_AT), load_i32(data, start + _SIZE_AT)
+    offset = load_i32(data, start + _PROPERTY_OFFSET_AT)
+    property_size = load_i32(data, start + _PROPERTY_SIZE_AT)
+    priority = load_i8(data, start + _PRIORITY_AT)
+    return (
+        (version == 200 or version == 301)
+        and HEADER_BYTES <= size <= max_packet_bytes
+        and offset >= HEADER_BYTES
+        and 0 <= property_size <= size - offset
+        and 0 <= priority <= MAX_PRIORITY
+        and load_u8(data, start + _ENCRYPTION_AT) == 0
+        and load_u16(data, start + _FLAGS_AT) <= FLAG_BITS
+    )
+
+
+@kernel(I64(READ, _INTS, _INTS, I64, TEXT))
+def sniff_heads(
+    heads: Bytes, starts: Ints, stops: Ints, max_packet_bytes: int, shown: Octets
+) -> int:
+    """Find what streams show by their first bytes, as `Shown` says; return how many show something.
+
+    Shapes: starts, stops (t), where in `heads` the bytes of each are; shown (t).
+    """
+    found = 0
+    for stream in range(len(shown)):
+        shown[stream] = 0
+        if header_shown(heads, starts[stream], stops[stream], max_packet_bytes):
+            shown[stream] = _EITHER
+            found += 1
+    return found
+
+
+@kernel(I64(READ, _INTS, I64, _INTS, _INTS, _INTS))
+def walk_streams(
+    data: Bytes, bounds: Ints, max_packet_bytes: int, starts: Ints, sizes: Ints, rows: Ints
+) -> int:
+    """Find the packets of streams that are nothing but whole packets; return how many there are.
+
+    Another stream has none.
+
+    Shapes: bounds (t + 1), where in `data` each stream is; starts, sizes (r), one for each
+    `HEADER_BYTES` of the streams at least; rows (t + 1): the first row of each stream.
+    """
+    row = 0
+    for stream in range(len(bounds) - 1):
+        rows[stream] = first = row
+        at, stop = bounds[stream], bounds[stream + 1]
+        row = find_frames(data, at, stop, stop, max_packet_bytes, starts, sizes, row, len(starts))
+        if row == first or starts[row - 1] + sizes[row - 1] != stop:
+            row = first
+    rows[len(bounds) - 1] = row
+    return row
