@@ -77,6 +77,7 @@ __all__ = [
     "MOST_PACKETS",
     "SHOWN",
     "Group",
+    "counted_evidence",
     "mqtt_groups",
     "partition_streams",
     "shown_rows",
@@ -229,6 +230,13 @@ def _evidence_of(
     return found
 
 
+def counted_evidence(path: str, sources: Sequence[str]) -> pa.Table:
+    """Return what the packets of a file show of the sides of streams."""
+    found = StreamEvidence()
+    count_evidence(found, _packets_of(path), sources)
+    return found.table()
+
+
 def _all(tables: Mapping[str, Iterable[pa.Table]]) -> Iterator[tuple[str, pa.Table]]:
     return ((name, part) for name, parts in tables.items() for part in parts)
 
@@ -252,7 +260,7 @@ def _write_small(groups: Iterable[Group], staging: str) -> Iterator[Mapping[str,
 
 def _derived(group: Group) -> DerivedFiles:
     def count(files: Sequence[str]) -> Mapping[str, pa.Table]:
-        return {file: count_evidence(_packets_of(file), group.sources) for file in files}
+        return {file: counted_evidence(file, group.sources) for file in files}
 
     files = list(map(_packets_of, group.files))
     evidence = _evidence_of(group, _footers_of(group.files), count)
@@ -352,10 +360,8 @@ class _Large:
         yield from dropped_rows(sum(dropped, matched.dropped))
         marks = [path for one in clients for path in one.marks]
         senders = {will.message.client for will in matched.wills}
-        connections = [
-            connection for connection in matched.connections if connection.client in senders
-        ]
-        wills = dump(self._staging, (matched.wills, connections))
+        users = {sender: matched.users[sender] for sender in senders & matched.users.keys()}
+        wills = dump(self._staging, (matched.wills, users))
         topics = self._write_topics(matched, shared)
         firsts = accumulate((len(one.found.clients) for one in clients), initial=0)
         messages = [
@@ -425,7 +431,7 @@ _CLIENTS, _NOTES = "clients", "notes"
 
 def _write_evidence(path: str, sources: Sequence[str], staging: str) -> Iterator[Mapping[str, Any]]:
     """Write what the packets of a file show of the sides of streams; the note has its path."""
-    yield note_file(path, dump(staging, count_evidence(_packets_of(path), sources)))
+    yield note_file(path, dump(staging, counted_evidence(path, sources)))
 
 
 def partition_streams(
@@ -497,12 +503,11 @@ def _track(number: int, shared: _Shared, files: str) -> Iterator[Mapping[str, An
     streams, of_stream = _streams(shared.streams)
     parts = list(read_packets(_packet_files(files), of_stream, number))
     found, messages = track(parts, streams, shared.secret)
-    parts.clear()
     message_files, mark_files = [], []
     for sent, delivered in messages:
         by_topic = _by_topic(sent, delivered, shared)
         message_files.append(write_parts(shared.staging, by_topic))
-        marked = marks_of(sent, found.clients, (), found.connections)
+        marked = marks_of(sent, found.clients, (), found.users)
         of_files = split_rows(marked, marked["file"].to_numpy(), shared.files)
         mark_files.append(write_parts(shared.staging, ([table] for table in of_files)))
     yield from write_tables(found.tables.items(), shared.staging)
@@ -555,10 +560,10 @@ def _write_messages(
 ) -> Iterator[Mapping[str, Any]]:
     """Write the messages among the packets of a file."""
     number, path = task
-    published, connections = load(wills)
+    published, users = load(wills)
     mine = [will for will in published if will.file == number]
     parts = [table for (table,) in read_part(marks, number)]
-    found = pa.concat_tables([*parts, marks_of(SENT.empty_table(), (), mine, connections)])
+    found = pa.concat_tables([*parts, marks_of(SENT.empty_table(), (), mine, users)])
     messages = messages_of(_packets_of(path), found, shared.unknown)
     tables = (("messages", table) for table in messages)
     yield from write_tables(tables, shared.staging)

@@ -175,6 +175,12 @@ def _is_ordered(order: Ints, key: Ints, ns: Ints, frame: Ints, stream: Ints, off
     return True
 
 
+_ENDS: Final = ("source", "stream", "src_addr", "src_port", "dst_addr", "dst_port")
+_KNOWN: Final = (
+    "source", "stream", "by_client", "alone", "older", "begun", "ended", "ended_ns", "ended_frame",
+)  # fmt: skip
+
+
 class KnownStream(NamedTuple):
     """A stream, and what is known of it before its packets are tracked."""
 
@@ -183,10 +189,32 @@ class KnownStream(NamedTuple):
     by_client: bool
     key: tuple[str, str, str]
     """What state follows: source, server, and the client id or what stands for it."""
-    columns: Mapping[str, Any]
-    """``source, stream, src_addr, src_port, dst_addr, dst_port``."""
-    known: Row
-    """As `known_streams` yields it."""
+    alone: bool = False
+    older: bool = False
+    begun: bool | None = None
+    ended: str | None = None
+    ended_ns: int | None = None
+    ended_frame: int | None = None
+    """As of `StreamRow`."""
+    src_addr: str | None = None
+    src_port: int | None = None
+    dst_addr: str | None = None
+    dst_port: int | None = None
+
+    @property
+    def addresses(self) -> tuple[str | None, int | None, str | None, int | None]:
+        """Addresses and ports of both ends."""
+        return self[-4:]
+
+    @property
+    def ends(self) -> Row:
+        """Its name and its endpoints, as the columns of a row."""
+        return dict(zip(_ENDS, (self.source, self.name, *self.addresses), strict=True))
+
+    @property
+    def known(self) -> Row:
+        """As `known_streams` yields it, but for what nobody reads."""
+        return dict(zip(_KNOWN, (self.source, self.name, self.by_client, *self[4:10]), strict=True))
 
 
 class Part(NamedTuple):
@@ -353,7 +381,7 @@ class Packets:
     def _bare_row(self, packet: int) -> Row:
         ns, grid = int(self.ns[packet]), self.grid[packet]
         return {
-            **self.streams[self.stream[packet]].columns,
+            **self.streams[self.stream[packet]].ends,
             "offset": int(self.offset[packet]),
             "length": int(self.length[packet]),
             "captured_ns": None if ns == NO_TIME else ns,
@@ -369,10 +397,17 @@ class Packets:
 
     @classmethod
     def of(
-        cls, parts: Sequence[Part], streams: Sequence[KnownStream], secret: tuple[int, int]
+        cls, parts: list[Part], streams: Sequence[KnownStream], secret: tuple[int, int]
     ) -> Packets:
-        """Return the packets of some clients, all of them, in whatever order they come."""
-        tables = [part.packets for part in parts]
+        """Return the packets of some clients, all of them, in whatever order they come.
+
+        Parameters
+        ----------
+        parts
+            Emptied: the packets would be in memory twice.
+        """
+        tables, rows = [part.packets for part in parts], [part.rows for part in parts]
+        parts.clear()
         count = sum(table.num_rows for table in tables)
         topics = pa.chunked_array(
             [chunk for table in tables for chunk in table["topic"].chunks],
@@ -404,9 +439,11 @@ class Packets:
         kept_row = np.cumsum(is_kept, out=_room(count))
         kept_row -= 1
         kept_row[~is_kept] = NONE
+        others = {name: _filled(tables, name, place, count, kind) for name, kind in _FILLED.items()}
+        tables.clear()
         return cls(
             streams,
-            pa.concat_tables([part.rows for part in parts]).combine_chunks(),
+            pa.concat_tables(rows).combine_chunks(),
             _moved(kept_row, place),
             topics.dictionary,
             grid,
@@ -414,18 +451,20 @@ class Packets:
             _moved(key, place),
             _moved(stream, place),
             _moved(offset, place),
-            _filled(tables, "length", place, count),
-            _moved(ns, place),
-            _moved(frame, place),
-            _moved(reached_ns, place),
-            _moved(reached_frame, place),
-            _filled(tables, "expires_s", place, count),
-            _filled(tables, "is_extra", place, count, np.bool_),
-            _filled(tables, "version", place, count),
-            _filled(tables, "file", place, count),
-            _filled(tables, "row", place, count),
-            secret,
+            ns=_moved(ns, place),
+            frame=_moved(frame, place),
+            reached_ns=_moved(reached_ns, place),
+            reached_frame=_moved(reached_frame, place),
+            secret=secret,
+            **others,
         )
+
+
+_FILLED: Final = {
+    "length": np.int64, "expires_s": np.int64, "is_extra": np.bool_, "version": np.int64,
+    "file": np.int64, "row": np.int64,
+}  # fmt: skip
+"""Columns of packets that are only put in order."""
 
 
 def _room(shape: int | tuple[int, ...], kind: Any = np.int64) -> Any:
