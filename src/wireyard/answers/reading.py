@@ -10,14 +10,16 @@ import os
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import closing
+from functools import cached_property
 from itertools import chain, groupby
-from typing import Any, Final
+from typing import Final
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from wireyard.answers.spool import Spool
+from wireyard.captures.bundled import BundledStreams
 from wireyard.captures.directed import CapturedStream
 from wireyard.captures.inputs import Input, Readable, open_captures, open_input
 from wireyard.captures.magic import is_capture
@@ -26,10 +28,18 @@ from wireyard.captures.stores.read import is_store, read_store
 from wireyard.captures.stores.rows import SCHEMA as STORE_RECORDS
 from wireyard.captures.stores.rows import record_rows
 from wireyard.captures.stores.stream import StoreStream
-from wireyard.captures.stream_table import LEDGER, describe_stream, file_rows
+from wireyard.captures.stream_table import (
+    CAPTURED_FACTS,
+    LEDGER,
+    LEDGER_TABLE,
+    STREAMS,
+    describe_stream,
+    file_rows,
+)
 from wireyard.errors import SourceError, UsageError
-from wireyard.formats import Format, get_format
+from wireyard.formats import get_format
 from wireyard.formats.base import Row
+from wireyard.schema import repeat_texts
 from wireyard.streams.framer import GAP, OK
 from wireyard.streams.plan import make_plan
 from wireyard.streams.redaction import Redactor
@@ -37,6 +47,15 @@ from wireyard.streams.scan import scan_streams, thread_count
 from wireyard.streams.source import open_source, reading
 
 __all__ = ["Reading", "read_inputs"]
+
+_STREAM: Final = ["source", "stream"]
+_SHOWN: Final = pa.schema([STREAMS.field(name) for name in (*_STREAM, "format", *CAPTURED_FACTS)])
+_COUNTS: Final = pa.schema(
+    [
+        *(STREAMS.field(name) for name in (*_STREAM, "bytes_gap")),
+        *(LEDGER_TABLE.field(name) for name in LEDGER),
+    ]
+)
 
 _SNIFFED_BYTES: Final = 1 << 12
 _HIDDEN: Final = (".", "_")
@@ -47,8 +66,10 @@ class Reading:
 
     Attributes
     ----------
-    streams
-        By source and name, the columns of `STREAMS` and of `LEDGER` that are known of a stream.
+    shown
+        What is known of streams apart from their rows: columns of `_SHOWN`.
+    counts
+        Bytes and packets of streams, a row for each time that some were read: columns of `_COUNTS`.
     files
         Rows of the table `FILES`.
     notes
@@ -56,9 +77,25 @@ class Reading:
     """
 
     def __init__(self) -> None:
-        self.streams: dict[tuple[str, str], dict[str, Any]] = {}
+        self.shown: list[pa.Table] = [_SHOWN.empty_table()]
+        self.counts: list[pa.Table] = [_COUNTS.empty_table()]
         self.files: list[Row] = []
         self.notes: list[str] = []
+
+    @cached_property
+    def streams(self) -> pa.Table:
+        """A row for each stream in the order of source and name: its columns of both tables."""
+        parts = pa.concat_tables([*self.shown, *self.counts], promote_options="default")
+        self.shown.clear()
+        self.counts.clear()
+        sums = [name for name in _COUNTS.names if name not in _STREAM]
+        facts = [name for name in _SHOWN.names if name not in _STREAM]
+        wanted = [*((name, "first") for name in facts), *((name, "sum") for name in sums)]
+        found = parts.group_by(_STREAM, use_threads=False).aggregate(wanted)
+        columns = {name: found[name] for name in _STREAM}
+        columns |= {name: found[f"{name}_first"] for name in facts}
+        columns |= {name: found[f"{name}_sum"].fill_null(0) for name in sums}
+        return pa.table(columns).sort_by([(name, "ascending") for name in _STREAM])
 
 
 def read_inputs(
@@ -151,12 +188,10 @@ def _read_input(opened: Input, source: str, spool: Spool, found: Reading) -> Non
     found.notes += [f"{opened.name}: {note}" for note in said if note]
     if not is_store(source):
         found.files += file_rows(opened.name, opened.spans)
-    streams = {one.opened.stream: one for one in opened.streams}
     for _, some in groupby(sorted(opened.readables, key=_format_name), key=_format_name):
-        _read_streams(list(some), opened, streams, source, spool, found)
-    for name, one in streams.items():
-        _describe(one, found.streams.setdefault((one.opened.name, name), _nothing()))
-    if any(isinstance(one.opened, StoreStream) for one in streams.values()) or not streams:
+        _read_streams(list(some), opened, source, spool, found)
+    found.shown += _described(opened.readables)
+    if all(isinstance(one.opened, StoreStream) for one in opened.readables):
         _read_records(source, spool, found)
 
 
@@ -167,7 +202,6 @@ def _format_name(one: Readable) -> str:
 def _read_streams(
     readables: Sequence[Readable],
     opened: Input,
-    streams: dict[str, Readable],
     source: str,
     spool: Spool,
     found: Reading,
@@ -182,32 +216,27 @@ def _read_streams(
         shown, secret = redactor.redact(batch)
         spool.write(table, shown, source)
         _count(shown, found)
-        for rows in _bad_rows(shown, set(secret.tolist()), streams):
+        for rows in _bad_rows(shown, set(secret.tolist()), opened):
             spool.write("quarantine", rows, source)
-
-
-def _nothing() -> dict[str, Any]:
-    return {**dict.fromkeys(LEDGER, 0), "bytes_gap": 0}
 
 
 def _count(batch: pa.RecordBatch, found: Reading) -> None:
     """Add the rows of a batch to the ledger of their streams."""
-    rows = pa.table({name: batch[name] for name in ("source", "stream", "status", "length")})
-    counted = rows.group_by(["source", "stream", "status"], use_threads=False).aggregate(
+    rows = pa.table({name: batch[name] for name in (*_STREAM, "status", "length")})
+    counted = rows.group_by([*_STREAM, "status"], use_threads=False).aggregate(
         [("length", "sum"), ("length", "count")]
     )
-    for row in counted.to_pylist():
-        counts = found.streams.setdefault((row["source"], row["stream"]), _nothing())
-        counts[f"bytes_{row['status']}"] += row["length_sum"]
-        if row["status"] != GAP:
-            counts["bytes_read"] += row["length_sum"]
-        if f"packets_{row['status']}" in counts:
-            counts[f"packets_{row['status']}"] += row["length_count"]
+    status = counted["status"].cast(pa.string())
+    columns = {name: counted[name].cast(pa.string()) for name in _STREAM}
+    for name in (*LEDGER, "bytes_gap"):
+        thing, _, which = name.partition("_")
+        values = counted["length_sum" if thing == "bytes" else "length_count"]
+        is_it = pc.not_equal(status, GAP) if which == "read" else pc.equal(status, which)
+        columns[name] = pc.if_else(is_it, values, 0)
+    found.counts.append(pa.table(columns).select(_COUNTS.names).cast(_COUNTS))
 
 
-def _bad_rows(
-    batch: pa.RecordBatch, secret: set[int], streams: dict[str, Readable]
-) -> Iterator[pa.RecordBatch]:
+def _bad_rows(batch: pa.RecordBatch, secret: set[int], opened: Input) -> Iterator[pa.RecordBatch]:
     """Yield the rows of a batch that are no packets, stream by stream."""
     is_bad = pc.and_(pc.not_equal(batch["status"], OK), batch["error"].is_valid())
     bad = np.flatnonzero(is_bad.to_numpy(zero_copy_only=False))
@@ -218,22 +247,32 @@ def _bad_rows(
         bad.tolist(), batch["stream"].take(pa.array(bad)).to_pylist(), strict=True
     ):
         of_stream[name].append(row)
+    streams = {one.opened.stream: one.opened for one in opened.streams_named(of_stream)}
     for name, rows in of_stream.items():
-        opened = streams[name].opened
-        if isinstance(opened, CapturedStream | StoreStream):
-            content = opened.captured if isinstance(opened, CapturedStream) else opened
+        stream = streams[name]
+        if isinstance(stream, CapturedStream | StoreStream):
+            content = stream.captured if isinstance(stream, CapturedStream) else stream
             yield quarantined(batch, np.array(rows), secret, PieceBytes(content))
         else:
-            with closing(BadBytes(opened.name)) as data:
+            with closing(BadBytes(stream.name)) as data:
                 yield quarantined(batch, np.array(rows), secret, data)
 
 
-def _describe(one: Readable, row: dict[str, Any]) -> None:
-    """Add what is known of a stream apart from its rows."""
-    format: Format = one.format
-    row["format"] = format.label
-    if isinstance(one.opened, CapturedStream):
-        row |= describe_stream(one.opened.captured)
+def _described(readables: Iterable[Readable]) -> Iterator[pa.Table]:
+    """Yield what is known of streams apart from their rows."""
+    rows = []
+    for format, opened in readables:
+        if isinstance(opened, BundledStreams):
+            columns = opened.describe()
+            for name, text in (("source", opened.name), ("format", format.label)):
+                columns = columns.append_column(name, repeat_texts([text], [columns.num_rows]))
+            yield columns.select(_SHOWN.names).cast(_SHOWN)
+            continue
+        row = {"source": opened.name, "stream": opened.stream, "format": format.label}
+        if isinstance(opened, CapturedStream):
+            row |= describe_stream(opened.captured)
+        rows.append(row)
+    yield pa.Table.from_pylist(rows, _SHOWN)
 
 
 def _read_records(source: str, spool: Spool, found: Reading) -> None:
@@ -245,5 +284,5 @@ def _read_records(source: str, spool: Spool, found: Reading) -> None:
         if rows:
             spool.write("store_records", pa.Table.from_pylist(rows, STORE_RECORDS), source)
         if file.stream is None:  # no byte of it is a packet's
-            counts = {**_nothing(), "bytes_gap": len(file.data)}
-            found.streams[file.source, file.name] = counts
+            counts = {"source": file.source, "stream": file.name, "bytes_gap": len(file.data)}
+            found.counts.append(pa.Table.from_pylist([counts], _COUNTS))
