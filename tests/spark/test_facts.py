@@ -5,7 +5,6 @@ from __future__ import annotations
 import shutil
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from functools import partial
 from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -28,14 +27,13 @@ from wireyard.layers.mqtt.derive import derive_tables as mqtt_tables
 from wireyard.layers.mqtt.directions import in_order
 from wireyard.layers.mqtt.evidence import NEEDED as EVIDENCE_NEEDED
 from wireyard.layers.mqtt.evidence import StreamEvidence
-from wireyard.layers.mqtt.files import count_evidence
 from wireyard.layers.mqtt.packets import KnownStream
 from wireyard.layers.tables import FACTS, TABLES
 from wireyard.spark import facts, jmq_facts, mqtt_facts
 from wireyard.spark.bronze import EVIDENCE
 from wireyard.spark.facts import write_facts
 from wireyard.spark.lake import Lake
-from wireyard.spark.parts import read_batches, read_footer_table
+from wireyard.spark.parts import read_footer_table
 from wireyard.spark.running import Runner
 
 if TYPE_CHECKING:
@@ -269,8 +267,8 @@ def test_no_task_has_most_of_the_packets() -> None:
         for place, name in enumerate((f"{client}>broker", f"broker>{client}")):
             rows += [{"source": "s", "stream": name, "status": "ok"}] * (count // 2 + place)
             key = ("s", "broker", client)
-            streams.append(KnownStream("s", name, place == 0, key, {}, {}))
-    streams.append(KnownStream("s", "silent", True, ("s", "broker", "g"), {}, {}))
+            streams.append(KnownStream("s", name, place == 0, key))
+    streams.append(KnownStream("s", "silent", True, ("s", "broker", "g")))
     table = pa.Table.from_pylist(rows)
     absent = [name for name in EVIDENCE_NEEDED if name not in table.column_names]
     kinds = {"packet_type": pa.int32(), "return_code": pa.int32()}
@@ -297,7 +295,7 @@ def test_evidence_is_counted_where_packets_are_decoded(
         paths = opened.paths("packets_mqtt")
         sources = list(opened.inputs)
     found = [read_footer_table(path, EVIDENCE) for path in paths]
-    counted = [count_evidence(partial(read_batches, path), sources) for path in paths]
+    counted = [mqtt_facts.counted_evidence(path, sources) for path in paths]
     assert found == counted and sum(rows.num_rows for rows in counted) > 10
 
     for most in (mqtt_facts.MOST_PACKETS, 10):

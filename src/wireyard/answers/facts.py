@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from functools import partial
 from itertools import chain
+from typing import Final
 
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from wireyard.answers.spool import Spool
 from wireyard.formats.base import Row
@@ -25,17 +27,20 @@ from wireyard.layers.tables import as_text, fact_table, with_times
 
 __all__ = ["derive_facts"]
 
+_STREAM_COLUMNS: Final = ["source", "stream", "opened", "begun", "ended", "ended_frame", "ended_ns"]
+"""Columns of streams that the MQTT layer needs: see `wireyard.layers.mqtt.directions`."""
+_ROWS_AT_ONCE: Final = 1 << 12
 _Derived = tuple[Iterable[tuple[str, pa.Table]], Counter[str]]
 """Parts of tables by name, and the number of dropped records by cap."""
 
 
-def derive_facts(spool: Spool, streams: Iterable[Row], files: FrameFiles) -> Counter[str]:
+def derive_facts(spool: Spool, streams: pa.Table, files: FrameFiles) -> Counter[str]:
     """Derive the fact tables from the packets in a spool, and write them to the spool.
 
     Parameters
     ----------
     streams
-        Rows of the table ``streams``.
+        Columns of the table ``streams``.
     files
         The files of the captures.
 
@@ -52,8 +57,7 @@ def derive_facts(spool: Spool, streams: Iterable[Row], files: FrameFiles) -> Cou
     counts: list[pa.Table] = []
     deliveries: list[pa.Table] = []
     delays = [fact_table("messages", ()).select(DELAYS)]
-    rows = list(streams)
-    for tables, dropped_here in chain(_mqtt(spool, rows), _jmq(spool, rows), _rmp(spool)):
+    for tables, dropped_here in chain(_mqtt(spool, streams), _jmq(spool, streams), _rmp(spool)):
         for name, table in tables:
             if not table.num_rows:
                 continue
@@ -74,15 +78,22 @@ def derive_facts(spool: Spool, streams: Iterable[Row], files: FrameFiles) -> Cou
     return dropped
 
 
-def _mqtt(spool: Spool, streams: Sequence[Row]) -> Iterator[_Derived]:
+def _mqtt(spool: Spool, streams: pa.Table) -> Iterator[_Derived]:
     """Yield the facts of each source with MQTT packets; sources are independent."""
     for source in spool.parts("packets_mqtt"):
-        captured = [row for row in streams if row["source"] == source and row["transport"]]
+        is_shown = pc.and_(streams["transport"].is_valid(), pc.equal(streams["source"], source))
+        shown = streams.select(_STREAM_COLUMNS).filter(is_shown)
         file = partial(spool.batches, "packets_mqtt", source)
-        yield mqtt_files.derive_files([file], captured, [source])
+        yield mqtt_files.derive_files([file], _rows(shown), [source])
 
 
-def _jmq(spool: Spool, streams: Sequence[Row]) -> Iterator[_Derived]:
+def _rows(table: pa.Table) -> Iterator[Row]:
+    """Yield the rows of a large table."""
+    for batch in table.to_batches(max_chunksize=_ROWS_AT_ONCE):
+        yield from batch.to_pylist()
+
+
+def _jmq(spool: Spool, streams: pa.Table) -> Iterator[_Derived]:
     """Yield the facts of all sources with JMQ packets together: a message may be in several."""
     parts = [(name, part) for name in (JMQ, GPACKET) for part in spool.parts(f"packets_{name}")]
     files = [
@@ -90,7 +101,8 @@ def _jmq(spool: Spool, streams: Sequence[Row]) -> Iterator[_Derived]:
         for number, (name, part) in enumerate(parts)
     ]
     if files:
-        ended = [(row["source"], row["stream"]) for row in streams if row["ended"]]
+        known = streams.filter(streams["ended"].is_valid())
+        ended = list(zip(known["source"].to_pylist(), known["stream"].to_pylist(), strict=True))
         yield jmq_files.derive_files(files, {part for _, part in parts}, ended)
 
 

@@ -10,14 +10,16 @@ import os
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import closing
+from functools import cached_property
 from itertools import chain, groupby
-from typing import Any, Final
+from typing import Final
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from wireyard.answers.spool import Spool
+from wireyard.captures.bundled import BundledStreams
 from wireyard.captures.directed import CapturedStream
 from wireyard.captures.inputs import Input, Readable, open_captures, open_input
 from wireyard.captures.magic import is_capture
@@ -26,10 +28,18 @@ from wireyard.captures.stores.read import is_store, read_store
 from wireyard.captures.stores.rows import SCHEMA as STORE_RECORDS
 from wireyard.captures.stores.rows import record_rows
 from wireyard.captures.stores.stream import StoreStream
-from wireyard.captures.stream_table import LEDGER, describe_stream, file_rows
+from wireyard.captures.stream_table import (
+    CAPTURED_FACTS,
+    LEDGER,
+    LEDGER_TABLE,
+    STREAMS,
+    describe_stream,
+    file_rows,
+)
 from wireyard.errors import SourceError, UsageError
-from wireyard.formats import Format, get_format
+from wireyard.formats import get_format
 from wireyard.formats.base import Row
+from wireyard.schema import repeat_texts
 from wireyard.streams.framer import GAP, OK
 from wireyard.streams.plan import make_plan
 from wireyard.streams.redaction import Redactor
@@ -37,6 +47,17 @@ from wireyard.streams.scan import scan_streams, thread_count
 from wireyard.streams.source import open_source, reading
 
 __all__ = ["Reading", "read_inputs"]
+
+_STREAM: Final = ["source", "stream"]
+_DESCRIPTION: Final = pa.schema(
+    [STREAMS.field(name) for name in (*_STREAM, "format", *CAPTURED_FACTS)]
+)
+_COUNTS: Final = pa.schema(
+    [
+        *(STREAMS.field(name) for name in (*_STREAM, "bytes_gap")),
+        *(LEDGER_TABLE.field(name) for name in LEDGER),
+    ]
+)
 
 _SNIFFED_BYTES: Final = 1 << 12
 _HIDDEN: Final = (".", "_")
@@ -47,8 +68,10 @@ class Reading:
 
     Attributes
     ----------
-    streams
-        By source and name, columns of `STREAMS` and `LEDGER` for each stream.
+    described
+        The columns of streams that do not follow from their rows: tables of `_DESCRIPTION`.
+    counts
+        Bytes and packets of streams: tables of `_COUNTS`, with several rows for a stream.
     files
         Rows of the table `FILES`.
     notes
@@ -56,9 +79,25 @@ class Reading:
     """
 
     def __init__(self) -> None:
-        self.streams: dict[tuple[str, str], dict[str, Any]] = {}
+        self.described: list[pa.Table] = [_DESCRIPTION.empty_table()]
+        self.counts: list[pa.Table] = [_COUNTS.empty_table()]
         self.files: list[Row] = []
         self.notes: list[str] = []
+
+    @cached_property
+    def streams(self) -> pa.Table:
+        """The columns `_DESCRIPTION` and `_COUNTS` of each stream, sorted by source and name."""
+        parts = pa.concat_tables([*self.described, *self.counts], promote_options="default")
+        self.described.clear()
+        self.counts.clear()
+        sums = [name for name in _COUNTS.names if name not in _STREAM]
+        facts = [name for name in _DESCRIPTION.names if name not in _STREAM]
+        wanted = [*((name, "first") for name in facts), *((name, "sum") for name in sums)]
+        joined = parts.group_by(_STREAM, use_threads=False).aggregate(wanted)
+        columns = {name: joined[name] for name in _STREAM}
+        columns |= {name: joined[f"{name}_first"] for name in facts}
+        columns |= {name: joined[f"{name}_sum"].fill_null(0) for name in sums}
+        return pa.table(columns).sort_by([(name, "ascending") for name in _STREAM])
 
 
 def read_inputs(
@@ -152,12 +191,10 @@ def _read_input(opened: Input, source: str, spool: Spool, result: Reading) -> No
     result.notes += [f"{opened.name}: {note}" for note in notes if note]
     if not is_store(source):
         result.files += file_rows(opened.name, opened.spans)
-    streams = {stream.opened.stream: stream for stream in opened.streams}
     for _, same_format in groupby(sorted(opened.readables, key=_format_name), key=_format_name):
-        _read_streams(list(same_format), opened, streams, source, spool, result)
-    for name, stream in streams.items():
-        _describe(stream, result.streams.setdefault((stream.opened.name, name), _no_counts()))
-    if any(isinstance(each.opened, StoreStream) for each in streams.values()) or not streams:
+        _read_streams(list(same_format), opened, source, spool, result)
+    result.described += _describe(opened.readables)
+    if all(isinstance(each.opened, StoreStream) for each in opened.readables):
         _read_records(source, spool, result)
 
 
@@ -168,7 +205,6 @@ def _format_name(readable: Readable) -> str:
 def _read_streams(
     readables: Sequence[Readable],
     opened: Input,
-    streams: dict[str, Readable],
     source: str,
     spool: Spool,
     result: Reading,
@@ -183,32 +219,29 @@ def _read_streams(
         shown, secret = redactor.redact(batch)
         spool.write(table, shown, source)
         _count(shown, result)
-        for rows in _bad_rows(shown, set(secret.tolist()), streams):
+        for rows in _bad_rows(shown, set(secret.tolist()), opened):
             spool.write("quarantine", rows, source)
-
-
-def _no_counts() -> dict[str, Any]:
-    return {**dict.fromkeys(LEDGER, 0), "bytes_gap": 0}
 
 
 def _count(batch: pa.RecordBatch, result: Reading) -> None:
     """Add the rows of a batch to the ledger of their streams."""
-    rows = pa.table({name: batch[name] for name in ("source", "stream", "status", "length")})
-    counted = rows.group_by(["source", "stream", "status"], use_threads=False).aggregate(
+    rows = pa.table({name: batch[name] for name in (*_STREAM, "status", "length")})
+    counted = rows.group_by([*_STREAM, "status"], use_threads=False).aggregate(
         [("length", "sum"), ("length", "count")]
     )
-    for row in counted.to_pylist():
-        counts = result.streams.setdefault((row["source"], row["stream"]), _no_counts())
-        counts[f"bytes_{row['status']}"] += row["length_sum"]
-        if row["status"] != GAP:
-            counts["bytes_read"] += row["length_sum"]
-        if f"packets_{row['status']}" in counts:
-            counts[f"packets_{row['status']}"] += row["length_count"]
+    status = counted["status"].cast(pa.string())
+    columns = {name: counted[name].cast(pa.string()) for name in _STREAM}
+    for name in (*LEDGER, "bytes_gap"):
+        unit, _, of_status = name.partition("_")
+        values = counted["length_sum" if unit == "bytes" else "length_count"]
+        is_counted = (
+            pc.not_equal(status, GAP) if of_status == "read" else pc.equal(status, of_status)
+        )
+        columns[name] = pc.if_else(is_counted, values, 0)
+    result.counts.append(pa.table(columns).select(_COUNTS.names).cast(_COUNTS))
 
 
-def _bad_rows(
-    batch: pa.RecordBatch, secret: set[int], streams: dict[str, Readable]
-) -> Iterator[pa.RecordBatch]:
+def _bad_rows(batch: pa.RecordBatch, secret: set[int], opened: Input) -> Iterator[pa.RecordBatch]:
     """Yield the rows of a batch that are no packets, stream by stream."""
     is_bad = pc.and_(pc.not_equal(batch["status"], OK), batch["error"].is_valid())
     bad = np.flatnonzero(is_bad.to_numpy(zero_copy_only=False))
@@ -219,22 +252,32 @@ def _bad_rows(
         bad.tolist(), batch["stream"].take(pa.array(bad)).to_pylist(), strict=True
     ):
         of_stream[name].append(row)
+    streams = {one.opened.stream: one.opened for one in opened.streams_named(of_stream)}
     for name, rows in of_stream.items():
-        opened = streams[name].opened
-        if isinstance(opened, CapturedStream | StoreStream):
-            content = opened.captured if isinstance(opened, CapturedStream) else opened
+        stream = streams[name]
+        if isinstance(stream, CapturedStream | StoreStream):
+            content = stream.captured if isinstance(stream, CapturedStream) else stream
             yield quarantined(batch, np.array(rows), secret, PieceBytes(content))
         else:
-            with closing(BadBytes(opened.name)) as data:
+            with closing(BadBytes(stream.name)) as data:
                 yield quarantined(batch, np.array(rows), secret, data)
 
 
-def _describe(stream: Readable, row: dict[str, Any]) -> None:
-    """Add the format of a stream, and the columns of a captured one."""
-    format: Format = stream.format
-    row["format"] = format.label
-    if isinstance(stream.opened, CapturedStream):
-        row |= describe_stream(stream.opened.captured)
+def _describe(readables: Iterable[Readable]) -> Iterator[pa.Table]:
+    """Yield the columns `_DESCRIPTION` of streams."""
+    rows = []
+    for format, opened in readables:
+        if isinstance(opened, BundledStreams):
+            columns = opened.describe()
+            for name, text in (("source", opened.name), ("format", format.label)):
+                columns = columns.append_column(name, repeat_texts([text], [columns.num_rows]))
+            yield columns.select(_DESCRIPTION.names).cast(_DESCRIPTION)
+            continue
+        row = {"source": opened.name, "stream": opened.stream, "format": format.label}
+        if isinstance(opened, CapturedStream):
+            row |= describe_stream(opened.captured)
+        rows.append(row)
+    yield pa.Table.from_pylist(rows, _DESCRIPTION)
 
 
 def _read_records(source: str, spool: Spool, result: Reading) -> None:
@@ -246,5 +289,5 @@ def _read_records(source: str, spool: Spool, result: Reading) -> None:
         if rows:
             spool.write("store_records", pa.Table.from_pylist(rows, STORE_RECORDS), source)
         if file.stream is None:  # no byte of it is a packet's
-            counts = {**_no_counts(), "bytes_gap": len(file.data)}
-            result.streams[file.source, file.name] = counts
+            counts = {"source": file.source, "stream": file.name, "bytes_gap": len(file.data)}
+            result.counts.append(pa.Table.from_pylist([counts], _COUNTS))

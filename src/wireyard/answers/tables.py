@@ -23,7 +23,7 @@ from wireyard.answers.reading import Reading, read_inputs
 from wireyard.answers.spool import Spool
 from wireyard.captures.quarantine import QUARANTINE
 from wireyard.captures.stores.rows import SCHEMA as STORE_RECORDS
-from wireyard.captures.stream_table import FILES, LEDGER_TABLE, STREAMS, streams_table
+from wireyard.captures.stream_table import FILES, LEDGER_TABLE, STREAMS, with_timestamps
 from wireyard.errors import SourceError, UsageError
 from wireyard.formats import get_format, names
 from wireyard.lake.commits import is_shown
@@ -230,24 +230,15 @@ class _InputTables(Tables):
     def _reading(self) -> Reading:
         reading = read_inputs(self._inputs, self._spool, **self._read)
         self.notes += reading.notes
-        rows = [
-            {"source": source, "stream": stream, **row}
-            for (source, stream), row in sorted(reading.streams.items())
-        ]
-        self._spool.write("streams", streams_table(rows))
-        self._spool.write("ledger", pa.Table.from_pylist(rows, LEDGER_TABLE))
+        self._spool.write("streams", with_timestamps(reading.streams))
+        self._spool.write("ledger", reading.streams.select(LEDGER_TABLE.names).cast(LEDGER_TABLE))
         self._spool.write("files", pa.Table.from_pylist(reading.files, FILES))
         self._spool.close()
         return reading
 
     @cached_property
     def _facts(self) -> None:
-        streams = self._reading.streams
-        rows = (
-            {"source": source, "stream": stream, "transport": None, "ended": None, **row}
-            for (source, stream), row in streams.items()
-        )
-        dropped = derive_facts(self._spool, rows, self.frame_files)
+        dropped = derive_facts(self._spool, self._reading.streams, self.frame_files)
         self.notes += [
             f"{things:,} things above {cap} were left out of tables"
             for cap, things in sorted(dropped.items())

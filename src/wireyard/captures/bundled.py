@@ -17,13 +17,15 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from wireyard.arena import pooled
-from wireyard.captures.connections import StreamTable
+from wireyard.captures.connections import ENDINGS, StreamTable
 from wireyard.captures.directed import CapturedStream
 from wireyard.captures.merge_kernels import complete_rows
 from wireyard.captures.plain import Plain
+from wireyard.captures.records import NO_TIME
 from wireyard.captures.stream import RUN_BYTES, Stream
+from wireyard.captures.tcp_kernels import NONE
 from wireyard.captures.tray import Tray
-from wireyard.schema import as_array
+from wireyard.schema import as_array, repeat_texts
 from wireyard.streams.blocks import Block, DirectedStream, FrameScanner, StreamBundle
 from wireyard.streams.framer import Framer
 from wireyard.streams.window import WINDOW_BYTES, even_bytes
@@ -121,6 +123,34 @@ class BundledStreams(StreamBundle):
     def pick(self, owners: Iterable[int]) -> list[CapturedStream]:
         """Return streams one by one, by their indexes in the bundle."""
         return [self._alone(int(self.rows[owner])) for owner in owners]
+
+    def describe(self) -> pa.Table:
+        """Return what the capture shows of the streams: their names and `CAPTURED_FACTS`."""
+        table, rows, found = self.table, self.rows, self._found
+        conversations, ways = table.conversations[rows], table.ways[rows]
+        first_ns, last_ns = table.spans_ns[:, rows]
+        closing = table.endings.records[rows]
+        shows_end = closing != NONE
+        closing = np.where(shows_end, closing, 0)
+        ends = pa.array(np.array(table.endings.kinds[rows], np.int32))
+        kinds = pa.array([ENDINGS[kind] for kind in range(len(ENDINGS))], pa.string())
+        return pa.table(
+            {
+                "stream": self._names(),
+                "transport": repeat_texts([found.protocol], [len(rows)]),
+                "src_addr": table.flows.addresses(conversations, ways),
+                "src_port": pa.array(table.flows.ports(conversations, ways), pa.int32()),
+                "dst_addr": table.flows.addresses(conversations, ways ^ 1),
+                "dst_port": pa.array(table.flows.ports(conversations, ways ^ 1), pa.int32()),
+                "opened": pa.array(found.opened[self._sides].astype(np.bool_)),
+                "begun": pa.array(found.begun[self._sides].astype(np.bool_)),
+                "ended": kinds.take(ends),
+                "ended_ns": pa.array(table.content.times_of(closing), mask=~shows_end),
+                "ended_frame": pa.array(closing + 1, mask=~shows_end),
+                "first_ns": pa.array(first_ns, mask=first_ns == NO_TIME),
+                "last_ns": pa.array(last_ns, mask=last_ns == NO_TIME),
+            }
+        )
 
     def of_frame(self, frame: int) -> list[CapturedStream]:
         """Return the streams with bytes from a captured frame; frames are numbered from 1 on."""

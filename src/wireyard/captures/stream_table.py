@@ -25,6 +25,7 @@ __all__ = [
     "describe_stream",
     "file_rows",
     "streams_table",
+    "with_timestamps",
 ]
 
 _TIME: Final = pa.timestamp("us", tz="UTC")
@@ -55,6 +56,7 @@ STREAMS: Final = pa.schema(
 """The table ``streams``. `opened`: whether the capture shows that its sender opened the connection;
 `begun`: whether the capture shows the first byte; `ended`: ``fin``,
 ``rst``, or null where it shows no end."""
+_TIMELESS: Final = [field for field in STREAMS if field.type != _TIME]
 CAPTURED_FACTS: Final = (
     "transport",
     "src_addr",
@@ -147,14 +149,25 @@ def streams_table(streams: Iterable[Row]) -> pa.Table:
     streams
         Columns of `STREAMS`, without the timestamps; missing ones are null.
     """
-    rows = []
-    for stream in streams:
-        row = dict(stream)
-        for name in ("opened", "begun"):
-            flag = row.get(name)
-            row[name] = None if flag is None else bool(flag)
-        for name in ("ended", "first", "last"):
-            time_ns = row.get(f"{name}_ns")
-            row[f"{name}_at"] = None if time_ns is None else time_ns // _NS_PER_US
-        rows.append(row)
-    return pa.Table.from_pylist(rows, STREAMS)
+    rows = list(streams)
+    columns = {}
+    for field in _TIMELESS:
+        values = [row.get(field.name) for row in rows]
+        if pa.types.is_boolean(field.type):
+            values = [None if value is None else bool(value) for value in values]
+        columns[field.name] = pa.array(values, field.type)
+    return with_timestamps(pa.table(columns))
+
+
+def with_timestamps(streams: pa.Table) -> pa.Table:
+    """Return the table of streams, given its columns without the timestamps and perhaps others."""
+    columns = {}
+    for field in STREAMS:
+        if field.type == _TIME:
+            ns = streams[f"{field.name.removesuffix('_at')}_ns"]
+            us = ns.fill_null(0).to_numpy() // _NS_PER_US  # before 1970 too
+            missing = ns.is_null().to_numpy(zero_copy_only=False)
+            columns[field.name] = pa.array(us, mask=missing).cast(_TIME)
+        else:
+            columns[field.name] = streams[field.name]
+    return pa.table(columns, schema=STREAMS)

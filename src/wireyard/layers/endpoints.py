@@ -3,9 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, Final
 
-__all__ = ["connection_of", "endpoint", "endpoints_of"]
+__all__ = [
+    "connection_of",
+    "endpoint",
+    "endpoints_of",
+    "stream_connection",
+    "stream_endpoints",
+]
+
+_ENDS: Final = ("src_addr", "src_port", "dst_addr", "dst_port")
 
 
 def endpoint(address: str, port: int) -> str:
@@ -18,9 +26,20 @@ def endpoints_of(row: Mapping[str, Any]) -> tuple[str, str]:
 
     A raw stream has no addresses: its name is the source, and the destination is empty.
     """
-    if row.get("src_addr") is None:
-        return row["stream"], ""
-    return endpoint(row["src_addr"], row["src_port"]), endpoint(row["dst_addr"], row["dst_port"])
+    return stream_endpoints(row["stream"], *map(row.get, _ENDS))
+
+
+def stream_endpoints(
+    stream: str,
+    src_addr: str | None,
+    src_port: int | None,
+    dst_addr: str | None,
+    dst_port: int | None,
+) -> tuple[str, str]:
+    """Return source and destination of a stream, as `endpoints_of` does."""
+    if src_addr is None or src_port is None or dst_addr is None or dst_port is None:
+        return stream, ""
+    return endpoint(src_addr, src_port), endpoint(dst_addr, dst_port)
 
 
 def connection_of(row: Mapping[str, Any]) -> tuple[str, ...]:
@@ -29,7 +48,18 @@ def connection_of(row: Mapping[str, Any]) -> tuple[str, ...]:
     When the same two endpoints connect again, the ordinal after ``#`` in the names of the streams
     distinguishes the connections.
     """
-    if row.get("src_addr") is None:
-        return row["source"], row["stream"]
-    _, _, ordinal = row["stream"].partition("#")
-    return row["source"], *sorted(endpoints_of(row)), ordinal
+    return stream_connection(row["source"], row["stream"], *endpoints_of(row))
+
+
+def stream_connection(source: str, stream: str, src: str, dst: str) -> tuple[str, ...]:
+    """Return what the two streams of a connection have in common, as `connection_of` does.
+
+    Parameters
+    ----------
+    src, dst
+        Its endpoints.
+    """
+    if not dst:
+        return source, stream
+    _, _, ordinal = stream.partition("#")
+    return (source, src, dst, ordinal) if src < dst else (source, dst, src, ordinal)

@@ -77,6 +77,7 @@ __all__ = [
     "MOST_PACKETS",
     "STREAM_COLUMNS",
     "Group",
+    "counted_evidence",
     "mqtt_groups",
     "partition_streams",
     "rows_of_streams",
@@ -231,6 +232,13 @@ def _evidence_of(
     return evidence
 
 
+def counted_evidence(path: str, sources: Sequence[str]) -> pa.Table:
+    """Return the evidence in a file of packets, as a table."""
+    evidence = StreamEvidence()
+    count_evidence(evidence, _packets_of(path), sources)
+    return evidence.table()
+
+
 def _all(tables: Mapping[str, Iterable[pa.Table]]) -> Iterator[tuple[str, pa.Table]]:
     return ((name, part) for name, parts in tables.items() for part in parts)
 
@@ -254,7 +262,7 @@ def _write_small(groups: Iterable[Group], staging: str) -> Iterator[Mapping[str,
 
 def _derive(group: Group) -> DerivedFiles:
     def count(files: Sequence[str]) -> Mapping[str, pa.Table]:
-        return {file: count_evidence(_packets_of(file), group.sources) for file in files}
+        return {file: counted_evidence(file, group.sources) for file in files}
 
     files = list(map(_packets_of, group.files))
     evidence = _evidence_of(group, _footers_of(group.files), count)
@@ -363,10 +371,8 @@ class _LargeInput:
         """Write messages, their deliveries and all that follows from these, in one stage."""
         marks = [path for each in tracked for path in each.marks]
         senders = {will.message.client for will in matched.wills}
-        connections = [
-            connection for connection in matched.connections if connection.client in senders
-        ]
-        wills = dump(self._staging, (matched.wills, connections))
+        users = {sender: matched.users[sender] for sender in senders & matched.users.keys()}
+        wills = dump(self._staging, (matched.wills, users))
         topics = self._write_topics(matched, shared)
         firsts = accumulate((len(each.clients.clients) for each in tracked), initial=0)
         messages = [
@@ -436,7 +442,7 @@ _CLIENTS, _RECORDS = "clients", "records"
 
 def _write_evidence(path: str, sources: Sequence[str], staging: str) -> Iterator[Mapping[str, Any]]:
     """Write the evidence in a file of packets; the result is named by the path of that file."""
-    yield intermediate_file(path, dump(staging, count_evidence(_packets_of(path), sources)))
+    yield intermediate_file(path, dump(staging, counted_evidence(path, sources)))
 
 
 def partition_streams(
@@ -508,12 +514,11 @@ def _track(number: int, shared: _Shared, files: str) -> Iterator[Mapping[str, An
     streams, of_stream = _streams(shared.streams)
     parts = list(read_packets(_packet_files(files), of_stream, number))
     clients, messages = track(parts, streams, shared.secret)
-    parts.clear()
     message_files, mark_files = [], []
     for sent, delivered in messages:
         by_topic = _by_topic(sent, delivered, shared)
         message_files.append(write_parts(shared.staging, by_topic))
-        marked = marks_of(sent, clients.clients, (), clients.connections)
+        marked = marks_of(sent, clients.clients, (), clients.users)
         of_files = split_rows(marked, marked["file"].to_numpy(), shared.files)
         mark_files.append(write_parts(shared.staging, ([table] for table in of_files)))
     yield from write_tables(clients.tables.items(), shared.staging)
@@ -552,7 +557,7 @@ def _write_rest(
     marks, messages
         Files that `_track` has written.
     wills
-        File with the published wills, and the connections of their senders.
+        File with the published wills, and the user names of their senders.
     """
     if isinstance(task, _TopicsTask):
         yield from _deliver(task, shared, messages)
@@ -565,10 +570,10 @@ def _write_messages(
 ) -> Iterator[Mapping[str, Any]]:
     """Write the messages among the packets of a file."""
     number, path = task
-    published, connections = load(wills)
+    published, users = load(wills)
     mine = [will for will in published if will.file == number]
     parts = [table for (table,) in read_part(marks, number)]
-    marked = pa.concat_tables([*parts, marks_of(SENT.empty_table(), (), mine, connections)])
+    marked = pa.concat_tables([*parts, marks_of(SENT.empty_table(), (), mine, users)])
     messages = messages_of(_packets_of(path), marked, shared.unknown)
     tables = (("messages", table) for table in messages)
     yield from write_tables(tables, shared.staging)

@@ -169,7 +169,7 @@ def test_counts_of_columns_are_those_of_rows() -> None:
         rows = [random_row(dice, offset) for offset in range(dice.randrange(1, 30))]
         cuts = sorted(dice.sample(range(len(rows) + 1), min(dice.randrange(3), len(rows))))
         evidence = counted(rows, cuts)
-        sides = evidence.sides([])
+        sides = evidence.sides({})
         assert sides == sides_of(rows)
         packets = Counter((row["source"], row["stream"]) for row in rows)
         assert {name: evidence.packets(name) for name in packets} == packets
@@ -181,7 +181,7 @@ def test_evidence_of_other_sources_is_left_out() -> None:
     rows = middle().rows
     found = StreamEvidence()
     found.add_counted(counted(rows).table(), ["other.pcap"])
-    assert not found.sides([]) and counted(rows).sides([])
+    assert not found.sides({}) and counted(rows).sides({})
 
 
 # --- what follows from it -------------------------------------------------------------------

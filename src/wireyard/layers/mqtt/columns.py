@@ -19,7 +19,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import chain
-from operator import attrgetter
+from operator import attrgetter, itemgetter
 from typing import Any, Final
 
 import pyarrow as pa
@@ -27,7 +27,7 @@ import pyarrow as pa
 from wireyard.formats.base import Row
 from wireyard.layers.mqtt.deliveries import CONVERSATIONS, DELIVERIES, Older, converse
 from wireyard.layers.mqtt.delivery_columns import Topics, Will, deliver
-from wireyard.layers.mqtt.directions import Side, Stream, known_streams
+from wireyard.layers.mqtt.directions import Side, Stream, shown_streams, stream_rows
 from wireyard.layers.mqtt.evidence import StreamEvidence
 from wireyard.layers.mqtt.missing import MISSING, connection_record, explain
 from wireyard.layers.mqtt.packets import (
@@ -77,7 +77,6 @@ def derive_columns(
     streams, sides
         The same as those of `derive_tables`.
     """
-    streams = None if streams is None else list(streams)
     evidence = StreamEvidence()
     evidence.add(table)
     known = known_of(evidence, streams, sides)
@@ -104,7 +103,7 @@ def derive_columns(
 
 def known_of(
     evidence: StreamEvidence,
-    streams: Sequence[Row] | None,
+    streams: Iterable[Row] | None,
     sides: Mapping[Stream, Side] | None = None,
 ) -> list[KnownStream]:
     """Return the streams whose side is known, in the order of their names.
@@ -116,22 +115,33 @@ def known_of(
     sides
         The side of each stream, if it is known already.
     """
+    shown = None if streams is None else shown_streams(streams)
     if sides is None:
-        sides = evidence.sides(streams)
-    known = {(row["source"], row["stream"]): row for row in known_streams(sides, streams)}
-    return [
-        KnownStream(*name, sides[name].by_client, sides[name].key, evidence.ends(name), known[name])
-        for name in sorted(sides)
-    ]
+        sides = evidence.sides(shown or {})
+    known = [
+        KnownStream(
+            row["source"], row["stream"], row["by_client"],
+            sides[row["source"], row["stream"]].key, row["alone"], row["older"], row["begun"],
+            row["ended"], row.get("ended_ns"), row.get("ended_frame"),
+            *evidence.ends((row["source"], row["stream"])),
+        )
+        for row in stream_rows(sides, shown)
+    ]  # fmt: skip
+    return sorted(known, key=itemgetter(0, 1))
 
 
 # --- stages ---------------------------------------------------------------------------------
 
 
 def track(
-    parts: Sequence[Part], streams: Sequence[KnownStream], secret: tuple[int, int]
+    parts: list[Part], streams: Sequence[KnownStream], secret: tuple[int, int]
 ) -> tuple[Clients, Iterator[tuple[pa.Table, pa.Table]]]:
     """Track the packets of some clients, of which `parts` has all.
+
+    Parameters
+    ----------
+    parts
+        Emptied, as by `Packets.of`.
 
     Returns
     -------
@@ -149,7 +159,10 @@ class Matched:
 
     clients: list[Client]
     """By number: those of the first part, then those of the next."""
+    users: dict[Client, str]
+    """The user names of those that have one."""
     connections: list[ConnectionRecord]
+    """Those of clients that are not plain."""
     subscriptions: list[Subscribed]
     matching: dict[TopicKey, list[Subscribed]]
     valued: set[TopicKey]
@@ -200,13 +213,14 @@ class Matched:
 
 def match(found: Sequence[Clients]) -> Matched:
     """Find the subscriptions that match each topic on which there are messages."""
-    matched = Matched([], [], [], {}, set(), set(), set(), [], Counter())
+    matched = Matched([], {}, [], [], {}, set(), set(), set(), [], Counter())
     by_broker: defaultdict[tuple[str, str], list[Any]] = defaultdict(list)
     named: set[tuple[TopicKey, bool]] = set()
     waiting: dict[Position, Will] = {}
     for part in found:
         named |= part.topics
         matched.clients += part.clients
+        matched.users |= part.users
         matched.connections += part.connections
         matched.subscriptions += part.subscriptions
         matched.wills += part.wills

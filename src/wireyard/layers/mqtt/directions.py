@@ -7,7 +7,9 @@ counted from rows, from columns or in Spark. `in_order` sorts the packets of all
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from functools import cached_property
+from itertools import chain
 from typing import Final, NamedTuple
 
 from wireyard.formats.base import Row
@@ -21,7 +23,7 @@ from wireyard.formats.mqtt.layout import (
     PUBACK,
     PUBREC,
 )
-from wireyard.layers.endpoints import connection_of, endpoints_of
+from wireyard.layers.endpoints import stream_connection, stream_endpoints
 from wireyard.layers.mqtt.packet_row import PacketRow, as_packet
 from wireyard.layers.mqtt.records import properties_of
 
@@ -30,15 +32,19 @@ __all__ = [
     "CLIENT_CODES",
     "EVIDENCE",
     "NAMING",
+    "NOT_SHOWN",
     "OK",
     "Evidence",
+    "Shown",
     "Side",
     "Stream",
     "client_id_of",
     "decide_sides",
     "in_order",
     "known_streams",
+    "shown_streams",
     "sides_of",
+    "stream_rows",
 ]
 
 Stream = tuple[str, str]
@@ -101,6 +107,40 @@ class Evidence(NamedTuple):
     """The client id in its first CONNECT, or assigned by its first CONNACK."""
 
 
+class Shown(NamedTuple):
+    """What a capture shows of a stream, as the columns of the table of streams."""
+
+    opened: bool = False
+    begun: bool = False
+    ended: str | None = None
+    ended_frame: int | None = None
+    ended_ns: int | None = None
+
+
+NOT_SHOWN: Final = Shown()
+"""Of a stream that no capture shows anything of."""
+
+
+def shown_streams(streams: Iterable[Row]) -> dict[Stream, Shown]:
+    """Return what captures show of their streams, by source and name.
+
+    Parameters
+    ----------
+    streams
+        ``source, stream``, and the columns of `Shown` that are known.
+    """
+    return {
+        (row["source"], row["stream"]): Shown(
+            bool(row.get("opened")),
+            bool(row.get("begun")),
+            row.get("ended"),
+            row.get("ended_frame"),
+            row.get("ended_ns"),
+        )
+        for row in streams
+    }
+
+
 # --- the order of packets -------------------------------------------------------------------
 
 
@@ -140,7 +180,7 @@ def sides_of(rows: Iterable[Row], streams: Iterable[Row] = ()) -> dict[Stream, S
 
 def _evidence_of(rows: Iterable[Row], streams: Iterable[Row]) -> Iterator[Evidence]:
     """Yield the evidence of each stream."""
-    shown = {(row["source"], row["stream"]): row for row in streams}
+    shown = shown_streams(streams)
     first: dict[Stream, PacketRow] = {}
     counts: dict[Stream, tuple[int, int, int]] = {}
     names: dict[Stream, str | None] = {}
@@ -161,8 +201,8 @@ def _evidence_of(rows: Iterable[Row], streams: Iterable[Row]) -> Iterator[Eviden
     for stream, row in first.items():
         src = row.get("src_addr"), row.get("src_port")
         dst = row.get("dst_addr"), row.get("dst_port")
-        opened, begun = (bool(shown.get(stream, {}).get(name)) for name in ("opened", "begun"))
-        yield Evidence(*stream, *src, *dst, opened, begun, *counts[stream], names.get(stream))
+        seen = shown.get(stream, NOT_SHOWN)[:2]
+        yield Evidence(*stream, *src, *dst, *seen, *counts[stream], names.get(stream))
 
 
 def _sent_by_client(kind: int | None, row: PacketRow) -> bool | None:
@@ -195,15 +235,20 @@ def client_id_of(row: PacketRow) -> str | None:
 class _EndpointCounts:
     """Counts of the endpoints and ports of one source, from all its streams."""
 
-    def __init__(self, evidence: Iterable[Evidence]) -> None:
-        peers: dict[_Endpoint, set[_Endpoint]] = {}
-        for one in evidence:
-            peers.setdefault(_src(one), set()).add(_dst(one))
-            peers.setdefault(_dst(one), set()).add(_src(one))
-        self.peers = {end: len(others) for end, others in peers.items()}
+    def __init__(self, connections: Iterable[Sequence[Evidence]]) -> None:
+        self._connections = connections
         self.endpoints: Counter[_Endpoint] = Counter()
         """Decided connections with the endpoint as server, minus those with it as client."""
         self.ports: Counter[int | None] = Counter()
+
+    @cached_property
+    def peers(self) -> dict[_Endpoint, int]:
+        """The number of endpoints that each endpoint has connections with."""
+        peers: dict[_Endpoint, set[_Endpoint]] = {}
+        for one in chain.from_iterable(self._connections):
+            peers.setdefault(_src(one), set()).add(_dst(one))
+            peers.setdefault(_dst(one), set()).add(_src(one))
+        return {end: len(others) for end, others in peers.items()}
 
     def add(self, client: Evidence) -> None:
         """Count a decided connection by the evidence of its client's stream."""
@@ -225,6 +270,10 @@ def _src(one: Evidence) -> _Endpoint:
 
 def _dst(one: Evidence) -> _Endpoint:
     return one.dst_addr, one.dst_port
+
+
+def _endpoints_of(one: Evidence) -> tuple[str, str]:
+    return stream_endpoints(one.stream, *_src(one), *_dst(one))
 
 
 def _by_connect(one: Evidence, other: Evidence, _: _EndpointCounts) -> int:
@@ -297,7 +346,8 @@ def decide_sides(evidence: Iterable[Evidence]) -> dict[Stream, Side]:
     sources: dict[str, dict[tuple[str, ...], list[Evidence]]] = {}
     for one in evidence:
         connections = sources.setdefault(one.source, {})
-        connections.setdefault(connection_of(one._asdict()), []).append(one)
+        connection = stream_connection(one.source, one.stream, *_endpoints_of(one))
+        connections.setdefault(connection, []).append(one)
     return {
         (one.source, one.stream): side
         for connections in sources.values()
@@ -309,20 +359,24 @@ def _decide_source(
     connections: Mapping[tuple[str, ...], list[Evidence]],
 ) -> Iterator[tuple[Evidence, Side]]:
     """Yield the sides of the streams of one source."""
-    counts = _EndpointCounts(one for pair in connections.values() for one in pair)
-    left = dict(connections)
+    counts = _EndpointCounts(connections.values())
+    left = connections
     decided: list[tuple[tuple[str, ...], list[Evidence], bool]] = []
     for rules in _ROUNDS:
-        clients = []
-        for connection, pair in list(left.items()):
+        clients, undecided = [], {}
+        for connection, pair in left.items():
             one, other = pair if len(pair) > 1 else (pair[0], _uncaptured(pair[0]))
             if by_client := _apply_rules(rules, one, other, counts):
                 clients.append(one if by_client > 0 else other)
-                del left[connection]
                 decided.append((connection, pair, by_client > 0))
+            else:
+                undecided[connection] = pair
+        if not undecided:  # as in most captures; the counts are not needed then
+            break
+        left = undecided
         for client in clients:
             counts.add(client)
-    servers = [endpoints_of(pair[0]._asdict())[by_client] for _, pair, by_client in decided]
+    servers = [_endpoints_of(pair[0])[by_client] for _, pair, by_client in decided]
     older = {
         server
         for server, (_, pair, _) in zip(servers, decided, strict=True)
@@ -346,7 +400,10 @@ def _uncaptured(one: Evidence) -> Evidence:
 def _apply_rules(
     rules: Mapping[str, _Rule], one: Evidence, other: Evidence, counts: _EndpointCounts
 ) -> int:
-    return next(filter(None, (rule(one, other, counts) for rule in rules.values())), 0)
+    for rule in rules.values():
+        if found := rule(one, other, counts):
+            return found
+    return 0
 
 
 def known_streams(
@@ -361,14 +418,22 @@ def known_streams(
         ended_frame, ended_ns``. If it is None, beginnings and ends are unknown, and `begun` is
         null in all rows.
     """
-    by_name = {(row["source"], row["stream"]): row for row in streams or ()}
+    return stream_rows(sides, None if streams is None else shown_streams(streams))
+
+
+def stream_rows(
+    sides: Mapping[Stream, Side], shown: Mapping[Stream, Shown] | None
+) -> Iterator[Row]:
+    """Yield the rows of `known_streams`, given what `shown_streams` returns."""
     for name, side in sides.items():
-        source, stream = name
-        row = by_name.get(name, {"source": source, "stream": stream, "begun": None, "ended": None})
-        begun = None if streams is None else bool(row["begun"])
+        one = NOT_SHOWN if shown is None else shown.get(name, NOT_SHOWN)
         yield {
-            **row,
-            "begun": begun,
+            "source": name[0],
+            "stream": name[1],
+            "begun": None if shown is None else one.begun,
+            "ended": one.ended,
+            "ended_frame": one.ended_frame,
+            "ended_ns": one.ended_ns,
             "by_client": side.by_client,
             "alone": side.alone,
             "older": side.older,

@@ -6,22 +6,22 @@ as a small table (`StreamEvidence.table`), so sides are decided before packets a
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable
-from dataclasses import asdict, dataclass
-from typing import Any, Final
+from collections.abc import Collection, Iterable, Mapping
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from wireyard.formats.base import Row
 from wireyard.formats.mqtt.layout import BROKER_TYPES, CLIENT_TYPES, CONNECT
 from wireyard.layers.mqtt.directions import (
     BROKER_CODES,
     CLIENT_CODES,
     NAMING,
+    NOT_SHOWN,
     OK,
     Evidence,
+    Shown,
     Side,
     Stream,
     client_id_of,
@@ -77,34 +77,42 @@ _BY_CODE: Final = _by_code()
 _NAMES: Final = np.isin(np.arange(256), NAMING)
 
 
-@dataclass(slots=True)
-class _Counts:
-    """The columns of `SCHEMA` except for the endpoints."""
+class _Counts(NamedTuple):
+    """The columns of `SCHEMA`."""
 
-    packets: int = 0
-    connects: int = 0
-    client_packets: int = 0
-    broker_packets: int = 0
-    has_name: bool = False
-    client_id: str | None = None
+    source: str
+    stream: str
+    src_addr: str | None
+    src_port: int | None
+    dst_addr: str | None
+    dst_port: int | None
+    packets: int
+    connects: int
+    client_packets: int
+    broker_packets: int
+    has_name: bool
+    client_id: str | None
 
-    def add(self, other: _Counts) -> None:
-        """Add the counts of later packets of the stream."""
-        self.packets += other.packets
-        self.connects += other.connects
-        self.client_packets += other.client_packets
-        self.broker_packets += other.broker_packets
-        if not self.has_name:
-            self.has_name, self.client_id = other.has_name, other.client_id
+    def plus(self, later: _Counts) -> _Counts:
+        """Return the counts with those of later packets of the stream."""
+        named = self if self.has_name else later
+        return self._replace(
+            packets=self.packets + later.packets,
+            connects=self.connects + later.connects,
+            client_packets=self.client_packets + later.client_packets,
+            broker_packets=self.broker_packets + later.broker_packets,
+            has_name=named.has_name,
+            client_id=named.client_id,
+        )
 
 
 class StreamEvidence:
     """The evidence of streams, counted from packets; those of a stream come in order."""
 
     def __init__(self) -> None:
-        self._ends: dict[Stream, Row] = {}
-        self._counts: dict[Stream, _Counts] = {}
+        self._counts: list[_Counts] = []
         self._numbers: dict[Stream, int] = {}
+        """The index of each stream in `_counts`."""
 
     def add(self, packets: pa.Table) -> None:
         """Count packets, with the columns of `NEEDED`."""
@@ -135,29 +143,27 @@ class StreamEvidence:
         sums = [np.add.reduceat(flag, starts, dtype=np.int64) for flag in flags]
         sums.insert(0, np.diff(starts, append=batch.num_rows))
         counts = [np.bincount(places, some, len(runs)).astype(np.int64).tolist() for some in sums]
-        ends: list[Row] = batch.select(_ENDS).take(pa.array(starts[runs])).to_pylist()
-        names = [(row["source"], row["stream"]) for row in ends]
-        for name, row, some in zip(names, ends, zip(*counts, strict=True), strict=True):
-            self._add(name, row, _Counts(*some))
+        ends = batch.select(_ENDS).take(pa.array(starts[runs]))
         naming = np.flatnonzero(_NAMES[kind])
         of_naming = places[np.searchsorted(starts, naming, "right") - 1]
-        firsts: dict[int, int] = {}
-        for row_number, place in zip(naming.tolist(), of_naming.tolist(), strict=True):
-            if not self._counts[names[place]].has_name:
-                firsts.setdefault(place, row_number)
-        rows = batch.select(_OF_CLIENT_ID).take(pa.array(list(firsts.values()), pa.int64()))
-        for place, packet in zip(firsts, rows.to_pylist(), strict=True):
-            found = self._counts[names[place]]
-            found.has_name, found.client_id = True, client_id_of(packet)
-        numbers = np.array([self._numbers[name] for name in names])
+        there, firsts = np.unique(of_naming, return_index=True)
+        names: list[str | None] = [None] * len(runs)
+        for place, name in zip(there.tolist(), _client_ids(batch, naming[firsts]), strict=True):
+            names[place] = name
+        has_name = np.isin(np.arange(len(runs)), there).tolist()
+        values = [_values(column) for column in ends.columns]
+        self._add(*values, *counts, has_name, names)
+        numbers = np.array([self._numbers[name] for name in zip(*values[:2], strict=True)])
         return np.repeat(numbers[places], sums[0])
 
-    def _add(self, name: Stream, ends: Row, counts: _Counts) -> None:
-        if name in self._counts:
-            self._counts[name].add(counts)
-        else:
-            self._numbers[name] = len(self._numbers)
-            self._ends[name], self._counts[name] = ends, counts
+    def _add(self, *columns: Iterable[Any]) -> None:
+        """Add streams, given the columns of `SCHEMA`."""
+        for one in map(_Counts._make, zip(*columns, strict=True)):
+            number = self._numbers.setdefault((one.source, one.stream), len(self._counts))
+            if number == len(self._counts):
+                self._counts.append(one)
+            else:
+                self._counts[number] = self._counts[number].plus(one)
 
     def add_counted(self, table: pa.Table, sources: Collection[str] | None = None) -> None:
         """Add counts of packets that come after those counted before in the same streams.
@@ -171,48 +177,70 @@ class StreamEvidence:
         """
         if sources is not None:
             table = table.filter(pc.is_in(table["source"], pa.array(sources, pa.string())))
-        for row in table.to_pylist():
-            ends = {name: row.pop(name) for name in _ENDS}
-            self._add((ends["source"], ends["stream"]), ends, _Counts(**row))
+        self._add(*(_values(table[name]) for name in SCHEMA.names))
 
     def table(self) -> pa.Table:
         """Return the streams as a table of `SCHEMA`, in the order of their first packets."""
-        rows = [{**ends, **asdict(self._counts[name])} for name, ends in self._ends.items()]
-        return pa.Table.from_pylist(rows, SCHEMA)
+        columns = zip(*self._counts, strict=True) if self._counts else [()] * len(SCHEMA)
+        arrays = [
+            pa.array(values, kind) for values, kind in zip(columns, SCHEMA.types, strict=True)
+        ]
+        return pa.Table.from_arrays(arrays, schema=SCHEMA)
 
-    def sides(self, streams: Iterable[Row] | None) -> dict[Stream, Side]:
+    def sides(self, shown: Mapping[Stream, Shown]) -> dict[Stream, Side]:
         """Decide which side of its connection each stream is.
 
         Parameters
         ----------
-        streams
-            The beginnings of streams, as captured: ``source, stream, opened, begun``.
+        shown
+            The beginnings and ends of streams, as captured.
         """
-        shown = {(row["source"], row["stream"]): row for row in streams or ()}
         return decide_sides(
-            Evidence(
-                **row,
-                opened=bool(shown.get(name, {}).get("opened")),
-                begun=bool(shown.get(name, {}).get("begun")),
-                connects=self._counts[name].connects,
-                client_packets=self._counts[name].client_packets,
-                broker_packets=self._counts[name].broker_packets,
-                client_id=self._counts[name].client_id,
-            )
-            for name, row in self._ends.items()
+            Evidence(*one[:6], *shown.get(name, NOT_SHOWN)[:2], *one[7:10], one.client_id)
+            for name, one in zip(self._numbers, self._counts, strict=True)
         )
 
     def without_side(self, sides: Collection[Stream]) -> list[Stream]:
         """Return the streams whose side is not in `sides`."""
-        return [stream for stream in self._ends if stream not in sides]
+        return [stream for stream in self._numbers if stream not in sides]
 
     def packets(self, name: Stream) -> int:
         """Return the number of packets of a stream."""
-        return self._counts[name].packets if name in self._counts else 0
+        return self._counts[self._numbers[name]].packets if name in self._numbers else 0
 
-    def ends(self, name: Stream) -> Row:
-        """Return the endpoints of a stream as the columns of a row."""
-        return self._ends[name]
+    def ends(self, name: Stream) -> tuple[str | None, int | None, str | None, int | None]:
+        """Return the endpoints of a stream: ``src_addr, src_port, dst_addr, dst_port``."""
+        return self._counts[self._numbers[name]][2:6]
+
+
+def _values(column: pa.Array | pa.ChunkedArray) -> list[Any]:
+    """Return the values of a column, each text once in memory."""
+    kind = column.type
+    if not (pa.types.is_string(kind) or pa.types.is_dictionary(kind)):
+        return column.to_pylist()  # type: ignore[no-any-return]
+    found: list[Any] = []
+    for chunk in column.chunks if isinstance(column, pa.ChunkedArray) else [column]:
+        encoded = chunk.dictionary_encode()
+        texts = encoded.dictionary.to_pylist()
+        indices = encoded.indices.to_pylist()
+        found += (None if index is None else texts[index] for index in indices)
+    return found
+
+
+def _client_ids(batch: pa.RecordBatch, rows: Any) -> list[str | None]:
+    """Return the client ids that packets have or assign."""
+    packets = batch.select(_OF_CLIENT_ID).take(pa.array(rows))
+    found: list[str | None] = packets["client_id"].to_pylist()
+    others = np.flatnonzero(packets["packet_type"].to_numpy() != CONNECT)
+    # Most CONNACK packets have no properties, so they assign none.
+    for place in others.tolist():
+        found[place] = None
+    others = others[packets["properties"].take(pa.array(others)).is_valid().to_numpy(False)]
+    for place, packet in zip(
+        others.tolist(), packets.take(pa.array(others)).to_pylist(), strict=True
+    ):
+        found[place] = client_id_of(packet)
+    return found
 
 
 def _sides(status: pa.Array, kind: Any, code: Any) -> Any:

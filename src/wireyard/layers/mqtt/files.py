@@ -50,7 +50,7 @@ class DerivedFiles(NamedTuple):
 
 def derive_files(
     files: Sequence[Batches],
-    shown: Sequence[Row],
+    shown: Iterable[Row],
     sources: Sequence[str],
     evidence: StreamEvidence | None = None,
 ) -> DerivedFiles:
@@ -71,9 +71,11 @@ def derive_files(
     if evidence is None:
         evidence = StreamEvidence()
         for file in files:
-            evidence.add_counted(count_evidence(file, sources))
+            count_evidence(evidence, file, sources)
     streams, secret = known_of(evidence, shown), new_secret()
     unknown = evidence.without_side({(one.source, one.name) for one in streams})
+    # Released before tracking: they are large if there are many connections.
+    del evidence, shown
     parts = [
         part
         for number, file in enumerate(files)
@@ -86,7 +88,7 @@ def derive_files(
     matched = match([found])
     deliveries = deliver(sent, delivered, matched.topics(), matched.clients, streams)
     rest = explain_rest(deliveries.records, matched.connections)
-    marks = marks_of(sent, found.clients, matched.wills, found.connections)
+    marks = marks_of(sent, found.clients, matched.wills, found.users)
     message_rows = (
         ("messages", table)
         for number, file in enumerate(files)
@@ -107,15 +109,10 @@ def _of_sources(table: pa.Table, sources: Sequence[str]) -> Any:
     return pc.is_in(table["source"].cast(pa.string()), wanted).to_numpy()
 
 
-def count_evidence(file: Batches, sources: Sequence[str]) -> pa.Table:
-    """Count the evidence of the sides of streams in the packets of some inputs.
-
-    The columns are those of `wireyard.layers.mqtt.evidence.SCHEMA`.
-    """
-    found = StreamEvidence()
+def count_evidence(evidence: StreamEvidence, file: Batches, sources: Sequence[str]) -> None:
+    """Add the evidence of the sides of streams in the packets of some inputs."""
     for table in file(EVIDENCE_NEEDED):
-        found.add(table.filter(pa.array(_of_sources(table, sources))))
-    return found.table()
+        evidence.add(table.filter(pa.array(_of_sources(table, sources))))
 
 
 def parts_of(

@@ -7,7 +7,7 @@ This module reads the content of these packets.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 import numpy as np
@@ -17,7 +17,7 @@ import pyarrow.compute as pc
 from wireyard.formats.mqtt.layout import CONNECT
 from wireyard.layers.mqtt.delivery_columns import Will
 from wireyard.layers.mqtt.packets import Ints
-from wireyard.layers.mqtt.records import Client, ConnectionRecord
+from wireyard.layers.mqtt.records import Client
 from wireyard.layers.tables import as_fact_table, packet_keys
 
 __all__ = ["MARKS", "NEEDED", "marks_of", "message_table", "unknown_marks"]
@@ -59,7 +59,7 @@ def marks_of(
     sent: pa.Table,
     clients: Sequence[Client],
     wills: Sequence[Will],
-    connections: Iterable[ConnectionRecord],
+    users: Mapping[Client, str],
 ) -> pa.Table:
     """Return marks of the packets that are messages.
 
@@ -71,10 +71,9 @@ def marks_of(
         Clients by number.
     wills
         Published wills.
-    connections
-        Connections of these clients, and perhaps of others.
+    users
+        The user names of clients that have one.
     """
-    users = {connection.client: connection.user for connection in connections}
     client = sent["client"].to_numpy()
     columns = [sent["file"], sent["row"], sent["topic"].cast(pa.string())]
     for name in ("endpoint", "client_id"):

@@ -176,6 +176,12 @@ def _is_ordered(order: Ints, key: Ints, ns: Ints, frame: Ints, stream: Ints, off
     return True
 
 
+_ENDS: Final = ("source", "stream", "src_addr", "src_port", "dst_addr", "dst_port")
+_KNOWN: Final = (
+    "source", "stream", "by_client", "alone", "older", "begun", "ended", "ended_ns", "ended_frame",
+)  # fmt: skip
+
+
 class KnownStream(NamedTuple):
     """A stream with its context, which is known before its packets are tracked."""
 
@@ -184,10 +190,32 @@ class KnownStream(NamedTuple):
     by_client: bool
     key: tuple[str, str, str]
     """The key of its state: source, server, and the client id or a substitute."""
-    columns: Mapping[str, Any]
-    """``source, stream, src_addr, src_port, dst_addr, dst_port``."""
-    known: Row
-    """Its row of `known_streams`."""
+    alone: bool = False
+    older: bool = False
+    begun: bool | None = None
+    ended: str | None = None
+    ended_ns: int | None = None
+    ended_frame: int | None = None
+    """As of `StreamRow`."""
+    src_addr: str | None = None
+    src_port: int | None = None
+    dst_addr: str | None = None
+    dst_port: int | None = None
+
+    @property
+    def addresses(self) -> tuple[str | None, int | None, str | None, int | None]:
+        """``src_addr, src_port, dst_addr, dst_port``."""
+        return self[-4:]
+
+    @property
+    def ends(self) -> Row:
+        """Its name and endpoints, as columns of a row."""
+        return dict(zip(_ENDS, (self.source, self.name, *self.addresses), strict=True))
+
+    @property
+    def known(self) -> Row:
+        """Its row of `known_streams`, without the key."""
+        return dict(zip(_KNOWN, (self.source, self.name, self.by_client, *self[4:10]), strict=True))
 
 
 class Part(NamedTuple):
@@ -355,7 +383,7 @@ class Packets:
     def _bare_row(self, packet: int) -> Row:
         ns, grid = int(self.ns[packet]), self.grid[packet]
         return {
-            **self.streams[self.stream[packet]].columns,
+            **self.streams[self.stream[packet]].ends,
             "offset": int(self.offset[packet]),
             "length": int(self.length[packet]),
             "captured_ns": None if ns == NO_TIME else ns,
@@ -371,10 +399,18 @@ class Packets:
 
     @classmethod
     def of(
-        cls, parts: Sequence[Part], streams: Sequence[KnownStream], secret: tuple[int, int]
+        cls, parts: list[Part], streams: Sequence[KnownStream], secret: tuple[int, int]
     ) -> Packets:
-        """Combine and sort the parts, which have all packets of some clients in any order."""
-        tables = [part.packets for part in parts]
+        """Combine and sort the packets of some clients.
+
+        Parameters
+        ----------
+        parts
+            All packets of the clients, in any order. The list is emptied, so that the packets are
+            not in memory twice.
+        """
+        tables, rows = [part.packets for part in parts], [part.rows for part in parts]
+        parts.clear()
         count = sum(table.num_rows for table in tables)
         topics = pa.chunked_array(
             [chunk for table in tables for chunk in table["topic"].chunks],
@@ -406,9 +442,11 @@ class Packets:
         kept_row = np.cumsum(is_kept, out=_room(count))
         kept_row -= 1
         kept_row[~is_kept] = NONE
+        others = {name: _filled(tables, name, place, count, kind) for name, kind in _FILLED.items()}
+        tables.clear()
         return cls(
             streams,
-            pa.concat_tables([part.rows for part in parts]).combine_chunks(),
+            pa.concat_tables(rows).combine_chunks(),
             _moved(kept_row, place),
             topics.dictionary,
             grid,
@@ -416,18 +454,20 @@ class Packets:
             _moved(key, place),
             _moved(stream, place),
             _moved(offset, place),
-            _filled(tables, "length", place, count),
-            _moved(ns, place),
-            _moved(frame, place),
-            _moved(reached_ns, place),
-            _moved(reached_frame, place),
-            _filled(tables, "expires_s", place, count),
-            _filled(tables, "is_extra", place, count, np.bool_),
-            _filled(tables, "version", place, count),
-            _filled(tables, "file", place, count),
-            _filled(tables, "row", place, count),
-            secret,
+            ns=_moved(ns, place),
+            frame=_moved(frame, place),
+            reached_ns=_moved(reached_ns, place),
+            reached_frame=_moved(reached_frame, place),
+            secret=secret,
+            **others,
         )
+
+
+_FILLED: Final = {
+    "length": np.int64, "expires_s": np.int64, "is_extra": np.bool_, "version": np.int64,
+    "file": np.int64, "row": np.int64,
+}  # fmt: skip
+"""Columns of packets that are only put in order."""
 
 
 def _room(shape: int | tuple[int, ...], kind: Any = np.int64) -> Any:

@@ -101,7 +101,10 @@ class Clients:
     """The response topics of their requests."""
     clients: list[Client]
     """By number."""
+    users: dict[Client, str]
+    """Those that logged in with a user name."""
     connections: list[ConnectionRecord]
+    """Those that are not plain."""
     subscriptions: list[Subscribed]
     wills: list[Will]
     """Published wills."""
@@ -121,6 +124,7 @@ def published(tracked: Tracked) -> Clients:
         _topics_of(tracked),
         _asked_of(tracked),
         tracked.clients,
+        tracked.users,
         tracked.connections,
         tracked.subscriptions,
         wills,
@@ -128,7 +132,12 @@ def published(tracked: Tracked) -> Clients:
         tracked.last,
         tracked.dropped,
         {
-            "sessions": fact_table("sessions", list(map(session_row, tracked.connections))),
+            "sessions": pa.concat_tables(
+                [
+                    tracked.sessions,
+                    fact_table("sessions", list(map(session_row, tracked.connections))),
+                ]
+            ),
             "violations": fact_table("violations", list(map(violation_row, tracked.violations))),
         },
     )

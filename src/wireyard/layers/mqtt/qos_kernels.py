@@ -50,6 +50,7 @@ __all__ = [
     "Status",
     "Total",
     "track",
+    "track_run",
 ]
 
 Ints = np.ndarray[tuple[int], np.dtype[np.int64]]
@@ -477,13 +478,8 @@ def _asks_before(
     return bool((records[record, Record.PACKET] if again == NONE else again) > since)
 
 
-@kernel(
-    I64(
-        _GRID, _HASHES, I64, I64, _GRID, record_type(Direction), record_type(Direction),
-        record_type(ConnectionState), _INTS, _GRID,
-    )
-)  # fmt: skip
-def track(
+@piece
+def track_run(
     packets: Grid,
     contents: Hashes,
     start: int,
@@ -568,3 +564,27 @@ def track(
                 to_broker if upward else to_client, fields, total, breaches,
             )  # fmt: skip
     return stop
+
+
+@kernel(
+    I64(
+        _GRID, _HASHES, I64, I64, _GRID, record_type(Direction), record_type(Direction),
+        record_type(ConnectionState), _INTS, _GRID,
+    )
+)  # fmt: skip
+def track(
+    packets: Grid,
+    contents: Hashes,
+    start: int,
+    stop: int,
+    records: Grid,
+    to_broker: Direction,
+    to_client: Direction,
+    connection: ConnectionState,
+    total: Ints,
+    breaches: Grid,
+) -> int:
+    """Track a run of one connection's packets, as `track_run` does."""
+    return track_run(
+        packets, contents, start, stop, records, to_broker, to_client, connection, total, breaches
+    )

@@ -257,7 +257,8 @@ class Topic(NamedTuple):
 class Last(NamedTuple):
     """The last packet of a client, and whether a session may be older than the capture."""
 
-    broker: Key
+    broker: tuple[str, str]
+    """Source and server."""
     at: Position
     has_older: bool
 
@@ -268,7 +269,7 @@ def subscription_record(subscribed: Subscribed) -> KeyedRecord:
     return KeyedRecord(SUBSCRIBERS, subscribed.client[:2], order, subscribed)
 
 
-def last_record(broker: Key, last: Position, has_older: bool) -> KeyedRecord:
+def last_record(broker: tuple[str, str], last: Position, has_older: bool) -> KeyedRecord:
     """Return the record of the last packet of a client, and whether sessions may be older."""
     return KeyedRecord(SUBSCRIBERS, broker, (_LAST, 0, *last.order), Last(broker, last, has_older))
 

@@ -1,9 +1,9 @@
 """The first stage by columns: tracks the packets of clients and their brokers, many at a time.
 
-Nearly all packets belong to the delivery of messages. A kernel tracks them, a run of packets of one
-connection in one call. All other packets go to an `Observer`, one by one, which has the
-connections, sessions and subscriptions. `_Tracker` runs the kernel, and replaces `MessageTracker`
-in the observer.
+Clients whose connections are plain are tracked all in one call (`plain`). For the other clients, a
+kernel tracks the packets that deliver messages, a run of packets of one connection in one call. All
+their other packets go to an `Observer`, one by one, which has the connections, sessions and
+subscriptions. `_Tracker` runs the kernel, and replaces `MessageTracker` in the observer.
 """
 
 from __future__ import annotations
@@ -11,10 +11,10 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from itertools import pairwise
 from typing import Any, Final
 
 import numpy as np
+import pyarrow as pa
 
 from wireyard.arena import room
 from wireyard.formats.base import Row
@@ -30,6 +30,7 @@ from wireyard.layers.mqtt.packets import (
     Ints,
     Packets,
 )
+from wireyard.layers.mqtt.plain import find_plain
 from wireyard.layers.mqtt.qos import EVENTS, MAX_IN_FLIGHT
 from wireyard.layers.mqtt.qos_kernels import (
     FIRST_STATES,
@@ -75,7 +76,12 @@ class Tracked:
     records: Grid
     """Columns of `Record`."""
     clients: list[Client]
+    users: dict[Client, str]
+    """Those that logged in with a user name."""
+    sessions: pa.Table
+    """The connections of plain clients."""
     connections: list[ConnectionRecord]
+    """Those of all others."""
     subscriptions: list[Subscribed]
     wills: list[Message]
     """Published wills."""
@@ -86,20 +92,35 @@ class Tracked:
     """The last packet of each broker."""
     dropped: Counter[str]
 
+    def add_last(self, last: Last) -> None:
+        """Note how far packets of a broker go."""
+        before = self.last.get(last.broker, last)
+        has_older = before.has_older or last.has_older
+        self.last[last.broker] = Last(last.broker, max(before.at, last.at), has_older)
+
 
 def track_clients(packets: Packets) -> Tracked:
     """Track the packets of some clients."""
     is_publish = packets.grid[:, Packet.KIND] == layout.PUBLISH
     records = room((int(is_publish.sum()), len(Record)), np.int32, LARGE_BYTES)
-    found = Tracked(packets, records, [], [], [], [], [], [], {}, Counter())
-    keys = packets.key
-    bounds = [0, *(np.flatnonzero(np.diff(keys)) + 1).tolist(), len(keys)] if len(keys) else []
-    runs = _Runs(packets)
     total = np.zeros(len(Total), np.int64)
     total[Total.EMPTY_TOPIC] = _number_of_empty(packets)
-    for start, stop in pairwise(bounds):
+    connections = _connections(packets)
+    plain = find_plain(packets, connections, records, total)
+    found = Tracked(
+        packets, records, plain.clients, plain.users, plain.sessions, [], [], [], [], [], {},
+        Counter(),
+    )  # fmt: skip
+    for last in plain.last:
+        found.add_last(last)
+    runs = _Runs(packets, connections, plain.is_plain)
+    others = np.flatnonzero(~plain.is_plain)
+    starts = others[np.diff(packets.key[others], prepend=NONE) != 0]
+    stops = np.searchsorted(packets.key, packets.key[starts], "right")
+    for start, stop in zip(starts.tolist(), stops.tolist(), strict=True):
         streams = [packets.streams[one].known for one in np.unique(packets.stream[start:stop])]
         _Client(found, runs, total, streams, start, stop).track()
+    found.users |= {one.client: one.user for one in found.connections if one.user is not None}
     found.records = records[: total[Total.RECORDS]]
     return found
 
@@ -112,7 +133,7 @@ def _number_of_empty(packets: Packets) -> int:
 class _Runs:
     """The runs of consecutive packets of one connection that the kernel can track."""
 
-    def __init__(self, packets: Packets) -> None:
+    def __init__(self, packets: Packets, connections: Ints, is_done: Bools) -> None:
         kind, flags = packets.grid[:, Packet.KIND], packets.grid[:, Packet.FLAGS]
         by_client = flags & Flag.BY_CLIENT != 0
         plain = np.isin(kind, DELIVERY_TYPES)
@@ -121,12 +142,11 @@ class _Runs:
         first = np.unique(packets.stream, return_index=True)[1]
         plain[first] = False
         self.plain: Bools = plain
-        connections = _connections(packets)[packets.stream]
-        changes = np.diff(connections) != 0
+        changes = np.diff(connections[packets.stream]) != 0
         changes |= np.diff(plain)
         changes |= np.diff(packets.key) != 0
         self.bounds: Ints = np.flatnonzero(changes) + 1
-        self._rare = np.flatnonzero(~plain)
+        self._rare = np.flatnonzero(~(plain | is_done))
         self._packets = packets
         self._rows: dict[int, Row] = {}
         self._read_to = 0
@@ -195,9 +215,7 @@ class _Client:
         found.dropped += output.dropped
         if observer.last is not None:
             for key, broker in observer.brokers.items():
-                before = found.last.get(key, Last(key, observer.last, False))
-                has_older = before.has_older or broker.has_older
-                found.last[key] = Last(key, max(before.at, observer.last), has_older)
+                found.add_last(Last(key, observer.last, broker.has_older))
 
     def _observe(self, packet: int, row: Row) -> None:
         """Pass a packet to the observer."""

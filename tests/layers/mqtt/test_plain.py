@@ -1,0 +1,218 @@
+"""Short connections: plain ones are tracked all in one call, and give the rows of an `Observer`."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from tests.layers.mqtt.make import Capture, by_columns, tables_of
+from tests.layers.mqtt.test_columns import CONVERSATIONS, SEED, mutated, same
+from wireyard.formats.mqtt import layout
+from wireyard.layers.mqtt import tracking
+from wireyard.layers.mqtt.plain import Plain, find_plain
+
+Row = dict[str, Any]
+
+
+@pytest.fixture
+def plain(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """The names of plain clients, once for each connection, that were found last."""
+    names: list[str] = []
+
+    def find(*args: Any) -> Plain:
+        found = find_plain(*args)
+        names[:] = sorted(client.name for client in found.clients)
+        return found
+
+    monkeypatch.setattr(tracking, "find_plain", find)
+    return names
+
+
+@pytest.mark.parametrize("version", [3, 4, 5])
+@pytest.mark.parametrize("end", ["disconnect", "end", "leave"])
+def test_a_plain_connection(plain: list[str], version: int, end: str) -> None:
+    capture = Capture(version)
+    capture.connect("one", username="somebody")
+    capture.publish("one", True, "a", b"x", 0)
+    capture.publish("one", True, "b", b"y", 1, 7)
+    capture.acknowledge("one", True, 1, 7)
+    capture.publish("one", False, "c", b"z", 2, 7)
+    getattr(capture, end)("one")
+    (session,) = tables_of(capture)["sessions"]
+    assert plain == ["one"]
+    ended_by = {"disconnect": "client", "end": "dropped", "leave": "open"}
+    assert session["ended_by"] == ended_by[end]
+    assert (session["in_flight_sent"], session["in_flight_received"]) == (0, 1)
+
+
+def no_connack(capture: Capture) -> None:
+    capture.put("one", True, layout.CONNECT, client_id="one", clean_start=True, keep_alive=60)
+
+
+def refused(capture: Capture) -> None:
+    capture.connect("one", code=5)
+
+
+def resumed(capture: Capture) -> None:
+    capture.connect("one", clean=False)
+
+
+def with_will(capture: Capture) -> None:
+    will: dict[str, Any] = {
+        "will_topic": "w",
+        "will_payload": b"x",
+        "will_qos": 0,
+        "will_retain": False,
+    }
+    capture.connect("one", **will)
+
+
+def subscribed(capture: Capture) -> None:
+    capture.connect("one")
+    capture.subscribe("one", "a")
+
+
+def unasked(capture: Capture) -> None:
+    capture.connect("one")
+    capture.acknowledge("one", True, 1, 3)
+
+
+def lost(capture: Capture) -> None:
+    capture.connect("one")
+    capture.gap("one", True)
+
+
+def after_disconnect(capture: Capture) -> None:
+    capture.connect("one")
+    capture.put("one", True, layout.DISCONNECT)
+    capture.publish("one", True, "a", b"x", 0)
+
+
+def taken_over(capture: Capture) -> None:
+    capture.connect("one")
+    capture.leave("one")
+    capture.connect("one")
+
+
+@pytest.mark.parametrize(
+    "begin",
+    [no_connack, refused, resumed, with_will, subscribed, unasked, lost, after_disconnect,
+     taken_over],
+)  # fmt: skip
+def test_no_plain_connection(plain: list[str], begin: Any) -> None:
+    capture = Capture(4)
+    begin(capture)
+    capture.connect("two")
+    capture.publish("two", True, "a", b"x", 1, 1)
+    tables_of(capture)
+    assert plain == ["two"]
+
+
+def test_of_properties_some_matter(plain: list[str]) -> None:
+    capture = Capture(5)
+    capture.connect("one", properties=(("user_property", ("a", "b")),))
+    capture.connect("two", properties=(("receive_maximum", 1),))
+    capture.connect("three", said=(("maximum_packet_size", 10),))
+    by_columns(capture.rows, capture.streams)
+    assert plain == ["one"]
+
+
+def test_clients_come_back(plain: list[str]) -> None:
+    capture = Capture(4)
+    for end in (capture.disconnect, capture.end, capture.disconnect):
+        capture.connect("one")
+        capture.publish("one", False, "a", b"x", 1, 1)
+        end("one")
+    assert len(tables_of(capture)["sessions"]) == 3
+    assert plain == ["one"] * 3
+
+
+@pytest.mark.parametrize("version", [3, 4, 5])
+def test_random_short_connections(plain: list[str], version: int) -> None:
+    dice = random.Random(SEED * 10 + version)
+    sessions = 0
+    for _ in range(CONVERSATIONS // 3):
+        capture = Capture(version)
+        Short(capture, dice).run()
+        rows = capture.rows
+        if rows and dice.random() < 0.3:
+            rows = mutated(rows, dice)
+        same(rows, dice.choice((capture.streams, None)))
+        sessions += len(plain)
+    assert sessions >= CONVERSATIONS // 3
+
+
+class Short:
+    """Clients that come and go, and a few that do more than plain ones."""
+
+    def __init__(self, capture: Capture, dice: random.Random) -> None:
+        self.capture, self.dice = capture, dice
+        self.is_strange = dice.random() < 0.4
+        """Whether anything happens that is less than plain."""
+
+    def run(self) -> None:
+        """Add all packets."""
+        names = [f"client {number}" for number in range(self.dice.randrange(1, 5))]
+        alive = {name: self.talk(name) for name in names}
+        while alive:
+            name = self.dice.choice(list(alive))
+            if next(alive[name], self) is self:
+                del alive[name]
+
+    def talk(self, who: str) -> Iterator[None]:
+        """Yield behind every turn of a client."""
+        for _ in range(self.dice.randrange(1, 4)):
+            yield from self.connection(who)
+
+    def connection(self, who: str) -> Iterator[None]:
+        dice, capture = self.dice, self.capture
+        strange = self.is_strange and dice.random() < 0.3
+        values: dict[str, Any] = {"username": dice.choice((None, "somebody", "else"))}
+        if strange and capture.version == 5:
+            values["properties"] = (("session_expiry_interval", dice.choice((0, 60))),)
+        clean = not strange or dice.random() < 0.5
+        capture.connect(who, clean, not clean and dice.random() < 0.5, **values)
+        if strange and dice.random() < 0.5:
+            capture.subscribe(who, "a/#", qos=dice.randrange(3))
+        yield
+        steps = [*[self.publish] * 6, self.ping, *[self.strange] * strange]
+        for _ in range(dice.randrange(6)):
+            dice.choice(steps)(who)
+            yield
+        ends = [*[capture.disconnect] * 3, self.close, *[capture.leave] * self.is_strange]
+        dice.choice(ends)(who)
+
+    def publish(self, who: str) -> None:
+        dice = self.dice
+        up, level, number = dice.random() < 0.7, dice.randrange(3), dice.randrange(1, 4)
+        topic, retain = dice.choice(("a/b", "c")), dice.random() < 0.2
+        payload = dice.choice((b"x", b"y", b""))
+        self.capture.publish(who, up, topic, payload, level, number, retain=retain)
+        if dice.random() < 0.9:
+            self.capture.acknowledge(who, up, level, number)
+
+    def ping(self, who: str) -> None:
+        self.capture.ping(who)
+
+    def strange(self, who: str) -> None:
+        kind = self.dice.choice((layout.PUBACK, layout.PUBREC, layout.PUBREL, layout.PUBCOMP))
+        self.capture.put(who, self.dice.random() < 0.5, kind, packet_id=self.dice.randrange(1, 4))
+
+    def close(self, who: str) -> None:
+        """Show the ends of one or both streams, or a reset, before or behind other packets."""
+        dice, capture = self.dice, self.capture
+        for up in dice.sample((True, False), dice.choice((1, 2))):
+            capture.wait(dice.choice((0, 0, 0.005)))
+            ended = dice.choice(("fin", "rst"))
+            capture.streams.append(
+                {
+                    "source": "made.pcap", "stream": capture.stream(who, up), "begun": None,
+                    "ended": ended, "ended_frame": capture.frame + 1,
+                    "ended_ns": capture.now_ns + dice.choice((0, 1, 2_000_000)),
+                }
+            )  # fmt: skip
+            capture.frame += 1
+        capture.leave(who)
