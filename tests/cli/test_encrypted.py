@@ -33,6 +33,17 @@ def test_nobody_is_told_to_take_tls_for_mqtt(run: Run, tmp_path: Path) -> None:
         wireyard.read(path)
 
 
+def test_no_key_log_is_asked_for_that_would_open_nothing(run: Run, tmp_path: Path) -> None:
+    """Of a connection that was captured from its middle on no record can be opened."""
+    path = tmp_path / "middle.pcap"
+    records = (bytes.fromhex("1703030028") + bytes(40)) * 4
+    path.write_bytes(pcap(packets(both_ways(records, records, (40000, 8883))[2:])))
+    result = run("decode", path)
+    assert "2 streams, 360 bytes, are TLS (" in result.stderr
+    assert "its handshake was not captured whole" in result.stderr
+    assert "--keylog" not in result.stderr
+
+
 def test_without_the_ciphers_there_is_one_clear_line(
     run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

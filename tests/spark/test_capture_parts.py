@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.captures import rfc8448
 from tests.captures.make import both_ways, ethernet, packets, pcap
 from tests.captures.test_directed import CONNECT, PUBLISH, lone
 from tests.captures.test_websocket import frame, heads
@@ -103,17 +104,16 @@ def test_what_is_said_of_a_capture_is_the_same(tmp_path: Path) -> None:
     request, response = heads()
     proxy = b"PROXY TCP4 1.2.3.4 5.6.7.8 1 2\r\n"
     broken = frame(2, PUBLISH) + frame(7, b"")
-    hello = bytes.fromhex("16030100c8010000c40303") + bytes(60)
     frames = [ethernet(bytes(28), 0x0806)]
     for number in range(8):
         frames += lones(9000 + number, bytes(5 + number))[: 1 + number % 5]
         frames += both_ways(b"GET /%d HTTP/1.1\r\nHost: x\r\n\r\n" % number, b"", (number, 80))
-        frames += both_ways(hello, b"", (number, 443))
+        frames += both_ways(rfc8448.CLIENT_STREAM, rfc8448.SERVER_STREAM, (number, 443))
         frames += both_ways(request + frame(2, CONNECT), response + broken, (number, 9))
         frames += both_ways(proxy + CONNECT, b"\x20\x02\0\0", (5000 + number, USUAL))
     report = read(tmp_path, frames, 40)
     assert len(report.notes) == 5
-    expected = ("1 ARP", "8 of PROXY", "GET /0, TLS, HTTP", "a key log", "port==9004")
+    expected = ("1 ARP", "8 of PROXY", "GET /0, TLS 1.3 to server, HTTP", "a key log", "port==9004")
     assert all(text in note for note, text in zip(report.notes, expected, strict=True))
     assert ", .." in report.notes[2]
     assert report.notes[4].count("has the reserved opcode 7") == 8

@@ -8,14 +8,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 import numpy as np
 
 from wireyard.captures.places import Places
 from wireyard.captures.stream import Content, Runs, Stream
 
-__all__ = ["Carrier", "Part", "Unreadable", "inner_stream"]
+__all__ = ["NO_KEY", "Carrier", "Part", "Unreadable", "inner_stream"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,6 +38,11 @@ class Carrier:
     problem: str | None = None
     """The reason why some or all of the bytes that it carries were not read."""
 
+    @property
+    def is_locked(self) -> bool:
+        """Whether a key log would open it."""
+        return self.problem is not None and NO_KEY in self.problem
+
     def __str__(self) -> str:
         title = f"{_TITLES[self.name]} {self.version or ''}".rstrip()
         parts = (
@@ -49,6 +54,8 @@ class Carrier:
         return title + "".join(f"{word}{value}" for word, value in parts if value is not None)
 
 
+NO_KEY: Final = "which is in no key log"
+"""The end of the problem of TLS whose secrets are missing."""
 _TITLES = {"tls": "TLS", "websocket": "WebSocket", "http": "HTTP", "openmq-http": "Open MQ's HTTP"}
 
 

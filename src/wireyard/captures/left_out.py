@@ -133,7 +133,7 @@ class LeftOut:
                 ),
                 1,
             ),
-            not keyed and any(each.closed and each.carriers[-1].name == "tls" for each in carried),
+            not keyed and any(each.closed and each.carriers[-1].is_locked for each in carried),
             len(reported),
             _first(reported, _MOST_PROBLEMS),
             [ProxyHeaders(*header, count) for header, count in proxies.items()],

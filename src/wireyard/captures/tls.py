@@ -15,7 +15,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from wireyard.captures.inner import Carrier, Part, Unreadable, inner_stream
+from wireyard.captures.inner import NO_KEY, Carrier, Part, Unreadable, inner_stream
 from wireyard.captures.signatures import MAX_RECORD_BYTES, RECORD_START
 from wireyard.captures.stream import Stream
 from wireyard.captures.tls_handshake import (
@@ -258,7 +258,7 @@ class _Secrets:
         label = self.labels.pop(0)
         secret = self.keys.secret(label, self.random)
         if secret is None:
-            raise Unreadable(f"needs {label}, which is in no key log")
+            raise Unreadable(f"needs {label}, {NO_KEY}")
         self._use(secret)
 
     def _use(self, secret: bytes) -> None:
@@ -401,7 +401,7 @@ class _Connection:
         suite = self._suite(server)
         master = self._keys.master_secret(client.random, server.session)
         if master is None:
-            raise Unreadable("needs CLIENT_RANDOM, which is in no key log")
+            raise Unreadable(f"needs CLIENT_RANDOM, {NO_KEY}")
         from wireyard.captures.tls_ciphers import openers_of_master
 
         return openers_of_master(
