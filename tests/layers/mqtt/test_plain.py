@@ -114,10 +114,27 @@ def test_no_plain_connection(plain: list[str], begin: Any) -> None:
 def test_of_properties_some_matter(plain: list[str]) -> None:
     capture = Capture(5)
     capture.connect("one", properties=(("user_property", ("a", "b")),))
-    capture.connect("two", properties=(("receive_maximum", 1),))
+    capture.connect("two", properties=(("session_expiry_interval", 1),))
     capture.connect("three", said=(("maximum_packet_size", 10),))
     by_columns(capture.rows, capture.streams)
     assert plain == ["one"]
+
+
+@pytest.mark.parametrize("to_broker", [True, False])
+def test_a_receive_maximum(plain: list[str], to_broker: bool) -> None:
+    """It limits the side that it is sent to; a client is not plain if one is exceeded."""
+    capture = Capture(5)
+    own, other = (("receive_maximum", 1),), (("receive_maximum", 2),)
+    for name, messages in (("one", 1), ("two", 2)):
+        if to_broker:
+            capture.connect(name, properties=other, said=own)
+        else:
+            capture.connect(name, properties=own, said=other)
+        for number in range(messages):
+            capture.publish(name, to_broker, "a", b"x", 1, number + 1)
+    violations = tables_of(capture)["violations"]
+    assert plain == ["one"]
+    assert [row["rule"] for row in violations] == ["MQTT-3.3.4-7" if to_broker else "MQTT-3.3.4-9"]
 
 
 def test_clients_come_back(plain: list[str]) -> None:
@@ -171,8 +188,12 @@ class Short:
         dice, capture = self.dice, self.capture
         strange = self.is_strange and dice.random() < 0.3
         values: dict[str, Any] = {"username": dice.choice((None, "somebody", "else"))}
-        if strange and capture.version == 5:
-            values["properties"] = (("session_expiry_interval", dice.choice((0, 60))),)
+        if capture.version == 5:
+            for name in ("properties", "said"):
+                maximum = dice.choice((None, None, 1, 2, 20))
+                values[name] = () if maximum is None else (("receive_maximum", maximum),)
+            if strange:
+                values["properties"] += (("session_expiry_interval", dice.choice((0, 60))),)
         clean = not strange or dice.random() < 0.5
         capture.connect(who, clean, not clean and dice.random() < 0.5, **values)
         if strange and dice.random() < 0.5:

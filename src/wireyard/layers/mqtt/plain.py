@@ -23,6 +23,7 @@ from wireyard.layers.mqtt.plain_kernels import (
     Streams,
     track_plain,
 )
+from wireyard.layers.mqtt.qos import MAX_IN_FLIGHT
 from wireyard.layers.mqtt.qos_kernels import (
     FIRST_STATES,
     NONE,
@@ -47,7 +48,6 @@ _WEIGHTY: Final = pa.array(
     [
         "assigned_client_identifier",
         "maximum_packet_size",
-        "receive_maximum",
         "session_expiry_interval",
     ]
 )
@@ -96,6 +96,8 @@ def find_plain(packets: Packets, connections: Ints, records: Grid, total: Ints) 
             packets.stream,
             packets.reached_ns,
             packets.reached_frame,
+            packets.kept_row,
+            _receive_maxima(packets.kept["properties"]),
         ),
         streams,
         _direction(identifiers),
@@ -156,6 +158,18 @@ def _steps(packets: Packets) -> Any:
         steps[there[may_be[packets.kept_row[there]]]] = step
     steps[flags & Flag.MALFORMED != 0] = Step.OTHER
     return steps
+
+
+def _receive_maxima(properties: pa.ChunkedArray) -> Ints:
+    """Return the Receive Maximum in each row of properties; `MAX_IN_FLIGHT` if it has none."""
+    maxima = np.full(len(properties), MAX_IN_FLIGHT, np.int64)
+    if properties.null_count < len(properties):
+        whole = properties.combine_chunks()
+        names, values = (pc.struct_field(pc.list_flatten(whole), index) for index in (0, 1))
+        is_maximum = pc.equal(names, "receive_maximum")
+        rows = pc.list_parent_indices(whole).filter(is_maximum).to_numpy()
+        maxima[rows] = values.filter(is_maximum).cast(pa.int64()).to_numpy()
+    return maxima
 
 
 def _is_true(column: pa.ChunkedArray) -> Bools:

@@ -20,7 +20,6 @@ import numpy.typing as npt
 from wireyard.accelerate import I64, array, kernel, piece
 from wireyard.accelerate import record as record_type
 from wireyard.layers.grouping import Int8s, Int64s
-from wireyard.layers.mqtt.qos import MAX_IN_FLIGHT
 from wireyard.layers.mqtt.qos_kernels import (
     FIRST_STATES,
     IN_FLIGHT_STATES,
@@ -81,6 +80,10 @@ class PlainPackets(NamedTuple):
     stream: Int64s
     reached_ns: Int64s
     reached_frame: Int64s
+    kept_row: Int64s
+    """The index of a packet in `receive_maximum`; CONNECT and CONNACK have one."""
+    receive_maximum: Int64s
+    """The Receive Maximum that a packet sets."""
 
 
 class Streams(NamedTuple):
@@ -157,9 +160,13 @@ def _may_end(packets: Any, streams: Any, ended: int, is_left: bool, end: int, st
 
 
 @piece
-def _begin(to_broker: Any, to_client: Any, connection: Any, total: Ints) -> None:
+def _begin(
+    packets: Any, at: int, to_broker: Any, to_client: Any, connection: Any, total: Ints
+) -> None:
+    maxima, kept_row = packets.receive_maximum, packets.kept_row
     for place in range(2):
-        to_broker.limits[place] = to_client.limits[place] = MAX_IN_FLIGHT
+        to_client.limits[place] = maxima[kept_row[at]]
+        to_broker.limits[place] = maxima[kept_row[at + 1]]
     for place in range(len(connection.fields)):
         connection.fields[place] = 0
     connection.fields[ConnectionField.UNREAD_FIRST] = NONE
@@ -255,7 +262,7 @@ def track_plain(
             is_left = packets.steps[end - 1] == _DISCONNECT
             if not _may_end(packets, streams, ended, is_left, end, stop):
                 break
-            _begin(to_broker, to_client, connection, total)
+            _begin(packets, at, to_broker, to_client, connection, total)
             total[Total.CLIENT] = count
             total[Total.IS_OLDER] = streams.is_older[packets.stream[at]]
             until = end - 1 if is_left else end
