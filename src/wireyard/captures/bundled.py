@@ -1,7 +1,7 @@
 """Many small streams of a capture read together: copied, framed and timed in one call each.
 
-A plain stream that turns out to be more than whole packets is read by itself, as all others are:
-that is the reference, and gives the same rows.
+A plain stream that does not consist of whole packets only is read by itself, like all streams that
+are not plain. Reading it by itself is the reference: both give the same rows.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ Ints = npt.NDArray[np.int64]
 Bytes = npt.NDArray[np.uint8]
 
 _MOST_BYTES: Final = WINDOW_BYTES // 4
-"""A larger stream takes long enough to be read by itself, and leaves no room beside it."""
+"""A larger stream is read by itself: the others of a window would have too little room."""
 
 
 def bundle_streams(
@@ -48,16 +48,16 @@ def bundle_streams(
     tray: Tray,
     bytes_ahead: int,
 ) -> list[tuple[int, BundledStreams | CapturedStream]]:
-    """Return plain streams, each run of small ones of one format together, and their places.
+    """Bundle consecutive small streams of one format; return all with their first indexes.
 
     Parameters
     ----------
     rows
-        The places in the table of the streams that are wanted, ascending.
+        Indexes in the table of the plain streams to read, ascending.
     others
-        The places, ascending, of streams that have to keep theirs between these.
+        Indexes of other streams, ascending; no bundle has streams from both sides of one of them.
     tray, bytes_ahead
-        Those of `CapturedStream`.
+        As for `CapturedStream`.
     """
     if not len(rows):
         return []
@@ -73,9 +73,8 @@ def bundle_streams(
     bounds = [0, *(np.flatnonzero(apart) + 1).tolist(), len(rows)]
     readables: list[tuple[int, BundledStreams | CapturedStream]] = []
     for start, stop in pairwise(bounds):
-        some = rows[start:stop]
-        bundle = BundledStreams(name, table, plain, some, bytes_ahead, tray)
-        readables.append((int(some[0]), bundle.streams()[0] if large[start] else bundle))
+        bundle = BundledStreams(name, table, plain, rows[start:stop], bytes_ahead, tray)
+        readables.append((int(rows[start]), bundle.streams()[0] if large[start] else bundle))
     return readables
 
 
@@ -125,7 +124,7 @@ class BundledStreams(StreamBundle):
         return [self._alone(int(self.rows[owner])) for owner in owners]
 
     def describe(self) -> pa.Table:
-        """Return what the capture shows of the streams: their names and `CAPTURED_FACTS`."""
+        """Return the names of the streams, and their columns `CAPTURED_FACTS`."""
         table, rows, found = self.table, self.rows, self._found
         conversations, ways = table.conversations[rows], table.ways[rows]
         first_ns, last_ns = table.spans_ns[:, rows]
@@ -164,7 +163,7 @@ class BundledStreams(StreamBundle):
         return self.table.stream(int(self.rows[owner]))
 
     def payload_bytes(self) -> Iterator[tuple[str, int]]:
-        """Yield the name of each stream, and its number of captured bytes."""
+        """Yield the name and the number of captured bytes of each stream."""
         yield from zip(self.names(), self._sizes.tolist(), strict=True)  # there are no gaps
 
     def rows_by_stream(self, owners: Ints) -> Iterator[tuple[Stream, int]]:
@@ -233,8 +232,8 @@ class BundledStreams(StreamBundle):
 
     def _walk(self, fast: Any, max_packet_bytes: int) -> tuple[Bytes, Ints, Any, Ints]:
         """Return the streams' bytes, their bounds, the frames, and each stream's first row."""
-        data, known = pooled(self.size, np.uint8), self._found.runs
-        self.table.content.places.copy(known.starts[self._runs], known.lengths[self._runs], data)
+        data, runs = pooled(self.size, np.uint8), self._found.runs
+        self.table.content.places.copy(runs.starts[self._runs], runs.lengths[self._runs], data)
         bounds = np.concatenate([[0], np.cumsum(self._sizes)])
         frames, firsts = fast.walk_streams(
             data,
@@ -322,12 +321,12 @@ class BundledStreams(StreamBundle):
 
     @property
     def _run_counts(self) -> Ints:
-        """How many runs each stream has."""
+        """The number of runs of each stream."""
         return self._counted_runs[1]
 
     @property
     def _runs(self) -> Ints:
-        """The runs of the streams, one stream behind the other."""
+        """The runs of the streams, one stream after the other."""
         return self._counted_runs[0]
 
     @cached_property
