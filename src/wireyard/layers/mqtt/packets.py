@@ -65,16 +65,17 @@ NEEDED: Final = (
     "packet_id", "payload", "filters", "properties", "will_properties", "version_in_force",
     "verdict",
 )  # fmt: skip
-"""Columns of MQTT packets that are needed here."""
+"""Columns of MQTT packets that this layer reads."""
 _REPEATING: Final = ("source", "stream", "status", "src_addr", "dst_addr", "topic")
-"""Columns whose texts repeat, and are dictionaries."""
+"""Columns with few different texts, which are dictionary-encoded."""
 DELIVERY_TYPES: Final = (
     layout.PUBLISH, layout.PUBACK, layout.PUBREC, layout.PUBREL, layout.PUBCOMP,
 )  # fmt: skip
 """Types of the packets of message delivery."""
 TRACKED: Final = (*DELIVERY_TYPES, layout.PINGREQ, layout.PINGRESP)
+"""Types of the packets that the kernels track."""
 _EXTRA: Final = pa.array(["subscription_identifier", "response_topic", "correlation_data"])
-"""Rare properties, or of any length: they are read from the row when they are needed."""
+"""Properties that are rare or have any length; they are read from the kept row when needed."""
 
 _INTS: Final = array("int64")
 _SHORTS: Final = array("int32", readonly=True)
@@ -135,7 +136,7 @@ def _reach(
     reached_ns: Ints,
     reached_frame: Ints,
 ) -> bool:
-    """Find when each packet and all before it in its stream have arrived.
+    """Find when each packet has arrived together with all packets before it in its stream.
 
     Parameters
     ----------
@@ -467,7 +468,7 @@ _FILLED: Final = {
     "length": np.int64, "expires_s": np.int64, "is_extra": np.bool_, "version": np.int64,
     "file": np.int64, "row": np.int64,
 }  # fmt: skip
-"""Columns of packets that are only put in order."""
+"""Columns of packets that are sorted, but not changed."""
 
 
 def _room(shape: int | tuple[int, ...], kind: Any = np.int64) -> Any:

@@ -1,6 +1,6 @@
 """The first stage by columns: tracks the packets of clients and their brokers, many at a time.
 
-Clients whose connections are plain are tracked all in one call (`plain`). For the other clients, a
+Clients whose connections are all plain are tracked in one call (`plain`). For the other clients, a
 kernel tracks the packets that deliver messages, a run of packets of one connection in one call. All
 their other packets go to an `Observer`, one by one, which has the connections, sessions and
 subscriptions. `_Tracker` runs the kernel, and replaces `MessageTracker` in the observer.
@@ -70,18 +70,18 @@ _AT_ONCE: Final = 1 << 13
 
 @dataclass(slots=True, eq=False)
 class Tracked:
-    """The results of tracking some clients; all are final."""
+    """The results of tracking clients; all are final."""
 
     packets: Packets
     records: Grid
     """Columns of `Record`."""
     clients: list[Client]
     users: dict[Client, str]
-    """Those that logged in with a user name."""
+    """User names of the clients that logged in with one."""
     sessions: pa.Table
     """The connections of plain clients."""
     connections: list[ConnectionRecord]
-    """Those of all others."""
+    """The connections of all other clients."""
     subscriptions: list[Subscribed]
     wills: list[Message]
     """Published wills."""
@@ -93,14 +93,14 @@ class Tracked:
     dropped: Counter[str]
 
     def add_last(self, last: Last) -> None:
-        """Note how far packets of a broker go."""
+        """Update the last packet of a broker."""
         before = self.last.get(last.broker, last)
         has_older = before.has_older or last.has_older
         self.last[last.broker] = Last(last.broker, max(before.at, last.at), has_older)
 
 
 def track_clients(packets: Packets) -> Tracked:
-    """Track the packets of some clients."""
+    """Track the packets of clients."""
     is_publish = packets.grid[:, Packet.KIND] == layout.PUBLISH
     records = room((int(is_publish.sum()), len(Record)), np.int32, LARGE_BYTES)
     total = np.zeros(len(Total), np.int64)
@@ -400,7 +400,7 @@ class _Tracker:
     def publish(
         self, connection: Connection, row: PacketRow, _at: Position, _by_client: bool
     ) -> None:
-        """Observe a packet that is tracked."""
+        """Observe a packet of message delivery, or a ping."""
         self.track(connection, row["packet"], row["packet"] + 1)
 
     acknowledge = pingreq = pingresp = publish
