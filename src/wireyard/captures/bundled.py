@@ -61,8 +61,8 @@ def bundle_streams(
     """
     if not len(rows):
         return []
-    found = table.found[int(table.protocols[rows[0]])]
-    runs = np.diff(found.run_bounds)[table.sides[rows]]
+    connections = table.found[int(table.protocols[rows[0]])]
+    runs = np.diff(connections.run_bounds)[table.sides[rows]]
     sizes = np.maximum(table.sizes[rows], RUN_BYTES * runs)
     large = sizes > _MOST_BYTES
     window = even_bytes(int(sizes.sum()))
@@ -125,7 +125,7 @@ class BundledStreams(StreamBundle):
 
     def describe(self) -> pa.Table:
         """Return the names of the streams, and their columns `CAPTURED_FACTS`."""
-        table, rows, found = self.table, self.rows, self._found
+        table, rows, connections = self.table, self.rows, self._connections
         conversations, ways = table.conversations[rows], table.ways[rows]
         first_ns, last_ns = table.spans_ns[:, rows]
         closing = table.endings.records[rows]
@@ -136,13 +136,13 @@ class BundledStreams(StreamBundle):
         return pa.table(
             {
                 "stream": self._names(),
-                "transport": repeat_texts([found.protocol], [len(rows)]),
+                "transport": repeat_texts([connections.protocol], [len(rows)]),
                 "src_addr": table.flows.addresses(conversations, ways),
                 "src_port": pa.array(table.flows.ports(conversations, ways), pa.int32()),
                 "dst_addr": table.flows.addresses(conversations, ways ^ 1),
                 "dst_port": pa.array(table.flows.ports(conversations, ways ^ 1), pa.int32()),
-                "opened": pa.array(found.opened[self._sides].astype(np.bool_)),
-                "begun": pa.array(found.begun[self._sides].astype(np.bool_)),
+                "opened": pa.array(connections.opened[self._sides].astype(np.bool_)),
+                "begun": pa.array(connections.begun[self._sides].astype(np.bool_)),
                 "ended": kinds.take(ends),
                 "ended_ns": pa.array(table.content.times_of(closing), mask=~shows_end),
                 "ended_frame": pa.array(closing + 1, mask=~shows_end),
@@ -154,7 +154,7 @@ class BundledStreams(StreamBundle):
     def of_frame(self, frame: int) -> list[CapturedStream]:
         """Return the streams with bytes from a captured frame; frames are numbered from 1 on."""
         wanted = self.table.content.completed_with(frame - 1)
-        places = np.flatnonzero(np.isin(self._found.runs.records[self._runs], wanted))
+        places = np.flatnonzero(np.isin(self._connections.runs.records[self._runs], wanted))
         stops = np.cumsum(self._run_counts)
         return self.pick(np.unique(stops.searchsorted(places, "right")).tolist())
 
@@ -232,7 +232,7 @@ class BundledStreams(StreamBundle):
 
     def _walk(self, fast: Any, max_packet_bytes: int) -> tuple[Bytes, Ints, Any, Ints]:
         """Return the streams' bytes, their bounds, the frames, and each stream's first row."""
-        data, runs = pooled(self.size, np.uint8), self._found.runs
+        data, runs = pooled(self.size, np.uint8), self._connections.runs
         self.table.content.places.copy(runs.starts[self._runs], runs.lengths[self._runs], data)
         bounds = np.concatenate([[0], np.cumsum(self._sizes)])
         frames, firsts = fast.walk_streams(
@@ -240,7 +240,7 @@ class BundledStreams(StreamBundle):
             bounds,
             self.plain.firsts[self.rows],
             self.plain.followings[self.rows],
-            self._found.begun[self._sides].view(np.uint8),
+            self._connections.begun[self._sides].view(np.uint8),
             max_packet_bytes,
         )
         return data, bounds, frames, firsts
@@ -254,13 +254,13 @@ class BundledStreams(StreamBundle):
     def columns(self, block: Block) -> Mapping[str, Ints]:
         """Return the frame of each row, and its time."""
         assert block.owners is not None
-        lengths = self._found.runs.lengths[self._runs]
+        lengths = self._connections.runs.lengths[self._runs]
         frames, times_ns = np.empty((2, len(block.places)), np.int64)
         complete_rows(
             block.places,
             block.places + block.lengths,
             np.cumsum(lengths) - lengths,
-            self._found.runs.records[self._runs],
+            self._connections.runs.records[self._runs],
             self._times_ns[self._runs],
             frames,
             times_ns,
@@ -269,11 +269,13 @@ class BundledStreams(StreamBundle):
 
     def packets_of(self, block: Block) -> Ints:
         """Return the numbers, from 0 on, of the captured packets of all rows, each once."""
-        lengths = self._found.runs.lengths[self._runs]
+        lengths = self._connections.runs.lengths[self._runs]
         begins = np.cumsum(lengths) - lengths
         first = begins.searchsorted(block.places, "right") - 1
         last = begins.searchsorted(block.places + block.lengths)
-        return self.table.content.packets_of(self._found.runs.records[self._runs], first, last)
+        return self.table.content.packets_of(
+            self._connections.runs.records[self._runs], first, last
+        )
 
     def given(self, name: str, block: Block) -> pa.Array:
         """Return a column that has the same value in all rows of a stream."""
@@ -303,7 +305,8 @@ class BundledStreams(StreamBundle):
         return CapturedStream(self.name, stream, context, self.bytes_ahead, self.tray)
 
     @property
-    def _found(self) -> Any:
+    def _connections(self) -> Any:
+        """All connections of the protocol of the streams."""
         return self.table.found[int(self.table.protocols[self.rows[0]])]
 
     @property
@@ -316,7 +319,7 @@ class BundledStreams(StreamBundle):
 
     @cached_property
     def _sizes(self) -> Ints:
-        sizes: Ints = self._found.sizes[self._sides]
+        sizes: Ints = self._connections.sizes[self._sides]
         return sizes
 
     @property

@@ -114,13 +114,13 @@ def find_plain(
 
 def without_gaps(table: StreamTable) -> Ints:
     """Return the indexes of the TCP streams that have bytes, and no gap."""
-    tcp = [number for number, each in enumerate(table.found) if each.protocol == "tcp"]
-    if not tcp:
+    numbers = [number for number, each in enumerate(table.found) if each.protocol == "tcp"]
+    if not numbers:
         return np.empty(0, np.int64)
-    found, rows = table.found[tcp[0]], np.flatnonzero(table.protocols == tcp[0])
+    tcp, rows = table.found[numbers[0]], np.flatnonzero(table.protocols == numbers[0])
     sides = table.sides[rows]
-    filled = found.run_bounds[sides] < found.run_bounds[sides + 1]
-    whole: Ints = rows[filled & (found.brought()[sides] == found.sizes[sides])]
+    filled = tcp.run_bounds[sides] < tcp.run_bounds[sides + 1]
+    whole: Ints = rows[filled & (tcp.brought()[sides] == tcp.sizes[sides])]
     return whole
 
 
@@ -128,12 +128,12 @@ def _heads(table: StreamTable, rows: Ints) -> tuple[Bytes, Ints]:
     """Return the first bytes of TCP streams, from their first segments only, and the bounds."""
     if not len(rows):
         return np.empty(0, np.uint8), np.zeros(1, np.int64)
-    found = table.found[int(table.protocols[rows[0]])]
-    first = found.run_bounds[table.sides[rows]]
-    lengths = np.minimum(found.runs.lengths[first], _HEAD_BYTES)
+    tcp = table.found[int(table.protocols[rows[0]])]
+    first = tcp.run_bounds[table.sides[rows]]
+    lengths = np.minimum(tcp.runs.lengths[first], _HEAD_BYTES)
     bounds = np.concatenate([[0], np.cumsum(lengths)])
     data = np.empty(int(bounds[-1]), np.uint8)
-    table.content.places.copy(found.runs.starts[first], lengths, data)
+    table.content.places.copy(tcp.runs.starts[first], lengths, data)
     return data, bounds
 
 
