@@ -123,7 +123,7 @@ def parts_of(
     Parameters
     ----------
     number
-        The number of the file, which `marks_of` gives for the rows of its messages.
+        The number of the file: the value of the column `file` in the marks of its messages.
     """
     numbers = {(one.source, one.name): place for place, one in enumerate(streams)}
     first = 0

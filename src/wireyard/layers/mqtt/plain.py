@@ -65,7 +65,7 @@ class Plain:
     clients: list[Client]
     """By number of the connection: its client."""
     users: dict[Client, str]
-    """The user names of those that logged in with one."""
+    """User names of the clients that logged in with one."""
     sessions: pa.Table
     last: list[Last]
     """The last packet of each broker."""
