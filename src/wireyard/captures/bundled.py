@@ -36,7 +36,7 @@ Ints = npt.NDArray[np.int64]
 Bytes = npt.NDArray[np.uint8]
 
 _MOST_BYTES: Final = WINDOW_BYTES // 4
-"""A larger stream is read by itself: the others of a window would have too little room."""
+"""A larger stream is read by itself: it would fill too much of a window, and is large enough."""
 
 
 def bundle_streams(

@@ -58,7 +58,7 @@ class Earlier:
         services: Mapping[Endpoint, str | None],
         named: Format | None,
     ) -> Plain:
-        """Return plain streams, and with them the streams whose format is confirmed.
+        """Return `plain` with those of these streams whose format a rule or an endpoint confirms.
 
         Parameters
         ----------
@@ -93,7 +93,7 @@ def find_earlier(table: StreamTable, plain: Plain) -> Earlier:
     """
     rows = without_gaps(table)
     rows = rows[~plain.is_plain[rows] & (table.sizes[rows] <= _MOST_BYTES)]
-    # Only connections all of whose streams are left.
+    # Drop connections of which a stream is missing here.
     connections = table.connections
     streams = np.bincount(connections)
     rows = rows[
