@@ -28,10 +28,10 @@ from wireyard.layers.tables import as_text, fact_table, with_times
 __all__ = ["derive_facts"]
 
 _STREAM_COLUMNS: Final = ["source", "stream", "opened", "begun", "ended", "ended_frame", "ended_ns"]
-"""Columns of streams that the MQTT layer needs: see `wireyard.layers.mqtt.directions`."""
+"""Columns of the table `streams` that the MQTT layer needs; see `layers.mqtt.directions`."""
 _ROWS_AT_ONCE: Final = 1 << 12
 _Derived = tuple[Iterable[tuple[str, pa.Table]], Counter[str]]
-"""Parts of tables by name, and the number of dropped records by cap."""
+"""Parts of tables by name, and the number of dropped records by limit."""
 
 
 def derive_facts(spool: Spool, streams: pa.Table, files: FrameFiles) -> Counter[str]:
@@ -46,7 +46,7 @@ def derive_facts(spool: Spool, streams: pa.Table, files: FrameFiles) -> Counter[
 
     Returns
     -------
-    The number of dropped records, by the cap that they exceeded.
+    The number of dropped records, by the limit that they exceeded.
 
     Limits
     ------
@@ -88,7 +88,7 @@ def _mqtt(spool: Spool, streams: pa.Table) -> Iterator[_Derived]:
 
 
 def _rows(table: pa.Table) -> Iterator[Row]:
-    """Yield the rows of a large table."""
+    """Yield the rows of a table, creating a few thousand at a time."""
     for batch in table.to_batches(max_chunksize=_ROWS_AT_ONCE):
         yield from batch.to_pylist()
 
@@ -107,6 +107,7 @@ def _jmq(spool: Spool, streams: pa.Table) -> Iterator[_Derived]:
 
 
 def _rmp(spool: Spool) -> Iterator[_Derived]:
+    """Yield the facts of each source with RMP packets; sources are independent."""
     for source in spool.parts("packets_rmp"):
         batches = spool.batches("packets_rmp", source, RMP_NEEDED)
         derived = rmp_tables(chain.from_iterable(table.to_pylist() for table in batches))

@@ -64,7 +64,7 @@ _HIDDEN: Final = (".", "_")
 
 
 class Reading:
-    """The streams and files of some inputs, and notes.
+    """The streams and files of inputs, and notes.
 
     Attributes
     ----------
@@ -133,7 +133,7 @@ def read_inputs(
     sources = dict.fromkeys(chain.from_iterable(map(_sources, inputs)))
     for source, files in _captures(sources, rotated=rotated):
         with reading(source):
-            source.encode()  # as tables have it
+            source.encode()  # raises if the name is not UTF-8, as texts in tables have to be
         try:
             if files == [source]:
                 opened = open_input(source, named, decode_as, keylog)
@@ -224,7 +224,7 @@ def _read_streams(
 
 
 def _count(batch: pa.RecordBatch, result: Reading) -> None:
-    """Add the rows of a batch to the ledger of their streams."""
+    """Count the rows of a batch in the ledgers of their streams."""
     rows = pa.table({name: batch[name] for name in (*_STREAM, "status", "length")})
     counted = rows.group_by([*_STREAM, "status"], use_threads=False).aggregate(
         [("length", "sum"), ("length", "count")]
@@ -242,7 +242,7 @@ def _count(batch: pa.RecordBatch, result: Reading) -> None:
 
 
 def _bad_rows(batch: pa.RecordBatch, secret: set[int], opened: Input) -> Iterator[pa.RecordBatch]:
-    """Yield the rows of a batch that are no packets, stream by stream."""
+    """Yield the quarantine rows of a batch, stream by stream."""
     is_bad = pc.and_(pc.not_equal(batch["status"], OK), batch["error"].is_valid())
     bad = np.flatnonzero(is_bad.to_numpy(zero_copy_only=False))
     if not len(bad):
@@ -288,6 +288,6 @@ def _read_records(source: str, spool: Spool, result: Reading) -> None:
         rows: list[Row] = list(record_rows(file))
         if rows:
             spool.write("store_records", pa.Table.from_pylist(rows, STORE_RECORDS), source)
-        if file.stream is None:  # no byte of it is a packet's
+        if file.stream is None:  # it has no packets
             counts = {"source": file.source, "stream": file.name, "bytes_gap": len(file.data)}
             result.counts.append(pa.Table.from_pylist([counts], _COUNTS))

@@ -59,7 +59,7 @@ PORT_MAPPER_PORT: Final = 7676
 _DECODE_AS: Final = re.compile(r"(tcp|udp)\.port *== *(\d{1,5}) *, *(\S+)")
 _MOST_PORT: Final = 0xFFFF
 _PREFIX_BYTES: Final = 1 << 18
-"""Of each direction of a connection, the bytes that its first packets are looked for in."""
+"""Bytes of each direction of a connection that are searched for its first packets."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,13 +132,13 @@ def assign_formats(
         Evidence of other streams on endpoints; that of these streams is added.
     """
     carriers = Carriers(KeyLog() if keys is None else keys)
-    found = [*captured_connections(streams, carriers)]
+    connections = [*captured_connections(streams, carriers)]
     evidence = EndpointEvidence() if evidence is None else evidence
-    for one in (*found, *captured_connections(guides, carriers)):
-        evidence.add_opened(one.opened().items())
-        evidence.add_services(one.services())
+    for connection in (*connections, *captured_connections(guides, carriers)):
+        evidence.add_opened(connection.opened().items())
+        evidence.add_services(connection.services())
     services = evidence.formats()
-    return [each for one in found for each in one.assigned(rules, services, named)]
+    return [each for one in connections for each in one.assigned(rules, services, named)]
 
 
 class EndpointEvidence:
@@ -345,14 +345,16 @@ def decide_format(
     services: Mapping[Endpoint, str | None],
     named: Format | None,
 ) -> Format | None:
-    """Return the format of a connection of TCP of which no byte shows one, None if nothing does.
+    """Return the format of a TCP connection whose bytes show none; None if it is unknown.
+
+    A rule decides, or else evidence on its endpoints, or else the usual port of a format.
 
     Parameters
     ----------
     ends
-        That of the stream that comes first, and the other.
+        Source and destination of the first stream.
     services
-        What evidence shows of endpoints.
+        The formats of endpoints, as in `EndpointEvidence.formats`.
     """
     rule = _first_rule(rules, "tcp", ends)
     return _as_named(_by_port(ends, services) if rule is None else rule.format, named)
@@ -366,7 +368,7 @@ def _first_rule(
 
 
 def _as_named(format: Format | None, named: Format | None) -> Format | None:
-    """Return the format in the dialect that the caller wants to see, if it is that format's."""
+    """Return the format in the dialect that the caller named, if it is a dialect of this format."""
     if named is not None and named.dialect and format is not None and format.name == named.name:
         return named
     return format

@@ -1,7 +1,7 @@
 """Many small streams of a capture read together: copied, framed and timed in one call each.
 
-A plain stream that turns out to be more than whole packets is read by itself, as all others are:
-that is the reference, and gives the same rows.
+A plain stream that does not consist of whole packets only is read by itself, like all streams that
+are not plain. Reading it by itself is the reference: both give the same rows.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ Ints = npt.NDArray[np.int64]
 Bytes = npt.NDArray[np.uint8]
 
 _MOST_BYTES: Final = WINDOW_BYTES // 4
-"""A larger stream takes long enough to be read by itself, and leaves no room beside it."""
+"""A larger stream is read by itself: it would fill too much of a window, and is large enough."""
 
 
 def bundle_streams(
@@ -48,21 +48,21 @@ def bundle_streams(
     tray: Tray,
     bytes_ahead: int,
 ) -> list[tuple[int, BundledStreams | CapturedStream]]:
-    """Return plain streams, each run of small ones of one format together, and their places.
+    """Bundle consecutive small streams of one format; return all with their first indexes.
 
     Parameters
     ----------
     rows
-        The places in the table of the streams that are wanted, ascending.
+        Indexes in the table of the plain streams to read, ascending.
     others
-        The places, ascending, of streams that have to keep theirs between these.
+        Indexes of other streams, ascending; no bundle has streams from both sides of one of them.
     tray, bytes_ahead
-        Those of `CapturedStream`.
+        As for `CapturedStream`.
     """
     if not len(rows):
         return []
-    found = table.found[int(table.protocols[rows[0]])]
-    runs = np.diff(found.run_bounds)[table.sides[rows]]
+    connections = table.found[int(table.protocols[rows[0]])]
+    runs = np.diff(connections.run_bounds)[table.sides[rows]]
     sizes = np.maximum(table.sizes[rows], RUN_BYTES * runs)
     large = sizes > _MOST_BYTES
     window = even_bytes(int(sizes.sum()))
@@ -73,9 +73,8 @@ def bundle_streams(
     bounds = [0, *(np.flatnonzero(apart) + 1).tolist(), len(rows)]
     readables: list[tuple[int, BundledStreams | CapturedStream]] = []
     for start, stop in pairwise(bounds):
-        some = rows[start:stop]
-        bundle = BundledStreams(name, table, plain, some, bytes_ahead, tray)
-        readables.append((int(some[0]), bundle.streams()[0] if large[start] else bundle))
+        bundle = BundledStreams(name, table, plain, rows[start:stop], bytes_ahead, tray)
+        readables.append((int(rows[start]), bundle.streams()[0] if large[start] else bundle))
     return readables
 
 
@@ -125,8 +124,8 @@ class BundledStreams(StreamBundle):
         return [self._alone(int(self.rows[owner])) for owner in owners]
 
     def describe(self) -> pa.Table:
-        """Return what the capture shows of the streams: their names and `CAPTURED_FACTS`."""
-        table, rows, found = self.table, self.rows, self._found
+        """Return the names of the streams, and their columns `CAPTURED_FACTS`."""
+        table, rows, connections = self.table, self.rows, self._connections
         conversations, ways = table.conversations[rows], table.ways[rows]
         first_ns, last_ns = table.spans_ns[:, rows]
         closing = table.endings.records[rows]
@@ -137,13 +136,13 @@ class BundledStreams(StreamBundle):
         return pa.table(
             {
                 "stream": self._names(),
-                "transport": repeat_texts([found.protocol], [len(rows)]),
+                "transport": repeat_texts([connections.protocol], [len(rows)]),
                 "src_addr": table.flows.addresses(conversations, ways),
                 "src_port": pa.array(table.flows.ports(conversations, ways), pa.int32()),
                 "dst_addr": table.flows.addresses(conversations, ways ^ 1),
                 "dst_port": pa.array(table.flows.ports(conversations, ways ^ 1), pa.int32()),
-                "opened": pa.array(found.opened[self._sides].astype(np.bool_)),
-                "begun": pa.array(found.begun[self._sides].astype(np.bool_)),
+                "opened": pa.array(connections.opened[self._sides].astype(np.bool_)),
+                "begun": pa.array(connections.begun[self._sides].astype(np.bool_)),
                 "ended": kinds.take(ends),
                 "ended_ns": pa.array(table.content.times_of(closing), mask=~shows_end),
                 "ended_frame": pa.array(closing + 1, mask=~shows_end),
@@ -155,7 +154,7 @@ class BundledStreams(StreamBundle):
     def of_frame(self, frame: int) -> list[CapturedStream]:
         """Return the streams with bytes from a captured frame; frames are numbered from 1 on."""
         wanted = self.table.content.completed_with(frame - 1)
-        places = np.flatnonzero(np.isin(self._found.runs.records[self._runs], wanted))
+        places = np.flatnonzero(np.isin(self._connections.runs.records[self._runs], wanted))
         stops = np.cumsum(self._run_counts)
         return self.pick(np.unique(stops.searchsorted(places, "right")).tolist())
 
@@ -164,7 +163,7 @@ class BundledStreams(StreamBundle):
         return self.table.stream(int(self.rows[owner]))
 
     def payload_bytes(self) -> Iterator[tuple[str, int]]:
-        """Yield the name of each stream, and its number of captured bytes."""
+        """Yield the name and the number of captured bytes of each stream."""
         yield from zip(self.names(), self._sizes.tolist(), strict=True)  # there are no gaps
 
     def rows_by_stream(self, owners: Ints) -> Iterator[tuple[Stream, int]]:
@@ -233,15 +232,15 @@ class BundledStreams(StreamBundle):
 
     def _walk(self, fast: Any, max_packet_bytes: int) -> tuple[Bytes, Ints, Any, Ints]:
         """Return the streams' bytes, their bounds, the frames, and each stream's first row."""
-        data, known = pooled(self.size, np.uint8), self._found.runs
-        self.table.content.places.copy(known.starts[self._runs], known.lengths[self._runs], data)
+        data, runs = pooled(self.size, np.uint8), self._connections.runs
+        self.table.content.places.copy(runs.starts[self._runs], runs.lengths[self._runs], data)
         bounds = np.concatenate([[0], np.cumsum(self._sizes)])
         frames, firsts = fast.walk_streams(
             data,
             bounds,
             self.plain.firsts[self.rows],
             self.plain.followings[self.rows],
-            self._found.begun[self._sides].view(np.uint8),
+            self._connections.begun[self._sides].view(np.uint8),
             max_packet_bytes,
         )
         return data, bounds, frames, firsts
@@ -255,13 +254,13 @@ class BundledStreams(StreamBundle):
     def columns(self, block: Block) -> Mapping[str, Ints]:
         """Return the frame of each row, and its time."""
         assert block.owners is not None
-        lengths = self._found.runs.lengths[self._runs]
+        lengths = self._connections.runs.lengths[self._runs]
         frames, times_ns = np.empty((2, len(block.places)), np.int64)
         complete_rows(
             block.places,
             block.places + block.lengths,
             np.cumsum(lengths) - lengths,
-            self._found.runs.records[self._runs],
+            self._connections.runs.records[self._runs],
             self._times_ns[self._runs],
             frames,
             times_ns,
@@ -270,11 +269,13 @@ class BundledStreams(StreamBundle):
 
     def packets_of(self, block: Block) -> Ints:
         """Return the numbers, from 0 on, of the captured packets of all rows, each once."""
-        lengths = self._found.runs.lengths[self._runs]
+        lengths = self._connections.runs.lengths[self._runs]
         begins = np.cumsum(lengths) - lengths
         first = begins.searchsorted(block.places, "right") - 1
         last = begins.searchsorted(block.places + block.lengths)
-        return self.table.content.packets_of(self._found.runs.records[self._runs], first, last)
+        return self.table.content.packets_of(
+            self._connections.runs.records[self._runs], first, last
+        )
 
     def given(self, name: str, block: Block) -> pa.Array:
         """Return a column that has the same value in all rows of a stream."""
@@ -304,7 +305,8 @@ class BundledStreams(StreamBundle):
         return CapturedStream(self.name, stream, context, self.bytes_ahead, self.tray)
 
     @property
-    def _found(self) -> Any:
+    def _connections(self) -> Any:
+        """All connections of the protocol of the streams."""
         return self.table.found[int(self.table.protocols[self.rows[0]])]
 
     @property
@@ -317,17 +319,17 @@ class BundledStreams(StreamBundle):
 
     @cached_property
     def _sizes(self) -> Ints:
-        sizes: Ints = self._found.sizes[self._sides]
+        sizes: Ints = self._connections.sizes[self._sides]
         return sizes
 
     @property
     def _run_counts(self) -> Ints:
-        """How many runs each stream has."""
+        """The number of runs of each stream."""
         return self._counted_runs[1]
 
     @property
     def _runs(self) -> Ints:
-        """The runs of the streams, one stream behind the other."""
+        """The runs of the streams, one stream after the other."""
         return self._counted_runs[0]
 
     @cached_property

@@ -37,6 +37,7 @@ Ints = npt.NDArray[np.int64]
 _PORT_MAPPER: Final = "portmapper"
 """The format of a conversation with a broker's port mapper; it has no packets."""
 _AT_ONCE: Final = 1 << 12
+"""Conversations that are created together."""
 
 
 class Conversation(NamedTuple):
@@ -98,7 +99,7 @@ class Conversations:
         self._formats: list[str | None] = [None] * count
         self._carriers: dict[int, Sequence[Carrier]] = {}
         self._add_plain(formats.plain)
-        numbers = (np.cumsum(begins) - 1)[formats.places].tolist()
+        numbers = (np.cumsum(begins) - 1)[formats.indexes].tolist()
         each = zip(numbers, formats.assigned, strict=True)
         for number, sides in groupby(each, key=itemgetter(0)):
             self._add(number, [side for _, side in sides])
@@ -133,13 +134,13 @@ class Conversations:
             Their numbers, from 0 on; all of them in order if None.
         """
         for start in range(0, len(self), _AT_ONCE):
-            some = np.arange(start, min(start + _AT_ONCE, len(self)))
-            yield from self._rows(some if order is None else order[some])
+            batch = np.arange(start, min(start + _AT_ONCE, len(self)))
+            yield from self._rows(batch if order is None else order[batch])
 
     def _rows(self, numbers: Ints) -> Iterator[Conversation]:
         table, own = self._table, numbers.tolist()
-        places = self._firsts[numbers]
-        clients, servers = table.endpoint_names(places)
+        indexes = self._firsts[numbers]
+        clients, servers = table.endpoint_names(indexes)
         counts = [
             [None if count == UNKNOWN else count for count in column.tolist()]
             for column in self._columns[:, numbers]
@@ -147,7 +148,7 @@ class Conversations:
         columns = (
             clients,
             servers,
-            [table.found[protocol].protocol for protocol in table.protocols[places].tolist()],
+            [table.found[protocol].protocol for protocol in table.protocols[indexes].tolist()],
             [self._formats[number] for number in own],
             [self._carriers.get(number, ()) for number in own],
             *counts,
@@ -158,7 +159,7 @@ class Conversations:
     def _add_plain(self, plain: Plain) -> None:
         """Add the conversations of plain streams, which have no gap and no carrier."""
         table, counts = self._table, self.counts
-        own = np.flatnonzero(plain.there[self._firsts])
+        own = np.flatnonzero(plain.is_plain[self._firsts])
         client = self._firsts[own]
         both = np.append(np.diff(table.connections) == 0, [False])[client]
         server = client + both  # the client's stream again if there is no other
@@ -175,8 +176,8 @@ class Conversations:
         counts.first_ns[own] = np.where(earlier == NO_TIME, np.maximum(ours, theirs), earlier)
         counts.last_ns[own] = np.maximum(last_ns[client], last_ns[server])
         self._ended[own] = np.where(ended[client], ended[client], ended[server])
-        for number, place in zip(own.tolist(), client.tolist(), strict=True):
-            self._formats[number] = plain.format_at(place).name
+        for number, index in zip(own.tolist(), client.tolist(), strict=True):
+            self._formats[number] = plain.format_at(index).name
 
     def _add(self, number: int, sides: Sequence[Assigned]) -> None:
         """Add a conversation by its directions, one or both."""
@@ -204,23 +205,23 @@ class Conversations:
 
 
 def _plain_packets(plain: Plain, table: StreamTable) -> Ints:
-    """Return how many packets each plain stream of a table has; of others nothing is counted."""
+    """Return the number of packets of each plain stream of a table; 0 for all other streams."""
     packets, tray, none = np.zeros(len(table), np.int64), Tray(), np.empty(0, np.int64)
     for number, format in enumerate(plain.formats):
         rows = np.flatnonzero(plain.numbers == number)
         size = int(table.sizes[rows].sum())
         fast = load_fast_path(format, size)
         read = partial(_blocks, format, fast)
-        for place, opened in bundle_streams("", table, plain, rows, none, tray, size):
+        for index, opened in bundle_streams("", table, plain, rows, none, tray, size):
             if isinstance(opened, BundledStreams):
                 packets[opened.rows] = opened.packet_counts(fast, format.max_packet_bytes, read)
             else:
-                packets[place] = _count(read(opened))
+                packets[index] = _count(read(opened))
     return packets
 
 
 def _packets(side: Assigned, format: Format) -> int:
-    """Return how many packets a stream has."""
+    """Return the number of packets of a stream."""
     opened = CapturedStream("", side.stream, side.context, side.stream.size)
     return _count(_blocks(format, load_fast_path(format, side.stream.size), opened))
 

@@ -1,7 +1,7 @@
-"""Connections that began earlier than the capture, many of them found in one call.
+"""Detection of connections that began before the capture, many in one call.
 
-Their first bytes show nothing. Of a format that packets have to be confirmed of, a kernel is sure
-where connections are nothing but its whole packets; each other one is looked at by itself.
+Their first bytes show no format. For the format that has `confirm_start`, a kernel finds the
+connections that are certain to consist of its whole packets; all others are examined one by one.
 """
 
 from __future__ import annotations
@@ -28,26 +28,26 @@ __all__ = ["Earlier", "find_earlier"]
 Ints = npt.NDArray[np.int64]
 
 _MOST_BYTES: Final = 1 << 16
-"""Of a stream: no more of it shows what it is."""
+"""Size of the largest stream that is examined here."""
 
 
 @dataclass(frozen=True)
 class Earlier:
-    """Streams of connections that are surely of one format if they are of any.
+    """Streams that consist of packets of one format, but need a rule or an endpoint to confirm it.
 
-    Shapes: places, contexts (t).
+    Shapes: indexes, contexts (t).
     """
 
     format: Format | None
-    """None if there are none."""
-    places: Ints
-    """The places in the table, ascending; both streams of a connection follow each other."""
+    """None if there are no streams."""
+    indexes: Ints
+    """Indexes in the table, ascending; both streams of a connection follow each other."""
     contexts: Ints
-    """What their packets are read by if no dialect says it."""
+    """Contexts of their packets if the format has no dialect."""
 
     @classmethod
     def none(cls) -> Earlier:
-        """Return that there are none."""
+        """Return a value without streams."""
         return cls(None, np.empty(0, np.int64), np.empty(0, np.int64))
 
     def add_to(
@@ -58,27 +58,27 @@ class Earlier:
         services: Mapping[Endpoint, str | None],
         named: Format | None,
     ) -> Plain:
-        """Return plain streams with those of these that a rule or their endpoints give the format.
+        """Return `plain` with those of these streams whose format a rule or an endpoint confirms.
 
         Parameters
         ----------
         rules, services, named
-            Those of `decide_format`.
+            As for `decide_format`.
         """
         formats, numbers = [*plain.formats], plain.numbers.copy()
         firsts = plain.firsts.copy()
-        begins = np.flatnonzero(np.diff(table.connections[self.places], prepend=-1))
-        for first, stop in pairwise([*begins.tolist(), len(self.places)]):
-            some = self.places[first:stop]
-            ends = table.flows.endpoints(int(table.conversations[some[0]]))
-            ordered = ends[:: -1 if table.ways[some[0]] else 1]
+        begins = np.flatnonzero(np.diff(table.connections[self.indexes], prepend=-1))
+        for first, stop in pairwise([*begins.tolist(), len(self.indexes)]):
+            streams = self.indexes[first:stop]
+            ends = table.flows.endpoints(int(table.conversations[streams[0]]))
+            ordered = ends[:: -1 if table.ways[streams[0]] else 1]
             format = decide_format(ordered, rules, services, named)
             if self.format is None or format is None or format.name != self.format.name:
                 continue
             if format not in formats:
                 formats.append(format)
-            numbers[some] = formats.index(format)
-            firsts[some] = format.context or self.contexts[first:stop]
+            numbers[streams] = formats.index(format)
+            firsts[streams] = format.context or self.contexts[first:stop]
         apart = plain.numbers == APART
         followings = np.where(apart, firsts, plain.followings)
         return replace(
@@ -87,13 +87,13 @@ class Earlier:
 
 
 def find_earlier(table: StreamTable, plain: Plain) -> Earlier:
-    """Return the streams of connections that are surely whole packets of a format.
+    """Find the connections that are certain to consist of whole packets of a format.
 
-    Of `plain` streams there are none.
+    Plain streams are left out.
     """
     rows = without_gaps(table)
-    rows = rows[~plain.there[rows] & (table.sizes[rows] <= _MOST_BYTES)]
-    # All streams of a connection, or none.
+    rows = rows[~plain.is_plain[rows] & (table.sizes[rows] <= _MOST_BYTES)]
+    # Drop connections of which a stream is missing here.
     connections = table.connections
     streams = np.bincount(connections)
     rows = rows[
@@ -102,7 +102,7 @@ def find_earlier(table: StreamTable, plain: Plain) -> Earlier:
     if not are_enough(len(rows)):
         return Earlier.none()
     formats = map(get_format, dict.fromkeys(FIRST_BYTES.values()))
-    format = next(one for one in formats if one.confirm_start is not None)
+    format = next(each for each in formats if each.confirm_start is not None)
     find_contexts = import_module(format.fast_path).find_contexts
     contexts = np.concatenate(
         [
@@ -110,25 +110,28 @@ def find_earlier(table: StreamTable, plain: Plain) -> Earlier:
             for data, bounds, firsts in _read(table, rows)
         ]
     )
-    sure = contexts >= 0
-    return Earlier(format, rows[sure], contexts[sure])
+    is_certain = contexts >= 0
+    return Earlier(format, rows[is_certain], contexts[is_certain])
 
 
 def _read(table: StreamTable, rows: Ints) -> Iterator[tuple[npt.NDArray[np.uint8], Ints, Ints]]:
-    """Yield the bytes of streams, where each begins, and the first of each connection.
+    """Yield the bytes of streams in batches of connections of about a window each.
 
-    That is of as many connections at a time as about fill a window.
+    Yields
+    ------
+    data, bounds, firsts
+        The bytes of the streams, the bounds of each, and the first stream of each connection.
     """
-    places, known = table.content.places, table.found[int(table.protocols[rows[0]])].runs
+    places, all_runs = table.content.places, table.found[int(table.protocols[rows[0]])].runs
     sizes = table.sizes[rows]
     begins = np.flatnonzero(np.diff(table.connections[rows], prepend=-1))
     windows = (np.cumsum(sizes) // WINDOW_BYTES)[begins]
     bounds = [0, *(np.flatnonzero(np.diff(windows)) + 1).tolist(), len(begins)]
     begins = np.append(begins, len(rows))
     for first, stop in pairwise(bounds):
-        some = slice(int(begins[first]), int(begins[stop]))
-        runs, _ = table.runs_of(rows[some])
-        data = pooled(int(sizes[some].sum()), np.uint8)
-        places.copy(known.starts[runs], known.lengths[runs], data)
+        batch = slice(int(begins[first]), int(begins[stop]))
+        runs, _ = table.runs_of(rows[batch])
+        data = pooled(int(sizes[batch].sum()), np.uint8)
+        places.copy(all_runs.starts[runs], all_runs.lengths[runs], data)
         firsts = begins[first : stop + 1] - begins[first]
-        yield data, np.concatenate([[0], np.cumsum(sizes[some])]), firsts
+        yield data, np.concatenate([[0], np.cumsum(sizes[batch])]), firsts

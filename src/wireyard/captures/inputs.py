@@ -318,12 +318,12 @@ def open_captures(
     keys = read_key_logs(keylog, lambda: embedded_secrets(files))
     formats = find_formats(capture, rules, named, keys, opened, shared=share is not None)
     plain, assigned, evidence = formats.plain, formats.assigned, formats.evidence
-    there = [each for each in assigned if each.stream.size or each.carriers]
-    unknown = [each for each in there if each.format is None and each.port_mapper is None]
-    mappers = [each for each in there if each.format is None and each.port_mapper is not None]
+    filled = [each for each in assigned if each.stream.size or each.carriers]
+    unknown = [each for each in filled if each.format is None and each.port_mapper is None]
+    mappers = [each for each in filled if each.format is None and each.port_mapper is not None]
     wanted = [each for each in assigned if named is None or _is(named, each.format)]
-    places = plain.places(named)
-    size = sum(each.stream.size for each in wanted) + int(capture.table.sizes[places].sum())
+    indexes = plain.indexes(named)
+    size = sum(each.stream.size for each in wanted) + int(capture.table.sizes[indexes].sum())
     name = name or capture.name
     problems = problems_of(wanted)
     left_out = LeftOut.of(unknown, problems, proxies_of(assigned), keyed=bool(keylog))
@@ -334,15 +334,16 @@ def open_captures(
         for each in carried
         if each.format is not None
     ]
-    if len(places):
-        given = zip(assigned, formats.places.tolist(), strict=True)
-        place_of = {each.captured.name: place for each, place in given}
-        at = [place_of[each.captured.name] for each in carried if each.format is not None]
-        others = np.array(at, np.int64)
-        found = bundle_streams(name, capture.table, plain, places, others, tray, size)
-        placed = [(place, Readable(plain.format_at(place), one)) for place, one in found]
-        placed += zip(at, readables, strict=True)
-        readables = [one for _, one in sorted(placed, key=itemgetter(0))]
+    if len(indexes):
+        indexed = zip(assigned, formats.indexes.tolist(), strict=True)
+        index_of = {each.captured.name: index for each, index in indexed}
+        others = [index_of[each.captured.name] for each in carried if each.format is not None]
+        bundles = bundle_streams(
+            name, capture.table, plain, indexes, np.array(others, np.int64), tray, size
+        )
+        ordered = [(index, Readable(plain.format_at(index), each)) for index, each in bundles]
+        ordered += zip(others, readables, strict=True)
+        readables = [readable for _, readable in sorted(ordered, key=itemgetter(0))]
     return Input(
         name,
         True,

@@ -1,6 +1,6 @@
-"""Which streams of a capture can be read together: those whose first bytes surely show a format.
+"""Detection of plain streams: TCP streams without a gap whose first bytes identify their format.
 
-Nothing is missing of them, and they are found by columns; no stream is made.
+They are detected by columns, and read together, without a `Stream` for each.
 """
 
 from __future__ import annotations
@@ -27,53 +27,53 @@ Bytes = npt.NDArray[np.uint8]
 Flags = npt.NDArray[np.bool_]
 
 LEAST_STREAMS = 64
-"""Of fewer streams of a format each is read by itself before the kernels for many are loaded."""
+"""Fewer streams of a format are read one by one: to load the kernels for many takes longer."""
 _HEAD_BYTES: Final = 72
-"""As much of a stream as any format looks at."""
+"""Bytes at the beginning of a stream by which its format is detected."""
 APART: Final = -1
-"""In place of the number of a format: a stream that is read by itself."""
+"""Instead of the index of a format: the stream is read by itself."""
 
 
 @dataclass(frozen=True)
 class Plain:
-    """The streams of a table that can be read together, and how.
+    """The plain streams of a table, with their formats and contexts.
 
-    Shapes: all (t); what is said of a stream that is read by itself means nothing.
+    Shapes: all (t); only `numbers` is defined for a stream that is read by itself.
     """
 
     formats: Sequence[Format]
     numbers: Ints
-    """The place of its format in `formats`; -1 of a stream that is read by itself."""
+    """Index of the format in `formats`; -1 for a stream that is read by itself."""
     firsts: Ints
-    """The context of the first packet."""
+    """Context of the first packet."""
     followings: Ints
-    """The context of the packets behind one that a client opens a connection with."""
+    """Context of the packets after one with which a client opens the connection."""
     clients: Flags
-    """Whether a stream shows that a client opens the connection."""
+    """Whether the stream begins with a packet with which a client opens the connection."""
 
     @classmethod
     def none_of(cls, count: int, formats: Sequence[Format] = ()) -> Plain:
-        """Return that all streams of a table are read by themselves."""
+        """Return a value for a table of `count` streams, none of which is plain."""
         firsts, followings = np.zeros((2, count), np.int64)
         return cls(formats, np.full(count, APART), firsts, followings, np.zeros(count, np.bool_))
 
     @cached_property
-    def there(self) -> Flags:
-        """Whether a stream can be read together with others."""
-        there: Flags = self.numbers != APART
-        return there
+    def is_plain(self) -> Flags:
+        """Whether a stream is plain."""
+        is_plain: Flags = self.numbers != APART
+        return is_plain
 
-    def places(self, named: Format | None) -> Ints:
-        """Return the places in the table of the streams of a format; of all of them if None."""
+    def indexes(self, named: Format | None) -> Ints:
+        """Return the indexes in the table of the plain streams of a format; of all if None."""
         of_format = [named is None or named.name == each.name for each in self.formats]
         return np.flatnonzero(np.array([*of_format, False])[self.numbers])
 
-    def format_at(self, place: int) -> Format:
-        """Return the format of a stream that can be read together with others."""
-        return self.formats[int(self.numbers[place])]
+    def format_at(self, index: int) -> Format:
+        """Return the format of a plain stream by its index in the table."""
+        return self.formats[int(self.numbers[index])]
 
     def opened(self, table: StreamTable) -> Iterator[tuple[Endpoint, str]]:
-        """Yield the endpoints that clients opened connections to, and in which format."""
+        """Yield the endpoints that clients opened connections to, each with its format."""
         for number, format in enumerate(self.formats):
             rows = np.flatnonzero(self.clients & (self.numbers == number))
             servers = table.flows.unlike(table.conversations[rows], table.ways[rows] ^ 1)
@@ -81,123 +81,130 @@ class Plain:
 
 
 def are_enough(streams: int) -> bool:
-    """Return whether so many streams are read faster together than each by itself."""
+    """Return whether this many streams are read faster together than one by one."""
     return streams >= LEAST_STREAMS
 
 
 def find_plain(
     table: StreamTable, rules: Sequence[DecodeAs] = (), named: Format | None = None
 ) -> Plain:
-    """Return the streams of connections that begin as those of one format do, and have no gap.
+    """Find the connections without a gap all of whose streams begin like one format.
 
     Parameters
     ----------
     rules, named
-        Those of `assign_formats`.
+        As for `assign_formats`.
     """
     rows = without_gaps(table)
     data, bounds = _heads(table, rows)
-    bases, at = _by_first_bytes(data[bounds[:-1]])
+    bases, numbers = _by_first_bytes(data[bounds[:-1]])
     if not bases:
         return Plain.none_of(len(table))
-    formats, at = _by_rules(table, rows, bases, at, rules, named)
-    contexts = np.array([*(each.context for each in formats), 0])[at]
+    formats, numbers = _by_rules(table, rows, bases, numbers, rules, named)
+    contexts = np.array([*(each.context for each in formats), 0])[numbers]
     shown, answers = np.zeros(len(rows), np.uint8), contexts.copy()
     for base in bases:
-        own = np.array([*(each.name == base.name for each in formats), False])[at]
+        own = np.array([*(each.name == base.name for each in formats), False])[numbers]
         sniffed = answers[own]
         sniff_heads = import_module(base.fast_path).sniff_heads
         shown[own] = sniff_heads(data, bounds[:-1][own], bounds[1:][own], sniffed)
         answers[own] = sniffed
-    return _of_connections(table, rows, formats, at, shown, contexts, answers)
+    return _of_connections(table, rows, formats, numbers, shown, contexts, answers)
 
 
 def without_gaps(table: StreamTable) -> Ints:
-    """Return the places of the streams of TCP without a gap."""
-    tcp = [at for at, one in enumerate(table.found) if one.protocol == "tcp"]
-    if not tcp:
+    """Return the indexes of the TCP streams that have bytes, and no gap."""
+    numbers = [number for number, each in enumerate(table.found) if each.protocol == "tcp"]
+    if not numbers:
         return np.empty(0, np.int64)
-    found, rows = table.found[tcp[0]], np.flatnonzero(table.protocols == tcp[0])
+    tcp, rows = table.found[numbers[0]], np.flatnonzero(table.protocols == numbers[0])
     sides = table.sides[rows]
-    filled = found.run_bounds[sides] < found.run_bounds[sides + 1]
-    whole: Ints = rows[filled & (found.brought()[sides] == found.sizes[sides])]
+    filled = tcp.run_bounds[sides] < tcp.run_bounds[sides + 1]
+    whole: Ints = rows[filled & (tcp.brought()[sides] == tcp.sizes[sides])]
     return whole
 
 
 def _heads(table: StreamTable, rows: Ints) -> tuple[Bytes, Ints]:
-    """Return the first bytes of streams of TCP, of their first segments alone, and their bounds."""
+    """Return the first bytes of TCP streams, from their first segments only, and the bounds."""
     if not len(rows):
         return np.empty(0, np.uint8), np.zeros(1, np.int64)
-    found = table.found[int(table.protocols[rows[0]])]
-    first = found.run_bounds[table.sides[rows]]
-    lengths = np.minimum(found.runs.lengths[first], _HEAD_BYTES)
+    tcp = table.found[int(table.protocols[rows[0]])]
+    first = tcp.run_bounds[table.sides[rows]]
+    lengths = np.minimum(tcp.runs.lengths[first], _HEAD_BYTES)
     bounds = np.concatenate([[0], np.cumsum(lengths)])
     data = np.empty(int(bounds[-1]), np.uint8)
-    table.content.places.copy(found.runs.starts[first], lengths, data)
+    table.content.places.copy(tcp.runs.starts[first], lengths, data)
     return data, bounds
 
 
 def _by_first_bytes(firsts: Bytes) -> tuple[list[Format], Ints]:
-    """Return the formats that enough streams may be of, and the place in them of each stream's."""
-    counts, places = np.bincount(firsts, minlength=256), np.full(256, APART)
+    """Return the formats that enough streams may have, and the index of each stream's format."""
+    counts, numbers = np.bincount(firsts, minlength=256), np.full(256, APART)
     formats: list[Format] = []
     for name in dict.fromkeys(FIRST_BYTES.values()):
         own = [byte for byte, each in FIRST_BYTES.items() if each == name]
         if are_enough(counts[own].sum()):
-            places[own] = len(formats)
+            numbers[own] = len(formats)
             formats.append(get_format(name))
-    return formats, places[firsts]
+    return formats, numbers[firsts]
 
 
 def _by_rules(
     table: StreamTable,
     rows: Ints,
     bases: Sequence[Format],
-    at: Ints,
+    numbers: Ints,
     rules: Sequence[DecodeAs],
     named: Format | None,
 ) -> tuple[list[Format], Ints]:
-    """Return the formats as a caller wants them read, and the place in them of each stream's.
+    """Apply the rules and the named dialect; return the formats, and the index of each stream's.
 
-    A stream that begins as that of another format than a rule names is read by itself.
+    A stream that begins like another format than its rule has is read by itself.
+
+    Parameters
+    ----------
+    bases, numbers
+        The result of `_by_first_bytes`.
     """
     formats: list[Format] = []
 
-    def place_of(format: Format) -> int:
+    def number_of(format: Format) -> int:
         if named is not None and named.dialect and named.name == format.name:
             format = named
         if format not in formats:
             formats.append(format)
         return formats.index(format)
 
-    found = np.array([*map(place_of, bases), APART])[at]
+    assigned = np.array([*map(number_of, bases), APART])[numbers]
     ports = [table.flows.ports(table.conversations[rows], table.ways[rows] ^ end) for end in (0, 1)]
     for rule in reversed(rules):
         if rule.transport == "tcp":
             own = (ports[0] == rule.port) | (ports[1] == rule.port)
             agree = [each.name == rule.format.name for each in bases]
-            places = [place_of(rule.format) if one else APART for one in agree]
-            found[own] = np.array([*places, APART])[at[own]]
-    return formats, found
+            of_bases = [number_of(rule.format) if same else APART for same in agree]
+            assigned[own] = np.array([*of_bases, APART])[numbers[own]]
+    return formats, assigned
 
 
 def _of_connections(
     table: StreamTable,
     rows: Ints,
     formats: Sequence[Format],
-    at: Ints,
+    numbers: Ints,
     shown: Bytes,
     contexts: Ints,
     answers: Ints,
 ) -> Plain:
-    """Return the streams of connections of which each stream shows the format.
+    """Return the streams of the connections all of whose streams show the same format.
 
     Parameters
     ----------
-    at
-        The place in `formats` of the format of each stream of `rows`.
+    numbers
+        Index in `formats` of the format of each stream of `rows`.
+    shown
+        Values of `Shown`.
     contexts, answers
-        The context of its dialect, and that of a stream that answers it.
+        The context of its dialect, and the context of the stream that answers it.
     """
     begun = table.found[int(table.protocols[rows[0]])].begun[table.sides[rows]]
     connections = table.connections
@@ -205,19 +212,19 @@ def _of_connections(
     both = np.flatnonzero(connections[1:] == connections[:-1])
     alone[both] = alone[both + 1] = False
     sure = (shown == Shown.CLIENT) | (shown == Shown.EITHER)
-    there, firsts = sure & alone[rows], contexts.copy()
+    is_plain, firsts = sure & alone[rows], contexts.copy()
     first = np.flatnonzero(np.diff(connections[rows]) == 0)
     agree = (shown[first] != Shown.NOTHING) & (shown[first + 1] != Shown.NOTHING)
-    agree &= (at[first] == at[first + 1]) & (sure[first] | sure[first + 1])
+    agree &= (numbers[first] == numbers[first + 1]) & (sure[first] | sure[first + 1])
     first = first[agree]
     for ours, theirs in ((first, first + 1), (first + 1, first)):
-        there[ours] = True
-        # What a server's stream begins with proves nothing where that may be inside a packet.
+        is_plain[ours] = True
+        # If the beginning of a server's stream was not captured, it may begin inside a packet.
         decides = (shown[theirs] == Shown.CLIENT) | begun[theirs]
         firsts[ours] = np.where(decides, answers[theirs], contexts[ours])
     clients = shown == Shown.CLIENT
     plain = Plain.none_of(len(table), formats)
-    plain.numbers[rows] = np.where(there, at, APART)
+    plain.numbers[rows] = np.where(is_plain, numbers, APART)
     plain.firsts[rows] = firsts
     plain.followings[rows] = np.where(clients, answers, firsts)
     plain.clients[rows] = clients

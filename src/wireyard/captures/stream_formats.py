@@ -25,10 +25,10 @@ Ints = npt.NDArray[np.int64]
 
 @dataclass(frozen=True)
 class StreamFormats:
-    """The plain streams of a capture's table, and the format of each other one."""
+    """The plain streams of a capture's table, and the formats of the other streams."""
 
     plain: Plain
-    places: Ints
+    indexes: Ints
     """Indexes in the table of the other streams, ascending."""
     assigned: Sequence[Assigned]
     """The other streams with their formats, in the same order."""
@@ -58,24 +58,24 @@ def find_formats(
     """
     table = capture.table
     plain = find_plain(table, rules, named)
-    # What shows the formats of endpoints may be in other parts, which need to know of these.
+    # Other parts of the capture may have evidence on the endpoints, and need that of this part.
     earlier = Earlier.none() if shared else find_earlier(table, plain)
-    places = np.setdiff1d(np.flatnonzero(~plain.there), earlier.places)
+    indexes = np.setdiff1d(np.flatnonzero(~plain.is_plain), earlier.indexes)
     evidence = EndpointEvidence()
-    if len(plain.places(None)) < len(table) or shared:
+    if len(plain.indexes(None)) < len(table) or shared:
         evidence.add_opened(plain.opened(table))
     evidence.add_opened(opened)
 
-    def assign(places: Ints, guides: Sequence[Stream]) -> list[Assigned]:
-        streams = [table.stream(place) for place in places.tolist()]
+    def assign(indexes: Ints, guides: Sequence[Stream]) -> list[Assigned]:
+        streams = [table.stream(index) for index in indexes.tolist()]
         return assign_formats(streams, rules, named, guides, keys, evidence)
 
-    assigned = assign(places, capture.guides)
-    if len(earlier.places):
+    assigned = assign(indexes, capture.guides)
+    if len(earlier.indexes):
         plain = earlier.add_to(plain, table, rules, evidence.formats(), named)
-        left = earlier.places[~plain.there[earlier.places]]
-        both = zip([*places.tolist(), *left.tolist()], [*assigned, *assign(left, ())], strict=True)
+        rest = earlier.indexes[~plain.is_plain[earlier.indexes]]
+        both = zip([*indexes.tolist(), *rest.tolist()], [*assigned, *assign(rest, ())], strict=True)
         ordered = sorted(both, key=itemgetter(0))
-        places = np.array([place for place, _ in ordered], np.int64)
+        indexes = np.array([index for index, _ in ordered], np.int64)
         assigned = [each for _, each in ordered]
-    return StreamFormats(plain, places, assigned, evidence)
+    return StreamFormats(plain, indexes, assigned, evidence)

@@ -98,8 +98,8 @@ FILES: Final = pa.schema(
     ]
 )
 """The table ``files``, with a row for each file. Frames are numbered over all files of a rotated
-capture, so frame `f` of the source is frame ``f - first_frame + 1`` of its file; files that are no
-capture have no frames. `sha256` is null for files that are remote or still grow."""
+capture, so frame `f` of the source is frame ``f - first_frame + 1`` of its file; files that are not
+captures have no frames. `sha256` is null for files that are remote or still grow."""
 
 
 def describe_beginning(stream: Stream | LiveStream) -> dict[str, Any]:
@@ -121,7 +121,7 @@ def file_rows(source: str, spans: Sequence[FrameSpan] = ()) -> list[Row]:
     Parameters
     ----------
     spans
-        The files of a capture; a source without is one file.
+        The files of a capture; empty for a source that is one file.
     """
     files = [span._asdict() for span in spans] or [{"file": source}]
     return [{"source": source, **row, "sha256": file_sha256(row["file"])} for row in files]
@@ -160,7 +160,7 @@ def streams_table(streams: Iterable[Row]) -> pa.Table:
 
 
 def with_timestamps(streams: pa.Table) -> pa.Table:
-    """Return the table of streams, given its columns without the timestamps and perhaps others."""
+    """Return the table `streams`, given its columns without timestamps; others are dropped."""
     columns = {}
     for field in STREAMS:
         if field.type == _TIME:

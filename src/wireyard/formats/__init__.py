@@ -22,9 +22,9 @@ _MODULES = {
     "rmp": "wireyard.formats.rmp",
 }
 FIRST_BYTES: Final[Mapping[int, str]] = MappingProxyType({0x1B: "jmq", 0x10: "mqtt", 0x20: "mqtt"})
-"""The formats whose compiled columns read many streams in one call, by the bytes those begin with.
+"""First bytes of streams -> the format, of the formats whose kernels read many streams in one call.
 
-A stream of another format begins with none of these.
+Streams of other formats begin with other bytes.
 """
 
 

@@ -42,16 +42,16 @@ REFUTED: Final = -2
 
 
 class Shown(IntEnum):
-    """What the first bytes of a stream show of a format that reads many streams together."""
+    """The evidence in the first bytes of a stream, of a format that reads many streams together."""
 
     NOTHING = 0
-    """Nothing that is decided without its other bytes."""
+    """No evidence: the other bytes of the stream are needed."""
     CLIENT = 1
-    """The format, and that a client sends it to a server, as `Format.opens` says."""
+    """The format, and the direction client to server, as with `Format.opens`."""
     ANSWER = 2
-    """The format if the other direction of the connection shows it."""
+    """The format, if the other direction of the connection shows it too."""
     EITHER = 3
-    """The format, whoever sends it."""
+    """The format, but no direction."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,9 +134,10 @@ class Format:
     fast_path: str
     """Module with the columnar decoder; imported only when there is enough work for it.
 
-    Of a format in `wireyard.formats.FIRST_BYTES` it also has `sniff_heads`, which gives what first
-    bytes of streams have `Shown`, and `walk_streams`, which finds the packets of many streams. Of
-    one of these with `confirm_start` it has `find_contexts` too, for many connections in one call.
+    The module of a format in `wireyard.formats.FIRST_BYTES` also has kernels for many streams in
+    one call: `sniff_heads`, which finds the evidence (`Shown`) in their first bytes, and
+    `walk_streams`, which finds their packets. If the format has `confirm_start`, the module has
+    `find_contexts` too, which finds the contexts of connections.
     """
     header_bytes: int
     """Most bytes that `find_header` examines, and that are held back while more bytes arrive."""

@@ -52,12 +52,12 @@ def connection_of(row: Mapping[str, Any]) -> tuple[str, ...]:
 
 
 def stream_connection(source: str, stream: str, src: str, dst: str) -> tuple[str, ...]:
-    """Return what the two streams of a connection have in common, as `connection_of` does.
+    """Return the key of the connection of a stream, as `connection_of` does.
 
     Parameters
     ----------
     src, dst
-        Its endpoints.
+        The endpoints of the stream, as in `stream_endpoints`.
     """
     if not dst:
         return source, stream

@@ -1,9 +1,9 @@
 """Fact tables of MQTT packets in Spark: small inputs whole in a task, a large one in stages.
 
-Every key of the layer begins with the source, so inputs are independent of each other. A task makes
-all facts of some small inputs. An input that is too large for a task goes through the stages of
-``wireyard.layers.mqtt.columns``, whose tasks are partitioned by key: packets by client, messages by
-topic.
+Every key of the layer begins with the source, so inputs are independent of each other. A task
+derives all facts of a few small inputs. An input that is too large for a task goes through the
+stages of ``wireyard.layers.mqtt.columns``, whose tasks are partitioned by key: packets by client,
+messages by topic.
 """
 
 from __future__ import annotations
@@ -87,9 +87,9 @@ __all__ = [
 MOST_PACKETS: Final = 1 << 19
 """Packets that a task holds at once, at most about 500 bytes each with all derived records."""
 FEW: Final = 1 << 18
-"""Packets up to which the driver makes the facts itself: to start Spark would take longer."""
+"""Packets up to which the driver derives the facts itself: to start Spark would take longer."""
 _THREADS: Final = 8
-"""Threads that read footers, mostly waiting for a store."""
+"""Threads that read footers; they mostly wait for the storage."""
 _FORMAT: Final = "mqtt"
 _TABLE: Final = "packets_mqtt"
 STREAM_COLUMNS: Final = ("source", "stream", "opened", "begun", "ended", "ended_frame", "ended_ns")
@@ -98,7 +98,7 @@ STREAM_COLUMNS: Final = ("source", "stream", "opened", "begun", "ended", "ended_
 
 @dataclass(frozen=True, slots=True)
 class Group:
-    """Inputs that have files in common with each other, and with no others."""
+    """Inputs that share files of packets with each other, and with no other inputs."""
 
     files: tuple[str, ...]
     """Files of packets. They may have packets of other inputs, which are ignored."""
@@ -254,7 +254,7 @@ def _write_facts(
 
 
 def _write_small(groups: Iterable[Group], staging: str) -> Iterator[Mapping[str, Any]]:
-    """Write the facts of some small inputs; yield rows of `RESULTS`."""
+    """Write the facts of small inputs; yield rows of `RESULTS`."""
     derived = [_derive(group) for group in groups]
     yield from _write_facts(chain.from_iterable(each.tables for each in derived), staging)
     yield from dropped_rows(sum((each.dropped for each in derived), Counter()))
@@ -318,7 +318,7 @@ class _LargeInput:
     def __init__(self, runner: Runner, staging: str, group: Group) -> None:
         self._runner, self._staging = runner, staging
         self._group = replace(group, files=_largest_first(group.files))
-        # Few, because every task writes a part for each task of the next stage.
+        # Few partitions, because each task writes a part for each task of the next stage.
         self._partitions = -(-group.packets // (MOST_PACKETS // 2))
 
     def write(self) -> Iterator[Mapping[str, Any]]:
@@ -368,7 +368,7 @@ class _LargeInput:
     def _write_messages(
         self, tracked: Sequence[_TrackedPartition], matched: Matched, shared: _Shared
     ) -> Iterator[Mapping[str, Any]]:
-        """Write messages, their deliveries and all that follows from these, in one stage."""
+        """Write messages, deliveries and the tables derived from deliveries, in one stage."""
         marks = [path for each in tracked for path in each.marks]
         senders = {will.message.client for will in matched.wills}
         users = {sender: matched.users[sender] for sender in senders & matched.users.keys()}
@@ -401,10 +401,10 @@ class _LargeInput:
     def _split_others(
         self, from_bronze: Sequence[StreamsOfFile], streams: int, shared: _Shared
     ) -> list[StreamsOfFile]:
-        """Write packet files for the bronze files that the bronze stage has written none for."""
-        there = {each.file for each in from_bronze}
+        """Write packet files for the bronze files for which the bronze stage has written none."""
+        covered = {each.file for each in from_bronze}
         numbers = {path: number for number, path in enumerate(self._group.files)}
-        tasks = [(number, path) for path, number in numbers.items() if number not in there]
+        tasks = [(number, path) for path, number in numbers.items() if number not in covered]
         return [
             StreamsOfFile(row["file"], numbers[row["name"]], np.arange(streams))
             for row in run_tasks(self._runner, tasks, partial(_split, shared=shared))
@@ -459,8 +459,8 @@ def partition_streams(
     sums = [(0, number) for number in range(partitions)]
     of_client = {}
     for key, count in packets.most_common():
-        fewest, of_client[key] = sums[0]
-        heapreplace(sums, (fewest + count, of_client[key]))
+        total, of_client[key] = sums[0]
+        heapreplace(sums, (total + count, of_client[key]))
     return np.array([of_client[stream.key] for stream in streams])
 
 
@@ -571,9 +571,9 @@ def _write_messages(
     """Write the messages among the packets of a file."""
     number, path = task
     published, users = load(wills)
-    mine = [will for will in published if will.file == number]
+    own_wills = [will for will in published if will.file == number]
     parts = [table for (table,) in read_part(marks, number)]
-    marked = pa.concat_tables([*parts, marks_of(SENT.empty_table(), (), mine, users)])
+    marked = pa.concat_tables([*parts, marks_of(SENT.empty_table(), (), own_wills, users)])
     messages = messages_of(_packets_of(path), marked, shared.unknown)
     tables = (("messages", table) for table in messages)
     yield from write_tables(tables, shared.staging)

@@ -1,4 +1,4 @@
-"""Packets that were not captured, amid those that were: nothing follows from their absence."""
+"""Gaps in streams: no violation and no verdict may follow from the absence of a packet."""
 
 from __future__ import annotations
 
@@ -8,24 +8,24 @@ from tests.layers.mqtt.make import Capture, deliveries_of, pair, tables_of, verd
 from wireyard.formats.mqtt import layout
 from wireyard.layers.mqtt.directions import in_order
 
-_PLACE = ("source", "stream", "offset", "length", "src_addr", "src_port", "dst_addr", "dst_port")
+_POSITION = ("source", "stream", "offset", "length", "src_addr", "src_port", "dst_addr", "dst_port")
 
 
-def lose(capture: Capture, *places: int) -> None:
-    """Have some rows not captured: what is left of them is a gap, which has no time."""
-    begin_all(capture)
-    for place in places:
-        row = capture.rows[place]
-        capture.rows[place] = {name: row[name] for name in _PLACE} | {"status": "gap"}
+def lose(capture: Capture, *indexes: int) -> None:
+    """Replace rows by gaps, which have no time, as if the packets were not captured."""
+    mark_begun(capture)
+    for index in indexes:
+        row = capture.rows[index]
+        capture.rows[index] = {name: row[name] for name in _POSITION} | {"status": "gap"}
     capture.rows = in_order(capture.rows)
 
 
-def begin_all(capture: Capture) -> None:
-    """Have the capture show how every stream begins."""
-    ends = {row["stream"]: row for row in capture.streams}
-    nothing = {"ended": None, "ended_frame": None, "ended_ns": None}
+def mark_begun(capture: Capture) -> None:
+    """Mark the beginning of every stream as captured."""
+    ended = {row["stream"]: row for row in capture.streams}
+    no_end = {"ended": None, "ended_frame": None, "ended_ns": None}
     capture.streams = [
-        {"source": "made.pcap", "stream": stream, **ends.get(stream, nothing), "begun": True}
+        {"source": "made.pcap", "stream": stream, **ended.get(stream, no_end), "begun": True}
         for stream in dict.fromkeys(row["stream"] for row in capture.rows)
     ]
 
@@ -53,15 +53,15 @@ def test_a_lost_connack_refuses_nothing(version: int) -> None:
     ]
 
 
-def test_what_a_client_sends_before_a_lost_connack_counts() -> None:
-    """AUTH was captured, so the gap stands behind it, and behind what the client sent meanwhile."""
+def test_a_message_before_a_lost_connack_counts() -> None:
+    """AUTH was captured, so the gap comes after it, and after the message sent in between."""
     capture = Capture(5)
     method = (("authentication_method", "m"),)
     capture.put("pub", True, layout.CONNECT, client_id="pub", properties=method)
     capture.put("pub", False, layout.AUTH, return_code=24, properties=method)
     capture.publish("pub", True, "t/1", b"x", 0)
     capture.gap("pub", False)
-    begin_all(capture)
+    mark_begun(capture)
     tables = tables_of(capture)
     assert [(row["destination"], row["verdict"]) for row in tables["deliveries"]] == [
         ("t/1", "undecided")
@@ -76,7 +76,7 @@ def test_a_broker_whose_beginning_was_not_captured_may_have_answered() -> None:
     capture.connect("pub")
     capture.message("pub", "t/1", b"x", 1)
     capture.hand("sub", "t/1", b"x", 1)
-    begin_all(capture)
+    mark_begun(capture)
     del capture.rows[1]
     assert "MQTT-3.2.0-1" in {row["rule"] for row in tables_of(capture)["violations"]}
     for row in capture.streams:
@@ -86,13 +86,13 @@ def test_a_broker_whose_beginning_was_not_captured_may_have_answered() -> None:
     assert [row["verdict"] for row in tables["deliveries"]] == ["delivered"]
 
 
-@pytest.mark.parametrize("place", [2, 3])
-def test_a_lost_subscription_may_match(place: int) -> None:
-    """SUBSCRIBE, or its answer."""
+@pytest.mark.parametrize("index", [2, 3])
+def test_a_lost_subscription_may_match(index: int) -> None:
+    """Either SUBSCRIBE or SUBACK is lost."""
     capture = pair()
     capture.message("pub", "t/1", b"x", 1)
     capture.ping("sub")
-    lose(capture, place)
+    lose(capture, index)
     assert verdicts_of(capture) == ["undecided"]
 
 
@@ -104,7 +104,7 @@ def test_a_lost_ping_subscribes_to_nothing() -> None:
     assert verdicts_of(capture) == ["no_subscriber"]
 
 
-def test_a_lost_message_may_be_what_was_delivered() -> None:
+def test_a_lost_message_may_be_the_delivered_one() -> None:
     capture = pair()
     for number in (1, 2):
         capture.message("pub", "t/1", b"same", 1, number)
@@ -117,7 +117,7 @@ def test_a_lost_message_may_be_what_was_delivered() -> None:
 
 
 @pytest.mark.parametrize(("clean", "verdict"), [(False, "undecided"), (True, "discarded")])
-def test_what_waits_for_a_session_may_come_behind_a_lost_connack(clean: bool, verdict: str) -> None:
+def test_a_waiting_message_may_be_delivered_after_a_lost_connack(clean: bool, verdict: str) -> None:
     capture = Capture()
     capture.connect("sub", clean=False)
     capture.subscribe("sub", "t/#")
@@ -130,8 +130,8 @@ def test_what_waits_for_a_session_may_come_behind_a_lost_connack(clean: bool, ve
     assert verdicts_of(capture) == [verdict]
 
 
-def test_a_lost_goodbye_leaves_the_end_open() -> None:
-    """A gap that the FIN shows: the client may have said goodbye, so its will may be dropped."""
+def test_a_lost_disconnect_leaves_the_end_open() -> None:
+    """The gap before the FIN may be a DISCONNECT, which discards the will."""
     capture = pair()
     capture.connect("c", will_topic="t/c", will_payload=b"gone", will_qos=0, will_retain=False)
     capture.put("c", True, layout.DISCONNECT)
@@ -146,8 +146,8 @@ def test_a_lost_goodbye_leaves_the_end_open() -> None:
     assert tables["deliveries"] == []
 
 
-def test_a_connection_that_breaks_behind_a_gap_is_dropped() -> None:
-    """The gap is amid the packets of both sides, so the last of each was captured."""
+def test_a_connection_that_ends_after_a_gap_is_dropped() -> None:
+    """Both sides sent packets after their gaps, so the last packet of each was captured."""
     capture = Capture()
     capture.connect("c")
     for _ in range(3):
@@ -158,8 +158,8 @@ def test_a_connection_that_breaks_behind_a_gap_is_dropped() -> None:
     assert row["ended_by"] == "dropped"
 
 
-def test_a_lost_message_is_of_this_session() -> None:
-    """What is released behind a gap was in flight in the session that is over, or is new."""
+def test_the_release_of_a_lost_message_is_no_violation() -> None:
+    """The PUBREL is for the lost PUBLISH, not for the one in the earlier session, which is over."""
     capture = Capture()
     capture.connect("c")
     capture.publish("c", True, "t", b"x", 2)

@@ -1,4 +1,4 @@
-"""Short connections: plain ones are tracked all in one call, and give the rows of an `Observer`."""
+"""Short connections: plain clients are tracked in one call, with the rows of an `Observer`."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ Row = dict[str, Any]
 
 @pytest.fixture
 def plain(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """The names of plain clients, once for each connection, that were found last."""
+    """The names of the plain clients of the last call, once for each connection."""
     names: list[str] = []
 
     def find(*args: Any) -> Plain:
-        found = find_plain(*args)
-        names[:] = sorted(client.name for client in found.clients)
-        return found
+        result = find_plain(*args)
+        names[:] = sorted(client.name for client in result.clients)
+        return result
 
     monkeypatch.setattr(tracking, "find_plain", find)
     return names
@@ -75,12 +75,12 @@ def subscribed(capture: Capture) -> None:
     capture.subscribe("one", "a")
 
 
-def unasked(capture: Capture) -> None:
+def unexpected_ack(capture: Capture) -> None:
     capture.connect("one")
     capture.acknowledge("one", True, 1, 3)
 
 
-def lost(capture: Capture) -> None:
+def with_gap(capture: Capture) -> None:
     capture.connect("one")
     capture.gap("one", True)
 
@@ -99,10 +99,10 @@ def taken_over(capture: Capture) -> None:
 
 @pytest.mark.parametrize(
     "begin",
-    [no_connack, refused, resumed, with_will, subscribed, unasked, lost, after_disconnect,
-     taken_over],
+    [no_connack, refused, resumed, with_will, subscribed, unexpected_ack, with_gap,
+     after_disconnect, taken_over],
 )  # fmt: skip
-def test_no_plain_connection(plain: list[str], begin: Any) -> None:
+def test_a_connection_that_is_not_plain(plain: list[str], begin: Any) -> None:
     capture = Capture(4)
     begin(capture)
     capture.connect("two")
@@ -111,7 +111,7 @@ def test_no_plain_connection(plain: list[str], begin: Any) -> None:
     assert plain == ["two"]
 
 
-def test_of_properties_some_matter(plain: list[str]) -> None:
+def test_some_properties_make_a_connection_not_plain(plain: list[str]) -> None:
     capture = Capture(5)
     capture.connect("one", properties=(("user_property", ("a", "b")),))
     capture.connect("two", properties=(("session_expiry_interval", 1),))
@@ -137,7 +137,7 @@ def test_a_receive_maximum(plain: list[str], to_broker: bool) -> None:
     assert [row["rule"] for row in violations] == ["MQTT-3.3.4-7" if to_broker else "MQTT-3.3.4-9"]
 
 
-def test_clients_come_back(plain: list[str]) -> None:
+def test_a_client_connects_again(plain: list[str]) -> None:
     capture = Capture(4)
     for end in (capture.disconnect, capture.end, capture.disconnect):
         capture.connect("one")
@@ -163,15 +163,15 @@ def test_random_short_connections(plain: list[str], version: int) -> None:
 
 
 class Short:
-    """Clients that come and go, and a few that do more than plain ones."""
+    """Random clients with short connections, most of them plain."""
 
     def __init__(self, capture: Capture, dice: random.Random) -> None:
         self.capture, self.dice = capture, dice
         self.is_strange = dice.random() < 0.4
-        """Whether anything happens that is less than plain."""
+        """Whether connections may be other than plain."""
 
     def run(self) -> None:
-        """Add all packets."""
+        """Add the packets of all clients to the capture, in random turns."""
         names = [f"client {number}" for number in range(self.dice.randrange(1, 5))]
         alive = {name: self.talk(name) for name in names}
         while alive:
@@ -180,11 +180,12 @@ class Short:
                 del alive[name]
 
     def talk(self, who: str) -> Iterator[None]:
-        """Yield behind every turn of a client."""
+        """Add the packets of a client; yield after each turn."""
         for _ in range(self.dice.randrange(1, 4)):
             yield from self.connection(who)
 
     def connection(self, who: str) -> Iterator[None]:
+        """Add the packets of one connection; yield after each turn."""
         dice, capture = self.dice, self.capture
         strange = self.is_strange and dice.random() < 0.3
         values: dict[str, Any] = {"username": dice.choice((None, "somebody", "else"))}
@@ -207,30 +208,32 @@ class Short:
         dice.choice(ends)(who)
 
     def publish(self, who: str) -> None:
+        """Add a message in either direction, mostly with its acknowledgement."""
         dice = self.dice
-        up, level, number = dice.random() < 0.7, dice.randrange(3), dice.randrange(1, 4)
+        by_client, qos, number = dice.random() < 0.7, dice.randrange(3), dice.randrange(1, 4)
         topic, retain = dice.choice(("a/b", "c")), dice.random() < 0.2
         payload = dice.choice((b"x", b"y", b""))
-        self.capture.publish(who, up, topic, payload, level, number, retain=retain)
+        self.capture.publish(who, by_client, topic, payload, qos, number, retain=retain)
         if dice.random() < 0.9:
-            self.capture.acknowledge(who, up, level, number)
+            self.capture.acknowledge(who, by_client, qos, number)
 
     def ping(self, who: str) -> None:
         self.capture.ping(who)
 
     def strange(self, who: str) -> None:
+        """Add an acknowledgement without a message."""
         kind = self.dice.choice((layout.PUBACK, layout.PUBREC, layout.PUBREL, layout.PUBCOMP))
         self.capture.put(who, self.dice.random() < 0.5, kind, packet_id=self.dice.randrange(1, 4))
 
     def close(self, who: str) -> None:
-        """Show the ends of one or both streams, or a reset, before or behind other packets."""
+        """End one stream or both, by FIN or RST, before or after other packets."""
         dice, capture = self.dice, self.capture
-        for up in dice.sample((True, False), dice.choice((1, 2))):
+        for by_client in dice.sample((True, False), dice.choice((1, 2))):
             capture.wait(dice.choice((0, 0, 0.005)))
             ended = dice.choice(("fin", "rst"))
             capture.streams.append(
                 {
-                    "source": "made.pcap", "stream": capture.stream(who, up), "begun": None,
+                    "source": "made.pcap", "stream": capture.stream(who, by_client), "begun": None,
                     "ended": ended, "ended_frame": capture.frame + 1,
                     "ended_ns": capture.now_ns + dice.choice((0, 1, 2_000_000)),
                 }

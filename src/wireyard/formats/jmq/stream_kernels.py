@@ -1,7 +1,7 @@
-"""Many small streams in one call: which of them begin with a JMQ packet, and the frames of those.
+"""Kernels over many small streams in one call: detection of JMQ, and framing.
 
-A header that agrees with itself is enough: random bytes that do are rarer than 1e-28. Streams lie
-one behind the other in one buffer here.
+A consistent header is enough to detect JMQ: random bytes have one with a chance below 1e-28. The
+streams lie one after the other in one buffer here.
 
 Axes: t = streams, r = rows.
 """
@@ -26,7 +26,7 @@ Octets = np.ndarray[tuple[int], np.dtype[np.uint8]]
 
 _INTS: Final = array("int64")
 _EITHER: Final = int(Shown.EITHER)
-"""The value of `Shown` as kernels can have it."""
+"""The value of `Shown` as an integer, as kernels need it."""
 (
     _VERSION_AT, _SIZE_AT, _PROPERTY_OFFSET_AT, _PROPERTY_SIZE_AT, _PRIORITY_AT, _ENCRYPTION_AT,
     _FLAGS_AT,
@@ -41,9 +41,9 @@ _EITHER: Final = int(Shown.EITHER)
 
 @piece
 def header_shown(data: Bytes, start: int, stop: int, max_packet_bytes: int) -> bool:
-    """Return whether a whole header of version 200 or 301 stands at `start` and agrees with itself.
+    """Return whether a whole and consistent header of version 200 or 301 begins at `start`.
 
-    It is what `find_header` of the framing finds; streams of version 103 are rare.
+    The checks are those of `find_header` in the framing. Streams of version 103 are rare.
     """
     if stop - start < HEADER_BYTES or load_u32(data, start) != MAGIC:
         return False
@@ -66,29 +66,29 @@ def header_shown(data: Bytes, start: int, stop: int, max_packet_bytes: int) -> b
 def sniff_heads(
     heads: Bytes, starts: Ints, stops: Ints, max_packet_bytes: int, shown: Octets
 ) -> int:
-    """Find what streams show by their first bytes, as `Shown` says; return how many show something.
+    """Find the evidence (`Shown`) in the first bytes of streams; return how many streams have any.
 
-    Shapes: starts, stops (t), where in `heads` the bytes of each are; shown (t).
+    Shapes: starts, stops (t), the extents in `heads` of each stream's first bytes; shown (t).
     """
-    found = 0
+    detected = 0
     for stream in range(len(shown)):
         shown[stream] = 0
         if header_shown(heads, starts[stream], stops[stream], max_packet_bytes):
             shown[stream] = _EITHER
-            found += 1
-    return found
+            detected += 1
+    return detected
 
 
 @kernel(I64(READ, _INTS, I64, _INTS, _INTS, _INTS))
 def walk_streams(
     data: Bytes, bounds: Ints, max_packet_bytes: int, starts: Ints, sizes: Ints, rows: Ints
 ) -> int:
-    """Find the packets of streams that are nothing but whole packets; return how many there are.
+    """Find the packets of streams that consist of whole packets only; return their number.
 
-    Another stream has none.
+    Other streams have no rows.
 
-    Shapes: bounds (t + 1), where in `data` each stream is; starts, sizes (r), one for each
-    `HEADER_BYTES` of the streams at least; rows (t + 1): the first row of each stream.
+    Shapes: bounds (t + 1), the extents in `data` of the streams; starts, sizes (r), at least one
+    for every `HEADER_BYTES` bytes of the streams; rows (t + 1), the first row of each stream.
     """
     row = 0
     for stream in range(len(bounds) - 1):

@@ -49,7 +49,7 @@ Octets = np.ndarray[tuple[int], np.dtype[np.uint8]]
 
 _INTS: Final = array("int64")
 _CLIENT, _ANSWER = int(Shown.CLIENT), int(Shown.ANSWER)
-"""The values of `Shown` as kernels can have them."""
+"""The values of `Shown` as integers, as kernels need them."""
 
 
 @piece
@@ -89,10 +89,10 @@ def connect_version(data: Bytes, start: int, stop: int, max_packet_bytes: int) -
 def sniff_heads(
     heads: Bytes, starts: Ints, stops: Ints, max_packet_bytes: int, shown: Octets, contexts: Ints
 ) -> int:
-    """Find what each stream has `Shown` by its first bytes; return how many show something.
+    """Find the evidence (`Shown`) in the first bytes of streams; return how many streams have any.
 
-    `contexts` has the contexts of the dialects, and gets those of the streams that answer: a
-    CONNECT declares the version, and without one a CONNACK may show that of 5.0.
+    `contexts` holds the contexts of the dialects before the call, and those of the streams that
+    answer after it: a CONNECT declares the version, and a CONNACK may show that it is 5.0.
 
     Shapes: starts, stops (t), the extents in `heads` of each stream's first bytes; shown, contexts
     (t).
@@ -161,7 +161,7 @@ def ends_before_properties(data: Bytes, start: int, stop: int) -> bool:
 
 @piece
 def may_have_tls_records(data: Bytes, start: int, stop: int) -> bool:
-    """Return whether some bytes look like the header of a TLS record."""
+    """Return whether any bytes look like the header of a TLS record."""
     for at in range(start, stop - 2):
         if (
             load_u8(data, at + 1) == 3
@@ -182,10 +182,11 @@ def find_contexts(
     sizes: Ints,
     contexts: Ints,
 ) -> int:
-    """Find the contexts of connections without a CONNECT, as `find_context` does; return how many.
+    """Find the contexts of connections without a CONNECT, as `find_context` does.
 
     A context is -1 if it is not certain, or if the bytes might be something other than MQTT. It is
-    certain if both streams consist of whole packets, and the first ones are valid.
+    certain if both streams consist of whole packets, and the first ones are valid. Returns the
+    number of contexts that are certain.
 
     Shapes: bounds (t + 1), the extents in `data` of the streams; firsts (e + 1), the first stream
     of each connection; starts, sizes (r), at least one for every two bytes of each stream; contexts

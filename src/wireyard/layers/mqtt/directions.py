@@ -108,7 +108,7 @@ class Evidence(NamedTuple):
 
 
 class Shown(NamedTuple):
-    """What a capture shows of a stream, as the columns of the table of streams."""
+    """The beginning and end of a stream, as captured: columns of the table `streams`."""
 
     opened: bool = False
     begun: bool = False
@@ -118,11 +118,11 @@ class Shown(NamedTuple):
 
 
 NOT_SHOWN: Final = Shown()
-"""Of a stream that no capture shows anything of."""
+"""The value for a stream whose beginning and end were not captured."""
 
 
 def shown_streams(streams: Iterable[Row]) -> dict[Stream, Shown]:
-    """Return what captures show of their streams, by source and name.
+    """Return the beginnings and ends of streams, as captured, by source and name.
 
     Parameters
     ----------

@@ -50,8 +50,8 @@ SCHEMA: Final = pa.schema(
         ("client_id", pa.string()),
     ]
 )
-"""A stream with its `Evidence`; `has_name`: whether a packet that can contain the client id was
-counted, the first of which `client_id` is from."""
+"""A stream with its `Evidence`. `has_name`: whether a packet that can contain the client id was
+counted; `client_id` is that of the first one."""
 
 _CLIENT, _BROKER = 1, 2
 
@@ -65,15 +65,15 @@ def _by_type() -> Any:
 def _by_code() -> Any:
     sides = np.zeros((256, 256), np.int8)
     for side, codes in ((_CLIENT, CLIENT_CODES), (_BROKER, BROKER_CODES)):
-        for kind, some in codes.items():
-            sides[kind, list(some)] = side
+        for kind, reasons in codes.items():
+            sides[kind, list(reasons)] = side
     return sides
 
 
 _BY_TYPE: Final = _by_type()
-"""The side that alone sends packets of a type; 0 if both do."""
+"""By packet type: the only side that sends it; 0 if both do."""
 _BY_CODE: Final = _by_code()
-"""The same for types that both sides send, by type and reason code."""
+"""By packet type and reason code: the same for types that both sides send."""
 _NAMES: Final = np.isin(np.arange(256), NAMING)
 
 
@@ -142,15 +142,15 @@ class StreamEvidence:
         flags = (kind == CONNECT, sides == _CLIENT, sides == _BROKER)
         sums = [np.add.reduceat(flag, starts, dtype=np.int64) for flag in flags]
         sums.insert(0, np.diff(starts, append=batch.num_rows))
-        counts = [np.bincount(places, some, len(runs)).astype(np.int64).tolist() for some in sums]
+        counts = [np.bincount(places, each, len(runs)).astype(np.int64).tolist() for each in sums]
         ends = batch.select(_ENDS).take(pa.array(starts[runs]))
         naming = np.flatnonzero(_NAMES[kind])
         of_naming = places[np.searchsorted(starts, naming, "right") - 1]
-        there, firsts = np.unique(of_naming, return_index=True)
+        named, firsts = np.unique(of_naming, return_index=True)
         names: list[str | None] = [None] * len(runs)
-        for place, name in zip(there.tolist(), _client_ids(batch, naming[firsts]), strict=True):
+        for place, name in zip(named.tolist(), _client_ids(batch, naming[firsts]), strict=True):
             names[place] = name
-        has_name = np.isin(np.arange(len(runs)), there).tolist()
+        has_name = np.isin(np.arange(len(runs)), named).tolist()
         values = [_values(column) for column in ends.columns]
         self._add(*values, *counts, has_name, names)
         numbers = np.array([self._numbers[name] for name in zip(*values[:2], strict=True)])
@@ -218,35 +218,35 @@ def _values(column: pa.Array | pa.ChunkedArray) -> list[Any]:
     kind = column.type
     if not (pa.types.is_string(kind) or pa.types.is_dictionary(kind)):
         return column.to_pylist()  # type: ignore[no-any-return]
-    found: list[Any] = []
+    values: list[Any] = []
     for chunk in column.chunks if isinstance(column, pa.ChunkedArray) else [column]:
         encoded = chunk.dictionary_encode()
         texts = encoded.dictionary.to_pylist()
         indices = encoded.indices.to_pylist()
-        found += (None if index is None else texts[index] for index in indices)
-    return found
+        values += (None if index is None else texts[index] for index in indices)
+    return values
 
 
 def _client_ids(batch: pa.RecordBatch, rows: Any) -> list[str | None]:
     """Return the client ids that packets have or assign."""
     packets = batch.select(_OF_CLIENT_ID).take(pa.array(rows))
-    found: list[str | None] = packets["client_id"].to_pylist()
+    names: list[str | None] = packets["client_id"].to_pylist()
     others = np.flatnonzero(packets["packet_type"].to_numpy() != CONNECT)
     # Most CONNACK packets have no properties, so they assign none.
     for place in others.tolist():
-        found[place] = None
+        names[place] = None
     others = others[packets["properties"].take(pa.array(others)).is_valid().to_numpy(False)]
     for place, packet in zip(
         others.tolist(), packets.take(pa.array(others)).to_pylist(), strict=True
     ):
-        found[place] = client_id_of(packet)
-    return found
+        names[place] = client_id_of(packet)
+    return names
 
 
 def _sides(status: pa.Array, kind: Any, code: Any) -> Any:
-    """Return the side that alone sends such a packet, for each; 0 if both do."""
+    """Return for each packet the only side that sends such packets; 0 if both do."""
     sides, coded = _BY_TYPE[kind], _BY_CODE[kind, code]
-    if coded.any():  # as in few files
+    if coded.any():  # rare
         is_ok = pc.equal(status, OK).to_numpy(zero_copy_only=False)
         sides = np.where(sides == 0, coded * is_ok, sides)
     return sides

@@ -39,7 +39,7 @@ Batches = Callable[[Sequence[str]], Iterable[pa.Table]]
 
 
 class DerivedFiles(NamedTuple):
-    """The tables derived from some files."""
+    """The tables derived from files of packets."""
 
     tables: Iterator[tuple[str, pa.Table]]
     """Parts of tables by name, with the columns of ``wireyard.layers.tables``. Those of `messages`
@@ -54,7 +54,7 @@ def derive_files(
     sources: Sequence[str],
     evidence: StreamEvidence | None = None,
 ) -> DerivedFiles:
-    """Derive the tables of some inputs.
+    """Derive the tables of inputs.
 
     Parameters
     ----------
@@ -66,7 +66,7 @@ def derive_files(
     sources
         The inputs; files may have packets of other inputs too.
     evidence
-        The evidence of their streams, if it was counted before.
+        The evidence of the sides of their streams; counted from the files if None.
     """
     if evidence is None:
         evidence = StreamEvidence()
@@ -83,19 +83,19 @@ def derive_files(
     ]
     if not parts:
         return DerivedFiles(iter(()), Counter())
-    found, messages = track(parts, streams, secret)
+    tracked, messages = track(parts, streams, secret)
     sent, delivered = map(pa.concat_tables, zip(*messages, strict=True))
-    matched = match([found])
+    matched = match([tracked])
     deliveries = deliver(sent, delivered, matched.topics(), matched.clients, streams)
     rest = explain_rest(deliveries.records, matched.connections)
-    marks = marks_of(sent, found.clients, matched.wills, found.users)
+    marks = marks_of(sent, tracked.clients, matched.wills, tracked.users)
     message_rows = (
         ("messages", table)
         for number, file in enumerate(files)
         for table in messages_of(file, marks.filter(pc.equal(marks["file"], number)), unknown)
     )
-    tables = chain(found.tables.items(), _all(deliveries.tables), _all(rest.tables), message_rows)
-    dropped = sum((each.dropped for each in (found, matched, deliveries, rest)), Counter[str]())
+    tables = chain(tracked.tables.items(), _all(deliveries.tables), _all(rest.tables), message_rows)
+    dropped = sum((each.dropped for each in (tracked, matched, deliveries, rest)), Counter[str]())
     return DerivedFiles(tables, dropped)
 
 
@@ -104,13 +104,13 @@ def _all(tables: Mapping[str, Iterable[pa.Table]]) -> Iterator[tuple[str, pa.Tab
 
 
 def _of_sources(table: pa.Table, sources: Sequence[str]) -> Any:
-    """Return a mask of the rows of some inputs."""
+    """Return a mask of the rows of the sources."""
     wanted = pa.array(sources, pa.string())
     return pc.is_in(table["source"].cast(pa.string()), wanted).to_numpy()
 
 
 def count_evidence(evidence: StreamEvidence, file: Batches, sources: Sequence[str]) -> None:
-    """Add the evidence of the sides of streams in the packets of some inputs."""
+    """Add the evidence in the packets of the sources in a file."""
     for table in file(EVIDENCE_NEEDED):
         evidence.add(table.filter(pa.array(_of_sources(table, sources))))
 
@@ -123,7 +123,7 @@ def parts_of(
     Parameters
     ----------
     number
-        The number of the file, by which the rows of its messages are found.
+        The number of the file: the value of the column `file` in the marks of its messages.
     """
     numbers = {(one.source, one.name): place for place, one in enumerate(streams)}
     first = 0

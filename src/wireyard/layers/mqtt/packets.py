@@ -65,16 +65,17 @@ NEEDED: Final = (
     "packet_id", "payload", "filters", "properties", "will_properties", "version_in_force",
     "verdict",
 )  # fmt: skip
-"""Columns of MQTT packets that are needed here."""
+"""Columns of MQTT packets that this layer reads."""
 _REPEATING: Final = ("source", "stream", "status", "src_addr", "dst_addr", "topic")
-"""Columns whose texts repeat, and are dictionaries."""
+"""Columns with few different texts, which are dictionary-encoded."""
 DELIVERY_TYPES: Final = (
     layout.PUBLISH, layout.PUBACK, layout.PUBREC, layout.PUBREL, layout.PUBCOMP,
 )  # fmt: skip
 """Types of the packets of message delivery."""
 TRACKED: Final = (*DELIVERY_TYPES, layout.PINGREQ, layout.PINGRESP)
+"""Types of the packets that the kernels track."""
 _EXTRA: Final = pa.array(["subscription_identifier", "response_topic", "correlation_data"])
-"""Rare properties, or of any length: they are read from the row when they are needed."""
+"""Properties that are rare or have any length; they are read from the kept row when needed."""
 
 _INTS: Final = array("int64")
 _SHORTS: Final = array("int32", readonly=True)
@@ -92,12 +93,12 @@ def _times(one: int, other: int) -> int:
     low, high = one & 0x7FFFFFFF, one >> 31
     other_low, other_high = other & 0x7FFFFFFF, other >> 31
     middle = low * other_high + high * other_low
-    # 2^62 is 2, and 2^61 is 1.
-    found = 2 * high * other_high + (middle >> 30)
-    found = (found & _PRIME) + (found >> 61) + ((middle & 0x3FFFFFFF) << 31)
-    found = (found & _PRIME) + (found >> 61) + low * other_low
-    found = (found & _PRIME) + (found >> 61)
-    return found - _PRIME if found >= _PRIME else found
+    # Modulo the prime, 2^62 is 2, and 2^61 is 1.
+    product = 2 * high * other_high + (middle >> 30)
+    product = (product & _PRIME) + (product >> 61) + ((middle & 0x3FFFFFFF) << 31)
+    product = (product & _PRIME) + (product >> 61) + low * other_low
+    product = (product & _PRIME) + (product >> 61)
+    return product - _PRIME if product >= _PRIME else product
 
 
 @kernel((READ, _SHORTS, array("int64", readonly=True), _HASHES))
@@ -135,7 +136,7 @@ def _reach(
     reached_ns: Ints,
     reached_frame: Ints,
 ) -> bool:
-    """Find when each packet and all before it in its stream have arrived.
+    """Find when each packet has arrived together with all packets before it in its stream.
 
     Parameters
     ----------
@@ -219,7 +220,7 @@ class KnownStream(NamedTuple):
 
 
 class Part(NamedTuple):
-    """Packets of some streams as they are read; those of a stream are in order."""
+    """Packets as they are read, those of each stream in order."""
 
     packets: pa.Table
     """The columns of `PACKETS`."""
@@ -314,7 +315,7 @@ row there."""
 
 @dataclass(slots=True, eq=False)
 class Packets:
-    """Packets of some clients, sorted by client, then by time.
+    """Packets of clients, sorted by client, then by time.
 
     Axes: p = packets, k = those whose rows are kept, s = streams, t = topics.
     """
@@ -373,12 +374,12 @@ class Packets:
         """Return packets as rows; if a row is not kept, only the fields that an observer reads."""
         places = self.kept_row[packets]
         kept = iter(self.kept.take(pa.array(places[places != NONE])).to_pylist())
-        found: list[Row] = []
+        rows: list[Row] = []
         for packet, place in zip(packets.tolist(), places.tolist(), strict=True):
             row = next(kept) if place != NONE else self._bare_row(packet)
             row["packet"] = packet
-            found.append(row)
-        return found
+            rows.append(row)
+        return rows
 
     def _bare_row(self, packet: int) -> Row:
         ns, grid = int(self.ns[packet]), self.grid[packet]
@@ -401,7 +402,7 @@ class Packets:
     def of(
         cls, parts: list[Part], streams: Sequence[KnownStream], secret: tuple[int, int]
     ) -> Packets:
-        """Combine and sort the packets of some clients.
+        """Combine and sort the packets of clients.
 
         Parameters
         ----------
@@ -467,7 +468,7 @@ _FILLED: Final = {
     "length": np.int64, "expires_s": np.int64, "is_extra": np.bool_, "version": np.int64,
     "file": np.int64, "row": np.int64,
 }  # fmt: skip
-"""Columns of packets that are only put in order."""
+"""Columns of packets that are sorted, but not changed."""
 
 
 def _room(shape: int | tuple[int, ...], kind: Any = np.int64) -> Any:
@@ -478,25 +479,25 @@ def _room(shape: int | tuple[int, ...], kind: Any = np.int64) -> Any:
 def _filled(
     tables: Iterable[pa.Table], name: str, place: Ints | None, count: int, dtype: Any = np.int64
 ) -> Any:
-    found = _room(count, dtype)
-    _fill(tables, name, place, found)
-    return found
+    values = _room(count, dtype)
+    _fill(tables, name, place, values)
+    return values
 
 
 def _moved(values: Ints, place: Ints) -> Ints:
-    found: Ints = _room(len(values))
-    found[place] = values
-    return found
+    moved: Ints = _room(len(values))
+    moved[place] = values
+    return moved
 
 
-def _fill(tables: Iterable[pa.Table], name: str, place: Ints | None, found: Any) -> None:
-    """Copy a column of the tables into `found`, to the indexes `place`, or in order if None."""
+def _fill(tables: Iterable[pa.Table], name: str, place: Ints | None, target: Any) -> None:
+    """Copy a column of the tables into `target`, to the indexes `place`, or in order if None."""
     start = 0
     for table in tables:
         for chunk in table[name].chunks:
             stop = start + len(chunk)
             where = slice(start, stop) if place is None else place[start:stop]
-            found[where] = chunk.to_numpy(zero_copy_only=False)
+            target[where] = chunk.to_numpy(zero_copy_only=False)
             start = stop
 
 
@@ -514,7 +515,7 @@ def _integers(table: pa.Table, name: str, missing: int = 0) -> Ints:
 
 def stream_numbers(table: pa.Table, numbers: Mapping[Stream, int]) -> Ints:
     """Return the number of the stream of each row; -1 if it has none."""
-    found = np.empty(table.num_rows, np.int64)
+    of_rows = np.empty(table.num_rows, np.int64)
     at = 0
     for batch in table.select(["source", "stream"]).to_batches():
         source, stream = (column.dictionary_encode() for column in batch.columns)
@@ -526,9 +527,9 @@ def stream_numbers(table: pa.Table, numbers: Mapping[Stream, int]) -> Ints:
             numbers.get((sources[p // len(streams)], streams[p % len(streams)]), NONE)
             for p in unique
         ]
-        found[at : at + len(pairs)] = np.array(each, np.int64)[places]
+        of_rows[at : at + len(pairs)] = np.array(each, np.int64)[places]
         at += len(pairs)
-    return found
+    return of_rows
 
 
 def _reached(stream: Ints, offset: Ints, ns: Ints, frame: Ints, streams: int) -> tuple[Ints, Ints]:
@@ -598,12 +599,12 @@ def _read_properties(table: pa.Table, grid: Grid) -> tuple[Ints, Bools]:
 
 def hash_payloads(payloads: pa.ChunkedArray, secret: tuple[int, int]) -> Hashes:
     """Return two hashes of each payload as columns; null counts as empty."""
-    found = np.empty((len(payloads), 2), np.int64)
+    hashes = np.empty((len(payloads), 2), np.int64)
     at = 0
     for chunk in payloads.chunks:
         _, offsets, data = chunk.buffers()
         places = np.frombuffer(offsets, np.int32)[chunk.offset : chunk.offset + len(chunk) + 1]
         octets = np.frombuffer(data if data and data.size else b"\0", np.uint8)
-        _hash(octets, places, np.array(secret, np.int64), found[at : at + len(chunk)])
+        _hash(octets, places, np.array(secret, np.int64), hashes[at : at + len(chunk)])
         at += len(chunk)
-    return found
+    return hashes

@@ -1,7 +1,7 @@
-"""Clients whose connections are plain: many short ones cost what their columns do.
+"""Tracks clients whose connections are all plain, by columns: one call for many short connections.
 
-Which connections are plain stands in `plain_kernels`. What an `Observer` would find of them is a
-row of the table of sessions each, and their messages.
+`plain_kernels` defines plain connections. The results are those of an `Observer`: a row of the
+table `sessions` for each connection, and the messages.
 """
 
 from __future__ import annotations
@@ -44,31 +44,31 @@ from wireyard.layers.tables import as_fact_table, fact_table
 __all__ = ["Plain", "find_plain"]
 
 _BREACHES: Final = 8
-_WEIGHTY: Final = pa.array(
+_EXCLUDING: Final = pa.array(
     [
         "assigned_client_identifier",
         "maximum_packet_size",
         "session_expiry_interval",
     ]
 )
-"""Properties of CONNECT, CONNACK and DISCONNECT that make a connection less than plain."""
+"""Properties of CONNECT, CONNACK and DISCONNECT that no plain connection has."""
 _WITH_SESSION_PRESENT: Final = 4
-"""The first version whose CONNACK has it."""
+"""The first version whose CONNACK has Session Present."""
 
 
 @dataclass(slots=True, eq=False)
 class Plain:
-    """What was found of plain clients."""
+    """The results for plain clients, without their messages."""
 
     is_plain: Bools
-    """By packet whether its client is."""
+    """By packet: whether its client is plain."""
     clients: list[Client]
-    """By number: one for each connection."""
+    """By number of the connection: its client."""
     users: dict[Client, str]
-    """Those with a user name."""
+    """User names of the clients that logged in with one."""
     sessions: pa.Table
     last: list[Last]
-    """How far the packets of each broker go."""
+    """The last packet of each broker."""
 
 
 def find_plain(packets: Packets, connections: Ints, records: Grid, total: Ints) -> Plain:
@@ -77,12 +77,12 @@ def find_plain(packets: Packets, connections: Ints, records: Grid, total: Ints) 
     Parameters
     ----------
     connections
-        By stream, a number that it shares with the other one of its connection.
+        The number of the connection of each stream.
     records, total
-        As of `qos_kernels.track_run`: they have their messages then.
+        As for `qos_kernels.track_run`: the messages are added to them.
     """
     steps = _steps(packets)
-    found = np.empty((int((steps == Step.CONNECT).sum()), len(PlainConnection)), np.int64)
+    grid = np.empty((int((steps == Step.CONNECT).sum()), len(PlainConnection)), np.int64)
     is_plain = np.zeros(len(packets), np.bool_)
     identifiers = int(packets.grid[:, Packet.ID].max(initial=0)) + 1
     total[Total.MOST_TRACKED] = MAX_TRACKED
@@ -110,10 +110,10 @@ def find_plain(packets: Packets, connections: Ints, records: Grid, total: Ints) 
         records,
         total,
         np.empty((_BREACHES, len(Breach)), np.int32),
-        found,
+        grid,
         is_plain,
     )
-    return _found(packets, streams, found[:count], is_plain)
+    return _results(packets, streams, grid[:count], is_plain)
 
 
 def _direction(identifiers: int) -> Direction:
@@ -125,15 +125,15 @@ def _streams(packets: Packets, connections: Ints) -> Streams:
     streams = packets.streams
     return Streams(
         connections,
-        np.array([NONE if one.ended is None else one.ended_ns for one in streams], np.int64),
-        np.array([NONE if one.ended is None else one.ended_frame for one in streams], np.int64),
-        np.array([one.older for one in streams], np.int64),
+        np.array([NONE if each.ended is None else each.ended_ns for each in streams], np.int64),
+        np.array([NONE if each.ended is None else each.ended_frame for each in streams], np.int64),
+        np.array([each.older for each in streams], np.int64),
         np.zeros(len(streams), np.int64),
     )
 
 
 def _steps(packets: Packets) -> Any:
-    """Return what each packet is to a plain connection."""
+    """Return the `Step` of each packet."""
     grid, kept = packets.grid, packets.kept
     kind, flags = grid[:, Packet.KIND], grid[:, Packet.FLAGS]
     by_client = flags & Flag.BY_CLIENT != 0
@@ -144,8 +144,8 @@ def _steps(packets: Packets) -> Any:
     if kept["properties"].null_count < kept.num_rows:
         properties = kept["properties"].combine_chunks()
         names = pc.struct_field(pc.list_flatten(properties), 0)
-        weighty = pc.is_in(names, _WEIGHTY).to_numpy(zero_copy_only=False)
-        plain[pc.list_parent_indices(properties).to_numpy()[weighty]] = False
+        excluding = pc.is_in(names, _EXCLUDING).to_numpy(zero_copy_only=False)
+        plain[pc.list_parent_indices(properties).to_numpy()[excluding]] = False
     begins = plain & _is_true(kept["clean_start"]) & ~kept["will_topic"].is_valid().to_numpy()
     begins &= _is_true(pc.greater(pc.binary_length(kept["client_id"].cast(pa.string())), 0))
     accepts = plain & ~_is_true(kept["session_present"])
@@ -154,8 +154,8 @@ def _steps(packets: Packets) -> Any:
         (Step.CONNACK, layout.CONNACK, accepts, ~by_client & (grid[:, Packet.CODE] == 0)),
         (Step.DISCONNECT, layout.DISCONNECT, plain, by_client),
     ):
-        there = np.flatnonzero((kind == code) & is_side)
-        steps[there[may_be[packets.kept_row[there]]]] = step
+        numbers = np.flatnonzero((kind == code) & is_side)
+        steps[numbers[may_be[packets.kept_row[numbers]]]] = step
     steps[flags & Flag.MALFORMED != 0] = Step.OTHER
     return steps
 
@@ -173,29 +173,31 @@ def _receive_maxima(properties: pa.ChunkedArray) -> Ints:
 
 
 def _is_true(column: pa.ChunkedArray) -> Bools:
-    found: Bools = column.fill_null(False).to_numpy()
-    return found
+    values: Bools = column.fill_null(False).to_numpy()
+    return values
 
 
-# --- what they leave --------------------------------------------------------------------------
+# --- results --------------------------------------------------------------------------------
 
 
-def _found(packets: Packets, streams: Streams, grid: Any, is_plain: Bools) -> Plain:
+def _results(packets: Packets, streams: Streams, grid: Any, is_plain: Bools) -> Plain:
+    """Return the results, given the columns of `PlainConnection`."""
     if not len(grid):
         return Plain(is_plain, [], {}, fact_table("sessions", ()), [])
     first = grid[:, PlainConnection.FIRST]
     connects = packets.kept.take(pa.array(packets.kept_row[first]))
-    names, users = connects["client_id"].to_pylist(), connects["username"].to_pylist()
+    names, usernames = connects["client_id"].to_pylist(), connects["username"].to_pylist()
     clients = []
-    for stream, name in zip(packets.stream[first].tolist(), names, strict=True):
-        one = packets.streams[stream]
-        endpoint, server = stream_endpoints(one.name, *one.addresses)
-        clients.append(Client(one.source, server, name, endpoint, name))
-    known = {client: user for client, user in zip(clients, users, strict=True) if user is not None}
+    for number, name in zip(packets.stream[first].tolist(), names, strict=True):
+        stream = packets.streams[number]
+        endpoint, server = stream_endpoints(stream.name, *stream.addresses)
+        clients.append(Client(stream.source, server, name, endpoint, name))
+    pairs = zip(clients, usernames, strict=True)
+    users = {client: user for client, user in pairs if user is not None}
     return Plain(
         is_plain,
         clients,
-        known,
+        users,
         _sessions(packets, streams, grid, connects, clients),
         _last(packets, streams, grid, clients),
     )
@@ -204,7 +206,7 @@ def _found(packets: Packets, streams: Streams, grid: Any, is_plain: Bools) -> Pl
 def _sessions(
     packets: Packets, streams: Streams, grid: Any, connects: pa.Table, clients: list[Client]
 ) -> pa.Table:
-    """Return plain connections as rows of sessions, as `session_row` does."""
+    """Return plain connections as rows of the table `sessions`, as `session_row` does."""
     first, stop = grid[:, PlainConnection.FIRST], grid[:, PlainConnection.STOP]
     answers = packets.kept.take(pa.array(packets.kept_row[first + 1]))
     version = packets.version[first]
@@ -227,8 +229,8 @@ def _sessions(
         "sessions",
         {
             "protocol": pa.DictionaryArray.from_arrays(of_protocol, [PROTOCOL]).cast(pa.string()),
-            "client": pa.array([one.endpoint for one in clients], pa.string()),
-            "server": pa.array([one.server for one in clients], pa.string()),
+            "client": pa.array([client.endpoint for client in clients], pa.string()),
+            "server": pa.array([client.server for client in clients], pa.string()),
             "client_id": connects["client_id"].cast(pa.string()),
             "user": connects["username"].cast(pa.string()),
             "opened_ns": pa.array(packets.ns[first], mask=~has_opened),
@@ -256,11 +258,11 @@ def _last(packets: Packets, streams: Streams, grid: Any, clients: list[Client]) 
     last, first = grid[:, PlainConnection.STOP] - 1, grid[:, PlainConnection.FIRST]
     columns = (packets.offset, packets.stream, packets.reached_frame, packets.reached_ns)
     order = np.lexsort([column[last] for column in columns]).tolist()
-    by_broker = {clients[place][:2]: place for place in order}
+    by_broker = {clients[number][:2]: number for number in order}
     older = {
-        clients[place][:2] for place in order if streams.is_older[packets.stream[first[place]]]
+        clients[number][:2] for number in order if streams.is_older[packets.stream[first[number]]]
     }
     return [
-        Last(broker, packets.position(int(last[place])), broker in older)
-        for broker, place in by_broker.items()
+        Last(broker, packets.position(int(last[number])), broker in older)
+        for broker, number in by_broker.items()
     ]

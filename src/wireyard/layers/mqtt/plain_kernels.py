@@ -1,12 +1,12 @@
-"""Plain connections, many clients in one call: what an `Observer` would find, and nothing more.
+"""Tracks plain connections, many clients in one call, with the results of an `Observer`.
 
-Rules of this file:
+Definitions:
 
-1. A plain connection begins with a CONNECT and the CONNACK that accepts it. Then there are packets
-   of message delivery and pings alone, and at its end perhaps a DISCONNECT of the client. Its
-   session begins and ends with it.
-2. A client is plain if all of its connections are, each over before the next begins, and if no
-   rule is broken on any. Of all other clients nothing is left here.
+1. A plain connection begins with a CONNECT and the CONNACK that accepts it. All other packets are
+   pings or deliver messages, except that the last one may be a DISCONNECT of the client. The
+   session begins and ends with the connection.
+2. A client is plain if all of its connections are plain, each is over before the next begins, and
+   none has a protocol violation. Other clients have no results here.
 """
 
 from __future__ import annotations
@@ -41,10 +41,10 @@ __all__ = ["PlainConnection", "PlainPackets", "Step", "Streams", "track_plain"]
 
 
 class Step(IntEnum):
-    """What a packet is to a plain connection."""
+    """The role of a packet in a plain connection."""
 
     OTHER = 0
-    """No plain connection has it."""
+    """Not in a plain connection."""
     CONNECT = 1
     CONNACK = 2
     FLOW = 3
@@ -53,23 +53,24 @@ class Step(IntEnum):
 
 
 class PlainConnection(IntEnum):
-    """A plain connection: the columns of a grid, a row each."""
+    """Columns of a grid that has a row for each plain connection."""
 
     FIRST = 0
-    """Its CONNECT; CONNACK is the packet behind it."""
+    """Index of its CONNECT; the next packet is the CONNACK."""
     STOP = 1
-    """Behind its last packet."""
+    """Index after its last packet."""
     IS_LEFT = 2
-    """Whether that is a DISCONNECT."""
+    """Whether its last packet is a DISCONNECT."""
     ENDED = 3
-    """The stream whose end was seen first; -1 if none was."""
+    """The stream that ended first; -1 if no end was captured."""
     SENT = 4
+    """Messages from the client that were in flight at the end."""
     RECEIVED = 5
-    """Messages of the client, and to it, that were on their way at the end."""
+    """Messages to the client that were in flight at the end."""
 
 
 class PlainPackets(NamedTuple):
-    """Packets client by client in the order of time."""
+    """Packets, client by client, each client's in the order of time."""
 
     grid: Annotated[Grid, array("int32", 2)]
     """Columns of `Packet`."""
@@ -77,6 +78,7 @@ class PlainPackets(NamedTuple):
     steps: Int8s
     """Values of `Step`."""
     key: Int64s
+    """Number of the client."""
     stream: Int64s
     reached_ns: Int64s
     reached_frame: Int64s
@@ -87,17 +89,17 @@ class PlainPackets(NamedTuple):
 
 
 class Streams(NamedTuple):
-    """What is known of streams, by number."""
+    """The columns of streams that are known before tracking, by number of the stream."""
 
     connection: Int64s
-    """A number that the two streams of a connection share."""
+    """Number of the connection, the same for both of its streams."""
     ended_ns: Int64s
-    """-1 if no end was seen."""
+    """-1 if no end was captured."""
     ended_frame: Int64s
     is_older: Int64s
-    """Whether its server has connections that are older than the capture."""
+    """Whether connections to its server are older than the capture."""
     seen: Annotated[npt.NDArray[np.int64], "int64"]
-    """By connection, whether packets of it were met; 0 at first."""
+    """By connection: whether it was begun; 0 before the call."""
 
 
 _FREE_SENDER, _FREE_RECEIVER = (int(states[0]) for states in FIRST_STATES[True])
@@ -107,7 +109,7 @@ _FLOW, _DISCONNECT = int(Step.FLOW), int(Step.DISCONNECT)
 
 @piece
 def _end_of(packets: Any, streams: Any, at: int, stop: int) -> int:
-    """Return where the plain connection ends that begins at a packet; -1 if it is none."""
+    """Return the index after the connection that begins at a packet; -1 if it is not plain."""
     steps, stream = packets.steps, packets.stream
     if stop - at < 2 or steps[at] != _CONNECT or steps[at + 1] != _CONNACK:
         return NONE
@@ -127,8 +129,8 @@ def _end_of(packets: Any, streams: Any, at: int, stop: int) -> int:
 
 
 @piece
-def _is_behind(packets: Any, streams: Any, ended: int, packet: int) -> bool:
-    """Return whether the end of a stream comes behind a packet."""
+def _ended_after(packets: Any, streams: Any, ended: int, packet: int) -> bool:
+    """Return whether a stream ended after a packet."""
     ns, frame = streams.ended_ns[ended], streams.ended_frame[ended]
     if ns != packets.reached_ns[packet]:
         return bool(ns > packets.reached_ns[packet])
@@ -139,7 +141,7 @@ def _is_behind(packets: Any, streams: Any, ended: int, packet: int) -> bool:
 
 @piece
 def _first_end(streams: Any, one: int, other: int) -> int:
-    """Return which of two streams ended first; -1 if neither did."""
+    """Return the stream that ended first; -1 if no end was captured."""
     if streams.ended_ns[one] == NONE:
         return other if streams.ended_ns[other] != NONE else NONE
     if streams.ended_ns[other] == NONE:
@@ -151,24 +153,25 @@ def _first_end(streams: Any, one: int, other: int) -> int:
 
 @piece
 def _may_end(packets: Any, streams: Any, ended: int, is_left: bool, end: int, stop: int) -> bool:
-    """Return whether a connection was over behind its packets, and before the next began."""
-    if ended != NONE and not _is_behind(packets, streams, ended, end - 1):
+    """Return whether a connection ended after its packets, if at all, and before the next began."""
+    if ended != NONE and not _ended_after(packets, streams, ended, end - 1):
         return False
     if end == stop or is_left:
         return True
-    return ended != NONE and not _is_behind(packets, streams, ended, end)
+    return ended != NONE and not _ended_after(packets, streams, ended, end)
 
 
 @piece
 def _begin(
     packets: Any, at: int, to_broker: Any, to_client: Any, connection: Any, total: Ints
 ) -> None:
+    """Reset the state for the connection of a CONNECT and the CONNACK behind it."""
     maxima, kept_row = packets.receive_maximum, packets.kept_row
-    for place in range(2):
-        to_client.limits[place] = maxima[kept_row[at]]
-        to_broker.limits[place] = maxima[kept_row[at + 1]]
-    for place in range(len(connection.fields)):
-        connection.fields[place] = 0
+    for index in range(2):
+        to_client.limits[index] = maxima[kept_row[at]]
+        to_broker.limits[index] = maxima[kept_row[at + 1]]
+    for field in range(len(connection.fields)):
+        connection.fields[field] = 0
     connection.fields[ConnectionField.UNREAD_FIRST] = NONE
     connection.fields[ConnectionField.UNREAD_LAST] = NONE
     total[Total.TRACKED] = total[Total.MAY_BE_LIVE] = total[Total.BREACHES] = 0
@@ -177,7 +180,7 @@ def _begin(
 
 @piece
 def _leave(grid: Grid, first: int, stop: int, flow: Any) -> int:
-    """Forget the messages of a direction; return how many were on their way."""
+    """Clear the messages of a direction; return the number of messages in flight."""
     in_flight = 0
     for packet in range(first, stop):
         identifier = grid[packet, Packet.ID]
@@ -191,7 +194,7 @@ def _leave(grid: Grid, first: int, stop: int, flow: Any) -> int:
 
 @piece
 def _abandon(grid: Grid, first: int, stop: int, flow: Any, records: Grid) -> None:
-    """Note that a new session takes the place of the one that messages were delivered in."""
+    """Mark the tracked messages: the session ends before they are acknowledged."""
     for packet in range(first, stop):
         record = flow.tracked[grid[packet, Packet.ID]]
         if record != NONE:
@@ -200,6 +203,7 @@ def _abandon(grid: Grid, first: int, stop: int, flow: Any, records: Grid) -> Non
 
 @piece
 def _dropped(total: Ints) -> int:
+    """Return the number of records that exceeded a limit."""
     return int(
         total[Total.DROPPED_FLOWS] + total[Total.DROPPED_UNREAD] + total[Total.DROPPED_REQUESTS]
     )
@@ -207,7 +211,7 @@ def _dropped(total: Ints) -> int:
 
 @piece
 def _accept_all(connection: Any, records: Grid, answer: int) -> None:
-    """Note that the broker has read all that was sent: it reads a stream in order."""
+    """Mark all messages of the client as read by the broker, which reads a stream in order."""
     record = connection.fields[ConnectionField.UNREAD_FIRST]
     while record != NONE:
         records[record, Record.ACCEPTED] = answer
@@ -233,18 +237,18 @@ def track_plain(
     found: Any,
     is_plain: Any,
 ) -> int:
-    """Track the packets of plain clients; return how many connections those have.
+    """Track the packets of plain clients; return the number of their connections.
 
     Parameters
     ----------
     to_broker, to_client, connection
-        For the messages of one connection after the other: nothing is in them before or after.
+        State for the messages of one connection after the other; empty before and after the call.
     records, total, breaches
-        As of `track_run`; there the number of a client is that of its connection.
+        As for `track_run`, with the number of the connection as that of the client.
     found
-        Columns of `PlainConnection`, filled.
+        Output: columns of `PlainConnection`.
     is_plain
-        By packet whether its client is plain; false at first.
+        Output: whether the client of each packet is plain; false before the call.
     """
     grid, key = packets.grid, packets.key
     count = start = 0
@@ -252,7 +256,7 @@ def track_plain(
         stop = start + 1
         while stop < len(key) and key[stop] == key[start]:
             stop += 1
-        first_record, first_found = total[Total.RECORDS], count
+        first_record, first_connection = total[Total.RECORDS], count
         at = start
         while at < stop:
             end = _end_of(packets, streams, at, stop)
@@ -287,7 +291,7 @@ def track_plain(
         for packet in range(start, stop):
             is_plain[packet] = at == stop
         if at < stop:
-            total[Total.RECORDS], count = first_record, first_found
+            total[Total.RECORDS], count = first_record, first_connection
             total[Total.DROPPED_FLOWS] = total[Total.DROPPED_UNREAD] = 0
             total[Total.DROPPED_REQUESTS] = 0
         start = stop

@@ -36,7 +36,7 @@ Grid = np.ndarray[tuple[int, int], np.dtype[np.int64]]
 
 _CONNECT: Final = 1
 _AT_ONCE: Final = 1 << 17
-"""Messages of one batch."""
+"""Messages in a batch."""
 _ORDER: Final = (
     ("reached_ns", pa.int64()), ("reached_frame", pa.int64()), ("stream", pa.int32()),
     ("offset", pa.int64()),
@@ -88,12 +88,12 @@ DELIVERED: Final = pa.schema(
     ]
 )
 """A delivery attempt: its position, the time and frame of its acknowledgement, the payload if it
-has RETAIN, the bits of `Record.STATUS`."""
+has RETAIN, and the bits of `Record.STATUS`."""
 
 
 @dataclass(slots=True)
 class Clients:
-    """The results for some clients, without their messages."""
+    """The results for clients, without their messages."""
 
     topics: set[tuple[TopicKey, bool]]
     """The topics of their messages, each with whether the message had RETAIN."""
@@ -102,9 +102,9 @@ class Clients:
     clients: list[Client]
     """By number."""
     users: dict[Client, str]
-    """Those that logged in with a user name."""
+    """User names of the clients that logged in with one."""
     connections: list[ConnectionRecord]
-    """Those that are not plain."""
+    """The connections of clients that are not plain."""
     subscriptions: list[Subscribed]
     wills: list[Will]
     """Published wills."""
@@ -118,7 +118,7 @@ class Clients:
 
 
 def published(tracked: Tracked) -> Clients:
-    """Return the results for some clients, without their messages."""
+    """Return the results of tracking, without the messages."""
     wills = _hashed(tracked.packets, tracked.wills)
     return Clients(
         _topics_of(tracked),
@@ -159,35 +159,37 @@ def message_tables(tracked: Tracked) -> Iterator[tuple[pa.Table, pa.Table]]:
 
 
 def _topics_of(tracked: Tracked) -> set[tuple[TopicKey, bool]]:
+    """Return the topics of the clients' messages, each with whether a message had RETAIN."""
     texts = tracked.packets.topics
-    found: set[int] = set()
+    codes: set[int] = set()
     for start in range(0, len(tracked.records), _AT_ONCE):
         records = tracked.records[start : start + _AT_ONCE].astype(np.int64)
         records = records[records[:, Record.UPWARD] == 1]
         retain = tracked.packets.grid[records[:, Record.PACKET], Packet.FLAGS] & Flag.RETAIN != 0
         topics = records[:, Record.CLIENT] * len(texts) + records[:, Record.TOPIC]
-        found.update(np.unique(2 * topics + retain).tolist())
+        codes.update(np.unique(2 * topics + retain).tolist())
     topic_of = texts.to_pylist()
     return {
         ((*tracked.clients[client][:2], topic_of[topic]), bool(retain))
         for client, topic, retain in (
-            (one // 2 // len(texts), one // 2 % len(texts), one % 2) for one in found
+            (code // 2 // len(texts), code // 2 % len(texts), code % 2) for code in codes
         )
     }
 
 
 def _asked_of(tracked: Tracked) -> set[TopicKey]:
+    """Return the response topics of the clients' requests."""
     extra = _extra(tracked.packets)
     if not extra:
         return set()
     records = tracked.records
     asking = np.isin(records[:, Record.PACKET], list(extra)) & (records[:, Record.UPWARD] == 1)
-    found = set()
+    topics = set()
     for packet, client in records[asking][:, [Record.PACKET, Record.CLIENT]].tolist():
         topic = extra[packet].get("response_topic")
         if topic is not None:
-            found.add((*tracked.clients[client][:2], topic))
-    return found
+            topics.add((*tracked.clients[client][:2], topic))
+    return topics
 
 
 def _extra(packets: Packets) -> dict[int, Mapping[str, Any]]:
@@ -217,15 +219,16 @@ def _hashed(packets: Packets, wills: list[Message]) -> list[Will]:
 
 
 def _columns_of_positions(packets: Packets, prefix: str, numbers: Ints) -> dict[str, Ints]:
+    """Return the positions of packets as columns; a packet of -1 has no time."""
     missing = numbers == NONE
     inside = np.maximum(numbers, 0)
-    found = {
+    columns = {
         name: getattr(packets, name)[inside] if len(packets) else np.zeros(len(numbers), np.int64)
         for name, _ in (*_ORDER, *_OWN)
     }
-    found["reached_ns"] = np.where(missing, NO_TIME, found["reached_ns"])
-    found["ns"] = np.where(missing, NO_TIME, found["ns"])
-    return {f"{prefix}_{name}": values for name, values in found.items()}
+    columns["reached_ns"] = np.where(missing, NO_TIME, columns["reached_ns"])
+    columns["ns"] = np.where(missing, NO_TIME, columns["ns"])
+    return {f"{prefix}_{name}": values for name, values in columns.items()}
 
 
 def _common(packets: Packets, records: Grid) -> dict[str, Any]:
@@ -250,11 +253,11 @@ def _common(packets: Packets, records: Grid) -> dict[str, Any]:
 
 def _sent(packets: Packets, records: Grid, extra: Mapping[int, Mapping[str, Any]]) -> pa.Table:
     numbers = records[:, Record.PACKET]
-    said = [extra.get(number, {}) for number in numbers.tolist()] if extra else None
+    properties = [extra.get(number, {}) for number in numbers.tolist()] if extra else None
     texts = {
         name: pa.nulls(len(numbers), kind)
-        if said is None
-        else pa.array([one.get(name) for one in said], kind)
+        if properties is None
+        else pa.array([each.get(name) for each in properties], kind)
         for name, kind in (("response_topic", pa.string()), ("correlation_data", pa.binary()))
     }
     return _as_table(
@@ -279,9 +282,9 @@ def _delivered(packets: Packets, records: Grid, extra: Mapping[int, Mapping[str,
     numbers, done = records[:, Record.PACKET], records[:, Record.ACCEPTED]
     identifiers = pa.nulls(len(numbers), pa.list_(pa.int64()))
     if extra:
-        said = [extra.get(number, {}) for number in numbers.tolist()]
+        properties = [extra.get(number, {}) for number in numbers.tolist()]
         identifiers = pa.array(
-            [one.get("subscription_identifier") for one in said], pa.list_(pa.int64())
+            [each.get("subscription_identifier") for each in properties], pa.list_(pa.int64())
         )
     acknowledged = _columns_of_positions(packets, "acknowledged", done)
     return _as_table(

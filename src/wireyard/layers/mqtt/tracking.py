@@ -1,6 +1,6 @@
 """The first stage by columns: tracks the packets of clients and their brokers, many at a time.
 
-Clients whose connections are plain are tracked all in one call (`plain`). For the other clients, a
+Clients whose connections are all plain are tracked in one call (`plain`). For the other clients, a
 kernel tracks the packets that deliver messages, a run of packets of one connection in one call. All
 their other packets go to an `Observer`, one by one, which has the connections, sessions and
 subscriptions. `_Tracker` runs the kernel, and replaces `MessageTracker` in the observer.
@@ -70,18 +70,18 @@ _AT_ONCE: Final = 1 << 13
 
 @dataclass(slots=True, eq=False)
 class Tracked:
-    """The results of tracking some clients; all are final."""
+    """The results of tracking clients; all are final."""
 
     packets: Packets
     records: Grid
     """Columns of `Record`."""
     clients: list[Client]
     users: dict[Client, str]
-    """Those that logged in with a user name."""
+    """User names of the clients that logged in with one."""
     sessions: pa.Table
     """The connections of plain clients."""
     connections: list[ConnectionRecord]
-    """Those of all others."""
+    """The connections of all other clients."""
     subscriptions: list[Subscribed]
     wills: list[Message]
     """Published wills."""
@@ -93,41 +93,42 @@ class Tracked:
     dropped: Counter[str]
 
     def add_last(self, last: Last) -> None:
-        """Note how far packets of a broker go."""
+        """Update the last packet of a broker."""
         before = self.last.get(last.broker, last)
         has_older = before.has_older or last.has_older
         self.last[last.broker] = Last(last.broker, max(before.at, last.at), has_older)
 
 
 def track_clients(packets: Packets) -> Tracked:
-    """Track the packets of some clients."""
+    """Track the packets of clients."""
     is_publish = packets.grid[:, Packet.KIND] == layout.PUBLISH
     records = room((int(is_publish.sum()), len(Record)), np.int32, LARGE_BYTES)
     total = np.zeros(len(Total), np.int64)
     total[Total.EMPTY_TOPIC] = _number_of_empty(packets)
     connections = _connections(packets)
     plain = find_plain(packets, connections, records, total)
-    found = Tracked(
+    results = Tracked(
         packets, records, plain.clients, plain.users, plain.sessions, [], [], [], [], [], {},
         Counter(),
     )  # fmt: skip
     for last in plain.last:
-        found.add_last(last)
+        results.add_last(last)
     runs = _Runs(packets, connections, plain.is_plain)
     others = np.flatnonzero(~plain.is_plain)
     starts = others[np.diff(packets.key[others], prepend=NONE) != 0]
     stops = np.searchsorted(packets.key, packets.key[starts], "right")
     for start, stop in zip(starts.tolist(), stops.tolist(), strict=True):
         streams = [packets.streams[one].known for one in np.unique(packets.stream[start:stop])]
-        _Client(found, runs, total, streams, start, stop).track()
-    found.users |= {one.client: one.user for one in found.connections if one.user is not None}
-    found.records = records[: total[Total.RECORDS]]
-    return found
+        _Client(results, runs, total, streams, start, stop).track()
+    results.users |= {one.client: one.user for one in results.connections if one.user is not None}
+    results.records = records[: total[Total.RECORDS]]
+    return results
 
 
 def _number_of_empty(packets: Packets) -> int:
-    place = packets.topics.index("").as_py()
-    return place if place >= 0 else -2
+    """Return the number of the empty topic; -2 if there is none (-1 is a missing topic)."""
+    number = packets.topics.index("").as_py()
+    return number if number >= 0 else -2
 
 
 class _Runs:
@@ -136,23 +137,24 @@ class _Runs:
     def __init__(self, packets: Packets, connections: Ints, is_done: Bools) -> None:
         kind, flags = packets.grid[:, Packet.KIND], packets.grid[:, Packet.FLAGS]
         by_client = flags & Flag.BY_CLIENT != 0
-        plain = np.isin(kind, DELIVERY_TYPES)
-        plain |= (kind == layout.PINGREQ) & by_client | (kind == layout.PINGRESP) & ~by_client
-        plain &= flags & Flag.MALFORMED == 0
+        is_tracked = np.isin(kind, DELIVERY_TYPES)
+        is_tracked |= (kind == layout.PINGREQ) & by_client | (kind == layout.PINGRESP) & ~by_client
+        is_tracked &= flags & Flag.MALFORMED == 0
         first = np.unique(packets.stream, return_index=True)[1]
-        plain[first] = False
-        self.plain: Bools = plain
+        is_tracked[first] = False
+        self.is_tracked: Bools = is_tracked
+        """By packet: whether the kernel tracks it."""
         changes = np.diff(connections[packets.stream]) != 0
-        changes |= np.diff(plain)
+        changes |= np.diff(is_tracked)
         changes |= np.diff(packets.key) != 0
         self.bounds: Ints = np.flatnonzero(changes) + 1
-        self._rare = np.flatnonzero(~(plain | is_done))
+        self._rare = np.flatnonzero(~(is_tracked | is_done))
         self._packets = packets
         self._rows: dict[int, Row] = {}
         self._read_to = 0
 
     def row(self, packet: int) -> Row:
-        """Return a packet that is not plain as a row; calls come in the order of packets."""
+        """Return a packet that the kernel does not track; calls come in the order of packets."""
         row = self._rows.pop(packet, None)
         if row is None:
             numbers = self._rare[self._read_to : self._read_to + _AT_ONCE]
@@ -166,12 +168,12 @@ class _Runs:
 def _connections(packets: Packets) -> Ints:
     """Return the number of the connection of each stream."""
     numbers: dict[tuple[str, ...], int] = {}
-    found = np.empty(len(packets.streams), np.int64)
-    for place, stream in enumerate(packets.streams):
+    connections = np.empty(len(packets.streams), np.int64)
+    for number, stream in enumerate(packets.streams):
         ends, _, ordinal = stream.name.partition("#")
         key = stream.source, *sorted(ends.split(">")), ordinal
-        found[place] = numbers.setdefault(key, len(numbers))
-    return found
+        connections[number] = numbers.setdefault(key, len(numbers))
+    return connections
 
 
 class _Client:
@@ -179,16 +181,16 @@ class _Client:
 
     def __init__(
         self,
-        found: Tracked,
+        results: Tracked,
         runs: _Runs,
         total: Ints,
         streams: Sequence[Row],
         start: int,
         stop: int,
     ) -> None:
-        self._found, self._runs, self._packets = found, runs, found.packets
+        self._results, self._runs, self._packets = results, runs, results.packets
         self._start, self._stop = start, stop
-        self._tracker = _Tracker(found, total, start, stop)
+        self._tracker = _Tracker(results, total, start, stop)
         self._observer = Observer(streams, tracker_of=self._tracker.begin)  # type: ignore[arg-type]
 
     def track(self) -> None:
@@ -197,25 +199,25 @@ class _Client:
         first = np.searchsorted(runs.bounds, self._start, "right")
         last = np.searchsorted(runs.bounds, self._stop)
         for stop in (*runs.bounds[first:last].tolist(), self._stop):
-            if not runs.plain[at]:
+            if not runs.is_tracked[at]:
                 for packet in range(at, stop):
                     self._observe(packet, runs.row(packet))
             else:
                 while at < stop:
                     at = self._run(at, stop)
             at = stop
-        observer, found = self._observer, self._found
+        observer, results = self._observer, self._results
         observer.finish()
         output = observer.output
-        found.connections += output.connections
-        found.subscriptions += output.subscriptions
-        found.wills += output.messages
-        found.waiting += output.waiting
-        found.violations += output.violations
-        found.dropped += output.dropped
+        results.connections += output.connections
+        results.subscriptions += output.subscriptions
+        results.wills += output.messages
+        results.waiting += output.waiting
+        results.violations += output.violations
+        results.dropped += output.dropped
         if observer.last is not None:
             for key, broker in observer.brokers.items():
-                found.add_last(Last(key, observer.last, broker.has_older))
+                results.add_last(Last(key, observer.last, broker.has_older))
 
     def _observe(self, packet: int, row: Row) -> None:
         """Pass a packet to the observer."""
@@ -334,11 +336,11 @@ class _Direction:
         """Return the packet identifiers of the messages in flight."""
         if self._states is None:
             return []
-        found: list[int] = np.flatnonzero(IN_FLIGHT_STATES[0][self._states[0]]).tolist()
-        return found
+        identifiers: list[int] = np.flatnonzero(IN_FLIGHT_STATES[0][self._states[0]]).tolist()
+        return identifiers
 
 
-class _Known:
+class _ConnectionArrays:
     """The state of a connection: values of `ConnectionField`, topic aliases and pings."""
 
     def __init__(self) -> None:
@@ -375,8 +377,8 @@ _NO_ALIASES: Final = np.empty((2, 0), np.int32)
 class _Tracker:
     """Tracker of messages like `MessageTracker`, with a kernel."""
 
-    def __init__(self, found: Tracked, total: Ints, start: int, stop: int) -> None:
-        self._found, self._packets, self._total = found, found.packets, total
+    def __init__(self, results: Tracked, total: Ints, start: int, stop: int) -> None:
+        self._results, self._packets, self._total = results, results.packets, total
         self._start, self._stop = start, stop
         grid = self._packets.grid[start:stop]
         self._identifiers = int(grid[:, Packet.ID].max(initial=0)) + 1
@@ -395,22 +397,22 @@ class _Tracker:
 
     def new_direction(self, known: bool) -> _Direction:
         """Return one direction of a new session."""
-        return _Direction(known, self._found.records, self._identifiers)
+        return _Direction(known, self._results.records, self._identifiers)
 
     def publish(
         self, connection: Connection, row: PacketRow, _at: Position, _by_client: bool
     ) -> None:
-        """Observe a packet that is tracked."""
+        """Observe a packet of message delivery, or a ping."""
         self.track(connection, row["packet"], row["packet"] + 1)
 
     acknowledge = pingreq = pingresp = publish
 
     def accept_before(self, connection: Connection, request: Position, answer: Position) -> None:
         """Mark all messages before an answered request as accepted by the broker."""
-        known, records = connection.unread, self._found.records
-        if known is None:
+        state, records = connection.unread, self._results.records
+        if state is None:
             return
-        fields, before, accepted = known.fields, self._number(request), self._number(answer)
+        fields, before, accepted = state.fields, self._number(request), self._number(answer)
         first = int(fields[ConnectionField.UNREAD_FIRST])
         while first != NONE and records[first, Record.PACKET] < before:
             records[first, Record.ACCEPTED] = accepted
@@ -422,7 +424,7 @@ class _Tracker:
         """Mark all messages of a connection as accepted by the broker."""
         if connection.unread is None:
             return
-        records, accepted = self._found.records, self._number(at)
+        records, accepted = self._results.records, self._number(at)
         first = int(connection.unread.fields[ConnectionField.UNREAD_FIRST])
         while first != NONE:
             records[first, Record.ACCEPTED] = accepted
@@ -446,23 +448,23 @@ class _Tracker:
 
     def track(self, connection: Connection, start: int, stop: int) -> None:
         """Track a run of packets of a connection."""
-        known: _Known = connection.unread
-        if known is None:
-            known = connection.unread = _Known()
+        state: _ConnectionArrays = connection.unread
+        if state is None:
+            state = connection.unread = _ConnectionArrays()
         session, record, total = connection.session, connection.record, self._total
         client = self._numbers.get(record.client)
         if client is None:
-            client = self._numbers[record.client] = len(self._found.clients)
-            self._found.clients.append(record.client)
+            client = self._numbers[record.client] = len(self._results.clients)
+            self._results.clients.append(record.client)
         total[Total.CLIENT] = client
         total[Total.IS_OLDER] = connection.broker.has_older
         total[Total.MAY_BE_LIVE] = connection.may_publish_as_retained
         total[Total.MOST_TRACKED] = connection.broker.most_tracked
         arrays = (
-            self._found.records,
+            self._results.records,
             session.to_broker.arrays,  # type: ignore[attr-defined]
             session.to_client.arrays,  # type: ignore[attr-defined]
-            known.arrays(connection, self._has_aliases),
+            state.arrays(connection, self._has_aliases),
             total,
             self._breaches,
         )
@@ -477,7 +479,7 @@ class _Tracker:
             until = at + 1 if alone else stop
             reached = track(packets.grid, packets.contents, at, until, *arrays)
             connection.broker.tracked = int(total[Total.TRACKED])
-            self._take_breaches(connection)
+            self._add_violations(connection)
             if total[Total.ANSWERED] != NONE:
                 request = packets.position(int(total[Total.ANSWERED]))
                 record.answered = max(record.answered or request, request)
@@ -488,18 +490,18 @@ class _Tracker:
             at = reached
         self._count_dropped()
 
-    def _take_breaches(self, connection: Connection) -> None:
+    def _add_violations(self, connection: Connection) -> None:
         packets = self._packets
         for rule, by_client, packet, record in self._breaches[
             : self._total[Total.BREACHES]
         ].tolist():
             key = None
             if record != NONE:
-                key = packets.key_of(int(self._found.records[record, Record.PACKET]))
+                key = packets.key_of(int(self._results.records[record, Record.PACKET]))
             connection.breaks(RULE_NAMES[rule], bool(by_client), packets.position(packet), key)
 
     def _count_dropped(self) -> None:
-        for cap, place in _DROPPED.items():
-            if self._total[place]:
-                self._output.dropped[cap] += int(self._total[place])
-                self._total[place] = 0
+        for limit, column in _DROPPED.items():
+            if self._total[column]:
+                self._output.dropped[limit] += int(self._total[column])
+                self._total[column] = 0
