@@ -1,8 +1,9 @@
-"""What compiled formats find in first bytes of many streams is what the scalar reader finds."""
+"""Compiled detection by the first bytes of many streams, compared with the scalar reader."""
 
 from __future__ import annotations
 
 from collections import Counter
+from functools import cache
 from importlib import import_module
 from itertools import cycle
 from random import Random
@@ -17,10 +18,11 @@ from wireyard.formats.base import Format, Shown
 HEAD_BYTES = 72
 
 
-def heads(rng: Random, count: int) -> list[bytes]:
-    """Return the first bytes of packets of all formats, damaged or not."""
-    found = []
-    for name, _ in zip(cycle(names()), range(count), strict=False):
+@cache
+def heads() -> list[bytes]:
+    """Return the first bytes of packets of all formats, half of them damaged."""
+    found, rng = [], Random(5)
+    for name, _ in zip(cycle(names()), range(3000), strict=False):
         subject = subject_of(name)
         (packet, *_) = subject.packets(subject, subject.corpus(None), rng, 1)
         if rng.random() < 0.5:
@@ -30,7 +32,7 @@ def heads(rng: Random, count: int) -> list[bytes]:
 
 
 def sniffed(format: Format, some: list[bytes]) -> tuple[list[Shown], list[int]]:
-    """Return what heads show, and the contexts of the streams that answer those."""
+    """Return what each head has `Shown`, and the context of the stream that answers it."""
     bounds = np.cumsum([0, *map(len, some)])
     contexts = np.full(len(some), format.context)
     sniff_heads = import_module(format.fast_path).sniff_heads
@@ -41,9 +43,8 @@ def sniffed(format: Format, some: list[bytes]) -> tuple[list[Shown], list[int]]:
 
 @pytest.mark.parametrize("label", [one for one in labels() if one[:4] in ("jmq", "jmq/", "mqtt")])
 def test_what_heads_show(label: str) -> None:
-    format, rng = get_format(label), Random(label)
-    some, counts = heads(rng, 4000), Counter[Shown]()
-    for head, shown, context in zip(some, *sniffed(format, some), strict=True):
+    format, counts = get_format(label), Counter[Shown]()
+    for head, shown, context in zip(heads(), *sniffed(format, heads()), strict=True):
         counts[shown] += 1
         if shown is Shown.NOTHING:
             continue
@@ -59,8 +60,8 @@ def test_what_heads_show(label: str) -> None:
 
 
 def test_no_other_format_begins_with_these_bytes() -> None:
-    rng, found = Random(5), Counter[str]()
-    for head in heads(rng, 4000):
+    found = Counter[str]()
+    for head in heads():
         if head and (one := sniff(head)) is not None:
             found[one.name] += 1
             assert FIRST_BYTES.get(head[0], one.name) == one.name
