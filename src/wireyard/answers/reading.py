@@ -44,7 +44,7 @@ from wireyard.streams.framer import GAP, OK
 from wireyard.streams.plan import make_plan
 from wireyard.streams.redaction import Redactor
 from wireyard.streams.scan import scan_streams, thread_count
-from wireyard.streams.source import open_source, reading
+from wireyard.streams.source import open_source, reading, utf8_names
 
 __all__ = ["Reading", "read_inputs"]
 
@@ -132,7 +132,7 @@ def read_inputs(
     named = get_format(format) if format else None
     sources = dict.fromkeys(chain.from_iterable(map(_sources, inputs)))
     for source, files in _captures(sources, rotated=rotated):
-        with reading(source):
+        with utf8_names(source):
             source.encode()  # raises if the name is not UTF-8, as texts in tables have to be
         try:
             if files == [source]:

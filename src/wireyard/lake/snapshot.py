@@ -11,7 +11,7 @@ from pyarrow import fs
 
 from wireyard.errors import LakeDamaged, LakeError, SourceError
 from wireyard.lake.commits import Commit, CommitLog, DataFile, Input, file_crc32
-from wireyard.streams.source import filesystem, reading
+from wireyard.streams.source import filesystem, reading, utf8_names
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -223,7 +223,7 @@ def read_lake(
     LakeDamaged
         A file is missing, or differs from what was written.
     """
-    with reading(url):
+    with reading(url), utf8_names(url):
         try:
             snapshot = LakeSnapshot(url, number)
         except FileNotFoundError:

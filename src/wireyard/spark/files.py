@@ -18,7 +18,7 @@ from pyarrow import fs
 
 from wireyard.errors import DecodeError, SourceError, UsageError, WireError
 from wireyard.spark.options import Options
-from wireyard.streams.source import filesystem, reading
+from wireyard.streams.source import filesystem, reading, utf8_names
 
 __all__ = ["FoundFile", "absolute", "faults", "is_missing", "is_pattern", "list_files"]
 
@@ -123,7 +123,7 @@ def _alternatives(pattern: str) -> Iterator[str]:
 def _entries(path: str, options: Options) -> Iterator[tuple[str, fs.FileInfo]]:
     """Yield every file at a path, under a name that opens it."""
     root = absolute(path)
-    with reading(root):
+    with reading(root), utf8_names(root):
         there = list(_matches(root))
         if not there and not options.ignore_missing:
             raise SourceError(f"{root}: there is no such file or folder")

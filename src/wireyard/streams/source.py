@@ -32,6 +32,7 @@ __all__ = [
     "filesystem",
     "open_source",
     "reading",
+    "utf8_names",
 ]
 
 Source = str | os.PathLike[str] | bytes | bytearray | memoryview | IO[bytes]
@@ -280,6 +281,13 @@ def reading(name: str) -> Iterator[None]:
         raise SourceError(f"{name}: may not be read (permission denied)") from None
     except OSError as error:
         raise SourceError(f"{name}: {error.strerror or error}") from None
+
+
+@contextmanager
+def utf8_names(name: str) -> Iterator[None]:
+    """Convert the error of a file name that is not UTF-8, as text in tables has to be."""
+    try:
+        yield
     except UnicodeError:
         raise SourceError(f"{name}: a file name that is not UTF-8; rename the file") from None
 
