@@ -138,6 +138,13 @@ def test_tables_of_a_file_whose_name_is_no_text(words: list[str], run: Run, tmp_
     assert (result.exit_code, one_line(result)) == (3, wanted)
 
 
+def test_a_lake_whose_name_is_no_text(run: Run, tmp_path: Path) -> None:
+    (tmp_path / "a.jmq").write_bytes(packet())
+    result = run("run", tmp_path / "a.jmq", "--lake", tmp_path / os.fsdecode(b"gr\xfcn"))
+    wanted = f"{tmp_path}/gr\\udcfcn: a file name that is not UTF-8; rename the file"
+    assert (result.exit_code, one_line(result)) == (3, wanted)
+
+
 # --- what was typed wrong -------------------------------------------------------------------
 
 

@@ -68,7 +68,7 @@ from wireyard.lake.commits import (
 from wireyard.lake.published import OPEN_FORMATS, expire_tables, publish_tables
 from wireyard.lake.snapshot import COMMITS, DATA, LakeSnapshot
 from wireyard.lake.views import delete_views, publish_view, shown_commit
-from wireyard.streams.source import filesystem
+from wireyard.streams.source import filesystem, utf8_names
 
 __all__ = [
     "ABANDONED",
@@ -149,7 +149,7 @@ class Lake(LakeSnapshot):
         if "?" in url and "://" in url:
             raise LakeError(f"{url}: a lake's URL takes no options; set them in the environment")
         with ExitStack() as held:
-            with writing(url):
+            with writing(url), utf8_names(url):
                 system, root = filesystem(url)
                 local = isinstance(system, fs.LocalFileSystem)
                 _make(system, root, url)
