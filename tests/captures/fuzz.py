@@ -32,13 +32,20 @@ def check_case(number: int) -> int:
         raise
 
 
+def parse_arguments(
+    program: str, description: str | None, arguments: Sequence[str] | None
+) -> argparse.Namespace:
+    """Parse the arguments of a search over cases that are made from numbers."""
+    parser = argparse.ArgumentParser(prog=f"python -m {program}", description=description)
+    parser.add_argument("--minutes", type=float, help="how long to search")
+    parser.add_argument("--cases", type=int, help="how many cases to try")
+    parser.add_argument("--seed", type=int, help="number of the first case")
+    return parser.parse_args(arguments)
+
+
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run cases until the time or the number given is over; return the exit status."""
-    parser = argparse.ArgumentParser(prog="python -m tests.captures.fuzz", description=__doc__)
-    parser.add_argument("--minutes", type=float, help="how long to search")
-    parser.add_argument("--cases", type=int, help="how many captures to try")
-    parser.add_argument("--seed", type=int, help="number of the first case")
-    given = parser.parse_args(arguments)
+    given = parse_arguments("tests.captures.fuzz", __doc__, arguments)
     seed = secrets.randbelow(1 << 48) if given.seed is None else given.seed
     until = time.monotonic() + 60 * given.minutes if given.minutes is not None else float("inf")
     print(f"seed {seed}", flush=True)

@@ -9,7 +9,6 @@ for what the clock decides; ``--seed`` makes it again.
 
 from __future__ import annotations
 
-import argparse
 import itertools
 import multiprocessing
 import os
@@ -22,6 +21,7 @@ from random import Random
 from tempfile import TemporaryDirectory
 from typing import Final
 
+from tests.captures.fuzz import parse_arguments
 from tests.spark import lakes
 from tests.spark.lakes import Silent, no_session
 from wireyard.lake import read_lake
@@ -181,11 +181,7 @@ def check_case(number: int) -> None:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run cases until the time or the number given is over; return the exit status."""
-    parser = argparse.ArgumentParser(prog="python -m tests.spark.soak", description=__doc__)
-    parser.add_argument("--minutes", type=float, help="how long to search")
-    parser.add_argument("--cases", type=int, help="how many cases to try")
-    parser.add_argument("--seed", type=int, help="number of the first case")
-    given = parser.parse_args(arguments)
+    given = parse_arguments("tests.spark.soak", __doc__, arguments)
     seed = secrets.randbelow(1 << 48) if given.seed is None else given.seed
     until_s = time.monotonic() + 60 * given.minutes if given.minutes is not None else float("inf")
     print(f"seed {seed}", flush=True)
