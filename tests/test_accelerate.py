@@ -10,6 +10,7 @@ import subprocess
 import sys
 import tempfile
 import threading
+import time
 import zipfile
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -18,6 +19,8 @@ from typing import Any
 import llvmlite.binding as llvm
 import numpy as np
 import pytest
+from numba import typeof
+from numba.core.types import abstract
 
 from wireyard import accelerate, warm
 from wireyard.accelerate import (
@@ -25,6 +28,7 @@ from wireyard.accelerate import (
     I64,
     READ,
     TEXT,
+    array,
     cache_folder,
     caching,
     compiling,
@@ -236,6 +240,36 @@ def test_threads_may_race_for_the_first_call() -> None:
     for thread in threads:
         thread.join()
     assert sorted(found) == [1, 2, 3, 4]
+
+
+class SlowTypes(dict[Any, Any]):
+    """Numba's types, which every thread looks up before one of them adds a new type."""
+
+    def get(self, key: Any, default: Any = None) -> Any:
+        found = super().get(key, default)
+        if found is None:
+            time.sleep(0.01)
+        return found
+
+
+@compiled_only
+def test_threads_may_race_for_the_type_of_an_array(monkeypatch: pytest.MonkeyPatch) -> None:
+    # Numba compares types by number, so equal types must be one object.
+    types: Any = abstract
+    monkeypatch.setattr(types, "_typecache", SlowTypes(types._typecache))
+    with ThreadPoolExecutor(4) as threads:
+        declared = set(threads.map(id, threads.map(lambda _: array_of_four_axes(), range(4))))
+        passed = set(threads.map(lambda _: id(type_of_four_axes()), range(4)))
+    assert declared == {id(array_of_four_axes())}
+    assert passed == {id(array("float64", 4))}
+
+
+def array_of_four_axes() -> Any:
+    return array("float64", 4, readonly=True)
+
+
+def type_of_four_axes() -> Any:
+    return typeof(np.zeros((1, 1, 1, 1)))  # type: ignore[no-untyped-call]
 
 
 def test_plain_python_does_the_same(kept_site: Path) -> None:

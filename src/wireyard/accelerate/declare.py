@@ -40,11 +40,6 @@ COMPILED: Final[bool] = not NUMBA_CONFIG.DISABLE_JIT
 BOOL: Final = numba.types.boolean
 I32: Final = numba.types.int32
 I64: Final = numba.types.int64
-READ: Final = numba.types.Array(numba.types.uint8, 1, "C", readonly=True)
-"""Bytes that a kernel only reads; the argument may be a read-only or a writable array."""
-TEXT: Final = numba.types.Array(numba.types.uint8, 1, "C")
-"""Bytes that a kernel writes."""
-
 # Without reference counts ("_nrt"), moving a short text takes a fifth of the time.
 _OPTIONS: Final[dict[str, Any]] = {
     "nogil": True,
@@ -53,11 +48,33 @@ _OPTIONS: Final[dict[str, Any]] = {
     "_nrt": False,
 }
 _COMPILING: Final = threading.Lock()
+_TYPING: Final = threading.Lock()
 
 
 def array(dtype: str, axes: int = 1, *, readonly: bool = False) -> Any:
-    """Return the signature type of a contiguous array of `dtype`."""
-    return numba.types.Array(getattr(numba.types, dtype), axes, "C", readonly=readonly)
+    """Return the signature type of a contiguous array of `dtype`.
+
+    If it is `readonly`, the argument may be a read-only or a writable array.
+    """
+    with _TYPING:
+        return _array_types(dtype, axes)[readonly]
+
+
+@functools.cache
+def _array_types(dtype: str, axes: int) -> tuple[Any, Any]:
+    """Return the types of a writable and of a read-only array.
+
+    Both are kept: Numba compares types by number. If two threads passed the first writable arrays
+    for read-only ones at the same time, it could number that type twice, and find no kernel for it.
+    """
+    kind = getattr(numba.types, dtype)
+    return numba.types.Array(kind, axes, "C"), numba.types.Array(kind, axes, "C", readonly=True)
+
+
+READ: Final = array("uint8", readonly=True)
+"""Bytes that a kernel only reads."""
+TEXT: Final = array("uint8")
+"""Bytes that a kernel writes."""
 
 
 def record(kind: type) -> Any:

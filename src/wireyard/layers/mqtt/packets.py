@@ -106,7 +106,7 @@ def _hash(data: Octets, offsets: Shorts, places: Ints, hashes: Hashes) -> None:
     """Hash byte strings at two points."""
     one, other = places[0], places[1]
     for row in range(len(offsets) - 1):
-        at, stop = offsets[row], offsets[row + 1]
+        at, stop = int(offsets[row]), int(offsets[row + 1])
         first = second = stop - at
         while at < stop:
             size = min(_WORD_BYTES, stop - at)
