@@ -34,8 +34,8 @@ from wireyard.layers.mqtt.retained import Retained, Value
 from wireyard.layers.mqtt.subscriptions import Subscription, Subscriptions
 from wireyard.layers.rmp import Delivered, Event, MessageId, QoS, Want
 from wireyard.layers.rmp.chain import CHAIN as RMP
-from wireyard.layers.rmp.counters import Drops
 from wireyard.layers.rmp.events import RequestDone
+from wireyard.layers.rmp.limits import Drops
 from wireyard.layers.rmp.numbers import Hold, Numbers
 from wireyard.layers.rmp.requests import Request, Requests
 from wireyard.layers.stages import Chain, Found, Key, Stage, run_chain

@@ -13,8 +13,7 @@ from wireyard.layers.jmq.transaction import TRANSACTION
 from wireyard.layers.mqtt.connection import CONNECTION
 from wireyard.layers.mqtt.qos import RECEIVER, SENDER
 from wireyard.layers.mqtt.will import WILL
-from wireyard.layers.state_arrays import EFFECT, NEXT, NONE, RULE, transitions
-from wireyard.layers.states import Cell, StateTable
+from wireyard.layers.states import EFFECT, NEXT, NONE, RULE, Cell, StateTable, transitions
 
 DOOR: StateTable[str, str, str] = StateTable(
     {

@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Any, Literal
 import click
 
 from wireyard.cli import exits
-from wireyard.cli.moments import moment
 from wireyard.cli.options import PATH, decode_as_option, examples, keylog_option
 from wireyard.cli.output import open_output, to_terminal
+from wireyard.cli.tables import moment
 
 if TYPE_CHECKING:
     from rich.console import Console

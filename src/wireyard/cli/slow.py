@@ -13,9 +13,9 @@ import click
 from wireyard.cli import exits
 from wireyard.cli.answers import opened_tables, reading_options
 from wireyard.cli.blocks import columns, ms_text
-from wireyard.cli.moments import moment
 from wireyard.cli.options import PATH, examples
 from wireyard.cli.output import open_output
+from wireyard.cli.tables import moment
 
 if TYPE_CHECKING:
     from wireyard.answers.latencies import Latencies

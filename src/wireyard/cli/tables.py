@@ -7,6 +7,7 @@ import os
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from datetime import UTC, datetime
 from io import TextIOWrapper
 from itertools import chain, islice
 from types import MappingProxyType
@@ -18,7 +19,6 @@ from rich.segment import Segment, Segments
 from rich.text import Text
 
 from wireyard.cli.jsonl import json_value
-from wireyard.cli.moments import moment
 from wireyard.formats.base import Row
 from wireyard.layout import Column
 from wireyard.streams.framer import OK
@@ -26,6 +26,7 @@ from wireyard.streams.framer import OK
 __all__ = [
     "LiveTables",
     "console_on",
+    "moment",
     "padded",
     "print_lines",
     "printable",
@@ -76,6 +77,16 @@ def printable(text: str) -> str:
     return "".join(
         char if char.isprintable() else char.encode("unicode_escape").decode() for char in text
     )
+
+
+def moment(time_ns: int, digits: int = 9) -> str:
+    """Return nanoseconds since 1970 as ISO 8601 in UTC, with `digits` of the second's fraction."""
+    seconds, fraction = divmod(time_ns, 1_000_000_000)
+    try:
+        found = datetime.fromtimestamp(seconds, UTC)
+    except (OverflowError, ValueError, OSError):
+        return str(time_ns)  # a capture may have any year
+    return f"{found:%Y-%m-%dT%H:%M:%S}.{fraction:09d}"[: 20 + digits] + "Z"
 
 
 def print_lines(console: Console, what: RenderableType) -> None:

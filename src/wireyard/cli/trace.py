@@ -13,10 +13,9 @@ import click
 from wireyard.cli import exits
 from wireyard.cli.answers import opened_tables, reading_options
 from wireyard.cli.blocks import columns, field, ms_text, wrapped
-from wireyard.cli.moments import moment
 from wireyard.cli.options import PATH, examples
 from wireyard.cli.output import open_output
-from wireyard.cli.tables import printable
+from wireyard.cli.tables import moment, printable
 from wireyard.errors import UsageError
 
 if TYPE_CHECKING:

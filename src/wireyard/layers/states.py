@@ -1,16 +1,19 @@
 """State tables, states x events: the one form of the rules of all layers.
 
-A table is data. Scalar machines look cells up in it, kernels index its array form (`transitions` in
-``state_arrays``), tests check it cell by cell, and the documents draw it.
+A table is data. Scalar machines look cells up in it, kernels index it as an array (`transitions`),
+tests check it cell by cell, and the documents draw it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any, Final, Generic, NamedTuple, TypeVar
 
-__all__ = ["Cell", "StateTable"]
+import numpy as np
+import numpy.typing as npt
+
+__all__ = ["EFFECT", "NEXT", "NONE", "RULE", "Cell", "StateTable", "transitions"]
 
 State = TypeVar("State")
 Event = TypeVar("Event")
@@ -75,3 +78,32 @@ class StateTable(dict[tuple[State, Event], Cell[State, Effect]], Generic[State, 
             rule = self.event_rules.get(event) or self.state_rules.get(state)
             return Cell(state, None, rule)
         return cell
+
+
+# --- arrays for kernels ---------------------------------------------------------------------
+
+NEXT, EFFECT, RULE = range(3)
+"""The parts of a cell."""
+NONE: Final = -1
+
+
+def transitions(
+    table: StateTable[Any, Any, Any], effects: Sequence[Any] = (), rules: Sequence[str] = ()
+) -> npt.NDArray[np.int32]:
+    """Return a state table as an array of indices.
+
+    The shape is (state, event, 3). The last axis has the next state, the effect and the rule: the
+    index in `table.states`, `effects` and `rules`, or `NONE`. Without a cell the next state is
+    `NONE` and the rule is the one that the event violates.
+    """
+    cells = np.full((len(table.states), len(table.events), 3), NONE, np.int32)
+    for state, row in zip(table.states, cells, strict=True):
+        for event, cell in zip(table.events, row, strict=True):
+            following, effect, rule = table.lookup(state, event)
+            if (state, event) in table:
+                cell[NEXT] = table.states.index(following)
+            if effect in effects:
+                cell[EFFECT] = effects.index(effect)
+            if rule in rules:
+                cell[RULE] = rules.index(rule)
+    return cells

@@ -64,7 +64,7 @@ from wireyard.spark.results import (
 )
 from wireyard.spark.running import Runner
 from wireyard.spark.stitching import cut_inputs, stitch_input
-from wireyard.spark.task_groups import group_into_tasks
+from wireyard.spark.tasks import group_into_tasks
 from wireyard.spark.workers import load_columns
 
 __all__ = ["BronzeStage"]

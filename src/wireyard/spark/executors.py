@@ -25,8 +25,8 @@ import pyarrow as pa
 
 from wireyard.errors import SourceError
 from wireyard.spark.exchange import dump_each, load_one
+from wireyard.spark.files import literal
 from wireyard.spark.lake import Lake, LakeError
-from wireyard.spark.urls import literal
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -47,6 +47,7 @@ from wireyard.spark.fact_tasks import (
     run_tasks,
     write_tables,
 )
+from wireyard.spark.files import literal
 from wireyard.spark.jmq_facts import FORMATS as JMS_FORMATS
 from wireyard.spark.jmq_facts import write_jmq_facts
 from wireyard.spark.lake import Input, Lake, writing
@@ -54,7 +55,6 @@ from wireyard.spark.mqtt_facts import mqtt_groups, write_mqtt_facts
 from wireyard.spark.parts import measure, read_batches, write_table
 from wireyard.spark.running import Runner
 from wireyard.spark.stage_tasks import RECORD, RECORDS, RESULTS, run_stage
-from wireyard.spark.urls import literal
 from wireyard.streams.plan import make_plan
 from wireyard.streams.source import filesystem
 

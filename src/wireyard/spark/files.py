@@ -1,4 +1,4 @@
-"""Listing the files at a path.
+"""Listing the files at a path, and paths in Spark's form.
 
 As in Spark's file sources a path is a file, a folder or a pattern. All access goes through the file
 layer of ``wireyard.streams.source``, so every store that it supports can be read.
@@ -20,7 +20,15 @@ from wireyard.errors import DecodeError, SourceError, UsageError, WireError
 from wireyard.spark.options import Options
 from wireyard.streams.source import filesystem, reading, utf8_names
 
-__all__ = ["FoundFile", "absolute", "faults", "is_missing", "is_pattern", "list_files"]
+__all__ = [
+    "FoundFile",
+    "absolute",
+    "faults",
+    "is_missing",
+    "is_pattern",
+    "list_files",
+    "literal",
+]
 
 _HIDDEN = (".", "_")
 _BRACES = re.compile(r"\{([^{}]*)\}")
@@ -233,3 +241,18 @@ def faults(options: Options, path: str) -> Iterator[None]:
         missing = options.ignore_missing and is_missing(path)
         if not (missing or options.ignore_corrupt):
             raise
+
+
+# --- paths of the lake in Spark's form --------------------------------------------------------
+
+
+def literal(path: str) -> str:
+    """Return a path of the lake as a URL for Hadoop, with its wildcard characters escaped."""
+    return re.sub(r"([*?\[\]{}\\])", r"\\\1", _url(path))
+
+
+def _url(path: str) -> str:
+    scheme, mark, rest = path.partition("://")
+    if not mark:
+        return f"file://{path}"  # Hadoop's default file system may be another one
+    return f"{'s3a' if scheme == 's3' else scheme}://{rest}"

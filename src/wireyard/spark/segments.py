@@ -18,7 +18,7 @@ from wireyard.spark.captures import find_captures
 from wireyard.spark.files import faults, list_files
 from wireyard.spark.options import Options
 from wireyard.spark.rows import Shape
-from wireyard.spark.task_groups import group_into_tasks
+from wireyard.spark.tasks import group_into_tasks
 from wireyard.spark.types import arrow_schema, check_schema
 from wireyard.spark.workers import settle
 

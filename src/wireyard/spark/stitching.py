@@ -19,7 +19,7 @@ from wireyard.spark.indexing import IndexedCapture
 from wireyard.spark.inputs import FoundInput
 from wireyard.spark.results import PieceResult
 from wireyard.spark.snapshot import open_snapshot
-from wireyard.spark.task_groups import group_into_tasks
+from wireyard.spark.tasks import group_into_tasks
 from wireyard.streams.scan import load_fast_path
 from wireyard.streams.source import Reading
 from wireyard.streams.split import TO_THE_END, Segment, cut_evenly, stitch, walk

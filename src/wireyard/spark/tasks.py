@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Protocol, TypeVar
 
 from wireyard.errors import SourceError
 from wireyard.formats.base import Format
 from wireyard.spark.captures import CapturePart, cut_capture
 from wireyard.spark.files import FoundFile, is_missing
 from wireyard.spark.options import Options
-from wireyard.spark.task_groups import group_into_tasks
 from wireyard.streams.split import TO_THE_END, plan_segments
 
-__all__ = ["Piece", "plan_tasks"]
+__all__ = ["Piece", "group_into_tasks", "plan_tasks"]
+
+_OPEN_BYTES = 1 << 20
+"""Bytes that opening a file counts as, so that no task gets thousands of files."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,3 +83,27 @@ def _cut(file: FoundFile, format: Format, options: Options) -> Iterator[Piece]:
     for segment in segments:
         size = min(segment.stop, file.size) - segment.start
         yield Piece(file.path, segment.start, segment.stop, size, segment.context)
+
+
+class Sized(Protocol):
+    """A piece of input with a size."""
+
+    @property
+    def size(self) -> int:
+        """Approximate number of bytes to read."""
+
+
+P = TypeVar("P", bound=Sized)
+
+
+def group_into_tasks(pieces: Iterable[P], task_bytes: int) -> list[list[P]]:
+    """Return the pieces as tasks of about `task_bytes`, in order; a larger one is a task alone."""
+    tasks: list[list[P]] = []
+    room = 0
+    for piece in pieces:
+        if not tasks or piece.size > room:
+            tasks.append([])
+            room = task_bytes
+        tasks[-1].append(piece)
+        room -= piece.size + _OPEN_BYTES
+    return tasks

@@ -6,7 +6,7 @@ from typing import Any
 
 from wireyard.formats.rmp.packet import Message, encode_packet
 from wireyard.layers.rmp import Delivered, Event, Limits, MessagingLayer, Order, QoS
-from wireyard.layers.rmp.counters import Drops
+from wireyard.layers.rmp.limits import Drops
 from wireyard.layers.rmp.parsing import Fields, parse_packet
 from wireyard.layers.rmp.reassembly import Reassembly
 

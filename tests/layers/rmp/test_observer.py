@@ -25,8 +25,7 @@ from tests.readings import table_of
 from wireyard.formats.rmp.packet import Message, encode_packet
 from wireyard.layers.records import Violation
 from wireyard.layers.rmp import Limits, MessageId, QoS, Want
-from wireyard.layers.rmp.counters import Drop
-from wireyard.layers.rmp.limits import NUMBERS
+from wireyard.layers.rmp.limits import NUMBERS, Drop
 from wireyard.layers.rmp.observer import Observer, Seen, observe
 from wireyard.layers.rmp.packet_row import as_packet
 from wireyard.layers.rmp.violations import RULES

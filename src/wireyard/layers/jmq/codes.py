@@ -26,7 +26,7 @@ from wireyard.layers.jmq.records import NEEDS_ALL, RULES
 from wireyard.layers.jmq.requests import Requests
 from wireyard.layers.jmq.sender import Sender
 from wireyard.layers.jmq.transaction import TRANSACTION
-from wireyard.layers.state_arrays import NEXT, RULE, transitions
+from wireyard.layers.states import NEXT, RULE, transitions
 
 NOTHING, PACKET, SEEN, MISSED = range(4)
 """Kinds of rows: another format; a JMQ packet to track; one that only shows that its stream exists;

@@ -30,7 +30,7 @@ from wireyard.layers.jmq.record_columns import (
 )
 from wireyard.layers.jmq.records import RULES
 from wireyard.layers.jmq.transaction import TRANSACTION, TRANSACTION_OUTCOMES
-from wireyard.layers.state_arrays import NEXT, transitions
+from wireyard.layers.states import NEXT, transitions
 from wireyard.layers.tables import as_fact_table
 
 __all__ = ["TransactionResult", "follow_transactions"]

@@ -32,7 +32,7 @@ from wireyard.layers.mqtt.qos import (
 )
 from wireyard.layers.mqtt.subscriptions import MAX_ASKED
 from wireyard.layers.mqtt.violations import RULES
-from wireyard.layers.state_arrays import EFFECT, NEXT, NONE, RULE, transitions
+from wireyard.layers.states import EFFECT, NEXT, NONE, RULE, transitions
 
 __all__ = [
     "FIRST_STATES",

@@ -4,12 +4,17 @@
 simulated ring to try it on.
 """
 
-from wireyard.layers.rmp.counters import Drop
 from wireyard.layers.rmp.delivery import MESSAGING
-from wireyard.layers.rmp.errors import MessageTooBig, NotWritable, NumbersExhausted, SendRefused
 from wireyard.layers.rmp.events import Delivered, Event, Foreign, MessageId, Piece
 from wireyard.layers.rmp.layer import MessagingLayer
-from wireyard.layers.rmp.limits import Limits
+from wireyard.layers.rmp.limits import (
+    Drop,
+    Limits,
+    MessageTooBig,
+    NotWritable,
+    NumbersExhausted,
+    SendRefused,
+)
 from wireyard.layers.rmp.qos import Order, QoS
 from wireyard.layers.rmp.requests import Want
 

@@ -12,7 +12,6 @@ from functools import partial
 
 from wireyard.errors import DecodeError, UsageError
 from wireyard.formats.rmp.layout import FOREIGN, LAYER_MASK
-from wireyard.layers.rmp.counters import Drop, Drops
 from wireyard.layers.rmp.events import (
     Aborted,
     Delivered,
@@ -24,6 +23,7 @@ from wireyard.layers.rmp.events import (
     UnknownLayer,
     ViewChanged,
 )
+from wireyard.layers.rmp.limits import Drop, Drops
 from wireyard.layers.rmp.parsing import Fields, parse_packet
 from wireyard.layers.rmp.qos import Order, QoS
 from wireyard.layers.rmp.reassembly import Part, Reassembly, Whole

@@ -13,11 +13,9 @@ from collections.abc import Callable, Iterable, Sequence
 from wireyard.errors import EncodeError, UsageError
 from wireyard.formats.rmp.packet import Message, encode
 from wireyard.layers.rmp.clients import Clients
-from wireyard.layers.rmp.counters import Drop, Drops
 from wireyard.layers.rmp.delivery import MESSAGING, Delivery, Handler
-from wireyard.layers.rmp.errors import MessageTooBig, NotWritable
 from wireyard.layers.rmp.events import Event, MessageId
-from wireyard.layers.rmp.limits import Limits
+from wireyard.layers.rmp.limits import Drop, Drops, Limits, MessageTooBig, NotWritable
 from wireyard.layers.rmp.numbers import Hold, Numbers
 from wireyard.layers.rmp.outgoing import OwnMessage
 from wireyard.layers.rmp.packing import Head, head_of

@@ -1,10 +1,30 @@
-"""The bounds of the layer, each with its reason: peers cannot make it hold more."""
+"""The bounds of the layer, each with its reason: peers cannot make it hold more.
+
+With them the errors of sending, and the counts of dropped packets and messages by reason: nothing
+is dropped in silence.
+"""
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import dataclass
+from enum import StrEnum
 
-__all__ = ["MAX_PACKETS", "MESSAGE_OVERHEAD_BYTES", "NUMBERS", "PACKET_OVERHEAD_BYTES", "Limits"]
+from wireyard.errors import WireError
+
+__all__ = [
+    "MAX_PACKETS",
+    "MESSAGE_OVERHEAD_BYTES",
+    "NUMBERS",
+    "PACKET_OVERHEAD_BYTES",
+    "Drop",
+    "Drops",
+    "Limits",
+    "MessageTooBig",
+    "NotWritable",
+    "NumbersExhausted",
+    "SendRefused",
+]
 
 MAX_PACKETS = 0xFFFF
 """The most packets of one message: their count has 16 bits."""
@@ -50,3 +70,61 @@ class Limits:
     """Sources with their own count of malformed packets; the others share one."""
     report_every_s: float = 1.0
     """Shortest time between two reports of the same unregistered layer."""
+
+
+# --- errors of sending: no part of a refused message is sent or kept -------------------------
+
+
+class SendRefused(WireError):
+    """A message that cannot be sent now, or never."""
+
+
+class MessageTooBig(SendRefused):
+    """A message of more packets than can be numbered, or over the bound of its receivers."""
+
+
+class NotWritable(SendRefused):
+    """The queue of the ring is full; there is room again once the ring has accepted packets."""
+
+
+class NumbersExhausted(SendRefused):
+    """Every message number is in use; some become free with time."""
+
+
+# --- counts ---------------------------------------------------------------------------------
+
+
+class Drop(StrEnum):
+    """The reasons for dropping something; each value says what is counted."""
+
+    MALFORMED = "malformed packets"
+    ORPHAN = "packets without the first of their message"
+    REPEAT = "repeated packets"
+    ABORTED = "packets of aborted messages"
+    TOO_BIG = "messages over their bound"
+    TOO_MANY = "messages over the bound of their source"
+    UNKNOWN_LAYER = "messages for layers that are not registered"
+    NO_DESTINATION = "messages for domains without clients here"
+    LATE_REPLY = "replies to requests that were done or unknown"
+    REPEATED_REPLY = "further replies of a client that had replied"
+
+
+class Drops:
+    """The counts of one process.
+
+    Replies counted as `LATE_REPLY` or `REPEATED_REPLY` were delivered as messages, but counted for
+    no request.
+    """
+
+    def __init__(self, max_counted_sources: int) -> None:
+        self.counts: Counter[Drop] = Counter()
+        self.malformed_of: Counter[str | None] = Counter()
+        """Malformed packets by their source; None for the sources over the bound together."""
+        self._max_counted_sources = max_counted_sources
+
+    def malformed(self, source: str) -> None:
+        """Count a malformed packet."""
+        self.counts[Drop.MALFORMED] += 1
+        known = source in self.malformed_of
+        room = len(self.malformed_of) < self._max_counted_sources
+        self.malformed_of[source if known or room else None] += 1

@@ -8,8 +8,7 @@ from __future__ import annotations
 import heapq
 from typing import Final
 
-from wireyard.layers.rmp.errors import NumbersExhausted
-from wireyard.layers.rmp.limits import NUMBERS
+from wireyard.layers.rmp.limits import NUMBERS, NumbersExhausted
 
 __all__ = ["Hold", "Numbers"]
 

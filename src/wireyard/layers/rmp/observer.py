@@ -24,9 +24,8 @@ from typing import Final, NamedTuple
 from wireyard.formats.base import Row
 from wireyard.layers.endpoints import endpoint
 from wireyard.layers.records import Position, Violation
-from wireyard.layers.rmp.counters import Drop, Drops
 from wireyard.layers.rmp.events import Aborted
-from wireyard.layers.rmp.limits import Limits
+from wireyard.layers.rmp.limits import Drop, Drops, Limits
 from wireyard.layers.rmp.packet_row import PacketRow, as_packet
 from wireyard.layers.rmp.parsing import Fields
 from wireyard.layers.rmp.qos import Order, QoS

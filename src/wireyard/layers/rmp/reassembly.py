@@ -22,9 +22,14 @@ from collections import Counter, OrderedDict, deque
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
-from wireyard.layers.rmp.counters import Drop, Drops
 from wireyard.layers.rmp.events import Aborted, Stalled
-from wireyard.layers.rmp.limits import MESSAGE_OVERHEAD_BYTES, PACKET_OVERHEAD_BYTES, Limits
+from wireyard.layers.rmp.limits import (
+    MESSAGE_OVERHEAD_BYTES,
+    PACKET_OVERHEAD_BYTES,
+    Drop,
+    Drops,
+    Limits,
+)
 from wireyard.layers.rmp.parsing import Fields
 from wireyard.layers.rmp.qos import Order, QoS
 from wireyard.layers.rmp.states import ABORT_REASONS, ARRIVING, Arrival, Arriving, Step

@@ -9,8 +9,8 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from itertools import count
 
-from wireyard.layers.rmp.counters import Drop, Drops
 from wireyard.layers.rmp.events import Delivered, Event, Replied, RequestDone
+from wireyard.layers.rmp.limits import Drop, Drops
 from wireyard.layers.rmp.numbers import Hold, Numbers
 from wireyard.layers.rmp.states import DONE_REASONS, REQUESTS, Asking, RequestEvent
 

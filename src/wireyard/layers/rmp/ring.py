@@ -7,9 +7,8 @@ from itertools import chain
 
 from wireyard.errors import UsageError
 from wireyard.layers.rmp.clients import Clients
-from wireyard.layers.rmp.counters import Drops
 from wireyard.layers.rmp.events import Piece
-from wireyard.layers.rmp.limits import Limits
+from wireyard.layers.rmp.limits import Drops, Limits
 from wireyard.layers.rmp.numbers import Numbers
 from wireyard.layers.rmp.outgoing import Outgoing
 from wireyard.layers.rmp.parsing import Fields

@@ -9,13 +9,13 @@ from typing import Any
 
 from wireyard.formats.rmp.layout import REPLY_TO, SEGMENT, TYPING
 from wireyard.formats.rmp.packet import Message, encode
-from wireyard.layers.rmp.errors import MessageTooBig
 from wireyard.layers.rmp.events import MessageId
 from wireyard.layers.rmp.limits import (
     MAX_PACKETS,
     MESSAGE_OVERHEAD_BYTES,
     PACKET_OVERHEAD_BYTES,
     Limits,
+    MessageTooBig,
 )
 
 __all__ = ["Draft"]
