@@ -60,7 +60,7 @@ class Slow:
 def slow(monkeypatch: pytest.MonkeyPatch) -> Iterator[Slow]:
     """Have facts be made beside, which takes as long as a test wants."""
     one, make = Slow(), job.add_facts
-    monkeypatch.setattr(spark_growth, "need_spark", lambda rows: True)
+    monkeypatch.setattr(spark_growth, "take_long", lambda rows: True)
     monkeypatch.setattr(spark_growth, "_SHORT_S", 0.0)
     monkeypatch.setattr(spark_growth, "_PAUSES_AFTER_LONG", 1e6)
     monkeypatch.setattr(all_facts, "add_facts", lambda *given: one.add_facts(make, *given))
@@ -343,13 +343,13 @@ def test_a_capture_that_has_become_long_meanwhile(
     slow.leave.clear()
     growing.make_due()
     growing.grow(1)
-    monkeypatch.setattr(spark_growth, "need_spark", lambda rows: False)
+    monkeypatch.setattr(spark_growth, "take_long", lambda rows: False)
     stream = growing.folder / "next.mqtt"
     stream.write_bytes((CAPTURE.parent / "traffic" / "stock-1-c2b.mqtt").read_bytes())
     path = str(stream)
     assert growing.growth.open_input(list_inputs([path]).inputs[0])
     assert not growing.growth.has_to_wait(path)
-    monkeypatch.setattr(spark_growth, "need_spark", lambda rows: True)
+    monkeypatch.setattr(spark_growth, "take_long", lambda rows: True)
     growing.growth.commit({path: stream.stat().st_size}, {path})
     assert growing.growth.is_making
     slow.leave.set()

@@ -237,8 +237,8 @@ def test_facts_are_the_same_whatever_tasks_they_come_from(
 ) -> None:
     lake, expected = filled
     monkeypatch.setattr(facts, "FEW", 0)
-    monkeypatch.setattr(mqtt_facts, "FEW", 0)
     # Of one task all that there is, of several some clients and topics.
+    monkeypatch.setattr(mqtt_facts, "FEW", 0)
     monkeypatch.setattr(mqtt_facts, "MOST_PACKETS", 1200 // tasks)
     monkeypatch.setattr(jmq_facts, "FEW", 0)
     monkeypatch.setattr(jmq_facts, "MOST_PACKETS", 1800 // tasks)
@@ -298,6 +298,7 @@ def test_evidence_is_counted_where_packets_are_decoded(
     counted = [mqtt_facts.counted_evidence(path, sources) for path in paths]
     assert found == counted and sum(rows.num_rows for rows in counted) > 10
 
+    monkeypatch.setattr(mqtt_facts, "FEW", 0)
     for most in (mqtt_facts.MOST_PACKETS, 10):
         monkeypatch.setattr(mqtt_facts, "MOST_PACKETS", most)
         monkeypatch.setattr(mqtt_facts, "read_footer_table", lambda path, name: None)

@@ -256,7 +256,7 @@ def test_killed_while_files_grow(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, beside: bool
 ) -> None:
     if beside:  # facts of all packets, as those that Spark makes
-        monkeypatch.setattr(spark_growth, "need_spark", lambda rows: True)
+        monkeypatch.setattr(spark_growth, "take_long", lambda rows: True)
     folder, lake = tmp_path / "in", tmp_path / "lake"
     folder.mkdir()
     rng = Random(18)

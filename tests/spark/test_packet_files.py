@@ -133,6 +133,7 @@ def test_tables_are_the_same_whoever_leaves_the_packets(
     run(tmp_path / "whole", None, capture, few_bytes=FEW_BYTES)
     report = run(tmp_path / "few", spark, capture, split_bytes=20_000)
     assert report.repaired and not split
+    monkeypatch.setattr(mqtt_facts, "FEW", 0)
     monkeypatch.setattr(mqtt_facts, "MOST_PACKETS", 200)
     run(tmp_path / "left", spark, capture, split_bytes=20_000)
     assert split == [0]

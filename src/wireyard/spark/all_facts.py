@@ -1,10 +1,10 @@
 """Facts of all packets of growing inputs, made in the background while parts are committed.
 
-A thread waits for Spark. The facts follow from one commit, whose files do not change and are not
-deleted in the meantime. Once made, they replace the facts that this commit had. Facts that later
-parts have added stay, because they are about messages that were sent later. If another growing
-input shows the same messages, or if the facts to be replaced were made again in the meantime, all
-are made once more in the foreground, and no part is committed until then.
+A thread makes them, or waits for Spark. The facts follow from one commit, whose files do not change
+and are not deleted in the meantime. Once made, they replace the facts that this commit had. Facts
+that later parts have added stay, because they are about messages that were sent later. If another
+growing input shows the same messages, or if the facts to be replaced were made again in the
+meantime, all are made once more in the foreground, and no part is committed until then.
 """
 
 from __future__ import annotations

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from wireyard.spark.files import FoundFile
 from wireyard.spark.inputs import InputOptions, Listing, examine_files, is_unchanged, join_rotated
-from wireyard.spark.job import FEW_BYTES, fill_lake
+from wireyard.spark.job import FEW_BYTES, SPLIT_BYTES, fill_lake
 from wireyard.spark.lake import Lake
 from wireyard.spark.replacing import OPEN_STATES
 from wireyard.spark.report import Report, Watch, new_inputs
@@ -94,7 +94,7 @@ def follow_lake(
     *,
     options: InputOptions | None = None,
     rotated: bool = False,
-    most_bytes: int = FEW_BYTES,
+    most_bytes: int = SPLIT_BYTES,
     **settings: Any,
 ) -> None:
     """Read everything that arrives at some paths into a lake, until `stop`; then read the rest.

@@ -3,8 +3,8 @@
 The facts of an input (messages, deliveries, sessions and so on) follow from all of its packets, so
 those of a growing input are made again from time to time, and when it stands still. That takes at
 most half of the time while one pass takes up to `_SHORT_S`, and a tenth of it if it takes longer.
-Where Spark makes them, parts are committed in the meantime (`AllFacts`); otherwise commits wait,
-for no longer than `_SHORT_S`. Parts in between have facts of the newest packets only.
+Those of many packets are made in the background, while parts are committed (`AllFacts`); otherwise
+commits wait. Parts in between have facts of the newest packets only.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from wireyard.spark.grown import (
 from wireyard.spark.inputs import FoundInput
 from wireyard.spark.job import add_facts, commit_change
 from wireyard.spark.lake import Change, Lake
-from wireyard.spark.newest import NewestFacts, by_protocol, need_spark
+from wireyard.spark.newest import NewestFacts, by_protocol, take_long
 from wireyard.spark.replacing import OPEN_STATES, compact, drop_inputs
 from wireyard.spark.running import Runner
 from wireyard.spark.workers import load_columns
@@ -155,7 +155,7 @@ class Growth:
         parts, notes = self._read_parts(most_bytes, ending)
         read_bytes = sum(part.input.position for part in parts) - before
         due = [part for part in parts if part.source in ending or self._are_due(part.input)]
-        in_background = [part for part in due if not self.is_making and need_spark(part.input.rows)]
+        in_background = [part for part in due if not self.is_making and take_long(part.input.rows)]
         with_facts = [part for part in due if part not in in_background]
         stamps: dict[str, Mapping[str, Any] | None] = {}
         for part in parts:
@@ -214,7 +214,7 @@ class Growth:
         """Return whether the facts of an input cannot be started now, because others are made."""
         if self._all_facts is None:
             return False
-        return self._is_being_made(path) or need_spark(self._inputs[path].rows)
+        return self._is_being_made(path) or take_long(self._inputs[path].rows)
 
     def commit_facts(self, *, wait: bool = False) -> list[str]:
         """Commit facts that were made in the background, if they are ready; return notes.
@@ -339,8 +339,8 @@ class Growth:
 
 
 def _takes_long(growing: GrowingInput) -> bool:
-    """Return whether making all facts takes longer than `_SHORT_S`, as it does in Spark."""
-    return _expected_s(growing) > _SHORT_S or need_spark(growing.rows)
+    """Return whether making all facts takes longer than `_SHORT_S`, as for many packets."""
+    return _expected_s(growing) > _SHORT_S or take_long(growing.rows)
 
 
 def _expected_s(growing: GrowingInput) -> float:

@@ -52,10 +52,11 @@ from wireyard.spark.stage_tasks import write_records
 __all__ = ["FEW", "FORMATS", "MOST_PACKETS", "write_jmq_facts"]
 
 FORMATS: Final = (JMQ, GPACKET)
-MOST_PACKETS: Final = 1 << 18
-"""Packets that a task holds at once, about 1.5 kB each with all records derived from them."""
-FEW: Final = 1 << 17
-"""Packets up to which the driver makes the facts itself: to start Spark would take longer."""
+MOST_PACKETS: Final = 1 << 16
+"""Packets of a partition, about 1.5 kB each with all records derived from them."""
+FEW: Final = 1 << 19
+"""Packets whose facts this process derives itself: they take no longer than Spark's start, and no
+more memory than Spark."""
 _SHOWN: Final = (
     "source", "stream", "src_addr", "src_port", "dst_addr", "dst_port", "format", "ended",
 )  # fmt: skip
@@ -99,11 +100,11 @@ def write_jmq_facts(
     numbered = [_File(number, *each) for number, each in enumerate(named)]
     job = _Job(staging, frozenset(sources), tuple(streams), len(numbered))
     packets = sum(measure(file.path)[0] for file in numbered)
-    if packets > MOST_PACKETS:
-        yield from _write_by_phases(runner, job, numbered, -(-packets // (MOST_PACKETS // 4)))
+    if packets > FEW:
+        yield from _write_by_phases(runner, job, numbered, -(-packets // MOST_PACKETS))
     elif packets:
         work = partial(_write_all, job=job)
-        yield from run_tasks(runner, [numbered], work, here=packets <= FEW)
+        yield from run_tasks(runner, [numbered], work, here=True)
 
 
 class _Job(NamedTuple):

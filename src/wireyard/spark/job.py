@@ -65,7 +65,7 @@ __all__ = ["FEW_BYTES", "SPLIT_BYTES", "add_facts", "commit_change", "fill_lake"
 
 SPLIT_BYTES = 64 << 20
 """Input of a task; to start one costs as much as to decode 8 MB."""
-FEW_BYTES = SPLIT_BYTES
+FEW_BYTES = 4 * SPLIT_BYTES
 """Input up to which this process reads it itself, in less time than Spark takes to start."""
 _NEVER_EMPTY = {
     QUARANTINE_TABLE: QUARANTINE,

@@ -86,8 +86,9 @@ __all__ = [
 
 MOST_PACKETS: Final = 1 << 19
 """Packets that a task holds at once, at most about 500 bytes each with all derived records."""
-FEW: Final = 1 << 18
-"""Packets up to which the driver derives the facts itself: to start Spark would take longer."""
+FEW: Final = 1 << 20
+"""Packets whose facts this process derives itself: they take no longer than Spark's start, and no
+more memory than Spark."""
 _THREADS: Final = 8
 """Threads that read footers; they mostly wait for the storage."""
 _FORMAT: Final = "mqtt"
@@ -175,17 +176,17 @@ def write_mqtt_facts(
     runner: Runner, staging: str, groups: Sequence[Group]
 ) -> Iterator[Mapping[str, Any]]:
     """Stage the rows of all tables; yield rows of `RESULTS`."""
-    small = [group for group in groups if group.packets <= MOST_PACKETS]
-    here = sum(group.packets for group in small) <= FEW
-    work = partial(_write_small, staging=staging)
-    yield from run_tasks(runner, _tasks_of(small), work, here=here)
+    here = sum(group.packets for group in groups) <= FEW
+    most = FEW if here else MOST_PACKETS
+    small = _tasks_of(group for group in groups if group.packets <= most)
+    yield from run_tasks(runner, small, partial(_write_small, staging=staging), here=here)
     for group in groups:
-        if group.packets > MOST_PACKETS:
+        if group.packets > most:
             yield from _LargeInput(runner, staging, group).write()
 
 
 def _tasks_of(groups: Iterable[Group]) -> list[list[Group]]:
-    """Return the groups as tasks of at most `MOST_PACKETS` each."""
+    """Return the groups as tasks of at most `MOST_PACKETS` each; a larger one is a task alone."""
     tasks: list[list[Group]] = []
     room = 0
     for group in groups:

@@ -31,16 +31,15 @@ from wireyard.spark.grown import (
     session_keys,
     without_sessions,
 )
-from wireyard.spark.jmq_facts import FEW as FEW_JMQ
 from wireyard.spark.lake import Lake
-from wireyard.spark.mqtt_facts import FEW as FEW_MQTT
 from wireyard.spark.mqtt_facts import STREAM_COLUMNS, rows_of_streams
 from wireyard.spark.parts import measure, read_batches
 from wireyard.spark.replacing import is_provisional
 
-__all__ = ["NewestFacts", "by_protocol", "need_spark"]
+__all__ = ["NewestFacts", "by_protocol", "take_long"]
 
-_FEW: Final = ((MQTT, FEW_MQTT), (JMS, FEW_JMQ))
+_FEW: Final = ((MQTT, 1 << 18), (JMS, 1 << 17))
+"""The most packets whose facts are made in about a second, while parts wait for them."""
 
 
 def by_protocol(time_ns: int | None) -> dict[str, int]:
@@ -48,8 +47,8 @@ def by_protocol(time_ns: int | None) -> dict[str, int]:
     return {} if time_ns is None else {protocol.name: time_ns for protocol, _ in _FEW}
 
 
-def need_spark(rows: Mapping[str, int]) -> bool:
-    """Return whether Spark has to make the facts of so many packets, counted by format."""
+def take_long(rows: Mapping[str, int]) -> bool:
+    """Return whether the facts of so many packets, counted by format, take over a second."""
     return any(sum(rows.get(name, 0) for name in one.needed) > few for one, few in _FEW)
 
 
