@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import signal
 import sys
@@ -60,6 +61,17 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     if hasattr(config, "workerinput"):
         folders = {ROOT / "tests" / "spark": 0, ROOT / "tests": 1}
         items.sort(key=lambda item: (folders.get(item.path.parent, 2), item.path))
+
+
+def pytest_collection_finish() -> None:
+    """Exempt from garbage collection what is there: it would be visited again in every test."""
+    gc.collect()
+    gc.freeze()
+
+
+def pytest_unconfigure() -> None:
+    """Have extension modules find no leaks when Python ends."""
+    gc.unfreeze()
 
 
 @pytest.hookimpl(wrapper=True)
