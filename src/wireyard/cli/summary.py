@@ -45,7 +45,7 @@ def print_summary(
 def _done(report: Report, reading_s: float, total_s: float) -> str:
     held = f"{_count(report.unchanged, 'input')} in the lake already, unchanged"
     if not report.added:
-        return f"nothing new: {held}"
+        return f"nothing new: {held}" if report.unchanged else "nothing new"
     read = _total(report.added).bytes_read - report.held_bytes
     speed = f"{bytes_text(read / max(reading_s, 1e-3))}/s"
     parts = [

@@ -185,7 +185,7 @@ class NewestPackets:
         """The names of the streams that have packets here."""
         return _stream_names([part for parts in self._parts().values() for part in parts])
 
-    def go_on(self, since_ns: int) -> None:
+    def advance(self, since_ns: int) -> None:
         """Set the time up to which facts of all packets are made."""
         self._since_ns = self._made_ns = max(self._since_ns, since_ns)
 

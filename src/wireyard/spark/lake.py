@@ -208,7 +208,7 @@ class Lake(LakeSnapshot):
         return f"{self.root}/{DATA}/{self.run}/{table}/{name}".rstrip("/")
 
     def list_staged(self, table: str) -> list[str]:
-        """Return the names of the files that this run has staged for a table, hidden ones aside."""
+        """Return the names of files that this run has staged for a table, except hidden ones."""
         folder = self.inner(DATA, self.run, table)
         found = self.system.get_file_info(fs.FileSelector(folder, allow_not_found=True))
         files = (info.base_name for info in found if info.type == fs.FileType.File)

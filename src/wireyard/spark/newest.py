@@ -214,7 +214,7 @@ class NewestFacts:
         """Record that facts of all packets are made up to a time."""
         self._shares_messages = None
         for one in self._protocols:
-            one.packets.go_on(until_ns)
+            one.packets.advance(until_ns)
 
 
 def _texts(column: pa.ChunkedArray) -> list[str]:

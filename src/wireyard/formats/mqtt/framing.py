@@ -79,8 +79,8 @@ def frame_size(
 def next_context(view: View, context: int) -> int:
     """Return the context of a packet itself and of those after it.
 
-    CONNECT declares its version. Without one, a CONNACK tells 5.0, where properties follow the
-    return code, from the earlier versions, but not those from each other.
+    CONNECT declares its version. Without one, a CONNACK with properties behind its return code is
+    of 5.0; the earlier versions have the same CONNACK.
     """
     kind = view[0] >> 4 if len(view) else 0
     if kind == CONNECT:
