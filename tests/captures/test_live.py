@@ -372,6 +372,16 @@ def test_a_hole_that_nobody_acknowledged_is_filled_later() -> None:
     assert [status for status, _, _ in line.fed.shown()] == ["ok"] * 3
 
 
+def test_an_acknowledged_tail_is_a_gap_once_the_capture_ends() -> None:
+    line, after = begun()
+    lost, at = publish(30), len(connect(1))
+    line.answer(after + len(lost), at_ns=MS)
+    line.fed.wait(10 * HOLE_NS)
+    assert len(line.fed.rows) == 1
+    line.fed.end()
+    assert line.fed.shown()[1:] == [("gap", at, len(lost))]
+
+
 def test_a_stream_whose_beginning_was_not_captured_settles() -> None:
     line = Line()
     line.send(5000, publish(20) * 3)
