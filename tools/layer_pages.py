@@ -113,6 +113,11 @@ A gap may have had any packets that fit into it, and nothing is concluded from t
 
 - A connection whose CONNACK was lost counts as open; `status` and `resumed` of its session are
   null, and what waited for the client is `undecided` unless it asked for a clean start.
+- A connection whose CONNECT was lost may be any client's. So it may be the next connection of a
+  client whose last packet was before it, unless that client has a known connection in between. Then
+  the state of that client's session is unknown from its last packet on, as that of a session that
+  is older than the capture: what waited for the client, and what it had not acknowledged, is
+  `undecided`.
 - A gap of 5 bytes or more on any connection of the broker may have had subscriptions and messages.
   From there on the rules are those for a broker with a connection that is older than the capture.
 - Acknowledgements, resends and PUBREL break no rule on a connection with a gap.

@@ -130,6 +130,73 @@ def test_a_waiting_message_may_be_delivered_after_a_lost_connack(clean: bool, ve
     assert verdicts_of(capture) == [verdict]
 
 
+def away_behind_a_lost_connect(present: bool, *, ends: bool = True) -> Capture:
+    """Return a capture in which a client is away, and comes back twice; the first CONNECT is lost.
+
+    It has not acknowledged a message. Others are sent to it at QoS 0 and 1 while it is away, and
+    one is delivered to it when it comes back.
+    """
+    capture = Capture()
+    capture.connect("sub", clean=False)
+    capture.subscribe("sub", "t/#")
+    capture.connect("pub")
+    capture.message("pub", "t/0", b"unacknowledged", 1)
+    capture.publish("sub", False, "t/0", b"unacknowledged", 1)
+    capture.end("sub")
+    capture.message("pub", "t/1", b"waits", 1)
+    capture.message("pub", "t/2", b"late", 0)
+    capture.ping("pub")
+    lost = len(capture.rows)
+    capture.connect("sub", clean=False, present=True)
+    capture.hand("sub", "t/1", b"waits", 1, 2)
+    if ends:
+        capture.end("sub")
+        capture.connect("sub", clean=False, present=present)
+        capture.ping("sub")
+    lose(capture, lost)
+    return capture
+
+
+@pytest.mark.parametrize("ends", [True, False])
+@pytest.mark.parametrize("present", [True, False])
+def test_a_client_may_have_been_back_on_a_connection_without_its_connect(
+    present: bool, ends: bool
+) -> None:
+    tables = tables_of(away_behind_a_lost_connect(present, ends=ends))
+    assert tables["violations"] == []
+    rows = [row for row in tables["deliveries"] if row["consumer_client_id"] == "sub"]
+    assert {(row["destination"], row["verdict"], row.get("outcome")) for row in rows} == {
+        ("t/0", "undecided", None),
+        ("t/1", "undecided", None),
+        ("t/2", "undecided", None),
+    }
+    assert all(row.get("redelivered") is None for row in rows)
+
+
+def test_a_connection_at_the_same_time_is_of_another_client() -> None:
+    capture = Capture()
+    capture.put("other", False, layout.CONNACK, session_present=False, return_code=0)
+    capture.connect("sub", clean=False)
+    capture.subscribe("sub", "t/#")
+    capture.connect("pub")
+    capture.end("sub")
+    capture.message("pub", "t/1", b"waits", 1)
+    capture.ping("other")
+    capture.connect("sub", clean=True)
+    assert verdicts_of(capture) == ["discarded"]
+
+
+def test_a_resend_may_be_of_a_message_before_a_lost_connect() -> None:
+    capture = Capture()
+    capture.connect("c")
+    capture.publish("c", True, "t", b"x", 1)
+    capture.end("c")
+    capture.connect("c")
+    capture.publish("c", True, "t", b"x", 1, dup=True)
+    lose(capture, 0)
+    assert tables_of(capture)["violations"] == []
+
+
 def test_a_lost_disconnect_leaves_the_end_open() -> None:
     """The gap before the FIN may be a DISCONNECT, which discards the will."""
     capture = pair()

@@ -121,8 +121,8 @@ def known_of(
     known = [
         KnownStream(
             row["source"], row["stream"], row["by_client"],
-            sides[row["source"], row["stream"]].key, row["alone"], row["older"], row["begun"],
-            row["ended"], row.get("ended_ns"), row.get("ended_frame"),
+            sides[row["source"], row["stream"]].key, row["alone"], row["older"], row["followed"],
+            row["begun"], row["ended"], row.get("ended_ns"), row.get("ended_frame"),
             *evidence.ends((row["source"], row["stream"])),
         )
         for row in stream_rows(sides, shown)

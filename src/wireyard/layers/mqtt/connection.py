@@ -191,7 +191,8 @@ class StreamInfo(NamedTuple):
     resets: bool
     """Whether it ends with a reset, which ends the other stream too."""
     older: bool = False
-    """Whether connections to its server are older than the capture."""
+    """As of `Side`, like the next one."""
+    followed: bool = False
 
 
 class Request(NamedTuple):

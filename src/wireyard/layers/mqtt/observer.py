@@ -126,8 +126,10 @@ class Observer:
     def _add_stream_info(self, row: StreamRow) -> None:
         name, begun = (row["source"], row["stream"]), row["begun"]
         resets = row["ended"] == "rst"
-        older = bool(row.get("older"))
-        self._stream_info[name] = StreamInfo(row["by_client"], row["alone"], begun, resets, older)
+        context = bool(row.get("older")), bool(row.get("followed"))
+        self._stream_info[name] = StreamInfo(
+            row["by_client"], row["alone"], begun, resets, *context
+        )
         if row["ended"] is not None:
             ns, frame = row["ended_ns"], row["ended_frame"]
             self._ends.append(Position(ns, frame, name[1], END_OFFSET, ns, frame, name[0]))
@@ -220,7 +222,7 @@ class Observer:
             if broker is None:
                 broker = self.brokers[client[:2]] = Broker(self.output)
             broker.has_older |= info.older
-            record = ConnectionRecord(client, stream.first)
+            record = ConnectionRecord(client, stream.first, followed=info.followed)
             connection = Connection(key, info, record, broker, self.output)
             if row.get("packet_type") == layout.CONNECT:
                 connection.state = "new"

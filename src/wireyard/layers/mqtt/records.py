@@ -143,6 +143,8 @@ class ConnectionRecord(Record):
     """The names that messages to it were delivered to: see `Subscribed.served_as`."""
     answered: Position | None = None
     """Its last answered request; the broker had sent all messages from before it."""
+    followed: bool = False
+    """Whether the next connection of its client may be one whose CONNECT was not captured."""
 
     @property
     def may_be_resumed(self) -> bool:

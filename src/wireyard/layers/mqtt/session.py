@@ -105,6 +105,12 @@ class Session:
         self.expires: Position | None = None
         """When it expires, unless the client connects again before."""
 
+    @property
+    def may_have_changed(self) -> bool:
+        """Whether a connection of an unknown client id may have continued it after its last one."""
+        last = self.connection
+        return last is not None and last.followed and last.persistent
+
     def connect(
         self, connection: ConnectionRecord, kept: bool, limits: tuple[int, int]
     ) -> list[Any]:
@@ -206,6 +212,16 @@ class Broker:
             self._publish(session.will, connection.opened)
         if not kept:
             self._end_subscriptions(session, connection.opened, connection.opened)
+        if session.may_have_changed:
+            self._lose_track(session)
+
+    def _lose_track(self, session: Session) -> None:
+        """Make the state of a session unknown, as that of one that is older than the capture."""
+        tracker, over = self._output.tracker, list(session.leave())
+        self.tracked -= len(over)
+        tracker.over(over)
+        session.to_broker, session.to_client = (tracker.new_direction(False) for _ in range(2))
+        session.known = False
 
     def close(
         self,
@@ -228,13 +244,17 @@ class Broker:
         connection.ended_by, connection.closed = ended_by, at
         connection.until = until or at
         self.count_in_flight(session, at)
-        if not connection.begun:
+        if not connection.begun or session.may_have_changed:
             session.to_client.untrace()
+        self._close_will(session.will, will_event, connection, at)
         if not connection.persistent:
             self._end_subscriptions(session, connection.until, at)
+        elif session.may_have_changed:
+            session.will = None
+            for subscribed in session.filters.values():
+                subscribed.leaving = subscribed.leaving or connection.until
         elif connection.expires_s is not None:
             session.expires = at.after(connection.expires_s)
-        self._close_will(session.will, will_event, connection, at)
 
     def count_in_flight(self, session: Session, at: Position) -> None:
         """Count the messages in flight at the end of a connection, and report each of them."""
@@ -300,7 +320,7 @@ class Broker:
             self._end_subscription(subscribed, asked, answered)
 
     def _end_subscription(self, subscribed: Subscribed, leaving: Position, gone: Position) -> None:
-        subscribed.leaving, subscribed.gone = leaving, gone
+        subscribed.leaving, subscribed.gone = subscribed.leaving or leaving, gone
         self._output.subscriptions.append(subscribed)
 
     def _end_subscriptions(self, session: Session, leaving: Position, gone: Position) -> None:
