@@ -121,6 +121,8 @@ A gap may have had any packets that fit into it, and nothing is concluded from t
 - A gap of 5 bytes or more on any connection of the broker may have had subscriptions and messages.
   From there on the rules are those for a broker with a connection that is older than the capture.
 - Acknowledgements, resends and PUBREL break no rule on a connection with a gap.
+- A delivery whose acknowledgement may be in a gap is `undecided`, and its `outcome` and
+  `redelivered` are null. The counts of messages in flight are null for a session with a gap.
 - If the last bytes of either side were lost, `ended_by` is null and no will is published: the
   client may have sent DISCONNECT, or the broker may have refused it.
 """

@@ -163,7 +163,7 @@ DELIVERIES: Final = (
         "redelivered",
         "bool",
         "whether it was flagged or seen as delivered before; null where that may have been on a"
-        " connection whose client id is unknown",
+        " connection whose client id is unknown, or in bytes that were not captured",
     ),
     Column("delivery_count", "int32", "how often its delivery was seen"),
     Column(
@@ -305,7 +305,8 @@ SESSIONS: Final = (
     Column(
         "in_flight_sent",
         "int64",
-        "messages of the client whose delivery was open at the end; null without the login, MQTT",
+        "messages of the client whose delivery was open at the end; null without the login, or if"
+        " bytes of the session were not captured, MQTT",
     ),
     Column("in_flight_received", "int64", "messages to the client whose delivery was open then"),
     Column("pauses", "int64", "how often one side asked the other to wait; JMS only"),

@@ -197,6 +197,78 @@ def test_a_resend_may_be_of_a_message_before_a_lost_connect() -> None:
     assert tables_of(capture)["violations"] == []
 
 
+@pytest.mark.parametrize("ends", [True, False])
+def test_a_lost_acknowledgement_was_perhaps_sent(ends: bool) -> None:
+    """Of two messages without one, the second came behind the gap."""
+    capture = pair()
+    for packet_id in (1, 2, 3):
+        capture.message("pub", f"t/{packet_id}", b"x", 1, packet_id)
+        if packet_id == 2:
+            capture.ping("sub")
+        capture.hand("sub", f"t/{packet_id}", b"x", 1, packet_id)
+    if ends:
+        capture.end("sub")
+        capture.connect("sub")
+    del capture.rows[-1 - 2 * ends]  # the acknowledgement of the last one, which was never sent
+    lose(capture, 9)
+    tables = tables_of(capture)
+    rows = {row["destination"]: row for row in tables["deliveries"]}
+    found = {
+        topic: tuple(row.get(name) for name in ("verdict", "outcome", "redelivered"))
+        for topic, row in rows.items()
+    }
+    assert found == {
+        "t/1": ("undecided", None, None),
+        "t/2": ("delivered", "acknowledged", False),
+        "t/3": ("abandoned" if ends else "in_flight", "unacknowledged", False),
+    }
+    sessions = [row for row in tables["sessions"] if row["client_id"] == "sub"]
+    assert sessions[0].get("in_flight_received") is None
+    assert [row["in_flight_received"] for row in sessions[1:]] == [0] * ends
+    assert not tables["violations"]
+
+
+def test_a_packet_identifier_is_used_again_after_a_lost_acknowledgement() -> None:
+    capture = pair()
+    for number in (1, 2):
+        capture.message("pub", "t", b"%d" % number, 1, number)
+        capture.hand("sub", "t", b"%d" % number, 1, 9)
+    lose(capture, 9)
+    rows = deliveries_of(capture)
+    assert [(row["verdict"], row.get("outcome")) for row in rows] == [
+        ("undecided", None),
+        ("delivered", "acknowledged"),
+    ]
+
+
+def test_the_copy_that_was_delivered_may_be_the_second_one() -> None:
+    capture = pair()
+    capture.publish("pub", True, "t", b"x", 1)
+    capture.hand("sub", "t", b"x", 1, 1)
+    capture.end("pub")
+    capture.connect("pub", clean=False, present=True)
+    capture.publish("pub", True, "t", b"x", 1, dup=True)
+    capture.acknowledge("pub", True, 1)
+    capture.hand("sub", "t", b"x", 1, 2)
+    capture.rows[4]["clean_start"] = False
+    assert verdicts_of(capture) == ["delivered", "duplicate"]
+    lose(capture, 7, 8)
+    assert verdicts_of(capture) == ["undecided"]
+
+
+def test_an_earlier_connection_of_the_session_may_have_lost_the_request() -> None:
+    """The PUBREC that the PUBREL answers is lost, on the connection before."""
+    capture = Capture()
+    capture.connect("c", clean=False)
+    capture.publish("c", True, "t", b"x", 2)
+    capture.put("c", False, layout.PUBREC, packet_id=1)
+    capture.end("c")
+    capture.connect("c", clean=False, present=True)
+    capture.put("c", True, layout.PUBREL, packet_id=1)
+    lose(capture, 3)
+    assert tables_of(capture)["violations"] == []
+
+
 def test_a_lost_disconnect_leaves_the_end_open() -> None:
     """The gap before the FIN may be a DISCONNECT, which discards the will."""
     capture = pair()

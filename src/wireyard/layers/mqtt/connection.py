@@ -294,6 +294,13 @@ class Connection:
             self.session = Session(self.record.client.name, False, self.output.tracker)
             self.session.connection = self.record
 
+    def observe_behind_gap(self, at: Position, by_client: bool) -> None:
+        """Observe a packet of one side, which may be the first one behind a gap."""
+        if self.lost_last[by_client]:
+            self.lost_last[by_client] = False
+            if not self.lost_last[not by_client]:
+                self.record.unsure_before = at
+
     def confirm_read(self, request: Position, answer: Position) -> None:
         """Mark everything sent before `request` as read by the broker."""
         self.record.answered = max(self.record.answered or request, request)
@@ -327,12 +334,14 @@ class Connection:
     @property
     def may_publish_as_retained(self) -> bool:
         """Whether a subscription that was not captured may have Retain As Published."""
-        return self.record.version == _WITH_RETAIN_AS_PUBLISHED and not self.session.known
+        is_known = self.session.known and self.session.is_whole and not self.record.has_gap
+        return self.record.version == _WITH_RETAIN_AS_PUBLISHED and not is_known
 
     @property
     def _is_whole(self) -> bool:
-        """Whether all packets of both streams up to now were captured."""
-        return (self.record.begun or self._begun) and not (self.record.damaged or self.alone)
+        """Whether all packets of the session up to now were captured."""
+        is_damaged = self.record.damaged or not self.session.is_whole
+        return (self.record.begun or self._begun) and not (is_damaged or self.alone)
 
     def add_violation(self, breach: Breach) -> None:
         """Output a violation; before CONNACK keep it until the client id is known."""

@@ -41,6 +41,7 @@ from wireyard.layers.mqtt.connection import (
 from wireyard.layers.mqtt.packet_row import PacketRow, StreamRow, as_packet, as_stream
 from wireyard.layers.mqtt.publish import MessageTracker
 from wireyard.layers.mqtt.records import (
+    ALWAYS,
     END_OFFSET,
     UNSEEN,
     Client,
@@ -156,7 +157,7 @@ class Observer:
         if kind is None:
             self._observe_other_bytes(connection, row, at, by_client)
             return
-        connection.lost_last[by_client] = False
+        connection.observe_behind_gap(at, by_client)
         record.packets += 1
         record.bytes += row["length"]
         record.last = at
@@ -193,6 +194,7 @@ class Observer:
     ) -> None:
         """Observe bytes that were not captured, which may have been any packets."""
         connection.lost_last[by_client] = True
+        connection.record.unsure_before = ALWAYS
         connection.broker.has_older |= row["length"] >= _SMALLEST_BYTES
         if by_client:
             if connection.state == "new":
@@ -330,7 +332,7 @@ class Observer:
             if record.ended_by == "open" and session.connection is record:
                 last = record.last or record.opened
                 record.until = None if connection.shows_end else last
-                connection.broker.count_in_flight(session, last)
+                connection.broker.end_flows(session, last)
             self._evict(connection)
         for broker in self.brokers.values():
             broker.finish()

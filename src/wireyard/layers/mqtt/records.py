@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from wireyard.layers.mqtt.violations import Breach
 
 __all__ = [
+    "ALWAYS",
     "DELIVERED",
     "END_OFFSET",
     "SMALLEST_WINDOW",
@@ -55,6 +56,8 @@ _ADDED_BYTES: Final = 16
 SMALLEST_WINDOW: Final = 10
 """The smallest window of the brokers in use: with this many messages in flight, a broker may wait
 for acknowledgements."""
+ALWAYS: Final = Position((1 << 63) - 1, 0, "", 0, None, None, "")
+"""A position after all packets."""
 UNSEEN: Final = "unseen"
 """`ended_by` of a connection whose end was not captured."""
 _HASH_BYTES: Final = 32
@@ -137,14 +140,24 @@ class ConnectionRecord(Record):
     """CONNACK."""
     damaged: bool = False
     """Whether bytes of it were not captured or belong to no packet."""
+    unsure_before: Position | None = None
+    """The first packet behind the last of its gaps; an acknowledgement of an earlier message may
+    have been in a gap."""
     in_flight: tuple[int, int] = (0, 0)
     """Messages in flight at its end: to the broker, and to the client."""
+    shows_in_flight: bool = True
+    """Whether no message or acknowledgement of its session can be missing."""
     served_as: tuple[str, ...] = ()
     """The names that messages to it were delivered to: see `Subscribed.served_as`."""
     answered: Position | None = None
     """Its last answered request; the broker had sent all messages from before it."""
     followed: bool = False
     """Whether the next connection of its client may be one whose CONNECT was not captured."""
+
+    @property
+    def has_gap(self) -> bool:
+        """Whether bytes of it were not captured."""
+        return self.unsure_before is not None
 
     @property
     def may_be_resumed(self) -> bool:
@@ -236,7 +249,8 @@ class Attempt(Record):
     abandoned: bool = False
     """Whether its session ended before it was acknowledged."""
     untraced: bool = False
-    """Whether its connection ended before it was acknowledged, and the client id is unknown."""
+    """Whether it was acknowledged, if ever, where that was not captured: in a gap, or on another
+    connection, if a client id is unknown."""
     may_be_live: bool = False
     """Whether a subscription that was not captured may have Retain As Published."""
     setter: Position | None = None

@@ -12,7 +12,7 @@ from collections.abc import Iterable, Iterator
 from typing import Any, Final
 
 from wireyard.layers.mqtt.qos import RECEIVER, SENDER, Flows
-from wireyard.layers.mqtt.records import ConnectionRecord, Output, Subscribed, Tracker
+from wireyard.layers.mqtt.records import ALWAYS, ConnectionRecord, Output, Subscribed, Tracker
 from wireyard.layers.mqtt.will import Will
 from wireyard.layers.records import Position
 
@@ -58,10 +58,10 @@ class Direction:
         for attempt in self.tracked.values():
             attempt.abandoned = True
 
-    def untrace(self) -> None:
-        """Mark the tracked messages: the connection of an unknown client id ends."""
+    def untrace(self, before: Position) -> None:
+        """Mark tracked messages sent before a position, unless they are acknowledged."""
         for attempt in self.tracked.values():
-            attempt.untraced = attempt.acknowledged is None
+            attempt.untraced |= attempt.acknowledged is None and attempt.at < before
 
     def leave(self) -> Iterable[Any]:
         """Remove the tracked messages; return them."""
@@ -87,8 +87,8 @@ class Session:
     """
 
     __slots__ = (
-        "connection", "expires", "filters", "known", "name", "served_as", "to_broker", "to_client",
-        "will",
+        "connection", "expires", "filters", "is_whole", "known", "name", "served_as", "to_broker",
+        "to_client", "will",
     )  # fmt: skip
 
     def __init__(self, name: str, known: bool, tracker: Tracker) -> None:
@@ -96,6 +96,8 @@ class Session:
         self.known = known
         """Whether all of its subscriptions were captured."""
         self.to_broker, self.to_client = tracker.new_direction(known), tracker.new_direction(known)
+        self.is_whole = True
+        """Whether all bytes of its connections that have ended were captured."""
         self.filters: dict[str, Subscribed] = {}
         self.served_as: dict[str, None] = {}
         """All names that messages were delivered to: its own, and the filters that it shares."""
@@ -126,6 +128,7 @@ class Session:
         self.connection, self.expires = connection, None
         self.known |= not kept
         if not kept:
+            self.is_whole = True
             self.to_client.abandon()
         return self.to_broker.connect(kept, limits[0]) + self.to_client.connect(kept, limits[1])
 
@@ -243,9 +246,9 @@ class Broker:
             return
         connection.ended_by, connection.closed = ended_by, at
         connection.until = until or at
-        self.count_in_flight(session, at)
+        self.end_flows(session, at)
         if not connection.begun or session.may_have_changed:
-            session.to_client.untrace()
+            session.to_client.untrace(ALWAYS)
         self._close_will(session.will, will_event, connection, at)
         if not connection.persistent:
             self._end_subscriptions(session, connection.until, at)
@@ -256,10 +259,17 @@ class Broker:
         elif connection.expires_s is not None:
             session.expires = at.after(connection.expires_s)
 
-    def count_in_flight(self, session: Session, at: Position) -> None:
-        """Count the messages in flight at the end of a connection, and report each of them."""
+    def end_flows(self, session: Session, at: Position) -> None:
+        """Count the messages in flight at the end of a connection, and report each of them.
+
+        Those whose acknowledgement may be in a gap are marked.
+        """
         connection = session.connection
         assert connection is not None
+        session.is_whole &= not connection.has_gap
+        connection.shows_in_flight = session.is_whole
+        if connection.unsure_before is not None:
+            session.to_client.untrace(connection.unsure_before)
         counts = []
         for to_broker, direction in ((True, session.to_broker), (False, session.to_client)):
             packet_ids = direction.in_flight()
