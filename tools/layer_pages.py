@@ -123,6 +123,9 @@ A gap may have had any packets that fit into it, and nothing is concluded from t
 - Acknowledgements, resends and PUBREL break no rule on a connection with a gap.
 - A delivery whose acknowledgement may be in a gap is `undecided`, and its `outcome` and
   `redelivered` are null. The counts of messages in flight are null for a session with a gap.
+- A message in a gap of a client may have changed a retained value. So a value that was set before
+  the gap and ended after it has neither `to_ns` nor `ended_by`, and a new subscription need not get
+  it.
 - If the last bytes of either side were lost, `ended_by` is null and no will is published: the
   client may have sent DISCONNECT, or the broker may have refused it.
 """

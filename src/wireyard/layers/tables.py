@@ -320,12 +320,17 @@ SESSIONS: Final = (
 RETAINED: Final = (
     Column("topic", "string", "topic that the value stands for"),
     Column("from_ns", "int64", "from when on it was the value", unit=_NS),
-    Column("to_ns", "int64", "until when; null if it still is", unit=_NS),
+    Column(
+        "to_ns",
+        "int64",
+        "until when; null if it still is, or if a message that was not captured may have ended it",
+        unit=_NS,
+    ),
     Column("payload", "binary", "the value"),
     Column("qos", "int32", "quality of service it was published with"),
     Column("message_key", "string", "the message that set it"),
     Column("producer_client_id", "string", "client id of its publisher"),
-    Column("ended_by", "string", "replaced, deleted, expired; null if it still stands"),
+    Column("ended_by", "string", "replaced, deleted, expired; null like `to_ns`"),
     Column("from_frame", "int64", "frame in which it was set"),
     *_ROW,
 )

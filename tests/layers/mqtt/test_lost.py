@@ -269,6 +269,47 @@ def test_an_earlier_connection_of_the_session_may_have_lost_the_request() -> Non
     assert tables_of(capture)["violations"] == []
 
 
+@pytest.mark.parametrize(
+    ("index", "ends"),
+    [
+        (2, {b"2": "replaced", b"3": "replaced", b"4": None}),
+        (5, {b"1": None, b"3": "replaced", b"4": None}),
+        (8, {b"1": "replaced", b"2": None, b"4": None}),
+        # A lost PINGREQ is too short to be a message.
+        (6, {b"1": "replaced", b"2": "replaced", b"3": "replaced", b"4": None}),
+    ],
+)
+def test_a_lost_message_may_have_ended_a_retained_value(
+    index: int, ends: dict[bytes, str | None]
+) -> None:
+    capture = Capture()
+    capture.connect("pub")
+    for payload in (b"1", b"2", b"3", b"4"):
+        capture.publish("pub", True, "t", payload, 0, retain=True)
+        capture.ping("pub")
+    lose(capture, index)
+    values = tables_of(capture)["retained"]
+    assert {row["payload"]: row.get("ended_by") for row in values} == ends
+    assert all((row.get("to_ns") is None) == (row.get("ended_by") is None) for row in values)
+
+
+@pytest.mark.parametrize("lost", [True, False])
+def test_a_lost_message_may_have_changed_the_value_that_a_subscription_gets(lost: bool) -> None:
+    capture = Capture()
+    capture.connect("pub")
+    capture.message("pub", "t", b"1", 1, retain=True)
+    capture.ping("pub")
+    capture.publish("pub", True, "t" if lost else "u", b"", 0, retain=True)
+    capture.ping("pub")
+    capture.connect("sub")
+    capture.subscribe("sub", "t")
+    capture.ping("sub")
+    if lost:
+        lose(capture, 6)
+    rules = [row["rule"] for row in tables_of(capture)["violations"]]
+    assert rules == ([] if lost else ["MQTT-3.3.1-6"])
+
+
 def test_a_lost_disconnect_leaves_the_end_open() -> None:
     """The gap before the FIN may be a DISCONNECT, which discards the will."""
     capture = pair()

@@ -66,6 +66,14 @@ class JudgeOfLoss(Judge):
             # Nothing shows an end of which the FIN or RST is lost.
             assert row["ended_by"] in (None, "open", true["ended_by"]), (row, true)
 
+    def values(self) -> None:
+        true = {one["message_key"]: one for one in self.whole.tables["retained"]}
+        for row in self.part.tables["retained"]:
+            value = true[self.key(row["message_key"])]
+            self.same("retained", row | {"from_ns": None}, value)
+            # A will counts from the end of its connection, of which the FIN may be lost.
+            assert row["from_ns"] == value["from_ns"] or row["offset"] == 0
+
 
 def losses(path: Path, whole: Read, dice: random.Random) -> set[int]:
     """Return random frames, always with a CONNECT, and with the last data of a stream."""
@@ -87,3 +95,4 @@ def test_no_lost_frames_of_a_capture_contradict_the_whole(folder: Path, name: st
         judge.deliveries()
         judge.violations()
         judge.sessions()
+        judge.values()

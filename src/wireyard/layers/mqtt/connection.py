@@ -225,6 +225,7 @@ class Connection:
         "key",
         "leaving",
         "lost_last",
+        "lost_since_ns",
         "most_bytes",
         "open_streams",
         "output",
@@ -261,6 +262,9 @@ class Connection:
         """Whether its CONNACK was not captured."""
         self.lost_last = {True: False, False: False}
         """Whether the latest gap is behind all captured packets, by `by_client`."""
+        self.lost_since_ns: int | None = None
+        """Since when packets of the client may be missing that change retained values, until its
+        next packet; 0 before the first packet of the connection."""
         self.open_streams = 1 if info.alone else 2
         """How many of its captured streams have not ended."""
         self.streams: list[tuple[str, str]] = []
@@ -296,10 +300,20 @@ class Connection:
 
     def observe_behind_gap(self, at: Position, by_client: bool) -> None:
         """Observe a packet of one side, which may be the first one behind a gap."""
+        if self.lost_since_ns is not None:
+            self.lost_since_ns = self.lost_since_ns or at.reached_ns
+            if by_client:
+                self.lose_until(at.reached_ns)
         if self.lost_last[by_client]:
             self.lost_last[by_client] = False
             if not self.lost_last[not by_client]:
                 self.record.unsure_before = at
+
+    def lose_until(self, stop_ns: int) -> None:
+        """Note that packets of the client may be missing until a time, if any are."""
+        if self.lost_since_ns is not None:
+            self.broker.lost.append((self.lost_since_ns, stop_ns))
+            self.lost_since_ns = None
 
     def confirm_read(self, request: Position, answer: Position) -> None:
         """Mark everything sent before `request` as read by the broker."""

@@ -64,6 +64,8 @@ MAX_CONNECTIONS: Final = 1 << 17
 _FIRST_OF_BROKER: Final = (layout.CONNACK, layout.AUTH)
 _SMALLEST_BYTES: Final = 5
 """Of a packet that subscribes or publishes, or grants a subscription."""
+_SMALLEST_CHANGE_BYTES: Final = 4
+"""Of a packet that changes a retained value: PUBREL."""
 _NO_LENGTH: Final = "remaining_length"
 """The rule that a Remaining Length of five bytes violates."""
 _StreamName = tuple[str, str]
@@ -197,6 +199,8 @@ class Observer:
         connection.record.unsure_before = ALWAYS
         connection.broker.has_older |= row["length"] >= _SMALLEST_BYTES
         if by_client:
+            if connection.lost_since_ns is None and row["length"] >= _SMALLEST_CHANGE_BYTES:
+                connection.lost_since_ns = at.reached_ns
             if connection.state == "new":
                 connection.state = "unknown"
         else:
@@ -343,6 +347,7 @@ class Observer:
             return
         record, session = connection.record, connection.session
         connection.flush_violations()
+        connection.lose_until((record.closed or ALWAYS).reached_ns)
         self.output.tracker.leave(connection)
         kept = connection.broker.sessions.get(record.client.name)
         if kept is not session:

@@ -5,10 +5,12 @@ A record changes while packets add to it. A record in an output buffer is final 
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from hashlib import sha256
+from operator import itemgetter
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol, cast
 
@@ -33,14 +35,17 @@ __all__ = [
     "Client",
     "ConnectionRecord",
     "FlowEvent",
+    "Lost",
     "Message",
     "Output",
     "PendingChange",
+    "Span",
     "Subscribed",
     "TopicKey",
     "Tracker",
     "ValueChange",
     "content_of",
+    "lost_record",
     "may_exceed",
     "properties_of",
     "value_order",
@@ -309,6 +314,7 @@ def content_of(payload: bytes) -> bytes:
 # --- retained values ------------------------------------------------------------------------
 
 VALUES: Final = "values"
+_ORDER_OF_LOST: Final = (-1, 0, 0, 0, "", 0)
 _SET, _PENDING, SUBSCRIBED, DELIVERED = range(4)
 """The order of the kinds of records with the same time."""
 
@@ -318,6 +324,37 @@ class PendingChange(NamedTuple):
 
     sent: Position
     accepted: Position | None
+
+
+Span = tuple[int, int]
+"""The first and the last time in ns at which something may have happened."""
+
+
+class Lost(NamedTuple):
+    """Spans in which packets of clients of a broker were sent that were not captured."""
+
+    spans: tuple[Span, ...] = ()
+    """Ascending, without overlaps."""
+
+    @classmethod
+    def of(cls, spans: Iterable[Span]) -> Lost:
+        """Return spans in any order, those that overlap as one."""
+        joined: list[Span] = []
+        for first, last in sorted(spans):
+            if joined and first <= joined[-1][1]:
+                first, last = joined[-1][0], max(joined.pop()[1], last)
+            joined.append((first, last))
+        return cls(tuple(joined))
+
+    def overlaps(self, first: int, last: int) -> bool:
+        """Return whether any span has a time in common with another one."""
+        place = bisect_left(self.spans, first, key=itemgetter(1))
+        return place < len(self.spans) and self.spans[place][0] <= last
+
+
+def lost_record(broker: tuple[str, str], topic: str, lost: Lost) -> KeyedRecord:
+    """Return the record of the lost packets that may have changed the value of a topic."""
+    return KeyedRecord(VALUES, (*broker, topic), _ORDER_OF_LOST, lost)
 
 
 def value_records(change: ValueChange) -> Iterator[KeyedRecord]:

@@ -12,7 +12,7 @@ from collections.abc import Iterable, Iterator
 from typing import Any, Final
 
 from wireyard.layers.mqtt.qos import RECEIVER, SENDER, Flows
-from wireyard.layers.mqtt.records import ALWAYS, ConnectionRecord, Output, Subscribed, Tracker
+from wireyard.layers.mqtt.records import ALWAYS, ConnectionRecord, Output, Span, Subscribed, Tracker
 from wireyard.layers.mqtt.will import Will
 from wireyard.layers.records import Position
 
@@ -169,6 +169,8 @@ class Broker:
         self.has_older = False
         """Whether a connection is older than the capture, or some of its bytes were not captured,
         so that subscriptions and messages may be missing."""
+        self.lost: list[Span] = []
+        """Spans in which packets of clients were sent that were not captured."""
         self.tracked = 0
         """Tracked messages of all sessions."""
 

@@ -101,9 +101,12 @@ class Tracked:
 
     def add_last(self, last: Last) -> None:
         """Update the last packet of a broker."""
-        before = self.last.get(last.broker, last)
-        has_older = before.has_older or last.has_older
-        self.last[last.broker] = Last(last.broker, max(before.at, last.at), has_older)
+        before = self.last.get(last.broker)
+        if before is not None:
+            has_older = before.has_older or last.has_older
+            at, lost = max(before.at, last.at), before.lost + last.lost
+            last = Last(last.broker, at, has_older, lost)
+        self.last[last.broker] = last
 
 
 def track_clients(packets: Packets) -> Tracked:
@@ -224,7 +227,8 @@ class _Client:
         results.dropped += output.dropped
         if observer.last is not None:
             for key, broker in observer.brokers.items():
-                results.add_last(Last(key, observer.last, broker.has_older))
+                context = broker.has_older, tuple(broker.lost)
+                results.add_last(Last(key, observer.last, *context))
 
     def _observe(self, packet: int, row: Row) -> None:
         """Pass a packet to the observer."""
