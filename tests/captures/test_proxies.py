@@ -132,6 +132,27 @@ def test_what_breaks_a_rule_is_no_header(name: str) -> None:
     assert find_header(*REFUSED[name]) is None
 
 
+@pytest.mark.parametrize(
+    ("asked", "answered"),
+    [
+        (ASK_5[:3], b"\x05\xff"),
+        *(REFUSED[name] for name in ("not granted", "not granted, 4", "a wrong password")),
+    ],
+)
+def test_no_format_is_suggested_for_what_a_proxy_refused(asked: bytes, answered: bytes) -> None:
+    frames = both_ways(asked, answered, (40000, 1080))
+    data = pcap(packets(frames))
+    found = open_input(data)
+    assert not found.streams and len(found.unknown) == 2
+    assert found.left_out is not None
+    assert found.left_out.unknown.endswith(": unknown format")
+    others = both_ways(b"?" * 9, b"!" * 9, (40001, 1999))
+    found = open_input(pcap(packets([*frames, *others])))
+    assert found.left_out is not None
+    hint = "; to decode it as MQTT: --decode-as tcp.port==1999,mqtt"
+    assert found.left_out.unknown.endswith(f": unknown format{hint}")
+
+
 def test_a_stream_without_its_first_bytes() -> None:
     asked = HEADERS["SOCKS 5"][0] + MESSAGES
     (stream,) = read_capture(one_way([(0, asked[:4]), (4, asked[4:20]), (20, asked[20:])])).streams

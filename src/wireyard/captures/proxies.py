@@ -14,7 +14,7 @@ from typing import Final, NamedTuple
 
 from wireyard.captures.stream import Stream
 
-__all__ = ["ProxyHeader", "behind_proxy", "find_header"]
+__all__ = ["ProxyHeader", "behind_proxy", "find_header", "is_refused"]
 
 _PROXY: Final = "PROXY protocol"
 _MOST_BYTES: Final = 16 + 0xFFFF
@@ -90,6 +90,17 @@ def find_header(asked: bytes, answered: bytes) -> ProxyHeader | None:
         return None
     names = " and ".join(header.name for header in found)
     return ProxyHeader(names, size, found[-1].answered_bytes)
+
+
+def is_refused(asked: bytes, answered: bytes) -> bool:
+    """Return whether a server refused the request of SOCKS that a connection begins with."""
+    if asked[:1] == b"\x05" and len(asked) > 1 and len(asked) >= 2 + asked[1]:
+        no_method = answered[:2] == b"\x05\xff"
+        no_login = answered[:3] == b"\x05\x02\x01" and answered[3:4] != b"\x00"
+        if no_method or (no_login and len(answered) > 3):
+            return True
+    is_request = bool(answered) and find_header(asked, b"") is not None
+    return is_request and find_header(asked, answered) is None
 
 
 def _first_header(asked: bytes, answered: bytes) -> ProxyHeader | None:
