@@ -113,9 +113,19 @@ A gap may have had any packets that fit into it, and nothing is concluded from t
 
 - A connection whose CONNACK was lost counts as open; `status` and `resumed` of its session are
   null, and what waited for the client is `undecided` unless it asked for a clean start.
+- A connection whose CONNECT was lost may be any client's. So it may be the next connection of a
+  client whose last packet was before it, unless that client has a known connection in between. Then
+  the state of that client's session is unknown from its last packet on, as that of a session that
+  is older than the capture: what waited for the client, and what it had not acknowledged, is
+  `undecided`.
 - A gap of 5 bytes or more on any connection of the broker may have had subscriptions and messages.
   From there on the rules are those for a broker with a connection that is older than the capture.
 - Acknowledgements, resends and PUBREL break no rule on a connection with a gap.
+- A delivery whose acknowledgement may be in a gap is `undecided`, and its `outcome` and
+  `redelivered` are null. The counts of messages in flight are null for a session with a gap.
+- A message in a gap of a client may have changed a retained value. So a value that was set before
+  the gap and ended after it has neither `to_ns` nor `ended_by`, and a new subscription need not get
+  it.
 - If the last bytes of either side were lost, `ended_by` is null and no will is published: the
   client may have sent DISCONNECT, or the broker may have refused it.
 """

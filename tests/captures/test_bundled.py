@@ -337,6 +337,22 @@ def plain_frames(first: int, connections: int) -> Iterator[bytes]:
         yield ethernet(ipv4(tcp(*ports, 10 + len(connect), b"\xe0\0", ACK, 54), 6, *ways))
 
 
+@pytest.mark.parametrize("opened", [True, False])
+def test_connections_whose_last_bytes_are_missing_are_read_apart(opened: bool) -> None:
+    """Of every second connection the server acknowledged 8 bytes more than were captured."""
+    frames = [*(plain_frames(0, 200) if opened else earlier_frames(1883, 200))]
+    client, sent = ("10.0.0.1", 17) if opened else ("10.0.0.3", 18)
+    for port in range(20000, 20200, 2):
+        answer = tcp(1883, port, 54, b"", ACK, 10 + sent + 8)
+        frames.append(ethernet(ipv4(answer, 6, "10.0.0.2", client)))
+    data = pcap(packets(frames))
+    check(data, {})
+    rows = read(data, {"columns": ["src_port", "status"]}, together=True)
+    assert isinstance(rows, pa.Table)
+    gaps = [row["src_port"] for row in rows.to_pylist() if row["status"] == "gap"]
+    assert sorted(gaps) == [*range(20000, 20200, 2)]
+
+
 def earlier_frames(port: int, connections: int) -> Iterator[bytes]:
     """Yield the frames of connections without a CONNECT, of three packets each; 3.1.1 and 5.0."""
     for number in range(connections):

@@ -310,6 +310,15 @@ def test_the_header_of_a_proxy_and_nothing_behind_it() -> None:
         assert assert_same(data, Random(2))[1] == bool(answer)
 
 
+def test_the_headers_of_two_proxies_that_come_one_by_one() -> None:
+    line = b"PROXY TCP4 10.0.0.7 10.0.0.2 40000 1883\r\n"
+    behind = line + connect(1) + publish(5)
+    for cut in (len(line), len(line) + 9, 2 * len(line)):
+        stream = line + behind
+        data = one_way([(0, stream[:cut]), (cut, stream[cut:])], server=1999)
+        assert assert_same(data, Random(cut))[1] == 2
+
+
 def test_datagrams_come_at_once() -> None:
     data = (EXAMPLES / "ring.pcap").read_bytes()
     fed = Fed.begin(get_format("rmp"))
@@ -370,6 +379,16 @@ def test_a_hole_that_nobody_acknowledged_is_filled_later() -> None:
     assert len(line.fed.rows) == 1
     line.send(after, lost, at_ns=HOLE_NS - 5 * MS)
     assert [status for status, _, _ in line.fed.shown()] == ["ok"] * 3
+
+
+def test_an_acknowledged_tail_is_a_gap_once_the_capture_ends() -> None:
+    line, after = begun()
+    lost, at = publish(30), len(connect(1))
+    line.answer(after + len(lost), at_ns=MS)
+    line.fed.wait(10 * HOLE_NS)
+    assert len(line.fed.rows) == 1
+    line.fed.end()
+    assert line.fed.shown()[1:] == [("gap", at, len(lost))]
 
 
 def test_a_stream_whose_beginning_was_not_captured_settles() -> None:

@@ -46,12 +46,24 @@ HEADERS: dict[str, tuple[bytes, bytes]] = {
         bytes.fromhex("0502 0100 05000001 0a000002 075b"),
     ),
 }  # fmt: skip
+BEHIND_EACH_OTHER = {
+    f"{first} and {second}": (HEADERS[first][0] + HEADERS[second][0], HEADERS[second][1])
+    for first, second in (
+        ("PROXY protocol 1", "PROXY protocol 2"),
+        ("PROXY protocol 2", "PROXY protocol 2"),
+        ("PROXY protocol 2", "SOCKS 4"),
+        ("PROXY protocol 1", "SOCKS 5"),
+    )
+}
 MESSAGES, ANSWERS = CONNECT_5 + PUBLISH_5, CONNACK_5 + PUBLISH_5
 
 
-@pytest.mark.parametrize("name", HEADERS)
+ALL = HEADERS | BEHIND_EACH_OTHER
+
+
+@pytest.mark.parametrize("name", ALL)
 def test_packets_begin_behind_the_header(name: str) -> None:
-    asked, answered = HEADERS[name]
+    asked, answered = ALL[name]
     frames = both_ways(asked + MESSAGES, answered + ANSWERS)
     table = wireyard.read(pcap(packets(frames)))
     assert table["status"].to_pylist() == ["ok"] * 4
@@ -65,9 +77,9 @@ def test_packets_begin_behind_the_header(name: str) -> None:
     assert [*found.notes] == [f"headers of proxies, {total} bytes in no row: {count} of {short}"]
 
 
-@pytest.mark.parametrize("name", HEADERS)
+@pytest.mark.parametrize("name", ALL)
 def test_the_header_may_come_in_any_pieces(name: str) -> None:
-    asked = HEADERS[name][0]
+    asked = ALL[name][0]
     stream = asked + MESSAGES
     for cut in range(1, len(asked) + 4):
         data = one_way([(0, stream[:cut]), (cut, stream[cut:])], server=1999)
@@ -89,6 +101,11 @@ def test_no_shorter_header_is_one(name: str) -> None:
         assert find_header(asked, answered[:size]) is None
     without = find_header(asked, b"")
     assert without == ProxyHeader(whole.name, len(asked))
+
+
+def test_more_headers_than_proxies_in_a_row() -> None:
+    found = find_header(LINE * 9, b"")
+    assert found is not None and found.asked_bytes == len(LINE) * 8
 
 
 REFUSED: dict[str, tuple[bytes, bytes]] = {
@@ -113,6 +130,27 @@ REFUSED: dict[str, tuple[bytes, bytes]] = {
 @pytest.mark.parametrize("name", REFUSED)
 def test_what_breaks_a_rule_is_no_header(name: str) -> None:
     assert find_header(*REFUSED[name]) is None
+
+
+@pytest.mark.parametrize(
+    ("asked", "answered"),
+    [
+        (ASK_5[:3], b"\x05\xff"),
+        *(REFUSED[name] for name in ("not granted", "not granted, 4", "a wrong password")),
+    ],
+)
+def test_no_format_is_suggested_for_what_a_proxy_refused(asked: bytes, answered: bytes) -> None:
+    frames = both_ways(asked, answered, (40000, 1080))
+    data = pcap(packets(frames))
+    found = open_input(data)
+    assert not found.streams and len(found.unknown) == 2
+    assert found.left_out is not None
+    assert found.left_out.unknown.endswith(": unknown format")
+    others = both_ways(b"?" * 9, b"!" * 9, (40001, 1999))
+    found = open_input(pcap(packets([*frames, *others])))
+    assert found.left_out is not None
+    hint = "; to decode it as MQTT: --decode-as tcp.port==1999,mqtt"
+    assert found.left_out.unknown.endswith(f": unknown format{hint}")
 
 
 def test_a_stream_without_its_first_bytes() -> None:

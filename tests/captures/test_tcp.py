@@ -156,6 +156,56 @@ def test_a_stream_of_which_all_was_lost_is_a_gap() -> None:
     assert stream.completed(np.empty(0, np.int64), np.empty(0, np.int64))[0].tolist() == []
 
 
+@pytest.mark.parametrize(
+    ("later", "stream"),
+    [
+        ([server(0, acknowledged=7)], "abc____"),
+        ([server(0, acknowledged=7), server(0, acknowledged=7), client(2, b"?")], "abc____"),
+        ([server(0, b"yes", acknowledged=5), client(3), client(7, flags=RST)], "abc__"),
+        # The number of a FIN that was not captured is none of a byte.
+        ([server(0, acknowledged=4)], "abc"),
+        ([server(0, flags=FIN | ACK, acknowledged=4)], "abc"),
+        ([server(0, flags=FIN | ACK, acknowledged=6)], "abc__"),
+        ([client(3, flags=FIN | ACK), server(0, acknowledged=4)], "abc"),
+        ([client(5, flags=FIN | ACK), server(0, acknowledged=6)], "abc__"),
+        # Only the last number counts, and none that is too far ahead, or of a reset.
+        ([server(0, acknowledged=90), server(0, acknowledged=3)], "abc"),
+        ([server(0, acknowledged=AFTERMATH + 4)], "abc"),
+        ([server(0, acknowledged=-1)], "abc"),
+        ([server(0, flags=RST | ACK, acknowledged=9)], "abc"),
+    ],
+)
+def test_bytes_that_were_acknowledged_and_not_captured_are_a_gap_at_the_end(
+    later: list[bytes], stream: str
+) -> None:
+    for hello in (HELLO, []):
+        assert streams_of(*hello, client(0, b"abc"), *later)[NAME] == stream
+
+
+def test_all_bytes_of_a_stream_may_be_acknowledged_and_not_captured() -> None:
+    assert streams_of(*HELLO, server(0, acknowledged=4)) == {NAME: "____"}
+    # A side without any segment may have been left out on purpose.
+    answers = [server(0, flags=SYN | ACK), server(0, b"a", acknowledged=9)]
+    assert streams_of(*answers) == {BACK: "a"}
+    assert streams_of(server(0, b"a"), server(1, b"b", acknowledged=9)) == {BACK: "ab"}
+
+
+def test_what_was_truncated_and_acknowledged_is_one_gap() -> None:
+    cut = Packet(client(0, b"abcd")[:-2], original=len(client(0, b"abcd")))
+    for acknowledged, shows in ((4, "ab__"), (6, "ab____")):
+        records = [*map(Packet, HELLO), cut, Packet(server(0, acknowledged=acknowledged))]
+        (stream,) = read_capture(pcap(records)).streams
+        assert shown(stream) == shows
+        assert stream.gaps.tolist() == [[2, len(shows)]]
+
+
+def test_a_begin_that_is_not_settled_shows_no_end() -> None:
+    """The client acknowledges one of two answers, of which the other came last."""
+    near = server(0, flags=SYN | ACK, isn=OTHER_ISN - 900)
+    frames = [HELLO[0], HELLO[1], near, client(0), client(0, b"ab")]
+    assert streams_of(*frames) == {NAME: "ab"}
+
+
 def test_what_the_snapshot_cut_off_is_a_gap_unless_it_comes_again() -> None:
     cut = [client(at, b"%04d" % at) for at in (0, 4, 8)]
     records = [Packet(one[:-2], original=len(one)) for one in cut]

@@ -32,6 +32,8 @@ class Segment:
     flags: int
     payload: bytes = b""
     acknowledgment: int = 0
+    acknowledged: int | None = None
+    """Position in the other stream that it acknowledges."""
     cut: int = 0
     """Bytes that the snapshot cut off."""
     silences: int = 0
@@ -106,10 +108,10 @@ def _exchange(flow: int, connection: int, numbers: list[int], rng: Random) -> li
 
     def send(way: int, position: int, flags: int, payload: bytes = b"") -> None:
         sequence = (numbers[way] + 1 + position - bool(flags & SYN)) % WRAP
-        acknowledgment = (numbers[1 - way] + 1 + sent[1 - way]) % WRAP if flags & ACK else 0
-        made.append(
-            Segment(flow, connection, way, position, sequence, flags, payload, acknowledgment)
-        )
+        acknowledged = sent[1 - way] if flags & ACK else None
+        acknowledgment = 0 if acknowledged is None else numbers[1 - way] + 1 + acknowledged
+        numbered = sequence, flags, payload, acknowledgment % WRAP, acknowledged
+        made.append(Segment(flow, connection, way, position, *numbered))
         if not flags & SYN:
             sent[way] = max(sent[way], position + len(payload))
 
@@ -181,8 +183,9 @@ def _keep_alive(captured: list[Segment], rng: Random) -> list[Segment]:
             # One before the first byte, with padding that its length takes for payload.
             padding = rng.choice((b"", b"?", b"?\0\0\0\0\0", b"?" * 46))
             number = opened[key].sequence
+            flags = segment.flags & ACK
             below = replace(
-                segment, position=-1, sequence=number, flags=ACK, payload=padding, cut=0
+                segment, position=-1, sequence=number, flags=flags, payload=padding, cut=0
             )
             out.append(below)
         if segment.payload and not segment.flags & RST:
@@ -213,7 +216,20 @@ class Expected:
     high: int | None = None
     end: int | None = None
     begun: bool = False
+    seen: bool = False
+    finished: bool = False
+    acknowledged: int | None = None
+    """Position that the other side acknowledged last."""
     ignored: int = 0
+
+    def close(self, other: Expected) -> None:
+        """Move the end to where the other side's acknowledgment shows it."""
+        end = 0 if self.end is None else self.end
+        if self.finished or not self.seen or not (self.begun or self.low is not None):
+            return
+        if self.acknowledged is not None and self.acknowledged > end:
+            is_fin = other.finished or self.acknowledged == end + 1
+            self.end = self.acknowledged - is_fin
 
     @property
     def size(self) -> int:
@@ -244,7 +260,13 @@ def model(segments: list[Segment], *, newest: bool = False) -> dict[str, Expecte
         if segment.flags & SYN:
             stream.begun = True
             other.begun |= bool(segment.flags & ACK)
+        if segment.connection in connections:
+            stream.seen = True
+            if segment.acknowledged is not None:
+                other.acknowledged = segment.acknowledged
         _take(stream, segment, frame, newest)
+    for (flow, connection, way), stream in [*streams.items()]:
+        stream.close(streams[flow, connection, 1 - way])
     named = {}
     sample = {segment.flow: segment for segment in segments}
     for (flow, connection, way), stream in streams.items():
@@ -261,6 +283,7 @@ def _take(stream: Expected, segment: Segment, frame: int, newest: bool) -> None:
     last = size == 1 and stream.high == segment.position + 1
     if (last or segment.position < 0) and not segment.control:
         return  # keeps the connection alive
+    stream.finished |= bool(segment.flags & FIN)
     if size or segment.flags & FIN:
         stop = segment.position + size
         stream.end = stop if stream.end is None else max(stream.end, stop)

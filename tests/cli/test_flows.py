@@ -83,6 +83,28 @@ def test_a_conversation_is_told_in_full(run: Run, capture: Path) -> None:
     assert (datagrams["bytes_sent"], datagrams["packets_sent"]) == (8, None)
 
 
+@pytest.mark.parametrize(
+    ("port", "opens", "is_turned"),
+    [(8883, False, True), (1883, False, True), (9999, False, False), (8883, True, False)],
+)
+def test_the_client_of_a_connection_captured_from_the_middle(
+    port: int, opens: bool, is_turned: bool, run: Run, tmp_path: Path
+) -> None:
+    """The side with the port sends first; it is the server's, unless it opened the connection."""
+    records = [bytes.fromhex("1703030010") + bytes(16), bytes.fromhex("1703030020") + bytes(32)]
+    frames = [ipv4(tcp(port, 40000, 999, flags=SYN), 6, SERVER, CLIENT)] * opens
+    frames.append(ipv4(tcp(port, 40000, 1000, records[0]), 6, SERVER, CLIENT))
+    frames.append(ipv4(tcp(40000, port, 500, records[1], acknowledgment=1021)))
+    path = tmp_path / "middle.pcap"
+    path.write_bytes(pcap([Packet(ethernet(frame)) for frame in frames]))
+    (row,) = rows_of(run("flows", path, "--out", "jsonl"))
+    client, server = f"{CLIENT}:40000", f"{SERVER}:{port}"
+    ends = (client, server) if is_turned else (server, client)
+    assert (row["client"], row["server"], row["format"]) == (*ends, "tls")
+    sizes = (37, 21) if is_turned else (21, 37)
+    assert (row["bytes_sent"], row["bytes_received"]) == sizes
+
+
 def test_a_table_for_people(run: Run, capture: Path) -> None:
     result = run("flows", capture, "--out", "table")
     assert (result.exit_code, result.stderr) == (0, "")

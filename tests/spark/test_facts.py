@@ -271,7 +271,7 @@ def test_no_task_has_most_of_the_packets() -> None:
     streams.append(KnownStream("s", "silent", True, ("s", "broker", "g")))
     table = pa.Table.from_pylist(rows)
     absent = [name for name in EVIDENCE_NEEDED if name not in table.column_names]
-    kinds = {"packet_type": pa.int32(), "return_code": pa.int32()}
+    kinds = {"packet_type": pa.int32(), "return_code": pa.int32(), "captured_ns": pa.int64()}
     for name in absent:
         table = table.append_column(name, pa.nulls(len(rows), kinds.get(name, pa.string())))
     evidence = StreamEvidence()

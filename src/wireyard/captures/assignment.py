@@ -30,7 +30,7 @@ from wireyard.captures.portmapper import (
     decode_answer,
     is_answer,
 )
-from wireyard.captures.proxies import behind_proxy
+from wireyard.captures.proxies import behind_proxy, is_refused
 from wireyard.captures.stream import Stream
 from wireyard.captures.tls_keys import KeyLog
 from wireyard.errors import DecodeError, UsageError
@@ -87,6 +87,8 @@ class Assigned(NamedTuple):
     """The protocols that carry it, the outermost first."""
     by_endpoint: bool = False
     """Whether the format comes from its endpoints, not from a rule or its connection's bytes."""
+    is_refused: bool = False
+    """Whether its connection is a request to a proxy that the proxy refused."""
 
     @property
     def closed(self) -> bool:
@@ -255,7 +257,14 @@ class CapturedConnection:
         contexts = [0, 0] if format is None else self._contexts(format)
         return [
             Assigned(
-                stream, format, context, self._port_mapper, captured, self._carriers, by_endpoint
+                stream,
+                format,
+                context,
+                self._port_mapper,
+                captured,
+                self._carriers,
+                by_endpoint,
+                format is None and self._is_refused,
             )
             for stream, captured, context in zip(
                 self._directions, self._captured, contexts, strict=False
@@ -297,6 +306,14 @@ class CapturedConnection:
         """The format that the first bytes of either direction show."""
         found = (sniff(head) for head in self.heads if head)
         return next(filter(None, found), None)
+
+    @property
+    def _is_refused(self) -> bool:
+        """Whether it is a request to a proxy that the proxy refused."""
+        if len(self.heads) < 2:
+            return False
+        one, other = self.heads
+        return is_refused(one, other) or is_refused(other, one)
 
     def _contexts(self, format: Format) -> list[int]:
         """Return the contexts of the directions' first frames.

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from functools import partial
-from itertools import groupby
+from itertools import chain, groupby
 from operator import itemgetter
 from typing import Any, Final, NamedTuple
 
@@ -25,7 +25,7 @@ from wireyard.captures.read import Capture
 from wireyard.captures.records import NO_TIME
 from wireyard.captures.stream_formats import StreamFormats
 from wireyard.captures.tray import Tray
-from wireyard.formats import Format
+from wireyard.formats import Format, get_format, names
 from wireyard.streams.blocks import UNKNOWN, Block, DirectedStream
 from wireyard.streams.framer import Framer
 from wireyard.streams.scan import load_fast_path
@@ -33,15 +33,23 @@ from wireyard.streams.scan import load_fast_path
 __all__ = ["Conversation", "Conversations"]
 
 Ints = npt.NDArray[np.int64]
+Flags = npt.NDArray[np.bool_]
 
 _PORT_MAPPER: Final = "portmapper"
 """The format of a conversation with a broker's port mapper; it has no packets."""
+_TLS_PORTS: Final = (8883, 8884)
+"""Ports of brokers for MQTT in TLS: the one that IANA assigned, and the one that mosquitto's test
+server has for clients with certificates."""
 _AT_ONCE: Final = 1 << 12
 """Conversations that are created together."""
 
 
 class Conversation(NamedTuple):
-    """The two directions of a connection; the side that sent the first packet is `client`."""
+    """The two directions of a connection.
+
+    `client` is the side that sent the first packet; if the capture does not show who opened the
+    connection, it is the side without the usual port of a broker, if only one side has such a port.
+    """
 
     client: str
     server: str
@@ -98,6 +106,8 @@ class Conversations:
         self._ended = np.zeros(count, np.uint8)
         self._formats: list[str | None] = [None] * count
         self._carriers: dict[int, Sequence[Carrier]] = {}
+        self._is_turned = self._by_ports()
+        """Whether the server sent the first packet of each conversation."""
         self._add_plain(formats.plain)
         numbers = (np.cumsum(begins) - 1)[formats.indexes].tolist()
         each = zip(numbers, formats.assigned, strict=True)
@@ -140,14 +150,20 @@ class Conversations:
     def _rows(self, numbers: Ints) -> Iterator[Conversation]:
         table, own = self._table, numbers.tolist()
         indexes = self._firsts[numbers]
-        clients, servers = table.endpoint_names(indexes)
+        pairs = zip(*table.endpoint_names(indexes), strict=True)
+        turned = self._is_turned[numbers]
+        ends = [
+            pair[::-1] if is_turned else pair for pair, is_turned in zip(pairs, turned, strict=True)
+        ]
+        values = self._columns[:, numbers]
+        for sent in (0, 2):  # then received
+            values[sent : sent + 2, turned] = values[sent : sent + 2, turned][::-1]
         counts = [
-            [None if count == UNKNOWN else count for count in column.tolist()]
-            for column in self._columns[:, numbers]
+            [None if count == UNKNOWN else count for count in column.tolist()] for column in values
         ]
         columns = (
-            clients,
-            servers,
+            [client for client, _ in ends],
+            [server for _, server in ends],
             [table.found[protocol].protocol for protocol in table.protocols[indexes].tolist()],
             [self._formats[number] for number in own],
             [self._carriers.get(number, ()) for number in own],
@@ -155,6 +171,25 @@ class Conversations:
             [ENDINGS[kind] for kind in self._ended[numbers].tolist()],
         )
         return map(Conversation._make, zip(*columns, strict=True))
+
+    def _by_ports(self) -> Flags:
+        """Return whether the server sent the first packet, by the ports where no SYN was captured.
+
+        Shapes: (e).
+        """
+        table, firsts = self._table, self._firsts
+        ports = [*_TLS_PORTS, *chain.from_iterable(get_format(name).ports for name in names())]
+        conversations, ways = table.conversations[firsts], table.ways[firsts]
+        is_ours, is_theirs = (
+            np.isin(table.flows.ports(conversations, end), ports) for end in (ways, ways ^ 1)
+        )
+        turned: Flags = is_ours & ~is_theirs
+        for number, each in enumerate(table.found):
+            own = table.protocols[firsts] == number
+            sides = table.sides[firsts[own]]
+            shows = each.opened[sides] | each.opened[sides ^ 1]
+            turned[own] &= (each.protocol == "tcp") & ~shows
+        return turned
 
     def _add_plain(self, plain: Plain) -> None:
         """Add the conversations of plain streams, which have no gap and no carrier."""

@@ -62,7 +62,7 @@ class LeftOut:
     names: Sequence[Placed] = ()
     """Names of the first of them."""
     ports: Sequence[ServerPort] = ()
-    """Their server ports."""
+    """Their server ports, but for requests to proxies that were refused."""
     closed: int = 0
     """Number of streams in TLS or WebSocket that were not opened, or not to the end."""
     closed_bytes: int = 0
@@ -114,7 +114,13 @@ class LeftOut:
             len(plain),
             sum(stream.size for stream in plain),
             _first((Placed(_frame(stream), stream.name) for stream in plain), _SHOWN),
-            _most_common(_server_ports(plain)),
+            _most_common(
+                _server_ports(
+                    each.stream
+                    for each in unknown
+                    if not (each.closed or each.is_refused) and each.stream.size
+                )
+            ),
             len(carried),
             sum(each.captured.size for each in carried),
             _first(
@@ -194,11 +200,15 @@ class LeftOut:
 
     @property
     def unknown(self) -> str:
-        """The streams of unknown format, in parentheses, and an option to try; empty if none."""
+        """The streams of unknown format, in parentheses, and an option to try; empty if none.
+
+        No option reads what a proxy refused.
+        """
         if not self.streams:
             return ""
         shown = _listed(self.names, more=self.streams > _SHOWN)
-        return f" ({shown}): unknown format; {self._suggest_decode_as()}"
+        hint = f"; {self._suggest_decode_as()}" if self.ports else ""
+        return f" ({shown}): unknown format{hint}"
 
     @property
     def unread(self) -> str | None:
@@ -263,7 +273,7 @@ def _listed(placed: Sequence[Placed], *, more: bool = False) -> str:
     return f"{shown}, .." if more or len(placed) > _SHOWN else shown
 
 
-def _server_ports(streams: Sequence[Stream]) -> Iterator[ServerPort]:
+def _server_ports(streams: Iterable[Stream]) -> Iterator[ServerPort]:
     for _, both in groupby(streams, key=lambda stream: stream.connection):
         directions = list(both)
         frame = min(map(_frame, directions))

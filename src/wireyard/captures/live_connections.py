@@ -18,7 +18,7 @@ from wireyard.captures.live_stream import LiveStream
 from wireyard.captures.records import NO_TIME
 from wireyard.captures.stream import Stream
 from wireyard.captures.stream_table import describe_beginning
-from wireyard.captures.tcp import Placer
+from wireyard.captures.tcp import Placer, stream_ends
 from wireyard.captures.tcp_kernels import NONE, Connection, Side, State, distance
 from wireyard.captures.units import Units
 from wireyard.formats import Format, get_format
@@ -363,10 +363,11 @@ class LiveConnections:
         live = connection.side(stream.name)
         if live.protocol == "udp":
             return replace(stream, size=live.floor or 0)
-        side = self.placer.sides[2 * connection.number + (live is connection.sides[1])]
-        if not side[Side.STATE] & (State.BEGUN | State.DATA) or live.begin is None:
+        number = 2 * connection.number + (live is connection.sides[1])
+        has_end = self.placer.sides[number, Side.STATE] & (State.BEGUN | State.DATA) != 0
+        if not has_end or live.begin is None:
             return stream
-        return replace(stream, size=max(stream.size, int(side[Side.END]) - live.begin))
+        return replace(stream, size=max(stream.size, self._end(number) - live.begin))
 
     def facts(self, connection: OpenConnection, stream: LiveStream) -> dict[str, Any]:
         """Return the columns of a stream from the capture: see `describe_stream`."""
@@ -398,14 +399,18 @@ class LiveConnections:
         if not side[Side.STATE] & (State.BEGUN | State.DATA):
             return False
         begin = side[Side.BEGIN] if side[Side.STATE] & State.BEGUN else side[Side.LOW]
-        return bool(side[Side.END] > begin)
+        return self._end(number) > int(begin)
+
+    def _end(self, number: int) -> int:
+        """Return the position where a side's stream ends, as far as the capture shows."""
+        first = number & ~1
+        return int(stream_ends(self.placer.sides[first : first + 2])[number & 1])
 
     def open_all_lost(self, over: npt.NDArray[np.bool_]) -> None:
         """Open the connections among `over` whose bytes are all missing, to report the gaps."""
-        sides = self.placer.sides.reshape(-1, 2, len(Side))
-        states = sides[:, :, Side.STATE]
-        begun = states & State.BEGUN != 0
-        lost = (begun & (sides[:, :, Side.END] > sides[:, :, Side.BEGIN])).any(axis=1)
+        sides = self.placer.sides
+        begun = sides[:, Side.STATE] & State.BEGUN != 0
+        lost = (begun & (stream_ends(sides) > sides[:, Side.BEGIN])).reshape(-1, 2).any(axis=1)
         for number in np.flatnonzero(over & lost & (self.holdings == Holding.NONE)).tolist():
             self.get_or_open(number)
 

@@ -2,7 +2,8 @@
 
 The PROXY protocol (haproxy, doc/proxy-protocol.txt, versions 1 and 2), SOCKS 4 and 4a, SOCKS 5
 (RFC 1928, 1929). A header is accepted only if it is complete and valid, and if the same is true of
-the server's answer, where that was captured. Otherwise the streams are left unchanged.
+the server's answer, where that was captured. Otherwise the streams are left unchanged. A proxy may
+put a header of the PROXY protocol before the bytes of its client, which may begin with a header.
 """
 
 from __future__ import annotations
@@ -13,8 +14,9 @@ from typing import Final, NamedTuple
 
 from wireyard.captures.stream import Stream
 
-__all__ = ["ProxyHeader", "behind_proxy", "find_header"]
+__all__ = ["ProxyHeader", "behind_proxy", "find_header", "is_refused"]
 
+_PROXY: Final = "PROXY protocol"
 _MOST_BYTES: Final = 16 + 0xFFFF
 """Longest header: version 2 of the PROXY protocol, whose length has 16 bits."""
 _LINE: Final = re.compile(
@@ -31,8 +33,12 @@ _SIZES: Final = {1: 4, 4: 16}
 _BY_PASSWORD: Final = 2
 
 
+_MOST_PROXIES: Final = 8
+"""Headers behind each other, a proxy each: more than anybody has in a row."""
+
+
 class ProxyHeader(NamedTuple):
-    """The kind of a proxy header, and its size in both directions."""
+    """The kind of a proxy header, or of several behind each other, and its size by direction."""
 
     name: str
     asked_bytes: int
@@ -62,7 +68,7 @@ def behind_proxy(directions: list[Stream], heads: Sequence[bytes]) -> list[Strea
 
 
 def find_header(asked: bytes, answered: bytes) -> ProxyHeader | None:
-    """Return the proxy header at the beginning of a connection; None if there is none.
+    """Return the proxy headers at the beginning of a connection as one; None if there is none.
 
     Parameters
     ----------
@@ -70,8 +76,36 @@ def find_header(asked: bytes, answered: bytes) -> ProxyHeader | None:
         The first bytes from the side that opened it, and from the other side; empty if they were
         not captured.
     """
+    found: list[ProxyHeader] = []
+    size = 0
+    while len(found) < _MOST_PROXIES:
+        header = _first_header(asked[size:], answered)
+        if header is None:
+            break
+        found.append(header)
+        size += header.asked_bytes
+        if not header.name.startswith(_PROXY):
+            break
+    if not found:
+        return None
+    names = " and ".join(header.name for header in found)
+    return ProxyHeader(names, size, found[-1].answered_bytes)
+
+
+def is_refused(asked: bytes, answered: bytes) -> bool:
+    """Return whether a server refused the request of SOCKS that a connection begins with."""
+    if asked[:1] == b"\x05" and len(asked) > 1 and len(asked) >= 2 + asked[1]:
+        no_method = answered[:2] == b"\x05\xff"
+        no_login = answered[:3] == b"\x05\x02\x01" and answered[3:4] != b"\x00"
+        if no_method or (no_login and len(answered) > 3):
+            return True
+    is_request = bool(answered) and find_header(asked, b"") is not None
+    return is_request and find_header(asked, answered) is None
+
+
+def _first_header(asked: bytes, answered: bytes) -> ProxyHeader | None:
     if line := _LINE.match(asked):
-        return ProxyHeader("PROXY protocol 1", line.end()) if line.end() <= 107 else None
+        return ProxyHeader(f"{_PROXY} 1", line.end()) if line.end() <= 107 else None
     if asked.startswith(_SIGNATURE):
         return _version_2(asked)
     if asked[:2] == b"\x04\x01":
@@ -89,7 +123,7 @@ def _version_2(asked: bytes) -> ProxyHeader | None:
     local = asked[12] & 15 == 0
     if not local and size < _ADDRESS_BYTES[family]:
         return None
-    return ProxyHeader("PROXY protocol 2", 16 + size)
+    return ProxyHeader(f"{_PROXY} 2", 16 + size)
 
 
 def _socks_4(asked: bytes, answered: bytes) -> ProxyHeader | None:

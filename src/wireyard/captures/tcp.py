@@ -14,6 +14,7 @@ from wireyard.captures.connections import Connections
 from wireyard.captures.merge_kernels import Run, gather_rows, group_rows, merge_rows, sort_rows
 from wireyard.captures.stream import Runs
 from wireyard.captures.tcp_kernels import (
+    AFTERMATH,
     NONE,
     Connection,
     Side,
@@ -23,7 +24,7 @@ from wireyard.captures.tcp_kernels import (
 )
 from wireyard.captures.units import Units
 
-__all__ = ["Placer", "Reassembled", "reassemble"]
+__all__ = ["Placer", "Reassembled", "reassemble", "stream_ends"]
 
 Ints = npt.NDArray[np.int64]
 Shorts = npt.NDArray[np.int32]
@@ -31,6 +32,7 @@ Flags = npt.NDArray[np.bool_]
 Grid = np.ndarray[tuple[int, int], np.dtype[np.int64]]
 
 _FIRST_CONNECTIONS: Final = 1 << 10
+_SEQUENCE_NUMBERS: Final = 1 << 32
 _GROUP_ROWS: Final = 1 << 16
 """Segments that are merged at once: few enough that their runs stay in the cache, in memory that is
 used again."""
@@ -70,7 +72,7 @@ def reassemble(
             conversations=connections[:, Connection.CONVERSATION],
             first_records=segments.records[first_rows].astype(np.int64),
             first_ways=(segments.flows[first_rows] & 1).astype(np.int64),
-            sizes=np.where(begun | seen, sides[:, Side.END] - begins, 0),
+            sizes=np.where(begun | seen, stream_ends(sides) - begins, 0),
             opened=states & State.OPENED != 0,
             begun=begun,
             reset=states & State.RST != 0,
@@ -83,6 +85,27 @@ def reassemble(
         ),
         captured_bytes,
     )
+
+
+def stream_ends(sides: Grid) -> Ints:
+    """Return the position where each stream ends, including bytes that are missing at its end.
+
+    A FIN shows them, or an acknowledgment of its receiver. A FIN has a sequence number too: one
+    number more than the data, or than what was acknowledged when the receiver closed its own side,
+    is that of a FIN that was not captured. An acknowledgment shows nothing of a side without any
+    segment, because a capture may leave out a direction, and nothing if it is further ahead than
+    `AFTERMATH`, because then it is of another connection, or damaged.
+    """
+    states, ends = sides[:, Side.STATE], sides[:, Side.END]
+    others = np.arange(len(sides)) ^ 1
+    acknowledged = sides[others, Side.ACKNOWLEDGED]
+    shows = (states & State.SEEN != 0) & (states & (State.BEGUN | State.DATA) != 0)
+    shows &= (states & State.FIN == 0) & (sides[:, Side.SPARE] == NONE) & (acknowledged != NONE)
+    missing = (acknowledged - sides[:, Side.BASE] - ends) % _SEQUENCE_NUMBERS
+    shows &= (missing > 0) & (missing <= AFTERMATH)
+    is_fin = (missing == 1) | (states[others] & State.FIN != 0)
+    found: Ints = ends + np.where(shows, missing - is_fin, 0)
+    return found
 
 
 def _taken(verdicts: npt.NDArray[np.uint8], captured: Shorts) -> tuple[Flags, Ints]:

@@ -163,7 +163,7 @@ DELIVERIES: Final = (
         "redelivered",
         "bool",
         "whether it was flagged or seen as delivered before; null where that may have been on a"
-        " connection whose client id is unknown",
+        " connection whose client id is unknown, or in bytes that were not captured",
     ),
     Column("delivery_count", "int32", "how often its delivery was seen"),
     Column(
@@ -305,7 +305,8 @@ SESSIONS: Final = (
     Column(
         "in_flight_sent",
         "int64",
-        "messages of the client whose delivery was open at the end; null without the login, MQTT",
+        "messages of the client whose delivery was open at the end; null without the login, or if"
+        " bytes of the session were not captured, MQTT",
     ),
     Column("in_flight_received", "int64", "messages to the client whose delivery was open then"),
     Column("pauses", "int64", "how often one side asked the other to wait; JMS only"),
@@ -319,12 +320,17 @@ SESSIONS: Final = (
 RETAINED: Final = (
     Column("topic", "string", "topic that the value stands for"),
     Column("from_ns", "int64", "from when on it was the value", unit=_NS),
-    Column("to_ns", "int64", "until when; null if it still is", unit=_NS),
+    Column(
+        "to_ns",
+        "int64",
+        "until when; null if it still is, or if a message that was not captured may have ended it",
+        unit=_NS,
+    ),
     Column("payload", "binary", "the value"),
     Column("qos", "int32", "quality of service it was published with"),
     Column("message_key", "string", "the message that set it"),
     Column("producer_client_id", "string", "client id of its publisher"),
-    Column("ended_by", "string", "replaced, deleted, expired; null if it still stands"),
+    Column("ended_by", "string", "replaced, deleted, expired; null like `to_ns`"),
     Column("from_frame", "int64", "frame in which it was set"),
     *_ROW,
 )

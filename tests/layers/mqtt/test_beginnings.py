@@ -7,6 +7,7 @@ import os
 import random
 import struct
 from collections import Counter
+from collections.abc import Sequence
 from functools import cache
 from pathlib import Path
 from typing import Any, Final, NamedTuple
@@ -68,8 +69,13 @@ def frames_of(path: Path) -> tuple[bytes, list[bytes]]:
 
 def read_without(path: Path, lost: int, stop: int | None = None) -> Read:
     """Read a capture without its first frames, and without those from `stop` on."""
+    return read_frames(path, range(len(frames_of(path)[1]))[lost:stop])
+
+
+def read_frames(path: Path, kept: Sequence[int]) -> Read:
+    """Read a capture that has only some of its frames."""
     header, frames = frames_of(path)
-    data = b"".join((header, *frames[lost:stop]))
+    data = b"".join((header, *(frames[number] for number in kept)))
     rows = in_order(wireyard.read(data, "mqtt").to_pylist())
     source = rows[0]["source"] if rows else ""
     streams, places = [], {}
@@ -81,7 +87,7 @@ def read_without(path: Path, lost: int, stop: int | None = None) -> Read:
                 "ended": one.ended, "ended_frame": frame, "ended_ns": time_ns,
             }
         )  # fmt: skip
-        numbers = (one.runs.records + lost).tolist()
+        numbers = [kept[record] for record in one.runs.records.tolist()]
         places[one.name] = dict(zip(numbers, one.runs.offsets.tolist(), strict=True))
     return Read(rows, derive_tables(rows, streams).tables, places)
 

@@ -130,6 +130,186 @@ def test_a_waiting_message_may_be_delivered_after_a_lost_connack(clean: bool, ve
     assert verdicts_of(capture) == [verdict]
 
 
+def away_behind_a_lost_connect(present: bool, *, ends: bool = True) -> Capture:
+    """Return a capture in which a client is away, and comes back twice; the first CONNECT is lost.
+
+    It has not acknowledged a message. Others are sent to it at QoS 0 and 1 while it is away, and
+    one is delivered to it when it comes back.
+    """
+    capture = Capture()
+    capture.connect("sub", clean=False)
+    capture.subscribe("sub", "t/#")
+    capture.connect("pub")
+    capture.message("pub", "t/0", b"unacknowledged", 1)
+    capture.publish("sub", False, "t/0", b"unacknowledged", 1)
+    capture.end("sub")
+    capture.message("pub", "t/1", b"waits", 1)
+    capture.message("pub", "t/2", b"late", 0)
+    capture.ping("pub")
+    lost = len(capture.rows)
+    capture.connect("sub", clean=False, present=True)
+    capture.hand("sub", "t/1", b"waits", 1, 2)
+    if ends:
+        capture.end("sub")
+        capture.connect("sub", clean=False, present=present)
+        capture.ping("sub")
+    lose(capture, lost)
+    return capture
+
+
+@pytest.mark.parametrize("ends", [True, False])
+@pytest.mark.parametrize("present", [True, False])
+def test_a_client_may_have_been_back_on_a_connection_without_its_connect(
+    present: bool, ends: bool
+) -> None:
+    tables = tables_of(away_behind_a_lost_connect(present, ends=ends))
+    assert tables["violations"] == []
+    rows = [row for row in tables["deliveries"] if row["consumer_client_id"] == "sub"]
+    assert {(row["destination"], row["verdict"], row.get("outcome")) for row in rows} == {
+        ("t/0", "undecided", None),
+        ("t/1", "undecided", None),
+        ("t/2", "undecided", None),
+    }
+    assert all(row.get("redelivered") is None for row in rows)
+
+
+def test_a_connection_at_the_same_time_is_of_another_client() -> None:
+    capture = Capture()
+    capture.put("other", False, layout.CONNACK, session_present=False, return_code=0)
+    capture.connect("sub", clean=False)
+    capture.subscribe("sub", "t/#")
+    capture.connect("pub")
+    capture.end("sub")
+    capture.message("pub", "t/1", b"waits", 1)
+    capture.ping("other")
+    capture.connect("sub", clean=True)
+    assert verdicts_of(capture) == ["discarded"]
+
+
+def test_a_resend_may_be_of_a_message_before_a_lost_connect() -> None:
+    capture = Capture()
+    capture.connect("c")
+    capture.publish("c", True, "t", b"x", 1)
+    capture.end("c")
+    capture.connect("c")
+    capture.publish("c", True, "t", b"x", 1, dup=True)
+    lose(capture, 0)
+    assert tables_of(capture)["violations"] == []
+
+
+@pytest.mark.parametrize("ends", [True, False])
+def test_a_lost_acknowledgement_was_perhaps_sent(ends: bool) -> None:
+    """Of two messages without one, the second came behind the gap."""
+    capture = pair()
+    for packet_id in (1, 2, 3):
+        capture.message("pub", f"t/{packet_id}", b"x", 1, packet_id)
+        if packet_id == 2:
+            capture.ping("sub")
+        capture.hand("sub", f"t/{packet_id}", b"x", 1, packet_id)
+    if ends:
+        capture.end("sub")
+        capture.connect("sub")
+    del capture.rows[-1 - 2 * ends]  # the acknowledgement of the last one, which was never sent
+    lose(capture, 9)
+    tables = tables_of(capture)
+    rows = {row["destination"]: row for row in tables["deliveries"]}
+    found = {
+        topic: tuple(row.get(name) for name in ("verdict", "outcome", "redelivered"))
+        for topic, row in rows.items()
+    }
+    assert found == {
+        "t/1": ("undecided", None, None),
+        "t/2": ("delivered", "acknowledged", False),
+        "t/3": ("abandoned" if ends else "in_flight", "unacknowledged", False),
+    }
+    sessions = [row for row in tables["sessions"] if row["client_id"] == "sub"]
+    assert sessions[0].get("in_flight_received") is None
+    assert [row["in_flight_received"] for row in sessions[1:]] == [0] * ends
+    assert not tables["violations"]
+
+
+def test_a_packet_identifier_is_used_again_after_a_lost_acknowledgement() -> None:
+    capture = pair()
+    for number in (1, 2):
+        capture.message("pub", "t", b"%d" % number, 1, number)
+        capture.hand("sub", "t", b"%d" % number, 1, 9)
+    lose(capture, 9)
+    rows = deliveries_of(capture)
+    assert [(row["verdict"], row.get("outcome")) for row in rows] == [
+        ("undecided", None),
+        ("delivered", "acknowledged"),
+    ]
+
+
+def test_the_copy_that_was_delivered_may_be_the_second_one() -> None:
+    capture = pair()
+    capture.publish("pub", True, "t", b"x", 1)
+    capture.hand("sub", "t", b"x", 1, 1)
+    capture.end("pub")
+    capture.connect("pub", clean=False, present=True)
+    capture.publish("pub", True, "t", b"x", 1, dup=True)
+    capture.acknowledge("pub", True, 1)
+    capture.hand("sub", "t", b"x", 1, 2)
+    capture.rows[4]["clean_start"] = False
+    assert verdicts_of(capture) == ["delivered", "duplicate"]
+    lose(capture, 7, 8)
+    assert verdicts_of(capture) == ["undecided"]
+
+
+def test_an_earlier_connection_of_the_session_may_have_lost_the_request() -> None:
+    """The PUBREC that the PUBREL answers is lost, on the connection before."""
+    capture = Capture()
+    capture.connect("c", clean=False)
+    capture.publish("c", True, "t", b"x", 2)
+    capture.put("c", False, layout.PUBREC, packet_id=1)
+    capture.end("c")
+    capture.connect("c", clean=False, present=True)
+    capture.put("c", True, layout.PUBREL, packet_id=1)
+    lose(capture, 3)
+    assert tables_of(capture)["violations"] == []
+
+
+@pytest.mark.parametrize(
+    ("index", "ends"),
+    [
+        (2, {b"2": "replaced", b"3": "replaced", b"4": None}),
+        (5, {b"1": None, b"3": "replaced", b"4": None}),
+        (8, {b"1": "replaced", b"2": None, b"4": None}),
+        # A lost PINGREQ is too short to be a message.
+        (6, {b"1": "replaced", b"2": "replaced", b"3": "replaced", b"4": None}),
+    ],
+)
+def test_a_lost_message_may_have_ended_a_retained_value(
+    index: int, ends: dict[bytes, str | None]
+) -> None:
+    capture = Capture()
+    capture.connect("pub")
+    for payload in (b"1", b"2", b"3", b"4"):
+        capture.publish("pub", True, "t", payload, 0, retain=True)
+        capture.ping("pub")
+    lose(capture, index)
+    values = tables_of(capture)["retained"]
+    assert {row["payload"]: row.get("ended_by") for row in values} == ends
+    assert all((row.get("to_ns") is None) == (row.get("ended_by") is None) for row in values)
+
+
+@pytest.mark.parametrize("lost", [True, False])
+def test_a_lost_message_may_have_changed_the_value_that_a_subscription_gets(lost: bool) -> None:
+    capture = Capture()
+    capture.connect("pub")
+    capture.message("pub", "t", b"1", 1, retain=True)
+    capture.ping("pub")
+    capture.publish("pub", True, "t" if lost else "u", b"", 0, retain=True)
+    capture.ping("pub")
+    capture.connect("sub")
+    capture.subscribe("sub", "t")
+    capture.ping("sub")
+    if lost:
+        lose(capture, 6)
+    rules = [row["rule"] for row in tables_of(capture)["violations"]]
+    assert rules == ([] if lost else ["MQTT-3.3.1-6"])
+
+
 def test_a_lost_disconnect_leaves_the_end_open() -> None:
     """The gap before the FIN may be a DISCONNECT, which discards the will."""
     capture = pair()

@@ -115,6 +115,27 @@ def test_a_server_is_older_than_the_capture_if_a_connection_to_it_is() -> None:
     assert older(*pair(**begun)) == {False}
     assert older(*pair(**begun), *pair(CLIENTS[1], client_packets=1)) == {True}
     assert older(*pair(client_packets=1, begun=True)) == {False}
+    assert older(*pair(client_packets=1, begun=True, gaps=1)) == {True}
+
+
+@pytest.mark.parametrize(
+    ("first_ns", "last_ns", "followed"),
+    [(5, 9, False), (15, 16, True), (15, 99, True), (20, 99, True), (21, 99, False)],
+)
+def test_a_connection_without_its_connect_may_follow_one_that_it_does_not_overlap(
+    first_ns: int, last_ns: int, followed: bool
+) -> None:
+    """The same client has a connection from 3 to 10, and another from 20 to 30."""
+    known: list[Evidence] = []
+    for client, begin, end in ((CLIENTS[0], 3, 10), (CLIENTS[1], 20, 30)):
+        times: dict[str, Any] = {"first_ns": begin, "last_ns": end, "begun": True}
+        known += pair(client, connects=1, client_id="one", **times)
+    lost = pair(CLIENTS[2], begun=True, gaps=1, first_ns=first_ns, last_ns=last_ns)
+    sides = decide_sides([*known, *lost])
+    assert {name for (_, name), side in sides.items() if side.followed} == (
+        {one.stream for one in known[:2]} if followed else set()
+    ) | ({one.stream for one in known[2:]} if first_ns > 30 else set())
+    assert not any(side.followed for side in decide_sides(known).values())
 
 
 @pytest.mark.parametrize(
@@ -154,7 +175,8 @@ def random_row(dice: random.Random, offset: int) -> Row:
     return {
         "source": "made.pcap", "stream": f"{src_port}>{dst_port}", "offset": offset, "length": 1,
         "src_addr": src, "src_port": src_port, "dst_addr": dst, "dst_port": dst_port,
-        "status": dice.choice(["ok", "ok", "malformed"]),
+        "status": dice.choice(["ok", "ok", "malformed", "gap"]),
+        "captured_ns": dice.choice([None, dice.randrange(1, 50)]),
         "packet_type": dice.choice([None, *range(1, 16)]),
         "return_code": dice.choice([None, 0, 4, 16, 25, 142]), "client_id": name,
         "properties": name and [{"name": "assigned_client_identifier", "value": name}],

@@ -42,6 +42,7 @@ from wireyard.layers.mqtt.records import (
     VALUES,
     Client,
     ConnectionRecord,
+    Lost,
     Message,
     Subscribed,
     TopicKey,
@@ -121,8 +122,8 @@ def known_of(
     known = [
         KnownStream(
             row["source"], row["stream"], row["by_client"],
-            sides[row["source"], row["stream"]].key, row["alone"], row["older"], row["begun"],
-            row["ended"], row.get("ended_ns"), row.get("ended_frame"),
+            sides[row["source"], row["stream"]].key, row["alone"], row["older"], row["followed"],
+            row["begun"], row["ended"], row.get("ended_ns"), row.get("ended_frame"),
             *evidence.ends((row["source"], row["stream"])),
         )
         for row in stream_rows(sides, shown)
@@ -168,6 +169,7 @@ class Matched:
     valued: set[TopicKey]
     asked: set[TopicKey]
     older: set[TopicKey]
+    lost: dict[TopicKey, Lost]
     wills: list[Will]
     dropped: Counter[str]
 
@@ -208,12 +210,13 @@ class Matched:
             [will for will in self.wills if wanted_will(will)],
             [accepted[place] for place in places],
             frozenset(key for key in self.matching if wanted(key) and divided(key)),
+            {key: lost for key, lost in self.lost.items() if wanted(key)},
         )
 
 
 def match(found: Sequence[Clients]) -> Matched:
     """Find the subscriptions that match each topic on which there are messages."""
-    matched = Matched([], {}, [], [], {}, set(), set(), set(), [], Counter())
+    matched = Matched([], {}, [], [], {}, set(), set(), set(), {}, [], Counter())
     by_broker: defaultdict[tuple[str, str], list[Any]] = defaultdict(list)
     named: set[tuple[TopicKey, bool]] = set()
     waiting: dict[Position, Will] = {}
@@ -253,7 +256,10 @@ def match(found: Sequence[Clients]) -> Matched:
                 elif isinstance(one.record, Message):
                     matched.wills.append(waiting[one.record.sent])
             elif isinstance(one, KeyedRecord) and one.stage == VALUES:
-                matched.valued.add(one.key)  # type: ignore[arg-type]
+                if isinstance(one.record, Lost):
+                    matched.lost[one.key] = one.record  # type: ignore[index]
+                else:
+                    matched.valued.add(one.key)  # type: ignore[arg-type]
     return matched
 
 

@@ -191,7 +191,8 @@ class StreamInfo(NamedTuple):
     resets: bool
     """Whether it ends with a reset, which ends the other stream too."""
     older: bool = False
-    """Whether connections to its server are older than the capture."""
+    """As of `Side`, like the next one."""
+    followed: bool = False
 
 
 class Request(NamedTuple):
@@ -224,6 +225,7 @@ class Connection:
         "key",
         "leaving",
         "lost_last",
+        "lost_since_ns",
         "most_bytes",
         "open_streams",
         "output",
@@ -260,6 +262,9 @@ class Connection:
         """Whether its CONNACK was not captured."""
         self.lost_last = {True: False, False: False}
         """Whether the latest gap is behind all captured packets, by `by_client`."""
+        self.lost_since_ns: int | None = None
+        """Since when packets of the client may be missing that change retained values, until its
+        next packet; 0 before the first packet of the connection."""
         self.open_streams = 1 if info.alone else 2
         """How many of its captured streams have not ended."""
         self.streams: list[tuple[str, str]] = []
@@ -292,6 +297,23 @@ class Connection:
         if self.session.connection is not self.record:
             self.session = Session(self.record.client.name, False, self.output.tracker)
             self.session.connection = self.record
+
+    def observe_behind_gap(self, at: Position, by_client: bool) -> None:
+        """Observe a packet of one side, which may be the first one behind a gap."""
+        if self.lost_since_ns is not None:
+            self.lost_since_ns = self.lost_since_ns or at.reached_ns
+            if by_client:
+                self.lose_until(at.reached_ns)
+        if self.lost_last[by_client]:
+            self.lost_last[by_client] = False
+            if not self.lost_last[not by_client]:
+                self.record.unsure_before = at
+
+    def lose_until(self, stop_ns: int) -> None:
+        """Note that packets of the client may be missing until a time, if any are."""
+        if self.lost_since_ns is not None:
+            self.broker.lost.append((self.lost_since_ns, stop_ns))
+            self.lost_since_ns = None
 
     def confirm_read(self, request: Position, answer: Position) -> None:
         """Mark everything sent before `request` as read by the broker."""
@@ -326,12 +348,14 @@ class Connection:
     @property
     def may_publish_as_retained(self) -> bool:
         """Whether a subscription that was not captured may have Retain As Published."""
-        return self.record.version == _WITH_RETAIN_AS_PUBLISHED and not self.session.known
+        is_known = self.session.known and self.session.is_whole and not self.record.has_gap
+        return self.record.version == _WITH_RETAIN_AS_PUBLISHED and not is_known
 
     @property
     def _is_whole(self) -> bool:
-        """Whether all packets of both streams up to now were captured."""
-        return (self.record.begun or self._begun) and not (self.record.damaged or self.alone)
+        """Whether all packets of the session up to now were captured."""
+        is_damaged = self.record.damaged or not self.session.is_whole
+        return (self.record.begun or self._begun) and not (is_damaged or self.alone)
 
     def add_violation(self, breach: Breach) -> None:
         """Output a violation; before CONNACK keep it until the client id is known."""

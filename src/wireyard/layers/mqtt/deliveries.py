@@ -312,12 +312,17 @@ def _delivery_rows(
     confirmed
         When the broker confirmed the message, if it did.
     has_older
-        Whether there may be subscriptions that were not captured, so a group may have more members.
+        Whether there may be messages and subscriptions that were not captured, so a group may have
+        more members.
     """
     copies = one.copies
+    # A copy that was not captured may have been before the ones that were.
+    is_short = has_older and one.message.copies > 1 and len(one.attempts) < one.capacity
     for place, attempt in enumerate(one.attempts):
         # A copy too many is a duplicate, even if the publisher sent the message again.
         verdict = _verdict(attempt, one.message) if place < copies else "duplicate"
+        if is_short and verdict == "delivered":
+            verdict = "undecided"
         row = delivery_row(one.message, attempt, _subscription(one, attempt), verdict)
         yield fact_of((DELIVERIES, row))
     if one.attempts:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from operator import attrgetter
 from typing import Any, Final, NamedTuple
 
@@ -50,10 +50,12 @@ from wireyard.layers.mqtt.records import (
     Attempt,
     Client,
     ConnectionRecord,
+    Lost,
     Subscribed,
     TopicKey,
     ValueChange,
     content_of,
+    lost_record,
     value_records,
 )
 from wireyard.layers.mqtt.records import Message as Sent
@@ -97,6 +99,8 @@ class Topics:
     opening."""
     divided: frozenset[TopicKey] = frozenset()
     """Topics whose messages with other payloads are handled elsewhere."""
+    lost: Mapping[TopicKey, Lost] = field(default_factory=dict)
+    """For topics with retained values, the packets that were not captured."""
 
 
 @dataclass(slots=True)
@@ -288,6 +292,10 @@ class _Derivation:
         keyed: defaultdict[Key, list[KeyedRecord]] = defaultdict(list)
         for change in self._value_changes(sent):
             for record in value_records(change):
+                keyed[record.key].append(record)
+        for key, lost in self.known.lost.items():
+            if key in keyed:
+                record = lost_record(key[:2], key[2], lost)
                 keyed[record.key].append(record)
         for key in self.known.valued:
             for subscribed in self.known.matching.get(key, ()):

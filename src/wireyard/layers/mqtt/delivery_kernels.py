@@ -348,6 +348,13 @@ def find_verdicts(
             verdict = _outcome(messages, message, delivered, attempt)
             if ordinals[attempt] >= copies:
                 verdict = _DUPLICATE
+            elif (
+                verdict == _DELIVERED
+                and messages[message, Message.HAS_OLDER]
+                and messages[message, Message.COPIES] > 1
+                and expected[entry, Expected.DELIVERED] < expected[entry, Expected.CAPACITY]
+            ):
+                verdict = _UNDECIDED
         else:
             message, verdict = _unexpected(
                 messages, expected, delivered, attempt, first_messages, first_expected,

@@ -94,7 +94,7 @@ def delivery_table(
     status = values_at(delivered.status, source_rows[1])
     redelivered, is_untraced = (status & bit != 0 for bit in (Status.AGAIN, Status.UNTRACED))
     outcome = np.where(qos == 0, 0, np.where(done, 1, 2))
-    outcome = np.where((qos > 0) & is_untraced, NONE, outcome)
+    outcome = np.where((qos > 0) & is_untraced & ~done, NONE, outcome)
     never = np.where(rows[:, DeliveryRow.VERDICT] == _EXPIRED, 3, NONE)
     origin = np.where(none_sent, 2, values_at(sent.is_will, source_rows[0]))
     identifiers = np.array(

@@ -40,6 +40,7 @@ from wireyard.layers.mqtt.retained import attempt_record, keep_values
 from wireyard.layers.mqtt.rows import session_row, violation_row
 from wireyard.layers.mqtt.subscriptions import (
     SUBSCRIBERS,
+    Last,
     last_record,
     match_topics,
     subscription_record,
@@ -84,7 +85,8 @@ def _follow(observer: Observer, packets: Iterator[Row]) -> Iterator[Found]:
     yield from _flush(observer, topics)
     for key, broker in observer.brokers.items():
         if observer.last is not None:
-            yield last_record(key, observer.last, broker.has_older)
+            last = Last(key, observer.last, broker.has_older, tuple(broker.lost))
+            yield last_record(last)
     for cap, things in observer.output.dropped.items():
         yield Dropped(cap, things)
 

@@ -6,10 +6,11 @@ counted from rows, from columns or in Spark. `in_order` sorts the packets of all
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import cached_property
-from itertools import chain
+from itertools import chain, zip_longest
 from typing import Final, NamedTuple
 
 from wireyard.formats.base import Row
@@ -31,6 +32,7 @@ __all__ = [
     "BROKER_CODES",
     "CLIENT_CODES",
     "EVIDENCE",
+    "GAP",
     "NAMING",
     "NOT_SHOWN",
     "OK",
@@ -66,6 +68,8 @@ NAMING: Final = (CONNECT, CONNACK)
 """The packet types that can contain the client id."""
 OK: Final = "ok"
 """The status of a packet that violates no rule."""
+GAP: Final = "gap"
+"""The status of bytes that were not captured."""
 _WELL_KNOWN_PORTS: Final = frozenset({1883, 8883})
 """The ports that IANA has assigned to MQTT, and to MQTT over TLS."""
 _FIRST_EPHEMERAL_PORT: Final = 32768
@@ -81,7 +85,10 @@ class Side(NamedTuple):
     key: tuple[str, str, str]
     """The key of its state: source, server, and the client id or a substitute."""
     older: bool
-    """Whether connections to its server are older than the capture."""
+    """Whether CONNECT packets of connections to its server were not captured, as of connections
+    that are older than the capture."""
+    followed: bool = False
+    """Whether the next connection of its client may be one whose CONNECT was not captured."""
 
 
 class Evidence(NamedTuple):
@@ -105,6 +112,11 @@ class Evidence(NamedTuple):
     broker_packets: int = 0
     client_id: str | None = None
     """The client id in its first CONNECT, or assigned by its first CONNACK."""
+    gaps: int = 0
+    """Ranges of bytes that were not captured."""
+    first_ns: int | None = None
+    """Times of its first and of its last packet; None if no packet has a time."""
+    last_ns: int | None = None
 
 
 class Shown(NamedTuple):
@@ -184,11 +196,17 @@ def _evidence_of(rows: Iterable[Row], streams: Iterable[Row]) -> Iterator[Eviden
     first: dict[Stream, PacketRow] = {}
     counts: dict[Stream, tuple[int, int, int]] = {}
     names: dict[Stream, str | None] = {}
+    gaps: Counter[Stream] = Counter()
+    times_ns: dict[Stream, tuple[int, int]] = {}
     for row in map(as_packet, rows):
         stream = row["source"], row["stream"]
         if stream not in first:
             first[stream] = row
             counts[stream] = 0, 0, 0
+        gaps[stream] += row.get("status") == GAP
+        if (ns := row.get("captured_ns")) is not None:
+            first_ns, last_ns = times_ns.get(stream, (ns, ns))
+            times_ns[stream] = min(first_ns, ns), max(last_ns, ns)
         kind = row.get("packet_type")
         by_client = _sent_by_client(kind, row)
         if by_client is None:
@@ -202,7 +220,18 @@ def _evidence_of(rows: Iterable[Row], streams: Iterable[Row]) -> Iterator[Eviden
         src = row.get("src_addr"), row.get("src_port")
         dst = row.get("dst_addr"), row.get("dst_port")
         seen = shown.get(stream, NOT_SHOWN)[:2]
-        yield Evidence(*stream, *src, *dst, *seen, *counts[stream], names.get(stream))
+        span_ns: tuple[int | None, int | None] = times_ns.get(stream, (None, None))
+        yield Evidence(
+            *stream,
+            *src,
+            *dst,
+            *seen,
+            *counts[stream],
+            client_id=names.get(stream),
+            gaps=gaps[stream],
+            first_ns=span_ns[0],
+            last_ns=span_ns[1],
+        )
 
 
 def _sent_by_client(kind: int | None, row: PacketRow) -> bool | None:
@@ -259,6 +288,8 @@ class _EndpointCounts:
 
 
 _Endpoint = tuple[str | None, int | None]
+_Key = tuple[str, str, str]
+"""Source, server, and the client id or a substitute."""
 _Rule = Callable[[Evidence, Evidence, _EndpointCounts], int]
 """A rule: the evidence of both streams, and the counts of all connections -> above 0 if the first
 stream is the client's, below 0 if the second is."""
@@ -377,18 +408,61 @@ def _decide_source(
         for client in clients:
             counts.add(client)
     servers = [_endpoints_of(pair[0])[by_client] for _, pair, by_client in decided]
-    older = {
-        server
-        for server, (_, pair, _) in zip(servers, decided, strict=True)
-        if not any(one.begun or one.connects for one in pair)
-    }
+    keys = []
     for server, (connection, pair, by_client) in zip(servers, decided, strict=True):
         # A client id that the broker assigns takes precedence over the client's own.
         named = pair[::-1] if by_client else pair
         name = next((one.client_id for one in named if one.client_id), "#".join(connection[1:]))
-        key = connection[0], server, name
+        keys.append((connection[0], server, name))
+    pairs = [pair for _, pair, _ in decided]
+    older = {server for server, pair in zip(servers, pairs, strict=True) if _lacks_connect(pair)}
+    followed = _followed(keys, pairs) if older else set()
+    for number, (key, (_, pair, by_client)) in enumerate(zip(keys, decided, strict=True)):
+        context = len(pair) == 1, key, key[1] in older, number in followed
         for place, one in enumerate(pair):
-            yield one, Side(by_client == (place == 0), len(pair) == 1, key, server in older)
+            yield one, Side(by_client == (place == 0), *context)
+
+
+def _lacks_connect(pair: Sequence[Evidence]) -> bool:
+    """Return whether the CONNECT of a connection was not captured."""
+    if any(one.connects for one in pair):
+        return False
+    return any(one.gaps for one in pair) or not any(one.begun for one in pair)
+
+
+def _followed(keys: Sequence[_Key], pairs: Sequence[Sequence[Evidence]]) -> set[int]:
+    """Return the connections whose client may have had another one, of unknown client id, next.
+
+    That is one that began between the last packet of a connection and the first packet of the next
+    one of the same client, because a client id has one connection at a time.
+
+    Parameters
+    ----------
+    keys, pairs
+        The key of each connection, and the evidence of its streams.
+    """
+    unknown: dict[str, list[int]] = {}
+    known: dict[_Key, list[tuple[int, int, int]]] = {}
+    for number, (key, pair) in enumerate(zip(keys, pairs, strict=True)):
+        first_ns = min((one.first_ns for one in pair if one.first_ns is not None), default=None)
+        last_ns = max((one.last_ns for one in pair if one.last_ns is not None), default=None)
+        if first_ns is None or last_ns is None:
+            continue
+        if any(one.client_id for one in pair):
+            known.setdefault(key, []).append((first_ns, last_ns, number))
+        elif _lacks_connect(pair):
+            unknown.setdefault(key[1], []).append(first_ns)
+    for firsts_ns in unknown.values():
+        firsts_ns.sort()
+    followed = set()
+    for key, connections in known.items():
+        firsts_ns = unknown.get(key[1], [])
+        connections.sort()
+        for (_, last_ns, number), next_one in zip_longest(connections, connections[1:]):
+            place = bisect_left(firsts_ns, last_ns)
+            if place < len(firsts_ns) and (next_one is None or firsts_ns[place] <= next_one[0]):
+                followed.add(number)
+    return followed
 
 
 def _uncaptured(one: Evidence) -> Evidence:
@@ -437,4 +511,5 @@ def stream_rows(
             "by_client": side.by_client,
             "alone": side.alone,
             "older": side.older,
+            "followed": side.followed,
         }

@@ -6,7 +6,7 @@ as a small table (`StreamEvidence.table`), so sides are decided before packets a
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from typing import Any, Final, NamedTuple
 
 import numpy as np
@@ -17,6 +17,7 @@ from wireyard.formats.mqtt.layout import BROKER_TYPES, CLIENT_TYPES, CONNECT
 from wireyard.layers.mqtt.directions import (
     BROKER_CODES,
     CLIENT_CODES,
+    GAP,
     NAMING,
     NOT_SHOWN,
     OK,
@@ -32,7 +33,7 @@ __all__ = ["NEEDED", "SCHEMA", "StreamEvidence"]
 
 _ENDS: Final = ("source", "stream", "src_addr", "src_port", "dst_addr", "dst_port")
 _OF_CLIENT_ID: Final = ("packet_type", "client_id", "return_code", "properties")
-NEEDED: Final = (*_ENDS, "status", *_OF_CLIENT_ID)
+NEEDED: Final = (*_ENDS, "status", "captured_ns", *_OF_CLIENT_ID)
 """Columns of MQTT packets that contain evidence of the side of a stream."""
 SCHEMA: Final = pa.schema(
     [
@@ -48,12 +49,16 @@ SCHEMA: Final = pa.schema(
         ("broker_packets", pa.int64()),
         ("has_name", pa.bool_()),
         ("client_id", pa.string()),
+        ("gaps", pa.int64()),
+        ("first_ns", pa.int64()),
+        ("last_ns", pa.int64()),
     ]
 )
 """A stream with its `Evidence`. `has_name`: whether a packet that can contain the client id was
 counted; `client_id` is that of the first one."""
 
 _CLIENT, _BROKER = 1, 2
+_LATEST_NS: Final = (1 << 63) - 1
 
 
 def _by_type() -> Any:
@@ -92,6 +97,9 @@ class _Counts(NamedTuple):
     broker_packets: int
     has_name: bool
     client_id: str | None
+    gaps: int
+    first_ns: int | None
+    last_ns: int | None
 
     def plus(self, later: _Counts) -> _Counts:
         """Return the counts with those of later packets of the stream."""
@@ -103,7 +111,17 @@ class _Counts(NamedTuple):
             broker_packets=self.broker_packets + later.broker_packets,
             has_name=named.has_name,
             client_id=named.client_id,
+            gaps=self.gaps + later.gaps,
+            first_ns=_either(min, self.first_ns, later.first_ns),
+            last_ns=_either(max, self.last_ns, later.last_ns),
         )
+
+
+def _either(choose: Callable[[int, int], int], one: int | None, other: int | None) -> int | None:
+    """Choose between two numbers, of which either may be missing."""
+    if one is None or other is None:
+        return other if one is None else one
+    return choose(one, other)
 
 
 class StreamEvidence:
@@ -139,10 +157,13 @@ class StreamEvidence:
             batch[name].fill_null(0).to_numpy() for name in ("packet_type", "return_code")
         )
         sides = _sides(batch["status"], kind, code)
-        flags = (kind == CONNECT, sides == _CLIENT, sides == _BROKER)
+        is_gap = pc.equal(batch["status"], GAP).to_numpy(zero_copy_only=False)
+        flags = (is_gap, kind == CONNECT, sides == _CLIENT, sides == _BROKER)
         sums = [np.add.reduceat(flag, starts, dtype=np.int64) for flag in flags]
-        sums.insert(0, np.diff(starts, append=batch.num_rows))
-        counts = [np.bincount(places, each, len(runs)).astype(np.int64).tolist() for each in sums]
+        sums.insert(1, np.diff(starts, append=batch.num_rows))
+        gaps, *counts = [
+            np.bincount(places, each, len(runs)).astype(np.int64).tolist() for each in sums
+        ]
         ends = batch.select(_ENDS).take(pa.array(starts[runs]))
         naming = np.flatnonzero(_NAMES[kind])
         of_naming = places[np.searchsorted(starts, naming, "right") - 1]
@@ -152,9 +173,10 @@ class StreamEvidence:
             names[place] = name
         has_name = np.isin(np.arange(len(runs)), named).tolist()
         values = [_values(column) for column in ends.columns]
-        self._add(*values, *counts, has_name, names)
+        spans_ns = _spans_ns(batch["captured_ns"], starts, places, len(runs))
+        self._add(*values, *counts, has_name, names, gaps, *spans_ns)
         numbers = np.array([self._numbers[name] for name in zip(*values[:2], strict=True)])
-        return np.repeat(numbers[places], sums[0])
+        return np.repeat(numbers[places], sums[1])
 
     def _add(self, *columns: Iterable[Any]) -> None:
         """Add streams, given the columns of `SCHEMA`."""
@@ -196,7 +218,15 @@ class StreamEvidence:
             The beginnings and ends of streams, as captured.
         """
         return decide_sides(
-            Evidence(*one[:6], *shown.get(name, NOT_SHOWN)[:2], *one[7:10], one.client_id)
+            Evidence(
+                *one[:6],
+                *shown.get(name, NOT_SHOWN)[:2],
+                *one[7:10],
+                client_id=one.client_id,
+                gaps=one.gaps,
+                first_ns=one.first_ns,
+                last_ns=one.last_ns,
+            )
             for name, one in zip(self._numbers, self._counts, strict=True)
         )
 
@@ -211,6 +241,23 @@ class StreamEvidence:
     def ends(self, name: Stream) -> tuple[str | None, int | None, str | None, int | None]:
         """Return the endpoints of a stream: ``src_addr, src_port, dst_addr, dst_port``."""
         return self._counts[self._numbers[name]][2:6]
+
+
+def _spans_ns(
+    times: pa.Array, starts: Any, places: Any, streams: int
+) -> Iterator[list[int | None]]:
+    """Yield the first and then the last time of each stream; None if it has no time.
+
+    Parameters
+    ----------
+    starts, places
+        Where runs of rows of one stream begin, and the stream of each run.
+    """
+    for reduce, missing in ((np.minimum, _LATEST_NS), (np.maximum, -_LATEST_NS)):
+        found = np.full(streams, missing)
+        values = times.fill_null(missing).to_numpy(zero_copy_only=False)
+        reduce.at(found, places, reduce.reduceat(values, starts))
+        yield [None if ns == missing else ns for ns in found.tolist()]
 
 
 def _values(column: pa.Array | pa.ChunkedArray) -> list[Any]:

@@ -41,6 +41,7 @@ from wireyard.layers.mqtt.connection import (
 from wireyard.layers.mqtt.packet_row import PacketRow, StreamRow, as_packet, as_stream
 from wireyard.layers.mqtt.publish import MessageTracker
 from wireyard.layers.mqtt.records import (
+    ALWAYS,
     END_OFFSET,
     UNSEEN,
     Client,
@@ -63,6 +64,8 @@ MAX_CONNECTIONS: Final = 1 << 17
 _FIRST_OF_BROKER: Final = (layout.CONNACK, layout.AUTH)
 _SMALLEST_BYTES: Final = 5
 """Of a packet that subscribes or publishes, or grants a subscription."""
+_SMALLEST_CHANGE_BYTES: Final = 4
+"""Of a packet that changes a retained value: PUBREL."""
 _NO_LENGTH: Final = "remaining_length"
 """The rule that a Remaining Length of five bytes violates."""
 _StreamName = tuple[str, str]
@@ -126,8 +129,10 @@ class Observer:
     def _add_stream_info(self, row: StreamRow) -> None:
         name, begun = (row["source"], row["stream"]), row["begun"]
         resets = row["ended"] == "rst"
-        older = bool(row.get("older"))
-        self._stream_info[name] = StreamInfo(row["by_client"], row["alone"], begun, resets, older)
+        context = bool(row.get("older")), bool(row.get("followed"))
+        self._stream_info[name] = StreamInfo(
+            row["by_client"], row["alone"], begun, resets, *context
+        )
         if row["ended"] is not None:
             ns, frame = row["ended_ns"], row["ended_frame"]
             self._ends.append(Position(ns, frame, name[1], END_OFFSET, ns, frame, name[0]))
@@ -154,7 +159,7 @@ class Observer:
         if kind is None:
             self._observe_other_bytes(connection, row, at, by_client)
             return
-        connection.lost_last[by_client] = False
+        connection.observe_behind_gap(at, by_client)
         record.packets += 1
         record.bytes += row["length"]
         record.last = at
@@ -191,8 +196,11 @@ class Observer:
     ) -> None:
         """Observe bytes that were not captured, which may have been any packets."""
         connection.lost_last[by_client] = True
+        connection.record.unsure_before = ALWAYS
         connection.broker.has_older |= row["length"] >= _SMALLEST_BYTES
         if by_client:
+            if connection.lost_since_ns is None and row["length"] >= _SMALLEST_CHANGE_BYTES:
+                connection.lost_since_ns = at.reached_ns
             if connection.state == "new":
                 connection.state = "unknown"
         else:
@@ -220,7 +228,7 @@ class Observer:
             if broker is None:
                 broker = self.brokers[client[:2]] = Broker(self.output)
             broker.has_older |= info.older
-            record = ConnectionRecord(client, stream.first)
+            record = ConnectionRecord(client, stream.first, followed=info.followed)
             connection = Connection(key, info, record, broker, self.output)
             if row.get("packet_type") == layout.CONNECT:
                 connection.state = "new"
@@ -328,7 +336,7 @@ class Observer:
             if record.ended_by == "open" and session.connection is record:
                 last = record.last or record.opened
                 record.until = None if connection.shows_end else last
-                connection.broker.count_in_flight(session, last)
+                connection.broker.end_flows(session, last)
             self._evict(connection)
         for broker in self.brokers.values():
             broker.finish()
@@ -339,6 +347,7 @@ class Observer:
             return
         record, session = connection.record, connection.session
         connection.flush_violations()
+        connection.lose_until((record.closed or ALWAYS).reached_ns)
         self.output.tracker.leave(connection)
         kept = connection.broker.sessions.get(record.client.name)
         if kept is not session:

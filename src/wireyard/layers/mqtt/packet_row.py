@@ -101,6 +101,7 @@ class StreamRow(TypedDict, total=False):
     by_client: Required[bool]
     alone: Required[bool]
     older: bool
+    followed: bool
 
 
 def as_packet(row: Row) -> PacketRow:

@@ -179,7 +179,8 @@ def _is_ordered(order: Ints, key: Ints, ns: Ints, frame: Ints, stream: Ints, off
 
 _ENDS: Final = ("source", "stream", "src_addr", "src_port", "dst_addr", "dst_port")
 _KNOWN: Final = (
-    "source", "stream", "by_client", "alone", "older", "begun", "ended", "ended_ns", "ended_frame",
+    "source", "stream", "by_client", "alone", "older", "followed", "begun", "ended", "ended_ns",
+    "ended_frame",
 )  # fmt: skip
 
 
@@ -193,6 +194,7 @@ class KnownStream(NamedTuple):
     """The key of its state: source, server, and the client id or a substitute."""
     alone: bool = False
     older: bool = False
+    followed: bool = False
     begun: bool | None = None
     ended: str | None = None
     ended_ns: int | None = None
@@ -216,7 +218,7 @@ class KnownStream(NamedTuple):
     @property
     def known(self) -> Row:
         """Its row of `known_streams`, without the key."""
-        return dict(zip(_KNOWN, (self.source, self.name, self.by_client, *self[4:10]), strict=True))
+        return dict(zip(_KNOWN, (self.source, self.name, self.by_client, *self[4:11]), strict=True))
 
 
 class Part(NamedTuple):

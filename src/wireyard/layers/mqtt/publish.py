@@ -141,6 +141,8 @@ class MessageTracker:
         else:
             direction.tracked[packet_id] = record
             if before is not None:
+                if connection.record.has_gap and isinstance(before, Attempt):
+                    before.untraced |= before.acknowledged is None
                 self.over((before,))
         key = record.key if isinstance(record, Message) else None
         if rule == "id_in_use" and not to_broker:

@@ -150,6 +150,8 @@ class Total(IntEnum):
     """Number of the empty topic name."""
     MAY_BE_LIVE = 12
     """Whether a subscription that was not captured may have Retain As Published."""
+    HAS_GAP = 13
+    """Whether bytes of the connection were not captured."""
 
 
 class ConnectionField(IntEnum):
@@ -359,6 +361,13 @@ def _topic_of(
 
 
 @piece
+def _untrace(records: Grid, record: int) -> None:
+    """Note that the acknowledgement of a delivery attempt may not have been captured."""
+    if records[record, Record.ACCEPTED] == NONE:
+        records[record, Record.STATUS] |= Status.UNTRACED
+
+
+@piece
 def _publish_flow(
     packets: Grid, contents: Hashes, packet: int, topic: int, upward: bool, records: Grid,
     flow: Any, total: Ints, breaches: Grid,
@@ -396,6 +405,8 @@ def _publish_flow(
             lost = Status.LOST_ACK if fact == _LOST_ACK else 0
             records[record, Record.STATUS] |= Status.AGAIN | lost
     else:
+        if before != NONE and not upward and total[Total.HAS_GAP]:
+            _untrace(records, before)
         record = _new_record(packets, records, total, packet, topic, upward)
         flow.tracked[packet_id] = record
         dup = packets[packet, Packet.FLAGS] & Flag.DUP != 0

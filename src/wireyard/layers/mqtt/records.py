@@ -5,10 +5,12 @@ A record changes while packets add to it. A record in an output buffer is final 
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from hashlib import sha256
+from operator import itemgetter
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol, cast
 
@@ -22,6 +24,7 @@ if TYPE_CHECKING:
     from wireyard.layers.mqtt.violations import Breach
 
 __all__ = [
+    "ALWAYS",
     "DELIVERED",
     "END_OFFSET",
     "SMALLEST_WINDOW",
@@ -32,14 +35,17 @@ __all__ = [
     "Client",
     "ConnectionRecord",
     "FlowEvent",
+    "Lost",
     "Message",
     "Output",
     "PendingChange",
+    "Span",
     "Subscribed",
     "TopicKey",
     "Tracker",
     "ValueChange",
     "content_of",
+    "lost_record",
     "may_exceed",
     "properties_of",
     "value_order",
@@ -55,6 +61,8 @@ _ADDED_BYTES: Final = 16
 SMALLEST_WINDOW: Final = 10
 """The smallest window of the brokers in use: with this many messages in flight, a broker may wait
 for acknowledgements."""
+ALWAYS: Final = Position((1 << 63) - 1, 0, "", 0, None, None, "")
+"""A position after all packets."""
 UNSEEN: Final = "unseen"
 """`ended_by` of a connection whose end was not captured."""
 _HASH_BYTES: Final = 32
@@ -137,12 +145,24 @@ class ConnectionRecord(Record):
     """CONNACK."""
     damaged: bool = False
     """Whether bytes of it were not captured or belong to no packet."""
+    unsure_before: Position | None = None
+    """The first packet behind the last of its gaps; an acknowledgement of an earlier message may
+    have been in a gap."""
     in_flight: tuple[int, int] = (0, 0)
     """Messages in flight at its end: to the broker, and to the client."""
+    shows_in_flight: bool = True
+    """Whether no message or acknowledgement of its session can be missing."""
     served_as: tuple[str, ...] = ()
     """The names that messages to it were delivered to: see `Subscribed.served_as`."""
     answered: Position | None = None
     """Its last answered request; the broker had sent all messages from before it."""
+    followed: bool = False
+    """Whether the next connection of its client may be one whose CONNECT was not captured."""
+
+    @property
+    def has_gap(self) -> bool:
+        """Whether bytes of it were not captured."""
+        return self.unsure_before is not None
 
     @property
     def may_be_resumed(self) -> bool:
@@ -234,7 +254,8 @@ class Attempt(Record):
     abandoned: bool = False
     """Whether its session ended before it was acknowledged."""
     untraced: bool = False
-    """Whether its connection ended before it was acknowledged, and the client id is unknown."""
+    """Whether it was acknowledged, if ever, where that was not captured: in a gap, or on another
+    connection, if a client id is unknown."""
     may_be_live: bool = False
     """Whether a subscription that was not captured may have Retain As Published."""
     setter: Position | None = None
@@ -293,6 +314,7 @@ def content_of(payload: bytes) -> bytes:
 # --- retained values ------------------------------------------------------------------------
 
 VALUES: Final = "values"
+_ORDER_OF_LOST: Final = (-1, 0, 0, 0, "", 0)
 _SET, _PENDING, SUBSCRIBED, DELIVERED = range(4)
 """The order of the kinds of records with the same time."""
 
@@ -302,6 +324,37 @@ class PendingChange(NamedTuple):
 
     sent: Position
     accepted: Position | None
+
+
+Span = tuple[int, int]
+"""The first and the last time in ns at which something may have happened."""
+
+
+class Lost(NamedTuple):
+    """Spans in which packets of clients of a broker were sent that were not captured."""
+
+    spans: tuple[Span, ...] = ()
+    """Ascending, without overlaps."""
+
+    @classmethod
+    def of(cls, spans: Iterable[Span]) -> Lost:
+        """Return spans in any order, those that overlap as one."""
+        joined: list[Span] = []
+        for first, last in sorted(spans):
+            if joined and first <= joined[-1][1]:
+                first, last = joined[-1][0], max(joined.pop()[1], last)
+            joined.append((first, last))
+        return cls(tuple(joined))
+
+    def overlaps(self, first: int, last: int) -> bool:
+        """Return whether any span has a time in common with another one."""
+        place = bisect_left(self.spans, first, key=itemgetter(1))
+        return place < len(self.spans) and self.spans[place][0] <= last
+
+
+def lost_record(broker: tuple[str, str], topic: str, lost: Lost) -> KeyedRecord:
+    """Return the record of the lost packets that may have changed the value of a topic."""
+    return KeyedRecord(VALUES, (*broker, topic), _ORDER_OF_LOST, lost)
 
 
 def value_records(change: ValueChange) -> Iterator[KeyedRecord]:

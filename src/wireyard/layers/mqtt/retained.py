@@ -25,6 +25,7 @@ from wireyard.layers.mqtt.records import (
     SUBSCRIBED,
     VALUES,
     Attempt,
+    Lost,
     PendingChange,
     Subscribed,
     ValueChange,
@@ -300,7 +301,7 @@ def attempt_record(attempt: Attempt) -> KeyedRecord:
 
 
 def keep_values(
-    records: Iterator[ValueChange | PendingChange | Subscribed | Attempt],
+    records: Iterator[Lost | ValueChange | PendingChange | Subscribed | Attempt],
 ) -> Iterator[Found]:
     """Yield the values of a topic, and its delivery attempts with the message that set each value.
 
@@ -311,8 +312,11 @@ def keep_values(
     recent: deque[tuple[bytes, ValueChange]] = deque(maxlen=_LOOK_BACK)
     initial = InitialValues()
     topic: str | None = None
+    lost = Lost()
     for record in records:
-        if isinstance(record, ValueChange):
+        if isinstance(record, Lost):
+            lost = record
+        elif isinstance(record, ValueChange):
             topic = record.topic
             _set(record, retained)
             if record.payload:
@@ -320,7 +324,8 @@ def keep_values(
                 recent.append((content_of(record.payload), record))
             initial.change(record.sent, record.accepted)
             for value in retained.take_past(topic):
-                yield fact_of(("retained", retained_row(value, setters.pop(value.key))))
+                row = retained_row(_as_shown(value, lost), setters.pop(value.key))
+                yield fact_of(("retained", row))
         elif isinstance(record, Attempt):
             changes = [change for content, change in reversed(recent) if content == record.content]
             setter = changes[0].sent if changes else None
@@ -332,15 +337,25 @@ def keep_values(
             yield from initial.deliver(record, changes)
         elif isinstance(record, Subscribed):
             current = retained.at(topic, record.asked.time) if topic is not None else None
+            confirmed = record.confirmed or record.granted
+            if current and lost.overlaps(current.since, confirmed.time):
+                current = None
             change = setters.get(current.key) if current else None
             initial.subscribe(record, current, change)
         else:
             initial.change(record.sent, record.accepted)
     yield from initial.missing()
     for value in retained.values():
-        yield Fact("retained", retained_row(value, setters[value.key]))
+        yield Fact("retained", retained_row(_as_shown(value, lost), setters[value.key]))
     if retained.dropped:
         yield Dropped("retained", retained.dropped)
+
+
+def _as_shown(value: Value, lost: Lost) -> Value:
+    """Return a value without its end, if a message that was not captured may have ended it."""
+    if value.until is None or not lost.overlaps(value.since, value.until):
+        return value
+    return replace(value, until=None, ended_by=None)
 
 
 def _set(change: ValueChange, retained: Retained) -> None:

@@ -34,7 +34,8 @@ _NS_PER_MS: Final = 1_000_000
 
 def session_row(connection: ConnectionRecord) -> _Row:
     """Return a row of `SESSIONS`."""
-    sent, received = connection.in_flight if connection.begun else (None, None)
+    shows = connection.begun and connection.shows_in_flight
+    sent, received = connection.in_flight if shows else (None, None)
     return {
         "protocol": PROTOCOL,
         "client": connection.client.endpoint,
@@ -169,6 +170,6 @@ def delivery_row(
 def _outcome(attempt: Attempt) -> str | None:
     if not attempt.qos:
         return "no_ack_wanted"
-    if attempt.untraced:
-        return None
-    return "acknowledged" if attempt.acknowledged else "unacknowledged"
+    if attempt.acknowledged:
+        return "acknowledged"
+    return None if attempt.untraced else "unacknowledged"

@@ -12,7 +12,7 @@ from collections.abc import Iterable, Iterator
 from typing import Any, Final
 
 from wireyard.layers.mqtt.qos import RECEIVER, SENDER, Flows
-from wireyard.layers.mqtt.records import ConnectionRecord, Output, Subscribed, Tracker
+from wireyard.layers.mqtt.records import ALWAYS, ConnectionRecord, Output, Span, Subscribed, Tracker
 from wireyard.layers.mqtt.will import Will
 from wireyard.layers.records import Position
 
@@ -58,10 +58,10 @@ class Direction:
         for attempt in self.tracked.values():
             attempt.abandoned = True
 
-    def untrace(self) -> None:
-        """Mark the tracked messages: the connection of an unknown client id ends."""
+    def untrace(self, before: Position) -> None:
+        """Mark tracked messages sent before a position, unless they are acknowledged."""
         for attempt in self.tracked.values():
-            attempt.untraced = attempt.acknowledged is None
+            attempt.untraced |= attempt.acknowledged is None and attempt.at < before
 
     def leave(self) -> Iterable[Any]:
         """Remove the tracked messages; return them."""
@@ -87,8 +87,8 @@ class Session:
     """
 
     __slots__ = (
-        "connection", "expires", "filters", "known", "name", "served_as", "to_broker", "to_client",
-        "will",
+        "connection", "expires", "filters", "is_whole", "known", "name", "served_as", "to_broker",
+        "to_client", "will",
     )  # fmt: skip
 
     def __init__(self, name: str, known: bool, tracker: Tracker) -> None:
@@ -96,6 +96,8 @@ class Session:
         self.known = known
         """Whether all of its subscriptions were captured."""
         self.to_broker, self.to_client = tracker.new_direction(known), tracker.new_direction(known)
+        self.is_whole = True
+        """Whether all bytes of its connections that have ended were captured."""
         self.filters: dict[str, Subscribed] = {}
         self.served_as: dict[str, None] = {}
         """All names that messages were delivered to: its own, and the filters that it shares."""
@@ -104,6 +106,12 @@ class Session:
         self.will: Will | None = None
         self.expires: Position | None = None
         """When it expires, unless the client connects again before."""
+
+    @property
+    def may_have_changed(self) -> bool:
+        """Whether a connection of an unknown client id may have continued it after its last one."""
+        last = self.connection
+        return last is not None and last.followed and last.persistent
 
     def connect(
         self, connection: ConnectionRecord, kept: bool, limits: tuple[int, int]
@@ -120,6 +128,7 @@ class Session:
         self.connection, self.expires = connection, None
         self.known |= not kept
         if not kept:
+            self.is_whole = True
             self.to_client.abandon()
         return self.to_broker.connect(kept, limits[0]) + self.to_client.connect(kept, limits[1])
 
@@ -160,6 +169,8 @@ class Broker:
         self.has_older = False
         """Whether a connection is older than the capture, or some of its bytes were not captured,
         so that subscriptions and messages may be missing."""
+        self.lost: list[Span] = []
+        """Spans in which packets of clients were sent that were not captured."""
         self.tracked = 0
         """Tracked messages of all sessions."""
 
@@ -206,6 +217,16 @@ class Broker:
             self._publish(session.will, connection.opened)
         if not kept:
             self._end_subscriptions(session, connection.opened, connection.opened)
+        if session.may_have_changed:
+            self._lose_track(session)
+
+    def _lose_track(self, session: Session) -> None:
+        """Make the state of a session unknown, as that of one that is older than the capture."""
+        tracker, over = self._output.tracker, list(session.leave())
+        self.tracked -= len(over)
+        tracker.over(over)
+        session.to_broker, session.to_client = (tracker.new_direction(False) for _ in range(2))
+        session.known = False
 
     def close(
         self,
@@ -227,19 +248,30 @@ class Broker:
             return
         connection.ended_by, connection.closed = ended_by, at
         connection.until = until or at
-        self.count_in_flight(session, at)
-        if not connection.begun:
-            session.to_client.untrace()
+        self.end_flows(session, at)
+        if not connection.begun or session.may_have_changed:
+            session.to_client.untrace(ALWAYS)
+        self._close_will(session.will, will_event, connection, at)
         if not connection.persistent:
             self._end_subscriptions(session, connection.until, at)
+        elif session.may_have_changed:
+            session.will = None
+            for subscribed in session.filters.values():
+                subscribed.leaving = subscribed.leaving or connection.until
         elif connection.expires_s is not None:
             session.expires = at.after(connection.expires_s)
-        self._close_will(session.will, will_event, connection, at)
 
-    def count_in_flight(self, session: Session, at: Position) -> None:
-        """Count the messages in flight at the end of a connection, and report each of them."""
+    def end_flows(self, session: Session, at: Position) -> None:
+        """Count the messages in flight at the end of a connection, and report each of them.
+
+        Those whose acknowledgement may be in a gap are marked.
+        """
         connection = session.connection
         assert connection is not None
+        session.is_whole &= not connection.has_gap
+        connection.shows_in_flight = session.is_whole
+        if connection.unsure_before is not None:
+            session.to_client.untrace(connection.unsure_before)
         counts = []
         for to_broker, direction in ((True, session.to_broker), (False, session.to_client)):
             packet_ids = direction.in_flight()
@@ -300,7 +332,7 @@ class Broker:
             self._end_subscription(subscribed, asked, answered)
 
     def _end_subscription(self, subscribed: Subscribed, leaving: Position, gone: Position) -> None:
-        subscribed.leaving, subscribed.gone = leaving, gone
+        subscribed.leaving, subscribed.gone = subscribed.leaving or leaving, gone
         self._output.subscriptions.append(subscribed)
 
     def _end_subscriptions(self, session: Session, leaving: Position, gone: Position) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import cached_property
 from itertools import chain, groupby
 from operator import attrgetter
 from typing import Final, NamedTuple
@@ -10,12 +11,20 @@ from typing import Final, NamedTuple
 from wireyard.layers.mqtt.connection import Connection, Request
 from wireyard.layers.mqtt.deliveries import message_records, older_record, subscribed_record
 from wireyard.layers.mqtt.packet_row import FilterRow, PacketRow
-from wireyard.layers.mqtt.records import Message, Output, Subscribed, properties_of
+from wireyard.layers.mqtt.records import (
+    Lost,
+    Message,
+    Output,
+    Span,
+    Subscribed,
+    lost_record,
+    properties_of,
+)
 from wireyard.layers.mqtt.retained import new_subscription_record
 from wireyard.layers.mqtt.session import MAX_FILTERS
 from wireyard.layers.mqtt.topics import split_shared, topic_hash
 from wireyard.layers.records import Position
-from wireyard.layers.stages import Dropped, Found, Key, KeyedRecord
+from wireyard.layers.stages import Dropped, Found, KeyedRecord
 
 __all__ = [
     "MAX_ALL_LEVELS",
@@ -23,6 +32,7 @@ __all__ = [
     "MAX_LEVELS",
     "MAX_SUBSCRIPTIONS",
     "SUBSCRIBERS",
+    "Last",
     "Requests",
     "Subscription",
     "Subscriptions",
@@ -261,6 +271,8 @@ class Last(NamedTuple):
     """Source and server."""
     at: Position
     has_older: bool
+    lost: tuple[Span, ...] = ()
+    """Spans in which packets of clients were sent that were not captured."""
 
 
 def subscription_record(subscribed: Subscribed) -> KeyedRecord:
@@ -269,9 +281,9 @@ def subscription_record(subscribed: Subscribed) -> KeyedRecord:
     return KeyedRecord(SUBSCRIBERS, subscribed.client[:2], order, subscribed)
 
 
-def last_record(broker: tuple[str, str], last: Position, has_older: bool) -> KeyedRecord:
-    """Return the record of the last packet of a client, and whether sessions may be older."""
-    return KeyedRecord(SUBSCRIBERS, broker, (_LAST, 0, *last.order), Last(broker, last, has_older))
+def last_record(last: Last) -> KeyedRecord:
+    """Return the record of the last packet of a client."""
+    return KeyedRecord(SUBSCRIBERS, last.broker, (_LAST, 0, *last.at.order), last)
 
 
 def will_record(will: Message) -> KeyedRecord:
@@ -301,8 +313,9 @@ def match_topics(records: Iterator[Subscribed | Last | Message | Topic]) -> Iter
             kept.add(record)
         elif isinstance(record, Last):
             last = max(last or record.at, record.at)
-            if record.has_older:
-                kept.older_of = record.broker
+            kept.broker = record.broker
+            kept.has_older |= record.has_older
+            kept.lost += record.lost
         elif isinstance(record, Message):
             if last is not None and record.accepted is not None and record.accepted < last:
                 yield from message_records(record)
@@ -323,8 +336,10 @@ def _matched(topic: Topic, kept: _Kept, matched: set[Topic]) -> Iterator[Found]:
     matched.add(topic)
     if not is_new and not has_new_values:
         return
-    if is_new and kept.older_of is not None:
-        yield older_record(kept.older_of, name)
+    if is_new and kept.has_older:
+        yield older_record(kept.broker, name)
+    if has_new_values and kept.lost:
+        yield lost_record(kept.broker, name, kept.joined_lost)
     for place, subscribed in enumerate(kept.matching(name)):
         if is_new:
             yield subscribed_record(name, place, subscribed)
@@ -337,8 +352,12 @@ class _Kept:
 
     def __init__(self) -> None:
         self.refused = 0
-        self.older_of: Key | None = None
-        """The broker, if some of its subscriptions may be older than the capture."""
+        self.broker: tuple[str, str] = ("", "")
+        """Source and server; set before any topic."""
+        self.has_older = False
+        """Whether some of its subscriptions may be older than the capture."""
+        self.lost: list[Span] = []
+        """Spans in which packets of clients were sent that were not captured."""
         self._tree = Subscriptions()
         self._by_filter: dict[str, list[Subscribed]] = {}
         self._count = 0
@@ -353,6 +372,11 @@ class _Kept:
             self._by_filter.setdefault(filter, []).append(subscribed)
         else:
             self.refused += 1
+
+    @cached_property
+    def joined_lost(self) -> Lost:
+        """The lost packets; complete before any topic."""
+        return Lost.of(self.lost)
 
     def matching(self, topic: str) -> Iterator[Subscribed]:
         """Yield all that ever matched a topic, by filter without share name, then by age."""

@@ -9,7 +9,7 @@ subscriptions. `_Tracker` runs the kernel, and replaces `MessageTracker` in the 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -49,7 +49,14 @@ from wireyard.layers.mqtt.qos_kernels import (
     Total,
     track,
 )
-from wireyard.layers.mqtt.records import Client, ConnectionRecord, Message, Output, Subscribed
+from wireyard.layers.mqtt.records import (
+    ALWAYS,
+    Client,
+    ConnectionRecord,
+    Message,
+    Output,
+    Subscribed,
+)
 from wireyard.layers.mqtt.subscriptions import MAX_ASKED, Last
 from wireyard.layers.mqtt.topics import Aliases
 from wireyard.layers.mqtt.violations import Breach as BrokenRule
@@ -94,9 +101,12 @@ class Tracked:
 
     def add_last(self, last: Last) -> None:
         """Update the last packet of a broker."""
-        before = self.last.get(last.broker, last)
-        has_older = before.has_older or last.has_older
-        self.last[last.broker] = Last(last.broker, max(before.at, last.at), has_older)
+        before = self.last.get(last.broker)
+        if before is not None:
+            has_older = before.has_older or last.has_older
+            at, lost = max(before.at, last.at), before.lost + last.lost
+            last = Last(last.broker, at, has_older, lost)
+        self.last[last.broker] = last
 
 
 def track_clients(packets: Packets) -> Tracked:
@@ -217,7 +227,8 @@ class _Client:
         results.dropped += output.dropped
         if observer.last is not None:
             for key, broker in observer.brokers.items():
-                results.add_last(Last(key, observer.last, broker.has_older))
+                context = broker.has_older, tuple(broker.lost)
+                results.add_last(Last(key, observer.last, *context))
 
     def _observe(self, packet: int, row: Row) -> None:
         """Pass a packet to the observer."""
@@ -250,8 +261,11 @@ class _Client:
         record.last = observer.last = packets.position(stop - 1)
         if record.damaged:
             is_by_client = packets.grid[start:stop, Packet.FLAGS] & Flag.BY_CLIENT != 0
-            for by_client in connection.lost_last:
-                connection.lost_last[by_client] &= not (is_by_client == by_client).any()
+            first = {side: np.flatnonzero(is_by_client == side) for side in (True, False)}
+            for side, numbers in sorted(first.items(), key=lambda one: one[1][:1].tolist()):
+                if len(numbers):
+                    at = packets.position(start + int(numbers[0]))
+                    connection.observe_behind_gap(at, side)
         self._check_sizes(connection, start, stop)
         connection.keep_session()
         self._tracker.track(connection, start, stop)
@@ -280,9 +294,16 @@ class _Client:
 class _Direction:
     """The messages of a session in one direction, in the arrays of the kernel."""
 
-    def __init__(self, known: bool, records: Grid, most_identifiers: int) -> None:
+    def __init__(
+        self,
+        known: bool,
+        records: Grid,
+        most_identifiers: int,
+        number: Callable[[Position], int],
+    ) -> None:
         self._first = FIRST_STATES[known]
         self._records = records
+        self._number = number
         self._identifiers = most_identifiers
         self._states: Any = None
         self._tracked: Any = None
@@ -315,14 +336,15 @@ class _Direction:
         if self._tracked is not None:
             self._records[self._tracked[self._tracked != NONE], Record.STATUS] |= Status.ABANDONED
 
-    def untrace(self) -> None:
-        """Mark the tracked messages: the connection of an unknown client id ends."""
+    def untrace(self, before: Position) -> None:
+        """Mark tracked messages sent before a position, unless they are acknowledged."""
         if self._tracked is None:
             return
         records = self._tracked[self._tracked != NONE]
         is_open = self._records[records, Record.ACCEPTED] == NONE
-        status = self._records[records, Record.STATUS] & ~int(Status.UNTRACED)
-        self._records[records, Record.STATUS] = status | Status.UNTRACED * is_open
+        if before is not ALWAYS:
+            is_open &= self._records[records, Record.PACKET] < self._number(before)
+        self._records[records, Record.STATUS] |= (Status.UNTRACED * is_open).astype(np.int32)
 
     def leave(self) -> list[int]:
         """Remove the tracked messages; return them."""
@@ -397,7 +419,7 @@ class _Tracker:
 
     def new_direction(self, known: bool) -> _Direction:
         """Return one direction of a new session."""
-        return _Direction(known, self._results.records, self._identifiers)
+        return _Direction(known, self._results.records, self._identifiers, self._number)
 
     def publish(
         self, connection: Connection, row: PacketRow, _at: Position, _by_client: bool
@@ -460,6 +482,7 @@ class _Tracker:
         total[Total.IS_OLDER] = connection.broker.has_older
         total[Total.MAY_BE_LIVE] = connection.may_publish_as_retained
         total[Total.MOST_TRACKED] = connection.broker.most_tracked
+        total[Total.HAS_GAP] = record.has_gap
         arrays = (
             self._results.records,
             session.to_broker.arrays,  # type: ignore[attr-defined]
