@@ -38,6 +38,9 @@ Bytes = npt.NDArray[np.uint8]
 _MOST_BYTES: Final = WINDOW_BYTES // 4
 """A larger stream is read by itself: it would fill too much of a window, and is large enough."""
 
+LEAST_TOGETHER = 16
+"""Fewer consecutive streams are read one by one, with those around them in one call."""
+
 
 def bundle_streams(
     name: str,
@@ -49,6 +52,8 @@ def bundle_streams(
     bytes_ahead: int,
 ) -> list[tuple[int, BundledStreams | CapturedStream]]:
     """Bundle consecutive small streams of one format; return all with their first indexes.
+
+    The others are read by themselves: large streams, and runs of fewer than `LEAST_TOGETHER`.
 
     Parameters
     ----------
@@ -74,7 +79,10 @@ def bundle_streams(
     readables: list[tuple[int, BundledStreams | CapturedStream]] = []
     for start, stop in pairwise(bounds):
         bundle = BundledStreams(name, table, plain, rows[start:stop], bytes_ahead, tray)
-        readables.append((int(rows[start]), bundle.streams()[0] if large[start] else bundle))
+        if large[start] or stop - start < LEAST_TOGETHER:
+            readables += zip(bundle.rows.tolist(), bundle.streams(), strict=True)
+        else:
+            readables.append((int(rows[start]), bundle))
     return readables
 
 
@@ -123,9 +131,13 @@ class BundledStreams(StreamBundle):
         """Return streams one by one, by their indexes in the bundle."""
         return [self._alone(int(self.rows[owner])) for owner in owners]
 
-    def describe(self) -> pa.Table:
-        """Return the names of the streams, and their columns `CAPTURED_FACTS`."""
-        table, rows, connections = self.table, self.rows, self._connections
+    def describe(self, block: Block | None = None) -> pa.Table:
+        """Return the names of the streams, and their columns `CAPTURED_FACTS`.
+
+        Only those in one of its blocks, if it is given.
+        """
+        owners = slice(None) if block is None else _owners_in(block)
+        table, rows, connections = self.table, self.rows[owners], self._connections
         conversations, ways = table.conversations[rows], table.ways[rows]
         first_ns, last_ns = table.spans_ns[:, rows]
         closing = table.endings.records[rows]
@@ -135,14 +147,14 @@ class BundledStreams(StreamBundle):
         kinds = pa.array([ENDINGS[kind] for kind in range(len(ENDINGS))], pa.string())
         return pa.table(
             {
-                "stream": self._names(),
+                "stream": self._names()[owners],
                 "transport": repeat_texts([connections.protocol], [len(rows)]),
                 "src_addr": table.flows.addresses(conversations, ways),
                 "src_port": pa.array(table.flows.ports(conversations, ways), pa.int32()),
                 "dst_addr": table.flows.addresses(conversations, ways ^ 1),
                 "dst_port": pa.array(table.flows.ports(conversations, ways ^ 1), pa.int32()),
-                "opened": pa.array(connections.opened[self._sides].astype(np.bool_)),
-                "begun": pa.array(connections.begun[self._sides].astype(np.bool_)),
+                "opened": pa.array(connections.opened[self._sides[owners]].astype(np.bool_)),
+                "begun": pa.array(connections.begun[self._sides[owners]].astype(np.bool_)),
                 "ended": kinds.take(ends),
                 "ended_ns": pa.array(table.content.times_of(closing), mask=~shows_end),
                 "ended_frame": pa.array(closing + 1, mask=~shows_end),
@@ -150,6 +162,10 @@ class BundledStreams(StreamBundle):
                 "last_ns": pa.array(last_ns, mask=last_ns == NO_TIME),
             }
         )
+
+    def sizes_in(self, block: Block) -> Ints:
+        """Return the sizes in bytes of the streams in one of its blocks."""
+        return self._sizes[_owners_in(block)]
 
     def of_frame(self, frame: int) -> list[CapturedStream]:
         """Return the streams with bytes from a captured frame; frames are numbered from 1 on."""
@@ -165,18 +181,6 @@ class BundledStreams(StreamBundle):
     def payload_bytes(self) -> Iterator[tuple[str, int]]:
         """Yield the name and the number of captured bytes of each stream."""
         yield from zip(self.names(), self._sizes.tolist(), strict=True)  # there are no gaps
-
-    def rows_by_stream(self, owners: Ints) -> Iterator[tuple[Stream, int]]:
-        """Yield the streams of rows, with their numbers of rows.
-
-        Parameters
-        ----------
-        owners
-            The `owners` of a block.
-        """
-        bounds = [0, *(np.flatnonzero(np.diff(owners)) + 1).tolist(), len(owners)]
-        for first, behind in pairwise(bounds):
-            yield self.stream_at(int(owners[first])), behind - first
 
     def parts(
         self,
@@ -335,3 +339,9 @@ class BundledStreams(StreamBundle):
     @cached_property
     def _counted_runs(self) -> tuple[Ints, Ints]:
         return self.table.runs_of(self.rows)
+
+
+def _owners_in(block: Block) -> slice:
+    """Return the streams with rows in a block; they follow each other."""
+    assert block.owners is not None
+    return slice(int(block.owners[0]), int(block.owners[-1]) + 1)
