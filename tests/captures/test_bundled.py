@@ -103,7 +103,7 @@ def test_random_connections(seed: int) -> None:
     with time_bound():
         for number in range(60):
             rng = Random(seed << 32 | number)
-            data = make_capture(rng, rng.choice((1, 3, 8, 30)))
+            data = make_capture(rng, rng.choice((1, 3, 8, 30)), lossy=seed % 2 == 1)
             rows += check(data, REQUESTS[number % len(REQUESTS)])
     assert rows > 1000
 

@@ -1,7 +1,7 @@
 """Many small streams of a capture read together: copied, framed and timed in one call each.
 
-A plain stream that does not consist of whole packets only is read by itself, like all streams that
-are not plain. Reading it by itself is the reference: both give the same rows.
+A plain stream that does not consist of whole packets and gaps between them only is read by itself,
+like all streams that are not plain. Reading it by itself is the reference: both give the same rows.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from wireyard.arena import pooled
+from wireyard.captures.bundle_rows import BundleRows, Pieces
 from wireyard.captures.connections import ENDINGS, StreamTable
 from wireyard.captures.directed import CapturedStream
 from wireyard.captures.merge_kernels import complete_rows
@@ -26,7 +27,7 @@ from wireyard.captures.stream import RUN_BYTES, Stream
 from wireyard.captures.tcp_kernels import NONE
 from wireyard.captures.tray import Tray
 from wireyard.schema import as_array, repeat_texts
-from wireyard.streams.blocks import Block, DirectedStream, FrameScanner, StreamBundle
+from wireyard.streams.blocks import UNKNOWN, Block, DirectedStream, FrameScanner, StreamBundle
 from wireyard.streams.framer import Framer
 from wireyard.streams.window import WINDOW_BYTES, even_bytes
 
@@ -179,8 +180,8 @@ class BundledStreams(StreamBundle):
         return self.table.stream(int(self.rows[owner]))
 
     def payload_bytes(self) -> Iterator[tuple[str, int]]:
-        """Yield the name and the number of captured bytes of each stream."""
-        yield from zip(self.names(), self._sizes.tolist(), strict=True)  # there are no gaps
+        """Yield the name of each stream, and its number of bytes, gaps included."""
+        yield from zip(self.names(), self._sizes.tolist(), strict=True)
 
     def parts(
         self,
@@ -201,22 +202,11 @@ class BundledStreams(StreamBundle):
             for opened in self.streams():
                 yield from ((opened, block) for block in read(opened))
             return
-        data, bounds, (starts, sizes, contexts), firsts = self._walk(fast, max_packet_bytes)
-        counts = np.diff(firsts)
-        odd = np.flatnonzero(counts == 0)
+        rows = self._walk(fast, max_packet_bytes)
         begin = 0
-        for stop in (*odd.tolist(), len(self.rows)):
+        for stop in (*np.flatnonzero(rows.counts == 0).tolist(), len(self.rows)):
             if begin < stop:
-                rows = slice(int(firsts[begin]), int(firsts[stop]))
-                owners = np.repeat(np.arange(begin, stop), counts[begin:stop])
-                offsets = starts[rows] - bounds[owners]
-                yield (
-                    self,
-                    Block(
-                        data, len(data), starts[rows], offsets, sizes[rows], contexts[rows], {},
-                        owners,
-                    ),
-                )  # fmt: skip
+                yield self, rows.block(begin, stop)
             if stop < len(self.rows):
                 opened = self._alone(int(self.rows[stop]))
                 yield from ((opened, block) for block in read(opened))
@@ -228,26 +218,30 @@ class BundledStreams(StreamBundle):
         """Return the number of framed packets of each stream; parameters as for `parts`."""
         counts = np.zeros(len(self.rows), np.int64)
         if fast is not None:
-            counts = np.diff(self._walk(fast, max_packet_bytes)[3])
+            counts = self._walk(fast, max_packet_bytes).packets
         for owner in np.flatnonzero(counts == 0).tolist():
             alone = self._alone(int(self.rows[owner]))
             counts[owner] = sum(block.packet_count for block in read(alone))
         return counts
 
-    def _walk(self, fast: Any, max_packet_bytes: int) -> tuple[Bytes, Ints, Any, Ints]:
-        """Return the streams' bytes, their bounds, the frames, and each stream's first row."""
-        data, runs = pooled(self.size, np.uint8), self._connections.runs
+    def _walk(self, fast: Any, max_packet_bytes: int) -> BundleRows:
+        """Find the rows of the streams that are read together."""
+        runs, pieces = self._connections.runs, self._pieces
+        data = pooled(int(pieces.bounds[-1]), np.uint8)
         self.table.content.places.copy(runs.starts[self._runs], runs.lengths[self._runs], data)
-        bounds = np.concatenate([[0], np.cumsum(self._sizes)])
-        frames, firsts = fast.walk_streams(
+        contexts = self.plain.firsts[self.rows]
+        (starts, sizes, of_packets), rows = fast.walk_streams(
             data,
-            bounds,
-            self.plain.firsts[self.rows],
+            pieces.bounds,
+            pieces.firsts,
+            pieces.behind_gap,
+            contexts,
             self.plain.followings[self.rows],
             self._connections.begun[self._sides].view(np.uint8),
             max_packet_bytes,
         )
-        return data, bounds, frames, firsts
+        format = self.plain.format_at(int(self.rows[0]))
+        return BundleRows.of(format, data, pieces, (starts, sizes, of_packets), rows, contexts)
 
     def blocks(
         self, framer: Framer, scanner: FrameScanner | None, limit: int | None = None
@@ -257,26 +251,30 @@ class BundledStreams(StreamBundle):
 
     def columns(self, block: Block) -> Mapping[str, Ints]:
         """Return the frame of each row, and its time."""
-        assert block.owners is not None
         lengths = self._connections.runs.lengths[self._runs]
-        frames, times_ns = np.empty((2, len(block.places)), np.int64)
+        places, stops = block.places, block.places + block.lengths
+        seen = _packet_rows(block)
+        found = np.empty((2, block.packet_count), np.int64)
         complete_rows(
-            block.places,
-            block.places + block.lengths,
+            places[seen],
+            stops[seen],
             np.cumsum(lengths) - lengths,
             self._connections.runs.records[self._runs],
             self._times_ns[self._runs],
-            frames,
-            times_ns,
+            *found,
         )
+        frames, times_ns = np.full((2, len(places)), UNKNOWN)
+        frames[seen], times_ns[seen] = found
         return {"captured_ns": times_ns, "frame": frames}
 
     def packets_of(self, block: Block) -> Ints:
         """Return the numbers, from 0 on, of the captured packets of all rows, each once."""
         lengths = self._connections.runs.lengths[self._runs]
         begins = np.cumsum(lengths) - lengths
-        first = begins.searchsorted(block.places, "right") - 1
-        last = begins.searchsorted(block.places + block.lengths)
+        seen = _packet_rows(block)
+        starts = block.places[seen]
+        first = begins.searchsorted(starts, "right") - 1
+        last = begins.searchsorted(starts + block.lengths[seen])
         return self.table.content.packets_of(
             self._connections.runs.records[self._runs], first, last
         )
@@ -337,6 +335,14 @@ class BundledStreams(StreamBundle):
         return self._counted_runs[0]
 
     @cached_property
+    def _pieces(self) -> Pieces:
+        if not self.table.gap_bytes[self.rows].any():
+            return Pieces.without_gaps(self._sizes)
+        runs = self._connections.runs
+        offsets, lengths = runs.offsets[self._runs], runs.lengths[self._runs]
+        return Pieces.of_runs(offsets, lengths, self._run_counts, self._sizes)
+
+    @cached_property
     def _counted_runs(self) -> tuple[Ints, Ints]:
         return self.table.runs_of(self.rows)
 
@@ -345,3 +351,8 @@ def _owners_in(block: Block) -> slice:
     """Return the streams with rows in a block; they follow each other."""
     assert block.owners is not None
     return slice(int(block.owners[0]), int(block.owners[-1]) + 1)
+
+
+def _packet_rows(block: Block) -> Ints | slice:
+    """Return the rows of a block that are packets, not gaps."""
+    return np.delete(np.arange(len(block.places)), list(block.odd)) if block.odd else slice(None)
