@@ -6,6 +6,8 @@ from random import Random
 
 from tests.captures.make import Packet, ethernet, ipv4, ipv6, packets, pcap, tcp, udp
 from tests.make import random_packet
+from wireyard.errors import DecodeError
+from wireyard.formats import get_format, sniff
 
 __all__ = ["ACK", "SYN", "make_capture"]
 
@@ -218,8 +220,23 @@ def _damaged(stream: bytes, rng: Random) -> bytes:
     return bytes(out)
 
 
-def _connection(number: int, rng: Random) -> list[bytes]:
-    """Return the frames of a connection."""
+def _packet_ends(stream: bytes) -> list[int]:
+    """Return where the packets end of which a stream consists, as far as it does."""
+    format, at, ends = sniff(stream) or get_format("mqtt"), 0, list[int]()
+    while at < len(stream):
+        try:
+            size = format.frame_size(memoryview(stream), at, len(stream), 1 << 20, 0, True)
+        except DecodeError:
+            break
+        if size is None or at + size >= len(stream):
+            break
+        at += size
+        ends.append(at)
+    return ends
+
+
+def _connection(number: int, rng: Random, *, lossy: bool) -> list[bytes]:
+    """Return the frames of a connection; if it is lossy, most segments end with a packet."""
     port, host, shown = 20000 + number, number, rng.random() < 0.8
     if rng.random() < 0.1:  # endpoints that others have too, before it or at the same time
         port, host = 30000, number & 3
@@ -251,6 +268,8 @@ def _connection(number: int, rng: Random) -> list[bytes]:
         cuts = sorted(
             rng.sample(range(len(stream) + 1), min(rng.choice((0, 0, 1, 3)), len(stream)))
         )
+        if lossy and rng.random() < 0.7:
+            cuts = _packet_ends(stream)
         for start, stop in zip([0, *cuts], [*cuts, len(stream)], strict=True):
             if start < stop:
                 segment = tcp(src, dst, begin + start, stream[start:stop], ACK, answered)
@@ -258,7 +277,8 @@ def _connection(number: int, rng: Random) -> list[bytes]:
                 segments += [piece] * rng.choice((1, 1, 1, 1, 1, 1, 1, 1, 2))
     if rng.random() < 0.2:
         rng.shuffle(segments)
-    if segments and rng.random() < 0.1:
+    losses = rng.choice((1, 1, 2, 5)) if lossy else rng.random() < 0.1
+    for _ in range(min(losses, len(segments))):
         del segments[rng.randrange(len(segments))]
     frames += segments
     if rng.random() < 0.5:
@@ -267,9 +287,9 @@ def _connection(number: int, rng: Random) -> list[bytes]:
     return frames
 
 
-def make_capture(rng: Random, connections: int) -> bytes:
-    """Return a capture whose connections are interleaved, most of them whole."""
-    alive = [iter(_connection(number, rng)) for number in range(connections)]
+def make_capture(rng: Random, connections: int, *, lossy: bool = False) -> bytes:
+    """Return a capture whose connections are interleaved, most of them whole unless it is lossy."""
+    alive = [iter(_connection(number, rng, lossy=lossy)) for number in range(connections)]
     frames = []
     while alive:
         at = rng.randrange(min(len(alive), 5))

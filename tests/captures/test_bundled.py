@@ -19,7 +19,7 @@ import wireyard
 from tests.captures.connections import ACK, SYN, make_capture
 from tests.captures.make import ethernet, ipv4, packets, pcap, tcp
 from tests.fuzz import time_bound
-from wireyard.captures import plain
+from wireyard.captures import bundled, plain
 from wireyard.captures.accounts import account_streams
 from wireyard.captures.bundled import BundledStreams
 from wireyard.captures.connections import StreamTable
@@ -63,13 +63,14 @@ REQUESTS: list[dict[str, Any]] = [
 @contextmanager
 def reading(*, together: bool) -> Iterator[None]:
     """Have streams read together by the compiled columns, or each by the scalar reader."""
-    kept = plain.LEAST_STREAMS, scan._COLD_BYTES, scan._WARM_BYTES
+    kept = plain.LEAST_STREAMS, bundled.LEAST_TOGETHER, scan._COLD_BYTES, scan._WARM_BYTES
     least, enough = (1, 0) if together else (1 << 60, 1 << 60)
-    plain.LEAST_STREAMS, scan._COLD_BYTES, scan._WARM_BYTES = least, enough, enough
+    plain.LEAST_STREAMS = bundled.LEAST_TOGETHER = least
+    scan._COLD_BYTES = scan._WARM_BYTES = enough
     try:
         yield
     finally:
-        plain.LEAST_STREAMS, scan._COLD_BYTES, scan._WARM_BYTES = kept
+        plain.LEAST_STREAMS, bundled.LEAST_TOGETHER, scan._COLD_BYTES, scan._WARM_BYTES = kept
 
 
 def read(source: Any, request: dict[str, Any], *, together: bool) -> pa.Table | str:
@@ -102,7 +103,7 @@ def test_random_connections(seed: int) -> None:
     with time_bound():
         for number in range(60):
             rng = Random(seed << 32 | number)
-            data = make_capture(rng, rng.choice((1, 3, 8, 30)))
+            data = make_capture(rng, rng.choice((1, 3, 8, 30)), lossy=seed % 2 == 1)
             rows += check(data, REQUESTS[number % len(REQUESTS)])
     assert rows > 1000
 
@@ -113,7 +114,8 @@ def test_blocks_of_many_rows_are_read_apart(monkeypatch: pytest.MonkeyPatch) -> 
 
 
 def test_connections_without_damage_are_read_together() -> None:
-    found = open_captures([make_capture(Random(1), 600)])
+    with reading(together=True):
+        found = open_captures([make_capture(Random(1), 600)])
     bundles = [one for _, one in found.readables if isinstance(one, StreamBundle)]
     assert sum(len(one.streams()) for one in bundles) > len(found.streams) / 4
     names = [one.stream for _, one in found.streams]
@@ -152,6 +154,20 @@ def test_streams_taken_out_of_a_bundle_know_who_opened_them() -> None:
     assert len(alone) == 2 * plain.LEAST_STREAMS
     assert [one.opened for one in alone] == [one.dst.port == 1883 for one in alone]
     assert all(one.begun for one in alone)
+
+
+def test_a_few_streams_between_others_are_read_by_themselves() -> None:
+    frames = []
+    for port in range(30000, 30000 + 2 * plain.LEAST_STREAMS):
+        connect = b"\x10\x0d\0\4MQTT\4\2\0\x3c\0\1c"
+        odd = port % bundled.LEAST_TOGETHER == 0
+        data = b"\0" + connect if odd and port < 30000 + plain.LEAST_STREAMS else connect
+        frames.append(ethernet(ipv4(tcp(port, 1883, 10, data, ACK, 50), 6)))
+    together = open_captures([pcap(packets(frames))], decode_as=["tcp.port==1883,mqtt"])
+    kinds = [isinstance(each.opened, BundledStreams) for each in together.readables]
+    alone = plain.LEAST_STREAMS - bundled.LEAST_TOGETHER + 1  # up to the last odd one
+    assert kinds == [*([False] * alone), True]
+    assert len(together.streams) == 2 * plain.LEAST_STREAMS
 
 
 def test_connections_without_a_handshake_are_read_together() -> None:

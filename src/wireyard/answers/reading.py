@@ -7,14 +7,12 @@ with a balanced ledger.
 from __future__ import annotations
 
 import os
-from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import closing
+from contextlib import ExitStack, closing
 from functools import cached_property
 from itertools import chain, groupby
 from typing import Final
 
-import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
@@ -23,7 +21,7 @@ from wireyard.captures.bundled import BundledStreams
 from wireyard.captures.directed import CapturedStream
 from wireyard.captures.inputs import Input, Readable, open_captures, open_input
 from wireyard.captures.magic import is_capture
-from wireyard.captures.quarantine import BadBytes, PieceBytes, quarantined
+from wireyard.captures.quarantine import BadBytes, BytesOfRows, PieceBytes, bad_rows, quarantined
 from wireyard.captures.stores.read import is_store, read_store
 from wireyard.captures.stores.rows import SCHEMA as STORE_RECORDS
 from wireyard.captures.stores.rows import record_rows
@@ -39,8 +37,9 @@ from wireyard.captures.stream_table import (
 from wireyard.errors import SourceError, UsageError
 from wireyard.formats import get_format
 from wireyard.formats.base import Row
-from wireyard.schema import repeat_texts
-from wireyard.streams.framer import GAP, OK
+from wireyard.schema import as_array, repeat_texts
+from wireyard.streams.blocks import Ints
+from wireyard.streams.framer import GAP
 from wireyard.streams.plan import make_plan
 from wireyard.streams.redaction import Redactor
 from wireyard.streams.scan import scan_streams, thread_count
@@ -219,7 +218,9 @@ def _read_streams(
         shown, secret = redactor.redact(batch)
         spool.write(table, shown, source)
         _count(shown, result)
-        for rows in _bad_rows(shown, set(secret.tolist()), opened):
+        bad = bad_rows(shown)
+        if len(bad):
+            rows = _quarantined(shown, bad, set(secret.tolist()), opened)
             spool.write("quarantine", rows, source)
 
 
@@ -241,26 +242,20 @@ def _count(batch: pa.RecordBatch, result: Reading) -> None:
     result.counts.append(pa.table(columns).select(_COUNTS.names).cast(_COUNTS))
 
 
-def _bad_rows(batch: pa.RecordBatch, secret: set[int], opened: Input) -> Iterator[pa.RecordBatch]:
-    """Yield the quarantine rows of a batch, stream by stream."""
-    is_bad = pc.and_(pc.not_equal(batch["status"], OK), batch["error"].is_valid())
-    bad = np.flatnonzero(is_bad.to_numpy(zero_copy_only=False))
-    if not len(bad):
-        return
-    of_stream: defaultdict[str, list[int]] = defaultdict(list)
-    for row, name in zip(
-        bad.tolist(), batch["stream"].take(pa.array(bad)).to_pylist(), strict=True
-    ):
-        of_stream[name].append(row)
-    streams = {one.opened.stream: one.opened for one in opened.streams_named(of_stream)}
-    for name, rows in of_stream.items():
-        stream = streams[name]
-        if isinstance(stream, CapturedStream | StoreStream):
-            content = stream.captured if isinstance(stream, CapturedStream) else stream
-            yield quarantined(batch, np.array(rows), secret, PieceBytes(content))
-        else:
-            with closing(BadBytes(stream.name)) as data:
-                yield quarantined(batch, np.array(rows), secret, data)
+def _quarantined(
+    batch: pa.RecordBatch, bad: Ints, secret: set[int], opened: Input
+) -> pa.RecordBatch:
+    """Return the rows of the quarantine table for a batch; parameters as for `quarantined`."""
+    names = dict(zip(bad.tolist(), batch["stream"].take(as_array(bad)).to_pylist(), strict=True))
+    bytes_of: dict[str, BytesOfRows] = {}
+    with ExitStack() as files:
+        for _, stream in opened.streams_named(set(names.values())):
+            if isinstance(stream, CapturedStream | StoreStream):
+                content = stream.captured if isinstance(stream, CapturedStream) else stream
+                bytes_of[stream.stream] = PieceBytes(content)
+            else:
+                bytes_of[stream.stream] = files.enter_context(closing(BadBytes(stream.name)))
+        return quarantined(batch, bad, secret, lambda row: bytes_of[names[row]])
 
 
 def _describe(readables: Iterable[Readable]) -> Iterator[pa.Table]:

@@ -1,7 +1,7 @@
 """Many small streams of a capture read together: copied, framed and timed in one call each.
 
-A plain stream that does not consist of whole packets only is read by itself, like all streams that
-are not plain. Reading it by itself is the reference: both give the same rows.
+A plain stream that does not consist of whole packets and gaps between them only is read by itself,
+like all streams that are not plain. Reading it by itself is the reference: both give the same rows.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from wireyard.arena import pooled
+from wireyard.captures.bundle_rows import BundleRows, Pieces
 from wireyard.captures.connections import ENDINGS, StreamTable
 from wireyard.captures.directed import CapturedStream
 from wireyard.captures.merge_kernels import complete_rows
@@ -26,7 +27,7 @@ from wireyard.captures.stream import RUN_BYTES, Stream
 from wireyard.captures.tcp_kernels import NONE
 from wireyard.captures.tray import Tray
 from wireyard.schema import as_array, repeat_texts
-from wireyard.streams.blocks import Block, DirectedStream, FrameScanner, StreamBundle
+from wireyard.streams.blocks import UNKNOWN, Block, DirectedStream, FrameScanner, StreamBundle
 from wireyard.streams.framer import Framer
 from wireyard.streams.window import WINDOW_BYTES, even_bytes
 
@@ -37,6 +38,9 @@ Bytes = npt.NDArray[np.uint8]
 
 _MOST_BYTES: Final = WINDOW_BYTES // 4
 """A larger stream is read by itself: it would fill too much of a window, and is large enough."""
+
+LEAST_TOGETHER = 16
+"""Fewer consecutive streams are read one by one, with those around them in one call."""
 
 
 def bundle_streams(
@@ -49,6 +53,8 @@ def bundle_streams(
     bytes_ahead: int,
 ) -> list[tuple[int, BundledStreams | CapturedStream]]:
     """Bundle consecutive small streams of one format; return all with their first indexes.
+
+    The others are read by themselves: large streams, and runs of fewer than `LEAST_TOGETHER`.
 
     Parameters
     ----------
@@ -74,7 +80,10 @@ def bundle_streams(
     readables: list[tuple[int, BundledStreams | CapturedStream]] = []
     for start, stop in pairwise(bounds):
         bundle = BundledStreams(name, table, plain, rows[start:stop], bytes_ahead, tray)
-        readables.append((int(rows[start]), bundle.streams()[0] if large[start] else bundle))
+        if large[start] or stop - start < LEAST_TOGETHER:
+            readables += zip(bundle.rows.tolist(), bundle.streams(), strict=True)
+        else:
+            readables.append((int(rows[start]), bundle))
     return readables
 
 
@@ -123,9 +132,13 @@ class BundledStreams(StreamBundle):
         """Return streams one by one, by their indexes in the bundle."""
         return [self._alone(int(self.rows[owner])) for owner in owners]
 
-    def describe(self) -> pa.Table:
-        """Return the names of the streams, and their columns `CAPTURED_FACTS`."""
-        table, rows, connections = self.table, self.rows, self._connections
+    def describe(self, block: Block | None = None) -> pa.Table:
+        """Return the names of the streams, and their columns `CAPTURED_FACTS`.
+
+        Only those in one of its blocks, if it is given.
+        """
+        owners = slice(None) if block is None else _owners_in(block)
+        table, rows, connections = self.table, self.rows[owners], self._connections
         conversations, ways = table.conversations[rows], table.ways[rows]
         first_ns, last_ns = table.spans_ns[:, rows]
         closing = table.endings.records[rows]
@@ -135,14 +148,14 @@ class BundledStreams(StreamBundle):
         kinds = pa.array([ENDINGS[kind] for kind in range(len(ENDINGS))], pa.string())
         return pa.table(
             {
-                "stream": self._names(),
+                "stream": self._names()[owners],
                 "transport": repeat_texts([connections.protocol], [len(rows)]),
                 "src_addr": table.flows.addresses(conversations, ways),
                 "src_port": pa.array(table.flows.ports(conversations, ways), pa.int32()),
                 "dst_addr": table.flows.addresses(conversations, ways ^ 1),
                 "dst_port": pa.array(table.flows.ports(conversations, ways ^ 1), pa.int32()),
-                "opened": pa.array(connections.opened[self._sides].astype(np.bool_)),
-                "begun": pa.array(connections.begun[self._sides].astype(np.bool_)),
+                "opened": pa.array(connections.opened[self._sides[owners]].astype(np.bool_)),
+                "begun": pa.array(connections.begun[self._sides[owners]].astype(np.bool_)),
                 "ended": kinds.take(ends),
                 "ended_ns": pa.array(table.content.times_of(closing), mask=~shows_end),
                 "ended_frame": pa.array(closing + 1, mask=~shows_end),
@@ -150,6 +163,10 @@ class BundledStreams(StreamBundle):
                 "last_ns": pa.array(last_ns, mask=last_ns == NO_TIME),
             }
         )
+
+    def sizes_in(self, block: Block) -> Ints:
+        """Return the sizes in bytes of the streams in one of its blocks."""
+        return self._sizes[_owners_in(block)]
 
     def of_frame(self, frame: int) -> list[CapturedStream]:
         """Return the streams with bytes from a captured frame; frames are numbered from 1 on."""
@@ -163,20 +180,8 @@ class BundledStreams(StreamBundle):
         return self.table.stream(int(self.rows[owner]))
 
     def payload_bytes(self) -> Iterator[tuple[str, int]]:
-        """Yield the name and the number of captured bytes of each stream."""
-        yield from zip(self.names(), self._sizes.tolist(), strict=True)  # there are no gaps
-
-    def rows_by_stream(self, owners: Ints) -> Iterator[tuple[Stream, int]]:
-        """Yield the streams of rows, with their numbers of rows.
-
-        Parameters
-        ----------
-        owners
-            The `owners` of a block.
-        """
-        bounds = [0, *(np.flatnonzero(np.diff(owners)) + 1).tolist(), len(owners)]
-        for first, behind in pairwise(bounds):
-            yield self.stream_at(int(owners[first])), behind - first
+        """Yield the name of each stream, and its number of bytes, gaps included."""
+        yield from zip(self.names(), self._sizes.tolist(), strict=True)
 
     def parts(
         self,
@@ -197,22 +202,11 @@ class BundledStreams(StreamBundle):
             for opened in self.streams():
                 yield from ((opened, block) for block in read(opened))
             return
-        data, bounds, (starts, sizes, contexts), firsts = self._walk(fast, max_packet_bytes)
-        counts = np.diff(firsts)
-        odd = np.flatnonzero(counts == 0)
+        rows = self._walk(fast, max_packet_bytes)
         begin = 0
-        for stop in (*odd.tolist(), len(self.rows)):
+        for stop in (*np.flatnonzero(rows.counts == 0).tolist(), len(self.rows)):
             if begin < stop:
-                rows = slice(int(firsts[begin]), int(firsts[stop]))
-                owners = np.repeat(np.arange(begin, stop), counts[begin:stop])
-                offsets = starts[rows] - bounds[owners]
-                yield (
-                    self,
-                    Block(
-                        data, len(data), starts[rows], offsets, sizes[rows], contexts[rows], {},
-                        owners,
-                    ),
-                )  # fmt: skip
+                yield self, rows.block(begin, stop)
             if stop < len(self.rows):
                 opened = self._alone(int(self.rows[stop]))
                 yield from ((opened, block) for block in read(opened))
@@ -224,26 +218,30 @@ class BundledStreams(StreamBundle):
         """Return the number of framed packets of each stream; parameters as for `parts`."""
         counts = np.zeros(len(self.rows), np.int64)
         if fast is not None:
-            counts = np.diff(self._walk(fast, max_packet_bytes)[3])
+            counts = self._walk(fast, max_packet_bytes).packets
         for owner in np.flatnonzero(counts == 0).tolist():
             alone = self._alone(int(self.rows[owner]))
             counts[owner] = sum(block.packet_count for block in read(alone))
         return counts
 
-    def _walk(self, fast: Any, max_packet_bytes: int) -> tuple[Bytes, Ints, Any, Ints]:
-        """Return the streams' bytes, their bounds, the frames, and each stream's first row."""
-        data, runs = pooled(self.size, np.uint8), self._connections.runs
+    def _walk(self, fast: Any, max_packet_bytes: int) -> BundleRows:
+        """Find the rows of the streams that are read together."""
+        runs, pieces = self._connections.runs, self._pieces
+        data = pooled(int(pieces.bounds[-1]), np.uint8)
         self.table.content.places.copy(runs.starts[self._runs], runs.lengths[self._runs], data)
-        bounds = np.concatenate([[0], np.cumsum(self._sizes)])
-        frames, firsts = fast.walk_streams(
+        contexts = self.plain.firsts[self.rows]
+        (starts, sizes, of_packets), rows = fast.walk_streams(
             data,
-            bounds,
-            self.plain.firsts[self.rows],
+            pieces.bounds,
+            pieces.firsts,
+            pieces.behind_gap,
+            contexts,
             self.plain.followings[self.rows],
             self._connections.begun[self._sides].view(np.uint8),
             max_packet_bytes,
         )
-        return data, bounds, frames, firsts
+        format = self.plain.format_at(int(self.rows[0]))
+        return BundleRows.of(format, data, pieces, (starts, sizes, of_packets), rows, contexts)
 
     def blocks(
         self, framer: Framer, scanner: FrameScanner | None, limit: int | None = None
@@ -253,26 +251,30 @@ class BundledStreams(StreamBundle):
 
     def columns(self, block: Block) -> Mapping[str, Ints]:
         """Return the frame of each row, and its time."""
-        assert block.owners is not None
         lengths = self._connections.runs.lengths[self._runs]
-        frames, times_ns = np.empty((2, len(block.places)), np.int64)
+        places, stops = block.places, block.places + block.lengths
+        seen = _packet_rows(block)
+        found = np.empty((2, block.packet_count), np.int64)
         complete_rows(
-            block.places,
-            block.places + block.lengths,
+            places[seen],
+            stops[seen],
             np.cumsum(lengths) - lengths,
             self._connections.runs.records[self._runs],
             self._times_ns[self._runs],
-            frames,
-            times_ns,
+            *found,
         )
+        frames, times_ns = np.full((2, len(places)), UNKNOWN)
+        frames[seen], times_ns[seen] = found
         return {"captured_ns": times_ns, "frame": frames}
 
     def packets_of(self, block: Block) -> Ints:
         """Return the numbers, from 0 on, of the captured packets of all rows, each once."""
         lengths = self._connections.runs.lengths[self._runs]
         begins = np.cumsum(lengths) - lengths
-        first = begins.searchsorted(block.places, "right") - 1
-        last = begins.searchsorted(block.places + block.lengths)
+        seen = _packet_rows(block)
+        starts = block.places[seen]
+        first = begins.searchsorted(starts, "right") - 1
+        last = begins.searchsorted(starts + block.lengths[seen])
         return self.table.content.packets_of(
             self._connections.runs.records[self._runs], first, last
         )
@@ -333,5 +335,24 @@ class BundledStreams(StreamBundle):
         return self._counted_runs[0]
 
     @cached_property
+    def _pieces(self) -> Pieces:
+        if not self.table.gap_bytes[self.rows].any():
+            return Pieces.without_gaps(self._sizes)
+        runs = self._connections.runs
+        offsets, lengths = runs.offsets[self._runs], runs.lengths[self._runs]
+        return Pieces.of_runs(offsets, lengths, self._run_counts, self._sizes)
+
+    @cached_property
     def _counted_runs(self) -> tuple[Ints, Ints]:
         return self.table.runs_of(self.rows)
+
+
+def _owners_in(block: Block) -> slice:
+    """Return the streams with rows in a block; they follow each other."""
+    assert block.owners is not None
+    return slice(int(block.owners[0]), int(block.owners[-1]) + 1)
+
+
+def _packet_rows(block: Block) -> Ints | slice:
+    """Return the rows of a block that are packets, not gaps."""
+    return np.delete(np.arange(len(block.places)), list(block.odd)) if block.odd else slice(None)

@@ -62,6 +62,17 @@ class Connections(NamedTuple):
         """Return the captured bytes of each side, those in its runs. Shapes: (s)."""
         return self._reduced(np.add, self.runs.lengths, 0)
 
+    def gap_counts(self) -> Ints:
+        """Return the number of gaps of each side. Shapes: (s)."""
+        filled = self.run_bounds[:-1] < self.run_bounds[1:]
+        stops = self.runs.stops
+        before = np.concatenate([[0], stops[:-1]])[: len(stops)]
+        before[self.run_bounds[:-1][filled]] = 0
+        counts = self._reduced(np.add, (self.runs.offsets > before).astype(np.int64), 0)
+        ends = np.zeros(len(self.sizes), np.int64)
+        ends[filled] = stops[self.run_bounds[1:][filled] - 1]
+        return counts + (self.sizes > ends)
+
     def spans_ns(self, times_ns: Ints) -> tuple[Ints, Ints]:
         """Return the times of the first and of the last packet with bytes of each side.
 
@@ -125,11 +136,17 @@ class StreamTable(Sequence[Stream]):
     @cached_property
     def sizes(self) -> Ints:
         """Bytes of each stream, including gaps."""
-        sizes = np.zeros(len(self), np.int64)
-        for protocol, each in enumerate(self.found):
-            own = self.protocols == protocol
-            sizes[own] = each.sizes[self.sides[own]]
-        return sizes
+        return self._of_sides([each.sizes for each in self.found])
+
+    @cached_property
+    def gap_bytes(self) -> Ints:
+        """Bytes of each stream that were not captured."""
+        return self._of_sides([each.sizes - each.brought() for each in self.found])
+
+    @cached_property
+    def gap_counts(self) -> Ints:
+        """Number of gaps of each stream."""
+        return self._of_sides([each.gap_counts() for each in self.found])
 
     @cached_property
     def endings(self) -> Endings:
@@ -170,6 +187,14 @@ class StreamTable(Sequence[Stream]):
         pairs = [name.split(">") for name in names]
         return [src for src, _ in pairs], [dst for _, dst in pairs]
 
+    def _of_sides(self, values: Sequence[Ints]) -> Ints:
+        """Return the value of each stream, given those of all sides of each protocol."""
+        found = np.zeros(len(self), np.int64)
+        for protocol, of_sides in enumerate(values):
+            own = self.protocols == protocol
+            found[own] = of_sides[self.sides[own]]
+        return found
+
     def __len__(self) -> int:
         return len(self.sides)
 
@@ -195,7 +220,7 @@ class StreamTable(Sequence[Stream]):
         kept = copy(self)
         for name in ("protocols", "sides", "conversations", "ordinals", "connections"):
             setattr(kept, name, getattr(self, name)[wanted])
-        for name in ("sizes", "endings", "spans_ns"):
+        for name in ("sizes", "gap_bytes", "gap_counts", "endings", "spans_ns"):
             kept.__dict__.pop(name, None)
         return kept
 

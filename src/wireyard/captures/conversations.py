@@ -192,7 +192,7 @@ class Conversations:
         return turned
 
     def _add_plain(self, plain: Plain) -> None:
-        """Add the conversations of plain streams, which have no gap and no carrier."""
+        """Add the conversations of plain streams, which have no carrier."""
         table, counts = self._table, self.counts
         own = np.flatnonzero(plain.is_plain[self._firsts])
         client = self._firsts[own]
@@ -205,7 +205,12 @@ class Conversations:
         counts.packets_received[own] = np.where(both, packets[server], 0)
         counts.bytes_sent[own] = table.sizes[client]
         counts.bytes_received[own] = np.where(both, table.sizes[server], 0)
-        counts.gaps[own] = counts.gap_bytes[own] = 0
+        for of_conversations, of_streams in (
+            (counts.gaps, table.gap_counts),
+            (counts.gap_bytes, table.gap_bytes),
+        ):
+            received = np.where(both, of_streams[server], 0)
+            of_conversations[own] = of_streams[client] + received
         ours, theirs = first_ns[client], first_ns[server]
         earlier = np.minimum(ours, theirs)  # `NO_TIME` is the least integer
         counts.first_ns[own] = np.where(earlier == NO_TIME, np.maximum(ours, theirs), earlier)

@@ -1,4 +1,4 @@
-"""Detection of plain streams: TCP streams without a gap whose first bytes identify their format.
+"""Detection of plain streams: TCP streams of connections whose first bytes identify their format.
 
 They are detected by columns, and read together, without a `Stream` for each.
 """
@@ -88,16 +88,24 @@ def are_enough(streams: int) -> bool:
 def find_plain(
     table: StreamTable, rules: Sequence[DecodeAs] = (), named: Format | None = None
 ) -> Plain:
-    """Find the connections without a gap all of whose streams begin like one format.
+    """Find the connections all of whose streams begin like one format.
+
+    A stream whose first bytes were not captured has the format of the other stream.
 
     Parameters
     ----------
     rules, named
         As for `assign_formats`.
     """
-    rows = without_gaps(table)
+    rows = _with_captured_bytes(table)
     data, bounds = _heads(table, rows)
-    bases, numbers = _by_first_bytes(data[bounds[:-1]])
+    headless = np.diff(bounds) == 0
+    firsts = np.zeros(len(rows), np.uint8)
+    firsts[~headless] = data[bounds[:-1][~headless]]
+    bases, numbers = _by_first_bytes(firsts)
+    first = np.flatnonzero(np.diff(table.connections[rows]) == 0)
+    for ours, theirs in ((first, first + 1), (first + 1, first)):
+        numbers[ours] = np.where(headless[ours], numbers[theirs], numbers[ours])
     if not bases:
         return Plain.none_of(len(table))
     formats, numbers = _by_rules(table, rows, bases, numbers, rules, named)
@@ -109,28 +117,37 @@ def find_plain(
         sniff_heads = import_module(base.fast_path).sniff_heads
         shown[own] = sniff_heads(data, bounds[:-1][own], bounds[1:][own], sniffed)
         answers[own] = sniffed
-    return _of_connections(table, rows, formats, numbers, shown, contexts, answers)
+    return _of_connections(table, rows, formats, numbers, shown, headless, contexts, answers)
 
 
-def without_gaps(table: StreamTable) -> Ints:
-    """Return the indexes of the TCP streams that have bytes, and no gap."""
+def _with_captured_bytes(table: StreamTable) -> Ints:
+    """Return the indexes of the TCP streams that have captured bytes."""
     numbers = [number for number, each in enumerate(table.found) if each.protocol == "tcp"]
     if not numbers:
         return np.empty(0, np.int64)
     tcp, rows = table.found[numbers[0]], np.flatnonzero(table.protocols == numbers[0])
     sides = table.sides[rows]
-    filled = tcp.run_bounds[sides] < tcp.run_bounds[sides + 1]
-    whole: Ints = rows[filled & (tcp.brought()[sides] == tcp.sizes[sides])]
+    filled: Ints = rows[tcp.run_bounds[sides] < tcp.run_bounds[sides + 1]]
+    return filled
+
+
+def without_gaps(table: StreamTable) -> Ints:
+    """Return the indexes of the TCP streams that have bytes, and no gap."""
+    rows = _with_captured_bytes(table)
+    whole: Ints = rows[table.gap_bytes[rows] == 0]
     return whole
 
 
 def _heads(table: StreamTable, rows: Ints) -> tuple[Bytes, Ints]:
-    """Return the first bytes of TCP streams, from their first segments only, and the bounds."""
+    """Return the first bytes of TCP streams, from their first segments only, and the bounds.
+
+    A stream whose first byte was not captured has none.
+    """
     if not len(rows):
         return np.empty(0, np.uint8), np.zeros(1, np.int64)
     tcp = table.found[int(table.protocols[rows[0]])]
     first = tcp.run_bounds[table.sides[rows]]
-    lengths = np.minimum(tcp.runs.lengths[first], _HEAD_BYTES)
+    lengths = np.minimum(tcp.runs.lengths[first], _HEAD_BYTES) * (tcp.runs.offsets[first] == 0)
     bounds = np.concatenate([[0], np.cumsum(lengths)])
     data = np.empty(int(bounds[-1]), np.uint8)
     table.content.places.copy(tcp.runs.starts[first], lengths, data)
@@ -192,6 +209,7 @@ def _of_connections(
     formats: Sequence[Format],
     numbers: Ints,
     shown: Bytes,
+    headless: Flags,
     contexts: Ints,
     answers: Ints,
 ) -> Plain:
@@ -203,6 +221,8 @@ def _of_connections(
         Index in `formats` of the format of each stream of `rows`.
     shown
         Values of `Shown`.
+    headless
+        Whether the first bytes were not captured.
     contexts, answers
         The context of its dialect, and the context of the stream that answers it.
     """
@@ -214,13 +234,14 @@ def _of_connections(
     sure = (shown == Shown.CLIENT) | (shown == Shown.EITHER)
     is_plain, firsts = sure & alone[rows], contexts.copy()
     first = np.flatnonzero(np.diff(connections[rows]) == 0)
-    agree = (shown[first] != Shown.NOTHING) & (shown[first + 1] != Shown.NOTHING)
+    fits = (shown != Shown.NOTHING) | headless
+    agree = fits[first] & fits[first + 1]
     agree &= (numbers[first] == numbers[first + 1]) & (sure[first] | sure[first + 1])
     first = first[agree]
     for ours, theirs in ((first, first + 1), (first + 1, first)):
         is_plain[ours] = True
         # If the beginning of a server's stream was not captured, it may begin inside a packet.
-        decides = (shown[theirs] == Shown.CLIENT) | begun[theirs]
+        decides = (shown[theirs] == Shown.CLIENT) | (begun & ~headless)[theirs]
         firsts[ours] = np.where(decides, answers[theirs], contexts[ours])
     clients = shown == Shown.CLIENT
     plain = Plain.none_of(len(table), formats)

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Collection, Sequence
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, Final, Protocol
+from typing import TYPE_CHECKING, Final, Protocol
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from wireyard.schema import COMMON, schema_of
+from wireyard.streams.framer import OK
 from wireyard.streams.source import Reading, open_source, reading
 
 if TYPE_CHECKING:
@@ -26,8 +28,11 @@ __all__ = [
     "BytesOfRows",
     "PartBytes",
     "PieceBytes",
+    "bad_rows",
     "quarantined",
 ]
+
+Ints = npt.NDArray[np.int64]
 
 QUARANTINE: Final = pa.schema([*schema_of(COMMON), pa.field("first_bytes", pa.string())])
 """Columns of the table; `first_bytes` are the first bytes of the row in hex."""
@@ -131,24 +136,36 @@ class PartBytes:
         return PieceBytes(opened.captured)
 
 
+def bad_rows(batch: pa.RecordBatch) -> Ints:
+    """Return the indexes of the rows that are not well-formed packets.
+
+    Bytes between the packets of a store have no error, and are not quarantined.
+    """
+    is_bad = pc.and_(pc.not_equal(batch["status"], OK), batch["error"].is_valid())
+    return np.flatnonzero(is_bad.to_numpy(zero_copy_only=False))
+
+
 def quarantined(
-    batch: pa.RecordBatch, bad: Any, secret: set[int], bad_bytes: BytesOfRows
+    batch: pa.RecordBatch,
+    bad: Ints,
+    secret: Collection[int],
+    bad_bytes: Callable[[int], BytesOfRows],
 ) -> pa.RecordBatch:
     """Return the rows of the quarantine table for a batch.
 
     Parameters
     ----------
-    batch
-        Rows of one stream.
     bad
-        Indexes of the rows that are not well-formed packets.
+        The result of `bad_rows`.
     secret
         Indexes of the rows that contain a password; their bytes are not shown.
+    bad_bytes
+        Returns the bytes of the stream of a row.
     """
     rows = batch.select(QUARANTINE.names[:-1]).take(pa.array(bad))
-    places = zip(bad, rows["offset"].to_pylist(), rows["length"].to_pylist(), strict=True)
+    places = zip(bad.tolist(), rows["offset"].to_pylist(), rows["length"].to_pylist(), strict=True)
     shown = [
-        None if row in secret else bad_bytes.read(offset, min(length, SHOWN_BYTES)).hex()
+        None if row in secret else bad_bytes(row).read(offset, min(length, SHOWN_BYTES)).hex()
         for row, offset, length in places
     ]
     columns = [*rows.columns, pa.array(shown, pa.string())]

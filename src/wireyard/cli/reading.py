@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import sys
+from bisect import bisect_right
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from itertools import groupby, repeat, takewhile
-from typing import Final
+from itertools import accumulate, groupby, takewhile
+from operator import itemgetter
+from typing import Any, Final
 
 import pyarrow as pa
 
@@ -27,6 +29,9 @@ __all__ = ["Budget", "OpenInput", "read_blocks", "read_parts"]
 
 _FEW_BYTES: Final = 1 << 14
 """Size of growing streams up to which writing row by row is faster than by columns."""
+
+_Fault = tuple[tuple[int, int], dict[str, Any]]
+"""The numbers of a part and of a stream in it, and the arguments of `Faults.add`."""
 
 
 class Budget:
@@ -185,36 +190,55 @@ def _wanted(reading: OpenInput, reader: BlockReader, parts: Sequence[Part]) -> p
     batch = batch.slice(0, budget.take(batch.num_rows))
     if plan.mode == "permissive":
         last = batch["offset"][-1].as_py() if budget.spent else sys.maxsize
-        for opened, block in parts:
-            if block.owners is None:  # otherwise all rows are packets
-                _count_odd(block, last, reading.faults[opened.stream])
+        found = _odd(parts, last)
         if reader.found_bad:
-            _count_malformed(batch, parts, reading.faults)
+            found += _malformed(batch, reader.parts)
+        # By stream, so that the order of notes does not depend on which streams are read together.
+        names = [_names(opened) for opened, _ in parts] if found else []
+        for (number, owner), fault in sorted(found, key=itemgetter(0)):
+            reading.faults[names[number][owner]].add(**fault)
     reading.progress.add(sum(int(block.lengths.sum()) for _, block in parts))
     return batch
 
 
-def _count_odd(block: Block, last: int, faults: Faults) -> None:
-    """Count the bytes up to the row at `last` that are no packet.
+def _odd(parts: Sequence[Part], last: int) -> list[_Fault]:
+    """Return the bytes up to the row at `last` that are no packet.
 
     They count even if conditions exclude them, because they may have been packets that match.
     """
-    for frame in block.odd.values():
-        if frame.start <= last and (frame.error or frame.status != GAP):
-            error = frame.error.row() if frame.error else None
-            faults.add(frame.status, frame.start, frame.stop - frame.start, error)
+    found: list[_Fault] = []
+    for number, (_, block) in enumerate(parts):
+        for row, frame in block.odd.items():
+            if frame.start <= last and (frame.error or frame.status != GAP):
+                fault = {
+                    "status": frame.status,
+                    "offset": frame.start,
+                    "length": frame.stop - frame.start,
+                    "error": frame.error.row() if frame.error else None,
+                }
+                found.append(((number, _owner(block, row)), fault))
+    return found
 
 
-def _count_malformed(
-    batch: pa.RecordBatch, parts: Sequence[Part], faults: Mapping[str, Faults]
-) -> None:
+def _malformed(batch: pa.RecordBatch, parts: Sequence[Part]) -> list[_Fault]:
+    """Return the malformed packets of a batch, whose rows are those of the parts."""
     from pyarrow import compute as pc  # takes longer to load than a small capture to read
 
-    malformed = pc.equal(batch["status"], scalar_of(MALFORMED, pa.string()))
-    if pc.any(malformed).as_py():
-        names = ["status", "offset", "length", "error"]
-        rows = batch.filter(malformed)
-        several = len(parts) > 1 or parts[0][1].owners is not None
-        streams = rows["stream"].to_pylist() if several else repeat(parts[0][0].stream)
-        for row, stream in zip(rows.select(names).to_pylist(), streams, strict=False):
-            faults[stream].add(**row)
+    malformed = pc.indices_nonzero(pc.equal(batch["status"], scalar_of(MALFORMED, pa.string())))
+    rows = batch.select(["status", "offset", "length", "error"]).take(malformed).to_pylist()
+    firsts = [*accumulate((len(block.offsets) for _, block in parts), initial=0)]
+    found: list[_Fault] = []
+    for row, fault in zip(malformed.to_pylist(), rows, strict=True):
+        number = bisect_right(firsts, row) - 1
+        found.append(((number, _owner(parts[number][1], row - firsts[number])), fault))
+    return found
+
+
+def _owner(block: Block, row: int) -> int:
+    """Return the number of the stream of a row among those of its block."""
+    return 0 if block.owners is None else int(block.owners[row])
+
+
+def _names(opened: DirectedStream) -> Sequence[str]:
+    """Return the name of a stream, or the names of the streams of a bundle."""
+    return opened.names() if isinstance(opened, StreamBundle) else [opened.stream]

@@ -7,18 +7,15 @@ count, so an attempt that was killed, repeated or run twice leaves nothing in a 
 
 from __future__ import annotations
 
-from bisect import bisect_right
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass
-from itertools import groupby, pairwise
-from types import MappingProxyType
+from itertools import groupby
 from typing import IO, Any, Final, cast
 from uuid import uuid4
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from wireyard.captures.bundled import BundledStreams
 from wireyard.captures.directed import CapturedStream
@@ -27,7 +24,9 @@ from wireyard.captures.quarantine import (
     QUARANTINE,
     BadBytes,
     BytesOfRows,
+    PartBytes,
     PieceBytes,
+    bad_rows,
     quarantined,
 )
 from wireyard.captures.read import FrameSpan
@@ -35,8 +34,7 @@ from wireyard.captures.stores.read import read_store
 from wireyard.captures.stores.rows import SCHEMA as STORE_RECORDS
 from wireyard.captures.stores.rows import record_rows
 from wireyard.captures.stores.stream import StoreStream
-from wireyard.captures.stream import Stream
-from wireyard.captures.stream_table import FILES, LEDGER, describe_stream, file_rows
+from wireyard.captures.stream_table import FILES, describe_stream, file_rows
 from wireyard.errors import LedgerError, SourceError, WireError
 from wireyard.formats import get_format
 from wireyard.formats.base import Format
@@ -52,6 +50,7 @@ from wireyard.layers.mqtt.packets import Ints
 from wireyard.layers.mqtt.packets import Part as TrackedPart
 from wireyard.payloads import parse_rules
 from wireyard.payloads.columns import PAYLOADS, PayloadTable
+from wireyard.spark.balance import RowCounts, count_rows, make_ledger, make_ledgers
 from wireyard.spark.captures import CapturePart, describe_endpoints
 from wireyard.spark.files import is_missing
 from wireyard.spark.indexing import HeaderPiece, write_headers
@@ -71,9 +70,8 @@ from wireyard.spark.results import (
     make_manifest,
 )
 from wireyard.spark.snapshot import open_snapshot
-from wireyard.streams.batches import Part
-from wireyard.streams.blocks import DirectedStream
-from wireyard.streams.framer import MALFORMED, OK, Framer
+from wireyard.streams.blocks import Block, DirectedStream
+from wireyard.streams.framer import Framer
 from wireyard.streams.mapped import map_windows
 from wireyard.streams.plan import Plan, make_plan
 from wireyard.streams.redaction import Redactor
@@ -95,7 +93,6 @@ __all__ = [
     "BronzeTask",
     "Piece",
     "Settings",
-    "make_ledger",
     "packets_table",
     "write_task",
 ]
@@ -286,11 +283,20 @@ class BronzeTask:
         sums: dict[str, LedgerSum] = {}
         for _, same_format in groupby(found.readables, key=lambda one: one.format.label):
             readables = list(same_format)
-            streams = [one.opened for one in readables]
-            for content, rows in self._write_captured(readables[0].format, streams, tables):
-                facts = describe_stream(content)
-                ledger = make_ledger(part.source, content.name, [rows], content.size, facts)
-                self._close_stream(ledger, sums)
+            format, streams = readables[0].format, [one.opened for one in readables]
+            written = self._write_captured(format, streams, tables)
+            for _, blocks in groupby(written, key=lambda each: id(each[0])):
+                rows = StreamRows(format.label, first=0)
+                for opened, block, counts in blocks:
+                    if isinstance(opened, BundledStreams):
+                        self._close_bundled(part.source, format, opened, block, counts, sums)
+                    else:  # it may have several blocks
+                        rows.add(counts.of_stream(0))
+                if isinstance(opened, CapturedStream):
+                    content = opened.captured
+                    facts = describe_stream(content)
+                    ledger = make_ledger(part.source, content.name, [rows], content.size, facts)
+                    self._close_stream(ledger, sums)
         yield from self._results_of(part, sums, tables)
 
     def _write_files(self, source: str, spans: Sequence[FrameSpan] = ()) -> set[str]:
@@ -301,8 +307,8 @@ class BronzeTask:
 
     def _write_captured(
         self, format: Format, streams: Sequence[DirectedStream], tables: set[str]
-    ) -> Iterator[tuple[Stream, StreamRows]]:
-        """Write the rows of a capture's streams of one format; yield each stream with its counts.
+    ) -> Iterator[tuple[DirectedStream, Block, RowCounts]]:
+        """Write the rows of a capture's streams of one format; yield each block with its counts.
 
         Parameters
         ----------
@@ -310,27 +316,17 @@ class BronzeTask:
             The tables that have rows of the capture; extended in place.
         """
         plan = self.plan_of(format)
-        last: tuple[Stream, StreamRows] | None = None
         for parts, batches in scan_parts((opened, plan) for opened in streams):
-            written: list[tuple[Stream, StreamRows]] = []
-            bounds = [0]
-            for content, rows in _rows_by_stream(parts):
-                if last is None or last[0].name != content.name:
-                    if last is not None and not written:
-                        yield last
-                    last = content, StreamRows(format.label, first=0)
-                if written and written[-1] is last:  # a stream may have several blocks
-                    bounds[-1] += rows
-                    continue
-                written.append(last)
-                bounds.append(bounds[-1] + rows)
-            counts = [stream_rows for _, stream_rows in written]
-            bad_bytes = [PieceBytes(content) for content, _ in written]
-            batch = pa.concat_batches(batches)
-            tables |= self.write_streams(format, batch, counts, bounds, bad_bytes)
-            yield from written[:-1]
-        if last is not None:
-            yield last
+            rows = [block.stream_rows for _, block in parts]
+            bounds = np.concatenate([[0], np.cumsum(np.concatenate(rows))])
+            bad_bytes, batch = PartBytes(parts), pa.concat_batches(batches)
+            counts, written = self.write_streams(format, batch, bounds, bad_bytes.of_row)
+            tables |= written
+            first = 0
+            for (opened, block), of_block in zip(parts, rows, strict=True):
+                last = first + len(of_block)
+                yield opened, block, counts.of_streams(first, last)
+                first = last
 
     def _write_stored(self, part: CapturePart) -> Iterator[Result]:
         tables = self._write_files(part.source)
@@ -360,6 +356,22 @@ class BronzeTask:
             tables |= self.write_batch(format, batch, rows, bad_bytes)
         return rows
 
+    def _close_bundled(
+        self,
+        source: str,
+        format: Format,
+        bundle: BundledStreams,
+        block: Block,
+        counts: RowCounts,
+        sums: dict[str, LedgerSum],
+    ) -> None:
+        """Write the ledgers of the streams in a block of a bundle, as `_close_stream` does."""
+        self._write_ledgers()
+        described, sizes = bundle.describe(block), bundle.sizes_in(block)
+        made = make_ledgers(source, format.label, described, counts, sizes)
+        self._write_tables(made.streams, made.ledger)
+        sums[format.label] = LedgerSum.total([sums.get(format.label, LedgerSum()), made.total])
+
     def _close_stream(self, ledger: StreamLedger, sums: dict[str, LedgerSum]) -> None:
         """Write the ledger of a complete stream; add it to the sum of its format."""
         self._ledgers.append(ledger)
@@ -380,11 +392,14 @@ class BronzeTask:
             yield FilesResult(part.source, self._name, sorted(tables), part.part)
 
     def _write_ledgers(self) -> None:
-        tables = streams_table(self._ledgers), ledger_table(self._ledgers)
+        self._write_tables(streams_table(self._ledgers), ledger_table(self._ledgers))
+        self._ledgers.clear()
+
+    def _write_tables(self, *tables: pa.Table) -> None:
+        """Write rows of the tables `LEDGER_FILES`."""
         for name, table in zip(LEDGER_FILES, tables, strict=True):
             for batch in table.to_batches():
                 self._file(name, table.schema).write(batch)
-        self._ledgers.clear()
 
     def plan_of(self, format: Format) -> Plan:
         """Return the plan for reading streams of a format."""
@@ -433,26 +448,31 @@ class BronzeTask:
         self, format: Format, batch: pa.RecordBatch, rows: StreamRows, bad_bytes: BytesOfRows
     ) -> set[str]:
         """Write and count rows of one stream; return the tables that got rows."""
-        return self.write_streams(format, batch, [rows], [0, batch.num_rows], [bad_bytes])
+        bounds = np.array([0, batch.num_rows])
+        counts, tables = self.write_streams(format, batch, bounds, lambda _: bad_bytes)
+        rows.add(counts.of_stream(0))
+        return tables
 
     def write_streams(
         self,
         format: Format,
         batch: pa.RecordBatch,
-        streams: Sequence[StreamRows],
-        bounds: Sequence[int],
-        bad_bytes: Sequence[BytesOfRows],
-    ) -> set[str]:
-        """Write rows of several streams, and add them to the counts in `streams`.
+        bounds: Ints,
+        bad_bytes: Callable[[int], BytesOfRows],
+    ) -> tuple[RowCounts, set[str]]:
+        """Write rows of several streams; those of stream k begin at row ``bounds[k]``.
 
-        Rows of stream k begin at ``bounds[k]``.
+        Parameters
+        ----------
+        bad_bytes
+            Returns the bytes of the stream of a row.
 
         Returns
         -------
-        tables
-            The tables that got rows.
+        counts, tables
+            The counts of each stream, and the tables that got rows.
         """
-        bad = _count(batch, streams, bounds)
+        counts = count_rows(batch, bounds)
         touched: Any = ()
         if not self._settings.secrets:
             redactor = self._redactors.setdefault(format.name, Redactor(format))
@@ -469,14 +489,12 @@ class BronzeTask:
             if opened.num_rows:
                 self._file(PAYLOADS_TABLE, PAYLOADS).write(opened)
                 tables.add(PAYLOADS_TABLE)
-        # Bytes between the packets of a store have no error, and are not quarantined.
-        bad = bad[batch["error"].take(bad).is_valid().to_numpy(zero_copy_only=False)]
-        owners = np.searchsorted(bounds, bad, "right") - 1
-        for owner in np.unique(owners).tolist():
-            rows = quarantined(batch, bad[owners == owner], set(touched), bad_bytes[owner])
+        bad = bad_rows(batch)
+        if len(bad):
+            rows = quarantined(batch, bad, set(touched), bad_bytes)
             self._file(QUARANTINE_TABLE, QUARANTINE).write(rows)
             tables.add(QUARANTINE_TABLE)
-        return tables
+        return counts, tables
 
     def _write_packets(self, batch: pa.RecordBatch, stream: Ints) -> None:
         """Write packets to the packet file; `stream` is the stream number of each."""
@@ -495,47 +513,6 @@ class BronzeTask:
             path = f"{self._settings.staging}/{table}/{self._name}"
             self._files[table] = PartFile(path, schema)
         return self._files[table]
-
-
-def make_ledger(
-    source: str,
-    stream: str,
-    written: Sequence[StreamRows],
-    read: int,
-    facts: Mapping[str, Any] = MappingProxyType({}),
-    format: str | None = None,
-) -> StreamLedger:
-    """Return the ledger of a stream from the counts of all its rows, in stream order.
-
-    Parameters
-    ----------
-    read
-        Number of bytes of the stream, gaps included.
-    facts
-        Further columns of the table `streams`, for a stream of a capture.
-    format
-        The format of a stream without rows.
-
-    Raises
-    ------
-    LedgerError
-        A byte is in no row, or in two.
-    """
-    total = {count: sum(getattr(each, count) for each in written) for count in LEDGER[1:]}
-    gaps = sum(each.bytes_gap for each in written)
-    name = source if stream == source else f"{source}, {stream}"
-    position = 0
-    for each in written:
-        if each.first != position or each.broken_at is not None:
-            at = position if each.first != position else each.broken_at
-            raise LedgerError(f"{name}: rows do not follow each other at offset {at}")
-        position = each.end
-    counted = gaps + sum(total[count] for count in total if count.startswith("bytes_"))
-    if not counted == position == read:
-        raise LedgerError(f"{name}: out of balance, {read} bytes were read, {counted} are in rows")
-    format = next((each.format for each in written if each.format), format)
-    counts = {"bytes_read": read - gaps, **total}
-    return StreamLedger(source, stream, format, counts, {**facts, "bytes_gap": gaps})
 
 
 def _batches(
@@ -558,45 +535,3 @@ def _guess(piece: Piece, plan: Plan) -> int | None:
         opened = Reading(file, ours=False)
         windows = windows_of_file(opened, file.name, piece.start, _GUESS_BYTES)
         return guess_start(windows, plan.format, piece.stop, plan.max_packet_bytes)
-
-
-def _rows_by_stream(parts: Sequence[Part]) -> Iterator[tuple[Stream, int]]:
-    """Yield the streams in some blocks of a capture, each with its number of rows."""
-    for opened, block in parts:
-        if isinstance(opened, BundledStreams):
-            assert block.owners is not None
-            yield from opened.rows_by_stream(block.owners)
-        else:
-            assert isinstance(opened, CapturedStream)
-            yield opened.captured, len(block.offsets)
-
-
-def _count(batch: pa.RecordBatch, streams: Sequence[StreamRows], bounds: Sequence[int]) -> Any:
-    """Add a batch to the counts of its streams; return the numbers of rows that are no packets."""
-    starts, lengths = batch["offset"].to_numpy(), batch["length"].to_numpy()
-    begins = np.array(bounds[:-1])
-    stops = starts + lengths
-    expected = np.concatenate([[0], stops[:-1]])
-    expected[begins] = [each.end for each in streams]
-    bad = np.flatnonzero(pc.not_equal(batch["status"], OK).to_numpy(zero_copy_only=False))
-    good = np.ones(len(starts), np.int64)
-    good[bad] = 0
-    packets, sizes = np.add.reduceat(good, begins), np.add.reduceat(lengths * good, begins)
-    ends = stops[np.array(bounds[1:]) - 1]
-    counts = zip(packets.tolist(), sizes.tolist(), ends.tolist(), pairwise(bounds), strict=True)
-    for each, (count, size, end, (first, last)) in zip(streams, counts, strict=True):
-        each.end = end
-        each.rows += last - first
-        each.packets_ok += count
-        each.bytes_ok += size
-    for row in np.flatnonzero(starts != expected).tolist():
-        owner = streams[bisect_right(bounds, row) - 1]
-        if owner.broken_at is None:
-            owner.broken_at = int(starts[row])
-    for row in bad.tolist():
-        owner = streams[bisect_right(bounds, row) - 1]
-        status = batch["status"][row].as_py()
-        owner.packets_malformed += status == MALFORMED
-        bucket = f"bytes_{status}"
-        setattr(owner, bucket, getattr(owner, bucket) + int(lengths[row]))
-    return bad

@@ -25,11 +25,11 @@ from wireyard.lake.ledgers import (
     streams_table,
 )
 from wireyard.spark import bronze
+from wireyard.spark.balance import make_ledger
 from wireyard.spark.bronze import (
     AnyPiece,
     Piece,
     Settings,
-    make_ledger,
     packets_table,
 )
 from wireyard.spark.captures import CapturePart, parts_misled

@@ -19,6 +19,7 @@ from __future__ import annotations
 import json
 import math
 import time
+from bisect import bisect_right
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields
@@ -37,7 +38,8 @@ from wireyard.captures.quarantine import SHOWN_BYTES, PieceBytes
 from wireyard.captures.read import FrameSpan
 from wireyard.formats import get_format
 from wireyard.lake.ledgers import LedgerSum, StreamLedger
-from wireyard.spark.bronze import BronzeTask, make_ledger
+from wireyard.spark.balance import make_ledger
+from wireyard.spark.bronze import BronzeTask
 from wireyard.spark.growing_files import GrowingFiles
 from wireyard.spark.growing_readers import CaptureReader, GrowthSettings, StreamReader
 from wireyard.spark.results import StreamRows
@@ -364,9 +366,16 @@ class GrowingInput:
                 _GrowingBadBytes(stream, each, buffered[each.stream])
                 for stream, each in zip(streams, opened, strict=True)
             ]
-            counts = [each.rows for each in streams]
             self.rows[format.name] += bounds[-1]
-            task.write_streams(format, pa.concat_batches(batches), counts, bounds, bad_bytes)
+            batch = pa.concat_batches(batches)
+            counts, _ = task.write_streams(
+                format,
+                batch,
+                np.array(bounds),
+                lambda row: bad_bytes[bisect_right(bounds, row) - 1],
+            )
+            for number, each in enumerate(streams):
+                each.rows.add(counts.of_stream(number))
 
     def _open_stream(self, format: Format, opened: Any) -> _OpenStream:
         stream = self._open.get(opened.stream)

@@ -11,7 +11,10 @@ from typing import Final, TypeVar
 
 import pyarrow as pa
 
+from wireyard.captures.stream_table import LEDGER
+
 __all__ = [
+    "COUNTED",
     "MANIFEST",
     "EndpointsResult",
     "FailureResult",
@@ -50,6 +53,18 @@ class StreamRows:
     bytes_gap: int = 0
     packets_ok: int = 0
     packets_malformed: int = 0
+
+    def add(self, more: StreamRows) -> None:
+        """Add the rows that follow these."""
+        if self.broken_at is None:
+            self.broken_at = more.broken_at if more.first == self.end else more.first
+        self.end = more.end
+        for name in COUNTED:
+            setattr(self, name, getattr(self, name) + getattr(more, name))
+
+
+COUNTED: Final = ("rows", *LEDGER[1:], "bytes_gap")
+"""The counts of `StreamRows`; those of parts of a stream add up."""
 
 
 @dataclass(slots=True, kw_only=True)

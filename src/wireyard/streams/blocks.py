@@ -63,6 +63,14 @@ class Block:
         """Number of rows that are framed packets."""
         return len(self.offsets) - len(self.odd)
 
+    @property
+    def stream_rows(self) -> Ints:
+        """Number of rows of each stream, in order."""
+        rows = len(self.offsets)
+        if self.owners is None:
+            return np.array([rows])
+        return np.diff(np.flatnonzero(np.diff(self.owners, prepend=-1)), append=rows)
+
     def view(self, row: int) -> memoryview:
         """Return the bytes of a framed packet."""
         start = int(self.places[row])

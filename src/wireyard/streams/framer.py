@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     import numpy as np
     import numpy.typing as npt
 
-__all__ = ["GAP", "GARBAGE", "MALFORMED", "OK", "TAIL", "Frame", "Framer"]
+__all__ = ["GAP", "GARBAGE", "MALFORMED", "OK", "TAIL", "Frame", "Framer", "gap_frame"]
 
 OK, MALFORMED, GARBAGE, TAIL, GAP = "ok", "malformed", "garbage", "tail", "gap"
 """The `status` of a row. A framed packet is OK until decoding finds it malformed."""
@@ -51,6 +51,15 @@ class Frame:
     status: str
     context: int
     error: DecodeError | None = None
+
+
+def gap_frame(format: Format, start: int, stop: int, context: int) -> Frame:
+    """Return bytes of a stream that were not captured as a frame."""
+    return Frame(start, stop, GAP, context, _lost(format, "was not captured"))
+
+
+def _lost(format: Format, problem: str) -> DecodeError:
+    return Malformed(format.name, "packet", 0, problem, "capture", "gap")
 
 
 class Framer:
@@ -170,25 +179,23 @@ class Framer:
         """Presume that a packet begins here, where the captured part of a stream begins."""
         if self.format.confirm_start is not None:
             self._garbage_from = self._presumed = self.position
-            self._why = self._lost("begins in bytes that were not captured")
+            self._why = _lost(self.format, "begins in bytes that were not captured")
 
     def lose(self, stop: int) -> Frame:
         """Return the gap up to `stop` as a frame, and continue after it.
 
         All frames before the gap have to be taken.
         """
-        frame = self._take(stop - self.position, GAP, self._lost("was not captured"))
+        frame = gap_frame(self.format, self.position, stop, self.context)
+        self.position = stop
         if self._cut_until == stop:
             self._cut_until = None
             return frame
         if self._cut_until is not None and self._cut_until < stop:
             self._cut_until = None
         self._garbage_from = stop
-        self._why = self._lost("begins in bytes that were not captured")
+        self._why = _lost(self.format, "begins in bytes that were not captured")
         return frame
-
-    def _lost(self, problem: str) -> DecodeError:
-        return Malformed(self.format.name, "packet", 0, problem, "capture", "gap")
 
     def _take(self, size: int, status: str, error: DecodeError | None = None) -> Frame:
         start = self.position

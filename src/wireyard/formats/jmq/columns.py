@@ -102,22 +102,26 @@ def sniff_heads(heads: Bytes, starts: Ints, stops: Ints, _contexts: Ints) -> Byt
 def walk_streams(
     data: Bytes,
     bounds: Ints,
+    pieces: Ints,
+    behind_gap: Bytes,
     contexts: Ints,
     _followings: Ints,
     _begun: Bytes,
     max_packet_bytes: int,
 ) -> tuple[tuple[Ints, Ints, Ints], Ints]:
-    """Return the packets of streams that lie one behind the other, and the first row of each.
+    """Return the packets of streams whose pieces lie one after the other, and their first rows.
 
-    A stream that is not whole packets alone has no rows.
-
-    Shapes: bounds (t + 1), where in `data` each stream is; contexts (t): that of its packets.
+    A stream that is not whole packets alone has no rows. For the parameters, see the kernel;
+    `contexts` are those of all packets of each stream.
     """
     most = int(bounds[-1] - bounds[0]) // HEADER_BYTES
     starts, sizes = np.empty(most, np.int64), np.empty(most, np.int64)
     rows = np.empty(len(bounds), np.int64)
-    count = stream_kernels.walk_streams(data, bounds, max_packet_bytes, starts, sizes, rows)
-    return (starts[:count], sizes[:count], np.repeat(contexts, np.diff(rows))), rows
+    count = stream_kernels.walk_streams(
+        data, bounds, pieces, behind_gap, max_packet_bytes, starts, sizes, rows
+    )
+    of_packets = np.repeat(contexts, np.diff(rows[pieces]))
+    return (starts[:count], sizes[:count], of_packets), rows
 
 
 class ColumnDecoder:

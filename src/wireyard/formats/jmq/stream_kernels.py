@@ -79,23 +79,44 @@ def sniff_heads(
     return detected
 
 
-@kernel(I64(READ, _INTS, I64, _INTS, _INTS, _INTS))
+@kernel(I64(READ, _INTS, _INTS, TEXT, I64, _INTS, _INTS, _INTS))
 def walk_streams(
-    data: Bytes, bounds: Ints, max_packet_bytes: int, starts: Ints, sizes: Ints, rows: Ints
+    data: Bytes,
+    bounds: Ints,
+    pieces: Ints,
+    behind_gap: Octets,
+    max_packet_bytes: int,
+    starts: Ints,
+    sizes: Ints,
+    rows: Ints,
 ) -> int:
     """Find the packets of streams that consist of whole packets only; return their number.
 
-    Other streams have no rows.
+    Other streams have no rows. Behind a gap a packet has to begin with a consistent header.
 
-    Shapes: bounds (t + 1), the extents in `data` of the streams; starts, sizes (r), at least one
-    for every `HEADER_BYTES` bytes of the streams; rows (t + 1), the first row of each stream.
+    Shapes: bounds (p + 1), the extents in `data` of the streams' contiguous pieces; pieces (t + 1),
+    the first piece of each stream; behind_gap (p), whether bytes before a piece are missing;
+    starts, sizes (r), at least one for every `HEADER_BYTES` bytes of the streams; rows (p + 1), the
+    first row of each piece.
     """
     row = 0
-    for stream in range(len(bounds) - 1):
-        rows[stream] = first = row
-        at, stop = bounds[stream], bounds[stream + 1]
-        row = find_frames(data, at, stop, stop, max_packet_bytes, starts, sizes, row, len(starts))
-        if row == first or starts[row - 1] + sizes[row - 1] != stop:
+    for stream in range(len(pieces) - 1):
+        first, whole = row, True
+        for part in range(pieces[stream], pieces[stream + 1]):
+            rows[part] = begin = row
+            at, stop = bounds[part], bounds[part + 1]
+            if behind_gap[part] and not header_shown(data, at, stop, max_packet_bytes):
+                whole = False
+                break
+            row = find_frames(
+                data, at, stop, stop, max_packet_bytes, starts, sizes, row, len(starts)
+            )
+            whole = row > begin and starts[row - 1] + sizes[row - 1] == stop
+            if not whole:
+                break
+        if not whole:
             row = first
-    rows[len(bounds) - 1] = row
+            for part in range(pieces[stream], pieces[stream + 1]):
+                rows[part] = first
+    rows[len(rows) - 1] = row
     return row

@@ -123,12 +123,14 @@ def sniff_heads(heads: Bytes, starts: Ints, stops: Ints, contexts: Ints) -> Byte
 def walk_streams(
     data: Bytes,
     bounds: Ints,
+    pieces: Ints,
+    behind_gap: Bytes,
     firsts: Ints,
     followings: Ints,
     begun: Bytes,
     max_packet_bytes: int,
 ) -> tuple[Frames, Ints]:
-    """Return the packets of streams that lie one after the other, and the first row of each.
+    """Return the packets of streams whose pieces lie one after the other, and their first rows.
 
     A stream has no rows unless it is certain to consist of whole packets only. For the parameters,
     see the kernel.
@@ -137,8 +139,9 @@ def walk_streams(
     starts, sizes, contexts = (np.empty(most, np.int64) for _ in range(3))
     rows = np.empty(len(bounds), np.int64)
     count = stream_kernels.walk_streams(
-        data, bounds, firsts, followings, begun, max_packet_bytes, starts, sizes, contexts, rows
-    )
+        data, bounds, pieces, behind_gap, firsts, followings, begun, max_packet_bytes,
+        starts, sizes, contexts, rows,
+    )  # fmt: skip
     return (starts[:count], sizes[:count], contexts[:count]), rows
 
 

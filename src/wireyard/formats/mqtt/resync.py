@@ -23,6 +23,7 @@ from wireyard.formats.mqtt.packet import read_packet
 __all__ = [
     "ENOUGH_PACKETS",
     "LEAST_BITS",
+    "MOST_BYTES",
     "PROOF_BITS",
     "PUBLISH_BITS",
     "TYPE_AND_LENGTH_BITS",
@@ -37,7 +38,7 @@ TYPE_AND_LENGTH_BITS: Final = 16
 PUBLISH_BITS: Final = 4
 """Fixed bits of a PUBLISH: half of its first byte."""
 _WORD_BITS: Final = 16
-_MOST_BYTES: Final = 1 << 16
+MOST_BYTES: Final = 1 << 16
 """Largest packet other than PUBLISH that counts; longer ones would be read for each segment."""
 ENOUGH_PACKETS: Final = 3
 """Lead of one version, in valid packets, at which no more packets are read."""
@@ -156,7 +157,7 @@ def _may_begin(view: View, at: int, stop: int, size: int | None, context: int) -
         return False
     if kind != PUBLISH:
         strict = context & VERSION_BITS not in (2, 3)
-        fits = size is None or size <= _MOST_BYTES
+        fits = size is None or size <= MOST_BYTES
         return fits and not (strict and flags != FIXED_FLAGS[kind])
     if flags & 6 == 6 or flags & 14 == 8:
         return False

@@ -29,6 +29,7 @@ from wireyard.formats.mqtt.layout import (
 )
 from wireyard.formats.mqtt.resync import (
     ENOUGH_PACKETS,
+    MOST_BYTES,
     PROOF_BITS,
     PUBLISH_BITS,
     TYPE_AND_LENGTH_BITS,
@@ -135,7 +136,9 @@ def is_valid_after_connect(data: Bytes, start: int, size: int, version: int) -> 
 def confirms_start(
     data: Bytes, starts: Ints, sizes: Ints, first: int, last: int, context: int
 ) -> bool:
-    """Return whether packets confirm that a stream begins with a packet, as in `confirm_start`.
+    """Return whether packets confirm that the first of them is one, as in `confirm_start`.
+
+    They are all packets of a piece of a stream, so that valid ones are enough at its end.
 
     It is stricter: of a PUBLISH only the first byte counts, so more packets may be needed. If the
     version is unknown, packets that are valid in 3.1.1 count.
@@ -145,6 +148,8 @@ def confirms_start(
         if not is_valid_after_connect(data, starts[row], sizes[row], version if version else 4):
             return False
         publishes = load_u8(data, starts[row]) >> 4 == PUBLISH
+        if not publishes and sizes[row] > MOST_BYTES:
+            return False
         bits += PUBLISH_BITS if publishes else TYPE_AND_LENGTH_BITS
         if bits >= PROOF_BITS:
             break
@@ -233,10 +238,12 @@ def find_contexts(
     return found
 
 
-@kernel(I64(READ, _INTS, _INTS, _INTS, TEXT, I64, _INTS, _INTS, _INTS, _INTS))
+@kernel(I64(READ, _INTS, _INTS, TEXT, _INTS, _INTS, TEXT, I64, _INTS, _INTS, _INTS, _INTS))
 def walk_streams(
     data: Bytes,
     bounds: Ints,
+    pieces: Ints,
+    behind_gap: Octets,
     firsts: Ints,
     followings: Ints,
     begun: Octets,
@@ -249,41 +256,49 @@ def walk_streams(
     """Find the packets of streams that consist of whole packets only; return their number.
 
     A stream has no rows if that is not certain, or if a packet after the first could change the
-    context.
+    context. Behind a gap it is certain only if valid packets follow, as in `confirm_start`.
 
-    Shapes: bounds (t + 1), the extents in `data` of the streams; firsts, followings (t), the
-    context of the first packet, and of those after a CONNECT; begun (t), whether the stream's
-    beginning was captured; starts, sizes, contexts (r), at least one for every two bytes of the
-    streams; rows (t + 1), the first row of each stream.
+    Shapes: bounds (p + 1), the extents in `data` of the streams' contiguous pieces; pieces (t + 1),
+    the first piece of each stream; behind_gap (p), whether bytes before a piece are missing;
+    firsts, followings (t), the context of the first packet, and of those after a CONNECT; begun
+    (t), whether the stream's beginning was captured; starts, sizes, contexts (r), at least one for
+    every two bytes of the streams; rows (p + 1), the first row of each piece.
     """
     row = 0
     for stream in range(len(firsts)):
-        rows[stream] = row
-        at, stop = bounds[stream], bounds[stream + 1]
-        first, context = row, followings[stream]
-        if load_u8(data, at) == CONNECT << 4:
-            body = body_at(data, at, stop)
-            length = 0
-            for place in range(body - at - 1):
-                length |= (load_u8(data, at + 1 + place) & 0x7F) << 7 * place
-            size = body + length - at
-            if body == at or size > stop - at or size > max_packet_bytes:
-                continue
-            starts[row], sizes[row], contexts[row] = at, size, firsts[stream]
-            row += 1
-            at += size
-        behind = row
-        row = find_frames(
-            data, at, stop, stop, max_packet_bytes, context, starts, sizes, row, len(starts)
-        )
-        end = starts[row - 1] + sizes[row - 1] if row > first else at
-        whole = row > first and end == stop
-        if whole and not begun[stream] and behind == first:
-            whole = confirms_start(data, starts, sizes, first, row, context)
+        first, context, whole = row, followings[stream], True
+        for part in range(pieces[stream], pieces[stream + 1]):
+            rows[part] = begin = row
+            at, stop = bounds[part], bounds[part + 1]
+            needs_proof = behind_gap[part] or (not begun[stream] and part == pieces[stream])
+            if not behind_gap[part] and load_u8(data, at) == CONNECT << 4:
+                body = body_at(data, at, stop)
+                length = 0
+                for place in range(body - at - 1):
+                    length |= (load_u8(data, at + 1 + place) & 0x7F) << 7 * place
+                size = body + length - at
+                if body == at or size > stop - at or size > max_packet_bytes:
+                    whole = False
+                    break
+                starts[row], sizes[row], contexts[row] = at, size, firsts[stream]
+                row += 1
+                at += size
+                needs_proof = False
+            behind = row
+            row = find_frames(
+                data, at, stop, stop, max_packet_bytes, context, starts, sizes, row, len(starts)
+            )
+            end = starts[row - 1] + sizes[row - 1] if row > begin else at
+            whole = row > begin and end == stop
+            if whole and needs_proof:
+                whole = confirms_start(data, starts, sizes, begin, row, context)
+            if not whole:
+                break
+            for place in range(behind, row):
+                contexts[place] = context
         if not whole:
             row = first
-            continue
-        for place in range(behind, row):
-            contexts[place] = context
-    rows[len(firsts)] = row
+            for part in range(pieces[stream], pieces[stream + 1]):
+                rows[part] = first
+    rows[len(rows) - 1] = row
     return row

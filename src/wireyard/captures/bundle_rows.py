@@ -1,0 +1,175 @@
+"""The rows of streams that are read together: packets in contiguous pieces, and gaps."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from wireyard.formats import Format
+from wireyard.streams.blocks import Block
+from wireyard.streams.framer import Frame, gap_frame
+
+__all__ = ["BundleRows", "Pieces"]
+
+Ints = npt.NDArray[np.int64]
+Bytes = npt.NDArray[np.uint8]
+
+
+class Gaps(NamedTuple):
+    """Bytes of streams that were not captured, in the order of the streams. Shapes: (g)."""
+
+    owners: Ints
+    """The stream of each."""
+    pieces: Ints
+    """The piece that follows each; that of the next stream if it is the end of a stream."""
+    starts: Ints
+    stops: Ints
+
+    def of_streams(self, wanted: npt.NDArray[np.bool_]) -> Gaps:
+        """Return the gaps of some streams."""
+        return Gaps(*(column[wanted[self.owners]] for column in self))
+
+
+class Pieces(NamedTuple):
+    """The contiguous pieces of streams, whose bytes lie one after the other.
+
+    Shapes: bounds (p + 1), their extents in these bytes; offsets (p), in the streams; lost (p), the
+    number of bytes before each that were not captured; firsts (t + 1), the first piece of each
+    stream; lost_behind (t), the number of bytes behind the last piece that were not captured.
+    """
+
+    bounds: Ints
+    offsets: Ints
+    lost: Ints
+    firsts: Ints
+    lost_behind: Ints
+
+    @classmethod
+    def without_gaps(cls, sizes: Ints) -> Pieces:
+        """Return streams without gaps, given their sizes, as a piece each."""
+        none = np.zeros(len(sizes), np.int64)
+        return cls(np.append(0, np.cumsum(sizes)), none, none, np.arange(len(sizes) + 1), none)
+
+    @classmethod
+    def of_runs(cls, offsets: Ints, lengths: Ints, counts: Ints, sizes: Ints) -> Pieces:
+        """Return the pieces of streams.
+
+        Parameters
+        ----------
+        offsets, lengths
+            The runs of all streams, one stream after the other.
+        counts, sizes
+            Number of runs of each stream, at least one, and its bytes.
+        """
+        stops, firsts = offsets + lengths, np.cumsum(counts) - counts
+        before = np.append(0, stops[:-1])
+        before[firsts] = 0
+        begins = offsets > before
+        begins[firsts] = True
+        runs = np.flatnonzero(begins)
+        return cls(
+            np.append((np.cumsum(lengths) - lengths)[runs], lengths.sum()),
+            offsets[runs],
+            (offsets - before)[runs],
+            np.append(runs.searchsorted(firsts), len(runs)),
+            sizes - stops[firsts + counts - 1],
+        )
+
+    @property
+    def behind_gap(self) -> Bytes:
+        """Whether bytes before a piece were not captured."""
+        return (self.lost > 0).view(np.uint8)
+
+    def gaps(self) -> Gaps:
+        """Return the gaps before and behind the pieces."""
+        owners = np.repeat(np.arange(len(self.firsts) - 1), np.diff(self.firsts))
+        before, behind = np.flatnonzero(self.lost), np.flatnonzero(self.lost_behind)
+        next_pieces = self.firsts[behind + 1]
+        ends = (self.offsets + np.diff(self.bounds))[next_pieces - 1]
+        gaps = (
+            np.append(owners[before], behind),
+            np.append(before, next_pieces),
+            np.append((self.offsets - self.lost)[before], ends),
+            np.append(self.offsets[before], ends + self.lost_behind[behind]),
+        )
+        order = np.argsort(gaps[0], kind="stable")
+        return Gaps(*(column[order] for column in gaps))
+
+
+class BundleRows(NamedTuple):
+    """The rows of streams, packets and gaps; a stream that has to be read by itself has none.
+
+    Shapes: places, offsets, lengths, contexts (r), as in a block; packets, counts (t), the number
+    of each stream's packets, and of all its rows; gap_rows, gaps (g), the rows and frames of gaps.
+    """
+
+    data: Bytes
+    places: Ints
+    offsets: Ints
+    lengths: Ints
+    contexts: Ints
+    packets: Ints
+    counts: Ints
+    gap_rows: Ints
+    gaps: Sequence[Frame]
+
+    @classmethod
+    def of(
+        cls,
+        format: Format,
+        data: Bytes,
+        pieces: Pieces,
+        frames: tuple[Ints, Ints, Ints],
+        rows: Ints,
+        contexts: Ints,
+    ) -> BundleRows:
+        """Return the rows of streams, given their packets.
+
+        Parameters
+        ----------
+        data
+            The bytes of the pieces.
+        frames, rows
+            The starts in `data`, sizes and contexts of packets, and the first packet of each piece.
+        contexts
+            The context of each stream's first packet.
+        """
+        starts, sizes, of_packets = frames
+        offsets = starts + np.repeat(pieces.offsets - pieces.bounds[:-1], np.diff(rows))
+        packets = np.diff(rows[pieces.firsts])
+        gaps = pieces.gaps().of_streams(packets > 0)
+        if not len(gaps.owners):
+            return cls(data, starts, offsets, sizes, of_packets, packets, packets, gaps.owners, ())
+        at, of_gaps = rows[gaps.pieces], contexts[gaps.owners]
+        each = zip(gaps.starts.tolist(), gaps.stops.tolist(), of_gaps.tolist(), strict=True)
+        return cls(
+            data,
+            np.insert(starts, at, pieces.bounds[gaps.pieces]),
+            np.insert(offsets, at, gaps.starts),
+            np.insert(sizes, at, gaps.stops - gaps.starts),
+            np.insert(of_packets, at, of_gaps),
+            packets,
+            packets + np.bincount(gaps.owners, minlength=len(packets)),
+            at + np.arange(len(at)),
+            [gap_frame(format, *gap) for gap in each],
+        )
+
+    def block(self, begin: int, stop: int) -> Block:
+        """Return the rows of consecutive streams."""
+        firsts = np.append(0, np.cumsum(self.counts))
+        first, last = int(firsts[begin]), int(firsts[stop])
+        rows = slice(first, last)
+        gaps = slice(*self.gap_rows.searchsorted([first, last]).tolist())
+        return Block(
+            self.data,
+            len(self.data),
+            self.places[rows],
+            self.offsets[rows],
+            self.lengths[rows],
+            self.contexts[rows],
+            dict(zip((self.gap_rows[gaps] - first).tolist(), self.gaps[gaps], strict=True)),
+            np.repeat(np.arange(begin, stop), self.counts[begin:stop]),
+        )
