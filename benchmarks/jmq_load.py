@@ -105,14 +105,14 @@ class _Connection:
         self.capture.frame(self.client, _BROKER, 0, 0, 2, b"")
         self.capture.frame(_BROKER, self.client, 0, 1, 18, b"")
 
-    def write(self, by_client: bool, data: bytes) -> None:
-        ends = (self.client, _BROKER) if by_client else (_BROKER, self.client)
-        self.capture.frame(*ends, self.sent[by_client], self.sent[not by_client], 24, data)
+    def write(self, from_client: bool, data: bytes) -> None:
+        ends = (self.client, _BROKER) if from_client else (_BROKER, self.client)
+        self.capture.frame(*ends, self.sent[from_client], self.sent[not from_client], 24, data)
         self.capture.packets += 1
-        self.sent[by_client] += len(data)
+        self.sent[from_client] += len(data)
 
     def packet(
-        self, name: str, by_client: bool, *, flags: int = 0, consumer: int = 0,
+        self, name: str, from_client: bool, *, flags: int = 0, consumer: int = 0,
         destination: str | None = None, reply_to: str | None = None, transaction: int = 0,
         body: bytes = b"", body_bytes: int = 0, **properties: int,
     ) -> bytes:  # fmt: skip
@@ -122,9 +122,9 @@ class _Connection:
             body_bytes or len(body),
         )  # fmt: skip
         data = bytearray(template)
-        numbers = self.numbers if by_client else self.of_broker
+        numbers = self.numbers if from_client else self.of_broker
         numbers[0] += 1
-        host, port = self.client if by_client else _BROKER
+        host, port = self.client if from_client else _BROKER
         identity = _ID.pack(self.capture.now_ns // 1_000_000, _ip(host), port, numbers[0])
         data[20:52] = identity
         struct.pack_into(_FLAGS[1], data, _FLAGS[0], flags)
@@ -133,7 +133,7 @@ class _Connection:
             struct.pack_into(_TRANSACTION[1], data, _TRANSACTION[0], transaction)
         if body:
             data[len(data) - len(body) :] = body
-        self.write(by_client, bytes(data))
+        self.write(from_client, bytes(data))
         return identity
 
     def request(self, name: str, reply: str, *, answer: Sequence[tuple[str, int]] = (),
@@ -166,10 +166,10 @@ class _Connection:
 
     def close(self) -> None:
         self.request("GOODBYE", "GOODBYE_REPLY")
-        for by_client in (True, False):
-            ends = (self.client, _BROKER) if by_client else (_BROKER, self.client)
-            self.capture.frame(*ends, self.sent[by_client], self.sent[not by_client], 17, b"")
-            self.sent[by_client] += 1
+        for from_client in (True, False):
+            ends = (self.client, _BROKER) if from_client else (_BROKER, self.client)
+            self.capture.frame(*ends, self.sent[from_client], self.sent[not from_client], 17, b"")
+            self.sent[from_client] += 1
 
 
 class _Load:

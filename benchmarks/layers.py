@@ -80,8 +80,8 @@ def connections() -> Case:
     def work() -> None:
         for _ in range(times):
             state = "new"
-            for by_client, kind in packets:
-                event = connection_event(by_client, kind, 5)
+            for from_client, kind in packets:
+                event = connection_event(from_client, kind, 5)
                 assert event is not None
                 state = CONNECTION[state, event].state
             assert state == "left"

@@ -22,7 +22,7 @@ from rich.table import Table
 from benchmarks.spark_source import FOLDER, make_stream
 from wireyard.formats import get_format
 from wireyard.spark import session
-from wireyard.spark.bronze import Settings
+from wireyard.spark.bronze import BronzeSettings
 from wireyard.spark.bronze_stage import BronzeStage
 from wireyard.spark.inputs import list_inputs
 from wireyard.spark.job import SPLIT_BYTES
@@ -74,7 +74,9 @@ def cases(spark: SparkSession, lake: Lake, path: str) -> dict[str, Callable[[], 
         write_ready, path=path, stop=inputs[0].size // tasks, folder=lake.staged("packets_jmq")
     )
     lake.make_staging(["packets_jmq"])
-    stage = BronzeStage(Runner(lambda: spark, lake), lake, Settings(lake.staged("")), Unseen())
+    stage = BronzeStage(
+        Runner(lambda: spark, lake), lake, BronzeSettings(lake.staged("")), Unseen()
+    )
     source = spark.read.format("wireyard").option("protocol", "jmq").load(path)
     return {
         "bronze stage": lambda: stage.read(inputs, SPLIT_BYTES),

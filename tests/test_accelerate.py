@@ -33,8 +33,8 @@ from wireyard.accelerate import (
     caching,
     compiling,
     find_kernels,
+    inlined,
     kernel,
-    piece,
 )
 from wireyard.accelerate.caching import fitting_baseline
 from wireyard.accelerate.compiling import BASELINES
@@ -76,12 +76,12 @@ def report():
     ))
 """
 PARTS = """
-from wireyard.accelerate import piece
+from wireyard.accelerate import inlined
 from wireyard.memory import load_u8
 
 STEP = 3
 
-@piece
+@inlined
 def first_byte(data):
     return load_u8(data, 0)
 """
@@ -188,7 +188,7 @@ def kept(folder: Path) -> list[Path]:
 # --- declaring and calling ------------------------------------------------------------------
 
 
-@piece
+@inlined
 def twice(value: int) -> int:
     return 2 * value
 

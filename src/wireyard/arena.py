@@ -23,7 +23,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from wireyard.accelerate import I64, array, kernel, piece
+from wireyard.accelerate import I64, array, inlined, kernel
 from wireyard.errors import SourceError
 
 __all__ = ["Arena", "BatchLayout", "Shape", "Source", "claim_bytes", "parts", "pooled", "room"]
@@ -132,7 +132,7 @@ def fill_pairs(
     return buffers.shape[0]
 
 
-@piece
+@inlined
 def claim_bytes(extents: Pairs, number: int, size: int, at: int) -> int:
     """Assign `size` bytes from `at` on to an array of the batch; return the next aligned position.
 

@@ -14,7 +14,7 @@ from typing import Any, Final
 import numpy as np
 from llvmlite import ir
 
-from wireyard.accelerate import instruction, piece
+from wireyard.accelerate import inlined, instruction
 from wireyard.memory import (
     ASCII_ZEROS,
     Bytes,
@@ -84,7 +84,7 @@ def _round_to_odd(upper: int, lower: int, value: int) -> int:
 # --- the shortest decimal -------------------------------------------------------------------
 
 
-@piece
+@inlined
 def _shortest(significand: int, exponent: int, uneven: bool, floor: int) -> tuple[int, int]:
     """Return digits and power of ten of the shortest decimal for significand * 2**exponent.
 
@@ -124,7 +124,7 @@ def _shortest(significand: int, exponent: int, uneven: bool, floor: int) -> tupl
     return digits, power
 
 
-@piece
+@inlined
 def _digits_of(fraction: int, shift: int, width: int, uneven: bool, floor: int) -> tuple[int, int]:
     """Return digits and power of ten for fraction / 2**shift, the fraction of `width` bits."""
     if 0 < shift <= width and fraction & ((1 << shift) - 1) == 0:
@@ -135,7 +135,7 @@ def _digits_of(fraction: int, shift: int, width: int, uneven: bool, floor: int) 
 # --- Java's layout --------------------------------------------------------------------------
 
 
-@piece
+@inlined
 def _put_decimal(out: Bytes, at: int, digits: int, power: int) -> int:
     """Write digits * 10**power, without an exponent from 1e-3 to below 1e7, else with one."""
     # Scaled to 17 digits: one, then two words of eight.
@@ -176,7 +176,7 @@ def _put_decimal(out: Bytes, at: int, digits: int, power: int) -> int:
     return at + max(count, (point + 1) * inside) + inside
 
 
-@piece
+@inlined
 def _put_exponent(out: Bytes, at: int, exponent: int) -> int:
     if exponent < 0:
         store_word(out, at, 0x2D45)  # E-
@@ -185,7 +185,7 @@ def _put_exponent(out: Bytes, at: int, exponent: int) -> int:
     return put_leading(out, at + 1, exponent)
 
 
-@piece
+@inlined
 def _put_number(
     out: Bytes, at: int, negative: bool, exponent: int, fraction: int, double: bool
 ) -> int:
@@ -221,13 +221,13 @@ def _put_number(
     return _put_decimal(out, at, digits, power - finer)
 
 
-@piece
+@inlined
 def put_double(out: Bytes, at: int, bits: int) -> int:
     """Write the double with these 64 bits and return the position after it."""
     return _put_number(out, at, bits < 0, (bits >> 52) & 0x7FF, bits & 0xF_FFFF_FFFF_FFFF, True)
 
 
-@piece
+@inlined
 def put_float(out: Bytes, at: int, bits: int) -> int:
     """Write the float with these 32 bits and return the position after it."""
     return _put_number(
@@ -238,7 +238,7 @@ def put_float(out: Bytes, at: int, bits: int) -> int:
 # --- Python's layout ------------------------------------------------------------------------
 
 
-@piece
+@inlined
 def put_repr(out: Bytes, at: int, bits: int) -> int:
     """Write the finite double with these 64 bits as ``repr`` does; return the position after it.
 

@@ -13,7 +13,7 @@ from typing import Any, Final, TypeAlias
 import numpy as np
 from llvmlite import ir
 
-from wireyard.accelerate import instruction, piece
+from wireyard.accelerate import inlined, instruction
 
 __all__ = [
     "AHEAD_BYTES",
@@ -226,7 +226,7 @@ def prefetch_to_write(out: Bytes, at: int) -> None:
     """Prefetch the cache line of a byte that will be written soon; it may be past the end."""
 
 
-@piece
+@inlined
 def prefetch_lines(data: Bytes, start: int, stop: int) -> int:
     """Prefetch the cache lines from `start` to `stop`; return the start of the next one."""
     while start < stop:
@@ -256,7 +256,7 @@ def divide(value: int, divisor: int) -> int:
 # --- indices and bits -----------------------------------------------------------------------
 
 
-@piece
+@inlined
 def place_of(row: int) -> int:
     """Return `row`, which is not negative, in a form that shows that to the compiler.
 
@@ -265,7 +265,7 @@ def place_of(row: int) -> int:
     return row & _POSITIVE
 
 
-@piece
+@inlined
 def bit_column(word: int, place: int) -> int:
     """Return bit `place` of each of the eight bytes of `word` as one byte, the first lowest."""
     return (word >> place & _LOW_BITS) * _GATHER >> 56 & 0xFF
@@ -274,7 +274,7 @@ def bit_column(word: int, place: int) -> int:
 # --- text -----------------------------------------------------------------------------------
 
 
-@piece
+@inlined
 def copy_text(out: Bytes, out_at: int, data: Bytes, at: int, size: int, stop: int) -> int:
     """Copy `size` bytes by blocks; return non-zero if one of them is NUL or not ASCII.
 
@@ -296,7 +296,7 @@ def copy_text(out: Bytes, out_at: int, data: Bytes, at: int, size: int, stop: in
     return flags
 
 
-@piece
+@inlined
 def copy_long(out: Bytes, out_at: int, data: Bytes, at: int, size: int, stop: int) -> None:
     """Copy `size` bytes by pairs of blocks.
 
@@ -311,7 +311,7 @@ def copy_long(out: Bytes, out_at: int, data: Bytes, at: int, size: int, stop: in
         copy_block(out, out_at + done + BLOCK, data, at + done + BLOCK)
 
 
-@piece
+@inlined
 def valid_utf8(data: Bytes, at: int, size: int) -> bool:
     """Return whether `size` bytes are UTF-8: no overlong forms, surrogates or planes above 16."""
     stop = at + size
@@ -333,7 +333,7 @@ def valid_utf8(data: Bytes, at: int, size: int) -> bool:
     return True
 
 
-@piece
+@inlined
 def _sequence_width(data: Bytes, at: int, first: int, stop: int) -> int:
     """Return the bytes of the sequence that begins with `first`, 0 if it is invalid (RFC 3629)."""
     width = 2 + (first >= 0xE0) + (first >= 0xF0)
@@ -361,7 +361,7 @@ def _sequence_width(data: Bytes, at: int, first: int, stop: int) -> int:
 # --- decimal text ---------------------------------------------------------------------------
 
 
-@piece
+@inlined
 def spread_digits(value: int) -> int:
     """Return `value`, less than 10**8, as the eight digits of a word, the first one first."""
     top = divide(value, 10_000)
@@ -374,7 +374,7 @@ def spread_digits(value: int) -> int:
     return tens + ((twos - 10 * tens) << 8)
 
 
-@piece
+@inlined
 def put_leading(out: Bytes, at: int, value: int) -> int:
     """Write `value`, less than 10**8, without leading zeros."""
     if value < 10:
@@ -386,7 +386,7 @@ def put_leading(out: Bytes, at: int, value: int) -> int:
     return at + 8 - skip
 
 
-@piece
+@inlined
 def put_i64(out: Bytes, at: int, value: int) -> int:
     """Write `value` in decimal and return the position after it."""
     store_word(out, at, 0x2D)  # overwritten unless the value is negative

@@ -24,7 +24,7 @@ from wireyard.formats import get_format
 from wireyard.formats.base import Format, Row
 from wireyard.lake.ledgers import LEDGER_FILES
 from wireyard.spark import bronze
-from wireyard.spark.bronze import AnyPiece, Piece, Settings, write_task
+from wireyard.spark.bronze import AnyPiece, BronzeSettings, Piece, write_task
 from wireyard.spark.captures import CapturePart
 from wireyard.spark.parts import PartFile
 from wireyard.spark.results import (
@@ -57,7 +57,7 @@ def decode(folder: Path, pieces: Sequence[AnyPiece], **settings: Any) -> list[Re
     tables = ("packets_jmq", "packets_mqtt", "quarantine", *LEDGER_FILES, bronze.FILES_TABLE)
     for table in (*tables, bronze.DONE_MARKS):
         (folder / table).mkdir(parents=True, exist_ok=True)
-    manifest = write_task((7, pieces), Settings(str(folder), **settings))
+    manifest = write_task((7, pieces), BronzeSettings(str(folder), **settings))
     return [result for batch in manifest for result in read_manifest(batch)]
 
 

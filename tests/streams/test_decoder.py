@@ -270,15 +270,15 @@ def test_frames_begin_where_the_framer_is_told() -> None:
     framer = Framer(JMQ, position=1000)
     frame = framer.next_frame(GOOD, False)
     assert frame is not None and (frame.start, frame.stop, frame.status) == (1000, 1000 + N, OK)
-    assert framer.position == 1000 + N and framer.in_step
+    assert framer.position == 1000 + N and framer.is_aligned
     assert framer.next_frame(b"", True) is None
 
 
 def test_a_framer_out_of_step_says_so() -> None:
     framer = Framer(JMQ)
     assert framer.next_frame(b"garbage", False) is None
-    assert not framer.in_step
+    assert not framer.is_aligned
     assert framer.position == 7
     frame = framer.next_frame(GOOD, False)
     assert frame is not None and (frame.start, frame.stop, frame.status) == (0, 7, GARBAGE)
-    assert framer.in_step
+    assert framer.is_aligned

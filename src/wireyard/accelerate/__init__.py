@@ -1,8 +1,8 @@
 """The only module that uses Numba: declaration, compilation and caching of kernels.
 
-There are three decorators. A `kernel` is called from Python with arrays; a `piece` is called from
-kernels only and inlined there; an `instruction` is a piece written as LLVM code, with an equivalent
-Python function. With ``NUMBA_DISABLE_JIT=1`` all three return plain Python: kernels then run over
+There are three decorators. A `kernel` is called from Python with arrays; an `inlined` function is
+called from kernels only; an `instruction` is one written as LLVM code, with an equivalent Python
+function. With ``NUMBA_DISABLE_JIT=1`` all three return plain Python: kernels then run over
 numpy arrays, and instructions are their Python functions.
 
 Compiled code is loaded from the package if it was shipped (`caching`), else from the cache of this
@@ -30,9 +30,9 @@ from wireyard.accelerate.declare import (
     READ,
     TEXT,
     array,
+    inlined,
     instruction,
     kernel,
-    piece,
     record,
 )
 
@@ -49,10 +49,10 @@ __all__ = [
     "compile_missing",
     "core_count",
     "find_kernels",
+    "inlined",
     "instruction",
     "kernel",
     "load_kernels",
-    "piece",
     "print_notice",
     "record",
     "set_notice",

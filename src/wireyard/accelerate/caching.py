@@ -136,11 +136,11 @@ def _digest(data: bytes) -> str:
 
 
 def _sources(function: Callable[..., Any]) -> Iterator[bytes]:
-    """Yield a digest of every folder or file whose pieces or constants a kernel may use.
+    """Yield a digest of every folder or file whose functions or constants a kernel may use.
 
     These are the files beside it, above it up to the top of the package, and those of `java` and
     `accelerate`, because formats import nothing else. Numba itself checks the kernel's own file
-    only, so it would keep using old code after a piece or a constant has changed.
+    only, so it would keep using old code after an inlined function or a constant has changed.
     """
     folders = {PACKAGE, f"{PACKAGE}.accelerate", f"{PACKAGE}.java"}
     package = getattr(sys.modules.get(function.__module__), "__package__", None) or ""

@@ -133,7 +133,7 @@ def _name(kernel: Any) -> str:
 
 @cache
 def _length(function: Callable[..., Any]) -> int:
-    """Return the number of instructions of a function and of all pieces inlined in it.
+    """Return the number of instructions of a function and of all functions inlined in it.
 
     The time to compile a kernel is proportional to it, within a factor of two.
     """

@@ -1,4 +1,4 @@
-"""The decorators `kernel`, `piece` and `instruction`, and the types of signatures."""
+"""The decorators `kernel`, `inlined` and `instruction`, and the types of signatures."""
 
 from __future__ import annotations
 
@@ -25,9 +25,9 @@ __all__ = [
     "READ",
     "TEXT",
     "array",
+    "inlined",
     "instruction",
     "kernel",
-    "piece",
     "record",
 ]
 
@@ -99,7 +99,7 @@ def _field_type(hint: Any) -> Any:
     return array(annotation) if isinstance(annotation, str) else annotation
 
 
-# --- kernels and pieces ---------------------------------------------------------------------
+# --- kernels and inlined functions ------------------------------------------------------------
 
 
 def kernel(signature: Any, *, brief: bool = False) -> Callable[[Callable[P, R]], Callable[P, R]]:
@@ -133,7 +133,7 @@ def kernel(signature: Any, *, brief: bool = False) -> Callable[[Callable[P, R]],
     return declare
 
 
-def piece(function: Callable[P, R]) -> Callable[P, R]:
+def inlined(function: Callable[P, R]) -> Callable[P, R]:
     """Declare a function for kernels, which is inlined where it is called."""
     if not COMPILED:
         return _plain(function)

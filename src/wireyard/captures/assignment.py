@@ -345,9 +345,9 @@ def _first_packets(stream: Stream, format: Format) -> Iterator[View]:
     framer = Framer(format)
     framer.segment_starts = stream.runs.offsets
     if start:
-        framer.lose(start)
+        framer.skip_gap(start)
     elif not stream.begun:
-        framer.presume()
+        framer.presume_packet()
     for _ in range(FIRST_PACKETS):
         frame = framer.next_frame(data[framer.position - start :], at_end)
         if frame is None:

@@ -84,11 +84,11 @@ class CapturedStream:
         if self.captured.protocol == "tcp":
             framer.segment_starts = self.captured.runs.offsets
             if not self.captured.begun and framer.position == 0:
-                framer.presume()
+                framer.presume_packet()
         pieces = self.captured.pieces.tolist()
         for number, (start, stop) in enumerate(pieces, 1):
             # In a growing stream, the framer may stop in garbage at the end of a piece.
-            if stop < framer.position or (stop == framer.position and framer.in_step):
+            if stop < framer.position or (stop == framer.position and framer.is_aligned):
                 continue
             if framer.position < start:
                 yield self._gap(framer, start), True
@@ -161,7 +161,7 @@ class CapturedStream:
             at = behind
 
     def _gap(self, framer: Framer, stop: int) -> Block:
-        frame = framer.lose(stop)
+        frame = framer.skip_gap(stop)
         offset, length, context = np.array([[frame.start], [stop - frame.start], [frame.context]])
         return Block(self.tray.data, 0, offset, offset, length, context, {0: frame})
 

@@ -10,7 +10,7 @@ from typing import Final
 
 import numpy as np
 
-from wireyard.accelerate import I64, TEXT, array, kernel, piece
+from wireyard.accelerate import I64, TEXT, array, inlined, kernel
 from wireyard.captures.layout import Unit
 from wireyard.memory import Bytes, put_leading, store_word
 
@@ -50,14 +50,14 @@ class Key(IntEnum):
     MORE_LOW = 5
 
 
-@piece
+@inlined
 def mix(hash: int, value: int) -> int:
     """Mix a value into a hash of 63 bits."""
     hash = ((hash ^ value) * _FACTOR) & _MASK
     return hash ^ hash >> 32
 
 
-@piece
+@inlined
 def find_slot(
     keys: Grid, slots: Ints, seed: int, k0: int, k1: int, k2: int, k3: int, k4: int, k5: int
 ) -> int:
@@ -138,7 +138,7 @@ def fill_slots(keys: Grid, count: int, seed: int, slots: Ints) -> int:
     return count
 
 
-@piece
+@inlined
 def put_address(out: Bytes, at: int, address: int) -> int:
     """Write an IPv4 address and return the position after it."""
     for shift in range(24, -8, -8):
@@ -148,7 +148,7 @@ def put_address(out: Bytes, at: int, address: int) -> int:
     return at - 1
 
 
-@piece
+@inlined
 def put_endpoint(out: Bytes, at: int, keys: Grid, conversation: int, more: int) -> int:
     """Write an endpoint of a conversation over IPv4: the greater one if `more`, else the lesser."""
     ports = keys[conversation, Key.PORTS]

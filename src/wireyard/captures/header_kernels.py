@@ -21,7 +21,7 @@ from typing import Final
 
 import numpy as np
 
-from wireyard.accelerate import I64, READ, array, kernel, piece
+from wireyard.accelerate import I64, READ, array, inlined, kernel
 from wireyard.captures.layout import Fate, Header, Kinds, Protocol, Unit
 from wireyard.captures.link_kernels import FIRST_KIND, after_ethernet, next_header
 from wireyard.captures.tunnel_kernels import in_udp
@@ -58,7 +58,7 @@ _NESTED: Final = int(Header.NESTED)
 _TCP_HEADER: Final = int(Header.TCP)
 
 
-@piece
+@inlined
 def carried(protocol: int) -> int:
     """Return the kind of the header that follows IP, or the fate of a TCP segment."""
     if protocol == Protocol.TCP:
@@ -68,7 +68,7 @@ def carried(protocol: int) -> int:
     return Header.IPV6 if protocol == Protocol.IPV6 else _PROTOCOL + protocol
 
 
-@piece
+@inlined
 def after_authentication(data: Bytes, at: int, stop: int) -> tuple[int, int]:
     """Read an Authentication Header (RFC 4302, 2) behind one of IPv4."""
     if at + 2 > stop:
@@ -76,7 +76,7 @@ def after_authentication(data: Bytes, at: int, stop: int) -> tuple[int, int]:
     return carried(load_u8(data, at)), at + 4 * load_u8(data, at + 1) + 8
 
 
-@piece
+@inlined
 def is_extension(protocol: int) -> bool:
     """Return whether a protocol number is an IPv6 extension header with a length field."""
     return protocol in (
@@ -90,7 +90,7 @@ def is_extension(protocol: int) -> bool:
     )
 
 
-@piece
+@inlined
 def put_payload(units: Grid, row: int, start: int, stop: int, wire: int) -> None:
     """Write the start of a payload, its captured bytes, and its bytes on the wire."""
     units[Unit.START, row] = start
@@ -98,7 +98,7 @@ def put_payload(units: Grid, row: int, start: int, stop: int, wire: int) -> None
     units[Unit.LENGTH, row] = wire - start
 
 
-@piece
+@inlined
 def put_fragment(
     units: Grid, row: int, protocol: int, offset: int, more: int, identification: int
 ) -> None:
@@ -109,7 +109,7 @@ def put_fragment(
     units[Unit.IDENTIFICATION, row] = identification
 
 
-@piece
+@inlined
 def read_ipv4(
     data: Bytes, at: int, stop: int, wire: int, units: Grid, row: int
 ) -> tuple[int, int, int]:
@@ -142,7 +142,7 @@ def read_ipv4(
     return carried(protocol), at + header, wire
 
 
-@piece
+@inlined
 def jumbo_payload(data: Bytes, at: int, stop: int) -> int:
     """Return the length of a jumbogram from the hop-by-hop options at `at`; 0 if it is none."""
     if at + 8 > stop:
@@ -157,7 +157,7 @@ def jumbo_payload(data: Bytes, at: int, stop: int) -> int:
     return 0
 
 
-@piece
+@inlined
 def read_ipv6(
     data: Bytes, at: int, stop: int, wire: int, units: Grid, row: int
 ) -> tuple[int, int, int]:
@@ -200,7 +200,7 @@ def read_ipv6(
     return carried(protocol), at, wire
 
 
-@piece
+@inlined
 def read_tcp(data: Bytes, at: int, stop: int, wire: int, units: Grid, row: int) -> int:
     """Read a TCP header (RFC 9293, 3.1) into `units`; return the packet's fate."""
     if at + 14 > stop:
@@ -219,7 +219,7 @@ def read_tcp(data: Bytes, at: int, stop: int, wire: int, units: Grid, row: int) 
     return _TCP
 
 
-@piece
+@inlined
 def read_udp(data: Bytes, at: int, stop: int, wire: int, units: Grid, row: int) -> int:
     """Read a UDP header (RFC 768) into `units`; return the packet's fate."""
     if at + 8 > stop:

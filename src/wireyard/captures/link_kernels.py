@@ -10,7 +10,7 @@ from typing import Final
 
 import numpy as np
 
-from wireyard.accelerate import piece
+from wireyard.accelerate import inlined
 from wireyard.captures.layout import FIRST_HEADERS, Fate, Header, Kinds
 from wireyard.captures.tunnel_kernels import (
     after_erspan,
@@ -46,7 +46,7 @@ _LLC_SAP: Final = int(Kinds.LLC_SAP)
 _LINK: Final = int(Kinds.LINK)
 
 
-@piece
+@inlined
 def kind_of_link(link: int) -> int:
     """Return the kind of the first header for a link type, or the fate of its packets."""
     if link < FIRST_LINK + len(_KNOWN):
@@ -54,7 +54,7 @@ def kind_of_link(link: int) -> int:
     return _LINK + min(link, 0xFFFF)
 
 
-@piece
+@inlined
 def next_header(data: Bytes, kind: int, at: int, stop: int, wire: int) -> tuple[int, int, int]:
     """Read one header below IP.
 
@@ -86,7 +86,7 @@ def next_header(data: Bytes, kind: int, at: int, stop: int, wire: int) -> tuple[
     return kind, at, wire
 
 
-@piece
+@inlined
 def after_link(data: Bytes, kind: int, at: int, stop: int) -> tuple[int, int]:
     """Read a header of the link layer, which has neither an EtherType nor an IP protocol number."""
     left = stop - at
@@ -125,7 +125,7 @@ def after_link(data: Bytes, kind: int, at: int, stop: int) -> tuple[int, int]:
     return _OTHER_NETWORK, at
 
 
-@piece
+@inlined
 def inside_tunnel(data: Bytes, kind: int, at: int, stop: int) -> tuple[int, int]:
     """Read a header with an EtherType or an IP protocol number of its own."""
     left = stop - at
@@ -152,7 +152,7 @@ def inside_tunnel(data: Bytes, kind: int, at: int, stop: int) -> tuple[int, int]
     return (_OTHER_PROTOCOL if _PROTOCOL <= kind < _PPP_PROTOCOL else _OTHER_NETWORK), at
 
 
-@piece
+@inlined
 def after_ethernet(data: Bytes, at: int, stop: int, wire: int) -> tuple[int, int, int]:
     """Read an Ethernet header."""
     if at + 14 > stop:
@@ -160,13 +160,13 @@ def after_ethernet(data: Bytes, at: int, stop: int, wire: int) -> tuple[int, int
     return ether_type(data, at + 12, wire)
 
 
-@piece
+@inlined
 def typed(kind: int) -> int:
     """Return an EtherType as a kind; `Header.NO_TYPE` for smaller numbers."""
     return kind if kind >= FIRST_KIND else Header.NO_TYPE
 
 
-@piece
+@inlined
 def ether_type(data: Bytes, at: int, wire: int) -> tuple[int, int, int]:
     """Read an EtherType, or the length in its place that LLC follows (IEEE 802.3, 3.2.6)."""
     kind = load_u16(data, at)
@@ -175,7 +175,7 @@ def ether_type(data: Bytes, at: int, wire: int) -> tuple[int, int, int]:
     return Header.LLC, at + 2, min(wire, at + 2 + kind)
 
 
-@piece
+@inlined
 def after_llc(data: Bytes, at: int, stop: int) -> tuple[int, int]:
     """Read an LLC header, and an EtherType after SNAP (IEEE 802, 9.2)."""
     if at + 3 > stop:
@@ -190,7 +190,7 @@ def after_llc(data: Bytes, at: int, stop: int) -> tuple[int, int]:
     return (typed(load_u16(data, at + 6)) if organization in (0, 0xF8) else Header.SNAP), at + 8
 
 
-@piece
+@inlined
 def cooked(protocol: int, is_whole: bool) -> int:
     """Return the kind for the protocol field of a Linux cooked header; 4 is 802.2."""
     if not is_whole:
@@ -198,7 +198,7 @@ def cooked(protocol: int, is_whole: bool) -> int:
     return Header.LLC if protocol == 4 else typed(protocol)
 
 
-@piece
+@inlined
 def after_label(data: Bytes, kind: int, at: int, stop: int) -> tuple[int, int]:
     """Read one MPLS label; what is below the last one, no field says (RFC 4928).
 
@@ -219,7 +219,7 @@ def after_label(data: Bytes, kind: int, at: int, stop: int) -> tuple[int, int]:
     return by_version(load_u8(data, at)), at
 
 
-@piece
+@inlined
 def is_frame(data: Bytes, at: int, stop: int) -> bool:
     """Return whether bytes have an EtherType of IP, or of what carries it, in its place."""
     return at + 14 <= stop and load_u16(data, at + 12) in (
@@ -232,7 +232,7 @@ def is_frame(data: Bytes, at: int, stop: int) -> bool:
     )
 
 
-@piece
+@inlined
 def point_to_point(data: Bytes, at: int, stop: int) -> tuple[int, int]:
     """Read a PPP header; address, control and half of the protocol may be left out (RFC 1661)."""
     if at + 4 <= stop and load_u16(data, at) == 0xFF03:
@@ -251,7 +251,7 @@ def point_to_point(data: Bytes, at: int, stop: int) -> tuple[int, int]:
     return (Header.MPLS if protocol == 0x0281 else _PPP_PROTOCOL + protocol), at
 
 
-@piece
+@inlined
 def loopback_family(family: int) -> int:
     """Return the kind for an address family, which is in the byte order of the capturing host."""
     if family >= 0x10000:
@@ -264,7 +264,7 @@ def loopback_family(family: int) -> int:
     return _OTHER_NETWORK
 
 
-@piece
+@inlined
 def logged_packet(data: Bytes, at: int, stop: int, wire: int) -> tuple[int, int, int]:
     """Find the packet among the values of an NFLOG record; their lengths are in any byte order."""
     if at + 4 > stop:

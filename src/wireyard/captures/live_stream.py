@@ -247,7 +247,7 @@ class LiveStream:
     def _update_prefix(self, read: HeldRuns, position: int) -> None:
         """Keep the newest packet of released runs that unfinished garbage began in."""
         assert self.framer is not None and self.begin is not None
-        begun = self.begin + self.framer.begun_at
+        begun = self.begin + self.framer.frame_start
         if begun == position:
             self._prefix = NO_RUNS
             return

@@ -10,7 +10,7 @@ from typing import Final
 
 import numpy as np
 
-from wireyard.accelerate import I64, READ, TEXT, array, kernel, piece
+from wireyard.accelerate import I64, READ, TEXT, array, inlined, kernel
 from wireyard.memory import AHEAD_BYTES, Bytes, copy_bytes, prefetch_lines
 
 __all__ = [
@@ -98,7 +98,7 @@ def sort_rows(positions: Ints, bounds: Ints, order: Ints, unsorted: Octets) -> i
     return count
 
 
-@piece
+@inlined
 def push(heap: Ints, size: int, ranked: int) -> None:
     """Push a value onto a min-heap of `size` values."""
     while size > 0 and heap[(size - 1) >> 1] > ranked:
@@ -107,7 +107,7 @@ def push(heap: Ints, size: int, ranked: int) -> None:
     heap[size] = ranked
 
 
-@piece
+@inlined
 def pop(heap: Ints, size: int) -> None:
     """Pop the least value of a min-heap, which has `size` values afterwards."""
     last, hole = heap[size], 0
@@ -175,7 +175,7 @@ def gather_datagrams(
     return count
 
 
-@piece
+@inlined
 def put_run(
     runs: Grid, count: int, pieces: Grid, place: int, position: int, length: int, begin: int
 ) -> None:
@@ -261,7 +261,7 @@ def copy_runs(data: Bytes, base: int, starts: Ints, lengths: Ints, skip: int, ou
     return at
 
 
-@piece
+@inlined
 def place_in(values: Ints, value: int) -> int:
     """Return the index of the last of ascending values that is at most `value`; 0 if none is."""
     low, high = 0, len(values)

@@ -16,7 +16,7 @@ from typing import Final
 
 import numpy as np
 
-from wireyard.accelerate import I64, READ, array, kernel, piece
+from wireyard.accelerate import I64, READ, array, inlined, kernel
 from wireyard.captures.layout import MAX_RECORD_BYTES, Link, Record
 from wireyard.memory import LINE, Bytes, load_u16, load_u32, prefetch_lines
 
@@ -69,7 +69,7 @@ _GRID: Final = array("int64", 2)
 _AHEAD_RECORDS: Final = 8
 
 
-@piece
+@inlined
 def read_u32(data: Bytes, at: int, little: bool) -> int:
     """Read an unsigned 32-bit integer in the byte order of its file."""
     value = load_u32(data, at)
@@ -79,7 +79,7 @@ def read_u32(data: Bytes, at: int, little: bool) -> int:
     return value
 
 
-@piece
+@inlined
 def ask_ahead(data: Bytes, at: int, size: int) -> None:
     """Prefetch a later record, on the guess that the records until then are of this size.
 
@@ -89,7 +89,7 @@ def ask_ahead(data: Bytes, at: int, size: int) -> None:
     prefetch_lines(data, ahead, ahead + 2 * LINE)
 
 
-@piece
+@inlined
 def read_u16(data: Bytes, at: int, little: bool) -> int:
     """Read an unsigned 16-bit integer in the byte order of its file."""
     value = load_u16(data, at)

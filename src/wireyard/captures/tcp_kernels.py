@@ -22,7 +22,7 @@ from typing import Final
 
 import numpy as np
 
-from wireyard.accelerate import I64, array, kernel, piece
+from wireyard.accelerate import I64, array, inlined, kernel
 from wireyard.captures.layout import Flag
 from wireyard.captures.records import NO_TIME
 
@@ -122,26 +122,26 @@ class Verdict(IntEnum):
     """The text of an RST, not part of the stream (RFC 9293, 3.5.3)."""
 
 
-@piece
+@inlined
 def distance(sequence: int, base: int) -> int:
     """Return how far a sequence number is ahead of another, negative if it is behind."""
     return ((sequence - base + _HALF) & _SPACE) - _HALF
 
 
-@piece
+@inlined
 def ahead_of_begin(sides: Grid, side: int, sequence: int) -> int:
     """Return how far a sequence number is ahead of the first of its stream."""
     return distance(sequence, int(sides[side, Side.BASE]) + int(sides[side, Side.BEGIN]))
 
 
-@piece
+@inlined
 def position_of(sides: Grid, side: int, sequence: int) -> int:
     """Return the position of a sequence number."""
     high = int(sides[side, Side.HIGH])
     return high + distance(sequence, int(sides[side, Side.BASE]) + high)
 
 
-@piece
+@inlined
 def has_ended(connections: Grid, connection: int, time_ns: int) -> bool:
     """Return whether a connection has ended before a segment of `time_ns`."""
     if connections[connection, Connection.ENDED] != 0:
@@ -151,7 +151,7 @@ def has_ended(connections: Grid, connection: int, time_ns: int) -> bool:
     return timed and latest_ns < time_ns - SILENCE_NS
 
 
-@piece
+@inlined
 def fits_syn(
     sides: Grid, side: int, ended: bool, sequence: int, acknowledgment: int, acknowledges: bool
 ) -> bool:
@@ -177,7 +177,7 @@ def fits_syn(
     return acknowledged == NONE or 0 <= distance(acknowledged, first) <= LATE
 
 
-@piece
+@inlined
 def fits(
     sides: Grid,
     side: int,
@@ -213,7 +213,7 @@ def fits(
     return position >= int(sides[side, Side.BEGIN]) - before
 
 
-@piece
+@inlined
 def begin_side(sides: Grid, side: int, first: int) -> None:
     """Set the sequence number that a stream begins at, before or after data of it was seen."""
     if sides[side, Side.STATE] & State.DATA:
@@ -225,7 +225,7 @@ def begin_side(sides: Grid, side: int, first: int) -> None:
     sides[side, Side.STATE] = sides[side, Side.STATE] | State.BEGUN
 
 
-@piece
+@inlined
 def take_syn(
     sides: Grid, connections: Grid, side: int, sequence: int, acknowledgment: int, flags: int
 ) -> None:
@@ -248,7 +248,7 @@ def take_syn(
             begin_side(sides, other, acknowledgment)
 
 
-@piece
+@inlined
 def choose_begin(sides: Grid, side: int, sequence: int) -> None:
     """Choose between two numbers that a stream may begin at, by the first segment after them."""
     spare = int(sides[side, Side.SPARE])
@@ -258,7 +258,7 @@ def choose_begin(sides: Grid, side: int, sequence: int) -> None:
             sides[side, Side.BASE] = spare
 
 
-@piece
+@inlined
 def begin_connection(
     connections: Grid, sides: Grid, latest: Shorts, count: int, conversation: int, row: int
 ) -> None:
@@ -278,7 +278,7 @@ def begin_connection(
     latest[conversation] = count
 
 
-@piece
+@inlined
 def take_payload(sides: Grid, side: int, position: int, flags: int, length: int) -> int:
     """Advance a stream by a segment; return the verdict on its payload."""
     state = sides[side, Side.STATE]

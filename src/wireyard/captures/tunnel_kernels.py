@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from wireyard.accelerate import piece
+from wireyard.accelerate import inlined
 from wireyard.captures.layout import Fate, Header, Kinds
 from wireyard.memory import Bytes, load_u8, load_u16
 
@@ -39,7 +39,7 @@ _VXLAN_GPE: Final = 4790
 _GENEVE: Final = 6081
 
 
-@piece
+@inlined
 def by_version(first: int) -> int:
     """Return the kind of an IP packet from its first byte."""
     if first >> 4 == 4:
@@ -50,7 +50,7 @@ def by_version(first: int) -> int:
 # --- over IP --------------------------------------------------------------------------------
 
 
-@piece
+@inlined
 def after_gre(data: Bytes, at: int, stop: int, wire: int) -> tuple[int, int, int]:
     """Read a GRE header (RFC 2784, 2890), or that of PPTP, which states a length (RFC 2637)."""
     if at + 4 > stop:
@@ -75,7 +75,7 @@ def after_gre(data: Bytes, at: int, stop: int, wire: int) -> tuple[int, int, int
     return kind, at + size, wire
 
 
-@piece
+@inlined
 def after_erspan(data: Bytes, at: int, stop: int) -> tuple[int, int]:
     """Read an ERSPAN header of type II or III (draft-foschiano-erspan)."""
     if at + 12 > stop:
@@ -91,7 +91,7 @@ def after_erspan(data: Bytes, at: int, stop: int) -> tuple[int, int]:
     return (Header.RAW if frame_type == 2 else Header.ETHERNET), behind
 
 
-@piece
+@inlined
 def after_pim(data: Bytes, at: int, stop: int) -> tuple[int, int]:
     """Read a PIM Register message, which holds an IP packet (RFC 7761, 4.9.3)."""
     if at + 9 > stop:
@@ -102,7 +102,7 @@ def after_pim(data: Bytes, at: int, stop: int) -> tuple[int, int]:
     return by_version(load_u8(data, at + 8)), at + 8
 
 
-@piece
+@inlined
 def by_next_protocol(number: int) -> int:
     """Return the kind for a Next Protocol of NSH (RFC 8300, 2.2) or VXLAN-GPE."""
     if number == 1:
@@ -116,7 +116,7 @@ def by_next_protocol(number: int) -> int:
     return Header.MPLS if number == 5 else _OTHER_NETWORK
 
 
-@piece
+@inlined
 def after_service_chain(data: Bytes, at: int, stop: int) -> tuple[int, int]:
     """Read a Network Service Header (RFC 8300, 2)."""
     if at + 8 > stop:
@@ -130,7 +130,7 @@ def after_service_chain(data: Bytes, at: int, stop: int) -> tuple[int, int]:
 # --- over UDP -------------------------------------------------------------------------------
 
 
-@piece
+@inlined
 def in_udp(data: Bytes, at: int, stop: int, wire: int) -> tuple[int, int, int]:
     """Read the headers of UDP and of a tunnel in it; return the fate UDP if there is no tunnel."""
     if at + 16 > stop:
@@ -164,7 +164,7 @@ def in_udp(data: Bytes, at: int, stop: int, wire: int) -> tuple[int, int, int]:
     return kind, inner, end
 
 
-@piece
+@inlined
 def after_geneve(data: Bytes, at: int) -> tuple[int, int]:
     """Read a GENEVE header (RFC 8926, 3.4); its first 8 bytes are there."""
     first, second = load_u8(data, at), load_u8(data, at + 1)
@@ -173,7 +173,7 @@ def after_geneve(data: Bytes, at: int) -> tuple[int, int]:
     return load_u16(data, at + 2), at + 8 + 4 * (first & 63)
 
 
-@piece
+@inlined
 def after_gtp(data: Bytes, at: int, stop: int, wire: int) -> tuple[int, int, int]:
     """Read the header of a GTP-U packet that carries a user's packet (3GPP TS 29.281, 5.1)."""
     flags, size = load_u8(data, at), load_u16(data, at + 2)
@@ -194,7 +194,7 @@ def after_gtp(data: Bytes, at: int, stop: int, wire: int) -> tuple[int, int, int
     return (by_version(load_u8(data, at)) if at < stop else 0), at, wire
 
 
-@piece
+@inlined
 def after_l2tp(data: Bytes, at: int, stop: int, wire: int) -> tuple[int, int, int]:
     """Read the header of an L2TP data message (RFC 2661, 3.1)."""
     flags = load_u16(data, at)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from wireyard.accelerate import piece
+from wireyard.accelerate import inlined
 from wireyard.captures.layout import Fate, Header
 from wireyard.memory import Bytes, load_u8, load_u32
 
@@ -33,13 +33,13 @@ _AVS_MAGIC: Final = 0x80211000
 _PRISM_BYTES: Final = 144
 
 
-@piece
+@inlined
 def load_u16_little(data: Bytes, at: int) -> int:
     """Read an unsigned little-endian 16-bit integer."""
     return load_u8(data, at) | load_u8(data, at + 1) << 8
 
 
-@piece
+@inlined
 def after_wlan(data: Bytes, padded: bool, at: int, stop: int) -> tuple[int, int]:
     """Read the header of an 802.11 frame (IEEE 802.11-2020, 9.3.2)."""
     if at + 2 > stop:
@@ -68,7 +68,7 @@ def after_wlan(data: Bytes, padded: bool, at: int, stop: int) -> tuple[int, int]
     return Header.LLC, at + size
 
 
-@piece
+@inlined
 def after_radiotap(data: Bytes, at: int, stop: int) -> tuple[int, int]:
     """Read a radiotap header; of its fields only the padding flag is needed."""
     if at + 8 > stop:
@@ -90,7 +90,7 @@ def after_radiotap(data: Bytes, at: int, stop: int) -> tuple[int, int]:
     return (Header.WLAN_PADDED if padded else Header.WLAN), at + size
 
 
-@piece
+@inlined
 def after_ppi(data: Bytes, at: int, stop: int) -> tuple[int, int]:
     """Read a PPI header; return the link type of the packet after it, or a negative fate."""
     if at + 8 > stop:
@@ -102,7 +102,7 @@ def after_ppi(data: Bytes, at: int, stop: int) -> tuple[int, int]:
     return load_u16_little(data, at + 4) | high << 16, at + size
 
 
-@piece
+@inlined
 def after_monitor(data: Bytes, at: int, stop: int) -> tuple[int, int]:
     """Read a header of AVS, which has a length field, or of Prism cards, whose length is fixed."""
     if at + 8 > stop:

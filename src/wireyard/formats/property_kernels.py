@@ -20,7 +20,7 @@ from typing import Annotated, Final, NamedTuple
 
 import numpy as np
 
-from wireyard.accelerate import I64, array, kernel, piece, record
+from wireyard.accelerate import I64, array, inlined, kernel, record
 from wireyard.arena import claim_bytes
 from wireyard.decimals import put_double, put_float
 from wireyard.formats.properties import TYPES
@@ -154,7 +154,7 @@ _KIND_WORDS: Final = np.array([word_of(kind) for kind in _KINDS], np.int64)
 _KIND_SIZES: Final = np.array([len(kind) for kind in _KINDS], np.int64)
 
 
-@piece
+@inlined
 def put_value(
     out: Bytes, at: int, data: Bytes, start: int, kind: int, width: int, stop: int
 ) -> int:
@@ -186,7 +186,7 @@ def put_value(
     return put_i64(out, at, value)
 
 
-@piece
+@inlined
 def is_written_text(data: Bytes, at: int, size: int) -> bool:
     """Return whether text is valid both as UTF-8 and as modified UTF-8."""
     odd = 0
@@ -196,7 +196,7 @@ def is_written_text(data: Bytes, at: int, size: int) -> bool:
     return odd == 0 and valid_utf8(data, at, size)
 
 
-@piece
+@inlined
 def name_hash(data: Bytes, at: int, size: int, stop: int) -> int:
     """Return a hash of a name."""
     if size >= 8:
@@ -210,7 +210,7 @@ def name_hash(data: Bytes, at: int, size: int, stop: int) -> int:
     return word * 31 + size & 0x7FFF_FFFF_FFFF_FFFF
 
 
-@piece
+@inlined
 def is_among(hashes: Ints, count: int, word: int) -> bool:
     """Return whether one of the first `count` hashes is `word`."""
     repeated = False
@@ -219,7 +219,7 @@ def is_among(hashes: Ints, count: int, word: int) -> bool:
     return repeated
 
 
-@piece
+@inlined
 def decode_properties(data: Bytes, at: int, end: int, stop: int, texts: Texts, entry: int) -> int:
     """Decode a marshalled section into `texts`; return the number of entries then, -1 to reject.
 
@@ -298,7 +298,7 @@ def decode_properties(data: Bytes, at: int, end: int, stop: int, texts: Texts, e
 # --- passes over the rows of a batch ---------------------------------------------------------
 
 
-@piece
+@inlined
 def clear(texts: Texts, columns: Columns) -> None:
     """Begin a batch: no text is used, all values are null, no row is rejected."""
     used, bits, rejected = texts.used, columns.bits, columns.rejected
@@ -314,7 +314,7 @@ def clear(texts: Texts, columns: Columns) -> None:
         rejected[row] = 0
 
 
-@piece
+@inlined
 def fill_properties(
     data: Bytes,
     frames: Frames,
@@ -341,7 +341,7 @@ def fill_properties(
     texts.used[ENTRIES] = entry
 
 
-@piece
+@inlined
 def fill_bodies(
     data: Bytes,
     frames: Frames,
@@ -365,7 +365,7 @@ def fill_bodies(
     texts.used[BODY_BYTES] = body_at
 
 
-@piece
+@inlined
 def finish(columns: Columns, texts: Texts, buffer: BatchBuffer) -> int:
     """End a batch: copy its texts after the arrays; return how many rows are rejected."""
     texts.used[STOP] = copy_texts(texts, buffer)
@@ -375,7 +375,7 @@ def finish(columns: Columns, texts: Texts, buffer: BatchBuffer) -> int:
     return count
 
 
-@piece
+@inlined
 def copy_texts(texts: Texts, buffer: BatchBuffer) -> int:
     """Copy texts behind the arrays of a batch; return the end of the part in use.
 

@@ -90,9 +90,9 @@ __all__ = [
     "QUARANTINE_TABLE",
     "STORE_RECORDS_TABLE",
     "AnyPiece",
+    "BronzeSettings",
     "BronzeTask",
     "Piece",
-    "Settings",
     "packets_table",
     "write_task",
 ]
@@ -120,7 +120,7 @@ _GUESS_BYTES = 64 << 10
 
 
 @dataclass(frozen=True, slots=True)
-class Settings:
+class BronzeSettings:
     """Settings common to all tasks of a run."""
 
     staging: str
@@ -167,7 +167,7 @@ def packets_table(format: str) -> str:
 
 
 def write_task(
-    task: tuple[int, Sequence[AnyPiece]], settings: Settings
+    task: tuple[int, Sequence[AnyPiece]], settings: BronzeSettings
 ) -> Iterator[pa.RecordBatch]:
     """Decode the pieces of a task and write them; yield the results as rows of `MANIFEST`.
 
@@ -179,7 +179,7 @@ def write_task(
     yield make_manifest(_write_task(*task, settings))
 
 
-def _write_task(number: int, pieces: Sequence[AnyPiece], settings: Settings) -> list[Result]:
+def _write_task(number: int, pieces: Sequence[AnyPiece], settings: BronzeSettings) -> list[Result]:
     task = BronzeTask(number, settings, writes_packets=any(map(_is_cut, pieces)))
     try:
         results = [result for piece in pieces for result in task.write_or_skip(piece)]
@@ -213,7 +213,7 @@ class BronzeTask:
     def __init__(
         self,
         number: int,
-        settings: Settings,
+        settings: BronzeSettings,
         prefix: str = "part-",
         *,
         writes_packets: bool = False,

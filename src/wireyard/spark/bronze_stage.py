@@ -28,8 +28,8 @@ from wireyard.spark import bronze
 from wireyard.spark.balance import make_ledger
 from wireyard.spark.bronze import (
     AnyPiece,
+    BronzeSettings,
     Piece,
-    Settings,
     packets_table,
 )
 from wireyard.spark.captures import CapturePart, parts_misled
@@ -92,7 +92,7 @@ class BronzeStage:
         self,
         runner: Runner,
         lake: Lake,
-        settings: Settings,
+        settings: BronzeSettings,
         watch: Watch,
         decode_as: tuple[str, ...] = (),
         keylog: tuple[str, ...] = (),

@@ -85,10 +85,10 @@ class _OpenStream:
 
     def keep_garbage_head(self, framer: Framer, read: _ReadBuffered) -> None:
         """Keep the first bytes of unfinished garbage, before the buffer drops them."""
-        if framer.in_step:
+        if framer.is_aligned:
             return
-        if self.garbage_at != framer.begun_at:
-            self.garbage_at, self.garbage_head = framer.begun_at, b""
+        if self.garbage_at != framer.frame_start:
+            self.garbage_at, self.garbage_head = framer.frame_start, b""
         if len(self.garbage_head) < SHOWN_BYTES:
             start = self.garbage_at + len(self.garbage_head)
             self.garbage_head += read(start, self.garbage_at + SHOWN_BYTES)

@@ -34,8 +34,8 @@ from wireyard.spark.bronze import (
     PAYLOADS_TABLE,
     QUARANTINE_TABLE,
     STORE_RECORDS_TABLE,
+    BronzeSettings,
     BronzeTask,
-    Settings,
     packets_table,
 )
 from wireyard.spark.exchange import EXCHANGE
@@ -253,7 +253,9 @@ def make_part_staging(lake: Lake) -> None:
 class GrownPart:
     """The staged part of a growing input: the rows and facts of its new bytes."""
 
-    def __init__(self, lake: Lake, growing: GrowingInput, settings: Settings, number: int) -> None:
+    def __init__(
+        self, lake: Lake, growing: GrowingInput, settings: BronzeSettings, number: int
+    ) -> None:
         self.input = growing
         self.source = growing.source
         self._lake = lake

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, Final
 from wireyard.captures.live_state import StateError
 from wireyard.errors import SourceError
 from wireyard.spark.all_facts import AllFacts
-from wireyard.spark.bronze import Settings
+from wireyard.spark.bronze import BronzeSettings
 from wireyard.spark.growing import GrowingInput
 from wireyard.spark.growing_readers import GrowthSettings
 from wireyard.spark.grown import (
@@ -185,7 +185,7 @@ class Growth:
         lake = self._lake
         lake.begin_run()
         make_part_staging(lake)
-        settings = Settings(
+        settings = BronzeSettings(
             lake.staged(""), self._secrets, self._max_packet_bytes, payload=self._payload
         )
         parts, notes = list[GrownPart](), list[str]()

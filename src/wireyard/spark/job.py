@@ -27,7 +27,7 @@ from wireyard.formats import names as format_names
 from wireyard.lake.snapshot import name_of
 from wireyard.layers.mqtt.packets import new_secret
 from wireyard.layers.tables import FACTS
-from wireyard.spark.bronze import FILES_TABLE, QUARANTINE_TABLE, Settings, packets_table
+from wireyard.spark.bronze import FILES_TABLE, QUARANTINE_TABLE, BronzeSettings, packets_table
 from wireyard.spark.bronze_stage import BronzeStage
 from wireyard.spark.executors import explaining_access
 from wireyard.spark.facts import (
@@ -130,7 +130,9 @@ def fill_lake(
     runner = Runner(get_session, lake)
     # Packet files are only for local lakes: on a store they would be read in ranges of a few rows.
     secret = new_secret() if isinstance(lake.system, fs.LocalFileSystem) else None
-    settings = Settings(lake.staged(""), secrets, max_packet_bytes, skip_missing, payload, secret)
+    settings = BronzeSettings(
+        lake.staged(""), secrets, max_packet_bytes, skip_missing, payload, secret
+    )
     growth = GrowthSettings(decode_as, keylog, max_packet_bytes)
     grown = _open_grown(lake, new, growth, reads_again=few_bytes >= 0)
     try:
@@ -195,7 +197,7 @@ def _read_grown(
     lake: Lake,
     grown: Mapping[str, GrowingInput],
     found: Sequence[FoundInput],
-    settings: Settings,
+    settings: BronzeSettings,
     first: int,
     watch: Watch,
 ) -> tuple[list[GrownPart], list[str]]:

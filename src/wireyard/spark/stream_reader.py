@@ -171,7 +171,7 @@ class StreamReader(datasource.DataSourceStreamReader, SupportsTriggerAvailableNo
         reached = start, context, start
         step = max(min(most, _READ_BYTES), _MAGIC_BYTES)
         for _, seen in _blocks(file.path, start, file.size, framer, fast, step):
-            if framer.in_step and framer.position > start:
+            if framer.is_aligned and framer.position > start:
                 reached = framer.position, framer.context, seen
                 if seen - start >= most:
                     break
@@ -220,7 +220,7 @@ class StreamReader(datasource.DataSourceStreamReader, SupportsTriggerAvailableNo
                     for batch in rows.read([part]):
                         if batch.num_rows:
                             yield shape.fit(batch, lambda _: bad_bytes)
-            if framer.begun_at < span.stop:
+            if framer.frame_start < span.stop:
                 raise SourceError(f"{span.path}: has less than when it was looked at")
 
 

@@ -204,7 +204,7 @@ def cut_blocks(
         window.start = framer.position - window.base
         if len(block.offsets):
             yield block
-        if framer.in_step and framer.position >= (_NO_LIMIT if limit is None else limit):
+        if framer.is_aligned and framer.position >= (_NO_LIMIT if limit is None else limit):
             return
 
 
@@ -218,11 +218,11 @@ def cut_window(
     contexts: list[Ints] = []
     odd: dict[int, Frame] = {}
     rows = 0
-    while not framer.in_step or framer.position < limit:
+    while not framer.is_aligned or framer.position < limit:
         start = framer.position - window.base
-        if framer.in_step and start == window.stop:
+        if framer.is_aligned and start == window.stop:
             break
-        if scanner is not None and framer.in_step:
+        if scanner is not None and framer.is_aligned:
             last = min(limit - window.base, window.stop)
             starts, sizes, before = scanner(
                 window.data, start, window.stop, last, framer.max_packet_bytes, framer.context

@@ -63,7 +63,7 @@ def _lost(format: Format, problem: str) -> DecodeError:
 
 
 class Framer:
-    """The framing state of one stream: its position, and whether it is in step.
+    """The framing state of one stream: its position, and whether a frame begins there.
 
     Parameters
     ----------
@@ -129,12 +129,12 @@ class Framer:
             raise ValueError("no state of a framer")
 
     @property
-    def in_step(self) -> bool:
+    def is_aligned(self) -> bool:
         """Whether the next byte is known to begin a frame."""
         return self._garbage_from is None
 
     @property
-    def begun_at(self) -> int:
+    def frame_start(self) -> int:
         """Start of the current frame: `position`, or an earlier offset in garbage."""
         return self.position if self._garbage_from is None else self._garbage_from
 
@@ -149,9 +149,9 @@ class Framer:
         at_end
             Whether the stream ends where `view` ends.
         """
-        if not view and self.in_step:
+        if not view and self.is_aligned:
             return None
-        if self.in_step:
+        if self.is_aligned:
             try:
                 size = self.format.frame_size(
                     view, 0, len(view), self.max_packet_bytes, self.context, at_end
@@ -175,13 +175,13 @@ class Framer:
         self._garbage_from = self._why = self._cut_until = None
         self.context = self.format.context
 
-    def presume(self) -> None:
+    def presume_packet(self) -> None:
         """Presume that a packet begins here, where the captured part of a stream begins."""
         if self.format.confirm_start is not None:
             self._garbage_from = self._presumed = self.position
             self._why = _lost(self.format, "begins in bytes that were not captured")
 
-    def lose(self, stop: int) -> Frame:
+    def skip_gap(self, stop: int) -> Frame:
         """Return the gap up to `stop` as a frame, and continue after it.
 
         All frames before the gap have to be taken.

@@ -13,7 +13,7 @@ from typing import Final
 
 import numpy as np
 
-from wireyard.accelerate import I64, READ, TEXT, array, kernel, piece
+from wireyard.accelerate import I64, READ, TEXT, array, inlined, kernel
 from wireyard.decimals import put_repr
 from wireyard.memory import Bytes, copy_bytes, copy_text, load_u8, put_i64, store_word
 
@@ -61,13 +61,13 @@ _SHORT: Final = {0x08: 0x62, 0x09: 0x74, 0x0A: 0x6E, 0x0C: 0x66, 0x0D: 0x72}
 _BACKSPACE, _TAB, _NEWLINE, _FORM_FEED, _RETURN = _SHORT.values()
 
 
-@piece
+@inlined
 def digit(value: int) -> int:
     """Return the hexadecimal digit of four bits."""
     return value + (0x30 if value < 10 else 0x57)
 
 
-@piece
+@inlined
 def put_unicode(out: Bytes, at: int, value: int) -> int:
     """Write a character below U+0100 as an escape of six bytes."""
     store_word(out, at, _UNICODE)
@@ -75,7 +75,7 @@ def put_unicode(out: Bytes, at: int, value: int) -> int:
     return at + 6
 
 
-@piece
+@inlined
 def put_escape(out: Bytes, at: int, char: int) -> int:
     """Write the JSON escape of a control character, a quote or a backslash."""
     if char == 0x22 or char == 0x5C:
@@ -96,7 +96,7 @@ def put_escape(out: Bytes, at: int, char: int) -> int:
     return at + 2
 
 
-@piece
+@inlined
 def put_unsafe(out: Bytes, at: int, data: Bytes, place: int) -> int:
     """Escape a character that would end a line for some readers, or move a terminal's cursor.
 
@@ -121,7 +121,7 @@ def put_unsafe(out: Bytes, at: int, data: Bytes, place: int) -> int:
     return 0
 
 
-@piece
+@inlined
 def put_text(out: Bytes, at: int, data: Bytes, start: int, stop: int) -> int:
     """Write UTF-8 text inside quotes."""
     store_word(out, at, 0x22)
@@ -144,7 +144,7 @@ def put_text(out: Bytes, at: int, data: Bytes, start: int, stop: int) -> int:
     return at + 1
 
 
-@piece
+@inlined
 def put_pair(out: Bytes, at: int, data: Bytes, start: int, stop: int) -> int:
     """Write a JSON array of strings without spaces between them."""
     quoted = escaped = False
@@ -165,7 +165,7 @@ def put_pair(out: Bytes, at: int, data: Bytes, start: int, stop: int) -> int:
     return at
 
 
-@piece
+@inlined
 def put_null(out: Bytes, at: int) -> int:
     """Write null."""
     store_word(out, at, _NULL)
@@ -232,7 +232,7 @@ def put_flags(values: Bytes, valid: Bytes, out: Bytes, at: int, ends: Ints) -> i
     return at
 
 
-@piece
+@inlined
 def put_double(out: Bytes, at: int, bits: int) -> int:
     """Write a double; NaN and infinities as strings."""
     if bits & _INFINITE != _INFINITE:

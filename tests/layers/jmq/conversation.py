@@ -214,10 +214,10 @@ class Speaker:
     def odd(self) -> None:
         """Add a packet that does not belong where it is."""
         dice, talk = self.dice, self.talk
-        by_client = dice.random() < 0.5
-        name = dice.choice(CLIENT_ONLY if by_client else SERVER_ONLY)
+        from_client = dice.random() < 0.5
+        name = dice.choice(CLIENT_ONLY if from_client else SERVER_ONLY)
         row = talk.packet(
-            name, by_client, flags=self.flags("A", "T"), consumer_id=dice.randrange(5)
+            name, from_client, flags=self.flags("A", "T"), consumer_id=dice.randrange(5)
         )
         if dice.random() < 0.2:
             row["packet_type"], row["packet_type_name"] = dice.choice((-7, 99, 4000)), None

@@ -16,16 +16,16 @@ from wireyard.layers.mqtt.violations import RULES
 from wireyard.layers.mqtt.will import WILL, WILL_EVENTS
 from wireyard.layers.states import Cell
 
-BY_CLIENT = ("connect", "client", "client_auth", "client_disconnect")
+FROM_CLIENT = ("connect", "client", "client_auth", "client_disconnect")
 LEGAL = {
     # What may come in each state; all else breaks a rule.
     "new": {"connect"},
     "unknown": set(CONNECTION_EVENTS) - {"connect"},
     "asked": {"client", "client_auth", "client_disconnect", "connack", "refusal", "server_auth"},
-    "open": {*BY_CLIENT, "server", "server_auth", "server_disconnect"} - {"connect"},
-    "refused": {*BY_CLIENT} - {"connect"},
+    "open": {*FROM_CLIENT, "server", "server_auth", "server_disconnect"} - {"connect"},
+    "refused": {*FROM_CLIENT} - {"connect"},
     "left": {"connack", "refusal", "server", "server_auth", "server_disconnect"},
-    "closed": {*BY_CLIENT} - {"connect"},
+    "closed": {*FROM_CLIENT} - {"connect"},
 }
 
 
@@ -36,7 +36,7 @@ def test_every_cell_of_a_connection(state: str, event: str) -> None:
     assert (cell.rule is None) == (event in LEGAL[state])
     assert cell.rule is None or cell.rule in RULES
     assert cell.state in CONNECTION.states
-    if cell.rule and event not in BY_CLIENT:
+    if cell.rule and event not in FROM_CLIENT:
         assert cell.state == state, "what a broker does wrong changes nothing"
 
 
@@ -52,9 +52,9 @@ def test_every_state_is_reached_from_a_new_connection() -> None:
 @pytest.mark.parametrize("state", sorted(FLOWING))
 @pytest.mark.parametrize("version", [3, 4, 5])
 def test_plain_packets_change_nothing(state: str, version: int) -> None:
-    for by_client, kinds in PLAIN.items():
+    for from_client, kinds in PLAIN.items():
         for kind in layout.PACKET_TYPES:
-            event = connection_event(by_client, kind, version)
+            event = connection_event(from_client, kind, version)
             plain = event in ("client", "server")
             assert plain == (kind in kinds)
             assert not plain or (event and CONNECTION[state, event] == Cell(state))
@@ -96,7 +96,9 @@ def test_packets_of_either_side() -> None:
     both = {layout.PUBLISH, layout.PUBACK, layout.PUBREC, layout.PUBREL, layout.PUBCOMP}
     both |= {layout.DISCONNECT, layout.AUTH}
     for kind in layout.PACKET_TYPES:
-        sides = [connection_event(by_client, kind, 5) is not None for by_client in (True, False)]
+        sides = [
+            connection_event(from_client, kind, 5) is not None for from_client in (True, False)
+        ]
         assert any(sides)
         assert all(sides) == (kind in both)
     assert connection_event(False, layout.DISCONNECT, 4) is None

@@ -101,11 +101,11 @@ def test_connections_that_are_over_are_not_held() -> None:
         last = of_connection[-1]
         known += [
             {
-                "source": "made.pcap", "stream": row["stream"], "by_client": by_client,
+                "source": "made.pcap", "stream": row["stream"], "from_client": from_client,
                 "alone": False, "begun": True, "ended": "fin", "ended_frame": last["frame"] + 10,
                 "ended_ns": last["captured_ns"] + 10 * MS,
             }
-            for row, by_client in zip(of_connection, (True, False), strict=True)
+            for row, from_client in zip(of_connection, (True, False), strict=True)
         ]  # fmt: skip
     gc.collect()  # what other tests have left
     before, most, ended = alive(ConnectionRecord, Connection), 0, Counter[str]()

@@ -12,12 +12,12 @@ from wireyard.formats.mqtt import layout
 Row = dict[str, Any]
 
 
-@pytest.mark.parametrize("by_client", [True, False])
-def test_a_violation_names_the_side_that_broke_the_rule(by_client: bool) -> None:
+@pytest.mark.parametrize("from_client", [True, False])
+def test_a_violation_names_the_side_that_broke_the_rule(from_client: bool) -> None:
     capture = pair()
-    capture.put("pub", by_client, layout.PUBACK, packet_id=9)
+    capture.put("pub", from_client, layout.PUBACK, packet_id=9)
     (row,) = tables_of(capture)["violations"]
-    assert row["client"] == ("10.0.0.2:40001" if by_client else "10.0.0.1:1883")
+    assert row["client"] == ("10.0.0.2:40001" if from_client else "10.0.0.1:1883")
     assert row["client_id"] == "pub"
 
 

@@ -210,12 +210,12 @@ class Short:
     def publish(self, who: str) -> None:
         """Add a message in either direction, mostly with its acknowledgement."""
         dice = self.dice
-        by_client, qos, number = dice.random() < 0.7, dice.randrange(3), dice.randrange(1, 4)
+        from_client, qos, number = dice.random() < 0.7, dice.randrange(3), dice.randrange(1, 4)
         topic, retain = dice.choice(("a/b", "c")), dice.random() < 0.2
         payload = dice.choice((b"x", b"y", b""))
-        self.capture.publish(who, by_client, topic, payload, qos, number, retain=retain)
+        self.capture.publish(who, from_client, topic, payload, qos, number, retain=retain)
         if dice.random() < 0.9:
-            self.capture.acknowledge(who, by_client, qos, number)
+            self.capture.acknowledge(who, from_client, qos, number)
 
     def ping(self, who: str) -> None:
         self.capture.ping(who)
@@ -228,12 +228,13 @@ class Short:
     def close(self, who: str) -> None:
         """End one stream or both, by FIN or RST, before or after other packets."""
         dice, capture = self.dice, self.capture
-        for by_client in dice.sample((True, False), dice.choice((1, 2))):
+        for from_client in dice.sample((True, False), dice.choice((1, 2))):
             capture.wait(dice.choice((0, 0, 0.005)))
             ended = dice.choice(("fin", "rst"))
             capture.streams.append(
                 {
-                    "source": "made.pcap", "stream": capture.stream(who, by_client), "begun": None,
+                    "source": "made.pcap", "begun": None,
+                    "stream": capture.stream(who, from_client),
                     "ended": ended, "ended_frame": capture.frame + 1,
                     "ended_ns": capture.now_ns + dice.choice((0, 1, 2_000_000)),
                 }

@@ -37,7 +37,7 @@ def clients_of(evidence: list[Evidence]) -> list[str]:
     """Return the clients' streams of connections, however they are sorted."""
     sides = decide_sides(evidence)
     assert decide_sides(evidence[::-1]) == sides
-    return sorted(name for (_, name), side in sides.items() if side.by_client)
+    return sorted(name for (_, name), side in sides.items() if side.from_client)
 
 
 TELLING: Final[list[dict[str, Any]]] = [
@@ -139,7 +139,7 @@ def test_a_connection_without_its_connect_may_follow_one_that_it_does_not_overla
 
 
 @pytest.mark.parametrize(
-    ("kind", "code", "by_client"),
+    ("kind", "code", "from_client"),
     [
         (layout.DISCONNECT, None, True), (layout.DISCONNECT, 4, True),
         (layout.DISCONNECT, 0x8E, False), (layout.DISCONNECT, 0x82, None),
@@ -147,12 +147,14 @@ def test_a_connection_without_its_connect_may_follow_one_that_it_does_not_overla
         (layout.AUTH, 0x19, True), (layout.AUTH, None, False), (layout.PINGREQ, None, True),
     ],
 )  # fmt: skip
-def test_reason_codes(kind: int, code: int | None, by_client: bool | None) -> None:
+def test_reason_codes(kind: int, code: int | None, from_client: bool | None) -> None:
     row = {
         "source": "s", "stream": "t", "status": "ok", "packet_type": kind, "return_code": code,
     }  # fmt: skip
     sides = sides_of([row])
-    assert [side.by_client for side in sides.values()] == ([] if by_client is None else [by_client])
+    assert [side.from_client for side in sides.values()] == (
+        [] if from_client is None else [from_client]
+    )
     if kind == layout.DISCONNECT:  # which another version may have read wrongly
         assert not sides_of([row | {"status": "malformed"}])
 

@@ -127,7 +127,7 @@ def test_streams_of_a_connection_have_one_key_whoever_they_are() -> None:
     capture.publish("one", True, "t", b"x", 0)
     capture.publish("one", False, "t", b"y", 0)
     sides = sides_of(capture.rows)
-    assert [side.by_client for side in sides.values()] == [True, False]
+    assert [side.from_client for side in sides.values()] == [True, False]
     assert sides == sides_of(capture.rows[::-1])
     assert len(keys_of(capture)) == len(tables_of(capture)["sessions"]) == 1
 

@@ -21,7 +21,7 @@ from typing import Final
 
 import numpy as np
 
-from wireyard.accelerate import I64, READ, array, kernel, piece, record
+from wireyard.accelerate import I64, READ, array, inlined, kernel, record
 from wireyard.formats import property_kernels
 from wireyard.formats.gpacket.layout import (
     COLUMNS,
@@ -172,7 +172,7 @@ def scan_frames(
     return count
 
 
-@piece
+@inlined
 def fill_headers(data: Bytes, frames: Frames, columns: Columns, first: int, last: int) -> None:
     """Fill the columns of the fixed header, and prefetch the rest of each packet."""
     i32, i64 = columns.i32, columns.i64
@@ -204,7 +204,7 @@ def fill_headers(data: Bytes, frames: Frames, columns: Columns, first: int, last
             columns.rejected[row] = 1
 
 
-@piece
+@inlined
 def fill_names(columns: Columns, texts: Texts, first: int, last: int) -> None:
     """Fill the names of packet types and the letters of flags."""
     names_from, letters_from = _NAME * texts.capacity, _LETTERS * texts.capacity
@@ -229,13 +229,13 @@ def fill_names(columns: Columns, texts: Texts, first: int, last: int) -> None:
     texts.used[_LETTERS] = flags_at - letters_from
 
 
-@piece
+@inlined
 def find_properties(frames: Frames, columns: Columns, row: int) -> tuple[int, int]:
     """Return the start and the size of a row's property section."""
     return frames.starts[row] + HEADER_BYTES, columns.i64[_PROPERTY_SIZE, row]
 
 
-@piece
+@inlined
 def find_payload(frames: Frames, columns: Columns, row: int) -> tuple[int, int]:
     """Return the start and the size of a row's payload."""
     start, size = find_properties(frames, columns, row)

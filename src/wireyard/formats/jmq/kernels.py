@@ -22,7 +22,7 @@ from typing import Final
 
 import numpy as np
 
-from wireyard.accelerate import I64, READ, TEXT, array, kernel, piece, record
+from wireyard.accelerate import I64, READ, TEXT, array, inlined, kernel, record
 from wireyard.formats.jmq import kernel_columns as c
 from wireyard.formats.jmq.kernel_columns import WANT
 from wireyard.formats.jmq.layout import HEADER_BYTES, HEADERS, ITEMS_BY_NAME, MAGIC
@@ -88,7 +88,7 @@ BLOCK_ROWS: Final = 1024
 _ROW_OF_BLOCK: Final = BLOCK_ROWS - 1
 
 
-@piece
+@inlined
 def find_frames(
     data: Bytes,
     start: int,
@@ -144,7 +144,7 @@ def scan_frames(
     )
 
 
-@piece
+@inlined
 def decode_items(
     data: Bytes, at: int, end: int, stop: int, row: int, columns: Columns, texts: Texts
 ) -> int:
@@ -199,7 +199,7 @@ def decode_items(
     return -1
 
 
-@piece
+@inlined
 def fill_headers(
     data: Bytes,
     frames: Frames,
@@ -246,7 +246,7 @@ def fill_headers(
             columns.rejected[row] = 1
 
 
-@piece
+@inlined
 def fill_items(
     data: Bytes,
     frames: Frames,
@@ -279,14 +279,14 @@ def fill_items(
             columns.bits[code, row >> 3] = bit_column(high if code < 8 else low, code & 7)
 
 
-@piece
+@inlined
 def find_properties(frames: Frames, columns: Columns, row: int) -> tuple[int, int]:
     """Return the start and the size of a row's property section."""
     start = frames.starts[row] + columns.i64[c.PROPERTY_OFFSET, row]
     return start, columns.i64[c.PROPERTY_SIZE, row]
 
 
-@piece
+@inlined
 def find_body(frames: Frames, columns: Columns, row: int) -> tuple[int, int]:
     """Return the start and the size of a row's body."""
     start, size = find_properties(frames, columns, row)

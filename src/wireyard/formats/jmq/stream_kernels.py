@@ -12,7 +12,7 @@ from typing import Final
 
 import numpy as np
 
-from wireyard.accelerate import I64, READ, TEXT, array, kernel, piece
+from wireyard.accelerate import I64, READ, TEXT, array, inlined, kernel
 from wireyard.formats.base import Shown
 from wireyard.formats.jmq.framing import FLAG_BITS, MAX_PRIORITY
 from wireyard.formats.jmq.kernels import find_frames
@@ -39,7 +39,7 @@ _EITHER: Final = int(Shown.EITHER)
 )  # fmt: skip
 
 
-@piece
+@inlined
 def header_shown(data: Bytes, start: int, stop: int, max_packet_bytes: int) -> bool:
     """Return whether a whole and consistent header of version 200 or 301 begins at `start`.
 

@@ -11,7 +11,7 @@ from typing import Final
 
 import numpy as np
 
-from wireyard.accelerate import piece
+from wireyard.accelerate import inlined
 from wireyard.formats.jmq import kernel_columns as c
 from wireyard.formats.jmq.items import DESTINATION_KINDS
 from wireyard.formats.jmq.layout import FLAGS, HEADERS, PACKET_TYPES
@@ -71,7 +71,7 @@ _WORDS, _LENGTHS = _tables()
 """
 
 
-@piece
+@inlined
 def put_hex(out: Bytes, at: int, value: int) -> int:
     """Write up to 16 bits as lowercase hex without leading zeros."""
     shift = 12
@@ -85,7 +85,7 @@ def put_hex(out: Bytes, at: int, value: int) -> int:
     return at
 
 
-@piece
+@inlined
 def put_address(out: Bytes, at: int, data: Bytes, start: int) -> int:
     """Write 16 address bytes as text, as ``wireyard.formats.message_id`` does."""
     head = load_i64(data, start)
@@ -114,7 +114,7 @@ def put_address(out: Bytes, at: int, data: Bytes, start: int) -> int:
     return at
 
 
-@piece
+@inlined
 def fill_names(columns: Columns, texts: Texts, first: int, last: int) -> None:
     """Fill the names of packet types and the letters of flags."""
     letters_from = c.LETTERS * texts.capacity
@@ -141,7 +141,7 @@ def fill_names(columns: Columns, texts: Texts, first: int, last: int) -> None:
     texts.used[c.LETTERS] = flags_at - letters_from
 
 
-@piece
+@inlined
 def fill_ids(
     data: Bytes,
     starts: Ints,
@@ -184,7 +184,7 @@ def fill_ids(
     texts.used[c.MESSAGE_ID] = id_at - ids_from
 
 
-@piece
+@inlined
 def same_text(text: Bytes, start: int, other: int, size: int) -> bool:
     """Return whether `size` bytes at two positions are equal."""
     at = 0
@@ -199,7 +199,7 @@ def same_text(text: Bytes, start: int, other: int, size: int) -> bool:
     return True
 
 
-@piece
+@inlined
 def fill_hashes(columns: Columns, texts: Texts, first: int, last: int) -> None:
     """Fill the numbers of destinations.
 

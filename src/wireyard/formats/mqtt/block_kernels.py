@@ -17,7 +17,7 @@ from typing import Final, Protocol
 
 import numpy as np
 
-from wireyard.accelerate import piece
+from wireyard.accelerate import inlined
 from wireyard.formats.mqtt.layout import (
     CONNECT,
     DISCONNECT,
@@ -151,20 +151,20 @@ FIRST_BYTES: Final[Ints] = np.array(
 """All first bytes decoded, by version and byte."""
 
 
-@piece
+@inlined
 def place_in(run: int, slot: int) -> np.uint64:
     """Return the index of a row in a run; unsigned, so that no negative index is checked for."""
     return np.uint64(run + slot)
 
 
-@piece
+@inlined
 def kind_of(block: Ints, slot: int) -> int:
     """Return the type of a packet."""
     kind: int = block[_HEADER + slot] >> 4 & 15
     return kind
 
 
-@piece
+@inlined
 def load_few(data: Bytes, at: int, stop: int) -> int:
     """Load the bytes up to `stop`, fewer than eight, in the machine's byte order."""
     word = 0
@@ -173,7 +173,7 @@ def load_few(data: Bytes, at: int, stop: int) -> int:
     return word
 
 
-@piece
+@inlined
 def load_heads(
     data: Bytes,
     stop: int,
@@ -200,7 +200,7 @@ def load_heads(
         row_bits[slot] = header >> _BITS_AT & 0x7F
 
 
-@piece
+@inlined
 def find_topics(block: Ints, rows: int) -> None:
     """Locate topics and the end of packet identifiers, in packets that are still sure."""
     for slot in range(rows):
@@ -228,7 +228,7 @@ def find_topics(block: Ints, rows: int) -> None:
         block[place_in(_HEADER, slot)] = header if sure else header & ~_SURE
 
 
-@piece
+@inlined
 def load_packet_ids(data: Bytes, block: Ints, rows: int) -> None:
     """Load packet identifiers, each with the byte after it, which may be Property Length."""
     for slot in range(rows):
@@ -238,7 +238,7 @@ def load_packet_ids(data: Bytes, block: Ints, rows: int) -> None:
         block[place_in(_BYTES, slot)] = load_u16(data, stop - 2) << 8 | behind
 
 
-@piece
+@inlined
 def find_payloads(block: Ints, rows: int) -> int:
     """Locate properties and payloads; return non-zero if there are properties.
 
@@ -269,7 +269,7 @@ def find_payloads(block: Ints, rows: int) -> int:
     return any_properties
 
 
-@piece
+@inlined
 def check_others(
     data: Bytes,
     contexts: Ints,
@@ -313,7 +313,7 @@ def check_others(
     return any_properties
 
 
-@piece
+@inlined
 def fill_columns(
     out: Grid,
     runs: tuple[int, ...],
@@ -330,7 +330,7 @@ def fill_columns(
             out[place, place_in(first, slot)] = block[place_in(run, slot)] >> shift & mask
 
 
-@piece
+@inlined
 def fill_numbers(
     block: Ints, i32: Grid32, i64: Grid64, rejected: Bytes, first: int, last: int
 ) -> None:
@@ -341,7 +341,7 @@ def fill_numbers(
         rejected[place_in(first, slot)] = block[place_in(_HEADER, slot)] & _SURE == 0
 
 
-@piece
+@inlined
 def fill_bits(row_bits: Bytes, bits: Grid8, first: int, last: int) -> None:
     """Fill the bitmaps of boolean columns and of validity, eight rows at once."""
     for row in range(first, last, 8):

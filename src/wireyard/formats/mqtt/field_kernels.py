@@ -11,7 +11,7 @@ from typing import Final
 
 import numpy as np
 
-from wireyard.accelerate import I64, READ, TEXT, array, kernel, piece
+from wireyard.accelerate import I64, READ, TEXT, array, inlined, kernel
 from wireyard.formats.mqtt.layout import (
     CONNACK,
     CONNECT,
@@ -70,14 +70,14 @@ _INTS, _I32 = array("int64"), array("int32")
 _GRID32, _GRID8 = array("int32", 2), array("uint8", 2)
 
 
-@piece
+@inlined
 def set_bit(bits: Grid8, place: int, row: int, value: int) -> None:
     """Set a bit of a row, which is 0, if the value is not 0."""
     if value:
         bits[place, row >> 3] |= 1 << (row & 7)
 
 
-@piece
+@inlined
 def append_text(data: Bytes, at: int, texts: Bytes, place: int, ends: Ints) -> int:
     """Append the text at `at`, which has a 16-bit length, to a column; return its end."""
     size = load_u16(data, at)
@@ -86,13 +86,13 @@ def append_text(data: Bytes, at: int, texts: Bytes, place: int, ends: Ints) -> i
     return at + 2 + size
 
 
-@piece
+@inlined
 def after_properties(data: Bytes, at: int, version: int) -> int:
     """Return the position after the properties."""
     return at + 1 + load_u8(data, at) if version == 5 else at
 
 
-@piece
+@inlined
 def fill_connect(
     data: Bytes,
     at: int,
@@ -129,7 +129,7 @@ def fill_connect(
         append_text(data, at, texts, _PASSWORD, ends)
 
 
-@piece
+@inlined
 def append_filters(
     data: Bytes,
     at: int,
@@ -159,7 +159,7 @@ def append_filters(
             set_bit(entry_bits, 3, entry, version == 5)
 
 
-@piece
+@inlined
 def fill_code(data: Bytes, at: int, stop: int, row: int, numbers: Grid32, bits: Grid8) -> None:
     """Fill a return code or reason code, if the packet has one."""
     if at < stop:

@@ -19,7 +19,7 @@ from typing import Annotated, Final, NamedTuple
 
 import numpy as np
 
-from wireyard.accelerate import BOOL, I64, READ, array, kernel, piece, record
+from wireyard.accelerate import BOOL, I64, READ, array, inlined, kernel, record
 from wireyard.formats.mqtt.block_kernels import (
     BLOCK_ROWS,
     CHECKED_AT,
@@ -102,7 +102,7 @@ _PROPERTY_KINDS: Final = np.array(KINDS, np.int64)
 _INTS = array("int64")
 
 
-@piece
+@inlined
 def find_frames(
     data: Bytes,
     start: int,
@@ -217,7 +217,7 @@ class Properties(NamedTuple):
     """End offsets of their texts; e + 1, 0 at first."""
 
 
-@piece
+@inlined
 def fill_names(runs: Ints, columns: Columns, first: int, last: int) -> None:
     """Fill the names of packet types."""
     at = columns.offsets[_NAME_PLACE, first]
@@ -230,7 +230,7 @@ def fill_names(runs: Ints, columns: Columns, first: int, last: int) -> None:
         columns.offsets[_NAME_PLACE, row + 1] = at
 
 
-@piece
+@inlined
 def fill_topics(
     data: Bytes, stop: int, runs: Ints, columns: Columns, first: int, last: int
 ) -> None:
@@ -254,7 +254,7 @@ def fill_topics(
                 rejected[row] = 1
 
 
-@piece
+@inlined
 def fill_payloads(
     data: Bytes, stop: int, runs: Ints, columns: Columns, first: int, last: int
 ) -> None:
@@ -269,7 +269,7 @@ def fill_payloads(
         columns.offsets[_PAYLOAD_PLACE, row + 1] = at
 
 
-@piece
+@inlined
 def fill_properties(
     data: Bytes, runs: Ints, columns: Columns, properties: Properties, first: int, last: int
 ) -> None:
@@ -294,7 +294,7 @@ def fill_properties(
         columns.offsets[_LIST_PLACE, row + 1] = entry
 
 
-@piece
+@inlined
 def fill_no_properties(offsets: Grid32, first: int, last: int) -> None:
     """Give every row no properties."""
     entry = offsets[_LIST_PLACE, first]

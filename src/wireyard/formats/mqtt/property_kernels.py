@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from typing import Any, Final, Protocol
 
-from wireyard.accelerate import piece
+from wireyard.accelerate import inlined
 from wireyard.formats.mqtt.layout import CONNECT, PACKET_TYPES, PROPERTIES, PROPERTIES_BY_NAME
 from wireyard.memory import (
     Bytes,
@@ -69,7 +69,7 @@ def _kinds() -> tuple[int, ...]:
 KINDS: Final = _kinds()
 
 
-@piece
+@inlined
 def is_plain(data: Bytes, at: int, size: int) -> bool:
     """Return whether text is valid and has no character that JSON escapes, such as U+0000."""
     plain = True
@@ -81,7 +81,7 @@ def is_plain(data: Bytes, at: int, size: int) -> bool:
     return plain and (high < 0x80 or valid_utf8(data, at, size))
 
 
-@piece
+@inlined
 def is_text(data: Bytes, at: int, size: int, topic: bool) -> bool:
     """Return whether text is valid, without U+0000, and for a topic without wildcards."""
     odd = False
@@ -93,7 +93,7 @@ def is_text(data: Bytes, at: int, size: int, topic: bool) -> bool:
     return not odd and (high < 0x80 or valid_utf8(data, at, size))
 
 
-@piece
+@inlined
 def put_hex(out: Bytes, at: int, data: Bytes, start: int, size: int) -> int:
     """Write bytes in hexadecimal."""
     for place in range(size):
@@ -105,7 +105,7 @@ def put_hex(out: Bytes, at: int, data: Bytes, start: int, size: int) -> int:
     return at
 
 
-@piece
+@inlined
 def put_quoted(out: Bytes, at: int, data: Bytes, start: int, size: int) -> int:
     """Write text that needs no escaping between quotation marks."""
     out[at] = 0x22
@@ -114,7 +114,7 @@ def put_quoted(out: Bytes, at: int, data: Bytes, start: int, size: int) -> int:
     return at + size + 2
 
 
-@piece
+@inlined
 def put_pair(out: Bytes, at: int, data: Bytes, start: int, end: int) -> int:
     """Write a pair of texts as a JSON array; return its end, or -1 for the scalar reader."""
     size = load_u16(data, start) if end - start >= 2 else end
@@ -135,7 +135,7 @@ def put_pair(out: Bytes, at: int, data: Bytes, start: int, end: int) -> int:
     return at + 1
 
 
-@piece
+@inlined
 def decode_properties(
     data: Bytes,
     at: int,

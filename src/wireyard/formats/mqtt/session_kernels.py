@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Final
 
-from wireyard.accelerate import piece
+from wireyard.accelerate import inlined
 from wireyard.formats.mqtt.layout import (
     CONNACK,
     CONNECT,
@@ -68,7 +68,7 @@ _REASONS_PUBLISHED, _REASONS_RELEASED = (
 )
 
 
-@piece
+@inlined
 def body_at(data: Bytes, start: int, stop: int) -> int:
     """Return the start of a packet's variable header, `start` itself if there is none.
 
@@ -82,7 +82,7 @@ def body_at(data: Bytes, start: int, stop: int) -> int:
     return at + 1
 
 
-@piece
+@inlined
 def declared_version(data: Bytes, at: int, stop: int) -> int:
     """Return the version of the protocol name and level at `at`, 0 if it is not 3.1 to 5.0."""
     if at + 7 > stop:
@@ -100,7 +100,7 @@ def declared_version(data: Bytes, at: int, stop: int) -> int:
     return 3 if level == 3 or level == _BRIDGE | 3 else 0
 
 
-@piece
+@inlined
 def check_text(data: Bytes, at: int, stop: int) -> int:
     """Return the end of a text of 3.1 to 5.0 with its 16-bit length, 0 if it is not valid."""
     if at + 2 > stop:
@@ -119,14 +119,14 @@ def check_text(data: Bytes, at: int, stop: int) -> int:
     return end
 
 
-@piece
+@inlined
 def check_topic(data: Bytes, at: int, stop: int) -> int:
     """Return the end of a topic name, which is not empty and has no wildcards, 0 if not valid."""
     end = check_text(data, at, stop)
     return end if end > at + 2 and not has_forbidden(data, at + 2, end) else 0
 
 
-@piece
+@inlined
 def skip_no_properties(data: Bytes, at: int, stop: int, version: int) -> int:
     """Return the position after empty properties, 0 if there are properties."""
     if version != 5:
@@ -134,7 +134,7 @@ def skip_no_properties(data: Bytes, at: int, stop: int, version: int) -> int:
     return at + 1 if at < stop and load_u8(data, at) == 0 else 0
 
 
-@piece
+@inlined
 def skip_properties(data: Bytes, at: int, stop: int, version: int) -> int:
     """Return the position after the properties, 0 if their length is not one byte or too large."""
     if version != 5:
@@ -145,7 +145,7 @@ def skip_properties(data: Bytes, at: int, stop: int, version: int) -> int:
     return at if at <= stop else 0
 
 
-@piece
+@inlined
 def is_listed(code: int, codes: tuple[int, int]) -> bool:
     """Return whether a code is among those of `_code_masks`."""
     if code < _ERRORS:
@@ -153,7 +153,7 @@ def is_listed(code: int, codes: tuple[int, int]) -> bool:
     return code < _ERRORS + 63 and codes[1] >> code - _ERRORS & 1 != 0
 
 
-@piece
+@inlined
 def check_will(data: Bytes, at: int, stop: int, version: int) -> int:
     """Return the end of a will without properties, 0 if it is not valid."""
     at = skip_no_properties(data, at, stop, version)
@@ -164,7 +164,7 @@ def check_will(data: Bytes, at: int, stop: int, version: int) -> int:
     return at + 2 + load_u16(data, at)
 
 
-@piece
+@inlined
 def check_connect(data: Bytes, at: int, stop: int, version: int) -> int:
     """Return the start of the properties of a CONNECT, 0 if it is not valid."""
     at += 2 + load_u16(data, at) + 1
@@ -195,7 +195,7 @@ def check_connect(data: Bytes, at: int, stop: int, version: int) -> int:
     return properties_at if at == stop else 0
 
 
-@piece
+@inlined
 def is_valid_publish(data: Bytes, start: int, stop: int, version: int) -> bool:
     """Return whether a PUBLISH of 3.1 to 5.0 is valid and has no properties."""
     flags = load_u8(data, start) & 15
@@ -208,7 +208,7 @@ def is_valid_publish(data: Bytes, start: int, stop: int, version: int) -> bool:
     return at > 0 and skip_no_properties(data, at, stop, version) > 0
 
 
-@piece
+@inlined
 def check_connack(data: Bytes, at: int, stop: int, version: int) -> int:
     """Return the start of the properties of a CONNACK, 0 if it is not valid."""
     if stop - at < 2:
@@ -221,7 +221,7 @@ def check_connack(data: Bytes, at: int, stop: int, version: int) -> int:
     return at + 2 if skip_properties(data, at + 2, stop, version) == stop else 0
 
 
-@piece
+@inlined
 def check_filter(data: Bytes, at: int, stop: int) -> int:
     """Return the end of a topic filter, 0 if it is not valid or of a shared subscription.
 
@@ -241,7 +241,7 @@ def check_filter(data: Bytes, at: int, stop: int) -> int:
     return end
 
 
-@piece
+@inlined
 def valid_options(options: int, version: int) -> bool:
     """Return whether the options of a topic filter of SUBSCRIBE are valid."""
     if version != 5:
@@ -249,7 +249,7 @@ def valid_options(options: int, version: int) -> bool:
     return options < 0x30 and options & 3 != 3
 
 
-@piece
+@inlined
 def check_filters(data: Bytes, at: int, stop: int, version: int, with_options: bool) -> int:
     """Return the start of the properties of SUBSCRIBE or UNSUBSCRIBE, 0 if it is not valid."""
     if stop - at < 3 or load_u16(data, at) == 0:
@@ -269,7 +269,7 @@ def check_filters(data: Bytes, at: int, stop: int, version: int, with_options: b
     return properties_at
 
 
-@piece
+@inlined
 def check_codes(data: Bytes, at: int, stop: int, version: int, codes: tuple[int, int]) -> int:
     """Return the start of the properties of SUBACK or UNSUBACK, 0 if it is not valid."""
     if stop - at < 2:
@@ -284,7 +284,7 @@ def check_codes(data: Bytes, at: int, stop: int, version: int, codes: tuple[int,
     return properties_at
 
 
-@piece
+@inlined
 def check_reason(data: Bytes, start: int, at: int, stop: int, codes: tuple[int, int]) -> int:
     """Check a reason code of 5.0 at `at` and properties after it; results as of `check_packet`."""
     if at >= stop or not is_listed(load_u8(data, at), codes):
@@ -294,7 +294,7 @@ def check_reason(data: Bytes, start: int, at: int, stop: int, codes: tuple[int, 
     return at + 1 - start if skip_properties(data, at + 1, stop, 5) == stop else 0
 
 
-@piece
+@inlined
 def check_packet(data: Bytes, start: int, stop: int, version: int) -> int:
     """Return the offset of Property Length in a valid packet, `_BARE` if it has none, else 0.
 
@@ -335,7 +335,7 @@ def check_packet(data: Bytes, start: int, stop: int, version: int) -> int:
     return properties_at - start if version == 5 else _BARE
 
 
-@piece
+@inlined
 def is_valid(data: Bytes, start: int, stop: int, version: int) -> bool:
     """Return whether a packet of one of these types is valid and has no properties.
 

@@ -12,7 +12,7 @@ from typing import Final
 
 import numpy as np
 
-from wireyard.accelerate import I64, READ, TEXT, array, kernel, piece
+from wireyard.accelerate import I64, READ, TEXT, array, inlined, kernel
 from wireyard.formats.base import FIRST_PACKETS, Shown
 from wireyard.formats.mqtt.kernels import find_frames
 from wireyard.formats.mqtt.layout import (
@@ -53,7 +53,7 @@ _CLIENT, _ANSWER = int(Shown.CLIENT), int(Shown.ANSWER)
 """The values of `Shown` as integers, as kernels need them."""
 
 
-@piece
+@inlined
 def connect_version(data: Bytes, start: int, stop: int, max_packet_bytes: int) -> int:
     """Return the version of a CONNECT with a consistent header, as `find_header` checks it, else 0.
 
@@ -118,7 +118,7 @@ def sniff_heads(
     return detected
 
 
-@piece
+@inlined
 def is_valid_after_connect(data: Bytes, start: int, size: int, version: int) -> bool:
     """Return whether a packet other than CONNECT and CONNACK is certainly valid."""
     byte, stop = load_u8(data, start), start + size
@@ -132,7 +132,7 @@ def is_valid_after_connect(data: Bytes, start: int, size: int, version: int) -> 
     return is_valid(data, start, stop, version)
 
 
-@piece
+@inlined
 def confirms_start(
     data: Bytes, starts: Ints, sizes: Ints, first: int, last: int, context: int
 ) -> bool:
@@ -156,7 +156,7 @@ def confirms_start(
     return True
 
 
-@piece
+@inlined
 def ends_before_properties(data: Bytes, start: int, stop: int) -> bool:
     """Return whether a PUBLISH that is valid in 3.1.1 ends before the properties that 5.0 has."""
     at = body_at(data, start, stop)
@@ -164,7 +164,7 @@ def ends_before_properties(data: Bytes, start: int, stop: int) -> bool:
     return at >= stop or (load_u8(data, at) < 0x80 and at + 1 + load_u8(data, at) > stop)
 
 
-@piece
+@inlined
 def may_have_tls_records(data: Bytes, start: int, stop: int) -> bool:
     """Return whether any bytes look like the header of a TLS record."""
     for at in range(start, stop - 2):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from wireyard.accelerate import piece
+from wireyard.accelerate import inlined
 from wireyard.memory import HIGH_BITS, Bytes, load_u8, load_word
 
 __all__ = ["has_forbidden"]
@@ -15,7 +15,7 @@ _PLUS_FROM_HASH: Final = 0x0808080808080808
 """The one bit in which + and # differ."""
 
 
-@piece
+@inlined
 def has_forbidden(text: Bytes, at: int, stop: int) -> bool:
     """Return whether +, # or U+0000 is in ``text[at:stop]``.
 

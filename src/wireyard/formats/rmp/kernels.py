@@ -17,7 +17,7 @@ from typing import Annotated, Final, NamedTuple
 
 import numpy as np
 
-from wireyard.accelerate import I64, READ, array, kernel, piece, record
+from wireyard.accelerate import I64, READ, array, inlined, kernel, record
 from wireyard.formats.rmp.context import (
     BEFORE_BITS,
     BEFORE_SHIFT,
@@ -68,7 +68,7 @@ _BEFORE_MASK: Final = (1 << BEFORE_BITS) - 1
 _DIALECT: Final = FRAMED | LIST_ORDER_BIT
 
 
-@piece
+@inlined
 def find_fields(word: int, list_order: bool) -> tuple[int, int, int, int, int]:
     """Return the offsets in a message of domain, client, reply-to, length and data.
 
@@ -83,7 +83,7 @@ def find_fields(word: int, list_order: bool) -> tuple[int, int, int, int, int]:
     return domain, client, rest, rest + reply, rest + length + reply
 
 
-@piece
+@inlined
 def message_size(data: Bytes, start: int, size: int, left: int, list_order: bool) -> int:
     """Return the size of a message, or -1 if it breaks a rule.
 
@@ -107,7 +107,7 @@ def message_size(data: Bytes, start: int, size: int, left: int, list_order: bool
     return size if size < left else -1  # another message has to follow
 
 
-@piece
+@inlined
 def is_packet(data: Bytes, start: int, left: int, list_order: bool) -> bool:
     """Return whether all messages of a packet of `left` bytes are valid."""
     while left > 0:
@@ -177,7 +177,7 @@ def scan_frames(
     return count
 
 
-@piece
+@inlined
 def put_source(out: Bytes, at: int, data: Bytes, start: int) -> int:
     """Write a process id as ``address:port``."""
     for place in range(4):
@@ -230,13 +230,13 @@ _DOMAINS, _CLIENTS, _REPLIES = map(I32_FIELDS.index, ("domain", "client", "reply
 ) = range(len(BITS))  # fmt: skip
 
 
-@piece
+@inlined
 def set_bit(bits: Grid8, bitmap: int, row: int, value: bool) -> None:
     """Set the bit of a row if a value is true."""
     bits[bitmap, row >> 3] |= value << (row & 7)
 
 
-@piece
+@inlined
 def fill_row(
     data: Bytes, start: int, list_order: bool, row: int, columns: Columns, source_at: int
 ) -> tuple[int, int]:

@@ -18,7 +18,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from wireyard.accelerate import I64, kernel, piece, record
+from wireyard.accelerate import I64, inlined, kernel, record
 from wireyard.layers.jmq import codes as k
 from wireyard.layers.jmq.connection_state import (
     Buffers,
@@ -52,7 +52,7 @@ from wireyard.layers.jmq.session_kernels import log_in, miss_packets, number_pac
 __all__ = ["track_packets"]
 
 
-@piece
+@inlined
 def begin_transaction(
     tables: Any,
     connections: Any,

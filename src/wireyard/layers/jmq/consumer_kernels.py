@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from wireyard.accelerate import piece
+from wireyard.accelerate import inlined
 from wireyard.layers.jmq import codes as k
 
 __all__ = [
@@ -33,13 +33,13 @@ __all__ = [
 # --- lists, caps and buffers ----------------------------------------------------------------
 
 
-@piece
+@inlined
 def by_type(packet_type: int) -> int:
     """Return the index of a packet type in the tables by type."""
     return packet_type if 0 <= packet_type < k.TYPES else k.TYPES - 1
 
 
-@piece
+@inlined
 def append(first: Any, last: Any, before: Any, after: Any, of: int, slot: int) -> None:
     """Append a slot to a list."""
     before[slot], after[slot] = last[of], -1
@@ -50,7 +50,7 @@ def append(first: Any, last: Any, before: Any, after: Any, of: int, slot: int) -
     last[of] = slot
 
 
-@piece
+@inlined
 def unlink(first: Any, last: Any, before: Any, after: Any, of: int, slot: int) -> None:
     """Unlink a slot from a list."""
     if before[slot] < 0:
@@ -63,7 +63,7 @@ def unlink(first: Any, last: Any, before: Any, after: Any, of: int, slot: int) -
         before[after[slot]] = before[slot]
 
 
-@piece
+@inlined
 def admit(tables: Any, connections: Any, out: Any, c: int, cap: int) -> bool:
     """Count an item as open, or as dropped above the cap; return whether there was room."""
     if connections.open[k.CAP_COUNT * c + cap] < tables.caps[cap]:
@@ -73,13 +73,13 @@ def admit(tables: Any, connections: Any, out: Any, c: int, cap: int) -> bool:
     return False
 
 
-@piece
+@inlined
 def release(connections: Any, c: int, cap: int) -> None:
     """Count an item as no longer open."""
     connections.open[k.CAP_COUNT * c + cap] -= 1
 
 
-@piece
+@inlined
 def add_violation(
     tables: Any, connections: Any, out: Any, c: int, rule: int, row: int, block: int, times: int
 ) -> None:
@@ -92,7 +92,7 @@ def add_violation(
     out.counts[0] = at + 1
 
 
-@piece
+@inlined
 def use(
     connections: Any, out: Any, c: int, row: int, transaction: int, event: int, messages: int
 ) -> None:
@@ -107,7 +107,7 @@ def use(
 # --- consumers ------------------------------------------------------------------------------
 
 
-@piece
+@inlined
 def remove_held(connections: Any, consumers: Any, held: Any, c: int, message: int) -> None:
     """Remove a held message; its delivery keeps its state."""
     consumer = held.consumer[message]
@@ -116,7 +116,7 @@ def remove_held(connections: Any, consumers: Any, held: Any, c: int, message: in
     release(connections, c, k.CAP_HELD)
 
 
-@piece
+@inlined
 def unlink_consumer(connections: Any, consumers: Any, c: int, consumer: int) -> None:
     """Remove a consumer that holds no messages from its connection and its session."""
     consumers.exists[consumer] = 0
@@ -137,7 +137,7 @@ def unlink_consumer(connections: Any, consumers: Any, c: int, consumer: int) -> 
         )  # fmt: skip
 
 
-@piece
+@inlined
 def remove_consumer(
     p: Any, tables: Any, connections: Any, consumers: Any, held: Any, c: int, consumer: int
 ) -> None:
@@ -150,7 +150,7 @@ def remove_consumer(
     unlink_consumer(connections, consumers, c, consumer)
 
 
-@piece
+@inlined
 def apply_to_delivery(
     p: Any,
     tables: Any,
@@ -180,7 +180,7 @@ def apply_to_delivery(
 # --- pauses ---------------------------------------------------------------------------------
 
 
-@piece
+@inlined
 def unlink_pause(connections: Any, pauses: Any, c: int, flow: int, target: int) -> None:
     """Remove a pause without adding its time."""
     pauses.state[target] = k.FLOWING
@@ -190,7 +190,7 @@ def unlink_pause(connections: Any, pauses: Any, c: int, flow: int, target: int) 
     release(connections, c, k.CAP_PAUSED)
 
 
-@piece
+@inlined
 def end_pause(
     p: Any, connections: Any, pauses: Any, c: int, flow: int, target: int, row: int
 ) -> None:
@@ -201,7 +201,7 @@ def end_pause(
         connections.paused_ns[c] += max(p.ns[row] - p.ns[since], 0)
 
 
-@piece
+@inlined
 def apply_to_pause(
     p: Any, tables: Any, connections: Any, pauses: Any, out: Any, c: int, flow: int, target: int,
     event: int, row: int,
@@ -234,7 +234,7 @@ def apply_to_pause(
                 )
 
 
-@piece
+@inlined
 def send_message(
     p: Any, tables: Any, connections: Any, pauses: Any, out: Any, c: int, flow: int, row: int
 ) -> None:

@@ -29,7 +29,7 @@ from wireyard.layers.records import Position, Violation
 
 __all__ = [
     "BY_BROKER",
-    "BY_CLIENT",
+    "FROM_CLIENT",
     "MAX_CONNECTIONS",
     "MESSAGE_ACK",
     "MESSAGE_DATA",
@@ -84,7 +84,7 @@ _TEXTS: Final = ("destination", "reply_to", "correlation_id", "message_id")
 MOST_ITEM_BYTES: Final = HEADER_BYTES + MAX_TEXT
 """The largest property offset of packets whose header items all fit in `MAX_TEXT`."""
 _PING_REPLY: Final = 55
-BY_CLIENT: Final = frozenset(CLIENT_TYPES) | {code - 1 for code in REPLIES - {_PING_REPLY}}
+FROM_CLIENT: Final = frozenset(CLIENT_TYPES) | {code - 1 for code in REPLIES - {_PING_REPLY}}
 BY_BROKER: Final = frozenset(BROKER_TYPES)
 
 
@@ -96,7 +96,7 @@ def sent_by_client(row: PacketRow) -> bool | None:
     packet_type = row["packet_type"]
     if packet_type in MESSAGE_TYPES:
         return row.get("delivery_count") is None
-    if packet_type in BY_CLIENT:
+    if packet_type in FROM_CLIENT:
         return True
     return False if packet_type in BY_BROKER else None
 
@@ -179,11 +179,11 @@ class Observer:
         direction = self._direction_of(row)
         pair = direction.pair
         if pair.connection is None:
-            by_client = sent_by_client(as_packet(row))
-            if by_client is None:
+            from_client = sent_by_client(as_packet(row))
+            if from_client is None:
                 return
             client, server = (
-                (direction.src, direction.dst) if by_client else (direction.dst, direction.src)
+                (direction.src, direction.dst) if from_client else (direction.dst, direction.src)
             )
             pair.connection = Connection(client, server, self.output)
             pair.client = client

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from typing import Any
 
-from wireyard.accelerate import piece
+from wireyard.accelerate import inlined
 from wireyard.layers.jmq import codes as k
 from wireyard.layers.jmq.consumer_kernels import add_violation, by_type, unlink_pause
 
 __all__ = ["log_in", "miss_packets", "number_packet"]
 
 
-@piece
+@inlined
 def number_packet(
     p: Any, tables: Any, streams: Any, connections: Any, out: Any, c: int, s: int, row: int
 ) -> None:
@@ -56,7 +56,7 @@ def number_packet(
     streams.place[s] = streams.highest[s] = row
 
 
-@piece
+@inlined
 def log_in(
     p: Any, q: Any, tables: Any, connections: Any, out: Any, c: int, from_client: bool, row: int
 ) -> None:
@@ -99,7 +99,7 @@ def log_in(
         connections.state[c] = following
 
 
-@piece
+@inlined
 def miss_packets(tables: Any, connections: Any, pauses: Any, c: int) -> None:
     """Observe that packets are missing, or damaged."""
     connections.known[c] = 0

@@ -21,7 +21,7 @@ from wireyard.layers.jmq import codes as k
 from wireyard.layers.jmq import connection_state as records
 from wireyard.layers.jmq.connection_kernels import track_packets
 from wireyard.layers.jmq.delivery import DELIVERY
-from wireyard.layers.jmq.observer import BY_BROKER, BY_CLIENT
+from wireyard.layers.jmq.observer import BY_BROKER, FROM_CLIENT
 from wireyard.layers.jmq.packet_columns import (
     GPACKET,
     JMQ,
@@ -130,19 +130,19 @@ class Tracking:
         """Find the client's end of each connection, and the first packet that shows it."""
         columns = self.columns
         by_type = np.full(k.TYPES, -1, np.int8)
-        for by, types in ((1, BY_CLIENT), (0, BY_BROKER), (2, MESSAGE_TYPES)):
+        for by, types in ((1, FROM_CLIENT), (0, BY_BROKER), (2, MESSAGE_TYPES)):
             by_type[[code for code in types if 0 <= code < k.TYPES]] = by
         known = (self.packet_type >= 0) & (self.packet_type < k.TYPES)
-        by_client = by_type[np.where(known, self.packet_type, k.TYPES - 1)]
-        by_client = np.where(by_client == 2, ~columns.valid("delivery_count"), by_client)
-        shows = np.flatnonzero((self.kind == k.PACKET) & (by_client >= 0))
+        from_client = by_type[np.where(known, self.packet_type, k.TYPES - 1)]
+        from_client = np.where(from_client == 2, ~columns.valid("delivery_count"), from_client)
+        shows = np.flatnonzero((self.kind == k.PACKET) & (from_client >= 0))
         first = np.full(columns.connections, self.rows, np.int64)
         first[self.connection[shows][::-1]] = shows[::-1]
         self.client = np.full(columns.connections, -1, np.int32)
         self.server = np.full(columns.connections, -1, np.int32)
         active = np.flatnonzero(first < self.rows)
         at = first[active]
-        streams, is_client = columns.stream[at], by_client[at] == 1
+        streams, is_client = columns.stream[at], from_client[at] == 1
         self.client[active] = np.where(is_client, self.src[streams], self.dst[streams])
         self.server[active] = np.where(is_client, self.dst[streams], self.src[streams])
         self.from_client = (self.src == self.client[columns.connection_of_stream]).astype(np.int8)

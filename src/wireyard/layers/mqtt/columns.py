@@ -121,7 +121,7 @@ def known_of(
         sides = evidence.sides(shown or {})
     known = [
         KnownStream(
-            row["source"], row["stream"], row["by_client"],
+            row["source"], row["stream"], row["from_client"],
             sides[row["source"], row["stream"]].key, row["alone"], row["older"], row["followed"],
             row["begun"], row["ended"], row.get("ended_ns"), row.get("ended_frame"),
             *evidence.ends((row["source"], row["stream"])),

@@ -160,7 +160,9 @@ PLAIN: Final[Mapping[bool, frozenset[int]]] = MappingProxyType(
 """The packet types that leave these states unchanged, by whether the client sends them."""
 
 
-def connection_event(by_client: bool, packet_type: int, version: int, code: int = 0) -> str | None:
+def connection_event(
+    from_client: bool, packet_type: int, version: int, code: int = 0
+) -> str | None:
     """Return the event of a packet in its connection, None if its sender may not send it.
 
     Parameters
@@ -168,7 +170,7 @@ def connection_event(by_client: bool, packet_type: int, version: int, code: int 
     code
         Return or reason code of CONNACK.
     """
-    if by_client:
+    if from_client:
         return _CLIENT.get(packet_type)
     if packet_type == _NOT_OF_A_BROKER_BEFORE_5 and version < 5:
         return None
@@ -183,7 +185,7 @@ MAX_EARLY: Final = 1000
 class StreamInfo(NamedTuple):
     """The context of a stream, known before its packets."""
 
-    by_client: bool
+    from_client: bool
     alone: bool
     """Whether nothing was captured of the other stream of its connection."""
     begun: bool | None
@@ -261,7 +263,7 @@ class Connection:
         self.unanswered = info.alone
         """Whether its CONNACK was not captured."""
         self.lost_last = {True: False, False: False}
-        """Whether the latest gap is behind all captured packets, by `by_client`."""
+        """Whether the latest gap is behind all captured packets, by `from_client`."""
         self.lost_since_ns: int | None = None
         """Since when packets of the client may be missing that change retained values, until its
         next packet; 0 before the first packet of the connection."""
@@ -298,15 +300,15 @@ class Connection:
             self.session = Session(self.record.client.name, False, self.output.tracker)
             self.session.connection = self.record
 
-    def observe_behind_gap(self, at: Position, by_client: bool) -> None:
+    def observe_behind_gap(self, at: Position, from_client: bool) -> None:
         """Observe a packet of one side, which may be the first one behind a gap."""
         if self.lost_since_ns is not None:
             self.lost_since_ns = self.lost_since_ns or at.reached_ns
-            if by_client:
+            if from_client:
                 self.lose_until(at.reached_ns)
-        if self.lost_last[by_client]:
-            self.lost_last[by_client] = False
-            if not self.lost_last[not by_client]:
+        if self.lost_last[from_client]:
+            self.lost_last[from_client] = False
+            if not self.lost_last[not from_client]:
                 self.record.unsure_before = at
 
     def lose_until(self, stop_ns: int) -> None:
@@ -334,7 +336,7 @@ class Connection:
                 subscribed.confirmed = answer
 
     def breaks(
-        self, rule: str, by_client: bool, at: Position, message_key: str | None = None
+        self, rule: str, from_client: bool, at: Position, message_key: str | None = None
     ) -> None:
         """Add a violation of a rule by one side, if the connection's version has the rule."""
         if rule in NEEDS_ALL_PACKETS and not self._is_whole:
@@ -343,7 +345,7 @@ class Connection:
             return
         citation = cite(rule, self.record.version)
         if citation is not None:
-            self.add_violation(Breach(*citation, self.record, by_client, at, message_key))
+            self.add_violation(Breach(*citation, self.record, from_client, at, message_key))
 
     @property
     def may_publish_as_retained(self) -> bool:
@@ -383,18 +385,18 @@ class Stream:
     ----------
     row
         The first of its rows.
-    by_client
+    from_client
         Whether the client sends it.
     """
 
-    __slots__ = ("by_client", "connection", "first", "frame", "name", "ns", "source")
+    __slots__ = ("connection", "first", "frame", "from_client", "name", "ns", "source")
 
     connection: Connection
 
-    def __init__(self, row: PacketRow, by_client: bool) -> None:
+    def __init__(self, row: PacketRow, from_client: bool) -> None:
         self.source: str = row["source"]
         self.name: str = row["stream"]
-        self.by_client = by_client
+        self.from_client = from_client
         self.ns = self.frame = 0
         self.first = self.advance(row)
 
@@ -485,20 +487,20 @@ def _open(connection: Connection, answer: Properties, at: Position) -> None:
         connection.release_session(before)
 
 
-def disconnect(connection: Connection, row: PacketRow, at: Position, by_client: bool) -> None:
+def disconnect(connection: Connection, row: PacketRow, at: Position, from_client: bool) -> None:
     """Observe a DISCONNECT."""
     record, session = connection.record, connection.session
     properties = properties_of(row.get("properties"))
-    if by_client and "session_expiry_interval" in properties:
+    if from_client and "session_expiry_interval" in properties:
         _set_expiry(record, properties["session_expiry_interval"])
     if session.connection is not record:
         return
     event = "dropped"
-    if by_client:
+    if from_client:
         with_will = row.get("return_code") == _WITH_WILL
         event = "disconnected_with_will" if with_will else "disconnected"
-    connection.broker.close(session, at, "client" if by_client else "server", event)
-    if by_client:
+    connection.broker.close(session, at, "client" if from_client else "server", event)
+    if from_client:
         # The broker reads the stream in order, so it has read everything before.
         connection.output.tracker.accept_all(connection, at)
 

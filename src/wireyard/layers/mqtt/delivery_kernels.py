@@ -13,7 +13,7 @@ from typing import Final
 
 import numpy as np
 
-from wireyard.accelerate import I64, array, kernel, piece
+from wireyard.accelerate import I64, array, inlined, kernel
 from wireyard.layers.grouping import dense_ids
 from wireyard.layers.mqtt.deliveries import VERDICTS
 from wireyard.layers.mqtt.expected_kernels import (
@@ -109,7 +109,7 @@ def _find_latest(numbers: Ints, start: Ints, at: Ints, latest: Ints) -> None:
 # --- assignment -----------------------------------------------------------------------------
 
 
-@piece
+@inlined
 def _assign_latest_first(
     messages: Grid, expected: Grid, by_message: Ints, first: int, last: int,
     delivered: Grid, by_time: Ints, start: int, stop: int, assigned: Ints, stacks: Grid,
@@ -214,7 +214,7 @@ def assign(
     return total
 
 
-@piece
+@inlined
 def _redistribute(
     expected: Grid, by_message: Ints, first: int, last: int, by_time: Ints, start: int, stop: int,
     assigned: Ints, following: Ints, stacks: Grid,
@@ -254,7 +254,7 @@ def _redistribute(
                 top -= 1
 
 
-@piece
+@inlined
 def _number_attempts(
     expected: Grid,
     delivered: Grid,
@@ -411,7 +411,7 @@ def find_verdicts(
     return count
 
 
-@piece
+@inlined
 def _subscription(
     subs: Grid, expected: Grid, expected_subs: Ints, entry: int, delivered: Grid, attempt: int
 ) -> int:
@@ -430,7 +430,7 @@ def _subscription(
     return int(expected_subs[first] if own == NONE else own)
 
 
-@piece
+@inlined
 def _unexpected(
     messages: Grid, expected: Grid, delivered: Grid, attempt: int, first_messages: Ints,
     first_expected: Ints, older_message: int,
@@ -470,7 +470,7 @@ def _unexpected(
     return int(message), int(verdict)
 
 
-@piece
+@inlined
 def _outcome(messages: Grid, message: int, delivered: Grid, attempt: int) -> int:
     """Return the verdict of an attempt."""
     verdict = delivered[attempt, Delivered.OUTCOME]
@@ -480,7 +480,7 @@ def _outcome(messages: Grid, message: int, delivered: Grid, attempt: int) -> int
     return int(verdict)
 
 
-@piece
+@inlined
 def _has_active(
     messages: Grid, subs: Grid, expected: Grid, expected_subs: Ints, entry: int, confirmed: int
 ) -> bool:

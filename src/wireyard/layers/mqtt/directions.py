@@ -79,7 +79,7 @@ _FIRST_EPHEMERAL_PORT: Final = 32768
 class Side(NamedTuple):
     """The role of a stream in its connection."""
 
-    by_client: bool
+    from_client: bool
     alone: bool
     """Whether no packet of the other stream was captured."""
     key: tuple[str, str, str]
@@ -208,12 +208,12 @@ def _evidence_of(rows: Iterable[Row], streams: Iterable[Row]) -> Iterator[Eviden
             first_ns, last_ns = times_ns.get(stream, (ns, ns))
             times_ns[stream] = min(first_ns, ns), max(last_ns, ns)
         kind = row.get("packet_type")
-        by_client = _sent_by_client(kind, row)
-        if by_client is None:
+        from_client = _sent_by_client(kind, row)
+        if from_client is None:
             continue
         connects, of_client, of_broker = counts[stream]
         connects += kind == CONNECT
-        counts[stream] = connects, of_client + by_client, of_broker + (not by_client)
+        counts[stream] = connects, of_client + from_client, of_broker + (not from_client)
         if kind in NAMING and stream not in names:
             names[stream] = client_id_of(row)
     for stream, row in first.items():
@@ -397,9 +397,9 @@ def _decide_source(
         clients, undecided = [], {}
         for connection, pair in left.items():
             one, other = pair if len(pair) > 1 else (pair[0], _uncaptured(pair[0]))
-            if by_client := _apply_rules(rules, one, other, counts):
-                clients.append(one if by_client > 0 else other)
-                decided.append((connection, pair, by_client > 0))
+            if from_client := _apply_rules(rules, one, other, counts):
+                clients.append(one if from_client > 0 else other)
+                decided.append((connection, pair, from_client > 0))
             else:
                 undecided[connection] = pair
         if not undecided:  # as in most captures; the counts are not needed then
@@ -407,20 +407,20 @@ def _decide_source(
         left = undecided
         for client in clients:
             counts.add(client)
-    servers = [_endpoints_of(pair[0])[by_client] for _, pair, by_client in decided]
+    servers = [_endpoints_of(pair[0])[from_client] for _, pair, from_client in decided]
     keys = []
-    for server, (connection, pair, by_client) in zip(servers, decided, strict=True):
+    for server, (connection, pair, from_client) in zip(servers, decided, strict=True):
         # A client id that the broker assigns takes precedence over the client's own.
-        named = pair[::-1] if by_client else pair
+        named = pair[::-1] if from_client else pair
         name = next((one.client_id for one in named if one.client_id), "#".join(connection[1:]))
         keys.append((connection[0], server, name))
     pairs = [pair for _, pair, _ in decided]
     older = {server for server, pair in zip(servers, pairs, strict=True) if _lacks_connect(pair)}
     followed = _followed(keys, pairs) if older else set()
-    for number, (key, (_, pair, by_client)) in enumerate(zip(keys, decided, strict=True)):
+    for number, (key, (_, pair, from_client)) in enumerate(zip(keys, decided, strict=True)):
         context = len(pair) == 1, key, key[1] in older, number in followed
         for place, one in enumerate(pair):
-            yield one, Side(by_client == (place == 0), *context)
+            yield one, Side(from_client == (place == 0), *context)
 
 
 def _lacks_connect(pair: Sequence[Evidence]) -> bool:
@@ -508,7 +508,7 @@ def stream_rows(
             "ended": one.ended,
             "ended_frame": one.ended_frame,
             "ended_ns": one.ended_ns,
-            "by_client": side.by_client,
+            "from_client": side.from_client,
             "alone": side.alone,
             "older": side.older,
             "followed": side.followed,

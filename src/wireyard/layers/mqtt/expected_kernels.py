@@ -11,7 +11,7 @@ from typing import Final
 
 import numpy as np
 
-from wireyard.accelerate import I64, array, kernel, piece
+from wireyard.accelerate import I64, array, inlined, kernel
 
 __all__ = [
     "NONE",
@@ -97,14 +97,14 @@ _INTS: Final = array("int64")
 _GRID: Final = array("int64", 2)
 
 
-@piece
+@inlined
 def _is_active(subs: Grid, one: int, position: int) -> bool:
     after = 2 * position + 1
     ends = subs[one, Subscription.ENDS]
     return bool(subs[one, Subscription.BEGINS] < after and (ends == NONE or after <= ends))
 
 
-@piece
+@inlined
 def _matches(messages: Grid, message: int, subs: Grid, one: int) -> int:
     """Return 1 if a subscription is active when a message is sent, 2 if only at its acceptance."""
     if (
@@ -184,7 +184,7 @@ def find_expected(
     return count
 
 
-@piece
+@inlined
 def _has_filter(subs: Grid, one: int, expected_subs: Ints, begin: int, used: int) -> bool:
     """Return whether the message already has a subscription of this client to this filter."""
     for place in range(begin, used):
@@ -197,7 +197,7 @@ def _has_filter(subs: Grid, one: int, expected_subs: Ints, begin: int, used: int
     return False
 
 
-@piece
+@inlined
 def _begin(messages: Grid, message: int, subs: Grid, one: int, expected: Grid, entry: int) -> None:
     expected[entry, Expected.MESSAGE] = message
     expected[entry, Expected.NAME] = subs[one, Subscription.SERVED_AS]
@@ -209,7 +209,7 @@ def _begin(messages: Grid, message: int, subs: Grid, one: int, expected: Grid, e
     expected[entry, Expected.FIRST_AT] = NONE
 
 
-@piece
+@inlined
 def _add(messages: Grid, message: int, subs: Grid, one: int, expected: Grid, entry: int) -> None:
     expected[entry, Expected.SUBSCRIPTIONS] += 1
     copies = messages[message, Message.COPIES]
@@ -221,7 +221,7 @@ def _add(messages: Grid, message: int, subs: Grid, one: int, expected: Grid, ent
     expected[entry, Expected.QOS] |= 1 << qos
 
 
-@piece
+@inlined
 def _group_by_name(
     subs: Grid, expected: Grid, expected_subs: Ints, begin: int, used: int, first: int, count: int
 ) -> None:

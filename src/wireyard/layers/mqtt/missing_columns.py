@@ -12,7 +12,7 @@ from typing import Final
 
 import numpy as np
 
-from wireyard.accelerate import I64, array, kernel, piece
+from wireyard.accelerate import I64, array, inlined, kernel
 from wireyard.layers.mqtt.delivery_kernels import MISSED, VERDICT_NAMES, DeliveryRow
 from wireyard.layers.mqtt.expected_kernels import (
     NONE,
@@ -103,7 +103,7 @@ def connections_of(
     return grid
 
 
-@piece
+@inlined
 def _first_after(connections: Grid, first: int, last: int, position: int) -> int:
     """Return the index of the first connection that was accepted after a position."""
     while first < last:
@@ -115,7 +115,7 @@ def _first_after(connections: Grid, first: int, last: int, position: int) -> int
     return first
 
 
-@piece
+@inlined
 def _first_of(connections: Grid, served: int, name: int) -> int:
     """Return the index of the first connection of a client and a name."""
     first, last = 0, len(connections)
@@ -197,7 +197,7 @@ def explain_absence(
     return decided
 
 
-@piece
+@inlined
 def _absence(
     connections: Grid, first: int, last: int, start: int, stop: int, qos: int, sent_ns: int,
     expires_s: int,

@@ -131,7 +131,7 @@ class Observer:
         resets = row["ended"] == "rst"
         context = bool(row.get("older")), bool(row.get("followed"))
         self._stream_info[name] = StreamInfo(
-            row["by_client"], row["alone"], begun, resets, *context
+            row["from_client"], row["alone"], begun, resets, *context
         )
         if row["ended"] is not None:
             ns, frame = row["ended_ns"], row["ended_frame"]
@@ -153,52 +153,52 @@ class Observer:
         """Observe a row of a stream at its position."""
         self.last = at
         self.end_before(at)
-        connection, by_client = stream.connection, stream.by_client
+        connection, from_client = stream.connection, stream.from_client
         record = connection.record
         kind = row.get("packet_type")
         if kind is None:
-            self._observe_other_bytes(connection, row, at, by_client)
+            self._observe_other_bytes(connection, row, at, from_client)
             return
-        connection.observe_behind_gap(at, by_client)
+        connection.observe_behind_gap(at, from_client)
         record.packets += 1
         record.bytes += row["length"]
         record.last = at
         if not record.version:
             record.version = row.get("version_in_force") or 0
-        most = connection.most_bytes[by_client]
+        most = connection.most_bytes[from_client]
         if most is not None and row["length"] > most:
-            rule = "packet_size_client" if by_client else "packet_size_broker"
-            connection.breaks(rule, by_client, at)
+            rule = "packet_size_client" if from_client else "packet_size_broker"
+            connection.breaks(rule, from_client, at)
         if verdict := row.get("verdict"):
-            connection.add_violation(Breach(verdict, _problem(row), record, by_client, at))
+            connection.add_violation(Breach(verdict, _problem(row), record, from_client, at))
             if kind == layout.DISCONNECT:
                 return  # Its receiver closes the connection, as after any malformed packet.
-        if kind in PLAIN[by_client] and connection.state in FLOWING:
-            self._dispatch(connection, row, at, by_client)
+        if kind in PLAIN[from_client] and connection.state in FLOWING:
+            self._dispatch(connection, row, at, from_client)
         else:
-            self._step(connection, row, at, by_client)
+            self._step(connection, row, at, from_client)
 
     def _observe_other_bytes(
-        self, connection: Connection, row: PacketRow, at: Position, by_client: bool
+        self, connection: Connection, row: PacketRow, at: Position, from_client: bool
     ) -> None:
         """Observe a row of bytes that are no packet, or that were not captured."""
         record, code = connection.record, (row.get("error") or {}).get("code")
         # After a gap, or before the first captured packet, bytes need not begin a packet.
         if code == _NO_LENGTH and not record.damaged and connection.state != "unknown":
-            connection.add_violation(Breach(code, _problem(row), record, by_client, at))
+            connection.add_violation(Breach(code, _problem(row), record, from_client, at))
         # An unfinished tail loses no packet before it.
         record.damaged |= row.get("status") != "tail"
         if row.get("status") == "gap":
-            self._observe_gap(connection, row, at, by_client)
+            self._observe_gap(connection, row, at, from_client)
 
     def _observe_gap(
-        self, connection: Connection, row: PacketRow, at: Position, by_client: bool
+        self, connection: Connection, row: PacketRow, at: Position, from_client: bool
     ) -> None:
         """Observe bytes that were not captured, which may have been any packets."""
-        connection.lost_last[by_client] = True
+        connection.lost_last[from_client] = True
         connection.record.unsure_before = ALWAYS
         connection.broker.has_older |= row["length"] >= _SMALLEST_BYTES
-        if by_client:
+        if from_client:
             if connection.lost_since_ns is None and row["length"] >= _SMALLEST_CHANGE_BYTES:
                 connection.lost_since_ns = at.reached_ns
             if connection.state == "new":
@@ -217,12 +217,12 @@ class Observer:
     def _add_stream(self, name: _StreamName, row: PacketRow) -> Stream:
         """Add the stream of a first row, and its connection if it is new."""
         info = self._stream_info[name]
-        stream = self._streams[name] = Stream(row, info.by_client)
+        stream = self._streams[name] = Stream(row, info.from_client)
         key = connection_of(row)
         connection = self._connections.get(key)
         if connection is None:
             ends = endpoints_of(row)
-            endpoint, server = ends if stream.by_client else ends[::-1]
+            endpoint, server = ends if stream.from_client else ends[::-1]
             client = Client(stream.source, server, stream.first.key, endpoint, None)
             broker = self.brokers.get(client[:2])
             if broker is None:
@@ -237,34 +237,36 @@ class Observer:
                 self._evict(next(iter(self._connections.values())))
         stream.connection = connection
         connection.streams.append(name)
-        is_answer = stream.by_client or row.get("packet_type") in _FIRST_OF_BROKER
+        is_answer = stream.from_client or row.get("packet_type") in _FIRST_OF_BROKER
         if info.begun is False and not is_answer:
             self._miss_connack(connection, stream.first)
         return stream
 
-    def _step(self, connection: Connection, row: PacketRow, at: Position, by_client: bool) -> None:
+    def _step(
+        self, connection: Connection, row: PacketRow, at: Position, from_client: bool
+    ) -> None:
         kind, record = row["packet_type"], connection.record
         if kind == layout.CONNECT:
             # The version that CONNECT declares decides which rules apply.
             record.version = row.get("version_in_force") or 0
         code = row.get("return_code") or 0
-        event = connection_event(by_client, kind, record.version or 5, code)
+        event = connection_event(from_client, kind, record.version or 5, code)
         if event is None:
             if kind in layout.PACKET_TYPES:
-                connection.breaks("wrong_side", by_client, at)
+                connection.breaks("wrong_side", from_client, at)
             return
         before = connection.state
         cell = CONNECTION[before, event]
         connection.state = cell.state
         if cell.rule is not None:
-            connection.breaks(cell.rule, by_client, at)
+            connection.breaks(cell.rule, from_client, at)
         if event == "connect":
             if before in ("new", "unknown"):
                 connect(connection, row, at)
-        elif before == "asked" and by_client:
+        elif before == "asked" and from_client:
             self._hold(connection, row, at)
-        elif before not in ("refused", "closed") and (before != "left" or not by_client):
-            self._dispatch(connection, row, at, by_client)
+        elif before not in ("refused", "closed") and (before != "left" or not from_client):
+            self._dispatch(connection, row, at, from_client)
 
     def _hold(self, connection: Connection, row: PacketRow, at: Position) -> None:
         if len(connection.early) < MAX_EARLY:
@@ -273,12 +275,12 @@ class Observer:
             self.output.dropped["early"] += 1
 
     def _dispatch(
-        self, connection: Connection, row: PacketRow, at: Position, by_client: bool
+        self, connection: Connection, row: PacketRow, at: Position, from_client: bool
     ) -> None:
         connection.keep_session()
         reader = self._readers.get(row["packet_type"])
         if reader is not None:
-            reader(connection, row, at, by_client)
+            reader(connection, row, at, from_client)
 
     def _connack(self, connection: Connection, row: PacketRow, at: Position, _: bool) -> None:
         connack(connection, row, at)
@@ -315,7 +317,7 @@ class Observer:
         connection = stream.connection
         if connection.session.connection is connection.record:
             # If no packet of the client was captured, its DISCONNECT may have been before.
-            client_seen = any(self._streams[name].by_client for name in connection.streams)
+            client_seen = any(self._streams[name].from_client for name in connection.streams)
             is_shown = (connection.record.begun or client_seen) and not any(
                 connection.lost_last.values()
             )

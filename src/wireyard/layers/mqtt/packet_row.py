@@ -98,7 +98,7 @@ class StreamRow(TypedDict, total=False):
     ended: Required[str | None]
     ended_ns: int
     ended_frame: int
-    by_client: Required[bool]
+    from_client: Required[bool]
     alone: Required[bool]
     older: bool
     followed: bool

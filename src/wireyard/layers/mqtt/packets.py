@@ -18,7 +18,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from wireyard.accelerate import BOOL, READ, array, kernel, piece
+from wireyard.accelerate import BOOL, READ, array, inlined, kernel
 from wireyard.arena import room
 from wireyard.formats.base import Row
 from wireyard.formats.mqtt import layout
@@ -87,7 +87,7 @@ def new_secret() -> tuple[int, int]:
     return secrets.randbelow(_PRIME - 2) + 2, secrets.randbelow(_PRIME - 2) + 2
 
 
-@piece
+@inlined
 def _times(one: int, other: int) -> int:
     """Return the product of two numbers below the prime, modulo the prime."""
     low, high = one & 0x7FFFFFFF, one >> 31
@@ -179,7 +179,7 @@ def _is_ordered(order: Ints, key: Ints, ns: Ints, frame: Ints, stream: Ints, off
 
 _ENDS: Final = ("source", "stream", "src_addr", "src_port", "dst_addr", "dst_port")
 _KNOWN: Final = (
-    "source", "stream", "by_client", "alone", "older", "followed", "begun", "ended", "ended_ns",
+    "source", "stream", "from_client", "alone", "older", "followed", "begun", "ended", "ended_ns",
     "ended_frame",
 )  # fmt: skip
 
@@ -189,7 +189,7 @@ class KnownStream(NamedTuple):
 
     source: str
     name: str
-    by_client: bool
+    from_client: bool
     key: tuple[str, str, str]
     """The key of its state: source, server, and the client id or a substitute."""
     alone: bool = False
@@ -218,7 +218,9 @@ class KnownStream(NamedTuple):
     @property
     def known(self) -> Row:
         """Its row of `known_streams`, without the key."""
-        return dict(zip(_KNOWN, (self.source, self.name, self.by_client, *self[4:11]), strict=True))
+        return dict(
+            zip(_KNOWN, (self.source, self.name, self.from_client, *self[4:11]), strict=True)
+        )
 
 
 class Part(NamedTuple):
@@ -436,8 +438,8 @@ class Packets:
             if column != Packet.TOPIC:
                 _fill(tables, column.name.lower(), place, grid[:, column])
         grid[place, Packet.TOPIC] = topics.indices.fill_null(NONE).to_numpy()
-        by_client = np.array([one.by_client for one in streams] or [False], np.bool_)
-        grid[place, Packet.FLAGS] |= np.int32(Flag.BY_CLIENT) * by_client[stream]
+        from_client = np.array([one.from_client for one in streams] or [False], np.bool_)
+        grid[place, Packet.FLAGS] |= np.int32(Flag.FROM_CLIENT) * from_client[stream]
         contents = _room((count, 2))
         for half in (0, 1):
             _fill(tables, f"content_{half}", place, contents[:, half])

@@ -136,9 +136,9 @@ def _steps(packets: Packets) -> Any:
     """Return the `Step` of each packet."""
     grid, kept = packets.grid, packets.kept
     kind, flags = grid[:, Packet.KIND], grid[:, Packet.FLAGS]
-    by_client = flags & Flag.BY_CLIENT != 0
+    from_client = flags & Flag.FROM_CLIENT != 0
     flows = np.isin(kind, DELIVERY_TYPES) & (grid[:, Packet.ALIAS] == NONE)
-    flows |= (kind == layout.PINGREQ) & by_client | (kind == layout.PINGRESP) & ~by_client
+    flows |= (kind == layout.PINGREQ) & from_client | (kind == layout.PINGRESP) & ~from_client
     steps = np.where(flows, Step.FLOW, Step.OTHER).astype(np.int8)
     plain = np.ones(kept.num_rows, np.bool_)
     if kept["properties"].null_count < kept.num_rows:
@@ -150,9 +150,9 @@ def _steps(packets: Packets) -> Any:
     begins &= _is_true(pc.greater(pc.binary_length(kept["client_id"].cast(pa.string())), 0))
     accepts = plain & ~_is_true(kept["session_present"])
     for step, code, may_be, is_side in (
-        (Step.CONNECT, layout.CONNECT, begins, by_client & (packets.version != 0)),
-        (Step.CONNACK, layout.CONNACK, accepts, ~by_client & (grid[:, Packet.CODE] == 0)),
-        (Step.DISCONNECT, layout.DISCONNECT, plain, by_client),
+        (Step.CONNECT, layout.CONNECT, begins, from_client & (packets.version != 0)),
+        (Step.CONNACK, layout.CONNACK, accepts, ~from_client & (grid[:, Packet.CODE] == 0)),
+        (Step.DISCONNECT, layout.DISCONNECT, plain, from_client),
     ):
         numbers = np.flatnonzero((kind == code) & is_side)
         steps[numbers[may_be[packets.kept_row[numbers]]]] = step

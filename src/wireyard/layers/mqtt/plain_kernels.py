@@ -17,7 +17,7 @@ from typing import Annotated, Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from wireyard.accelerate import I64, array, kernel, piece
+from wireyard.accelerate import I64, array, inlined, kernel
 from wireyard.accelerate import record as record_type
 from wireyard.layers.grouping import Int8s, Int64s
 from wireyard.layers.mqtt.qos_kernels import (
@@ -107,7 +107,7 @@ _CONNECT, _CONNACK = int(Step.CONNECT), int(Step.CONNACK)
 _FLOW, _DISCONNECT = int(Step.FLOW), int(Step.DISCONNECT)
 
 
-@piece
+@inlined
 def _end_of(packets: Any, streams: Any, at: int, stop: int) -> int:
     """Return the index after the connection that begins at a packet; -1 if it is not plain."""
     steps, stream = packets.steps, packets.stream
@@ -128,7 +128,7 @@ def _end_of(packets: Any, streams: Any, at: int, stop: int) -> int:
     return end
 
 
-@piece
+@inlined
 def _ended_after(packets: Any, streams: Any, ended: int, packet: int) -> bool:
     """Return whether a stream ended after a packet."""
     ns, frame = streams.ended_ns[ended], streams.ended_frame[ended]
@@ -139,7 +139,7 @@ def _ended_after(packets: Any, streams: Any, ended: int, packet: int) -> bool:
     return bool(ended >= packets.stream[packet])
 
 
-@piece
+@inlined
 def _first_end(streams: Any, one: int, other: int) -> int:
     """Return the stream that ended first; -1 if no end was captured."""
     if streams.ended_ns[one] == NONE:
@@ -151,7 +151,7 @@ def _first_end(streams: Any, one: int, other: int) -> int:
     return one if streams.ended_frame[one] <= streams.ended_frame[other] else other
 
 
-@piece
+@inlined
 def _may_end(packets: Any, streams: Any, ended: int, is_left: bool, end: int, stop: int) -> bool:
     """Return whether a connection ended after its packets, if at all, and before the next began."""
     if ended != NONE and not _ended_after(packets, streams, ended, end - 1):
@@ -161,7 +161,7 @@ def _may_end(packets: Any, streams: Any, ended: int, is_left: bool, end: int, st
     return ended != NONE and not _ended_after(packets, streams, ended, end)
 
 
-@piece
+@inlined
 def _begin(
     packets: Any, at: int, to_broker: Any, to_client: Any, connection: Any, total: Ints
 ) -> None:
@@ -178,7 +178,7 @@ def _begin(
     total[Total.ANSWERED] = total[Total.CONFIRMS_FROM] = NONE
 
 
-@piece
+@inlined
 def _leave(grid: Grid, first: int, stop: int, flow: Any) -> int:
     """Clear the messages of a direction; return the number of messages in flight."""
     in_flight = 0
@@ -192,7 +192,7 @@ def _leave(grid: Grid, first: int, stop: int, flow: Any) -> int:
     return in_flight
 
 
-@piece
+@inlined
 def _abandon(grid: Grid, first: int, stop: int, flow: Any, records: Grid) -> None:
     """Mark the tracked messages: the session ends before they are acknowledged."""
     for packet in range(first, stop):
@@ -201,7 +201,7 @@ def _abandon(grid: Grid, first: int, stop: int, flow: Any, records: Grid) -> Non
             records[record, Record.STATUS] |= Status.ABANDONED
 
 
-@piece
+@inlined
 def _dropped(total: Ints) -> int:
     """Return the number of records that exceeded a limit."""
     return int(
@@ -209,7 +209,7 @@ def _dropped(total: Ints) -> int:
     )
 
 
-@piece
+@inlined
 def _accept_all(connection: Any, records: Grid, answer: int) -> None:
     """Mark all messages of the client as read by the broker, which reads a stream in order."""
     record = connection.fields[ConnectionField.UNREAD_FIRST]

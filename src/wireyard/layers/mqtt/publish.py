@@ -156,7 +156,7 @@ class MessageTracker:
         output.flow_event(receiver.effect, connection.record, to_broker, packet_id, at)
 
     def acknowledge(
-        self, connection: Connection, row: PacketRow, at: Position, by_client: bool
+        self, connection: Connection, row: PacketRow, at: Position, from_client: bool
     ) -> None:
         """Observe a PUBACK, PUBREC, PUBREL or PUBCOMP."""
         packet_id, kind = row.get("packet_id"), row["packet_type"]
@@ -165,7 +165,7 @@ class MessageTracker:
         if not packet_id or event is None:
             return
         by_sender = kind == layout.PUBREL
-        to_broker = by_client == by_sender
+        to_broker = from_client == by_sender
         direction = connection.session.to_broker if to_broker else connection.session.to_client
         sender = direction.sender.step(packet_id, event)
         receiver = direction.receiver.step(packet_id, event)
@@ -173,11 +173,11 @@ class MessageTracker:
         record: Message | Attempt | None = direction.tracked.get(packet_id)
         if own.rule is not None:
             key = record.key if isinstance(record, Message) else None
-            connection.breaks(own.rule, by_client, at, key)
+            connection.breaks(own.rule, from_client, at, key)
         fact = sender.effect or receiver.effect
         self._output.flow_event(fact, connection.record, to_broker, packet_id, at)
         if isinstance(record, Message):
-            if not by_client:
+            if not from_client:
                 connection.confirm_read(record.again[-1] if record.again else record.sent, at)
             self._settle(record, fact, code, at)
         elif record is not None and fact == "acknowledged":

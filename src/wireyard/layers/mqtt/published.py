@@ -151,10 +151,10 @@ def message_tables(tracked: Tracked) -> Iterator[tuple[pa.Table, pa.Table]]:
     extra = _extra(tracked.packets)
     for start in range(0, max(len(tracked.records), 1), _AT_ONCE):
         records = tracked.records[start : start + _AT_ONCE].astype(np.int64)
-        upward = records[:, Record.UPWARD] == 1
+        to_broker = records[:, Record.TO_BROKER] == 1
         yield (
-            _sent(tracked.packets, records[upward], extra),
-            _delivered(tracked.packets, records[~upward], extra),
+            _sent(tracked.packets, records[to_broker], extra),
+            _delivered(tracked.packets, records[~to_broker], extra),
         )
 
 
@@ -164,7 +164,7 @@ def _topics_of(tracked: Tracked) -> set[tuple[TopicKey, bool]]:
     codes: set[int] = set()
     for start in range(0, len(tracked.records), _AT_ONCE):
         records = tracked.records[start : start + _AT_ONCE].astype(np.int64)
-        records = records[records[:, Record.UPWARD] == 1]
+        records = records[records[:, Record.TO_BROKER] == 1]
         retain = tracked.packets.grid[records[:, Record.PACKET], Packet.FLAGS] & Flag.RETAIN != 0
         topics = records[:, Record.CLIENT] * len(texts) + records[:, Record.TOPIC]
         codes.update(np.unique(2 * topics + retain).tolist())
@@ -183,7 +183,7 @@ def _asked_of(tracked: Tracked) -> set[TopicKey]:
     if not extra:
         return set()
     records = tracked.records
-    asking = np.isin(records[:, Record.PACKET], list(extra)) & (records[:, Record.UPWARD] == 1)
+    asking = np.isin(records[:, Record.PACKET], list(extra)) & (records[:, Record.TO_BROKER] == 1)
     topics = set()
     for packet, client in records[asking][:, [Record.PACKET, Record.CLIENT]].tolist():
         topic = extra[packet].get("response_topic")

@@ -18,7 +18,7 @@ from typing import Annotated, Any, Final, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from wireyard.accelerate import I64, array, kernel, piece
+from wireyard.accelerate import I64, array, inlined, kernel
 from wireyard.accelerate import record as record_type
 from wireyard.formats.mqtt import layout
 from wireyard.layers.grouping import Int32s, Int64s
@@ -81,7 +81,7 @@ class Flag(IntEnum):
 
     DUP = 1
     RETAIN = 2
-    BY_CLIENT = 4
+    FROM_CLIENT = 4
     MALFORMED = 8
     """It violates a rule but can be read."""
     IDENTIFIED = 16
@@ -97,7 +97,7 @@ class Record(IntEnum):
     """Its topic, also if the packet has only an alias of it."""
     CLIENT = 2
     """Number of the client that published it, or that it was delivered to."""
-    UPWARD = 3
+    TO_BROKER = 3
     ACCEPTED = 4
     """For a client's message, the packet that shows that the broker accepted it; for a broker's,
     its acknowledgement."""
@@ -193,7 +193,7 @@ class Breach(IntEnum):
     """Columns of a protocol violation."""
 
     RULE = 0
-    BY_CLIENT = 1
+    FROM_CLIENT = 1
     PACKET = 2
     RECORD = 3
 
@@ -268,19 +268,19 @@ _HASHES: Final = array("int64", 2)
 _TABLE: Final = array("int32", 4, readonly=True)
 
 
-@piece
+@inlined
 def _breaks(
-    breaches: Grid, total: Ints, rule: int, by_client: bool, packet: int, record: int
+    breaches: Grid, total: Ints, rule: int, from_client: bool, packet: int, record: int
 ) -> None:
     at = total[Total.BREACHES]
     breaches[at, Breach.RULE] = rule
-    breaches[at, Breach.BY_CLIENT] = by_client
+    breaches[at, Breach.FROM_CLIENT] = from_client
     breaches[at, Breach.PACKET] = packet
     breaches[at, Breach.RECORD] = record
     total[Total.BREACHES] = at + 1
 
 
-@piece
+@inlined
 def _accept_before(records: Grid, fields: Ints, total: Ints, request: int, answer: int) -> None:
     """Mark all messages before an answered request as accepted by the broker."""
     if request > total[Total.ANSWERED]:
@@ -293,16 +293,16 @@ def _accept_before(records: Grid, fields: Ints, total: Ints, request: int, answe
     fields[ConnectionField.UNREAD_FIRST] = first
 
 
-@piece
+@inlined
 def _new_record(
-    packets: Grid, records: Grid, total: Ints, packet: int, topic: int, upward: bool
+    packets: Grid, records: Grid, total: Ints, packet: int, topic: int, to_broker: bool
 ) -> int:
     record = total[Total.RECORDS]
     total[Total.RECORDS] = record + 1
     records[record, Record.PACKET] = packet
     records[record, Record.TOPIC] = topic
     records[record, Record.CLIENT] = total[Total.CLIENT]
-    records[record, Record.UPWARD] = upward
+    records[record, Record.TO_BROKER] = to_broker
     records[record, Record.ACCEPTED] = NONE
     records[record, Record.RELEASED] = NONE
     records[record, Record.REFUSED] = NONE
@@ -310,15 +310,15 @@ def _new_record(
     records[record, Record.COPIES] = 1
     dup = packets[packet, Packet.FLAGS] & Flag.DUP != 0
     retain = packets[packet, Packet.FLAGS] & Flag.RETAIN != 0
-    status = Status.AGAIN if dup and not upward else 0
-    if retain and not upward and total[Total.MAY_BE_LIVE]:
+    status = Status.AGAIN if dup and not to_broker else 0
+    if retain and not to_broker and total[Total.MAY_BE_LIVE]:
         status |= Status.MAY_BE_LIVE
     records[record, Record.STATUS] = status
     records[record, Record.NEXT] = NONE
     return int(record)
 
 
-@piece
+@inlined
 def _step(flow: Any, role: int, packet_id: int, event: int) -> tuple[int, int]:
     """Apply an event to a flow; return the effect and the violated rule, -1 for none."""
     at = role * len(flow.tracked) + packet_id
@@ -335,14 +335,14 @@ def _step(flow: Any, role: int, packet_id: int, event: int) -> tuple[int, int]:
     return int(cell[EFFECT]), int(cell[RULE])
 
 
-@piece
+@inlined
 def _topic_of(
-    packets: Grid, packet: int, upward: bool, connection: Any, total: Ints, breaches: Grid
+    packets: Grid, packet: int, to_broker: bool, connection: Any, total: Ints, breaches: Grid
 ) -> int:
     """Return the topic of a PUBLISH; -1 if its alias is unknown."""
     topic, alias = packets[packet, Packet.TOPIC], packets[packet, Packet.ALIAS]
     if alias != NONE:
-        side = 0 if upward else 1
+        side = 0 if to_broker else 1
         at = side * (len(connection.aliases) // 2) + alias
         most = connection.fields[ConnectionField.ALIAS_MAXIMUM_UP + side]
         above = most != NONE and alias > most
@@ -351,25 +351,25 @@ def _topic_of(
         else:
             topic = connection.aliases[at]
         if above:
-            rule = _ALIAS_CLIENT if upward else _ALIAS_BROKER
-            _breaks(breaches, total, rule, upward, packet, NONE)
+            rule = _ALIAS_CLIENT if to_broker else _ALIAS_BROKER
+            _breaks(breaches, total, rule, to_broker, packet, NONE)
         elif topic == NONE:
-            _breaks(breaches, total, _ALIAS_UNKNOWN, upward, packet, NONE)
-    if upward and packets[packet, Packet.FLAGS] & Flag.IDENTIFIED:
+            _breaks(breaches, total, _ALIAS_UNKNOWN, to_broker, packet, NONE)
+    if to_broker and packets[packet, Packet.FLAGS] & Flag.IDENTIFIED:
         _breaks(breaches, total, _SUBSCRIPTION_IDENTIFIER, True, packet, NONE)
     return int(topic)
 
 
-@piece
+@inlined
 def _untrace(records: Grid, record: int) -> None:
     """Note that the acknowledgement of a delivery attempt may not have been captured."""
     if records[record, Record.ACCEPTED] == NONE:
         records[record, Record.STATUS] |= Status.UNTRACED
 
 
-@piece
+@inlined
 def _publish_flow(
-    packets: Grid, contents: Hashes, packet: int, topic: int, upward: bool, records: Grid,
+    packets: Grid, contents: Hashes, packet: int, topic: int, to_broker: bool, records: Grid,
     flow: Any, total: Ints, breaches: Grid,
 ) -> None:  # fmt: skip
     packet_id, qos = packets[packet, Packet.ID], packets[packet, Packet.QOS]
@@ -377,7 +377,7 @@ def _publish_flow(
     before = flow.tracked[packet_id]
     if before == NONE and total[Total.TRACKED] >= total[Total.MOST_TRACKED]:
         total[Total.DROPPED_FLOWS] += 1
-        _new_record(packets, records, total, packet, topic, upward)
+        _new_record(packets, records, total, packet, topic, to_broker)
         return
     fact, rule = _step(flow, 0, packet_id, event)
     received, _ = _step(flow, 1, packet_id, event)
@@ -396,7 +396,7 @@ def _publish_flow(
         total[Total.TRACKED] += 1
     record = int(before)
     if again:
-        if upward:
+        if to_broker:
             records[record, Record.AGAIN] = packet
             if received == _DELIVERED or packets[records[record, Record.PACKET], Packet.QOS] == 1:
                 records[record, Record.COPIES] += 1
@@ -405,32 +405,32 @@ def _publish_flow(
             lost = Status.LOST_ACK if fact == _LOST_ACK else 0
             records[record, Record.STATUS] |= Status.AGAIN | lost
     else:
-        if before != NONE and not upward and total[Total.HAS_GAP]:
+        if before != NONE and not to_broker and total[Total.HAS_GAP]:
             _untrace(records, before)
-        record = _new_record(packets, records, total, packet, topic, upward)
+        record = _new_record(packets, records, total, packet, topic, to_broker)
         flow.tracked[packet_id] = record
         dup = packets[packet, Packet.FLAGS] & Flag.DUP != 0
         if (
             before == NONE
-            and upward
+            and to_broker
             and qos == 1
             and dup
             and (fact == _REPEATED or total[Total.IS_OLDER])
         ):
             records[record, Record.STATUS] |= Status.REPEATED
-    named = record if upward else NONE
-    if rule == _ID_IN_USE and not upward:
+    named = record if to_broker else NONE
+    if rule == _ID_IN_USE and not to_broker:
         rule = _ID_IN_USE_BROKER
     if rule != NONE:
-        _breaks(breaches, total, rule, upward, packet, named)
+        _breaks(breaches, total, rule, to_broker, packet, named)
     if flow.limits[_QUOTA] < 0:
-        rule = _MAXIMUM_CLIENT if upward else _MAXIMUM_BROKER
-        _breaks(breaches, total, rule, upward, packet, named)
+        rule = _MAXIMUM_CLIENT if to_broker else _MAXIMUM_BROKER
+        _breaks(breaches, total, rule, to_broker, packet, named)
 
 
-@piece
+@inlined
 def _acknowledge(
-    packets: Grid, packet: int, by_client: bool, upward: bool, records: Grid, flow: Any,
+    packets: Grid, packet: int, from_client: bool, to_broker: bool, records: Grid, flow: Any,
     fields: Ints, total: Ints, breaches: Grid,
 ) -> None:  # fmt: skip
     packet_id, code = packets[packet, Packet.ID], packets[packet, Packet.CODE]
@@ -441,12 +441,12 @@ def _acknowledge(
     rule = sent_rule if kind == _PUBREL else received_rule
     record = flow.tracked[packet_id]
     if rule != NONE:
-        _breaks(breaches, total, rule, by_client, packet, record if upward else NONE)
+        _breaks(breaches, total, rule, from_client, packet, record if to_broker else NONE)
     fact = sent if sent != NONE else received
     if record == NONE:
         return
-    if upward:
-        if not by_client:
+    if to_broker:
+        if not from_client:
             again = records[record, Record.AGAIN]
             request = records[record, Record.PACKET] if again == NONE else again
             _accept_before(records, fields, total, request, packet)
@@ -467,14 +467,14 @@ def _acknowledge(
         records[record, Record.REFUSED] = code
 
 
-@piece
+@inlined
 def _asks_before(
-    packets: Grid, packet: int, by_client: bool, records: Grid, tracked: Shorts, connection: Any,
+    packets: Grid, packet: int, from_client: bool, records: Grid, tracked: Shorts, connection: Any,
     since: int,
 ) -> bool:  # fmt: skip
     """Return whether a packet answers a request that came after the packet `since`."""
     kind = packets[packet, Packet.KIND]
-    if by_client or kind in (_PUBLISH, _PUBREL):
+    if from_client or kind in (_PUBLISH, _PUBREL):
         return False
     if kind == _PINGRESP:
         fields = connection.fields
@@ -489,7 +489,7 @@ def _asks_before(
     return bool((records[record, Record.PACKET] if again == NONE else again) > since)
 
 
-@piece
+@inlined
 def track_run(
     packets: Grid,
     contents: Hashes,
@@ -520,27 +520,27 @@ def track_run(
         if total[Total.BREACHES] + _MOST_BREACHES_A_PACKET > len(breaches):
             return packet
         kind, flags = packets[packet, Packet.KIND], packets[packet, Packet.FLAGS]
-        by_client = flags & Flag.BY_CLIENT != 0
+        from_client = flags & Flag.FROM_CLIENT != 0
         since = total[Total.CONFIRMS_FROM]
         if since != NONE and _asks_before(
-            packets, packet, by_client, records, to_broker.tracked, connection, since
+            packets, packet, from_client, records, to_broker.tracked, connection, since
         ):
             return packet
         if kind == _PUBLISH:
             qos = packets[packet, Packet.QOS]
             if packets[packet, Packet.TOPIC] == NONE or qos < 0 or qos > 2:
                 continue
-            topic = _topic_of(packets, packet, by_client, connection, total, breaches)
+            topic = _topic_of(packets, packet, from_client, connection, total, breaches)
             if topic == NONE:
                 continue
             if qos > 0 and packets[packet, Packet.ID] > 0:
                 _publish_flow(
-                    packets, contents, packet, topic, by_client, records,
-                    to_broker if by_client else to_client, total, breaches,
+                    packets, contents, packet, topic, from_client, records,
+                    to_broker if from_client else to_client, total, breaches,
                 )  # fmt: skip
                 continue
-            record = _new_record(packets, records, total, packet, topic, by_client)
-            if by_client:
+            record = _new_record(packets, records, total, packet, topic, from_client)
+            if from_client:
                 if fields[ConnectionField.UNREAD] >= MAX_UNREAD:
                     total[Total.DROPPED_UNREAD] += 1
                     continue
@@ -569,10 +569,10 @@ def track_run(
             else:
                 _breaks(breaches, total, _PINGRESP_UNASKED, False, packet, NONE)
         elif packets[packet, Packet.ID] > 0:
-            upward = by_client == (kind == _PUBREL)
+            is_to_broker = from_client == (kind == _PUBREL)
             _acknowledge(
-                packets, packet, by_client, upward, records,
-                to_broker if upward else to_client, fields, total, breaches,
+                packets, packet, from_client, is_to_broker, records,
+                to_broker if is_to_broker else to_client, fields, total, breaches,
             )  # fmt: skip
     return stop
 

@@ -146,9 +146,9 @@ class _Runs:
 
     def __init__(self, packets: Packets, connections: Ints, is_done: Bools) -> None:
         kind, flags = packets.grid[:, Packet.KIND], packets.grid[:, Packet.FLAGS]
-        by_client = flags & Flag.BY_CLIENT != 0
+        from_client = flags & Flag.FROM_CLIENT != 0
         is_tracked = np.isin(kind, DELIVERY_TYPES)
-        is_tracked |= (kind == layout.PINGREQ) & by_client | (kind == layout.PINGRESP) & ~by_client
+        is_tracked |= np.where(from_client, kind == layout.PINGREQ, kind == layout.PINGRESP)
         is_tracked &= flags & Flag.MALFORMED == 0
         first = np.unique(packets.stream, return_index=True)[1]
         is_tracked[first] = False
@@ -260,7 +260,7 @@ class _Client:
         record.bytes += int(packets.length[start:stop].sum())
         record.last = observer.last = packets.position(stop - 1)
         if record.damaged:
-            is_by_client = packets.grid[start:stop, Packet.FLAGS] & Flag.BY_CLIENT != 0
+            is_by_client = packets.grid[start:stop, Packet.FLAGS] & Flag.FROM_CLIENT != 0
             first = {side: np.flatnonzero(is_by_client == side) for side in (True, False)}
             for side, numbers in sorted(first.items(), key=lambda one: one[1][:1].tolist()):
                 if len(numbers):
@@ -281,14 +281,14 @@ class _Client:
         return behind
 
     def _check_sizes(self, connection: Connection, start: int, stop: int) -> None:
-        for by_client, most in connection.most_bytes.items():
+        for from_client, most in connection.most_bytes.items():
             if most is None:
                 continue
-            rule = "packet_size_client" if by_client else "packet_size_broker"
-            is_by_client = self._packets.grid[start:stop, Packet.FLAGS] & Flag.BY_CLIENT != 0
-            above = (self._packets.length[start:stop] > most) & (is_by_client == by_client)
+            rule = "packet_size_client" if from_client else "packet_size_broker"
+            is_by_client = self._packets.grid[start:stop, Packet.FLAGS] & Flag.FROM_CLIENT != 0
+            above = (self._packets.length[start:stop] > most) & (is_by_client == from_client)
             for packet in (np.flatnonzero(above) + start).tolist():
-                connection.breaks(rule, by_client, self._packets.position(packet))
+                connection.breaks(rule, from_client, self._packets.position(packet))
 
 
 class _Direction:
@@ -383,8 +383,8 @@ class _ConnectionArrays:
         """Return the topic of each alias, by side; the client's come first."""
         if self._aliases is None:
             self._aliases = np.full((2, 1 << 16), NONE, np.int32)
-        for place, upward in enumerate((True, False)):
-            owner = connection.aliases[upward]
+        for place, to_broker in enumerate((True, False)):
+            owner = connection.aliases[to_broker]
             if self._owners[place] is not owner:
                 self._owners[place] = owner
                 self._aliases[place] = NONE
@@ -515,13 +515,13 @@ class _Tracker:
 
     def _add_violations(self, connection: Connection) -> None:
         packets = self._packets
-        for rule, by_client, packet, record in self._breaches[
+        for rule, from_client, packet, record in self._breaches[
             : self._total[Total.BREACHES]
         ].tolist():
             key = None
             if record != NONE:
                 key = packets.key_of(int(self._results.records[record, Record.PACKET]))
-            connection.breaks(RULE_NAMES[rule], bool(by_client), packets.position(packet), key)
+            connection.breaks(RULE_NAMES[rule], bool(from_client), packets.position(packet), key)
 
     def _count_dropped(self) -> None:
         for limit, column in _DROPPED.items():

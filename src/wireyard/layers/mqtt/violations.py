@@ -136,7 +136,7 @@ class Breach(NamedTuple):
     rule: str
     text: str
     connection: ConnectionRecord
-    by_client: bool
+    from_client: bool
     """Whether the client violated the rule, and not the broker."""
     at: Position
     message_key: str | None = None
@@ -145,13 +145,18 @@ class Breach(NamedTuple):
     def violation(self) -> Violation:
         """The violation, with the client id that the connection has now."""
         return violation_of(
-            self.rule, self.text, self.connection.client, self.by_client, self.at, self.message_key
+            self.rule,
+            self.text,
+            self.connection.client,
+            self.from_client,
+            self.at,
+            self.message_key,
         )
 
 
 def violation_of(
-    rule: str, text: str, client: Client, by_client: bool, at: Position, message_key: str | None
+    rule: str, text: str, client: Client, from_client: bool, at: Position, message_key: str | None
 ) -> Violation:
-    """Return a violation by a client, or by its broker if not `by_client`."""
-    endpoint = client.endpoint if by_client else client.server
+    """Return a violation by a client, or by its broker if not `from_client`."""
+    endpoint = client.endpoint if from_client else client.server
     return Violation(rule, text, at, endpoint, client.client_id, message_key)
