@@ -148,7 +148,7 @@ class BundledStreams(StreamBundle):
         kinds = pa.array([ENDINGS[kind] for kind in range(len(ENDINGS))], pa.string())
         return pa.table(
             {
-                "stream": self._names()[owners],
+                "stream": self._names(owners),
                 "transport": repeat_texts([connections.protocol], [len(rows)]),
                 "src_addr": table.flows.addresses(conversations, ways),
                 "src_port": pa.array(table.flows.ports(conversations, ways), pa.int32()),
@@ -199,17 +199,15 @@ class BundledStreams(StreamBundle):
             Yields the blocks of a stream that is read alone.
         """
         if fast is None:
-            for opened in self.streams():
-                yield from ((opened, block) for block in read(opened))
+            yield from _read_alone(self.streams(), read)
             return
         rows = self._walk(fast, max_packet_bytes)
         begin = 0
         for stop in (*np.flatnonzero(rows.counts == 0).tolist(), len(self.rows)):
-            if begin < stop:
+            if stop - begin >= LEAST_TOGETHER:
                 yield self, rows.block(begin, stop)
-            if stop < len(self.rows):
-                opened = self._alone(int(self.rows[stop]))
-                yield from ((opened, block) for block in read(opened))
+                begin = stop
+            yield from _read_alone(self.pick(range(begin, min(stop + 1, len(self.rows)))), read)
             begin = stop + 1
 
     def packet_counts(
@@ -296,8 +294,8 @@ class BundledStreams(StreamBundle):
     def close(self) -> None:
         """Do nothing: the capture is in memory."""
 
-    def _names(self) -> pa.StringArray:
-        table, rows = self.table, self.rows
+    def _names(self, owners: slice = slice(None)) -> pa.StringArray:
+        table, rows = self.table, self.rows[owners]
         ways, ordinals = table.ways[rows], table.ordinals[rows]
         return table.flows.names(table.conversations[rows], ways, ordinals)
 
@@ -351,6 +349,14 @@ def _owners_in(block: Block) -> slice:
     """Return the streams with rows in a block; they follow each other."""
     assert block.owners is not None
     return slice(int(block.owners[0]), int(block.owners[-1]) + 1)
+
+
+def _read_alone(
+    streams: Iterable[CapturedStream], read: Callable[[DirectedStream], Iterator[Block]]
+) -> Iterator[tuple[DirectedStream, Block]]:
+    """Yield the blocks of streams that are read by themselves, each with its stream."""
+    for opened in streams:
+        yield from ((opened, block) for block in read(opened))
 
 
 def _packet_rows(block: Block) -> Ints | slice:
