@@ -23,9 +23,8 @@ from wireyard.captures.directed import CapturedStream
 from wireyard.captures.merge_kernels import complete_rows
 from wireyard.captures.plain import Plain
 from wireyard.captures.records import NO_TIME
-from wireyard.captures.stream import RUN_BYTES, Stream
+from wireyard.captures.stream import RUN_BYTES, BufferPool, Stream
 from wireyard.captures.tcp_kernels import NONE
-from wireyard.captures.tray import Tray
 from wireyard.schema import as_array, repeat_texts
 from wireyard.streams.blocks import UNKNOWN, Block, DirectedStream, FrameScanner, StreamBundle
 from wireyard.streams.framer import Framer
@@ -49,7 +48,7 @@ def bundle_streams(
     plain: Plain,
     rows: Ints,
     others: Ints,
-    tray: Tray,
+    pool: BufferPool,
     bytes_ahead: int,
 ) -> list[tuple[int, BundledStreams | CapturedStream]]:
     """Bundle consecutive small streams of one format; return all with their first indexes.
@@ -62,7 +61,7 @@ def bundle_streams(
         Indexes in the table of the plain streams to read, ascending.
     others
         Indexes of other streams, ascending; no bundle has streams from both sides of one of them.
-    tray, bytes_ahead
+    pool, bytes_ahead
         As for `CapturedStream`.
     """
     if not len(rows):
@@ -79,7 +78,7 @@ def bundle_streams(
     bounds = [0, *(np.flatnonzero(apart) + 1).tolist(), len(rows)]
     readables: list[tuple[int, BundledStreams | CapturedStream]] = []
     for start, stop in pairwise(bounds):
-        bundle = BundledStreams(name, table, plain, rows[start:stop], bytes_ahead, tray)
+        bundle = BundledStreams(name, table, plain, rows[start:stop], bytes_ahead, pool)
         if large[start] or stop - start < LEAST_TOGETHER:
             readables += zip(bundle.rows.tolist(), bundle.streams(), strict=True)
         else:
@@ -97,7 +96,7 @@ class BundledStreams(StreamBundle):
     rows: Ints
     """Indexes of the streams in the table."""
     bytes_ahead: int
-    tray: Tray = field(repr=False)
+    pool: BufferPool = field(repr=False)
 
     @property
     def stream(self) -> str:
@@ -302,7 +301,7 @@ class BundledStreams(StreamBundle):
     def _alone(self, row: int) -> CapturedStream:
         context = int(self.plain.firsts[row])
         stream = self.table.stream(row)
-        return CapturedStream(self.name, stream, context, self.bytes_ahead, self.tray)
+        return CapturedStream(self.name, stream, context, self.bytes_ahead, self.pool)
 
     @property
     def _connections(self) -> Any:

@@ -23,8 +23,8 @@ from wireyard.captures.inner import Carrier
 from wireyard.captures.plain import Plain
 from wireyard.captures.read import Capture
 from wireyard.captures.records import NO_TIME
+from wireyard.captures.stream import BufferPool
 from wireyard.captures.stream_formats import StreamFormats
-from wireyard.captures.tray import Tray
 from wireyard.formats import Format, get_format, names
 from wireyard.streams.blocks import UNKNOWN, Block, DirectedStream
 from wireyard.streams.framer import Framer
@@ -246,13 +246,13 @@ class Conversations:
 
 def _plain_packets(plain: Plain, table: StreamTable) -> Ints:
     """Return the number of packets of each plain stream of a table; 0 for all other streams."""
-    packets, tray, none = np.zeros(len(table), np.int64), Tray(), np.empty(0, np.int64)
+    packets, pool, none = np.zeros(len(table), np.int64), BufferPool(), np.empty(0, np.int64)
     for number, format in enumerate(plain.formats):
         rows = np.flatnonzero(plain.numbers == number)
         size = int(table.sizes[rows].sum())
         fast = load_fast_path(format, size)
         read = partial(_blocks, format, fast)
-        for index, opened in bundle_streams("", table, plain, rows, none, tray, size):
+        for index, opened in bundle_streams("", table, plain, rows, none, pool, size):
             if isinstance(opened, BundledStreams):
                 packets[opened.rows] = opened.packet_counts(fast, format.max_packet_bytes, read)
             else:

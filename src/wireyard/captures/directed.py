@@ -8,8 +8,7 @@ from typing import Final
 
 import numpy as np
 
-from wireyard.captures.stream import Stream
-from wireyard.captures.tray import Tray
+from wireyard.captures.stream import BufferPool, Stream
 from wireyard.streams.blocks import (
     UNKNOWN,
     Block,
@@ -39,7 +38,7 @@ class CapturedStream:
     captured: Stream
     context: int
     bytes_ahead: int
-    tray: Tray = field(default_factory=Tray, repr=False, compare=False)
+    pool: BufferPool = field(default_factory=BufferPool, repr=False, compare=False)
     """The buffers for its bytes; streams that share them are read together."""
     growing: bool = False
     """Whether more bytes may follow, so that an unfinished packet at its end is no tail."""
@@ -99,7 +98,7 @@ class CapturedStream:
                 blocks = self._datagrams(framer, scanner, stop)
             else:
                 ends = not self.growing or more
-                windows = self.captured.windows(framer.position, stop, tray=self.tray, ends=ends)
+                windows = self.captured.windows(framer.position, stop, pool=self.pool, ends=ends)
                 blocks = cut_blocks(windows, framer, scanner, limit)
             for block in blocks:
                 yield block, more and framer.position >= stop
@@ -163,7 +162,7 @@ class CapturedStream:
     def _gap(self, framer: Framer, stop: int) -> Block:
         frame = framer.skip_gap(stop)
         offset, length, context = np.array([[frame.start], [stop - frame.start], [frame.context]])
-        return Block(self.tray.data, 0, offset, offset, length, context, {0: frame})
+        return Block(self.pool.data, 0, offset, offset, length, context, {0: frame})
 
 
 def _gaps(block: Block) -> list[int]:

@@ -296,9 +296,9 @@ def open_captures(
     from wireyard.captures.directed import CapturedStream
     from wireyard.captures.left_out import LeftOut, problems_of
     from wireyard.captures.read import read_captures
+    from wireyard.captures.stream import BufferPool
     from wireyard.captures.stream_formats import find_formats
     from wireyard.captures.tls_keys import embedded_secrets, read_key_logs
-    from wireyard.captures.tray import Tray
     from wireyard.captures.units import Share
     from wireyard.captures.unread import describe_unread
 
@@ -327,10 +327,10 @@ def open_captures(
     name = name or capture.name
     problems = problems_of(wanted)
     left_out = LeftOut.of(unknown, problems, proxies_of(assigned), keyed=bool(keylog))
-    tray = Tray()
+    pool = BufferPool()
     carried = [each for each in wanted if each.stream.size]  # TLS may carry no bytes
     readables = [
-        Readable(each.format, CapturedStream(name, each.stream, each.context, size, tray))
+        Readable(each.format, CapturedStream(name, each.stream, each.context, size, pool))
         for each in carried
         if each.format is not None
     ]
@@ -339,7 +339,7 @@ def open_captures(
         index_of = {each.captured.name: index for each, index in indexed}
         others = [index_of[each.captured.name] for each in carried if each.format is not None]
         bundles = bundle_streams(
-            name, capture.table, plain, indexes, np.array(others, np.int64), tray, size
+            name, capture.table, plain, indexes, np.array(others, np.int64), pool, size
         )
         ordered = [(index, Readable(plain.format_at(index), each)) for index, each in bundles]
         ordered += zip(others, readables, strict=True)

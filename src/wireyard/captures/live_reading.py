@@ -24,10 +24,9 @@ from wireyard.captures.headers import PacketReader
 from wireyard.captures.live_connections import LiveConnections, OpenConnection, Stage
 from wireyard.captures.live_stream import LiveStream
 from wireyard.captures.records import NO_TIME
-from wireyard.captures.stream import Stream
+from wireyard.captures.stream import BufferPool, Stream
 from wireyard.captures.tcp_kernels import Side, State
 from wireyard.captures.tls_keys import KeyLog
-from wireyard.captures.tray import Tray
 from wireyard.formats import Format, get_format
 from wireyard.streams.framer import Framer
 from wireyard.streams.growth import Grown
@@ -88,7 +87,7 @@ class LiveReader:
         self._name, self._named, self._rules = name, named, rules
         self._max_packet_bytes = max_packet_bytes
         self._packets, self._connections = packets, connections
-        self._tray = Tray()
+        self._pool = BufferPool()
 
     def add_problem(self, text: str) -> None:
         """Add a problem, unless there are `_MOST_PROBLEMS` already."""
@@ -327,7 +326,7 @@ class LiveReader:
     def _grown(self, format: Format, framer: Framer, live: Stream, *, growing: bool) -> Grown:
         context = framer.context
         ahead = live.size - framer.position
-        opened = _GrowingStream(self._name, live, context, ahead, self._tray, growing)
+        opened = _GrowingStream(self._name, live, context, ahead, self._pool, growing)
         return Grown(format, opened, framer)
 
     def _framer(self, format: Format, context: int) -> Framer:

@@ -5,20 +5,20 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import chain
+from threading import local
 from typing import Any, Final, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
-from wireyard.arena import parts, room
+from wireyard.arena import parts, pooled, room
 from wireyard.captures.flows import Endpoint
 from wireyard.captures.merge_kernels import complete_rows
 from wireyard.captures.places import Places
 from wireyard.captures.records import NO_TIME
-from wireyard.captures.tray import Tray
 from wireyard.streams.window import WINDOW_BYTES, Window, Windows
 
-__all__ = ["RUN_BYTES", "Content", "Runs", "Stream"]
+__all__ = ["RUN_BYTES", "BufferPool", "Content", "Runs", "Stream"]
 
 Ints = npt.NDArray[np.int64]
 Bytes = npt.NDArray[np.uint8]
@@ -98,6 +98,26 @@ class Runs(NamedTuple):
     def stops(self) -> Ints:
         """Offsets in the stream at which the runs end."""
         return self.offsets + self.lengths
+
+
+class BufferPool(local):
+    """An allocator of parts of buffers of a window's size, for one thread: each has its own state.
+
+    Small streams share a buffer, so that they can be read together.
+    """
+
+    def __init__(self) -> None:
+        self.data: Bytes = pooled(0, np.uint8)
+        """The current buffer."""
+        self._used = 0
+
+    def allocate(self, size: int) -> int:
+        """Allocate `size` bytes; return their offset in `data`, which may be a new buffer."""
+        if size > len(self.data) - self._used:
+            self.data, self._used = pooled(max(size, WINDOW_BYTES), np.uint8), 0
+        place = self._used
+        self._used += size
+        return place
 
 
 @dataclass(frozen=True, slots=True)
@@ -214,7 +234,7 @@ class Stream:
         start: int,
         stop: int,
         window_bytes: int = WINDOW_BYTES,
-        tray: Tray | None = None,
+        pool: BufferPool | None = None,
         *,
         ends: bool = True,
     ) -> Windows:
@@ -222,21 +242,21 @@ class Stream:
 
         Parameters
         ----------
-        tray
+        pool
             The buffers for their bytes.
         ends
             Whether the piece ends at `stop`.
         """
-        tray = tray or Tray()
+        pool = pool or BufferPool()
         reach = window_bytes
         while True:
             reached = min(start + reach, stop)
             if reach == window_bytes:
                 reached = min(reached, self._behind_runs(start, window_bytes))
-            place = tray.take(reached - start)
+            place = pool.allocate(reached - start)
             end = place + reached - start
-            self._copy(start, reached, tray.data[place:end])
-            yield (window := Window(tray.data, start - place, place, end, ends and reached == stop))
+            self._copy(start, reached, pool.data[place:end])
+            yield (window := Window(pool.data, start - place, place, end, ends and reached == stop))
             if reached == stop:
                 return
             # If no frame was consumed, the first one is larger than the window.
