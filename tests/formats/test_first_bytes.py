@@ -22,9 +22,10 @@ HEAD_BYTES = 72
 def heads() -> list[bytes]:
     """Return the first bytes of packets of all formats, half of them damaged."""
     found, rng = [], Random(5)
-    for name, _ in zip(cycle(names()), range(3000), strict=False):
-        subject = subject_of(name)
-        (packet, *_) = subject.packets(subject, subject.corpus(None), rng, 1)
+    subjects = [subject_of(name) for name in names()]
+    corpora = [subject.corpus(None) for subject in subjects]
+    for (subject, corpus), _ in zip(cycle(zip(subjects, corpora, strict=True)), range(3000)):
+        (packet, *_) = subject.packets(subject, corpus, rng, 1)
         if rng.random() < 0.5:
             packet = mutate_packet(packet, rng, subject)
         found.append(packet[: rng.choice((HEAD_BYTES, HEAD_BYTES, HEAD_BYTES, 30, 5, 3))])

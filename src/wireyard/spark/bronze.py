@@ -238,7 +238,7 @@ class BronzeTask:
             return list(self.write(piece))
         except SourceError:
             files = piece.files if isinstance(piece, CapturePart) else (piece.source,)
-            # Rows of it that are written could not be told from the rows of other pieces.
+            # Rows of it that are written could not be distinguished from those of other pieces.
             if not self._settings.skip_missing or self._writes > before:
                 raise
             if not any(map(is_missing, files)):
