@@ -13,8 +13,8 @@ from tests.captures.make import enhanced, ethernet, interface, ipv4, packets, pc
 from tests.captures.test_fragments import fragment, fragment6
 from tests.captures.torture import make_flow
 from tests.fuzz import time_bound
-from wireyard.captures import magic, pcapng
 from wireyard.captures import pcap as classic
+from wireyard.captures import pcapng, signatures
 from wireyard.captures.layout import Protocol
 from wireyard.captures.read import Capture, read_capture
 from wireyard.captures.segments import scan_segments
@@ -72,7 +72,7 @@ def check(data: bytes, overlap: str) -> Capture | None:
         assert "capture" in str(error)
         return None
     array = np.frombuffer(data, np.uint8)
-    kind = pcapng if data[:4] == magic.PCAPNG else classic
+    kind = pcapng if data[:4] == signatures.PCAPNG else classic
     reader = UnitReader()
     reader.begin(array)
     frames = captured = 0

@@ -11,9 +11,9 @@ import pytest
 
 from tests.captures.make import Packet, ethernet, ipv4, packets, pcap, tcp
 from wireyard.captures import files
-from wireyard.captures.magic import is_capture
 from wireyard.captures.pcap import MAGICS
 from wireyard.captures.read import read_capture, read_captures
+from wireyard.captures.signatures import is_capture
 from wireyard.errors import LimitExceeded, SourceError, Truncated, UsageError
 
 RECORDS = packets(ethernet(ipv4(tcp(1, 2, 10 * n, b"0123456789"))) for n in range(5))

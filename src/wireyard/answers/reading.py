@@ -20,8 +20,8 @@ from wireyard.answers.spool import Spool
 from wireyard.captures.bundled import BundledStreams
 from wireyard.captures.directed import CapturedStream
 from wireyard.captures.inputs import Input, Readable, open_captures, open_input
-from wireyard.captures.magic import is_capture
 from wireyard.captures.quarantine import BadBytes, BytesOfRows, PieceBytes, bad_rows, quarantined
+from wireyard.captures.signatures import is_capture
 from wireyard.captures.stores.read import is_store, read_store
 from wireyard.captures.stores.rows import SCHEMA as STORE_RECORDS
 from wireyard.captures.stores.rows import record_rows

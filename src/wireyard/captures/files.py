@@ -10,7 +10,7 @@ from typing import Final, NamedTuple, Self
 import numpy as np
 import numpy.typing as npt
 
-from wireyard.captures import magic, pcap, pcapng
+from wireyard.captures import pcap, pcapng, signatures
 from wireyard.captures.layout import MAX_RECORD_BYTES, USUAL_RECORD_BYTES
 from wireyard.captures.records import NO_TIME, Context, Records
 from wireyard.errors import SourceError, WireError
@@ -64,7 +64,7 @@ def read_records(data: Bytes, name: str, extent: Extent | None = None) -> Iterat
     head = data[:_SHOWN_BYTES].tobytes()
     if head[:4] in pcap.MAGICS:
         return pcap.read_records(data, *part)
-    if head[:4] == magic.PCAPNG:
+    if head[:4] == signatures.PCAPNG:
         return pcapng.read_records(data, *part)
     if not head:
         raise SourceError(f"{name}: is empty, so no capture")

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Final, cast
 import numpy as np
 
 from wireyard.captures.inputs import Input, describe_unknown, no_format, shown_format
-from wireyard.captures.magic import is_capture
+from wireyard.captures.signatures import is_capture
 from wireyard.errors import UsageError
 from wireyard.formats import Format
 from wireyard.streams.arrivals import Arrival, arrivals_of_file, arrivals_of_pipe, first_bytes

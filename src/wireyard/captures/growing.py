@@ -8,7 +8,7 @@ from typing import Any, Final
 import numpy as np
 import numpy.typing as npt
 
-from wireyard.captures import magic, pcap, pcapng
+from wireyard.captures import pcap, pcapng, signatures
 from wireyard.captures.layout import MAX_RECORD_BYTES
 from wireyard.captures.records import BLOCK_RECORDS, Context, Interface, Records
 from wireyard.captures.tls_keys import secrets_of_blocks
@@ -144,7 +144,7 @@ class GrowingFile:
         head = data[:4].tobytes()
         if len(head) < 4:
             return None
-        if head == magic.PCAPNG:
+        if head == signatures.PCAPNG:
             return 0, None
         if head not in pcap.MAGICS:
             raise Malformed("capture", "magic", 0, f"is {head.hex(' ')}, of no capture", "capture")

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple, NoReturn
 import numpy as np
 import numpy.typing as npt
 
-from wireyard.captures.magic import PCAPNG, is_capture
+from wireyard.captures.signatures import PCAPNG, is_capture
 from wireyard.errors import SourceError, UnknownFormat, UsageError
 from wireyard.formats import Format, names, sniff
 from wireyard.streams.blocks import DirectedStream, StreamBundle, each_stream

@@ -9,7 +9,7 @@ from typing import Final, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from wireyard.captures import magic, record_kernels
+from wireyard.captures import record_kernels, signatures
 from wireyard.captures.layout import MAX_RECORD_BYTES, USUAL_RECORD_BYTES, Record
 from wireyard.captures.records import BLOCK_RECORDS, Context, Interface, Records
 from wireyard.errors import DecodeError, LimitExceeded, Truncated
@@ -55,9 +55,9 @@ _NOTHING: Final = np.empty((len(Record), 0), np.int64)
 MAGICS: Final = {
     number.to_bytes(4, "little" if little else "big"): _Kind(little, units, header_bytes)
     for number, units, header_bytes in (
-        (magic.MICROSECONDS, 1_000_000, _STANDARD),
-        (magic.NANOSECONDS, _SECOND_NS, _STANDARD[:1]),
-        (magic.PATCHED, 1_000_000, _PATCHED),
+        (signatures.MICROSECONDS, 1_000_000, _STANDARD),
+        (signatures.NANOSECONDS, _SECOND_NS, _STANDARD[:1]),
+        (signatures.PATCHED, 1_000_000, _PATCHED),
     )
     for little in (False, True)
 }

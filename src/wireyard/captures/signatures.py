@@ -1,6 +1,6 @@
-"""Detection of carriers by the first bytes of a stream: TLS records, and HTTP.
+"""Detection by first bytes: of capture files, and of the carriers of a stream, TLS and HTTP.
 
-The modules that open them are only imported when one is detected.
+The modules that open carriers are only imported when one is detected.
 """
 
 from __future__ import annotations
@@ -8,7 +8,42 @@ from __future__ import annotations
 import re
 from typing import Final
 
-__all__ = ["HTTP_START", "MAX_RECORD_BYTES", "RECORD_START", "is_http", "is_tls"]
+__all__ = [
+    "HTTP_START",
+    "MAX_RECORD_BYTES",
+    "MICROSECONDS",
+    "NANOSECONDS",
+    "PATCHED",
+    "PCAPNG",
+    "RECORD_START",
+    "is_capture",
+    "is_http",
+    "is_tls",
+]
+
+# --- capture files --------------------------------------------------------------------------
+
+MICROSECONDS: Final = 0xA1B2C3D4
+"""Magic number of pcap files, in the byte order of the file: times in microseconds."""
+NANOSECONDS: Final = 0xA1B23C4D
+PATCHED: Final = 0xA1B2CD34
+"""The format of Kuznetzov's patches to libpcap."""
+PCAPNG: Final = b"\n\r\r\n"
+"""The type of a section header block, the same in both byte orders."""
+
+_PCAP: Final = frozenset(
+    magic.to_bytes(4, order)
+    for magic in (MICROSECONDS, NANOSECONDS, PATCHED)
+    for order in ("little", "big")
+)
+
+
+def is_capture(head: bytes) -> bool:
+    """Return whether a file's first bytes are those of a capture file."""
+    return head[:4] in _PCAP or head[:4] == PCAPNG
+
+
+# --- carriers -------------------------------------------------------------------------------
 
 MAX_RECORD_BYTES: Final = (1 << 14) + 2048
 """Largest encrypted record of TLS 1.2; those of TLS 1.3 are smaller."""

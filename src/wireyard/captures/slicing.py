@@ -8,7 +8,7 @@ from typing import Final
 import numpy as np
 import numpy.typing as npt
 
-from wireyard.captures import magic, pcap, pcapng
+from wireyard.captures import pcap, pcapng, signatures
 from wireyard.captures.record_kernels import NUMBERED
 from wireyard.errors import UsageError
 
@@ -43,13 +43,13 @@ def slice_captures(files: Sequence[Bytes], wanted: Collection[int]) -> Iterator[
 def _head(data: Bytes) -> bytes:
     """Return the bytes that files have to share: a pcap file's header, or the magic of pcapng."""
     head = data[: pcap.FILE_HEADER_BYTES].tobytes()
-    return magic.PCAPNG if head[:4] == magic.PCAPNG else head
+    return signatures.PCAPNG if head[:4] == signatures.PCAPNG else head
 
 
 def _slices(files: Sequence[Bytes], wanted: Collection[int]) -> Iterator[Bytes]:
     number, headed = 0, False
     for data in files:
-        if data[:4].tobytes() == magic.PCAPNG:
+        if data[:4].tobytes() == signatures.PCAPNG:
             number = yield from _blocks(data, wanted, number)
             continue
         if not headed:
@@ -70,7 +70,7 @@ def _blocks(data: Bytes, wanted: Collection[int], number: int) -> Generator[Byte
     stop = max(records.stop for records in pcapng.read_records(data))
     at, order = 0, "<u4"
     while at < stop:
-        if data[at : at + 4].tobytes() == magic.PCAPNG:
+        if data[at : at + 4].tobytes() == signatures.PCAPNG:
             order = "<u4" if data[at:][_MAGIC].tobytes() == _LITTLE else ">u4"
         kind, size = (int(word) for word in data[at : at + 8].view(order))
         if kind not in NUMBERED or number in wanted:

@@ -17,7 +17,7 @@ from typing import Final
 import numpy as np
 import numpy.typing as npt
 
-from wireyard.captures import magic
+from wireyard.captures import signatures
 from wireyard.captures.record_kernels import SECRETS, seek_block
 from wireyard.errors import SourceError, UsageError
 from wireyard.streams.source import open_source, reading
@@ -133,7 +133,7 @@ def read_key_logs(
 def embedded_secrets(files: Iterable[Bytes]) -> Iterator[bytes]:
     """Yield the key logs in the Decryption Secrets Blocks of pcapng files; skip other files."""
     for data in files:
-        if data[:4].tobytes() == magic.PCAPNG:
+        if data[:4].tobytes() == signatures.PCAPNG:
             yield from secrets_of_blocks(data)
 
 

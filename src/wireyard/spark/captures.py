@@ -9,7 +9,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final
 
-from wireyard.captures.magic import is_capture
+from wireyard.captures.signatures import is_capture
 from wireyard.errors import SourceError, UsageError
 from wireyard.formats import Format, get_format, labels, sniff
 from wireyard.spark.files import FoundFile

@@ -14,7 +14,7 @@ from wireyard.captures.growing import GrowingFile
 from wireyard.captures.inputs import describe_unknown
 from wireyard.captures.live import LiveCapture
 from wireyard.captures.live_state import capture_state, restore_capture
-from wireyard.captures.magic import PCAPNG
+from wireyard.captures.signatures import PCAPNG
 from wireyard.captures.tls_keys import embedded_secrets, read_key_logs
 from wireyard.spark.growing_files import GrowingFiles
 from wireyard.streams.framer import Framer

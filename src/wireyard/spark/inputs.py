@@ -16,7 +16,7 @@ import pyarrow as pa
 from pyarrow import fs
 
 from wireyard.captures.inputs import begins_store, name_the_format, shown_format
-from wireyard.captures.magic import is_capture
+from wireyard.captures.signatures import is_capture
 from wireyard.errors import SourceError, UnknownFormat
 from wireyard.formats import get_format
 from wireyard.spark.files import FoundFile, absolute, is_missing, list_files

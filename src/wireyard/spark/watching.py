@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Final
 
-from wireyard.captures.magic import is_capture
+from wireyard.captures.signatures import is_capture
 from wireyard.errors import SourceError
 from wireyard.spark.files import FoundFile, absolute, is_missing, is_pattern, list_files
 from wireyard.spark.options import Options

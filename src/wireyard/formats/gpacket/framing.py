@@ -29,7 +29,7 @@ from wireyard.formats.gpacket.layout import (
     VERSION,
 )
 from wireyard.formats.gpacket.packet import header_of
-from wireyard.formats.search import find_magic
+from wireyard.formats.views import find_magic
 from wireyard.layout import Layout
 
 __all__ = ["begins", "find_header", "frame_size"]

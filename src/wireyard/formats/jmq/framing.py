@@ -24,7 +24,7 @@ from wireyard.formats.jmq.layout import (
     PREFIX_BYTES,
     SPEC,
 )
-from wireyard.formats.search import find_magic
+from wireyard.formats.views import find_magic
 
 __all__ = ["FLAG_BITS", "MAX_PRIORITY", "begins", "find_header", "frame_size"]
 
