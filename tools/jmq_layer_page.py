@@ -36,6 +36,14 @@ Nothing is assumed that no packet shows. A broker delivers messages before an ap
 them, so it is unknown which of the messages with the verdict `left` were read. If a capture begins
 in the middle of a connection, nothing that is unknown counts as a violation.
 
+A gap may have had any packets of its connection. So a delivery that was not settled before the gap
+is `undecided`, and its `outcome` null, unless a later packet shows what became of it. The same is
+true of a message for a consumer whose ADD_CONSUMER was not captured, which may be a browser or one
+that never acknowledges, until it acknowledges any. A transaction that was open at a gap stays
+`open` if its connection ends. In `sessions`, the counts of messages in flight and of pauses are
+null, and so is `ended_by` if the client's last bytes are missing, because it may have sent GOODBYE.
+A gap has no time: its packets were sent between those around it in their stream.
+
 The diagrams show allowed transitions that change something. A capture may begin in any state.
 """
 _CONNECTION = """
@@ -103,7 +111,10 @@ def jmq_page() -> Iterator[str]:
     yield from ("The last state is the `verdict` of a row:", "")
     yield from markdown(
         ("verdict", "outcome", "meaning"),
-        ((f"`{state}`", f"`{OUTCOMES[state]}`", text) for state, text in VERDICTS.items()),
+        (
+            (f"`{state}`", f"`{OUTCOMES[state] or 'null'}`", text)
+            for state, text in VERDICTS.items()
+        ),
     )
     yield from _section("A transaction", _TRANSACTION, TRANSACTION, TRANSACTION_EVENTS)
     yield from markdown(

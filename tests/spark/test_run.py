@@ -35,7 +35,7 @@ from tests.spark.lakes import (
 )
 from wireyard.errors import LedgerError, SourceError
 from wireyard.layers.tables import FACTS
-from wireyard.spark import bronze
+from wireyard.spark import balance, bronze
 from wireyard.spark.inputs import list_inputs
 from wireyard.spark.job import fill_lake
 from wireyard.spark.lake import Lake, LakeError
@@ -338,7 +338,7 @@ def test_a_run_that_fails_adds_nothing(
         with pytest.raises(SourceError, match=r"client\.jmq: there is no such file"):
             fill_lake(lake, found, lambda: spark, Silent(), few_bytes=-1)
     assert parquet_files(tmp_path / "lake") == before
-    monkeypatch.setattr(bronze, "LEDGER", ("bytes_read", "packets_ok", "packets_malformed"))
+    monkeypatch.setattr(balance, "LEDGER", ("bytes_read", "packets_ok", "packets_malformed"))
     for path in (paths[2], examples / "traffic.pcap"):  # joined by the driver, and by its task
         with pytest.raises(LedgerError, match="out of balance"):
             run(tmp_path / "lake", None, path, few_bytes=1 << 30)

@@ -61,7 +61,7 @@ and when its subject began. Only a session has a row before it is complete."""
 _CHANGED_IN_GAPS: Final = ("in_flight_sent", "in_flight_received", "pauses", "paused_ns")
 """Columns of sessions that packets in a gap may have changed."""
 _DIRECTION: Final = ("source", "stream", "src_addr", "src_port", "dst_addr", "dst_port")
-_PLACE: Final = (*_DIRECTION, "offset", "length")
+_PLACE: Final = (*_DIRECTION, "offset", "length", "captured_ns")
 
 Bools = Annotated[npt.NDArray[np.bool_], "bool"]
 Packets = Mapping[str, pa.Table]
@@ -125,6 +125,8 @@ class NewestPackets:
         """The time up to which facts of all packets are known to be made."""
         self._rare: dict[str, list[pa.Table]] = {name: [] for name in protocol.needed}
         self._newest: dict[str, list[pa.Table]] = {name: [] for name in protocol.needed}
+        self._gap_ns = 0
+        """The time of the last packet in a gap."""
         self._last_ids: dict[str, tuple[int, int]] | None = {}
         """The greatest message id of each producer in the gap; None if not known."""
         self._connections: dict[str, tuple[str, ...]] = {}
@@ -159,8 +161,11 @@ class NewestPackets:
         _append(self._newest[format], packets)
 
     def _add_ids_of_gap(self, format: str, packets: pa.Table) -> None:
-        """Keep the greatest message ids of packets that become part of the gap."""
-        if self._last_ids is None or not packets.num_rows:
+        """Keep the greatest message ids of packets that become part of the gap, and their time."""
+        if not packets.num_rows:
+            return
+        self._gap_ns = max(self._gap_ns, int(_times(packets).max()))
+        if self._last_ids is None:
             return
         ids = self._protocol.last_ids(format, packets)
         if ids is None or len(self._last_ids) > MAX_RARE:
@@ -204,7 +209,7 @@ class NewestPackets:
         }
         if not packets:
             return []
-        with_gaps = {name: _with_gaps(table) for name, table in packets.items()}
+        with_gaps = {name: _with_gaps(table, self._gap_ns) for name, table in packets.items()}
         derived: dict[str, list[pa.Table]] = {}
         for name, part in self._protocol.derive(with_gaps, shown, self._source):
             derived.setdefault(name, []).append(part)
@@ -362,9 +367,13 @@ def _stream_names(parts: Sequence[pa.Table]) -> pa.Array:
     return pc.unique(pa.chunked_array(chunks, pa.string()))
 
 
-def _with_gaps(packets: pa.Table) -> pa.Table:
-    """Sort packets by stream and offset, with a row for each gap."""
-    gaps = _gaps(_in_order(packets.select(_PLACE)), packets.schema)
+def _with_gaps(packets: pa.Table, gap_ns: int) -> pa.Table:
+    """Sort packets by stream and offset, with a row for each gap.
+
+    Unlike that of a capture, such a gap has a time: that of the next packet of its stream, or the
+    time of the last packet in any gap, `gap_ns`, if that is earlier.
+    """
+    gaps = _gaps(_in_order(packets.select(_PLACE)), packets.schema, gap_ns)
     return _in_order(pa.concat_tables([packets, gaps]))
 
 
@@ -378,7 +387,7 @@ def _in_order(packets: pa.Table) -> pa.Table:
     return packets.take(pa.array(order))
 
 
-def _gaps(packets: pa.Table, schema: pa.Schema) -> pa.Table:
+def _gaps(packets: pa.Table, schema: pa.Schema, gap_ns: int) -> pa.Table:
     """Return a row for each gap between sorted packets, or before the first of a stream."""
     stream = _stream_codes(packets)
     starts, lengths = (packets[name].to_numpy() for name in ("offset", "length"))
@@ -391,6 +400,8 @@ def _gaps(packets: pa.Table, schema: pa.Schema) -> pa.Table:
         "offset": pa.array(previous_ends[after_gap]),
         "length": pa.array((starts - previous_ends)[after_gap]),
         "status": pa.array([_GAP] * count, pa.string()),
+        "captured_ns": pa.array(np.minimum(_times(rows), gap_ns)),
+        "frame": pa.array(np.zeros(count, np.int64)),
     }
     arrays = [
         columns[field.name].cast(field.type)

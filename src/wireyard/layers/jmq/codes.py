@@ -20,6 +20,7 @@ from wireyard.layers.jmq import receiver as receiving
 from wireyard.layers.jmq import requests
 from wireyard.layers.jmq import sender as sending
 from wireyard.layers.jmq import session as logins
+from wireyard.layers.jmq.delivery import ACKNOWLEDGING as ACK_EVENTS
 from wireyard.layers.jmq.delivery import DELIVERY, SETTLED
 from wireyard.layers.jmq.receiver import Receiver
 from wireyard.layers.jmq.records import NEEDS_ALL, RULES
@@ -28,9 +29,9 @@ from wireyard.layers.jmq.sender import Sender
 from wireyard.layers.jmq.transaction import TRANSACTION
 from wireyard.layers.states import NEXT, RULE, transitions
 
-NOTHING, PACKET, SEEN, MISSED = range(4)
+NOTHING, PACKET, SEEN, MISSED, LOST = range(5)
 """Kinds of rows: another format; a JMQ packet to track; one that only shows that its stream exists;
-lost or damaged bytes."""
+damaged bytes; a gap."""
 
 HANDLERS: Final[Sequence[Callable[..., None]]] = (
     Sender.send, Receiver.deliver, Requests.add_reply, Requests.add_request, Receiver.add,
@@ -87,14 +88,15 @@ USE_EVENTS: Final = TRANSACTION.events
 DELIVERY_STATES: Final = DELIVERY.states
 EVENTS: Final = DELIVERY.events
 (D_ACK, D_ACK_IN, D_EXPIRE, D_BURY, D_DECLINE, D_CONFIRMED, D_DENIED, D_SEEN, D_UNSEEN,
- D_CLOSE_UNSEEN, D_CLOSE) = (
+ D_CLOSE_UNSEEN, D_CLOSE_UNHELD, D_CLOSE, D_MISS, D_REPLY_LOST) = (
     EVENTS.index(event)
     for event in ("acknowledge", "acknowledge_in_transaction", "expire", "bury", "decline",
                   "confirmed", "denied", "redeliver_seen", "redeliver_unseen", "close_unseen",
-                  "close")
+                  "close_unheld", "close", "miss", "reply_lost")
 )  # fmt: skip
-HELD, BROWSED, NO_ACK_WANTED = (
-    DELIVERY_STATES.index(state) for state in ("held", "browsed", "no_ack_wanted")
+ACKNOWLEDGING: Final = tuple(map(EVENTS.index, ACK_EVENTS))
+HELD, BROWSED, NO_ACK_WANTED, UNDECIDED = (
+    DELIVERY_STATES.index(state) for state in ("held", "browsed", "no_ack_wanted", "undecided")
 )
 LOGIN_STATES: Final = logins.SESSION.states
 LOGIN_EVENTS: Final = logins.SESSION.events

@@ -89,9 +89,21 @@ class Connection:
         self._receiver = Receiver(self._report, self._client_requests)
         self._sender = Sender(self._report, self._client_requests)
         self._parts = self._sender, self._receiver, self._client_requests, self._server_requests
+        self._has_gap = False
+        self._in_gap = [False, False]
+        """Whether bytes before the next packet of the broker, and of the client, are missing."""
 
     def observe(self, row: PacketRow, from_client: bool) -> None:
-        """Observe the row of the next packet, one whose status is ``ok``."""
+        """Observe the row of the next packet, one whose status is ``ok``.
+
+        A gap has no time. Its packets were sent between those around it, so while a side is in a
+        gap, each packet of the other side may have come after them.
+        """
+        if self._in_gap[from_client]:
+            self._in_gap[from_client] = False
+            self._miss_packets()
+        if self._in_gap[not from_client]:
+            self.miss()
         at = Position.of(row)
         if row["bit_flags"] & _TRANSACTED and _lacks_transaction(row):
             self._report.add_violation("transaction_id_missing", row, at, row["sys_message_id"])
@@ -113,6 +125,24 @@ class Connection:
         for flow in (self._receiver.flow, self._sender.flow):
             flow.miss()
 
+    def lose(self, from_client: bool, is_over: bool) -> None:
+        """Observe a gap in the stream of one side.
+
+        Parameters
+        ----------
+        is_over
+            Whether all packets in it were before this time, not only before the next packet.
+        """
+        self._has_gap = True
+        self._in_gap[from_client] = not is_over
+        self._miss_packets()
+
+    def _miss_packets(self) -> None:
+        """Observe that any packets may be missing here."""
+        self.miss()
+        self._receiver.consumers.miss()
+        self._sender.miss()
+
     def finish(self, ended: bool) -> None:
         """Observe the end of the packets.
 
@@ -121,13 +151,16 @@ class Connection:
         ended
             Whether the capture shows that the connection ended.
         """
-        ended_by = self._session.finish(ended)
+        if any(self._in_gap):
+            self._miss_packets()
+        ended_by = self._session.finish(ended, goodbye_lost=self._in_gap[True])
         login = self._session.login
         if login is None:
             return
         login.client_id = self._report.client_id
         login.in_flight_sent = self._client_requests.messages
         login.in_flight_received = self._receiver.consumers.held
+        login.has_gap = self._has_gap
         self._client_requests.close()
         self._server_requests.close()
         if ended_by == "open":

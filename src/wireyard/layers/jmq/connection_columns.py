@@ -397,11 +397,12 @@ class _ConnectionTables(Tracking):
         at = int(self.property[hello]) if hello >= 0 else -1
         if at >= 0 and self.numbers.present["level"][at]:
             login.protocol_level = int(self.numbers.values["level"][at])
-        login.ended_by = str(self.ended_by[c])
+        login.ended_by = self.ended_by[c]
         login.packets, login.size_bytes = int(connections.packets[c]), int(connections.size[c])
         login.in_flight_sent = int(self.in_flight_sent[c])
         login.in_flight_received = int(self.in_flight_received[c])
         login.pauses, login.paused_ns = int(connections.pauses[c]), int(connections.paused_ns[c])
+        login.has_gap = bool(self.has_gap[c])
         return login
 
     def _position(self, row: int) -> Position:
@@ -456,7 +457,8 @@ class _ConnectionTables(Tracking):
         connection = np.empty(self.transactions, np.int64)
         of_slot[slots], connection[slots] = ids, self.connection[at]
         left = np.flatnonzero(self.held.begun)
-        left = left[~self.is_open[connection[left]]]
+        missed = self.connections.missed[connection[left]]
+        left = left[(self.held.begun_at[left] >= missed) & ~self.is_open[connection[left]]]
         of = connection[left]
         event = np.full(len(left), k.USE_EVENTS.index("leave"), np.int32)
         nothing = np.zeros(len(left), np.int64)

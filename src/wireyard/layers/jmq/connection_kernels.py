@@ -38,6 +38,7 @@ from wireyard.layers.jmq.consumer_kernels import (
     apply_to_delivery,
     apply_to_pause,
     by_type,
+    close_delivery,
     end_pause,
     release,
     remove_consumer,
@@ -47,7 +48,12 @@ from wireyard.layers.jmq.consumer_kernels import (
     unlink_consumer,
     use,
 )
-from wireyard.layers.jmq.session_kernels import log_in, miss_packets, number_packet
+from wireyard.layers.jmq.session_kernels import (
+    log_in,
+    lose_packets,
+    miss_packets,
+    number_packet,
+)
 
 __all__ = ["track_packets"]
 
@@ -65,7 +71,7 @@ def begin_transaction(
 ) -> None:
     use(connections, out, c, row, transaction, k.U_START, 0)
     if not held.begun[slot] and admit(tables, connections, out, c, k.CAP_TRANSACTIONS):
-        held.begun[slot] = 1
+        held.begun[slot], held.begun_at[slot] = 1, row
 
 
 @kernel(
@@ -100,8 +106,18 @@ def track_packets(
         streams.seen[s] = 1
         if kind == k.SEEN:
             continue
-        connections.active[c] = 1
         from_client = streams.from_client[s] != 0
+        own, other = 2 * c + k.LONG(from_client), 2 * c + 1 - k.LONG(from_client)
+        if kind == k.LOST:
+            connections.in_gap[own] = 1 - p.timed[row]
+            lose_packets(p, tables, connections, consumers, held, pauses, c, row)
+            continue
+        connections.active[c] = 1
+        if connections.in_gap[own]:
+            connections.in_gap[own] = 0
+            lose_packets(p, tables, connections, consumers, held, pauses, c, row)
+        if connections.in_gap[other]:
+            miss_packets(tables, connections, pauses, c)
         at = k.LONG(p.properties[row])
         transaction = p.transaction[row]
         number_packet(p, tables, streams, connections, out, c, s, row)
@@ -131,14 +147,15 @@ def track_packets(
                 p.subscription[row] = consumers.subscription[consumer]
                 p.from_dead_queue[row] = consumers.from_dead_queue[consumer]
             else:
-                p.state[row] = k.HELD
+                p.state[row] = k.UNDECIDED
                 room_for = admit(tables, connections, out, c, k.CAP_CONSUMERS)
                 if not room_for and connections.first_consumer[c] >= 0:
                     first = connections.first_consumer[c]
                     remove_consumer(p, tables, connections, consumers, held, c, first)
                     room_for = admit(tables, connections, out, c, k.CAP_CONSUMERS)
                 if room_for:
-                    consumers.exists[consumer], consumers.initial_state[consumer] = 1, k.HELD
+                    consumers.exists[consumer] = 1
+                    consumers.initial_state[consumer] = k.UNDECIDED
                     consumers.from_dead_queue[consumer] = consumers.deleted[consumer] = 0
                     consumers.subscription[consumer] = consumers.session[consumer] = -1
                     append(
@@ -149,7 +166,7 @@ def track_packets(
                 message = p.message[row]
                 again = held.row[message]
                 if again >= 0:
-                    p.state[again] = tables.delivery[p.state[again] * k.D_WIDTH + k.D_CLOSE]
+                    close_delivery(p, tables, connections, c, again)
                     remove_held(connections, consumers, held, c, message)
                 room_for = admit(tables, connections, out, c, k.CAP_HELD)
                 if not room_for and consumers.first_held[consumer] >= 0:
@@ -325,6 +342,7 @@ def track_packets(
                 if consumers.exists[consumer] and not consumers.deleted[consumer]:
                     last = k.LONG(p.message[settled])
                     unseen = last < 0 or held.row[last] < 0
+                    event = k.D_CLOSE_UNHELD if unseen else k.D_CLOSE_UNSEEN
                     message = k.LONG(consumers.first_held[consumer])
                     while message >= 0:
                         following = k.LONG(held.after[message])
@@ -337,7 +355,7 @@ def track_packets(
                                 held,
                                 c,
                                 message,
-                                k.D_CLOSE_UNSEEN,
+                                event,
                             )
                         unseen = unseen or message == last
                         message = following

@@ -142,6 +142,11 @@ class Connections(NamedTuple):
     flow 0 is to the consumers, flow 1 from the producers."""
     first_paused: Int32s
     last_paused: Int32s
+    in_gap: Int8s
+    """``[2 * connection + from_client]``: whether bytes before the next packet of this side are
+    missing."""
+    missed: Int32s
+    """The last row at which packets may be missing."""
 
 
 class Waiting(NamedTuple):
@@ -185,6 +190,8 @@ class Held(NamedTuple):
     """Whether the reply settles the delivery of a block; axis: block."""
     begun: Int8s
     """Whether the connection began a transaction and it is open; axis: slot of a transaction."""
+    begun_at: Int32s
+    """The row at which it began; same axis."""
 
 
 class Pauses(NamedTuple):

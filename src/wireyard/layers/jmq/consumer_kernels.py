@@ -18,6 +18,7 @@ __all__ = [
     "apply_to_delivery",
     "apply_to_pause",
     "by_type",
+    "close_delivery",
     "end_pause",
     "release",
     "remove_consumer",
@@ -138,14 +139,25 @@ def unlink_consumer(connections: Any, consumers: Any, c: int, consumer: int) -> 
 
 
 @inlined
+def close_delivery(p: Any, tables: Any, connections: Any, c: int, row: int) -> None:
+    """Close a delivery; packets that are missing since its ACKNOWLEDGE may have been the reply."""
+    state = p.state[row]
+    may_be_lost = p.acknowledged[row] < connections.missed[c]
+    if may_be_lost and tables.delivery[state * k.D_WIDTH + k.D_REPLY_LOST] >= 0:
+        state = tables.delivery[state * k.D_WIDTH + k.D_REPLY_LOST]
+    if tables.delivery[state * k.D_WIDTH + k.D_CLOSE] >= 0:
+        state = tables.delivery[state * k.D_WIDTH + k.D_CLOSE]
+    p.state[row] = state
+
+
+@inlined
 def remove_consumer(
     p: Any, tables: Any, connections: Any, consumers: Any, held: Any, c: int, consumer: int
 ) -> None:
     """Remove a consumer and close the deliveries that it holds."""
     while consumers.first_held[consumer] >= 0:
         message = consumers.first_held[consumer]
-        row = held.row[message]
-        p.state[row] = tables.delivery[p.state[row] * k.D_WIDTH + k.D_CLOSE]
+        close_delivery(p, tables, connections, c, held.row[message])
         remove_held(connections, consumers, held, c, message)
     unlink_consumer(connections, consumers, c, consumer)
 
@@ -169,8 +181,10 @@ def apply_to_delivery(
     if following < 0:
         return -1
     p.state[row] = following
+    consumer = held.consumer[message]
+    if consumers.initial_state[consumer] == k.UNDECIDED and event in k.ACKNOWLEDGING:
+        consumers.initial_state[consumer] = k.HELD
     if tables.settled[following]:
-        consumer = held.consumer[message]
         remove_held(connections, consumers, held, c, message)
         if consumers.deleted[consumer] and consumers.first_held[consumer] < 0:
             unlink_consumer(connections, consumers, c, consumer)

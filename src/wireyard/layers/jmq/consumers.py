@@ -6,7 +6,7 @@ from collections import OrderedDict
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from wireyard.layers.jmq.delivery import DELIVERY, SETTLED
+from wireyard.layers.jmq.delivery import ACKNOWLEDGING, DELIVERY, SETTLED
 from wireyard.layers.jmq.records import Delivery, Output
 
 __all__ = ["MAX_CONSUMERS", "MAX_HELD", "Consumer", "Consumers", "MessageId"]
@@ -50,6 +50,8 @@ class Consumers:
         self._by_session: dict[int, set[int]] = {}
         self.held = 0
         """The number of messages that all of them hold."""
+        self.gaps = 0
+        """The number of times at which packets were missing."""
 
     def get(self, consumer_id: int) -> Consumer | None:
         """Return a consumer, None if there is none with this id."""
@@ -97,6 +99,8 @@ class Consumers:
         if cell is None:
             return None
         following = cell.state
+        if consumer.initial_state == "undecided" and event in ACKNOWLEDGING:
+            consumer.initial_state = "held"
         if following not in SETTLED:
             delivery.state = following
             return delivery
@@ -107,6 +111,13 @@ class Consumers:
             self._remove(consumer_id)
         return delivery
 
+    def miss(self) -> None:
+        """Observe that packets are missing, which may have been about any held message."""
+        self.gaps += 1
+        for consumer in self._by_id.values():
+            for delivery in consumer.held.values():
+                delivery.state = DELIVERY.lookup(delivery.state, "miss").state
+
     def delete(self, consumer_id: int, last_seen: MessageId | None) -> None:
         """Delete a consumer whose application saw its messages up to `last_seen`.
 
@@ -116,10 +127,11 @@ class Consumers:
         consumer = self._by_id.get(consumer_id)
         if consumer is None or consumer.deleted:
             return
-        unseen = last_seen not in consumer.held
+        is_held = last_seen in consumer.held
+        unseen, event = not is_held, "close_unseen" if is_held else "close_unheld"
         for message in list(consumer.held):
             if unseen:
-                self.apply(consumer_id, message, "close_unseen")
+                self.apply(consumer_id, message, event)
             unseen = unseen or message == last_seen
         consumer.deleted = True
         if not consumer.held:
@@ -139,7 +151,9 @@ class Consumers:
         """Pass on all deliveries at the end of the capture, with the connection still open."""
         for consumer_id, consumer in list(self._by_id.items()):
             while consumer.held:
-                self._pass_on(consumer.held.popitem(last=False)[1])
+                delivery = consumer.held.popitem(last=False)[1]
+                self._miss_reply(delivery)
+                self._pass_on(delivery)
             self._remove(consumer_id)
 
     def _remove(self, consumer_id: int) -> None:
@@ -154,8 +168,13 @@ class Consumers:
             self._close(delivery)
 
     def _close(self, delivery: Delivery) -> None:
-        delivery.state = DELIVERY[delivery.state, "close"].state
+        self._miss_reply(delivery)
+        delivery.state = DELIVERY.lookup(delivery.state, "close").state
         self._pass_on(delivery)
+
+    def _miss_reply(self, delivery: Delivery) -> None:
+        if delivery.gaps < self.gaps:
+            delivery.state = DELIVERY.lookup(delivery.state, "reply_lost").state
 
     def _pass_on(self, delivery: Delivery) -> None:
         """Pass on a delivery with its present state."""

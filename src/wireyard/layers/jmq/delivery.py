@@ -8,7 +8,7 @@ from typing import Final
 
 from wireyard.layers.states import StateTable
 
-__all__ = ["DELIVERY", "DELIVERY_EVENTS", "OUTCOMES", "SETTLED", "VERDICTS"]
+__all__ = ["ACKNOWLEDGING", "DELIVERY", "DELIVERY_EVENTS", "OUTCOMES", "SETTLED", "VERDICTS"]
 
 DELIVERY_EVENTS: Final[Mapping[str, str]] = MappingProxyType(
     {
@@ -22,9 +22,13 @@ DELIVERY_EVENTS: Final[Mapping[str, str]] = MappingProxyType(
         "redeliver_seen": "REDELIVER, JMQSetRedelivered true",
         "redeliver_unseen": "REDELIVER, JMQSetRedelivered false",
         "close_unseen": "DELETE_CONSUMER whose last delivered message came before this one",
+        "close_unheld": "DELETE_CONSUMER whose last delivered message is no longer held",
         "close": "its session or connection ended, or it was delivered again",
         "committed": "its transaction was committed",
         "rolled_back": "its transaction was rolled back",
+        "miss": "packets of its connection were not captured",
+        "reply_lost": "its session, its connection or the capture ended, and packets since its"
+        " ACKNOWLEDGE were not captured",
     }
 )
 """The events, and what each of them is."""
@@ -40,13 +44,51 @@ DELIVERY: Final[StateTable[str, str, str]] = StateTable(
             "redeliver_seen": "returned_seen",
             "redeliver_unseen": "returned_unseen",
             "close_unseen": "returned_unseen",
+            "close_unheld": "returned_unseen",
             "close": "left",
+            "miss": "undecided",
         },
-        "acknowledging": {"confirmed": "acknowledged", "denied": "held", "close": "unconfirmed"},
-        "joining": {"confirmed": "in_transaction", "denied": "held", "close": "unconfirmed"},
-        "expiring": {"confirmed": "expired", "denied": "held", "close": "unconfirmed"},
-        "dying": {"confirmed": "dead", "denied": "held", "close": "unconfirmed"},
-        "declining": {"confirmed": "returned_seen", "denied": "held", "close": "unconfirmed"},
+        "acknowledging": {
+            "confirmed": "acknowledged",
+            "denied": "held",
+            "close": "unconfirmed",
+            "reply_lost": "undecided",
+        },
+        "joining": {
+            "confirmed": "in_transaction",
+            "denied": "held",
+            "close": "unconfirmed",
+            "reply_lost": "undecided",
+        },
+        "expiring": {
+            "confirmed": "expired",
+            "denied": "held",
+            "close": "unconfirmed",
+            "reply_lost": "undecided",
+        },
+        "dying": {
+            "confirmed": "dead",
+            "denied": "held",
+            "close": "unconfirmed",
+            "reply_lost": "undecided",
+        },
+        "declining": {
+            "confirmed": "returned_seen",
+            "denied": "held",
+            "close": "unconfirmed",
+            "reply_lost": "undecided",
+        },
+        # Later packets may show that it was not acknowledged or returned in the gap. A REDELIVER
+        # does not: it may be about a transaction that was rolled back.
+        "undecided": {
+            "acknowledge": "acknowledging",
+            "acknowledge_in_transaction": "joining",
+            "expire": "expiring",
+            "bury": "dying",
+            "decline": "declining",
+            "close_unseen": "returned_unseen",
+            "close": "undecided",
+        },
         "in_transaction": {"committed": "committed", "rolled_back": "rolled_back"},
         "acknowledged": {},
         "committed": {},
@@ -67,6 +109,14 @@ DELIVERY: Final[StateTable[str, str, str]] = StateTable(
 
 SETTLED: Final = frozenset(state for state in DELIVERY.states if (state, "close") not in DELIVERY)
 """States that no event on the connection changes."""
+ACKNOWLEDGING: Final = (
+    "acknowledge",
+    "acknowledge_in_transaction",
+    "expire",
+    "bury",
+    "decline",
+)
+"""Events that are an ACKNOWLEDGE, which browsers and some consumers never send."""
 
 VERDICTS: Final[Mapping[str, str]] = MappingProxyType(
     {
@@ -87,6 +137,7 @@ VERDICTS: Final[Mapping[str, str]] = MappingProxyType(
         "left": "neither acknowledged nor returned when its session or connection ended; if"
         " delivered again, flagged R",
         "unconfirmed": "acknowledged, and the connection ended without the broker's reply",
+        "undecided": "packets that were not captured may have acknowledged or returned it",
         "browsed": "a copy for a browser; the message stayed where it was",
         "no_ack_wanted": "delivered to a consumer that never acknowledges",
     }
@@ -94,7 +145,7 @@ VERDICTS: Final[Mapping[str, str]] = MappingProxyType(
 """The meaning of each last state, which is the `verdict` of a row."""
 
 _UNACKNOWLEDGED: Final = "unacknowledged"
-OUTCOMES: Final[Mapping[str, str]] = MappingProxyType(
+OUTCOMES: Final[Mapping[str, str | None]] = MappingProxyType(
     dict.fromkeys(DELIVERY.states, _UNACKNOWLEDGED)
     | {
         state: state
@@ -107,6 +158,6 @@ OUTCOMES: Final[Mapping[str, str]] = MappingProxyType(
             "no_ack_wanted",
         )
     }
-    | {"browsed": "no_ack_wanted"}
+    | {"browsed": "no_ack_wanted", "undecided": None}
 )
-"""The `outcome` of a row by its verdict."""
+"""The `outcome` of a row by its verdict; None where the capture does not show it."""

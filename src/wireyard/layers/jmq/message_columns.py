@@ -104,8 +104,9 @@ def _delivery_rows(
     own = {name: whole(deliveries[name]) for name in deliveries.column_names}
     state, states = text_codes(deliveries["state"])
     names = states.to_pylist()
-    outcomes = list(dict.fromkeys(OUTCOMES.values()))
-    outcome = np.array([*(outcomes.index(OUTCOMES[name]) for name in names), -1])[state]
+    outcomes = [outcome for outcome in dict.fromkeys(OUTCOMES.values()) if outcome]
+    codes: dict[str | None, int] = {name: code for code, name in enumerate(outcomes)}
+    outcome = np.array([*(codes.get(OUTCOMES[name], -1) for name in names), -1])[state]
     producer = own["producer"]
     if (sent >= 0).any():
         (of_sender, of_address), texts = join_codes(sendings["producer"], deliveries["producer"])

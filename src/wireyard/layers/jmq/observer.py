@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Collection, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Final
 
 from wireyard.errors import DecodeError
@@ -21,7 +21,7 @@ from wireyard.formats.jmq.layout import (
 from wireyard.formats.jmq.packet import read_row
 from wireyard.layers.endpoints import connection_of, endpoint, endpoints_of
 from wireyard.layers.jmq.connection import Connection
-from wireyard.layers.jmq.packet_row import PacketRow, as_packet
+from wireyard.layers.jmq.packet_row import GAP, PacketRow, as_packet
 from wireyard.layers.jmq.records import MAX_TEXT, RULES, Output, Relay, number, properties_of, text
 from wireyard.layers.jmq.requests import REPLIES
 from wireyard.layers.jmq.sequences import GPacketNumbers, Runs
@@ -107,6 +107,8 @@ class _Pair:
 
     connection: Connection | None = None
     client: str = ""
+    lost: list[str] = field(default_factory=list)
+    """The senders of the gaps before that packet."""
 
 
 @dataclass(slots=True)
@@ -139,7 +141,7 @@ class Observer:
     def observe(self, row: Row) -> None:
         """Observe the next row; packets inside others are skipped.
 
-        After damaged or missing packets the state of the connection is uncertain (`miss`).
+        After damaged or missing packets the state of the connection is uncertain (`miss`, `lose`).
 
         The row needs `source`, `stream`, `offset`, `status` and the columns of its format; rows of
         captures also `captured_ns`, `frame` and the addresses. `NEEDED` has all columns that are
@@ -148,7 +150,10 @@ class Observer:
         format = row.get("format", "jmq").partition("/")[0]
         if format not in ("jmq", "gpacket") or row.get("parent_offset") is not None:
             return
-        if row.get("status", "ok") != "ok":
+        status = row.get("status", "ok")
+        if status == GAP:
+            self._lose(row)
+        elif status != "ok":
             self._miss((row["source"], row["stream"]))
         elif format == "gpacket":
             self._observe_gpacket(row)
@@ -159,6 +164,16 @@ class Observer:
         direction = self._directions.get(stream)
         if direction is not None and direction.pair.connection is not None:
             direction.pair.connection.miss()
+
+    def _lose(self, row: Row) -> None:
+        direction = self._direction_of(row)
+        pair = direction.pair
+        if pair.connection is None:
+            pair.lost.append(direction.src)
+        else:
+            pair.connection.lose(
+                direction.src == pair.client, is_over=Position.of(row).ns is not None
+            )
 
     def _observe_gpacket(self, row: Row) -> None:
         direction = self._direction_of(row)
@@ -187,6 +202,8 @@ class Observer:
             )
             pair.connection = Connection(client, server, self.output)
             pair.client = client
+            for src in pair.lost:
+                pair.connection.lose(src == client, is_over=False)
         if row["property_offset"] > MOST_ITEM_BYTES:
             row = row | {name: row[name][:MAX_TEXT] for name in _TEXTS if row.get(name)}
         from_client = direction.src == pair.client

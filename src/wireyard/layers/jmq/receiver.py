@@ -130,7 +130,8 @@ class Receiver:
         if consumer is None or consumer.deleted:
             self._report.add_violation("unknown_consumer", row, at, row["sys_message_id"])
             if consumer is None:
-                consumer = Consumer()
+                # It may be a browser, or never acknowledge.
+                consumer = Consumer(initial_state="undecided")
                 self.consumers.add(consumer_id, consumer)
         delivery = Delivery(
             row["sys_message_id"],
@@ -182,7 +183,7 @@ class Receiver:
             if delivery is None:
                 not_held = not_held or message
                 continue
-            delivery.acknowledged = at
+            delivery.acknowledged, delivery.gaps = at, self.consumers.gaps
             delivery.transaction_id = transaction_id
             pending.append((consumer_id, message))
         if not_held is not None:

@@ -155,6 +155,8 @@ class Delivery(Record):
     message_id: str | None = None
     acknowledged: Position | None = None
     transaction_id: int | None = None
+    gaps: int = 0
+    """The value of `Consumers.gaps` when it was acknowledged."""
 
 
 class Use(NamedTuple):
@@ -192,6 +194,8 @@ class ConnectionRecord:
     in_flight_received: int = 0
     pauses: int = 0
     paused_ns: int = 0
+    has_gap: bool = False
+    """Whether bytes of it were not captured, so these four counts are unknown."""
 
 
 class Relay(NamedTuple):

@@ -97,6 +97,7 @@ def session_row(login: ConnectionRecord) -> Row:
     """Return the row of a connection."""
     opened = login.opened if login.known else None
     closed = login.last if login.ended_by != "open" else None
+    counts = ("in_flight_sent", "in_flight_received", "pauses", "paused_ns")
     return {
         "opened_ns": opened and opened.ns,
         "opened_frame": opened and opened.frame,
@@ -112,9 +113,6 @@ def session_row(login: ConnectionRecord) -> Row:
         "packets": login.packets,
         "bytes": login.size_bytes,
         "version": login.protocol_level,
-        "in_flight_sent": login.in_flight_sent,
-        "in_flight_received": login.in_flight_received,
-        "pauses": login.pauses,
-        "paused_ns": login.paused_ns,
+        **{name: None if login.has_gap else getattr(login, name) for name in counts},
         **login.opened.lead,
     }

@@ -35,6 +35,8 @@ class Sender:
         self._report = report
         self._requests = requests
         self._begun: set[int] = set()
+        self._may_be_over: set[int] = set()
+        """The transactions that may have ended in packets that are missing."""
         self.flow = Flow(report)
 
     # --- messages ---------------------------------------------------------------------------
@@ -169,12 +171,16 @@ class Sender:
         if accepted:
             self._begin(number(properties, _NEXT_ID), at)
 
+    def miss(self) -> None:
+        """Observe that packets are missing, which may have ended any transaction."""
+        self._may_be_over |= self._begun
+
     def close(self, at: Position, left: bool) -> None:
         """Observe the end of the packets; `left` means that the connection ended too.
 
         Transactions that it began and did not end then get the event ``leave``.
         """
-        for transaction_id in sorted(self._begun if left else ()):
+        for transaction_id in sorted(self._begun - self._may_be_over if left else ()):
             self._report.use(transaction_id, "leave", at)
         self._report.output.release("MAX_TRANSACTIONS", len(self._begun))
         self._begun.clear()

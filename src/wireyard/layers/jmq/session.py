@@ -195,15 +195,24 @@ class Session:
         if self.login is not None and self.login.state in LOGGING_IN:
             self.login.state = "new"
 
-    def finish(self, ended: bool) -> str | None:
-        """Return the value of `ended_by`; `ended` is whether the capture shows the end."""
+    def finish(self, ended: bool, goodbye_lost: bool) -> str | None:
+        """Return the value of `ended_by`.
+
+        Parameters
+        ----------
+        ended
+            Whether the capture shows the end.
+        goodbye_lost
+            Whether the last bytes of the client are missing, so it may have sent GOODBYE; then
+            the result is None if nothing else shows how the connection ended.
+        """
         login = self.login
         if login is None:
             return None
         if login.state == "refused":
             login.ended_by = "refused"
         elif login.ended_by is None:
-            login.ended_by = "dropped" if ended else "open"
+            login.ended_by = "open" if not ended else None if goodbye_lost else "dropped"
         return login.ended_by
 
     def _event(self, row: PacketRow, packet_type: int, from_client: bool) -> str:

@@ -8,7 +8,7 @@ from wireyard.accelerate import inlined
 from wireyard.layers.jmq import codes as k
 from wireyard.layers.jmq.consumer_kernels import add_violation, by_type, unlink_pause
 
-__all__ = ["log_in", "miss_packets", "number_packet"]
+__all__ = ["log_in", "lose_packets", "miss_packets", "number_packet"]
 
 
 @inlined
@@ -101,10 +101,29 @@ def log_in(
 
 @inlined
 def miss_packets(tables: Any, connections: Any, pauses: Any, c: int) -> None:
-    """Observe that packets are missing, or damaged."""
+    """Observe that packets are missing, or damaged, like `Connection.miss`."""
     connections.known[c] = 0
     if connections.opened[c] >= 0 and tables.logging_in[connections.state[c]]:
         connections.state[c] = k.NEW
     for flow in range(2 * c, 2 * c + 2):
         while connections.first_paused[flow] >= 0:
             unlink_pause(connections, pauses, c, flow, connections.first_paused[flow])
+
+
+@inlined
+def lose_packets(
+    p: Any, tables: Any, connections: Any, consumers: Any, held: Any, pauses: Any, c: int, row: int
+) -> None:
+    """Observe that any packets may be missing before a row."""
+    miss_packets(tables, connections, pauses, c)
+    connections.missed[c] = row
+    consumer = connections.first_consumer[c]
+    while consumer >= 0:
+        message = consumers.first_held[consumer]
+        while message >= 0:
+            delivered = held.row[message]
+            following = tables.delivery[p.state[delivered] * k.D_WIDTH + k.D_MISS]
+            if following >= 0:
+                p.state[delivered] = following
+            message = held.after[message]
+        consumer = consumers.after[consumer]

@@ -30,7 +30,7 @@ from wireyard.layers.jmq.packet_columns import (
     read_blocks,
     read_numbers,
 )
-from wireyard.layers.jmq.packet_row import as_packet
+from wireyard.layers.jmq.packet_row import GAP, as_packet
 from wireyard.layers.jmq.receiver import DEAD_MESSAGE_QUEUE
 from wireyard.layers.jmq.records import properties_of, text
 from wireyard.layers.jmq.session import SESSION
@@ -56,10 +56,14 @@ _NUMBERED: Final = {
 _ADD_CONSUMER, _SET_CLIENTID, _RESUME_FLOW = 14, 50, 52
 _ACKNOWLEDGE, _REDELIVER, _DELETE_CONSUMER, _DELETE_PRODUCER = 24, 32, 16, 66
 _MARKS: Final = FLAGS["F"] | FLAGS["C"]
-_CLOSED: Final = np.array(
-    [DELIVERY.states.index(DELIVERY.lookup(state, "close").state) for state in DELIVERY.states],
-    np.int8,
+_CLOSED, _MISSED, _REPLY_LOST = (
+    np.array(
+        [DELIVERY.states.index(DELIVERY.lookup(state, event).state) for state in DELIVERY.states],
+        np.int8,
+    )
+    for event in ("close", "miss", "reply_lost")
 )
+"""The state of a delivery after an event that ends the packets."""
 
 
 class Tracking:
@@ -112,6 +116,8 @@ class Tracking:
         kind = columns.mapped("format", _kind_of_format)
         ok = columns.mapped("status", lambda status: status in (None, "ok"))
         kind[(kind > 0) & (ok == 0)] = k.MISSED
+        lost = columns.mapped("status", lambda status: status == GAP)
+        kind[(kind == k.MISSED) & (lost != 0)] = k.LOST
         self.kind = np.ascontiguousarray(kind)
         self.packet_type = columns.ints("packet_type", np.int32)
         self.flags = columns.ints("bit_flags").astype(np.int32)
@@ -290,6 +296,7 @@ class Tracking:
             block_message=slots[len(at) : blocks_end].copy(),
             pending=np.zeros(len(consumer_of_block), np.int8),
             begun=np.zeros(self.transactions, np.int8),
+            begun_at=np.full(self.transactions, -1, np.int32),
         )
 
     def _read_blocks(self) -> Any:
@@ -416,6 +423,7 @@ class Tracking:
             state=np.full(count, SESSION.states.index("new"), np.int8),
             open=np.zeros(len(k.CAPS) * count, np.int64),
             pause=self.whole,
+            in_gap=np.zeros(2 * count, np.int8),
             **{name: np.full(2 * count, -1, np.int32) for name in lists},
         )
         buffers = records.blank(
@@ -448,19 +456,27 @@ class Tracking:
     def _finish(self) -> None:
         """End what is still open at the end of the packets."""
         connections, columns = self.connections, self.columns
+        in_gap = connections.in_gap.reshape(-1, 2) != 0
+        self.has_gap = connections.missed >= 0
+        connections.missed[in_gap.any(axis=1)] = self.rows
         seen_ended = np.zeros(columns.connections, bool)
         seen_ended[columns.connection_of_stream[(self.streams.seen != 0) & self.ended]] = True
         states = SESSION.states
         refused = connections.state == states.index("refused")
-        names = np.array(["refused", "client", "server", "dropped", "open"])
+        names = np.array(["refused", "client", "server", "dropped", "open", None])
+        unseen = np.where(in_gap[:, 1], 5, 3)
         by = np.where(refused, 0, np.where(connections.ended_by > 0, connections.ended_by,
-                                           np.where(seen_ended, 3, 4)))  # fmt: skip
+                                           np.where(seen_ended, unseen, 4)))  # fmt: skip
         self.ended_by = names[by]
         self.is_open = by == 4
         waiting = self.waiting.row[self.waiting.row >= 0]
         messages = waiting[self.handler[waiting] == k.SENDS]
         self.in_flight_sent = np.bincount(self.connection[messages], minlength=columns.connections)
         held = self.held.row[self.held.row >= 0]
+        unsure = held[in_gap[self.connection[held]].any(axis=1)]
+        self.p.state[unsure] = _MISSED[self.p.state[unsure]]
+        unsure = held[self.p.acknowledged[held] < connections.missed[self.connection[held]]]
+        self.p.state[unsure] = _REPLY_LOST[self.p.state[unsure]]
         self.in_flight_received = np.bincount(self.connection[held], minlength=columns.connections)
         gone = held[~self.is_open[self.connection[held]]]
         self.p.state[gone] = _CLOSED[self.p.state[gone]]

@@ -1,0 +1,86 @@
+"""Recordings without some of their frames: the whole contradicts nothing that is derived."""
+
+from __future__ import annotations
+
+import os
+import random
+from collections import defaultdict
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any, Final
+
+import pytest
+
+import wireyard
+from tests.layers.jmq.judge import differences
+from tests.layers.jmq.recorded import SCENARIOS, tables_of
+from tests.layers.mqtt.test_beginnings import frames_of
+from wireyard.captures.read import read_capture
+from wireyard.formats.base import Row
+from wireyard.layers.jmq.chain import derive_tables
+from wireyard.layers.mqtt.directions import in_order
+
+ROUNDS: Final = int(os.environ.get("WIREYARD_CUTS", "2"))
+"""Random losses of each recording."""
+_MOST_LOST: Final = 20
+_UNKNOWN: Final = {"undecided", "in_transaction"}
+"""Verdicts of deliveries whose end was not captured."""
+_COUNTS: Final = ("in_flight_sent", "in_flight_received", "pauses", "paused_ns")
+
+
+def values(rows: Iterable[Row], key: tuple[str, ...], column: str) -> dict[Any, set[Any]]:
+    """Return the values of a column by the key of the rows."""
+    found: defaultdict[Any, set[Any]] = defaultdict(set)
+    for row in rows:
+        found[tuple(row[name] for name in key)].add(row[column])
+    return found
+
+
+@pytest.mark.parametrize("name", [name for name in SCENARIOS if name != "bulk"])
+def test_no_lost_frames_of_a_capture_contradict_the_whole(
+    shared: Path, name: str, tmp_path: Path
+) -> None:
+    path = shared / "captures" / "openmq" / f"{name}.pcap"
+    whole = tables_of(path)
+    violations = values(whole["violations"], ("rule",), "captured_ns")
+    copy = "message_key", "consumer", "consumer_id"
+    verdicts = values(whole["deliveries"], copy, "verdict")
+    ends = "client", "server"
+    header, frames = frames_of(path)
+    for number in range(ROUNDS):
+        dice = random.Random(f"{name} {number}")
+        lost = set(dice.sample(range(len(frames)), dice.randint(1, _MOST_LOST)))
+        cut = tmp_path / "cut.pcap"
+        kept = (frame for place, frame in enumerate(frames) if place not in lost)
+        cut.write_bytes(b"".join((header, *kept)))
+        rows: list[Row] = []
+        for format in ("jmq", "gpacket") if name == "cluster" else ("jmq",):
+            rows += wireyard.read(str(cut), format).to_pylist(maps_as_pydicts="lossy")
+        ended = {(str(cut), one.name) for one in read_capture(cut).streams if one.ended}
+        part = derive_tables(in_order(rows), ended).tables
+        for row in part["violations"]:
+            # Numbers that are missing are all that this rule is about.
+            assert row["rule"] == "sequence_gap" or row["captured_ns"] in violations[row["rule"],]
+        for key, found in values(part["deliveries"], copy, "verdict").items():
+            # Nothing shows the end of a connection whose FIN or reset is lost.
+            held = {"held"} if "left" in verdicts[key] else set()
+            assert found <= verdicts[key] | _UNKNOWN | held, key
+        for column in (*_COUNTS, "ended_by"):
+            true = values(whole["sessions"], ends, column)
+            for key, found in values(part["sessions"], ends, column).items():
+                # A login that was refused is not known if the refusal is lost.
+                unknown = {"open", None} if column == "ended_by" else {None}
+                assert found <= true[key] | unknown or true[key] == {"refused"}, (key, column)
+
+
+@pytest.mark.parametrize("name", ["acks", "drops", "transactions"])
+def test_columns_lose_the_same(shared: Path, name: str, tmp_path: Path) -> None:
+    header, frames = frames_of(shared / "captures" / "openmq" / f"{name}.pcap")
+    dice = random.Random(name)
+    for number in range(ROUNDS):
+        lost = set(dice.sample(range(len(frames)), _MOST_LOST))
+        cut = tmp_path / f"{number}.pcap"
+        kept = (frame for place, frame in enumerate(frames) if place not in lost)
+        cut.write_bytes(b"".join((header, *kept)))
+        ended = {(str(cut), one.name) for one in read_capture(cut).streams if one.ended}
+        assert differences({"jmq": wireyard.read(str(cut), "jmq")}, ended) == []
