@@ -305,8 +305,8 @@ SESSIONS: Final = (
     Column(
         "in_flight_sent",
         "int64",
-        "messages of the client whose delivery was open at the end; null without the login, or if"
-        " bytes of the session were not captured, MQTT",
+        "messages of the client whose delivery was open at the end; like the next three null if"
+        " bytes of the session were not captured, and of MQTT without the login",
     ),
     Column("in_flight_received", "int64", "messages to the client whose delivery was open then"),
     Column("pauses", "int64", "how often one side asked the other to wait; JMS only"),
