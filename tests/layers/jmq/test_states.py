@@ -188,8 +188,6 @@ def happen(consumers: Consumers, event: str) -> None:
         consumers.close_session(5)
     elif event == "close_unheld":
         consumers.delete(1, None)
-    elif event == "miss":
-        consumers.miss()
     else:
         consumers.apply(1, (7,), event)
 

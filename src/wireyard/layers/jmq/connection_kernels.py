@@ -110,12 +110,12 @@ def track_packets(
         own, other = 2 * c + k.LONG(from_client), 2 * c + 1 - k.LONG(from_client)
         if kind == k.LOST:
             connections.in_gap[own] = 1 - p.timed[row]
-            lose_packets(p, tables, connections, consumers, held, pauses, c, row)
+            lose_packets(tables, connections, pauses, c, row)
             continue
         connections.active[c] = 1
         if connections.in_gap[own]:
             connections.in_gap[own] = 0
-            lose_packets(p, tables, connections, consumers, held, pauses, c, row)
+            lose_packets(tables, connections, pauses, c, row)
         if connections.in_gap[other]:
             miss_packets(tables, connections, pauses, c)
         at = k.LONG(p.properties[row])

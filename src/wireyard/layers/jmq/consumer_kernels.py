@@ -24,6 +24,7 @@ __all__ = [
     "remove_consumer",
     "remove_held",
     "send_message",
+    "state_of",
     "unlink",
     "unlink_consumer",
     "unlink_pause",
@@ -139,9 +140,17 @@ def unlink_consumer(connections: Any, consumers: Any, c: int, consumer: int) -> 
 
 
 @inlined
+def state_of(p: Any, tables: Any, connections: Any, c: int, row: int) -> int:
+    """Return the state of a delivery, as it is if packets are missing since it was delivered."""
+    state: int = p.state[row]
+    following: int = tables.delivery[state * k.D_WIDTH + k.D_MISS]
+    return following if row < connections.missed[c] and following >= 0 else state
+
+
+@inlined
 def close_delivery(p: Any, tables: Any, connections: Any, c: int, row: int) -> None:
     """Close a delivery; packets that are missing since its ACKNOWLEDGE may have been the reply."""
-    state = p.state[row]
+    state = state_of(p, tables, connections, c, row)
     may_be_lost = p.acknowledged[row] < connections.missed[c]
     if may_be_lost and tables.delivery[state * k.D_WIDTH + k.D_REPLY_LOST] >= 0:
         state = tables.delivery[state * k.D_WIDTH + k.D_REPLY_LOST]
@@ -177,7 +186,9 @@ def apply_to_delivery(
     row: int = held.row[message]
     if row < 0:
         return -1
-    following = tables.delivery[p.state[row] * k.D_WIDTH + event]
+    state = state_of(p, tables, connections, c, row)
+    p.state[row] = state
+    following = tables.delivery[state * k.D_WIDTH + event]
     if following < 0:
         return -1
     p.state[row] = following

@@ -51,7 +51,8 @@ class Consumers:
         self.held = 0
         """The number of messages that all of them hold."""
         self.gaps = 0
-        """The number of times at which packets were missing."""
+        """The number of times at which packets were missing; it stands for those times, so that
+        none of them takes longer if many messages are held."""
 
     def get(self, consumer_id: int) -> Consumer | None:
         """Return a consumer, None if there is none with this id."""
@@ -76,6 +77,7 @@ class Consumers:
         if consumer is None or delivery.state in SETTLED:
             self._output.deliveries.append(delivery)
             return True
+        delivery.gaps = self.gaps
         again = consumer.held.pop(message, None)
         if again is not None:
             self._close(again)
@@ -95,6 +97,7 @@ class Consumers:
         delivery = consumer.held.get(message) if consumer else None
         if consumer is None or delivery is None:
             return None
+        self._miss(delivery)
         cell = DELIVERY.get((delivery.state, event))
         if cell is None:
             return None
@@ -114,9 +117,11 @@ class Consumers:
     def miss(self) -> None:
         """Observe that packets are missing, which may have been about any held message."""
         self.gaps += 1
-        for consumer in self._by_id.values():
-            for delivery in consumer.held.values():
-                delivery.state = DELIVERY.lookup(delivery.state, "miss").state
+
+    def _miss(self, delivery: Delivery) -> None:
+        """Apply that packets have been missing since a delivery."""
+        if delivery.gaps < self.gaps:
+            delivery.state = DELIVERY.lookup(delivery.state, "miss").state
 
     def delete(self, consumer_id: int, last_seen: MessageId | None) -> None:
         """Delete a consumer whose application saw its messages up to `last_seen`.
@@ -152,7 +157,7 @@ class Consumers:
         for consumer_id, consumer in list(self._by_id.items()):
             while consumer.held:
                 delivery = consumer.held.popitem(last=False)[1]
-                self._miss_reply(delivery)
+                self._end(delivery)
                 self._pass_on(delivery)
             self._remove(consumer_id)
 
@@ -168,12 +173,14 @@ class Consumers:
             self._close(delivery)
 
     def _close(self, delivery: Delivery) -> None:
-        self._miss_reply(delivery)
+        self._end(delivery)
         delivery.state = DELIVERY.lookup(delivery.state, "close").state
         self._pass_on(delivery)
 
-    def _miss_reply(self, delivery: Delivery) -> None:
-        if delivery.gaps < self.gaps:
+    def _end(self, delivery: Delivery) -> None:
+        """Apply that no further packet about a delivery was captured."""
+        self._miss(delivery)
+        if delivery.gaps_acknowledged < self.gaps:
             delivery.state = DELIVERY.lookup(delivery.state, "reply_lost").state
 
     def _pass_on(self, delivery: Delivery) -> None:

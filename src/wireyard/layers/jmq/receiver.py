@@ -183,7 +183,8 @@ class Receiver:
             if delivery is None:
                 not_held = not_held or message
                 continue
-            delivery.acknowledged, delivery.gaps = at, self.consumers.gaps
+            delivery.acknowledged = at
+            delivery.gaps_acknowledged = self.consumers.gaps
             delivery.transaction_id = transaction_id
             pending.append((consumer_id, message))
         if not_held is not None:

@@ -156,7 +156,8 @@ class Delivery(Record):
     acknowledged: Position | None = None
     transaction_id: int | None = None
     gaps: int = 0
-    """The value of `Consumers.gaps` when it was acknowledged."""
+    gaps_acknowledged: int = 0
+    """The values of `Consumers.gaps` when it was delivered, and when it was acknowledged."""
 
 
 class Use(NamedTuple):

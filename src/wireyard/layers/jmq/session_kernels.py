@@ -111,19 +111,7 @@ def miss_packets(tables: Any, connections: Any, pauses: Any, c: int) -> None:
 
 
 @inlined
-def lose_packets(
-    p: Any, tables: Any, connections: Any, consumers: Any, held: Any, pauses: Any, c: int, row: int
-) -> None:
+def lose_packets(tables: Any, connections: Any, pauses: Any, c: int, row: int) -> None:
     """Observe that any packets may be missing before a row."""
     miss_packets(tables, connections, pauses, c)
     connections.missed[c] = row
-    consumer = connections.first_consumer[c]
-    while consumer >= 0:
-        message = consumers.first_held[consumer]
-        while message >= 0:
-            delivered = held.row[message]
-            following = tables.delivery[p.state[delivered] * k.D_WIDTH + k.D_MISS]
-            if following >= 0:
-                p.state[delivered] = following
-            message = held.after[message]
-        consumer = consumers.after[consumer]

@@ -473,11 +473,11 @@ class Tracking:
         messages = waiting[self.handler[waiting] == k.SENDS]
         self.in_flight_sent = np.bincount(self.connection[messages], minlength=columns.connections)
         held = self.held.row[self.held.row >= 0]
-        unsure = held[in_gap[self.connection[held]].any(axis=1)]
-        self.p.state[unsure] = _MISSED[self.p.state[unsure]]
-        unsure = held[self.p.acknowledged[held] < connections.missed[self.connection[held]]]
-        self.p.state[unsure] = _REPLY_LOST[self.p.state[unsure]]
         self.in_flight_received = np.bincount(self.connection[held], minlength=columns.connections)
+        missed = connections.missed[self.connection[held]]
+        for since, following in ((held, _MISSED), (self.p.acknowledged[held], _REPLY_LOST)):
+            unsure = held[since < missed]
+            self.p.state[unsure] = following[self.p.state[unsure]]
         gone = held[~self.is_open[self.connection[held]]]
         self.p.state[gone] = _CLOSED[self.p.state[gone]]
         for flow in range(2):
