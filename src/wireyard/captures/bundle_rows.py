@@ -8,6 +8,7 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
+from wireyard.captures.stream import previous_stops
 from wireyard.formats import Format
 from wireyard.streams.blocks import Block
 from wireyard.streams.framer import Frame, gap_frame
@@ -65,8 +66,7 @@ class Pieces(NamedTuple):
             Number of runs of each stream, at least one, and its bytes.
         """
         stops, firsts = offsets + lengths, np.cumsum(counts) - counts
-        before = np.append(0, stops[:-1])
-        before[firsts] = 0
+        before = previous_stops(stops, firsts)
         begins = offsets > before
         begins[firsts] = True
         runs = np.flatnonzero(begins)

@@ -12,7 +12,7 @@ import numpy.typing as npt
 
 from wireyard.captures.flows import FlowTable, stream_name
 from wireyard.captures.records import NO_TIME
-from wireyard.captures.stream import Content, Runs, Stream
+from wireyard.captures.stream import Content, Runs, Stream, previous_stops
 from wireyard.captures.tcp_kernels import NONE
 
 __all__ = ["ENDINGS", "Connections", "StreamTable"]
@@ -66,8 +66,7 @@ class Connections(NamedTuple):
         """Return the number of gaps of each side. Shapes: (s)."""
         filled = self.run_bounds[:-1] < self.run_bounds[1:]
         stops = self.runs.stops
-        before = np.concatenate([[0], stops[:-1]])[: len(stops)]
-        before[self.run_bounds[:-1][filled]] = 0
+        before = previous_stops(stops, self.run_bounds[:-1][filled])
         counts = self._reduced(np.add, (self.runs.offsets > before).astype(np.int64), 0)
         ends = np.zeros(len(self.sizes), np.int64)
         ends[filled] = stops[self.run_bounds[1:][filled] - 1]

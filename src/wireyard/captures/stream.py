@@ -18,7 +18,7 @@ from wireyard.captures.places import Places
 from wireyard.captures.records import NO_TIME
 from wireyard.streams.window import WINDOW_BYTES, Window, Windows
 
-__all__ = ["RUN_BYTES", "BufferPool", "Content", "Runs", "Stream"]
+__all__ = ["RUN_BYTES", "BufferPool", "Content", "Runs", "Stream", "previous_stops"]
 
 Ints = npt.NDArray[np.int64]
 Bytes = npt.NDArray[np.uint8]
@@ -98,6 +98,21 @@ class Runs(NamedTuple):
     def stops(self) -> Ints:
         """Offsets in the stream at which the runs end."""
         return self.offsets + self.lengths
+
+
+def previous_stops(stops: Ints, firsts: Ints) -> Ints:
+    """Return where the run before each one ends; 0 for the first run of a stream.
+
+    Parameters
+    ----------
+    stops
+        Where the runs of streams end, one stream after the other.
+    firsts
+        The first run of each stream.
+    """
+    previous = np.append(0, stops)[:-1]
+    previous[firsts] = 0
+    return previous
 
 
 class BufferPool(local):

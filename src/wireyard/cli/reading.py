@@ -194,7 +194,7 @@ def _wanted(reading: OpenInput, reader: BlockReader, parts: Sequence[Part]) -> p
         if reader.found_bad:
             found += _malformed(batch, reader.parts)
         # By stream, so that the order of notes does not depend on which streams are read together.
-        names = [_names(opened) for opened, _ in parts] if found else []
+        names = {number: _names(parts[number][0]) for number in {place[0] for place, _ in found}}
         for (number, owner), fault in sorted(found, key=itemgetter(0)):
             reading.faults[names[number][owner]].add(**fault)
     reading.progress.add(sum(int(block.lengths.sum()) for _, block in parts))

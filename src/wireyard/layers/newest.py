@@ -25,6 +25,7 @@ import pyarrow.compute as pc
 from wireyard.formats.base import Row
 from wireyard.layers.endpoints import connection_of
 from wireyard.layers.grouping import Int32s, text_codes
+from wireyard.layers.records import GAP
 from wireyard.layers.tables import join_tables
 
 __all__ = [
@@ -45,7 +46,6 @@ MAX_NEWEST_BYTES: Final = 64 << 20
 MAX_RARE: Final = 1 << 17
 """The most rare packets of a format that are kept, and the most producers with a last id. Above it
 the rare packets are reduced to half of it: the others become part of the gap."""
-_GAP: Final = "gap"
 _MESSAGES: Final = "messages"
 _SESSIONS: Final = "sessions"
 _TIMES: Final[Mapping[str, tuple[str, str | None]]] = MappingProxyType(
@@ -399,7 +399,7 @@ def _gaps(packets: pa.Table, schema: pa.Schema, gap_ns: int) -> pa.Table:
         **{name: rows[name] for name in _DIRECTION},
         "offset": pa.array(previous_ends[after_gap]),
         "length": pa.array((starts - previous_ends)[after_gap]),
-        "status": pa.array([_GAP] * count, pa.string()),
+        "status": pa.array([GAP] * count, pa.string()),
         "captured_ns": pa.array(np.minimum(_times(rows), gap_ns)),
         "frame": pa.array(np.zeros(count, np.int64)),
     }

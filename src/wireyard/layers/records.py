@@ -10,12 +10,14 @@ from dataclasses import fields
 from functools import cache, partial
 from operator import attrgetter
 from types import UnionType
-from typing import Any, NamedTuple, get_args, get_type_hints
+from typing import Any, Final, NamedTuple, get_args, get_type_hints
 
 from wireyard.formats.base import Row
 
-__all__ = ["Position", "Record", "Violation", "position_of", "violation_row"]
+__all__ = ["GAP", "Position", "Record", "Violation", "position_of", "violation_row"]
 
+GAP: Final = "gap"
+"""The status of bytes that were not captured."""
 _NS_PER_S = 1_000_000_000
 _BEFORE = -1
 """An offset that sorts before all packets of a stream."""

@@ -70,6 +70,7 @@ from wireyard.spark.packet_files import (
 )
 from wireyard.spark.parts import read_batches, read_footer_table
 from wireyard.spark.running import Runner
+from wireyard.spark.tasks import group_in_order
 from wireyard.streams.source import filesystem
 
 __all__ = [
@@ -178,24 +179,12 @@ def write_mqtt_facts(
     """Stage the rows of all tables; yield rows of `RESULTS`."""
     here = sum(group.packets for group in groups) <= FEW
     most = FEW if here else MOST_PACKETS
-    small = _tasks_of(group for group in groups if group.packets <= most)
-    yield from run_tasks(runner, small, partial(_write_small, staging=staging), here=here)
+    small = [group for group in groups if group.packets <= most]
+    tasks = group_in_order(small, attrgetter("packets"), MOST_PACKETS)
+    yield from run_tasks(runner, tasks, partial(_write_small, staging=staging), here=here)
     for group in groups:
         if group.packets > most:
             yield from _LargeInput(runner, staging, group).write()
-
-
-def _tasks_of(groups: Iterable[Group]) -> list[list[Group]]:
-    """Return the groups as tasks of at most `MOST_PACKETS` each; a larger one is a task alone."""
-    tasks: list[list[Group]] = []
-    room = 0
-    for group in groups:
-        if not tasks or group.packets > room:
-            tasks.append([])
-            room = MOST_PACKETS
-        tasks[-1].append(group)
-        room -= group.packets
-    return tasks
 
 
 # --- files ----------------------------------------------------------------------------------

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol, TypeVar
 
@@ -13,7 +13,7 @@ from wireyard.spark.files import FoundFile, is_missing
 from wireyard.spark.options import Options
 from wireyard.streams.split import TO_THE_END, plan_segments
 
-__all__ = ["Piece", "group_into_tasks", "plan_tasks"]
+__all__ = ["Piece", "group_in_order", "group_into_tasks", "plan_tasks"]
 
 _OPEN_BYTES = 1 << 20
 """Bytes that opening a file counts as, so that no task gets thousands of files."""
@@ -94,16 +94,31 @@ class Sized(Protocol):
 
 
 P = TypeVar("P", bound=Sized)
+T = TypeVar("T")
 
 
 def group_into_tasks(pieces: Iterable[P], task_bytes: int) -> list[list[P]]:
     """Return the pieces as tasks of about `task_bytes`, in order; a larger one is a task alone."""
-    tasks: list[list[P]] = []
+    return group_in_order(pieces, lambda piece: piece.size, task_bytes, _OPEN_BYTES)
+
+
+def group_in_order(
+    items: Iterable[T], size_of: Callable[[T], int], most: int, each: int = 0
+) -> list[list[T]]:
+    """Return the items as groups of up to `most`, in order; a larger item is a group alone.
+
+    Parameters
+    ----------
+    each
+        Counted for each item besides its size.
+    """
+    groups: list[list[T]] = []
     room = 0
-    for piece in pieces:
-        if not tasks or piece.size > room:
-            tasks.append([])
-            room = task_bytes
-        tasks[-1].append(piece)
-        room -= piece.size + _OPEN_BYTES
-    return tasks
+    for item in items:
+        size = size_of(item)
+        if not groups or size > room:
+            groups.append([])
+            room = most
+        groups[-1].append(item)
+        room -= size + each
+    return groups

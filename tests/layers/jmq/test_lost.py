@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import random
 from collections import defaultdict
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from pathlib import Path
 from typing import Any, Final
 
@@ -13,9 +13,8 @@ import pytest
 
 import wireyard
 from tests.layers.jmq.judge import differences
-from tests.layers.jmq.recorded import SCENARIOS, tables_of
+from tests.layers.jmq.recorded import SCENARIOS, ended, tables_of
 from tests.layers.mqtt.test_beginnings import frames_of
-from wireyard.captures.read import read_capture
 from wireyard.formats.base import Row
 from wireyard.layers.jmq.chain import derive_tables
 from wireyard.layers.mqtt.directions import in_order
@@ -36,6 +35,14 @@ def values(rows: Iterable[Row], key: tuple[str, ...], column: str) -> dict[Any, 
     return found
 
 
+def write_without(lost: Collection[int], path: Path, cut: Path) -> Path:
+    """Write a capture without some of its frames to `cut`."""
+    header, frames = frames_of(path)
+    kept = (frame for place, frame in enumerate(frames) if place not in lost)
+    cut.write_bytes(b"".join((header, *kept)))
+    return cut
+
+
 @pytest.mark.parametrize("name", [name for name in SCENARIOS if name != "bulk"])
 def test_no_lost_frames_of_a_capture_contradict_the_whole(
     shared: Path, name: str, tmp_path: Path
@@ -46,18 +53,15 @@ def test_no_lost_frames_of_a_capture_contradict_the_whole(
     copy = "message_key", "consumer", "consumer_id"
     verdicts = values(whole["deliveries"], copy, "verdict")
     ends = "client", "server"
-    header, frames = frames_of(path)
+    frames = range(len(frames_of(path)[1]))
     for number in range(ROUNDS):
         dice = random.Random(f"{name} {number}")
-        lost = set(dice.sample(range(len(frames)), dice.randint(1, _MOST_LOST)))
-        cut = tmp_path / "cut.pcap"
-        kept = (frame for place, frame in enumerate(frames) if place not in lost)
-        cut.write_bytes(b"".join((header, *kept)))
+        lost = set(dice.sample(frames, dice.randint(1, _MOST_LOST)))
+        cut = write_without(lost, path, tmp_path / f"{number}.pcap")
         rows: list[Row] = []
         for format in ("jmq", "gpacket") if name == "cluster" else ("jmq",):
             rows += wireyard.read(str(cut), format).to_pylist(maps_as_pydicts="lossy")
-        ended = {(str(cut), one.name) for one in read_capture(cut).streams if one.ended}
-        part = derive_tables(in_order(rows), ended).tables
+        part = derive_tables(in_order(rows), ended(cut)).tables
         for row in part["violations"]:
             # Numbers that are missing are all that this rule is about.
             assert row["rule"] == "sequence_gap" or row["captured_ns"] in violations[row["rule"],]
@@ -75,12 +79,9 @@ def test_no_lost_frames_of_a_capture_contradict_the_whole(
 
 @pytest.mark.parametrize("name", ["acks", "drops", "transactions"])
 def test_columns_lose_the_same(shared: Path, name: str, tmp_path: Path) -> None:
-    header, frames = frames_of(shared / "captures" / "openmq" / f"{name}.pcap")
-    dice = random.Random(name)
+    path = shared / "captures" / "openmq" / f"{name}.pcap"
+    frames, dice = range(len(frames_of(path)[1])), random.Random(name)
     for number in range(ROUNDS):
-        lost = set(dice.sample(range(len(frames)), _MOST_LOST))
-        cut = tmp_path / f"{number}.pcap"
-        kept = (frame for place, frame in enumerate(frames) if place not in lost)
-        cut.write_bytes(b"".join((header, *kept)))
-        ended = {(str(cut), one.name) for one in read_capture(cut).streams if one.ended}
-        assert differences({"jmq": wireyard.read(str(cut), "jmq")}, ended) == []
+        lost = dice.sample(frames, _MOST_LOST)
+        cut = write_without(lost, path, tmp_path / f"{number}.pcap")
+        assert differences({"jmq": wireyard.read(str(cut), "jmq")}, ended(cut)) == []

@@ -89,7 +89,6 @@ class Connection:
         self._receiver = Receiver(self._report, self._client_requests)
         self._sender = Sender(self._report, self._client_requests)
         self._parts = self._sender, self._receiver, self._client_requests, self._server_requests
-        self._has_gap = False
         self._in_gap = [False, False]
         """Whether bytes before the next packet of the broker, and of the client, are missing."""
 
@@ -133,7 +132,6 @@ class Connection:
         is_over
             Whether all packets in it were before this time, not only before the next packet.
         """
-        self._has_gap = True
         self._in_gap[from_client] = not is_over
         self._miss_packets()
 
@@ -160,7 +158,7 @@ class Connection:
         login.client_id = self._report.client_id
         login.in_flight_sent = self._client_requests.messages
         login.in_flight_received = self._receiver.consumers.held
-        login.has_gap = self._has_gap
+        login.has_gap = self._receiver.consumers.gaps > 0
         self._client_requests.close()
         self._server_requests.close()
         if ended_by == "open":

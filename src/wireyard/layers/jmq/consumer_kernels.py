@@ -20,6 +20,7 @@ __all__ = [
     "by_type",
     "close_delivery",
     "end_pause",
+    "next_state",
     "release",
     "remove_consumer",
     "remove_held",
@@ -140,23 +141,26 @@ def unlink_consumer(connections: Any, consumers: Any, c: int, consumer: int) -> 
 
 
 @inlined
+def next_state(tables: Any, state: int, event: int) -> int:
+    """Return the state of a delivery after an event, the same if the event does not apply."""
+    following: int = tables.delivery[state * k.D_WIDTH + event]
+    return following if following >= 0 else state
+
+
+@inlined
 def state_of(p: Any, tables: Any, connections: Any, c: int, row: int) -> int:
     """Return the state of a delivery, as it is if packets are missing since it was delivered."""
     state: int = p.state[row]
-    following: int = tables.delivery[state * k.D_WIDTH + k.D_MISS]
-    return following if row < connections.missed[c] and following >= 0 else state
+    return next_state(tables, state, k.D_MISS) if row < connections.missed[c] else state
 
 
 @inlined
 def close_delivery(p: Any, tables: Any, connections: Any, c: int, row: int) -> None:
     """Close a delivery; packets that are missing since its ACKNOWLEDGE may have been the reply."""
     state = state_of(p, tables, connections, c, row)
-    may_be_lost = p.acknowledged[row] < connections.missed[c]
-    if may_be_lost and tables.delivery[state * k.D_WIDTH + k.D_REPLY_LOST] >= 0:
-        state = tables.delivery[state * k.D_WIDTH + k.D_REPLY_LOST]
-    if tables.delivery[state * k.D_WIDTH + k.D_CLOSE] >= 0:
-        state = tables.delivery[state * k.D_WIDTH + k.D_CLOSE]
-    p.state[row] = state
+    if p.acknowledged[row] < connections.missed[c]:
+        state = next_state(tables, state, k.D_REPLY_LOST)
+    p.state[row] = next_state(tables, state, k.D_CLOSE)
 
 
 @inlined

@@ -33,14 +33,27 @@ DELIVERY_EVENTS: Final[Mapping[str, str]] = MappingProxyType(
 )
 """The events, and what each of them is."""
 
+_ACKNOWLEDGED: Final = {
+    "acknowledge": "acknowledging",
+    "acknowledge_in_transaction": "joining",
+    "expire": "expiring",
+    "bury": "dying",
+    "decline": "declining",
+}
+"""The state that waits for the reply, by the kind of ACKNOWLEDGE."""
+_CONFIRMED: Final = {
+    "acknowledging": "acknowledged",
+    "joining": "in_transaction",
+    "expiring": "expired",
+    "dying": "dead",
+    "declining": "returned_seen",
+}
+"""The state after the reply."""
+
 DELIVERY: Final[StateTable[str, str, str]] = StateTable(
     {
         "held": {
-            "acknowledge": "acknowledging",
-            "acknowledge_in_transaction": "joining",
-            "expire": "expiring",
-            "bury": "dying",
-            "decline": "declining",
+            **_ACKNOWLEDGED,
             "redeliver_seen": "returned_seen",
             "redeliver_unseen": "returned_unseen",
             "close_unseen": "returned_unseen",
@@ -48,44 +61,19 @@ DELIVERY: Final[StateTable[str, str, str]] = StateTable(
             "close": "left",
             "miss": "undecided",
         },
-        "acknowledging": {
-            "confirmed": "acknowledged",
-            "denied": "held",
-            "close": "unconfirmed",
-            "reply_lost": "undecided",
-        },
-        "joining": {
-            "confirmed": "in_transaction",
-            "denied": "held",
-            "close": "unconfirmed",
-            "reply_lost": "undecided",
-        },
-        "expiring": {
-            "confirmed": "expired",
-            "denied": "held",
-            "close": "unconfirmed",
-            "reply_lost": "undecided",
-        },
-        "dying": {
-            "confirmed": "dead",
-            "denied": "held",
-            "close": "unconfirmed",
-            "reply_lost": "undecided",
-        },
-        "declining": {
-            "confirmed": "returned_seen",
-            "denied": "held",
-            "close": "unconfirmed",
-            "reply_lost": "undecided",
+        **{
+            state: {
+                "confirmed": confirmed,
+                "denied": "held",
+                "close": "unconfirmed",
+                "reply_lost": "undecided",
+            }
+            for state, confirmed in _CONFIRMED.items()
         },
         # Later packets may show that it was not acknowledged or returned in the gap. A REDELIVER
         # does not: it may be about a transaction that was rolled back.
         "undecided": {
-            "acknowledge": "acknowledging",
-            "acknowledge_in_transaction": "joining",
-            "expire": "expiring",
-            "bury": "dying",
-            "decline": "declining",
+            **_ACKNOWLEDGED,
             "close_unseen": "returned_unseen",
             "close": "undecided",
         },
@@ -109,13 +97,7 @@ DELIVERY: Final[StateTable[str, str, str]] = StateTable(
 
 SETTLED: Final = frozenset(state for state in DELIVERY.states if (state, "close") not in DELIVERY)
 """States that no event on the connection changes."""
-ACKNOWLEDGING: Final = (
-    "acknowledge",
-    "acknowledge_in_transaction",
-    "expire",
-    "bury",
-    "decline",
-)
+ACKNOWLEDGING: Final = tuple(_ACKNOWLEDGED)
 """Events that are an ACKNOWLEDGE, which browsers and some consumers never send."""
 
 VERDICTS: Final[Mapping[str, str]] = MappingProxyType(

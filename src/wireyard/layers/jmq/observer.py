@@ -21,11 +21,11 @@ from wireyard.formats.jmq.layout import (
 from wireyard.formats.jmq.packet import read_row
 from wireyard.layers.endpoints import connection_of, endpoint, endpoints_of
 from wireyard.layers.jmq.connection import Connection
-from wireyard.layers.jmq.packet_row import GAP, PacketRow, as_packet
+from wireyard.layers.jmq.packet_row import PacketRow, as_packet
 from wireyard.layers.jmq.records import MAX_TEXT, RULES, Output, Relay, number, properties_of, text
 from wireyard.layers.jmq.requests import REPLIES
 from wireyard.layers.jmq.sequences import GPacketNumbers, Runs
-from wireyard.layers.records import Position, Violation
+from wireyard.layers.records import GAP, Position, Violation
 
 __all__ = [
     "BY_BROKER",
@@ -172,7 +172,7 @@ class Observer:
             pair.lost.append(direction.src)
         else:
             pair.connection.lose(
-                direction.src == pair.client, is_over=Position.of(row).ns is not None
+                direction.src == pair.client, is_over=row.get("captured_ns") is not None
             )
 
     def _observe_gpacket(self, row: Row) -> None:

@@ -7,14 +7,11 @@ is read by ``get``.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, Final, Required, TypedDict, cast
+from typing import Any, Required, TypedDict, cast
 
 from wireyard.formats.base import Row
 
-__all__ = ["GAP", "PacketRow", "as_packet"]
-
-GAP: Final = "gap"
-"""The status of bytes that were not captured."""
+__all__ = ["PacketRow", "as_packet"]
 
 
 class PacketRow(TypedDict, total=False):

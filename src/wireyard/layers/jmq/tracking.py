@@ -30,10 +30,11 @@ from wireyard.layers.jmq.packet_columns import (
     read_blocks,
     read_numbers,
 )
-from wireyard.layers.jmq.packet_row import GAP, as_packet
+from wireyard.layers.jmq.packet_row import as_packet
 from wireyard.layers.jmq.receiver import DEAD_MESSAGE_QUEUE
 from wireyard.layers.jmq.records import properties_of, text
 from wireyard.layers.jmq.session import SESSION
+from wireyard.layers.records import GAP
 
 __all__ = ["Tracking"]
 

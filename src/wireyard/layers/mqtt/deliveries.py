@@ -237,21 +237,21 @@ def _latest(messages: list[Message], attempt: Attempt) -> Message | None:
 
 def _assign_all(expected: Iterable[Expected], attempts: Iterable[Attempt]) -> list[Attempt]:
     """Assign attempts to the expected deliveries; return the attempts that were not expected."""
-    from_client: dict[tuple[object, ...], list[Expected]] = {}
+    by_client: dict[tuple[object, ...], list[Expected]] = {}
     shared: dict[bytes, list[Expected]] = {}
     for one in expected:
         content = one.message.content
         if one.matching[0].group:
             shared.setdefault(content, []).append(one)
         else:
-            from_client.setdefault((one.name, content, one.retain), []).append(one)
+            by_client.setdefault((one.name, content, one.retain), []).append(one)
     delivered: dict[tuple[object, ...], list[Attempt]] = {}
     for attempt in attempts:
         retain = attempt.retain if attempt.is_live else None
         delivered.setdefault((attempt.client.name, attempt.content, retain), []).append(attempt)
     rest: dict[bytes, list[Attempt]] = {}
     for key, of_client in delivered.items():
-        for attempt in assign(from_client.get(key, []), of_client):
+        for attempt in assign(by_client.get(key, []), of_client):
             rest.setdefault(attempt.content, []).append(attempt)
     for content, groups in shared.items():
         rest[content] = _assign_shared(groups, rest.get(content, []))

@@ -361,8 +361,8 @@ class _Derivation:
         record_clients = [self.clients[one.client] for one in records]
         ranks = self.positions.ranks()
         names = Numbers[tuple[str, str, str]]()
-        from_client = [names[c.source, c.server, c.name] for c in self.clients.all]
-        client_names = np.array(from_client, np.int64)
+        by_client = [names[c.source, c.server, c.name] for c in self.clients.all]
+        client_names = np.array(by_client, np.int64)
         subs = subscription_grid(subscriptions, sub_positions, ranks, names)
         connections = connections_of(
             records,
@@ -493,10 +493,8 @@ class _Derivation:
         )
         at, qos = grids.attempts[places, Delivered.AT], grids.attempts[places, Delivered.QOS]
         endpoints = Numbers[str]()
-        from_client = np.array(
-            [endpoints[client.endpoint] for client in self.clients.all], np.int64
-        )
-        endpoint = from_client[delivered.client[grids.delivered_order[places]]]
+        by_client = np.array([endpoints[client.endpoint] for client in self.clients.all], np.int64)
+        endpoint = by_client[delivered.client[grids.delivered_order[places]]]
         keys = (names * len(endpoints.all) + endpoint) * 3 + qos
         latest: list[tuple[int, str | None]] = [
             (one, None) for one in kernels.latest_of(keys, start, at).tolist()

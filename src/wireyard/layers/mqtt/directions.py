@@ -10,7 +10,7 @@ from bisect import bisect_left
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import cached_property
-from itertools import chain, zip_longest
+from itertools import chain, compress, zip_longest
 from typing import Final, NamedTuple
 
 from wireyard.formats.base import Row
@@ -27,12 +27,12 @@ from wireyard.formats.mqtt.layout import (
 from wireyard.layers.endpoints import stream_connection, stream_endpoints
 from wireyard.layers.mqtt.packet_row import PacketRow, as_packet
 from wireyard.layers.mqtt.records import properties_of
+from wireyard.layers.records import GAP
 
 __all__ = [
     "BROKER_CODES",
     "CLIENT_CODES",
     "EVIDENCE",
-    "GAP",
     "NAMING",
     "NOT_SHOWN",
     "OK",
@@ -68,8 +68,6 @@ NAMING: Final = (CONNECT, CONNACK)
 """The packet types that can contain the client id."""
 OK: Final = "ok"
 """The status of a packet that violates no rule."""
-GAP: Final = "gap"
-"""The status of bytes that were not captured."""
 _WELL_KNOWN_PORTS: Final = frozenset({1883, 8883})
 """The ports that IANA has assigned to MQTT, and to MQTT over TLS."""
 _FIRST_EPHEMERAL_PORT: Final = 32768
@@ -415,8 +413,9 @@ def _decide_source(
         name = next((one.client_id for one in named if one.client_id), "#".join(connection[1:]))
         keys.append((connection[0], server, name))
     pairs = [pair for _, pair, _ in decided]
-    older = {server for server, pair in zip(servers, pairs, strict=True) if _lacks_connect(pair)}
-    followed = _followed(keys, pairs) if older else set()
+    lacking = [_lacks_connect(pair) for pair in pairs]
+    older = {*compress(servers, lacking)}
+    followed = _followed(keys, pairs, lacking) if older else set()
     for number, (key, (_, pair, from_client)) in enumerate(zip(keys, decided, strict=True)):
         context = len(pair) == 1, key, key[1] in older, number in followed
         for place, one in enumerate(pair):
@@ -430,7 +429,9 @@ def _lacks_connect(pair: Sequence[Evidence]) -> bool:
     return any(one.gaps for one in pair) or not any(one.begun for one in pair)
 
 
-def _followed(keys: Sequence[_Key], pairs: Sequence[Sequence[Evidence]]) -> set[int]:
+def _followed(
+    keys: Sequence[_Key], pairs: Sequence[Sequence[Evidence]], lacking: Sequence[bool]
+) -> set[int]:
     """Return the connections whose client may have had another one, of unknown client id, next.
 
     That is one that began between the last packet of a connection and the first packet of the next
@@ -440,6 +441,8 @@ def _followed(keys: Sequence[_Key], pairs: Sequence[Sequence[Evidence]]) -> set[
     ----------
     keys, pairs
         The key of each connection, and the evidence of its streams.
+    lacking
+        Whether its CONNECT was not captured.
     """
     unknown: dict[str, list[int]] = {}
     known: dict[_Key, list[tuple[int, int, int]]] = {}
@@ -450,7 +453,7 @@ def _followed(keys: Sequence[_Key], pairs: Sequence[Sequence[Evidence]]) -> set[
             continue
         if any(one.client_id for one in pair):
             known.setdefault(key, []).append((first_ns, last_ns, number))
-        elif _lacks_connect(pair):
+        elif lacking[number]:
             unknown.setdefault(key[1], []).append(first_ns)
     for firsts_ns in unknown.values():
         firsts_ns.sort()

@@ -17,7 +17,6 @@ from wireyard.formats.mqtt.layout import BROKER_TYPES, CLIENT_TYPES, CONNECT
 from wireyard.layers.mqtt.directions import (
     BROKER_CODES,
     CLIENT_CODES,
-    GAP,
     NAMING,
     NOT_SHOWN,
     OK,
@@ -28,6 +27,7 @@ from wireyard.layers.mqtt.directions import (
     client_id_of,
     decide_sides,
 )
+from wireyard.layers.records import GAP
 
 __all__ = ["NEEDED", "SCHEMA", "StreamEvidence"]
 

@@ -52,7 +52,7 @@ from wireyard.layers.mqtt.records import (
 from wireyard.layers.mqtt.session import Broker
 from wireyard.layers.mqtt.subscriptions import Requests
 from wireyard.layers.mqtt.violations import Breach
-from wireyard.layers.records import Position
+from wireyard.layers.records import GAP, Position
 
 __all__ = ["MAX_LINGERING", "Observer"]
 
@@ -188,7 +188,7 @@ class Observer:
             connection.add_violation(Breach(code, _problem(row), record, from_client, at))
         # An unfinished tail loses no packet before it.
         record.damaged |= row.get("status") != "tail"
-        if row.get("status") == "gap":
+        if row.get("status") == GAP:
             self._observe_gap(connection, row, at, from_client)
 
     def _observe_gap(

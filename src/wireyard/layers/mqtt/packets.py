@@ -357,6 +357,14 @@ class Packets:
     def __len__(self) -> int:
         return len(self.kept_row)
 
+    @property
+    def pings(self) -> Bools:
+        """Whether a packet is a PINGREQ of a client, or a PINGRESP of a broker."""
+        kind, flags = self.grid[:, Packet.KIND], self.grid[:, Packet.FLAGS]
+        from_client = flags & Flag.FROM_CLIENT != 0
+        pings: Bools = np.where(from_client, kind == layout.PINGREQ, kind == layout.PINGRESP)
+        return pings
+
     def position(self, packet: int) -> Position:
         """Return the position of a packet in the capture."""
         stream = self.streams[self.stream[packet]]

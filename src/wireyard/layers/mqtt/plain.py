@@ -138,7 +138,7 @@ def _steps(packets: Packets) -> Any:
     kind, flags = grid[:, Packet.KIND], grid[:, Packet.FLAGS]
     from_client = flags & Flag.FROM_CLIENT != 0
     flows = np.isin(kind, DELIVERY_TYPES) & (grid[:, Packet.ALIAS] == NONE)
-    flows |= (kind == layout.PINGREQ) & from_client | (kind == layout.PINGRESP) & ~from_client
+    flows |= packets.pings
     steps = np.where(flows, Step.FLOW, Step.OTHER).astype(np.int8)
     plain = np.ones(kept.num_rows, np.bool_)
     if kept["properties"].null_count < kept.num_rows:

@@ -146,9 +146,7 @@ class _Runs:
 
     def __init__(self, packets: Packets, connections: Ints, is_done: Bools) -> None:
         kind, flags = packets.grid[:, Packet.KIND], packets.grid[:, Packet.FLAGS]
-        from_client = flags & Flag.FROM_CLIENT != 0
-        is_tracked = np.isin(kind, DELIVERY_TYPES)
-        is_tracked |= np.where(from_client, kind == layout.PINGREQ, kind == layout.PINGRESP)
+        is_tracked = np.isin(kind, DELIVERY_TYPES) | packets.pings
         is_tracked &= flags & Flag.MALFORMED == 0
         first = np.unique(packets.stream, return_index=True)[1]
         is_tracked[first] = False

@@ -23,7 +23,7 @@ from typing import Final, NamedTuple
 
 from wireyard.formats.base import Row
 from wireyard.layers.endpoints import endpoint
-from wireyard.layers.records import Position, Violation
+from wireyard.layers.records import GAP, Position, Violation
 from wireyard.layers.rmp.events import Aborted
 from wireyard.layers.rmp.limits import Drop, Drops, Limits
 from wireyard.layers.rmp.packet_row import PacketRow, as_packet
@@ -42,7 +42,7 @@ NEEDED: Final = (
 )  # fmt: skip
 """The columns of RMP packets that are read."""
 
-_OK, _GAP, _BROKEN = "ok", "gap", ("malformed", "garbage")
+_OK, _BROKEN = "ok", ("malformed", "garbage")
 _ANY_PACKET_BYTES: Final = 1
 """The longest packet of a ring is not on the wire, so only the bytes of a message bound it."""
 _BOUNDS: Final = MappingProxyType(
@@ -240,7 +240,7 @@ def observe(rows: Iterable[Row], observer: Observer) -> Iterator[Seen | Violatio
         if packet and _belongs(row, packet):
             packet.append(row)
             continue
-        if row["status"] == _GAP and packet:
+        if row["status"] == GAP and packet:
             yield observer.receive_truncated(packet)
         elif packet:
             yield from observer.receive(packet)
