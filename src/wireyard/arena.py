@@ -13,7 +13,7 @@ from __future__ import annotations
 import math
 import os
 import struct
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import islice, repeat
 from tempfile import TemporaryFile, gettempdir
@@ -26,7 +26,17 @@ import pyarrow as pa
 from wireyard.accelerate import I64, array, inlined, kernel
 from wireyard.errors import SourceError
 
-__all__ = ["Arena", "BatchLayout", "Shape", "Source", "claim_bytes", "parts", "pooled", "room"]
+__all__ = [
+    "Arena",
+    "BatchLayout",
+    "Shape",
+    "Source",
+    "claim_bytes",
+    "parts",
+    "pooled",
+    "room",
+    "with_room",
+]
 
 Bytes = npt.NDArray[np.uint8]
 Ints = np.ndarray[tuple[int], np.dtype[np.int64]]
@@ -184,6 +194,23 @@ def room(
             f"{gettempdir()}: no room for {size_bytes:,} bytes of columns ({error.strerror});"
             " TMPDIR names another folder"
         ) from None
+
+
+def with_room(
+    array: npt.NDArray[Any],
+    filled: int,
+    most: int,
+    allocate: Callable[..., npt.NDArray[Any]] = np.empty,
+) -> npt.NDArray[Any]:
+    """Return an array with room for `most` rows: this one, or a copy of its first `filled` rows.
+
+    A copy has room for twice as many. Rows that are not filled are undefined.
+    """
+    if most <= len(array):
+        return array
+    larger = allocate((2 * most, *array.shape[1:]), array.dtype)
+    larger[:filled] = array[:filled]
+    return larger
 
 
 def parts(count: int) -> Iterable[slice]:

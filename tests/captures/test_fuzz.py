@@ -15,10 +15,10 @@ from tests.captures.torture import make_flow
 from tests.fuzz import time_bound
 from wireyard.captures import pcap as classic
 from wireyard.captures import pcapng, signatures
-from wireyard.captures.layout import Protocol
+from wireyard.captures.headers import PacketReader
+from wireyard.captures.layout import Protocol, Unit
 from wireyard.captures.read import Capture, read_capture
 from wireyard.captures.segments import scan_segments
-from wireyard.captures.units import UnitReader
 from wireyard.errors import SourceError
 
 CASES = 1500
@@ -73,29 +73,25 @@ def check(data: bytes, overlap: str) -> Capture | None:
         return None
     array = np.frombuffer(data, np.uint8)
     kind = pcapng if data[:4] == signatures.PCAPNG else classic
-    reader = UnitReader()
+    reader = PacketReader()
     reader.begin(array)
-    frames = captured = 0
+    frames = captured = payload = 0
     for records in kind.read_records(array):
-        reader.read(records)
+        units, _ = reader.read(records)
+        assert set(units[Unit.PROTOCOL].tolist()) <= {Protocol.TCP, Protocol.UDP}
+        payload += int(units[Unit.CAPTURED].sum())
         frames += len(records)
         captured += int(records.captured.sum())
     assert sum(capture.frames.values()) == frames
     account = capture.payload_bytes | capture.other_bytes
     assert sum(account.values()) == captured and min(account.values()) >= 0
     assert (capture.damage is None) == (capture.unread_bytes == 0)
-    units, _ = reader.units()
-    assert sum(capture.payload_bytes.values()) == units.captured.sum(dtype=np.int64)
-    assert segment_bytes(data) == units.captured.sum(dtype=np.int64)
-    protocols = reader.flows.protocols()[units.flows >> 1]
-    assert set(protocols.tolist()) <= {Protocol.TCP, Protocol.UDP}
+    assert sum(capture.payload_bytes.values()) == segment_bytes(data) == payload
     assert len({stream.name for stream in capture.streams}) == len(capture.streams)
     for stream in capture.streams:
         runs = stream.runs
         inside = runs.starts + runs.lengths <= len(data)
-        behind = (runs.starts >= len(data)) & (
-            runs.starts + runs.lengths <= reader.packets.places.size
-        )
+        behind = (runs.starts >= len(data)) & (runs.starts + runs.lengths <= reader.places.size)
         assert (inside | behind).all() and (runs.starts >= 0).all() and (runs.lengths > 0).all()
         parts = sorted([*stream.pieces.tolist(), *stream.gaps.tolist()])
         assert parts[0][0] == 0 and parts[-1][1] == stream.size

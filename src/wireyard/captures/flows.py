@@ -11,6 +11,7 @@ from typing import Final
 import numpy as np
 import pyarrow as pa
 
+from wireyard.arena import with_room
 from wireyard.captures.flow_kernels import (
     EMPTY,
     LONGEST_NAME,
@@ -112,10 +113,7 @@ class FlowTable:
         return bytes(key)
 
     def _make_room(self, most: int) -> None:
-        if most > len(self._keys):
-            grown = np.empty((2 * most, len(Key)), np.int64)
-            grown[: self._count] = self._keys[: self._count]
-            self._keys = grown
+        self._keys = with_room(self._keys, self._count, most)
         if 2 * most > len(self._slots):
             self._slots = np.full(1 << (4 * most - 1).bit_length(), EMPTY, np.int64)
             fill_slots(self._keys, self._count, self._seed, self._slots)

@@ -24,8 +24,8 @@ from wireyard.captures.flows import FlowTable
 from wireyard.captures.headers import Headers, Tally, scan_headers
 from wireyard.captures.layout import Unit
 from wireyard.captures.merge_kernels import copy_runs
-from wireyard.captures.read import Capture, put_together
-from wireyard.captures.units import Share, UnitReader
+from wireyard.captures.read import Capture, CaptureBuilder
+from wireyard.captures.units import Share
 from wireyard.errors import SourceError, WireError
 from wireyard.streams.mapped import map_places
 from wireyard.streams.source import filesystem, reading
@@ -131,27 +131,24 @@ def read_indexed(paths: Sequence[str], index: Sequence[IndexedExtent], share: Sh
     index
         Its index files, in the same order.
     """
-    reader = UnitReader(share)
-    packets, files = reader.packets, []
-    begun: list[tuple[str, int]] = []
+    builder = CaptureBuilder(share)
+    packets = builder.packets
     for number, path in enumerate(paths):
-        begun.append((path, packets.count))
+        builder.begin_file(path)
         own = [extent.path for extent in index if extent.file == number]
         if "://" in path:
             for kept, payload in (_with_payload(_load(each, share.part)) for each in own):
-                files.append(payload)
-                reader.begin(payload)
-                reader.take(_headers(kept, packets.count, packets.base))
+                builder.begin_bytes(payload)
+                builder.take(_headers(kept, packets.count, packets.base))
             continue
         # Headers of one extent at a time: a share may be a connection of millions of packets.
         data = map_places(path, (_places(_load(each, share.part, _PLACE)) for each in own))
         if data is None:
             raise SourceError(f"{path}: cannot be read, or is another file than before")
-        files.append(data)
-        reader.begin(data)
+        builder.begin_bytes(data)
         for each in own:
-            reader.take(_headers(_load(each, share.part), packets.count, packets.base))
-    return put_together(reader, begun, files)
+            builder.take(_headers(_load(each, share.part), packets.count, packets.base))
+    return builder.capture()
 
 
 class _Kept(NamedTuple):

@@ -253,15 +253,14 @@ class LiveCapture:
         flows = self.connections.flows.number(grid, grid.shape[1])
         is_tcp = grid[Unit.PROTOCOL] == Protocol.TCP
         rows = np.flatnonzero(is_tcp)
-        segments = _segments(grid[:, rows], flows[rows])
+        segments = Units.of(grid[:, rows], flows[rows])
         connections, placer = self.connections, self.connections.placer
         before = len(placer)
         sides, positions, verdicts = placer.place(segments, times_ns[rows], len(connections.flows))
         datagrams = np.flatnonzero(~is_tcp)
-        replaced = connections.add_new(before, segments, grid[:, datagrams], flows[datagrams])
+        replaced = connections.add_new(before, grid[:, datagrams], flows[datagrams])
         for connection in replaced:
             self._schedule(connection, self._now_ns + LINGER_NS)
-        connections.record_closings(segments, times_ns[rows], sides)
         changed = self._receive_segments(segments, times_ns[rows], sides, positions, verdicts)
         readable: list[Grown] = []
         for connection in changed:
@@ -552,20 +551,6 @@ class LiveCapture:
         if np.count_nonzero(evicted) > max(_EVICT_FROM, len(evicted) // 2):
             self.connections.keep_only(np.flatnonzero(~evicted))
         return readable
-
-
-def _segments(grid: Grid, flows: Ints) -> Units:
-    """Return TCP segments as the input columns of kernels."""
-    return Units(
-        records=grid[Unit.RECORD].astype(np.int32),
-        flows=flows.astype(np.int32),
-        sequences=grid[Unit.SEQUENCE].astype(np.uint32),
-        acknowledgments=grid[Unit.ACKNOWLEDGMENT].astype(np.uint32),
-        flags=grid[Unit.FLAGS].astype(np.uint8),
-        starts=np.ascontiguousarray(grid[Unit.START]),
-        captured=grid[Unit.CAPTURED].astype(np.int32),
-        lengths=grid[Unit.LENGTH].astype(np.int32),
-    )
 
 
 def _batches(connections: Sequence[OpenConnection]) -> Iterator[Sequence[OpenConnection]]:

@@ -13,14 +13,13 @@ import numpy.typing as npt
 
 from wireyard.captures.assignment import Assigned
 from wireyard.captures.flows import FlowTable
-from wireyard.captures.layout import Flag, Unit
+from wireyard.captures.layout import Unit
 from wireyard.captures.live_stream import LiveStream
 from wireyard.captures.records import NO_TIME
 from wireyard.captures.stream import Stream
 from wireyard.captures.stream_table import describe_beginning
 from wireyard.captures.tcp import Placer, stream_ends
 from wireyard.captures.tcp_kernels import NONE, Connection, Side, State, distance
-from wireyard.captures.units import Units
 from wireyard.formats import Format, get_format
 from wireyard.streams.framer import Framer
 
@@ -31,6 +30,8 @@ Grid = np.ndarray[tuple[int, int], np.dtype[np.int64]]
 
 LINGER_NS: Final = 10_000_000_000
 """How long a connection stays open after its end, for segments that were captured late."""
+_CLOSING: Final = slice(Side.CLOSING_RECORD, Side.CLOSED_NS + 1)
+"""Record and time of the first packet that closes a side."""
 _MOST_PAIRS: Final = 1 << 17
 """Pairs of endpoints whose connections are counted, for their names, at about 150 bytes each."""
 
@@ -151,9 +152,6 @@ class LiveConnections:
         """A `Holding` for each TCP connection."""
         self._ordinals: Ints = np.zeros(0, np.int64)
         """For each connection the n of the suffix ``#n`` of its name."""
-        self._first_directions: Ints = np.zeros(0, np.int64)
-        self._closings: Grid = np.zeros((0, 2), np.int64)
-        """For each side the number and the time of its first packet with a FIN or RST."""
         self._pairs: OrderedDict[bytes, int] = OrderedDict()
         """Number of connections between two endpoints so far; the pair seen longest ago first."""
 
@@ -166,8 +164,6 @@ class LiveConnections:
             "placer": self.placer.state(),
             "stages": self.holdings,
             "ordinals": self._ordinals,
-            "first_ways": self._first_directions,
-            "closings": self._closings,
             "pairs": np.frombuffer(b"".join(self._pairs), np.uint8),
             "pair_counts": np.array([*self._pairs.values()], np.int64),
             "open": [connection.state() for connection in self.open.values()],
@@ -185,12 +181,10 @@ class LiveConnections:
         self.flows.restore(state["flows"])
         self.placer.restore(state["placer"])
         count = len(self.placer)
-        self.holdings, self._closings = state["stages"].copy(), state["closings"].copy()
-        self._ordinals = state["ordinals"].copy()
-        self._first_directions = state["first_ways"].copy()
-        if not len(self.holdings) == len(self._ordinals) == len(self._first_directions) == count:
+        self.holdings, self._ordinals = state["stages"].copy(), state["ordinals"].copy()
+        if not len(self.holdings) == len(self._ordinals) == count:
             raise ValueError("no state of a capture")
-        if self._closings.shape != (2 * count, 2) or len(self.placer.latest) > len(self.flows):
+        if len(self.placer.latest) > len(self.flows):
             raise ValueError("no state of a capture")
         counts = state["pair_counts"].tolist()
         keys = state["pairs"].reshape(len(counts), -1) if counts else ()
@@ -220,9 +214,7 @@ class LiveConnections:
 
     # --- input ------------------------------------------------------------------------------
 
-    def add_new(
-        self, before: int, segments: Units, datagrams: Grid, flows: Ints
-    ) -> list[OpenConnection]:
+    def add_new(self, before: int, datagrams: Grid, flows: Ints) -> list[OpenConnection]:
         """Add new connections; count those of each pair of endpoints by their first packets.
 
         Return the open connections that new ones replace.
@@ -230,17 +222,15 @@ class LiveConnections:
         Parameters
         ----------
         before
-            Number of TCP connections before these segments.
+            Number of TCP connections before the new ones.
         datagrams, flows
             The UDP datagrams, and the flow of each.
         """
         new, superseded = [], []
         table = self.placer.connections[before:]
-        first_rows = table[:, Connection.FIRST_ROW]
-        records = segments.records[first_rows].tolist()
         for number, record, conversation in zip(
             range(before, len(self.placer)),
-            records,
+            table[:, Connection.FIRST_RECORD].tolist(),
             table[:, Connection.CONVERSATION].tolist(),
             strict=True,
         ):
@@ -253,12 +243,7 @@ class LiveConnections:
         more = len(self.placer) - len(self.holdings)
         if more > 0:
             self.holdings = np.r_[self.holdings, np.zeros(more, np.int8)]
-            self._ordinals, self._first_directions = (
-                np.r_[old, np.zeros(more, np.int64)]
-                for old in (self._ordinals, self._first_directions)
-            )
-            self._closings = np.concatenate([self._closings, np.full((2 * more, 2), NONE)])
-        self._first_directions[before:] = segments.flows[first_rows] & 1
+            self._ordinals = np.r_[self._ordinals, np.zeros(more, np.int64)]
         for _, conversation, number in sorted(new):
             pair = self.flows.pair(conversation)
             ordinal = self._pairs[pair] = self._pairs.pop(pair, 0) + 1
@@ -274,17 +259,6 @@ class LiveConnections:
                 connection = self._create(conversation, conversation, direction, ordinal, "udp")
                 self.datagrams[conversation] = connection
         return superseded
-
-    def record_closings(
-        self, segments: Units, times_ns: Ints, sides: npt.NDArray[np.int32]
-    ) -> None:
-        """Record the packets that are the first to show the end of a stream."""
-        closing = np.unique(sides[segments.flags & (Flag.FIN | Flag.RST) != 0])
-        rows = self.placer.sides[closing, Side.CLOSED]
-        new = (self._closings[closing, 0] == NONE) & (rows != NONE)
-        rows = rows[new]
-        self._closings[closing[new], 0] = segments.records[rows]
-        self._closings[closing[new], 1] = times_ns[rows]
 
     def _create(
         self, number: int, conversation: int, first_direction: int, ordinal: int, protocol: str
@@ -302,8 +276,9 @@ class LiveConnections:
         """Return the open connection with this number; open it if it is not open yet."""
         connection = self.open.get(number)
         if connection is None:
-            conversation = int(self.placer.connections[number, Connection.CONVERSATION])
-            first_direction = int(self._first_directions[number])
+            row = self.placer.connections[number]
+            conversation = int(row[Connection.CONVERSATION])
+            first_direction = int(row[Connection.FIRST_WAY])
             ordinal = int(self._ordinals[number])
             connection = self._create(number, conversation, first_direction, ordinal, "tcp")
             self.open[number] = connection
@@ -375,12 +350,12 @@ class LiveConnections:
         closed_ns = NO_TIME
         if stream.protocol == "tcp":
             number = 2 * connection.number + (stream is connection.sides[1])
-            sides, closings = self.placer.sides, self._closings
+            sides = self.placer.sides
             state, other = (int(sides[side, Side.STATE]) for side in (number, number ^ 1))
             is_reset, is_finished = bool(state & State.RST), bool(state & State.FIN)
-            closing, closed_ns = closings[number].tolist()
+            closing, closed_ns = sides[number, _CLOSING].tolist()
             if other & State.RST and not self._has_bytes(number ^ 1):
-                theirs, theirs_ns = closings[number ^ 1].tolist()
+                theirs, theirs_ns = sides[number ^ 1, _CLOSING].tolist()
                 is_reset = True
                 if closing == NONE or theirs < closing:
                     closing, closed_ns = theirs, theirs_ns
@@ -423,8 +398,7 @@ class LiveConnections:
         self.flows.keep(left)
         self.placer.keep(kept, numbers[: len(kept)], len(left))
         self.holdings = self.holdings[kept]
-        self._ordinals, self._first_directions = self._ordinals[kept], self._first_directions[kept]
-        self._closings = self._closings.reshape(-1, 4)[kept].reshape(-1, 2)
+        self._ordinals = self._ordinals[kept]
         for table, old, new in (
             (self.open, kept, np.arange(len(kept))),
             (self.datagrams, datagrams, numbers[len(kept) :]),

@@ -52,23 +52,22 @@ class Run(IntEnum):
     """Number of its packet, from 0 on."""
 
 
-@kernel(I64(_SHORTS, TEXT, _INTS, _INTS))
-def group_rows(streams: Shorts, wanted: Octets, bounds: Ints, order: Ints) -> int:
-    """Group the wanted rows by stream, keeping their order (a counting sort).
+@kernel(I64(_SHORTS, _INTS, _INTS))
+def group_rows(streams: Shorts, bounds: Ints, order: Ints) -> int:
+    """Group rows by stream, keeping their order (a counting sort); return their number.
 
     Stream s gets the rows ``order[bounds[s] : bounds[s + 1]]``. `bounds` has two more entries than
-    there are streams and begins as zeros. Returns the number of rows in `order`.
+    there are streams and begins as zeros.
     """
     for row in range(len(streams)):
-        bounds[int(streams[row]) + 2] += int(wanted[row])
+        bounds[int(streams[row]) + 2] += 1
     for stream in range(2, len(bounds)):
         bounds[stream] += bounds[stream - 1]
     for row in range(len(streams)):
-        if wanted[row]:
-            stream = int(streams[row]) + 1
-            order[bounds[stream]] = row
-            bounds[stream] += 1
-    return int(bounds[len(bounds) - 2])
+        stream = int(streams[row]) + 1
+        order[bounds[stream]] = row
+        bounds[stream] += 1
+    return len(streams)
 
 
 @kernel(I64(_INTS, _INTS, _INTS, TEXT))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import pairwise
 from typing import Final, NamedTuple
@@ -11,24 +11,28 @@ from typing import Final, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from wireyard.arena import parts, room
 from wireyard.captures.connections import Connections, StreamTable
 from wireyard.captures.files import CaptureFile
-from wireyard.captures.layout import Fate, Protocol
+from wireyard.captures.flows import FlowTable
+from wireyard.captures.headers import Headers, PacketReader
+from wireyard.captures.layout import Fate, Protocol, Unit
+from wireyard.captures.records import Records
 from wireyard.captures.stream import Content, Stream
-from wireyard.captures.tcp import Reassembled, reassemble
+from wireyard.captures.tcp import Reassembly
 from wireyard.captures.tcp_kernels import Verdict
-from wireyard.captures.udp import gather
-from wireyard.captures.units import Share, UnitReader, Units
+from wireyard.captures.udp import Datagrams
+from wireyard.captures.units import Columns, Share, Units
 from wireyard.captures.unread import name_unread
 from wireyard.errors import UsageError, WireError
 from wireyard.streams.scan import OpenedStream
 from wireyard.streams.source import Source
 
-__all__ = ["Capture", "FrameSpan", "put_together", "read_capture", "read_captures"]
+__all__ = ["Capture", "CaptureBuilder", "FrameSpan", "read_capture", "read_captures"]
 
 Ints = npt.NDArray[np.int64]
 Bytes = npt.NDArray[np.uint8]
+Flags = npt.NDArray[np.bool_]
+Grid = np.ndarray[tuple[int, int], np.dtype[np.int64]]
 
 OVERLAPS: Final = ("first", "last")
 
@@ -68,8 +72,8 @@ class Capture:
     payload_bytes: dict[str, int]
     other_bytes: dict[str, int]
     cut_bytes: int
-    damage: WireError | None
-    unread_bytes: int
+    damage: WireError | None = None
+    unread_bytes: int = 0
 
     @cached_property
     def streams(self) -> list[Stream]:
@@ -120,102 +124,118 @@ def read_captures(
     if overlap not in OVERLAPS:
         raise UsageError(f"overlap '{overlap}' is unknown; known: {', '.join(OVERLAPS)}")
     files = sorted(map(CaptureFile.open, sources), key=lambda file: (file.begun_ns, file.name))
-    reader = UnitReader(share)
-    begun: list[tuple[str, int]] = []
+    builder = CaptureBuilder(share)
     for file in files:
-        begun.append((file.name, reader.packets.count))
-        reader.begin(file.data)
+        builder.begin_file(file.name)
+        builder.begin_bytes(file.data)
         for records in file.records():
-            reader.read(records)
-    return put_together(
-        reader,
-        begun,
-        [file.data for file in files],
-        next((file.damage for file in files if file.damage is not None), None),
-        sum(file.unread_bytes for file in files),
-        newest=overlap == "last",
-    )
+            builder.read(records)
+    capture = builder.capture(newest=overlap == "last")
+    damage = next((file.damage for file in files if file.damage is not None), None)
+    return replace(capture, damage=damage, unread_bytes=sum(file.unread_bytes for file in files))
 
 
-def put_together(
-    reader: UnitReader,
-    begun: Sequence[tuple[str, int]],
-    files: list[Bytes],
-    damage: WireError | None = None,
-    unread_bytes: int = 0,
-    *,
-    newest: bool = False,
-) -> Capture:
-    """Reassemble the streams of a capture all of whose packets were read.
+class CaptureBuilder:
+    """Builds a capture packet by packet: numbers flows, and places segments in their streams.
 
     Parameters
     ----------
-    begun
-        The names of its files, and the number of packets before each.
-    files, damage, unread_bytes
-        See `Capture`.
-    newest
-        Whether overlapping bytes are taken from the segment captured last, instead of the first.
+    share
+        The conversations to keep; all if None.
     """
-    packets, flows, share = reader.packets, reader.flows, reader.share
-    units, times_ns = reader.units()
-    content = Content(packets.places, units.records, times_ns, packets.fragments)
-    protocols = flows.protocols()
-    tcp = reassemble(
-        *_of_conversations(units, times_ns, protocols == Protocol.TCP), len(flows), newest=newest
-    )
-    udp = gather(_of_conversations(units, times_ns, protocols == Protocol.UDP)[0], len(flows))
-    table = StreamTable((tcp.connections, udp), flows, content)
-    guides: list[Stream] = []
-    if share is not None:
-        own = (flows.parts(0, share.of) == share.part)[table.conversations]
-        table, guides = table.keep(own), list(table.keep(~own))
-    payload, tally = _account(tcp, udp), packets.tally
-    bounds = [*(count for _, count in begun), packets.count]
-    return Capture(
-        begun[0][0],
-        files,
-        [
-            FrameSpan(file, first + 1, stop - first)
-            for (file, _), (first, stop) in zip(begun, pairwise(bounds), strict=True)
-        ],
-        table,
-        guides,
-        {
-            fate.name.lower(): count
-            for fate, count in zip(Fate, tally.fates.tolist(), strict=True)
-            if count
-        },
-        name_unread(tally.endings),
-        payload,
-        _rest(tally.frame_bytes, sum(payload.values())),
-        tally.cut_bytes,
-        damage,
-        unread_bytes,
-    )
 
+    def __init__(self, share: Share | None = None) -> None:
+        self.packets = PacketReader()
+        self._flows = FlowTable()
+        self._share = share
+        self._wanted = np.empty(0, np.bool_)
+        self._begun: list[tuple[str, int]] = []
+        self._files: list[Bytes] = []
+        self._units = Columns({"records": np.int32, "times_ns": np.int64})
+        self._tcp, self._udp = Reassembly(), Datagrams()
 
-def _of_conversations(
-    units: Units, times_ns: Ints, wanted: npt.NDArray[np.bool_]
-) -> tuple[Units, Ints]:
-    """Return the units of wanted conversations, and their times.
+    def begin_file(self, name: str) -> None:
+        """Continue with another file."""
+        self._begun.append((name, self.packets.count))
 
-    If all or none are wanted, as mostly, nothing is copied.
-    """
-    if wanted.all() or not wanted.any():
-        rows = slice(len(units) if wanted.any() else 0)
-        return units.take(rows), times_ns[rows]
-    columns = [*units.columns(), times_ns]
-    outputs = [room(len(units), column.dtype) for column in columns]
-    count = 0
-    for part in parts(len(units)):
-        rows_of_part = np.flatnonzero(wanted[units.flows[part] >> 1])
-        stop = count + len(rows_of_part)
-        for column, output in zip(columns, outputs, strict=True):
-            output[count:stop] = column[part][rows_of_part]
-        count = stop
-    *own_columns, own_times_ns = (output[:count] for output in outputs)
-    return Units(*own_columns), own_times_ns
+    def begin_bytes(self, data: Bytes) -> None:
+        """Continue with packets in these bytes of the file."""
+        self.packets.begin(data)
+        self._files.append(data)
+
+    def read(self, records: Records) -> None:
+        """Read the next packets of the file."""
+        self._add(*self.packets.read(records))
+
+    def take(self, headers: Headers) -> None:
+        """Add the next packets, whose headers were read already."""
+        self._add(*self.packets.take(headers))
+
+    def _add(self, grid: Grid, times_ns: Ints) -> None:
+        grid = np.ascontiguousarray(grid)
+        flows = self._flows.number(grid, grid.shape[1])
+        rows = self._rows_of_share(flows)
+        if not rows.all():
+            grid, times_ns, flows = grid[:, rows], times_ns[rows], flows[rows]
+        self._units.append((grid[Unit.RECORD], times_ns))
+        is_udp = grid[Unit.PROTOCOL] == Protocol.UDP
+        if is_udp.any():
+            self._udp.add(Units.of(grid[:, is_udp], flows[is_udp]))
+            grid, times_ns, flows = grid[:, ~is_udp], times_ns[~is_udp], flows[~is_udp]
+        if len(flows):
+            self._tcp.add(Units.of(grid, flows), times_ns, len(self._flows))
+
+    def capture(self, *, newest: bool = False) -> Capture:
+        """Return the capture, all of whose packets were read, with the streams put together.
+
+        Parameters
+        ----------
+        newest
+            Whether overlapping bytes are taken from the segment captured last, instead of the
+            first.
+        """
+        packets, tally = self.packets, self.packets.tally
+        records, times_ns = self._units["records"], self._units["times_ns"]
+        content = Content(packets.places, records, times_ns, packets.fragments)
+        tcp = self._tcp.connections(newest=newest)
+        udp = self._udp.connections(len(self._flows))
+        table = StreamTable((tcp, udp), self._flows, content)
+        guides: list[Stream] = []
+        if (share := self._share) is not None:
+            own = (self._flows.parts(0, share.of) == share.part)[table.conversations]
+            table, guides = table.keep(own), list(table.keep(~own))
+        payload = _account(tcp, udp, self._tcp.captured_bytes)
+        bounds = [*(count for _, count in self._begun), packets.count]
+        return Capture(
+            name=self._begun[0][0],
+            files=self._files,
+            spans=[
+                FrameSpan(file, first + 1, stop - first)
+                for (file, _), (first, stop) in zip(self._begun, pairwise(bounds), strict=True)
+            ],
+            table=table,
+            guides=guides,
+            frames={
+                fate.name.lower(): count
+                for fate, count in zip(Fate, tally.fates.tolist(), strict=True)
+                if count
+            },
+            unread=name_unread(tally.endings),
+            payload_bytes=payload,
+            other_bytes=_rest(tally.frame_bytes, sum(payload.values())),
+            cut_bytes=tally.cut_bytes,
+        )
+
+    def _rows_of_share(self, flows: Ints) -> Flags:
+        """Return a mask of the packets of conversations to keep."""
+        share, first = self._share, len(self._wanted)
+        if share is None:
+            return np.ones(len(flows), np.bool_)
+        new = self._flows.parts(first, share.of) == share.part
+        new |= self._flows.has_port(first, share.port)
+        self._wanted = np.concatenate([self._wanted, new])
+        rows: Flags = self._wanted[flows >> 1]
+        return rows
 
 
 def _rest(frame_bytes: Ints, payload_bytes: int) -> dict[str, int]:
@@ -224,10 +244,10 @@ def _rest(frame_bytes: Ints, payload_bytes: int) -> dict[str, int]:
     return {"headers": carried - payload_bytes, "other": int(frame_bytes.sum()) - carried}
 
 
-def _account(tcp: Reassembled, udp: Connections) -> dict[str, int]:
-    """Count the captured bytes of payload by their use."""
-    in_streams = int(tcp.connections.runs.lengths.sum())
-    captured = tcp.captured_bytes.tolist()
+def _account(tcp: Connections, udp: Connections, captured_bytes: Ints) -> dict[str, int]:
+    """Count the captured bytes of payload by their use; those of TCP are given by `Verdict`."""
+    in_streams = int(tcp.runs.lengths.sum())
+    captured = captured_bytes.tolist()
     return {
         "tcp": in_streams,
         "udp": int(udp.runs.lengths.sum()),

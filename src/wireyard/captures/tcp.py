@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from itertools import pairwise
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
 import numpy as np
 import numpy.typing as npt
 
-from wireyard.arena import parts, room
+from wireyard.arena import room, with_room
 from wireyard.captures.connections import Connections
 from wireyard.captures.merge_kernels import Run, gather_rows, group_rows, merge_rows, sort_rows
 from wireyard.captures.stream import Runs
@@ -22,13 +22,12 @@ from wireyard.captures.tcp_kernels import (
     Verdict,
     place_segments,
 )
-from wireyard.captures.units import Units
+from wireyard.captures.units import Columns, Units
 
-__all__ = ["Placer", "Reassembled", "reassemble", "stream_ends"]
+__all__ = ["Placer", "Reassembly", "stream_ends"]
 
 Ints = npt.NDArray[np.int64]
 Shorts = npt.NDArray[np.int32]
-Flags = npt.NDArray[np.bool_]
 Grid = np.ndarray[tuple[int, int], np.dtype[np.int64]]
 
 _FIRST_CONNECTIONS: Final = 1 << 10
@@ -38,53 +37,62 @@ _GROUP_ROWS: Final = 1 << 16
 used again."""
 
 
-class Reassembled(NamedTuple):
-    """Connections, and the number of captured bytes of payload by `Verdict`."""
+_KEPT: Final = {
+    "sides": np.int32,
+    "positions": np.int64,
+    "captured": np.int32,
+    "starts": np.int64,
+    "records": np.int32,
+}
+"""Types of the columns that are kept of segments with bytes for streams."""
 
-    connections: Connections
-    captured_bytes: Ints
 
+class Reassembly:
+    """Incremental reassembly of TCP segments, which arrive in the order of capture."""
 
-def reassemble(
-    segments: Units, times_ns: Ints, conversation_count: int, *, newest: bool = False
-) -> Reassembled:
-    """Reassemble TCP segments, which are in the order of capture.
+    def __init__(self) -> None:
+        self.captured_bytes = np.zeros(len(Verdict), np.int64)
+        """Captured bytes of payload by `Verdict`."""
+        self._placer = Placer()
+        self._kept = Columns(_KEPT)
 
-    Parameters
-    ----------
-    times_ns
-        Capture time of each segment.
-    newest
-        Whether overlapping bytes are taken from the segment captured last, instead of the first.
-    """
-    placer = Placer()
-    streams, positions, verdicts = placer.place(segments, times_ns, conversation_count)
-    connections, sides = placer.connections, placer.sides
-    states = sides[:, Side.STATE]
-    begun, seen = states & State.BEGUN != 0, states & State.DATA != 0
-    begins = np.where(begun, sides[:, Side.BEGIN], sides[:, Side.LOW])
-    taken, captured_bytes = _taken(verdicts, segments.captured)
-    run_bounds, runs = _merge(segments, streams, positions, taken, begins, newest)
-    first_rows = connections[:, Connection.FIRST_ROW]
-    return Reassembled(
-        Connections(
+    def add(self, segments: Units, times_ns: Ints, conversation_count: int) -> None:
+        """Add the next segments; parameters as of `Placer.place`."""
+        sides, positions, verdicts = self._placer.place(segments, times_ns, conversation_count)
+        captured = segments.captured
+        counts = np.bincount(verdicts, captured, len(Verdict))
+        self.captured_bytes += counts.astype(np.int64)
+        rows = np.flatnonzero((verdicts == Verdict.TAKEN) & (captured > 0))
+        self._kept.append((sides, positions, captured, segments.starts, segments.records), rows)
+
+    def connections(self, *, newest: bool = False) -> Connections:
+        """Return all connections; nothing can be added afterwards.
+
+        Parameters
+        ----------
+        newest
+            Whether overlapping bytes are taken from the segment captured last, instead of the
+            first.
+        """
+        connections, sides = self._placer.connections, self._placer.sides
+        states = sides[:, Side.STATE]
+        begun, seen = states & State.BEGUN != 0, states & State.DATA != 0
+        begins = np.where(begun, sides[:, Side.BEGIN], sides[:, Side.LOW])
+        run_bounds, runs = _merge(self._kept, begins, newest)
+        return Connections(
             protocol="tcp",
             conversations=connections[:, Connection.CONVERSATION],
-            first_records=segments.records[first_rows].astype(np.int64),
-            first_ways=(segments.flows[first_rows] & 1).astype(np.int64),
+            first_records=connections[:, Connection.FIRST_RECORD],
+            first_ways=connections[:, Connection.FIRST_WAY],
             sizes=np.where(begun | seen, stream_ends(sides) - begins, 0),
             opened=states & State.OPENED != 0,
             begun=begun,
             reset=states & State.RST != 0,
             finished=states & State.FIN != 0,
-            closing_records=np.where(
-                sides[:, Side.CLOSED] == NONE, NONE, segments.records[sides[:, Side.CLOSED]]
-            ),
+            closing_records=sides[:, Side.CLOSING_RECORD],
             run_bounds=run_bounds,
             runs=runs,
-        ),
-        captured_bytes,
-    )
+        )
 
 
 def stream_ends(sides: Grid) -> Ints:
@@ -108,37 +116,23 @@ def stream_ends(sides: Grid) -> Ints:
     return found
 
 
-def _taken(verdicts: npt.NDArray[np.uint8], captured: Shorts) -> tuple[Flags, Ints]:
-    """Return a mask of the segments with bytes for streams, and the captured bytes by verdict."""
-    taken = room(len(verdicts), np.bool_)
-    counts = np.zeros(len(Verdict), np.int64)
-    for part in parts(len(verdicts)):
-        verdicts_of_part, sizes = verdicts[part], captured[part]
-        kept = verdicts_of_part == Verdict.TAKEN
-        np.logical_and(kept, sizes, out=taken[part])
-        others = np.flatnonzero(~kept)  # mostly few
-        counts += np.bincount(verdicts_of_part[others], sizes[others], len(Verdict)).astype(
-            np.int64
-        )
-    counts[Verdict.TAKEN] = captured.sum(dtype=np.int64) - counts.sum()
-    return taken, counts
-
-
 class Placer:
-    """Assigns segments, in the order of capture, to connections and positions in their streams.
-
-    Segment rows in `Connection` and `Side` are those of the call of `place` that set them.
-    """
+    """Assigns segments, in the order of capture, to connections and positions in their streams."""
 
     def __init__(self) -> None:
-        self.latest: Shorts = np.empty(0, np.int32)
-        """The latest connection of each conversation."""
+        self._latest: Shorts = np.empty(0, np.int32)
+        self._conversation_count = 0
         self._connections = np.empty((_FIRST_CONNECTIONS, len(Connection)), np.int64)
         self._sides = np.empty((2 * _FIRST_CONNECTIONS, len(Side)), np.int64)
         self._count = np.zeros(1, np.int64)
 
     def __len__(self) -> int:
         return int(self._count[0])
+
+    @property
+    def latest(self) -> Shorts:
+        """The latest connection of each conversation."""
+        return self._latest[: self._conversation_count]
 
     @property
     def connections(self) -> Grid:
@@ -153,24 +147,34 @@ class Placer:
     def place(
         self, segments: Units, times_ns: Ints, conversation_count: int
     ) -> tuple[Shorts, Ints, npt.NDArray[np.uint8]]:
-        """Return the side of each segment, its position in that stream, and its `Verdict`."""
+        """Return the side of each segment, its position in that stream, and its `Verdict`.
+
+        Parameters
+        ----------
+        times_ns
+            Capture time of each segment.
+        conversation_count
+            Number of conversations so far.
+        """
         streams = room(len(segments), np.int32)
         positions = room(len(segments), np.int64)
         verdicts = room(len(segments), np.uint8)
-        new = np.full(max(conversation_count - len(self.latest), 0), NONE, np.int32)
-        self.latest = np.concatenate([self.latest, new]) if len(self.latest) else new
-        self._make_room(len(self) + len(new))
+        known, self._conversation_count = self._conversation_count, conversation_count
+        self._latest = with_room(self._latest, known, conversation_count)
+        self._latest[known:conversation_count] = NONE
+        self._make_room(len(self) + conversation_count - known)
         row = 0
         while True:
             row = place_segments(
                 row,
+                segments.records,
                 segments.flows,
                 times_ns,
                 segments.sequences,
                 segments.acknowledgments,
                 segments.flags,
                 segments.lengths,
-                self.latest,
+                self._latest,
                 self._connections,
                 self._sides,
                 self._count,
@@ -208,7 +212,7 @@ class Placer:
             or not _within(connections[:, Connection.BEFORE], NONE, count)
         ):
             raise ValueError("no state of connections")
-        self.latest = latest.astype(np.int32)
+        self._latest, self._conversation_count = latest.astype(np.int32), len(latest)
         self._connections, self._sides = connections.copy(), sides.copy()
         self._count[0] = count
 
@@ -231,37 +235,33 @@ class Placer:
         before = np.r_[NONE, order[:-1]][: len(order)]
         same = np.r_[False, conversations[order][1:] == conversations[order][:-1]][: len(order)]
         connections[order, Connection.BEFORE] = np.where(same, before, NONE)
-        self.latest = np.full(conversation_count, NONE, np.int32)
-        self.latest[conversations] = np.arange(len(kept))  # of several the last counts
+        self._latest = np.full(conversation_count, NONE, np.int32)
+        self._latest[conversations] = np.arange(len(kept))  # of several the last counts
+        self._conversation_count = conversation_count
         self._connections, self._sides = connections, sides
         self._count[0] = len(kept)
 
     def _make_room(self, most: int) -> None:
-        more = most + _FIRST_CONNECTIONS - len(self._connections)
-        if most > len(self._connections):
-            self._connections, self._sides = (
-                np.concatenate([old, np.empty((times * more, old.shape[1]), np.int64)])
-                for old, times in ((self._connections, 1), (self._sides, 2))
-            )
+        self._connections = with_room(self._connections, len(self), most)
+        self._sides = with_room(self._sides, 2 * len(self), 2 * most)
 
 
 def _within(numbers: Ints, start: int, stop: int) -> bool:
     return bool(((numbers >= start) & (numbers < stop)).all())
 
 
-def _merge(
-    segments: Units, streams: Shorts, positions: Ints, taken: Flags, begins: Ints, newest: bool
-) -> tuple[Ints, Runs]:
+def _merge(kept: Columns, begins: Ints, newest: bool) -> tuple[Ints, Runs]:
     """Return the runs of all streams, one stream after the other, and where those of each begin."""
+    sides, positions, captured, starts, records = (kept[name] for name in _KEPT)
     bounds = np.zeros(len(begins) + 2, np.int64)
-    order = room(len(segments), np.int64)
-    order = order[: group_rows(streams, taken.view(np.uint8), bounds, order)]
+    order = room(len(sides), np.int64)
+    group_rows(sides, bounds, order)
     bounds = bounds[:-1]
     unsorted = np.empty(len(begins), np.uint8)
     if sort_rows(positions, bounds, order, unsorted):
         places = np.flatnonzero(np.repeat(unsorted, np.diff(bounds)))
         rows = np.sort(order[places])
-        order[places] = rows[np.lexsort((rows, positions[rows], streams[rows]))]
+        order[places] = rows[np.lexsort((rows, positions[rows], sides[rows]))]
     # Room for the worst case; memory is only used for the runs that there are.
     runs = room((len(Run), 2 * len(order)), np.int64)
     run_bounds = np.zeros(len(begins) + 1, np.int64)
@@ -269,7 +269,7 @@ def _merge(
     for first, stop in _groups(bounds):
         rows = order[bounds[first] : bounds[stop]]
         pieces, heap = room((len(Run), len(rows)), np.int64), room(len(rows), np.int64)
-        gather_rows(positions, segments.captured, segments.starts, segments.records, rows, pieces)
+        gather_rows(positions, captured, starts, records, rows, pieces)
         row_bounds, out = bounds[first : stop + 1] - bounds[first], run_bounds[first : stop + 1]
         own_begins = begins[first:stop]
         count = merge_rows(pieces, rows, row_bounds, own_begins, newest, heap, runs, count, out)

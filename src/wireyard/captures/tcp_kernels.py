@@ -78,8 +78,10 @@ class Side(IntEnum):
     missing."""
     ACKNOWLEDGED = 7
     """Number in the last acknowledgment that this side sent."""
-    CLOSED = 8
-    """Row of the first segment with a FIN or RST."""
+    CLOSING_RECORD = 8
+    """Record of the first packet with a FIN or RST; `NONE` without one."""
+    CLOSED_NS = 9
+    """Capture time of that packet."""
 
 
 class State(IntEnum):
@@ -103,8 +105,11 @@ class Connection(IntEnum):
     BEFORE = 1
     """The connection between the same endpoints before this one."""
     ENDED = 2
-    FIRST_ROW = 3
-    LATEST_NS = 4
+    FIRST_RECORD = 3
+    """Record of its first packet."""
+    FIRST_WAY = 4
+    """The direction of that packet."""
+    LATEST_NS = 5
     """Capture time of its latest segment."""
 
 
@@ -260,20 +265,23 @@ def choose_begin(sides: Grid, side: int, sequence: int) -> None:
 
 @inlined
 def begin_connection(
-    connections: Grid, sides: Grid, latest: Shorts, count: int, conversation: int, row: int
+    connections: Grid, sides: Grid, latest: Shorts, count: int, flow: int, record: int
 ) -> None:
     """Add a connection with number `count`, the latest of its conversation."""
+    conversation = flow >> 1
     connections[count, Connection.CONVERSATION] = conversation
     connections[count, Connection.BEFORE] = latest[conversation]
     connections[count, Connection.ENDED] = 0
-    connections[count, Connection.FIRST_ROW] = row
+    connections[count, Connection.FIRST_RECORD] = record
+    connections[count, Connection.FIRST_WAY] = flow & 1
     connections[count, Connection.LATEST_NS] = NO_TIME
     for side in range(2 * count, 2 * count + 2):
         for field in range(sides.shape[1]):
             sides[side, field] = 0
         sides[side, Side.SPARE] = NONE
         sides[side, Side.ACKNOWLEDGED] = NONE
-        sides[side, Side.CLOSED] = NONE
+        sides[side, Side.CLOSING_RECORD] = NONE
+        sides[side, Side.CLOSED_NS] = NO_TIME
         sides[side, Side.END] = NOWHERE
     latest[conversation] = count
 
@@ -305,12 +313,13 @@ def take_payload(sides: Grid, side: int, position: int, flags: int, length: int)
 
 @kernel(
     I64(
-        I64, _SHORTS, _INTS, _WORDS, _WORDS, _OCTETS, _SHORTS,
+        I64, _SHORTS, _SHORTS, _INTS, _WORDS, _WORDS, _OCTETS, _SHORTS,
         _SHORTS, _GRID, _GRID, _INTS, _SHORTS, _INTS, _OCTETS,
     )
 )  # fmt: skip
 def place_segments(
     first_row: int,
+    records: Shorts,
     flows: Shorts,
     times_ns: Ints,
     sequences: Words,
@@ -355,14 +364,15 @@ def place_segments(
                 streams[row] = 2 * latest[conversation] + way
                 continue
             chosen = int(count[0])
-            begin_connection(connections, sides, latest, chosen, conversation, row)
+            begin_connection(connections, sides, latest, chosen, int(flows[row]), int(records[row]))
             count[0] = chosen + 1
         latest_ns = int(connections[chosen, Connection.LATEST_NS])
         connections[chosen, Connection.LATEST_NS] = max(latest_ns, time_ns)
         side = 2 * chosen + way
         streams[row] = side
-        if flags & (Flag.FIN | Flag.RST) and sides[side, Side.CLOSED] == NONE:
-            sides[side, Side.CLOSED] = row
+        if flags & (Flag.FIN | Flag.RST) and sides[side, Side.CLOSING_RECORD] == NONE:
+            sides[side, Side.CLOSING_RECORD] = records[row]
+            sides[side, Side.CLOSED_NS] = time_ns
         if flags & Flag.RST:
             connections[chosen, Connection.ENDED] = 1
             sides[side, Side.STATE] = sides[side, Side.STATE] | State.RST
