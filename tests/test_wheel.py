@@ -186,6 +186,15 @@ def test_commands_compile_nothing(ready: Path, recorder: Path, tmp_path: Path) -
     assert compiled(ready, recorder, "-c", commands, str(ready), rows) == []
 
 
+def test_a_growing_capture_compiles_nothing(ready: Path, recorder: Path, tmp_path: Path) -> None:
+    data = (ROOT / "examples" / "traffic.pcap").read_bytes()
+    capture, words = tmp_path / "growing.pcap", ["-m", "wireyard", "run"]
+    words += [str(capture), "--lake", str(tmp_path / "lake")]
+    for size in (len(data) // 2, len(data) * 3 // 4, len(data)):
+        capture.write_bytes(data[:size])
+        assert compiled(ready, recorder, *words) == []
+
+
 @pytest.mark.spark
 def test_a_run_compiles_nothing_in_any_process(ready: Path, recorder: Path, tmp_path: Path) -> None:
     inputs = ["traffic.pcap", "ring.pcap", "traffic", "store/fs370"]

@@ -26,7 +26,16 @@ from wireyard.accelerate import I64, array, inlined, kernel
 from wireyard.captures.layout import Flag
 from wireyard.captures.records import NO_TIME
 
-__all__ = ["NONE", "SILENCE_NS", "Connection", "Side", "State", "Verdict", "place_segments"]
+__all__ = [
+    "NONE",
+    "SILENCE_NS",
+    "Connection",
+    "Side",
+    "State",
+    "Verdict",
+    "distance",
+    "place_segments",
+]
 
 Ints = np.ndarray[tuple[int], np.dtype[np.int64]]
 Shorts = np.ndarray[tuple[int], np.dtype[np.int32]]
@@ -127,23 +136,26 @@ class Verdict(IntEnum):
     """The text of an RST, not part of the stream (RFC 9293, 3.5.3)."""
 
 
-@inlined
 def distance(sequence: int, base: int) -> int:
     """Return how far a sequence number is ahead of another, negative if it is behind."""
     return ((sequence - base + _HALF) & _SPACE) - _HALF
 
 
+_distance: Final = inlined(distance)
+"""The same for kernels; Python would compile it when it calls it."""
+
+
 @inlined
 def ahead_of_begin(sides: Grid, side: int, sequence: int) -> int:
     """Return how far a sequence number is ahead of the first of its stream."""
-    return distance(sequence, int(sides[side, Side.BASE]) + int(sides[side, Side.BEGIN]))
+    return _distance(sequence, int(sides[side, Side.BASE]) + int(sides[side, Side.BEGIN]))
 
 
 @inlined
 def position_of(sides: Grid, side: int, sequence: int) -> int:
     """Return the position of a sequence number."""
     high = int(sides[side, Side.HIGH])
-    return high + distance(sequence, int(sides[side, Side.BASE]) + high)
+    return high + _distance(sequence, int(sides[side, Side.BASE]) + high)
 
 
 @inlined
@@ -175,11 +187,11 @@ def fits_syn(
         return False
     if state & State.DATA:
         lowest = int(sides[side, Side.BASE]) + int(sides[side, Side.LOW])
-        return 0 <= distance(lowest, first) <= LATE
+        return 0 <= _distance(lowest, first) <= LATE
     if state & State.SEEN:
-        return 0 <= distance(int(sides[side, Side.BASE]), first) <= LATE
+        return 0 <= _distance(int(sides[side, Side.BASE]), first) <= LATE
     acknowledged = int(sides[other, Side.ACKNOWLEDGED])
-    return acknowledged == NONE or 0 <= distance(acknowledged, first) <= LATE
+    return acknowledged == NONE or 0 <= _distance(acknowledged, first) <= LATE
 
 
 @inlined
@@ -222,7 +234,7 @@ def fits(
 def begin_side(sides: Grid, side: int, first: int) -> None:
     """Set the sequence number that a stream begins at, before or after data of it was seen."""
     if sides[side, Side.STATE] & State.DATA:
-        sides[side, Side.BEGIN] = distance(first, int(sides[side, Side.BASE]))
+        sides[side, Side.BEGIN] = _distance(first, int(sides[side, Side.BASE]))
     else:
         sides[side, Side.BASE] = first
         for field in (Side.BEGIN, Side.LOW, Side.HIGH, Side.END):
@@ -248,7 +260,7 @@ def take_syn(
         connections[side >> 1, Connection.ENDED] = 0
         state = sides[other, Side.STATE]
         lowest = int(sides[other, Side.BASE]) + int(sides[other, Side.LOW])
-        agrees = state & State.DATA == 0 or 0 <= distance(lowest, acknowledgment) <= LATE
+        agrees = state & State.DATA == 0 or 0 <= _distance(lowest, acknowledgment) <= LATE
         if state & State.BEGUN == 0 and agrees:
             begin_side(sides, other, acknowledgment)
 
@@ -259,7 +271,7 @@ def choose_begin(sides: Grid, side: int, sequence: int) -> None:
     spare = int(sides[side, Side.SPARE])
     if spare != NONE:
         sides[side, Side.SPARE] = NONE
-        if abs(distance(sequence, spare)) < abs(ahead_of_begin(sides, side, sequence)):
+        if abs(_distance(sequence, spare)) < abs(ahead_of_begin(sides, side, sequence)):
             sides[side, Side.BASE] = spare
 
 
