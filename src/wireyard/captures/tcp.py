@@ -35,8 +35,6 @@ _SEQUENCE_NUMBERS: Final = 1 << 32
 _GROUP_ROWS: Final = 1 << 16
 """Segments that are merged at once: few enough that their runs stay in the cache, in memory that is
 used again."""
-
-
 _KEPT: Final = {
     "sides": np.int32,
     "positions": np.int64,
