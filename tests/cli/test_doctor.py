@@ -105,6 +105,7 @@ def python(*words: str, **environment: str) -> str:
 def test_a_terminal_shows_how_far_compiling_is(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
+    monkeypatch.setenv("TERM", "xterm")
     monkeypatch.setenv("FORCE_COLOR", "1")
     monkeypatch.setenv("COLUMNS", "120")
     with doctor._progress_shown() as report:
