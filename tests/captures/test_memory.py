@@ -15,7 +15,7 @@ from wireyard.captures.inputs import open_captures
 _CONNECTIONS = 80
 _SEGMENTS = 2_500
 """Of each connection; a publication of two bytes of topic and none of payload in each."""
-_MOST_BYTES = 4_500_000
+_MOST_BYTES = 4_000_000
 _PUBLISH = bytes.fromhex("30 04 0002 6162")
 _CONNECT = bytes.fromhex("10 0c 0004 4d515454 04 02 003c 0000")
 

@@ -30,7 +30,6 @@ Ints = npt.NDArray[np.int64]
 Shorts = npt.NDArray[np.int32]
 Grid = np.ndarray[tuple[int, int], np.dtype[np.int64]]
 
-_FIRST_CONNECTIONS: Final = 1 << 10
 _SEQUENCE_NUMBERS: Final = 1 << 32
 _GROUP_ROWS: Final = 1 << 16
 """Segments that are merged at once: few enough that their runs stay in the cache, in memory that is
@@ -120,8 +119,8 @@ class Placer:
     def __init__(self) -> None:
         self._latest: Shorts = np.empty(0, np.int32)
         self._conversation_count = 0
-        self._connections = np.empty((_FIRST_CONNECTIONS, len(Connection)), np.int64)
-        self._sides = np.empty((2 * _FIRST_CONNECTIONS, len(Side)), np.int64)
+        self._connections = np.empty((0, len(Connection)), np.int64)
+        self._sides = np.empty((0, len(Side)), np.int64)
         self._count = np.zeros(1, np.int64)
 
     def __len__(self) -> int:
@@ -182,7 +181,7 @@ class Placer:
             )
             if row == len(segments):
                 return streams, positions, verdicts
-            self._make_room(2 * len(self))
+            self._make_room(len(self) + 1)
 
     def state(self) -> dict[str, Any]:
         """Return the state from which another `Placer` continues, as arrays of integers."""
