@@ -209,6 +209,22 @@ def test_a_later_answer_shows_that_qos_0_was_read(sign: str) -> None:
     assert verdicts_of(capture) == ["not_forwarded"]
 
 
+def test_one_answer_changes_the_rows_of_all_messages_before_it() -> None:
+    """So facts of all packets cannot be had for the cost of the new ones (ADR 12)."""
+    capture = pair(qos=0)
+    for number in range(50):
+        capture.message("pub", "t/1", b"%d" % number, 0)
+        if number % 2:
+            capture.hand("sub", "t/1", b"%d" % number, 0)
+    before = deliveries_of(capture)
+    assert Counter(row["verdict"] for row in before) == {"unaccepted": 25, "delivered": 25}
+    assert not any(row.get("accepted_frame") for row in before)
+    capture.ping("pub")
+    after = deliveries_of(capture)
+    assert Counter(row["verdict"] for row in after) == {"undecided": 25, "delivered": 25}
+    assert {row["accepted_frame"] for row in after} == {capture.frame}
+
+
 def test_nobody_was_subscribed() -> None:
     capture = pair()
     capture.message("pub", "other", b"x", 1)
