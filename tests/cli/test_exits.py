@@ -18,6 +18,7 @@ import pytest
 import wireyard
 from tests.cli.results import Run, notes_of, one_line
 from tests.make import packet
+from wireyard.cli import exits
 
 WIREYARD = [sys.executable, "-m", "wireyard"]
 FULL = Path("/dev/full")
@@ -286,6 +287,17 @@ def test_an_interrupt_leaves_nothing_behind(tmp_path: Path, big: Path) -> None:
         assert process.stderr is not None
         assert notes_of(process.stderr.read().decode()).strip() == ""
     assert not list(tmp_path.glob("*out.jsonl*"))
+
+
+def test_an_interrupt_that_python_wraps(capsys: pytest.CaptureFixture[str]) -> None:
+    """Python 3.11 does so while it makes a class: an interrupted import had a traceback."""
+    with pytest.raises(RuntimeError) as raised:
+        try:
+            raise KeyboardInterrupt
+        except KeyboardInterrupt as interrupt:
+            raise RuntimeError("Error calling __set_name__") from interrupt
+    assert exits.report_error(raised.value) == 130
+    assert capsys.readouterr() == ("", "")
 
 
 def on_terminal(*arguments: object, **environment: str) -> tuple[int, str, str]:

@@ -26,6 +26,7 @@ __all__ = [
     "USAGE",
     "CannotWrite",
     "drop_stdout",
+    "follows_interrupt",
     "note",
     "report_error",
 ]
@@ -64,7 +65,7 @@ def report_error(error: Exception) -> int:
     if isinstance(error, click.exceptions.NoArgsIsHelpError):
         error.show()
         return error.exit_code
-    if isinstance(error, click.Abort):
+    if isinstance(error, click.Abort) or follows_interrupt(error):
         return _INTERRUPTED
     if isinstance(error, BrokenPipeError):
         drop_stdout()
@@ -84,6 +85,16 @@ def report_error(error: Exception) -> int:
     drop_stdout()
     note(f"standard output: cannot be written ({error.strerror or error})")
     return CANNOT_WRITE
+
+
+def follows_interrupt(error: BaseException | None) -> bool:
+    """Return whether an error is an interrupt, or was raised while one was handled.
+
+    Up to 3.11 Python itself raises RuntimeError if it is interrupted while it makes a class.
+    """
+    while error is not None and not isinstance(error, KeyboardInterrupt):
+        error = error.__context__
+    return error is not None
 
 
 def _usage_text(error: click.ClickException) -> str:

@@ -11,6 +11,7 @@ from tempfile import TemporaryFile
 from types import TracebackType
 from typing import IO, Self
 
+from wireyard.cli.exits import follows_interrupt
 from wireyard.errors import WireError
 
 __all__ = ["SparkLog"]
@@ -36,7 +37,7 @@ class SparkLog:
         error: BaseException | None,
         _traceback: TracebackType | None,
     ) -> None:
-        interrupted = _follows_an_interrupt(error)
+        interrupted = follows_interrupt(error)
         if isinstance(error, Exception) and not (interrupted or isinstance(error, WireError)):
             self._show()
         self._file.close()
@@ -60,10 +61,3 @@ class SparkLog:
         self._file.seek(0)
         with open(_STDERR, "wb", closefd=False) as target:
             copyfileobj(self._file, target)
-
-
-def _follows_an_interrupt(error: BaseException | None) -> bool:
-    """Return whether an error is an interrupt, or was raised while one was handled."""
-    while error is not None and not isinstance(error, KeyboardInterrupt):
-        error = error.__context__
-    return error is not None
