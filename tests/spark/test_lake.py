@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import subprocess
 import sys
 import time
@@ -367,6 +368,20 @@ def test_older_commits_expire(tmp_path: Path) -> None:
     assert folders(tmp_path) == recorded(str(tmp_path)) == AFTER
     with pytest.raises(SourceError, match=r"has no commit 1, or no longer$"):
         read_lake(str(tmp_path), 1)
+
+
+def test_a_copy_whose_links_were_followed_goes_on(tmp_path: Path) -> None:
+    """As of ``scp -r``: folders are in the place of links, and must not stay at the old commit."""
+    with Lake.open(str(tmp_path / "lake")) as lake:
+        first_commit(lake)
+    copy = shutil.copytree(tmp_path / "lake", tmp_path / "copy")
+    assert not (copy / "_wireyard" / "newest").is_symlink()
+    with Lake.open(str(copy)) as lake:
+        assert folders(copy) == BEFORE
+        second_commit(lake)
+        lake.expire(timedelta(0))
+    assert folders(copy) == recorded(str(copy)) == AFTER
+    assert [path.name for path in (copy / "_wireyard" / "views").iterdir()] == ["00000002"]
 
 
 # --- object stores --------------------------------------------------------------------------

@@ -8,7 +8,8 @@
 
 A view is built under a hidden name and renamed when it is complete; then the switch is replaced. So
 all tables show the same commit until the next one. A resolved path (``readlink -f``) stays readable
-until the view expires.
+until the view expires. In a copy of a lake by a program that follows links, such as ``scp -r``,
+folders are in the place of links; the next run replaces them.
 """
 
 from __future__ import annotations
@@ -51,7 +52,7 @@ def publish_view(root: str, number: int, files: Mapping[str, Mapping[str, str]])
         os.makedirs(hidden, exist_ok=True)
         os.rename(hidden, f"{root}/{view}")
     for table in files:
-        if not os.path.lexists(f"{root}/{table}"):
+        if not os.path.islink(f"{root}/{table}"):
             _link(root, f"{_NEWEST}/{table}", table)
     _link(root, os.path.relpath(view, os.path.dirname(_NEWEST)), _NEWEST)
 
@@ -65,7 +66,9 @@ def delete_views(root: str, kept: Iterable[int]) -> None:
 
 
 def _link(root: str, target: str, name: str) -> None:
-    """Create or replace a symbolic link atomically."""
-    hidden = f"{root}/_wireyard/.{uuid4().hex}"
+    """Create or replace a symbolic link atomically; a folder in its place becomes remains."""
+    hidden, path = f"{root}/_wireyard/.{uuid4().hex}", f"{root}/{name}"
     os.symlink(target, hidden)
-    os.replace(hidden, f"{root}/{name}")
+    if os.path.isdir(path) and not os.path.islink(path):
+        os.rename(path, f"{root}/{_VIEWS}/.{uuid4().hex}")
+    os.replace(hidden, path)
