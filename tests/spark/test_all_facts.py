@@ -359,6 +359,22 @@ def test_a_capture_that_has_become_long_meanwhile(
     growing.assert_as_one_run()
 
 
+def test_what_another_file_replaces_was_related(tmp_path: Path, slow: Slow) -> None:
+    """What was received of its messages has other rows from then on."""
+    growing, recorded = Growing(tmp_path), CAPTURE.parent / "traffic"
+    sent, got = growing.folder / "sent.jmq", growing.folder / "got.jmq"
+    sent.write_bytes((recorded / "shop-c2b.jmq").read_bytes())
+    got.write_bytes((recorded / "billing-b2c.jmq").read_bytes())
+    growing.commit(sent.name, got.name, ending=[sent.name, got.name])
+    growing.growth.commit_facts(wait=True)
+    assert growing.count("messages")
+    sent.rename(tmp_path / "gone.jmq")
+    sent.write_bytes((recorded / "stranger-c2b.jmq").read_bytes())
+    growing.commit(sent.name, ending=[sent.name])
+    growing.growth.commit_facts(wait=True)
+    growing.assert_as_one_run()
+
+
 def test_what_goes_wrong_is_said(tmp_path: Path, slow: Slow) -> None:
     growing = Growing(tmp_path)
     slow.error = LakeError("no room")

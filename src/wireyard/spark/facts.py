@@ -185,7 +185,7 @@ def related_to(lake: Lake, producers: pa.Table, changed: Collection[str]) -> set
 
 def producers_of_inputs(lake: Lake, sources: Collection[str]) -> pa.Table:
     """Return the rows of the lake's table `producers` for some inputs."""
-    rows = _producers(lake.paths("producers"))
+    rows = _producers(lake.paths("producers") if sources else ())
     return rows.filter(pc.is_in(rows["source"], pa.array(list(sources), pa.string())))
 
 

@@ -253,7 +253,7 @@ class Growth:
 
         notes: Sequence[str] = ()
         runner = Runner(self._get_session, lake)
-        if with_facts:
+        if with_facts or replaced:
             began_s = time.monotonic()
             sources = {part.source for part in with_facts}
             added = [each for each in change_without(()).inputs if each.source in sources]

@@ -26,13 +26,14 @@ from wireyard.captures.stream_table import FILES, LEDGER_TABLE, STREAMS
 from wireyard.formats import names as format_names
 from wireyard.lake.snapshot import name_of
 from wireyard.layers.mqtt.packets import new_secret
-from wireyard.layers.tables import FACTS
+from wireyard.layers.tables import FACTS, join_tables
 from wireyard.spark.bronze import FILES_TABLE, QUARANTINE_TABLE, BronzeSettings, packets_table
 from wireyard.spark.bronze_stage import BronzeStage
 from wireyard.spark.executors import explaining_access
 from wireyard.spark.facts import (
     Facts,
     producers_made,
+    producers_of_inputs,
     producers_shown,
     related_to,
     write_empty,
@@ -249,7 +250,9 @@ def add_facts(
         sources = [each.source for each in added]
         if lake.inputs:
             packets = _paths(lake, change, added, packets_table("jmq"))
-            related = related_to(lake, producers_shown(packets, sources), changed)
+            # Others may have had messages in common with what is replaced, too.
+            shown = producers_shown(packets, sources), producers_of_inputs(lake, changed)
+            related = related_to(lake, join_tables(shown), changed)
         while True:
             if related:
                 change = change_without(related)
