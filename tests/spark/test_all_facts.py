@@ -18,7 +18,7 @@ from wireyard.spark import all_facts, job
 from wireyard.spark import growth as spark_growth
 from wireyard.spark.growth import Growth
 from wireyard.spark.inputs import list_inputs
-from wireyard.spark.job import FEW_BYTES, fill_lake
+from wireyard.spark.job import FEW_BYTES, drop_from_lake, fill_lake
 from wireyard.spark.lake import Lake
 
 CAPTURE = Path(__file__).resolve().parents[2] / "examples" / "traffic.pcap"
@@ -372,6 +372,22 @@ def test_what_another_file_replaces_was_related(tmp_path: Path, slow: Slow) -> N
     sent.write_bytes((recorded / "stranger-c2b.jmq").read_bytes())
     growing.commit(sent.name, ending=[sent.name])
     growing.growth.commit_facts(wait=True)
+    growing.assert_as_one_run()
+
+
+def test_a_capture_that_is_dropped_while_it_grows_is_read_anew(tmp_path: Path) -> None:
+    growing = Growing(tmp_path)
+    growing.write(0)
+    growing.write(0, "other.pcap")
+    growing.commit("grows.pcap", "other.pcap")
+    growing.growth.commit_facts(wait=True)
+    growing.growth.close()
+    growing.lake.begin_run()
+    drop_from_lake(growing.lake, {growing.path()}, no_session)
+    assert growing.lake.inputs.keys() == {growing.path("other.pcap")}
+    growing.write(1)
+    growing.commit(ending=["grows.pcap"])
+    growing.end("other.pcap")
     growing.assert_as_one_run()
 
 

@@ -148,3 +148,23 @@ def test_what_is_no_lake(tmp_path: Path) -> None:
         found = cli("lake", name, tmp_path)
         assert found.exit_code == 3
         assert found.stderr.endswith("is no lake that 'wireyard run' has filled\n")
+
+
+def test_inputs_are_dropped_by_name_or_folder(
+    lake: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    refused = cli("lake", "drop", lake, "in/one.jmq", "in/none.jmq")
+    assert refused.exit_code == 2
+    assert f"{tmp_path}/in/none.jmq: is no input of {lake}" in refused.stderr
+    assert len(read_lake(str(lake)).inputs) == 3
+    (tmp_path / "in" / INPUTS[1]).unlink()  # what is dropped need not exist
+    done = cli("lake", "drop", lake, f"in/{INPUTS[1]}")
+    assert (done.exit_code, done.output) == (0, f"dropped: {tmp_path}/in/{INPUTS[1]}\n")
+    packets_equal(lake, [tmp_path / "in" / name for name in (INPUTS[0], INPUTS[2])])
+    assert "2 inputs, " in cli("lake", "check", lake).output
+    done = cli("lake", "drop", lake, "in/")
+    assert done.output.count("dropped: ") == 2
+    assert "0 inputs, " in cli("lake", "check", lake).output
+    read(lake, *(tmp_path / "in" / name for name in (INPUTS[0], INPUTS[2])))
+    packets_equal(lake, [tmp_path / "in" / name for name in (INPUTS[0], INPUTS[2])])

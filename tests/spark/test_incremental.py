@@ -24,7 +24,7 @@ from wireyard.spark.bronze import BronzeTask
 from wireyard.spark.growing import GrowingInput
 from wireyard.spark.growth import Growth
 from wireyard.spark.inputs import list_inputs
-from wireyard.spark.job import FEW_BYTES
+from wireyard.spark.job import FEW_BYTES, drop_from_lake
 from wireyard.spark.lake import Lake
 
 DELIVERED = items(item(11, (1).to_bytes(4, "big")), long_item(9, 7), item(1, "orders"))
@@ -133,6 +133,31 @@ def test_an_input_that_changed_takes_its_facts_along(tmp_path: Path, sent: Seque
     found = rows(tmp_path / "lake")
     assert found == rows(tmp_path / "once")
     assert not any("'two'" in row for row in found["messages"])
+
+
+@pytest.mark.parametrize("dropped", [["sent.jmq"], ["two.mqtt", "got.jmq"], ["later.jmq"]])
+def test_inputs_that_are_dropped_were_never_read(tmp_path: Path, dropped: list[str]) -> None:
+    paths = {path.name: path for path in inputs(tmp_path / "in")}
+    run(tmp_path / "lake", *paths.values())
+    with Lake.open(str(tmp_path / "lake")) as lake:
+        drop_from_lake(lake, {str(paths[name]) for name in dropped}, lakes.no_session)
+    run(tmp_path / "without", *(path for name, path in paths.items() if name not in dropped))
+    assert lakes.all_rows(tmp_path / "lake") == lakes.all_rows(tmp_path / "without")
+    assert read_lake(str(tmp_path / "lake")).inputs.keys() == {
+        str(path) for name, path in paths.items() if name not in dropped
+    }
+    run(tmp_path / "lake", *paths.values())
+    run(tmp_path / "once", *paths.values())
+    assert lakes.all_rows(tmp_path / "lake") == lakes.all_rows(tmp_path / "once")
+
+
+def test_the_last_input_that_is_dropped_leaves_empty_tables(tmp_path: Path) -> None:
+    paths = inputs(tmp_path / "in")
+    run(tmp_path / "lake", *paths)
+    with Lake.open(str(tmp_path / "lake")) as lake:
+        drop_from_lake(lake, {str(path) for path in paths}, lakes.no_session)
+    assert lakes.all_rows(tmp_path / "lake") == {}
+    assert not any(rows(tmp_path / "lake").values())
 
 
 def test_a_file_that_has_lost_all_rows_is_written_anew(tmp_path: Path) -> None:

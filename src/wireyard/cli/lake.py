@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from datetime import timedelta
+from typing import Any
 
 import click
 
 from wireyard.cli import exits
 from wireyard.cli.options import PATH, examples
+from wireyard.errors import UsageError
 from wireyard.lake.snapshot import DamagedFile, LakeSnapshot, read_lake
 
 __all__ = ["command"]
@@ -19,12 +21,13 @@ __all__ = ["command"]
     epilog=examples(
         "wireyard lake check lake",
         "wireyard lake repair lake && wireyard run traffic/ --lake lake",
+        "wireyard lake drop lake traffic/old.pcap",
         "wireyard lake commits lake",
         "wireyard lake expire lake --keep-hours 0",
     ),
 )
 def command() -> None:
-    """Check a lake that run has filled, repair it, and list or expire its commits."""
+    """Check a lake that run has filled, repair it, drop inputs, and list or expire its commits."""
 
 
 @command.command("check")
@@ -69,6 +72,41 @@ def repair(lake: str) -> int:
     return exits.DONE
 
 
+@command.command("drop")
+@click.argument("lake", type=PATH)
+@click.argument("inputs", metavar="INPUT...", nargs=-1, required=True, type=PATH)
+def drop(lake: str, inputs: tuple[str, ...]) -> int:
+    """Take inputs out of a lake, as if they had never been read.
+
+    INPUT is an input of the lake, or a folder for all that were in it; they need not exist any
+    more. Their rows leave all tables. Messages that other inputs show too keep rows, of those.
+    """
+    from wireyard.cli.spark_log import SparkLog
+    from wireyard.spark.files import absolute
+    from wireyard.spark.job import drop_from_lake
+    from wireyard.spark.lake import Lake
+
+    with SparkLog() as log, Lake.open(lake) as opened:
+        dropped = set[str]()
+        for path in map(absolute, inputs):
+            below = f"{path.rstrip('/')}/"
+            found = {one for one in opened.inputs if one == path or one.startswith(below)}
+            if not found:
+                raise UsageError(f"{path}: is no input of {lake}")
+            dropped |= found
+
+        def start() -> Any:  # not SparkSession: only `wireyard.spark` may import pyspark
+            from wireyard.spark.sessions import session
+
+            with log.taking():
+                return session(app_name="wireyard lake drop")
+
+        drop_from_lake(opened, dropped, start)
+    for source in sorted(dropped):
+        click.echo(f"dropped: {source}")
+    return exits.DONE
+
+
 @command.command("commits")
 @click.argument("lake", type=PATH)
 def commits(lake: str) -> int:
@@ -101,14 +139,15 @@ def expire(lake: str, keep_hours: float) -> int:
 
 
 def _print_commit(lake: LakeSnapshot) -> None:
-    from wireyard.cli.summary import bytes_text
+    from wireyard.cli.summary import bytes_text, count_text
 
     record = lake.record
     files = [file for each in record.tables.values() for file in each]
     size = bytes_text(sum(file.bytes for file in files))
     click.echo(
         f"commit {record.number}, {record.committed_at:%Y-%m-%dT%H:%M:%SZ}:"
-        f" {len(record.inputs):,} inputs, {len(record.tables)} tables, {len(files):,} files, {size}"
+        f" {count_text(len(record.inputs), 'input')}, {count_text(len(record.tables), 'table')},"
+        f" {count_text(len(files), 'file')}, {size}"
     )
 
 

@@ -19,7 +19,7 @@ from wireyard.spark.lake import Input, Lake
 from wireyard.spark.report import Report
 from wireyard.streams.source import filesystem
 
-__all__ = ["bytes_text", "print_summary"]
+__all__ = ["bytes_text", "count_text", "print_summary"]
 
 _TOP = 8
 _BAD = ("malformed", "garbage", "tail")
@@ -43,13 +43,13 @@ def print_summary(
 
 
 def _done(report: Report, reading_s: float, total_s: float) -> str:
-    held = f"{_count(report.unchanged, 'input')} in the lake already, unchanged"
+    held = f"{count_text(report.unchanged, 'input')} in the lake already, unchanged"
     if not report.added:
         return f"nothing new: {held}" if report.unchanged else "nothing new"
     read = _total(report.added).bytes_read - report.held_bytes
     speed = f"{bytes_text(read / max(reading_s, 1e-3))}/s"
     parts = [
-        f"{_count(len(report.added), 'input')} read, {bytes_text(read)} in {reading_s:.1f} s"
+        f"{count_text(len(report.added), 'input')} read, {bytes_text(read)} in {reading_s:.1f} s"
         f" ({speed}); {total_s:.1f} s with all tables"
     ]
     if report.replaced:
@@ -88,14 +88,14 @@ def _destinations(lake: Lake) -> Table:
             sizes[name or "", kind or ""] += length
     top = sorted(messages, key=lambda key: (-messages[key], key))
     every = messages.total()
-    table = _table(f"{_count(every, 'message')} to", "kind", "messages", "bytes")
+    table = _table(f"{count_text(every, 'message')} to", "kind", "messages", "bytes")
     table.columns[1].justify = "left"
     for key in top[:_TOP]:
         name, size = Text(printable(key[0] or "-")), bytes_text(sizes[key])
         table.add_row(name, key[1], f"{messages[key]:,}", size)
     more = len(top) - _TOP
     if more > 0:
-        table.add_row(Text(f"and {_count(more, 'other')}", style="dim"))
+        table.add_row(Text(f"and {count_text(more, 'other')}", style="dim"))
     return table
 
 
@@ -116,7 +116,8 @@ def _balance(total: LedgerSum) -> Text:
 def _quarantine(lake: Lake, total: LedgerSum) -> Text:
     if not total.bad_streams:
         return Text("quarantine  empty")
-    text = f"{_count(total.bad_streams, 'stream')} with bytes in no well-formed packet; the first: "
+    streams = count_text(total.bad_streams, "stream")
+    text = f"{streams} with bytes in no well-formed packet; the first: "
     return Text.assemble("quarantine  ", (f"{text}{printable(_first_bad(lake))}", "yellow"))
 
 
@@ -135,7 +136,7 @@ def _total(inputs: Iterable[Input]) -> LedgerSum:
 
 def _place(lake: Lake) -> Text:
     filled = sum(bool(files) and is_shown(name) for name, files in lake.files.items())
-    return Text(f"lake        {lake.url}: {_count(filled, 'table')}, a folder each")
+    return Text(f"lake        {lake.url}: {count_text(filled, 'table')}, a folder each")
 
 
 def _table(*names: str) -> Table:
@@ -147,7 +148,8 @@ def _table(*names: str) -> Table:
     return table
 
 
-def _count(number: int, noun: str) -> str:
+def count_text(number: int, noun: str) -> str:
+    """Return a count with its noun, as in ``1 file`` and ``2,048 files``."""
     return f"{number:,} {noun}{'s' * (number != 1)}"
 
 

@@ -62,7 +62,15 @@ from wireyard.spark.workers import load_columns
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-__all__ = ["FEW_BYTES", "SPLIT_BYTES", "add_facts", "commit_change", "fill_lake", "with_all_tables"]
+__all__ = [
+    "FEW_BYTES",
+    "SPLIT_BYTES",
+    "add_facts",
+    "commit_change",
+    "drop_from_lake",
+    "fill_lake",
+    "with_all_tables",
+]
 
 SPLIT_BYTES = 64 << 20
 """Input of a task; to start one costs as much as to decode 8 MB."""
@@ -171,6 +179,27 @@ def fill_lake(
     report.notes += of_facts
     commit_change(runner, lake, without_old_states(lake, change))
     return report
+
+
+def drop_from_lake(
+    lake: Lake, sources: Collection[str], get_session: Callable[[], SparkSession]
+) -> None:
+    """Commit a lake without some of its inputs, as if they had never been read.
+
+    Facts of inputs that have JMS messages in common with them are made anew.
+
+    Raises
+    ------
+    LakeError
+        The lake cannot be written.
+    """
+    runner = Runner(get_session, lake)
+
+    def change_without(related: Collection[str]) -> Change:
+        return replace(drop_inputs(lake, sources, related), forget=frozenset(sources))
+
+    change, _, _ = add_facts(runner, lake, change_without, (), sources)
+    commit_change(runner, lake, change)
 
 
 def _open_grown(
