@@ -151,6 +151,31 @@ def test_inputs_that_are_dropped_were_never_read(tmp_path: Path, dropped: list[s
     assert lakes.all_rows(tmp_path / "lake") == lakes.all_rows(tmp_path / "once")
 
 
+@pytest.mark.parametrize("seed", range(3))
+def test_inputs_that_come_change_grow_and_go(tmp_path: Path, seed: int) -> None:
+    """After each run the lake is that of one run over what is there."""
+    dice, folder, lake = Random(seed), tmp_path / "in", tmp_path / "lake"
+    contents = {path.suffix: list[bytes]() for path in inputs(folder)}
+    for path in folder.iterdir():
+        contents[path.suffix].append(path.read_bytes())
+    run(lake, folder)
+    for _ in range(6):
+        path = folder / dice.choice(["a.mqtt", "b.jmq", "c.jmq", "got.jmq", "sent.jmq"])
+        content = dice.choice(contents[path.suffix])
+        kind = dice.choice(["come", "grow", "go"]) if path.exists() else "come"
+        if kind == "come":
+            path.unlink(missing_ok=True)
+            path.write_bytes(content[: dice.choice([len(content), len(content) // 2])])
+        elif kind == "grow":
+            path.write_bytes(path.read_bytes() + content)
+        else:
+            with Lake.open(str(lake)) as opened:
+                drop_from_lake(opened, {str(path)} & opened.inputs.keys(), lakes.no_session)
+            path.unlink()
+        run(lake, folder)
+        lakes.assert_as_one_run(folder, lake)
+
+
 def test_the_last_input_that_is_dropped_leaves_empty_tables(tmp_path: Path) -> None:
     paths = inputs(tmp_path / "in")
     run(tmp_path / "lake", *paths)
