@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Final, cast
 import numpy as np
 
 from wireyard.captures.inputs import Input, describe_unknown, no_format, shown_format
+from wireyard.captures.records import describe_damage
 from wireyard.captures.signatures import is_capture
 from wireyard.errors import UsageError
 from wireyard.formats import Format
@@ -218,7 +219,7 @@ class Following:
         for data, records in file.end():
             yield self._capture.receive(data, records)
         if file.damage is not None:
-            self._damage.append(f"{file.damage}; {file.unread_bytes} bytes are not read")
+            self._damage.append(describe_damage(file.damage, file.unread_bytes))
 
 
 def _losses(capture: LiveCapture) -> Iterator[str]:

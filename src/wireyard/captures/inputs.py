@@ -296,6 +296,7 @@ def open_captures(
     from wireyard.captures.directed import CapturedStream
     from wireyard.captures.left_out import LeftOut, problems_of
     from wireyard.captures.read import read_captures
+    from wireyard.captures.records import describe_damage
     from wireyard.captures.stream import BufferPool
     from wireyard.captures.stream_formats import find_formats
     from wireyard.captures.tls_keys import embedded_secrets, read_key_logs
@@ -349,7 +350,7 @@ def open_captures(
         True,
         readables,
         unknown,
-        f"{capture.damage}; {capture.unread_bytes} bytes are not read" if capture.damage else None,
+        describe_damage(capture.damage, capture.unread_bytes) if capture.damage else None,
         describe_unread(capture.unread),
         capture.files,
         mappers,

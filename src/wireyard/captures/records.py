@@ -11,7 +11,7 @@ import numpy.typing as npt
 from wireyard.errors import DecodeError
 from wireyard.streams.blocks import UNKNOWN
 
-__all__ = ["BLOCK_RECORDS", "NO_TIME", "Context", "Interface", "Records"]
+__all__ = ["BLOCK_RECORDS", "NO_TIME", "Context", "Interface", "Records", "describe_damage"]
 
 Ints = npt.NDArray[np.int64]
 
@@ -65,3 +65,9 @@ class Records:
 
     def __len__(self) -> int:
         return len(self.starts)
+
+
+def describe_damage(damage: object, unread_bytes: int) -> str:
+    """Return in one line what is wrong with a capture, and how many bytes are not read for it."""
+    unread = "1 byte is" if unread_bytes == 1 else f"{unread_bytes} bytes are"
+    return f"{damage}; {unread} not read"

@@ -18,7 +18,7 @@ from wireyard.captures.flows import FlowTable
 from wireyard.captures.headers import PacketReader, Tally, scan_headers
 from wireyard.captures.layout import Flag, Protocol, Unit
 from wireyard.captures.places import Places
-from wireyard.captures.records import NO_TIME
+from wireyard.captures.records import NO_TIME, describe_damage
 from wireyard.captures.segment_columns import segment_schema
 from wireyard.errors import SourceError
 from wireyard.schema import Repeated, array_of, as_array
@@ -128,7 +128,7 @@ def scan_files(
             at = int(np.searchsorted(units[Unit.RECORD], first))
             yield from rows.batches(units[:, at:], times_ns[at:])
         if file.damage is not None:
-            raise SourceError(f"{file.name}: {file.damage}; {file.unread_bytes} bytes are not read")
+            raise SourceError(f"{file.name}: {describe_damage(file.damage, file.unread_bytes)}")
 
 
 def _has_fragments(file: CaptureFile) -> bool:

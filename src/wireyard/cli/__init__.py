@@ -24,7 +24,7 @@ COMMANDS = {
     "encode": "Turn JSON Lines, as decode prints them, back into packets.",
     "convert": "Convert JMQ packets to GPackets, and back.",
     "run": "Read captures, streams and stores into a lake of Parquet tables with Spark.",
-    "lake": "Check a lake that run has filled, repair it, and list or expire its commits.",
+    "lake": "Check or repair a lake that run has filled, drop inputs, list or expire its commits.",
     "trace": "Show what became of a message, or of the messages of a topic or a client.",
     "why": "Show what is stuck, lost or broken, worst first, each with its proof.",
     "slow": "Show which consumers are slow, and how long messages waited.",

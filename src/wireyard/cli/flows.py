@@ -77,6 +77,7 @@ def command(
     from wireyard.captures.assignment import describe_proxies, parse_decode_as
     from wireyard.captures.conversations import Conversations
     from wireyard.captures.read import read_capture
+    from wireyard.captures.records import describe_damage
     from wireyard.captures.stream_formats import find_formats
     from wireyard.captures.tls_keys import embedded_secrets, read_key_logs
 
@@ -101,7 +102,7 @@ def command(
     if proxies := describe_proxies(formats.assigned):
         exits.note(f"{file}: {proxies}")
     if capture.damage is not None:
-        exits.note(f"{file}: {capture.damage}; {capture.unread_bytes} bytes are not read")
+        exits.note(f"{file}: {describe_damage(capture.damage, capture.unread_bytes)}")
         return exits.DATA_LOST
     return exits.DONE
 

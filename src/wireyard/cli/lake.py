@@ -27,7 +27,7 @@ __all__ = ["command"]
     ),
 )
 def command() -> None:
-    """Check a lake that run has filled, repair it, drop inputs, and list or expire its commits."""
+    """Check or repair a lake that run has filled, drop inputs, list or expire its commits."""
 
 
 @command.command("check")

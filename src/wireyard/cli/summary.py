@@ -53,9 +53,9 @@ def _done(report: Report, reading_s: float, total_s: float) -> str:
         f" ({speed}); {total_s:.1f} s with all tables"
     ]
     if report.replaced:
-        parts.append(f"{report.replaced} of them replaced, because they had changed")
+        parts.append(f"{report.replaced:,} replaced (changed since the last run)")
     if report.grown:
-        parts.append(f"{report.grown} of them read on, because they had grown")
+        parts.append(f"{report.grown:,} read on (grown since the last run)")
     if report.unchanged:
         parts.append(held)
     return "; ".join(parts)

@@ -14,6 +14,7 @@ from wireyard.captures.growing import GrowingFile
 from wireyard.captures.inputs import describe_unknown
 from wireyard.captures.live import LiveCapture
 from wireyard.captures.live_state import capture_state, restore_capture
+from wireyard.captures.records import describe_damage
 from wireyard.captures.signatures import PCAPNG
 from wireyard.captures.tls_keys import embedded_secrets, read_key_logs
 from wireyard.spark.growing_files import GrowingFiles
@@ -139,7 +140,7 @@ class CaptureReader:
             capture.unknown,
             capture.tally_endings,
             capture.proxies,
-            damage=f"{damage}; {self._unread_bytes} bytes are not read" if damage else None,
+            damage=describe_damage(damage, self._unread_bytes) if damage else None,
             problems=[*capture.problems],
             keyed=capture.has_keys,
         )

@@ -25,7 +25,7 @@ from wireyard.captures.extents import (
 )
 from wireyard.captures.files import REMOTE_AHEAD_BYTES, CaptureFile, Extent, map_extent
 from wireyard.captures.index import IndexedExtent, write_index
-from wireyard.captures.records import Context, Interface
+from wireyard.captures.records import Context, Interface, describe_damage
 from wireyard.spark.captures import count_parts
 from wireyard.spark.inputs import FoundInput
 from wireyard.spark.lake import writing
@@ -212,7 +212,7 @@ def _damage(joined: Joined, of_extent: Mapping[tuple[str, int], HeadersResult]) 
         if damage is not None:
             reasons.append(damage)
             unread_bytes += unread
-    return f"{reasons[0]}; {unread_bytes} bytes are not read" if reasons else None
+    return describe_damage(reasons[0], unread_bytes) if reasons else None
 
 
 def _extent(piece: HeaderPiece, written: HeadersResult | None) -> Extent | None:
