@@ -36,6 +36,8 @@ from wireyard.spark.parts import write_table
 
 ROOT: Final = FOLDER / "lake_sizes"
 CAPTURES: Final = (10, 160, 3_000, 10_000)
+_SETTLED_S: Final = 3
+"""A run opens captures again that had only just been written when they were read."""
 STREAMS_HELD: Final = 2_000_000
 ROTATED: Final = (1, 1_000, 10_000)
 ROTATED_PACKETS: Final = 200_000
@@ -140,6 +142,7 @@ def measure_captures() -> None:
     for count in CAPTURES:
         folder, lake = ROOT / f"captures-{count}", ROOT / f"lake-{count}"
         write_captures(folder, count)
+        time.sleep(_SETTLED_S)
         if not lake.exists():
             run("run", str(folder), "--lake", str(lake), "-q")
         costs = []
