@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from datetime import timedelta
-from typing import Any
+from functools import partial
 
 import click
 
@@ -94,14 +94,10 @@ def drop(lake: str, inputs: tuple[str, ...]) -> int:
             if not found:
                 raise UsageError(f"{path}: is no input of {lake}")
             dropped |= found
-
-        def start() -> Any:  # not SparkSession: only `wireyard.spark` may import pyspark
-            from wireyard.spark.sessions import session
-
-            with log.taking():
-                return session(app_name="wireyard lake drop")
-
-        drop_from_lake(opened, dropped, start)
+        start = partial(log.start, None, "wireyard lake drop")
+        notes = drop_from_lake(opened, dropped, start)
+    for text in notes:
+        exits.note(text)
     for source in sorted(dropped):
         click.echo(f"dropped: {source}")
     return exits.DONE

@@ -270,17 +270,9 @@ def _starter(
     """Return the function that starts Spark."""
 
     def start() -> Any:
-        from wireyard.spark.sessions import session
-
         before = watch.name
         watch.stage("starting Spark")
-        if given.master is None or given.master.startswith("local"):
-            from wireyard.accelerate import load_kernels
-
-            # Here, because notes on the time to compile would go to the log from the workers.
-            load_kernels()
-        with log.taking():
-            spark = session(given.master, app_name="wireyard run", **given.conf)
+        spark = log.start(given.master, "wireyard run", **given.conf)
         watch.stage(before)
         return spark
 

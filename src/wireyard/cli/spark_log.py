@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from shutil import copyfileobj
 from tempfile import TemporaryFile
 from types import TracebackType
-from typing import IO, Self
+from typing import IO, Any, Self
 
 from wireyard.cli.exits import follows_interrupt
 from wireyard.errors import WireError
@@ -56,6 +56,21 @@ class SparkLog:
             sys.stderr.flush()
             os.dup2(own, _STDERR)
             os.close(own)
+
+    def start(self, master: str | None, app_name: str, **conf: str) -> Any:
+        """Start Spark with its log taken; return the session.
+
+        The parameters are those of `wireyard.spark.sessions.session`.
+        """
+        from wireyard.spark.sessions import session  # only `wireyard.spark` may import pyspark
+
+        if master is None or master.startswith("local"):
+            from wireyard.accelerate import load_kernels
+
+            # Here, because notes on the time to compile would go to the log from the workers.
+            load_kernels()
+        with self.taking():
+            return session(master, app_name=app_name, **conf)
 
     def _show(self) -> None:
         self._file.seek(0)

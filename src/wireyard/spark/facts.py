@@ -65,7 +65,6 @@ __all__ = [
     "FEW",
     "Facts",
     "producers_made",
-    "producers_of_inputs",
     "producers_shown",
     "related_to",
     "write_empty",
@@ -160,15 +159,15 @@ def related_to(lake: Lake, producers: pa.Table, changed: Collection[str]) -> set
     producers
         The producers of the others, with their spans: rows of the table `producers`.
     changed
-        Inputs to leave out, because their rows in the lake are replaced.
+        Inputs of the lake that count among the others, with what they show there: their rows are
+        replaced.
     """
-    held = lake.paths("producers")
-    if not producers.num_rows or not held:
+    if not (producers.num_rows or changed):
         return set()
-    spans = pa.concat_tables(map(_read, held)).select(_SPANS)
-    gone = pa.array(list(changed), pa.string())
-    waiting = producers.select(_SPANS)
-    left = spans.filter(pc.invert(pc.is_in(spans["source"], gone)))
+    spans = _producers(lake.paths("producers")).select(_SPANS)
+    is_changed = pc.is_in(spans["source"], pa.array(list(changed), pa.string()))
+    waiting = pa.concat_tables([producers.select(_SPANS), spans.filter(is_changed)])
+    left = spans.filter(pc.invert(is_changed))
     related: set[str] = set()
     while waiting.num_rows and left.num_rows:
         pairs = left.join(waiting, "producer", join_type="inner", right_suffix="_of_other")
@@ -181,12 +180,6 @@ def related_to(lake: Lake, producers: pa.Table, changed: Collection[str]) -> set
         is_new = pc.is_in(left["source"], sources)
         waiting, left = left.filter(is_new), left.filter(pc.invert(is_new))
     return related
-
-
-def producers_of_inputs(lake: Lake, sources: Collection[str]) -> pa.Table:
-    """Return the rows of the lake's table `producers` for some inputs."""
-    rows = _producers(lake.paths("producers") if sources else ())
-    return rows.filter(pc.is_in(rows["source"], pa.array(list(sources), pa.string())))
 
 
 def producers_made(lake: Lake, facts: Facts) -> pa.Table:

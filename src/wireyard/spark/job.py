@@ -26,14 +26,13 @@ from wireyard.captures.stream_table import FILES, LEDGER_TABLE, STREAMS
 from wireyard.formats import names as format_names
 from wireyard.lake.snapshot import name_of
 from wireyard.layers.mqtt.packets import new_secret
-from wireyard.layers.tables import FACTS, join_tables
+from wireyard.layers.tables import FACTS
 from wireyard.spark.bronze import FILES_TABLE, QUARANTINE_TABLE, BronzeSettings, packets_table
 from wireyard.spark.bronze_stage import BronzeStage
 from wireyard.spark.executors import explaining_access
 from wireyard.spark.facts import (
     Facts,
     producers_made,
-    producers_of_inputs,
     producers_shown,
     related_to,
     write_empty,
@@ -183,8 +182,8 @@ def fill_lake(
 
 def drop_from_lake(
     lake: Lake, sources: Collection[str], get_session: Callable[[], SparkSession]
-) -> None:
-    """Commit a lake without some of its inputs, as if they had never been read.
+) -> Sequence[str]:
+    """Commit a lake without some of its inputs, as if they had never been read; return notes.
 
     Facts of inputs that have JMS messages in common with them are made anew.
 
@@ -198,8 +197,9 @@ def drop_from_lake(
     def change_without(related: Collection[str]) -> Change:
         return replace(drop_inputs(lake, sources, related), forget=frozenset(sources))
 
-    change, _, _ = add_facts(runner, lake, change_without, (), sources)
+    change, notes, _ = add_facts(runner, lake, change_without, (), sources)
     commit_change(runner, lake, change)
+    return notes
 
 
 def _open_grown(
@@ -279,9 +279,7 @@ def add_facts(
         sources = [each.source for each in added]
         if lake.inputs:
             packets = _paths(lake, change, added, packets_table("jmq"))
-            # Others may have had messages in common with what is replaced, too.
-            shown = producers_shown(packets, sources), producers_of_inputs(lake, changed)
-            related = related_to(lake, join_tables(shown), changed)
+            related = related_to(lake, producers_shown(packets, sources), changed)
         while True:
             if related:
                 change = change_without(related)

@@ -22,7 +22,7 @@ from wireyard.layers.mqtt.newest import MQTT
 from wireyard.layers.newest import MAX_NEWEST, MessageProtocol, NewestPackets, NewestRows
 from wireyard.layers.tables import fact_table, join_tables
 from wireyard.spark.bronze import FILES_TABLE, packets_table
-from wireyard.spark.facts import producers_of_inputs, related_to
+from wireyard.spark.facts import related_to
 from wireyard.spark.grown import (
     SESSIONS,
     GrownPart,
@@ -200,8 +200,8 @@ class NewestFacts:
         since belongs to the input that first has rows of its messages.
         """
         if self._shares_messages is None:
-            shown = producers_of_inputs(self._lake, [self._source])
-            self._shares_messages = bool(related_to(self._lake, shown, [self._source]))
+            none = fact_table("producers", ())
+            self._shares_messages = bool(related_to(self._lake, none, [self._source]))
         if not self._shares_messages:
             messages = [part for name, *both in rows if name == "messages" for part in both]
             producers = {name for part in messages for name in _texts(part["producer"])}
