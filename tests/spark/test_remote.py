@@ -22,7 +22,6 @@ from wireyard.captures.assignment import PORT_MAPPER_PORT
 from wireyard.captures.index import read_indexed
 from wireyard.captures.inputs import open_captures
 from wireyard.captures.read import read_captures
-from wireyard.captures.records import describe_damage
 from wireyard.captures.units import Share
 from wireyard.lake import read_lake
 from wireyard.spark import indexing
@@ -185,7 +184,7 @@ def test_streams_of_remote_files_in_pieces(
     assert streams_of(*ours) == streams_of(whole)
     assert (index.damage is None) is (damage is None)
     if damage is not None:
-        assert index.damage == describe_damage(whole.damage, whole.unread_bytes)
+        assert index.damage == f"{whole.damage}; {whole.unread_bytes} bytes are not read"
 
 
 def test_a_remote_capture_without_an_index_is_one_part() -> None:

@@ -7,7 +7,7 @@ import time
 from typing import IO
 
 from wireyard.cli import exits
-from wireyard.cli.summary import bytes_text
+from wireyard.cli.summary import bytes_text, count_text
 from wireyard.spark.following import Progress
 
 __all__ = ["FollowLine"]
@@ -76,8 +76,8 @@ class FollowLine:
 def progress_text(progress: Progress) -> str:
     """Return the progress as one line."""
     parts = [
-        f"{progress.files:,} file{'s' * (progress.files != 1)}",
-        f"{progress.inputs:,} read in {progress.batches:,} commit{'s' * (progress.batches != 1)}"
+        count_text(progress.files, "file"),
+        f"{progress.inputs:,} read in {count_text(progress.batches, 'commit')}"
         f" ({bytes_text(progress.read_bytes)})",
     ]
     if progress.waiting:
