@@ -36,7 +36,7 @@ ALLOWED = {
     "lake": STREAMS | {"captures", "lake"},
     "spark": STREAMS | {"api", "captures", "lake", "layers", "payloads", "spark"},
     "net": STREAMS | {"layers", "net"},
-    "answers": STREAMS | {"answers", "captures", "lake", "layers"},
+    "answers": STREAMS | {"answers", "captures", "lake", "layers", "spark"},
     "report": {"answers", "errors", "formats", "layers", "report"},
 }
 """Room to the rooms it may import; `cli`, `__main__` and the lazy `__init__` may import all."""

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import errno
+import os
 import sys
 from collections.abc import Iterable, Iterator
+from io import TextIOWrapper
 from pathlib import Path
 from typing import Any
 
@@ -13,11 +16,12 @@ import pytest
 
 from tests.formats.mqtt import make as mqtt
 from tests.make import item, items, packet
-from wireyard.answers import Tables, open_tables, reading
+from wireyard.answers import Tables, open_tables
 from wireyard.errors import SourceError, UsageError
+from wireyard.spark import bronze
 from wireyard.spark.lake import Change, Lake
 from wireyard.streams.plan import Plan
-from wireyard.streams.scan import scan_streams
+from wireyard.streams.scan import DecodedParts, scan_parts, scan_stream
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 CAPTURE = EXAMPLES / "traffic.pcap"
@@ -57,28 +61,33 @@ def test_inputs_are_read_by_as_many_threads_as_any_scan(
 ) -> None:
     asked: list[tuple[str, int]] = []
 
-    def scan(streams: Iterable[tuple[Any, Plan]], threads: int) -> Iterator[pa.RecordBatch]:
+    def scan(streams: Iterable[tuple[Any, Plan]], threads: int) -> Iterator[DecodedParts]:
         wanted = list(streams)
         asked.append((wanted[0][1].format.name, threads))
-        return scan_streams(wanted, threads)
+        return scan_parts(wanted, threads)
 
-    monkeypatch.setattr(reading, "scan_streams", scan)
+    def scan_one(stream: Any, plan: Plan, *how: Any) -> Iterator[pa.RecordBatch]:
+        asked.append((plan.format.name, how[-1]))
+        return scan_stream(stream, plan, *how)
+
+    monkeypatch.setattr(bronze, "scan_parts", scan)
+    monkeypatch.setattr(bronze, "scan_stream", scan_one)
     monkeypatch.setattr("os.cpu_count", lambda: 4)
     bare = tmp_path / "bare.mqtt"
     bare.write_bytes(mqtt.connect(4) + mqtt.publish(4))
     inputs = CAPTURE, bare, EXAMPLES / "traffic" / "shop-c2b.jmq"
     with open_tables([str(path) for path in inputs]) as tables:
         assert count(tables, "files") == 3
-    assert asked == [("jmq", 4), ("mqtt", 4), ("mqtt", 1), ("jmq", 4)]
+    assert set(asked) == {("jmq", 4), ("mqtt", 4), ("mqtt", 1)}
 
 
 def test_tables_are_made_when_they_are_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
-    from wireyard.answers import tables as home
+    from wireyard.answers import inputs
 
     def fail(*_: object) -> None:
         raise AssertionError("facts were made for nothing")
 
-    monkeypatch.setattr(home, "derive_facts", fail)
+    monkeypatch.setattr(inputs, "write_facts", fail)
     with open_tables([str(CAPTURE)]) as tables:
         assert count(tables, "streams") == 28
         with pytest.raises(AssertionError, match="for nothing"):
@@ -194,6 +203,50 @@ def test_a_lake_is_read_as_it_is(tmp_path: Path) -> None:
         assert {name: count(lake, name) for name in lake.names} == expected
     with pytest.raises(UsageError, match="is a lake, which is asked alone"):
         open_tables([str(tmp_path), str(CAPTURE)]).__enter__()
+
+
+def test_standard_input_is_an_input(monkeypatch: pytest.MonkeyPatch) -> None:
+    with open_tables([str(CAPTURE)]) as tables:
+        expected = count(tables, "deliveries")
+    with CAPTURE.open("rb") as given:
+        monkeypatch.setattr(sys, "stdin", TextIOWrapper(given))
+        with open_tables(["-"]) as tables:
+            assert count(tables, "deliveries") == expected
+            sources = tables.sql("SELECT DISTINCT source FROM streams").to_pylist()
+    assert sources == [{"source": "-"}]
+
+
+def test_names_begin_as_they_were_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "sub").mkdir()
+    (tmp_path / "sub" / "one.pcap").write_bytes(CAPTURE.read_bytes())
+    monkeypatch.chdir(tmp_path)
+    for written, name in (("sub", "sub/one.pcap"), ("./sub/", "./sub/one.pcap")):
+        with open_tables([written]) as tables:
+            found = tables.sql("SELECT source, file FROM files").to_pylist()
+            assert found == [{"source": name, "file": name}]
+
+
+def test_a_file_under_two_names_is_read_once(tmp_path: Path) -> None:
+    (tmp_path / "copy.pcap").symlink_to(CAPTURE)
+    with open_tables([str(CAPTURE), str(tmp_path / "copy.pcap")]) as tables:
+        assert count(tables, "streams") == 28
+        assert len(tables.notes) == 1 and "is the same as" in tables.notes[0]
+
+
+def test_a_temporary_folder_that_cannot_be_written(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    from wireyard.cli import main
+
+    def fail(*_: object) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr("wireyard.spark.parts._Sink.write", fail)
+    with pytest.raises(SystemExit) as ended:
+        main(["sql", str(CAPTURE), "FROM deliveries"])
+    assert ended.value.code == 4
+    assert "No space left on device" in (shown := capsys.readouterr().err)
+    assert "TMPDIR names another folder" in shown and shown.count("\n") == 1
 
 
 def test_inputs_that_are_not_there() -> None:

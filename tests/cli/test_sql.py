@@ -163,7 +163,10 @@ def test_a_wide_table_is_shown_as_records() -> None:
 
 def test_columns_share_a_line() -> None:
     env = {"COLUMNS": "80"}
-    query = "SELECT destination, message_key, producer, verdict FROM deliveries LIMIT 9"
+    query = (
+        "SELECT destination, message_key, producer, verdict FROM deliveries"
+        " ORDER BY destination <> 'shop/prices/apples' LIMIT 9"
+    )
     given = ["sql", str(CAPTURE), query, "--out", "table"]
     lines = CliRunner(env=env).invoke(main, given).stdout.splitlines()
     assert lines[0].split() == ["destination", "message_key", "producer", "verdict"]

@@ -18,18 +18,17 @@ from typing import TYPE_CHECKING, Any, Final
 import pyarrow as pa
 from pyarrow import fs
 
-from wireyard.answers.facts import derive_facts
-from wireyard.answers.reading import Reading, read_inputs
-from wireyard.answers.spool import Spool
+from wireyard.answers.inputs import InputRun
 from wireyard.captures.quarantine import QUARANTINE
 from wireyard.captures.stores.rows import SCHEMA as STORE_RECORDS
-from wireyard.captures.stream_table import FILES, LEDGER_TABLE, STREAMS, with_timestamps
+from wireyard.captures.stream_table import FILES, LEDGER_TABLE, STREAMS
 from wireyard.errors import SourceError, UsageError
 from wireyard.formats import get_format, names
 from wireyard.lake.commits import is_shown
 from wireyard.lake.snapshot import read_lake
 from wireyard.layers.frame_files import FrameFiles
 from wireyard.layers.tables import FACTS, fact_table, with_times
+from wireyard.spark.files import is_pattern
 from wireyard.streams.plan import make_plan
 from wireyard.streams.source import filesystem, reading
 
@@ -210,43 +209,17 @@ class _LakeTables(Tables):
 
 
 class _InputTables(Tables):
-    """Tables made from inputs: packets at the first query, facts at the first query that needs any.
+    """Tables made from inputs: packets at the first query, facts at the first query of any."""
 
-    Parameters
-    ----------
-    spool
-        The spool that they are written to.
-    read
-        Arguments of `read_inputs`.
-    """
-
-    def __init__(self, spool: Spool, inputs: Sequence[str], **read: Any) -> None:
-        super().__init__(spool.folder)
+    def __init__(self, run: InputRun, folder: str) -> None:
+        super().__init__(folder)
         self.lake = False
-        self._spool, self._inputs, self._read = spool, inputs, read
+        self._run = run
+        self.notes = run.notes
         self.names = tuple(sorted(_SCHEMAS))
 
-    @cached_property
-    def _reading(self) -> Reading:
-        reading = read_inputs(self._inputs, self._spool, **self._read)
-        self.notes += reading.notes
-        self._spool.write("streams", with_timestamps(reading.streams))
-        self._spool.write("ledger", reading.streams.select(LEDGER_TABLE.names).cast(LEDGER_TABLE))
-        self._spool.write("files", pa.Table.from_pylist(reading.files, FILES))
-        self._spool.close()
-        return reading
-
-    @cached_property
-    def _facts(self) -> None:
-        dropped = derive_facts(self._spool, self._reading.streams, self.frame_files)
-        self.notes += [
-            f"{things:,} things above {cap} were left out of tables"
-            for cap, things in sorted(dropped.items())
-        ]
-
     def _files(self, name: str) -> list[str]:
-        _ = self._facts if name in FACTS else self._reading
-        return self._spool.paths(name)
+        return self._run.files(name)
 
 
 @contextmanager
@@ -297,17 +270,18 @@ def open_tables(
         yield _LakeTables(lakes[0])
         return
     for path in inputs:
-        if "://" not in path and path != "-" and not os.path.exists(path):
+        if not (path == "-" or "://" in path or is_pattern(path) or os.path.exists(path)):
             raise SourceError(f"{path}: there is no such file or folder")
     with TemporaryDirectory(prefix="wireyard-") as folder:
-        yield _InputTables(
-            Spool(folder),
+        run = InputRun(
+            folder,
             inputs,
             format=format,
             decode_as=decode_as,
             keylog=keylog,
             rotated=rotated,
         )
+        yield _InputTables(run, folder)
 
 
 def is_lake(path: str) -> bool:

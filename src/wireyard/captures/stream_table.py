@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
@@ -118,12 +119,16 @@ def describe_beginning(stream: Stream | LiveStream) -> dict[str, Any]:
 def file_rows(source: str, spans: Sequence[FrameSpan] = ()) -> list[Row]:
     """Return the rows of the table ``files`` of a source; reads the files for their hashes.
 
+    The folder of a store has none.
+
     Parameters
     ----------
     spans
         The files of a capture; empty for a source that is one file.
     """
-    files = [span._asdict() for span in spans] or [{"file": source}]
+    files = [span._asdict() for span in spans]
+    if not files and not os.path.isdir(source):
+        files = [{"file": source}]
     return [{"source": source, **row, "sha256": file_sha256(row["file"])} for row in files]
 
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from wireyard.cli import exits
 from wireyard.cli.options import decode_as_option, format_option, keylog_option, rotated_option
-from wireyard.errors import UsageError
+from wireyard.errors import LakeDamaged, LakeError, UsageError
 
 if TYPE_CHECKING:
     from wireyard.answers import Tables
@@ -45,7 +45,6 @@ def opened_tables(
         The temporary folder is full.
     """
     from wireyard.answers import open_tables
-    from wireyard.answers.spool import SpoolError
 
     try:
         with open_tables(
@@ -57,8 +56,10 @@ def opened_tables(
                 _show_notes(tables)
                 raise
             _show_notes(tables)
-    except SpoolError as error:
-        raise exits.CannotWrite(str(error)) from None
+    except LakeDamaged:
+        raise
+    except LakeError as error:
+        raise exits.CannotWrite(f"{error}; TMPDIR names another folder") from None
 
 
 def _show_notes(tables: Tables) -> None:

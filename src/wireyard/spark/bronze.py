@@ -35,7 +35,7 @@ from wireyard.captures.stores.rows import SCHEMA as STORE_RECORDS
 from wireyard.captures.stores.rows import record_rows
 from wireyard.captures.stores.stream import StoreStream
 from wireyard.captures.stream_table import FILES, describe_stream, file_rows
-from wireyard.errors import LedgerError, SourceError, WireError
+from wireyard.errors import LakeError, LedgerError, SourceError, WireError
 from wireyard.formats import get_format
 from wireyard.formats.base import Format
 from wireyard.lake.ledgers import (
@@ -54,7 +54,6 @@ from wireyard.spark.balance import RowCounts, count_rows, make_ledger, make_ledg
 from wireyard.spark.captures import CapturePart, describe_endpoints
 from wireyard.spark.files import is_missing
 from wireyard.spark.indexing import HeaderPiece, write_headers
-from wireyard.spark.lake import LakeError, writing
 from wireyard.spark.packet_files import PacketFile, packet_file_path
 from wireyard.spark.parts import PartFile
 from wireyard.spark.results import (
@@ -70,12 +69,13 @@ from wireyard.spark.results import (
     make_manifest,
 )
 from wireyard.spark.snapshot import open_snapshot
+from wireyard.spark.staging import writing
 from wireyard.streams.blocks import Block, DirectedStream
 from wireyard.streams.framer import Framer
 from wireyard.streams.mapped import map_windows
 from wireyard.streams.plan import Plan, make_plan
 from wireyard.streams.redaction import Redactor
-from wireyard.streams.scan import scan_parts, scan_source, scan_stream
+from wireyard.streams.scan import scan_parts, scan_source, scan_stream, thread_count
 from wireyard.streams.source import Reading, filesystem
 from wireyard.streams.split import guess_start
 from wireyard.streams.window import windows_of_file
@@ -132,6 +132,8 @@ class BronzeSettings:
     """Whether to leave out an input that was deleted."""
     payload: tuple[str, ...] = ()
     """Rules by which payloads are decoded."""
+    has_all_cores: bool = False
+    """Whether a task runs alone, so that it decodes with several threads."""
     secret: tuple[int, int] | None = None
     """Secret points of the hashes of MQTT payloads, if tasks write packet files for large inputs
     (`packet_files`)."""
@@ -315,8 +317,8 @@ class BronzeTask:
         tables
             The tables that have rows of the capture; extended in place.
         """
-        plan = self.plan_of(format)
-        for parts, batches in scan_parts((opened, plan) for opened in streams):
+        plan, threads = self.plan_of(format), self._threads(format, captured=True)
+        for parts, batches in scan_parts(((opened, plan) for opened in streams), threads):
             rows = [block.stream_rows for _, block in parts]
             bounds = np.concatenate([[0], np.cumsum(np.concatenate(rows))])
             bad_bytes, batch = PartBytes(parts), pa.concat_batches(batches)
@@ -406,6 +408,9 @@ class BronzeTask:
         limit = self._settings.max_packet_bytes
         return make_plan(format, max_packet_bytes=limit, captured=True)
 
+    def _threads(self, format: Format, *, captured: bool) -> int:
+        return thread_count(format, captured=captured) if self._settings.has_all_cores else 1
+
     def _write_piece(self, piece: Piece) -> PieceResult:
         format = get_format(piece.format)
         plan = self.plan_of(format)
@@ -417,7 +422,8 @@ class BronzeTask:
         framer = plan.framer(result.first, piece.context)
         tables: set[str] = set()
         with closing(BadBytes(piece.source)) as bad_bytes:
-            for batch in _batches(piece, plan, framer, result):
+            threads = self._threads(format, captured=False)
+            for batch in _batches(piece, plan, framer, result, threads):
                 tables |= self.write_batch(format, batch, result, bad_bytes)
         result.next_context = framer.context
         if piece.start == 0:
@@ -516,16 +522,17 @@ class BronzeTask:
 
 
 def _batches(
-    piece: Piece, plan: Plan, framer: Framer, result: PieceResult
+    piece: Piece, plan: Plan, framer: Framer, result: PieceResult, threads: int
 ) -> Iterator[pa.RecordBatch]:
     """Yield the rows of a piece from the framer's position on."""
     mapped = map_windows(piece.source, framer.position, piece.size)
     if mapped is not None:
-        yield from scan_stream(mapped, plan, framer, piece.stop)
+        yield from scan_stream(mapped, plan, framer, piece.stop, threads)
         result.reached = piece.size
         return
     with open_snapshot(piece.source, piece.size) as file:
-        yield from scan_source(cast(IO[bytes], file), plan, framer=framer, limit=piece.stop)
+        how: Any = {"framer": framer, "limit": piece.stop, "threads": threads}
+        yield from scan_source(cast(IO[bytes], file), plan, **how)
         result.reached = file.reached
 
 

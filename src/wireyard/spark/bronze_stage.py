@@ -17,6 +17,7 @@ from typing import Final
 from wireyard.captures.left_out import LeftOut
 from wireyard.errors import SourceError
 from wireyard.formats import names as format_names
+from wireyard.lake.commits import Input
 from wireyard.lake.ledgers import (
     LEDGER_FILES,
     LedgerSum,
@@ -43,7 +44,6 @@ from wireyard.spark.indexing import (
     join_headers,
 )
 from wireyard.spark.inputs import MISSING, FoundInput
-from wireyard.spark.lake import Input, Lake
 from wireyard.spark.parts import write_table
 from wireyard.spark.report import Watch
 from wireyard.spark.results import (
@@ -63,6 +63,7 @@ from wireyard.spark.results import (
     read_manifest,
 )
 from wireyard.spark.running import Runner
+from wireyard.spark.staging import Staging
 from wireyard.spark.stitching import cut_inputs, stitch_input
 from wireyard.spark.tasks import group_into_tasks
 from wireyard.spark.workers import load_columns
@@ -91,7 +92,7 @@ class BronzeStage:
     def __init__(
         self,
         runner: Runner,
-        lake: Lake,
+        lake: Staging,
         settings: BronzeSettings,
         watch: Watch,
         decode_as: tuple[str, ...] = (),
@@ -117,7 +118,7 @@ class BronzeStage:
         staged = [*sorted(named | held), bronze.QUARANTINE_TABLE, bronze.STORE_RECORDS_TABLE]
         staged += [*LEDGER_FILES, bronze.FILES_TABLE, bronze.PAYLOADS_TABLE]
         self._lake.make_staging([*staged, EXCHANGE, bronze.HEADERS, bronze.DONE_MARKS])
-        self._here = sum(map(_weight, found)) <= self._few_bytes
+        self._here = self._runner.in_process or sum(map(_weight, found)) <= self._few_bytes
         if self._here and sum(each.size for each in found) >= _WARM_BYTES:
             load_columns()
         indexed = self._index(found, split_bytes)
@@ -256,7 +257,7 @@ class BronzeStage:
 
 @contextmanager
 def _marks_watched(
-    lake: Lake, tasks: Sequence[tuple[int, Sequence[AnyPiece]]], watch: Watch
+    lake: Staging, tasks: Sequence[tuple[int, Sequence[AnyPiece]]], watch: Watch
 ) -> Iterator[None]:
     """Report progress while the caller waits, by the marks that finished tasks leave."""
     weights = {str(number): sum(piece.bytes for piece in task) for number, task in tasks}

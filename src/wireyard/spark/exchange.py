@@ -23,7 +23,7 @@ import pyarrow.compute as pc
 from pyarrow import fs
 
 from wireyard.layers.frame_files import FrameFiles
-from wireyard.spark.lake import writing
+from wireyard.spark.staging import writing
 from wireyard.streams.source import filesystem
 
 __all__ = [

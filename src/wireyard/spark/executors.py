@@ -23,10 +23,10 @@ from typing import TYPE_CHECKING, Any, Final
 
 import pyarrow as pa
 
-from wireyard.errors import SourceError
+from wireyard.errors import LakeError, SourceError
 from wireyard.spark.exchange import dump_each, load_one
 from wireyard.spark.files import literal
-from wireyard.spark.lake import Lake, LakeError
+from wireyard.spark.staging import Staging
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -67,7 +67,7 @@ def is_elsewhere(spark: SparkSession) -> bool:
     return not master.startswith("local") or master.startswith("local-cluster")
 
 
-def check_executors(spark: SparkSession, lake: Lake) -> None:
+def check_executors(spark: SparkSession, lake: Staging) -> None:
     """Check that executors can run tasks and access the lake; send them wireyard if needed.
 
     Raises
@@ -167,7 +167,7 @@ _NO_ACCESS: Final = {
 """Texts in Spark's errors, and our explanation of each."""
 
 
-def check_access(spark: SparkSession, lake: Lake) -> None:
+def check_access(spark: SparkSession, lake: Staging) -> None:
     """Check that Spark can access the lake, before any work is done in vain.
 
     Raises
@@ -180,7 +180,7 @@ def check_access(spark: SparkSession, lake: Lake) -> None:
 
 
 @contextmanager
-def explaining_access(lake: Lake) -> Iterator[None]:
+def explaining_access(lake: Staging) -> Iterator[None]:
     """Turn Spark's error into one line if it cannot read the lake, or write to it."""
     try:
         yield

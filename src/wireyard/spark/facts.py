@@ -27,6 +27,7 @@ import pyarrow.parquet as pq
 
 from wireyard.formats import get_format
 from wireyard.formats.jmq.layout import MESSAGE_TYPES
+from wireyard.lake.commits import Input
 from wireyard.layers.destinations import NEEDED as COUNTED
 from wireyard.layers.destinations import count_messages, destinations
 from wireyard.layers.frame_files import FrameFiles
@@ -50,11 +51,12 @@ from wireyard.spark.fact_tasks import (
 from wireyard.spark.files import literal
 from wireyard.spark.jmq_facts import FORMATS as JMS_FORMATS
 from wireyard.spark.jmq_facts import write_jmq_facts
-from wireyard.spark.lake import Input, Lake, writing
+from wireyard.spark.lake import Lake
 from wireyard.spark.mqtt_facts import mqtt_groups, write_mqtt_facts
 from wireyard.spark.parts import measure, read_batches, write_table
 from wireyard.spark.running import Runner
 from wireyard.spark.stage_tasks import RECORD, RECORDS, RESULTS, run_stage
+from wireyard.spark.staging import Staging, writing
 from wireyard.streams.plan import make_plan
 from wireyard.streams.source import filesystem
 
@@ -104,7 +106,7 @@ class Facts:
 
 def write_facts(
     runner: Runner,
-    lake: Lake,
+    lake: Staging,
     files: Mapping[str, Sequence[str]],
     streams: Sequence[str],
     captured: Sequence[str],
@@ -135,7 +137,8 @@ def write_facts(
     staged_facts.run(HOP_STAGES)
     rmp = files.get("rmp", ())
     sizes = [measure(path) for path in rmp]
-    if sum(rows for rows, _ in sizes) <= FEW and sum(size for _, size in sizes) <= _FEW_BYTES:
+    few = sum(rows for rows, _ in sizes) <= FEW and sum(size for _, size in sizes) <= _FEW_BYTES
+    if few or runner.in_process:
         staged_facts.add(_write_rmp(rmp, sources, staging))
     else:
         (_, first), *later = RMP.items()
@@ -182,7 +185,7 @@ def related_to(lake: Lake, producers: pa.Table, changed: Collection[str]) -> set
     return related
 
 
-def producers_made(lake: Lake, facts: Facts) -> pa.Table:
+def producers_made(lake: Staging, facts: Facts) -> pa.Table:
     """Return the staged rows of the table `producers`."""
     return _producers(lake.staged("producers", file) for file in facts.files.get("producers", ()))
 
@@ -210,7 +213,7 @@ def _producers(paths: Iterable[str]) -> pa.Table:
     return pa.concat_tables([fact_table("producers", ()), *(_read(path, names) for path in paths)])
 
 
-def write_empty(lake: Lake, table: str) -> str:
+def write_empty(lake: Staging, table: str) -> str:
     """Stage an empty file of a table of facts; return its name."""
     return write_table(lake.staged(table), with_times(table, fact_table(table, ())))
 
@@ -284,7 +287,7 @@ def _run_here(paths: Iterable[str], work: _Work) -> pa.Table:
 class _StagedFacts:
     """The files that tasks have written: facts, and intermediate files for later stages."""
 
-    def __init__(self, runner: Runner, lake: Lake) -> None:
+    def __init__(self, runner: Runner, lake: Staging) -> None:
         self._runner = runner
         self._lake = lake
         self._facts: defaultdict[str, dict[str, Sequence[str]]] = defaultdict(dict)
@@ -297,7 +300,7 @@ class _StagedFacts:
         for name, stage in stages.items():
             files = self._intermediate.pop(name, [])
             paths = [self._lake.staged(RECORDS, file) for file, _ in files]
-            if sum(count for _, count in files) > FEW:
+            if sum(count for _, count in files) > FEW and not self._runner.in_process:
                 rows = _in_key_order(self._runner.spark, paths)
                 self.add(self.run_in_spark(rows, stage, packed=True))
             elif files:

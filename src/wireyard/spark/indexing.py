@@ -28,8 +28,8 @@ from wireyard.captures.index import IndexedExtent, write_index
 from wireyard.captures.records import Context, Interface, describe_damage
 from wireyard.spark.captures import count_parts
 from wireyard.spark.inputs import FoundInput
-from wireyard.spark.lake import writing
 from wireyard.spark.results import HeadersResult
+from wireyard.spark.staging import writing
 from wireyard.streams.mapped import map_bytes
 from wireyard.streams.source import filesystem
 from wireyard.streams.split import cut_evenly

@@ -139,7 +139,7 @@ def fill_lake(
     # Packet files are only for local lakes: on a store they would be read in ranges of a few rows.
     secret = new_secret() if isinstance(lake.system, fs.LocalFileSystem) else None
     settings = BronzeSettings(
-        lake.staged(""), secrets, max_packet_bytes, skip_missing, payload, secret
+        lake.staged(""), secrets, max_packet_bytes, skip_missing, payload, secret=secret
     )
     growth = GrowthSettings(decode_as, keylog, max_packet_bytes)
     grown = _open_grown(lake, new, growth, reads_again=few_bytes >= 0)

@@ -43,7 +43,7 @@ read.
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager, nullcontext, suppress
 from copy import copy
@@ -68,6 +68,7 @@ from wireyard.lake.commits import (
 from wireyard.lake.published import OPEN_FORMATS, expire_tables, publish_tables
 from wireyard.lake.snapshot import COMMITS, DATA, LakeSnapshot
 from wireyard.lake.views import delete_views, publish_view, shown_commit
+from wireyard.spark.staging import Staging, writing
 from wireyard.streams.source import filesystem, utf8_names
 
 __all__ = [
@@ -78,7 +79,6 @@ __all__ = [
     "Input",
     "Lake",
     "LakeError",
-    "writing",
 ]
 
 RETENTION: Final = timedelta(hours=1)
@@ -105,7 +105,7 @@ class Change:
     """Sources to remove from the lake; their files are in `remove`."""
 
 
-class Lake(LakeSnapshot):
+class Lake(LakeSnapshot, Staging):
     """A lake opened for writing by one run; made by `open`, which locks it."""
 
     def __init__(self, url: str, known: Commit | None = None) -> None:
@@ -203,22 +203,9 @@ class Lake(LakeSnapshot):
         """Continue from the newest commit of a concurrent run."""
         self._set_commit(other.record)
 
-    def staged(self, table: str, name: str = "") -> str:
-        """Return the path of a file of this run; it stays the same after the commit."""
-        return f"{self.root}/{DATA}/{self.run}/{table}/{name}".rstrip("/")
-
-    def list_staged(self, table: str) -> list[str]:
-        """Return the names of files that this run has staged for a table, except hidden ones."""
-        folder = self.inner(DATA, self.run, table)
-        found = self.system.get_file_info(fs.FileSelector(folder, allow_not_found=True))
-        files = (info.base_name for info in found if info.type == fs.FileType.File)
-        return sorted(name for name in files if not name.startswith(_HIDDEN))
-
-    def make_staging(self, tables: Iterable[str]) -> None:
-        """Make the folders that tasks write to."""
-        with writing(self.url):
-            for table in tables:
-                self.system.create_dir(self.inner(DATA, self.run, table))
+    @property
+    def _folder(self) -> str:
+        return f"{self.root}/{DATA}/{self.run}"
 
     # --- commits ------------------------------------------------------------------------------
 
@@ -389,14 +376,3 @@ def _locked(path: str, url: str) -> Iterator[None]:
         except BlockingIOError:
             raise LakeError(f"{url}: another run is writing to it") from None
         yield
-
-
-@contextmanager
-def writing(name: str) -> Iterator[None]:
-    """Turn an error of the operating system or a store into one line that names the target."""
-    try:
-        yield
-    except OSError as error:
-        # Arrow wraps the system's message in a sentence of its own.
-        why = os.strerror(error.errno) if error.errno else error
-        raise LakeError(f"{name}: cannot be written ({why})") from None

@@ -24,6 +24,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from wireyard.formats.base import Row
+from wireyard.lake.commits import Input
 from wireyard.lake.ledgers import captured_streams
 from wireyard.lake.snapshot import name_of
 from wireyard.layers.grouping import split_rows, text_codes
@@ -58,7 +59,6 @@ from wireyard.spark.exchange import (
     write_parts,
 )
 from wireyard.spark.fact_tasks import dropped_rows, intermediate_file, run_tasks, write_tables
-from wireyard.spark.lake import Input
 from wireyard.spark.packet_files import (
     UNDIVIDED,
     PacketHead,

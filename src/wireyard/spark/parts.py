@@ -24,7 +24,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from wireyard.lake.commits import write_seal
-from wireyard.spark.lake import writing
+from wireyard.spark.staging import writing
 from wireyard.streams.source import filesystem
 
 __all__ = ["PartFile", "measure", "read_batches", "read_footer_table", "write_table"]

@@ -18,9 +18,10 @@ import pyarrow.parquet as pq
 from wireyard.lake.commits import DataFile, is_shown, move_file
 from wireyard.lake.snapshot import NO_DAY, DamagedFile
 from wireyard.layers.tables import FACTS
-from wireyard.spark.lake import Change, Input, Lake, writing
+from wireyard.spark.lake import Change, Input, Lake
 from wireyard.spark.parts import PartFile, measure
 from wireyard.spark.running import Runner
+from wireyard.spark.staging import writing
 from wireyard.streams.source import filesystem
 
 __all__ = [

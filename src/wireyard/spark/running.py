@@ -1,8 +1,9 @@
-"""Running the tasks of a stage: in Spark, or in this process if they are small.
+"""Running the tasks of a stage: in Spark, or in this process.
 
 A task is a function of its input that returns record batches. Spark schedules and retries tasks. To
 start its Java takes longer than to read some tens of megabytes, so a stage with little input calls
-the same function in this process, and Java is started by the first stage that needs it.
+the same function in this process, and Java is started by the first stage that needs it. Without a
+session all stages run in this process.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ import pyarrow as pa
 
 from wireyard.spark.exchange import dump_each, load_one
 from wireyard.spark.executors import check_access, check_executors, is_elsewhere
-from wireyard.spark.lake import Lake
+from wireyard.spark.staging import Staging
 from wireyard.spark.workers import begin_task, load_columns, settle
 
 if TYPE_CHECKING:
@@ -35,14 +36,19 @@ class Runner:
     Parameters
     ----------
     get_session
-        Called at most once.
+        Called at most once; None to run all tasks in this process.
     lake
         Its staging folder must be accessible to every task.
     """
 
-    def __init__(self, get_session: Callable[[], SparkSession], lake: Lake) -> None:
+    def __init__(self, get_session: Callable[[], SparkSession] | None, lake: Staging) -> None:
         self._get_session = get_session
         self._lake = lake
+
+    @property
+    def in_process(self) -> bool:
+        """Whether all tasks run in this process."""
+        return self._get_session is None
 
     @cached_property
     def spark(self) -> SparkSession:
@@ -55,6 +61,7 @@ class Runner:
         SourceError
             Executors cannot run our tasks.
         """
+        assert self._get_session is not None, "all tasks run in this process"
         spark = self._get_session()
         if "://" in self._lake.root:
             check_access(spark, self._lake)
@@ -84,7 +91,7 @@ class Runner:
         together
             How many short tasks a task of Spark may run, if there are many.
         """
-        if here or not tasks:
+        if here or self.in_process or not tasks:
             batches = (batch for task in tasks for batch in work(task))
             return pa.Table.from_batches(batches, schema)
         from wireyard.spark.types import spark_schema

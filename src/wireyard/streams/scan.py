@@ -40,6 +40,7 @@ from wireyard.streams.window import (
 )
 
 __all__ = [
+    "DecodedParts",
     "OpenedStream",
     "bundles",
     "load_fast_path",
@@ -54,6 +55,9 @@ __all__ = [
 
 Turn = tuple[Plan, Any, Iterable[Part]]
 """A unit of work for a thread: a plan, its compiled decoder, and the blocks to decode."""
+
+DecodedParts = tuple[Sequence[Part], list[pa.RecordBatch]]
+"""Blocks, and their rows."""
 
 _COLD_BYTES = 1 << 20
 """Fewer bytes are decoded by the scalar reader while no kernels are loaded: that takes about as
@@ -207,31 +211,26 @@ def scan_stream(
 ) -> Iterator[pa.RecordBatch]:
     """Yield the rows of an opened stream from the position of `framer` up to `limit`."""
     readers = _Readers(threads)
-    yield from _decoded(_turns(opened, plan, readers, framer, limit), readers, threads)
+    turns = _turns(opened, plan, readers, framer, limit)
+    yield from _batches_of(_decoded(turns, readers, threads))
 
 
 def scan_streams(
     streams: Iterable[tuple[DirectedStream, Plan]], threads: int = 1
 ) -> Iterator[pa.RecordBatch]:
     """Yield the rows of several streams in order; threads decode blocks of different streams."""
-    readers = _Readers(threads)
-    yield from _decoded(_turns_of_all(streams, readers), readers, threads)
+    yield from _batches_of(scan_parts(streams, threads))
 
 
 def scan_parts(
-    streams: Iterable[tuple[DirectedStream, Plan]],
-) -> Iterator[tuple[Sequence[Part], list[pa.RecordBatch]]]:
-    """Yield blocks and their rows as batches, of several streams; small streams are read together.
+    streams: Iterable[tuple[DirectedStream, Plan]], threads: int = 1
+) -> Iterator[DecodedParts]:
+    """Yield the blocks of several streams and their rows; small streams are read together.
 
     The blocks have the rows of the batches, in the same order.
     """
-    readers = _Readers(1)
-    for turn in _turns_of_all(streams, readers):
-        reader = readers.reader(*turn[:2])
-        for parts in _of_same_data(turn[2]):
-            batches = reader.read(parts)
-            yield reader.parts, batches
-    readers.release()
+    readers = _Readers(threads)
+    yield from _decoded(_turns_of_all(streams, readers), readers, threads)
 
 
 def bundles(
@@ -356,17 +355,24 @@ class _Readers:
         return self.reader(plan, fast).scanner if self._alone else scanner
 
 
-def _decoded(turns: Iterator[Turn], readers: _Readers, threads: int) -> Iterator[pa.RecordBatch]:
-    def decode(turn: Turn) -> list[pa.RecordBatch]:
+def _decoded(turns: Iterator[Turn], readers: _Readers, threads: int) -> Iterator[DecodedParts]:
+    def decode(turn: Turn) -> list[DecodedParts]:
         plan, fast, parts = turn
         reader = readers.reader(plan, fast)
-        return [batch for group in _of_same_data(parts) for batch in reader.read(group)]
+        decoded = []
+        for group in _of_same_data(parts):
+            batches = reader.read(group)
+            decoded.append((reader.parts, batches))
+        return decoded
 
     with closing(in_turns(decode, turns, threads)) as decoded:
-        for batch in chain.from_iterable(decoded):
-            if batch.num_rows:
-                yield batch
+        yield from chain.from_iterable(decoded)
     readers.release()
+
+
+def _batches_of(decoded: Iterable[DecodedParts]) -> Iterator[pa.RecordBatch]:
+    """Yield the batches that have rows."""
+    return (batch for _, batches in decoded for batch in batches if batch.num_rows)
 
 
 def _of_same_data(parts: Iterable[Part]) -> Iterator[list[Part]]:

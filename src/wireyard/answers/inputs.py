@@ -1,0 +1,162 @@
+"""The tables of inputs: a run into a temporary folder, by the stages that fill a lake."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from functools import cached_property
+from typing import Final
+
+from wireyard.captures.stores.read import is_store
+from wireyard.formats import names as format_names
+from wireyard.lake.commits import Input
+from wireyard.lake.snapshot import DATA
+from wireyard.layers.tables import FACTS
+from wireyard.spark.bronze import BronzeSettings, packets_table
+from wireyard.spark.bronze_stage import BronzeStage
+from wireyard.spark.facts import Facts, write_facts
+from wireyard.spark.files import absolute
+from wireyard.spark.inputs import FoundInput, InputOptions, distinct, list_inputs
+from wireyard.spark.running import Runner
+from wireyard.spark.staging import Staging
+from wireyard.streams.split import TO_THE_END
+
+__all__ = ["InputRun"]
+
+_STDIN: Final = "-"
+
+
+class InputRun:
+    """Reads inputs and derives their facts, each when its tables are first wanted.
+
+    Parameters
+    ----------
+    folder
+        The temporary folder.
+    paths
+        As for `list_inputs`; ``-`` is standard input, which is copied to the folder.
+    format, rotated
+        As for `list_inputs`.
+    decode_as, keylog
+        As for `open_input`.
+
+    Attributes
+    ----------
+    notes
+        Notes on inputs so far: damage, bytes that are in no row, records that caps left out.
+    """
+
+    def __init__(
+        self,
+        folder: str,
+        paths: Sequence[str],
+        *,
+        format: str | None,
+        decode_as: Sequence[str],
+        keylog: Sequence[str],
+        rotated: bool,
+    ) -> None:
+        self.notes: list[str] = []
+        self._folder, self._paths = folder, paths
+        self._staging = Staging(f"{folder}/{DATA}/run")  # where `name_of` finds names
+        self._runner = Runner(None, self._staging)
+        self._options, self._rotated = InputOptions(format), rotated
+        self._decode_as, self._keylog = tuple(decode_as), tuple(keylog)
+
+    def files(self, table: str) -> list[str]:
+        """Return the Parquet files of a table, after the stages that make it.
+
+        Raises
+        ------
+        SourceError
+            An input cannot be read.
+        UsageError
+            A file named by itself begins like no format; in a folder it is left out, with a note.
+        LakeError
+            The folder cannot be written.
+        """
+        if table in FACTS:
+            return [self._staging.staged(table, name) for name in self._facts.files.get(table, ())]
+        return self._decoded_files(table)
+
+    def _decoded_files(self, table: str) -> list[str]:
+        names = dict.fromkeys(name for each in self._inputs for name in each.files.get(table, ()))
+        return [self._staging.staged(table, name) for name in names]
+
+    @cached_property
+    def _inputs(self) -> Sequence[Input]:
+        """The inputs, decoded."""
+        found = self._found()
+        settings = BronzeSettings(self._staging.staged(""), has_all_cores=True)
+        how = self._decode_as, self._keylog
+        stage = BronzeStage(self._runner, self._staging, settings, _NoWatch(), *how)
+        inputs = stage.read(found, TO_THE_END)
+        self.notes += stage.notes
+        return inputs
+
+    @cached_property
+    def _facts(self) -> Facts:
+        files = {name: self._decoded_files(packets_table(name)) for name in format_names()}
+        streams, captured = map(self._decoded_files, ("streams", "files"))
+        whole = self._runner, self._staging, files, streams, captured, self._inputs
+        facts = write_facts(*whole, {})
+        self.notes += facts.notes
+        return facts
+
+    def _found(self) -> list[FoundInput]:
+        """Return the inputs, under names that begin as the user has written them."""
+        stores = [path for path in self._paths if os.path.isdir(path) and is_store(path)]
+        found = [FoundInput(path, 0, None, False, {}, (path,), stored=True) for path in stores]
+        given = {absolute(self._to_open(path)): path for path in self._paths if path not in stores}
+        if not given:
+            return found
+        listing = list_inputs([*given], self._options, rotated=self._rotated)
+        inputs, again = distinct(listing.inputs, {})
+        for note in (*listing.left_out, *again):
+            self.notes.append(f"left out: {_as_written(note, given)}")
+        for each in inputs:
+            path, files = _as_written(each.path, given), each.files
+            if path != _STDIN:
+                files = tuple(_as_written(file, given) for file in files)
+            elif not files:
+                path = each.path  # a bare stream is opened by its name
+            found.append(replace(each, path=path, files=files))
+        return found
+
+    def _to_open(self, path: str) -> str:
+        """Return the path; of standard input that of a copy, because inputs are read twice."""
+        if path != _STDIN:
+            return path
+        copy = os.path.join(self._folder, _STDIN)
+        with open(copy, "wb") as file:
+            shutil.copyfileobj(sys.stdin.buffer, file)
+        return copy
+
+
+def _as_written(text: str, given: Mapping[str, str]) -> str:
+    """Return a text that begins with an absolute path, which begins as the user has written it.
+
+    Parameters
+    ----------
+    given
+        The paths as the user has written them, by their absolute form.
+    """
+    for path, written in given.items():
+        if text.startswith(path) and text[len(path) : len(path) + 1] in ("", "/", ":"):
+            return written.rstrip("/") + text[len(path) :]
+        if os.path.dirname(path) == text:  # of a rotated capture whose files are named
+            return os.path.dirname(written) or "."
+    return text
+
+
+class _NoWatch:
+    """Shows no progress."""
+
+    def stage(self, name: str) -> None:
+        pass
+
+    def at(self, done_bytes: int, total_bytes: int) -> None:
+        pass

@@ -1,0 +1,63 @@
+"""The folder that a run writes its tables to: ``<folder>/<table>/<file>``."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from typing import Final
+
+from pyarrow import fs
+
+from wireyard.errors import LakeError
+from wireyard.streams.source import filesystem
+
+__all__ = ["Staging", "writing"]
+
+_HIDDEN: Final = (".", "_")
+
+
+class Staging:
+    """A local folder for the tables of a run that commits nothing; `Lake` is the other kind."""
+
+    def __init__(self, url: str) -> None:
+        self.url = url
+
+    @property
+    def root(self) -> str:
+        """The path or URL for tasks and Spark: absolute, without a trailing slash."""
+        return self.url
+
+    @property
+    def _folder(self) -> str:
+        """The path or URL of the run's folder."""
+        return self.root
+
+    def staged(self, table: str, name: str = "") -> str:
+        """Return the path of a file of this run; it stays the same after the commit."""
+        return f"{self._folder}/{table}/{name}".rstrip("/")
+
+    def list_staged(self, table: str) -> list[str]:
+        """Return the names of files that this run has staged for a table, except hidden ones."""
+        system, inner = filesystem(self.staged(table))
+        found = system.get_file_info(fs.FileSelector(inner, allow_not_found=True))
+        files = (info.base_name for info in found if info.type == fs.FileType.File)
+        return sorted(name for name in files if not name.startswith(_HIDDEN))
+
+    def make_staging(self, tables: Iterable[str]) -> None:
+        """Make the folders that tasks write to."""
+        with writing(self.url):
+            for table in tables:
+                system, inner = filesystem(self.staged(table))
+                system.create_dir(inner)
+
+
+@contextmanager
+def writing(name: str) -> Iterator[None]:
+    """Turn an error of the operating system or a store into one line that names the target."""
+    try:
+        yield
+    except OSError as error:
+        # Arrow wraps the system's message in a sentence of its own.
+        why = os.strerror(error.errno) if error.errno else error
+        raise LakeError(f"{name}: cannot be written ({why})") from None
