@@ -9,8 +9,9 @@ from pathlib import Path
 
 import pytest
 
-PACKAGE = Path(__file__).resolve().parent.parent / "src" / "wireyard"
-FILES = sorted(PACKAGE.rglob("*.py"))
+SOURCES = Path(__file__).resolve().parent.parent / "src"
+PACKAGE, RING = SOURCES / "wireyard", SOURCES / "wireyard_ring"
+FILES = sorted((*PACKAGE.rglob("*.py"), *RING.rglob("*.py")))
 
 BYTES = {"errors", "layout", "java"}
 COLUMNS = {"accelerate", "arena", "decimals", "memory", "schema"}
@@ -35,11 +36,14 @@ ALLOWED = {
     "warm": {"accelerate"},
     "lake": STREAMS | {"captures", "lake"},
     "spark": STREAMS | {"api", "captures", "lake", "layers", "payloads", "spark"},
-    "net": STREAMS | {"layers", "net"},
     "answers": STREAMS | {"answers", "captures", "lake", "layers", "spark"},
     "report": {"answers", "errors", "formats", "layers", "report"},
+    RING.name: {"errors", "layers", RING.name},
 }
-"""Room to the rooms it may import; `cli`, `__main__` and the lazy `__init__` may import all."""
+"""Room to the rooms it may import; `cli`, `__main__` and the lazy `__init__` may import all.
+
+The package of the ring counts as a room.
+"""
 ANY = {"cli", "__init__", "__main__"}
 
 ONLY_IN = {
@@ -47,7 +51,7 @@ ONLY_IN = {
     "pandas": {"spark"},
     "deltalake": {"lake"},
     "duckdb": {"answers"},
-    "asyncio": {"net"},
+    "asyncio": {RING.name},
     "click": {"cli"},
     "rich": {"cli", "spark"},
     "altair": {"report"},
@@ -75,6 +79,8 @@ def imports(path: Path) -> tuple[tuple[str, str], ...]:
 
 
 def room_of(path: Path) -> str:
+    if path.is_relative_to(RING):
+        return RING.name
     return path.relative_to(PACKAGE).parts[0].removesuffix(".py")
 
 
@@ -83,13 +89,15 @@ def rooms_used(path: Path) -> set[str]:
     used = set()
     for module, name in imports(path):
         parts = [*module.split("."), name]
-        if parts[0] == "wireyard" and len(parts) > 1 and parts[1]:
+        if parts[0] == RING.name:
+            used.add(RING.name)
+        if parts[0] == PACKAGE.name and len(parts) > 1 and parts[1]:
             used.add(parts[1])
     return used
 
 
 def names(path: Path) -> str:
-    return str(path.relative_to(PACKAGE))
+    return str(path.relative_to(SOURCES))
 
 
 ROOMS = sorted({room_of(path) for path in FILES})
@@ -104,6 +112,21 @@ def test_imports_go_down(room: str) -> None:
     assert room in ALLOWED, f"{room} is a new room: say here what it may import"
     up = {names(path): rooms_used(path) - ALLOWED[room] - {room} for path in files_of(room)}
     assert {name: found for name, found in up.items() if found} == {}
+
+
+def test_only_its_command_knows_the_ring() -> None:
+    found = {names(path) for path in FILES if RING.name in rooms_used(path)}
+    assert {name for name in found if not name.startswith(RING.name)} == {"wireyard/cli/ring.py"}
+
+
+def test_the_ring_stands_on_the_messaging_layer() -> None:
+    used = {
+        module.removeprefix("wireyard.layers.")
+        for path in files_of(RING.name)
+        for module, _ in imports(path)
+        if module.startswith("wireyard.layers")
+    }
+    assert {module.split(".")[0] for module in used} == {"rmp", "states"}
 
 
 @pytest.mark.parametrize("room", ROOMS)

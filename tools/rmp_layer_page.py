@@ -22,9 +22,9 @@ from wireyard.layers.rmp.states import (
     Step,
 )
 from wireyard.layers.rmp.violations import RULES
-from wireyard.layers.sequencer import Settings
-from wireyard.layers.sequencer.states import ADDRESSES, BALLOTS, PHASES
 from wireyard.layers.states import Cell, StateTable
+from wireyard_ring.sequencer import Settings
+from wireyard_ring.sequencer.states import ADDRESSES, BALLOTS, PHASES
 
 __all__ = ["rmp_page"]
 
@@ -56,18 +56,18 @@ until all of them have come back.
 
 | ring | order | members | needs |
 |---|---|---|---|
-| `wireyard.net.UdpMulticast` | none; packets may be lost | not known | nothing |
-| `wireyard.net.Tcp` | total | views | nothing |
-| `wireyard.net.Corosync` | total | views | corosync and its library |
-| `wireyard.net.MemoryHub` | total | views | nothing; all members in one event loop |
-| `wireyard.layers.rmp.sim.SimRing` | every one | views | nothing |
+| `wireyard_ring.UdpMulticast` | none; packets may be lost | not known | nothing |
+| `wireyard_ring.Tcp` | total | views | nothing |
+| `wireyard_ring.Corosync` | total | views | corosync and its library |
+| `wireyard_ring.MemoryHub` | total | views | nothing; all members in one event loop |
+| `wireyard_ring.sim.SimRing` | every one | views | nothing |
 
 `SimRing` is a simulation for tests: crashes after any packet, joins, parts, slow members, loss and
-duplicates, repeatable by a seed. `wireyard.net.Ring` combines the layer, one of the other rings,
+duplicates, repeatable by a seed. `wireyard_ring.Ring` combines the layer, one of the other rings,
 and a clock:
 
 ```python
-from wireyard.net import Ring, Tcp
+from wireyard_ring import Ring, Tcp
 
 async with Ring(Tcp()) as ring:
     await ring.send(b"hello", domain=3)
@@ -86,7 +86,7 @@ Rings that are given the same `Process` share its message numbers and the handle
 whatever names the rings have for the process.
 
 ```python
-from wireyard.net import Process, Tcp, UdpMulticast
+from wireyard_ring import Process, Tcp, UdpMulticast
 
 process = Process()
 

@@ -20,7 +20,7 @@ from typing import Any, TextIO
 
 from examples.recording.tap import running
 from wireyard.layers.rmp import Delivered, MessageId
-from wireyard.net import Ring, UdpMulticast
+from wireyard_ring import Ring, UdpMulticast
 
 GROUP, PORT = "239.255.77.78", 7078
 RPC = 2

@@ -14,14 +14,14 @@ from wireyard.cli import exits
 from wireyard.cli.options import examples
 from wireyard.cli.output import open_output, to_terminal
 from wireyard.errors import UsageError
-from wireyard.net.tcp import ADDRESSES
-from wireyard.net.udp import GROUP, LOOPBACK, PORT
+from wireyard.layers.rmp import Delivered, Event, SendRefused, Want
+from wireyard_ring import Ring, read_lines, run, transport_named
+from wireyard_ring.command import message_row
+from wireyard_ring.tcp import ADDRESSES
+from wireyard_ring.udp import GROUP, LOOPBACK, PORT
 
 if TYPE_CHECKING:
     from io import BufferedReader
-
-    from wireyard.layers.rmp import Delivered, Event
-    from wireyard.net import Transport
 
 __all__ = ["command"]
 
@@ -29,7 +29,6 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 _NUMBER = click.IntRange(0, 0xFFFF)
 _DEFAULT_RING = f"tcp:{ADDRESSES}"
-_RINGS = "tcp:ADDRESS:PORT[-PORT],..., udp:GROUP:PORT or corosync:NAME"
 
 
 def _on_a_ring(function: F) -> F:
@@ -85,11 +84,9 @@ def send(
     messages: Sequence[str], client: int | None, domain: int | None, ring_name: str, interface: str
 ) -> int:
     """Send messages; without any, each line of standard input is one."""
-    from wireyard.layers.rmp import SendRefused
-    from wireyard.net import Ring, read_lines, run
 
     async def send_all() -> None:
-        async with Ring(_transport(ring_name, interface)) as ring:
+        async with Ring(transport_named(ring_name, interface)) as ring:
             if messages:
                 await ring.send_all(map(os.fsencode, messages), client=client, domain=domain)
                 return
@@ -136,13 +133,10 @@ def listen(
     interface: str,
 ) -> int:
     """Print the messages of a ring until interrupted."""
-    from wireyard.layers.rmp import Delivered
-    from wireyard.net import Ring, run
-
-    shown = _text if (out or ("text" if to_terminal(None) else "jsonl")) == "text" else _json
+    shown = _shown(out)
 
     async def print_all(target: IO[bytes]) -> None:
-        async with Ring(_transport(ring_name, interface)) as ring:
+        async with Ring(transport_named(ring_name, interface)) as ring:
             ring.register(client, domains or (0,), own=False)
             events = ring.events()
             exits.note(f"{ring_name}: listening as {ring.process_id}")
@@ -205,14 +199,11 @@ def request(
     interface: str,
 ) -> int:
     """Send a message that asks for replies, and print them; status 1 if some were missing."""
-    from wireyard.layers.rmp import SendRefused
-    from wireyard.net import Ring, run
-
     wanted = _wanted(want)
-    shown = _text if (out or ("text" if to_terminal(None) else "jsonl")) == "text" else _json
+    shown = _shown(out)
 
     async def ask(target: IO[bytes]) -> str | None:
-        async with Ring(_transport(ring_name, interface)) as ring:
+        async with Ring(transport_named(ring_name, interface)) as ring:
             replies = ring.request(
                 os.fsencode(message),
                 want=wanted,
@@ -236,23 +227,12 @@ def request(
     return exits.DATA_LOST
 
 
-def _transport(name: str, interface: str) -> Transport:
-    from wireyard.net import Corosync, Tcp, UdpMulticast
-
-    kind, _, rest = name.partition(":")
-    if kind == "tcp" and rest:
-        return Tcp(rest)
-    group, _, port = rest.rpartition(":")
-    if kind == "corosync" and rest:
-        return Corosync(rest)
-    if kind == "udp" and port.isascii() and port.isdecimal() and 0 < int(port) < 1 << 16:
-        return UdpMulticast(group, int(port), interface=interface)
-    raise UsageError(f"'{name}' is no ring: {_RINGS}")
+def _shown(out: str | None) -> Callable[[Delivered], bytes]:
+    """Return the form of messages, text if none is named and the output is a terminal."""
+    return _text if (out or ("text" if to_terminal(None) else "jsonl")) == "text" else _json
 
 
-def _wanted(text: str) -> Any:
-    from wireyard.layers.rmp import Want
-
+def _wanted(text: str) -> int | Want:
     if text in list(Want):
         return Want(text)
     if text.isascii() and text.isdecimal() and int(text) > 0:
@@ -268,21 +248,7 @@ def _text(message: Delivered) -> bytes:
 
 
 def _json(message: Delivered) -> bytes:
-    to = message.reply_to
-    row = {
-        "ring": message.ring,
-        "sender": message.source,
-        "layer": message.layer,
-        "message_number": message.number,
-        "domain": message.domain,
-        "client": message.client,
-        "reply_message_number": None if to is None else to.number,
-        "reply_source": None if to is None else to.source,
-        "reply_requested": message.reply_requested,
-        "data_size": len(message.data),
-        "data": message.data.hex(),
-    }
-    return json.dumps(row).encode() + b"\n"
+    return json.dumps(message_row(message)).encode() + b"\n"
 
 
 def _note(event: Event) -> None:

@@ -1,7 +1,7 @@
 """The RMP messaging layer above packets, sans-IO.
 
-`MessagingLayer` is the interface, `Limits` its bounds, `events` its output. `sim.SimRing` is a
-simulated ring to try it on.
+`MessagingLayer` is the interface, `Limits` its bounds, `events` its output. The package
+`wireyard_ring` has rings to run it on, one of them simulated.
 """
 
 from wireyard.layers.rmp.delivery import MESSAGING
