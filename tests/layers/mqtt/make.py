@@ -221,6 +221,13 @@ def by_columns(rows: list[Row], streams: list[Row] | None) -> dict[str, list[Row
     }
 
 
+def by_rows(rows: list[Row], streams: list[Row] | None) -> dict[str, list[Row]]:
+    """Return the tables that follow from rows by the scalar chain."""
+    tables, dropped = derive_tables(rows, streams)
+    assert not dropped
+    return tables
+
+
 def without_nulls(tables: Mapping[str, list[Row]]) -> dict[str, Counter[Any]]:
     """Return what is in tables, in whatever order; a null is what is not there."""
     return unordered(
