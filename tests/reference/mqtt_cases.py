@@ -17,7 +17,7 @@ import wireyard
 from tests.layers.mqtt.conversations import Packets, conversations, mutated, short_connections
 from tests.layers.mqtt.recorded import ends_of
 from tests.reference.goldens import Digests, digests, write_goldens
-from wireyard.layers.mqtt.directions import in_order
+from tests.reference.order import in_order
 
 __all__ = ["CASES", "SHARED", "Tables", "digests_of", "packets_of"]
 

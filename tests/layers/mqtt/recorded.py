@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import Any
 
 import wireyard
+from tests.reference.order import in_order
 from wireyard.captures.read import read_capture
-from wireyard.layers.mqtt.directions import in_order
 
 __all__ = ["capture_of", "ends_of", "log_of", "rows_of", "streams_of"]
 

@@ -16,8 +16,8 @@ import pytest
 import wireyard
 from tests.layers.mqtt.recorded import capture_of, ends_of, rows_of, streams_of
 from tests.layers.mqtt.test_recorded import SCENARIOS
-from wireyard.layers.mqtt.derive import derive_tables
-from wireyard.layers.mqtt.directions import in_order
+from tests.reference.mqtt_chain.derive import derive_tables
+from tests.reference.order import in_order
 
 Row = dict[str, Any]
 
