@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from tests.layers.jmq import make as jmq
-from tests.layers.mqtt import make as mqtt
 from tests.layers.rmp import make as rmp
 from tests.layers.rmp.captured import Sent, rows_of
 from wireyard.formats.base import Row
@@ -15,7 +14,7 @@ from wireyard.layers.rmp import QoS
 from wireyard.layers.rmp.chain import key_of
 from wireyard.layers.stages import Key
 
-__all__ = ["PAYLOAD", "jmq_packets", "mqtt_packets", "rmp_packets"]
+__all__ = ["PAYLOAD", "jmq_packets", "rmp_packets"]
 
 PAYLOAD = b"21.5 C, 40 % rH " * 4
 _CONNECTIONS, _ROUNDS = 2, 40
@@ -66,37 +65,6 @@ def _jmq_round(talk: jmq.Talk, place: int) -> None:
     held = talk.deliver(talk.send(transaction_id=place), 2)
     talk.acknowledge(held, transaction_id=place)
     talk.request("COMMIT_TRANSACTION", JMQTransactionID=place)
-
-
-def mqtt_packets() -> list[tuple[Key, Row]]:
-    """Return the packets of clients that subscribe, publish and receive messages, with keys."""
-    capture = mqtt.Capture(5)
-    for number in range(_CONNECTIONS):
-        capture.connect(f"sub{number}")
-        capture.subscribe(f"sub{number}", f"plant/{number}/#", f"site/{number}/+")
-        capture.connect(f"pub{number}")
-        capture.subscribe(f"pub{number}", f"answers/{number}")
-    for place in range(_CONNECTIONS * _ROUNDS):
-        _mqtt_round(capture, place % _CONNECTIONS, place // _CONNECTIONS)
-    return list(mqtt.keyed_rows(capture.rows, capture.streams))
-
-
-def _mqtt_round(capture: mqtt.Capture, number: int, place: int) -> None:
-    """Add 22 packets: a message at each QoS and a request, nearly all delivered, two retained."""
-    publisher, subscriber, packet_id = f"pub{number}", f"sub{number}", place % 1_000 + 1
-    request = [("response_topic", f"answers/{number}"), ("correlation_data", b"%d" % place)]
-    expiring = [("message_expiry_interval", 60)]
-    for qos, properties in ((0, None), (1, expiring), (2, None), (1, request)):
-        topic = f"plant/{number}/{place % 100}/{qos}"
-        payload = b"%d %s %s" % (place, str(properties).encode(), PAYLOAD)
-        named = {"retain": qos == 1, "properties": properties}
-        capture.message(publisher, topic, payload, qos, packet_id, **named)
-        if place % 5 or qos < 2:
-            capture.hand(subscriber, topic, payload, qos, packet_id, properties=properties)
-    answer = f"answers/{number}", PAYLOAD, 0
-    capture.message(subscriber, *answer, properties=request[1:])
-    capture.hand(publisher, *answer, properties=request[1:])
-    capture.ping(publisher)
 
 
 def rmp_packets() -> list[tuple[Key, Row]]:

@@ -21,15 +21,13 @@ from rich.console import Console
 from rich.table import Table
 
 from benchmarks import facts
-from benchmarks.layer_traffic import PAYLOAD, jmq_packets, mqtt_packets, rmp_packets
+from benchmarks.layer_traffic import PAYLOAD, jmq_packets, rmp_packets
 from benchmarks.packets import best_seconds
 from tests.layers.rmp import make as rmp
 from wireyard.formats.base import Row
 from wireyard.formats.mqtt import layout
 from wireyard.layers.jmq.chain import CHAIN as JMQ
 from wireyard.layers.mqtt.connection import CONNECTION, connection_event
-from wireyard.layers.mqtt.derive import CHAIN as MQTT
-from wireyard.layers.mqtt.qos import RECEIVER, SENDER, Flows, event_of
 from wireyard.layers.mqtt.retained import Retained, Value
 from wireyard.layers.mqtt.subscriptions import Subscription, Subscriptions
 from wireyard.layers.rmp import Delivered, Event, MessageId, QoS, Want
@@ -85,23 +83,6 @@ def connections() -> Case:
                 assert event is not None
                 state = CONNECTION[state, event].state
             assert state == "left"
-
-    return Case(work, times * len(packets))
-
-
-def flows(role: Any) -> Case:
-    """Return flows at QoS 1 and 2 of one role, with packet identifiers that are reused."""
-    packets = [(layout.PUBLISH, 1), (layout.PUBACK, 0), (layout.PUBLISH, 2)]
-    packets += [(kind, 0) for kind in (layout.PUBREC, layout.PUBREL, layout.PUBCOMP)]
-    times = EVENTS // len(packets)
-
-    def work() -> None:
-        side = Flows(role)
-        for place in range(times):
-            for kind, qos in packets:
-                event = event_of(kind, qos)
-                assert event is not None
-                assert side.step(place % 1_000 + 1, event).rule is None
 
     return Case(work, times * len(packets))
 
@@ -219,8 +200,6 @@ def rmp_replies() -> Case:
 
 MACHINES: dict[str, Callable[[], Case]] = {
     "MQTT connection": connections,
-    "MQTT sender, QoS 1 and 2": partial(flows, SENDER),
-    "MQTT receiver, QoS 1 and 2": partial(flows, RECEIVER),
     "MQTT subscriptions, topics": subscriptions,
     "MQTT retained values": retained,
     "RMP sender, 64 bytes": rmp_sender,
@@ -279,7 +258,6 @@ def main() -> None:
     cases = {"rows, a look-up for each": repeated(look_up(packets))}
     cases |= {name: make() for name, make in MACHINES.items()}
     cases |= stages("JMQ", JMQ, packets)
-    cases |= stages("MQTT", MQTT, mqtt_packets())
     cases |= stages("RMP", RMP, rmp_packets())
     gc.collect()
     gc.freeze()

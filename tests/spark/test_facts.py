@@ -19,12 +19,12 @@ from tests.captures.make import Packet, both_ways, pcap
 from tests.captures.test_directed import CONNECT, PUBLISH
 from tests.formats.mqtt.make import publish as mqtt_publish
 from tests.make import item, items, long_item, packet
+from tests.reference.mqtt_chain.derive import derive_tables as mqtt_tables
+from tests.reference.order import in_order
 from tests.spark.lakes import message, run, table
 from wireyard.captures.read import read_capture
 from wireyard.cli import main
 from wireyard.layers.jmq.chain import derive_tables as jms_tables
-from wireyard.layers.mqtt.derive import derive_tables as mqtt_tables
-from wireyard.layers.mqtt.directions import in_order
 from wireyard.layers.mqtt.evidence import NEEDED as EVIDENCE_NEEDED
 from wireyard.layers.mqtt.evidence import StreamEvidence
 from wireyard.layers.mqtt.packets import KnownStream

@@ -10,14 +10,14 @@ from typing import Any, Final
 import pyarrow as pa
 
 from tests.layers.partitioned import run_partitioned
+from tests.reference.mqtt_chain.derive import CHAIN, derive_tables
+from tests.reference.mqtt_chain.sides import known_streams, sides_of
 from wireyard.formats.mqtt import FORMAT, layout
 from wireyard.formats.mqtt.control import CONTROL_PACKETS
 from wireyard.formats.mqtt.filters import Filter
 from wireyard.formats.rows import rows_to_batch
 from wireyard.layers.mqtt.columns import derive_columns
 from wireyard.layers.mqtt.deliveries import VERDICTS
-from wireyard.layers.mqtt.derive import CHAIN, derive_tables
-from wireyard.layers.mqtt.directions import known_streams, sides_of
 from wireyard.layers.stages import Key
 from wireyard.layers.tables import TABLES
 from wireyard.schema import CAPTURED, COMMON
@@ -219,6 +219,13 @@ def by_columns(rows: list[Row], streams: list[Row] | None) -> dict[str, list[Row
     return {
         name: [row for part in parts for row in part.to_pylist()] for name, parts in tables.items()
     }
+
+
+def by_rows(rows: list[Row], streams: list[Row] | None) -> dict[str, list[Row]]:
+    """Return the tables that follow from rows by the scalar chain."""
+    tables, dropped = derive_tables(rows, streams)
+    assert not dropped
+    return tables
 
 
 def without_nulls(tables: Mapping[str, list[Row]]) -> dict[str, Counter[Any]]:

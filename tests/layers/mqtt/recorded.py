@@ -9,10 +9,10 @@ from pathlib import Path
 from typing import Any
 
 import wireyard
+from tests.reference.order import in_order
 from wireyard.captures.read import read_capture
-from wireyard.layers.mqtt.directions import in_order
 
-__all__ = ["capture_of", "log_of", "rows_of", "streams_of"]
+__all__ = ["capture_of", "ends_of", "log_of", "rows_of", "streams_of"]
 
 Row = dict[str, Any]
 
@@ -46,6 +46,21 @@ def streams_of(path: Path) -> list[Row]:
                 "ended_ns": int(stream.content.times_ns[frame - 1]) if frame else None,
             }
         )
+    return streams
+
+
+def ends_of(capture: Path | bytes, source: str) -> list[Row]:
+    """Return the beginnings and ends of the streams of a capture, as it shows them."""
+    streams = []
+    for stream in read_capture(capture).streams:
+        frame, time_ns = stream.closed or (None, None)
+        streams.append(
+            {
+                "source": source, "stream": stream.name, "opened": stream.opened,
+                "begun": stream.begun, "ended": stream.ended,
+                "ended_frame": frame, "ended_ns": time_ns,
+            }
+        )  # fmt: skip
     return streams
 
 

@@ -17,9 +17,9 @@ import pytest
 import wireyard
 from tests.layers.mqtt.recorded import capture_of
 from tests.layers.mqtt.test_recorded import SCENARIOS
+from tests.reference.mqtt_chain.derive import derive_tables
+from tests.reference.order import in_order
 from wireyard.captures.read import read_capture
-from wireyard.layers.mqtt.derive import derive_tables
-from wireyard.layers.mqtt.directions import in_order
 
 Row = dict[str, Any]
 Packet = tuple[str, int]

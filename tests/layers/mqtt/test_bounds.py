@@ -7,13 +7,13 @@ from typing import Final
 import pytest
 
 from tests.layers.mqtt.make import Capture
+from tests.reference.mqtt_chain.flows import Flows
+from tests.reference.mqtt_chain.publish import MessageTracker, observer_of
+from tests.reference.mqtt_chain.sides import known_streams, sides_of
 from wireyard.formats.mqtt import layout
 from wireyard.formats.mqtt.filters import Filter
 from wireyard.layers.mqtt import connection, subscriptions
-from wireyard.layers.mqtt.directions import known_streams, sides_of
-from wireyard.layers.mqtt.observer import Observer
-from wireyard.layers.mqtt.publish import MessageTracker
-from wireyard.layers.mqtt.qos import MAX_IN_FLIGHT, RECEIVER, SENDER, Flows
+from wireyard.layers.mqtt.qos import MAX_IN_FLIGHT, RECEIVER, SENDER
 from wireyard.layers.mqtt.records import Client, ConnectionRecord, Output, Subscribed
 from wireyard.layers.mqtt.retained import Retained, Value
 from wireyard.layers.mqtt.session import MAX_FILTERS, Broker, Session
@@ -93,7 +93,7 @@ def test_messages_half_way() -> None:
     capture.connect("pub")
     for packet_id in range(1, 2 * KEPT + 1):
         capture.publish("pub", True, "t", b"x", 2, packet_id)
-    observer = Observer(known_streams(sides_of(capture.rows)))
+    observer = observer_of(known_streams(sides_of(capture.rows)))
     observer.observe(capture.rows[0])
     (broker,) = observer.brokers.values()
     broker.most_tracked = KEPT
@@ -120,7 +120,7 @@ def test_what_waits_for_an_answer() -> None:
     for _ in range(connection.MAX_EARLY + 5):
         capture.put("early", True, layout.PINGREQ)
     capture.put("early", False, layout.PINGRESP)
-    observer = Observer(known_streams(sides_of(capture.rows)))
+    observer = observer_of(known_streams(sides_of(capture.rows)))
     for row in capture.rows:
         observer.observe(row)
     assert observer.output.dropped == {"requests": 2 * most, "early": 5}

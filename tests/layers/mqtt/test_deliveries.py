@@ -8,8 +8,8 @@ from typing import Any, Final
 import pytest
 
 from tests.layers.mqtt.make import MS, Capture, deliveries_of, pair, tables_of, verdicts_of
+from tests.reference.mqtt_chain.derive import derive_tables
 from wireyard.formats.mqtt import layout
-from wireyard.layers.mqtt.derive import derive_tables
 
 Row = dict[str, Any]
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 from typing import Any, Final
 
 from tests.layers.mqtt.make import MS, Capture, deliveries_of, pair, tables_of, verdicts_of
+from tests.reference.mqtt_chain.derive import derive_tables
+from tests.reference.order import in_order
 from wireyard.formats.mqtt import FORMAT, layout
 from wireyard.formats.rows import rows_to_batch
-from wireyard.layers.mqtt.derive import derive_tables
-from wireyard.layers.mqtt.directions import in_order
 from wireyard.schema import COMMON
 
 Row = dict[str, Any]

@@ -8,7 +8,8 @@ from typing import Any, Final
 
 import pytest
 
-from wireyard.layers.mqtt.qos import IN_FLIGHT, RECEIVER, SENDER, UNASKED, Flows
+from tests.reference.mqtt_chain.flows import Flows
+from wireyard.layers.mqtt.qos import IN_FLIGHT, RECEIVER, SENDER, UNASKED
 from wireyard.layers.states import Cell, StateTable
 
 MESSAGES: Final = 30

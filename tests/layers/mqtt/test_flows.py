@@ -6,6 +6,7 @@ from collections import deque
 
 import pytest
 
+from tests.reference.mqtt_chain.flows import Flows, event_of
 from wireyard.formats.mqtt import layout
 from wireyard.layers.mqtt.qos import (
     EVENTS,
@@ -15,8 +16,6 @@ from wireyard.layers.mqtt.qos import (
     RECEIVER,
     SENDER,
     UNASKED,
-    Flows,
-    event_of,
 )
 from wireyard.layers.mqtt.violations import RULES
 from wireyard.layers.states import Cell, StateTable

@@ -10,12 +10,14 @@ from typing import Any
 import pytest
 
 from tests.layers.mqtt.make import MS, Capture, tables_of
+from tests.reference.mqtt_chain import derive
+from tests.reference.mqtt_chain.derive import follow_clients
+from tests.reference.mqtt_chain.publish import observer_of
+from tests.reference.mqtt_chain.sides import known_streams, sides_of
 from wireyard.formats.mqtt import layout
-from wireyard.layers.mqtt import derive, observer
+from wireyard.layers.mqtt import observer
 from wireyard.layers.mqtt.connection import Connection
-from wireyard.layers.mqtt.derive import follow_clients
-from wireyard.layers.mqtt.directions import known_streams, sides_of
-from wireyard.layers.mqtt.observer import MAX_LINGERING, Observer
+from wireyard.layers.mqtt.observer import MAX_LINGERING
 from wireyard.layers.mqtt.records import Attempt, ConnectionRecord, Message
 from wireyard.layers.stages import Fact, KeyedRecord
 
@@ -72,7 +74,7 @@ def test_retained_payloads_are_not_held(qos: int) -> None:
         payload = b"%d" % packet_id
         capture.message("pub", "t", payload, qos, packet_id, retain=True)
     capture.ping("pub")
-    watch = Observer(known_streams(sides_of(capture.rows)))
+    watch = observer_of(known_streams(sides_of(capture.rows)))
     for row in capture.rows:
         watch.observe(row)
     if qos:
@@ -127,7 +129,7 @@ def test_packets_of_a_connection_that_is_not_held_any_more(
         capture.ping(who)
     capture.put("one", True, layout.PINGREQ)
     monkeypatch.setattr(observer, "MAX_CONNECTIONS", 1)
-    watch = Observer(known_streams(sides_of(capture.rows)))
+    watch = observer_of(known_streams(sides_of(capture.rows)))
     for row in capture.rows:
         watch.observe(row)
     assert [connection.client.name for connection in watch.output.connections] == ["one"]

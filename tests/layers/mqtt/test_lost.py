@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from tests.layers.mqtt.make import Capture, deliveries_of, pair, tables_of, verdicts_of
+from tests.reference.order import in_order
 from wireyard.formats.mqtt import layout
-from wireyard.layers.mqtt.directions import in_order
 
 _POSITION = ("source", "stream", "offset", "length", "src_addr", "src_port", "dst_addr", "dst_port")
 

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import random
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
 
+from tests.layers.mqtt.conversations import short_connections
 from tests.layers.mqtt.make import Capture, by_columns, tables_of
-from tests.layers.mqtt.test_columns import CONVERSATIONS, SEED, mutated, same
+from tests.layers.mqtt.test_columns import CONVERSATIONS, SEED, same
 from wireyard.formats.mqtt import layout
 from wireyard.layers.mqtt import tracking
 from wireyard.layers.mqtt.plain import Plain, find_plain
@@ -149,95 +148,8 @@ def test_a_client_connects_again(plain: list[str]) -> None:
 
 @pytest.mark.parametrize("version", [3, 4, 5])
 def test_random_short_connections(plain: list[str], version: int) -> None:
-    dice = random.Random(SEED * 10 + version)
     sessions = 0
-    for _ in range(CONVERSATIONS // 3):
-        capture = Capture(version)
-        Short(capture, dice).run()
-        rows = capture.rows
-        if rows and dice.random() < 0.3:
-            rows = mutated(rows, dice)
-        same(rows, dice.choice((capture.streams, None)))
+    for packets in short_connections(version, SEED, CONVERSATIONS):
+        same(*packets)
         sessions += len(plain)
-    assert sessions >= CONVERSATIONS // 3
-
-
-class Short:
-    """Random clients with short connections, most of them plain."""
-
-    def __init__(self, capture: Capture, dice: random.Random) -> None:
-        self.capture, self.dice = capture, dice
-        self.is_strange = dice.random() < 0.4
-        """Whether connections may be other than plain."""
-
-    def run(self) -> None:
-        """Add the packets of all clients to the capture, in random turns."""
-        names = [f"client {number}" for number in range(self.dice.randrange(1, 5))]
-        alive = {name: self.talk(name) for name in names}
-        while alive:
-            name = self.dice.choice(list(alive))
-            if next(alive[name], self) is self:
-                del alive[name]
-
-    def talk(self, who: str) -> Iterator[None]:
-        """Add the packets of a client; yield after each turn."""
-        for _ in range(self.dice.randrange(1, 4)):
-            yield from self.connection(who)
-
-    def connection(self, who: str) -> Iterator[None]:
-        """Add the packets of one connection; yield after each turn."""
-        dice, capture = self.dice, self.capture
-        strange = self.is_strange and dice.random() < 0.3
-        values: dict[str, Any] = {"username": dice.choice((None, "somebody", "else"))}
-        if capture.version == 5:
-            for name in ("properties", "said"):
-                maximum = dice.choice((None, None, 1, 2, 20))
-                values[name] = () if maximum is None else (("receive_maximum", maximum),)
-            if strange:
-                values["properties"] += (("session_expiry_interval", dice.choice((0, 60))),)
-        clean = not strange or dice.random() < 0.5
-        capture.connect(who, clean, not clean and dice.random() < 0.5, **values)
-        if strange and dice.random() < 0.5:
-            capture.subscribe(who, "a/#", qos=dice.randrange(3))
-        yield
-        steps = [*[self.publish] * 6, self.ping, *[self.strange] * strange]
-        for _ in range(dice.randrange(6)):
-            dice.choice(steps)(who)
-            yield
-        ends = [*[capture.disconnect] * 3, self.close, *[capture.leave] * self.is_strange]
-        dice.choice(ends)(who)
-
-    def publish(self, who: str) -> None:
-        """Add a message in either direction, mostly with its acknowledgement."""
-        dice = self.dice
-        from_client, qos, number = dice.random() < 0.7, dice.randrange(3), dice.randrange(1, 4)
-        topic, retain = dice.choice(("a/b", "c")), dice.random() < 0.2
-        payload = dice.choice((b"x", b"y", b""))
-        self.capture.publish(who, from_client, topic, payload, qos, number, retain=retain)
-        if dice.random() < 0.9:
-            self.capture.acknowledge(who, from_client, qos, number)
-
-    def ping(self, who: str) -> None:
-        self.capture.ping(who)
-
-    def strange(self, who: str) -> None:
-        """Add an acknowledgement without a message."""
-        kind = self.dice.choice((layout.PUBACK, layout.PUBREC, layout.PUBREL, layout.PUBCOMP))
-        self.capture.put(who, self.dice.random() < 0.5, kind, packet_id=self.dice.randrange(1, 4))
-
-    def close(self, who: str) -> None:
-        """End one stream or both, by FIN or RST, before or after other packets."""
-        dice, capture = self.dice, self.capture
-        for from_client in dice.sample((True, False), dice.choice((1, 2))):
-            capture.wait(dice.choice((0, 0, 0.005)))
-            ended = dice.choice(("fin", "rst"))
-            capture.streams.append(
-                {
-                    "source": "made.pcap", "begun": None,
-                    "stream": capture.stream(who, from_client),
-                    "ended": ended, "ended_frame": capture.frame + 1,
-                    "ended_ns": capture.now_ns + dice.choice((0, 1, 2_000_000)),
-                }
-            )  # fmt: skip
-            capture.frame += 1
-        capture.leave(who)
+    assert sessions >= CONVERSATIONS

@@ -12,8 +12,9 @@ from typing import Any, Final, NamedTuple
 import pytest
 
 from tests.layers.mqtt.recorded import capture_of, log_of, rows_of, streams_of
-from wireyard.layers.mqtt.derive import derive_tables
-from wireyard.layers.mqtt.directions import known_streams, sides_of
+from tests.reference.mqtt_chain.derive import derive_tables
+from tests.reference.mqtt_chain.publish import observer_of
+from tests.reference.mqtt_chain.sides import known_streams, sides_of
 from wireyard.layers.mqtt.observer import Observer
 from wireyard.layers.mqtt.records import Client, FlowEvent, Message, content_of
 from wireyard.layers.records import Position
@@ -49,7 +50,7 @@ def scenario(request: pytest.FixtureRequest, folder: Path) -> Scenario:
     path = capture_of(folder, name)
     rows, streams = rows_of(path), streams_of(path)
     facts: list[FlowEvent] = []
-    observer = Observer(known_streams(sides_of(rows), streams), on_event=facts.append)
+    observer = observer_of(known_streams(sides_of(rows), streams), on_event=facts.append)
     for row in rows:
         observer.observe(row)
     observer.finish()
@@ -374,7 +375,7 @@ def test_state_needs_the_packets_of_one_client_id_only(scenario: Scenario) -> No
         by_key[sides[row["source"], row["stream"]].key][1].append(row)
     found = Counter[Any]()
     for (*_, name), (streams, rows) in by_key.items():
-        observer = Observer(streams)
+        observer = observer_of(streams)
         for row in rows:
             observer.observe(row)
         observer.finish()

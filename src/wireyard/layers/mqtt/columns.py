@@ -1,15 +1,20 @@
-"""The MQTT pipeline by columns: derives the same tables as `derive_tables`, which works by rows.
+"""The MQTT pipeline, from the packets of captures to tables: its stages and their keys.
 
-The stages are those of ``wireyard.layers.mqtt.derive``. Messages and deliveries are frequent: they
-pass from stage to stage as columns. Subscriptions, wills and missing deliveries are rare: they are
-records, and the scalar stages handle them.
+Messages and deliveries are frequent: they pass from stage to stage as columns. Subscriptions, wills
+and missing deliveries are rare: they are records, and scalar stages handle them.
 
-1. `track`, by client: tracks packets (`tracking`); yields messages and attempts (`published`).
-2. `match`, by broker: finds the subscriptions that match each topic.
-3. ``deliver``, by topic: derives retained values, expected deliveries and their outcome
-   (`delivery_columns`).
-4. `explain_rest`, by subscriber or by response topic: finds the verdicts of missing deliveries, and
-   the replies to requests.
+1. `track`, key: source, server and client id. The only stage that reads packets (`tracking`). It
+   yields sessions, violations, messages and delivery attempts (`published`). A connection without a
+   client id has a key of its own.
+2. `match`, key: source and server. Finds the subscriptions that match each topic.
+3. ``deliver``, key: source, server and topic. Derives retained values, expected deliveries and
+   their outcome (`delivery_columns`). A value that a new subscription did not get is a violation.
+4. `explain_rest`, key: source, server, and the client or group that did not get a message; or
+   response topic and correlation data. Finds the verdicts of missing deliveries, and the replies to
+   requests. A broker may choose any member of a group, so the connections of all are needed.
+
+A server is one endpoint. The key of a message is the stream and offset of its first PUBLISH; that
+of a will, those of its CONNECT.
 """
 
 from __future__ import annotations
@@ -69,14 +74,24 @@ def derive_columns(
     streams: Iterable[Row] | None = None,
     sides: Mapping[Stream, Side] | None = None,
 ) -> Derived[list[pa.Table]]:
-    """Derive the tables from the MQTT packets of captures, as `derive_tables` does.
+    """Derive the tables from the MQTT packets of captures.
 
     Parameters
     ----------
     table
         Packets of both directions of every connection, in any order, with the columns of `NEEDED`.
-    streams, sides
-        The same as those of `derive_tables`.
+    streams
+        The beginning and end of each stream: ``source, stream, begun, ended, ended_frame,
+        ended_ns``. If it is None, a connection without a DISCONNECT counts as open, and nothing
+        after its last packet counts as a fault.
+    sides
+        The side of each stream, if it is known. If it is None, `table` and `streams` decide it.
+
+    Returns
+    -------
+    derived
+        Tables ``deliveries``, ``sessions``, ``retained``, ``violations``, ``conversations``, with
+        the columns of ``wireyard.layers.tables``.
     """
     evidence = StreamEvidence()
     evidence.add(table)
@@ -112,7 +127,7 @@ def known_of(
     Parameters
     ----------
     streams
-        The beginning and end of each stream, as captured; see `known_streams`.
+        The beginning and end of each stream, as captured; see `stream_rows`.
     sides
         The side of each stream, if it is known already.
     """

@@ -32,7 +32,6 @@ from wireyard.layers.mqtt.delivery_grids import (
 )
 from wireyard.layers.mqtt.delivery_kernels import MISSED, Delivered, DeliveryRow
 from wireyard.layers.mqtt.delivery_rows import DeliveryGrids, Numbered, delivery_table
-from wireyard.layers.mqtt.expected import ends_of
 from wireyard.layers.mqtt.expected_kernels import (
     Expected,
     Grid,
@@ -60,6 +59,7 @@ from wireyard.layers.mqtt.records import (
 )
 from wireyard.layers.mqtt.records import Message as Sent
 from wireyard.layers.mqtt.retained import attempt_record, keep_values, new_subscription_record
+from wireyard.layers.mqtt.subscriptions import ends_of
 from wireyard.layers.records import Position
 from wireyard.layers.stages import Fact, Found, Key, KeyedRecord
 from wireyard.layers.tables import fact_table

@@ -1,4 +1,4 @@
-"""Assignment of delivery attempts, and verdicts: the compiled twin of `deliveries`.
+"""Assignment of delivery attempts to expected deliveries, and verdicts.
 
 Axes: m = messages, by topic and payload and then by when they were sent; d = delivery attempts, by
 topic and payload and then by time; u = subscriptions; e = expected deliveries, each of a message to

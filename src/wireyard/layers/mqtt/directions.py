@@ -1,7 +1,7 @@
 """The directions of a connection: which of its two streams the client sends.
 
 `decide_sides` alone decides that, from a few counts for each stream, its `Evidence`. They can be
-counted from rows, from columns or in Spark. `in_order` sorts the packets of all streams by time.
+counted from columns or in Spark.
 """
 
 from __future__ import annotations
@@ -16,8 +16,6 @@ from typing import Final, NamedTuple
 from wireyard.formats.base import Row
 from wireyard.formats.mqtt.layout import (
     AUTH,
-    BROKER_TYPES,
-    CLIENT_TYPES,
     CONNACK,
     CONNECT,
     DISCONNECT,
@@ -25,9 +23,8 @@ from wireyard.formats.mqtt.layout import (
     PUBREC,
 )
 from wireyard.layers.endpoints import stream_connection, stream_endpoints
-from wireyard.layers.mqtt.packet_row import PacketRow, as_packet
+from wireyard.layers.mqtt.packet_row import PacketRow
 from wireyard.layers.mqtt.records import properties_of
-from wireyard.layers.records import GAP
 
 __all__ = [
     "BROKER_CODES",
@@ -42,10 +39,7 @@ __all__ = [
     "Stream",
     "client_id_of",
     "decide_sides",
-    "in_order",
-    "known_streams",
     "shown_streams",
-    "sides_of",
     "stream_rows",
 ]
 
@@ -149,101 +143,6 @@ def shown_streams(streams: Iterable[Row]) -> dict[Stream, Shown]:
         )
         for row in streams
     }
-
-
-# --- the order of packets -------------------------------------------------------------------
-
-
-def in_order(rows: Iterable[Row]) -> list[Row]:
-    """Merge the rows of all streams, which come stream by stream, into the order of time.
-
-    A receiver reads a stream in order, so a packet counts from when all before it have arrived. A
-    gap has no time and follows the row before it.
-    """
-    latest: dict[Stream, tuple[int, int]] = {}
-    positions = []
-    for place, row in enumerate(rows):
-        stream = row["source"], row["stream"]
-        position = latest.get(stream, (0, 0))
-        if row.get("captured_ns") is not None:
-            position = latest[stream] = max(position, (row["captured_ns"], row["frame"]))
-        positions.append((*position, place, row))
-    positions.sort(key=lambda position: position[:3])
-    return [row for *_, row in positions]
-
-
-# --- evidence from rows ---------------------------------------------------------------------
-
-
-def sides_of(rows: Iterable[Row], streams: Iterable[Row] = ()) -> dict[Stream, Side]:
-    """Decide the side of each stream of a connection, by source and name.
-
-    Parameters
-    ----------
-    rows
-        Packets, those of a stream in order.
-    streams
-        The beginnings of streams, as captured: ``source, stream, opened, begun``.
-    """
-    return decide_sides(_evidence_of(rows, streams))
-
-
-def _evidence_of(rows: Iterable[Row], streams: Iterable[Row]) -> Iterator[Evidence]:
-    """Yield the evidence of each stream."""
-    shown = shown_streams(streams)
-    first: dict[Stream, PacketRow] = {}
-    counts: dict[Stream, tuple[int, int, int]] = {}
-    names: dict[Stream, str | None] = {}
-    gaps: Counter[Stream] = Counter()
-    times_ns: dict[Stream, tuple[int, int]] = {}
-    for row in map(as_packet, rows):
-        stream = row["source"], row["stream"]
-        if stream not in first:
-            first[stream] = row
-            counts[stream] = 0, 0, 0
-        gaps[stream] += row.get("status") == GAP
-        if (ns := row.get("captured_ns")) is not None:
-            first_ns, last_ns = times_ns.get(stream, (ns, ns))
-            times_ns[stream] = min(first_ns, ns), max(last_ns, ns)
-        kind = row.get("packet_type")
-        from_client = _sent_by_client(kind, row)
-        if from_client is None:
-            continue
-        connects, of_client, of_broker = counts[stream]
-        connects += kind == CONNECT
-        counts[stream] = connects, of_client + from_client, of_broker + (not from_client)
-        if kind in NAMING and stream not in names:
-            names[stream] = client_id_of(row)
-    for stream, row in first.items():
-        src = row.get("src_addr"), row.get("src_port")
-        dst = row.get("dst_addr"), row.get("dst_port")
-        seen = shown.get(stream, NOT_SHOWN)[:2]
-        span_ns: tuple[int | None, int | None] = times_ns.get(stream, (None, None))
-        yield Evidence(
-            *stream,
-            *src,
-            *dst,
-            *seen,
-            *counts[stream],
-            client_id=names.get(stream),
-            gaps=gaps[stream],
-            first_ns=span_ns[0],
-            last_ns=span_ns[1],
-        )
-
-
-def _sent_by_client(kind: int | None, row: PacketRow) -> bool | None:
-    """Return whether only clients send such a packet, None if both sides do."""
-    if kind in CLIENT_TYPES:
-        return True
-    if kind in BROKER_TYPES:
-        return False
-    if kind is None or row.get("status") != OK:
-        return None
-    code = row.get("return_code") or 0
-    if code in CLIENT_CODES.get(kind, ()):
-        return True
-    return False if code in BROKER_CODES.get(kind, ()) else None
 
 
 def client_id_of(row: PacketRow) -> str | None:
@@ -483,25 +382,17 @@ def _apply_rules(
     return 0
 
 
-def known_streams(
-    sides: Mapping[Stream, Side], streams: Iterable[Row] | None = None
+def stream_rows(
+    sides: Mapping[Stream, Side], shown: Mapping[Stream, Shown] | None
 ) -> Iterator[Row]:
     """Yield the context of each stream as a row: the input of the first stage before packets.
 
     Parameters
     ----------
-    streams
-        The beginning and end of each stream, as captured: ``source, stream, begun, ended,
-        ended_frame, ended_ns``. If it is None, beginnings and ends are unknown, and `begun` is
-        null in all rows.
+    shown
+        The beginning and end of each stream, as captured. If it is None, beginnings and ends are
+        unknown, and `begun` is null in all rows.
     """
-    return stream_rows(sides, None if streams is None else shown_streams(streams))
-
-
-def stream_rows(
-    sides: Mapping[Stream, Side], shown: Mapping[Stream, Shown] | None
-) -> Iterator[Row]:
-    """Yield the rows of `known_streams`, given what `shown_streams` returns."""
     for name, side in sides.items():
         one = NOT_SHOWN if shown is None else shown.get(name, NOT_SHOWN)
         yield {

@@ -1,4 +1,4 @@
-"""Expected deliveries: the compiled twin of `expected`.
+"""Expected deliveries: the subscriptions that a message has to be delivered to.
 
 Axes: m = messages; u = subscriptions; e = expected deliveries, each of a message to a client or a
 group. Positions are ranks: the smaller of two is the earlier, and -1 is none.

@@ -15,7 +15,6 @@ from bisect import bisect_right
 from collections.abc import Iterator
 from typing import Final, NamedTuple
 
-from wireyard.layers.mqtt.expected import Expected
 from wireyard.layers.mqtt.records import (
     SMALLEST_WINDOW,
     ConnectionRecord,
@@ -31,7 +30,6 @@ from wireyard.layers.stages import Fact, Found, Key, KeyedRecord, Order
 __all__ = [
     "MISSING",
     "LatestDelivered",
-    "Progress",
     "connection_record",
     "explain",
     "latest_record",
@@ -65,38 +63,6 @@ class LatestDelivered(NamedTuple):
     sent: Position
     at: Position
     """When it was delivered."""
-
-
-class Progress:
-    """The latest delivered message of a topic, for each subscriber.
-
-    Limits
-    ------
-    A `LatestDelivered` is held for each subscriber, endpoint and QoS.
-    """
-
-    def __init__(self) -> None:
-        self.missed: set[str] = set()
-        """The clients and groups with a missing delivery."""
-        self._latest: dict[tuple[Key, str, int], LatestDelivered] = {}
-
-    def add(self, one: Expected) -> None:
-        """Add the attempts of an expected delivery."""
-        topic, sent, client = one.message.topic, one.start, one.message.client
-        for attempt in one.attempts:
-            key = (*client[:2], one.name), attempt.client.endpoint, attempt.qos
-            before = self._latest.get(key)
-            if before is None or before.sent < sent:
-                self._latest[key] = LatestDelivered(
-                    topic, attempt.client.endpoint, attempt.qos, sent, attempt.at
-                )
-
-    def records(self) -> Iterator[KeyedRecord]:
-        """Yield the latest delivered messages; with the topic only where one of it is missing."""
-        for (key, _, _), latest in self._latest.items():
-            yield latest_record(key, latest._replace(topic=None))
-            if key[-1] in self.missed:
-                yield latest_record(key, latest)
 
 
 def latest_record(key: Key, latest: LatestDelivered) -> KeyedRecord:

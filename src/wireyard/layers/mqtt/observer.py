@@ -39,7 +39,6 @@ from wireyard.layers.mqtt.connection import (
     open_unanswered,
 )
 from wireyard.layers.mqtt.packet_row import PacketRow, StreamRow, as_packet, as_stream
-from wireyard.layers.mqtt.publish import MessageTracker
 from wireyard.layers.mqtt.records import (
     ALWAYS,
     END_OFFSET,
@@ -48,6 +47,7 @@ from wireyard.layers.mqtt.records import (
     ConnectionRecord,
     FlowEvent,
     Output,
+    Tracker,
 )
 from wireyard.layers.mqtt.session import Broker
 from wireyard.layers.mqtt.subscriptions import Requests
@@ -62,6 +62,10 @@ MAX_CONNECTIONS: Final = 1 << 17
 """Open connections: without messages about 3 KB each, so 400 MiB."""
 
 _FIRST_OF_BROKER: Final = (layout.CONNACK, layout.AUTH)
+_OF_MESSAGES: Final = (
+    layout.PUBLISH, layout.PUBACK, layout.PUBREC, layout.PUBREL, layout.PUBCOMP,
+    layout.PINGREQ, layout.PINGRESP,
+)  # fmt: skip
 _SMALLEST_BYTES: Final = 5
 """Of a packet that subscribes or publishes, or grants a subscription."""
 _SMALLEST_CHANGE_BYTES: Final = 4
@@ -78,11 +82,11 @@ class Observer:
     Parameters
     ----------
     streams
-        All streams that will have packets, as `known_streams` yields them.
-    on_event
-        Is called with every `FlowEvent`.
+        All streams that will have packets, as `stream_rows` yields them.
     tracker_of
         Creates the tracker of the messages.
+    on_event
+        Is called with every `FlowEvent`.
 
     Limits
     ------
@@ -93,8 +97,8 @@ class Observer:
     def __init__(
         self,
         streams: Iterable[Row],
+        tracker_of: Callable[[Output], Tracker],
         on_event: Callable[[FlowEvent], None] | None = None,
-        tracker_of: Callable[[Output], MessageTracker] = MessageTracker,
     ) -> None:
         self.output = Output(on_event)
         self.brokers: dict[tuple[str, str], Broker] = {}
@@ -112,17 +116,11 @@ class Observer:
         tracker, requests = tracker_of(self.output), Requests(self.output)
         self._readers: dict[int, Callable[[Connection, PacketRow, Position, bool], None]] = {
             layout.CONNACK: self._connack,
-            layout.PUBLISH: tracker.publish,
-            layout.PUBACK: tracker.acknowledge,
-            layout.PUBREC: tracker.acknowledge,
-            layout.PUBREL: tracker.acknowledge,
-            layout.PUBCOMP: tracker.acknowledge,
+            **dict.fromkeys(_OF_MESSAGES, tracker.observe),
             layout.SUBSCRIBE: requests.subscribe,
             layout.SUBACK: requests.suback,
             layout.UNSUBSCRIBE: requests.unsubscribe,
             layout.UNSUBACK: requests.unsuback,
-            layout.PINGREQ: tracker.pingreq,
-            layout.PINGRESP: tracker.pingresp,
             layout.DISCONNECT: disconnect,
         }
 

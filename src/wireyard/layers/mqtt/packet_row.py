@@ -90,7 +90,7 @@ class PacketRow(TypedDict, total=False):
 
 
 class StreamRow(TypedDict, total=False):
-    """The context of a stream, which comes before its packets; a row of `known_streams`."""
+    """The context of a stream, which comes before its packets; a row of `stream_rows`."""
 
     source: Required[str]
     stream: Required[str]

@@ -217,7 +217,7 @@ class KnownStream(NamedTuple):
 
     @property
     def known(self) -> Row:
-        """Its row of `known_streams`, without the key."""
+        """Its row of `stream_rows`, without the key."""
         return dict(
             zip(_KNOWN, (self.source, self.name, self.from_client, *self[4:11]), strict=True)
         )

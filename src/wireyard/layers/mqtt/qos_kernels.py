@@ -1,9 +1,8 @@
-"""Messages in flight, many packets in one call: the compiled twin of `MessageTracker`.
+"""Messages in flight: PUBLISH and its acknowledgements, many packets in one call.
 
 Rules of this file:
 
 1. The state tables of `qos` have the rules; the arrays here are compiled from them.
-   `MessageTracker` is the reference: the same packets lead to the same states and records.
 2. A packet is an index among the tracked packets, which are sorted by connection, then by time. A
    record, also an index, is a message that one side published; -1 is none.
 3. Nothing here depends on more than the packets of one connection: a run of them ends before an
@@ -22,7 +21,6 @@ from wireyard.accelerate import I64, array, inlined, kernel
 from wireyard.accelerate import record as record_type
 from wireyard.formats.mqtt import layout
 from wireyard.layers.grouping import Int32s, Int64s
-from wireyard.layers.mqtt.publish import MAX_UNREAD
 from wireyard.layers.mqtt.qos import (
     EVENTS,
     FACTS,
@@ -37,6 +35,7 @@ from wireyard.layers.states import EFFECT, NEXT, NONE, RULE, transitions
 __all__ = [
     "FIRST_STATES",
     "IN_FLIGHT_STATES",
+    "MAX_UNREAD",
     "NONE",
     "RULE_NAMES",
     "TABLES",
@@ -52,6 +51,9 @@ __all__ = [
     "track",
     "track_run",
 ]
+
+MAX_UNREAD: Final = 10_000
+"""Messages at QoS 0 of one connection without evidence yet that the broker read them."""
 
 Ints = np.ndarray[tuple[int], np.dtype[np.int64]]
 Shorts = np.ndarray[tuple[int], np.dtype[np.int32]]

@@ -14,13 +14,12 @@ from operator import itemgetter
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol, cast
 
-from wireyard.layers.mqtt.packet_row import Properties
+from wireyard.layers.mqtt.packet_row import PacketRow, Properties
 from wireyard.layers.records import Position, Record
 from wireyard.layers.stages import KeyedRecord, Order, keyed_record
 
 if TYPE_CHECKING:
     from wireyard.layers.mqtt.connection import Connection
-    from wireyard.layers.mqtt.session import Direction
     from wireyard.layers.mqtt.violations import Breach
 
 __all__ = [
@@ -34,6 +33,7 @@ __all__ = [
     "Attempt",
     "Client",
     "ConnectionRecord",
+    "Direction",
     "FlowEvent",
     "Lost",
     "Message",
@@ -371,8 +371,30 @@ def value_order(at: Position, rank: int) -> Order:
     return at.time, rank, *at.order
 
 
+class Direction(Protocol):
+    """The messages of a session in one direction, as a tracker represents them."""
+
+    def connect(self, kept: bool, receive_maximum: int) -> list[Any]:
+        """Begin a new connection, which resumes the session if `kept`.
+
+        `receive_maximum` is that of the receiver. Returns the messages that this ends.
+        """
+
+    def abandon(self) -> None:
+        """Mark the tracked messages: the session ends before they are acknowledged."""
+
+    def untrace(self, before: Position) -> None:
+        """Mark tracked messages sent before a position, unless they are acknowledged."""
+
+    def leave(self) -> Iterable[Any]:
+        """Remove the tracked messages; return them."""
+
+    def in_flight(self) -> list[int]:
+        """Return the packet identifiers of the messages in flight."""
+
+
 class Tracker(Protocol):
-    """Interface of the trackers of messages: one works packet by packet, one by columns."""
+    """Interface of the tracker of the messages of an observer."""
 
     def new_direction(self, known: bool) -> Direction:
         """Return one direction of a new session."""
@@ -388,6 +410,11 @@ class Tracker(Protocol):
 
     def over(self, records: Iterable[Any]) -> None:
         """Output messages and delivery attempts that are final."""
+
+    def observe(
+        self, connection: Connection, row: PacketRow, at: Position, from_client: bool
+    ) -> None:
+        """Observe a PUBLISH, an acknowledgement of one, or a ping."""
 
 
 class Output:

@@ -8,11 +8,18 @@ end of the capture.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from typing import Any, Final
 
-from wireyard.layers.mqtt.qos import RECEIVER, SENDER, Flows
-from wireyard.layers.mqtt.records import ALWAYS, ConnectionRecord, Output, Span, Subscribed, Tracker
+from wireyard.layers.mqtt.records import (
+    ALWAYS,
+    ConnectionRecord,
+    Direction,
+    Output,
+    Span,
+    Subscribed,
+    Tracker,
+)
 from wireyard.layers.mqtt.will import Will
 from wireyard.layers.records import Position
 
@@ -21,56 +28,11 @@ __all__ = [
     "MAX_SESSIONS",
     "MAX_TRACKED",
     "Broker",
-    "Direction",
     "Session",
 ]
 
 MAX_FILTERS: Final = 1 << 14
 """Subscriptions of one session; brokers that limit them allow thousands."""
-
-
-class Direction:
-    """The messages of a session in one direction.
-
-    Parameters
-    ----------
-    known
-        Whether the session was captured from its beginning.
-    """
-
-    __slots__ = ("receiver", "sender", "tracked")
-
-    def __init__(self, known: bool) -> None:
-        self.sender = Flows(SENDER, known)
-        self.receiver = Flows(RECEIVER, known)
-        self.tracked: dict[int, Any] = {}
-        """The messages in flight by packet identifier, as the tracker represents them."""
-
-    def connect(self, kept: bool, receive_maximum: int) -> list[Any]:
-        """Begin a new connection, as `Flows.connect` does; return the messages that this ends."""
-        self.sender.connect(kept, receive_maximum)
-        self.receiver.connect(kept, receive_maximum)
-        over = [packet_id for packet_id in self.tracked if packet_id not in self.sender]
-        return [self.tracked.pop(packet_id) for packet_id in over]
-
-    def abandon(self) -> None:
-        """Mark the tracked messages: the session ends before they are acknowledged."""
-        for attempt in self.tracked.values():
-            attempt.abandoned = True
-
-    def untrace(self, before: Position) -> None:
-        """Mark tracked messages sent before a position, unless they are acknowledged."""
-        for attempt in self.tracked.values():
-            attempt.untraced |= attempt.acknowledged is None and attempt.at < before
-
-    def leave(self) -> Iterable[Any]:
-        """Remove the tracked messages; return them."""
-        tracked, self.tracked = self.tracked, {}
-        return tracked.values()
-
-    def in_flight(self) -> list[int]:
-        """Return the packet identifiers of the messages in flight."""
-        return sorted(self.sender.in_flight())
 
 
 class Session:
@@ -95,6 +57,8 @@ class Session:
         self.name = name
         self.known = known
         """Whether all of its subscriptions were captured."""
+        self.to_broker: Direction
+        self.to_client: Direction
         self.to_broker, self.to_client = tracker.new_direction(known), tracker.new_direction(known)
         self.is_whole = True
         """Whether all bytes of its connections that have ended were captured."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from functools import cached_property
 from itertools import chain, groupby
 from operator import attrgetter
@@ -24,23 +24,21 @@ from wireyard.layers.mqtt.retained import new_subscription_record
 from wireyard.layers.mqtt.session import MAX_FILTERS
 from wireyard.layers.mqtt.topics import split_shared, topic_hash
 from wireyard.layers.records import Position
-from wireyard.layers.stages import Dropped, Found, KeyedRecord
+from wireyard.layers.stages import Dropped, Found
 
 __all__ = [
+    "BEGINS",
+    "ENDS",
     "MAX_ALL_LEVELS",
     "MAX_ASKED",
     "MAX_LEVELS",
     "MAX_SUBSCRIPTIONS",
-    "SUBSCRIBERS",
     "Last",
     "Requests",
     "Subscription",
     "Subscriptions",
-    "last_record",
+    "ends_of",
     "match_topics",
-    "subscription_record",
-    "topic_record",
-    "will_record",
 ]
 
 MAX_LEVELS: Final = 200
@@ -250,11 +248,8 @@ def _granted(
     )
 
 
-SUBSCRIBERS: Final = "subscribers"
 MAX_SUBSCRIPTIONS: Final = 1 << 20
 """Subscriptions kept for a broker, including ended ones: at 600 bytes each 600 MiB."""
-_SUBSCRIBED, _LAST, _WILL, _TOPIC = range(4)
-"""The order of the kinds of records."""
 
 
 class Topic(NamedTuple):
@@ -273,28 +268,6 @@ class Last(NamedTuple):
     has_older: bool
     lost: tuple[Span, ...] = ()
     """Spans in which packets of clients were sent that were not captured."""
-
-
-def subscription_record(subscribed: Subscribed) -> KeyedRecord:
-    """Return the record of a subscription."""
-    order = _SUBSCRIBED, 0, *subscribed.since.order
-    return KeyedRecord(SUBSCRIBERS, subscribed.client[:2], order, subscribed)
-
-
-def last_record(last: Last) -> KeyedRecord:
-    """Return the record of the last packet of a client."""
-    return KeyedRecord(SUBSCRIBERS, last.broker, (_LAST, 0, *last.at.order), last)
-
-
-def will_record(will: Message) -> KeyedRecord:
-    """Return the record of a will that is published if the capture lasts until its delay ends."""
-    return KeyedRecord(SUBSCRIBERS, will.client[:2], (_WILL, 0, *will.sent.order), will)
-
-
-def topic_record(message: Message) -> KeyedRecord:
-    """Return the record of a topic with messages, and whether they set its retained value."""
-    order = _TOPIC, topic_hash(message.topic), *message.sent.order
-    return KeyedRecord(SUBSCRIBERS, message.client[:2], order, Topic(message.topic, message.retain))
 
 
 def match_topics(records: Iterator[Subscribed | Last | Message | Topic]) -> Iterator[Found]:
@@ -384,3 +357,25 @@ class _Kept:
         for _, same in groupby(found, key=lambda one: split_shared(one.filter)[1]):
             kept = chain.from_iterable(self._by_filter.get(one.filter, ()) for one in same)
             yield from sorted(kept, key=attrgetter("since"))
+
+
+# --- the end of each --------------------------------------------------------------------------
+
+BEGINS, ENDS = range(2)
+"""A subscription is active at both its beginning and its end."""
+
+Boundary = tuple[Position, int]
+"""A position, and `BEGINS` or `ENDS`."""
+
+
+def ends_of(subscriptions: Iterable[Subscribed]) -> dict[Subscribed, Boundary | None]:
+    """Return the end of each subscription, given all subscriptions to the same filters."""
+    newer: dict[tuple[str, str], Boundary] = {}
+    ends: dict[Subscribed, Boundary | None] = {}
+    for one in sorted(subscriptions, key=lambda one: one.asked, reverse=True):
+        key = one.client.name, one.filter
+        end = None if one.gone is None else (one.gone, ENDS)
+        # A newer subscription to the same filter replaces it, which may be a little earlier.
+        ends[one] = min(filter(None, (end, newer.get(key))), default=None)
+        newer[key] = one.asked, BEGINS
+    return ends

@@ -3,7 +3,7 @@
 Clients whose connections are all plain are tracked in one call (`plain`). For the other clients, a
 kernel tracks the packets that deliver messages, a run of packets of one connection in one call. All
 their other packets go to an `Observer`, one by one, which has the connections, sessions and
-subscriptions. `_Tracker` runs the kernel, and replaces `MessageTracker` in the observer.
+subscriptions. `_Tracker` runs the kernel, and is the tracker of messages of the observer.
 """
 
 from __future__ import annotations
@@ -199,7 +199,7 @@ class _Client:
         self._results, self._runs, self._packets = results, runs, results.packets
         self._start, self._stop = start, stop
         self._tracker = _Tracker(results, total, start, stop)
-        self._observer = Observer(streams, tracker_of=self._tracker.begin)  # type: ignore[arg-type]
+        self._observer = Observer(streams, self._tracker.begin)
 
     def track(self) -> None:
         """Track all packets, and add the results to those of other clients."""
@@ -395,7 +395,7 @@ _NO_ALIASES: Final = np.empty((2, 0), np.int32)
 
 
 class _Tracker:
-    """Tracker of messages like `MessageTracker`, with a kernel."""
+    """Tracker of the messages of a client, with a kernel."""
 
     def __init__(self, results: Tracked, total: Ints, start: int, stop: int) -> None:
         self._results, self._packets, self._total = results, results.packets, total
@@ -410,7 +410,7 @@ class _Tracker:
     def begin(self, output: Output) -> _Tracker:
         """Become the tracker of an observer."""
         self._output = output
-        output.tracker = self  # type: ignore[assignment]
+        output.tracker = self
         return self
 
     # --- the interface of the observer ------------------------------------------------------
@@ -419,13 +419,11 @@ class _Tracker:
         """Return one direction of a new session."""
         return _Direction(known, self._results.records, self._identifiers, self._number)
 
-    def publish(
-        self, connection: Connection, row: PacketRow, _at: Position, _by_client: bool
+    def observe(
+        self, connection: Connection, row: PacketRow, at: Position, from_client: bool
     ) -> None:
         """Observe a packet of message delivery, or a ping."""
         self.track(connection, row["packet"], row["packet"] + 1)
-
-    acknowledge = pingreq = pingresp = publish
 
     def accept_before(self, connection: Connection, request: Position, answer: Position) -> None:
         """Mark all messages before an answered request as accepted by the broker."""

@@ -1,25 +1,38 @@
-"""Messages in flight: PUBLISH and its acknowledgements, in both directions of a session."""
+"""Messages in flight, packet by packet: PUBLISH and its acknowledgements, in both directions."""
 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable
-from typing import Final
+from collections.abc import Callable, Iterable
+from typing import cast
 
+from tests.reference.mqtt_chain.flows import Direction, event_of
+from wireyard.formats.base import Row
 from wireyard.formats.mqtt import layout
 from wireyard.layers.mqtt.connection import Connection
+from wireyard.layers.mqtt.observer import Observer
 from wireyard.layers.mqtt.packet_row import PacketRow, Properties
-from wireyard.layers.mqtt.qos import event_of
-from wireyard.layers.mqtt.records import Attempt, Message, Output, content_of, properties_of
-from wireyard.layers.mqtt.session import Direction
+from wireyard.layers.mqtt.qos_kernels import MAX_UNREAD
+from wireyard.layers.mqtt.records import (
+    Attempt,
+    FlowEvent,
+    Message,
+    Output,
+    content_of,
+    properties_of,
+)
 from wireyard.layers.mqtt.subscriptions import MAX_ASKED
 from wireyard.layers.records import Position
 from wireyard.layers.states import Cell
 
-__all__ = ["MAX_UNREAD", "MessageTracker"]
+__all__ = ["MessageTracker", "observer_of"]
 
-MAX_UNREAD: Final = 10_000
-"""Messages at QoS 0 of one connection without evidence yet that the broker read them."""
+
+def observer_of(
+    streams: Iterable[Row], on_event: Callable[[FlowEvent], None] | None = None
+) -> Observer:
+    """Return an observer that tracks messages packet by packet."""
+    return Observer(streams, MessageTracker, on_event)
 
 
 class MessageTracker:
@@ -59,24 +72,35 @@ class MessageTracker:
             else:
                 self._output.attempts.append(record)
 
-    def pingreq(self, connection: Connection, row: PacketRow, at: Position, _: bool) -> None:
-        """Observe a PINGREQ."""
+    def observe(
+        self, connection: Connection, row: PacketRow, at: Position, from_client: bool
+    ) -> None:
+        """Observe a PUBLISH, an acknowledgement of one, or a ping."""
+        kind = row["packet_type"]
+        if kind == layout.PUBLISH:
+            self._publish(connection, row, at, from_client)
+        elif kind == layout.PINGREQ:
+            self._pingreq(connection, at)
+        elif kind == layout.PINGRESP:
+            self._pingresp(connection, at)
+        else:
+            self._acknowledge(connection, row, at, from_client)
+
+    def _pingreq(self, connection: Connection, at: Position) -> None:
         if len(connection.pings) < MAX_ASKED:
             connection.pings.append(at)
         else:
             self._output.dropped["requests"] += 1
 
-    def pingresp(self, connection: Connection, row: PacketRow, at: Position, _: bool) -> None:
-        """Observe a PINGRESP."""
+    def _pingresp(self, connection: Connection, at: Position) -> None:
         if connection.pings:
             connection.confirm_read(connection.pings.popleft(), at)
         else:
             connection.breaks("pingresp_unasked", False, at)
 
-    def publish(
+    def _publish(
         self, connection: Connection, row: PacketRow, at: Position, to_broker: bool
     ) -> None:
-        """Observe a PUBLISH, from the client if `to_broker`."""
         topic, qos, properties = (
             row.get("topic"),
             row.get("qos"),
@@ -117,7 +141,7 @@ class MessageTracker:
         record: Message | Attempt,
     ) -> None:
         output, packet_id = self._output, row["packet_id"]
-        direction = connection.session.to_broker if to_broker else connection.session.to_client
+        direction = _direction(connection, to_broker)
         event = event_of(layout.PUBLISH, row["qos"], bool(row["dup"]))
         assert event is not None
         before: Message | Attempt | None = direction.tracked.get(packet_id)
@@ -155,10 +179,9 @@ class MessageTracker:
         output.flow_event(sender.effect, connection.record, to_broker, packet_id, at)
         output.flow_event(receiver.effect, connection.record, to_broker, packet_id, at)
 
-    def acknowledge(
+    def _acknowledge(
         self, connection: Connection, row: PacketRow, at: Position, from_client: bool
     ) -> None:
-        """Observe a PUBACK, PUBREC, PUBREL or PUBCOMP."""
         packet_id, kind = row.get("packet_id"), row["packet_type"]
         code = row.get("return_code") or 0
         event = event_of(kind, 0, False, code)
@@ -166,7 +189,7 @@ class MessageTracker:
             return
         by_sender = kind == layout.PUBREL
         to_broker = from_client == by_sender
-        direction = connection.session.to_broker if to_broker else connection.session.to_client
+        direction = _direction(connection, to_broker)
         sender = direction.sender.step(packet_id, event)
         receiver = direction.receiver.step(packet_id, event)
         own = sender if by_sender else receiver
@@ -199,6 +222,11 @@ class MessageTracker:
                 # The message may be resent, but its payload may be large: release it now.
                 self._output.changes.append(change)
                 message.value = None
+
+
+def _direction(connection: Connection, to_broker: bool) -> Direction:
+    session = connection.session
+    return cast(Direction, session.to_broker if to_broker else session.to_client)
 
 
 def _topic(

@@ -9,24 +9,18 @@ from operator import attrgetter
 from typing import Final
 
 from wireyard.layers.mqtt.records import Attempt, Message, Subscribed
+from wireyard.layers.mqtt.subscriptions import BEGINS, ENDS, ends_of
 from wireyard.layers.records import Position
 
 __all__ = [
-    "Boundary",
     "Expected",
     "SubscriptionHistory",
     "assign",
-    "ends_of",
     "expected_deliveries",
 ]
 
 _MAX_CACHED: Final = 1 << 20
 """Cached subscriptions of one topic, over all positions; evicted ones are found again."""
-_BEGINS, _ENDS = range(2)
-"""A subscription is active at both its beginning and its end."""
-
-Boundary = tuple[Position, int]
-"""A position, and 0 for a beginning or 1 for an end."""
 
 
 @dataclass(slots=True, eq=False)
@@ -85,7 +79,7 @@ class SubscriptionHistory:
 
     def __init__(self, subscriptions: Sequence[Subscribed]) -> None:
         ends = ends_of(subscriptions)
-        self._spans = [((one.asked, _BEGINS), ends[one], one) for one in subscriptions]
+        self._spans = [((one.asked, BEGINS), ends[one], one) for one in subscriptions]
         boundaries = {begin for begin, _, _ in self._spans} | set(filter(None, ends.values()))
         self._boundaries = sorted(boundaries)
         self._cache: dict[int, list[Subscribed]] = {}
@@ -93,7 +87,7 @@ class SubscriptionHistory:
 
     def at(self, position: Position) -> list[Subscribed]:
         """Return the subscriptions that were active at a position."""
-        boundary = position, _ENDS
+        boundary = position, ENDS
         span = bisect_left(self._boundaries, boundary)
         active = self._cache.get(span)
         if active is None:
@@ -108,19 +102,6 @@ class SubscriptionHistory:
             self._cache[span] = active
             self._cached += len(active) + 1
         return active
-
-
-def ends_of(subscriptions: Iterable[Subscribed]) -> dict[Subscribed, Boundary | None]:
-    """Return the end of each subscription, given all subscriptions to the same filters."""
-    newer: dict[tuple[str, str], Boundary] = {}
-    ends: dict[Subscribed, Boundary | None] = {}
-    for one in sorted(subscriptions, key=lambda one: one.asked, reverse=True):
-        key = one.client.name, one.filter
-        end = None if one.gone is None else (one.gone, _ENDS)
-        # A newer subscription to the same filter replaces it, which may be a little earlier.
-        ends[one] = min(filter(None, (end, newer.get(key))), default=None)
-        newer[key] = one.asked, _BEGINS
-    return ends
 
 
 def expected_deliveries(

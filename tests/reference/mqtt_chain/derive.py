@@ -23,31 +23,35 @@ from itertools import chain
 from types import MappingProxyType
 from typing import Final, TypeVar
 
+from tests.reference.mqtt_chain.deliver import deliver
+from tests.reference.mqtt_chain.publish import observer_of
+from tests.reference.mqtt_chain.sides import known_streams, sides_of
 from wireyard.formats.base import Row
 from wireyard.layers.mqtt.deliveries import (
     CONVERSATIONS,
     DELIVERIES,
     content_record,
     converse,
-    deliver,
     message_records,
 )
-from wireyard.layers.mqtt.directions import Side, Stream, known_streams, sides_of
+from wireyard.layers.mqtt.directions import Side, Stream
 from wireyard.layers.mqtt.missing import MISSING, connection_record, explain
 from wireyard.layers.mqtt.observer import Observer
-from wireyard.layers.mqtt.records import VALUES, value_records
+from wireyard.layers.mqtt.records import VALUES, Message, Subscribed, value_records
 from wireyard.layers.mqtt.retained import attempt_record, keep_values
 from wireyard.layers.mqtt.rows import session_row, violation_row
-from wireyard.layers.mqtt.subscriptions import (
-    SUBSCRIBERS,
-    Last,
-    last_record,
-    match_topics,
-    subscription_record,
-    topic_record,
-    will_record,
+from wireyard.layers.mqtt.subscriptions import Last, Topic, match_topics
+from wireyard.layers.mqtt.topics import topic_hash
+from wireyard.layers.stages import (
+    Chain,
+    Derived,
+    Dropped,
+    Fact,
+    Found,
+    Key,
+    KeyedRecord,
+    run_chain,
 )
-from wireyard.layers.stages import Chain, Derived, Dropped, Fact, Found, Key, run_chain
 
 __all__ = [
     "CHAIN",
@@ -57,6 +61,9 @@ __all__ = [
 ]
 
 CLIENTS: Final = "clients"
+SUBSCRIBERS: Final = "subscribers"
+_SUBSCRIBED, _LAST, _WILL, _TOPIC = range(4)
+"""The order of the kinds of records of `SUBSCRIBERS`."""
 _FLUSH_EVERY: Final = 1024
 """Packets after which the output buffers of the observer are emptied."""
 _MAX_TOPICS: Final = 1 << 14
@@ -70,7 +77,7 @@ def follow_clients(rows: Iterator[Row]) -> Iterator[Found]:
     streams: list[Row] = []
     for row in rows:
         if row.get("offset") is not None:
-            yield from _follow(Observer(streams), chain((row,), rows))
+            yield from _follow(observer_of(streams), chain((row,), rows))
         else:
             streams.append(row)
 
@@ -86,7 +93,7 @@ def _follow(observer: Observer, packets: Iterator[Row]) -> Iterator[Found]:
     for key, broker in observer.brokers.items():
         if observer.last is not None:
             last = Last(key, observer.last, broker.has_older, tuple(broker.lost))
-            yield last_record(last)
+            yield _last_record(last)
     for cap, things in observer.output.dropped.items():
         yield Dropped(cap, things)
 
@@ -101,17 +108,17 @@ def _flush(observer: Observer, topics: set[tuple[str, bool]]) -> Iterator[Found]
     for breach in _drained(output.violations):
         yield Fact("violations", violation_row(breach))
     for subscribed in _drained(output.subscriptions):
-        yield subscription_record(subscribed)
+        yield _subscription_record(subscribed)
     for change in _drained(output.changes):
         yield from value_records(change)
     for message in _drained(output.messages):
         if _is_new((message.topic, message.retain), topics):
-            yield topic_record(message)
+            yield _topic_record(message)
         yield from message_records(message)
     for will in _drained(output.waiting):
         if _is_new((will.topic, will.retain), topics):
-            yield topic_record(will)
-        yield will_record(will)
+            yield _topic_record(will)
+        yield _will_record(will)
     for attempt in _drained(output.attempts):
         yield attempt_record(attempt) if attempt.retain else content_record(attempt)
 
@@ -129,6 +136,31 @@ def _drained(records: list[Record]) -> list[Record]:
     drained = records[:]
     records.clear()
     return drained
+
+
+# --- records of the second stage -------------------------------------------------------------
+
+
+def _subscription_record(subscribed: Subscribed) -> KeyedRecord:
+    """Return the record of a subscription."""
+    order = _SUBSCRIBED, 0, *subscribed.since.order
+    return KeyedRecord(SUBSCRIBERS, subscribed.client[:2], order, subscribed)
+
+
+def _last_record(last: Last) -> KeyedRecord:
+    """Return the record of the last packet of a client."""
+    return KeyedRecord(SUBSCRIBERS, last.broker, (_LAST, 0, *last.at.order), last)
+
+
+def _will_record(will: Message) -> KeyedRecord:
+    """Return the record of a will that is published if the capture lasts until its delay ends."""
+    return KeyedRecord(SUBSCRIBERS, will.client[:2], (_WILL, 0, *will.sent.order), will)
+
+
+def _topic_record(message: Message) -> KeyedRecord:
+    """Return the record of a topic with messages, and whether they set its retained value."""
+    order = _TOPIC, topic_hash(message.topic), *message.sent.order
+    return KeyedRecord(SUBSCRIBERS, message.client[:2], order, Topic(message.topic, message.retain))
 
 
 # --- the tables -----------------------------------------------------------------------------
