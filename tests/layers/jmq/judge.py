@@ -64,8 +64,9 @@ def rows_in_order(tables: Tables) -> list[Row]:
     order = {}
     for row in sorted(rows, key=lambda row: (row["source"], row["stream"], row["offset"])):
         stream = row["source"], row["stream"]
-        ns = row["captured_ns"] if row["captured_ns"] is not None else -(1 << 62)
-        reached[stream] = max(reached.get(stream, (ns, 0)), (ns, row["frame"] or 0))
+        captured = row.get("captured_ns")
+        ns = -(1 << 62) if captured is None else captured
+        reached[stream] = max(reached.get(stream, (ns, 0)), (ns, row.get("frame") or 0))
         order[id(row)] = (*reached[stream], row["stream"], row["offset"])
     return sorted(rows, key=lambda row: order[id(row)])
 
