@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from tests.layers.partitioned import run_partitioned
-from wireyard.layers.jmq.chain import CHAIN as JMS
+from tests.reference.jmq_chain.chain import CHAIN as JMS
 from wireyard.layers.mqtt.derive import CHAIN as MQTT
 from wireyard.layers.stages import Chain, Dropped, Fact, Found, KeyedRecord, run_chain
 

@@ -11,12 +11,12 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
+from tests.reference.jmq_chain.chain import CHAIN
 from wireyard.formats import get_format
 from wireyard.formats.base import Row
 from wireyard.formats.rows import rows_to_batch
 from wireyard.layers.endpoints import connection_of
 from wireyard.layers.jmq import columns
-from wireyard.layers.jmq.chain import CHAIN
 from wireyard.layers.stages import Derived, run_chain
 from wireyard.layers.tables import TABLES
 from wireyard.schema import CAPTURED, COMMON
