@@ -3,8 +3,9 @@
 Bronze is the work of its tasks, in this process: read an input, decode it, write Parquet. The
 engine reads the columns that it needs from that Parquet, runs its phases, and its tables are
 written. There are two inputs of a GB and 1.6 million packets: a stream of messages, and a capture
-with consumers, acknowledgements and transactions (``jmq_load.py``). The scalar chain, its
-reference, runs on a small capture of the same kind. Only ratios are meaningful on other machines.
+with consumers, acknowledgements and transactions (``jmq_load.py``). The scalar chain
+of the tests, its reference, runs on a small capture of the same kind. Only ratios are meaningful on
+other machines.
 """
 
 from __future__ import annotations

@@ -24,9 +24,9 @@ from benchmarks import facts
 from benchmarks.layer_traffic import PAYLOAD, jmq_packets, rmp_packets
 from benchmarks.packets import best_seconds
 from tests.layers.rmp import make as rmp
+from tests.reference.jmq_chain.chain import CHAIN as JMQ
 from wireyard.formats.base import Row
 from wireyard.formats.mqtt import layout
-from wireyard.layers.jmq.chain import CHAIN as JMQ
 from wireyard.layers.mqtt.connection import CONNECTION, connection_event
 from wireyard.layers.mqtt.retained import Retained, Value
 from wireyard.layers.mqtt.subscriptions import Subscription, Subscriptions

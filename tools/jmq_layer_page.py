@@ -7,12 +7,22 @@ from collections.abc import Iterator, Mapping
 from tools.format_pages import markdown
 from tools.layer_pages import state_diagram
 from wireyard.layers.jmq.clocks import MAX_DRIFT_PPM, WINDOW_NS
-from wireyard.layers.jmq.delivery import DELIVERY, DELIVERY_EVENTS, OUTCOMES, VERDICTS
-from wireyard.layers.jmq.flow import FLOW, FLOW_EVENTS
 from wireyard.layers.jmq.hops import FOLLOWS, HOPS, UNKNOWN
-from wireyard.layers.jmq.records import RULES
-from wireyard.layers.jmq.session import ENDED_BY, SESSION, SESSION_EVENTS
-from wireyard.layers.jmq.transaction import TRANSACTION, TRANSACTION_EVENTS, TRANSACTION_OUTCOMES
+from wireyard.layers.jmq.rules import RULES
+from wireyard.layers.jmq.states import (
+    DELIVERY,
+    DELIVERY_EVENTS,
+    ENDED_BY,
+    FLOW,
+    FLOW_EVENTS,
+    OUTCOMES,
+    SESSION,
+    SESSION_EVENTS,
+    TRANSACTION,
+    TRANSACTION_EVENTS,
+    TRANSACTION_OUTCOMES,
+    VERDICTS,
+)
 from wireyard.layers.states import StateTable
 from wireyard.layers.tables import HOPS as HOP_COLUMNS
 from wireyard.layers.tables import TRANSACTIONS

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from tests.layers.partitioned import run_partitioned
+from tests.reference.jmq_chain.chain import CHAIN as JMS
 from tests.reference.mqtt_chain.derive import CHAIN as MQTT
-from wireyard.layers.jmq.chain import CHAIN as JMS
 from wireyard.layers.stages import Chain, Dropped, Fact, Found, KeyedRecord, run_chain
 
 

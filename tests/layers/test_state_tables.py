@@ -6,10 +6,7 @@ from typing import Any
 
 import pytest
 
-from wireyard.layers.jmq.delivery import DELIVERY
-from wireyard.layers.jmq.flow import FLOW
-from wireyard.layers.jmq.session import SESSION
-from wireyard.layers.jmq.transaction import TRANSACTION
+from wireyard.layers.jmq.states import DELIVERY, FLOW, SESSION, TRANSACTION
 from wireyard.layers.mqtt.connection import CONNECTION
 from wireyard.layers.mqtt.qos import RECEIVER, SENDER
 from wireyard.layers.mqtt.will import WILL

@@ -19,12 +19,12 @@ from tests.captures.make import Packet, both_ways, pcap
 from tests.captures.test_directed import CONNECT, PUBLISH
 from tests.formats.mqtt.make import publish as mqtt_publish
 from tests.make import item, items, long_item, packet
+from tests.reference.jmq_chain.chain import derive_tables as jms_tables
 from tests.reference.mqtt_chain.derive import derive_tables as mqtt_tables
 from tests.reference.order import in_order
 from tests.spark.lakes import message, run, table
 from wireyard.captures.read import read_capture
 from wireyard.cli import main
-from wireyard.layers.jmq.chain import derive_tables as jms_tables
 from wireyard.layers.mqtt.evidence import NEEDED as EVIDENCE_NEEDED
 from wireyard.layers.mqtt.evidence import StreamEvidence
 from wireyard.layers.mqtt.packets import KnownStream
@@ -325,7 +325,7 @@ def test_what_another_attempt_left_is_not_in_a_table(
 def test_records_that_caps_dropped_are_reported(
     spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("wireyard.layers.jmq.conversations.MAX_REMEMBERED", 2)
+    monkeypatch.setattr("wireyard.layers.jmq.rules.MAX_REMEMBERED", 2)
     asking = items(long_item(9, 7), item(1, "orders"), item(4, "back"))
     messages = b"".join(message(number, items=asking) for number in range(5))
     (tmp_path / "a.jmq").write_bytes(messages)

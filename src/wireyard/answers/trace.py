@@ -9,7 +9,7 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final
 
 from wireyard.errors import UsageError
-from wireyard.layers.jmq.delivery import VERDICTS as JMS_VERDICTS
+from wireyard.layers.jmq.states import VERDICTS as JMS_VERDICTS
 from wireyard.layers.latencies import delayed, queue_times
 from wireyard.layers.mqtt.deliveries import VERDICTS as MQTT_VERDICTS
 from wireyard.layers.mqtt.topics import matches

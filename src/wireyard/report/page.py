@@ -19,7 +19,7 @@ from wireyard.answers.symptoms import SYMPTOMS
 from wireyard.answers.why import Finding, find_symptoms
 from wireyard.errors import UsageError
 from wireyard.layers.frame_files import FrameFiles
-from wireyard.layers.jmq.delivery import VERDICTS as JMS_VERDICTS
+from wireyard.layers.jmq.states import VERDICTS as JMS_VERDICTS
 from wireyard.layers.mqtt.deliveries import VERDICTS as MQTT_VERDICTS
 from wireyard.report import text
 from wireyard.report.questions import BAD_VERDICTS, Answer, ask_all, bucket_ns

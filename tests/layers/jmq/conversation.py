@@ -10,7 +10,7 @@ from tests.layers.jmq.make import MS, OK, Talk, block, message_id
 from tests.layers.jmq.test_joins import relayed, returned
 from wireyard.formats.base import Row
 from wireyard.formats.jmq.layout import FLAGS
-from wireyard.layers.jmq.receiver import DEAD_REASON
+from wireyard.layers.jmq.rules import DEAD_REASON
 
 TEMPORARY = "temporary_destination://queue/10.0.0.9/50000/1"
 DESTINATIONS = "orders", "prices", "back", TEMPORARY, None

@@ -11,12 +11,12 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
+from tests.reference.jmq_chain.chain import CHAIN
 from wireyard.formats import get_format
 from wireyard.formats.base import Row
 from wireyard.formats.rows import rows_to_batch
 from wireyard.layers.endpoints import connection_of
 from wireyard.layers.jmq import columns
-from wireyard.layers.jmq.chain import CHAIN
 from wireyard.layers.stages import Derived, run_chain
 from wireyard.layers.tables import TABLES
 from wireyard.schema import CAPTURED, COMMON
@@ -64,8 +64,9 @@ def rows_in_order(tables: Tables) -> list[Row]:
     order = {}
     for row in sorted(rows, key=lambda row: (row["source"], row["stream"], row["offset"])):
         stream = row["source"], row["stream"]
-        ns = row["captured_ns"] if row["captured_ns"] is not None else -(1 << 62)
-        reached[stream] = max(reached.get(stream, (ns, 0)), (ns, row["frame"] or 0))
+        captured = row.get("captured_ns")
+        ns = -(1 << 62) if captured is None else captured
+        reached[stream] = max(reached.get(stream, (ns, 0)), (ns, row.get("frame") or 0))
         order[id(row)] = (*reached[stream], row["stream"], row["offset"])
     return sorted(rows, key=lambda row: order[id(row)])
 

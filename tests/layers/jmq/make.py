@@ -7,11 +7,11 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from tests.layers.jmq.judge import differences, packet_tables
+from tests.reference.jmq_chain.chain import derive_tables
 from wireyard.formats.base import Row
 from wireyard.formats.jmq.layout import FLAGS, HEADERS, PACKET_TYPES
 from wireyard.formats.message_id import MESSAGE_ID_CODES, address_text, sys_message_id_text
 from wireyard.formats.properties import Properties, Property
-from wireyard.layers.jmq.chain import derive_tables
 
 CLIENT, BROKER = ("10.0.0.9", 50000), ("10.0.0.1", 7677)
 TYPES = {name: code for code, name in PACKET_TYPES.items()}

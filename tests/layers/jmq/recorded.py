@@ -9,9 +9,9 @@ from pathlib import Path
 from typing import Any
 
 import wireyard
+from tests.reference.jmq_chain.chain import derive_tables
 from wireyard.captures.read import read_capture
 from wireyard.formats.base import Row
-from wireyard.layers.jmq.chain import derive_tables
 
 Rows = list[Row]
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from wireyard.formats.base import Row
-from wireyard.layers.jmq.delivery import OUTCOMES
-from wireyard.layers.jmq.records import RULES
+from wireyard.layers.jmq.rules import RULES
+from wireyard.layers.jmq.states import OUTCOMES
 
 Tables = dict[str, list[Row]]
 

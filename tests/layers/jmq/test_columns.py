@@ -28,12 +28,12 @@ def test_conversations_at_random_are_the_same_rows(seed: int) -> None:
 @pytest.mark.parametrize(
     ("cap", "most"),
     [
-        ("requests.MAX_WAITING", 2),
-        ("consumers.MAX_HELD", 2),
-        ("consumers.MAX_CONSUMERS", 2),
-        ("flow.MAX_PAUSED", 1),
-        ("sender.MAX_TRANSACTIONS", 1),
-        ("conversations.MAX_REMEMBERED", 2),
+        ("rules.MAX_WAITING", 2),
+        ("rules.MAX_HELD", 2),
+        ("rules.MAX_CONSUMERS", 2),
+        ("rules.MAX_PAUSED", 1),
+        ("rules.MAX_TRANSACTIONS", 1),
+        ("rules.MAX_REMEMBERED", 2),
         ("hops.MAX_SIGHTINGS", 3),
     ],
 )

@@ -6,9 +6,9 @@ import pytest
 
 from tests.layers.jmq.make import BROKER, CLIENT, Talk, held
 from tests.layers.jmq.tables import control, only, rules, verdicts
-from wireyard.layers.jmq.chain import derive_tables
-from wireyard.layers.jmq.delivery import VERDICTS
-from wireyard.layers.jmq.records import RULES
+from tests.reference.jmq_chain.chain import derive_tables
+from wireyard.layers.jmq.rules import RULES
+from wireyard.layers.jmq.states import VERDICTS
 from wireyard.layers.tables import TABLES
 
 

@@ -8,7 +8,7 @@ import pytest
 
 from tests.layers.jmq.make import Talk, block, held, message_id
 from tests.layers.jmq.tables import only, rules, verdicts
-from wireyard.layers.jmq.receiver import NO_ACKNOWLEDGE
+from wireyard.layers.jmq.rules import NO_ACKNOWLEDGE
 
 
 def test_a_delivery_tells_where_a_message_went() -> None:

@@ -13,10 +13,10 @@ from tests.layers.jmq.make import MS, Talk, block
 from tests.layers.jmq.recorded import Rows, client_log, packets, tables_of
 from tests.layers.jmq.test_joins import relayed
 from tests.layers.partitioned import run_partitioned
+from tests.reference.jmq_chain.chain import CHAIN, derive_tables
 from wireyard.formats.base import Row
 from wireyard.layers.endpoints import connection_of
 from wireyard.layers.jmq import hops as module
-from wireyard.layers.jmq.chain import CHAIN, derive_tables
 from wireyard.layers.jmq.clocks import CONTRADICTION, ONE_WAY
 from wireyard.layers.jmq.hops import FOLLOWS, HOPS, UNKNOWN
 from wireyard.layers.stages import run_chain

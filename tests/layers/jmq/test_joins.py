@@ -9,13 +9,13 @@ from typing import Any
 import pytest
 
 from tests.layers.jmq.make import MS, Talk, block, message_id
+from tests.reference.jmq_chain.chain import derive_tables
 from wireyard.formats.base import Row
 from wireyard.formats.gpacket import FORMAT as GPACKET
 from wireyard.formats.gpacket.packet import Packet as GPacket
 from wireyard.formats.jmq.packet import Packet, encode
 from wireyard.formats.properties import Properties, Property
-from wireyard.layers.jmq.chain import derive_tables
-from wireyard.layers.jmq.observer import relays
+from wireyard.layers.jmq.packet_row import relays
 
 TEMPORARY = "temporary_destination://queue/10.0.0.9/50000/1"
 

@@ -15,9 +15,9 @@ import wireyard
 from tests.layers.jmq.judge import differences
 from tests.layers.jmq.recorded import SCENARIOS, ended, tables_of
 from tests.layers.mqtt.test_beginnings import frames_of
+from tests.reference.jmq_chain.chain import derive_tables
 from tests.reference.order import in_order
 from wireyard.formats.base import Row
-from wireyard.layers.jmq.chain import derive_tables
 
 ROUNDS: Final = int(os.environ.get("WIREYARD_CUTS", "2"))
 """Random losses of each recording."""

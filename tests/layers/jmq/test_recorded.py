@@ -11,11 +11,12 @@ import pytest
 
 from tests.layers.jmq.recorded import SCENARIOS, client_log, ended, packets, tables_of
 from tests.layers.partitioned import run_partitioned
+from tests.reference.jmq_chain.chain import CHAIN, derive_tables
+from tests.reference.jmq_chain.observer import Observer
 from wireyard.formats.base import Row
 from wireyard.formats.jmq.layout import MESSAGE_TYPES
 from wireyard.layers.endpoints import connection_of
-from wireyard.layers.jmq.chain import CHAIN, derive_tables
-from wireyard.layers.jmq.observer import NEEDED, Observer
+from wireyard.layers.jmq.packet_row import NEEDED
 from wireyard.layers.tables import TABLES
 
 Log = list[dict[str, Any]]

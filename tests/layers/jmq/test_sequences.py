@@ -11,12 +11,12 @@ from hypothesis import strategies as st
 
 from tests.layers.jmq.make import CLIENT, Talk, address_bytes
 from tests.layers.jmq.tables import only, rules
+from tests.reference.jmq_chain import sequences
+from tests.reference.jmq_chain.chain import derive_tables
+from tests.reference.jmq_chain.records import Run
+from tests.reference.jmq_chain.sequences import GPacketNumbers, Runs
 from wireyard.formats.base import Row
-from wireyard.layers.jmq import sequences
-from wireyard.layers.jmq.chain import derive_tables
 from wireyard.layers.jmq.packet_row import as_packet
-from wireyard.layers.jmq.records import Run
-from wireyard.layers.jmq.sequences import GPacketNumbers, Runs
 
 
 def gaps(*streams: list[int], client: bool = True) -> list[tuple[int, int]]:

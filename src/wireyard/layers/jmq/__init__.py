@@ -1,15 +1,15 @@
 """JMQ conversations: logins, requests and replies, transactions, and deliveries of messages.
 
-The input is rows of packets in the order of time, the output is facts. Nothing opens a socket or
-reads a clock. The modules:
+The input is columns of packets, the output is tables of facts. Nothing opens a socket or reads a
+clock. The modules:
 
-- ``session``: the states of a connection, from HELLO to GOODBYE
-- ``sender``, ``receiver``: the two halves of a connection; ``consumers``, ``delivery``: the
-  messages that consumers hold; ``flow``: pauses
-- ``requests``: packets that want a reply; ``conversations``: JMS requests and their replies
-- ``transaction``: transactions; ``sequences``: the sequence numbers of a sender
-- ``hops``, ``clocks``: the hops of a message, and the clock offsets between capture points
-- ``observer``: packets by connection; ``chain``: the stages, and their keys
-
-``columns`` and the modules that it imports do the same on columns.
+- ``states``: the state tables; ``rules``: what packets do, the rules that they can break, limits
+- ``columns``: the phases, and their keys; ``files``: the same on files of packets
+- ``packet_columns``, ``packet_row``, ``record_columns``: how packets and records are read
+- ``tracking``, ``connection_columns``: connections by their packets, with the kernels
+  ``connection_kernels``, ``session_kernels`` and ``consumer_kernels``, whose numbers are in
+  ``codes`` and whose state is in ``connection_state``
+- ``transaction_columns``, ``message_columns``, ``hop_columns``: the later phases
+- ``hops``, ``clocks``: messages of several captures, and the clock offsets between these
+- ``messages``: the rows of messages; ``newest``: the newest ones of a growing input
 """

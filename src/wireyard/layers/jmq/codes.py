@@ -1,65 +1,57 @@
 """Codes for kernels: packet types, rules, states and events of JMQ connections as numbers.
 
-They follow from the scalar classes: `compiled` returns the state tables as arrays, and
-`FROM_CLIENT` and `FROM_SERVER` have the handlers of `Connection`.
+They follow from the tables of ``states.py`` and ``rules.py``: `compiled` returns these as arrays.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any, Final, NamedTuple
 
 import numpy as np
 
 from wireyard.formats.jmq.layout import FLAGS, MESSAGE_TYPES
 from wireyard.layers.grouping import Int8s, Int32s, Int64s
-from wireyard.layers.jmq import connection as scalar
-from wireyard.layers.jmq import consumers as holding
-from wireyard.layers.jmq import flow as pausing
-from wireyard.layers.jmq import receiver as receiving
-from wireyard.layers.jmq import requests
-from wireyard.layers.jmq import sender as sending
-from wireyard.layers.jmq import session as logins
-from wireyard.layers.jmq.delivery import ACKNOWLEDGING as ACK_EVENTS
-from wireyard.layers.jmq.delivery import DELIVERY, SETTLED
-from wireyard.layers.jmq.receiver import Receiver
-from wireyard.layers.jmq.records import NEEDS_ALL, RULES
-from wireyard.layers.jmq.requests import Requests
-from wireyard.layers.jmq.sender import Sender
-from wireyard.layers.jmq.transaction import TRANSACTION
+from wireyard.layers.jmq import rules
+from wireyard.layers.jmq.rules import HANDLERS, NEEDS_ALL, RULES
+from wireyard.layers.jmq.states import (
+    ACKNOWLEDGING as ACK_EVENTS,
+)
+from wireyard.layers.jmq.states import (
+    DELIVERY,
+    FLOW,
+    LOGGING_IN,
+    SESSION,
+    SETTLED,
+    STEADY,
+    TRANSACTION,
+)
 from wireyard.layers.states import NEXT, RULE, transitions
 
 NOTHING, PACKET, SEEN, MISSED, LOST = range(5)
 """Kinds of rows: another format; a JMQ packet to track; one that only shows that its stream exists;
 damaged bytes; a gap."""
 
-HANDLERS: Final[Sequence[Callable[..., None]]] = (
-    Sender.send, Receiver.deliver, Requests.add_reply, Requests.add_request, Receiver.add,
-    Receiver.delete, Receiver.acknowledge, Receiver.browse, Receiver.redeliver, Sender.start,
-    Sender.commit, Sender.roll_back, Sender.set_client_id, Receiver.resume, Sender.resume,
-    Sender.prepare, Sender.end, Sender.delete_producer, Receiver.destroy_session,
-)  # fmt: skip
 (
     SENDS, DELIVERS, REPLIES, REQUESTS, ADDS, DELETES, ACKNOWLEDGES, BROWSES, REDELIVERS,
     STARTS, COMMITS, ROLLS_BACK, SETS_CLIENT_ID, RESUMES, IS_RESUMED, PREPARES, ENDS,
     DELETES_PRODUCER, DESTROYS, SERVER_REQUESTS, CLIENT_REPLIES,
-) = range(len(HANDLERS) + 2)  # fmt: skip
+) = range(len(HANDLERS))  # fmt: skip
 """The handlers of packets, by type and direction."""
 TYPES: Final = 256
 """The size of tables by packet type; types outside use the last cell, whose type does not exist."""
 
 
-def _handlers(by_type: Mapping[int, Any], other: int) -> Any:
+def _handlers(by_type: Mapping[int, str], other: int) -> Any:
     codes = np.full(TYPES, other, np.int8)
-    for packet_type, (part, handle) in by_type.items():
-        code = HANDLERS.index(handle)
-        is_servers = part == scalar.SERVER_REQUESTS
-        codes[packet_type] = CLIENT_REPLIES if code == REPLIES and is_servers else code
+    numbers = {name: code for code, name in enumerate(HANDLERS)}
+    for packet_type, name in by_type.items():
+        codes[packet_type] = numbers[name]
     return codes
 
 
-FROM_CLIENT: Final = _handlers(scalar.FROM_CLIENT, REQUESTS)
-FROM_SERVER: Final = _handlers(scalar.FROM_SERVER, SERVER_REQUESTS)
+CLIENT_HANDLERS: Final = _handlers(rules.CLIENT_HANDLERS, REQUESTS)
+BROKER_HANDLERS: Final = _handlers(rules.BROKER_HANDLERS, SERVER_REQUESTS)
 
 RULE_CODES: Final = {rule: code for code, rule in enumerate(RULES)}
 (
@@ -98,13 +90,13 @@ ACKNOWLEDGING: Final = tuple(map(EVENTS.index, ACK_EVENTS))
 HELD, BROWSED, NO_ACK_WANTED, UNDECIDED = (
     DELIVERY_STATES.index(state) for state in ("held", "browsed", "no_ack_wanted", "undecided")
 )
-LOGIN_STATES: Final = logins.SESSION.states
-LOGIN_EVENTS: Final = logins.SESSION.events
+LOGIN_STATES: Final = SESSION.states
+LOGIN_EVENTS: Final = SESSION.events
 (HELLO, HELLO_OK, HELLO_REFUSED, CHALLENGE, LOGIN, LOGIN_OK, LOGIN_REFUSED, CLIENT_BYE,
  SERVER_BYE, BYE_REPLY, CLIENT_PACKET, SERVER_PACKET) = range(len(LOGIN_EVENTS))  # fmt: skip
 NEW: Final = LOGIN_STATES.index("new")
-FLOW_STATES: Final = pausing.FLOW.states
-FLOW_EVENTS: Final = pausing.FLOW.events
+FLOW_STATES: Final = FLOW.states
+FLOW_EVENTS: Final = FLOW.events
 FLOWING: Final = FLOW_STATES.index("flowing")
 F_SEND, F_SEND_LAST, F_RESUME, F_STOP = range(len(FLOW_EVENTS))
 
@@ -113,13 +105,13 @@ CAP_WAITING, CAP_HELD, CAP_CONSUMERS, CAP_PAUSED, CAP_TRANSACTIONS = range(len(C
 
 CAP_COUNT: Final = len(CAPS)
 
-OK: Final = requests.OK
+OK: Final = rules.OK
 WANTED, TRANSACTED = FLAGS["A"], FLAGS["T"]
 LAST_OF_CONNECTION, LAST_OF_ONE = FLAGS["F"], FLAGS["C"]
-WITHOUT_T: Final = scalar.WITHOUT_T
-SEND_REPLY: Final = requests.SEND_REPLY
-UNDELIVERABLE, DEAD, EXPIRED = receiving.UNDELIVERABLE, receiving.DEAD, receiving.EXPIRED
-NEVER_ACKNOWLEDGES: Final = receiving.NO_ACKNOWLEDGE
+WITHOUT_T: Final = rules.WITHOUT_T
+SEND_REPLY: Final = rules.SEND_REPLY
+UNDELIVERABLE, DEAD, EXPIRED = rules.UNDELIVERABLE, rules.DEAD, rules.EXPIRED
+NEVER_ACKNOWLEDGES: Final = rules.NO_ACKNOWLEDGE
 LAST_MESSAGE_TYPE: Final = max(MESSAGE_TYPES)
 LONG: Final[Any] = np.int64
 """The type that kernels convert numbers to, where branches would give variables different types."""
@@ -168,35 +160,31 @@ class Compiled(NamedTuple):
 def compiled() -> Compiled:
     """Return the tables for `track_packets`."""
     events = np.full(TYPES, -1, np.int8)
-    events[list(logins.PINGS)] = -2
-    for packet_type, event in logins.ALWAYS.items():
+    events[list(rules.PINGS)] = -2
+    for packet_type, event in rules.ALWAYS.items():
         events[packet_type] = LOGIN_EVENTS.index(event)
-    events[logins.HELLO_REPLY], events[logins.LOGIN_REPLY] = -3, -4
-    events[logins.GOODBYE] = -5
+    for code, packet_type in enumerate((*rules.BY_STATUS, *rules.BY_SIDE), 3):
+        events[packet_type] = -code
     reply_of = np.full(TYPES, -1, np.int32)
-    for packet_type, reply in requests.REPLY_OF.items():
+    for packet_type, reply in rules.REPLY_OF.items():
         reply_of[packet_type] = reply
     delivery, login, flow = (
-        transitions(table, (), tuple(RULES)).astype(np.int8)
-        for table in (DELIVERY, logins.SESSION, pausing.FLOW)
+        transitions(table, (), tuple(RULES)).astype(np.int8) for table in (DELIVERY, SESSION, FLOW)
     )
     return Compiled(
         delivery[:, :, NEXT].ravel(),
         np.array([state in SETTLED for state in DELIVERY_STATES], np.int8),
         login[:, :, NEXT].ravel(),
         login[:, :, RULE].ravel(),
-        np.array([state in logins.STEADY for state in LOGIN_STATES], np.int8),
-        np.array([state in logins.LOGGING_IN for state in LOGIN_STATES], np.int8),
+        np.array([state in STEADY for state in LOGIN_STATES], np.int8),
+        np.array([state in LOGGING_IN for state in LOGIN_STATES], np.int8),
         events,
         flow[:, :, NEXT].ravel(),
         flow[:, :, RULE].ravel(),
         reply_of,
         np.array([rule in NEEDS_ALL for rule in RULES], np.int8),
-        np.array(
-            [requests.MAX_WAITING, holding.MAX_HELD, holding.MAX_CONSUMERS, pausing.MAX_PAUSED,
-             sending.MAX_TRANSACTIONS]
-        ),
-    )  # fmt: skip
+        np.array([getattr(rules, cap) for cap in CAPS]),
+    )
 
 
 D_WIDTH, L_WIDTH, F_WIDTH = len(EVENTS), len(LOGIN_EVENTS), len(FLOW_EVENTS)

@@ -1,7 +1,6 @@
 """The columnar engine of JMQ packets and GPackets: bronze columns in, tables of facts out.
 
-Its rows are those of the chain of scalar stages (``chain.py``), which is the reference that tests
-compare it with. The phases, each with its key:
+The phases, each with its key:
 
 1. ``connections`` (`follow_connections`), key: source and connection.
 2. ``transactions`` (`follow_transactions`), key: source, broker and transaction id.
@@ -12,8 +11,8 @@ compare it with. The phases, each with its key:
 
 The input of a phase is tables of records in any order, and its rows are the same for any partition
 by its key. `partition_keys` returns a hash of the key of every record. Kernels handle what is
-frequent; login names, GPacket payloads and messages that several captures show are handled by the
-scalar code, row by row. Caps are those of the chain, for each key.
+frequent; login names, GPacket payloads and messages that several captures show are handled row by
+row. Caps are for each key.
 """
 
 from __future__ import annotations
@@ -45,7 +44,7 @@ from wireyard.layers.jmq.message_columns import (
     join_messages,
     match_replies,
 )
-from wireyard.layers.jmq.observer import NEEDED
+from wireyard.layers.jmq.packet_row import NEEDED
 from wireyard.layers.jmq.records import Delivery, Relay, Sending
 from wireyard.layers.jmq.transaction_columns import TransactionResult, follow_transactions
 from wireyard.layers.stages import Chain, Derived, Found, run_chain

@@ -15,13 +15,13 @@ import numpy as np
 import pyarrow as pa
 
 from wireyard.accelerate import array, kernel
+from wireyard.formats.base import Row
 from wireyard.formats.gpacket.layout import LINK_VERSION
 from wireyard.formats.jmq.layout import FLAGS
 from wireyard.formats.message_id import message_id_text
 from wireyard.layers.endpoints import endpoint, endpoints_of
 from wireyard.layers.grouping import decode_texts, dense_ids, text_codes
 from wireyard.layers.jmq import codes as k
-from wireyard.layers.jmq.observer import MESSAGE_ACK, MESSAGE_DATA, NEEDED, relays
 from wireyard.layers.jmq.packet_columns import (
     GPACKET,
     JMQ,
@@ -29,12 +29,18 @@ from wireyard.layers.jmq.packet_columns import (
     PacketColumns,
     rows_in_parts,
 )
-from wireyard.layers.jmq.packet_row import as_packet
-from wireyard.layers.jmq.receiver import DEAD_REASON
-from wireyard.layers.jmq.records import RULES, ConnectionRecord, Relay, properties_of, text
-from wireyard.layers.jmq.requests import OK
-from wireyard.layers.jmq.rows import session_row
-from wireyard.layers.jmq.session import user_of
+from wireyard.layers.jmq.packet_row import (
+    MESSAGE_ACK,
+    MESSAGE_DATA,
+    NEEDED,
+    as_packet,
+    properties_of,
+    relays,
+    text,
+    user_of,
+)
+from wireyard.layers.jmq.records import Relay
+from wireyard.layers.jmq.rules import DEAD_REASON, OK, RULES
 from wireyard.layers.jmq.tracking import Tracking
 from wireyard.layers.records import Position
 from wireyard.layers.tables import as_fact_table, fact_table, join_tables, packet_keys
@@ -268,7 +274,7 @@ class _ConnectionTables(Tracking):
         return decode_texts(codes, pa.array(list(reasons), pa.string()))
 
     def _conversations(self) -> pa.Table:
-        """Return the rows of requests and their replies, like `conversation_row`."""
+        """Return the rows of requests and their replies, of all connections."""
         rows = np.flatnonzero(self.p.is_request)
         reply = self.p.reply[rows]
         client, server = self.client[self.connection[rows]], self.server[self.connection[rows]]
@@ -360,8 +366,7 @@ class _ConnectionTables(Tracking):
         parts = []
         active = np.flatnonzero(self.connections.active)
         for part in rows_in_parts(active):
-            rows = [session_row(self._login(c, self._users.get(c))) for c in part.tolist()]
-            parts.append(fact_table("sessions", rows))
+            parts.append(fact_table("sessions", list(map(self._session, part.tolist()))))
         return pa.concat_tables(parts or [fact_table("sessions", [])])
 
     @cached_property
@@ -380,30 +385,42 @@ class _ConnectionTables(Tracking):
             of[connection] = -1 if name is None else code[name]
         return decode_texts(of[self.connection[rows]], pa.array(names, pa.string()))
 
-    def _login(self, c: int, user: str | None) -> ConnectionRecord:
+    def _session(self, c: int) -> Row:
         connections = self.connections
+        first, last = (
+            self._position(int(row[c])) for row in (connections.opened, connections.last)
+        )
+        opened = first if connections.login_known[c] else None
+        closed = last if self.ended_by[c] != "open" else None
         code, hello = int(connections.client_id[c]), int(connections.hello[c])
         status, has_status = self._status(np.array([connections.status[c]]))
-        login = ConnectionRecord(
-            self.endpoints[self.client[c]],
-            self.endpoints[self.server[c]],
-            self._position(int(connections.opened[c])),
-            self._position(int(connections.last[c])),
-        )
-        login.known = bool(connections.login_known[c])
-        login.client_id = self.client_ids[code] if code >= 0 else None
-        login.user = user
-        login.status = int(status[0]) if has_status[0] else None
         at = int(self.property[hello]) if hello >= 0 else -1
-        if at >= 0 and self.numbers.present["level"][at]:
-            login.protocol_level = int(self.numbers.values["level"][at])
-        login.ended_by = self.ended_by[c]
-        login.packets, login.size_bytes = int(connections.packets[c]), int(connections.size[c])
-        login.in_flight_sent = int(self.in_flight_sent[c])
-        login.in_flight_received = int(self.in_flight_received[c])
-        login.pauses, login.paused_ns = int(connections.pauses[c]), int(connections.paused_ns[c])
-        login.has_gap = bool(self.has_gap[c])
-        return login
+        has_level = at >= 0 and self.numbers.present["level"][at]
+        counts = {
+            "in_flight_sent": self.in_flight_sent,
+            "in_flight_received": self.in_flight_received,
+            "pauses": connections.pauses,
+            "paused_ns": connections.paused_ns,
+        }
+        return {
+            "protocol": "jms",
+            "client": self.endpoints[self.client[c]] or None,
+            "server": self.endpoints[self.server[c]] or None,
+            "client_id": self.client_ids[code] if code >= 0 else None,
+            "user": self._users.get(c),
+            "opened_ns": opened and opened.ns,
+            "opened_frame": opened and opened.frame,
+            "closed_ns": closed and closed.ns,
+            "closed_frame": closed and closed.frame,
+            "status": int(status[0]) if has_status[0] else None,
+            "ended_by": self.ended_by[c],
+            "packets": int(connections.packets[c]),
+            "bytes": int(connections.size[c]),
+            "version": int(self.numbers.values["level"][at]) if has_level else None,
+            # Unknown where bytes of the connection were not captured.
+            **{name: None if self.has_gap[c] else int(of[c]) for name, of in counts.items()},
+            **first.lead,
+        }
 
     def _position(self, row: int) -> Position:
         columns = self.columns
@@ -579,7 +596,11 @@ def _relay_table(relays: Sequence[tuple[Relay, int]]) -> pa.Table:
 def _number_gpackets(
     stream: Any, sequence: Any, timestamp: Any, packet_type: Any, highest: Any, broken: Any
 ) -> None:
-    """Check the sequence numbers of GPackets, stream by stream, like `GPacketNumbers`."""
+    """Check the sequence numbers of GPackets, stream by stream.
+
+    A broker numbers the packets of all its links with one counter of 64 bits, so a number that is
+    missing on one link is on another.
+    """
     for i in range(len(stream)):
         top = highest[stream[i]]
         if top < 0 or sequence[i] > sequence[top]:

@@ -1,9 +1,8 @@
-"""The kernel that tracks JMQ connections: `Connection` on integer columns.
+"""The kernel that tracks JMQ connections, packet by packet, on integer columns.
 
-It does what `wireyard.layers.jmq.connection.Connection` and its parts do, packet by packet, and is
-tested against them. Their state tables and handlers are compiled to arrays (``codes.py``). The
-state has one slot for each key that packets name (a consumer, a request id, a held message), so the
-kernel needs no lookups and no allocations.
+The state tables and the handlers of packets are arrays (``codes.py``). The state has one slot for
+each key that packets name (a consumer, a request id, a held message), so the kernel needs no
+lookups and no allocations.
 
 Rules of this file, and of the other kernels of this folder:
 

@@ -1,4 +1,4 @@
-"""`Consumers` and `Flow` on columns: consumers, the messages that they hold, and pauses.
+"""Consumers, the messages that they hold, and pauses.
 
 The pieces that all kernels of JMQ connections share are here as well: lists of slots, caps, output
 buffers.
@@ -235,7 +235,7 @@ def apply_to_pause(
     p: Any, tables: Any, connections: Any, pauses: Any, out: Any, c: int, flow: int, target: int,
     event: int, row: int,
 ) -> None:  # fmt: skip
-    """Apply an event to the pause of a consumer, a producer or a connection, like `Flow`."""
+    """Apply an event to the pause of a consumer, a producer or a connection."""
     state = pauses.state[target]
     following = tables.flow[state * k.F_WIDTH + event]
     if following < 0:

@@ -20,7 +20,7 @@ from wireyard.layers.jmq.columns import NEEDED, derive_columns
 from wireyard.layers.jmq.messages import NEEDED as MESSAGE_NEEDED
 from wireyard.layers.jmq.messages import message_table
 from wireyard.layers.jmq.packet_columns import JMQ, ROW_NUMBER
-from wireyard.layers.jmq.receiver import DEAD_REASON
+from wireyard.layers.jmq.rules import DEAD_REASON
 
 __all__ = [
     "DerivedFiles",

@@ -1,7 +1,7 @@
 """The phases after transactions: messages, conversations and missing sequence numbers.
 
-Each is a function of tables of records, with the key of the chain's stage of the same name. Any
-partition by that key gives the same rows.
+Each is a function of tables of records, with the key of its phase (``columns.py``). Any partition
+by that key gives the same rows.
 """
 
 from __future__ import annotations
@@ -22,9 +22,7 @@ from wireyard.layers.grouping import (
     order_groups,
     text_codes,
 )
-from wireyard.layers.jmq import conversations as scalar
-from wireyard.layers.jmq.conversations import TEMPORARY
-from wireyard.layers.jmq.delivery import OUTCOMES
+from wireyard.layers.jmq import rules
 from wireyard.layers.jmq.record_columns import (
     empty_to_null,
     join_codes,
@@ -34,7 +32,8 @@ from wireyard.layers.jmq.record_columns import (
     texts_of,
     whole,
 )
-from wireyard.layers.jmq.requests import OK
+from wireyard.layers.jmq.rules import OK, TEMPORARY
+from wireyard.layers.jmq.states import OUTCOMES
 from wireyard.layers.tables import as_fact_table
 
 __all__ = [
@@ -181,7 +180,7 @@ def _plain(column: pa.ChunkedArray) -> pa.DataType:
 
 
 def _may_answer(table: pa.Table) -> Any:
-    """Return which messages can be the reply to another, like `may_answer`."""
+    """Return which messages can be the reply to another: only these are correlated."""
     codes, names = text_codes(table["destination"])
     temporary = [name.startswith(TEMPORARY) for name in names.to_pylist()]
     correlates = table["correlation_id"].is_valid().to_numpy()
@@ -192,9 +191,14 @@ def _may_answer(table: pa.Table) -> Any:
 
 
 def match_replies(messages: pa.Table) -> tuple[pa.Table, Counter[str]]:
-    """Return the rows of requests and their replies, like stage `conversations`.
+    """Return a row for each reply to a request, and one for each request without any.
 
-    Key: source and `at`, the destination of the replies.
+    Key: source and `at`, the destination of the replies. A reply is sent to the request's
+    JMSReplyTo, and its JMSCorrelationID is the request's JMSMessageID or JMSCorrelationID;
+    applications choose which. If several requests have the same id, the reply is to the latest. A
+    message to a temporary destination without a JMSCorrelationID is the reply to the oldest request
+    there that has none yet, as in the broker's administration and in JMS' own requestors. Above
+    `MAX_REMEMBERED` messages the oldest requests are evicted; those without a reply are counted.
     """
     sources, _ = text_codes(messages["source"])
     places, names = text_codes(messages["at"])
@@ -210,7 +214,7 @@ def match_replies(messages: pa.Table) -> tuple[pa.Table, Counter[str]]:
     dropped = _match(
         order, starts, is_request, is_temporary[places].astype(np.int8), key, chosen, own,
         np.full(slots, -1, np.int64), request_of, replied, np.zeros(len(of), np.int64),
-        scalar.MAX_REMEMBERED,
+        rules.MAX_REMEMBERED,
     )  # fmt: skip
     replies = np.flatnonzero(request_of >= 0)
     alone = np.flatnonzero((is_request != 0) & (replied == 0))
@@ -250,7 +254,7 @@ def _match(
     order: Any, starts: Any, is_request: Any, temporary: Any, key: Any, chosen: Any, own: Any,
     latest: Any, request_of: Any, replied: Any, requests: Any, most: int,
 ) -> int:  # fmt: skip
-    """Find the request of each reply, like `_Requests`.
+    """Find the request of each reply.
 
     `latest` has the latest request of each correlation id, `requests` those of a destination in
     order.
@@ -330,9 +334,11 @@ def _conversation_rows(messages: pa.Table, requests: Any, replies: Any) -> pa.Ta
 
 
 def find_gaps(runs: pa.Table) -> pa.Table:
-    """Return violations for missing sequence numbers, like `gaps`.
+    """Return violations for the numbers of a host that are missing in the span of a stream.
 
-    Key: source, host and `from_client`.
+    Key: source, host and `from_client`. A program numbers the packets of all its connections with
+    one counter; other programs on the host have their own. So a number is missing if the numbers of
+    a connection continue after it and no connection of the host has it.
     """
     sources, _ = text_codes(runs["source"])
     hosts, _ = text_codes(runs["host"])

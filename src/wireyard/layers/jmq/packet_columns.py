@@ -18,8 +18,7 @@ from wireyard.accelerate import array, kernel
 from wireyard.formats.base import Row
 from wireyard.layers.endpoints import connection_of
 from wireyard.layers.grouping import Int32s, Int64s, by_group, dense_ids, order_groups, text_codes
-from wireyard.layers.jmq.observer import MOST_ITEM_BYTES
-from wireyard.layers.jmq.records import MAX_TEXT
+from wireyard.layers.jmq.packet_row import MAX_TEXT, MOST_ITEM_BYTES
 
 __all__ = [
     "GPACKET",
@@ -197,7 +196,7 @@ class PacketColumns:
         return most is not None and bool(most > MOST_ITEM_BYTES)
 
     def python_rows(self, format: str, places: Any, names: tuple[str, ...]) -> Iterator[Row]:
-        """Yield rows for the scalar classes, a few at a time in memory."""
+        """Yield rows as dictionaries, a few at a time in memory."""
         if len(places) == 0:
             return
         table = self.tables[format]

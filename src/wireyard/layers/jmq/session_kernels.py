@@ -1,4 +1,4 @@
-"""`Session` and `Runs` on columns: logins, and the sequence numbers of senders."""
+"""Logins, and the sequence numbers of senders: every new packet has a higher number than before."""
 
 from __future__ import annotations
 
@@ -15,7 +15,14 @@ __all__ = ["log_in", "lose_packets", "miss_packets", "number_packet"]
 def number_packet(
     p: Any, tables: Any, streams: Any, connections: Any, out: Any, c: int, s: int, row: int
 ) -> None:
-    """Observe the sequence number of a packet, like `Runs`."""
+    """Observe the sequence number of a packet.
+
+    Two rules are about one stream: a number that is lower than before (`sequence_back`), and one
+    that two packets have (`sequence_reused`). A packet that is sent again keeps its number and its
+    timestamp, so a packet is certainly new only if its timestamp is later than that of the highest
+    number (erratum 48). A run is consecutive numbers. Of messages, a broker numbers only its own:
+    those with the address of its other packets.
+    """
     if not streams.from_client[s]:
         if p.packet_type[row] < 1 or p.packet_type[row] > k.LAST_MESSAGE_TYPE:
             streams.address[s] = row
@@ -60,7 +67,7 @@ def number_packet(
 def log_in(
     p: Any, q: Any, tables: Any, connections: Any, out: Any, c: int, from_client: bool, row: int
 ) -> None:
-    """Observe a packet of either side, like `Session`."""
+    """Observe a packet of either side: the login, and the end of the connection."""
     if connections.opened[c] < 0:
         connections.opened[c] = row
     connections.packets[c] += 1
@@ -101,7 +108,7 @@ def log_in(
 
 @inlined
 def miss_packets(tables: Any, connections: Any, pauses: Any, c: int) -> None:
-    """Observe that packets are missing, or damaged, like `Connection.miss`."""
+    """Observe that packets are missing, or damaged."""
     connections.known[c] = 0
     if connections.opened[c] >= 0 and tables.logging_in[connections.state[c]]:
         connections.state[c] = k.NEW

@@ -20,8 +20,6 @@ from wireyard.layers.grouping import dense_ids, text_codes
 from wireyard.layers.jmq import codes as k
 from wireyard.layers.jmq import connection_state as records
 from wireyard.layers.jmq.connection_kernels import track_packets
-from wireyard.layers.jmq.delivery import DELIVERY
-from wireyard.layers.jmq.observer import BY_BROKER, FROM_CLIENT
 from wireyard.layers.jmq.packet_columns import (
     GPACKET,
     JMQ,
@@ -30,10 +28,9 @@ from wireyard.layers.jmq.packet_columns import (
     read_blocks,
     read_numbers,
 )
-from wireyard.layers.jmq.packet_row import as_packet
-from wireyard.layers.jmq.receiver import DEAD_MESSAGE_QUEUE
-from wireyard.layers.jmq.records import properties_of, text
-from wireyard.layers.jmq.session import SESSION
+from wireyard.layers.jmq.packet_row import as_packet, properties_of, text
+from wireyard.layers.jmq.rules import BY_BROKER, BY_CLIENT, DEAD_MESSAGE_QUEUE
+from wireyard.layers.jmq.states import DELIVERY, SESSION
 from wireyard.layers.records import GAP
 
 __all__ = ["Tracking"]
@@ -126,7 +123,7 @@ class Tracking:
         cells = self.packet_type.copy()
         cells[(cells < 0) | (cells >= k.TYPES)] = k.TYPES - 1
         from_client = self.from_client[columns.stream] != 0
-        self.handler = np.where(from_client, k.FROM_CLIENT[cells], k.FROM_SERVER[cells])
+        self.handler = np.where(from_client, k.CLIENT_HANDLERS[cells], k.BROKER_HANDLERS[cells])
         packets = self.kind == k.PACKET
         self.sent = np.flatnonzero(packets & (self.handler == k.SENDS))
         self.delivered = np.flatnonzero(packets & (self.handler == k.DELIVERS))
@@ -137,7 +134,7 @@ class Tracking:
         """Find the client's end of each connection, and the first packet that shows it."""
         columns = self.columns
         by_type = np.full(k.TYPES, -1, np.int8)
-        for by, types in ((1, FROM_CLIENT), (0, BY_BROKER), (2, MESSAGE_TYPES)):
+        for by, types in ((1, BY_CLIENT), (0, BY_BROKER), (2, MESSAGE_TYPES)):
             by_type[[code for code in types if 0 <= code < k.TYPES]] = by
         known = (self.packet_type >= 0) & (self.packet_type < k.TYPES)
         from_client = by_type[np.where(known, self.packet_type, k.TYPES - 1)]

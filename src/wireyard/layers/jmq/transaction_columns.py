@@ -1,6 +1,6 @@
 """The second phase: transactions, and the messages sent and acknowledged in them.
 
-Its key is that of the chain's stage of the same name; any partition by it gives the same rows.
+Its key is source, broker and transaction id; any partition by it gives the same rows.
 """
 
 from __future__ import annotations
@@ -18,7 +18,6 @@ from wireyard.layers.grouping import (
     text_codes,
 )
 from wireyard.layers.jmq.codes import DELIVERY_STATES, USE_EVENTS
-from wireyard.layers.jmq.delivery import DELIVERY
 from wireyard.layers.jmq.record_columns import (
     empty_to_null,
     join_codes,
@@ -28,8 +27,8 @@ from wireyard.layers.jmq.record_columns import (
     texts_of,
     whole,
 )
-from wireyard.layers.jmq.records import RULES
-from wireyard.layers.jmq.transaction import TRANSACTION, TRANSACTION_OUTCOMES
+from wireyard.layers.jmq.rules import RULES
+from wireyard.layers.jmq.states import DELIVERY, TRANSACTION, TRANSACTION_OUTCOMES
 from wireyard.layers.states import NEXT, transitions
 from wireyard.layers.tables import as_fact_table
 
@@ -203,7 +202,7 @@ def _follow_uses(
     order: Any, starts: Any, event: Any, messages: Any, cells: Any, outcome_of: Any, counts: Any,
     state: Any, begun: Any, ended: Any, counted: Any, refused: Any,
 ) -> None:  # fmt: skip
-    """Apply the events of each transaction in the order of time, like `Transaction`."""
+    """Apply the events of each transaction in the order of time."""
     for group in range(len(starts) - 1):
         for at in range(starts[group], starts[group + 1]):
             use = order[at]

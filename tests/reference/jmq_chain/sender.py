@@ -3,19 +3,17 @@
 from __future__ import annotations
 
 from functools import partial
-from typing import Final
 
-from wireyard.layers.jmq.flow import Flow
-from wireyard.layers.jmq.packet_row import PacketRow
-from wireyard.layers.jmq.records import Report, Sending, number, properties_of, text
-from wireyard.layers.jmq.requests import Requests
+from tests.reference.jmq_chain.flow import Flow
+from tests.reference.jmq_chain.records import Report
+from tests.reference.jmq_chain.requests import Requests
+from wireyard.layers.jmq import rules
+from wireyard.layers.jmq.packet_row import PacketRow, number, properties_of, text
+from wireyard.layers.jmq.records import Sending
 from wireyard.layers.records import Position
 
-__all__ = ["MAX_TRANSACTIONS", "Sender"]
+__all__ = ["Sender"]
 
-MAX_TRANSACTIONS: Final = 1 << 16
-"""The most transactions of all connections that are open at once; the shipped client has one for
-each session."""
 
 _ID, _NEXT_ID = "JMQTransactionID", "JMQNextTransactionID"
 
@@ -112,7 +110,7 @@ class Sender:
         self._report.use(transaction_id, "start", at)
         if transaction_id in self._begun:
             return
-        if self._report.output.admit("MAX_TRANSACTIONS", MAX_TRANSACTIONS):
+        if self._report.output.admit("MAX_TRANSACTIONS", rules.MAX_TRANSACTIONS):
             self._begun.add(transaction_id)
 
     def end(self, row: PacketRow, at: Position) -> None:

@@ -18,9 +18,9 @@ from collections.abc import Iterable, Iterator
 from operator import itemgetter
 from typing import Any, Final, NamedTuple
 
+from tests.reference.jmq_chain.records import Run
 from wireyard.formats.jmq.layout import MESSAGE_TYPES
 from wireyard.layers.jmq.packet_row import PacketRow
-from wireyard.layers.jmq.records import Run
 from wireyard.layers.records import Position
 
 __all__ = ["GPacketNumbers", "Gap", "Runs", "gaps"]

@@ -23,23 +23,24 @@ from itertools import chain, count
 from types import MappingProxyType
 from typing import Final
 
-from wireyard.formats.base import Row
-from wireyard.layers.endpoints import connection_of
-from wireyard.layers.jmq.conversations import ConversationMessage, conversations, may_answer
-from wireyard.layers.jmq.delivery import DELIVERY
-from wireyard.layers.jmq.hops import HOP_STAGES, hop_record
-from wireyard.layers.jmq.observer import Observer
-from wireyard.layers.jmq.records import RULES, Delivery, Output, Relay, Run, Sending, Use
-from wireyard.layers.jmq.requests import OK
-from wireyard.layers.jmq.rows import (
+from tests.reference.jmq_chain.conversations import ConversationMessage, conversations, may_answer
+from tests.reference.jmq_chain.observer import Observer
+from tests.reference.jmq_chain.records import Output, Run, Use
+from tests.reference.jmq_chain.rows import (
     PROTOCOL,
     conversation_row,
     delivery_row,
     session_row,
     transaction_row,
 )
-from wireyard.layers.jmq.sequences import gaps
-from wireyard.layers.jmq.transaction import TRANSACTION_OUTCOMES, Transaction
+from tests.reference.jmq_chain.sequences import gaps
+from tests.reference.jmq_chain.transaction import Transaction
+from wireyard.formats.base import Row
+from wireyard.layers.endpoints import connection_of
+from wireyard.layers.jmq.hops import HOP_STAGES, hop_record
+from wireyard.layers.jmq.records import Delivery, Relay, Sending
+from wireyard.layers.jmq.rules import OK, RULES
+from wireyard.layers.jmq.states import DELIVERY, TRANSACTION_OUTCOMES
 from wireyard.layers.records import Violation, violation_row
 from wireyard.layers.stages import (
     Chain,

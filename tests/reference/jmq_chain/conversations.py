@@ -8,25 +8,16 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from typing import Final, NamedTuple
+from typing import NamedTuple
 
-from wireyard.layers.jmq.records import Exchange, Sending
-from wireyard.layers.jmq.rows import conversation_row
+from tests.reference.jmq_chain.records import Exchange
+from tests.reference.jmq_chain.rows import conversation_row
+from wireyard.layers.jmq import rules
+from wireyard.layers.jmq.records import Sending
+from wireyard.layers.jmq.rules import TEMPORARY
 from wireyard.layers.stages import Dropped, Fact, Found
 
-__all__ = [
-    "MAX_REMEMBERED",
-    "TEMPORARY",
-    "ConversationMessage",
-    "conversations",
-    "may_answer",
-]
-
-MAX_REMEMBERED: Final = 1 << 17
-"""The most messages of one destination that are held, requests and their replies: some 100 MB, and
-many times the number of requests that applications have open."""
-
-TEMPORARY = "temporary_destination://"
+__all__ = ["ConversationMessage", "conversations", "may_answer"]
 
 
 class ConversationMessage(NamedTuple):
@@ -59,7 +50,7 @@ def conversations(messages: Iterator[ConversationMessage]) -> Iterator[Found]:
 
     Limits
     ------
-    Above `MAX_REMEMBERED` messages the oldest requests are evicted; those without a reply are
+    Above `rules.MAX_REMEMBERED` messages the oldest requests are evicted; those without a reply are
     counted as dropped.
     """
     requests = _Requests()
@@ -69,7 +60,7 @@ def conversations(messages: Iterator[ConversationMessage]) -> Iterator[Found]:
             requests.add_request(message)
         else:
             requests.add_reply(message)
-        while requests.held > MAX_REMEMBERED:
+        while requests.held > rules.MAX_REMEMBERED:
             oldest = requests.evict()
             dropped += not oldest.replies
             yield from _rows(oldest)

@@ -7,53 +7,16 @@ client on the last one that its connection (F) or producer (C) may send.
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Mapping
-from types import MappingProxyType
 from typing import Final
 
+from tests.reference.jmq_chain.records import Report
 from wireyard.formats.jmq.layout import FLAGS
+from wireyard.layers.jmq import rules
 from wireyard.layers.jmq.packet_row import PacketRow
-from wireyard.layers.jmq.records import Report
+from wireyard.layers.jmq.states import FLOW
 from wireyard.layers.records import Position
-from wireyard.layers.states import StateTable
 
-__all__ = ["FLOW", "FLOW_EVENTS", "MAX_PAUSED", "Flow"]
-
-MAX_PAUSED: Final = 1 << 16
-"""The most consumers and producers of all connections paused at once; applications have tens."""
-
-FLOW_EVENTS: Final[Mapping[str, str]] = MappingProxyType(
-    {
-        "send": "a message without the flag",
-        "send_last": "a message with the flag",
-        "resume": "RESUME_FLOW for it, with any size but 0",
-        "stop": "RESUME_FLOW of a broker, with size 0",
-    }
-)
-"""The events, and what each of them is."""
-
-FLOW: Final[StateTable[str, str, str]] = StateTable(
-    {
-        "flowing": {
-            "send": "flowing",
-            "send_last": "paused",
-            "resume": "flowing",
-            "stop": "stopped",
-        },
-        "paused": {"resume": "flowing", "stop": "stopped"},
-        # A message may have been in transit when the broker stopped the producer.
-        "stopped": {
-            "send": "stopped",
-            "send_last": "stopped",
-            "resume": "flowing",
-            "stop": "stopped",
-        },
-    },
-    FLOW_EVENTS,
-    state_rules={"paused": "sent_while_paused"},
-)
-"""The flow to a consumer, from a producer, or of a connection."""
-
+__all__ = ["Flow"]
 
 _OF_CONNECTION, _OF_ONE = FLAGS["F"], FLAGS["C"]
 _MARKS: Final = _OF_CONNECTION | _OF_ONE
@@ -122,11 +85,11 @@ class Flow:
 
     def _pause(self, target: int | None, state: str, at: Position) -> None:
         self.pauses += 1
-        if not self._report.output.admit("MAX_PAUSED", MAX_PAUSED):
+        if not self._report.output.admit("MAX_PAUSED", rules.MAX_PAUSED):
             if not self._paused:
                 return
             self._resume(next(iter(self._paused)), at)
-            self._report.output.admit("MAX_PAUSED", MAX_PAUSED)
+            self._report.output.admit("MAX_PAUSED", rules.MAX_PAUSED)
         self._paused[target] = state, at.ns
 
     def _resume(self, target: int | None, at: Position) -> None:

@@ -4,22 +4,17 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from dataclasses import dataclass, field
-from typing import Any, Final
+from typing import Any
 
-from wireyard.layers.jmq.delivery import ACKNOWLEDGING, DELIVERY, SETTLED
-from wireyard.layers.jmq.records import Delivery, Output
+from tests.reference.jmq_chain.records import Output
+from wireyard.layers.jmq import rules
+from wireyard.layers.jmq.records import Delivery
+from wireyard.layers.jmq.states import ACKNOWLEDGING, DELIVERY, SETTLED
 
-__all__ = ["MAX_CONSUMERS", "MAX_HELD", "Consumer", "Consumers", "MessageId"]
+__all__ = ["Consumer", "Consumers", "MessageId"]
 
 MessageId = tuple[Any, ...]
 """The fields of a SysMessageID in their order on the wire: timestamp, address, port, sequence."""
-
-MAX_HELD: Final = 1 << 18
-"""The most messages that the consumers of all connections hold at once: over two hundred times the
-thousand that a broker delivers before it waits for a consumer."""
-MAX_CONSUMERS: Final = 1 << 16
-"""The most consumers of all connections, with browsers and with deleted consumers that still hold
-messages."""
 
 
 @dataclass(slots=True)
@@ -62,11 +57,11 @@ class Consumers:
         """Add a consumer; one with the same id is removed first."""
         if consumer_id in self._by_id:
             self._remove(consumer_id)
-        if not self._output.admit("MAX_CONSUMERS", MAX_CONSUMERS):
+        if not self._output.admit("MAX_CONSUMERS", rules.MAX_CONSUMERS):
             if not self._by_id:
                 return
             self._remove(next(iter(self._by_id)))
-            self._output.admit("MAX_CONSUMERS", MAX_CONSUMERS)
+            self._output.admit("MAX_CONSUMERS", rules.MAX_CONSUMERS)
         self._by_id[consumer_id] = consumer
         if consumer.session_id is not None:
             self._by_session.setdefault(consumer.session_id, set()).add(consumer_id)
@@ -81,12 +76,12 @@ class Consumers:
         again = consumer.held.pop(message, None)
         if again is not None:
             self._close(again)
-        if not self._output.admit("MAX_HELD", MAX_HELD):
+        if not self._output.admit("MAX_HELD", rules.MAX_HELD):
             if not consumer.held:
                 self._output.deliveries.append(delivery)
                 return True
             self._pass_on(consumer.held.popitem(last=False)[1])
-            self._output.admit("MAX_HELD", MAX_HELD)
+            self._output.admit("MAX_HELD", rules.MAX_HELD)
         consumer.held[message] = delivery
         self.held += 1
         return again is None

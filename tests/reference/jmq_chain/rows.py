@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from typing import Final
 
+from tests.reference.jmq_chain.records import ConnectionRecord, Exchange
+from tests.reference.jmq_chain.transaction import Transaction
 from wireyard.formats.base import Row
-from wireyard.layers.jmq.delivery import OUTCOMES
-from wireyard.layers.jmq.records import ConnectionRecord, Delivery, Exchange, Relay, Sending
-from wireyard.layers.jmq.transaction import TRANSACTION_OUTCOMES, Transaction
+from wireyard.layers.jmq.records import Delivery, Relay, Sending
+from wireyard.layers.jmq.states import OUTCOMES, TRANSACTION_OUTCOMES
 
 __all__ = ["PROTOCOL", "conversation_row", "delivery_row", "session_row", "transaction_row"]
 

@@ -11,33 +11,17 @@ from collections.abc import Callable
 from functools import partial
 from typing import Final, NamedTuple
 
-from wireyard.formats.jmq.layout import FLAGS, MESSAGE_TYPES, PACKET_TYPES
-from wireyard.layers.jmq.packet_row import PacketRow
-from wireyard.layers.jmq.records import Exchange, Report, Sending, number, properties_of
+from tests.reference.jmq_chain.records import Exchange, Report
+from wireyard.formats.jmq.layout import FLAGS, MESSAGE_TYPES
+from wireyard.layers.jmq import rules
+from wireyard.layers.jmq.packet_row import PacketRow, number, properties_of
+from wireyard.layers.jmq.records import Sending
+from wireyard.layers.jmq.rules import OK, REPLY_OF, SEND_REPLY
 from wireyard.layers.records import Position
 
-__all__ = [
-    "MAX_WAITING",
-    "OK",
-    "REPLIES",
-    "REPLY_OF",
-    "SEND_REPLY",
-    "Requests",
-    "Settle",
-]
+__all__ = ["Requests", "Settle"]
 
-MAX_WAITING: Final = 1 << 16
-"""The most requests of all connections that wait at once; the shipped client has one for each
-session, and some more where it sends asynchronously."""
 
-OK: Final = 200
-"""The status of a reply that accepts its request."""
-SEND_REPLY: Final = 9
-REPLIES: Final = frozenset(code for code, name in PACKET_TYPES.items() if name.endswith("_REPLY"))
-"""Packet types that answer a request."""
-REPLY_OF: Final = {code: code + 1 for code in PACKET_TYPES if code + 1 in REPLIES} | dict.fromkeys(
-    MESSAGE_TYPES, SEND_REPLY
-)
 _WANTED: Final = FLAGS["A"]
 
 Settle = Callable[[PacketRow | None, bool, Position], None]
@@ -102,7 +86,7 @@ class Requests:
         name = row.get("packet_type_name") or str(packet_type)
         exchange = Exchange(name, self._requester, self._responder, at)
         waiting = _waiting_of((packet_type, exchange, settle, sending))
-        if reused is None and not self._report.output.admit("MAX_WAITING", MAX_WAITING):
+        if reused is None and not self._report.output.admit("MAX_WAITING", rules.MAX_WAITING):
             if not self._waiting:
                 self._end(waiting)
                 return

@@ -7,67 +7,47 @@ Each has a cap, and items that a cap drops are counted.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from types import MappingProxyType
 from typing import Any, Final
 
-from wireyard.formats.jmq.layout import FLAGS, MESSAGE_TYPES
+from tests.reference.jmq_chain.receiver import Receiver
+from tests.reference.jmq_chain.records import Output, Report
+from tests.reference.jmq_chain.requests import Requests
+from tests.reference.jmq_chain.sender import Sender
+from tests.reference.jmq_chain.session import Session
+from wireyard.formats.jmq.layout import FLAGS
 from wireyard.layers.jmq.packet_row import PacketRow
-from wireyard.layers.jmq.receiver import Receiver
-from wireyard.layers.jmq.records import Output, Report
-from wireyard.layers.jmq.requests import REPLIES, Requests
-from wireyard.layers.jmq.sender import Sender
-from wireyard.layers.jmq.session import Session
+from wireyard.layers.jmq.rules import BROKER_HANDLERS, CLIENT_HANDLERS, WITHOUT_T
 from wireyard.layers.records import Position
 
-__all__ = [
-    "FROM_CLIENT",
-    "FROM_SERVER",
-    "SERVER_REQUESTS",
-    "WITHOUT_T",
-    "Connection",
-]
+__all__ = ["Connection"]
 
-_RESUME_FLOW: Final = 52
 _TRANSACTED: Final = FLAGS["T"]
-WITHOUT_T: Final = 103
-_SENDER, _RECEIVER, _CLIENT_REQUESTS, SERVER_REQUESTS = range(4)
+_SENDER, _RECEIVER, _CLIENT_REQUESTS, _BROKER_REQUESTS = range(4)
 """The parts of a connection."""
-
-_Handler = tuple[int, Callable[[Any, PacketRow, Position], None]]
-
-_CLIENT_REQUEST: Final[_Handler] = (_CLIENT_REQUESTS, Requests.add_request)
-FROM_CLIENT: Final[Mapping[int, _Handler]] = MappingProxyType(
-    {
-        **dict.fromkeys(MESSAGE_TYPES, (_SENDER, Sender.send)),
-        **dict.fromkeys(REPLIES, (SERVER_REQUESTS, Requests.add_reply)),
-        14: (_RECEIVER, Receiver.add),
-        16: (_RECEIVER, Receiver.delete),
-        24: (_RECEIVER, Receiver.acknowledge),
-        26: (_RECEIVER, Receiver.browse),
-        32: (_RECEIVER, Receiver.redeliver),
-        44: (_SENDER, Sender.start),
-        46: (_SENDER, Sender.commit),
-        48: (_SENDER, Sender.roll_back),
-        50: (_SENDER, Sender.set_client_id),
-        _RESUME_FLOW: (_RECEIVER, Receiver.resume),
-        56: (_SENDER, Sender.prepare),
-        58: (_SENDER, Sender.end),
-        66: (_SENDER, Sender.delete_producer),
-        70: (_RECEIVER, Receiver.destroy_session),
-    }
-)
-_SERVER_REQUEST: Final[_Handler] = (SERVER_REQUESTS, Requests.add_request)
-FROM_SERVER: Final[Mapping[int, _Handler]] = MappingProxyType(
-    {
-        **dict.fromkeys(MESSAGE_TYPES, (_RECEIVER, Receiver.deliver)),
-        **dict.fromkeys(REPLIES, (_CLIENT_REQUESTS, Requests.add_reply)),
-        _RESUME_FLOW: (_SENDER, Sender.resume),
-    }
-)
-"""The part of a connection that handles a packet type, and its method.
-
-Packets of other types may be requests.
-"""
+_PARTS: Final[Mapping[str, tuple[int, Callable[[Any, PacketRow, Position], None]]]] = {
+    "send": (_SENDER, Sender.send),
+    "deliver": (_RECEIVER, Receiver.deliver),
+    "reply": (_CLIENT_REQUESTS, Requests.add_reply),
+    "request": (_CLIENT_REQUESTS, Requests.add_request),
+    "add": (_RECEIVER, Receiver.add),
+    "delete": (_RECEIVER, Receiver.delete),
+    "acknowledge": (_RECEIVER, Receiver.acknowledge),
+    "browse": (_RECEIVER, Receiver.browse),
+    "redeliver": (_RECEIVER, Receiver.redeliver),
+    "start": (_SENDER, Sender.start),
+    "commit": (_SENDER, Sender.commit),
+    "roll_back": (_SENDER, Sender.roll_back),
+    "set_client_id": (_SENDER, Sender.set_client_id),
+    "resume": (_RECEIVER, Receiver.resume),
+    "be_resumed": (_SENDER, Sender.resume),
+    "prepare": (_SENDER, Sender.prepare),
+    "end": (_SENDER, Sender.end),
+    "delete_producer": (_SENDER, Sender.delete_producer),
+    "destroy_session": (_RECEIVER, Receiver.destroy_session),
+    "broker_request": (_BROKER_REQUESTS, Requests.add_request),
+    "client_reply": (_BROKER_REQUESTS, Requests.add_reply),
+}
+"""The part of a connection for each handler, and its method."""
 
 
 class Connection:
@@ -107,10 +87,12 @@ class Connection:
         if row["bit_flags"] & _TRANSACTED and _lacks_transaction(row):
             self._report.add_violation("transaction_id_missing", row, at, row["sys_message_id"])
         self._session.observe(row, at, from_client)
+        packet_type = row["packet_type"]
         if from_client:
-            part, handle = FROM_CLIENT.get(row["packet_type"], _CLIENT_REQUEST)
+            handler = CLIENT_HANDLERS.get(packet_type, "request")
         else:
-            part, handle = FROM_SERVER.get(row["packet_type"], _SERVER_REQUEST)
+            handler = BROKER_HANDLERS.get(packet_type, "broker_request")
+        part, handle = _PARTS[handler]
         handle(self._parts[part], row, at)
 
     def add_violation(self, rule: str, row: PacketRow) -> None:

@@ -8,33 +8,27 @@ from functools import partial
 from operator import itemgetter
 from typing import Final
 
+from tests.reference.jmq_chain.consumers import Consumer, Consumers, MessageId
+from tests.reference.jmq_chain.flow import Flow
+from tests.reference.jmq_chain.records import Report
+from tests.reference.jmq_chain.requests import Requests
 from wireyard.formats.jmq.layout import FLAGS, HEADERS, SYS_MESSAGE_ID
 from wireyard.formats.message_id import MESSAGE_ID_CODES, message_id_text
 from wireyard.layers.endpoints import endpoint
-from wireyard.layers.jmq.consumers import Consumer, Consumers, MessageId
-from wireyard.layers.jmq.flow import Flow
-from wireyard.layers.jmq.packet_row import PacketRow
-from wireyard.layers.jmq.records import Delivery, Report, number, properties_of, text
-from wireyard.layers.jmq.requests import Requests
+from wireyard.layers.jmq.packet_row import PacketRow, number, properties_of, text
+from wireyard.layers.jmq.records import Delivery
+from wireyard.layers.jmq.rules import (
+    DEAD,
+    DEAD_MESSAGE_QUEUE,
+    DEAD_REASON,
+    EXPIRED,
+    NO_ACKNOWLEDGE,
+    UNDELIVERABLE,
+)
 from wireyard.layers.records import Position
 
-__all__ = [
-    "DEAD",
-    "DEAD_MESSAGE_QUEUE",
-    "DEAD_REASON",
-    "EXPIRED",
-    "NO_ACKNOWLEDGE",
-    "UNDELIVERABLE",
-    "Receiver",
-]
+__all__ = ["Receiver"]
 
-NO_ACKNOWLEDGE: Final = 32768
-"""The ack mode without acknowledgements."""
-DEAD_MESSAGE_QUEUE = "mq.sys.dmq"
-DEAD_REASON = "JMS_SUN_DMQ_UNDELIVERED_REASON"
-"""The only property of messages that is read: why a message is dead."""
-DEAD, UNDELIVERABLE = 2, 1
-EXPIRED: Final = 1
 _REDELIVERED: Final = FLAGS["R"]
 _ID: Final = struct.Struct(f">{MESSAGE_ID_CODES}")
 _BLOCKS: Final = {

@@ -3,89 +3,35 @@
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Collection, Iterator
+from collections.abc import Collection
 from dataclasses import dataclass, field
-from typing import Any, Final
+from typing import Final
 
-from wireyard.errors import DecodeError
+from tests.reference.jmq_chain.connection import Connection
+from tests.reference.jmq_chain.records import Output
+from tests.reference.jmq_chain.sequences import GPacketNumbers, Runs
 from wireyard.formats.base import Row
-from wireyard.formats.gpacket.layout import LINK_VERSION
-from wireyard.formats.gpacket.payload import payload_value
 from wireyard.formats.jmq.layout import (
-    BROKER_TYPES,
-    CLIENT_TYPES,
-    HEADER_BYTES,
     MESSAGE_TYPES,
-    SYS_MESSAGE_ID,
 )
-from wireyard.formats.jmq.packet import read_row
-from wireyard.layers.endpoints import connection_of, endpoint, endpoints_of
-from wireyard.layers.jmq.connection import Connection
-from wireyard.layers.jmq.packet_row import PacketRow, as_packet
-from wireyard.layers.jmq.records import MAX_TEXT, RULES, Output, Relay, number, properties_of, text
-from wireyard.layers.jmq.requests import REPLIES
-from wireyard.layers.jmq.sequences import GPacketNumbers, Runs
+from wireyard.layers.endpoints import connection_of, endpoints_of
+from wireyard.layers.jmq.packet_row import (
+    MAX_TEXT,
+    MOST_ITEM_BYTES,
+    PacketRow,
+    as_packet,
+    relays,
+)
+from wireyard.layers.jmq.rules import BY_BROKER, BY_CLIENT, RULES
 from wireyard.layers.records import GAP, Position, Violation
 
-__all__ = [
-    "BY_BROKER",
-    "FROM_CLIENT",
-    "MAX_CONNECTIONS",
-    "MESSAGE_ACK",
-    "MESSAGE_DATA",
-    "MOST_ITEM_BYTES",
-    "NEEDED",
-    "Observer",
-    "relays",
-    "sent_by_client",
-]
+__all__ = ["MAX_CONNECTIONS", "Observer"]
 
 MAX_CONNECTIONS: Final = 1 << 14
 """The most connections that are tracked at once, above which the oldest is closed; a broker accepts
 a thousand by default."""
 
-NEEDED: Final = (
-    "source",
-    "stream",
-    "offset",
-    "format",
-    "status",
-    "captured_ns",
-    "frame",
-    "src_addr",
-    "src_port",
-    "dst_addr",
-    "dst_port",
-    "version",
-    "packet_type",
-    "packet_type_name",
-    "size",
-    *SYS_MESSAGE_ID,
-    "source_ip_text",
-    "property_offset",
-    "property_size",
-    "bit_flags",
-    "consumer_id",
-    "transaction_id",
-    "producer_id",
-    "delivery_count",
-    "destination",
-    "message_id",
-    "sys_message_id",
-    "correlation_id",
-    "reply_to",
-    "properties",
-    "body",
-    "payload",
-)
-"""The columns of JMQ packets and GPackets that are read; bodies of messages are not."""
-
 _TEXTS: Final = ("destination", "reply_to", "correlation_id", "message_id")
-MOST_ITEM_BYTES: Final = HEADER_BYTES + MAX_TEXT
-"""The largest property offset of packets whose header items all fit in `MAX_TEXT`."""
-_PING_REPLY: Final = 55
-FROM_CLIENT: Final = frozenset(CLIENT_TYPES) | {code - 1 for code in REPLIES - {_PING_REPLY}}
-BY_BROKER: Final = frozenset(BROKER_TYPES)
 
 
 def sent_by_client(row: PacketRow) -> bool | None:
@@ -96,7 +42,7 @@ def sent_by_client(row: PacketRow) -> bool | None:
     packet_type = row["packet_type"]
     if packet_type in MESSAGE_TYPES:
         return row.get("delivery_count") is None
-    if packet_type in FROM_CLIENT:
+    if packet_type in BY_CLIENT:
         return True
     return False if packet_type in BY_BROKER else None
 
@@ -249,45 +195,3 @@ class Observer:
             direction = self._directions.pop(stream)
             if direction.runs is not None:
                 direction.runs.close()
-
-
-MESSAGE_DATA: Final = 1
-MESSAGE_ACK: Final = 3
-_CONSUMED, _PREPARED = 3, 9
-"""Values of the property T: consumed; acknowledged in a transaction that is being committed."""
-
-
-def relays(row: Row) -> Iterator[Relay]:
-    """Yield the messages that a GPacket relays or acknowledges; none if it is damaged."""
-    packet = as_packet(row)
-    packet_type = packet["packet_type"]
-    if packet_type not in (MESSAGE_DATA, MESSAGE_ACK) or packet["version"] == LINK_VERSION:
-        return
-    properties = properties_of(packet)
-    kind = "relayed" if packet_type == MESSAGE_DATA else "relay_acknowledged"
-    if kind == "relay_acknowledged" and number(properties, "T") not in (_CONSUMED, _PREPARED):
-        return
-    try:
-        payload = payload_value(row)
-    except DecodeError:
-        return
-    host, port = text(properties, "host"), number(properties, "port")
-    broker = None if host is None or port is None else endpoint(host, port)
-    sender, receiver = endpoints_of(row)
-    at = Position.of(row)
-    for message_key, consumer_id in _message_consumers(kind, payload):
-        yield Relay(message_key, consumer_id, broker, at, sender, receiver, kind)
-
-
-def _message_consumers(kind: str, payload: Any) -> Iterator[tuple[str, int]]:
-    """Yield each message of a payload with each consumer that it is for."""
-    if payload is None:
-        return
-    if kind == "relay_acknowledged":
-        for entry in payload:
-            yield entry["sys_message_id"], entry["consumer"]["consumer_id"]
-        return
-    message, error = read_row(payload["packet"], 0)
-    if error is None:
-        for consumer in payload["consumers"]:
-            yield message["sys_message_id"], consumer["consumer_id"]

@@ -1,0 +1,197 @@
+"""What JMQ packets do and who sends them, the rules that they can break, and limits.
+
+All of it is data. The kernels get it as numbers (``codes.py``).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from types import MappingProxyType
+from typing import Final
+
+from wireyard.formats.jmq.layout import BROKER_TYPES, CLIENT_TYPES, MESSAGE_TYPES, PACKET_TYPES
+
+__all__ = [
+    "ALWAYS",
+    "BROKER_HANDLERS",
+    "BY_BROKER",
+    "BY_CLIENT",
+    "BY_SIDE",
+    "BY_STATUS",
+    "CLIENT_HANDLERS",
+    "DEAD",
+    "DEAD_MESSAGE_QUEUE",
+    "DEAD_REASON",
+    "EXPIRED",
+    "HANDLERS",
+    "MAX_CONSUMERS",
+    "MAX_HELD",
+    "MAX_PAUSED",
+    "MAX_REMEMBERED",
+    "MAX_TRANSACTIONS",
+    "MAX_WAITING",
+    "NEEDS_ALL",
+    "NO_ACKNOWLEDGE",
+    "OK",
+    "PINGS",
+    "REPLY_OF",
+    "RULES",
+    "SEND_REPLY",
+    "TEMPORARY",
+    "UNDELIVERABLE",
+    "WITHOUT_T",
+]
+
+# --- what packets do ------------------------------------------------------------------------
+
+HANDLERS: Final[Mapping[str, str]] = MappingProxyType(
+    {
+        "send": "a message of the client",
+        "deliver": "a message for a consumer",
+        "reply": "the reply to a request of the client",
+        "request": "any other packet of the client",
+        "add": "ADD_CONSUMER",
+        "delete": "DELETE_CONSUMER",
+        "acknowledge": "ACKNOWLEDGE",
+        "browse": "BROWSE: its reply names a consumer that gets copies",
+        "redeliver": "REDELIVER",
+        "start": "START_TRANSACTION",
+        "commit": "COMMIT_TRANSACTION",
+        "roll_back": "ROLLBACK_TRANSACTION",
+        "set_client_id": "SET_CLIENTID",
+        "resume": "RESUME_FLOW of the client, for a consumer or the connection",
+        "be_resumed": "RESUME_FLOW of the broker, for a producer or the connection",
+        "prepare": "PREPARE_TRANSACTION",
+        "end": "END_TRANSACTION",
+        "delete_producer": "DELETE_PRODUCER",
+        "destroy_session": "DESTROY_SESSION",
+        "broker_request": "any other packet of the broker",
+        "client_reply": "the reply to a request of the broker",
+    }
+)
+"""What packets do, and which do it. Any packet but messages for consumers, replies and RESUME_FLOW
+may be a request: it is one with flag A."""
+
+_REPLIES: Final = frozenset(code for code, name in PACKET_TYPES.items() if name.endswith("_REPLY"))
+CLIENT_HANDLERS: Final[Mapping[int, str]] = MappingProxyType(
+    {
+        **dict.fromkeys(MESSAGE_TYPES, "send"),
+        **dict.fromkeys(_REPLIES, "client_reply"),
+        14: "add",
+        16: "delete",
+        24: "acknowledge",
+        26: "browse",
+        32: "redeliver",
+        44: "start",
+        46: "commit",
+        48: "roll_back",
+        50: "set_client_id",
+        52: "resume",
+        56: "prepare",
+        58: "end",
+        66: "delete_producer",
+        70: "destroy_session",
+    }
+)
+"""The handlers of packets of the client by type; of all other types it is ``request``."""
+BROKER_HANDLERS: Final[Mapping[int, str]] = MappingProxyType(
+    {
+        **dict.fromkeys(MESSAGE_TYPES, "deliver"),
+        **dict.fromkeys(_REPLIES, "reply"),
+        52: "be_resumed",
+    }
+)
+"""The handlers of packets of the broker by type; of all other types it is ``broker_request``."""
+
+SEND_REPLY: Final = 9
+REPLY_OF: Final[Mapping[int, int]] = MappingProxyType(
+    {code: code + 1 for code in PACKET_TYPES if code + 1 in _REPLIES}
+    | dict.fromkeys(MESSAGE_TYPES, SEND_REPLY)
+)
+"""The type of the reply by the type of the request. SEND_REPLY answers requests of any type: a
+broker does not read the type of a packet that is too large."""
+OK: Final = 200
+"""The status of a reply that accepts its request."""
+
+_PING_REPLY: Final = 55
+PINGS: Final = frozenset({54, _PING_REPLY})
+BY_CLIENT: Final = frozenset(CLIENT_TYPES) | {code - 1 for code in _REPLIES - {_PING_REPLY}}
+BY_BROKER: Final = frozenset(BROKER_TYPES)
+"""Types of packets that only clients send, and only brokers."""
+
+ALWAYS: Final = {10: "hello", 12: "login", 29: "goodbye_reply", 38: "challenge"}
+BY_STATUS: Final = {
+    11: ("hello_accepted", "hello_refused"),
+    13: ("login_accepted", "login_refused"),
+}
+BY_SIDE: Final = {28: ("client_goodbye", "server_goodbye")}
+"""The events of a connection by packet type: always the same one; one if the status is `OK` and
+another if not; one for the client and another for the broker. `PINGS` are no events, and all other
+types are ``client_packet`` or ``server_packet``."""
+
+WITHOUT_T: Final = 103
+"""The version that does not have flag T (erratum 49)."""
+NO_ACKNOWLEDGE: Final = 32768
+"""The ack mode without acknowledgements."""
+UNDELIVERABLE, DEAD = 1, 2
+"""Values of JMQAckType."""
+EXPIRED: Final = 1
+"""The value of JMQDeadReason for a message that has expired."""
+DEAD_MESSAGE_QUEUE: Final = "mq.sys.dmq"
+DEAD_REASON: Final = "JMS_SUN_DMQ_UNDELIVERED_REASON"
+"""The only property of messages that is read: why a message is dead."""
+TEMPORARY: Final = "temporary_destination://"
+"""The beginning of the names of temporary destinations."""
+
+# --- rules ----------------------------------------------------------------------------------
+
+RULES: Final[Mapping[str, str]] = MappingProxyType(
+    {
+        "before_login": "a client sent a request before the broker had accepted its login",
+        "second_login": "a login, or an answer to one, on a connection that was logged in",
+        "after_goodbye": "a packet from a client after its GOODBYE",
+        "reply_without_request": "a reply with an id that no request waited with",
+        "request_id_reused": "a request with an id that another one still waited with",
+        "unknown_consumer": "a message for a consumer that the connection never had, or no longer",
+        "handed_over_twice": "a message for a consumer that still held it",
+        "acknowledged_nothing": "an acknowledgement of a message that the consumer did not hold",
+        "malformed_records": "a body that is no list of message ids, in a packet that needs one",
+        "sent_while_paused": "a message after flag F or C, before the flow was resumed",
+        "transaction_over": "a transaction was used or ended after its end",
+        "sequence_gap": "numbers of a sender are missing from its captured packets",
+        "sequence_back": "a new packet has a lower number than its sender had used",
+        "sequence_reused": "a new packet has a number that another one of its sender has",
+        "transaction_id_missing": "flag T, and no transaction id",
+    }
+)
+"""The rules that a row of `violations` may have, and the text of a violation of each."""
+NEEDS_ALL: Final = frozenset(
+    {
+        "reply_without_request",
+        "request_id_reused",
+        "unknown_consumer",
+        "handed_over_twice",
+        "acknowledged_nothing",
+    }
+)
+"""The rules whose violation may be explained by lost packets."""
+
+# --- limits ---------------------------------------------------------------------------------
+
+MAX_WAITING: Final = 1 << 16
+"""The most requests of a connection that wait at once; the shipped client has one for each session,
+and some more where it sends asynchronously."""
+MAX_HELD: Final = 1 << 18
+"""The most messages that the consumers of a connection hold at once: over two hundred times the
+thousand that a broker delivers before it waits for a consumer."""
+MAX_CONSUMERS: Final = 1 << 16
+"""The most consumers of a connection, with browsers and with deleted consumers that still hold
+messages."""
+MAX_PAUSED: Final = 1 << 16
+"""The most consumers and producers of a connection paused at once; applications have tens."""
+MAX_TRANSACTIONS: Final = 1 << 16
+"""The most transactions of a connection that are open at once; the shipped client has one for each
+session."""
+MAX_REMEMBERED: Final = 1 << 17
+"""The most messages of one reply destination that are held, requests and their replies: some 100
+MB, and many times the number of requests that applications have open."""
