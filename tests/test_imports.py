@@ -50,7 +50,6 @@ ONLY_IN = {
     "asyncio": {"net"},
     "click": {"cli"},
     "rich": {"cli", "spark"},
-    "altair": {"report"},
     "jinja2": {"report"},
     "vl_convert": {"report"},
     "fsspec": {"streams"},

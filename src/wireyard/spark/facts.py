@@ -135,7 +135,8 @@ def write_facts(
     staged_facts.run(HOP_STAGES)
     rmp = files.get("rmp", ())
     sizes = [measure(path) for path in rmp]
-    if sum(rows for rows, _ in sizes) <= FEW and sum(size for _, size in sizes) <= _FEW_BYTES:
+    few = sum(rows for rows, _ in sizes) <= FEW and sum(size for _, size in sizes) <= _FEW_BYTES
+    if few or runner.in_process:
         staged_facts.add(_write_rmp(rmp, sources, staging))
     else:
         (_, first), *later = RMP.items()
@@ -297,7 +298,7 @@ class _StagedFacts:
         for name, stage in stages.items():
             files = self._intermediate.pop(name, [])
             paths = [self._lake.staged(RECORDS, file) for file, _ in files]
-            if sum(count for _, count in files) > FEW:
+            if sum(count for _, count in files) > FEW and not self._runner.in_process:
                 rows = _in_key_order(self._runner.spark, paths)
                 self.add(self.run_in_spark(rows, stage, packed=True))
             elif files:

@@ -21,12 +21,17 @@ from wireyard.spark.workers import begin_task, load_columns, settle
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-__all__ = ["Runner"]
+__all__ = ["Runner", "no_spark"]
 
 _ROUNDS: Final = 4
 """Least number of Spark tasks per core, so that no core is idle for long at the end of a stage."""
 
 Task = TypeVar("Task")
+
+
+def no_spark() -> SparkSession:
+    """Stand for a session where this process runs every task; never called."""
+    raise AssertionError("this process runs every task")
 
 
 class Runner:
@@ -35,13 +40,14 @@ class Runner:
     Parameters
     ----------
     get_session
-        Called at most once.
+        Called at most once; `no_spark` to run every task in this process.
     lake
         Its staging folder must be accessible to every task.
     """
 
     def __init__(self, get_session: Callable[[], SparkSession], lake: Lake) -> None:
         self._get_session = get_session
+        self.in_process = get_session is no_spark
         self._lake = lake
 
     @cached_property
@@ -84,15 +90,16 @@ class Runner:
         together
             How many short tasks a task of Spark may run, if there are many.
         """
-        if here or not tasks:
+        if here or self.in_process or not tasks:
             batches = (batch for task in tasks for batch in work(task))
             return pa.Table.from_batches(batches, schema)
+        spark = self.spark
         from wireyard.spark.types import spark_schema
 
         # A row for each task, with its number only. Tasks read their inputs from a file: as an
         # argument of the function, the inputs of all would be sent to each.
         path = dump_each(self._lake.staged(""), tasks)
-        numbers = self.spark.range(0, len(tasks), 1, self._partitions(len(tasks), together))
+        numbers = spark.range(0, len(tasks), 1, self._partitions(len(tasks), together))
         do = partial(_run_numbered, path=path, work=work)
         return numbers.mapInArrow(do, spark_schema(schema)).toArrow()
 
