@@ -54,7 +54,6 @@ ONLY_IN = {
     "asyncio": {RING.name},
     "click": {"cli"},
     "rich": {"cli", "spark"},
-    "altair": {"report"},
     "jinja2": {"report"},
     "vl_convert": {"report"},
     "fsspec": {"streams"},

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import sys
 from pathlib import Path
 
 import pyarrow.parquet as pq
@@ -142,13 +141,6 @@ def test_what_was_not_read_is_said(run: Run, tmp_path: Path) -> None:
     assert result.exit_code == 0
     assert rows_of(result)[0]["n"] == 28
     assert "are not read" in result.stderr
-
-
-def test_without_duckdb(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "duckdb", None)
-    refused = run("sql", CAPTURE, "SELECT 1")
-    assert refused.exit_code == 2
-    assert "pip install 'wireyard[sql]'" in one_line(refused)
 
 
 def test_a_wide_table_is_shown_as_records() -> None:

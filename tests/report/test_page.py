@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import re
 import struct
-import sys
 from collections import Counter
 from pathlib import Path
 
@@ -13,7 +12,7 @@ import duckdb
 import pytest
 
 from tests.answers.talks import Talk
-from tests.cli.results import Run, one_line, rows_of
+from tests.cli.results import Run, rows_of
 from tests.make import item, items, packet
 from tests.report.pages import Page, read_page
 from wireyard.answers import open_tables
@@ -308,15 +307,6 @@ def test_the_command_writes_a_page(run: Run, tmp_path: Path) -> None:
     missing = run("report", "nowhere.pcap", "-o", tmp_path / "x.html")
     assert missing.exit_code == 3
     assert not (tmp_path / "x.html").exists()
-
-
-def test_what_is_missing_is_named(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("wireyard.report.page.find_spec", lambda name: None)
-    refused = run("report", CAPTURE, "-o", "-")
-    assert refused.exit_code == 2
-    assert "pip install 'wireyard[report]'" in one_line(refused)
-    monkeypatch.setitem(sys.modules, "duckdb", None)
-    assert "pip install 'wireyard[sql]'" in one_line(run("report", CAPTURE, "-o", "-"))
 
 
 def test_many_destinations_do_not_make_a_large_page(tmp_path: Path) -> None:

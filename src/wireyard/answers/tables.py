@@ -255,7 +255,7 @@ def open_tables(
     SourceError
         An input does not exist. One that cannot be read raises it at the first query.
     UsageError
-        DuckDB is not installed, or there are other inputs besides a lake.
+        There are other inputs besides a lake.
 
     Examples
     --------
@@ -295,10 +295,8 @@ def is_lake(path: str) -> bool:
 
 def _connect(folder: str | None) -> DuckDBPyConnection:
     """Open DuckDB with access to the files in one folder, if any, and to nothing else."""
-    try:
-        import duckdb
-    except ImportError:
-        raise UsageError("DuckDB is not installed; pip install 'wireyard[sql]'") from None
+    import duckdb
+
     connection = duckdb.connect(
         ":memory:",
         config={"autoinstall_known_extensions": "false", "autoload_known_extensions": "false"},

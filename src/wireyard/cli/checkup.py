@@ -20,10 +20,11 @@ if TYPE_CHECKING:
 __all__ = ["Check", "check_all"]
 
 _OLDEST_PYTHON = (3, 11)
-_CORE = ("pyarrow", "numpy", "numba", "click", "rich", "fsspec")
+_CORE = (
+    "pyarrow", "numpy", "numba", "click", "rich", "fsspec", "duckdb", "jinja2", "vl-convert-python",
+)  # fmt: skip
 _OLDEST_PYSPARK = (4, 3)
 _FIRST_PANDAS_TOO_NEW = 3
-_REPORT = ("jinja2", "altair", "vl-convert-python")
 _INSTALL_SPARK = "pip install 'wireyard[spark]'"
 
 
@@ -45,8 +46,6 @@ def check_all(report: Callable[[Progress], None]) -> Iterator[Check]:
         yield _package(package)
     yield from _kernels(report)
     yield _ciphers()
-    yield _sql()
-    yield _report()
     yield _spark("pyspark")
     yield _spark("pandas")
     yield _java()
@@ -120,21 +119,6 @@ def _ciphers() -> Check:
     if found is None:
         return Check("TLS", "stays closed", "pip install 'wireyard[tls]'", False)
     return Check("TLS", f"opened with keys, by cryptography {found[0]}", None, False)
-
-
-def _sql() -> Check:
-    found = _version("duckdb")
-    if found is None:
-        return Check("SQL", "is not answered", "pip install 'wireyard[sql]'", False)
-    return Check("SQL", f"answered by DuckDB {found[0]}", None, False)
-
-
-def _report() -> Check:
-    missing = [name for name in _REPORT if _version(name) is None]
-    if missing:
-        found = f"cannot be made without {' and '.join(missing)}"
-        return Check("report", found, "pip install 'wireyard[report]'", False)
-    return Check("report", f"made by {', '.join(_REPORT)}", None, False)
 
 
 def _spark(package: str) -> Check:

@@ -8,7 +8,6 @@ import time
 from collections.abc import Callable
 from contextlib import ExitStack
 from dataclasses import dataclass
-from importlib.util import find_spec
 from typing import IO, TYPE_CHECKING, Any, Self
 
 import click
@@ -88,9 +87,14 @@ their last change, growing captures and streams part by part. At the end everyth
     help="Files of a day each, by UTC and the time of rows; as the lake is if not given.",
 )
 @click.option(
+    "--engine",
+    type=click.Choice(["process", "spark"]),
+    help="What reads: this process alone, or Spark; Spark only for much input if not given.",
+)
+@click.option(
     "--master",
     metavar="URL",
-    help="Spark to run on; this machine if not given, without Spark where there is little to read.",
+    help="Spark to run on; this machine if not given.",
 )
 @click.option(
     "--conf", metavar="KEY=VALUE", multiple=True, help="A setting of Spark; can be given again."
@@ -123,6 +127,7 @@ def command(
     lake: str,
     table_format: str | None,
     partition_by: str | None,
+    engine: str | None,
     master: str | None,
     conf: tuple[str, ...],
     format_name: str | None,
@@ -142,8 +147,8 @@ def command(
         raise UsageError("run: name INPUTs: files, folders, patterns or URLs")
     if follow and rotated and by_content:
         raise UsageError("run: --follow --rotated reads files on, which --by-content would not")
-    if find_spec("pyspark") is None:
-        raise UsageError("run: Spark is not installed; pip install 'wireyard[spark]'")
+    if engine == "process" and (master is not None or conf):
+        raise UsageError("run: --engine process starts no Spark: leave out --master and --conf")
     if payload:
         from wireyard.payloads import parse_rules
 
@@ -155,12 +160,15 @@ def command(
         "keylog": keylog,
         "payload": payload,
     }
-    if master is not None:
+    if engine == "process":
+        settings["few_bytes"] = sys.maxsize
+    elif engine == "spark" or master is not None:
         settings["few_bytes"] = -1
     kinds = {"table_format": table_format, "partition_by": partition_by}
     options = {"format": format_name, "by_content": by_content, "skip_missing": skip_missing}
     spark_settings = _settings_of(conf)
-    given = _Given(inputs, lake, kinds, master, spark_settings, options, rotated, quiet, settings)
+    spark = None if engine == "process" else _Spark(master, spark_settings)
+    given = _Given(inputs, lake, kinds, spark, options, rotated, quiet, settings)
     try:
         (_follow if follow else _fill)(given)
     except LakeDamaged:
@@ -185,6 +193,14 @@ def _settings_of(conf: tuple[str, ...]) -> dict[str, str]:
 
 
 @dataclass(frozen=True, slots=True)
+class _Spark:
+    """The Spark to start if there is much to read."""
+
+    master: str | None
+    conf: dict[str, str]
+
+
+@dataclass(frozen=True, slots=True)
 class _Given:
     """The arguments of the command line."""
 
@@ -192,8 +208,8 @@ class _Given:
     lake: str
     kinds: dict[str, Any]
     """Table format and partitioning: parameters of `Lake.open`."""
-    master: str | None
-    conf: dict[str, str]
+    spark: _Spark | None
+    """None to read in this process, whatever the size."""
     input_options: dict[str, Any]
     """Parameters of `InputOptions`."""
     rotated: bool
@@ -266,15 +282,18 @@ def _follow(given: _Given) -> None:
 
 def _starter(
     given: _Given, log: SparkLog, watch: _Watch
-) -> Callable[[], Any]:  # not SparkSession: only `wireyard.spark` may import pyspark
-    """Return the function that starts Spark."""
+) -> Callable[[], Any] | None:  # not SparkSession: only `wireyard.spark` may import pyspark
+    """Return the function that starts Spark; None to run in this process."""
+    spark = given.spark
+    if spark is None:
+        return None
 
     def start() -> Any:
         before = watch.name
         watch.stage("starting Spark")
-        spark = log.start(given.master, "wireyard run", **given.conf)
+        session = log.start(spark.master, "wireyard run", **spark.conf)
         watch.stage(before)
-        return spark
+        return session
 
     return start
 

@@ -6,13 +6,14 @@ import os
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
+from importlib.util import find_spec
 from shutil import copyfileobj
 from tempfile import TemporaryFile
 from types import TracebackType
 from typing import IO, Any, Self
 
 from wireyard.cli.exits import follows_interrupt
-from wireyard.errors import WireError
+from wireyard.errors import UsageError, WireError
 
 __all__ = ["SparkLog"]
 
@@ -61,8 +62,17 @@ class SparkLog:
         """Start Spark with its log taken; return the session.
 
         The parameters are those of `wireyard.spark.sessions.session`.
+
+        Raises
+        ------
+        UsageError
+            Spark is not installed.
         """
         from wireyard.spark.sessions import session  # only `wireyard.spark` may import pyspark
+
+        command = app_name.partition(" ")[2]
+        if find_spec("pyspark") is None:
+            raise UsageError(f"{command}: needs Spark for this; pip install 'wireyard[spark]'")
 
         if master is None or master.startswith("local"):
             from wireyard.accelerate import load_kernels

@@ -2,6 +2,6 @@
 
 from __future__ import annotations
 
-from wireyard.report.page import ReportError, build_report
+from wireyard.report.page import build_report
 
-__all__ = ["ReportError", "build_report"]
+__all__ = ["build_report"]

@@ -11,7 +11,6 @@ from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final
 
-import altair as alt
 import vl_convert as vlc
 
 from wireyard.report.questions import Answer
@@ -20,6 +19,7 @@ from wireyard.report.text import bytes_text, clipped, count_text, span_text
 __all__ = ["delays", "graph", "quantiles", "rates", "sessions", "sizes", "throughput"]
 
 _WIDTH: Final = 520
+_HEIGHT: Final = 150
 _SERIES: Final = {
     "mqtt": "var(--c1)",
     "jmq": "var(--c2)",
@@ -40,58 +40,74 @@ _NS_PER_MS: Final = 1_000_000
 _DAY_NS: Final = 86_400 * 10**9
 _CURVE: Final = 24
 """Segments of a curve."""
-_FONT: Final = "system-ui, sans-serif"
+_SCHEMA: Final = "https://vega.github.io/schema/vega-lite/v6.json"
+_STYLE: Final = {
+    "background": "transparent",
+    "font": "system-ui, sans-serif",
+    "padding": 4,
+    "view": {"stroke": None},
+    "axis": {
+        "labelColor": "var(--ink)",
+        "labelFontSize": 12,
+        "labelLimit": 190,
+        "titleColor": "var(--muted)",
+        "titleFontSize": 12,
+        "titleFontWeight": "normal",
+        "gridColor": "var(--line)",
+        "domainColor": "var(--line)",
+        "tickColor": "var(--line)",
+    },
+    "legend": {
+        "labelColor": "var(--ink)",
+        "labelFontSize": 12,
+        "orient": "top",
+        "title": None,
+        "symbolType": "square",
+        "symbolStrokeWidth": 0,
+        "symbolOpacity": 1,
+    },
+}
+_COUNTS: Final = {"format": "~s", "tickCount": 4}
+"""An axis of counts or rates."""
+
+Spec = dict[str, Any]
+"""A part of a specification in Vega-Lite."""
 
 
-def _svg(chart: Any) -> str:
+def _svg(chart: Spec, width: int, height: int) -> str:
     """Draw a chart."""
-    axis = alt.AxisConfig(
-        labelColor="var(--ink)", labelFontSize=12, titleColor="var(--muted)", titleFontSize=12,
-        titleFontWeight="normal", gridColor="var(--line)", domainColor="var(--line)",
-        tickColor="var(--line)", labelLimit=190,
-    )  # fmt: skip
-    legend = alt.LegendConfig(
-        labelColor="var(--ink)",
-        labelFontSize=12,
-        orient="top",
-        title=None,
-        symbolType="square",
-        symbolStrokeWidth=0,
-        symbolOpacity=1,
-    )
-    styled = chart.configure(
-        background="transparent", font=_FONT, axis=axis, legend=legend, padding=4,
-        view=alt.ViewConfig(stroke=None),
-    )  # fmt: skip
-    text: str = vlc.vegalite_to_svg(styled.to_dict())
+    size = {"width": width, "height": height}
+    text: str = vlc.vegalite_to_svg({"$schema": _SCHEMA, "config": _STYLE, **size, **chart})
     # The figure around it has the name; screen readers skip the parts of the picture.
     return text.replace("<svg ", '<svg aria-hidden="true" focusable="false" ', 1)
 
 
-def _data(rows: Iterable[Mapping[str, Any]]) -> Any:
-    return alt.InlineData(values=[dict(row) for row in rows])
+def _chart(rows: Sequence[Mapping[str, Any]], mark: str, encoding: Spec, **look: Any) -> Spec:
+    """Return marks of rows: a chart, or a layer of one."""
+    return {"data": {"values": rows}, "mark": {"type": mark, **look}, "encoding": encoding}
+
+
+def _field(name: str, kind: str, **more: Any) -> Spec:
+    """Return the encoding of a field; `kind` is quantitative, nominal, ordinal or temporal."""
+    return {"field": name, "type": kind, **more}
 
 
 def _colour(
     field: str, colours: Mapping[str, str], there: Iterable[str], *, lines: bool = False
-) -> Any:
+) -> Spec:
     """Return the colour encoding of a field, with a legend if it has several values."""
     names = [name for name in colours if name in set(there)]
-    scale = alt.Scale(domain=names, range=[colours[name] for name in names])
-    symbol: dict[str, Any] = {"symbolType": "stroke", "symbolStrokeWidth": 4, "symbolSize": 200}
-    legend = alt.Legend(**(symbol if lines else {})) if len(names) > 1 else None
-    return alt.Color(f"{field}:N", scale=scale, legend=legend)
+    scale = {"domain": names, "range": [colours[name] for name in names]}
+    symbol = {"symbolType": "stroke", "symbolStrokeWidth": 4, "symbolSize": 200}
+    legend = (symbol if lines else {}) if len(names) > 1 else None
+    return _field(field, "nominal", scale=scale, legend=legend)
 
 
-def _time_axis(field: str, span_ns: int) -> Any:
+def _time_axis(field: str, span_ns: int) -> Spec:
     """Return a time axis in UTC, formatted for the length of the span."""
     form = "%H:%M:%S" if span_ns < _DAY_NS else "%d %b %H:%M"
-    return alt.X(
-        f"{field}:T",
-        title="UTC",
-        scale=alt.Scale(type="utc"),
-        axis=alt.Axis(tickCount=6, grid=False, format=form),
-    )
+    axis = {"tickCount": 6, "grid": False, "format": form}
+    return _field(field, "temporal", title="UTC", scale={"type": "utc"}, axis=axis)
 
 
 # --- over time ------------------------------------------------------------------------------
@@ -120,17 +136,14 @@ def rates(answer: Answer, width_ns: int, measure: str) -> str:
     """Return packets or bytes per second over time, stacked by format."""
     names = sorted({row["format"] for row in answer.rows})
     rows = _filled(answer, "format", names, width_ns)
-    axis = alt.Axis(format="~s", tickCount=4)
-    chart = (
-        alt.Chart(_data(rows), width=_WIDTH, height=150)
-        .mark_area(interpolate="step-after", opacity=0.75)
-        .encode(
-            x=_time_axis("at", answer.rows[-1]["from_ns"] - answer.rows[0]["from_ns"]),
-            y=alt.Y(f"{measure}:Q", title=f"{measure} a second", stack=True, axis=axis),
-            color=_colour("format", _SERIES, names),
-        )
-    )
-    return _svg(chart)
+    title = f"{measure} a second"
+    encoding = {
+        "x": _time_axis("at", answer.rows[-1]["from_ns"] - answer.rows[0]["from_ns"]),
+        "y": _field(measure, "quantitative", title=title, stack=True, axis=_COUNTS),
+        "color": _colour("format", _SERIES, names),
+    }
+    chart = _chart(rows, "area", encoding, interpolate="step-after", opacity=0.75)
+    return _svg(chart, _WIDTH, _HEIGHT)
 
 
 def throughput(answer: Answer, width_ns: int) -> str:
@@ -147,16 +160,13 @@ def throughput(answer: Answer, width_ns: int) -> str:
         for at in times
         for kind in kinds
     ]
-    chart = (
-        alt.Chart(_data(rows), width=_WIDTH, height=150)
-        .mark_line(interpolate="step-after", strokeWidth=2)
-        .encode(
-            x=_time_axis("at", answer.rows[-1]["from_ns"] - answer.rows[0]["from_ns"]),
-            y=alt.Y("rate:Q", title="messages a second", axis=alt.Axis(format="~s", tickCount=4)),
-            color=_colour("kind", kinds, kinds, lines=True),
-        )
-    )
-    return _svg(chart)
+    encoding = {
+        "x": _time_axis("at", answer.rows[-1]["from_ns"] - answer.rows[0]["from_ns"]),
+        "y": _field("rate", "quantitative", title="messages a second", axis=_COUNTS),
+        "color": _colour("kind", kinds, kinds, lines=True),
+    }
+    chart = _chart(rows, "line", encoding, interpolate="step-after", strokeWidth=2)
+    return _svg(chart, _WIDTH, _HEIGHT)
 
 
 def ages(answer: Answer, width_ns: int) -> str:
@@ -175,16 +185,12 @@ def ages(answer: Answer, width_ns: int) -> str:
     ]
     shown = [clipped(name, 30) for name in names]
     series = {name: f"var(--c{number})" for number, name in enumerate(shown, 1)}
-    chart = (
-        alt.Chart(_data(rows), width=_WIDTH, height=150)
-        .mark_line(strokeWidth=2)
-        .encode(
-            x=_time_axis("at", last - first + 2 * width_ns),
-            y=alt.Y("age:Q", title="seconds", axis=alt.Axis(format="~s", tickCount=4)),
-            color=_colour("destination", series, shown, lines=True),
-        )
-    )
-    return _svg(chart)
+    encoding = {
+        "x": _time_axis("at", last - first + 2 * width_ns),
+        "y": _field("age", "quantitative", title="seconds", axis=_COUNTS),
+        "color": _colour("destination", series, shown, lines=True),
+    }
+    return _svg(_chart(rows, "line", encoding, strokeWidth=2), _WIDTH, _HEIGHT)
 
 
 def sessions(answer: Answer, first_ns: int, last_ns: int) -> str:
@@ -206,18 +212,18 @@ def sessions(answer: Answer, first_ns: int, last_ns: int) -> str:
                 "ended": row["ended_by"] or "unknown",
             }
         )
-    base = alt.Chart(_data(rows), width=2 * _WIDTH - 190, height=max(len(rows) * 20, 40))
-    y = alt.Y("row:O", title=None, axis=None)
-    bars = base.mark_bar(height=11, cornerRadius=3).encode(
-        x=_time_axis("from", last_ns - first_ns),
-        x2="to:T",
-        y=y,
-        color=_colour("ended", _ENDINGS, {r["ended"] for r in rows}),
-    )
-    texts = base.mark_text(align="right", dx=-8, fontSize=12, color="var(--ink)").encode(
-        x=alt.value(0), y=y, text="client:N"
-    )
-    return _svg(bars + texts)
+    y = _field("row", "ordinal", title=None, axis=None)
+    spans = {
+        "x": _time_axis("from", last_ns - first_ns),
+        "x2": {"field": "to"},
+        "y": y,
+        "color": _colour("ended", _ENDINGS, {r["ended"] for r in rows}),
+    }
+    names = {"x": {"value": 0}, "y": y, "text": _field("client", "nominal")}
+    look = {"align": "right", "dx": -8, "fontSize": 12, "color": "var(--ink)"}
+    bars = _chart(rows, "bar", spans, height=11, cornerRadius=3)
+    layers = [bars, _chart(rows, "text", names, **look)]
+    return _svg({"layer": layers}, 2 * _WIDTH - 190, max(len(rows) * 20, 40))
 
 
 # --- distributions --------------------------------------------------------------------------
@@ -268,18 +274,15 @@ def _histogram(
 ) -> str:
     names = {row["protocol"] for row in rows}
     texts = ", ".join(f"'{place}': '{text}'" for place, text in labels.items())
-    axis = alt.Axis(values=list(labels), labelExpr=f"{{{texts}}}[datum.value]", grid=False)
-    chart = (
-        alt.Chart(_data(rows), width=_WIDTH, height=150)
-        .mark_bar(opacity=0.85, binSpacing=1)
-        .encode(
-            x=alt.X("from:Q", bin="binned", title=title, axis=axis),
-            x2="to:Q",
-            y=alt.Y("n:Q", title=measure, stack=True, axis=alt.Axis(format="~s", tickCount=4)),
-            color=_colour("protocol", _SERIES, names),
-        )
-    )
-    return _svg(chart)
+    axis = {"values": list(labels), "labelExpr": f"{{{texts}}}[datum.value]", "grid": False}
+    encoding = {
+        "x": _field("from", "quantitative", bin="binned", title=title, axis=axis),
+        "x2": {"field": "to"},
+        "y": _field("n", "quantitative", title=measure, stack=True, axis=_COUNTS),
+        "color": _colour("protocol", _SERIES, names),
+    }
+    chart = _chart(rows, "bar", encoding, opacity=0.85, binSpacing=1)
+    return _svg(chart, _WIDTH, _HEIGHT)
 
 
 def quantiles(answer: Answer) -> str:
@@ -296,22 +299,19 @@ def quantiles(answer: Answer) -> str:
                 }
             )
     colours = {"p50": "var(--good)", "p90": "var(--c3)", "p99": "var(--bad)"}
-    order = alt.EncodingSortField(field="p99", op="max", order="descending")
-    y = alt.Y("destination:N", sort=order, title=None)
-    scale = alt.Scale(type="log", nice=False)
+    order = {"field": "p99", "op": "max", "order": "descending"}
+    y = _field("destination", "nominal", sort=order, title=None)
+    scale = {"type": "log", "nice": False}
     powers = {round(math.log10(row["ms"]) - 0.5) for row in rows}
     ticks = [10.0**power for power in range(min(powers), max(powers) + 2)]
     texts = ", ".join(f"'{tick:g}': '{span_text(tick * _NS_PER_MS)}'" for tick in ticks)
-    axis = alt.Axis(values=ticks, labelExpr=f"{{{texts}}}[format(datum.value, '~g')]")
-    x = alt.X("ms:Q", scale=scale, title="from sent to delivered", axis=axis)
-    base = alt.Chart(_data(rows), width=_WIDTH - 130, height=max(len(answer.rows) * 22, 44))
-    lines = base.mark_line(color="var(--line)", strokeWidth=3).encode(
-        x=x, y=y, detail="destination:N"
-    )
-    points = base.mark_point(filled=True, size=70, opacity=1).encode(
-        x=x, y=y, color=_colour("quantile", colours, colours)
-    )
-    return _svg(lines + points)
+    axis = {"values": ticks, "labelExpr": f"{{{texts}}}[format(datum.value, '~g')]"}
+    x = _field("ms", "quantitative", scale=scale, title="from sent to delivered", axis=axis)
+    ends = {"x": x, "y": y, "detail": _field("destination", "nominal")}
+    marks = {"x": x, "y": y, "color": _colour("quantile", colours, colours)}
+    lines = _chart(rows, "line", ends, color="var(--line)", strokeWidth=3)
+    points = _chart(rows, "point", marks, filled=True, size=70, opacity=1)
+    return _svg({"layer": [lines, points]}, _WIDTH - 130, max(len(answer.rows) * 22, 44))
 
 
 # --- graph of producers, destinations and consumers -----------------------------------------
@@ -360,29 +360,26 @@ def graph(producers: Answer, consumers: Answer) -> str:
         weight = count_text(weights[side][name])
         nodes[side].append({"x": side, "y": place, "name": clipped(name, 22), "n": weight})
     scales = {
-        "x": alt.X("x:Q", axis=None, scale=alt.Scale(domain=[-0.55, 2.55])),
-        "y": alt.Y("y:Q", axis=None, scale=alt.Scale(domain=[tallest - 0.4, -0.6])),
+        "x": _field("x", "quantitative", axis=None, scale={"domain": [-0.55, 2.55]}),
+        "y": _field("y", "quantitative", axis=None, scale={"domain": [tallest - 0.4, -0.6]}),
     }
-    size: dict[str, Any] = {"width": 2 * _WIDTH, "height": tallest * 34 + 10}
     kinds = {"sent": "var(--c1)", "delivered": "var(--c3)"}
-    lines = (
-        alt.Chart(_data(curves), **size)
-        .mark_line(opacity=0.45, strokeCap="round")
-        .encode(
-            **scales,
-            detail="link:N",
-            strokeWidth=alt.StrokeWidth("width:Q", scale=None),
-            color=_colour("side", kinds, kinds, lines=True),
-        )
-    )
-    layers = [lines]
+    encoding = {
+        **scales,
+        "detail": _field("link", "nominal"),
+        "strokeWidth": _field("width", "quantitative", scale=None),
+        "color": _colour("side", kinds, kinds, lines=True),
+    }
+    layers = [_chart(curves, "line", encoding, opacity=0.45, strokeCap="round")]
     for align, dx, column in zip(("right", "center", "left"), (-8, 0, 8), nodes, strict=True):
-        base = alt.Chart(_data(column), **size)
-        marks: dict[str, Any] = {"align": align, "dx": dx, "baseline": "middle"}
-        names = base.mark_text(fontSize=12, color="var(--ink)", dy=-6, **marks)
-        counts = base.mark_text(fontSize=11, color="var(--muted)", dy=8, **marks)
-        layers += [names.encode(**scales, text="name:N"), counts.encode(**scales, text="n:N")]
-    return _svg(alt.layer(*layers))
+        marks = {"align": align, "dx": dx, "baseline": "middle"}
+        names = {**scales, "text": _field("name", "nominal")}
+        counts = {**scales, "text": _field("n", "nominal")}
+        layers += [
+            _chart(column, "text", names, fontSize=12, color="var(--ink)", dy=-6, **marks),
+            _chart(column, "text", counts, fontSize=11, color="var(--muted)", dy=8, **marks),
+        ]
+    return _svg({"layer": layers}, 2 * _WIDTH, tallest * 34 + 10)
 
 
 def _curve_x(side: int, part: float) -> float:

@@ -7,7 +7,6 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from importlib.metadata import version
-from importlib.util import find_spec
 from threading import Timer
 from time import monotonic
 from typing import TYPE_CHECKING, Any, Final
@@ -27,7 +26,7 @@ from wireyard.report.questions import BAD_VERDICTS, Answer, ask_all, bucket_ns
 if TYPE_CHECKING:
     from wireyard.answers import Tables
 
-__all__ = ["ReportError", "build_report"]
+__all__ = ["build_report"]
 
 _MOST_CELL: Final = 80
 _MOST_FINDINGS: Final = 24
@@ -36,7 +35,6 @@ _MOST_ROWS: Final = 30
 _HEX_BYTES: Final = 8
 _HEX_LINES: Final = 6
 _MOST_MARKS: Final = 24
-_NEEDED: Final = ("jinja2", "altair", "vl_convert")
 _SYMPTOMS_S: Final = 10.0
 """Time limit for the queries of symptoms: of 20 million messages some take longer than the page."""
 _MEANINGS: Final = {"mqtt": MQTT_VERDICTS, "jms": JMS_VERDICTS}
@@ -50,10 +48,6 @@ _COUNTS_OF_BYTES: Final = frozenset(
         "bytes_gap", "bytes_sent",
     }
 )  # fmt: skip
-
-
-class ReportError(UsageError):
-    """A report cannot be made."""
 
 
 @dataclass(frozen=True)
@@ -98,17 +92,7 @@ def build_report(
         The inputs with all options, as on a command line.
     format, decode_as, keylog
         The options that they were opened with.
-
-    Raises
-    ------
-    ReportError
-        A library is not installed.
     """
-    missing = [name for name in _NEEDED if find_spec(name) is None]
-    if missing:
-        raise ReportError(
-            f"report: {' and '.join(missing)} not installed; pip install 'wireyard[report]'"
-        )
     from jinja2 import Environment, PackageLoader, StrictUndefined
 
     answers = ask_all(tables)

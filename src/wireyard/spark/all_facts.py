@@ -55,7 +55,7 @@ class AllFacts:
     def __init__(
         self,
         lake: Lake,
-        get_session: Callable[[], SparkSession],
+        get_session: Callable[[], SparkSession] | None,
         stamps: Mapping[str, Mapping[str, Any] | None],
         growing: Collection[str],
     ) -> None:

@@ -87,7 +87,7 @@ class _Settings:
 def follow_lake(
     lake: Lake,
     paths: Sequence[str],
-    get_session: Callable[[], SparkSession],
+    get_session: Callable[[], SparkSession] | None,
     watch: Watch,
     listener: Listener,
     stop: Callable[[], bool],
@@ -133,7 +133,7 @@ class _Following:
         self,
         lake: Lake,
         watched: Watched,
-        get_session: Callable[[], SparkSession],
+        get_session: Callable[[], SparkSession] | None,
         watch: Watch,
         listener: Listener,
         settings: _Settings,

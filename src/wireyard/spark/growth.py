@@ -61,7 +61,7 @@ class Growth:
     def __init__(
         self,
         lake: Lake,
-        get_session: Callable[[], SparkSession],
+        get_session: Callable[[], SparkSession] | None,
         *,
         secrets: bool = False,
         max_packet_bytes: int | None = None,

@@ -87,7 +87,7 @@ _NEVER_EMPTY = {
 def fill_lake(
     lake: Lake,
     found: Sequence[FoundInput],
-    get_session: Callable[[], SparkSession],
+    get_session: Callable[[], SparkSession] | None,
     watch: Watch,
     *,
     secrets: bool = False,

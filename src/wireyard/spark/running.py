@@ -94,12 +94,13 @@ class Runner:
         if here or self.in_process or not tasks:
             batches = (batch for task in tasks for batch in work(task))
             return pa.Table.from_batches(batches, schema)
+        spark = self.spark
         from wireyard.spark.types import spark_schema
 
         # A row for each task, with its number only. Tasks read their inputs from a file: as an
         # argument of the function, the inputs of all would be sent to each.
         path = dump_each(self._lake.staged(""), tasks)
-        numbers = self.spark.range(0, len(tasks), 1, self._partitions(len(tasks), together))
+        numbers = spark.range(0, len(tasks), 1, self._partitions(len(tasks), together))
         do = partial(_run_numbered, path=path, work=work)
         return numbers.mapInArrow(do, spark_schema(schema)).toArrow()
 
