@@ -30,9 +30,10 @@ from wireyard.captures.stream_table import LEDGER_TABLE, STREAMS
 from wireyard.lake.commits import Input
 from wireyard.lake.ledgers import LedgerSum
 from wireyard.spark.inputs import list_inputs
-from wireyard.spark.job import with_all_tables
-from wireyard.spark.lake import Change, Lake
+from wireyard.spark.job import add_missing_tables
+from wireyard.spark.lake import Lake
 from wireyard.spark.parts import write_table
+from wireyard.spark.replacing import Draft
 
 ROOT: Final = FOLDER / "lake_sizes"
 CAPTURES: Final = (10, 160, 3_000, 10_000)
@@ -198,8 +199,11 @@ def make_lake(root: Path, streams: int) -> None:
         }
         bytes_read = 500 * streams
         ledger = LedgerSum(streams, 0, bytes_read, bytes_read, packets_ok=20 * streams)
-        each = Input(found.path, None, found.stamp, {"mqtt": ledger}, files)
-        lake.commit(with_all_tables(lake, Change((each,), {}, files)))
+        each = Input(found.path, None, found.stamp, {"mqtt": ledger})
+        draft = Draft(lake)
+        draft.put(each, files)
+        add_missing_tables(draft)
+        lake.commit(draft.change())
 
 
 def _made_up(schema: pa.Schema, given: dict[str, pa.Array], rows: int) -> pa.Table:

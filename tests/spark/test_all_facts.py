@@ -52,7 +52,7 @@ class Slow:
         if self.error is not None:
             raise self.error
         found = make(*given)
-        self.made.append({each.source for each in given[3]})
+        self.made.append({*given[2]})
         return found
 
 

@@ -24,6 +24,7 @@ MESSAGES = [
     ("plant/2", b"empty"),
     ("office/1", b"55.49"),
     ("plant/3", b"[1, null]"),
+    ("plant/4", b'"\\ud800"'),
 ]
 RULES = ("plant/#=json", "office/+=text")
 
@@ -50,10 +51,10 @@ def test_a_lake_has_what_payloads_carry(stream: Path, tmp_path: Path) -> None:
             ' JOIN messages m USING (source, stream, "offset") ORDER BY p."offset"'
         ).to_pylist()
     assert [(row["destination"], row["body"]) for row in rows] == MESSAGES
-    assert [row["decoder"] for row in rows] == ["json", "json", "text", "json"]
+    assert [row["decoder"] for row in rows] == ["json", "json", "text", "json", "json"]
     values = [row["value"] and json.loads(row["value"]) for row in rows]
-    assert values == [{"celsius": 21.5}, None, "55.49", [1, None]]
-    assert [row["error"] is None for row in rows] == [True, False, True, True]
+    assert values == [{"celsius": 21.5}, None, "55.49", [1, None], None]
+    assert [row["error"] is None for row in rows] == [True, False, True, True, False]
 
 
 def test_a_lake_without_rules_has_no_such_table(stream: Path, tmp_path: Path) -> None:

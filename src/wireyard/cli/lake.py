@@ -54,9 +54,9 @@ def repair(lake: str) -> int:
 
     Names the inputs: the next run that is given them reads them again and makes all tables whole.
     """
-    from wireyard.spark.job import with_all_tables
+    from wireyard.spark.job import add_missing_tables
     from wireyard.spark.lake import Lake
-    from wireyard.spark.replacing import drop_damaged
+    from wireyard.spark.replacing import Draft, drop_damaged
 
     with Lake.open(lake, damaged=True) as opened:
         damaged = opened.damage(checksums=True)
@@ -64,7 +64,10 @@ def repair(lake: str) -> int:
         if not damaged:
             click.echo("every file is as it was written")
             return exits.DONE
-        change = with_all_tables(opened, drop_damaged(opened, damaged))
+        draft = Draft(opened)
+        drop_damaged(draft, damaged)
+        add_missing_tables(draft)
+        change = draft.change()
         opened.commit(change)
     for source in sorted(change.forget):
         click.echo(f"to be read again: {source}")

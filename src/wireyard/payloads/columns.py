@@ -13,7 +13,7 @@ import pyarrow as pa
 from wireyard.errors import UsageError
 from wireyard.formats.base import Format, Row
 from wireyard.layout import Column
-from wireyard.payloads.decoders import PayloadError
+from wireyard.payloads.decoders import PayloadError, reason_of
 from wireyard.payloads.rules import Rule
 
 __all__ = ["OPENED", "PAYLOADS", "ROW_COLUMNS", "PayloadColumns", "PayloadTable"]
@@ -132,8 +132,8 @@ class PayloadColumns:
         try:
             value = _shaped(value, kind)
             pa.scalar(value, kind)
-        except (pa.ArrowException, TypeError, ValueError, OverflowError) as error:
-            raise PayloadError(f"does not fit its type: {error}"[:200]) from None
+        except Exception as error:  # Arrow and Python have many for values of another form
+            raise PayloadError(f"does not fit its type: {reason_of(error)}") from None
         columns[name][at] = value
 
     def _rule(self, destination: str | None, row: Mapping[str, Any]) -> Rule | None:

@@ -24,6 +24,7 @@ __all__ = [
     "get_decoder",
     "need_library",
     "plain_value",
+    "reason_of",
     "register",
 ]
 
@@ -32,7 +33,12 @@ MAX_PAYLOAD_BYTES: Final = 4 << 20
 MAX_DEPTH: Final = 64
 """Deepest nesting of values; schemas in use stay below 20."""
 MAX_VALUES: Final = 1 << 20
-"""Most values of one payload, each some 50 bytes as a Python object."""
+"""Most values of one payload; text and bytes count as one for each `_VALUE_BYTES`."""
+_VALUE_BYTES: Final = 50
+"""Bytes of a value as a Python object."""
+_MAX_BIG_BYTES: Final = 1 << 10
+_MOST_REASON: Final = 200
+"""Most characters of a reason."""
 _ENTRY_POINTS: Final = "wireyard.payloads"
 
 
@@ -66,15 +72,25 @@ class Decoder:
             raise PayloadError(f"has {len(data)} bytes, at most {MAX_PAYLOAD_BYTES} are decoded")
         try:
             return plain_value(self.function(data, destination))
-        except PayloadError:
+        except KeyboardInterrupt:
             raise
+        except PayloadError as error:
+            raise PayloadError(reason_of(error)) from None
         except RecursionError:
             raise PayloadError(f"is over {MAX_DEPTH} levels deep") from None
         except MemoryError:
             raise PayloadError("needs more memory than there is") from None
-        except Exception as error:  # of libraries and users, which may raise anything
-            text = " ".join(str(error).split())[:200] or type(error).__name__
-            raise PayloadError(f"is no {self.name}: {text}") from None
+        except BaseException as error:  # of libraries and users, which may raise anything
+            raise PayloadError(f"is no {self.name}: {reason_of(error)}") from None
+
+
+def reason_of(error: BaseException) -> str:
+    """Return the text of any exception as one short line that can be encoded."""
+    try:
+        text = " ".join(str(error).split())[:_MOST_REASON]
+    except Exception:
+        text = ""
+    return (text or type(error).__name__).encode(errors="backslashreplace").decode()
 
 
 def plain_value(value: Any) -> Any:
@@ -83,19 +99,26 @@ def plain_value(value: Any) -> Any:
     Raises
     ------
     PayloadError
-        The value is nested too deep, has too many values, or one of a type without a plain form.
+        The value is nested too deep, is too large, or has one of a type without a plain form.
     """
     left = [MAX_VALUES]
 
     def plain(item: Any, depth: int) -> Any:
-        left[0] -= 1
+        is_text = isinstance(item, str | bytes | bytearray)
+        left[0] -= 1 + (len(item) // _VALUE_BYTES if is_text else 0)
         if depth > MAX_DEPTH:
             raise PayloadError(f"is over {MAX_DEPTH} levels deep")
         if left[0] < 0:
             raise PayloadError(f"has over {MAX_VALUES} values")
         match item:
-            case None | bool() | int() | float() | str():
+            case None | bool():
                 return item
+            case int():
+                return _integer(item)
+            case float():
+                return float.__pos__(item)
+            case str():
+                return _unicode(item)
             case bytes() | bytearray() | memoryview():
                 return bytes(item)
             case Mapping():
@@ -103,9 +126,9 @@ def plain_value(value: Any) -> Any:
             case list() | tuple() | set() | frozenset():
                 return [plain(inner, depth + 1) for inner in item]
             case datetime() | date() | time():
-                return item.isoformat().replace("+00:00", "Z")
+                return _unicode(item.isoformat().replace("+00:00", "Z"))
             case Decimal() | UUID():
-                return str(item)
+                return _unicode(str(item))
         raise PayloadError(f"has a value of the kind {type(item).__name__}")
 
     return plain(value, 1)
@@ -114,14 +137,33 @@ def plain_value(value: Any) -> Any:
 def _key(key: Any) -> str:
     """Return the key of a map as text, as in JSON."""
     if isinstance(key, str):
-        return key
+        return _unicode(key)
     if isinstance(key, bool) or key is None:
         return json.dumps(key)
     if isinstance(key, bytes):
         return key.hex()
-    if isinstance(key, int | float):
-        return str(key)
+    if isinstance(key, int):
+        return str(_integer(key))
+    if isinstance(key, float):
+        return str(float.__pos__(key))
     raise PayloadError(f"has a key of the kind {type(key).__name__}")
+
+
+def _integer(value: int) -> int:
+    """Return an integer that has a text, as none of an own type."""
+    if int.bit_length(value) > 8 * _MAX_BIG_BYTES:
+        raise PayloadError(f"has an integer of {int.bit_length(value) // 8} bytes")
+    return int.__pos__(value)
+
+
+def _unicode(value: str) -> str:
+    """Return a text that can be encoded, as none of an own type."""
+    text = str.__str__(value)
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        raise PayloadError("has half of a surrogate pair, which is no character") from None
+    return text
 
 
 # --- without a schema -----------------------------------------------------------------------
@@ -155,7 +197,6 @@ def _cbor(data: bytes, destination: str) -> Any:
 _CBOR_TAGS: Final = frozenset({0, 1, 2, 3, 37, 55799})
 """Tags of times, big integers, UUIDs and CBOR itself, whose values take no more than their bytes.
 """
-_MAX_BIG_BYTES: Final = 1 << 10
 
 
 def _check_cbor(data: bytes) -> None:

@@ -92,7 +92,7 @@ def _parse_message(kind: Any, data: bytes, destination: str) -> Any:
     try:
         message.ParseFromString(data)
     except Exception as error:
-        raise PayloadError(f"is no {kind.DESCRIPTOR.full_name}: {error}"[:200]) from None
+        raise PayloadError(f"is no {kind.DESCRIPTOR.full_name}: {error}") from None
     return _message_value(message)
 
 
@@ -366,7 +366,7 @@ def _read_sparkplug(kind: Any, data: bytes, destination: str) -> Any:
     try:
         message.ParseFromString(data)
     except Exception as error:
-        raise PayloadError(f"is no Sparkplug B payload: {error}"[:200]) from None
+        raise PayloadError(f"is no Sparkplug B payload: {error}") from None
     names = [name for name in ("seq", "uuid", "body") if message.HasField(name)]
     values = {name: getattr(message, name) for name in names}
     if message.HasField("timestamp"):

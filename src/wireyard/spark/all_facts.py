@@ -20,9 +20,9 @@ from typing import TYPE_CHECKING, Any, Final
 
 from wireyard.layers.tables import FACTS
 from wireyard.spark.grown import SESSIONS, merge_open_sessions
-from wireyard.spark.job import add_facts, commit_change
-from wireyard.spark.lake import Change, Input, Lake
-from wireyard.spark.replacing import drop_inputs, is_provisional, split_by_day
+from wireyard.spark.job import add_facts, commit_draft
+from wireyard.spark.lake import Input, Lake
+from wireyard.spark.replacing import Draft, is_provisional, split_by_day
 from wireyard.spark.running import Runner
 
 if TYPE_CHECKING:
@@ -33,8 +33,8 @@ __all__ = ["AllFacts"]
 _NICENESS: Final = 10
 """Nice value of the thread and of all that it starts, Spark included: parts come first."""
 _Files = dict[str, list[str]]
-_Made = tuple[Change, Sequence[str], set[str]]
-"""The change, notes for the user, and the inputs that get new facts by it."""
+_Made = tuple[Draft, Sequence[str], set[str]]
+"""The draft with them, notes for the user, and the inputs that get new facts by it."""
 
 
 class _OthersGrow(Exception):
@@ -99,18 +99,13 @@ class AllFacts:
             self._made.set_exception(error)
 
     def _make(self) -> _Made:
-        lake, began_s = self._lake, time.monotonic()
-        added = [self._before[source] for source in self.sources]
-
-        def change_without(related: Collection[str]) -> Change:
-            if not self._others.isdisjoint(related):
-                raise _OthersGrow
-            return drop_inputs(lake, (), {*self.sources, *related})
-
-        change, notes, related = add_facts(self._runner, lake, change_without, added, self.sources)
-        change = split_by_day(self._runner, lake, change)
+        began_s, draft = time.monotonic(), Draft(self._lake)
+        notes, related = add_facts(self._runner, draft, self.sources)
+        if not self._others.isdisjoint(related):
+            raise _OthersGrow
+        split_by_day(self._runner, draft)
         self.took_s = time.monotonic() - began_s
-        return change, notes, {*self.sources, *related}
+        return draft, notes, {*self.sources, *related}
 
     def commit(self, lake: Lake) -> tuple[set[str], Sequence[str]]:
         """Wait for the facts and commit them.
@@ -137,57 +132,58 @@ class AllFacts:
         remade = set[str]()
         try:
             try:
-                change, notes, _ = self._made.result()
-                rebased = self._rebased(change, lake)
+                made, notes, _ = self._made.result()
             except _OthersGrow:
-                rebased = None
+                made = None
             self._lake.update_from(lake)
-            if rebased is None:
+            draft = made and self._rebased(made)
+            if draft is None:
                 self._lake.begin_run()
                 self._before, self._others = lake.inputs, set()
-                change, notes, remade = self._make()
-                rebased = self._rebased(change, lake)
-            assert rebased is not None
-            commit_change(self._runner, self._lake, rebased)
+                made, notes, remade = self._make()
+                draft = self._rebased(made)
+            assert draft is not None
+            commit_draft(self._runner, draft)
             lake.update_from(self._lake)
         finally:
             self._lake.begin_run()  # deletes staged files that were not committed
         return remade, notes
 
-    def _rebased(self, change: Change, lake: Lake) -> Change | None:
-        """Return the change as applied to the lake as it is now; None if that is impossible."""
-        inputs = list[Input]()
-        append = {table: list(names) for table, names in change.append.items()}
-        remove = {table: list(names) for table, names in change.remove.items()}
-        for each in change.inputs:
-            now, before = lake.inputs.get(each.source), self._before[each.source]
-            if now is None or not self._is_extended(now, before):
+    def _rebased(self, made: Draft) -> Draft | None:
+        """Return the draft as applied to the lake as it is now; None if that is impossible."""
+        draft = Draft(self._lake)
+        inputs = made.change().inputs
+        for each in inputs:
+            now = draft.inputs.get(each.source)
+            if now is None or not self._is_extended(now, self._before[each.source]):
                 return None
-            since = _added_since(now, before)
-            made = {table: [*each.files.get(table, ())] for table in FACTS}
-            if since.get(SESSIONS):
-                older, newer = made[SESSIONS], since[SESSIONS]
-                merged = merge_open_sessions(
-                    self._lake,
-                    each.source,
-                    [self._lake.staged(SESSIONS, name) for name in older],
-                    [lake.path(SESSIONS, name) for name in newer],
-                )
-                gone = {name for name in (*older, *newer) if is_provisional(name)}
-                remove[SESSIONS] = [*remove.get(SESSIONS, ()), *gone.intersection(newer)]
-                append[SESSIONS] = [name for name in append[SESSIONS] if name not in gone]
-                append[SESSIONS].append(merged)
-                made[SESSIONS] = [name for name in older if name not in gone] + [merged]
-                since[SESSIONS] = [name for name in newer if name not in gone]
-            files = {table: [*names] for table, names in now.files.items() if table not in FACTS}
-            for table in FACTS:
-                if names := [*made[table], *since.get(table, ())]:
-                    files[table] = names
-            stamp = self._stamps.get(each.source)
-            if stamp is None or now.stamp != self._stamp_before[each.source]:
-                stamp = now.stamp
-            inputs.append(replace(now, files=files, stamp=stamp))
-        return replace(change, inputs=tuple(inputs), append=append, remove=remove)
+        for table, names in made.removed.items():
+            draft.replace_files(table, dict.fromkeys(names, ()))
+        for each in inputs:
+            self._put_facts(draft, each, made)
+        return draft
+
+    def _put_facts(self, draft: Draft, each: Input, made: Draft) -> None:
+        """Add the facts that were made of an input to the facts of later parts."""
+        source, now = each.source, self._lake.inputs[each.source]
+        files = {
+            table: [name for name in each.files.get(table, ()) if name in staged]
+            for table, staged in made.staged.items()
+        }
+        if since := _added_since(now, self._before[source]).get(SESSIONS):
+            of_all = files.get(SESSIONS, [])
+            merged = merge_open_sessions(
+                self._lake,
+                source,
+                [made.path(SESSIONS, name) for name in of_all],
+                [draft.path(SESSIONS, name) for name in since],
+            )
+            draft.replace_files(SESSIONS, dict.fromkeys(filter(is_provisional, since), ()))
+            files[SESSIONS] = [*(name for name in of_all if not is_provisional(name)), merged]
+        stamp = self._stamps.get(source)
+        if stamp is None or now.stamp != self._stamp_before[source]:
+            stamp = now.stamp
+        draft.put(replace(draft.inputs[source], stamp=stamp), files)
 
     def _is_extended(self, now: Input, before: Input) -> bool:
         """Return whether an input still has its facts of before; only its parts may add to them."""

@@ -111,7 +111,7 @@ def write_facts(
     streams: Sequence[str],
     captured: Sequence[str],
     inputs: Collection[Input],
-    staged: Mapping[str, Sequence[str]],
+    staged: Mapping[str, Collection[str]],
 ) -> Facts:
     """Stage the facts of some inputs.
 
@@ -334,7 +334,7 @@ class _StagedFacts:
             else:
                 self._dropped[name] += count
 
-    def finish(self, staged: Mapping[str, Sequence[str]]) -> Facts:
+    def finish(self, staged: Mapping[str, Collection[str]]) -> Facts:
         """Write the summary tables, and delete the files of failed attempts; return all facts."""
         self._count_destinations()
         self._join_producers()

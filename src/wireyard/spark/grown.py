@@ -43,16 +43,18 @@ from wireyard.spark.facts import Facts
 from wireyard.spark.growing import GrowingInput, read_state
 from wireyard.spark.growing_readers import GrowthSettings
 from wireyard.spark.inputs import FoundInput
-from wireyard.spark.lake import Change, Input, Lake
+from wireyard.spark.lake import Input, Lake
 from wireyard.spark.parts import read_batches, write_table
-from wireyard.spark.replacing import OPEN_PREFIX, OPEN_STATES, is_provisional
+from wireyard.spark.replacing import OPEN_PREFIX, OPEN_STATES, Draft, is_provisional
 from wireyard.streams.source import filesystem
 
 __all__ = [
     "SESSIONS",
     "GrownPart",
+    "add_parts",
     "can_grow",
     "divide_sessions",
+    "drop_old_states",
     "has_grown",
     "make_part_staging",
     "merge_open_sessions",
@@ -61,8 +63,6 @@ __all__ = [
     "read_open_sessions",
     "read_sessions",
     "session_keys",
-    "with_parts",
-    "without_old_states",
     "without_sessions",
 ]
 
@@ -367,32 +367,14 @@ class GrownPart:
         stamp, self._stamp = self._stamp, {"growing": self.input.position}
         return stamp
 
-    def drop_newest(self) -> None:
-        """Drop the staged facts of the newest packets: facts of all packets are made instead."""
-        self.has_newest = False
-        for table in FACTS:
-            self.files.pop(table, None)
-
-    def removes(self, table: str, name: str) -> bool:
-        """Return whether this part removes a file of the input from the lake."""
+    def replaces(self, table: str, name: str) -> bool:
+        """Return whether this part replaces a file of the input in the lake."""
         has_newer = table not in FACTS or self.has_newest
         return is_provisional(name) and has_newer and name not in self.kept
 
-    def updated_input(self, before: Input | None) -> Input:
-        """Return the input as it will be in the lake.
-
-        Parameters
-        ----------
-        before
-            The input whose files stay, except those that this part removes; None if none stay.
-        """
-        files: defaultdict[str, list[str]] = defaultdict(list)
-        for table, names in before.files.items() if before is not None else ():
-            files[table] += (name for name in names if not self.removes(table, name))
-        for table, names in self.files.items():
-            files[table] += names
-        held = {table: names for table, names in files.items() if names}
-        return Input(self.source, self.input.format, self._stamp, self.input.ledger(), held)
+    def updated_input(self, files: Mapping[str, Sequence[str]]) -> Input:
+        """Return the input as it will be in the lake, with the files of the parts before."""
+        return Input(self.source, self.input.format, self._stamp, self.input.ledger(), files)
 
 
 def _delays(rows: Sequence[NewestRows]) -> pa.Table:
@@ -402,33 +384,25 @@ def _delays(rows: Sequence[NewestRows]) -> pa.Table:
     return join_tables(map(delayed, [none, *messages]))
 
 
-def with_parts(lake: Lake, change: Change, parts: Sequence[GrownPart]) -> Change:
-    """Return a change with the parts added, and the files that they replace removed."""
-    inputs = {each.source: each for each in change.inputs}
-    remove = defaultdict(list, {table: list(names) for table, names in change.remove.items()})
-    append = defaultdict(list, {table: list(names) for table, names in change.append.items()})
+def add_parts(draft: Draft, parts: Sequence[GrownPart]) -> None:
+    """Add parts to the inputs that there are, without the files that the parts replace."""
+    old: defaultdict[str, dict[str, Sequence[str]]] = defaultdict(dict)
     for part in parts:
-        held = None
-        if not part.input.replaces:
-            held = inputs.get(part.source, lake.inputs.get(part.source))
-        if held is not None:
-            for table, names in held.files.items():
-                remove[table] += (name for name in names if part.removes(table, name))
-        inputs[part.source] = part.updated_input(held)
-        for table, names in part.files.items():
-            append[table] += names
-    return replace(change, inputs=tuple(inputs.values()), remove=remove, append=append)
+        held = draft.inputs.get(part.source)
+        for table, names in held.files.items() if held is not None else ():
+            old[table].update((name, ()) for name in names if part.replaces(table, name))
+    for table, become in old.items():
+        draft.replace_files(table, become)
+    for part in parts:
+        held = draft.inputs.get(part.source)
+        draft.put(part.updated_input(held.files if held is not None else {}), part.files)
 
 
-def without_old_states(lake: Lake, change: Change) -> Change:
-    """Return a change that also drops the states of inputs that have not changed for a day."""
+def drop_old_states(draft: Draft) -> None:
+    """Drop the states of inputs that have not changed for a day."""
     now_ns = time.time_ns()
-    inputs = {each.source: each for each in change.inputs}
-    remove = {table: list(names) for table, names in change.remove.items()}
-    for source, held in lake.inputs.items():
+    for source, held in draft.lake.inputs.items():
         names = held.files.get(OPEN_STATES)
         changed_ns = held.stamp.get("modified_ns", now_ns)
-        if names and source not in inputs and changed_ns < now_ns - _OLD_NS:
-            inputs[source] = replace(held, files={**held.files, OPEN_STATES: []})
-            remove.setdefault(OPEN_STATES, []).extend(names)
-    return replace(change, inputs=tuple(inputs.values()), remove=remove)
+        if names and draft.inputs.get(source) is held and changed_ns < now_ns - _OLD_NS:
+            draft.replace_files(OPEN_STATES, dict.fromkeys(names, ()))

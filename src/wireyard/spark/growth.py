@@ -12,7 +12,6 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final
 
 from wireyard.captures.live_state import StateError
@@ -23,17 +22,17 @@ from wireyard.spark.growing import GrowingInput
 from wireyard.spark.growing_readers import GrowthSettings
 from wireyard.spark.grown import (
     GrownPart,
+    add_parts,
     can_grow,
     make_part_staging,
     open_growing,
     provisional_facts,
-    with_parts,
 )
 from wireyard.spark.inputs import FoundInput
-from wireyard.spark.job import add_facts, commit_change
-from wireyard.spark.lake import Change, Lake
+from wireyard.spark.job import add_facts, commit_draft
+from wireyard.spark.lake import Lake
 from wireyard.spark.newest import NewestFacts, by_protocol, take_long
-from wireyard.spark.replacing import OPEN_STATES, compact, drop_inputs
+from wireyard.spark.replacing import OPEN_STATES, Draft, compact
 from wireyard.spark.running import Runner
 from wireyard.spark.workers import load_columns
 
@@ -241,31 +240,21 @@ class Growth:
 
     def _commit(self, parts: Sequence[GrownPart], with_facts: Sequence[GrownPart]) -> Sequence[str]:
         lake = self._lake
-        replaced = [part.source for part in parts if part.input.replaces]
-        replaced = [source for source in replaced if source in lake.inputs]
-        remade = {part.source for part in with_facts} & lake.inputs.keys() - {*replaced}
-
-        def change_without(related: Collection[str]) -> Change:
-            for part in parts:
-                if part.source in related:
-                    part.drop_newest()
-            return with_parts(lake, drop_inputs(lake, replaced, {*remade, *related}), parts)
-
+        draft = Draft(lake)
+        replaced = {part.source for part in parts if part.input.replaces} & lake.inputs.keys()
+        draft.drop(replaced)
+        add_parts(draft, parts)
         notes: Sequence[str] = ()
         runner = Runner(self._get_session, lake)
         if with_facts or replaced:
             began_s = time.monotonic()
             sources = {part.source for part in with_facts}
-            added = [each for each in change_without(()).inputs if each.source in sources]
-            gone = {*replaced, *remade}
-            change, notes, related = add_facts(runner, lake, change_without, added, gone)
+            notes, related = add_facts(runner, draft, sources)
             took_s = time.monotonic() - began_s
             for source in (sources | related) & self._inputs.keys():
                 self._inputs[source].facts_s = took_s
                 self._mark_facts_made(source)
-        else:
-            change = change_without(())
-        commit_change(runner, lake, change)
+        commit_draft(runner, draft)
         return notes
 
     def _provisional_facts(self, path: str) -> set[str]:
@@ -333,9 +322,11 @@ class Growth:
         ]
         if over:
             lake.begin_run()
-            names = [name for each in over for name in each.files[OPEN_STATES]]
-            inputs = [replace(each, files={**each.files, OPEN_STATES: []}) for each in over]
-            lake.commit(compact(lake, Change(tuple(inputs), {OPEN_STATES: names})))
+            draft = Draft(lake)
+            names = (name for each in over for name in each.files[OPEN_STATES])
+            draft.replace_files(OPEN_STATES, dict.fromkeys(names, ()))
+            compact(draft)
+            lake.commit(draft.change())
 
 
 def _takes_long(growing: GrowingInput) -> bool:

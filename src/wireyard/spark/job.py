@@ -13,7 +13,7 @@ like one that is followed: as a whole this time, and later from its state in the
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING
@@ -23,8 +23,8 @@ from pyarrow import fs
 
 from wireyard.captures.quarantine import QUARANTINE
 from wireyard.captures.stream_table import FILES, LEDGER_TABLE, STREAMS
+from wireyard.errors import SourceError
 from wireyard.formats import names as format_names
-from wireyard.lake.snapshot import name_of
 from wireyard.layers.mqtt.packets import new_secret
 from wireyard.layers.tables import FACTS
 from wireyard.spark.bronze import FILES_TABLE, QUARANTINE_TABLE, BronzeSettings, packets_table
@@ -42,18 +42,18 @@ from wireyard.spark.growing import GrowingInput
 from wireyard.spark.growing_readers import GrowthSettings
 from wireyard.spark.grown import (
     GrownPart,
+    add_parts,
     divide_sessions,
+    drop_old_states,
     has_grown,
     make_part_staging,
     open_growing,
-    with_parts,
-    without_old_states,
 )
 from wireyard.spark.inputs import FoundInput
-from wireyard.spark.lake import Change, Input, Lake
+from wireyard.spark.lake import Input, Lake
 from wireyard.spark.newest import by_protocol
 from wireyard.spark.parts import write_table
-from wireyard.spark.replacing import compact, drop_inputs, split_by_day
+from wireyard.spark.replacing import Draft, compact, split_by_day
 from wireyard.spark.report import Report, Watch, new_inputs
 from wireyard.spark.running import Runner
 from wireyard.spark.workers import load_columns
@@ -65,10 +65,10 @@ __all__ = [
     "FEW_BYTES",
     "SPLIT_BYTES",
     "add_facts",
-    "commit_change",
+    "add_missing_tables",
+    "commit_draft",
     "drop_from_lake",
     "fill_lake",
-    "with_all_tables",
 ]
 
 SPLIT_BYTES = 64 << 20
@@ -150,7 +150,7 @@ def fill_lake(
             report.added = stage.read(whole, split_bytes)
         report.repaired = stage.repaired
         report.notes += stage.notes
-        changed = [each.path for each in whole if each.path in lake.inputs]
+        changed = [each.source for each in report.added if each.source in lake.inputs]
         report.replaced = len(changed)
         parts, notes = _read_grown(lake, grown, new, settings, stage.tasks, watch)
     finally:
@@ -158,25 +158,23 @@ def fill_lake(
             growing.close()
     report.notes += notes
     watch.stage("writing tables")
-    replaced = [*changed, *(part.source for part in parts if part.input.replaces)]
-    continued = {part.source for part in parts if not part.input.replaces}
-    added = list(report.added)
-
-    def change_without(related: Collection[str]) -> Change:
-        change = _with_added(drop_inputs(lake, replaced, {*continued, *related}), added)
-        return with_parts(lake, change, parts)
-
-    sources = {part.source for part in parts}
-    of_parts = [each for each in change_without(()).inputs if each.source in sources]
-    report.added += of_parts
+    draft = Draft(lake)
+    draft.drop([*changed, *(part.source for part in parts if part.input.replaces)])
+    for each in report.added:
+        draft.put(replace(each, files={}), each.files)
+    add_parts(draft, parts)
+    report.added += [draft.inputs[part.source] for part in parts]
     report.grown = len(parts)
     report.held_bytes = sum(
-        ledger.bytes_read for source in continued for ledger in lake.inputs[source].ledger.values()
+        ledger.bytes_read
+        for part in parts
+        if not part.input.replaces
+        for ledger in lake.inputs[part.source].ledger.values()
     )
-    gone = {*replaced, *continued}
-    change, of_facts, _ = add_facts(runner, lake, change_without, report.added, gone)
+    of_facts, _ = add_facts(runner, draft, [each.source for each in report.added])
     report.notes += of_facts
-    commit_change(runner, lake, without_old_states(lake, change))
+    drop_old_states(draft)
+    commit_draft(runner, draft)
     return report
 
 
@@ -192,13 +190,10 @@ def drop_from_lake(
     LakeError
         The lake cannot be written.
     """
-    runner = Runner(get_session, lake)
-
-    def change_without(related: Collection[str]) -> Change:
-        return replace(drop_inputs(lake, sources, related), forget=frozenset(sources))
-
-    change, notes, _ = add_facts(runner, lake, change_without, (), sources)
-    commit_change(runner, lake, change)
+    runner, draft = Runner(get_session, lake), Draft(lake)
+    draft.drop(sources)
+    notes, _ = add_facts(runner, draft, ())
+    commit_draft(runner, draft)
     return notes
 
 
@@ -215,7 +210,10 @@ def _open_grown(
     opened = {}
     for each in new:
         if has_grown(lake, each):
-            growing = open_growing(lake, each, settings)
+            try:
+                growing = open_growing(lake, each, settings)
+            except SourceError:
+                continue  # reading it as a whole reports the error
             if not growing.has_begun or (growing.replaces and not reads_again):
                 growing.close()
             else:
@@ -248,123 +246,83 @@ def _read_grown(
 
 
 def add_facts(
-    runner: Runner,
-    lake: Lake,
-    change_without: Callable[[Collection[str]], Change],
-    added: Sequence[Input],
-    changed: Collection[str],
-) -> tuple[Change, Sequence[str], set[str]]:
-    """Stage the facts of inputs, and of the inputs related to them.
+    runner: Runner, draft: Draft, sources: Collection[str]
+) -> tuple[Sequence[str], set[str]]:
+    """Stage the facts of inputs of a draft, and of the inputs of the lake related to them.
 
-    Parameters
-    ----------
-    change_without
-        Returns the change that also removes the facts of the given related inputs.
-    added
-        The inputs; their packets are in the lake or staged.
-    changed
-        Sources whose facts in the lake are replaced.
+    Inputs are also related to those of the lake whose facts are gone from the draft.
 
     Returns
     -------
-    change
-        The change with the facts.
     notes
         Notes for the user.
     related
-        The related inputs of the lake.
+        The related inputs.
     """
-    change, related = change_without(()), set[str]()
+    lake, related = draft.lake, set[str]()
     with explaining_access(lake):
-        sources = [each.source for each in added]
+        draft.drop_facts(sources)
         if lake.inputs:
-            packets = _paths(lake, change, added, packets_table("jmq"))
-            related = related_to(lake, producers_shown(packets, sources), changed)
+            packets = _paths(draft, sources, packets_table("jmq"))
+            related = related_to(lake, producers_shown(packets, sources), draft.changed)
         while True:
-            if related:
-                change = change_without(related)
-            inputs = _inputs_after(lake, change)
-            both = [*added, *(inputs[source] for source in sorted(related))]
-            facts = divide_sessions(lake, _write_facts(runner, lake, change, both), both)
+            draft.drop_facts(related)
+            inputs = [draft.inputs[source] for source in (*sources, *sorted(related))]
+            facts = divide_sessions(lake, _write_facts(runner, draft, inputs), inputs)
             # Messages inside GPackets may relate to further inputs.
-            more = related_to(lake, producers_made(lake, facts), {*changed, *related})
+            more = related_to(lake, producers_made(lake, facts), draft.changed)
             if not more:
-                return _with_facts(change, facts), facts.notes, related
+                _put_facts(draft, facts)
+                return facts.notes, related
             related |= more
 
 
-def _paths(lake: Lake, change: Change, inputs: Sequence[Input], table: str) -> list[str]:
-    """Return the paths of a table's files with rows of some inputs, in the lake or staged."""
-    staged = {*change.append.get(table, ())}
-    wanted = dict.fromkeys(file for each in inputs for file in each.files.get(table, ()))
-    return [
-        lake.staged(table, file) if file in staged else lake.path(table, file) for file in wanted
-    ]
+def _paths(draft: Draft, sources: Iterable[str], table: str) -> list[str]:
+    """Return the paths of a table's files with rows of some inputs."""
+    names = (name for source in sources for name in draft.inputs[source].files.get(table, ()))
+    return [draft.path(table, name) for name in dict.fromkeys(names)]
 
 
-def _write_facts(runner: Runner, lake: Lake, change: Change, inputs: Sequence[Input]) -> Facts:
-    """Stage the facts of some inputs, whose packets are in the lake or staged."""
-    paths = partial(_paths, lake, change, inputs)
+def _write_facts(runner: Runner, draft: Draft, inputs: Sequence[Input]) -> Facts:
+    """Stage the facts of some inputs."""
+    paths = partial(_paths, draft, [each.source for each in inputs])
     files = {name: paths(packets_table(name)) for name in format_names()}
-    return write_facts(runner, lake, files, paths("streams"), paths("files"), inputs, change.append)
+    captured = paths("streams"), paths("files")
+    return write_facts(runner, draft.lake, files, *captured, inputs, draft.staged)
 
 
-def _with_facts(change: Change, facts: Facts) -> Change:
-    """Return the change with facts, each file listed under the inputs whose rows it has."""
-    append = {table: list(names) for table, names in change.append.items()}
+def _put_facts(draft: Draft, facts: Facts) -> None:
+    """Add facts, each file listed under the inputs whose rows it has."""
     of_input: defaultdict[str, dict[str, list[str]]] = defaultdict(dict)
     for table, files in facts.files.items():
-        append[table] = [*append.get(table, ()), *files]
+        draft.stage(table, files)
         for file, sources in files.items():
             for source in sources:
                 of_input[source].setdefault(table, []).append(file)
-    inputs = [
-        replace(each, files={**each.files, **of_input.get(each.source, {})})
-        for each in change.inputs
-    ]
-    return replace(change, inputs=tuple(inputs), append=append)
+    for source, made in of_input.items():
+        draft.put(draft.inputs[source], made)
 
 
 # --- the commit -----------------------------------------------------------------------------
 
 
-def _with_added(change: Change, added: Sequence[Input]) -> Change:
-    """Return the change with inputs that were read."""
-    append = {table: list(names) for table, names in change.append.items()}
-    for each in added:
-        for table, names in each.files.items():
-            there = append.setdefault(table, [])
-            there.extend(name for name in names if name not in there)
-    return replace(change, inputs=(*change.inputs, *added), append=append)
+def commit_draft(runner: Runner, draft: Draft) -> None:
+    """Commit a draft: with a file for every table, files split by day, and small ones merged."""
+    add_missing_tables(draft)
+    split_by_day(runner, draft)
+    compact(draft)
+    draft.lake.commit(draft.change())
 
 
-def _files_after(lake: Lake, change: Change, table: str) -> list[str]:
-    """Return the present paths of the files that a table will have."""
-    removed = set(change.remove.get(table, ()))
-    held = [path for path in lake.paths(table) if name_of(path) not in removed]
-    return [*held, *(lake.staged(table, name) for name in change.append.get(table, ()))]
-
-
-def _inputs_after(lake: Lake, change: Change) -> dict[str, Input]:
-    return {**lake.inputs, **{each.source: each for each in change.inputs}}
-
-
-def commit_change(runner: Runner, lake: Lake, change: Change) -> None:
-    """Commit a change: with a file for every table, files split by day, and small ones merged."""
-    lake.commit(compact(lake, split_by_day(runner, lake, with_all_tables(lake, change))))
-
-
-def with_all_tables(lake: Lake, change: Change) -> Change:
-    """Return the change with an empty file for each table that would have none."""
-    append = dict(change.append)
+def add_missing_tables(draft: Draft) -> None:
+    """Stage an empty file for each table that would have none."""
     for table, schema in _NEVER_EMPTY.items():
-        if not _files_after(lake, change, table):
-            append[table] = [_write_table(lake, table, schema.empty_table())]
+        if not draft.files(table):
+            draft.stage(table, [_write_table(draft.lake, table, schema.empty_table())])
     for table in FACTS:
-        if not _files_after(lake, change, table):
-            lake.make_staging([table])
-            append[table] = [write_empty(lake, table)]
-    return replace(change, append=append)
+        if not draft.files(table):
+            draft.lake.make_staging([table])
+            draft.stage(table, [write_empty(draft.lake, table)])
 
 
 def _write_table(lake: Lake, table: str, rows: pa.Table) -> str:

@@ -1,9 +1,9 @@
-"""Rewrites of a lake's files: without the rows of changed inputs, merged, and split by day."""
+"""The next commit of a lake: files without the rows of changed inputs, merged, split by day."""
 
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from datetime import date
 from functools import partial
@@ -27,9 +27,9 @@ from wireyard.streams.source import filesystem
 __all__ = [
     "OPEN_PREFIX",
     "OPEN_STATES",
+    "Draft",
     "compact",
     "drop_damaged",
-    "drop_inputs",
     "is_provisional",
     "split_by_day",
 ]
@@ -51,74 +51,129 @@ def is_provisional(name: str) -> bool:
     return name.rpartition("/")[2].startswith(OPEN_PREFIX)
 
 
-def drop_inputs(lake: Lake, changed: Collection[str], related: Collection[str]) -> Change:
-    """Stage copies of files without the rows of some inputs; return the change that uses them.
+class Draft:
+    """The next commit of a lake, while it is prepared.
 
-    Parameters
-    ----------
-    changed
-        Sources of the lake whose rows are removed. Files that they share with others are copied
-        without their rows; all other files of theirs are removed.
-    related
-        Sources whose packets stay, and whose facts are removed.
+    Each step sees the results of the steps before it: the inputs there are by now, and their files,
+    staged ones included. A file that is replaced or removed is so in all inputs that list it.
     """
-    remove: dict[str, list[str]] = {}
-    append: dict[str, list[str]] = {}
-    stays: dict[str, Input] = {}
-    for table in list(lake.files):
-        gone = {*changed, *related} if table in FACTS else set(changed)
-        for name in {name for one in gone for name in lake.inputs[one].files.get(table, ())}:
-            remove.setdefault(table, []).append(name)
-            sharers = [
-                stays.get(each.source, each)
-                for each in lake.inputs.values()
-                if name in each.files.get(table, ()) and each.source not in gone
-            ]
-            if not sharers:
+
+    def __init__(self, lake: Lake) -> None:
+        self.lake = lake
+        self.inputs = dict(lake.inputs)
+        """The inputs by source."""
+        self.staged: dict[str, dict[str, None]] = {}
+        """The names of new files, by table."""
+        self.removed: dict[str, set[str]] = {}
+        """The names of files of the lake that are removed, by table."""
+        self.changed: set[str] = set()
+        """The inputs of the lake whose facts are removed."""
+
+    def files(self, table: str) -> list[str]:
+        """Return the names of the files of a table."""
+        removed = self.removed.get(table, ())
+        held = [name for name in self.lake.files.get(table, ()) if name not in removed]
+        return [*held, *self.staged.get(table, ())]
+
+    def path(self, table: str, name: str) -> str:
+        """Return the present path of a file."""
+        is_new = name in self.staged.get(table, ())
+        return self.lake.staged(table, name) if is_new else self.lake.path(table, name)
+
+    def stage(self, table: str, names: Iterable[str]) -> None:
+        """Add new files, which are written, to a table."""
+        if new := dict.fromkeys(names):
+            self.staged.setdefault(table, {}).update(new)
+
+    def put(self, each: Input, files: Mapping[str, Sequence[str]]) -> None:
+        """Add or change an input; it lists new files besides those that it listed before."""
+        for table, names in files.items():
+            self.stage(table, names)
+        listed = {table: [*names, *files.get(table, ())] for table, names in each.files.items()}
+        self.inputs[each.source] = replace(each, files={**files, **listed})
+
+    def replace_files(self, table: str, become: Mapping[str, Sequence[str]]) -> None:
+        """Replace files by new ones, which may be none, in all inputs that list them."""
+        staged = self.staged.get(table, {})
+        for name in become:
+            if name in staged:
+                del staged[name]
+            else:
+                self.removed.setdefault(table, set()).add(name)
+        for source, each in self.inputs.items():
+            names = each.files.get(table, ())
+            if not become.keys().isdisjoint(names):
+                after = dict.fromkeys(new for name in names for new in become.get(name, (name,)))
+                self.inputs[source] = replace(each, files={**each.files, table: [*after]})
+        self.stage(table, (new for names in become.values() for new in names))
+
+    def drop(self, sources: Collection[str]) -> None:
+        """Remove inputs and their rows."""
+        tables = {table for source in sources for table in self.inputs[source].files}
+        self._drop_rows(sources, tables)
+        for source in sources:
+            del self.inputs[source]
+
+    def drop_facts(self, sources: Collection[str]) -> None:
+        """Remove the facts of inputs; their packets stay."""
+        self._drop_rows(sources, FACTS)
+
+    def _drop_rows(self, sources: Collection[str], tables: Iterable[str]) -> None:
+        """Remove files of inputs; those that others list too are copied without their rows."""
+        self.changed.update(self.lake.inputs.keys() & sources)
+        gone = {source: self.inputs[source] for source in sources}
+        for table in tables:
+            names = {name for each in gone.values() for name in each.files.get(table, ())}
+            if not names:
                 continue
-            new = _copy_without(lake, table, name, gone)
-            append.setdefault(table, []).append(new)
-            for each in sharers:
-                kept = [new if file == name else file for file in each.files[table]]
-                stays[each.source] = replace(each, files={**each.files, table: kept})
-    for one in related:
-        each = stays.get(one, lake.inputs[one])
-        kept_files = {table: names for table, names in each.files.items() if table not in FACTS}
-        stays[one] = replace(each, files=kept_files)
-    return Change(tuple(stays.values()), remove, append)
+            for source in gone:
+                kept = {**self.inputs[source].files}
+                kept.pop(table, None)
+                self.inputs[source] = replace(self.inputs[source], files=kept)
+            shared = names.intersection(
+                name for each in self.inputs.values() for name in each.files.get(table, ())
+            )
+            copies = {name: [_copy_without(self, table, name, gone)] for name in sorted(shared)}
+            self.replace_files(table, {**dict.fromkeys(names, ()), **copies})
+
+    def change(self) -> Change:
+        """Return the difference from the lake."""
+        before = self.lake.inputs
+        return Change(
+            tuple(each for source, each in self.inputs.items() if before.get(source) is not each),
+            {table: sorted(names) for table, names in self.removed.items()},
+            {table: [*names] for table, names in self.staged.items()},
+            frozenset(before.keys() - self.inputs.keys()),
+        )
 
 
-def drop_damaged(lake: Lake, damaged: Collection[DamagedFile]) -> Change:
-    """Stage the removal of damaged files, and of all inputs that had rows in them.
+def drop_damaged(draft: Draft, damaged: Iterable[DamagedFile]) -> None:
+    """Remove damaged files, and all inputs that had rows in them.
 
     The next run over such an input reads it as a new one.
     """
     names = {(each.table, each.file.name) for each in damaged}
-    lost = {
+    lost = [
         source
-        for source, each in lake.inputs.items()
+        for source, each in draft.inputs.items()
         if any((table, name) in names for table, files in each.files.items() for name in files)
-    }
-    change = drop_inputs(lake, lost, ())
-    remove = {table: list(files) for table, files in change.remove.items()}
-    for table, name in names:
-        if name not in remove.setdefault(table, []):
-            remove[table].append(name)
-    return replace(change, remove=remove, forget=frozenset(lost))
+    ]
+    draft.drop(lost)
+    for table in {table for table, _ in names}:
+        draft.replace_files(table, {name: () for of, name in names if of == table})
 
 
-def compact(lake: Lake, change: Change) -> Change:
-    """Stage merged files in place of many small ones; return the change with them.
+def compact(draft: Draft) -> None:
+    """Merge many small files.
 
     Files have the same size class if their lengths have the same power of 16. Once a table has 16
     files of a class, or `_MERGED_BYTES` in them, they are merged, mostly into one of the next
     class. So a row is rewritten once for each class, and a table has at most 15 files of each,
     besides those of the last run and of growing inputs.
     """
-    merged: dict[str, dict[str, str]] = {}
-    excluded = _files_of_growing(lake)
+    lake, excluded = draft.lake, _files_of_growing(draft)
     for table, files in lake.record.tables.items():
-        gone = {*change.remove.get(table, ()), *excluded.get(table, ())}
+        gone = {*draft.removed.get(table, ()), *excluded.get(table, ())}
         by_size: defaultdict[tuple[str, int], list[DataFile]] = defaultdict(list)
         for file in files:
             if file.name not in gone and file.bytes < _MERGED_BYTES // 2:
@@ -126,31 +181,14 @@ def compact(lake: Lake, change: Change) -> Change:
         for (folder, _), alike in by_size.items():
             if len(alike) >= _MERGED or sum(file.bytes for file in alike) >= _MERGED_BYTES:
                 paths = [lake.path_of(table, file) for file in alike]
-                new = _merge(lake, table, folder, paths)
-                merged.setdefault(table, {}).update((file.name, new) for file in alike)
-    if not merged:
-        return change
-    inputs = {each.source: each for each in change.inputs}
-    for source, held in lake.inputs.items():
-        each = inputs.get(source, held)
-        files_now = {
-            table: list(dict.fromkeys(merged.get(table, {}).get(name, name) for name in names))
-            for table, names in each.files.items()
-        }
-        if files_now != each.files:
-            inputs[source] = replace(each, files=files_now)
-    remove = {table: list(names) for table, names in change.remove.items()}
-    append = {table: list(names) for table, names in change.append.items()}
-    for table, new_names in merged.items():
-        remove.setdefault(table, []).extend(new_names)
-        append.setdefault(table, []).extend(dict.fromkeys(new_names.values()))
-    return replace(change, inputs=tuple(inputs.values()), remove=remove, append=append)
+                new = [_merge(lake, table, folder, paths)]
+                draft.replace_files(table, {file.name: new for file in alike})
 
 
-def _files_of_growing(lake: Lake) -> dict[str, set[str]]:
+def _files_of_growing(draft: Draft) -> dict[str, set[str]]:
     """Return the files of growing inputs that will be replaced soon, by table."""
     files: defaultdict[str, set[str]] = defaultdict(set)
-    for each in lake.record.inputs.values():
+    for each in draft.inputs.values():
         if each.files.get(OPEN_STATES):
             for table, names in each.files.items():
                 if table in FACTS:
@@ -188,14 +226,14 @@ def _batches(file: pq.ParquetFile) -> Iterable[pa.RecordBatch]:
     return [pa.RecordBatch.from_pylist([], file.schema_arrow)]
 
 
-def _copy_without(lake: Lake, table: str, name: str, sources: Collection[str]) -> str:
-    """Stage a copy of a committed file without the rows of some sources; return its name."""
+def _copy_without(draft: Draft, table: str, name: str, sources: Iterable[str]) -> str:
+    """Stage a copy of a file without the rows of some sources; return its name."""
     new = f"{_folder(name)}part-copy-{uuid4().hex}.parquet"
-    lake.make_staging([f"{table}/{_folder(name)}"])
+    draft.lake.make_staging([f"{table}/{_folder(name)}"])
     gone = pa.array(sorted(sources), pa.string())
-    system, inner = filesystem(lake.path(table, name))
+    system, inner = filesystem(draft.path(table, name))
     with system.open_input_file(inner) as opened, pq.ParquetFile(opened) as old:
-        file = PartFile(lake.staged(table, new), old.schema_arrow)
+        file = PartFile(draft.lake.staged(table, new), old.schema_arrow)
         for batch in _batches(old):
             file.write(batch.filter(pc.invert(pc.is_in(batch["source"], gone))))
         file.close()
@@ -219,37 +257,28 @@ _FIRST, _LAST = date.min.toordinal() - _EPOCH, date.max.toordinal() - _EPOCH
 _SPLIT: Final = pa.schema([("name", pa.string()), ("become", pa.list_(pa.string()))])
 
 
-def split_by_day(runner: Runner, lake: Lake, change: Change) -> Change:
-    """Move staged files to the folders of their days, if the lake is partitioned by day.
+def split_by_day(runner: Runner, draft: Draft) -> None:
+    """Move new files to the folders of their days, if the lake is partitioned by day.
 
     A file with rows of one day is moved; one with rows of several days is split into a file a day.
     """
+    lake = draft.lake
     if lake.partition_by is None:
-        return change
+        return
     new = [
         (table, name)
-        for table, names in change.append.items()
+        for table, names in draft.staged.items()
         for name in names
         if is_shown(table) and not _folder(name)
     ]
     few = sum(measure(lake.staged(*one))[1] for one in new) <= _FEW_BYTES
-    become: dict[tuple[str, str], list[str]] = {}
+    become: defaultdict[str, dict[str, list[str]]] = defaultdict(dict)
     work = partial(_split_file, staging=lake.staged(""))
     for row in runner.run(new, work, _SPLIT, here=few).to_pylist():
         table, _, name = row["name"].partition("/")
-        become[table, name] = row["become"]
-
-    def names_after(table: str, names: Iterable[str]) -> list[str]:
-        return [after for name in names for after in become.get((table, name), [name])]
-
-    append = {table: names_after(table, names) for table, names in change.append.items()}
-    inputs = tuple(
-        replace(
-            each, files={table: names_after(table, names) for table, names in each.files.items()}
-        )
-        for each in change.inputs
-    )
-    return replace(change, inputs=inputs, append=append)
+        become[table][name] = row["become"]
+    for table, names in become.items():
+        draft.replace_files(table, names)
 
 
 def _split_file(file: tuple[str, str], staging: str) -> Iterator[pa.RecordBatch]:
