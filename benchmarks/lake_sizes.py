@@ -27,8 +27,8 @@ from rich.table import Table
 
 from benchmarks.spark_source import FOLDER
 from wireyard.captures.stream_table import LEDGER_TABLE, STREAMS
-from wireyard.lake.commits import Input
 from wireyard.lake.ledgers import LedgerSum
+from wireyard.lake.records import Input
 from wireyard.spark.inputs import list_inputs
 from wireyard.spark.job import add_missing_tables
 from wireyard.spark.lake import Lake

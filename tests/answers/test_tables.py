@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import json
 import os
 import sys
 from collections.abc import Iterable, Iterator
@@ -13,11 +14,14 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from click.testing import CliRunner
 
 from tests.formats.mqtt import make as mqtt
 from tests.make import item, items, packet
 from wireyard.answers import Tables, open_tables
+from wireyard.cli import main
 from wireyard.errors import SourceError, UsageError
+from wireyard.lake import read_lake
 from wireyard.spark import bronze
 from wireyard.spark.lake import Change, Lake
 from wireyard.streams.plan import Plan
@@ -192,17 +196,80 @@ def test_no_password_gets_into_a_table(tmp_path: Path) -> None:
 
 
 def test_a_lake_is_read_as_it_is(tmp_path: Path) -> None:
-    with open_tables([str(CAPTURE)]) as tables, Lake.open(str(tmp_path)) as made:
+    url = str(tmp_path / "it's one")
+    with open_tables([str(CAPTURE)]) as tables, Lake.open(url) as made:
         made.make_staging(tables.names)
         for name in tables.names:
-            pq.write_table(tables.sql(f"FROM {name}"), made.staged(name, "it's one.parquet"))
-        made.commit(Change(append={name: ["it's one.parquet"] for name in tables.names}))
+            pq.write_table(tables.sql(f"FROM {name}"), made.staged(name, "one.parquet"))
+        made.commit(Change(append={name: ["one.parquet"] for name in tables.names}))
         expected = {name: count(tables, name) for name in tables.names}
-    with open_tables([str(tmp_path)]) as lake:
+    with open_tables([url]) as lake:
         assert lake.lake
         assert {name: count(lake, name) for name in lake.names} == expected
     with pytest.raises(UsageError, match="is a lake, which is asked alone"):
-        open_tables([str(tmp_path), str(CAPTURE)]).__enter__()
+        open_tables([url, str(CAPTURE)]).__enter__()
+
+
+@pytest.fixture
+def lake(tmp_path: Path) -> Path:
+    """Return a lake with a table that is called like a word of SQL, and one for runs only."""
+    with Lake.open(str(tmp_path / "lake")) as made:
+        made.make_staging(["all", "_open"])
+        for name in ("all", "_open"):
+            pq.write_table(pa.table({"x": [1, 2]}), made.staged(name, "one.parquet"))
+        made.commit(Change(append={"all": ["one.parquet"], "_open": ["one.parquet"]}))
+    return tmp_path / "lake"
+
+
+def test_a_table_may_be_called_like_a_word_of_sql(lake: Path) -> None:
+    with open_tables([str(lake)]) as tables:
+        assert tables.sql('SELECT sum(x) AS n FROM "all"')["n"][0].as_py() == 3
+        tables.keep("select", 'FROM "all"')
+        assert tables.sql('FROM "select"').num_rows == 2
+    shown = CliRunner().invoke(main, ["sql", str(lake), "--out", "jsonl"])
+    listed = {row["table"]: row["rows"] for row in map(json.loads, shown.stdout.splitlines())}
+    assert (listed["all"], "_open" in listed) == (2, False)
+
+
+@pytest.mark.parametrize(
+    "query",
+    [
+        "FROM read_text('{lake}/_wireyard/commits/00000001.json')",
+        "FROM read_text('{lake}/**')",
+        "FROM glob('{lake}/**')",
+        "FROM read_parquet('{lake}/_wireyard/data/*/_open/one.parquet')",
+        "FROM read_blob('{lake}/_wireyard/lock')",
+        "FROM '{lake}/all/one.parquet'",
+        "FROM sniff_csv('{lake}/_wireyard/commits/00000001.json')",
+        "COPY (SELECT 1) TO '{lake}/x.csv'",
+        "COPY (SELECT 1) TO '{table}'",
+        "EXPLAIN ANALYZE COPY (SELECT 1) TO '{lake}/x.csv'",
+        "EXPORT DATABASE '{lake}/x'",
+        "ATTACH '{lake}/x.db'",
+        "CREATE TABLE x AS SELECT 1",
+        "CREATE SECRET x (TYPE s3)",
+        'INSERT INTO "all" SELECT 3',
+        "PRAGMA enable_profiling",
+        "CALL enable_logging(storage = 'file', storage_config = {{'path': '{lake}'}})",
+        "FROM enable_logging(storage = 'file', storage_config = {{'path': '{lake}'}})",
+        "FROM enable_profiling(save_location = '{lake}/x.json')",
+        "FROM query('COPY (SELECT 1) TO ''{lake}/x.csv''')",
+        "SET temp_directory = '{lake}'",
+        "VACUUM",
+        "FROM variable",
+    ],
+)
+def test_a_query_reads_and_writes_nothing_else_of_a_lake(lake: Path, query: str) -> None:
+    variable = pa.table({"y": [1]})
+    there = {path: path.read_bytes() for path in lake.rglob("*") if path.is_file()}
+    with open_tables([str(lake)]) as tables:
+        (path,) = read_lake(str(lake)).paths("all")
+        with pytest.raises(UsageError) as caught:
+            tables.sql(query.format(lake=lake, table=path))
+        assert "\n" not in str(caught.value)
+        assert tables.sql('FROM "all"').num_rows == 2
+    assert variable.num_rows == 1
+    assert there == {path: path.read_bytes() for path in lake.rglob("*") if path.is_file()}
 
 
 def test_standard_input_is_an_input(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -13,7 +13,7 @@ import pyarrow.dataset as ds
 import wireyard
 from tests.make import item, items, long_item, packet
 from wireyard.lake import read_lake
-from wireyard.lake.commits import is_shown
+from wireyard.lake.records import is_shown
 from wireyard.layers.tables import FACTS
 from wireyard.schema import CAPTURED
 from wireyard.spark.inputs import list_inputs

@@ -19,7 +19,8 @@ from tests.make import item, items, packet
 from wireyard.cli import exits, main
 from wireyard.cli.spark_log import SparkLog
 from wireyard.errors import LedgerError, SourceError
-from wireyard.lake.commits import Commit, CommitLog
+from wireyard.lake.commits import CommitLog
+from wireyard.lake.records import Commit
 from wireyard.layers.tables import FACTS
 from wireyard.spark import sessions
 from wireyard.spark.lake import Lake, LakeError

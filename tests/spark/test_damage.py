@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import re
+from collections.abc import Callable
 from pathlib import Path
 
 import pyarrow as pa
@@ -168,3 +170,120 @@ def test_inputs_are_dropped_by_name_or_folder(
     assert "0 inputs, " in cli("lake", "check", lake).output
     read(lake, *(tmp_path / "in" / name for name in (INPUTS[0], INPUTS[2])))
     packets_equal(lake, [tmp_path / "in" / name for name in (INPUTS[0], INPUTS[2])])
+
+
+# --- records --------------------------------------------------------------------------------
+
+
+def records_of(lake: Path) -> list[Path]:
+    return sorted((lake / "_wireyard" / "commits").glob("*.json"))
+
+
+def change_rows(path: Path) -> None:
+    path.write_bytes(path.read_bytes().replace(b'"rows":3,', b'"rows":x,', 1))
+
+
+def empty(path: Path) -> None:
+    path.write_bytes(b"")
+
+
+@pytest.mark.parametrize("damage", [change_rows, empty])
+def test_a_damaged_newest_record(lake: Path, damage: Callable[[Path], None]) -> None:
+    """Repair goes back to the commit before; the next run reads again what is lost."""
+    before = contents(lake)
+    three = lake.parent / "in" / INPUTS[2]
+    damage(records_of(lake)[-1])
+    problem = f"wireyard: {lake}: the record of commit 2 is damaged; see 'wireyard lake repair'\n"
+    for words in (
+        ("lake", "check", lake),
+        ("lake", "commits", lake),
+        ("sql", lake, "FROM messages"),
+        ("run", lake.parent / "in", "--lake", lake),
+    ):
+        found = cli(*words)
+        assert (found.exit_code, found.stderr) == (1, problem)
+    found = cli("lake", "repair", lake)
+    assert found.exit_code == 0
+    first, second, *sources, _ = found.stdout.splitlines()
+    assert first == "the record of commit 2 is damaged"
+    assert re.fullmatch(r"back to the lake of \S+Z: later changes are lost", second)
+    assert sources == ([] if damage is empty else [f"to be read again: {three}"])
+    assert read_lake(str(lake)).commits == 3
+    assert str(three) not in read_lake(str(lake)).inputs
+    assert cli("lake", "check", lake).exit_code == 0
+    listed = cli("lake", "commits", lake).stdout.splitlines()
+    assert listed[1] == "commit 2, whose record is damaged"
+    assert cli("lake", "repair", lake).stdout == "every file is as it was written\n"
+    report = read(lake, lake.parent / "in")
+    assert {each.source for each in report.added} == {str(three)}
+    assert contents(lake) == before
+    assert cli("lake", "expire", lake, "--keep-hours", "0").exit_code == 0
+    assert len(records_of(lake)) == 1
+
+
+def test_files_of_the_commit_before_that_are_gone(lake: Path) -> None:
+    """What an earlier commit needs may be deleted already; its inputs are read again too."""
+    before = contents(lake)
+    one = lake.parent / "in" / INPUTS[0]
+    assert cli("lake", "drop", lake, one).exit_code == 0
+    older = records_of(lake)[1].read_bytes()
+    assert cli("lake", "expire", lake, "--keep-hours", "0").exit_code == 0
+    (newest,) = records_of(lake)
+    (newest.parent / "00000002.json").write_bytes(older)  # as if its file had been restored
+    overwrite(newest)
+    found = cli("lake", "repair", lake)
+    assert found.exit_code == 0
+    assert f"is missing; rows of {one}" in found.stdout
+    assert f"to be read again: {one}\n" in found.stdout
+    read(lake, lake.parent / "in")
+    assert contents(lake) == before
+
+
+def test_a_lake_without_a_whole_record(lake: Path) -> None:
+    for path in records_of(lake):
+        path.write_bytes(b"{")
+    found = cli("lake", "repair", lake)
+    problem = f"wireyard: {lake}: no record of a commit is whole; name a new folder\n"
+    assert (found.exit_code, found.stderr) == (1, problem)
+
+
+@pytest.mark.parametrize("text", ["bytes", "source"])
+def test_what_a_checksum_alone_finds(lake: Path, text: str) -> None:
+    """A record that is well-formed, and is not what was written."""
+    newest = records_of(lake)[-1]
+    content = newest.read_bytes()
+    old, new = {
+        "bytes": (b'"rows":3,', b'"rows":4,'),
+        "source": (INPUTS[2].encode(), b"tree" + INPUTS[2][4:].encode()),
+    }[text]
+    assert old in content
+    newest.write_bytes(content.replace(old, new))
+    found = cli("lake", "check", lake)
+    assert found.exit_code == 1
+    assert "the record of commit 2 is damaged" in found.stderr
+
+
+def test_names_cannot_forge_lines(tmp_path: Path) -> None:
+    forged = "every file is as it was written"
+    evil = tmp_path / f"a\n{forged}\n\x1b[2J\u202e.jmq"
+    evil.write_bytes(HELLO + message(1))
+    lake = tmp_path / "lake"
+    read(lake, evil)
+    file_of(lake, "packets_jmq", evil).unlink()
+    shown = r"a\nevery file is as it was written\n\x1b[2J\u202e.jmq"
+    check, repair = cli("lake", "check", lake), cli("lake", "repair", lake)
+    assert shown in check.stdout
+    assert f"to be read again: {tmp_path}/{shown}\n" in repair.stdout
+    read(lake, evil)
+    drop = cli("lake", "drop", lake, evil)
+    assert drop.stdout == f"dropped: {tmp_path}/{shown}\n"
+    for found in (check, repair, drop):
+        assert forged not in found.stdout.splitlines()
+        assert all(char.isprintable() or char == "\n" for char in found.stdout)
+
+
+def test_no_length_of_time_is_too_long(lake: Path) -> None:
+    assert cli("lake", "expire", lake, "--keep-hours", "1000000").exit_code == 0
+    refused = cli("lake", "expire", lake, "--keep-hours", "1e300")
+    assert refused.exit_code == 2
+    assert refused.stderr.count("\n") == 1

@@ -508,7 +508,7 @@ def race(url: str, order: Sequence[str]) -> dict[str, str | None]:
                 turns.end()
                 turns.wait(name)
                 new = stage(lake, "grown", [name])
-                swapped = stage(lake, "swapped", [f"{name} after {lake.commits}"])
+                swapped = stage(lake, "swapped", [f"{name}-after-{lake.commits}"])
                 turns.end()
                 turns.wait(name)
                 gone = {"swapped": lake.files.get("swapped", [])}
@@ -534,7 +534,7 @@ def judge_race(url: str, ended: Mapping[str, str | None]) -> int:
     assert sorted(lake.read("grown")["name"].to_pylist()) == into
     assert lake.commits == len(into) >= 1
     (swapped,) = lake.read("swapped")["name"].to_pylist()
-    assert swapped in {f"{name} after {len(into) - 1}" for name in into}
+    assert swapped in {f"{name}-after-{len(into) - 1}" for name in into}
     for problem in filter(None, ended.values()):
         assert problem == (
             f"{url}: another run has committed meanwhile; nothing was added, run it again"

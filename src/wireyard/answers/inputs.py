@@ -12,7 +12,7 @@ from typing import Final
 
 from wireyard.captures.stores.read import is_store
 from wireyard.formats import names as format_names
-from wireyard.lake.commits import Input
+from wireyard.lake.records import Input
 from wireyard.lake.snapshot import DATA
 from wireyard.layers.tables import FACTS
 from wireyard.spark.bronze import BronzeSettings, packets_table

@@ -1,8 +1,9 @@
 """Tables for SQL queries: those of a lake, or the same ones made from inputs.
 
 A query can only read the tables. DuckDB runs with a locked configuration: it loads and fetches no
-extension, reads no file but those of the tables, and writes nothing; and a query must be one SELECT
-statement.
+extension, reads no file but those of the tables and no variable of this program, and writes
+nothing; and a query must be one SELECT statement. Names of tables are identifiers by the grammar of
+`lake.records`, and quoted nevertheless: they may be words of SQL.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ from wireyard.captures.stores.rows import SCHEMA as STORE_RECORDS
 from wireyard.captures.stream_table import FILES, LEDGER_TABLE, STREAMS
 from wireyard.errors import SourceError, UsageError
 from wireyard.formats import get_format, names
-from wireyard.lake.commits import is_shown
+from wireyard.lake.records import is_shown
 from wireyard.lake.snapshot import read_lake
 from wireyard.layers.frame_files import FrameFiles
 from wireyard.layers.tables import FACTS, fact_table, with_times
@@ -35,7 +36,7 @@ from wireyard.streams.source import filesystem, reading
 if TYPE_CHECKING:
     from duckdb import DuckDBPyConnection, DuckDBPyRelation
 
-__all__ = ["Tables", "is_lake", "open_tables"]
+__all__ = ["Tables", "identifier", "is_lake", "open_tables"]
 
 _SCHEMAS: Final[Mapping[str, pa.Schema]] = {
     "files": FILES,
@@ -72,9 +73,9 @@ class Tables:
     names: tuple[str, ...]
     lake: bool
 
-    def __init__(self, folder: str | None) -> None:
+    def __init__(self, folders: Sequence[str] = (), files: Sequence[str] = ()) -> None:
         self.notes: list[str] = []
-        self.connection = _connect(folder)
+        self.connection = _connect(folders, files)
         self._defined: set[str] = set()
 
     def sql(
@@ -111,12 +112,13 @@ class Tables:
     def keep(self, name: str, query: str) -> None:
         """Store the result of a query in memory, as a table for later queries."""
         self._define_named(query)
-        self.connection.execute(f"CREATE OR REPLACE TEMP TABLE {name} AS {query}")
+        self.connection.execute(f"CREATE OR REPLACE TEMP TABLE {identifier(name)} AS {query}")
 
     def _define_named(self, query: str) -> None:
         """Create the views of the tables that a query names."""
+        words = set(re.findall(r"\w+", query.lower()))
         for name in self.names:
-            if name not in self._defined and re.search(rf"\b{name}\b", query, re.IGNORECASE):
+            if name in words and name not in self._defined:
                 self._define(name)
                 self._defined.add(name)
 
@@ -142,12 +144,19 @@ class Tables:
             return
         listed = ", ".join(f"'{path.replace(chr(39), chr(39) * 2)}'" for path in files)
         self.connection.execute(
-            f"CREATE VIEW {name} AS SELECT * FROM read_parquet([{listed}], union_by_name = true)"
+            f"CREATE VIEW {identifier(name)} AS"
+            f" SELECT * FROM read_parquet([{listed}], union_by_name = true)"
         )
 
     def _files(self, name: str) -> list[str]:
         """Return the Parquet files of a table."""
         raise NotImplementedError
+
+
+def identifier(name: str) -> str:
+    """Return a name as an identifier of SQL."""
+    quoted = name.replace('"', '""')
+    return f'"{quoted}"'
 
 
 def _plain(result: DuckDBPyRelation) -> DuckDBPyRelation:
@@ -157,8 +166,7 @@ def _plain(result: DuckDBPyRelation) -> DuckDBPyRelation:
     columns = []
     for number, (name, kind) in enumerate(zip(result.columns, result.types, strict=True), 1):
         value = f"#{number}::VARCHAR" if _NOT_PLAIN.search(str(kind)) else f"#{number}"
-        quoted = name.replace('"', '""')
-        columns.append(f'{value} AS "{quoted}"')
+        columns.append(f"{value} AS {identifier(name)}")
     return result.project(", ".join(columns))
 
 
@@ -190,11 +198,12 @@ class _LakeTables(Tables):
     """The tables of a lake, all at one commit."""
 
     def __init__(self, url: str) -> None:
-        self._remote = "://" in url
-        super().__init__(None if self._remote else url)
-        self.lake = True
         self._snapshot = read_lake(url)
-        there = (name for name, files in self._snapshot.files.items() if files and is_shown(name))
+        self._remote = "://" in url
+        there = [name for name, files in self._snapshot.files.items() if files and is_shown(name)]
+        paths = [path for name in there for path in self._snapshot.paths(name)]
+        super().__init__(files=() if self._remote else paths)
+        self.lake = True
         self.names = tuple(sorted({*_SCHEMAS, *there}))
 
     def _define(self, name: str) -> None:
@@ -212,7 +221,7 @@ class _InputTables(Tables):
     """Tables made from inputs: packets at the first query, facts at the first query of any."""
 
     def __init__(self, run: InputRun, folder: str) -> None:
-        super().__init__(folder)
+        super().__init__([folder])
         self.lake = False
         self._run = run
         self.notes = run.notes
@@ -293,17 +302,23 @@ def is_lake(path: str) -> bool:
         return bool(system.get_file_info(f"{inner}/{_LAKE_MARK}").type == fs.FileType.Directory)
 
 
-def _connect(folder: str | None) -> DuckDBPyConnection:
-    """Open DuckDB with access to the files in one folder, if any, and to nothing else."""
+def _connect(folders: Sequence[str], files: Sequence[str]) -> DuckDBPyConnection:
+    """Open DuckDB with access to some files, and those in some folders, and to nothing else."""
     import duckdb
 
     connection = duckdb.connect(
         ":memory:",
-        config={"autoinstall_known_extensions": "false", "autoload_known_extensions": "false"},
+        config={
+            "autoinstall_known_extensions": "false",
+            "autoload_known_extensions": "false",
+            "python_enable_replacements": "false",
+        },
     )
     connection.execute("SET TimeZone = 'UTC'")
-    if folder is not None:
-        connection.execute("SET allowed_directories = [$1]", [os.path.abspath(folder)])
+    if folders:
+        connection.execute("SET allowed_directories = $1", [[*map(os.path.abspath, folders)]])
+    if files:
+        connection.execute("SET allowed_paths = $1", [[*files]])
     connection.execute("SET temp_directory = ''")
     connection.execute("SET enable_external_access = false")
     connection.execute("SET lock_configuration = true")

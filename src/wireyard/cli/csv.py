@@ -19,6 +19,7 @@ import pyarrow.compute as pc
 from pyarrow import csv
 
 from wireyard.cli.bodies import cut_note
+from wireyard.cli.exits import printable
 from wireyard.cli.jsonl import json_text
 
 __all__ = ["PAYLOADS", "PAYLOAD_TEXTS", "CsvWriter", "write_csv"]
@@ -110,8 +111,6 @@ class CsvWriter:
     def _guarded(self, texts: pa.Array) -> pa.Array:
         """Return texts that are safe for spreadsheets and terminals, as far as requested."""
         if self._terminal and pc.any(pc.match_substring_regex(texts, _UNSEEN)).as_py():
-            from wireyard.cli.tables import printable  # loads rich
-
             shown = [None if text is None else printable(text) for text in texts.to_pylist()]
             texts = pa.array(shown, texts.type)
         if not self._spreadsheet:

@@ -28,7 +28,9 @@ __all__ = [
     "drop_stdout",
     "follows_interrupt",
     "note",
+    "printable",
     "report_error",
+    "say",
 ]
 
 DONE, DATA_LOST, USAGE, CANNOT_READ, CANNOT_WRITE = range(5)
@@ -51,13 +53,23 @@ _STATUSES: tuple[tuple[type[Exception], int], ...] = (
 )
 
 
-def note(text: str) -> None:
-    """Print a note in one line on standard error, with control characters escaped."""
-    shown = " ".join(text.split())
-    shown = "".join(
-        char if char.isprintable() else char.encode("unicode_escape").decode() for char in shown
+def printable(text: str) -> str:
+    """Return text from the wire, or a name, with unprintable characters escaped."""
+    if text.isprintable():
+        return text
+    return "".join(
+        char if char.isprintable() else char.encode("unicode_escape").decode() for char in text
     )
-    click.echo(f"wireyard: {shown}", err=True)
+
+
+def say(text: str) -> None:
+    """Print a line on standard output, with unprintable characters escaped."""
+    click.echo(printable(text))
+
+
+def note(text: str) -> None:
+    """Print a note in one line on standard error, with unprintable characters escaped."""
+    click.echo(f"wireyard: {printable(' '.join(text.split()))}", err=True)
 
 
 def report_error(error: Exception) -> int:

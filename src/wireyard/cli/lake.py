@@ -5,15 +5,19 @@ from __future__ import annotations
 from collections.abc import Iterable
 from datetime import timedelta
 from functools import partial
+from typing import Final
 
 import click
 
 from wireyard.cli import exits
 from wireyard.cli.options import PATH, examples
-from wireyard.errors import UsageError
+from wireyard.errors import LakeDamaged, UsageError
 from wireyard.lake.snapshot import DamagedFile, LakeSnapshot, read_lake
 
 __all__ = ["command"]
+
+_MOST_HOURS: Final = 1_000_000
+"""A century, which every time of a commit can be compared with."""
 
 
 @click.group(
@@ -43,7 +47,7 @@ def check(lake: str) -> int:
     damaged = snapshot.damage(checksums=True)
     _print_damage(snapshot, damaged)
     if not damaged:
-        click.echo("every file is as it was written")
+        exits.say("every file is as it was written")
     return exits.DATA_LOST if damaged else exits.DONE
 
 
@@ -53,25 +57,32 @@ def repair(lake: str) -> int:
     """Take damaged files out of a lake, and the inputs that had rows in them.
 
     Names the inputs: the next run that is given them reads them again and makes all tables whole.
+    If the newest commit cannot be read, the lake goes back to the newest one that can.
     """
     from wireyard.spark.job import add_missing_tables
     from wireyard.spark.lake import Lake
     from wireyard.spark.replacing import Draft, drop_damaged
 
     with Lake.open(lake, damaged=True) as opened:
+        again = set[str]()
+        for number in opened.damaged_commits:
+            exits.say(f"the record of commit {number} is damaged")
+            again |= opened.sources_in(number) - opened.inputs.keys()
+        if opened.damaged_commits:
+            exits.say(f"back to the lake of {_time_text(opened)}: later changes are lost")
         damaged = opened.damage(checksums=True)
         _print_damage(opened, damaged)
-        if not damaged:
-            click.echo("every file is as it was written")
+        if not damaged and not opened.damaged_commits:
+            exits.say("every file is as it was written")
             return exits.DONE
         draft = Draft(opened)
         drop_damaged(draft, damaged)
         add_missing_tables(draft)
         change = draft.change()
         opened.commit(change)
-    for source in sorted(change.forget):
-        click.echo(f"to be read again: {source}")
-    click.echo(f"'wireyard run INPUT... --lake {lake}' reads them and makes all tables whole")
+    for source in sorted(again | change.forget):
+        exits.say(f"to be read again: {source}")
+    exits.say(f"'wireyard run INPUT... --lake {lake}' reads them and makes all tables whole")
     return exits.DONE
 
 
@@ -102,7 +113,7 @@ def drop(lake: str, inputs: tuple[str, ...]) -> int:
     for text in notes:
         exits.note(text)
     for source in sorted(dropped):
-        click.echo(f"dropped: {source}")
+        exits.say(f"dropped: {source}")
     return exits.DONE
 
 
@@ -111,7 +122,10 @@ def drop(lake: str, inputs: tuple[str, ...]) -> int:
 def commits(lake: str) -> int:
     """List the commits that can still be read, the newest last."""
     for number in read_lake(lake, check=False).numbers():
-        _print_commit(read_lake(lake, number, check=False))
+        try:
+            _print_commit(read_lake(lake, number, check=False))
+        except LakeDamaged:
+            exits.say(f"commit {number}, whose record is damaged")
     return exits.DONE
 
 
@@ -119,7 +133,7 @@ def commits(lake: str) -> int:
 @click.argument("lake", type=PATH)
 @click.option(
     "--keep-hours",
-    type=click.FloatRange(min=0),
+    type=click.FloatRange(0, _MOST_HOURS),
     default=1.0,
     show_default=True,
     metavar="H",
@@ -143,11 +157,15 @@ def _print_commit(lake: LakeSnapshot) -> None:
     record = lake.record
     files = [file for each in record.tables.values() for file in each]
     size = bytes_text(sum(file.bytes for file in files))
-    click.echo(
-        f"commit {record.number}, {record.committed_at:%Y-%m-%dT%H:%M:%SZ}:"
+    exits.say(
+        f"commit {record.number}, {_time_text(lake)}:"
         f" {count_text(len(record.inputs), 'input')}, {count_text(len(record.tables), 'table')},"
         f" {count_text(len(files), 'file')}, {size}"
     )
+
+
+def _time_text(lake: LakeSnapshot) -> str:
+    return f"{lake.record.committed_at:%Y-%m-%dT%H:%M:%SZ}"
 
 
 def _print_damage(lake: LakeSnapshot, damaged: Iterable[DamagedFile]) -> None:
@@ -159,4 +177,4 @@ def _print_damage(lake: LakeSnapshot, damaged: Iterable[DamagedFile]) -> None:
         ]
         more = f" and {len(sources) - 1} more" if sources[1:] else ""
         whose = f"; rows of {sources[0]}{more}" if sources else ""
-        click.echo(f"{lake.path_of(table, file)} {problem}{whose}")
+        exits.say(f"{lake.path_of(table, file)} {problem}{whose}")

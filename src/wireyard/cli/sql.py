@@ -85,10 +85,13 @@ def _listing(tables: Tables) -> pa.Table:
     """Return all tables with their numbers of rows, and their columns with types."""
     import pyarrow as pa
 
+    from wireyard.answers.tables import identifier
+
     rows = []
     for name in tables.names:
-        count = tables.sql(f"SELECT count(*) AS rows FROM {name}")["rows"][0].as_py()
-        columns = tables.sql(f"SELECT column_name, column_type FROM (DESCRIBE {name})").to_pylist()
+        table = identifier(name)
+        count = tables.sql(f"SELECT count(*) AS rows FROM {table}")["rows"][0].as_py()
+        columns = tables.sql(f"SELECT column_name, column_type FROM (DESCRIBE {table})").to_pylist()
         texts = [f"{column['column_name']} {column['column_type']}" for column in columns]
         rows.append({"table": name, "rows": count, "columns": texts})
     return pa.Table.from_pylist(rows)

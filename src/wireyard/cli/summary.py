@@ -13,8 +13,8 @@ from rich.table import Table
 from rich.text import Text
 
 from wireyard.cli.tables import console_on, print_lines, printable
-from wireyard.lake.commits import is_shown
 from wireyard.lake.ledgers import LedgerSum
+from wireyard.lake.records import is_shown
 from wireyard.spark.lake import Input, Lake
 from wireyard.spark.report import Report
 from wireyard.streams.source import filesystem

@@ -18,6 +18,7 @@ from rich.console import Console, RenderableType
 from rich.segment import Segment, Segments
 from rich.text import Text
 
+from wireyard.cli.exits import printable
 from wireyard.cli.jsonl import json_value
 from wireyard.formats.base import Row
 from wireyard.layout import Column
@@ -68,15 +69,6 @@ def console_on(file: IO[bytes]) -> Iterator[Console]:
     finally:
         if isinstance(text, TextIOWrapper) and own:
             text.detach()  # leaves the file open
-
-
-def printable(text: str) -> str:
-    """Return text from the wire with unprintable characters escaped."""
-    if text.isprintable():
-        return text
-    return "".join(
-        char if char.isprintable() else char.encode("unicode_escape").decode() for char in text
-    )
 
 
 def moment(time_ns: int, digits: int = 9) -> str:

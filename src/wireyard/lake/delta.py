@@ -19,8 +19,8 @@ from deltalake import CommitProperties, DeltaTable, Schema
 from deltalake.transaction import AddAction, RemoveAction, create_table_with_add_actions
 from pyarrow import fs
 
-from wireyard.lake.commits import DataFile
-from wireyard.lake.snapshot import NO_DAY, LakeSnapshot
+from wireyard.lake.records import FILE_NAME, NO_DAY, DataFile
+from wireyard.lake.snapshot import LakeSnapshot
 
 __all__ = ["expire_table", "publish_table"]
 
@@ -87,7 +87,7 @@ def expire_table(lake: LakeSnapshot, table: str, now: datetime, retention: timed
     selector = fs.FileSelector(folder, allow_not_found=True, recursive=True)
     for info in lake.system.get_file_info(selector):
         name = info.path[len(folder) + 1 :]
-        if name.endswith(".parquet") and not name.startswith("_") and name not in listed:
+        if FILE_NAME.fullmatch(name) and name not in listed:
             lake.system.delete_file(info.path)
 
 

@@ -27,7 +27,7 @@ from pyiceberg.table.metadata import new_table_metadata
 from pyiceberg.table.sorting import UNSORTED_SORT_ORDER
 from pyiceberg.table.update import update_table_metadata
 
-from wireyard.lake.commits import DataFile
+from wireyard.lake.records import DataFile
 from wireyard.lake.snapshot import LakeSnapshot
 from wireyard.streams.source import create_file
 
@@ -40,6 +40,7 @@ __all__ = ["expire_table", "publish_table"]
 _COMMIT: Final = "wireyard_commit"
 _NAME_MAPPING: Final = "schema.name-mapping.default"
 _RETRIES: Final = "commit.retry.num-retries"
+_PROPERTIES: Final = {_NAME_MAPPING, _RETRIES}
 _METADATA: Final = re.compile(r"v(\d+)\.metadata\.json")
 _HINT: Final = "version-hint.text"
 
@@ -109,6 +110,9 @@ class _Folder(NoopCatalog):
             return None
         path = self._path(number)
         metadata = FromInputFile.table_metadata(self._io.new_input(path))
+        # Other places or properties would let the package write elsewhere, or import modules.
+        if metadata.location != self._url or not metadata.properties.keys() <= _PROPERTIES:
+            raise ValueError("its place or its properties are not those of the lake")
         return self._as_table(metadata, number)
 
     def create(self, file: DataFile) -> Table:

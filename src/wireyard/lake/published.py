@@ -7,14 +7,18 @@ removed. So after a crash it is enough to publish again.
 from __future__ import annotations
 
 import json
-from contextlib import suppress
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from datetime import datetime, timedelta
 from importlib import import_module
 from types import ModuleType
 from typing import Final
 
-from wireyard.errors import LakeError
-from wireyard.lake.commits import is_shown
+from pyarrow import fs
+
+from wireyard.errors import LakeDamaged, LakeError
+from wireyard.lake.inside import files_below
+from wireyard.lake.records import DataFile, is_shown
 from wireyard.lake.snapshot import LakeSnapshot
 
 __all__ = ["OPEN_FORMATS", "expire_tables", "publish_tables"]
@@ -36,26 +40,52 @@ def publish_tables(lake: LakeSnapshot, format: str) -> None:
         The package is not installed, or another writer has changed a table in the meantime.
     """
     marker = lake.inner(f"_wireyard/{format}.json")
-    with suppress(FileNotFoundError), lake.system.open_input_stream(marker) as file:
-        if json.loads(file.read()) >= lake.commits:
+    reading = suppress(FileNotFoundError, ValueError, RecursionError)
+    with reading, lake.system.open_input_stream(marker) as file:
+        if json.loads(file.read()) == lake.commits:
             return
     module, conflict = _module(lake, format)
-    for table, files in lake.record.tables.items():
-        if not is_shown(table):
-            continue
-        try:
+    for table, files in _shown(lake).items():
+        with _checking(lake, format, table, conflict):
             module.publish_table(lake, table, files)
-        except conflict as error:
-            raise LakeError(f"{lake.url}: {format} table '{table}': {error}") from None
     with lake.system.open_output_stream(marker) as file:
         file.write(json.dumps(lake.commits).encode())
 
 
 def expire_tables(lake: LakeSnapshot, format: str, now: datetime, retention: timedelta) -> None:
     """Delete the files and metadata of open tables whose retention is over."""
-    module, _ = _module(lake, format)
-    for table in filter(is_shown, lake.record.tables):
-        module.expire_table(lake, table, now, retention)
+    module, conflict = _module(lake, format)
+    for table in _shown(lake):
+        with _checking(lake, format, table, conflict):
+            module.expire_table(lake, table, now, retention)
+
+
+def _shown(lake: LakeSnapshot) -> Mapping[str, Sequence[DataFile]]:
+    """Return the files of the tables for readers; no folder of them may have a link."""
+    tables = {name: files for name, files in lake.record.tables.items() if is_shown(name)}
+    if isinstance(lake.system, fs.LocalFileSystem):
+        for table in tables:
+            files_below(lake.system, lake.inner(table))
+    return tables
+
+
+@contextmanager
+def _checking(
+    lake: LakeSnapshot, format: str, table: str, conflict: type[Exception]
+) -> Iterator[None]:
+    """Turn errors of a format's package into one line."""
+    try:
+        yield
+    except conflict as error:
+        raise LakeError(f"{lake.url}: {format} table '{table}': {error}") from None
+    except (LakeError, OSError):
+        raise
+    except Exception as error:
+        # The packages rely on what they read, and fail in any way if it is damaged.
+        reason = " ".join(str(error).split())
+        raise LakeDamaged(
+            f"{lake.url}: {format} table '{table}': its metadata is damaged: {reason}"
+        ) from error
 
 
 def _module(lake: LakeSnapshot, format: str) -> tuple[ModuleType, type[Exception]]:

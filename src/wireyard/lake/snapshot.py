@@ -10,21 +10,21 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 from pyarrow import fs
 
 from wireyard.errors import LakeDamaged, LakeError, SourceError
-from wireyard.lake.commits import Commit, CommitLog, DataFile, Input, file_crc32
+from wireyard.lake.commits import CommitLog, file_crc32
+from wireyard.lake.inside import check_links, files_below
+from wireyard.lake.records import Commit, DataFile, Input
 from wireyard.streams.source import filesystem, reading, utf8_names
 
 if TYPE_CHECKING:
     import pyarrow as pa
     import pyarrow.dataset as ds
 
-__all__ = ["COMMITS", "DATA", "NO_DAY", "DamagedFile", "LakeSnapshot", "name_of", "read_lake"]
+__all__ = ["COMMITS", "DATA", "DamagedFile", "LakeSnapshot", "name_of", "read_lake"]
 
 COMMITS: Final = "_wireyard/commits"
 """Folder of the records."""
 DATA: Final = "_wireyard/data"
 """Folder of the files that runs have written, ``<run>/<table>/<file>``."""
-NO_DAY: Final = "__HIVE_DEFAULT_PARTITION__"
-"""Name of the partition of rows without a day, as in Hive."""
 _THREADS: Final = 8  # mostly waiting for a store
 
 
@@ -47,13 +47,27 @@ class LakeSnapshot:
     Its files stay for an hour after a commit has replaced them.
     """
 
-    def __init__(self, url: str, number: int | None = None, known: Commit | None = None) -> None:
+    def __init__(
+        self,
+        url: str,
+        number: int | None = None,
+        known: Commit | None = None,
+        *,
+        damaged: bool = False,
+    ) -> None:
         self.url = url
         self.system, self._root = filesystem(url)
         self._local = isinstance(self.system, fs.LocalFileSystem)
+        if self._local:
+            check_links(self._root)
         name = f"{self.root}/{COMMITS}"
         self._log = CommitLog(url, self.system, self.inner(COMMITS), name)
-        self._commit = self._log.newest(known) if number is None else self._log.read(number)
+        self.damaged_commits: list[int] = []
+        """Numbers of the newest commits whose records are damaged, if an older one is shown."""
+        if damaged:
+            self._commit, self.damaged_commits = self._log.newest_whole()
+        else:
+            self._commit = self._log.newest(known) if number is None else self._log.read(number)
 
     @property
     def root(self) -> str:
@@ -139,6 +153,10 @@ class LakeSnapshot:
         """Return the numbers of the commits that can still be read."""
         return list(self._log.times())
 
+    def sources_in(self, number: int) -> set[str]:
+        """Return the sources that a damaged record shows; some may be missing, or wrong."""
+        return self._log.sources_in(number)
+
     def damage(self, *, checksums: bool = False) -> list[DamagedFile]:
         """Return the files that are missing or have another size.
 
@@ -147,7 +165,7 @@ class LakeSnapshot:
         checksums
             Whether to read all bytes too, and compare checksums.
         """
-        sizes = {info.path: info.size for info in self._files_below(self.inner(DATA))}
+        sizes = {info.path: info.size for info in files_below(self.system, self.inner(DATA))}
         found, whole = [], []
         for table, files in self._commit.tables.items():
             for file in files:
@@ -189,11 +207,6 @@ class LakeSnapshot:
                 f"{self.url}: is damaged: {self.path_of(found[0].table, found[0].file)}"
                 f" {found[0].problem}{more}; see 'wireyard lake repair'"
             )
-
-    def _files_below(self, folder: str) -> list[fs.FileInfo]:
-        selector = fs.FileSelector(folder, allow_not_found=True, recursive=True)
-        infos = self.system.get_file_info(selector)
-        return [info for info in infos if info.type == fs.FileType.File]
 
     def inner_of(self, table: str, file: DataFile) -> str:
         """Return the path of a file in its file system."""

@@ -17,7 +17,6 @@ from typing import Final
 from wireyard.captures.left_out import LeftOut
 from wireyard.errors import SourceError
 from wireyard.formats import names as format_names
-from wireyard.lake.commits import Input
 from wireyard.lake.ledgers import (
     LEDGER_FILES,
     LedgerSum,
@@ -25,6 +24,7 @@ from wireyard.lake.ledgers import (
     ledger_table,
     streams_table,
 )
+from wireyard.lake.records import Input
 from wireyard.spark import bronze
 from wireyard.spark.balance import make_ledger
 from wireyard.spark.bronze import (

@@ -27,7 +27,7 @@ import pyarrow.parquet as pq
 
 from wireyard.formats import get_format
 from wireyard.formats.jmq.layout import MESSAGE_TYPES
-from wireyard.lake.commits import Input
+from wireyard.lake.records import Input
 from wireyard.layers.destinations import NEEDED as COUNTED
 from wireyard.layers.destinations import count_messages, destinations
 from wireyard.layers.frame_files import FrameFiles

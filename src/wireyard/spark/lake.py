@@ -57,15 +57,17 @@ from uuid import uuid4
 from pyarrow import fs
 
 from wireyard.errors import LakeError
-from wireyard.lake.commits import (
+from wireyard.lake.commits import describe_file
+from wireyard.lake.inside import TEMPORARY_NAME, check_links, files_below
+from wireyard.lake.published import OPEN_FORMATS, expire_tables, publish_tables
+from wireyard.lake.records import (
+    RUN_NAME,
+    TABLE_FORMATS,
     Commit,
     DataFile,
     Input,
     RemovedFile,
-    describe_file,
-    is_shown,
 )
-from wireyard.lake.published import OPEN_FORMATS, expire_tables, publish_tables
 from wireyard.lake.snapshot import COMMITS, DATA, LakeSnapshot
 from wireyard.lake.views import delete_views, publish_view, shown_commit
 from wireyard.spark.staging import Staging, writing
@@ -85,8 +87,6 @@ RETENTION: Final = timedelta(hours=1)
 """Time for which files stay after a commit has removed them from their table."""
 ABANDONED: Final = timedelta(days=1)
 """Time without a write after which the files of an uncommitted run on a store are deleted."""
-TABLE_FORMATS: Final = ("parquet", *OPEN_FORMATS)
-"""Table formats for engines: folders of Parquet files, or open tables."""
 _LOCK = "_wireyard/lock"
 _HIDDEN = (".", "_")
 _THREADS = 8  # mostly waiting for a store
@@ -108,8 +108,8 @@ class Change:
 class Lake(LakeSnapshot, Staging):
     """A lake opened for writing by one run; made by `open`, which locks it."""
 
-    def __init__(self, url: str, known: Commit | None = None) -> None:
-        super().__init__(url, known=known)
+    def __init__(self, url: str, known: Commit | None = None, *, damaged: bool = False) -> None:
+        super().__init__(url, known=known, damaged=damaged)
         self.run = uuid4().hex
         self.retention = RETENTION
         """Time for which files and records stay after a commit has replaced them."""
@@ -133,7 +133,8 @@ class Lake(LakeSnapshot, Staging):
         Parameters
         ----------
         damaged
-            Whether files may be missing, as before a repair.
+            Whether files may be missing and records damaged, as before a repair: the newest whole
+            record is the lake.
         table_format
             One of `TABLE_FORMATS`; if None, that of the lake, or Parquet for a new one.
         partition_by
@@ -152,15 +153,18 @@ class Lake(LakeSnapshot, Staging):
             with writing(url), utf8_names(url):
                 system, root = filesystem(url)
                 local = isinstance(system, fs.LocalFileSystem)
+                if local:
+                    check_links(root)
                 _make(system, root, url)
             held.enter_context(_locked(f"{root}/{_LOCK}", url) if local else nullcontext())
             with writing(url):
-                lake = cls(url, known)
+                lake = cls(url, known, damaged=damaged)
                 lake._choose(table_format, partition_by)
                 if not damaged:
                     lake.check_files()
                     lake._publish()
-                lake.expire(RETENTION)
+                if not lake.damaged_commits:
+                    lake.expire(RETENTION)
             try:
                 yield lake
             finally:
@@ -243,7 +247,7 @@ class Lake(LakeSnapshot, Staging):
         inputs = {each.source: each for each in before.inputs.values()}
         inputs |= {each.source: each for each in change.inputs}
         now = datetime.now(UTC)
-        removed = [each for each in before.removed if each.removed_at + self.retention >= now]
+        removed = [each for each in before.removed if each.removed_at >= now - self.retention]
         for table, files in before.tables.items():
             kept = {file.name for file in tables[table]}
             removed += (RemovedFile(table, file, now) for file in files if file.name not in kept)
@@ -271,9 +275,7 @@ class Lake(LakeSnapshot, Staging):
             if self.commits:
                 self._commit_step(partial(publish_tables, self, self.table_format))
         elif self._local and shown_commit(self._root) != self.commits:
-            paths = self._paths_by_name
-            shown = {table: names for table, names in paths.items() if is_shown(table)}
-            self._commit_step(partial(publish_view, self._root, self.commits, shown))
+            self._commit_step(partial(publish_view, self))
 
     def _commit_step(self, step: Callable[[], None]) -> None:
         """Run one step of a commit; tests override this to crash before or after it."""
@@ -286,36 +288,44 @@ class Lake(LakeSnapshot, Staging):
         now = datetime.now(UTC)
         times = self._log.times()
         # The retention of a commit begins with the next commit.
-        over = [one for one, after in pairwise(times) if times[after] + retention < now]
+        over = [one for one, after in pairwise(times) if times[after] < now - retention]
         with writing(self.url):
-            for each in self._commit.removed:
-                if each.removed_at + retention < now:
-                    self._delete(self.inner_of(each.table, each.file))
+            self._delete_removed(now - retention)
             for number in over:
                 self._log.delete(number)
             if self._local:
                 delete_views(self._root, times.keys() - over)
                 for folder in ("_wireyard", COMMITS):
                     _delete_hidden(self.inner(folder))
-            self._delete_abandoned(now)
             if self.table_format in OPEN_FORMATS:
                 expire_tables(self, self.table_format, now, retention)
 
-    def _delete_abandoned(self, now: datetime) -> None:
-        """Delete files of other runs that are in no record and will not be committed."""
-        listed = self._listed()
+    def _delete_removed(self, before: datetime) -> None:
+        """Delete files that no commit needs any more.
+
+        They are those that a commit removed from its table before a time, and those of other runs
+        that are in no record and will not be committed. Only files of runs are deleted.
+        """
+        now = datetime.now(UTC)
+        listed, data = self._listed(), self.inner(DATA)
+        over = {
+            self.inner_of(each.table, each.file)
+            for each in self._commit.removed
+            if each.removed_at < before
+        }
         by_run: dict[str, list[fs.FileInfo]] = {}
-        for info in self._files_below(self.inner(DATA)):
-            run = info.path[len(self.inner(DATA)) + 1 :].partition("/")[0]
-            by_run.setdefault(run, []).append(info)
+        for info in files_below(self.system, data):
+            run = info.path[len(data) + 1 :].partition("/")[0]
+            if RUN_NAME.fullmatch(run):
+                by_run.setdefault(run, []).append(info)
         for run, infos in by_run.items():
             newest = max(info.mtime or now for info in infos)
-            if run != self.run and (self._local or newest + ABANDONED < now):
-                for info in infos:
-                    if info.path not in listed:
-                        self._delete(info.path)
+            is_abandoned = run != self.run and (self._local or newest + ABANDONED < now)
+            for info in infos:
+                if info.path in over or (is_abandoned and info.path not in listed):
+                    self._delete(info.path)
         if self._local:
-            _delete_empty(self.inner(DATA))
+            _delete_empty(data)
 
     def _listed(self) -> set[str]:
         """Return every file that the record lists."""
@@ -329,7 +339,7 @@ class Lake(LakeSnapshot, Staging):
             return  # the record may have been created
         listed = self._listed()
         folder = self.inner(DATA, self.run)
-        for info in self._files_below(folder):
+        for info in files_below(self.system, folder):
             if info.path not in listed:
                 self._delete(info.path)
         if self._local:
@@ -360,7 +370,7 @@ def _delete_empty(folder: str) -> None:
 def _delete_hidden(folder: str) -> None:
     """Delete temporary files of writers that were killed before they renamed them."""
     for name in os.listdir(folder):
-        if name.startswith("."):
+        if TEMPORARY_NAME.fullmatch(name):
             os.unlink(f"{folder}/{name}")
 
 

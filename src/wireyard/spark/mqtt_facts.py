@@ -24,8 +24,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from wireyard.formats.base import Row
-from wireyard.lake.commits import Input
 from wireyard.lake.ledgers import captured_streams
+from wireyard.lake.records import Input
 from wireyard.lake.snapshot import name_of
 from wireyard.layers.grouping import split_rows, text_codes
 from wireyard.layers.latencies import with_latencies

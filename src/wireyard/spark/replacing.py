@@ -15,8 +15,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from wireyard.lake.commits import DataFile, is_shown, move_file
-from wireyard.lake.snapshot import NO_DAY, DamagedFile
+from wireyard.lake.commits import move_file
+from wireyard.lake.records import NO_DAY, DataFile, is_shown
+from wireyard.lake.snapshot import DamagedFile
 from wireyard.layers.tables import FACTS
 from wireyard.spark.lake import Change, Input, Lake
 from wireyard.spark.parts import PartFile, measure

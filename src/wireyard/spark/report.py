@@ -11,7 +11,7 @@ from typing import Protocol
 
 from wireyard.errors import WireError
 from wireyard.lake import read_lake
-from wireyard.lake.commits import Commit
+from wireyard.lake.records import Commit
 from wireyard.spark.inputs import FoundInput, distinct, identity_of, is_unchanged
 from wireyard.spark.lake import Input, Lake
 
