@@ -321,12 +321,6 @@ def test_inputs_that_are_not_there() -> None:
         open_tables(["nowhere.pcap"]).__enter__()
 
 
-def test_without_duckdb(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "duckdb", None)
-    with pytest.raises(UsageError, match=r"pip install 'wireyard\[sql\]'"):
-        open_tables([str(CAPTURE)]).__enter__()
-
-
 def test_nothing_is_left_behind() -> None:
     with open_tables([str(CAPTURE)]) as tables:
         count(tables, "messages")
