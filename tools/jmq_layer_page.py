@@ -7,6 +7,7 @@ from collections.abc import Iterator, Mapping
 from tools.format_pages import markdown
 from tools.layer_pages import state_diagram
 from wireyard.layers.jmq.clocks import MAX_DRIFT_PPM, WINDOW_NS
+from wireyard.layers.jmq.facts import VERDICTS
 from wireyard.layers.jmq.hops import FOLLOWS, HOPS, UNKNOWN
 from wireyard.layers.jmq.rules import RULES
 from wireyard.layers.jmq.states import (
@@ -21,7 +22,6 @@ from wireyard.layers.jmq.states import (
     TRANSACTION,
     TRANSACTION_EVENTS,
     TRANSACTION_OUTCOMES,
-    VERDICTS,
 )
 from wireyard.layers.states import StateTable
 from wireyard.layers.tables import HOPS as HOP_COLUMNS
@@ -122,8 +122,8 @@ def jmq_page() -> Iterator[str]:
     yield from markdown(
         ("verdict", "outcome", "meaning"),
         (
-            (f"`{state}`", f"`{OUTCOMES[state] or 'null'}`", text)
-            for state, text in VERDICTS.items()
+            (f"`{state}`", f"`{OUTCOMES[state] or 'null'}`", VERDICTS[state].meaning)
+            for state in DELIVERY.states
         ),
     )
     yield from _section("A transaction", _TRANSACTION, TRANSACTION, TRANSACTION_EVENTS)

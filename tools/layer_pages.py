@@ -8,8 +8,8 @@ from typing import Any
 
 from tools.format_pages import markdown
 from wireyard.layers.mqtt.connection import CONNECTION
-from wireyard.layers.mqtt.deliveries import VERDICTS
 from wireyard.layers.mqtt.directions import EVIDENCE
+from wireyard.layers.mqtt.facts import VERDICTS
 from wireyard.layers.mqtt.qos import FACTS, RECEIVER, SENDER, UNASKED
 from wireyard.layers.mqtt.violations import RULES
 from wireyard.layers.mqtt.will import WILL
@@ -181,7 +181,10 @@ def mqtt_page() -> Iterator[str]:
     yield from ("## Facts", "")
     yield from markdown(("fact", "meaning"), FACTS.items())
     yield from ("## Verdicts", "", *_VERDICTS.strip().splitlines(), "")
-    yield from markdown(("verdict", "outcome of the message"), VERDICTS.items())
+    yield from markdown(
+        ("verdict", "outcome of the message"),
+        ((f"`{name}`", verdict.meaning) for name, verdict in VERDICTS.items()),
+    )
     yield from ("## Rules", "", "Each version has the number of its statement or section.", "")
     cited = (
         (rule.name, rule.text, *(rule.cited.get(version, "") for version in (2, 3, 4, 5)))

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from tools.format_pages import markdown
-from wireyard.answers.latencies import FEWEST, SLOWER_TIMES
-from wireyard.answers.symptoms import LONG_NS, MUCH_SLOWER_NS, SEVERITIES, SYMPTOMS
+from wireyard.answers.symptoms import symptoms
+from wireyard.layers.symptoms import FEWEST, LONG_NS, MUCH_SLOWER_NS, SEVERITIES, SLOWER_TIMES
 
 __all__ = ["symptoms_page"]
 
@@ -54,7 +54,7 @@ def symptoms_page() -> Iterator[str]:
         yield from ("", f"## {_MEANINGS[severity]}: `{severity}`", "")
         rows = (
             (f"`{one.code}`", one.text, f"`{one.next}`")
-            for one in SYMPTOMS
+            for one in symptoms()
             if one.severity == severity
         )
         yield from markdown(("symptom", "finding", "next command"), rows)

@@ -16,9 +16,10 @@ from tests.answers.talks import Talk, puback
 from tests.cli.results import notes_of
 from tests.formats.mqtt.make import packet
 from wireyard.answers import open_tables
-from wireyard.answers.symptoms import SEVERITIES, SYMPTOMS
+from wireyard.answers.symptoms import symptoms
 from wireyard.answers.why import Finding
 from wireyard.cli import main
+from wireyard.layers.symptoms import SEVERITIES
 
 ROOT = Path(__file__).parents[2]
 RECORDED = ROOT / "examples" / "symptoms"
@@ -84,9 +85,9 @@ def recorded(name: str) -> list[dict[str, Any]]:
 
 def test_every_recording_is_looked_at() -> None:
     assert {path.stem for path in RECORDED.glob("*.pcap")} == set(NAMED)
-    codes = [symptom.code for symptom in SYMPTOMS]
+    codes = [symptom.code for symptom in symptoms()]
     assert len(set(codes)) == len(codes)
-    assert {symptom.severity for symptom in SYMPTOMS} == set(SEVERITIES)
+    assert {symptom.severity for symptom in symptoms()} == set(SEVERITIES)
     assert {code for named in NAMED.values() for code in named} <= set(codes)
 
 

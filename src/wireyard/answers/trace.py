@@ -9,9 +9,8 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final
 
 from wireyard.errors import UsageError
-from wireyard.layers.jmq.states import VERDICTS as JMS_VERDICTS
+from wireyard.layers.facts import CONDITIONS, registered
 from wireyard.layers.latencies import delayed, queue_times
-from wireyard.layers.mqtt.deliveries import VERDICTS as MQTT_VERDICTS
 from wireyard.layers.mqtt.topics import matches
 
 if TYPE_CHECKING:
@@ -19,41 +18,53 @@ if TYPE_CHECKING:
 
     from wireyard.answers import Tables
 
-__all__ = ["GOOD", "VERDICTS", "WORST_FIRST", "Trace", "find_messages"]
+__all__ = ["GOOD", "WORST_FIRST", "Trace", "find_messages", "meaning_of"]
 
 Row = dict[str, Any]
 
-VERDICTS: Final[Mapping[str, str]] = MappingProxyType({**JMS_VERDICTS, **MQTT_VERDICTS})
-"""The verdicts on deliveries and their meanings, of both protocols."""
-GOOD: Final = ("delivered", "acknowledged", "committed", "no_ack_wanted", "browsed")
+_OF_PROTOCOLS: Final = {facts.protocol: facts for facts in registered()}
+WORST_FIRST: Final = tuple(
+    dict.fromkeys(
+        name
+        for condition in CONDITIONS
+        for facts in _OF_PROTOCOLS.values()
+        for name, verdict in facts.verdicts.items()
+        if verdict.condition == condition
+    )
+)
+"""The verdicts on deliveries of all protocols, the most severe first."""
+GOOD: Final = frozenset(
+    name
+    for facts in _OF_PROTOCOLS.values()
+    for name, verdict in facts.verdicts.items()
+    if verdict.condition == "good"
+)
 """Verdicts of deliveries that are complete."""
-WORST_FIRST: Final = (
-    "not_forwarded", "unaccepted", "refused", "refused_by_client", "too_large", "dead", "discarded",
-    "expired", "abandoned", "left", "rolled_back", "unconfirmed", "returned_seen",
-    "returned_unseen", "declining", "dying", "expiring", "offline", "no_subscriber", "duplicate",
-    "lost_ack", "queued", "in_flight", "in_transaction", "joining", "acknowledging", "held",
-    "undecided", *GOOD,
-)  # fmt: skip
-"""All verdicts, the most severe first."""
 
 _WILDCARDS: Final = frozenset("+#")
 _WORST: Final = 10
-_HERE: Final = "d.message_key = m.message_key AND (m.protocol = 'jms' OR d.source = m.source)"
-"""Join condition: the key of a JMS message is the same in all sources, any other is per source."""
+_SHARED: Final = [name for name, facts in _OF_PROTOCOLS.items() if facts.shares_messages]
+_IS_SHARED: Final = f"list_contains({_SHARED!r}, protocol)"
+"""Condition for messages whose key is the same in all sources; any other key is per source."""
+_HERE: Final = (
+    "d.message_key = m.message_key"
+    f" AND (list_contains({_SHARED!r}, m.protocol) OR d.source = m.source)"
+)
+"""Join condition of messages and their deliveries."""
 _OF_CONSUMER: Final = "(consumer_client_id = $asked OR consumer = $asked)"
 """Condition for deliveries to the consumer that messages are traced for."""
 _RANK: Final = f"list_position({list(WORST_FIRST)!r}, verdict)"
 _TRACED: Final = f"""
 WITH of_consumer AS (
-  SELECT DISTINCT if(protocol = 'jms', '', source) AS home, message_key
+  SELECT DISTINCT if({_IS_SHARED}, '', source) AS home, message_key
   FROM deliveries
   WHERE {_OF_CONSUMER} AND ($verdict::VARCHAR IS NULL OR verdict = $verdict)
 ), of_verdict AS (
-  SELECT DISTINCT if(protocol = 'jms', '', source) AS home, message_key
+  SELECT DISTINCT if({_IS_SHARED}, '', source) AS home, message_key
   FROM deliveries
   WHERE verdict = $verdict
 ), traced AS (
-  SELECT *, if(protocol = 'jms', '', source) AS home,
+  SELECT *, if({_IS_SHARED}, '', source) AS home,
     coalesce(
       $asked IN (message_key, destination, producer_client_id, producer, client)
       OR list_contains($topics::VARCHAR[], destination),
@@ -207,7 +218,7 @@ def _nothing(asked: str, verdict: str | None, unseen: int) -> str:
 def _stories(tables: Tables, table: pa.Table) -> list[Row]:
     """Return messages with the rows about them, by one query for each table."""
     messages = table.to_pylist()
-    homes = ["" if row["protocol"] == "jms" else row["source"] for row in messages]
+    homes = ["" if row["protocol"] in _SHARED else row["source"] for row in messages]
     names = ("source", "message_key", "protocol")
     given = {"home": homes} | {name: [row[name] for row in messages] for name in names}
     lists = ", ".join(f"unnest(${name}::VARCHAR[]) AS {name}" for name in given)
@@ -231,3 +242,9 @@ def _grouped(rows: list[Row]) -> dict[tuple[str, str], list[Row]]:
     for row in rows:
         grouped[row.pop("home"), row["message_key"]].append(row)
     return grouped
+
+
+def meaning_of(protocol: str, verdict: str) -> str:
+    """Return the meaning of a verdict, empty if it has none."""
+    known = _OF_PROTOCOLS[protocol].verdicts.get(verdict)
+    return "" if known is None else known.meaning

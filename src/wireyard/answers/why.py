@@ -7,8 +7,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from wireyard.answers.symptoms import SEVERITIES, SYMPTOMS, Symptom
+from wireyard.answers.symptoms import symptoms
 from wireyard.errors import UsageError
+from wireyard.layers.symptoms import SEVERITIES, Symptom
 
 if TYPE_CHECKING:
     from wireyard.answers import Tables
@@ -71,13 +72,14 @@ def find_symptoms(tables: Tables, asked: str | None, *, shown_as: str) -> list[F
     """
     if asked is not None and not tables.sql(_KNOWN, {"asked": asked}).num_rows:
         raise UsageError(f"there is no destination, client or file '{asked}'")
+    known = symptoms()
     findings = [
         finding
-        for symptom in SYMPTOMS
+        for symptom in known
         for finding in _findings(tables, symptom, shown_as)
         if asked is None or asked in (finding.destination, finding.client)
     ]
-    order = {symptom.code: place for place, symptom in enumerate(SYMPTOMS)}
+    order = {symptom.code: place for place, symptom in enumerate(known)}
     return sorted(
         findings,
         key=lambda each: (

@@ -91,10 +91,10 @@ def command(
     the acknowledgement took, and the frames that prove it; R marks a redelivery. What is bad
     comes first.
     """
-    from wireyard.answers.trace import VERDICTS, find_messages
+    from wireyard.answers.trace import WORST_FIRST, find_messages
 
-    if verdict is not None and verdict not in VERDICTS:
-        raise UsageError(f"--verdict: '{verdict}' is none of {', '.join(sorted(VERDICTS))}")
+    if verdict is not None and verdict not in WORST_FIRST:
+        raise UsageError(f"--verdict: '{verdict}' is none of {', '.join(sorted(WORST_FIRST))}")
     with opened_tables(inputs, **how) as tables, open_output(None, binary=False) as target:
         found = find_messages(tables, message, verdict=verdict, limit=limit)
         if out == "jsonl":
@@ -291,10 +291,10 @@ def _reply(reply: Row) -> str:
 
 
 def _bad(one: Row, source: str) -> Iterator[str]:
-    from wireyard.answers.trace import VERDICTS
+    from wireyard.answers.trace import meaning_of
 
     yield _line(one)
-    text = VERDICTS.get(one["verdict"], "")
+    text = meaning_of(one["protocol"], one["verdict"])
     if one["subscription"]:
         text += f"; subscribed to {one['subscription']}{_frame(one, 'subscribed')}"
     if one["dead_reason"]:

@@ -14,14 +14,13 @@ from typing import TYPE_CHECKING, Any, Final
 import pyarrow as pa
 
 from wireyard.answers.evidence import MOST_SOURCE_BYTES, Evidence, RowPosition, find_evidence
-from wireyard.answers.symptoms import SYMPTOMS
+from wireyard.answers.symptoms import symptoms as all_symptoms
 from wireyard.answers.why import Finding, find_symptoms
 from wireyard.errors import UsageError
+from wireyard.layers.facts import facts_of, registered
 from wireyard.layers.frame_files import FrameFiles
-from wireyard.layers.jmq.states import VERDICTS as JMS_VERDICTS
-from wireyard.layers.mqtt.deliveries import VERDICTS as MQTT_VERDICTS
 from wireyard.report import text
-from wireyard.report.questions import BAD_VERDICTS, Answer, ask_all, bucket_ns
+from wireyard.report.questions import Answer, ask_all, bucket_ns
 
 if TYPE_CHECKING:
     from wireyard.answers import Tables
@@ -37,7 +36,6 @@ _HEX_LINES: Final = 6
 _MOST_MARKS: Final = 24
 _SYMPTOMS_S: Final = 10.0
 """Time limit for the queries of symptoms: of 20 million messages some take longer than the page."""
-_MEANINGS: Final = {"mqtt": MQTT_VERDICTS, "jms": JMS_VERDICTS}
 _MOMENTS: Final = frozenset({"first_ns", "last_ns", "from_ns", "at_ns", "opened_ns", "closed_ns"})
 _SPANS: Final = frozenset(
     {"p50_ns", "p90_ns", "p99_ns", "max_ns", "oldest_ns", "oldest_unacknowledged_ns"}
@@ -122,11 +120,11 @@ def build_report(
         findings=shown,
         all_findings=len(findings) + symptoms.cut,
         symptoms=symptoms,
-        all_symptoms=len(SYMPTOMS),
+        all_symptoms=len(all_symptoms()),
         why=f"wireyard why {shown_as}",
         dumps={position: _dump(found) for position, found in evidence.items()},
         inputs=[text.clipped(name, 60) for name in inputs],
-        meanings=_MEANINGS,
+        meanings={facts.protocol: facts.verdicts for facts in registered()},
         severity=_severity,
         most_source=text.bytes_text(MOST_SOURCE_BYTES),
         notes=[text.shown(note) for note in tables.notes],
@@ -149,7 +147,7 @@ class _Symptoms:
 
     def __init__(self, tables: Tables) -> None:
         self._tables = tables
-        self._waiting = iter(SYMPTOMS)
+        self._waiting = iter(all_symptoms())
         self._until = monotonic() + _SYMPTOMS_S
         self.answers: dict[str, Answer] = {}
         self.left: list[str] = []
@@ -247,9 +245,9 @@ def _where(finding: Finding, files: FrameFiles) -> str:
 
 def _severity(protocol: str | None, verdict: str | None) -> str:
     """Return the severity of a verdict: good, warn, bad or unknown."""
-    if verdict is None:
-        return "unknown"
-    return BAD_VERDICTS.get(protocol or "", {}).get(verdict, "good")
+    facts = facts_of(protocol or "")
+    known = facts.verdicts.get(verdict or "") if facts else None
+    return known.condition if known else "unknown"
 
 
 # --- values ---------------------------------------------------------------------------------

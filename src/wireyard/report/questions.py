@@ -18,13 +18,14 @@ from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final
 
-from wireyard.answers.latencies import ENDS, WAITING, ages
+from wireyard.answers.latencies import ages
 from wireyard.formats import names
+from wireyard.layers.symptoms import ENDS, WAITING
 
 if TYPE_CHECKING:
     from wireyard.answers import Tables
 
-__all__ = ["BAD_VERDICTS", "Answer", "ask_all", "bucket_ns"]
+__all__ = ["Answer", "ask_all", "bucket_ns"]
 
 Row = Mapping[str, Any]
 _MOST_BUCKETS: Final = 96
@@ -42,49 +43,6 @@ _AGED: Final = 4
 _SESSIONS: Final = 40
 _RETAINED: Final = 30
 _SHOWN_BYTES: Final = 48
-
-BAD_VERDICTS: Final[Mapping[str, Mapping[str, str]]] = MappingProxyType(
-    {
-        "mqtt": MappingProxyType(
-            {
-                "not_forwarded": "bad",
-                "discarded": "bad",
-                "refused": "bad",
-                "refused_by_client": "bad",
-                "abandoned": "bad",
-                "unaccepted": "bad",
-                "too_large": "bad",
-                "expired": "bad",
-                "duplicate": "warn",
-                "in_flight": "warn",
-                "queued": "warn",
-                "offline": "warn",
-                "no_subscriber": "warn",
-                "lost_ack": "warn",
-                "undecided": "unknown",
-            }
-        ),
-        "jms": MappingProxyType(
-            {
-                "dead": "bad",
-                "expired": "bad",
-                "left": "bad",
-                "unconfirmed": "bad",
-                "dying": "bad",
-                "expiring": "bad",
-                "declining": "bad",
-                "rolled_back": "warn",
-                "returned_seen": "warn",
-                "returned_unseen": "warn",
-                "held": "warn",
-                "in_transaction": "warn",
-                "acknowledging": "unknown",
-                "joining": "unknown",
-            }
-        ),
-    }
-)
-"""By protocol, the severity of verdicts that are not good."""
 
 
 @dataclass(frozen=True)

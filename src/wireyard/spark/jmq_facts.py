@@ -19,6 +19,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from wireyard.lake.ledgers import captured_streams
+from wireyard.layers.facts import PacketFile
 from wireyard.layers.grouping import split_rows
 from wireyard.layers.jmq.columns import (
     connection_keys,
@@ -34,7 +35,6 @@ from wireyard.layers.jmq.columns import (
     stand_for_messages,
 )
 from wireyard.layers.jmq.files import (
-    PacketFile,
     derive_files,
     file_numbers,
     messages_of,

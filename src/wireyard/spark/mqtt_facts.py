@@ -27,6 +27,7 @@ from wireyard.formats.base import Row
 from wireyard.lake.ledgers import captured_streams
 from wireyard.lake.records import Input
 from wireyard.lake.snapshot import name_of
+from wireyard.layers.facts import DerivedFiles
 from wireyard.layers.grouping import split_rows, text_codes
 from wireyard.layers.latencies import with_latencies
 from wireyard.layers.mqtt.columns import Matched, explain_rest, known_of, match, track
@@ -35,7 +36,6 @@ from wireyard.layers.mqtt.directions import Stream
 from wireyard.layers.mqtt.evidence import StreamEvidence
 from wireyard.layers.mqtt.files import (
     Batches,
-    DerivedFiles,
     count_evidence,
     derive_files,
     messages_of,

@@ -7,8 +7,8 @@ import pytest
 from tests.layers.jmq.make import BROKER, CLIENT, Talk, held
 from tests.layers.jmq.tables import control, only, rules, verdicts
 from tests.reference.jmq_chain.chain import derive_tables
+from wireyard.layers.jmq.facts import VERDICTS
 from wireyard.layers.jmq.rules import RULES
-from wireyard.layers.jmq.states import VERDICTS
 from wireyard.layers.tables import TABLES
 
 
@@ -328,7 +328,8 @@ def test_a_hello_behind_a_gap_is_not_the_first_packet() -> None:
 
 
 def test_words_for_every_verdict_are_sentences() -> None:
-    assert all(text and text == text.strip() for text in (*VERDICTS.values(), *RULES.values()))
+    meanings = [verdict.meaning for verdict in VERDICTS.values()]
+    assert all(text and text == text.strip() for text in (*meanings, *RULES.values()))
 
 
 def test_endpoints_of_ipv6_are_in_brackets() -> None:

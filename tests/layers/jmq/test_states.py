@@ -15,6 +15,7 @@ from tests.reference.jmq_chain.records import Output, Report, Use
 from tests.reference.jmq_chain.session import Session
 from tests.reference.jmq_chain.transaction import Transaction
 from wireyard.formats.base import Row
+from wireyard.layers.jmq.facts import VERDICTS
 from wireyard.layers.jmq.packet_row import as_packet
 from wireyard.layers.jmq.records import Delivery
 from wireyard.layers.jmq.rules import RULES
@@ -31,7 +32,6 @@ from wireyard.layers.jmq.states import (
     TRANSACTION,
     TRANSACTION_EVENTS,
     TRANSACTION_OUTCOMES,
-    VERDICTS,
 )
 from wireyard.layers.records import Position
 from wireyard.layers.states import Cell, StateTable

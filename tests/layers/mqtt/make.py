@@ -17,7 +17,7 @@ from wireyard.formats.mqtt.control import CONTROL_PACKETS
 from wireyard.formats.mqtt.filters import Filter
 from wireyard.formats.rows import rows_to_batch
 from wireyard.layers.mqtt.columns import derive_columns
-from wireyard.layers.mqtt.deliveries import VERDICTS
+from wireyard.layers.mqtt.facts import VERDICTS
 from wireyard.layers.stages import Key
 from wireyard.layers.tables import TABLES
 from wireyard.schema import CAPTURED, COMMON

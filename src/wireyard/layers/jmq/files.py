@@ -6,16 +6,16 @@ batch at a time.
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from itertools import chain
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from wireyard.formats.jmq.layout import MESSAGE_TYPES
+from wireyard.layers.facts import DerivedFiles, PacketFile
 from wireyard.layers.jmq.columns import NEEDED, derive_columns
 from wireyard.layers.jmq.messages import NEEDED as MESSAGE_NEEDED
 from wireyard.layers.jmq.messages import message_table
@@ -23,8 +23,6 @@ from wireyard.layers.jmq.packet_columns import JMQ, ROW_NUMBER
 from wireyard.layers.jmq.rules import DEAD_REASON
 
 __all__ = [
-    "DerivedFiles",
-    "PacketFile",
     "derive_files",
     "file_numbers",
     "messages_of",
@@ -33,26 +31,6 @@ __all__ = [
 
 _FILE_BITS: Final = 40
 """The low bits of a row number are the row's index in its file, the high bits the file's number."""
-
-
-class PacketFile(NamedTuple):
-    """A file of packets."""
-
-    number: int
-    """Unique among the files that are read together."""
-    format: str
-    batches: Callable[[Sequence[str]], Iterable[pa.Table]]
-    """Names of columns -> tables of successive packets, with those columns that the file has."""
-
-
-class DerivedFiles(NamedTuple):
-    """The tables that follow from files of packets."""
-
-    tables: Iterator[tuple[str, pa.Table]]
-    """Parts of tables by name, with the columns of ``wireyard.layers.tables``; the parts of
-    `messages` are made while they are iterated."""
-    dropped: Counter[str]
-    """The number of items that are missing, by the name of the cap that dropped them."""
 
 
 def derive_files(

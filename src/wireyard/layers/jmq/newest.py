@@ -19,8 +19,9 @@ import pyarrow.compute as pc
 
 from wireyard.formats.base import Row
 from wireyard.formats.jmq.layout import FLAGS, MESSAGE_TYPES, PACKET_TYPES
+from wireyard.layers.facts import PacketFile
 from wireyard.layers.jmq.columns import NEEDED as PACKET_NEEDED
-from wireyard.layers.jmq.files import PacketFile, derive_files
+from wireyard.layers.jmq.files import derive_files
 from wireyard.layers.jmq.hop_columns import KEY_PATTERN
 from wireyard.layers.jmq.messages import NEEDED as MESSAGE_NEEDED
 from wireyard.layers.jmq.packet_columns import GPACKET, JMQ

@@ -28,7 +28,6 @@ __all__ = [
     "TRANSACTION",
     "TRANSACTION_EVENTS",
     "TRANSACTION_OUTCOMES",
-    "VERDICTS",
 ]
 
 # --- connections ----------------------------------------------------------------------------
@@ -242,32 +241,6 @@ SETTLED: Final = frozenset(state for state in DELIVERY.states if (state, "close"
 """States that no event on the connection changes."""
 ACKNOWLEDGING: Final = tuple(_ACKNOWLEDGED)
 """Events that are an ACKNOWLEDGE, which browsers and some consumers never send."""
-
-VERDICTS: Final[Mapping[str, str]] = MappingProxyType(
-    {
-        "held": "the consumer had it when the capture ended",
-        "acknowledging": "the capture ended between an ACKNOWLEDGE and its reply",
-        "joining": "the same, in a transaction",
-        "expiring": "the same, for a message reported as expired",
-        "dying": "the same, for a message reported as dead",
-        "declining": "the same, for a message reported as undeliverable",
-        "in_transaction": "acknowledged in a transaction whose end was not seen, or only prepared",
-        "acknowledged": "acknowledged",
-        "committed": "acknowledged in a transaction that was committed",
-        "rolled_back": "acknowledged in a transaction that was rolled back",
-        "expired": "the client found it expired; the broker moves it to the dead message queue",
-        "dead": "the client could not deliver it; the broker moves it to the dead message queue",
-        "returned_seen": "returned after the application saw it; if delivered again, flagged R",
-        "returned_unseen": "returned before the application saw it; if delivered again, as new",
-        "left": "neither acknowledged nor returned when its session or connection ended; if"
-        " delivered again, flagged R",
-        "unconfirmed": "acknowledged, and the connection ended without the broker's reply",
-        "undecided": "packets that were not captured may have acknowledged or returned it",
-        "browsed": "a copy for a browser; the message stayed where it was",
-        "no_ack_wanted": "delivered to a consumer that never acknowledges",
-    }
-)
-"""The meaning of each last state, which is the `verdict` of a row."""
 
 _UNACKNOWLEDGED: Final = "unacknowledged"
 OUTCOMES: Final[Mapping[str, str | None]] = MappingProxyType(

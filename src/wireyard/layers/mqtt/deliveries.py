@@ -7,9 +7,8 @@ one payload after the other. A reply has the response topic and correlation data
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import replace
-from types import MappingProxyType
 from typing import Final, NamedTuple
 from zlib import crc32
 
@@ -21,7 +20,6 @@ __all__ = [
     "CONVERSATIONS",
     "DELIVERIES",
     "MAX_WAITING",
-    "VERDICTS",
     "asked_record",
     "content_record",
     "converse",
@@ -36,30 +34,6 @@ DELIVERIES: Final = "deliveries"
 _SUBSCRIBED, _OLDER, _ASKED, _CONTENT = range(4)
 """The order of the kinds of records."""
 _ORDER_OF_OLDER: Final = (_OLDER, 0, 0, 0, "", 0)
-
-VERDICTS: Final[Mapping[str, str]] = MappingProxyType(
-    {
-        "delivered": "delivered, and acknowledged as its QoS requires",
-        "lost_ack": "delivered again after its acknowledgement, which the broker did not read",
-        "in_flight": "delivered, and its acknowledgement was not complete when the capture ended",
-        "duplicate": "delivered once more than its subscriptions account for, also where its"
-        " publisher sent it again",
-        "abandoned": "delivered, and the session ended before it was acknowledged",
-        "refused_by_client": "delivered, and acknowledged with an error",
-        "refused": "the broker acknowledged it with an error, and need not forward it",
-        "unaccepted": "nothing shows that the broker accepted it: no PUBACK, PUBCOMP, later answer"
-        " or delivery to anybody",
-        "no_subscriber": "no subscription was seen that matches it",
-        "queued": "its subscriber was away or its window full, and the broker keeps it for later",
-        "offline": "its subscriber was away, and at QoS 0 a broker need not keep it",
-        "discarded": "it waited for its subscriber, whose session ended",
-        "expired": "it waited for its subscriber longer than its expiry interval",
-        "too_large": "it is above the Maximum Packet Size of its subscriber",
-        "not_forwarded": "the broker accepted it and did not deliver it to a connected subscriber",
-        "undecided": "the capture does not show which of these it was",
-    }
-)
-"""Each verdict about a message and one subscriber, with its meaning."""
 
 
 def subscribed_record(topic: str, number: int, subscribed: Subscribed) -> KeyedRecord:

@@ -15,7 +15,6 @@ import numpy as np
 
 from wireyard.accelerate import I64, array, inlined, kernel
 from wireyard.layers.grouping import dense_ids
-from wireyard.layers.mqtt.deliveries import VERDICTS
 from wireyard.layers.mqtt.expected_kernels import (
     NONE,
     Expected,
@@ -24,6 +23,7 @@ from wireyard.layers.mqtt.expected_kernels import (
     Message,
     Subscription,
 )
+from wireyard.layers.mqtt.facts import VERDICTS
 
 __all__ = [
     "MISSED",

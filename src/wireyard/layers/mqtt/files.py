@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from itertools import chain
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -16,6 +16,7 @@ import pyarrow.compute as pc
 
 from wireyard.formats.base import Row
 from wireyard.formats.mqtt.layout import PUBLISH
+from wireyard.layers.facts import DerivedFiles
 from wireyard.layers.mqtt.columns import explain_rest, known_of, match, track
 from wireyard.layers.mqtt.delivery_columns import deliver
 from wireyard.layers.mqtt.directions import OK, Stream
@@ -27,7 +28,6 @@ from wireyard.layers.mqtt.packets import NEEDED, KnownStream, Part, new_secret, 
 
 __all__ = [
     "Batches",
-    "DerivedFiles",
     "count_evidence",
     "derive_files",
     "messages_of",
@@ -38,20 +38,10 @@ Batches = Callable[[Sequence[str]], Iterable[pa.Table]]
 """Names of columns -> the packets of a file with these columns, in batches."""
 
 
-class DerivedFiles(NamedTuple):
-    """The tables derived from files of packets."""
-
-    tables: Iterator[tuple[str, pa.Table]]
-    """Parts of tables by name, with the columns of ``wireyard.layers.tables``. Those of `messages`
-    are derived while they are iterated."""
-    dropped: Counter[str]
-    """Counts of what exceeded a limit, by limit."""
-
-
 def derive_files(
     files: Sequence[Batches],
     shown: Iterable[Row],
-    sources: Sequence[str],
+    sources: Collection[str],
     evidence: StreamEvidence | None = None,
 ) -> DerivedFiles:
     """Derive the tables of inputs.
@@ -103,13 +93,13 @@ def _all(tables: Mapping[str, Iterable[pa.Table]]) -> Iterator[tuple[str, pa.Tab
     return ((name, part) for name, parts in tables.items() for part in parts)
 
 
-def _of_sources(table: pa.Table, sources: Sequence[str]) -> Any:
+def _of_sources(table: pa.Table, sources: Collection[str]) -> Any:
     """Return a mask of the rows of the sources."""
-    wanted = pa.array(sources, pa.string())
+    wanted = pa.array(list(sources), pa.string())
     return pc.is_in(table["source"].cast(pa.string()), wanted).to_numpy()
 
 
-def count_evidence(evidence: StreamEvidence, file: Batches, sources: Sequence[str]) -> None:
+def count_evidence(evidence: StreamEvidence, file: Batches, sources: Collection[str]) -> None:
     """Add the evidence in the packets of the sources in a file."""
     for table in file(EVIDENCE_NEEDED):
         evidence.add(table.filter(pa.array(_of_sources(table, sources))))

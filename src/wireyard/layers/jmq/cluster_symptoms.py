@@ -8,9 +8,8 @@ from __future__ import annotations
 
 from typing import Final
 
-from wireyard.answers.latencies import ENDS, WAITING
-from wireyard.answers.symptoms.jms import CONSUMERS
-from wireyard.answers.symptoms.symptom import LONG_NS, TRACE_ALL, Symptom
+from wireyard.layers.jmq.symptoms import CONSUMERS
+from wireyard.layers.symptoms import ENDS, LONG_NS, TRACE_ALL, WAITING, Symptom
 
 __all__ = ["CLUSTER"]
 

@@ -1,16 +1,22 @@
-"""Symptoms of all protocols: verdicts of deliveries, ends of connections, bad bytes."""
+"""All symptoms: those that each protocol registers, and those of every protocol.
+
+The latter are verdicts of deliveries, ends of connections, and bad bytes.
+"""
 
 from __future__ import annotations
 
 from typing import Final
 
-from wireyard.answers.latencies import ENDS, SLOWER
-from wireyard.answers.symptoms.mqtt import LAST_WORD, SILENT, TAKEN_OVER
-from wireyard.answers.symptoms.symptom import (
+from wireyard.layers.facts import registered
+from wireyard.layers.mqtt.symptoms import LAST_WORD, SILENT, TAKEN_OVER
+from wireyard.layers.symptoms import (
+    ENDS,
     LONG_NS,
     MUCH_SLOWER_NS,
     NAME,
+    SEVERITIES,
     SLOW,
+    SLOWER,
     SQL_SESSIONS,
     TRACE,
     Symptom,
@@ -18,7 +24,7 @@ from wireyard.answers.symptoms.symptom import (
     sessions,
 )
 
-__all__ = ["EVERY"]
+__all__ = ["symptoms"]
 
 _STATUS: Final = ", min(s.status) AS status, min(s.protocol) AS protocol"
 _END: Final = f"JOIN ({ENDS}) e ON e.source = d.source"
@@ -72,7 +78,7 @@ WHERE captured_ns IS NOT NULL
 GROUP BY 2, rule
 """
 
-EVERY: Final = (
+_EVERY: Final = (
     Symptom(
         "expired",
         "lost",
@@ -145,3 +151,9 @@ EVERY: Final = (
         _GAPS,
     ),
 )
+
+
+def symptoms() -> tuple[Symptom, ...]:
+    """Return all symptoms, the worst first; those of one severity in the order of display."""
+    of_protocols = (symptom for facts in registered() for symptom in facts.symptoms)
+    return tuple(sorted((*of_protocols, *_EVERY), key=lambda each: SEVERITIES.index(each.severity)))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from wireyard.answers.symptoms.symptom import (
+from wireyard.layers.symptoms import (
     LONG_NS,
     NAME,
     SENDER,
@@ -17,7 +17,7 @@ from wireyard.answers.symptoms.symptom import (
     sessions,
 )
 
-__all__ = ["LAST_WORD", "MQTT", "SILENT", "TAKEN_OVER"]
+__all__ = ["LAST_WORD", "SILENT", "SYMPTOMS", "TAKEN_OVER"]
 
 _IS_THERE: Final = """EXISTS (
     FROM sessions s
@@ -111,7 +111,7 @@ WHERE r.packet_type = 9 AND r.captured_ns IS NOT NULL AND list_max(r.return_code
 GROUP BY 2
 """
 
-MQTT: Final = (
+SYMPTOMS: Final = (
     Symptom(
         "not_forwarded",
         "lost",

@@ -4,18 +4,20 @@ from __future__ import annotations
 
 from typing import Final
 
-from wireyard.answers.latencies import DENIED, ENDS, WAITING
-from wireyard.answers.symptoms.symptom import (
+from wireyard.layers.symptoms import (
+    DENIED,
+    ENDS,
     LONG_NS,
     SLOW,
     SQL_SESSIONS,
     TRACE,
     TRACE_ALL,
+    WAITING,
     Symptom,
     deliveries,
 )
 
-__all__ = ["CONSUMERS", "JMS"]
+__all__ = ["CONSUMERS", "SYMPTOMS"]
 
 _STORE: Final = "wireyard store {source}"
 _WAITS: Final = f"""
@@ -211,7 +213,7 @@ GROUP BY 1
 """
 
 
-JMS: Final = (
+SYMPTOMS: Final = (
     Symptom(
         "expired_unseen",
         "lost",

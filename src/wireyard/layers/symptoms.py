@@ -1,0 +1,172 @@
+"""Symptoms: problems of messages and clients, each with a query that finds it.
+
+A query returns a row for each finding, with these columns: `destination` and `client`, of which one
+may be null; `count`; and the proof, `source`, `frame`, `stream` and `offset` of a packet, or of a
+stored record, which has no frame. Other names in braces in `text` and `next` are columns too,
+except ``input`` (the inputs of the command), ``subject`` (the destination, else the client) and
+``messages``, ``times`` and so on (the count with that noun).
+
+Queries only use packets with a time. A bare stream has none, and only one direction, in which no
+request is answered. The symptoms of a protocol are in its folder; what several share is here.
+"""
+
+from __future__ import annotations
+
+from typing import Final, NamedTuple
+
+__all__ = [
+    "CONSUMER_NAME",
+    "DENIED",
+    "ENDS",
+    "FEWEST",
+    "LONG_NS",
+    "MUCH_SLOWER_NS",
+    "NAME",
+    "SENDER",
+    "SEVERITIES",
+    "SLOW",
+    "SLOWER",
+    "SLOWER_NS",
+    "SLOWER_TIMES",
+    "SQL_SESSIONS",
+    "TRACE",
+    "TRACE_ALL",
+    "TRACE_CLIENT",
+    "WAITING",
+    "Symptom",
+    "deliveries",
+    "sessions",
+]
+
+LONG_NS: Final = 1_000_000_000
+"""Time from which on a waiting message counts as stuck: busy brokers pause for some hundred
+milliseconds, and people notice a second."""
+MUCH_SLOWER_NS: Final = 100_000_000
+"""Least difference to its peers from which on `why` reports a slow consumer."""
+SEVERITIES: Final = ("lost", "stuck", "refused", "cut", "slow", "odd")
+"""From worst to mildest: messages are lost; messages wait; a request or login was refused; a client
+was disconnected; deliveries are slow; something is unusual."""
+
+
+class Symptom(NamedTuple):
+    """A kind of problem: the query that finds it, its description, and a command to see more."""
+
+    code: str
+    severity: str
+    text: str
+    next: str
+    query: str
+
+
+NAME: Final = "coalesce(d.consumer_client_id, d.consumer)"
+SENDER: Final = "coalesce(d.producer_client_id, d.producer)"
+_AT: Final = "coalesce(d.delivered_ns, d.sent_ns)"
+
+
+def deliveries(condition: str, *, client: str = NAME, join: str = "") -> str:
+    """Return a query for deliveries, grouped by destination and client; the first is the proof."""
+    return f"""
+SELECT d.destination, {client} AS client, count(*) AS count, min(d.verdict) AS verdict,
+  arg_min(d.source, {_AT}) AS source,
+  arg_min(coalesce(d.delivered_frame, d.sent_frame), {_AT}) AS frame,
+  arg_min(d.stream, {_AT}) AS stream, arg_min(d."offset", {_AT}) AS "offset",
+  max(d.dead_reason) AS dead_reason
+FROM deliveries d {join}
+WHERE {_AT} IS NOT NULL AND ({condition})
+GROUP BY 1, 2
+"""
+
+
+def sessions(condition: str, columns: str = "", join: str = "") -> str:
+    """Return a query for connections, grouped by client; the last one's last frame is the proof."""
+    return f"""
+SELECT NULL AS destination, coalesce(nullif(s.client_id, ''), s.client) AS client,
+  count(*) AS count, arg_max(s.source, s.closed_ns) AS source,
+  arg_max(coalesce(s.closed_frame, s.opened_frame), s.closed_ns) AS frame,
+  arg_max(s.stream, s.closed_ns) AS stream, arg_max(s."offset", s.closed_ns) AS "offset"{columns}
+FROM sessions s {join}
+WHERE s.opened_ns IS NOT NULL AND ({condition})
+GROUP BY 2
+"""
+
+
+TRACE: Final = "wireyard trace {input} {subject} --verdict {verdict}"
+TRACE_ALL: Final = "wireyard trace {input} {subject}"
+TRACE_CLIENT: Final = "wireyard trace {input} {client}"
+SLOW: Final = "wireyard slow {input}"
+SQL_SESSIONS: Final = 'wireyard sql {input} "FROM sessions ORDER BY client_id, opened_ns"'
+
+# --- queries that symptoms and other answers share ------------------------------------------
+
+ENDS: Final = "SELECT source, max(last_ns) AS end_ns FROM streams GROUP BY source"
+"""The end of each capture."""
+DENIED: Final = """
+SELECT s.source, s.stream, s."offset", s.frame, s.destination, s.src_addr, s.src_port,
+  r.frame AS reply_frame, r.captured_ns, r.properties['JMQStatus'].value AS status,
+  r.properties['JMQReason'].value AS reason
+FROM packets_jmq r JOIN packets_jmq s
+ON s.source = r.source AND s.consumer_id = r.consumer_id
+  AND s.src_addr = r.dst_addr AND s.src_port = r.dst_port
+  AND s.dst_addr = r.src_addr AND s.dst_port = r.src_port
+WHERE r.packet_type = 9 AND r.properties['JMQStatus'].value <> '200'
+  AND s.packet_type BETWEEN 1 AND 6
+"""
+"""Messages that an Open MQ broker did not accept: SEND_REPLY with a status other than 200."""
+WAITING: Final = f"""
+SELECT d.source, d.destination, d.message_key,
+  if(d.verdict = 'queued', 'queued', 'unacknowledged') AS state,
+  coalesce(d.consumer_client_id, d.consumer) AS name,
+  if(d.verdict = 'queued', d.sent_ns, d.delivered_ns) AS since_ns,
+  if(d.verdict = 'queued', d.sent_frame, d.delivered_frame) AS frame
+FROM deliveries d
+WHERE d.verdict IN ('queued', 'in_flight', 'held', 'in_transaction')
+  AND if(d.verdict = 'queued', d.sent_ns, d.delivered_ns) IS NOT NULL
+  AND (d.verdict = 'queued' OR d.outcome = 'unacknowledged')
+UNION ALL
+SELECT m.source, m.destination, m.message_key, 'no consumer', NULL, m.captured_ns, m.frame
+FROM messages m JOIN ({ENDS}) e ON e.source = m.source
+LEFT JOIN transactions t ON t.source = m.source AND t.transaction_id = m.transaction_id
+WHERE m.protocol = 'jms' AND m.captured_ns IS NOT NULL AND m.first_seen = 'sent'
+  AND m.destination_kind IN ('queue', 'temporary_queue') AND m.destination <> '__JMQAdmin'
+  AND NOT EXISTS (FROM deliveries d WHERE d.message_key = m.message_key)
+  AND (t.outcome IS NULL OR t.outcome = 'committed')
+  AND NOT (m.expiration_ms > 0 AND m.expiration_ms < e.end_ns // 1000000)
+  AND (m.source, m.stream, m."offset") NOT IN (SELECT (source, stream, "offset") FROM ({DENIED}))
+"""
+"""Messages that were still waiting at the end of their capture: for a consumer that is away
+(`queued`), for an acknowledgement, or in a JMS queue for any consumer. Messages that the broker
+refused, that were rolled back or expired, or that go to the broker itself (``__JMQAdmin``) are left
+out."""
+SLOWER_TIMES: Final = 2
+SLOWER_NS: Final = 1_000_000
+FEWEST: Final = 5
+"""A consumer is slower than its peers if its median exceeds theirs by this factor and this much,
+over at least this many deliveries. Differences below a millisecond come from the scheduling of
+processes, and the median of a few deliveries is just one of them."""
+CONSUMER_NAME: Final = "coalesce(consumer_client_id, consumer)"
+SLOWER: Final = f"""
+WITH medians AS MATERIALIZED (
+  SELECT destination, {CONSUMER_NAME} AS name,
+    count(queue_ns) AS queued, quantile_cont(queue_ns, 0.5) AS queue_ns,
+    count(acknowledge_ns) AS acknowledged, quantile_cont(acknowledge_ns, 0.5) AS acknowledge_ns
+  FROM latencies
+  WHERE {CONSUMER_NAME} IS NOT NULL
+  GROUP BY ALL
+), each AS (
+  SELECT destination, name, 'in queue' AS what, queued AS deliveries, queue_ns AS median_ns
+  FROM medians WHERE queued > 0
+  UNION ALL
+  SELECT destination, name, 'to acknowledge', acknowledged, acknowledge_ns
+  FROM medians WHERE acknowledged > 0
+)
+SELECT * FROM (
+  SELECT e.name, e.destination, e.what, e.deliveries, e.median_ns,
+    count(*) AS peers, quantile_cont(p.median_ns, 0.5) AS peers_ns
+  FROM each e JOIN each p
+  ON p.destination = e.destination AND p.what = e.what AND p.name <> e.name
+  WHERE e.deliveries >= {FEWEST} AND p.deliveries >= {FEWEST}
+  GROUP BY ALL
+)
+WHERE median_ns >= {SLOWER_TIMES} * peers_ns AND median_ns - peers_ns >= {SLOWER_NS}
+ORDER BY median_ns - peers_ns DESC, name, destination, what
+"""
