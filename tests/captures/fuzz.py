@@ -33,13 +33,18 @@ def check_case(number: int) -> int:
 
 
 def parse_arguments(
-    program: str, description: str | None, arguments: Sequence[str] | None
+    program: str,
+    description: str | None,
+    arguments: Sequence[str] | None,
+    kinds: Sequence[str] = (),
 ) -> argparse.Namespace:
-    """Parse the arguments of a search over cases that are made from numbers."""
+    """Parse the arguments of a search over cases of these kinds, which are made from numbers."""
     parser = argparse.ArgumentParser(prog=f"python -m {program}", description=description)
     parser.add_argument("--minutes", type=float, help="how long to search")
     parser.add_argument("--cases", type=int, help="how many cases to try")
     parser.add_argument("--seed", type=int, help="number of the first case")
+    if kinds:
+        parser.add_argument("--kind", choices=kinds, default=kinds[0], help="what to try")
     return parser.parse_args(arguments)
 
 

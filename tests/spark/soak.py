@@ -1,10 +1,15 @@
-"""Search for a way to follow growing files after which a lake is not what one run makes of them.
+"""Search for changes of files after which a lake is not what one run makes of them.
 
 ``python -m tests.spark.soak --minutes 10``. Each case follows some recorded files that grow in
 random pieces, at once or one behind the other, in several processes. A process ends in order, or is
 killed at a random moment; between two of them a plain run may come. After each process no row is
-twice in the lake; at the end all rows are those of one run. A case is made from one number, but
-for what the clock decides; ``--seed`` makes it again.
+twice in the lake; at the end all rows are those of one run.
+
+With ``--kind runs``, small files come, grow, shrink, and are replaced, renamed, damaged and
+removed; inputs are dropped, and states and tables of the lake are damaged. After each run, all in
+this process, all rows are those of one run.
+
+A case is made from one number, but for what the clock decides; ``--seed`` makes it again.
 """
 
 from __future__ import annotations
@@ -23,10 +28,11 @@ from typing import Final
 
 from tests.captures.fuzz import parse_arguments
 from tests.spark import lakes
+from tests.spark.changes import SETTLED_S, Quiet, check_runs
 from tests.spark.lakes import Silent, no_session
 from wireyard.lake import read_lake
 from wireyard.spark import following, growth, watching
-from wireyard.spark.following import Progress, follow_lake
+from wireyard.spark.following import follow_lake
 from wireyard.spark.job import FEW_BYTES
 from wireyard.spark.lake import Lake
 from wireyard.spark.replacing import OPEN_STATES
@@ -47,17 +53,6 @@ _KEYS: Final = {
 _FORKS = multiprocessing.get_context("forkserver")
 _FORKS.set_forkserver_preload(["tests.spark.lakes", "wireyard.spark.growth"])
 _KILLED = 9
-_SETTLED_S = 0.1
-
-
-class Quiet:
-    """A listener that hears nothing."""
-
-    def note(self, text: str) -> None:
-        pass
-
-    def progress(self, progress: Progress) -> None:
-        pass
 
 
 class Case:
@@ -110,7 +105,7 @@ class Case:
         return process.exitcode
 
     def _follow(self, rng: Random, to_the_end: bool) -> None:
-        watching.SETTLED_S = _SETTLED_S  # type: ignore[misc]
+        watching.SETTLED_S = SETTLED_S  # type: ignore[misc]
         following._COMMIT_S = 0.0  # type: ignore[misc]
         following._POLL_S = 0.001  # type: ignore[misc]
         if self.beside:
@@ -135,7 +130,7 @@ class Case:
             if rng.random() < 0.6:
                 self.write(rng)
             elif rng.random() < 0.1:
-                time.sleep(2 * _SETTLED_S)  # it stands still
+                time.sleep(2 * SETTLED_S)  # it stands still
             looks -= 1
             if looks <= 0 and kills:
                 os._exit(_KILLED)
@@ -179,9 +174,12 @@ def check_case(number: int) -> None:
         lakes.assert_as_one_run(case.folder, case.lake)
 
 
+_CHECKS: Final = {"following": check_case, "runs": check_runs}
+
+
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run cases until the time or the number given is over; return the exit status."""
-    given = parse_arguments("tests.spark.soak", __doc__, arguments)
+    given = parse_arguments("tests.spark.soak", __doc__, arguments, [*_CHECKS])
     seed = secrets.randbelow(1 << 48) if given.seed is None else given.seed
     until_s = time.monotonic() + 60 * given.minutes if given.minutes is not None else float("inf")
     print(f"seed {seed}", flush=True)
@@ -189,9 +187,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
         if number - seed == given.cases or time.monotonic() >= until_s:
             break
         try:
-            check_case(number)
+            _CHECKS[given.kind](number)
         except BaseException:
-            print(f"case {number} fails; again: --seed {number} --cases 1", flush=True)
+            again = f"--kind {given.kind} --seed {number} --cases 1"
+            print(f"case {number} fails; again: {again}", flush=True)
             raise
         print(f"{number - seed + 1} cases", flush=True)
     return 0

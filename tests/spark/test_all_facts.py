@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from tests.captures.make import one_way
 from tests.spark import lakes
 from tests.spark.lakes import HEADER_BYTES, no_session, nothing_left, records
 from wireyard.errors import LakeError
@@ -311,6 +312,35 @@ def test_facts_that_others_have_made_anew_are_made_again(
         lakes.assert_as_one_run(growing.folder, growing.root)
     growing.grow(5 if grows else 4)
     growing.end("grows.pcap")
+    growing.assert_as_one_run()
+
+
+def test_an_input_that_comes_meanwhile_and_shows_the_same_messages(
+    tmp_path: Path, slow: Slow
+) -> None:
+    """Its run does not see facts that are not committed."""
+    growing = Growing(tmp_path)
+    for part in range(PARTS):
+        growing.write(part)
+    slow.leave.clear()
+    growing.commit(ending=["grows.pcap"])
+    copy = growing.folder / "whole.pcap"
+    copy.write_bytes((growing.folder / "grows.pcap").read_bytes())
+    growing.lake.begin_run()
+    found = list_inputs([str(copy)]).inputs
+    fill_lake(growing.lake, found, no_session, lakes.Silent(), few_bytes=FEW_BYTES)
+    slow.leave.set()
+    growing.growth.commit_facts(wait=True)
+    growing.check()
+    growing.assert_as_one_run()
+
+
+def test_a_capture_without_facts_has_ended(tmp_path: Path) -> None:
+    growing = Growing(tmp_path)
+    Path(growing.path()).write_bytes(one_way([]))
+    growing.commit(ending=["grows.pcap"])
+    growing.growth.commit_facts(wait=True)
+    assert "growing" not in growing.lake.inputs[growing.path()].stamp
     growing.assert_as_one_run()
 
 

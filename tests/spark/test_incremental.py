@@ -24,9 +24,8 @@ from wireyard.spark.bronze import BronzeTask
 from wireyard.spark.growing import GrowingInput
 from wireyard.spark.growth import Growth
 from wireyard.spark.inputs import list_inputs
-from wireyard.spark.job import FEW_BYTES, drop_from_lake, fill_lake
+from wireyard.spark.job import FEW_BYTES, drop_from_lake
 from wireyard.spark.lake import Lake
-from wireyard.spark.replacing import OPEN_STATES
 
 DELIVERED = items(item(11, (1).to_bytes(4, "big")), long_item(9, 7), item(1, "orders"))
 
@@ -54,13 +53,6 @@ def inputs(folder: Path) -> list[Path]:
     for name, data in contents.items():
         (folder / name).write_bytes(data)
     return [folder / name for name in contents]
-
-
-def damage(path: Path) -> None:
-    """Change a byte in the middle of a file."""
-    data = bytearray(path.read_bytes())
-    data[len(data) // 2] ^= 1
-    path.write_bytes(data)
 
 
 def rows(lake: Path) -> dict[str, list[str]]:
@@ -157,31 +149,6 @@ def test_inputs_that_are_dropped_were_never_read(tmp_path: Path, dropped: list[s
     run(tmp_path / "lake", *paths.values())
     run(tmp_path / "once", *paths.values())
     assert lakes.all_rows(tmp_path / "lake") == lakes.all_rows(tmp_path / "once")
-
-
-@pytest.mark.parametrize("seed", range(3))
-def test_inputs_that_come_change_grow_and_go(tmp_path: Path, seed: int) -> None:
-    """After each run the lake is that of one run over what is there."""
-    dice, folder, lake = Random(seed), tmp_path / "in", tmp_path / "lake"
-    contents = {path.suffix: list[bytes]() for path in inputs(folder)}
-    for path in folder.iterdir():
-        contents[path.suffix].append(path.read_bytes())
-    run(lake, folder)
-    for _ in range(6):
-        path = folder / dice.choice(["a.mqtt", "b.jmq", "c.jmq", "got.jmq", "sent.jmq"])
-        content = dice.choice(contents[path.suffix])
-        kind = dice.choice(["come", "grow", "go"]) if path.exists() else "come"
-        if kind == "come":
-            path.unlink(missing_ok=True)
-            path.write_bytes(content[: dice.choice([len(content), len(content) // 2])])
-        elif kind == "grow":
-            path.write_bytes(path.read_bytes() + content)
-        else:
-            with Lake.open(str(lake)) as opened:
-                drop_from_lake(opened, {str(path)} & opened.inputs.keys(), lakes.no_session)
-            path.unlink()
-        run(lake, folder)
-        lakes.assert_as_one_run(folder, lake)
 
 
 def test_the_last_input_that_is_dropped_leaves_empty_tables(tmp_path: Path) -> None:
@@ -337,50 +304,3 @@ def test_states_of_what_stands_still_for_a_day_are_forgotten(tmp_path: Path) -> 
     run(lake, folder)
     assert not read_lake(str(lake)).record.inputs[source].files["_open"]
     lakes.assert_as_one_run(folder, lake)
-
-
-@pytest.mark.parametrize("change", ["shorter", "byte", "inode", "state"])
-def test_an_input_grows_while_another_is_read_again(tmp_path: Path, change: str) -> None:
-    """Both have rows in merged files, which are copied without the rows that are replaced."""
-    folder, lake = tmp_path / "in", tmp_path / "lake"
-    folder.mkdir()
-    paths = [folder / f"{number:02}.mqtt" for number in range(18)]
-    growing, other = paths[0], paths[2]
-    for path in (growing, other):
-        path.write_bytes(mqtt(path.stem)[:-3])
-        run(lake, path)
-    for path in paths:
-        path.write_bytes(mqtt(path.stem))
-        run(lake, path)
-    held = read_lake(str(lake)).inputs
-    of_both = [held[str(path)].files for path in (growing, other)]
-    assert {*of_both[0]["packets_mqtt"]} & {*of_both[1]["packets_mqtt"]}
-    with growing.open("ab") as file:
-        file.write(publish(4, topic="more"))
-    if change == "state":
-        (state,) = of_both[1][OPEN_STATES]
-        damage(Path(read_lake(str(lake)).path(OPEN_STATES, state)))
-    elif change == "inode":
-        other.rename(tmp_path / "old")
-    content = {"shorter": mqtt("2"), "byte": mqtt("02").replace(b"x", b"y")}
-    other.write_bytes(content.get(change, mqtt("02") + publish(4, topic="more")))
-    run(lake, folder)
-    lakes.assert_as_one_run(folder, lake)
-
-
-@pytest.mark.parametrize("content", ["two", "longer"])
-def test_an_input_that_is_deleted_before_it_is_read_again_keeps_its_rows(
-    tmp_path: Path, content: str
-) -> None:
-    folder, lake = tmp_path / "in", tmp_path / "lake"
-    paths = inputs(folder)
-    run(lake, folder)
-    before = lakes.all_rows(lake)
-    paths[0].write_bytes(mqtt(content))
-    found = list_inputs([str(folder)]).inputs
-    paths[0].unlink()
-    with Lake.open(str(lake)) as opened:
-        given = opened, found, lakes.no_session, lakes.Silent()
-        report = fill_lake(*given, few_bytes=FEW_BYTES, skip_missing=True)
-    assert (report.replaced, len(report.notes)) == (0, 1)
-    assert lakes.all_rows(lake) == before

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
@@ -200,7 +200,21 @@ class LakeSnapshot:
         LakeDamaged
             A file is missing or damaged; the text names the first.
         """
-        found = self.damage(checksums=checksums)
+        self._raise_damage(self.damage(checksums=checksums))
+
+    def check_file(self, table: str, name: str) -> None:
+        """Check the checksum of a file.
+
+        Raises
+        ------
+        LakeDamaged
+            It is missing or damaged.
+        """
+        (file,) = (each for each in self._commit.tables[table] if each.name == name)
+        if problem := self._content_problem(table, file):
+            self._raise_damage([DamagedFile(table, file, problem)])
+
+    def _raise_damage(self, found: Sequence[DamagedFile]) -> None:
         if found:
             more = f", and {len(found) - 1} more" if found[1:] else ""
             raise LakeDamaged(

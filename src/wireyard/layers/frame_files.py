@@ -52,19 +52,20 @@ class FrameFiles:
         sources = pc.unique(files.cast(pa.string())).to_pylist()
         rotated = [source for source in sources if source in self._spans]
         if rotated:
-            texts, numbers = files.cast(pa.string()), frames.fill_null(0).to_numpy().copy()
+            texts = names_of = files.cast(pa.string()).combine_chunks()
+            numbers = frames.fill_null(0).to_numpy().copy()
             known = frames.is_valid().to_numpy()
             for source in rotated:
-                rows = np.flatnonzero(pc.equal(texts, source).to_numpy() & known)
+                is_of = pc.equal(texts, source).to_numpy(zero_copy_only=False)
+                rows = np.flatnonzero(is_of & known)
                 firsts, names = zip(*self._spans[source], strict=True)
                 places = np.searchsorted(firsts, numbers[rows], "right") - 1
                 mask = np.zeros(len(numbers), np.bool_)
                 mask[rows] = True
-                texts = pc.replace_with_mask(
-                    texts.combine_chunks(), pa.array(mask), pa.array(names).take(pa.array(places))
-                )
+                in_files = pa.array(names).take(pa.array(places))
+                names_of = pc.replace_with_mask(names_of, pa.array(mask), in_files)
                 numbers[rows] -= np.array(firsts)[places] - 1
-            files, frames = texts, pa.array(numbers, mask=~known)
+            files, frames = names_of, pa.array(numbers, mask=~known)
         for name, values in (("file", files), ("file_frame", frames)):
             place = messages.column_names.index(name)
             messages = messages.set_column(place, name, values)

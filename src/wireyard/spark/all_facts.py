@@ -3,8 +3,9 @@
 A thread makes them, or waits for Spark. The facts follow from one commit, whose files do not change
 and are not deleted in the meantime. Once made, they replace the facts that this commit had. Facts
 that later parts have added stay, because they are about messages that were sent later. If another
-growing input shows the same messages, or if the facts to be replaced were made again in the
-meantime, all are made once more in the foreground, and no part is committed until then.
+growing input shows the same messages, if one that shows them came in the meantime, or if the facts
+to be replaced were made again, all are made once more in the foreground, and no part is committed
+until then.
 """
 
 from __future__ import annotations
@@ -18,7 +19,11 @@ from dataclasses import replace
 from threading import Thread, get_native_id
 from typing import TYPE_CHECKING, Any, Final
 
+import pyarrow as pa
+import pyarrow.compute as pc
+
 from wireyard.layers.tables import FACTS
+from wireyard.spark.facts import read_producers, related_to
 from wireyard.spark.grown import SESSIONS, merge_open_sessions
 from wireyard.spark.job import add_facts, commit_draft
 from wireyard.spark.lake import Input, Lake
@@ -132,11 +137,13 @@ class AllFacts:
         remade = set[str]()
         try:
             try:
-                made, notes, _ = self._made.result()
+                made, notes, sources = self._made.result()
             except _OthersGrow:
-                made = None
+                made, sources = None, set()
             self._lake.update_from(lake)
-            draft = made and self._rebased(made)
+            draft = None
+            if made is not None and not self._has_newly_related(made, sources):
+                draft = self._rebased(made)
             if draft is None:
                 self._lake.begin_run()
                 self._before, self._others = lake.inputs, set()
@@ -149,10 +156,21 @@ class AllFacts:
             self._lake.begin_run()  # deletes staged files that were not committed
         return remade, notes
 
+    def _has_newly_related(self, made: Draft, sources: Collection[str]) -> bool:
+        """Return whether inputs that came since show the same JMS messages."""
+        paths = [made.path("producers", name) for name in made.staged.get("producers", ())]
+        producers = read_producers(paths)
+        mine = producers.filter(pc.is_in(producers["source"], pa.array([*sources], pa.string())))
+        return bool(related_to(self._lake, mine, sources))
+
     def _rebased(self, made: Draft) -> Draft | None:
         """Return the draft as applied to the lake as it is now; None if that is impossible."""
         draft = Draft(self._lake)
-        inputs = made.change().inputs
+        inputs = [
+            each
+            for source, each in made.inputs.items()
+            if source in self.sources or each is not self._before[source]
+        ]
         for each in inputs:
             now = draft.inputs.get(each.source)
             if now is None or not self._is_extended(now, self._before[each.source]):

@@ -66,8 +66,8 @@ if TYPE_CHECKING:
 __all__ = [
     "FEW",
     "Facts",
-    "producers_made",
     "producers_shown",
+    "read_producers",
     "related_to",
     "write_empty",
     "write_facts",
@@ -167,7 +167,7 @@ def related_to(lake: Lake, producers: pa.Table, changed: Collection[str]) -> set
     """
     if not (producers.num_rows or changed):
         return set()
-    spans = _producers(lake.paths("producers")).select(_SPANS)
+    spans = read_producers(lake.paths("producers")).select(_SPANS)
     is_changed = pc.is_in(spans["source"], pa.array(list(changed), pa.string()))
     waiting = pa.concat_tables([producers.select(_SPANS), spans.filter(is_changed)])
     left = spans.filter(pc.invert(is_changed))
@@ -183,11 +183,6 @@ def related_to(lake: Lake, producers: pa.Table, changed: Collection[str]) -> set
         is_new = pc.is_in(left["source"], sources)
         waiting, left = left.filter(is_new), left.filter(pc.invert(is_new))
     return related
-
-
-def producers_made(lake: Staging, facts: Facts) -> pa.Table:
-    """Return the staged rows of the table `producers`."""
-    return _producers(lake.staged("producers", file) for file in facts.files.get("producers", ()))
 
 
 def producers_shown(paths: Sequence[str], sources: Collection[str]) -> pa.Table:
@@ -207,7 +202,7 @@ def producers_shown(paths: Sequence[str], sources: Collection[str]) -> pa.Table:
     return pa.concat_tables(parts)
 
 
-def _producers(paths: Iterable[str]) -> pa.Table:
+def read_producers(paths: Iterable[str]) -> pa.Table:
     """Return the rows of some files of the table `producers`."""
     names = [column.name for column in TABLES["producers"]]
     return pa.concat_tables([fact_table("producers", ()), *(_read(path, names) for path in paths)])

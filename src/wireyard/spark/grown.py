@@ -15,6 +15,7 @@ import pyarrow.parquet as pq
 from wireyard.captures.live_state import StateError
 from wireyard.captures.read import FrameSpan
 from wireyard.captures.stream_table import FILES, file_rows
+from wireyard.errors import LakeDamaged
 from wireyard.formats import names as format_names
 from wireyard.lake.ledgers import LEDGER_FILES, StreamLedger, ledger_table, streams_table
 from wireyard.layers.frame_files import FrameFiles
@@ -122,6 +123,7 @@ def open_growing(
     for name in files.get(OPEN_STATES, ()):
         growing = _open_input(found, settings)
         try:
+            lake.check_file(OPEN_STATES, name)
             state = read_state(lake.path(OPEN_STATES, name), found.path)
             growing.restore(state)
             has_provisional = bool(provisional_facts(files))
@@ -129,7 +131,7 @@ def open_growing(
                 growing.restore_facts(
                     made, has_provisional=has_provisional, in_progress=in_progress
                 )
-        except StateError:
+        except (StateError, LakeDamaged):
             growing.close()
         else:
             return growing

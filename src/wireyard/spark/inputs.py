@@ -156,7 +156,7 @@ def examine_files(
 
 
 def distinct(
-    found: Iterable[FoundInput], known: Mapping[Hashable, str]
+    found: Iterable[FoundInput], known: Mapping[Hashable, str], held: Collection[str] = ()
 ) -> tuple[list[FoundInput], list[str]]:
     """Return inputs without duplicates under other names, and a note on each duplicate.
 
@@ -164,10 +164,14 @@ def distinct(
     ----------
     known
         Names of further inputs, by identity.
+    held
+        Names that are preferred to others of the same file.
     """
     names = dict(known)
     kept, again = [], []
-    for each in sorted(found, key=lambda one: (one.path.count("/"), one.path)):
+    for each in sorted(
+        found, key=lambda one: (one.path not in held, one.path.count("/"), one.path)
+    ):
         identity = identity_of(each.stamp)
         if identity is not None and identity in names:
             again.append(f"{each.path}: is the same as {names[identity]}")

@@ -32,8 +32,8 @@ from wireyard.spark.bronze_stage import BronzeStage
 from wireyard.spark.executors import explaining_access
 from wireyard.spark.facts import (
     Facts,
-    producers_made,
     producers_shown,
+    read_producers,
     related_to,
     write_empty,
     write_facts,
@@ -270,7 +270,9 @@ def add_facts(
             inputs = [draft.inputs[source] for source in (*sources, *sorted(related))]
             facts = divide_sessions(lake, _write_facts(runner, draft, inputs), inputs)
             # Messages inside GPackets may relate to further inputs.
-            more = related_to(lake, producers_made(lake, facts), draft.changed)
+            made = facts.files.get("producers", ())
+            producers = read_producers(lake.staged("producers", file) for file in made)
+            more = related_to(lake, producers, draft.changed)
             if not more:
                 _put_facts(draft, facts)
                 return facts.notes, related

@@ -54,6 +54,7 @@ from itertools import pairwise
 from typing import Final, Self
 from uuid import uuid4
 
+import pyarrow as pa
 from pyarrow import fs
 
 from wireyard.errors import LakeError
@@ -167,6 +168,9 @@ class Lake(LakeSnapshot, Staging):
                     lake.expire(RETENTION)
             try:
                 yield lake
+            except (OSError, pa.ArrowInvalid):
+                lake.check_files(checksums=True)  # a damaged file is the reason
+                raise
             finally:
                 lake._discard()
 

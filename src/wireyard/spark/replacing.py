@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from datetime import date
 from functools import partial
@@ -172,8 +173,8 @@ def compact(draft: Draft) -> None:
     class. So a row is rewritten once for each class, and a table has at most 15 files of each,
     besides those of the last run and of growing inputs.
     """
-    lake, excluded = draft.lake, _files_of_growing(draft)
-    for table, files in lake.record.tables.items():
+    excluded = _files_of_growing(draft)
+    for table, files in draft.lake.record.tables.items():
         gone = {*draft.removed.get(table, ()), *excluded.get(table, ())}
         by_size: defaultdict[tuple[str, int], list[DataFile]] = defaultdict(list)
         for file in files:
@@ -181,8 +182,7 @@ def compact(draft: Draft) -> None:
                 by_size[_folder(file.name), file.bytes.bit_length() // 4].append(file)
         for (folder, _), alike in by_size.items():
             if len(alike) >= _MERGED or sum(file.bytes for file in alike) >= _MERGED_BYTES:
-                paths = [lake.path_of(table, file) for file in alike]
-                new = [_merge(lake, table, folder, paths)]
+                new = [_merge(draft, table, folder, [file.name for file in alike])]
                 draft.replace_files(table, {file.name: new for file in alike})
 
 
@@ -190,7 +190,8 @@ def _files_of_growing(draft: Draft) -> dict[str, set[str]]:
     """Return the files of growing inputs that will be replaced soon, by table."""
     files: defaultdict[str, set[str]] = defaultdict(set)
     for each in draft.inputs.values():
-        if each.files.get(OPEN_STATES):
+        # A capture that is being read may have no state, as while too little of it has arrived.
+        if each.files.get(OPEN_STATES) or "growing" in each.stamp:
             for table, names in each.files.items():
                 if table in FACTS:
                     files[table].update(names)
@@ -199,20 +200,35 @@ def _files_of_growing(draft: Draft) -> dict[str, set[str]]:
     return files
 
 
-def _merge(lake: Lake, table: str, folder: str, paths: Sequence[str]) -> str:
+def _merge(draft: Draft, table: str, folder: str, names: Sequence[str]) -> str:
     """Stage the rows of committed files as one file; return its name."""
-    new = f"{folder}part-merged-{uuid4().hex}.parquet"
+    new, lake = f"{folder}part-merged-{uuid4().hex}.parquet", draft.lake
     lake.make_staging([f"{table}/{folder}"])
     file: PartFile | None = None
-    for path in paths:
-        system, inner = filesystem(path)
-        with system.open_input_file(inner) as opened, pq.ParquetFile(opened) as old:
+    for name in names:
+        with _opened(draft, table, name) as old:
             file = file or PartFile(lake.staged(table, new), old.schema_arrow)
             for batch in _batches(old):
                 file.write(batch)
     if file is not None:
         file.close()
     return new
+
+
+@contextmanager
+def _opened(draft: Draft, table: str, name: str) -> Iterator[pq.ParquetFile]:
+    """Open a file whose rows are copied.
+
+    Raises
+    ------
+    LakeDamaged
+        It is not what was written; the checksum of a copy would hide that.
+    """
+    if name not in draft.staged.get(table, ()):
+        draft.lake.check_file(table, name)
+    system, inner = filesystem(draft.path(table, name))
+    with system.open_input_file(inner) as opened, pq.ParquetFile(opened) as old:
+        yield old
 
 
 def _folder(name: str) -> str:
@@ -232,8 +248,7 @@ def _copy_without(draft: Draft, table: str, name: str, sources: Iterable[str]) -
     new = f"{_folder(name)}part-copy-{uuid4().hex}.parquet"
     draft.lake.make_staging([f"{table}/{_folder(name)}"])
     gone = pa.array(sorted(sources), pa.string())
-    system, inner = filesystem(draft.path(table, name))
-    with system.open_input_file(inner) as opened, pq.ParquetFile(opened) as old:
+    with _opened(draft, table, name) as old:
         file = PartFile(draft.lake.staged(table, new), old.schema_arrow)
         for batch in _batches(old):
             file.write(batch.filter(pc.invert(pc.is_in(batch["source"], gone))))

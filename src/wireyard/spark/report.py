@@ -60,7 +60,7 @@ def new_inputs(lake: Lake, found: Sequence[FoundInput]) -> tuple[list[FoundInput
         for each in lake.inputs.values()
         if each.source not in changed and (identity := identity_of(each.stamp)) is not None
     }
-    return distinct(new, known)
+    return distinct(new, known, lake.inputs.keys())
 
 
 def held_commit(url: str) -> Commit | None:
