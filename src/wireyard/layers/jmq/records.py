@@ -17,7 +17,7 @@ from wireyard.formats.properties import Property
 from wireyard.formats.property_rows import typed_value
 from wireyard.layers.endpoints import endpoints_of
 from wireyard.layers.jmq.packet_row import PacketRow
-from wireyard.layers.records import Position, Record, Violation
+from wireyard.layers.records import Position, Violation
 
 __all__ = [
     "MAX_TEXT",
@@ -111,7 +111,7 @@ class Exchange:
 
 
 @dataclass(slots=True)
-class Sending(Record):
+class Sending:
     """A message that a client sent, and the broker's reply to it.
 
     A message whose sending was not captured has one too, made of its first delivery.
@@ -134,7 +134,7 @@ class Sending(Record):
 
 
 @dataclass(slots=True)
-class Delivery(Record):
+class Delivery:
     """A delivery attempt of a message to a consumer; `state` is a state of `DELIVERY`."""
 
     message_key: str

@@ -28,6 +28,7 @@ __all__ = [
     "DELIVERIES",
     "MAX_WAITING",
     "VERDICTS",
+    "RequestMessage",
     "asked_record",
     "content_record",
     "converse",

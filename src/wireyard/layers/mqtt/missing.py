@@ -31,6 +31,7 @@ from wireyard.layers.stages import Fact, Found, Key, KeyedRecord, Order
 __all__ = [
     "MISSING",
     "LatestDelivered",
+    "MissedDelivery",
     "Progress",
     "connection_record",
     "explain",
