@@ -423,3 +423,24 @@ def test_times_at_the_end_of_time(tmp_path: Path) -> None:
         (removed,) = lake.record.removed
         assert removed.removed_at == datetime(9999, 12, 31, 23, 59, 59, tzinfo=UTC)
         lake.commit(Change())
+
+
+def test_no_record_is_written_that_cannot_be_read(tmp_path: Path) -> None:
+    with Lake.open(str(tmp_path)) as lake:
+        first_commit(lake)
+        for source in ("", "in/a", "/in/a\0b", "/in/\udc80"):
+            with pytest.raises(LakeError, match="nothing was added: ") as caught:
+                lake.commit(Change((Input(source, None, {}),)))
+            assert "\n" not in str(caught.value)
+        names = stage(lake, "grown", ["it's"])
+        with pytest.raises(LakeError, match="is no name that a record may have"):
+            lake.commit(Change(append={"grown": names}))
+    assert read_lake(str(tmp_path)).commits == 1
+
+
+@pytest.mark.parametrize("name", ["000000003.json", "1" * 30 + ".json", "3.json", "00000003.txt"])
+def test_names_of_records(lake: Path, name: str) -> None:
+    (lake / "_wireyard" / "commits" / name).write_text("{")
+    assert recorded(str(lake)) == AFTER
+    with Lake.open(str(lake)) as opened:
+        assert opened.commits == 2
