@@ -10,6 +10,8 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 from tests.spark.test_lake import AFTER, first_commit, recorded, second_commit, stage
@@ -17,6 +19,7 @@ from wireyard.errors import LakeDamaged, LakeError
 from wireyard.lake import read_lake
 from wireyard.lake.ledgers import LedgerSum
 from wireyard.spark.lake import Change, Input, Lake
+from wireyard.spark.parts import PartFile, read_footer_table
 
 RUN = "0123456789abcdef" * 2
 TEXT = "of somebody else"
@@ -444,3 +447,19 @@ def test_names_of_records(lake: Path, name: str) -> None:
     assert recorded(str(lake)) == AFTER
     with Lake.open(str(lake)) as opened:
         assert opened.commits == 2
+
+
+@pytest.mark.parametrize("encoded", [b"", b"AAAA", b"x", b"/////w==", None])
+def test_tables_in_footers_are_not_believed(tmp_path: Path, encoded: bytes | None) -> None:
+    whole = pa.table({"x": [1]})
+    file = PartFile(str(tmp_path / "one.parquet"), whole.schema)
+    file.write(whole.to_batches()[0])
+    file.put_in_footer("mine", whole)
+    file.close()
+    path = str(tmp_path / "one.parquet")
+    assert read_footer_table(path, "mine", whole.schema) == whole
+    assert read_footer_table(path, "mine", pa.schema([("x", pa.string())])) is None
+    metadata = pq.read_metadata(path).metadata[b"wireyard.mine"]
+    changed = metadata[:40] + b"AAAA" + metadata[44:] if encoded is None else encoded
+    pq.write_table(whole.replace_schema_metadata({"wireyard.mine": changed}), path)
+    assert read_footer_table(path, "mine", whole.schema) is None

@@ -38,7 +38,7 @@ from wireyard.layers.mqtt.columns import (
 )
 from wireyard.layers.mqtt.delivery_columns import Topics, Will, deliver
 from wireyard.layers.mqtt.directions import Stream
-from wireyard.layers.mqtt.evidence import StreamEvidence
+from wireyard.layers.mqtt.evidence import SCHEMA, StreamEvidence
 from wireyard.layers.mqtt.files import (
     Batches,
     DerivedFiles,
@@ -208,7 +208,7 @@ _Footers = Sequence[pa.Table | None]
 
 def _footers_of(files: Sequence[str]) -> _Footers:
     with ThreadPoolExecutor(_THREADS) as pool:
-        return list(pool.map(partial(read_footer_table, name=EVIDENCE), files))
+        return list(pool.map(partial(read_footer_table, name=EVIDENCE, schema=SCHEMA), files))
 
 
 def _evidence_of(
