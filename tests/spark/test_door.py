@@ -17,7 +17,7 @@ import pytest
 from tests.spark.test_lake import AFTER, first_commit, recorded, second_commit, stage
 from wireyard.errors import LakeDamaged, LakeError
 from wireyard.lake import read_lake
-from wireyard.lake.ledgers import LedgerSum
+from wireyard.lake.ledgers import LedgerSum, captured_streams
 from wireyard.spark.lake import Change, Input, Lake
 from wireyard.spark.parts import PartFile, read_footer_table
 
@@ -463,3 +463,16 @@ def test_tables_in_footers_are_not_believed(tmp_path: Path, encoded: bytes | Non
     changed = metadata[:40] + b"AAAA" + metadata[44:] if encoded is None else encoded
     pq.write_table(whole.replace_schema_metadata({"wireyard.mine": changed}), path)
     assert read_footer_table(path, "mine", whole.schema) is None
+
+
+def test_a_file_that_is_none_of_its_table(tmp_path: Path) -> None:
+    path = tmp_path / "streams.parquet"
+    tables = ({"x": [1]}, {"source": [1], "transport": ["tcp"]}, {"source": ["/a"], "x": [1]}, None)
+    for table in tables:
+        if table is None:
+            path.write_bytes(b"x" * 100)
+        else:
+            pq.write_table(pa.table(table), path)
+        with pytest.raises(LakeDamaged, match="is no file of the table 'streams'") as caught:
+            list(captured_streams([str(path)], ["/a"], ("stream",)))
+        assert "\n" not in str(caught.value)
