@@ -137,6 +137,23 @@ def test_packages_stay_in_their_rooms(room: str) -> None:
             assert rooms is None or room in rooms, f"{top} in {names(path)}"
 
 
+RUNS_CODE = {"_pickle", "cloudpickle", "dill", "joblib", "marshal", "pickle", "shelve"}
+"""Modules that run code of the data that they read."""
+MAY_RUN_CODE = {"accelerate/caching.py"}
+"""The cache of kernels, which is code: it is in the package, or in a folder of the user alone."""
+
+
+def test_no_data_runs_code() -> None:
+    """What is read may come from others: a lake, its intermediate files, captures, states."""
+    found = {
+        names(path)
+        for path in FILES
+        for module, name in imports(path)
+        if {*module.split("."), name} & RUNS_CODE
+    }
+    assert found == MAY_RUN_CODE
+
+
 @pytest.mark.parametrize("room", [room for room in ROOMS if room != "accelerate"])
 def test_numba_has_one_door(room: str) -> None:
     for path in files_of(room):

@@ -20,7 +20,7 @@ from tests.formats.mqtt import make as mqtt
 from tests.make import item, items, packet
 from wireyard.answers import Tables, open_tables
 from wireyard.cli import main
-from wireyard.errors import SourceError, UsageError
+from wireyard.errors import LakeError, SourceError, UsageError
 from wireyard.lake import read_lake
 from wireyard.spark import bronze
 from wireyard.spark.lake import Change, Lake
@@ -229,6 +229,17 @@ def test_a_table_may_be_called_like_a_word_of_sql(lake: Path) -> None:
     shown = CliRunner().invoke(main, ["sql", str(lake), "--out", "jsonl"])
     listed = {row["table"]: row["rows"] for row in map(json.loads, shown.stdout.splitlines())}
     assert (listed["all"], "_open" in listed) == (2, False)
+
+
+def test_files_that_are_no_parquet(lake: Path) -> None:
+    (path,) = read_lake(str(lake)).paths("all")
+    Path(path).write_bytes(b"x" * Path(path).stat().st_size)
+    with open_tables([str(lake)]) as tables, pytest.raises(UsageError) as caught:
+        tables.sql('FROM "all"')
+    assert "\n" not in str(caught.value)
+    with pytest.raises(LakeError, match=r"table 'all': .*Parquet") as damaged:
+        read_lake(str(lake)).read("all")
+    assert "\n" not in str(damaged.value)
 
 
 @pytest.mark.parametrize(

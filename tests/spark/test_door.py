@@ -10,13 +10,16 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 from tests.spark.test_lake import AFTER, first_commit, recorded, second_commit, stage
 from wireyard.errors import LakeDamaged, LakeError
 from wireyard.lake import read_lake
-from wireyard.lake.ledgers import LedgerSum
+from wireyard.lake.ledgers import LedgerSum, captured_streams
 from wireyard.spark.lake import Change, Input, Lake
+from wireyard.spark.parts import PartFile, read_footer_table
 
 RUN = "0123456789abcdef" * 2
 TEXT = "of somebody else"
@@ -423,3 +426,53 @@ def test_times_at_the_end_of_time(tmp_path: Path) -> None:
         (removed,) = lake.record.removed
         assert removed.removed_at == datetime(9999, 12, 31, 23, 59, 59, tzinfo=UTC)
         lake.commit(Change())
+
+
+def test_no_record_is_written_that_cannot_be_read(tmp_path: Path) -> None:
+    with Lake.open(str(tmp_path)) as lake:
+        first_commit(lake)
+        for source in ("", "in/a", "/in/a\0b", "/in/\udc80"):
+            with pytest.raises(LakeError, match="nothing was added: ") as caught:
+                lake.commit(Change((Input(source, None, {}),)))
+            assert "\n" not in str(caught.value)
+        names = stage(lake, "grown", ["it's"])
+        with pytest.raises(LakeError, match="is no name that a record may have"):
+            lake.commit(Change(append={"grown": names}))
+    assert read_lake(str(tmp_path)).commits == 1
+
+
+@pytest.mark.parametrize("name", ["000000003.json", "1" * 30 + ".json", "3.json", "00000003.txt"])
+def test_names_of_records(lake: Path, name: str) -> None:
+    (lake / "_wireyard" / "commits" / name).write_text("{")
+    assert recorded(str(lake)) == AFTER
+    with Lake.open(str(lake)) as opened:
+        assert opened.commits == 2
+
+
+@pytest.mark.parametrize("encoded", [b"", b"AAAA", b"x", b"/////w==", None])
+def test_tables_in_footers_are_not_believed(tmp_path: Path, encoded: bytes | None) -> None:
+    whole = pa.table({"x": [1]})
+    file = PartFile(str(tmp_path / "one.parquet"), whole.schema)
+    file.write(whole.to_batches()[0])
+    file.put_in_footer("mine", whole)
+    file.close()
+    path = str(tmp_path / "one.parquet")
+    assert read_footer_table(path, "mine", whole.schema) == whole
+    assert read_footer_table(path, "mine", pa.schema([("x", pa.string())])) is None
+    metadata = pq.read_metadata(path).metadata[b"wireyard.mine"]
+    changed = metadata[:40] + b"AAAA" + metadata[44:] if encoded is None else encoded
+    pq.write_table(whole.replace_schema_metadata({"wireyard.mine": changed}), path)
+    assert read_footer_table(path, "mine", whole.schema) is None
+
+
+def test_a_file_that_is_none_of_its_table(tmp_path: Path) -> None:
+    path = tmp_path / "streams.parquet"
+    tables = ({"x": [1]}, {"source": [1], "transport": ["tcp"]}, {"source": ["/a"], "x": [1]}, None)
+    for table in tables:
+        if table is None:
+            path.write_bytes(b"x" * 100)
+        else:
+            pq.write_table(pa.table(table), path)
+        with pytest.raises(LakeDamaged, match="is no file of the table 'streams'") as caught:
+            list(captured_streams([str(path)], ["/a"], ("stream",)))
+        assert "\n" not in str(caught.value)

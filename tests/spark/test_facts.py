@@ -26,7 +26,7 @@ from tests.spark.lakes import message, run, table
 from wireyard.captures.read import read_capture
 from wireyard.cli import main
 from wireyard.layers.mqtt.evidence import NEEDED as EVIDENCE_NEEDED
-from wireyard.layers.mqtt.evidence import StreamEvidence
+from wireyard.layers.mqtt.evidence import SCHEMA, StreamEvidence
 from wireyard.layers.mqtt.packets import KnownStream
 from wireyard.layers.tables import FACTS, TABLES
 from wireyard.spark import facts, jmq_facts, mqtt_facts
@@ -294,14 +294,14 @@ def test_evidence_is_counted_where_packets_are_decoded(
     with Lake.open(str(lake)) as opened:
         paths = opened.paths("packets_mqtt")
         sources = list(opened.inputs)
-    found = [read_footer_table(path, EVIDENCE) for path in paths]
+    found = [read_footer_table(path, EVIDENCE, SCHEMA) for path in paths]
     counted = [mqtt_facts.counted_evidence(path, sources) for path in paths]
     assert found == counted and sum(rows.num_rows for rows in counted) > 10
 
     monkeypatch.setattr(mqtt_facts, "FEW", 0)
     for most in (mqtt_facts.MOST_PACKETS, 10):
         monkeypatch.setattr(mqtt_facts, "MOST_PACKETS", most)
-        monkeypatch.setattr(mqtt_facts, "read_footer_table", lambda path, name: None)
+        monkeypatch.setattr(mqtt_facts, "read_footer_table", lambda path, name, schema: None)
         again, _ = staged(lake, spark)
         for name, rows in expected.items():
             assert sorted(map(repr, again[name])) == sorted(map(repr, rows)), name

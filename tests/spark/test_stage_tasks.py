@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from wireyard.layers.stages import Dropped, Fact, Found, KeyedRecord
+from wireyard.layers.stages import Dropped, Fact, Found, KeyedRecord, Stage
 from wireyard.layers.tables import fact_table, with_times
 from wireyard.spark.stage_tasks import RECORDS, order_bytes, run_stage, values_of
 
@@ -60,8 +60,11 @@ def take(records: Iterator[list[str]]) -> Iterator[Found]:
     yield Fact("violations", {"text": " ".join(name for (name,) in records), "source": "s"})
 
 
-def run(batches: list[pa.RecordBatch], stage: Any, packed: bool, staging: Path) -> list[Any]:
-    (results,) = run_stage(iter(batches), stage, packed, str(staging))
+STAGES: dict[str, Stage] = {"first": follow, "later": take}
+
+
+def run(batches: list[pa.RecordBatch], name: str, packed: bool, staging: Path) -> list[Any]:
+    (results,) = run_stage(iter(batches), name, STAGES, packed, str(staging))
     return [tuple(row.values()) for row in results.to_pylist()]
 
 
@@ -72,7 +75,7 @@ def test_facts_and_records_of_keys(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     rows = [{"key": key, "name": f"{key}{place}"} for key in "ab" for place in range(3)]
     # A key may go on in the next batch.
     batches = [pa.RecordBatch.from_pylist(rows[:2]), pa.RecordBatch.from_pylist(rows[2:])]
-    fact, intermediate, dropped = run(batches, follow, False, tmp_path)
+    fact, intermediate, dropped = run(batches, "first", False, tmp_path)
     assert (fact[0], fact[1], fact[3:]) == ("fact", "sessions", (6, ["a", "b"]))
     assert (intermediate[0], intermediate[1], intermediate[3]) == ("intermediate", "later", 6)
     assert dropped == ("dropped", "MAX_NAMES", None, 12, None)
@@ -84,14 +87,14 @@ def test_facts_and_records_of_keys(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     records = pq.read_table(tmp_path / RECORDS / intermediate[2]).sort_by(
         [("key", "ascending"), ("order", "ascending")]
     )
-    ((kind, table, file, count, _),) = run(records.to_batches(), take, True, tmp_path)
+    ((kind, table, file, count, _),) = run(records.to_batches(), "later", True, tmp_path)
     assert (kind, table, count) == ("fact", "violations", 2)
     texts = pq.read_table(tmp_path / "violations" / file)["text"].to_pylist()
     assert texts == ["a2 a1 a0", "b2 b1 b0"]
 
 
 def test_nothing_leaves_no_file(tmp_path: Path) -> None:
-    assert run([], follow, False, tmp_path) == []
+    assert run([], "first", False, tmp_path) == []
     assert not list(tmp_path.iterdir())
 
 

@@ -97,8 +97,8 @@ class Tables:
         """
         import duckdb
 
-        self._define_named(query)
         try:
+            self._define_named(query)
             statements = self.connection.extract_statements(query)
             if len(statements) != 1 or statements[0].type != duckdb.StatementType.SELECT:
                 raise UsageError("a query is one statement that selects")

@@ -34,7 +34,7 @@ __all__ = [
     "write_seal",
 ]
 
-_RECORD_NAME: Final = re.compile(r"([0-9]{8,})\.json")
+_RECORD_NAME: Final = re.compile(r"([0-9]{8}|[1-9][0-9]{8,17})\.json")
 _SOURCE: Final = re.compile(rb'"source":("(?:[^"\\]|\\.)*")')
 _DIGITS: Final = 8
 _BLOCK_BYTES: Final = 1 << 20
@@ -217,10 +217,14 @@ class CommitLog:
         Raises
         ------
         LakeError
-            Another run has committed first.
+            Another run has committed first, or a name in it is none that a record may have.
         """
         try:
-            create_file(f"{self._name}/{_record_name(commit.number)}", record_of(commit))
+            record = record_of(commit)
+        except ValueError as error:
+            raise LakeError(f"{self._url}: nothing was added: {error}") from None
+        try:
+            create_file(f"{self._name}/{_record_name(commit.number)}", record)
         except FileExistsError:
             # If a request is repeated because its answer was lost, the record is our own.
             if self.read(commit.number).run == commit.run:

@@ -16,6 +16,7 @@ import pyarrow.parquet as pq
 
 from wireyard.captures import stream_table
 from wireyard.captures.stream_table import LEDGER_TABLE
+from wireyard.errors import LakeDamaged
 from wireyard.streams.source import filesystem
 
 __all__ = [
@@ -107,13 +108,22 @@ def captured_streams(
     ----------
     paths
         Files of the table; they may have streams of other inputs too.
+
+    Raises
+    ------
+    LakeDamaged
+        A file is none of the table.
     """
     wanted = pa.array(sources, pa.string())
     needed = [*dict.fromkeys(("source", "transport", *columns))]
     for path in paths:
         system, inner = filesystem(path)
-        with system.open_input_file(inner) as opened, pq.ParquetFile(opened) as file:
-            for batch in file.iter_batches(_BATCH_ROWS, columns=needed):
-                is_wanted = pc.is_in(batch["source"], wanted)
-                captured = batch.filter(pc.and_(is_wanted, batch["transport"].is_valid()))
-                yield pa.Table.from_batches([captured]).select(columns)
+        try:
+            with system.open_input_file(inner) as opened, pq.ParquetFile(opened) as file:
+                for batch in file.iter_batches(_BATCH_ROWS, columns=needed):
+                    is_wanted = pc.is_in(batch["source"], wanted)
+                    captured = batch.filter(pc.and_(is_wanted, batch["transport"].is_valid()))
+                    yield pa.Table.from_batches([captured]).select(columns)
+        except (pa.ArrowException, KeyError) as error:
+            why = " ".join(str(error).split())
+            raise LakeDamaged(f"{path}: is no file of the table 'streams' ({why})") from None

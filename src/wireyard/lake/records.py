@@ -122,7 +122,13 @@ def is_shown(table: str) -> bool:
 
 
 def record_of(commit: Commit) -> bytes:
-    """Return the record of a commit; an input refers to files by their indices in their tables."""
+    """Return the record of a commit; an input refers to files by their indices in their tables.
+
+    Raises
+    ------
+    ValueError
+        A name is none that a record may have.
+    """
     places = {
         table: {file.name: place for place, file in enumerate(files)}
         for table, files in commit.tables.items()
@@ -133,11 +139,14 @@ def record_of(commit: Commit) -> bytes:
         "run": commit.run,
         "committed_at": _time_text(commit.committed_at),
         "tables": {
-            table: [asdict(file) for file in files] for table, files in commit.tables.items()
+            _named(_TABLE_NAME, table): [
+                asdict(file) for file in files if _named(FILE_NAME, file.name)
+            ]
+            for table, files in commit.tables.items()
         },
         "inputs": [
             {
-                "source": each.source,
+                "source": _named(_SOURCE, _text(each.source)),
                 "format": each.format,
                 "stamp": each.stamp,
                 "ledger": each.ledger,
@@ -248,8 +257,9 @@ def _count(value: Any, most: int = _MOST) -> int:
 
 
 def _named(grammar: re.Pattern[str], value: Any) -> str:
-    _require(type(value) is str and grammar.fullmatch(value) is not None)
-    return str(value)
+    if type(value) is not str or grammar.fullmatch(value) is None:
+        raise ValueError(f"{value!r} is no name that a record may have")
+    return value
 
 
 def _text(value: Any) -> str:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
@@ -131,10 +132,21 @@ class LakeSnapshot:
         if not files:
             raise LakeError(f"{self.url}: has no table '{table}'")
         inner = [self.inner_of(table, file) for file in files]
-        with reading(self.url):
+        with reading(self.url), self._reading(table):
             return ds.dataset(
                 inner, filesystem=self.system, format="parquet", partitioning=self._partitioning()
             )
+
+    @contextmanager
+    def _reading(self, table: str) -> Iterator[None]:
+        """Turn Arrow's error for a table's files, or for a query, into one line."""
+        import pyarrow as pa
+
+        try:
+            yield
+        except (pa.ArrowInvalid, pa.ArrowTypeError) as error:
+            why = " ".join(str(error).split())
+            raise LakeError(f"{self.url}: table '{table}': {why}") from None
 
     def _partitioning(self) -> ds.Partitioning | None:
         import pyarrow as pa
@@ -146,8 +158,10 @@ class LakeSnapshot:
 
     def read(self, table: str, columns: list[str] | None = None, where: Any = None) -> pa.Table:
         """Return rows of a table; `where` is an expression of `pyarrow.compute`."""
-        rows: pa.Table = self.dataset(table).to_table(columns=columns, filter=where)
-        return rows
+        dataset = self.dataset(table)
+        with reading(self.url), self._reading(table):
+            rows: pa.Table = dataset.to_table(columns=columns, filter=where)
+            return rows
 
     def numbers(self) -> list[int]:
         """Return the numbers of the commits that can still be read."""

@@ -11,7 +11,10 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-__all__ = ["FrameFiles"]
+__all__ = ["FrameFiles", "Spans"]
+
+Spans = dict[str, list[tuple[int, str]]]
+"""The files of each source in order, each with its first frame."""
 
 
 class FrameFiles:
@@ -28,15 +31,23 @@ class FrameFiles:
         for row in rows:
             if row["frames"]:
                 spans[row["source"]].append((row["first_frame"], row["file"]))
-        self._spans = {
+        self.spans: Spans = {
             source: sorted(files)
             for source, files in spans.items()
             if [file for _, file in files] != [source]
         }
+        """Those of the sources that are not themselves the only file."""
+
+    @classmethod
+    def of(cls, spans: Spans) -> FrameFiles:
+        """Return the files with some `spans`."""
+        files = cls()
+        files.spans = spans
+        return files
 
     def find(self, source: str, frame: int) -> tuple[str, int]:
         """Return the file of a frame, and the frame's number in that file."""
-        spans = self._spans.get(source)
+        spans = self.spans.get(source)
         if spans is None:
             return source, frame
         first, file = spans[max(bisect_right(spans, frame, key=lambda span: span[0]) - 1, 0)]
@@ -44,13 +55,13 @@ class FrameFiles:
 
     def files_of(self, source: str) -> list[str]:
         """Return the files of a source, in the order of their frames."""
-        return [file for _, file in self._spans.get(source, ((1, source),))]
+        return [file for _, file in self.spans.get(source, ((1, source),))]
 
     def locate(self, messages: pa.Table) -> pa.Table:
         """Fill the columns ``file`` and ``file_frame`` of a part of the table ``messages``."""
         files, frames = messages["source"], messages["frame"]
         sources = pc.unique(files.cast(pa.string())).to_pylist()
-        rotated = [source for source in sources if source in self._spans]
+        rotated = [source for source in sources if source in self.spans]
         if rotated:
             texts = names_of = files.cast(pa.string()).combine_chunks()
             numbers = frames.fill_null(0).to_numpy().copy()
@@ -58,7 +69,7 @@ class FrameFiles:
             for source in rotated:
                 is_of = pc.equal(texts, source).to_numpy(zero_copy_only=False)
                 rows = np.flatnonzero(is_of & known)
-                firsts, names = zip(*self._spans[source], strict=True)
+                firsts, names = zip(*self.spans[source], strict=True)
                 places = np.searchsorted(firsts, numbers[rows], "right") - 1
                 mask = np.zeros(len(numbers), np.bool_)
                 mask[rows] = True

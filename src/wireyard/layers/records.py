@@ -5,16 +5,13 @@ Records of one protocol, such as messages and delivery attempts, are in the fold
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from dataclasses import fields
-from functools import cache, partial
-from operator import attrgetter
-from types import UnionType
-from typing import Any, Final, NamedTuple, get_args, get_type_hints
+from collections.abc import Mapping
+from functools import partial
+from typing import Any, Final, NamedTuple
 
 from wireyard.formats.base import Row
 
-__all__ = ["GAP", "Position", "Record", "Violation", "position_of", "violation_row"]
+__all__ = ["GAP", "Position", "Violation", "position_of", "violation_row"]
 
 GAP: Final = "gap"
 """The status of bytes that were not captured."""
@@ -112,47 +109,3 @@ def violation_row(protocol: str, violation: Violation) -> Row:
         "frame": at.frame,
         **at.lead,
     }
-
-
-class Record:
-    """Base class of slotted dataclasses that pickles their values alone.
-
-    This takes half the time and space of the default. Named tuples among the values are pickled as
-    plain tuples.
-    """
-
-    __slots__: tuple[str, ...] = ()
-
-    def __reduce__(self) -> tuple[Callable[..., Record], tuple[Any, ...]]:
-        kind: Any = type(self)
-        values_of, tuples = _layout(kind)
-        values = list(values_of(self))
-        for index, _ in tuples:
-            if values[index] is not None:
-                values[index] = tuple(values[index])
-        return _unpickle, (kind, values)
-
-
-def _unpickle(kind: Any, values: list[Any]) -> Any:
-    for index, named_tuple in _layout(kind)[1]:
-        if values[index] is not None:
-            values[index] = named_tuple(*values[index])
-    return kind(*values)
-
-
-@cache
-def _layout(kind: Any) -> tuple[Callable[[Any], Any], list[tuple[int, type]]]:
-    """Return a getter of a record's values, and the index and type of each named tuple in them."""
-    hints = get_type_hints(kind)
-    names = [field.name for field in fields(kind)]
-    tuples = [
-        (index, hint)
-        for index, name in enumerate(names)
-        for hint in (hints[name], *_union_members(hints[name]))
-        if hasattr(hint, "_fields")
-    ]
-    return attrgetter(*names), tuples
-
-
-def _union_members(hint: Any) -> tuple[Any, ...]:
-    return get_args(hint) if isinstance(hint, UnionType) else ()

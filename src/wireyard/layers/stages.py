@@ -60,7 +60,7 @@ class KeyedRecord(NamedTuple):
     key: Key
     order: Order
     record: Any
-    """A small value that never changes afterwards: it may be pickled at once or much later."""
+    """A small value that never changes afterwards: it may be written at once or much later."""
 
 
 fact_of, keyed_record = partial(tuple.__new__, Fact), partial(tuple.__new__, KeyedRecord)
@@ -76,7 +76,10 @@ class Dropped(NamedTuple):
 
 Found = Fact | KeyedRecord | Dropped
 Stage = Callable[[Iterator[Any]], Iterator[Found]]
-"""The records of one key, in their order -> facts and records."""
+"""The records of one key, in their order -> facts and records.
+
+Its annotation has the type of the records, as which a runner reads them from files.
+"""
 Chain = Mapping[str, Stage]
 """Stages by name, in the order in which they run; a stage yields records for later ones only.
 

@@ -19,6 +19,8 @@ import pyarrow as pa
 
 from wireyard.captures.bundled import BundledStreams
 from wireyard.captures.directed import CapturedStream
+from wireyard.captures.flows import Endpoint
+from wireyard.captures.index import IndexedExtent
 from wireyard.captures.inputs import open_captures
 from wireyard.captures.quarantine import (
     QUARANTINE,
@@ -270,9 +272,9 @@ class BronzeTask:
             part.decode_as,
             share,
             part.source,
-            part.index,
+            [IndexedExtent(*each) for each in part.index],
             part.keylog,
-            part.opened,
+            [(Endpoint(address, port), format) for address, port, format in part.opened],
         )
         if part.part == 0:  # common to all parts
             for note in filter(None, (found.damage, found.frames_unread)):

@@ -60,9 +60,9 @@ class CapturePart:
     """Approximate number of its bytes."""
     stored: bool = False
     """Whether it is a file of a store instead of a capture."""
-    index: tuple[IndexedExtent, ...] = ()
-    """Files with its headers, if they were written."""
-    opened: tuple[tuple[Endpoint, str], ...] = ()
+    index: tuple[tuple[str, int], ...] = ()
+    """Files with its headers, if they were written: the values of each `IndexedExtent`."""
+    opened: tuple[tuple[str, int, str], ...] = ()
     """Endpoints that clients opened in other parts, each with a format, if it needs them."""
 
     @property
@@ -134,8 +134,9 @@ def parts_misled(
         assumed, own = undecided.get(part.part, {}), opened.get(part.part, {})
         shown = [end for end in assumed if end in everywhere]
         if any(_is_misled(own.get(end), everywhere[end], assumed[end]) for end in shown):
-            pairs = ((end, format) for end in shown for format in sorted(everywhere[end]))
-            misled.append(replace(part, opened=tuple(pairs)))
+            formats = ((end, format) for end in shown for format in sorted(everywhere[end]))
+            ends = tuple((end.address, end.port, format) for end, format in formats)
+            misled.append(replace(part, opened=ends))
     return misled
 
 

@@ -7,11 +7,14 @@ read, for two fifths of the bytes. Integers of the narrowest type (`narrowed`) t
 the bytes, but a task that joins hundreds of small parts has to cast each, which took as long as to
 read it. A file is deleted after the stage that reads it, often before the system has written it to
 a disk.
+
+Values that are no tables, such as the inputs of tasks, are a part each: one cell with JSON of a
+declared type (`typed_json`). The files are in the folder of the lake, where others may write, so
+nothing in them is code, and no size in them is believed.
 """
 
 from __future__ import annotations
 
-import pickle
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import pairwise
 from typing import Any, Final, Self
@@ -22,8 +25,10 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pyarrow import fs
 
-from wireyard.layers.frame_files import FrameFiles
+from wireyard.errors import LakeDamaged
+from wireyard.layers.frame_files import FrameFiles, Spans
 from wireyard.spark.staging import writing
+from wireyard.spark.typed_json import from_json, to_json
 from wireyard.streams.source import filesystem
 
 __all__ = [
@@ -45,8 +50,8 @@ __all__ = [
 
 EXCHANGE: Final = "exchange"
 """Folder for the intermediate files of a run, beside its tables."""
-_FRAME_FILES: Final = f"{EXCHANGE}/frame_files.pickle"
-_FOOTER_BYTES: Final = 8
+_FRAME_FILES: Final = f"{EXCHANGE}/frame_files.arrow"
+_TEXT: Final = "json"
 _OFFSET_BYTES: Final = 8
 _BUFFER_BYTES: Final = 1 << 18
 """Gathers small writes: a part may be a few kilobytes in a hundred columns, one write each."""
@@ -108,6 +113,9 @@ class Parts:
         end = self._file.size() - 2 * _OFFSET_BYTES
         last = self._file.read_at(2 * _OFFSET_BYTES, end)
         size, parts = np.frombuffer(last, np.int64).tolist()
+        if not (0 <= size <= end and 0 <= parts <= size // _OFFSET_BYTES):
+            raise LakeDamaged(f"{path}: is damaged")
+        self._path = path
         self._parts: int = parts
         self._row_bytes = size // max(parts, 1)
         self._footer_at = end - size
@@ -125,6 +133,10 @@ class Parts:
         """Return the tables of a part, read in one piece."""
         row = self._file.read_at(self._row_bytes, self._footer_at + part * self._row_bytes)
         places = np.frombuffer(row, np.int64).tolist()
+        if not (
+            places and places[0] >= 0 and places == sorted(places) and places[-1] <= self._footer_at
+        ):
+            raise LakeDamaged(f"{self._path}: is damaged")
         self._file.seek(places[0])
         whole = self._file.read_buffer(places[-1] - places[0])
         ends = (place - places[0] for place in places)
@@ -150,9 +162,17 @@ def read_part(paths: Iterable[str], part: int) -> Iterator[list[pa.Table]]:
             yield parts.read(part)
 
 
-def remove(paths: Iterable[str]) -> None:
-    """Delete files that no later stage reads."""
+def remove(folder: str, paths: Iterable[str]) -> None:
+    """Delete files of a run that no later stage reads.
+
+    Raises
+    ------
+    LakeError
+        A path, which may have been read from a file, is not one of them.
+    """
     for path in paths:
+        if path.rpartition("/")[0] != f"{folder}/{EXCHANGE}":
+            raise LakeDamaged(f"{path}: is no intermediate file of this run")
         system, inner = filesystem(path)
         with writing(path):
             system.delete_file(inner)
@@ -197,58 +217,39 @@ def _dictionaries(schema: pa.Schema) -> list[int]:
     return [place for place, kind in enumerate(schema.types) if pa.types.is_dictionary(kind)]
 
 
-def dump(folder: str, value: Any) -> str:
-    """Pickle a small object to a new file; return the file's path."""
-    path = f"{folder}/{EXCHANGE}/{uuid4().hex}.pickle"
-    _dump_to(path, value)
-    return path
+def dump(folder: str, value: Any, kind: Any) -> str:
+    """Write a small value of a type (`typed_json`) to a new file; return the file's path."""
+    return dump_each(folder, [value], kind)
 
 
-def _dump_to(path: str, value: Any) -> None:
-    system, inner = filesystem(path)
-    with writing(path), system.open_output_stream(inner) as file:
-        file.write(pickle.dumps(value, pickle.HIGHEST_PROTOCOL))
+def load(path: str, kind: Any) -> Any:
+    """Return the value of a type that `dump` has written."""
+    return load_one(path, 0, kind)
+
+
+def dump_each(folder: str, values: Iterable[Any], kind: Any) -> str:
+    """Write values to a new file from which `load_one` reads single ones; return its path."""
+    return write_parts(folder, ([_as_table(value, kind)] for value in values))
+
+
+def load_one(path: str, number: int, kind: Any) -> Any:
+    """Return one of the values that `dump_each` has written; read no other."""
+    with Parts(path) as parts:
+        (table,) = parts.read(number)
+        return from_json(table[_TEXT][0].as_py(), kind)
+
+
+def _as_table(value: Any, kind: Any) -> pa.Table:
+    return pa.table({_TEXT: pa.array([to_json(value, kind)], pa.large_string())})
 
 
 def dump_frame_files(folder: str, files: FrameFiles) -> None:
     """Write the run's `FrameFiles`, for `load_frame_files`."""
-    _dump_to(f"{folder}/{_FRAME_FILES}", files)
+    writer = PartsWriter(f"{folder}/{_FRAME_FILES}")
+    writer.write([_as_table(files.spans, Spans)])
+    writer.close()
 
 
 def load_frame_files(folder: str) -> FrameFiles:
     """Return the frame numbers of the capture files whose facts this run makes."""
-    files: FrameFiles = load(f"{folder}/{_FRAME_FILES}")
-    return files
-
-
-def load(path: str) -> Any:
-    """Return the object that `dump` has written in this run."""
-    system, inner = filesystem(path)
-    with system.open_input_stream(inner) as file:
-        return pickle.loads(file.read())
-
-
-def dump_each(folder: str, values: Iterable[Any]) -> str:
-    """Pickle objects to a new file from which `load_one` reads single ones; return its path."""
-    path = f"{folder}/{EXCHANGE}/{uuid4().hex}.pickles"
-    system, inner = filesystem(path)
-    with writing(path), system.open_output_stream(inner) as file:
-        offsets = [0]
-        for value in values:
-            file.write(pickle.dumps(value, pickle.HIGHEST_PROTOCOL))
-            offsets.append(file.tell())
-        for offset in offsets:
-            file.write(offset.to_bytes(_OFFSET_BYTES, "big"))
-        file.write(offsets[-1].to_bytes(_FOOTER_BYTES, "big"))
-    return path
-
-
-def load_one(path: str, number: int) -> Any:
-    """Return one of the objects that `dump_each` has written; read no other."""
-    system, inner = filesystem(path)
-    with system.open_input_file(inner) as file:
-        index = int.from_bytes(file.read_at(_FOOTER_BYTES, file.size() - _FOOTER_BYTES), "big")
-        bounds = file.read_at(2 * _OFFSET_BYTES, index + number * _OFFSET_BYTES)
-        start = int.from_bytes(bounds[:_OFFSET_BYTES], "big")
-        stop = int.from_bytes(bounds[_OFFSET_BYTES:], "big")
-        return pickle.loads(file.read_at(stop - start, start))
+    return FrameFiles.of(load(f"{folder}/{_FRAME_FILES}", Spans))

@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING, Any, Final
 import pyarrow as pa
 
 from wireyard.errors import LakeError, SourceError
-from wireyard.spark.exchange import dump_each, load_one
+from wireyard.spark.exchange import dump, load
 from wireyard.spark.files import literal
 from wireyard.spark.staging import Staging
 
@@ -83,7 +83,7 @@ def check_executors(spark: SparkSession, lake: Staging) -> None:
         checksums = _run_on_executors(spark, yield_checksum, _CHECKSUM)
         if own is None or any(checksum != own for checksum in checksums):
             _send(spark, make_archive())
-        path = dump_each(lake.staged(""), [_PACKAGE])
+        path = dump(lake.staged(""), _PACKAGE, str)
         have_access = _run_on_executors(spark, partial(_yield_access, path=path), _ACCESS)
     except Exception as error:
         raise explained(error) from None
@@ -143,7 +143,7 @@ def _yield_access(batches: Iterator[pa.RecordBatch], path: str) -> Iterator[pa.R
     import_tasks()
     for _ in batches:
         try:
-            has_access = load_one(path, 0) == _PACKAGE
+            has_access = load(path, str) == _PACKAGE
         except OSError:
             has_access = False
         yield pa.RecordBatch.from_pylist([{"has_access": has_access}], _ACCESS)

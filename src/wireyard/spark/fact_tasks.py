@@ -19,11 +19,14 @@ from wireyard.spark.exchange import dump, load_frame_files
 from wireyard.spark.parts import PartFile
 from wireyard.spark.running import Runner
 from wireyard.spark.stage_tasks import RESULTS
+from wireyard.spark.typed_json import first_parameter
 
-__all__ = ["COUNTS", "dropped_rows", "intermediate_file", "run_tasks", "write_tables"]
+__all__ = ["COUNTS", "Counts", "dropped_rows", "intermediate_file", "run_tasks", "write_tables"]
 
 COUNTS: Final = "counts"
 """Name of the intermediate files with the messages of a file counted by destination."""
+Counts = tuple[str, pa.Table]
+"""The content of such a file: the name of the file of messages, and `count_messages` of it."""
 _COUNTED_AT_ONCE: Final = 1 << 17
 _TOGETHER: Final = 4
 """Tasks that Spark starts as one: to start a task takes Java some 30 ms, its work about 150."""
@@ -38,7 +41,9 @@ def run_tasks(
 ) -> Iterator[Mapping[str, Any]]:
     """Run tasks; yield the rows of `RESULTS` that they return."""
     do = partial(_work, work=work)
-    yield from runner.run(tasks, do, RESULTS, here=here, together=_TOGETHER).to_pylist()
+    kind = first_parameter(work)
+    results = runner.run(tasks, do, RESULTS, here=here, together=_TOGETHER, kind=kind)
+    yield from results.to_pylist()
 
 
 def _work(
@@ -80,7 +85,7 @@ def write_tables(
         yield {"kind": "fact", "name": name, **written}
     if "messages" in files:
         counts = files["messages"][0], destinations.counts()
-        yield intermediate_file(COUNTS, dump(staging, counts))
+        yield intermediate_file(COUNTS, dump(staging, counts, Counts))
 
 
 class _Destinations:

@@ -38,11 +38,12 @@ from wireyard.layers.latencies import NEEDED as LATENCY_NEEDED
 from wireyard.layers.rmp.chain import CHAIN as RMP
 from wireyard.layers.rmp.chain import derive_tables as rmp_tables
 from wireyard.layers.rmp.observer import NEEDED as RMP_NEEDED
-from wireyard.layers.stages import Chain, Stage
+from wireyard.layers.stages import Chain
 from wireyard.layers.tables import FACTS, TABLES, fact_table, with_times
 from wireyard.spark.exchange import EXCHANGE, dump, dump_frame_files, load
 from wireyard.spark.fact_tasks import (
     COUNTS,
+    Counts,
     dropped_rows,
     intermediate_file,
     run_tasks,
@@ -141,10 +142,10 @@ def write_facts(
     if few or runner.in_process:
         staged_facts.add(_write_rmp(rmp, sources, staging))
     else:
-        (_, first), *later = RMP.items()
+        first, *later = RMP
         rows = _rmp_rows(runner.spark, rmp, sources)
-        staged_facts.add(staged_facts.run_in_spark(rows, first, packed=False))
-        staged_facts.run(dict(later))
+        staged_facts.add(staged_facts.run_in_spark(rows, first, RMP, packed=False))
+        staged_facts.run({name: RMP[name] for name in later})
     staged_facts.measure_latencies()
     groups = mqtt_groups(files.get("mqtt", ()), inputs, streams)
     staged_facts.add(write_mqtt_facts(runner, staging, groups))
@@ -292,30 +293,31 @@ class _StagedFacts:
 
     def run(self, stages: Chain) -> None:
         """Run stages, each over the keyed records for it."""
-        for name, stage in stages.items():
+        for name in stages:
             files = self._intermediate.pop(name, [])
             paths = [self._lake.staged(RECORDS, file) for file, _ in files]
             if sum(count for _, count in files) > FEW and not self._runner.in_process:
                 rows = _in_key_order(self._runner.spark, paths)
-                self.add(self.run_in_spark(rows, stage, packed=True))
+                self.add(self.run_in_spark(rows, name, stages, packed=True))
             elif files:
-                self.add(_run_here(paths, self._work(stage, packed=True)).to_pylist())
+                self.add(_run_here(paths, self._work(name, stages, packed=True)).to_pylist())
             self._delete(paths)
 
     def run_in_spark(
-        self, rows: DataFrame, stage: Stage, *, packed: bool
+        self, rows: DataFrame, name: str, stages: Chain, *, packed: bool
     ) -> list[Mapping[str, Any]]:
-        """Run a stage in Spark; return the rows of `RESULTS`."""
+        """Run one of some stages in Spark; return the rows of `RESULTS`."""
         from wireyard.spark.types import spark_schema
 
-        work = self._work(stage, packed=packed)
+        work = self._work(name, stages, packed=packed)
         results: list[Mapping[str, Any]] = (
             rows.mapInArrow(work, spark_schema(RESULTS)).toArrow().to_pylist()
         )
         return results
 
-    def _work(self, stage: Stage, *, packed: bool) -> _Work:
-        return partial(run_stage, stage=stage, packed=packed, staging=self._lake.staged(""))
+    def _work(self, name: str, stages: Chain, *, packed: bool) -> _Work:
+        staging = self._lake.staged("")
+        return partial(run_stage, name=name, stages=dict(stages), packed=packed, staging=staging)
 
     def add(self, results: Iterable[Mapping[str, Any]]) -> None:
         """Add the results of tasks, rows of `RESULTS`."""
@@ -344,14 +346,15 @@ class _StagedFacts:
 
     def _count_destinations(self) -> None:
         """Write the table `destinations` from the counts of tasks, and count the other files."""
-        counted = dict(load(path) for path, _ in self._intermediate.pop(COUNTS, []))
+        counted = dict(load(path, Counts) for path, _ in self._intermediate.pop(COUNTS, []))
         names = [name for name in self._facts["messages"] if name not in counted]
         paths = [self._lake.staged("messages", name) for name in names]
         here = self._rows["messages"] <= _COUNTED_HERE
         work = partial(_count, staging=self._lake.staged(""))
         results = run_tasks(self._runner, paths, work, here=here)
-        if counts := [*counted.values(), *(load(row["file"]) for row in results)]:
-            self._add("destinations", destinations(counts))
+        counted |= (load(row["file"], Counts) for row in results)
+        if counted:
+            self._add("destinations", destinations([*counted.values()]))
 
     def measure_latencies(self) -> None:
         """Write the latencies of the deliveries that were written, file by file.
@@ -412,5 +415,5 @@ def _measure(path: str, delays: pa.Table, staging: str) -> Iterator[Mapping[str,
 
 def _count(path: str, staging: str) -> Iterator[Mapping[str, Any]]:
     """Write the messages of a file counted by destination."""
-    counts = count_messages(_read(path, list(COUNTED)))
-    yield intermediate_file(COUNTS, dump(staging, counts))
+    counts = path, count_messages(_read(path, list(COUNTED)))
+    yield intermediate_file(COUNTS, dump(staging, counts, Counts))

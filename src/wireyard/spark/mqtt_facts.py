@@ -30,10 +30,17 @@ from wireyard.lake.snapshot import name_of
 from wireyard.layers.facts import DerivedFiles
 from wireyard.layers.grouping import split_rows, text_codes
 from wireyard.layers.latencies import with_latencies
-from wireyard.layers.mqtt.columns import Matched, explain_rest, known_of, match, track
-from wireyard.layers.mqtt.delivery_columns import Will, deliver
+from wireyard.layers.mqtt.columns import (
+    Matched,
+    RestRecord,
+    explain_rest,
+    known_of,
+    match,
+    track,
+)
+from wireyard.layers.mqtt.delivery_columns import Topics, Will, deliver
 from wireyard.layers.mqtt.directions import Stream
-from wireyard.layers.mqtt.evidence import StreamEvidence
+from wireyard.layers.mqtt.evidence import SCHEMA, StreamEvidence
 from wireyard.layers.mqtt.files import (
     Batches,
     count_evidence,
@@ -48,8 +55,8 @@ from wireyard.layers.mqtt.packets import (
     new_secret,
 )
 from wireyard.layers.mqtt.published import SENT, Clients
-from wireyard.layers.mqtt.records import TopicKey
-from wireyard.layers.stages import KeyedRecord
+from wireyard.layers.mqtt.records import Client, TopicKey
+from wireyard.layers.stages import Key, KeyedRecord, Order
 from wireyard.spark.bronze import EVIDENCE
 from wireyard.spark.exchange import (
     dump,
@@ -201,7 +208,7 @@ _Footers = Sequence[pa.Table | None]
 
 def _footers_of(files: Sequence[str]) -> _Footers:
     with ThreadPoolExecutor(_THREADS) as pool:
-        return list(pool.map(partial(read_footer_table, name=EVIDENCE), files))
+        return list(pool.map(partial(read_footer_table, name=EVIDENCE, schema=SCHEMA), files))
 
 
 def _evidence_of(
@@ -302,6 +309,17 @@ class _TrackedPartition(NamedTuple):
     """Files that mark which packets are messages, by file of packets."""
 
 
+_Streams = tuple[list[KnownStream], Ints]
+"""The streams of an input, and the partition of each."""
+_PacketFiles = list[StreamsOfFile]
+_Wills = tuple[list[Will], dict[Client, str]]
+"""Published wills, and the user names of their senders."""
+_Known = tuple[Topics, list[Client]]
+"""The state of some topics, and all clients."""
+_Rest = list[tuple[str, Key, Order, RestRecord]]
+"""Keyed records for `explain_rest`."""
+
+
 class _LargeInput:
     """An input that is too large for a task."""
 
@@ -314,13 +332,13 @@ class _LargeInput:
     def write(self) -> Iterator[Mapping[str, Any]]:
         """Write the rows of all tables; yield rows of `RESULTS`."""
         shared, packets = self._partition()
-        work = partial(_track, shared=shared, files=dump(self._staging, packets))
+        work = partial(_track, shared=shared, files=dump(self._staging, packets, _PacketFiles))
         results = list(run_tasks(self._runner, range(self._partitions), work))
-        remove(each.path for each in packets)
+        remove(self._staging, (each.path for each in packets))
         yield from (row for row in results if row["kind"] == "fact")
         # In the order of partitions, by which clients are numbered.
         tracked: list[_TrackedPartition] = sorted(
-            (load(row["file"]) for row in results if row["name"] == _CLIENTS),
+            (load(row["file"], _TrackedPartition) for row in results if row["name"] == _CLIENTS),
             key=attrgetter("number"),
         )
         matched = match([each.clients for each in tracked])
@@ -335,7 +353,8 @@ class _LargeInput:
         def count(files: Sequence[str]) -> Mapping[str, pa.Table]:
             sources = self._group.sources
             work = partial(_write_evidence, sources=sources, staging=self._staging)
-            return {row["name"]: load(row["file"]) for row in run_tasks(self._runner, files, work)}
+            results = run_tasks(self._runner, files, work)
+            return {row["name"]: load(row["file"], pa.Table) for row in results}
 
         footers = _footers_of(files)
         evidence = _evidence_of(self._group, footers, count)
@@ -345,7 +364,7 @@ class _LargeInput:
         heads = read_heads(from_bronze)
         shared = _Shared(
             self._staging,
-            dump(self._staging, (streams, partition)),
+            dump(self._staging, (streams, partition), _Streams),
             heads[0].secret if heads else new_secret(),
             self._partitions,
             len(files),
@@ -362,7 +381,7 @@ class _LargeInput:
         marks = [path for each in tracked for path in each.marks]
         senders = {will.message.client for will in matched.wills}
         users = {sender: matched.users[sender] for sender in senders & matched.users.keys()}
-        wills = dump(self._staging, (matched.wills, users))
+        wills = dump(self._staging, (matched.wills, users), _Wills)
         topics = self._write_topics(matched, shared)
         firsts = accumulate((len(each.clients.clients) for each in tracked), initial=0)
         messages = [
@@ -377,11 +396,11 @@ class _LargeInput:
         ]
         work = partial(_write_rest, shared=shared, marks=marks, wills=wills, messages=messages)
         results = list(run_tasks(self._runner, tasks, work))
-        remove([*marks, *(path for path, _ in messages)])
+        remove(self._staging, [*marks, *(path for path, _ in messages)])
         records: list[KeyedRecord] = []
         for row in results:
             if row["name"] == _RECORDS:
-                records += load(row["file"])
+                records += map(KeyedRecord._make, load(row["file"], _Rest))
             else:
                 yield row
         rest = explain_rest(records, matched.connections)
@@ -414,7 +433,7 @@ class _LargeInput:
                 return is_divided(key) or shared.partition(key[2]) == number
 
             topics = matched.topics(is_wanted, lambda will: id(will) in of_will[number], is_divided)
-            return dump(self._staging, (topics, matched.clients))
+            return dump(self._staging, (topics, matched.clients), _Known)
 
         return [write(number) for number in range(shared.topic_partitions)]
 
@@ -432,7 +451,7 @@ _CLIENTS, _RECORDS = "clients", "records"
 
 def _write_evidence(path: str, sources: Sequence[str], staging: str) -> Iterator[Mapping[str, Any]]:
     """Write the evidence in a file of packets; the result is named by the path of that file."""
-    yield intermediate_file(path, dump(staging, counted_evidence(path, sources)))
+    yield intermediate_file(path, dump(staging, counted_evidence(path, sources), pa.Table))
 
 
 def partition_streams(
@@ -455,16 +474,16 @@ def partition_streams(
 
 
 @lru_cache(maxsize=1)
-def _streams(path: str) -> tuple[list[KnownStream], Ints]:
+def _streams(path: str) -> _Streams:
     """Return the streams of an input, and the partition of each."""
-    streams: tuple[list[KnownStream], Ints] = load(path)
+    streams: _Streams = load(path, _Streams)
     return streams
 
 
 @lru_cache(maxsize=1)
-def _packet_files(path: str) -> list[StreamsOfFile]:
+def _packet_files(path: str) -> _PacketFiles:
     """Return the packet files of an input."""
-    files: list[StreamsOfFile] = load(path)
+    files: _PacketFiles = load(path, _PacketFiles)
     return files
 
 
@@ -514,7 +533,7 @@ def _track(number: int, shared: _Shared, files: str) -> Iterator[Mapping[str, An
     yield from write_tables(clients.tables.items(), shared.staging)
     clients.tables.clear()
     tracked = _TrackedPartition(number, clients, message_files, mark_files)
-    yield intermediate_file(_CLIENTS, dump(shared.staging, tracked))
+    yield intermediate_file(_CLIENTS, dump(shared.staging, tracked, _TrackedPartition))
 
 
 class _TopicsTask(NamedTuple):
@@ -560,7 +579,7 @@ def _write_messages(
 ) -> Iterator[Mapping[str, Any]]:
     """Write the messages among the packets of a file."""
     number, path = task
-    published, users = load(wills)
+    published, users = load(wills, _Wills)
     own_wills = [will for will in published if will.file == number]
     parts = [table for (table,) in read_part(marks, number)]
     marked = pa.concat_tables([*parts, marks_of(SENT.empty_table(), (), own_wills, users)])
@@ -599,7 +618,7 @@ def _deliver(
         Files of messages, each with the number that its first client has among all clients.
     """
     number, known = task
-    topics, clients = load(known)
+    topics, clients = load(known, _Known)
     streams, _ = _streams(shared.streams)
     paths, firsts = zip(*files, strict=True)
     both = zip(*read_part(paths, number), strict=True)
@@ -607,7 +626,7 @@ def _deliver(
     derived = deliver(sent, delivered, topics, clients, streams)
     yield from _write_facts(_all(derived.tables), shared.staging)
     yield from dropped_rows(derived.dropped)
-    yield intermediate_file(_RECORDS, dump(shared.staging, derived.records))
+    yield intermediate_file(_RECORDS, dump(shared.staging, derived.records, _Rest))
 
 
 def _joined(tables: Sequence[pa.Table], firsts: Sequence[int]) -> pa.Table:

@@ -206,13 +206,20 @@ def read_batches(path: str, columns: Iterable[str]) -> Iterator[pa.Table]:
             yield pa.Table.from_batches([batch])
 
 
-def read_footer_table(path: str, name: str) -> pa.Table | None:
-    """Return the table of this name in a file's metadata; None if there is none."""
+def read_footer_table(path: str, name: str, schema: pa.Schema) -> pa.Table | None:
+    """Return the table of a name and a schema in a file's metadata; None if there is none."""
     system, inner = filesystem(path)
     with system.open_input_file(inner) as opened:
         metadata = pq.read_metadata(opened).metadata or {}
     encoded = metadata.get(f"{_FOOTER_PREFIX}{name}".encode())
-    return None if encoded is None else pa.ipc.open_stream(b64decode(encoded)).read_all()
+    if encoded is None:
+        return None
+    try:
+        table = pa.ipc.open_stream(b64decode(encoded)).read_all()
+        table.validate(full=True)
+    except (ValueError, OSError):  # of others, or damaged
+        return None
+    return table if table.schema.equals(schema) else None
 
 
 def measure(path: str) -> tuple[int, int]:

@@ -17,6 +17,7 @@ import pyarrow as pa
 from wireyard.spark.exchange import dump_each, load_one
 from wireyard.spark.executors import check_access, check_executors, is_elsewhere
 from wireyard.spark.staging import Staging
+from wireyard.spark.typed_json import first_parameter
 from wireyard.spark.workers import begin_task, load_columns, settle
 
 if TYPE_CHECKING:
@@ -77,6 +78,7 @@ class Runner:
         *,
         here: bool = False,
         together: int = 1,
+        kind: Any = None,
     ) -> pa.Table:
         """Run tasks; return their batches in the order of tasks.
 
@@ -90,6 +92,8 @@ class Runner:
             Whether the tasks run in this process, one after the other.
         together
             How many short tasks a task of Spark may run, if there are many.
+        kind
+            The type of a task, as of `typed_json`; if None, that of the first parameter of `work`.
         """
         if here or self.in_process or not tasks:
             batches = (batch for task in tasks for batch in work(task))
@@ -99,9 +103,10 @@ class Runner:
 
         # A row for each task, with its number only. Tasks read their inputs from a file: as an
         # argument of the function, the inputs of all would be sent to each.
-        path = dump_each(self._lake.staged(""), tasks)
+        kind = first_parameter(work) if kind is None else kind
+        path = dump_each(self._lake.staged(""), tasks, kind)
         numbers = spark.range(0, len(tasks), 1, self._partitions(len(tasks), together))
-        do = partial(_run_numbered, path=path, work=work)
+        do = partial(_run_numbered, path=path, work=work, kind=kind)
         return numbers.mapInArrow(do, spark_schema(schema)).toArrow()
 
     def _partitions(self, tasks: int, together: int) -> int:
@@ -117,6 +122,7 @@ def _run_numbered(
     batches: Iterator[pa.RecordBatch],
     path: str,
     work: Callable[[Any], Iterable[pa.RecordBatch]],
+    kind: Any,
 ) -> Iterator[pa.RecordBatch]:
     """Run the tasks whose numbers are in a column `id`. For `mapInArrow`.
 
@@ -124,10 +130,12 @@ def _run_numbered(
     ----------
     path
         File with the inputs of all tasks, from `dump_each`.
+    kind
+        The type of an input.
     """
     load_columns()
     settle()
     for batch in batches:
         for number in batch["id"].to_pylist():
             begin_task()
-            yield from work(load_one(path, number))
+            yield from work(load_one(path, number, kind))

@@ -6,23 +6,23 @@ in no list of results.
 
 from __future__ import annotations
 
-import pickle
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from functools import partial
 from itertools import chain, groupby, repeat
 from operator import itemgetter
-from typing import Any, Final
+from typing import Any, Final, get_args
 from uuid import uuid4
 
 import pyarrow as pa
 
 from wireyard.formats.base import Row
 from wireyard.layers.frame_files import FrameFiles
-from wireyard.layers.stages import Fact, Found, KeyedRecord, Order, Stage
+from wireyard.layers.stages import Chain, Fact, Found, KeyedRecord, Order, Stage
 from wireyard.layers.tables import fact_table, with_times
 from wireyard.spark.exchange import load_frame_files
 from wireyard.spark.parts import PartFile
+from wireyard.spark.typed_json import first_parameter, from_json, to_json
 
 __all__ = [
     "BATCH_ROWS",
@@ -37,8 +37,9 @@ __all__ = [
 
 RECORDS: Final = "records"
 """Folder for the keyed records of a run, beside its tables."""
-RECORD: Final = pa.schema([("key", pa.string()), ("order", pa.binary()), ("record", pa.binary())])
-"""A keyed record; keys are equal where their texts are, and orders compare as their bytes do."""
+RECORD: Final = pa.schema([("key", pa.string()), ("order", pa.binary()), ("record", pa.string())])
+"""A keyed record; keys are equal where their texts are, orders compare as their bytes do, and the
+record is JSON of the type of its stage (`typed_json`)."""
 RESULTS: Final = pa.schema(
     [
         ("kind", pa.string()),
@@ -62,7 +63,7 @@ _BIAS: Final = 1 << 63
 
 
 def run_stage(
-    batches: Iterator[pa.RecordBatch], stage: Stage, packed: bool, staging: str
+    batches: Iterator[pa.RecordBatch], name: str, stages: Chain, packed: bool, staging: str
 ) -> Iterator[pa.RecordBatch]:
     """Run a stage over the records of some keys; yield rows of `RESULTS`. For `mapInArrow`.
 
@@ -70,21 +71,32 @@ def run_stage(
     ----------
     batches
         Sorted by key, and by order within a key: columns of `RECORD`, or rows that have a `key`.
+    name, stages
+        The name of the stage, and it and those that it passes records on to.
     packed
         Whether they have the columns of `RECORD`.
     staging
         The folder of the run's staged tables.
     """
-    records = chain.from_iterable(map(_records if packed else _rows, batches))
-    files = _Files(staging)
+    stage = stages[name]
+    read = partial(_records, kind=_record_type(stage)) if packed else _rows
+    records = chain.from_iterable(map(read, batches))
+    files = _Files(staging, stages)
     for _, of_key in groupby(records, key=itemgetter(0)):
         for output in stage(map(itemgetter(1), of_key)):
             files.add(output)
     yield pa.RecordBatch.from_pylist(files.close(), RESULTS)
 
 
-def _records(batch: pa.RecordBatch) -> Iterator[tuple[str, Any]]:
-    return zip(values_of(batch["key"]), map(pickle.loads, values_of(batch["record"])), strict=True)
+def _record_type(stage: Stage) -> Any:
+    """Return the type of the records of a stage: its parameter is an iterator of them."""
+    (kind,) = get_args(first_parameter(stage))
+    return kind
+
+
+def _records(batch: pa.RecordBatch, kind: Any) -> Iterator[tuple[str, Any]]:
+    records = (from_json(text, kind) for text in values_of(batch["record"]))
+    return zip(values_of(batch["key"]), records, strict=True)
 
 
 def _rows(batch: pa.RecordBatch) -> Iterator[tuple[str, Row]]:
@@ -122,9 +134,9 @@ def _as_dicts(column: pa.Array) -> list[Any]:
     return values
 
 
-def write_records(records: Iterable[KeyedRecord], staging: str) -> Iterator[Row]:
+def write_records(records: Iterable[KeyedRecord], stages: Chain, staging: str) -> Iterator[Row]:
     """Write keyed records for later stages; yield rows of `RESULTS`."""
-    files = _Files(staging)
+    files = _Files(staging, stages)
     for record in records:
         files.add(record)
     yield from files.close()
@@ -136,8 +148,9 @@ def write_records(records: Iterable[KeyedRecord], staging: str) -> Iterator[Row]
 class _Files:
     """The output files of a task: one for each table, and one for each later stage."""
 
-    def __init__(self, staging: str) -> None:
+    def __init__(self, staging: str, stages: Chain) -> None:
         self._staging = staging
+        self._stages = stages
         self._facts: dict[str, _File] = {}
         self._records: dict[str, _File] = {}
         self._dropped: Counter[str] = Counter()
@@ -148,7 +161,8 @@ class _Files:
             file = self._records.get(output.stage)
             if file is None:
                 folder = f"{self._staging}/{RECORDS}"
-                file = self._records[output.stage] = _File(folder, _record_batch)
+                batch = partial(_record_batch, _record_type(self._stages[output.stage]))
+                file = self._records[output.stage] = _File(folder, batch)
             file.add(output)
         elif isinstance(output, Fact):
             table, row = output
@@ -230,11 +244,11 @@ def _fact_batch(table: str, files: FrameFiles, rows: list[Row]) -> pa.RecordBatc
     return batch
 
 
-def _record_batch(records: list[KeyedRecord]) -> pa.RecordBatch:
+def _record_batch(kind: Any, records: list[KeyedRecord]) -> pa.RecordBatch:
     keys = [repr(each.key) for each in records]
     orders = [order_bytes(each.order) for each in records]
-    pickled = [pickle.dumps(each.record, pickle.HIGHEST_PROTOCOL) for each in records]
-    columns = map(pa.array, (keys, orders, pickled), RECORD.types)
+    texts = [to_json(each.record, kind) for each in records]
+    columns = map(pa.array, (keys, orders, texts), RECORD.types)
     return pa.RecordBatch.from_arrays(list(columns), schema=RECORD)
 
 

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import pickle
 from collections.abc import Iterable
-from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
@@ -26,8 +24,6 @@ from wireyard.layers.mqtt.packet_row import as_packet
 from wireyard.layers.mqtt.records import (
     Attempt,
     Client,
-    ConnectionRecord,
-    Message,
     Subscribed,
     ValueChange,
     value_records,
@@ -269,24 +265,6 @@ def test_of_requests_that_nobody_answers_some_are_kept(monkeypatch: pytest.Monke
 
 
 # --- notes ---------------------------------------------------------------------------------
-
-
-def test_records_are_packed_as_they_are() -> None:
-    connection = ConnectionRecord(
-        client("c"), at(1), True, 5, "user", accepted=at(2), served_as=("c", "$share/g/t")
-    )
-    message = Message(
-        "publish", at(1), client("c"), "t", b"x", 1, True, b"x", 9, 5, "r", b"d", True, at(2), None,
-        7, [at(3), at(4)], 2,
-    )  # fmt: skip
-    attempts = Attempt(at(1), client("c"), "t", b"x", 2, True, (1, 2), True, 3, at(4), setter=at(5))
-    for one in (connection, message, attempts, subscribed("c", "t", 1, 2)):
-        packed = pickle.loads(pickle.dumps(one))
-        assert type(packed) is type(one)
-        for field in fields(one):
-            value = getattr(packed, field.name)
-            assert value == getattr(one, field.name)
-            assert type(value) is type(getattr(one, field.name))
 
 
 def test_contents_of_a_topic_come_one_after_the_other() -> None:

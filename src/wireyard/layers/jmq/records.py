@@ -8,13 +8,13 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from wireyard.layers.records import Position, Record
+from wireyard.layers.records import Position
 
 __all__ = ["Delivery", "Relay", "Sending"]
 
 
 @dataclass(slots=True)
-class Sending(Record):
+class Sending:
     """A message that a client sent, and the broker's reply to it.
 
     A message whose sending was not captured has one too, made of its first delivery.
@@ -37,7 +37,7 @@ class Sending(Record):
 
 
 @dataclass(slots=True)
-class Delivery(Record):
+class Delivery:
     """A delivery attempt of a message to a consumer; `state` is a state of `DELIVERY`."""
 
     message_key: str

@@ -30,11 +30,23 @@ from typing import Any, Final
 import pyarrow as pa
 
 from wireyard.formats.base import Row
-from wireyard.layers.mqtt.deliveries import CONVERSATIONS, DELIVERIES, Older, converse
+from wireyard.layers.mqtt.deliveries import (
+    CONVERSATIONS,
+    DELIVERIES,
+    Older,
+    RequestMessage,
+    converse,
+)
 from wireyard.layers.mqtt.delivery_columns import Topics, Will, deliver
 from wireyard.layers.mqtt.directions import Side, Stream, shown_streams, stream_rows
 from wireyard.layers.mqtt.evidence import StreamEvidence
-from wireyard.layers.mqtt.missing import MISSING, connection_record, explain
+from wireyard.layers.mqtt.missing import (
+    MISSING,
+    LatestDelivered,
+    MissedDelivery,
+    connection_record,
+    explain,
+)
 from wireyard.layers.mqtt.packets import (
     KnownStream,
     Packets,
@@ -61,6 +73,7 @@ from wireyard.layers.tables import fact_table
 
 __all__ = [
     "Matched",
+    "RestRecord",
     "derive_columns",
     "explain_rest",
     "known_of",
@@ -278,6 +291,8 @@ def match(found: Sequence[Clients]) -> Matched:
     return matched
 
 
+RestRecord = LatestDelivered | MissedDelivery | RequestMessage | Message
+"""The records that `deliver` passes on to `explain_rest`."""
 _REST: Final[Mapping[str, Stage]] = {MISSING: explain, CONVERSATIONS: converse}
 
 

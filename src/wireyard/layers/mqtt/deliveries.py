@@ -20,6 +20,7 @@ __all__ = [
     "CONVERSATIONS",
     "DELIVERIES",
     "MAX_WAITING",
+    "RequestMessage",
     "asked_record",
     "content_record",
     "converse",

@@ -30,6 +30,7 @@ from wireyard.layers.stages import Fact, Found, Key, KeyedRecord, Order
 __all__ = [
     "MISSING",
     "LatestDelivered",
+    "MissedDelivery",
     "connection_record",
     "explain",
     "latest_record",

@@ -1,6 +1,6 @@
 """Records that stages pass on, and the output buffers of the observer.
 
-A record changes while packets add to it. A record in an output buffer is final and can be pickled.
+A record changes while packets add to it. A record in an output buffer is final and can be written.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol, cast
 
 from wireyard.layers.mqtt.packet_row import PacketRow, Properties
-from wireyard.layers.records import Position, Record
+from wireyard.layers.records import Position
 from wireyard.layers.stages import KeyedRecord, Order, keyed_record
 
 if TYPE_CHECKING:
@@ -113,7 +113,7 @@ class FlowEvent(NamedTuple):
 
 
 @dataclass(slots=True, eq=False)
-class ConnectionRecord(Record):
+class ConnectionRecord:
     """A connection of a client to a broker, accepted or not."""
 
     client: Client
@@ -171,7 +171,7 @@ class ConnectionRecord(Record):
 
 
 @dataclass(slots=True, eq=False)
-class Message(Record):
+class Message:
     """A message that a client sent, or its will."""
 
     origin: str
@@ -236,7 +236,7 @@ class Message(Record):
 
 
 @dataclass(slots=True, eq=False)
-class Attempt(Record):
+class Attempt:
     """A delivery attempt: a message that a broker sent to a client."""
 
     at: Position
@@ -265,7 +265,7 @@ class Attempt(Record):
 
 
 @dataclass(slots=True, eq=False)
-class Subscribed(Record):
+class Subscribed:
     """A subscription, from its SUBSCRIBE to its end."""
 
     client: Client
