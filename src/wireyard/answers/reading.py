@@ -36,7 +36,7 @@ from wireyard.captures.stream_table import (
 )
 from wireyard.errors import SourceError, UsageError
 from wireyard.formats import get_format
-from wireyard.formats.base import Row
+from wireyard.formats.base import Format, Row
 from wireyard.schema import as_array, repeat_texts
 from wireyard.streams.blocks import Ints
 from wireyard.streams.framer import GAP
@@ -215,12 +215,12 @@ def _read_streams(
     threads = thread_count(format, captured=opened.captured)
     wanted = ((each.opened, plans[each.format.label]) for each in readables)
     for batch in scan_streams(wanted, threads):
-        shown, secret = redactor.redact(batch)
+        shown = redactor.redact(batch)
         spool.write(table, shown, source)
         _count(shown, result)
         bad = bad_rows(shown)
         if len(bad):
-            rows = _quarantined(shown, bad, set(secret.tolist()), opened)
+            rows = _quarantined(format, shown, bad, opened)
             spool.write("quarantine", rows, source)
 
 
@@ -242,9 +242,7 @@ def _count(batch: pa.RecordBatch, result: Reading) -> None:
     result.counts.append(pa.table(columns).select(_COUNTS.names).cast(_COUNTS))
 
 
-def _quarantined(
-    batch: pa.RecordBatch, bad: Ints, secret: set[int], opened: Input
-) -> pa.RecordBatch:
+def _quarantined(format: Format, batch: pa.RecordBatch, bad: Ints, opened: Input) -> pa.RecordBatch:
     """Return the rows of the quarantine table for a batch; parameters as for `quarantined`."""
     names = dict(zip(bad.tolist(), batch["stream"].take(as_array(bad)).to_pylist(), strict=True))
     bytes_of: dict[str, BytesOfRows] = {}
@@ -255,7 +253,7 @@ def _quarantined(
                 bytes_of[stream.stream] = PieceBytes(content)
             else:
                 bytes_of[stream.stream] = files.enter_context(closing(BadBytes(stream.name)))
-        return quarantined(batch, bad, secret, lambda row: bytes_of[names[row]])
+        return quarantined(format, batch, bad, lambda row: bytes_of[names[row]])
 
 
 def _describe(readables: Iterable[Readable]) -> Iterator[pa.Table]:

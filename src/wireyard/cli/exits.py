@@ -17,6 +17,7 @@ from wireyard.errors import (
     UsageError,
     WireError,
 )
+from wireyard.streams.urls import shown_text
 
 __all__ = [
     "CANNOT_READ",
@@ -52,8 +53,8 @@ _STATUSES: tuple[tuple[type[Exception], int], ...] = (
 
 
 def note(text: str) -> None:
-    """Print a note in one line on standard error, with control characters escaped."""
-    shown = " ".join(text.split())
+    """Print a note in one line on standard error: no control characters, no secrets of URLs."""
+    shown = " ".join(shown_text(text).split())
     shown = "".join(
         char if char.isprintable() else char.encode("unicode_escape").decode() for char in shown
     )

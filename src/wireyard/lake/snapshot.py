@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 from pyarrow import fs
 
 from wireyard.errors import LakeDamaged, LakeError, SourceError
-from wireyard.lake.commits import Commit, CommitLog, DataFile, Input, file_crc32
+from wireyard.lake.commits import Commit, CommitLog, DataFile, Input, file_crc32, is_shown
 from wireyard.streams.source import filesystem, reading, utf8_names
 
 if TYPE_CHECKING:
@@ -140,7 +140,9 @@ class LakeSnapshot:
         return list(self._log.times())
 
     def damage(self, *, checksums: bool = False) -> list[DamagedFile]:
-        """Return the files that are missing or have another size.
+        """Return the files of tables for readers that are missing or have another size.
+
+        A run deletes the states that it replaces, and reads an input again without its state.
 
         Parameters
         ----------
@@ -150,7 +152,7 @@ class LakeSnapshot:
         sizes = {info.path: info.size for info in self._files_below(self.inner(DATA))}
         found, whole = [], []
         for table, files in self._commit.tables.items():
-            for file in files:
+            for file in files if is_shown(table) else ():
                 size = sizes.get(self.inner_of(table, file))
                 if size is None:
                     found.append(DamagedFile(table, file, "is missing"))

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass
 from itertools import groupby
-from typing import IO, Any, Final, cast
+from typing import IO, Final, cast
 from uuid import uuid4
 
 import numpy as np
@@ -222,7 +222,6 @@ class BronzeTask:
         self._settings = settings
         self._name = f"{prefix}{number:05d}-{uuid4().hex}.parquet"
         self._files: dict[str, PartFile] = {}
-        self._redactors: dict[str, Redactor] = {}
         self._rules = parse_rules(settings.payload)
         self._openers: dict[str, PayloadTable] = {}
         self._ledgers: list[StreamLedger] = []
@@ -473,10 +472,9 @@ class BronzeTask:
             The counts of each stream, and the tables that got rows.
         """
         counts = count_rows(batch, bounds)
-        touched: Any = ()
-        if not self._settings.secrets:
-            redactor = self._redactors.setdefault(format.name, Redactor(format))
-            batch, touched = redactor.redact(batch)
+        secrets = self._settings.secrets
+        if not secrets:
+            batch = Redactor(format).redact(batch)
         tables = {packets_table(format.name)}
         self._file(packets_table(format.name), batch.schema).write(batch)
         if format.name == MQTT:
@@ -491,7 +489,7 @@ class BronzeTask:
                 tables.add(PAYLOADS_TABLE)
         bad = bad_rows(batch)
         if len(bad):
-            rows = quarantined(batch, bad, set(touched), bad_bytes)
+            rows = quarantined(format, batch, bad, bad_bytes, secrets=secrets)
             self._file(QUARANTINE_TABLE, QUARANTINE).write(rows)
             tables.add(QUARANTINE_TABLE)
         return counts, tables

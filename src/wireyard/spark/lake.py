@@ -43,6 +43,7 @@ read.
 from __future__ import annotations
 
 import os
+import stat
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager, nullcontext, suppress
@@ -69,6 +70,7 @@ from wireyard.lake.published import OPEN_FORMATS, expire_tables, publish_tables
 from wireyard.lake.snapshot import COMMITS, DATA, LakeSnapshot
 from wireyard.lake.views import delete_views, publish_view, shown_commit
 from wireyard.streams.source import filesystem, utf8_names
+from wireyard.streams.urls import shown_url
 
 __all__ = [
     "ABANDONED",
@@ -146,8 +148,11 @@ class Lake(LakeSnapshot):
         LakeError
             It cannot be written, is no lake, is damaged, or another run is writing to it.
         """
-        if "?" in url and "://" in url:
-            raise LakeError(f"{url}: a lake's URL takes no options; set them in the environment")
+        if "://" in url and ("?" in url or shown_url(url) != url):
+            raise LakeError(
+                f"{shown_url(url)}: a lake's URL takes no options and no credentials; set them in"
+                " the environment"
+            )
         with ExitStack() as held:
             with writing(url), utf8_names(url):
                 system, root = filesystem(url)
@@ -215,10 +220,13 @@ class Lake(LakeSnapshot):
         return sorted(name for name in files if not name.startswith(_HIDDEN))
 
     def make_staging(self, tables: Iterable[str]) -> None:
-        """Make the folders that tasks write to."""
+        """Make the folders that tasks write to; those of states are for their owner alone."""
         with writing(self.url):
             for table in tables:
-                self.system.create_dir(self.inner(DATA, self.run, table))
+                folder = self.inner(DATA, self.run, table)
+                self.system.create_dir(folder)
+                if self._local and not is_shown(table):
+                    os.chmod(folder, stat.S_IRWXU)
 
     # --- commits ------------------------------------------------------------------------------
 
@@ -239,8 +247,10 @@ class Lake(LakeSnapshot):
                 self._undecided = False
                 raise
             self._undecided = False
+        replaced = self._commit
         self._set_commit(commit)
         with writing(self.url):
+            self._delete_states(replaced)
             self._publish()
 
     def _next_commit(self, change: Change) -> Commit:
@@ -259,7 +269,10 @@ class Lake(LakeSnapshot):
         removed = [each for each in before.removed if each.removed_at + self.retention >= now]
         for table, files in before.tables.items():
             kept = {file.name for file in tables[table]}
-            removed += (RemovedFile(table, file, now) for file in files if file.name not in kept)
+            if is_shown(table):
+                removed += (
+                    RemovedFile(table, file, now) for file in files if file.name not in kept
+                )
         for source in change.forget:
             del inputs[source]
         whole = before.number + 1, self.run, now, tables, inputs, removed
@@ -313,6 +326,14 @@ class Lake(LakeSnapshot):
             self._delete_abandoned(now)
             if self.table_format in OPEN_FORMATS:
                 expire_tables(self, self.table_format, now, retention)
+
+    def _delete_states(self, before: Commit) -> None:
+        """Delete the states that a commit has replaced: they have bytes that no reader needs."""
+        for table, files in before.tables.items():
+            kept = {file.name for file in self._commit.tables[table]}
+            for file in files:
+                if file.name not in kept and not is_shown(table):
+                    self._delete(self.inner_of(table, file))
 
     def _delete_abandoned(self, now: datetime) -> None:
         """Delete files of other runs that are in no record and will not be committed."""
