@@ -184,7 +184,9 @@ def check_bytes(view: bytes, context: int, subject: Subject) -> tuple[Row, Any]:
         assert error is None, (view.hex(), context)
     check_cover(view, context, format)
     shown = format.redact(row)
-    assert format.redact(shown) == shown
+    again = format.redact(shown)  # without its password, a malformed CONNECT has less to show
+    assert format.redact(again) == again
+    assert all(again[name] in (None, value) for name, value in shown.items())
     stop = 0
     for inner in format.nested(view, context):
         assert stop <= inner.start < inner.stop <= len(view), (view.hex(), inner)

@@ -13,7 +13,8 @@ from wireyard.errors import WireError
 from wireyard.formats import Format, get_format
 from wireyard.formats.base import Annotation
 from wireyard.layers.frame_files import FrameFiles
-from wireyard.streams.framer import GAP, Framer
+from wireyard.streams.framer import GAP, OK, Framer
+from wireyard.streams.redaction import annotate
 from wireyard.streams.scan import load_fast_path
 
 __all__ = ["MOST_BYTES", "MOST_SOURCE_BYTES", "Evidence", "RowPosition", "find_evidence"]
@@ -37,9 +38,7 @@ class Evidence:
     data: bytes
     """The first bytes, up to `MOST_BYTES`."""
     marks: Sequence[Annotation]
-    """Annotations of the bytes of a packet, in order; empty if they are no packet."""
-    hidden: Collection[str]
-    """Fields whose bytes must not be shown, because they contain a password."""
+    """Annotations of the bytes, in order; empty if they have no meaning and may be shown."""
 
 
 def find_evidence(
@@ -100,20 +99,12 @@ def _in_stream(stream: Readable, offsets: Collection[int]) -> Iterator[tuple[int
             size, place = int(block.lengths[row]), int(block.places[row])
             odd = block.odd.get(row)
             data = block.data[max(place, 0) : place + min(size, MOST_BYTES)].tobytes()
+            context = int(block.contexts[row])
             if odd is not None and odd.status == GAP:
                 data = b""
-            is_packet = odd is None or odd.status not in ("garbage", GAP)
-            context = int(block.contexts[row])
-            yield offset, _evidence(stream.format, size, data, context, is_packet)
+            status = OK if odd is None else odd.status
+            marks = () if status == GAP else annotate(stream.format, data, status, context, size)
+            yield offset, Evidence(stream.format, size, data, marks)
         left -= starts.keys()
         if not left:
             return
-
-
-def _evidence(format: Format, size: int, data: bytes, context: int, is_packet: bool) -> Evidence:
-    if not is_packet or len(data) < size:
-        return Evidence(format, size, data, (), ())
-    row, _ = format.read_row(data, context)
-    shown = format.redact(row)
-    hidden = {name for name, value in row.items() if shown.get(name) is not value}
-    return Evidence(format, size, data, format.annotate(data, context), hidden)

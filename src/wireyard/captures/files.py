@@ -18,6 +18,7 @@ from wireyard.formats import sniff
 from wireyard.streams.mapped import map_bytes
 from wireyard.streams.scan import OpenedStream, open_windows
 from wireyard.streams.source import Source
+from wireyard.streams.urls import shown_url
 
 __all__ = [
     "REMOTE_AHEAD_BYTES",
@@ -35,7 +36,7 @@ MAX_CAPTURE_BYTES: Final = 1 << 34
 columns."""
 REMOTE_AHEAD_BYTES: Final = USUAL_RECORD_BYTES
 """Bytes of a remote file that are fetched after an extent, for its last record."""
-_SHOWN_BYTES: Final = 16
+_SHOWN_BYTES: Final = 4
 _SNIFFED_BYTES: Final = 1 << 16
 
 
@@ -98,7 +99,7 @@ class CaptureFile:
     def __init__(
         self, name: str, data: Bytes, failure: SourceError | None, extent: Extent | None = None
     ) -> None:
-        self.name, self.data = name, data
+        self.name, self.data = shown_url(name), data
         self.damage: WireError | None = failure
         self.unread_bytes = 0
         self._extent = extent

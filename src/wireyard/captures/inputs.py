@@ -18,6 +18,7 @@ from wireyard.formats import Format, names, sniff
 from wireyard.streams.blocks import DirectedStream, StreamBundle, each_stream
 from wireyard.streams.scan import OpenedStream, open_windows
 from wireyard.streams.source import Source
+from wireyard.streams.urls import shown_url
 
 if TYPE_CHECKING:
     from wireyard.captures.assignment import Assigned
@@ -40,7 +41,7 @@ __all__ = [
 ]
 
 _SNIFFED_BYTES: Final = 1 << 16
-_SHOWN_BYTES: Final = 16
+_SHOWN_BYTES: Final = 4
 
 
 class Readable(NamedTuple):
@@ -325,7 +326,7 @@ def open_captures(
     wanted = [each for each in assigned if named is None or _is(named, each.format)]
     indexes = plain.indexes(named)
     size = sum(each.stream.size for each in wanted) + int(capture.table.sizes[indexes].sum())
-    name = name or capture.name
+    name = shown_url(name or capture.name)
     problems = problems_of(wanted)
     left_out = LeftOut.of(unknown, problems, proxies_of(assigned), keyed=bool(keylog))
     pool = BufferPool()

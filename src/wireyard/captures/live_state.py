@@ -2,8 +2,10 @@
 
 A state is a tree: dictionaries with text keys, lists, and in them JSON values, arrays of integers,
 and bytes as arrays. It contains the open connections, nothing that is over, and is as large as
-the limits of `LiveCapture` allow. It contains no secrets: those are read from key logs and files
-again. `pack_state` turns it into one JSON text and the arrays, which are stored as they are.
+the limits of `LiveCapture` allow. Secrets of TLS are not in it: they are read from key logs and
+files again. Bytes of unfinished packets are, and they may have a password in them, so a state is
+stored where only its owner can read it. `pack_state` turns it into one JSON text and the arrays,
+which are stored as they are.
 """
 
 from __future__ import annotations

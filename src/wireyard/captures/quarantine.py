@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Sequence
 from functools import cached_property
 from typing import TYPE_CHECKING, Final, Protocol
 
@@ -12,12 +12,14 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from wireyard.schema import COMMON, schema_of
-from wireyard.streams.framer import OK
+from wireyard.streams.framer import GAP, GARBAGE, OK
+from wireyard.streams.redaction import shown_beginning
 from wireyard.streams.source import Reading, open_source, reading
 
 if TYPE_CHECKING:
     from wireyard.captures.stores.stream import StoreStream
     from wireyard.captures.stream import Stream
+    from wireyard.formats.base import Format
     from wireyard.streams.batches import Part
 
 __all__ = [
@@ -35,13 +37,16 @@ __all__ = [
 Ints = npt.NDArray[np.int64]
 
 QUARANTINE: Final = pa.schema([*schema_of(COMMON), pa.field("first_bytes", pa.string())])
-"""Columns of the table; `first_bytes` are the first bytes of the row in hex."""
+"""Columns of the table; `first_bytes` are the first bytes of the row in hex, up to the first
+that may be secret; null if that is the first byte."""
 SHOWN_BYTES: Final = 32
 """Number of bytes in `first_bytes`."""
 MAX_CORRUPT_BYTES = 64 << 10
 """Bytes of a bad row that are read. Garbage may be as long as the file, and Spark holds rows in
 memory; offset and length lead to the rest."""
 _SKIP_BYTES = 1 << 20
+_READ_BYTES: Final = 1 << 12
+"""Bytes of a row that are read to find secrets; of a longer row only the header is shown."""
 
 
 class BytesOfRows(Protocol):
@@ -146,10 +151,12 @@ def bad_rows(batch: pa.RecordBatch) -> Ints:
 
 
 def quarantined(
+    format: Format,
     batch: pa.RecordBatch,
     bad: Ints,
-    secret: Collection[int],
     bad_bytes: Callable[[int], BytesOfRows],
+    *,
+    secrets: bool = False,
 ) -> pa.RecordBatch:
     """Return the rows of the quarantine table for a batch.
 
@@ -157,16 +164,27 @@ def quarantined(
     ----------
     bad
         The result of `bad_rows`.
-    secret
-        Indexes of the rows that contain a password; their bytes are not shown.
     bad_bytes
         Returns the bytes of the stream of a row.
+    secrets
+        Whether bytes that may be secret are shown too.
     """
-    rows = batch.select(QUARANTINE.names[:-1]).take(pa.array(bad))
-    places = zip(bad.tolist(), rows["offset"].to_pylist(), rows["length"].to_pylist(), strict=True)
-    shown = [
-        None if row in secret else bad_bytes(row).read(offset, min(length, SHOWN_BYTES)).hex()
-        for row, offset, length in places
-    ]
-    columns = [*rows.columns, pa.array(shown, pa.string())]
+    rows = batch.select([*QUARANTINE.names[:-1], *_context_of(batch)]).take(pa.array(bad))
+    most = _READ_BYTES if format.secret_types and not secrets else SHOWN_BYTES
+    shown: list[str | None] = []
+    for at, row in zip(bad.tolist(), rows.drop_columns("error").to_pylist(), strict=True):
+        if row["status"] == GARBAGE and most != SHOWN_BYTES:
+            shown.append(None)
+            continue
+        data = bad_bytes(at).read(row["offset"], min(row["length"], most))
+        if not secrets:
+            context = format.row_context(row, format.context)
+            data = shown_beginning(format, data, row["status"], context)
+        shown.append(data[:SHOWN_BYTES].hex() if data or row["status"] == GAP else None)
+    columns = [*rows.select(QUARANTINE.names[:-1]).columns, pa.array(shown, pa.string())]
     return pa.RecordBatch.from_arrays(columns, schema=QUARANTINE)
+
+
+def _context_of(batch: pa.RecordBatch) -> list[str]:
+    """Return the columns that `Format.row_context` reads."""
+    return [name for name in ("version_in_force",) if name in batch.schema.names]

@@ -16,6 +16,7 @@ import numpy as np
 from wireyard.captures.inner import Carrier, Part, Unreadable, inner_stream
 from wireyard.captures.signatures import HTTP_START
 from wireyard.captures.stream import Stream
+from wireyard.streams.urls import shown_target
 
 __all__ = ["InflateBudget", "OpenedHttp", "open_http"]
 
@@ -88,7 +89,7 @@ def open_http(streams: Sequence[Stream], budget: InflateBudget) -> OpenedHttp:
         "websocket",
         server_name=request.fields.get("host") if request else None,
         protocol=_protocol(request, response),
-        target=" ".join(request.line[:2]) if request else None,
+        target=_request_text(request),
         problem="; ".join(problems) or None,
     )
     return OpenedHttp(carrier, [inner_stream(walk.stream, walk.parts) for walk in walks])
@@ -133,9 +134,14 @@ def _http(request: _Head | None, response: _Head | None, is_version_2: bool) -> 
         "openmq-http" if tunnel else "http",
         version="2" if is_version_2 else version,
         server_name=request.fields.get("host") if request else None,
-        target=" ".join(line[:2]) or None if not is_version_2 else None,
+        target=None if is_version_2 else _request_text(request),
         problem=None,
     )
+
+
+def _request_text(request: _Head | None) -> str | None:
+    """Return method and target of a request, without what is secret in the target."""
+    return None if request is None else " ".join(map(shown_target, request.line[:2])) or None
 
 
 def _protocol(request: _Head | None, response: _Head | None) -> str | None:

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from wireyard.cli import exits
 from wireyard.cli.options import decode_as_option, format_option, keylog_option, rotated_option
 from wireyard.errors import LakeDamaged, LakeError, UsageError
+from wireyard.streams.urls import shown_url
 
 if TYPE_CHECKING:
     from wireyard.answers import Tables
@@ -83,7 +84,7 @@ def shown_inputs(
     rotated: bool = False,
 ) -> str:
     """Return inputs and their options as on a command line."""
-    words = [*inputs, *(["--format", format_name] if format_name else [])]
+    words = [*map(shown_url, inputs), *(["--format", format_name] if format_name else [])]
     for option, values in (("-d", decode_as), ("--keylog", keylog)):
         for value in values:
             words += (option, value)

@@ -38,7 +38,7 @@ def read_batches(reading: OpenInput) -> Iterator[pa.RecordBatch]:
     redactor = Redactor(selection.format)
     names = [column.name for column in selection.columns]
     for _, batch in read_parts(reading, selection.column_plan):
-        shown = redactor.redact(batch)[0] if selection.redacts else batch
+        shown = redactor.redact(batch) if selection.redacts else batch
         if selection.opener is None:
             yield shown.select(names)
         else:

@@ -17,6 +17,7 @@ from wireyard.errors import (
     UsageError,
     WireError,
 )
+from wireyard.streams.urls import shown_text
 
 __all__ = [
     "CANNOT_READ",
@@ -68,8 +69,8 @@ def say(text: str) -> None:
 
 
 def note(text: str) -> None:
-    """Print a note in one line on standard error, with unprintable characters escaped."""
-    click.echo(f"wireyard: {printable(' '.join(text.split()))}", err=True)
+    """Print a note in one line on standard error: no control characters, no secrets of URLs."""
+    click.echo(f"wireyard: {printable(' '.join(shown_text(text).split()))}", err=True)
 
 
 def report_error(error: Exception) -> int:

@@ -14,6 +14,7 @@ from wireyard.cli.tables import print_lines, printable
 from wireyard.formats import Format
 from wireyard.formats.base import Annotation
 from wireyard.streams.framer import GAP, GARBAGE, OK, TAIL
+from wireyard.streams.redaction import annotate
 
 __all__ = ["show_frame"]
 
@@ -54,18 +55,17 @@ def show_frame(
     console.print(Text(title, "bold"))
     if frame.error:
         console.print(Text(printable(str(frame.error)), "red"))
+    skipped = size - len(frame.data)
     if frame.status == GAP:
         console.print(Text("their bytes are not in the input", "dim"))
-    elif frame.status == GARBAGE:
-        skipped = size - len(frame.data)
+    elif frame.status == GARBAGE and (secrets or not format.secret_types):
         print_lines(console, _dump(frame.data, skipped, most))
     else:
-        marks = format.annotate(frame.data, frame.context)
-        hidden = set() if secrets else _secret_fields(format, frame)
+        marks = annotate(format, frame.data, frame.status, frame.context)
         styled = zip(marks, _cycle(len(marks)), strict=True)
         for spec, group in groupby(styled, key=lambda pair: pair[0].spec):
             console.print(Text(f"\n{spec}", "dim"))
-            print_lines(console, _section(frame.data, list(group), hidden, most))
+            print_lines(console, _section(frame.data, list(group), secrets, most))
     console.print(_neighbours(frame, stream), soft_wrap=True)
 
 
@@ -73,15 +73,8 @@ def _cycle(count: int) -> Iterator[str]:
     return (_STYLES[place % len(_STYLES)] for place in range(count))
 
 
-def _secret_fields(format: Format, frame: FoundFrame) -> set[str]:
-    """Return the columns that `redact` changes, whose bytes are secret."""
-    row, _ = format.read_row(frame.data, frame.context)
-    shown = format.redact(row)
-    return {name for name, value in row.items() if shown.get(name) is not value}
-
-
 def _section(
-    data: bytes, marks: Sequence[tuple[Annotation, str]], hidden: set[str], most: int
+    data: bytes, marks: Sequence[tuple[Annotation, str]], secrets: bool, most: int
 ) -> Table:
     table = Table(box=None, padding=(0, 2, 0, 0), pad_edge=False, show_header=False)
     table.add_column(justify="right", width=6, style="dim", no_wrap=True)
@@ -91,7 +84,7 @@ def _section(
     for mark, style in marks:
         taken = data[mark.start : mark.stop]
         lines = _hex_lines(taken, _LINE_BYTES, most)
-        if mark.field in hidden:
+        if mark.hidden and not secrets:
             lines = [_HIDDEN + f" ({len(taken)} bytes)"]
         style = "red" if mark.field == "not readable" else style
         table.add_row(

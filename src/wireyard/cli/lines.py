@@ -69,7 +69,7 @@ def write_lines(reading: OpenInput, file: IO[bytes]) -> None:
     redactor = Redactor(selection.format)
     apart = not selection.format.plain_text
     for reader, batch in read_parts(reading, selection.column_plan, apart=apart):
-        shown = redactor.redact(batch)[0] if selection.redacts else batch
+        shown = redactor.redact(batch) if selection.redacts else batch
         for piece in _lines(reader, shown, selection):
             file.write(piece)
 

@@ -6,6 +6,7 @@ folder beside this file and a line in ``wireyard.formats``.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import IntEnum
@@ -19,6 +20,7 @@ __all__ = [
     "REFUTED",
     "UNPROVEN",
     "Annotation",
+    "Carried",
     "Dialect",
     "Format",
     "Nested",
@@ -63,6 +65,8 @@ class Annotation:
     field: str
     value: str
     spec: str
+    hidden: bool = False
+    """Whether the bytes are shown only if secrets are requested; `value` never contains them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,6 +84,20 @@ class Nested(NamedTuple):
     format: str
     start: int
     stop: int
+
+
+class Carried(NamedTuple):
+    """The beginnings of packets inside a body.
+
+    A body holds no secret if `header` occurs in it, and `secret_header` does not.
+    """
+
+    header: re.Pattern[bytes]
+    secret_header: re.Pattern[bytes]
+
+    def is_clean(self, body: bytes) -> bool:
+        """Return whether a body holds no secret."""
+        return bool(self.header.search(body)) and not self.secret_header.search(body)
 
 
 def _same_context(view: View, context: int) -> int:
@@ -192,9 +210,19 @@ class Format:
     row_context: Callable[[Mapping[str, Any], int], int] = _dialect_context
     """A row, the context of its dialect -> the context to decode its packet with, on its own."""
     redact: Callable[[Row], Row] = _same_row
-    """A row -> the row without passwords."""
+    """A row with its status -> the row without secrets; the same row if there are none.
+
+    The rule is at the head of ``wireyard.streams.redaction``.
+    """
+    secret_types: Mapping[int, Sequence[str]] = field(default_factory=dict)
+    """The packet types with secrets, each with columns of which one has a value if there is one.
+
+    `redact` leaves all other well-formed packets as they are. Empty if the format has no secrets.
+    """
     secret_columns: Sequence[str] = ()
     """The columns that `redact` may change."""
+    carried: Mapping[int, Carried] = field(default_factory=dict)
+    """How packets without secrets are recognized in the bodies of some of `secret_types`."""
     next_context: Callable[[View, int], int] = _same_context
     """A frame, its context -> the context of the frame after it. The frame may be cut short."""
     last_context: Callable[[int], int] = _same_context_at_end

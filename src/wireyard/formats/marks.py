@@ -38,9 +38,18 @@ class Marks:
             self.annotations.append(Annotation(self.at, stop, field, value, spec))
             self.at = stop
 
+    def hide(self, stop: int, field: str, spec: str, what: str = "not shown") -> None:
+        """Annotate the bytes up to `stop` without their value, because they may be secret."""
+        if stop > self.at:
+            text = f"{bytes_text(stop - self.at)}, {what}"
+            self.annotations.append(Annotation(self.at, stop, field, text, spec, hidden=True))
+            self.at = stop
+
     def unreadable(self, stop: int, error: DecodeError) -> None:
         """Annotate the bytes up to `stop`, possibly none, with the error that stops the reading."""
-        self.annotations.append(Annotation(self.at, stop, "not readable", str(error), error.spec))
+        self.annotations.append(
+            Annotation(self.at, stop, "not readable", str(error), error.spec, hidden=True)
+        )
         self.at = stop
 
 

@@ -13,7 +13,7 @@ from pyarrow import fs
 from wireyard.errors import LakeDamaged, LakeError, SourceError
 from wireyard.lake.commits import CommitLog, file_crc32
 from wireyard.lake.inside import check_links, files_below
-from wireyard.lake.records import Commit, DataFile, Input
+from wireyard.lake.records import Commit, DataFile, Input, is_shown
 from wireyard.streams.source import filesystem, reading, utf8_names
 
 if TYPE_CHECKING:
@@ -172,7 +172,9 @@ class LakeSnapshot:
         return self._log.sources_in(number)
 
     def damage(self, *, checksums: bool = False) -> list[DamagedFile]:
-        """Return the files that are missing or have another size.
+        """Return the files of tables for readers that are missing or have another size.
+
+        A run deletes the states that it replaces, and reads an input again without its state.
 
         Parameters
         ----------
@@ -182,7 +184,7 @@ class LakeSnapshot:
         sizes = {info.path: info.size for info in files_below(self.system, self.inner(DATA))}
         found, whole = [], []
         for table, files in self._commit.tables.items():
-            for file in files:
+            for file in files if is_shown(table) else ():
                 size = sizes.get(self.inner_of(table, file))
                 if size is None:
                     found.append(DamagedFile(table, file, "is missing"))

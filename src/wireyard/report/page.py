@@ -21,6 +21,7 @@ from wireyard.layers.facts import facts_of, registered
 from wireyard.layers.frame_files import FrameFiles
 from wireyard.report import text
 from wireyard.report.questions import Answer, ask_all, bucket_ns
+from wireyard.streams.urls import shown_url
 
 if TYPE_CHECKING:
     from wireyard.answers import Tables
@@ -123,7 +124,7 @@ def build_report(
         all_symptoms=len(all_symptoms()),
         why=f"wireyard why {shown_as}",
         dumps={position: _dump(found) for position, found in evidence.items()},
-        inputs=[text.clipped(name, 60) for name in inputs],
+        inputs=[text.clipped(shown_url(name), 60) for name in inputs],
         meanings={facts.protocol: facts.verdicts for facts in registered()},
         severity=_severity,
         most_source=text.bytes_text(MOST_SOURCE_BYTES),
@@ -337,7 +338,7 @@ def _dump(evidence: Evidence) -> _Dump:
     lines = []
     for mark in evidence.marks[:_MOST_MARKS]:
         data = evidence.data[mark.start : mark.stop]
-        if mark.field in evidence.hidden:
+        if mark.hidden:
             dump = f"-- ({len(data)} bytes)"
         else:
             shown = data[: _HEX_BYTES * _HEX_LINES]

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass
 from itertools import groupby
-from typing import IO, Any, Final, cast
+from typing import IO, Final, cast
 from uuid import uuid4
 
 import numpy as np
@@ -226,7 +226,6 @@ class BronzeTask:
         self._settings = settings
         self._name = f"{prefix}{number:05d}-{uuid4().hex}.parquet"
         self._files: dict[str, PartFile] = {}
-        self._redactors: dict[str, Redactor] = {}
         self._rules = parse_rules(settings.payload)
         self._openers: dict[str, PayloadTable] = {}
         self._ledgers: list[StreamLedger] = []
@@ -481,10 +480,9 @@ class BronzeTask:
             The counts of each stream, and the tables that got rows.
         """
         counts = count_rows(batch, bounds)
-        touched: Any = ()
-        if not self._settings.secrets:
-            redactor = self._redactors.setdefault(format.name, Redactor(format))
-            batch, touched = redactor.redact(batch)
+        secrets = self._settings.secrets
+        if not secrets:
+            batch = Redactor(format).redact(batch)
         tables = {packets_table(format.name)}
         self._file(packets_table(format.name), batch.schema).write(batch)
         if format.name == MQTT:
@@ -499,7 +497,7 @@ class BronzeTask:
                 tables.add(PAYLOADS_TABLE)
         bad = bad_rows(batch)
         if len(bad):
-            rows = quarantined(batch, bad, set(touched), bad_bytes)
+            rows = quarantined(format, batch, bad, bad_bytes, secrets=secrets)
             self._file(QUARANTINE_TABLE, QUARANTINE).write(rows)
             tables.add(QUARANTINE_TABLE)
         return counts, tables
@@ -533,8 +531,8 @@ def _batches(
         result.reached = piece.size
         return
     with open_snapshot(piece.source, piece.size) as file:
-        how: Any = {"framer": framer, "limit": piece.stop, "threads": threads}
-        yield from scan_source(cast(IO[bytes], file), plan, **how)
+        source = cast(IO[bytes], file)
+        yield from scan_source(source, plan, framer=framer, limit=piece.stop, threads=threads)
         result.reached = file.reached
 
 

@@ -18,6 +18,7 @@ from wireyard.captures.stream_table import FILES, file_rows
 from wireyard.errors import LakeDamaged
 from wireyard.formats import names as format_names
 from wireyard.lake.ledgers import LEDGER_FILES, StreamLedger, ledger_table, streams_table
+from wireyard.lake.records import is_shown
 from wireyard.layers.frame_files import FrameFiles
 from wireyard.layers.latencies import delayed, with_latencies
 from wireyard.layers.newest import NewestRows
@@ -325,7 +326,8 @@ class GrownPart:
         self._write(FILES_TABLE, pa.Table.from_pylist(list(rows), FILES), prefix)
 
     def _write(self, table: str, rows: pa.Table, prefix: str) -> None:
-        name = write_table(self._lake.staged(table), rows, f"{prefix}{self._number:05d}-")
+        prefix, private = f"{prefix}{self._number:05d}-", not is_shown(table)
+        name = write_table(self._lake.staged(table), rows, prefix, private=private)
         self.files[table].append(name)
 
     def write_newest(self, rows: Sequence[NewestRows], frames: FrameFiles) -> None:

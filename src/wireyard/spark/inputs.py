@@ -17,11 +17,12 @@ from pyarrow import fs
 
 from wireyard.captures.inputs import begins_store, name_the_format, shown_format
 from wireyard.captures.signatures import is_capture
-from wireyard.errors import SourceError, UnknownFormat
+from wireyard.errors import SourceError, UnknownFormat, UsageError
 from wireyard.formats import get_format
 from wireyard.spark.files import FoundFile, absolute, is_missing, list_files
 from wireyard.spark.options import Options
 from wireyard.streams.source import filesystem, open_source, reading
+from wireyard.streams.urls import shown_url
 
 __all__ = [
     "MISSING",
@@ -39,7 +40,7 @@ __all__ = [
 _SNIFFED_BYTES = 1 << 16
 _EDGE_BYTES = 64 << 10
 _READ_BYTES = 1 << 20
-_SHOWN_BYTES = 16
+_SHOWN_BYTES = 4
 MISSING = "is not there any more"
 _SETTLED_NS = 2_000_000_000
 """Age of a file's last change from which on a later change is sure to have another time."""
@@ -112,7 +113,15 @@ def list_inputs(
         There is nothing at a path, or a file cannot be read.
     UnknownFormat
         A file named by itself begins like no format. In a folder such a file is left out.
+    UsageError
+        A URL with credentials, which would be stored.
     """
+    for path in paths:
+        if shown_url(path) != path:
+            raise UsageError(
+                f"{shown_url(path)}: a lake stores the names of its inputs, so a URL has no"
+                " credentials; set them in the environment"
+            )
     roots = tuple(absolute(path) for path in paths)
     found = {file.path: file for file in list_files(Options(paths=roots, recursive=True))}
     kept = [file for file in found.values() if not (inside and file.path.startswith(f"{inside}/"))]

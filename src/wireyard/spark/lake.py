@@ -68,11 +68,13 @@ from wireyard.lake.records import (
     DataFile,
     Input,
     RemovedFile,
+    is_shown,
 )
 from wireyard.lake.snapshot import COMMITS, DATA, LakeSnapshot
 from wireyard.lake.views import delete_views, publish_view, shown_commit
 from wireyard.spark.staging import Staging, writing
 from wireyard.streams.source import filesystem, utf8_names
+from wireyard.streams.urls import shown_url
 
 __all__ = [
     "ABANDONED",
@@ -148,8 +150,11 @@ class Lake(LakeSnapshot, Staging):
         LakeError
             It cannot be written, is no lake, is damaged, or another run is writing to it.
         """
-        if "?" in url and "://" in url:
-            raise LakeError(f"{url}: a lake's URL takes no options; set them in the environment")
+        if "://" in url and ("?" in url or shown_url(url) != url):
+            raise LakeError(
+                f"{shown_url(url)}: a lake's URL takes no options and no credentials; set them in"
+                " the environment"
+            )
         with ExitStack() as held:
             with writing(url), utf8_names(url):
                 system, root = filesystem(url)
@@ -234,8 +239,10 @@ class Lake(LakeSnapshot, Staging):
                 self._undecided = False
                 raise
             self._undecided = False
+        replaced = self._commit
         self._set_commit(commit)
         with writing(self.url):
+            self._delete_states(replaced)
             self._publish()
 
     def _next_commit(self, change: Change) -> Commit:
@@ -254,7 +261,10 @@ class Lake(LakeSnapshot, Staging):
         removed = [each for each in before.removed if each.removed_at >= now - self.retention]
         for table, files in before.tables.items():
             kept = {file.name for file in tables[table]}
-            removed += (RemovedFile(table, file, now) for file in files if file.name not in kept)
+            if is_shown(table):
+                removed += (
+                    RemovedFile(table, file, now) for file in files if file.name not in kept
+                )
         for source in change.forget:
             del inputs[source]
         whole = before.number + 1, self.run, now, tables, inputs, removed
@@ -303,6 +313,14 @@ class Lake(LakeSnapshot, Staging):
                     _delete_hidden(self.inner(folder))
             if self.table_format in OPEN_FORMATS:
                 expire_tables(self, self.table_format, now, retention)
+
+    def _delete_states(self, before: Commit) -> None:
+        """Delete the states that a commit has replaced: they have bytes that no reader needs."""
+        for table, files in before.tables.items():
+            kept = {file.name for file in self._commit.tables[table]}
+            for file in files:
+                if file.name not in kept and not is_shown(table):
+                    self._delete(self.inner_of(table, file))
 
     def _delete_removed(self, before: datetime) -> None:
         """Delete files that no commit needs any more.

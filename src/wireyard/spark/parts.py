@@ -13,15 +13,18 @@ The measurements, on packets with random bodies:
 
 from __future__ import annotations
 
+import stat
 import zlib
 from base64 import b64decode, b64encode
 from collections.abc import Iterable, Iterator
+from pathlib import Path
 from typing import Any, Final
 from uuid import uuid4
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
+from pyarrow import fs
 
 from wireyard.lake.commits import write_seal
 from wireyard.spark.staging import writing
@@ -44,14 +47,19 @@ _REPEATS = 4
 class PartFile:
     """Writer of a Parquet file, which is created with the first rows and complete once closed.
 
+    Parameters
+    ----------
+    private
+        Whether only the owner of a local file may read it.
+
     Raises
     ------
     LakeError
         From any method: the file cannot be written.
     """
 
-    def __init__(self, path: str, schema: pa.Schema) -> None:
-        self._path = path
+    def __init__(self, path: str, schema: pa.Schema, *, private: bool = False) -> None:
+        self._path, self._private = path, private
         self._schema = schema
         self._held: list[pa.RecordBatch] = []
         self._held_bytes = 0
@@ -97,7 +105,7 @@ class PartFile:
         with writing(self._path):
             if self._writer is None:
                 settings = _settings(table.slice(0, _SAMPLE_ROWS))
-                self._sink = _Sink(self._path)
+                self._sink = _Sink(self._path, self._private)
                 self._stream = pa.BufferedOutputStream(
                     pa.PythonFile(self._sink, "w"), _BUFFER_BYTES
                 )
@@ -109,8 +117,10 @@ class PartFile:
 class _Sink:
     """A sequentially written file, with a running checksum."""
 
-    def __init__(self, path: str) -> None:
+    def __init__(self, path: str, private: bool) -> None:
         system, inner = filesystem(path)
+        if private and isinstance(system, fs.LocalFileSystem):
+            Path(inner).touch(stat.S_IRUSR | stat.S_IWUSR)
         self._file = system.open_output_stream(inner)
         self.crc32 = 0
         self.closed = False
@@ -171,10 +181,12 @@ def _leaves(path: str, values: pa.Array) -> Iterator[tuple[str, pa.Array]]:
         yield path, values
 
 
-def write_table(folder: str, rows: pa.Table, prefix: str = "part-") -> str:
+def write_table(
+    folder: str, rows: pa.Table, prefix: str = "part-", *, private: bool = False
+) -> str:
     """Write a table as one file, even if it has no rows; return the file's name."""
     name = f"{prefix}{uuid4().hex}.parquet"
-    file = PartFile(f"{folder}/{name}", rows.schema)
+    file = PartFile(f"{folder}/{name}", rows.schema, private=private)
     for batch in rows.to_batches() or [pa.RecordBatch.from_pylist([], rows.schema)]:
         file.write(batch)
     file.close()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import stat
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from typing import Final
@@ -10,6 +11,7 @@ from typing import Final
 from pyarrow import fs
 
 from wireyard.errors import LakeError
+from wireyard.lake.records import is_shown
 from wireyard.streams.source import filesystem
 
 __all__ = ["Staging", "writing"]
@@ -45,11 +47,13 @@ class Staging:
         return sorted(name for name in files if not name.startswith(_HIDDEN))
 
     def make_staging(self, tables: Iterable[str]) -> None:
-        """Make the folders that tasks write to."""
+        """Make the folders that tasks write to; those of states are for their owner alone."""
         with writing(self.url):
             for table in tables:
                 system, inner = filesystem(self.staged(table))
                 system.create_dir(inner)
+                if isinstance(system, fs.LocalFileSystem) and not is_shown(table):
+                    os.chmod(inner, stat.S_IRWXU)
 
 
 @contextmanager

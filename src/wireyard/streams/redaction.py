@@ -1,141 +1,175 @@
-"""Redaction of whole batches by a format's `redact`, which takes single rows.
+"""The rule by which secrets stay out of everything that is shown or stored, unless requested.
 
-A call for every row would cost as much as decoding. `redact` reads one column first, such as the
-packet type, and for most rows no other. So it is called for one row of each value of that column:
-if it leaves the row unchanged and reads no other column, every row with that value is clean. The
-same holds for rows whose other columns, as far as `redact` reads them, are null or empty in the
-same way: a CONNECT without a password has nothing to redact.
+1. Secrets are: the password of an MQTT CONNECT; authentication data of MQTT 5.0; the bodies of
+   AUTHENTICATE and AUTHENTICATE_REQUEST of JMQ, also inside GPackets and converted to GPackets;
+   user information and query values of URLs. User names, wills and payloads of messages are none.
+2. In a well-formed packet, the secret is left out of the row, and its bytes are not shown.
+3. In a malformed packet of a type that has secrets, any text may be the secret, because a length or
+   a flag may be wrong. So only numbers of its headers are shown, unless its fields make up all of
+   its bytes.
+4. Bytes that are no field of a packet are not shown: what is left of a malformed packet, an
+   unfinished packet behind its header, and bytes between packets. They may be a part of a secret.
+   This holds for the formats that have secrets.
+5. Errors have the name of a field, its position and numbers, never text of such a packet.
+6. URLs and request targets are shown and stored without user information, and with masked query
+   values (``wireyard.streams.urls``).
+7. The state of a growing input has the bytes of unfinished packets. It is readable by its owner
+   only, and is deleted once it has been replaced.
+8. A capture that `slice` writes, packets that `convert` and `encode` write, and everything that
+   ``--secrets`` requests have all bytes.
+
+`Redactor` applies the rule to rows, `annotate` and `shown_beginning` to bytes. The formats decide
+what is secret in a packet, in `Format.redact` and `Format.annotate`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, Final, cast
+import re
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from typing import Any, cast
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from wireyard.formats.base import Format, Row
+from wireyard.formats.base import Annotation, Carried, Format, Row
 from wireyard.schema import array_of, as_array, as_numbers
+from wireyard.streams.framer import GARBAGE, MALFORMED
 
-__all__ = ["Redactor"]
+__all__ = ["Redactor", "annotate", "shown_beginning"]
 
 Ints = npt.NDArray[np.int64]
-_NONE: Ints = np.empty(0, np.int64)
-_NULL, _EMPTY, _FILLED = range(3)
-_STATES: Final = 3
+Mask = npt.NDArray[np.bool_]
+
+
+def annotate(
+    format: Format, data: bytes, status: str, context: int, size: int | None = None
+) -> Sequence[Annotation]:
+    """Return annotations of the bytes of a row; those that may be secret are hidden.
+
+    Bytes that belong to no packet have none if they may be shown.
+
+    Parameters
+    ----------
+    data
+        The bytes of the row, or the first of them.
+    size
+        Size of the row; None if `data` is all of it.
+    """
+    if status != GARBAGE and (size is None or len(data) == size):
+        return format.annotate(data, context)
+    if not format.secret_types:
+        return ()
+    return [Annotation(0, len(data), "no field", "not shown", format.title, hidden=True)]
+
+
+def shown_beginning(format: Format, data: bytes, status: str, context: int) -> bytes:
+    """Return bytes of a row up to the first that may be secret.
+
+    Parameters
+    ----------
+    data
+        The bytes of the row, or the first of them; then only those of its header are shown.
+    """
+    marks = annotate(format, data, status, context) if format.secret_types else ()
+    return data[: min((mark.start for mark in marks if mark.hidden), default=len(data))]
 
 
 class Redactor:
-    """Redacts the batches of one format."""
+    """Redacts the batches of one format by its `redact`, which takes single rows.
+
+    A call for every row would cost as much as decoding. So it is called only for malformed rows,
+    and for those of packet types with secrets that have a value in a secret column.
+    """
 
     def __init__(self, format: Format) -> None:
-        self._redact = format.redact
-        self._secret = format.secret_columns
-        self._columns_read: list[str] = []
-        """The columns that `redact` has read; it reads the first of them first in every row."""
-        self._clean: set[Any] = set()
-        """Values of the first column whose rows are clean."""
+        self._format = format
 
-    def redact(self, batch: pa.RecordBatch) -> tuple[pa.RecordBatch, Ints]:
-        """Return the batch without passwords, and the rows that had one."""
-        if not batch.num_rows:
-            return batch, _NONE
-        if not self._columns_read:
-            self._changes(_BatchRow(batch, 0, self._secret))
-            if not self._columns_read:
-                return batch, _NONE
-        suspects = self._suspects(batch, self._columns_read[0])
-        if len(suspects):
-            suspects = self._not_blank(batch, suspects)
-        names = list(self._columns_read)
-        known = [batch[name].take(as_array(suspects)).to_pylist() for name in names]
+    def redact(self, batch: pa.RecordBatch) -> pa.RecordBatch:
+        """Return the batch without secrets."""
+        if "packet_type" not in batch.schema.names or not self._format.secret_types:
+            return batch
         changes: dict[str, dict[int, Any]] = {}
-        for at, values in zip(suspects.tolist(), zip(*known, strict=True), strict=True):
-            row = _BatchRow(batch, at, self._secret, dict(zip(names, values, strict=True)))
-            for name, new in (self._changes(row) or {}).items():
-                changes.setdefault(name, {})[at] = new
+        for at in np.flatnonzero(self._suspects(batch)).tolist():
+            row = _BatchRow(batch, at, self._format.secret_columns)
+            redacted = self._format.redact(cast(Row, row))
+            if redacted is not cast(Row, row):
+                for name, new in redacted.items():
+                    if new is not row[name]:
+                        changes.setdefault(name, {})[at] = new
         for name, others in changes.items():
             batch = _replace(batch, name, others)
-        changed = {at for others in changes.values() for at in others}
-        return batch, np.array(sorted(changed), np.int64)
+        return batch
 
-    def _suspects(self, batch: pa.RecordBatch, first_column: str) -> Ints:
-        """Return the rows that are not clean by the value of the first column."""
-        encoded = batch[first_column].dictionary_encode(null_encoding="encode")
-        codes = as_numbers(encoded.indices)
-        suspects = []
-        for code, value in enumerate(encoded.dictionary.to_pylist()):
-            if value in self._clean:
-                continue
-            row = _BatchRow(batch, int(np.argmax(codes == code)), self._secret)
-            if self._changes(row) is None and list(row.values_read) == [first_column]:
-                self._clean.add(value)
-            else:
-                suspects.append(code)
-        return np.flatnonzero(np.isin(codes, suspects)) if suspects else _NONE
+    def _suspects(self, batch: pa.RecordBatch) -> Mask:
+        """Return which rows may have a secret."""
+        format = self._format
+        suspects = _is_one_of(batch["packet_type"], format.secret_types)
+        if suspects.any():
+            has_value = {
+                name: _has_value(batch[name])
+                for name in set().union(*format.secret_types.values())
+                if name in batch.schema.names
+            }
+            for kind, names in format.secret_types.items():
+                of_kind = _is_one_of(batch["packet_type"], (kind,))
+                held = np.zeros(batch.num_rows, np.bool_)
+                for name in set(names) & has_value.keys():
+                    carried = format.carried.get(kind) if name == format.body else None
+                    held |= has_value[name] & ~_is_clean(batch[name], carried)
+                suspects &= held | ~of_kind
+        if "status" in batch.schema.names:
+            suspects |= _is_one_of(batch["status"], (MALFORMED,))
+        return suspects
 
-    def _not_blank(self, batch: pa.RecordBatch, suspects: Ints) -> Ints:
-        """Return the suspects without classes of equally blank rows of which one proves clean."""
-        while True:
-            first_column, *others = self._columns_read
-            taken = batch[first_column].take(as_array(suspects)).dictionary_encode("encode")
-            classes, blank = as_numbers(taken.indices).astype(np.int64), suspects >= 0
-            for name in others:
-                states = _states(batch[name].take(as_array(suspects)))
-                classes = classes * _STATES + states
-                blank &= states != _FILLED
-            suspect = np.ones(len(suspects), np.bool_)
-            for number in np.unique(classes[blank]).tolist():
-                first = int(suspects[np.argmax(classes == number)])
-                if self._changes(_BatchRow(batch, first, self._secret)) is None:
-                    suspect &= classes != number
-            # Rows of one class may differ in a column that was read for the first time.
-            if self._columns_read == [first_column, *others]:
-                return suspects[suspect]
 
-    def _changes(self, row: _BatchRow) -> dict[str, Any] | None:
-        """Redact one row; return its changed values by column, None if nothing changes."""
-        redacted = self._redact(cast(Row, row))
-        self._columns_read += [name for name in row.values_read if name not in self._columns_read]
-        if redacted is cast(Row, row):
-            return None
-        return {name: new for name, new in redacted.items() if new is not row[name]}
+def _is_one_of(array: pa.Array, values: Collection[Any]) -> Mask:
+    """Return which rows of a column of few different values have one of some."""
+    encoded = array.dictionary_encode("encode")
+    wanted = [code for code, one in enumerate(encoded.dictionary.to_pylist()) if one in values]
+    return np.isin(as_numbers(encoded.indices), wanted)
+
+
+def _is_clean(bodies: pa.Array, carried: Carried | None) -> Mask:
+    """Return which bodies hold packets without secrets; `carried` recognizes them."""
+    clean = np.zeros(len(bodies), np.bool_)
+    if carried is not None:
+        clean[_rows_with(bodies, carried.header)] = True
+        clean[_rows_with(bodies, carried.secret_header)] = False
+    return clean
+
+
+def _rows_with(array: pa.Array, pattern: re.Pattern[bytes]) -> Ints:
+    """Return the rows of a binary column in which a pattern occurs."""
+    _, ends, data = array.buffers()
+    offsets = np.frombuffer(ends, np.int32)[array.offset :][: len(array) + 1]
+    if data is None or not len(array):
+        return np.empty(0, np.int64)
+    found = pattern.finditer(data, offsets[0], offsets[-1])
+    spans = np.array([one.span() for one in found], np.int64).reshape(-1, 2)
+    rows = offsets.searchsorted(spans[:, 0], "right") - 1
+    return rows[spans[:, 1] <= offsets[rows + 1]]
 
 
 class _BatchRow(Mapping[str, Any]):
-    """One row of a batch, whose values are converted on first use and recorded.
+    """One row of a batch, whose values are converted on first use.
 
     Parameters
     ----------
     secret
         The columns that are copied to a redacted row, because only they can change.
-    known
-        Values that are converted already.
     """
 
-    def __init__(
-        self,
-        batch: pa.RecordBatch,
-        at: int,
-        secret: Sequence[str],
-        known: Mapping[str, Any] | None = None,
-    ) -> None:
+    def __init__(self, batch: pa.RecordBatch, at: int, secret: Sequence[str]) -> None:
         self._batch, self._at, self._secret = batch, at, secret
-        self._known = known or {}
-        self.values_read: dict[str, Any] = {}
+        self._read: dict[str, Any] = {}
 
     def __getitem__(self, name: str) -> Any:
-        if name not in self.values_read:
-            if name in self._known:
-                value = self._known[name]
-            elif name in self._batch.schema.names:
-                value = self._batch[name][self._at].as_py()
-            else:
+        if name not in self._read:
+            if name not in self._batch.schema.names:
                 raise KeyError(name)
-            self.values_read[name] = value
-        return self.values_read[name]
+            self._read[name] = self._batch[name][self._at].as_py()
+        return self._read[name]
 
     def __iter__(self) -> Iterator[str]:
         return (name for name in self._secret if name in self._batch.schema.names)
@@ -144,16 +178,16 @@ class _BatchRow(Mapping[str, Any]):
         return sum(1 for _ in self)
 
 
-def _states(array: pa.Array) -> Ints:
-    """Return whether each value is null, empty, or neither."""
-    states = np.full(len(array), _FILLED, np.int64)
+def _has_value(array: pa.Array) -> Mask:
+    """Return which values are neither null nor empty."""
+    filled = np.ones(len(array), np.bool_)
     kind = array.type
     if pa.types.is_list(kind) or pa.types.is_string(kind) or pa.types.is_binary(kind):
         ends = np.frombuffer(array.buffers()[1], np.int32)[array.offset :][: len(array) + 1]
-        states[np.diff(ends) == 0] = _EMPTY
+        filled &= np.diff(ends) > 0
     if array.null_count:
-        states[as_numbers(array.is_null())] = _NULL
-    return states
+        filled &= ~as_numbers(array.is_null())
+    return filled
 
 
 def _replace(batch: pa.RecordBatch, name: str, values: Mapping[int, Any]) -> pa.RecordBatch:

@@ -19,6 +19,7 @@ from uuid import uuid4
 import pyarrow as pa
 
 from wireyard.errors import SourceError
+from wireyard.streams.urls import shown_text, shown_url
 
 if TYPE_CHECKING:
     from pyarrow import fs
@@ -58,7 +59,8 @@ def open_source(source: Source, start: int = 0) -> tuple[str, Reading, int | Non
     Returns
     -------
     name, file, size
-        Name of the source in rows; its bytes; their number, None if unknown.
+        Name of the source in rows, without secrets of a URL; its bytes; their number, None if
+        unknown.
 
     Raises
     ------
@@ -203,7 +205,7 @@ def _through_fsspec(path: str) -> tuple[fs.FileSystem, str]:
     try:
         system, inner = fsspec.core.url_to_fs(path)
     except (ValueError, ImportError) as error:
-        raise SourceError(f"{path}: {error}") from None
+        raise SourceError(f"{shown_url(path)}: {shown_text(str(error))}") from None
     return fs.PyFileSystem(fs.FSSpecHandler(system)), str(inner)
 
 
@@ -271,6 +273,7 @@ def _put_if_absent(path: str, content: bytes) -> None:
 @contextmanager
 def reading(name: str) -> Iterator[None]:
     """Turn an `OSError` into a `SourceError`, one line that names the source."""
+    name = shown_url(name)
     try:
         yield
     except FileNotFoundError:
@@ -280,7 +283,7 @@ def reading(name: str) -> Iterator[None]:
     except PermissionError:
         raise SourceError(f"{name}: may not be read (permission denied)") from None
     except OSError as error:
-        raise SourceError(f"{name}: {error.strerror or error}") from None
+        raise SourceError(f"{name}: {shown_text(error.strerror or str(error))}") from None
 
 
 @contextmanager
@@ -289,7 +292,8 @@ def utf8_names(name: str) -> Iterator[None]:
     try:
         yield
     except UnicodeError:
-        raise SourceError(f"{name}: a file name that is not UTF-8; rename the file") from None
+        shown = shown_url(name)
+        raise SourceError(f"{shown}: a file name that is not UTF-8; rename the file") from None
 
 
 def _open(source: Source) -> tuple[str, Any, int | None, bool]:
@@ -307,4 +311,4 @@ def _open(source: Source) -> tuple[str, Any, int | None, bool]:
             return path, file, os.fstat(file.fileno()).st_size, True
         system, inner = filesystem(path)
         remote = system.open_input_file(inner)
-        return path, remote, remote.size(), True
+        return shown_url(path), remote, remote.size(), True

@@ -9,8 +9,9 @@ import pytest
 from tests.formats.jmq.recorded import logged_value, received, recorded_packets
 from wireyard.errors import UsageError
 from wireyard.formats.jmq.layout import FLAGS
-from wireyard.formats.jmq.message import JmsMessage, destination_kind, redact, reply_to_kind
+from wireyard.formats.jmq.message import JmsMessage, destination_kind, reply_to_kind
 from wireyard.formats.jmq.packet import Packet, decode, encode, read_row
+from wireyard.formats.jmq.secrets import redact
 from wireyard.formats.properties import Properties, Property
 from wireyard.formats.property_rows import property_text
 

@@ -30,7 +30,7 @@ __all__ = ["MAX_FILE_BYTES", "Store", "is_store", "read_store"]
 MAX_FILE_BYTES: Final = 1 << 34
 """Largest file; one is in memory at a time, with its records."""
 _CHUNK_BYTES: Final = 1 << 20
-_SHOWN_BYTES: Final = 16
+_SHOWN_BYTES: Final = 4
 
 
 class _Place(NamedTuple):

@@ -13,6 +13,7 @@ from wireyard.formats.gpacket.layout import (
 )
 from wireyard.formats.gpacket.packet import decode, encode, packet_of, read_row
 from wireyard.formats.gpacket.payload import nested_packets, payload_text, payload_value
+from wireyard.formats.gpacket.secrets import CARRIED, SECRET_COLUMNS, SECRET_TYPES, redact
 from wireyard.formats.properties import SHORT_OBJECTS
 
 __all__ = ["FORMAT"]
@@ -35,6 +36,10 @@ FORMAT = Format(
     packet_of=packet_of,
     derived=DERIVED,
     annotate=annotate,
+    redact=redact,
+    secret_types=SECRET_TYPES,
+    secret_columns=SECRET_COLUMNS,
+    carried=CARRIED,
     body_views={"text": payload_text, "value": payload_value},
     nested=nested_packets,
     other_rows={LINK: LINK_COLUMNS},

@@ -17,6 +17,7 @@ from wireyard.formats.gpacket.layout import (
 )
 from wireyard.formats.gpacket.packet import header_of, read_row
 from wireyard.formats.gpacket.payload import payload_text
+from wireyard.formats.gpacket.secrets import SECRET_TYPES, redact
 from wireyard.formats.marks import Marks, bytes_text, mark_marshalled, number_text, shown
 from wireyard.layout import Field, Layout
 
@@ -25,6 +26,8 @@ __all__ = ["annotate"]
 
 def annotate(view: View, context: int = 0) -> list[Annotation]:
     """Return annotations of all bytes of one whole packet, in order and without gaps.
+
+    Bytes that may be secret are hidden.
 
     Limits
     ------
@@ -36,9 +39,15 @@ def annotate(view: View, context: int = 0) -> list[Annotation]:
     if layout is not None:
         _mark_header(marks, view, layout, row)
     if layout is not None and "payload_size" in row:
+        changed = redact(row)
         if layout is not LINK_HEADER:
-            _mark_properties(marks, view, row["property_size"], bool(context))
-        _mark_payload(marks, len(view), row)
+            hidden = row["packet_type"] in SECRET_TYPES and (
+                error is not None
+                or "raw_properties" in row
+                or changed.get("properties") is not row.get("properties")
+            )
+            _mark_properties(marks, view, row["property_size"], bool(context), hidden)
+        _mark_payload(marks, len(view), row, changed.get("payload") is not row.get("payload"))
     elif error:
         marks.unreadable(len(view), error)
     return marks.annotations
@@ -64,16 +73,23 @@ def _header_text(field: Field, value: int, row: Row) -> str:
             return number_text(value, field.unit)
 
 
-def _mark_properties(marks: Marks, view: View, size: int, short_objects: bool) -> None:
-    if size:
+def _mark_properties(
+    marks: Marks, view: View, size: int, short_objects: bool, hidden: bool
+) -> None:
+    if size and hidden:
+        marks.hide(HEADER_BYTES + size, "properties", SPEC)
+    elif size:
         section = bytes(view[HEADER_BYTES : HEADER_BYTES + size])
         mark_marshalled(marks, section, HEADER_BYTES, "gpacket", SPEC, short_objects)
 
 
-def _mark_payload(marks: Marks, stop: int, row: Row) -> None:
+def _mark_payload(marks: Marks, stop: int, row: Row, hidden: bool) -> None:
+    spec = LINK_SPEC if "format" in row else f"{SPEC}, payload"
+    if hidden:
+        marks.hide(stop, "payload", spec)
+        return
     try:
         text = shown(payload_text(row) or "")
     except DecodeError as error:
         text = str(error)
-    spec = LINK_SPEC if "format" in row else f"{SPEC}, payload"
     marks.to(stop, "payload", f"{bytes_text(row['payload_size'])}: {text}", spec)

@@ -5,8 +5,8 @@ from wireyard.formats.jmq.annotate import annotate
 from wireyard.formats.jmq.body import body_text, body_value
 from wireyard.formats.jmq.framing import begins, find_header, frame_size
 from wireyard.formats.jmq.layout import COLUMNS, DERIVED, HEADER_BYTES, MAX_PACKET_BYTES
-from wireyard.formats.jmq.message import redact
 from wireyard.formats.jmq.packet import decode, encode, packet_of, read_row
+from wireyard.formats.jmq.secrets import SECRET_COLUMNS, SECRET_TYPES, redact
 from wireyard.formats.properties import SHORT_OBJECTS
 
 __all__ = ["FORMAT"]
@@ -29,7 +29,8 @@ FORMAT = Format(
     derived=DERIVED,
     annotate=annotate,
     redact=redact,
-    secret_columns=("body",),
+    secret_types=SECRET_TYPES,
+    secret_columns=SECRET_COLUMNS,
     body_views={"text": body_text, "value": body_value},
     dialects=SHORT_OBJECTS,
 )

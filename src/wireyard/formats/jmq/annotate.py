@@ -1,8 +1,8 @@
 """Annotations of every byte of a packet, for display.
 
 They are contiguous: each begins where the one before it stops. Bytes that cannot be read are one
-annotation with the error. Text from the wire is shown with its control characters escaped;
-passwords are not shown.
+annotation with the error. Text from the wire is shown with its control characters escaped. Bytes
+that may be secret are hidden.
 """
 
 from __future__ import annotations
@@ -25,6 +25,7 @@ from wireyard.formats.jmq.layout import (
     VERSIONS,
 )
 from wireyard.formats.jmq.packet import read_properties, read_row
+from wireyard.formats.jmq.secrets import is_exact, login_user
 from wireyard.formats.marks import Marks, bytes_text, mark_marshalled, number_text, shown
 from wireyard.formats.message_id import address_text
 from wireyard.formats.property_rows import property_text
@@ -48,7 +49,10 @@ def annotate(view: View, context: int = 0) -> list[Annotation]:
     row, error = read_row(view, context)
     marks = Marks()
     _mark_header(marks, view, row)
-    if "body_size" in row:
+    is_login = row.get("packet_type") in SECRET_BODIES
+    if is_login and not is_exact({**row, "status": "malformed" if error else "ok"}):
+        marks.hide(len(view), "not readable", SPEC)
+    elif "body_size" in row:
         _mark_items(marks, view, row["property_offset"])
         _mark_properties(marks, view, row, bool(context))
         _mark_body(marks, len(view), row)
@@ -137,9 +141,13 @@ def _mark_properties(marks: Marks, view: View, row: Row, short_objects: bool) ->
 
 def _mark_body(marks: Marks, stop: int, row: Row) -> None:
     size = bytes_text(row["body_size"])
+    if row["packet_type"] in SECRET_BODIES:
+        user = login_user(row)
+        what = "not shown" if user is None else f"password not shown: user {shown(user)}"
+        marks.hide(stop, "body", _BODY, what)
+        return
     try:
         text = shown(body_text(row) or "")
     except DecodeError as error:
         text = str(error)
-    hidden = ", password not shown" if row["packet_type"] in SECRET_BODIES else ""
-    marks.to(stop, "body", f"{size}{hidden}: {text}", _BODY)
+    marks.to(stop, "body", f"{size}: {text}", _BODY)

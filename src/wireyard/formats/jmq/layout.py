@@ -174,11 +174,11 @@ FLAGS = MappingProxyType(
 MESSAGE_TYPES = (1, 2, 3, 4, 5, 6)
 """Packet types that carry a JMS message."""
 
-SECRET_BODIES = (12,)
-"""Packet types whose body holds a password or a hash of one: AUTHENTICATE.
+SECRET_BODIES = (12, 38)
+"""Packet types whose body is secret: AUTHENTICATE and AUTHENTICATE_REQUEST.
 
-Basic and jmqadminkey logins send the password in base64, digest logins a hash of it. No property of
-the protocol holds a secret.
+Basic and jmqadminkey logins send the password in base64, digest logins a hash of it and of the
+nonce in the request. No property of the protocol holds a secret.
 """
 
 PACKET_TYPES = MappingProxyType(

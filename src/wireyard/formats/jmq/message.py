@@ -13,8 +13,7 @@ from types import MappingProxyType
 from typing import Any
 
 from wireyard.errors import UsageError
-from wireyard.formats.base import Row
-from wireyard.formats.jmq.layout import FLAGS, MESSAGE_TYPES, SECRET_BODIES
+from wireyard.formats.jmq.layout import FLAGS, MESSAGE_TYPES
 from wireyard.formats.jmq.packet import Packet
 from wireyard.formats.properties import Property
 from wireyard.formats.property_rows import typed_properties
@@ -24,7 +23,6 @@ __all__ = [
     "JMS_HEADERS",
     "JmsMessage",
     "destination_kind",
-    "redact",
     "reply_to_kind",
 ]
 
@@ -170,14 +168,3 @@ class JmsMessage:
     def headers(self) -> dict[str, Any]:
         """Return the JMS headers by their JMS names, then the JMSX* properties."""
         return {name: getattr(self, field) for name, field in JMS_HEADERS.items()} | self.jmsx
-
-
-def redact(row: Row) -> Row:
-    """Return the row without a password; the same row if it has none.
-
-    The body of an AUTHENTICATE packet becomes None. `body_size` stays, so a null body with a size
-    above 0 is a redacted one. Such a row cannot be encoded to its packet.
-    """
-    if row.get("packet_type") in SECRET_BODIES and row.get("body") is not None:
-        return {**row, "body": None}
-    return row

@@ -265,6 +265,9 @@ def _read(view: View, values: Row, short_objects: bool) -> None:
             section = bytes(view[offset:body_start])
             values["properties"] = read_properties(version, section, offset, short_objects)
     except DecodeError as raised:
+        if values["packet_type"] in SECRET_BODIES:  # Java's names may be parts of the secret.
+            where = raised.offset, "cannot be read", raised.spec, raised.code
+            raised = Malformed("jmq", "properties", *where)
         error = error or raised
     if error:
         raise error

@@ -11,9 +11,10 @@ from wireyard.formats.mqtt.framing import (
     opens,
 )
 from wireyard.formats.mqtt.layout import COLUMNS, DERIVED, MAX_PACKET_BYTES, MSB_FIRST
-from wireyard.formats.mqtt.packet import decode, packet_of, read_row, redact, row_context
+from wireyard.formats.mqtt.packet import decode, packet_of, read_row, row_context
 from wireyard.formats.mqtt.properties import VALUE_KINDS
 from wireyard.formats.mqtt.resync import confirm_start, find_context
+from wireyard.formats.mqtt.secrets import SECRET_COLUMNS, SECRET_TYPES, redact
 from wireyard.formats.mqtt.writing import encode
 from wireyard.formats.views import text_of
 
@@ -39,7 +40,8 @@ FORMAT = Format(
     row_context=row_context,
     annotate=annotate,
     redact=redact,
-    secret_columns=("password", "properties"),
+    secret_types=SECRET_TYPES,
+    secret_columns=SECRET_COLUMNS,
     body_views={"text": text_of("payload"), "value": text_of("payload")},
     next_context=next_context,
     answer_context=next_context,

@@ -20,8 +20,6 @@ from wireyard.formats.mqtt.filters import Filter
 from wireyard.formats.mqtt.framing import next_context
 from wireyard.formats.mqtt.layout import (
     AUTH,
-    CONNACK,
-    CONNECT,
     DISCONNECT,
     FIXED_FLAGS,
     MSB_FIRST,
@@ -32,7 +30,7 @@ from wireyard.formats.mqtt.layout import (
     UNSUBSCRIBE,
     VERSION_BITS,
 )
-from wireyard.formats.mqtt.properties import SECRET_PROPERTY, properties_of, property_rows
+from wireyard.formats.mqtt.properties import properties_of, property_rows
 from wireyard.formats.mqtt.reading import READERS
 from wireyard.formats.mqtt.rules import RULES
 
@@ -42,7 +40,6 @@ __all__ = [
     "packet_of",
     "read_packet",
     "read_row",
-    "redact",
     "row_context",
     "type_name",
 ]
@@ -56,7 +53,6 @@ _FLAG_RULES = {
     DISCONNECT: "disconnect_flags",
     AUTH: "auth_flags",
 }
-_WITH_SECRETS = (CONNECT, CONNACK, AUTH)
 
 
 _FIELDS = {
@@ -233,23 +229,3 @@ def _filter_of(row: Any, version: Any) -> Filter:
     if ignored & ~0xFC or (ignored and version == 5):
         raise EncodeError("ignored_bits", ignored, "5.0 has none, others six bits above the QoS")
     return filter._replace(options=ignored | (filter.options or 0))
-
-
-def redact(row: Row) -> Row:
-    """Return the row without password and authentication data; the same row if it has neither.
-
-    A redacted row cannot be encoded to its packet.
-    """
-    if row.get("packet_type") not in _WITH_SECRETS:
-        return row
-    shown = row
-    if row.get("password") is not None:
-        shown = {**shown, "password": None}
-    properties = row.get("properties")
-    if properties and any(entry["name"] == SECRET_PROPERTY for entry in properties):
-        hidden = [
-            {**entry, "value": None} if entry["name"] == SECRET_PROPERTY else entry
-            for entry in properties
-        ]
-        shown = {**shown, "properties": hidden}
-    return shown

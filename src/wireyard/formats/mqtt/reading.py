@@ -58,7 +58,7 @@ def _read_connect(cursor: Cursor, values: Values) -> None:
     start = cursor.at
     name = values["protocol_name"] = cursor.text("protocol name")
     if name not in PROTOCOLS.values():
-        problem = f"is {name!r}" if name else "is no name"
+        problem = "is no name of MQTT"
         cursor.fault("protocol_name", "protocol name", start, problem)
     start = cursor.at
     level = values["protocol_version"] = cursor.byte("protocol level")
@@ -147,7 +147,7 @@ def _read_publish(cursor: Cursor, values: Values) -> None:
     if values["qos"] == 3:
         # The fault is recorded with the flags. No version defines if a packet identifier follows.
         start = cursor.skip(cursor.left, "rest")
-        cursor.mark(start, "rest", "not read at QoS 3")
+        cursor.mark(start, "rest", "not readable")
         return
     if values["qos"]:
         _packet_id(cursor, values, checked=True)
