@@ -19,7 +19,7 @@ from tests.layers.mqtt.recorded import ends_of
 from tests.reference.goldens import Digests, digests, write_goldens
 from tests.reference.order import in_order
 
-__all__ = ["CASES", "SHARED", "Tables", "digests_of", "packets_of"]
+__all__ = ["CASES", "SHARED", "Derive", "digests_of", "packets_of"]
 
 Row = dict[str, Any]
 Tables = Mapping[str, list[Row]]
