@@ -17,33 +17,20 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
-from wireyard.formats.mqtt.layout import (
-    AUTH,
-    BROKER_TYPES,
-    CLIENT_TYPES,
-    CONNACK,
-    CONNECT,
-    DISCONNECT,
-    PACKET_TYPES,
-    PINGREQ,
-    PINGRESP,
-    PUBACK,
-    PUBCOMP,
-    PUBLISH,
-    PUBREC,
-    PUBREL,
-    SUBACK,
-    SUBSCRIBE,
-    UNSUBACK,
-    UNSUBSCRIBE,
-)
-
 __all__ = ["derive"]
 
 Row = dict[str, Any]
 Stream = tuple[str, str]
 """Source and name."""
 
+(
+    CONNECT, CONNACK, PUBLISH, PUBACK, PUBREC, PUBREL, PUBCOMP, SUBSCRIBE, SUBACK, UNSUBSCRIBE,
+    UNSUBACK, PINGREQ, PINGRESP, DISCONNECT, AUTH,
+) = range(1, 16)  # fmt: skip
+_BOTH: Final = (PUBLISH, PUBACK, PUBREC, PUBREL, PUBCOMP)
+_CLIENT: Final = (CONNECT, SUBSCRIBE, UNSUBSCRIBE, PINGREQ)
+_SERVER: Final = (CONNACK, SUBACK, UNSUBACK, PINGRESP)
+"""Packet types (2.1.2): those of both sides, and those that one side alone sends."""
 _NS_PER_S: Final = 1_000_000_000
 _ERROR: Final = 128
 """The lowest reason code that is an error (2.4)."""
@@ -88,23 +75,23 @@ _LAST_OFFSET: Final = (1 << 63) - 1
 _ALWAYS: Final = At((1 << 63) - 1, 0, "", 0, None, None, "")
 
 
+_NUMBERS: Final = frozenset(
+    {"message_expiry_interval", "session_expiry_interval", "receive_maximum", "topic_alias"}
+    | {"topic_alias_maximum", "maximum_packet_size", "will_delay_interval"}
+)
+
+
 def properties_of(found: Any) -> dict[str, Any]:
     """Return the properties of a packet by name; a subscription identifier may come again."""
     properties: dict[str, Any] = {}
     for one in found or ():
-        if one["name"] == "subscription_identifier":
-            properties.setdefault(one["name"], []).append(int(one["value"]))
+        name, value = one["name"], one["value"]
+        if name == "subscription_identifier":
+            properties.setdefault(name, []).append(int(value))
+        elif name == "correlation_data" and isinstance(value, str):
+            properties[name] = bytes.fromhex(value)
         else:
-            properties[one["name"]] = one["value"]
-    data = properties.get("correlation_data")
-    if isinstance(data, str):
-        properties["correlation_data"] = bytes.fromhex(data)
-    numbers = ("message_expiry_interval", "session_expiry_interval", "receive_maximum")
-    for name in (*numbers, "topic_alias", "topic_alias_maximum", "maximum_packet_size"):
-        if name in properties:
-            properties[name] = int(properties[name])
-    if "will_delay_interval" in properties:
-        properties["will_delay_interval"] = int(properties["will_delay_interval"])
+            properties[name] = int(value) if name in _NUMBERS else value
     return properties
 
 
@@ -145,232 +132,196 @@ may belong to a session that ended before."""
 
 class Side(NamedTuple):
     from_client: bool
-    alone: bool
-    """Whether no packet of the other stream was captured."""
-    key: tuple[str, str, str]
-    """Source, server and client id: state belongs to a client id of a server (4.1)."""
-    older: bool
-    """Whether the CONNECT of a connection to its server was not captured."""
-    followed: bool
-    """Whether the next connection of its client may be one whose CONNECT was not captured."""
+    alone: bool  # no packet of the other stream was captured
+    key: tuple[str, str, str]  # source, server, client id: state belongs to these (4.1)
+    older: bool  # the CONNECT of a connection to the server was not captured
+    followed: bool  # the next connection of the client may be one without its CONNECT
 
 
-@dataclass
+@dataclass(eq=False)
 class Evidence:
     """What a stream shows of its sender."""
 
     name: Stream
     src: tuple[Any, Any]
     dst: tuple[Any, Any]
-    opened: bool
-    begun: bool
+    opened: bool = False  # its sender opened the connection
+    begun: bool = False  # its first byte was captured
     connects: int = 0
-    packets: int = 0
-    """Packets that only clients send, minus those that only brokers send."""
-    client_id: str | None = None
-    is_named: bool = False
+    packets: int = 0  # those that only clients send, minus those that only servers send
+    names: list[str | None] = field(default_factory=list)
     gaps: int = 0
     times_ns: list[int] = field(default_factory=list)
 
+    @property
+    def client_id(self) -> str | None:
+        return self.names[0] if self.names else None
 
-_CLIENT_CODES: Final = {DISCONNECT: {0, 4}, AUTH: {25}}
-_BROKER_CODES: Final[dict[int, set[int]]] = {
-    PUBACK: {16}, PUBREC: {16}, AUTH: {0},
-    DISCONNECT: {135, 137, 139, 141, 142, 143, *range(154, 163)},
+
+_CODES: Final[dict[tuple[bool, int], set[int]]] = {
+    (True, DISCONNECT): {0, 4}, (True, AUTH): {25},
+    (False, PUBACK): {16}, (False, PUBREC): {16}, (False, AUTH): {0},
+    (False, DISCONNECT): {135, 137, 139, 141, 142, 143, *range(154, 163)},
 }  # fmt: skip
 """Reason codes that one side alone sends (3.14.2.1, 3.15.2.1, 3.4.2.1, 3.5.2.1); absent is 0."""
 
 
-def sent_by_client(row: Row) -> bool | None:
-    """Return whether only clients send such a packet (2.1.2), None if both sides do."""
+def _sent_by_client(row: Row) -> bool | None:
+    """Return whether only clients send such a packet, None if both sides do."""
     kind, code = row.get("packet_type"), row.get("return_code") or 0
-    if kind in CLIENT_TYPES or kind in BROKER_TYPES:
-        return kind in CLIENT_TYPES
+    if kind in (*_CLIENT, *_SERVER):
+        return kind in _CLIENT
     if kind is None or row.get("status") != "ok":
         return None
-    if code in _CLIENT_CODES.get(kind, ()):
-        return True
-    return False if code in _BROKER_CODES.get(kind, ()) else None
+    return next((side for side in (True, False) if code in _CODES.get((side, kind), ())), None)
 
 
-def endpoint(end: tuple[Any, Any]) -> str:
+def _endpoint(end: tuple[Any, Any]) -> str:
     return f"[{end[0]}]:{end[1]}" if ":" in end[0] else f"{end[0]}:{end[1]}"
-
-
-def connection_of(name: Stream, src: tuple[Any, Any], dst: tuple[Any, Any]) -> tuple[str, ...]:
-    """Return what both streams of a connection have in common: endpoints, and which of several."""
-    if None in (*src, *dst):
-        return name
-    return name[0], *sorted((endpoint(src), endpoint(dst))), name[1].partition("#")[2]
-
-
-def evidence_of(rows: list[Row], shown: dict[Stream, Row]) -> list[Evidence]:
-    found: dict[Stream, Evidence] = {}
-    for row in rows:
-        name = row["source"], row["stream"]
-        if name not in found:
-            src, dst = ((row.get(f"{e}_addr"), row.get(f"{e}_port")) for e in ("src", "dst"))
-            seen = shown.get(name, {})
-            opened, begun = bool(seen.get("opened")), bool(seen.get("begun"))
-            found[name] = Evidence(name, src, dst, opened, begun)
-        one = found[name]
-        one.gaps += row.get("status") == "gap"
-        if row.get("captured_ns") is not None:
-            one.times_ns.append(row["captured_ns"])
-        by_client = sent_by_client(row)
-        if by_client is None:
-            continue
-        one.packets += 1 if by_client else -1
-        kind = row["packet_type"]
-        one.connects += kind == CONNECT
-        if kind in (CONNECT, CONNACK) and not one.is_named:
-            one.is_named = True
-            assigned = properties_of(row.get("properties")).get("assigned_client_identifier")
-            one.client_id = row.get("client_id")
-            if kind == CONNACK:
-                one.client_id = None if row.get("return_code") else assigned
-    return list(found.values())
-
-
-def sides_of(rows: list[Row], shown: dict[Stream, Row]) -> dict[Stream, Side]:
-    sources: dict[str, dict[tuple[str, ...], list[Evidence]]] = {}
-    for one in evidence_of(rows, shown):
-        connections = sources.setdefault(one.name[0], {})
-        connections.setdefault(connection_of(one.name, one.src, one.dst), []).append(one)
-    return {name: side for of in sources.values() for name, side in sides_of_source(of)}
-
-
-Pair = tuple[tuple[str, ...], Evidence, Evidence, bool]
-"""A connection, the evidence of both streams, and whether both were captured."""
-
-
-def sides_of_source(
-    connections: dict[tuple[str, ...], list[Evidence]],
-) -> Iterator[tuple[Stream, Side]]:
-    left: list[Pair] = []
-    for key, streams in connections.items():
-        one = streams[0]
-        other = Evidence((one.name[0], ""), one.dst, one.src, False, False)
-        both = len(streams) > 1
-        left.append((key, one, streams[1] if both else other, both))
-    peers: defaultdict[Any, set[Any]] = defaultdict(set)
-    for _, one, other, both in left:
-        peers[one.src].add(one.dst)
-        peers[one.dst].add(one.src)
-        if both:
-            peers[other.src].add(other.dst)
-            peers[other.dst].add(other.src)
-    brokers: Counter[Any] = Counter()
-    """By endpoint and by port: connections decided so far where it is the broker's."""
-    decided: list[tuple[Pair, bool]] = []
-
-    # C-4: The first evidence decides which side is the client; above 0 it is the first stream's.
-    def by_connect(one: Evidence, other: Evidence) -> int:
-        return (one.connects > 0) - (other.connects > 0)  # 3.1: a client sends CONNECT
-
-    def by_syn(one: Evidence, other: Evidence) -> int:
-        return one.opened - other.opened  # 4.2: a client opens the connection
-
-    def by_endpoint(one: Evidence, other: Evidence) -> int:
-        return brokers[other.src] - brokers[one.src]
-
-    def by_packets(one: Evidence, other: Evidence) -> int:
-        return one.packets - other.packets  # 2.1.2: the direction of each type
-
-    def by_port(one: Evidence, other: Evidence) -> int:
-        return brokers[other.src[1]] - brokers[one.src[1]]
-
-    def by_peers(one: Evidence, other: Evidence) -> int:
-        return len(peers[other.src]) - len(peers[one.src])
-
-    def by_assigned_port(one: Evidence, other: Evidence) -> int:
-        return (other.src[1] in (1883, 8883)) - (one.src[1] in (1883, 8883))
-
-    def by_high_port(one: Evidence, other: Evidence) -> int:
-        return ((one.src[1] or 0) >= 32768) - ((other.src[1] or 0) >= 32768)
-
-    rounds: tuple[tuple[Callable[[Evidence, Evidence], int], ...], ...] = (
-        (by_connect, by_syn),
-        (by_endpoint, by_packets),
-        (by_endpoint, by_port, by_peers, by_assigned_port, by_high_port),
-    )
-    for rules in rounds:
-        new: list[tuple[Pair, bool]] = []
-        undecided: list[Pair] = []
-        for pair in left:
-            found = next((value for rule in rules if (value := rule(pair[1], pair[2]))), 0)
-            if found:
-                new.append((pair, found > 0))
-            else:
-                undecided.append(pair)
-        left = undecided
-        decided += new
-        for (_, one, other, _), is_client in new:
-            client = one if is_client else other
-            brokers.update((client.dst, client.dst[1]))
-            brokers.subtract((client.src, client.src[1]))
-    named = [(pair, is_client, _key(pair, is_client)) for pair, is_client in decided]
-    lacking = {pair[0] for pair, _, _ in named if _lacks_connect(pair)}
-    servers = {key[1] for pair, _, key in named if pair[0] in lacking}
-    for pair, is_client, key in named:
-        context = key[1] in servers, _is_followed(pair, key, named, lacking)
-        yield pair[1].name, Side(is_client, not pair[3], key, *context)
-        if pair[3]:
-            yield pair[2].name, Side(not is_client, False, key, *context)
 
 
 def _ends(one: Evidence) -> tuple[str, str]:
     """Return source and destination as text; a raw stream has its name and nothing."""
     if None in (*one.src, *one.dst):
         return one.name[1], ""
-    return endpoint(one.src), endpoint(one.dst)
+    return _endpoint(one.src), _endpoint(one.dst)
 
 
-# C-5: A client id is that of CONNECT, unless CONNACK assigns one (3.2.2.3.7). Without both, a
-# connection is one client.
-def _key(pair: Pair, is_client: bool) -> tuple[str, str, str]:
-    connection, one, other, _ = pair
-    server = _ends(one)[is_client]
-    broker_first = (other, one) if is_client else (one, other)
-    name = next((each.client_id for each in broker_first if each.client_id), None)
-    return connection[0], server, name or "#".join(connection[1:])
+def _connection(one: Evidence) -> tuple[str, ...]:
+    """Return what both streams of a connection have in common: endpoints, and which of several."""
+    if None in (*one.src, *one.dst):
+        return one.name
+    return one.name[0], *sorted(_ends(one)), one.name[1].partition("#")[2]
 
 
-# C-6: A connection without a CONNECT in which bytes are missing, or of which neither beginning was
-# captured, is older than the capture: its client may have subscribed and published before.
-def _lacks_connect(pair: Pair) -> bool:
-    if pair[1].connects or pair[2].connects:
-        return False
-    return bool(pair[1].gaps or pair[2].gaps or not (pair[1].begun or pair[2].begun))
+def _stream(row: Row) -> Evidence:
+    src, dst = ((row.get(f"{end}_addr"), row.get(f"{end}_port")) for end in ("src", "dst"))
+    return Evidence((row["source"], row["stream"]), src, dst)
 
 
-# C-7: A client id has one connection at a time (3.1.4). So a connection of an unknown client may be
-# of any client that had none then: the next after one that ended before it began.
-def _is_followed(
-    pair: Pair,
-    key: tuple[str, str, str],
-    named: list[tuple[Pair, bool, tuple[str, str, str]]],
-    lacking: set[tuple[str, ...]],
-) -> bool:
-    times_ns = [*pair[1].times_ns, *pair[2].times_ns]
-    if not times_ns or not (pair[1].client_id or pair[2].client_id):
-        return False
-    me, next_ns, unknown = (min(times_ns), max(times_ns)), [], []
-    for place, (other, _, of) in enumerate(named):
-        others_ns = [*other[1].times_ns, *other[2].times_ns]
-        if not others_ns or of[1] != key[1]:
-            continue
-        if other[1].client_id or other[2].client_id:
-            if of == key and (min(others_ns), max(others_ns), place) > (*me, _place(pair, named)):
-                next_ns.append((min(others_ns), max(others_ns), place))
-        elif other[0] in lacking:
-            unknown.append(min(others_ns))
-    after = [first for first in unknown if first >= max(times_ns)]
-    return bool(after) and (not next_ns or min(after) <= min(next_ns)[0])
+def _evidence(rows: list[Row], shown: dict[Stream, Row]) -> Iterable[Evidence]:
+    found: dict[Stream, Evidence] = {}
+    for row in rows:
+        one = found.setdefault((row["source"], row["stream"]), _stream(row))
+        seen = shown.get(one.name, {})
+        one.opened, one.begun = bool(seen.get("opened")), bool(seen.get("begun"))
+        one.gaps += row.get("status") == "gap"
+        if row.get("captured_ns") is not None:
+            one.times_ns.append(row["captured_ns"])
+        kind, by_client = row.get("packet_type"), _sent_by_client(row)
+        if by_client is not None:
+            one.packets += 1 if by_client else -1
+        one.connects += kind == CONNECT
+        # C-4: A client id is that of CONNECT, unless CONNACK assigns one (3.2.2.3.7).
+        if kind == CONNECT:
+            one.names.append(row.get("client_id"))
+        elif kind == CONNACK:
+            name = properties_of(row.get("properties")).get("assigned_client_identifier")
+            one.names.append(None if row.get("return_code") else name)
+    return found.values()
 
 
-def _place(pair: Pair, named: list[tuple[Pair, bool, tuple[str, str, str]]]) -> int:
-    return next(place for place, (other, _, _) in enumerate(named) if other is pair)
+class Decided(NamedTuple):
+    """A connection, the evidence of its client and of its server, one of which may be empty."""
+
+    connection: tuple[str, ...]
+    client: Evidence
+    server: Evidence
+    alone: bool
+    number: int
+
+    # Without a client id, a connection is one client.
+    @property
+    def key(self) -> tuple[str, str, str]:
+        name = self.server.client_id or self.client.client_id or "#".join(self.connection[1:])
+        by = self.client if self.client.name[1] else self.server
+        return self.connection[0], _ends(by)[by is self.client], name
+
+    @property
+    def is_named(self) -> bool:
+        return bool(self.server.client_id or self.client.client_id)
+
+    @property
+    def span(self) -> tuple[int, int, int] | None:
+        times_ns = self.client.times_ns + self.server.times_ns
+        return (min(times_ns), max(times_ns), self.number) if times_ns else None
+
+    # C-5: A connection without a CONNECT in which bytes are missing, or of which neither beginning
+    # was captured, is older than the capture: its client may have subscribed and published before.
+    @property
+    def lacks_connect(self) -> bool:
+        one, other = self.client, self.server
+        is_whole = not (one.gaps or other.gaps) and (one.begun or other.begun)
+        return not (one.connects or other.connects or is_whole)
+
+    # C-6: A client id has one connection at a time (3.1.4). So a connection of an unknown client
+    # may be of any client that had none then: the next after one that ended before it began.
+    def is_followed(self, others: list[Decided]) -> bool:
+        span = self.span
+        if not self.is_named or span is None:
+            return False
+        of_server = [(one, one.span) for one in others if one.key[:2] == self.key[:2]]
+        next_ones = [at for one, at in of_server if one.is_named and one.key == self.key and at]
+        next_ones = sorted(at for at in next_ones if at > span)
+        unknown = [at for one, at in of_server if one.lacks_connect and not one.is_named and at]
+        first = min((at[0] for at in unknown if at[0] >= span[1]), default=None)
+        return first is not None and (not next_ones or first <= next_ones[0][0])
+
+
+def sides_of(rows: list[Row], shown: dict[Stream, Row]) -> dict[Stream, Side]:
+    connections: dict[tuple[str, ...], list[Evidence]] = {}
+    for one in _evidence(rows, shown):
+        connections.setdefault(_connection(one), []).append(one)
+    sides = {}
+    for source in dict.fromkeys(key[0] for key in connections):
+        own = {key: pair for key, pair in connections.items() if key[0] == source}
+        decided = _decide(own)
+        older = {each.key[1] for each in decided if each.lacks_connect}
+        for each in decided:
+            context = each.alone, each.key, each.key[1] in older, each.is_followed(decided)
+            for stream in own[each.connection]:
+                sides[stream.name] = Side(stream is each.client, *context)
+    return sides
+
+
+# C-7: The first evidence decides which side is the client: who sent CONNECT (3.1) or opened the
+# connection (4.2); an endpoint that others show as a server; packets that one side alone sends; an
+# endpoint, or a port, that those show as a server's; more peers; the ports of MQTT; a high port.
+def _decide(connections: dict[tuple[str, ...], list[Evidence]]) -> list[Decided]:
+    peers: defaultdict[Any, set[Any]] = defaultdict(set)
+    for one in (one for pair in connections.values() for one in pair):
+        peers[one.src].add(one.dst)
+        peers[one.dst].add(one.src)
+    servers: Counter[Any] = Counter()
+    """By endpoint and by port: decided connections where it is the server's."""
+    rounds: tuple[tuple[Callable[[Evidence], int], ...], ...] = (
+        (lambda one: one.connects > 0, lambda one: one.opened),
+        (lambda one: -servers[one.src], lambda one: one.packets),
+        (
+            lambda one: -servers[one.src],
+            lambda one: -servers[one.src[1]],
+            lambda one: -len(peers[one.src]),
+            lambda one: one.src[1] not in (1883, 8883),
+            lambda one: (one.src[1] or 0) >= 32768,
+        ),
+    )
+    decided: list[Decided] = []
+    for rules in rounds:
+        new: list[Decided] = []
+        for key, pair in connections.items():
+            if any(each.connection == key for each in decided):
+                continue
+            one = pair[0]
+            other = pair[1] if len(pair) > 1 else Evidence((key[0], ""), one.dst, one.src)
+            value = next((found for rule in rules if (found := rule(one) - rule(other))), 0)
+            if value:
+                ends = (one, other) if value > 0 else (other, one)
+                new.append(Decided(key, *ends, len(pair) == 1, len(decided) + len(new)))
+        decided += new
+        for each in new:
+            servers.update((each.client.dst, each.client.dst[1]))
+            servers.subtract((each.client.src, each.client.src[1]))
+    return decided
 
 
 # --- what is followed -----------------------------------------------------------------------------
@@ -379,8 +330,7 @@ def _place(pair: Pair, named: list[tuple[Pair, bool, tuple[str, str, str]]]) -> 
 class Client(NamedTuple):
     source: str
     server: str
-    name: str
-    """The client id, or a substitute where it is unknown."""
+    name: str  # the client id, or a substitute where it is unknown
     endpoint: str
     client_id: str | None
 
@@ -399,14 +349,11 @@ class Message:
     properties: dict[str, Any]
     length: int = 0
     malformed: bool = False
-    accepted: At | None = None
-    """The packet that shows that the broker accepted it."""
-    released: At | None = None
-    """PUBREL; of a will the last packet of its connection."""
+    accepted: At | None = None  # the packet that shows that the broker accepted it
+    released: At | None = None  # PUBREL; of a will the last packet of its connection
     refused: int | None = None
     again: list[At] = field(default_factory=list)
-    copies: int = 1
-    """How many messages the broker may have taken its copies for."""
+    copies: int = 1  # how many messages the broker may have taken its copies for
     is_repeated: bool = False
 
     @property
@@ -437,18 +384,15 @@ class Attempt:
     retain: bool
     identifiers: list[int]
     redelivered: bool
-    may_be_live: bool
-    """Whether a subscription that was not captured may have Retain As Published."""
+    may_be_live: bool  # whether a subscription that was not captured may have Retain As Published
     count: int = 1
     acknowledged: At | None = None
     refused: int | None = None
     lost_ack: bool = False
-    abandoned: bool = False
-    """Whether its session ended before it was acknowledged."""
+    abandoned: bool = False  # whether its session ended before it was acknowledged
     untraced: bool = False
     """Whether its acknowledgement may have been where the capture does not show it."""
-    setter: Message | None = None
-    """The message that set the retained value that was delivered."""
+    setter: Message | None = None  # the message that set the retained value that was delivered
     is_live: bool = True
     """Whether it was forwarded when it was published, and not for a new subscription."""
 
@@ -465,18 +409,13 @@ class Subscription:
     version: int
     asked: At
     granted: At
-    since: At
-    """The first SUBSCRIBE for it, if it was renewed."""
-    known: bool
-    """Whether all other subscriptions of its session were captured."""
+    since: At  # the first SUBSCRIBE for it, if it was renewed
+    known: bool  # whether all other subscriptions of its session were captured
     gets_values: bool
     maximum_packet_size: int | None
-    leaving: At | None = None
-    """The packet that may end it."""
-    gone: At | None = None
-    """When it has certainly ended."""
-    confirmed: At | None = None
-    """When the broker has certainly sent the retained values."""
+    leaving: At | None = None  # the packet that may end it
+    gone: At | None = None  # when it has certainly ended
+    confirmed: At | None = None  # when the broker has certainly sent the retained values
 
     @property
     def served_as(self) -> str:
@@ -501,10 +440,8 @@ class Connection:
     alone: bool
     followed: bool
     session: Session
-    unanswered: bool
-    """Whether its CONNACK was not captured."""
-    begun: bool = False
-    """Whether its CONNECT was captured."""
+    unanswered: bool  # whether its CONNACK was not captured
+    begun: bool = False  # whether its CONNECT was captured
     connect: Row | None = None
     version: int = 0
     user: str | None = None
@@ -518,14 +455,11 @@ class Connection:
     bytes: int = 0
     last: At | None = None
     closed: At | None = None
-    until: At | None = None
-    """The last packet at which it was certainly open."""
+    until: At | None = None  # the last packet at which it was certainly open
     ended_by: str | None = "open"
     accepted: At | None = None
-    damaged: bool = False
-    """Whether bytes of it were not captured, or belong to no packet."""
-    unsure_before: At | None = None
-    """The first packet behind its last gap."""
+    damaged: bool = False  # whether bytes of it were not captured, or belong to no packet
+    unsure_before: At | None = None  # the first packet behind its last gap
     in_flight: tuple[int, int] = (0, 0)
     shows_in_flight: bool = True
     answered: At | None = None
@@ -544,8 +478,7 @@ class Connection:
     """Messages without an acknowledgement of their own that the broker may not have read."""
     unconfirmed: list[Subscription] = field(default_factory=list)
     has_client_packets: bool = False
-    kept: Session | None = None
-    """The session of its client id at the end."""
+    kept: Session | None = None  # the session of its client id at the end
 
     @property
     def maximum_packet_size(self) -> int | None:
@@ -559,8 +492,7 @@ class Connection:
 @dataclass(eq=False)
 class Session:
     name: str
-    known: bool
-    """Whether it was captured from its beginning."""
+    known: bool  # whether it was captured from its beginning
     to_broker: Flows
     to_client: Flows
     connection: Connection | None = None
@@ -655,7 +587,7 @@ class Flows:
         # C-8: In a session older than the capture DUP marks a message from before it.
         if flow.phase == "unknown":
             return ("repeated" if dup else "sent"), None
-        # M-6 (3.1.2.4, 3.2.2-5): Messages in flight end with their session.
+        # M-6 (3.1.2.4, MQTT-3.2.2-5): Messages in flight end with their session.
         if flow.phase == "over":
             return ("repeated", "session_over") if dup else ("sent", None)
         if flow.in_flight:
@@ -758,10 +690,6 @@ class Flows:
 
 
 # --- the connection (3.1, 3.2, 3.14) --------------------------------------------------------------
-
-_OF_BOTH: Final = (PUBLISH, PUBACK, PUBREC, PUBREL, PUBCOMP)
-_OF_CLIENT: Final = (*_OF_BOTH, SUBSCRIBE, UNSUBSCRIBE, PINGREQ)
-_OF_SERVER: Final = (*_OF_BOTH, SUBACK, UNSUBACK, PINGRESP)
 
 
 def next_state(state: str, kind: int, from_client: bool, code: int) -> tuple[str, str | None]:
@@ -875,12 +803,11 @@ class Following:
         name = row["source"], row["stream"]
         if name in self.streams:
             return self.streams[name][0]
-        src, dst = ((row.get(f"{end}_addr"), row.get(f"{end}_port")) for end in ("src", "dst"))
-        key, side = connection_of(name, src, dst), self.sides[name]
+        stream = _stream(row)
+        key, side = _connection(stream), self.sides[name]
         begun = None if self.shown is None else bool(self._seen(name).get("begun"))
         if key not in self.connections:
-            ends = _ends(Evidence(name, src, dst, False, False))
-            by, server = ends if side.from_client else ends[::-1]
+            by, server = _ends(stream)[:: 1 if side.from_client else -1]
             client = Client(name[0], server, at.key, by, None)
             session = Session(client.name, False, Flows(False), Flows(False))
             # C-9: A connection begins with CONNECT, unless its beginning was not captured.
@@ -945,11 +872,10 @@ class Following:
             connection.version = version
         # M-22 (2.1.2): A packet is of a type that its sender may send; a server may send
         # DISCONNECT from 5.0 on.
-        of_side = (*_OF_CLIENT, CONNECT) if up else (*_OF_SERVER, CONNACK)
-        if kind not in (*of_side, DISCONNECT, AUTH) or (
-            kind == DISCONNECT and not up and (connection.version or 5) < 5
-        ):
-            if kind in PACKET_TYPES:
+        of_side = (*_BOTH, AUTH, *(_CLIENT if up else _SERVER))
+        may_leave = up or (connection.version or 5) >= 5
+        if kind not in of_side and not (kind == DISCONNECT and may_leave):
+            if CONNECT <= kind <= AUTH:
                 self._breaks(connection, "wrong_side", up, at)
             return
         before = connection.state
@@ -1149,7 +1075,7 @@ class Following:
                 session.will.state = "none"
         if not kept:
             self._end_all(session, connection.opened, connection.opened)
-        if session.may_have_changed:  # C-7
+        if session.may_have_changed:  # C-6
             session.to_broker, session.to_client, session.known = Flows(False), Flows(False), False
 
     # --- the end of a connection ------------------------------------------------------------------
@@ -1178,7 +1104,7 @@ class Following:
         connection.ended_by, connection.closed, connection.until = ended_by, at, until or at
         self._count_in_flight(session, connection)
         if not connection.begun or session.may_have_changed:
-            self._untrace(session, _ALWAYS)  # C-7: it may be sent again to a client id
+            self._untrace(session, _ALWAYS)  # C-6: it may be sent again to a client id
         self._close_will(session, connection, at, end)
         if not connection.persistent:
             self._end_all(session, connection.until, at)
@@ -1266,7 +1192,7 @@ class Following:
             if will and will.due and will.state == "delayed":
                 will.message.accepted = will.due
                 self.facts.delayed.append(will.message)
-        # C-23: Subscriptions that last are those of sessions with a client id.
+        # C-14: Subscriptions that last are those of sessions with a client id.
         lasting = [one for of in self.sessions.values() for one in of.filters.values()]
         self.facts.subscriptions += [
             one for one in self.subscriptions if one.gone is not None or one in lasting
@@ -1597,7 +1523,7 @@ class Retained:
             self.values.append(value)
         self._change(message)
 
-    # C-14: While a message that changes the value is sent and not confirmed, either value may be
+    # C-15: While a message that changes the value is sent and not confirmed, either value may be
     # sent to a new subscription.
     def _change(self, message: Message) -> None:
         self.expected = [
@@ -1683,7 +1609,7 @@ class Retained:
     def rows(self) -> Iterator[Row]:
         for value in self.values:
             message, timed = value.message, value.message.sent.ns is not None
-            # C-15: A message that was not captured may have ended the value.
+            # C-16: A message that was not captured may have ended the value.
             is_sure = value.until is not None and not _lost(self.lost, value.since, value.until)
             yield {
                 "topic": message.topic,
@@ -1774,7 +1700,7 @@ class Deliveries:
                 found.setdefault(one.served_as, expected).matching.append(one)
         return list(found.values())
 
-    # C-16: No packet identifies the message that is delivered: topic and payload do, in order. A
+    # C-17: No packet identifies the message that is delivered: topic and payload do, in order. A
     # client's deliveries belong to the latest messages that they can belong to.
     def assign(self) -> list[Attempt]:
         """Assign deliveries to those that are expected; return the others."""
@@ -1828,7 +1754,7 @@ class Deliveries:
 
     def _of(self, one: Expected) -> Iterator[Row]:
         message = one.message
-        # C-17: A copy that was not captured may have come before those that were.
+        # C-18: A copy that was not captured may have come before those that were.
         is_short = self.has_older and message.copies > 1 and len(one.attempts) < one.capacity
         for place, attempt in enumerate(one.attempts):
             verdict = _verdict(attempt, message) if place < one.copies else "duplicate"
@@ -1843,7 +1769,7 @@ class Deliveries:
         elif confirmed is None:
             verdict = "unaccepted"
         elif self.has_older and one.matching[0].group:
-            verdict = "undecided"  # C-18: a group may have members that were not captured
+            verdict = "undecided"  # C-19: a group may have members that were not captured
         else:
             active = [
                 sub
@@ -1875,7 +1801,7 @@ class Deliveries:
                 return message, "undecided" if self.has_older else "duplicate"
         return message, verdict
 
-    # C-19: With subscriptions from before the capture a client gets a message as often as it was
+    # C-20: With subscriptions from before the capture a client gets a message as often as it was
     # sent. From the last delivery back each belongs to the latest message; one that is left over is
     # of a message from before the capture.
     def _of_older(self, attempt: Attempt, rest: list[Attempt]) -> Message | None:
@@ -1974,7 +1900,7 @@ class Server:
         """Return the subscriptions that match a topic, and that the broker had at a time."""
         return [one for one in self.matching(topic) if self._is_active(one, at)]
 
-    # C-20: A subscription counts from its SUBSCRIBE on, until the answer that ends it: between a
+    # C-21: A subscription counts from its SUBSCRIBE on, until the answer that ends it: between a
     # packet and its answer it may be either way. (M-43: until a newer one to the same filter.)
     def _is_active(self, one: Subscription, at: At) -> bool:
         if at < one.asked or (one.gone is not None and one.gone < at):
@@ -2044,7 +1970,7 @@ class Server:
         own = [each for each in self.connections if each.client.name == name]
         own = [each for each in own if each.kept and one.served_as in each.kept.served_as]
         if not own or not all(each.begun for each in own):
-            return None, "undecided"  # C-21: its window and its Maximum Packet Size are not known
+            return None, "undecided"  # C-22: its window and its Maximum Packet Size are not known
         before = [each for each in own if _accepted(each) <= confirmed]
         connection = before[-1] if before else None
         if connection and connection.closed is not None and connection.closed < message.start:
@@ -2072,7 +1998,7 @@ class Server:
             _accepted(connection) < message.start
             and (connection.until is None or confirmed <= connection.until)
         ):
-            return connection, "undecided"  # C-22: it came or left in between
+            return connection, "undecided"  # C-23: it came or left in between
         if connection.damaged:
             return connection, "undecided"  # C-10
         # M-62 (4.9, E M32): A message waits while the window is full. It is overtaken by one of its
@@ -2148,29 +2074,19 @@ def _lead(at: At) -> Row:
 
 
 def _session(one: Connection) -> Row:
-    shows = one.begun and one.shows_in_flight
+    shows, opened, client = one.begun and one.shows_in_flight, one.opened, one.client
     sent, received = one.in_flight if shows else (None, None)
     return {
-        "protocol": "mqtt",
-        "client": one.client.endpoint,
-        "server": one.client.server,
-        "client_id": one.client.client_id,
-        "user": one.user,
-        "opened_ns": one.opened.ns if one.begun else None,
-        "closed_ns": one.closed.ns if one.closed else None,
-        "status": one.status,
-        "ended_by": one.ended_by,
-        "packets": one.packets,
-        "bytes": one.bytes,
-        "version": (one.version or None) if one.begun else None,
-        "resumed": one.resumed,
-        "keep_alive": one.keep_alive,
-        "in_flight_sent": sent,
-        "in_flight_received": received,
-        "opened_frame": one.opened.frame if one.begun else None,
-        "closed_frame": one.closed.frame if one.closed else None,
-        **_lead(one.opened),
-    }
+        "protocol": "mqtt", "client": client.endpoint, "server": client.server,
+        "client_id": client.client_id, "user": one.user, "status": one.status,
+        "opened_ns": opened.ns if one.begun else None,
+        "opened_frame": opened.frame if one.begun else None,
+        "closed_ns": one.closed and one.closed.ns, "closed_frame": one.closed and one.closed.frame,
+        "ended_by": one.ended_by, "packets": one.packets, "bytes": one.bytes,
+        "version": (one.version or None) if one.begun else None, "resumed": one.resumed,
+        "keep_alive": one.keep_alive, "in_flight_sent": sent, "in_flight_received": received,
+        **_lead(opened),
+    }  # fmt: skip
 
 
 def _delivery(
@@ -2180,71 +2096,52 @@ def _delivery(
     verdict: str,
     connection: Connection | None = None,
 ) -> Row:
-    receiver = attempt or connection or subscription
+    receiver, sub = attempt or connection or subscription, subscription
     row: Row = {
-        "protocol": "mqtt",
-        "origin": message.origin if message else "broker",
+        "protocol": "mqtt", "origin": message.origin if message else "broker", "verdict": verdict,
         "consumer": receiver.client.endpoint if receiver else None,
         "consumer_client_id": receiver.client.client_id if receiver else None,
-        "verdict": verdict,
-    }
-    if subscription is not None:
-        row |= {
-            "consumer_id": subscription.identifier,
-            "subscription": subscription.filter,
-            "subscribed_frame": subscription.granted.frame,
-        }
+        "consumer_id": sub and sub.identifier, "subscription": sub and sub.filter,
+        "subscribed_frame": sub and sub.granted.frame, "message_key": message and message.sent.key,
+    }  # fmt: skip
     if message is not None:
+        sent, by = message.sent, message.client
         row |= {
-            "message_key": message.sent.key,
-            "destination": message.topic,
-            "producer": message.client.endpoint,
-            "producer_client_id": message.client.client_id,
-            "sent_ns": message.sent.ns,
-            "sent_frame": message.sent.frame,
-            "accepted_frame": message.accepted.frame if message.accepted else None,
-            **_lead(message.sent),
-        }
+            "destination": message.topic, "producer": by.endpoint, "sent_ns": sent.ns,
+            "producer_client_id": by.client_id, "sent_frame": sent.frame, **_lead(sent),
+            "accepted_frame": message.accepted and message.accepted.frame,
+        }  # fmt: skip
     if attempt is not None:
-        done, is_open = attempt.acknowledged, "unacknowledged"
-        outcome = None if attempt.untraced else is_open
+        done, at = attempt.acknowledged, attempt.at
+        outcome = "acknowledged" if done else None if attempt.untraced else "unacknowledged"
         row |= {
-            "destination": attempt.topic,
-            "qos": attempt.qos,
+            "destination": attempt.topic, "qos": attempt.qos, "delivered_ns": at.ns,
             "retained": None if attempt.may_be_live else not attempt.is_live,
-            "delivered_ns": attempt.at.ns,
-            "delivered_frame": attempt.at.frame,
-            "acknowledged_ns": done.ns if done else None,
-            "acknowledged_frame": done.frame if done else None,
+            "delivered_frame": at.frame, "delivery_count": attempt.count,
+            "acknowledged_ns": done and done.ns, "acknowledged_frame": done and done.frame,
             "redelivered": attempt.redelivered or (None if attempt.untraced else False),
-            "delivery_count": attempt.count,
-            "outcome": "no_ack_wanted" if not attempt.qos else "acknowledged" if done else outcome,
-            **_lead(attempt.at),
-        }
+            "outcome": outcome if attempt.qos else "no_ack_wanted", **_lead(at),
+        }  # fmt: skip
     elif verdict == "expired":
         row["outcome"] = "expired"
     return row
 
 
 def _conversation(request: Message, reply: Message | None) -> Row:
+    sent = request.sent
     row: Row = {
-        "kind": "mqtt5",
-        "request_key": request.sent.key,
-        "requester": request.client.endpoint,
-        "requested_ns": request.sent.ns,
-        "request": request.topic,
-        "requested_frame": request.sent.frame,
-        **_lead(request.sent),
-    }
+        "kind": "mqtt5", "request_key": sent.key, "requester": request.client.endpoint,
+        "requested_ns": sent.ns, "request": request.topic, "requested_frame": sent.frame,
+        **_lead(sent),
+    }  # fmt: skip
     if reply is not None:
+        at = reply.sent
+        timed = at.ns is not None and sent.ns is not None
         row |= {
-            "reply_key": reply.sent.key,
-            "responder": reply.client.endpoint,
-            "replied_ns": reply.sent.ns,
-            "replied_frame": reply.sent.frame,
-        }
-        if reply.sent.ns is not None and request.sent.ns is not None:
-            row["latency_ms"] = (reply.sent.ns - request.sent.ns) // 1_000_000
+            "reply_key": at.key, "responder": reply.client.endpoint, "replied_ns": at.ns,
+            "replied_frame": at.frame,
+            "latency_ms": (at.time - sent.time) // 1_000_000 if timed else None,
+        }  # fmt: skip
     return row
 
 
@@ -2253,16 +2150,10 @@ def _violation(found: tuple[str, str, Any, bool, At, str | None]) -> Row:
     # The client id may have been assigned after the packet.
     client = whose if isinstance(whose, Client) else whose.client
     return {
-        "protocol": "mqtt",
-        "rule": rule,
-        "client": (client.endpoint if from_client else client.server) or None,
-        "message_key": key,
-        "text": text,
-        "client_id": client.client_id,
-        "captured_ns": at.ns,
-        "frame": at.frame,
-        **_lead(at),
-    }
+        "protocol": "mqtt", "rule": rule, "text": text, "client_id": client.client_id,
+        "client": (client.endpoint if from_client else client.server) or None, "message_key": key,
+        "captured_ns": at.ns, "frame": at.frame, **_lead(at),
+    }  # fmt: skip
 
 
 def derive(rows: Iterable[Row], streams: Iterable[Row] | None = None) -> dict[str, list[Row]]:
@@ -2282,10 +2173,14 @@ def derive(rows: Iterable[Row], streams: Iterable[Row] | None = None) -> dict[st
         own = {name: side for name, side in sides.items() if side.key == key}
         packets = [row for row in rows if (row["source"], row["stream"]) in own]
         Following(facts, own, shown).run(packets)
-    tables: defaultdict[str, list[Row]] = defaultdict(list)
+    names = ("conversations", "deliveries", "retained", "sessions", "violations")
+    tables: dict[str, list[Row]] = {name: [] for name in names}
     for server in facts.last:
         for name, row in Server(facts, server).tables():
             tables[name].append(row)
     tables["sessions"] = [_session(one) for one in facts.connections]
     tables["violations"] = [_violation(one) for one in facts.violations]
-    return dict(tables)
+    order = {(row["source"], row["stream"], row["offset"]): n for n, row in enumerate(rows)}
+    for found in tables.values():
+        found.sort(key=lambda row: order[row["source"], row["stream"], row["offset"]])
+    return tables

@@ -118,8 +118,8 @@ def digests_of(case: str, shared: Path, derive: Derive) -> Digests:
 
 
 if __name__ == "__main__":
-    from tests.layers.mqtt.make import by_rows
+    from tests.reference.mqtt import derive
 
     write_goldens(
-        "mqtt", {case: digests_of(case, _ROOT.parent / "shared", by_rows) for case in CASES}
+        "mqtt", {case: digests_of(case, _ROOT.parent / "shared", derive) for case in CASES}
     )
