@@ -19,7 +19,7 @@ from tests.layers.mqtt.recorded import ends_of
 from tests.reference.goldens import Digests, digests, write_goldens
 from tests.reference.order import in_order
 
-__all__ = ["CASES", "SHARED", "Tables", "digests_of", "packets_of"]
+__all__ = ["CASES", "SHARED", "Derive", "digests_of", "packets_of"]
 
 Row = dict[str, Any]
 Tables = Mapping[str, list[Row]]
@@ -118,8 +118,8 @@ def digests_of(case: str, shared: Path, derive: Derive) -> Digests:
 
 
 if __name__ == "__main__":
-    from tests.layers.mqtt.make import by_rows
+    from tests.reference.mqtt import derive
 
     write_goldens(
-        "mqtt", {case: digests_of(case, _ROOT.parent / "shared", by_rows) for case in CASES}
+        "mqtt", {case: digests_of(case, _ROOT.parent / "shared", derive) for case in CASES}
     )

@@ -20,7 +20,7 @@ from tests.captures.test_directed import CONNECT, PUBLISH
 from tests.formats.mqtt.make import publish as mqtt_publish
 from tests.make import item, items, long_item, packet
 from tests.reference.jmq_chain.chain import derive_tables as jms_tables
-from tests.reference.mqtt_chain.derive import derive_tables as mqtt_tables
+from tests.reference.mqtt import derive as derive_mqtt
 from tests.reference.order import in_order
 from tests.spark.lakes import message, run, table
 from wireyard.captures.read import read_capture
@@ -111,7 +111,7 @@ def test_recorded_captures(spark: SparkSession, shared: Path, tmp_path: Path) ->
             expected.setdefault(one, []).extend(rows)
     for name in mqtt:
         path = folder / f"{name}.pcap"
-        tables = mqtt_tables(packets_of(path, "mqtt"), streams_of(path)).tables
+        tables = derive_mqtt(packets_of(path, "mqtt"), streams_of(path))
         for one, rows in tables.items():
             expected.setdefault(one, []).extend(rows)
     assert len(expected["deliveries"]) > 300 and len(expected["sessions"]) > 60
@@ -181,7 +181,7 @@ def test_a_capture_that_begins_in_the_middle(spark: SparkSession, tmp_path: Path
     path.write_bytes(pcap([Packet(frame) for frame in frames]))
     run(tmp_path / "lake", spark, path, decode_as=("tcp.port==5000,mqtt", "tcp.port==5004,mqtt",
                                                    "tcp.port==5006,mqtt"))  # fmt: skip
-    expected = mqtt_tables(packets_of_rule(path), streams_of(path)).tables
+    expected = derive_mqtt(packets_of_rule(path), streams_of(path))
     check(tmp_path / "lake", expected)
     assert {row["server"].partition(":")[2] for row in expected["sessions"]} == {"5000", "5004"}
     messages = table(tmp_path / "lake", "messages").to_pylist()

@@ -19,10 +19,17 @@ from wireyard.spark.bronze import BronzeSettings, packets_table
 from wireyard.spark.bronze_stage import BronzeStage
 from wireyard.spark.facts import Facts, write_facts
 from wireyard.spark.files import absolute
-from wireyard.spark.inputs import FoundInput, InputOptions, distinct, list_inputs
+from wireyard.spark.inputs import (
+    FoundInput,
+    InputOptions,
+    distinct,
+    list_inputs,
+    require_no_credentials,
+)
 from wireyard.spark.running import Runner
 from wireyard.spark.staging import Staging
 from wireyard.streams.split import TO_THE_END
+from wireyard.streams.urls import shown_url
 
 __all__ = ["InputRun"]
 
@@ -121,8 +128,11 @@ class InputRun:
             path, files = _as_written(each.path, given), each.files
             if path != _STDIN:
                 files = tuple(_as_written(file, given) for file in files)
-            elif not files:
-                path = each.path  # a bare stream is opened by its name
+            if files:
+                path = shown_url(path)
+            else:  # a bare stream is opened by its name
+                path = each.path if path == _STDIN else path
+                require_no_credentials(path)
             found.append(replace(each, path=path, files=files))
         return found
 

@@ -35,6 +35,7 @@ __all__ = [
     "is_unchanged",
     "join_rotated",
     "list_inputs",
+    "require_no_credentials",
 ]
 
 _SNIFFED_BYTES = 1 << 16
@@ -114,14 +115,10 @@ def list_inputs(
     UnknownFormat
         A file named by itself begins like no format. In a folder such a file is left out.
     UsageError
-        A URL with credentials, which would be stored.
+        A URL with credentials, which the lake would store.
     """
-    for path in paths:
-        if shown_url(path) != path:
-            raise UsageError(
-                f"{shown_url(path)}: a lake stores the names of its inputs, so a URL has no"
-                " credentials; set them in the environment"
-            )
+    for path in paths if inside is not None else ():
+        require_no_credentials(path)
     roots = tuple(absolute(path) for path in paths)
     found = {file.path: file for file in list_files(Options(paths=roots, recursive=True))}
     kept = [file for file in found.values() if not (inside and file.path.startswith(f"{inside}/"))]
@@ -131,6 +128,21 @@ def list_inputs(
     if rotated:
         return join_rotated(listing)
     return listing
+
+
+def require_no_credentials(path: str) -> None:
+    """Check that the name of an input, which is stored, has no secret.
+
+    Raises
+    ------
+    UsageError
+        It is a URL with credentials.
+    """
+    if shown_url(path) != path:
+        raise UsageError(
+            f"{shown_url(path)}: the names of inputs are stored, so a URL has no credentials; set"
+            " them in the environment"
+        )
 
 
 def examine_files(

@@ -3,22 +3,19 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
 
 import pyarrow as pa
 
-from tests.layers.partitioned import run_partitioned
-from tests.reference.mqtt_chain.derive import CHAIN, derive_tables
-from tests.reference.mqtt_chain.sides import known_streams, sides_of
+from tests.reference import mqtt
 from wireyard.formats.mqtt import FORMAT, layout
 from wireyard.formats.mqtt.control import CONTROL_PACKETS
 from wireyard.formats.mqtt.filters import Filter
 from wireyard.formats.rows import rows_to_batch
 from wireyard.layers.mqtt.columns import derive_columns
 from wireyard.layers.mqtt.facts import VERDICTS
-from wireyard.layers.stages import Key
 from wireyard.layers.tables import TABLES
 from wireyard.schema import CAPTURED, COMMON
 
@@ -26,11 +23,9 @@ __all__ = [
     "MS",
     "Capture",
     "deliveries_of",
-    "keyed_rows",
     "pair",
     "table_of",
     "tables_of",
-    "unordered",
     "verdicts_of",
 ]  # fmt: skip
 
@@ -190,13 +185,6 @@ class Capture:
 # --- what is derived from them --------------------------------------------------------------
 
 
-def keyed_rows(rows: list[Row], streams: list[Row] | None) -> Iterator[tuple[Key, Row]]:
-    """Yield what the first step of the chain takes."""
-    sides = sides_of(rows)
-    for row in (*known_streams(sides, streams), *rows):
-        yield sides[row["source"], row["stream"]].key, row
-
-
 def unordered(tables: Mapping[str, list[Row]]) -> dict[str, Counter[Any]]:
     """Return what is in tables, in whatever order."""
     return {
@@ -221,13 +209,6 @@ def by_columns(rows: list[Row], streams: list[Row] | None) -> dict[str, list[Row
     }
 
 
-def by_rows(rows: list[Row], streams: list[Row] | None) -> dict[str, list[Row]]:
-    """Return the tables that follow from rows by the scalar chain."""
-    tables, dropped = derive_tables(rows, streams)
-    assert not dropped
-    return tables
-
-
 def without_nulls(tables: Mapping[str, list[Row]]) -> dict[str, Counter[Any]]:
     """Return what is in tables, in whatever order; a null is what is not there."""
     return unordered(
@@ -241,16 +222,11 @@ def without_nulls(tables: Mapping[str, list[Row]]) -> dict[str, Counter[Any]]:
 def tables_of(capture: Capture) -> dict[str, list[Row]]:
     """Return the tables of a capture, whose columns have to be those they say they have.
 
-    It makes no difference to them how the steps are partitioned, and columns give the same.
+    Columns give the same as the model.
     """
-    tables, dropped = derive_tables(capture.rows, capture.streams)
-    assert not dropped
+    tables = mqtt.derive(capture.rows, capture.streams)
     columns = by_columns(capture.rows, capture.streams)
     assert without_nulls(columns) == without_nulls(tables)
-    of_tasks = run_partitioned(
-        CHAIN, keyed_rows(capture.rows, capture.streams), seed=len(capture.rows)
-    )
-    assert unordered(of_tasks) == unordered(tables)
     for name, rows in tables.items():
         known = {column.name for column in TABLES[name]}
         for row in rows:

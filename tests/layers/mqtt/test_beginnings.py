@@ -17,7 +17,7 @@ import pytest
 import wireyard
 from tests.layers.mqtt.recorded import capture_of
 from tests.layers.mqtt.test_recorded import SCENARIOS
-from tests.reference.mqtt_chain.derive import derive_tables
+from tests.reference import mqtt
 from tests.reference.order import in_order
 from wireyard.captures.read import read_capture
 
@@ -89,7 +89,7 @@ def read_frames(path: Path, kept: Sequence[int]) -> Read:
         )  # fmt: skip
         numbers = [kept[record] for record in one.runs.records.tolist()]
         places[one.name] = dict(zip(numbers, one.runs.offsets.tolist(), strict=True))
-    return Read(rows, derive_tables(rows, streams).tables, places)
+    return Read(rows, mqtt.derive(rows, streams), places)
 
 
 def moved(part: Read, whole: Read) -> dict[str, tuple[str, int]]:

@@ -6,10 +6,10 @@ from typing import Final
 
 import pytest
 
+from tests.layers.mqtt.flows import Flows
 from tests.layers.mqtt.make import Capture
-from tests.reference.mqtt_chain.flows import Flows
-from tests.reference.mqtt_chain.publish import MessageTracker, observer_of
-from tests.reference.mqtt_chain.sides import known_streams, sides_of
+from tests.layers.mqtt.sides import known_streams, sides_of
+from tests.layers.mqtt.tracker import MessageTracker, observer_of
 from wireyard.formats.mqtt import layout
 from wireyard.formats.mqtt.filters import Filter
 from wireyard.layers.mqtt import connection, subscriptions

@@ -8,7 +8,7 @@ from typing import Any, Final
 import pytest
 
 from tests.layers.mqtt.make import MS, Capture, deliveries_of, pair, tables_of, verdicts_of
-from tests.reference.mqtt_chain.derive import derive_tables
+from tests.reference import mqtt
 from wireyard.formats.mqtt import layout
 
 Row = dict[str, Any]
@@ -366,8 +366,8 @@ def test_nobody_is_blamed_for_silence() -> None:
     capture.ping("pub")
     endings: tuple[list[Row] | None, ...] = (None, [])
     for streams in endings:
-        (row,) = derive_tables(capture.rows, streams).tables["deliveries"]
+        (row,) = mqtt.derive(capture.rows, streams)["deliveries"]
         assert row["verdict"] == "undecided"
     capture.ping("sub")
-    (row,) = derive_tables(capture.rows).tables["deliveries"]
+    (row,) = mqtt.derive(capture.rows)["deliveries"]
     assert row["verdict"] == "not_forwarded"

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any, Final
 
 from tests.layers.mqtt.make import MS, Capture, deliveries_of, pair, tables_of, verdicts_of
-from tests.reference.mqtt_chain.derive import derive_tables
+from tests.reference import mqtt
 from tests.reference.order import in_order
 from wireyard.formats.mqtt import FORMAT, layout
 from wireyard.formats.rows import rows_to_batch
@@ -257,7 +257,7 @@ def test_a_stream_that_begins_without_connect() -> None:
     capture.ping("pub")
     assert not tables_of(capture)["violations"], "the capture may have begun later"
     begins = {"source": "made.pcap", "stream": capture.stream("pub"), "begun": True, "ended": None}
-    (row,) = derive_tables(capture.rows, [begins]).tables["violations"]
+    (row,) = mqtt.derive(capture.rows, [begins])["violations"]
     assert row["rule"] == "MQTT-3.1.0-1"
 
 
@@ -294,7 +294,7 @@ def test_rows_from_columns_give_the_same() -> None:
         columns | {name: row[name] for name in places}
         for columns, row in zip(batch.to_pylist(), capture.rows, strict=True)
     ]
-    assert derive_tables(rows).tables == tables_of(capture)
+    assert mqtt.derive(rows) == tables_of(capture)
 
 
 def test_a_raw_stream_has_no_times_and_no_other_side() -> None:
@@ -307,7 +307,7 @@ def test_a_raw_stream_has_no_times_and_no_other_side() -> None:
         for row in capture.rows
         if row["stream"] == stream
     ]
-    tables = derive_tables(rows).tables
+    tables = mqtt.derive(rows)
     assert [row["verdict"] for row in tables["deliveries"]] == ["unaccepted"]
     assert tables["sessions"][0]["opened_ns"] is None
     assert tables["retained"][0]["from_ns"] is None

@@ -6,7 +6,7 @@ from collections import deque
 
 import pytest
 
-from tests.reference.mqtt_chain.flows import Flows, event_of
+from tests.layers.mqtt.flows import Flows, event_of
 from wireyard.formats.mqtt import layout
 from wireyard.layers.mqtt.qos import (
     EVENTS,

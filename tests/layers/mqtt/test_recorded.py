@@ -12,9 +12,9 @@ from typing import Any, Final, NamedTuple
 import pytest
 
 from tests.layers.mqtt.recorded import capture_of, log_of, rows_of, streams_of
-from tests.reference.mqtt_chain.derive import derive_tables
-from tests.reference.mqtt_chain.publish import observer_of
-from tests.reference.mqtt_chain.sides import known_streams, sides_of
+from tests.layers.mqtt.sides import known_streams, sides_of
+from tests.layers.mqtt.tracker import observer_of
+from tests.reference import mqtt
 from wireyard.layers.mqtt.observer import Observer
 from wireyard.layers.mqtt.records import Client, FlowEvent, Message, content_of
 from wireyard.layers.records import Position
@@ -55,8 +55,7 @@ def scenario(request: pytest.FixtureRequest, folder: Path) -> Scenario:
         observer.observe(row)
     observer.finish()
     packets = {(row["stream"], row["offset"]): row for row in rows}
-    tables, dropped = derive_tables(rows, streams)
-    assert not dropped
+    tables = mqtt.derive(rows, streams)
     log = log_of(folder, name)
     opened: dict[str, list[str]] = defaultdict(list)
     for event in log:

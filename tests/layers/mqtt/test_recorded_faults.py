@@ -10,7 +10,7 @@ from typing import Final
 import pytest
 
 from tests.layers.mqtt.recorded import capture_of, log_of, rows_of, streams_of
-from tests.reference.mqtt_chain.derive import derive_tables
+from tests.reference import mqtt
 
 NO_RULE_BROKEN: Final = {
     # Allowed, whatever the broker makes of it.
@@ -28,7 +28,7 @@ NO_RULE_BROKEN: Final = {
 @pytest.mark.parametrize("name", ["refusals-v4", "refusals-v5"])
 def test_every_offence_is_a_violation(folder: Path, name: str) -> None:
     path = capture_of(folder, name)
-    tables, _ = derive_tables(rows_of(path), streams_of(path))
+    tables = mqtt.derive(rows_of(path), streams_of(path))
     broken = {row["client"] for row in tables["violations"]}
     opened, lawful, offences = {}, set(), 0
     for event in log_of(folder, name):
@@ -65,7 +65,7 @@ def test_one_delivery_taken_out_of_thousands_is_found(folder: Path, name: str, s
             over = row["packet_type"] in (4, 7)
         else:
             left.append(row)
-    tables, _ = derive_tables(left, known)
+    tables = mqtt.derive(left, known)
     verdicts = Counter(row["verdict"] for row in tables["deliveries"])
     assert verdicts == {
         "delivered": len(tables["deliveries"]) - 1,
@@ -92,7 +92,7 @@ def test_retained_values_break_a_rule_only_where_they_are_changed(folder: Path, 
     """One that is taken out of a recording is missing, one with another QoS has the wrong one."""
     path = capture_of(folder, name)
     rows, known = rows_of(path), streams_of(path)
-    assert not derive_tables(rows, known).tables["violations"]
+    assert not mqtt.derive(rows, known)["violations"]
     values = [
         place
         for place, row in enumerate(rows)
@@ -101,10 +101,10 @@ def test_retained_values_break_a_rule_only_where_they_are_changed(folder: Path, 
     found_missing = 0
     for place in values:
         changed = rows[place] | {"qos": 1 if rows[place]["qos"] == 0 else 0}
-        found = derive_tables([*rows[:place], changed, *rows[place + 1 :]], known).tables
+        found = mqtt.derive([*rows[:place], changed, *rows[place + 1 :]], known)
         (row,) = (row for row in found["violations"] if row["rule"].startswith("MQTT-3.8.4-"))
         assert (row["stream"], row["offset"]) == (changed["stream"], changed["offset"])
-        found = derive_tables([*rows[:place], *rows[place + 1 :]], known).tables
+        found = mqtt.derive([*rows[:place], *rows[place + 1 :]], known)
         # Its acknowledgement answers nothing then.
         rules = {row["rule"] for row in found["violations"]} - {"MQTT-2.3.1-6", "MQTT-2.2.1-5"}
         assert rules <= {"MQTT-3.3.1-6", "MQTT-3.3.1-9"}

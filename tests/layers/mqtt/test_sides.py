@@ -11,8 +11,8 @@ from typing import Any, Final
 import pytest
 
 from tests.layers.mqtt.make import Capture, table_of, tables_of
-from tests.reference.mqtt_chain.derive import derive_tables
-from tests.reference.mqtt_chain.sides import sides_of
+from tests.layers.mqtt.sides import sides_of
+from tests.reference import mqtt
 from wireyard.formats.mqtt import FORMAT, layout
 from wireyard.layers.mqtt.directions import Evidence, Side, decide_sides
 from wireyard.layers.mqtt.evidence import NEEDED, StreamEvidence
@@ -230,7 +230,7 @@ def test_of_streams_that_nothing_tells_nothing_is_said() -> None:
     capture.publish("one", True, "t", b"x", 1)
     capture.publish("one", False, "t", b"x", 1)
     ports = {"src_port": None, "dst_port": None, "src_addr": None, "dst_addr": None}
-    tables = derive_tables([row | ports for row in capture.rows]).tables
+    tables = mqtt.derive([row | ports for row in capture.rows])
     assert not any(tables.values())
 
 

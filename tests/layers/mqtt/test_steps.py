@@ -7,17 +7,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
-from tests.layers.mqtt.make import MS, Capture, keyed_rows, pair, tables_of, unordered
-from tests.layers.mqtt.recorded import capture_of, rows_of, streams_of
-from tests.layers.partitioned import run_partitioned
-from tests.reference.mqtt_chain import deliver, derive, expected
-from tests.reference.mqtt_chain.derive import CHAIN, derive_tables
-from tests.reference.mqtt_chain.expected import SubscriptionHistory
-from tests.reference.mqtt_chain.sides import sides_of
+from tests.layers.mqtt.make import MS, Capture, pair, table_of, tables_of
+from tests.layers.mqtt.recorded import capture_of, rows_of
+from tests.layers.mqtt.sides import sides_of
+from tests.reference import mqtt
 from wireyard.layers.mqtt import deliveries, subscriptions
+from wireyard.layers.mqtt.columns import derive_columns
 from wireyard.layers.mqtt.connection import Stream
 from wireyard.layers.mqtt.deliveries import content_record
 from wireyard.layers.mqtt.packet_row import as_packet
@@ -48,17 +44,6 @@ def client(name: str) -> Client:
 # --- keys -----------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("seed", range(3))
-@pytest.mark.parametrize(
-    "name", ["bulk-v5", "sessions-v4", "sessions-v5", "wills-v5", "retained-v5", "properties-v5"]
-)
-def test_keys_may_go_anywhere(folder: Path, name: str, seed: int) -> None:
-    path = capture_of(folder, name)
-    rows, streams = rows_of(path), streams_of(path)
-    of_tasks = run_partitioned(CHAIN, keyed_rows(rows, streams), seed)
-    assert unordered(of_tasks) == unordered(derive_tables(rows, streams).tables)
-
-
 @pytest.mark.parametrize("name", ["bulk-v4", "qos-v3", "splits-v5", "keepalive-v5"])
 def test_the_order_of_moments_is_that_of_the_capture(folder: Path, name: str) -> None:
     streams: dict[tuple[str, str], Stream] = {}
@@ -67,21 +52,6 @@ def test_the_order_of_moments_is_that_of_the_capture(folder: Path, name: str) ->
         stream = streams.setdefault((row["source"], row["stream"]), Stream(row, True))
         positions.append(stream.advance(row))
     assert positions == sorted(positions)
-
-
-def test_what_is_remembered_only_to_be_fast(monkeypatch: pytest.MonkeyPatch) -> None:
-    capture = pair(5)
-    for number in range(20):
-        capture.message("pub", f"t/{number % 3}", b"%d" % (number % 7), 1)
-        capture.hand("sub", f"t/{number % 3}", b"%d" % (number % 7), 1)
-        if number % 5 == 0:
-            capture.subscribe("sub", f"t/{number}")
-    whole = tables_of(capture)
-    monkeypatch.setattr(derive, "_MAX_TOPICS", 1)
-    monkeypatch.setattr(derive, "_FLUSH_EVERY", 1)
-    monkeypatch.setattr(deliver, "_BATCH", 1)
-    monkeypatch.setattr(expected, "_MAX_CACHED", 0)
-    assert unordered(tables_of(capture)) == unordered(whole)
 
 
 def keys_of(capture: Capture) -> set[tuple[str, str, str]]:
@@ -140,7 +110,7 @@ def test_one_client_id_at_two_brokers() -> None:
         | {name: "10.0.0.9" for name in ("src_addr", "dst_addr") if row[name] == "10.0.0.1"}
         for row in elsewhere.rows
     ]
-    tables, _ = derive_tables([*capture.rows, *other])
+    tables = mqtt.derive([*capture.rows, *other])
     assert [row["ended_by"] for row in tables["sessions"]] == ["open", "open"]
 
 
@@ -175,48 +145,15 @@ def subscribed(name: str, filter: str, asked: int, gone: int | None) -> Subscrib
     )
 
 
-@given(
-    st.lists(
-        st.tuples(st.sampled_from("ab"), st.sampled_from("xy"), st.integers(0, 9)),
-        unique_by=lambda one: one[2],
-    ),
-    st.lists(st.integers(0, 30), min_size=10, max_size=10),
-    st.integers(0, 99),
-)
-def test_an_audience_is_what_playing_the_changes_gives(
-    begun: list[tuple[str, str, int]], lengths: list[int], time: int
-) -> None:
-    every = []
-    for place, (name, filter, begins) in enumerate(begun):
-        length = lengths[place]
-        # Nothing begins or ends where something else does.
-        gone = None if length > 25 else 100 * begins + 10 * length + 5
-        every.append(subscribed(name, filter, 100 * begins, gone))
-    current: dict[tuple[str, str], Subscribed] = {}
-    events = [(one.asked, True, one) for one in every]
-    events += [(one.gone, False, one) for one in every if one.gone]
-    position = at(10 * time + 1)
-    for when, begins_now, one in sorted(events, key=lambda event: event[0]):
-        key = one.client.name, one.filter
-        if when > position:
-            break
-        if begins_now:
-            current[key] = one
-        elif current.get(key) is one:
-            del current[key]
-    audience = SubscriptionHistory(every)
-    assert set(audience.at(position)) == set(current.values())
-    assert audience.at(position) == [one for one in every if one in current.values()]
-
-
 def test_subscriptions_that_are_too_many_match_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(subscriptions, "MAX_SUBSCRIPTIONS", 1)
     capture = pair()
     capture.subscribe("pub", "t/1")
     capture.message("pub", "t/1", b"x", 0)
-    tables, dropped = derive_tables(capture.rows)
+    tables, dropped = derive_columns(table_of(capture.rows))
     assert dropped == {"filters": 1}
-    assert [row["subscription"] for row in tables["deliveries"]] == ["t/#"]
+    (deliveries,) = tables["deliveries"]
+    assert deliveries["subscription"].to_pylist() == ["t/#"]
 
 
 # --- values and conversations ---------------------------------------------------------------
@@ -258,9 +195,11 @@ def test_of_requests_that_nobody_answers_some_are_kept(monkeypatch: pytest.Monke
     for _ in range(5):
         capture.message("pub", "ask", b"?", 1, properties=(("response_topic", "answers"),))
     capture.message("sub", "answers", b"!", 1)
-    tables, dropped = derive_tables(capture.rows)
+    tables, dropped = derive_columns(table_of(capture.rows))
     assert dropped == {"requests": 3}
-    answered = ["reply_key" in row for row in tables["conversations"]]
+    (conversations,) = tables["conversations"]
+    replies = zip(*conversations.select(["offset", "reply_key"]).to_pydict().values(), strict=True)
+    answered = [reply is not None for _, reply in sorted(replies)]
     assert answered == [False, False, False, True, False]
 
 

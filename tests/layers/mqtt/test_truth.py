@@ -16,7 +16,7 @@ import pytest
 import wireyard
 from tests.layers.mqtt.recorded import capture_of, ends_of, rows_of, streams_of
 from tests.layers.mqtt.test_recorded import SCENARIOS
-from tests.reference.mqtt_chain.derive import derive_tables
+from tests.reference import mqtt
 from tests.reference.order import in_order
 
 Row = dict[str, Any]
@@ -40,7 +40,7 @@ def until(frame: int, rows: list[Row], streams: list[Row]) -> dict[str, list[Row
         for row in streams
         if row["stream"] in names
     ]
-    return derive_tables(seen, ends).tables
+    return mqtt.derive(seen, ends)
 
 
 def what(row: Row) -> tuple[Any, ...]:
@@ -71,7 +71,7 @@ def is_open(row: Row, known: list[Row], cut: int) -> bool:
 def test_no_end_of_a_capture_contradicts_the_whole(folder: Path, name: str) -> None:
     path = capture_of(folder, name)
     rows, streams = rows_of(path), streams_of(path)
-    whole = derive_tables(rows, streams).tables
+    whole = mqtt.derive(rows, streams)
     deliveries = {what(row): row for row in whole["deliveries"]}
     sessions = {(row["stream"], row["offset"]): row for row in whole["sessions"]}
     dice = random.Random(name)
@@ -116,10 +116,10 @@ def test_every_delivery_of_a_busy_broker_is_known(shared: Path, tmp_path: Path, 
     subprocess.run(
         [*command, *faults, "-o", str(path), "--truth", str(truth)], check=True, capture_output=True
     )
-    tables, dropped = derive_tables(
+    tables = mqtt.derive(
         in_order(wireyard.read(path, "mqtt").to_pylist()), ends_of(path, str(path))
     )
-    assert not dropped and not tables["violations"]
+    assert not tables["violations"]
     found = {(row["message_key"], row["consumer_client_id"]): row for row in tables["deliveries"]}
     assert len(found) == len(tables["deliveries"])
     verdicts = Counter[tuple[str, str]]()

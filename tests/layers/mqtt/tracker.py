@@ -6,7 +6,7 @@ from collections import deque
 from collections.abc import Callable, Iterable
 from typing import cast
 
-from tests.reference.mqtt_chain.flows import Direction, event_of
+from tests.layers.mqtt.flows import Direction, event_of
 from wireyard.formats.base import Row
 from wireyard.formats.mqtt import layout
 from wireyard.layers.mqtt.connection import Connection

@@ -1,0 +1,2186 @@
+"""MQTT as rules in order: all tables of a capture, from its packets, by brute force.
+
+Every rule is a sentence with a number, and the section of the standard that it follows from; the
+code below it is the rule. Sections without a version are those of 5.0, which has nearly all of
+3.1.1's, with the same numbers from 4.1 on. "E" is an erratum of docs/errata.md, "C" what a capture
+can show, as docs/layers/mqtt.md states it; the standard says nothing of captures.
+
+The model is independent of ``wireyard.layers``. It takes rows of packets as readers yield them, in
+the order of time. It is slow, and it limits nothing.
+"""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Final, NamedTuple
+
+__all__ = ["derive"]
+
+Row = dict[str, Any]
+Stream = tuple[str, str]
+"""Source and name."""
+
+(
+    CONNECT, CONNACK, PUBLISH, PUBACK, PUBREC, PUBREL, PUBCOMP, SUBSCRIBE, SUBACK, UNSUBSCRIBE,
+    UNSUBACK, PINGREQ, PINGRESP, DISCONNECT, AUTH,
+) = range(1, 16)  # fmt: skip
+_BOTH: Final = (PUBLISH, PUBACK, PUBREC, PUBREL, PUBCOMP)
+_CLIENT: Final = (CONNECT, SUBSCRIBE, UNSUBSCRIBE, PINGREQ)
+_SERVER: Final = (CONNACK, SUBACK, UNSUBACK, PINGRESP)
+"""Packet types (2.1.2): those of both sides, and those that one side alone sends."""
+_NS_PER_S: Final = 1_000_000_000
+_ERROR: Final = 128
+"""The lowest reason code that is an error (2.4)."""
+_NO_LIMIT: Final = 65_535
+"""Receive Maximum where there is none (3.1.2.11.3)."""
+_FOREVER_S: Final = 0xFFFF_FFFF
+"""Session Expiry Interval of a session that does not expire (3.1.2.11.2)."""
+
+
+class At(NamedTuple):
+    """Where a packet is in a capture.
+
+    C-1: A receiver reads a stream in order, so a packet has arrived when it and all before it in
+    its stream have. Raw streams have no times.
+    """
+
+    reached_ns: int
+    reached_frame: int
+    stream: str
+    offset: int
+    ns: int | None
+    frame: int | None
+    source: str
+
+    @property
+    def time(self) -> int:
+        return self.offset if self.ns is None else self.ns
+
+    @property
+    def key(self) -> str:
+        return f"{self.stream}@{self.offset}"
+
+    def after(self, seconds: int) -> At | None:
+        """Return when some seconds have passed, before all packets then."""
+        if self.ns is None:
+            return None
+        due_ns = self.ns + seconds * _NS_PER_S
+        return At(due_ns, 0, self.stream, -1, due_ns, None, self.source)
+
+
+_LAST_OFFSET: Final = (1 << 63) - 1
+_ALWAYS: Final = At((1 << 63) - 1, 0, "", 0, None, None, "")
+
+
+_NUMBERS: Final = frozenset(
+    {"message_expiry_interval", "session_expiry_interval", "receive_maximum", "topic_alias"}
+    | {"topic_alias_maximum", "maximum_packet_size", "will_delay_interval"}
+)
+
+
+def properties_of(found: Any) -> dict[str, Any]:
+    """Return the properties of a packet by name; a subscription identifier may come again."""
+    properties: dict[str, Any] = {}
+    for one in found or ():
+        name, value = one["name"], one["value"]
+        if name == "subscription_identifier":
+            properties.setdefault(name, []).append(int(value))
+        elif name == "correlation_data" and isinstance(value, str):
+            properties[name] = bytes.fromhex(value)
+        else:
+            properties[name] = int(value) if name in _NUMBERS else value
+    return properties
+
+
+# --- rules that a packet can break ----------------------------------------------------------------
+
+
+def _rules() -> dict[str, tuple[str, dict[int, str]]]:
+    """Return the rules of docs/layers/mqtt.md: text, and by version number, or name without one."""
+    page = Path(__file__).resolve().parents[2] / "docs" / "layers" / "mqtt.md"
+    lines = page.read_text().partition("\n## Rules\n")[2].partition("\n## ")[0].splitlines()
+    found = {}
+    for line in lines:
+        cells = [cell.strip() for cell in line.strip("|").split("|")]
+        if len(cells) == 6 and cells[0] not in ("rule", "---"):
+            cited = {v: cell for v, cell in zip((2, 3, 4, 5), cells[2:], strict=True) if cell}
+            numbers = {v: c if c.startswith("MQTT-") else cells[0] for v, c in cited.items()}
+            found[cells[0]] = f"against the rule that {cells[1]}", numbers
+    return found
+
+
+_RULES: Final = _rules()
+_OF_ONE_PACKET: Final = frozenset(
+    {
+        "connect_first", "connect_twice", "connack_twice", "after_disconnect", "after_refusal",
+        "wrong_side", "session_present_clean", "packet_size_client", "packet_size_broker",
+        "subscription_identifier", "alias_maximum_client", "alias_maximum_broker",
+    }
+)  # fmt: skip
+"""C-2: All other rules are judged only if all packets of the session before were captured: one that
+is missing may be the request, the first copy or the acknowledgement."""
+_OF_EARLIER_SESSIONS: Final = frozenset({"dup_first", "pubrel_unasked"})
+"""C-3: These are judged only if all earlier connections of the client were captured too: a resend
+may belong to a session that ended before."""
+
+
+# --- which side is the client ---------------------------------------------------------------------
+
+
+class Side(NamedTuple):
+    from_client: bool
+    alone: bool  # no packet of the other stream was captured
+    key: tuple[str, str, str]  # source, server, client id: state belongs to these (4.1)
+    older: bool  # the CONNECT of a connection to the server was not captured
+    followed: bool  # the next connection of the client may be one without its CONNECT
+
+
+@dataclass(eq=False)
+class Evidence:
+    """What a stream shows of its sender."""
+
+    name: Stream
+    src: tuple[Any, Any]
+    dst: tuple[Any, Any]
+    opened: bool = False  # its sender opened the connection
+    begun: bool = False  # its first byte was captured
+    connects: int = 0
+    packets: int = 0  # those that only clients send, minus those that only servers send
+    names: list[str | None] = field(default_factory=list)
+    gaps: int = 0
+    times_ns: list[int] = field(default_factory=list)
+
+    @property
+    def client_id(self) -> str | None:
+        return self.names[0] if self.names else None
+
+
+_CODES: Final[dict[tuple[bool, int], set[int]]] = {
+    (True, DISCONNECT): {0, 4}, (True, AUTH): {25},
+    (False, PUBACK): {16}, (False, PUBREC): {16}, (False, AUTH): {0},
+    (False, DISCONNECT): {135, 137, 139, 141, 142, 143, *range(154, 163)},
+}  # fmt: skip
+"""Reason codes that one side alone sends (3.14.2.1, 3.15.2.1, 3.4.2.1, 3.5.2.1); absent is 0."""
+
+
+def _sent_by_client(row: Row) -> bool | None:
+    """Return whether only clients send such a packet, None if both sides do."""
+    kind, code = row.get("packet_type"), row.get("return_code") or 0
+    if kind in (*_CLIENT, *_SERVER):
+        return kind in _CLIENT
+    if kind is None or row.get("status") != "ok":
+        return None
+    return next((side for side in (True, False) if code in _CODES.get((side, kind), ())), None)
+
+
+def _endpoint(end: tuple[Any, Any]) -> str:
+    return f"[{end[0]}]:{end[1]}" if ":" in end[0] else f"{end[0]}:{end[1]}"
+
+
+def _ends(one: Evidence) -> tuple[str, str]:
+    """Return source and destination as text; a raw stream has its name and nothing."""
+    if None in (*one.src, *one.dst):
+        return one.name[1], ""
+    return _endpoint(one.src), _endpoint(one.dst)
+
+
+def _connection(one: Evidence) -> tuple[str, ...]:
+    """Return what both streams of a connection have in common: endpoints, and which of several."""
+    if None in (*one.src, *one.dst):
+        return one.name
+    return one.name[0], *sorted(_ends(one)), one.name[1].partition("#")[2]
+
+
+def _stream(row: Row) -> Evidence:
+    src, dst = ((row.get(f"{end}_addr"), row.get(f"{end}_port")) for end in ("src", "dst"))
+    return Evidence((row["source"], row["stream"]), src, dst)
+
+
+def _evidence(rows: list[Row], shown: dict[Stream, Row]) -> Iterable[Evidence]:
+    found: dict[Stream, Evidence] = {}
+    for row in rows:
+        one = found.setdefault((row["source"], row["stream"]), _stream(row))
+        seen = shown.get(one.name, {})
+        one.opened, one.begun = bool(seen.get("opened")), bool(seen.get("begun"))
+        one.gaps += row.get("status") == "gap"
+        if row.get("captured_ns") is not None:
+            one.times_ns.append(row["captured_ns"])
+        kind, by_client = row.get("packet_type"), _sent_by_client(row)
+        if by_client is not None:
+            one.packets += 1 if by_client else -1
+        one.connects += kind == CONNECT
+        # C-4: A client id is that of CONNECT, unless CONNACK assigns one (3.2.2.3.7).
+        if kind == CONNECT:
+            one.names.append(row.get("client_id"))
+        elif kind == CONNACK:
+            name = properties_of(row.get("properties")).get("assigned_client_identifier")
+            one.names.append(None if row.get("return_code") else name)
+    return found.values()
+
+
+class Decided(NamedTuple):
+    """A connection, the evidence of its client and of its server, one of which may be empty."""
+
+    connection: tuple[str, ...]
+    client: Evidence
+    server: Evidence
+    alone: bool
+    number: int
+
+    # Without a client id, a connection is one client.
+    @property
+    def key(self) -> tuple[str, str, str]:
+        name = self.server.client_id or self.client.client_id or "#".join(self.connection[1:])
+        by = self.client if self.client.name[1] else self.server
+        return self.connection[0], _ends(by)[by is self.client], name
+
+    @property
+    def is_named(self) -> bool:
+        return bool(self.server.client_id or self.client.client_id)
+
+    @property
+    def span(self) -> tuple[int, int, int] | None:
+        times_ns = self.client.times_ns + self.server.times_ns
+        return (min(times_ns), max(times_ns), self.number) if times_ns else None
+
+    # C-5: A connection without a CONNECT in which bytes are missing, or of which neither beginning
+    # was captured, is older than the capture: its client may have subscribed and published before.
+    @property
+    def lacks_connect(self) -> bool:
+        one, other = self.client, self.server
+        is_whole = not (one.gaps or other.gaps) and (one.begun or other.begun)
+        return not (one.connects or other.connects or is_whole)
+
+    # C-6: A client id has one connection at a time (3.1.4). So a connection of an unknown client
+    # may be of any client that had none then: the next after one that ended before it began.
+    def is_followed(self, others: list[Decided]) -> bool:
+        span = self.span
+        if not self.is_named or span is None:
+            return False
+        of_server = [(one, one.span) for one in others if one.key[:2] == self.key[:2]]
+        next_ones = [at for one, at in of_server if one.is_named and one.key == self.key and at]
+        next_ones = sorted(at for at in next_ones if at > span)
+        unknown = [at for one, at in of_server if one.lacks_connect and not one.is_named and at]
+        first = min((at[0] for at in unknown if at[0] >= span[1]), default=None)
+        return first is not None and (not next_ones or first <= next_ones[0][0])
+
+
+def sides_of(rows: list[Row], shown: dict[Stream, Row]) -> dict[Stream, Side]:
+    connections: dict[tuple[str, ...], list[Evidence]] = {}
+    for one in _evidence(rows, shown):
+        connections.setdefault(_connection(one), []).append(one)
+    sides = {}
+    for source in dict.fromkeys(key[0] for key in connections):
+        own = {key: pair for key, pair in connections.items() if key[0] == source}
+        decided = _decide(own)
+        older = {each.key[1] for each in decided if each.lacks_connect}
+        for each in decided:
+            context = each.alone, each.key, each.key[1] in older, each.is_followed(decided)
+            for stream in own[each.connection]:
+                sides[stream.name] = Side(stream is each.client, *context)
+    return sides
+
+
+# C-7: The first evidence decides which side is the client: who sent CONNECT (3.1) or opened the
+# connection (4.2); an endpoint that others show as a server; packets that one side alone sends; an
+# endpoint, or a port, that those show as a server's; more peers; the ports of MQTT; a high port.
+def _decide(connections: dict[tuple[str, ...], list[Evidence]]) -> list[Decided]:
+    peers: defaultdict[Any, set[Any]] = defaultdict(set)
+    for one in (one for pair in connections.values() for one in pair):
+        peers[one.src].add(one.dst)
+        peers[one.dst].add(one.src)
+    servers: Counter[Any] = Counter()
+    """By endpoint and by port: decided connections where it is the server's."""
+    rounds: tuple[tuple[Callable[[Evidence], int], ...], ...] = (
+        (lambda one: one.connects > 0, lambda one: one.opened),
+        (lambda one: -servers[one.src], lambda one: one.packets),
+        (
+            lambda one: -servers[one.src],
+            lambda one: -servers[one.src[1]],
+            lambda one: -len(peers[one.src]),
+            lambda one: one.src[1] not in (1883, 8883),
+            lambda one: (one.src[1] or 0) >= 32768,
+        ),
+    )
+    decided: list[Decided] = []
+    for rules in rounds:
+        new: list[Decided] = []
+        for key, pair in connections.items():
+            if any(each.connection == key for each in decided):
+                continue
+            one = pair[0]
+            other = pair[1] if len(pair) > 1 else Evidence((key[0], ""), one.dst, one.src)
+            value = next((found for rule in rules if (found := rule(one) - rule(other))), 0)
+            if value:
+                ends = (one, other) if value > 0 else (other, one)
+                new.append(Decided(key, *ends, len(pair) == 1, len(decided) + len(new)))
+        decided += new
+        for each in new:
+            servers.update((each.client.dst, each.client.dst[1]))
+            servers.subtract((each.client.src, each.client.src[1]))
+    return decided
+
+
+# --- what is followed -----------------------------------------------------------------------------
+
+
+class Client(NamedTuple):
+    source: str
+    server: str
+    name: str  # the client id, or a substitute where it is unknown
+    endpoint: str
+    client_id: str | None
+
+
+@dataclass(eq=False)
+class Message:
+    """A message that a client sent, or its will."""
+
+    origin: str
+    sent: At
+    client: Client
+    topic: str
+    payload: bytes
+    qos: int
+    retain: bool
+    properties: dict[str, Any]
+    length: int = 0
+    malformed: bool = False
+    accepted: At | None = None  # the packet that shows that the broker accepted it
+    released: At | None = None  # PUBREL; of a will the last packet of its connection
+    refused: int | None = None
+    again: list[At] = field(default_factory=list)
+    copies: int = 1  # how many messages the broker may have taken its copies for
+    is_repeated: bool = False
+
+    @property
+    def start(self) -> At:
+        """From when on it may be delivered."""
+        return self.released if self.origin == "will" and self.released else self.sent
+
+    # M-1 (4.3.3): The receiver takes a message at QoS 2 over with PUBREL at the latest, all others
+    # with the PUBLISH. One that it refused, or that breaks the format, it does not take over.
+    @property
+    def taken(self) -> At | None:
+        if self.refused is not None or self.malformed:
+            return None
+        if self.origin == "will":
+            return self.accepted
+        return self.released if self.qos == 2 else self.sent
+
+
+@dataclass(eq=False)
+class Attempt:
+    """A message that a broker sent to a client."""
+
+    at: At
+    client: Client
+    topic: str
+    payload: bytes
+    qos: int
+    retain: bool
+    identifiers: list[int]
+    redelivered: bool
+    may_be_live: bool  # whether a subscription that was not captured may have Retain As Published
+    count: int = 1
+    acknowledged: At | None = None
+    refused: int | None = None
+    lost_ack: bool = False
+    abandoned: bool = False  # whether its session ended before it was acknowledged
+    untraced: bool = False
+    """Whether its acknowledgement may have been where the capture does not show it."""
+    setter: Message | None = None  # the message that set the retained value that was delivered
+    is_live: bool = True
+    """Whether it was forwarded when it was published, and not for a new subscription."""
+
+
+@dataclass(eq=False)
+class Subscription:
+    client: Client
+    filter: str
+    group: str | None
+    qos: int
+    no_local: bool
+    retain_as_published: bool
+    identifier: int | None
+    version: int
+    asked: At
+    granted: At
+    since: At  # the first SUBSCRIBE for it, if it was renewed
+    known: bool  # whether all other subscriptions of its session were captured
+    gets_values: bool
+    maximum_packet_size: int | None
+    leaving: At | None = None  # the packet that may end it
+    gone: At | None = None  # when it has certainly ended
+    confirmed: At | None = None  # when the broker has certainly sent the retained values
+
+    @property
+    def served_as(self) -> str:
+        return self.filter if self.group else self.client.name
+
+
+@dataclass(eq=False)
+class Will:
+    message: Message
+    delay_s: int
+    state: str = "armed"
+    due: At | None = None
+
+
+@dataclass(eq=False)
+class Connection:
+    client: Client
+    opened: At
+    state: str
+    begun_shown: bool
+    shows_end: bool
+    alone: bool
+    followed: bool
+    session: Session
+    unanswered: bool  # whether its CONNACK was not captured
+    begun: bool = False  # whether its CONNECT was captured
+    connect: Row | None = None
+    version: int = 0
+    user: str | None = None
+    status: int | None = None
+    resumed: bool | None = None
+    keep_alive: int | None = None
+    clean_start: bool = True
+    persistent: bool = True
+    expires_s: int | None = None
+    packets: int = 0
+    bytes: int = 0
+    last: At | None = None
+    closed: At | None = None
+    until: At | None = None  # the last packet at which it was certainly open
+    ended_by: str | None = "open"
+    accepted: At | None = None
+    damaged: bool = False  # whether bytes of it were not captured, or belong to no packet
+    unsure_before: At | None = None  # the first packet behind its last gap
+    in_flight: tuple[int, int] = (0, 0)
+    shows_in_flight: bool = True
+    answered: At | None = None
+    """Its last request that was answered: the broker had read all before it."""
+    lost_last: dict[bool, bool] = field(default_factory=lambda: {True: False, False: False})
+    """By `from_client`: whether the latest gap is behind all its packets."""
+    lost_since_ns: int | None = None
+    early: list[tuple[Row, At]] = field(default_factory=list)
+    aliases: dict[bool, dict[int, str]] = field(default_factory=lambda: {True: {}, False: {}})
+    alias_maximum: dict[bool, int | None] = field(default_factory=lambda: {True: None, False: None})
+    most_bytes: dict[bool, int | None] = field(default_factory=lambda: {True: None, False: None})
+    requests: dict[tuple[int, int], tuple[Row, At]] = field(default_factory=dict)
+    """SUBSCRIBE and UNSUBSCRIBE that wait for their answers, by type and packet identifier."""
+    pings: list[At] = field(default_factory=list)
+    unread: list[Message] = field(default_factory=list)
+    """Messages without an acknowledgement of their own that the broker may not have read."""
+    unconfirmed: list[Subscription] = field(default_factory=list)
+    has_client_packets: bool = False
+    kept: Session | None = None  # the session of its client id at the end
+
+    @property
+    def maximum_packet_size(self) -> int | None:
+        return self.most_bytes[False]
+
+    @property
+    def has_gap(self) -> bool:
+        return self.unsure_before is not None
+
+
+@dataclass(eq=False)
+class Session:
+    name: str
+    known: bool  # whether it was captured from its beginning
+    to_broker: Flows
+    to_client: Flows
+    connection: Connection | None = None
+    is_whole: bool = True
+    filters: dict[str, Subscription] = field(default_factory=dict)
+    served_as: set[str] = field(default_factory=set)
+    will: Will | None = None
+    expires: At | None = None
+
+    @property
+    def may_have_changed(self) -> bool:
+        last = self.connection
+        return last is not None and last.followed and last.persistent
+
+
+# --- flows of packet identifiers (4.3, 4.4) -------------------------------------------------------
+
+
+@dataclass(eq=False)
+class Flow:
+    """One packet identifier in one direction.
+
+    `phase` is what the sender did or got last; `owes` is what the receiver has to answer, or
+    ``held`` from PUBREC to PUBREL.
+    """
+
+    phase: str
+    owes: str
+    qos: int = 0
+    away: bool = False
+    """Whether a new connection has resumed the session since the last packet."""
+    record: Message | Attempt | None = None
+
+    @property
+    def in_flight(self) -> bool:
+        return self.phase in ("published", "received", "released")
+
+
+class Flows:
+    """All packet identifiers of one direction of a session."""
+
+    def __init__(self, known: bool) -> None:
+        self.first = "free" if known else "unknown"
+        self.flows: dict[int, Flow] = {}
+        self.maximum = self.quota = _NO_LIMIT
+
+    def __getitem__(self, packet_id: int) -> Flow:
+        return self.flows.setdefault(packet_id, Flow(self.first, self.first))
+
+    # M-2 (4.1, 4.4): On a new connection a session that is resumed keeps its flows: what was not
+    # acknowledged has to be sent again. An acknowledgement that was on the wire may not have been
+    # read, so its flow is free only after one more connection. A new session keeps none.
+    def connect(self, kept: bool, maximum: int) -> None:
+        for flow in self.flows.values():
+            phase, is_read = flow.phase, flow.phase == "acknowledged" and flow.away
+            if kept and (phase in ("refused", "answering", "over") or is_read):
+                flow.phase = "free"
+            elif not kept:
+                is_over = phase in ("published", "received", "released", "acknowledged", "refused")
+                flow.phase, flow.owes = "over" if is_over else "free", "free"
+            if flow.owes == "puback":
+                flow.owes = "nothing"  # 4.3.2: a receiver keeps no state of QoS 1
+            flow.away = True
+        if not kept:
+            self.first = "free"
+        for flow in self.flows.values():
+            if flow.phase == self.first:
+                flow.record = None
+        # M-3 (4.9): The quota of messages in flight begins anew with every connection.
+        self.maximum = self.quota = maximum
+
+    def publish(self, packet_id: int, qos: int, dup: bool) -> tuple[str, str | None, str]:
+        """Send a message; return what it is to the sender, the rule broken, and to the receiver."""
+        flow = self[packet_id]
+        self.quota -= 1
+        effect, rule = self._send(flow, qos, dup)
+        # M-4 (4.3.2, 4.3.3): A receiver knows a second copy at QoS 2 by its identifier until
+        # PUBREL; at QoS 1 DUP shows only that this may be one.
+        if qos == 2:
+            arrives = "duplicate" if flow.owes in ("pubrec", "held") else "delivered"
+        else:
+            arrives = "duplicate" if dup and flow.owes in ("puback", "nothing") else "delivered"
+        flow.phase, flow.qos, flow.away = "published", qos, False
+        flow.owes = "pubrec" if qos == 2 else "puback"
+        return effect, rule, arrives
+
+    @staticmethod
+    def _send(flow: Flow, qos: int, dup: bool) -> tuple[str, str | None]:
+        # M-5 (3.3.1.1): DUP is 0 where a message is sent for the first time.
+        if flow.phase in ("free", "answering"):
+            return "sent", "dup_first" if dup else None
+        # C-8: In a session older than the capture DUP marks a message from before it.
+        if flow.phase == "unknown":
+            return ("repeated" if dup else "sent"), None
+        # M-6 (3.1.2.4, MQTT-3.2.2-5): Messages in flight end with their session.
+        if flow.phase == "over":
+            return ("repeated", "session_over") if dup else ("sent", None)
+        if flow.in_flight:
+            # M-7 (2.2.1): A new message has an identifier that is not in use.
+            if flow.qos != qos:
+                return "sent", "id_in_use"
+            # M-8 (4.4): A message is sent again on a new connection only, until PUBREC was read.
+            is_due = flow.away and flow.phase != "released"
+            if not (is_due or dup):
+                return "sent", "id_in_use"
+            effect = "lost_ack" if flow.away and flow.phase == "received" else "repeated"
+            if not is_due:
+                return effect, "resend_unasked"
+            # M-9 (3.3.1.1): and with DUP.
+            return effect, None if dup else "dup_missing"
+        if not dup:
+            return "sent", None
+        if flow.qos != qos:
+            return "sent", "dup_first"
+        # M-10 (4.4): PUBACK was on the wire when the connection ended, and was not read.
+        if qos == 1 and flow.away and flow.phase == "acknowledged":
+            return "lost_ack", None
+        return "repeated", "resend_unasked"
+
+    def pubrel(self, packet_id: int) -> tuple[str | None, str | None]:
+        """Send PUBREL; return its effect and the rule broken."""
+        flow = self[packet_id]
+        phase, away, owes = flow.phase, flow.away, flow.owes
+        effect, rule = self._release(flow)
+        if owes in ("free", "nothing", "held", "pubrec", "unknown"):
+            flow.owes = "pubcomp"
+            if owes in ("held", "pubrec", "unknown"):
+                effect = effect or "released"
+        if phase in ("published", "acknowledged") and flow.qos == 1:
+            flow.phase, flow.away = phase, away
+        else:
+            flow.phase, flow.qos, flow.away = "released", 2, False
+        return effect, rule
+
+    @staticmethod
+    def _release(flow: Flow) -> tuple[str | None, str | None]:
+        # M-11 (4.3.3): PUBREL answers PUBREC. (E M30: also one with an error, or without PUBLISH.)
+        if flow.phase in ("unknown", "answering", "refused"):
+            return None, None
+        if flow.phase == "over":
+            return "repeated", "session_over"
+        if flow.qos == 1 and flow.phase in ("published", "acknowledged"):
+            return None, "pubrel_unasked"
+        if flow.phase == "published":
+            return "released", "pubrel_unasked"
+        if flow.phase == "received":
+            return "released", None
+        # M-12 (4.4): PUBREL is sent again on a new connection only, until PUBCOMP was read.
+        if flow.phase == "released":
+            return "repeated", None if flow.away else "resend_unasked"
+        if flow.phase == "acknowledged" and flow.away:
+            return "lost_ack", None
+        return None, "pubrel_unasked"
+
+    def answer(self, packet_id: int, kind: int, code: int) -> tuple[str | None, str | None]:
+        """Send PUBACK, PUBREC or PUBCOMP; return its effect and the rule broken."""
+        flow, is_error = self[packet_id], code >= _ERROR and kind != PUBCOMP
+        name = {PUBACK: "puback", PUBREC: "pubrec", PUBCOMP: "pubcomp"}[kind]
+        effect: str | None = {PUBREC: "received"}.get(kind, "acknowledged")
+        effect = "refused" if is_error else effect
+        read = self._read(flow, kind, is_error)
+        if read and (kind != PUBREC or is_error):
+            self.quota = min(self.quota + 1, self.maximum)  # M-3
+        # M-13 (2.2.1): PUBACK and PUBREC answer a PUBLISH, PUBCOMP a PUBREL.
+        if flow.owes not in (name, "unknown"):
+            return (effect if read == "effect" else None), f"{name}_unasked"
+        flow.owes = "held" if kind == PUBREC and not is_error else "free"
+        if kind == PUBACK:
+            flow.owes = "nothing"
+        return effect, None
+
+    @staticmethod
+    def _read(flow: Flow, kind: int, is_error: bool) -> str | None:
+        """Return whether an acknowledgement moves the sender on, as one that it waits for does."""
+        here = not flow.away
+        if flow.phase == "unknown":
+            flow.qos = 1 if kind == PUBACK else 2
+        elif kind == PUBACK:
+            if not (flow.phase == "published" and flow.qos == 1 and here):
+                return None
+        elif kind == PUBCOMP:
+            if not (flow.phase == "released" and here):
+                return None
+        elif flow.phase == "free" and not is_error:
+            flow.phase, flow.away = "answering", False
+            return "moved"
+        elif flow.phase in ("received", "released") and here and not is_error:
+            return "moved"
+        elif not (flow.phase in ("published", "received") and flow.qos == 2 and here):
+            return None
+        done = {PUBACK: "acknowledged", PUBCOMP: "acknowledged", PUBREC: "received"}[kind]
+        flow.phase = "refused" if is_error and kind == PUBREC else done
+        flow.away = False
+        return "effect"
+
+
+# --- the connection (3.1, 3.2, 3.14) --------------------------------------------------------------
+
+
+def next_state(state: str, kind: int, from_client: bool, code: int) -> tuple[str, str | None]:
+    """Return the state of a connection after a packet, and the rule broken.
+
+    ``new``, ``asked`` by CONNECT, ``open`` or ``refused`` by CONNACK, ``left`` by the client,
+    ``closed`` by the server, or ``unknown``: its beginning was not captured.
+    """
+    if from_client:
+        # M-14 (3.14.4): Nothing follows a DISCONNECT of the same side.
+        if state == "left":
+            return state, "after_disconnect"
+        if kind == CONNECT:
+            # M-15 (3.1): A connection has one CONNECT.
+            return ("asked", None) if state == "new" else (
+                "asked" if state == "unknown" else state, "connect_twice"
+            )  # fmt: skip
+        # M-16 (3.1): The first packet of a client is CONNECT.
+        rule = "connect_first" if state == "new" else None
+        if kind == DISCONNECT and state in ("new", "unknown", "asked", "open"):
+            return "left", rule
+        return ("unknown" if state == "new" else state), rule
+    # M-17 (3.2): Nothing follows a CONNACK that refuses.
+    if state == "refused":
+        return state, "after_refusal"
+    if state == "closed":
+        return state, "after_disconnect"  # M-14
+    # M-18 (3.2): The first packet of a server is CONNACK; only AUTH may come before it.
+    if state == "new" or (state == "asked" and kind not in (CONNACK, AUTH)):
+        return state, "connack_first"
+    if kind == CONNACK:
+        # M-19 (3.2): A connection has one CONNACK.
+        if state == "open":
+            return state, "connack_twice"
+        if code:
+            return "refused", None
+        return ("left" if state == "left" else "open"), None
+    if kind == DISCONNECT and state != "left":
+        return "closed", None
+    return state, None
+
+
+class Facts:
+    """What follows from the packets of all clients."""
+
+    def __init__(self) -> None:
+        self.connections: list[Connection] = []
+        self.messages: list[Message] = []
+        self.attempts: list[Attempt] = []
+        self.subscriptions: list[Subscription] = []
+        self.delayed: list[Message] = []
+        """Wills whose delay ends after the last packet of their client."""
+        self.violations: list[tuple[str, str, Any, bool, At, str | None]] = []
+        """Rule, text, a connection or a client, whether by the client, packet, message."""
+        self.last: dict[tuple[str, str], At] = {}
+        """By source and server."""
+        self.older: set[tuple[str, str]] = set()
+        """Servers that may have subscriptions and messages that were not captured."""
+        self.lost: defaultdict[tuple[str, str], list[tuple[int, int]]] = defaultdict(list)
+        """Spans of time in which packets of clients were sent that were not captured."""
+
+
+class Following:
+    """The packets of one client id of a server, one after the other."""
+
+    def __init__(
+        self, facts: Facts, sides: dict[Stream, Side], shown: dict[Stream, Row] | None
+    ) -> None:
+        self.facts, self.sides, self.shown = facts, sides, shown
+        self.has_older = False
+        """Whether packets of the client may be missing, so that its session may be older."""
+        self.lost: list[tuple[int, int]] = []
+        self.sessions: dict[str, Session] = {}
+        self.subscriptions: list[Subscription] = []
+        self.connections: dict[tuple[str, ...], Connection] = {}
+        self.streams: dict[Stream, tuple[Connection, At]] = {}
+        self.reached: dict[Stream, tuple[int, int]] = {}
+        self.last: At | None = None
+        self.ends = sorted(self._end(name) for name in sides if self._seen(name).get("ended"))
+
+    def _seen(self, name: Stream) -> Row:
+        return (self.shown or {}).get(name, {})
+
+    def _end(self, name: Stream) -> At:
+        row = self._seen(name)
+        ns, frame = row.get("ended_ns"), row.get("ended_frame")
+        assert ns is not None and frame is not None
+        return At(ns, frame, name[1], _LAST_OFFSET, ns, frame, name[0])
+
+    def run(self, rows: list[Row]) -> None:
+        for row in rows:
+            at = self._at(row)
+            # The first row of a stream opens it before ends of others are due.
+            connection = self._connection(row, at)
+            self.last = at
+            while self.ends and self.ends[0] < at:
+                self._stream_ends(self.ends.pop(0))
+            self._packet(connection, row, at)
+        self._finish()
+
+    def _at(self, row: Row) -> At:
+        name = row["source"], row["stream"]
+        ns, frame = row.get("captured_ns"), row.get("frame")
+        reached = self.reached.get(name, (0, 0))
+        if ns is not None:
+            reached = max(reached, (ns, frame or 0))
+        self.reached[name] = reached
+        return At(*reached, name[1], row["offset"], ns, frame, name[0])
+
+    def _connection(self, row: Row, at: At) -> Connection:
+        name = row["source"], row["stream"]
+        if name in self.streams:
+            return self.streams[name][0]
+        stream = _stream(row)
+        key, side = _connection(stream), self.sides[name]
+        begun = None if self.shown is None else bool(self._seen(name).get("begun"))
+        if key not in self.connections:
+            by, server = _ends(stream)[:: 1 if side.from_client else -1]
+            client = Client(name[0], server, at.key, by, None)
+            session = Session(client.name, False, Flows(False), Flows(False))
+            # C-9: A connection begins with CONNECT, unless its beginning was not captured.
+            new = begun or row.get("packet_type") == CONNECT
+            connection = self.connections[key] = Connection(
+                client, at, "new" if new else "unknown", bool(begun), begun is not None,
+                side.alone, side.followed, session, side.alone,
+            )  # fmt: skip
+            session.connection = connection
+            self.has_older |= side.older
+        connection = self.connections[key]
+        self.streams[name] = connection, at
+        connection.has_client_packets |= side.from_client
+        is_answer = side.from_client or row.get("packet_type") in (CONNACK, AUTH)
+        if begun is False and not is_answer:
+            self._connack_missing(connection, at)
+        return connection
+
+    # --- violations -------------------------------------------------------------------------------
+
+    def _breaks(
+        self, connection: Connection, rule: str, from_client: bool, at: At, key: str | None = None
+    ) -> None:
+        whole = (connection.begun or connection.begun_shown) and connection.session.is_whole
+        whole = whole and not (connection.damaged or connection.alone)
+        if not whole and rule not in _OF_ONE_PACKET:
+            return  # C-2
+        if self.has_older and rule in _OF_EARLIER_SESSIONS:
+            return  # C-3
+        text, cited = _RULES[rule]
+        # M-20: A connection breaks the rules of its version; of an unknown one those of 3.1.1.
+        number = cited.get(connection.version or 4)
+        if number is not None:
+            self.facts.violations.append((number, text, connection, from_client, at, key))
+
+    def _malformed(self, connection: Connection, rule: str, row: Row, up: bool, at: At) -> None:
+        text = (row.get("error") or {}).get("message") or "the packet violates a rule"
+        self.facts.violations.append((rule, text, connection, up, at, None))
+
+    # --- packets ----------------------------------------------------------------------------------
+
+    def _packet(self, connection: Connection, row: Row, at: At) -> None:
+        up, kind = self.sides[at.source, at.stream].from_client, row.get("packet_type")
+        if kind is None:
+            self._other_bytes(connection, row, at, up)
+            return
+        self._behind_gap(connection, at, up)
+        connection.packets += 1
+        connection.bytes += row["length"]
+        connection.last = at
+        version = row.get("version_in_force") or 0
+        connection.version = connection.version or version
+        # M-21 (3.1.2.11.4, 3.2.2.3.6): No packet is above the Maximum Packet Size of its receiver.
+        most = connection.most_bytes[up]
+        if most is not None and row["length"] > most:
+            self._breaks(connection, f"packet_size_{'client' if up else 'broker'}", up, at)
+        if row.get("verdict"):
+            self._malformed(connection, row["verdict"], row, up, at)
+            if kind == DISCONNECT:
+                return  # 4.13: its receiver closes the connection
+        if kind == CONNECT:
+            connection.version = version
+        # M-22 (2.1.2): A packet is of a type that its sender may send; a server may send
+        # DISCONNECT from 5.0 on.
+        of_side = (*_BOTH, AUTH, *(_CLIENT if up else _SERVER))
+        may_leave = up or (connection.version or 5) >= 5
+        if kind not in of_side and not (kind == DISCONNECT and may_leave):
+            if CONNECT <= kind <= AUTH:
+                self._breaks(connection, "wrong_side", up, at)
+            return
+        before = connection.state
+        connection.state, rule = next_state(before, kind, up, row.get("return_code") or 0)
+        if rule is not None:
+            self._breaks(connection, rule, up, at)
+        if kind == CONNECT:
+            if before in ("new", "unknown"):
+                self._connect(connection, row, at)
+        # M-23 (3.1.4): What a client sends before CONNACK counts if that accepts the connection.
+        elif before == "asked" and up:
+            connection.early.append((row, at))
+        # M-24 (3.2, 3.14): After a refusal or a DISCONNECT nothing of the side that is over counts.
+        elif before not in ("refused", "closed") and (before != "left" or not up):
+            self._counts(connection, row, at, up)
+
+    def _counts(self, connection: Connection, row: Row, at: At, up: bool) -> None:
+        """Let a packet take effect."""
+        if connection.session.connection is not connection:
+            # A newer connection of the client has taken the session over.
+            session = Session(connection.client.name, False, Flows(False), Flows(False))
+            connection.session, session.connection = session, connection
+        kind, packet_id = row["packet_type"], row.get("packet_id") or 0
+        if kind == CONNACK:
+            self._connack(connection, row, at)
+        elif kind == PUBLISH:
+            self._publish(connection, row, at, up)
+        elif kind in (PUBACK, PUBREC, PUBREL, PUBCOMP):
+            self._acknowledge(connection, row, at, up)
+        elif kind in (SUBSCRIBE, UNSUBSCRIBE):
+            connection.requests[kind, packet_id] = row, at
+        elif kind == SUBACK:
+            self._suback(connection, row, at)
+        elif kind == UNSUBACK:
+            self._unsuback(connection, row, at)
+        elif kind == PINGREQ:
+            connection.pings.append(at)
+        elif kind == PINGRESP:
+            if connection.pings:
+                self._read(connection, connection.pings.pop(0), at)
+            else:
+                # M-25 (3.13): PINGRESP answers a PINGREQ.
+                self._breaks(connection, "pingresp_unasked", False, at)
+        elif kind == DISCONNECT:
+            self._disconnect(connection, row, at, up)
+
+    # C-10: Bytes that were not captured may have been any packets. Nothing is concluded from what
+    # they may have held: a CONNACK, subscriptions (of 5 bytes at least), or changes of retained
+    # values (of 4 bytes at least, PUBREL) until the next packet of the client.
+    def _other_bytes(self, connection: Connection, row: Row, at: At, up: bool) -> None:
+        code = (row.get("error") or {}).get("code")
+        # M-26 (1.5.5): Remaining Length has four bytes at most.
+        is_start = not connection.damaged and connection.state != "unknown"
+        if code == "remaining_length" and is_start:
+            self._malformed(connection, code, row, up, at)
+        connection.damaged |= row.get("status") != "tail"
+        if row.get("status") != "gap":
+            return
+        connection.lost_last[up] = True
+        connection.unsure_before = _ALWAYS
+        self.has_older |= row["length"] >= 5
+        if not up:
+            self._connack_missing(connection, at)
+            return
+        if connection.lost_since_ns is None and row["length"] >= 4:
+            connection.lost_since_ns = at.reached_ns
+        if connection.state == "new":
+            connection.state = "unknown"
+
+    def _behind_gap(self, connection: Connection, at: At, up: bool) -> None:
+        if connection.lost_since_ns is not None:
+            connection.lost_since_ns = connection.lost_since_ns or at.reached_ns
+            if up:
+                self._lost_until(connection, at.reached_ns)
+        if connection.lost_last[up]:
+            connection.lost_last[up] = False
+            if not connection.lost_last[not up]:
+                connection.unsure_before = at
+
+    def _lost_until(self, connection: Connection, stop_ns: int) -> None:
+        if connection.lost_since_ns is not None:
+            self.lost.append((connection.lost_since_ns, stop_ns))
+            connection.lost_since_ns = None
+
+    # C-11: A connection whose CONNACK was not captured counts as accepted.
+    def _connack_missing(self, connection: Connection, at: At) -> None:
+        if connection.state == "new":
+            connection.unanswered = True
+        elif connection.state == "asked":
+            self._open_unanswered(connection, at)
+            self._early(connection)
+
+    def _open_unanswered(self, connection: Connection, at: At) -> None:
+        connection.state = "unknown"
+        self._open(connection, {}, at)
+        connection.aliases[True], connection.alias_maximum[True] = {}, None
+
+    def _early(self, connection: Connection) -> None:
+        early, connection.early = connection.early, []
+        for row, at in early:
+            self._counts(connection, row, at, True)
+
+    # --- CONNECT and CONNACK ----------------------------------------------------------------------
+
+    def _connect(self, connection: Connection, row: Row, at: At) -> None:
+        properties, client_id = properties_of(row.get("properties")), row.get("client_id")
+        connection.opened, connection.begun, connection.connect = at, True, row
+        name = client_id or connection.client.name
+        connection.client = connection.client._replace(name=name, client_id=client_id)
+        connection.user, connection.keep_alive = row.get("username"), row.get("keep_alive")
+        connection.clean_start = bool(row.get("clean_start"))
+        connection.most_bytes[False] = properties.get("maximum_packet_size")
+        self._expiry(connection, properties.get("session_expiry_interval", 0))
+        # M-27 (3.1.2.11.5, 3.2.2.3.8): Topic Alias Maximum is 0 where it is absent.
+        connection.alias_maximum[False] = properties.get("topic_alias_maximum", 0)
+        connection.aliases[False] = {}
+        if connection.unanswered:
+            self._open_unanswered(connection, at)
+
+    # M-28 (3.1.2.11.2; 3.1.1, 3.1.2.4): A session outlives its connection for the Session Expiry
+    # Interval; before 5.0 for ever, unless it began clean.
+    @staticmethod
+    def _expiry(connection: Connection, expires_s: int) -> None:
+        if connection.version == 5:
+            connection.persistent = expires_s > 0
+            connection.expires_s = None if expires_s == _FOREVER_S else expires_s
+        else:
+            connection.persistent = not connection.clean_start
+
+    def _connack(self, connection: Connection, row: Row, at: At) -> None:
+        connection.status = row.get("return_code") or 0
+        if connection.status:
+            connection.ended_by, connection.closed, connection.until = "refused", at, at
+            connection.early.clear()
+        elif connection.accepted is None:
+            # 3.2.2.1.1: Session Present came with 3.1.1.
+            present = row.get("session_present") if connection.version >= 4 else None
+            connection.resumed = present
+            # M-29 (3.2.2.1.1): No session is present after a clean start.
+            if present and connection.clean_start and connection.connect:
+                self._breaks(connection, "session_present_clean", False, at)
+            self._open(connection, properties_of(row.get("properties")), at)
+        self._early(connection)
+
+    def _open(self, connection: Connection, answer: dict[str, Any], at: At) -> None:
+        connect = connection.connect
+        asked = properties_of(connect.get("properties")) if connect else {}
+        connection.accepted = at
+        if assigned := answer.get("assigned_client_identifier"):  # 3.2.2.3.7
+            connection.client = connection.client._replace(name=assigned, client_id=assigned)
+        if "session_expiry_interval" in answer:  # 3.2.2.3.2: the server decides
+            self._expiry(connection, answer["session_expiry_interval"])
+        connection.aliases[True] = {}
+        connection.alias_maximum[True] = answer.get("topic_alias_maximum", 0)  # M-27
+        connection.most_bytes[True] = answer.get("maximum_packet_size")
+        # M-30 (3.1.2.4, 3.2.2.1.1): A session is resumed if the server says so; before 3.1.1 if
+        # the start is not clean. Without the CONNECT it may be any older one.
+        kept = not connection.clean_start if connection.resumed is None else connection.resumed
+        if not connection.begun:
+            kept = True
+        name, session = connection.client.name, self.sessions.get(connection.client.name)
+        if session is None:
+            session = Session(name, not kept, Flows(not kept), Flows(not kept))
+            self.sessions[name] = session
+        else:
+            self._take_over(session, connection, kept)
+        session.connection, session.expires = connection, None
+        session.known |= not kept
+        if not kept:
+            session.is_whole = True
+            for flow in session.to_client.flows.values():
+                if isinstance(flow.record, Attempt):
+                    flow.record.abandoned = True
+        session.to_broker.connect(kept, answer.get("receive_maximum", _NO_LIMIT))
+        session.to_client.connect(kept, asked.get("receive_maximum", _NO_LIMIT))
+        session.will = self._will(connection)
+        connection.session = session
+        self.has_older |= not (session.known or connection.alone)
+
+    # M-31 (3.1.4): A new connection of a client id ends the one before. A clean start ends its
+    # session too.
+    def _take_over(self, session: Session, connection: Connection, kept: bool) -> None:
+        assert connection.accepted is not None
+        will, expires = session.will, session.expires
+        if will and will.due and will.due < connection.accepted and will.state == "delayed":
+            self._publish_will(will, will.due)
+        if expires is not None and expires < connection.accepted:
+            self._end_all(session, expires, expires)
+        last = session.connection and session.connection.last
+        self._close(session, connection.opened, "dropped", "dropped", last or connection.opened)
+        # M-32 (3.1.3.2.2): A will waits for its delay, or until its session ends. A client that is
+        # back in the session before has no will published.
+        if session.will:
+            if not kept and session.will.state in ("armed", "delayed"):
+                self._publish_will(session.will, connection.opened)
+            elif session.will.state == "delayed":
+                session.will.state = "none"
+        if not kept:
+            self._end_all(session, connection.opened, connection.opened)
+        if session.may_have_changed:  # C-6
+            session.to_broker, session.to_client, session.known = Flows(False), Flows(False), False
+
+    # --- the end of a connection ------------------------------------------------------------------
+
+    def _disconnect(self, connection: Connection, row: Row, at: At, up: bool) -> None:
+        properties, session = properties_of(row.get("properties")), connection.session
+        if up and "session_expiry_interval" in properties:  # 3.14.2.2.2
+            self._expiry(connection, properties["session_expiry_interval"])
+        # M-33 (3.1.2.5, 3.14.4): A DISCONNECT of the client deletes the will, unless its reason
+        # code is 4.
+        keeps_will = not up or row.get("return_code") == 4
+        if session.connection is not connection:
+            return
+        end = "dropped" if keeps_will else "disconnected"
+        self._close(session, at, "client" if up else "server", end)
+        if up:  # The broker reads in order, so it has read all before.
+            for message in connection.unread:
+                message.accepted = at
+
+    def _close(
+        self, session: Session, at: At, ended_by: str | None, end: str, until: At | None = None
+    ) -> None:
+        connection = session.connection
+        if connection is None or connection.ended_by != "open":
+            return
+        connection.ended_by, connection.closed, connection.until = ended_by, at, until or at
+        self._count_in_flight(session, connection)
+        if not connection.begun or session.may_have_changed:
+            self._untrace(session, _ALWAYS)  # C-6: it may be sent again to a client id
+        self._close_will(session, connection, at, end)
+        if not connection.persistent:
+            self._end_all(session, connection.until, at)
+        elif session.may_have_changed:
+            session.will = None
+            for subscription in session.filters.values():
+                subscription.leaving = subscription.leaving or connection.until
+        elif connection.expires_s is not None:
+            session.expires = at.after(connection.expires_s)
+
+    def _close_will(self, session: Session, connection: Connection, at: At, end: str) -> None:
+        will = session.will
+        if will is None or will.state != "armed":
+            return
+        if end == "disconnected":
+            will.state = "none"
+            return
+        will.state = "delayed"
+        will.message.released = connection.last or at
+        if not will.delay_s or not connection.persistent:
+            self._publish_will(will, at)
+        else:
+            delays = [will.delay_s]
+            if connection.expires_s is not None:
+                delays.append(connection.expires_s)
+            will.due = at.after(min(delays))
+
+    def _publish_will(self, will: Will, at: At) -> None:
+        will.state, will.message.accepted = "none", at
+        self.facts.messages.append(will.message)
+
+    def _count_in_flight(self, session: Session, connection: Connection) -> None:
+        session.is_whole &= not connection.has_gap
+        connection.shows_in_flight = session.is_whole
+        if connection.unsure_before is not None:
+            self._untrace(session, connection.unsure_before)
+        sent, received = (
+            sum(flow.in_flight for flow in flows.flows.values())
+            for flows in (session.to_broker, session.to_client)
+        )
+        connection.in_flight = sent, received
+
+    # C-12: An acknowledgement may have been where the capture does not show it.
+    @staticmethod
+    def _untrace(session: Session, before: At) -> None:
+        for flow in session.to_client.flows.values():
+            if isinstance(one := flow.record, Attempt):
+                one.untraced |= one.acknowledged is None and one.at < before
+
+    def _end_all(self, session: Session, leaving: At, gone: At) -> None:
+        for subscription in session.filters.values():
+            subscription.leaving, subscription.gone = subscription.leaving or leaving, gone
+        session.filters.clear()
+
+    def _stream_ends(self, at: At) -> None:
+        if (at.source, at.stream) not in self.streams:
+            return
+        connection, first = self.streams[at.source, at.stream]
+        if at < first:
+            return
+        if connection.session.connection is connection:
+            # C-13: If the last bytes of a side were lost, or nothing of the client was captured,
+            # there may have been a DISCONNECT.
+            shown = connection.begun or connection.has_client_packets
+            if shown and not any(connection.lost_last.values()):
+                self._close(connection.session, at, "dropped", "dropped")
+            else:
+                self._close(connection.session, at, None, "disconnected")
+
+    def _finish(self) -> None:
+        for end in self.ends:
+            self._stream_ends(end)
+        for connection in self.connections.values():
+            session, last = connection.session, connection.last or connection.opened
+            if connection.ended_by == "open" and session.connection is connection:
+                connection.until = None if connection.shows_end else last
+                self._count_in_flight(session, connection)
+            self._lost_until(connection, (connection.closed or _ALWAYS).reached_ns)
+            connection.kept = self.sessions.get(connection.client.name)
+            self.facts.connections.append(connection)
+        for session in self.sessions.values():
+            if session.expires is not None:
+                self._end_all(session, session.expires, session.expires)
+            will = session.will
+            if will and will.due and will.state == "delayed":
+                will.message.accepted = will.due
+                self.facts.delayed.append(will.message)
+        # C-14: Subscriptions that last are those of sessions with a client id.
+        lasting = [one for of in self.sessions.values() for one in of.filters.values()]
+        self.facts.subscriptions += [
+            one for one in self.subscriptions if one.gone is not None or one in lasting
+        ]
+        if self.last is not None and self.connections:
+            client = next(iter(self.connections.values())).client
+            server = client.source, client.server
+            self.facts.last[server] = max(self.facts.last.get(server, self.last), self.last)
+            self.facts.lost[server] += self.lost
+            if self.has_older:
+                self.facts.older.add(server)
+
+    def _will(self, connection: Connection) -> Will | None:
+        row = connection.connect
+        if row is None or row.get("will_topic") is None:
+            return None
+        properties = properties_of(row.get("will_properties"))
+        message = Message(
+            "will", connection.opened, connection.client, row["will_topic"],
+            row.get("will_payload") or b"", row.get("will_qos") or 0, bool(row.get("will_retain")),
+            properties,
+        )  # fmt: skip
+        return Will(message, properties.get("will_delay_interval", 0))
+
+    # --- PUBLISH and its acknowledgements ---------------------------------------------------------
+
+    def _publish(self, connection: Connection, row: Row, at: At, up: bool) -> None:
+        topic, qos, packet_id = row.get("topic"), row.get("qos"), row.get("packet_id")
+        properties = properties_of(row.get("properties"))
+        if topic is None or qos not in (0, 1, 2):
+            return
+        if properties:
+            topic = self._topic(connection, topic, properties, at, up)
+            if topic is None:
+                return
+        payload, retain, dup = row.get("payload") or b"", bool(row.get("retain")), bool(row["dup"])
+        record: Message | Attempt
+        if up:
+            record = Message(
+                "publish", at, connection.client, topic, payload, qos, retain, properties,
+                row.get("length") or 0, row.get("verdict") is not None,
+            )  # fmt: skip
+        else:
+            session = connection.session
+            known = session.known and session.is_whole and not connection.has_gap
+            may_be_live = retain and connection.version == 5 and not known
+            identifiers = properties.get("subscription_identifier", [])
+            record = Attempt(
+                at, connection.client, topic, payload, qos, retain, identifiers, dup, may_be_live
+            )
+        if not (qos and packet_id):
+            self._keep(record)
+            if isinstance(record, Message):
+                connection.unread.append(record)
+            return
+        flows = connection.session.to_broker if up else connection.session.to_client
+        before = flows[packet_id].record
+        effect, rule, arrives = flows.publish(packet_id, qos, dup)
+        same = before is not None and (before.topic, before.payload) == (topic, payload)
+        if before is not None and effect != "sent" and not same:
+            rule = "id_in_use"  # M-7: another message
+        if isinstance(record, Message) and before is None and qos == 1 and dup:
+            # C-8: Its first copy may have been before the capture.
+            record.is_repeated = effect == "repeated" or self.has_older
+        if effect != "sent" and same:
+            assert before is not None
+            record = before
+            self._again(record, at, effect, arrives, qos)
+        else:
+            if isinstance(before, Attempt) and connection.has_gap:
+                before.untraced |= before.acknowledged is None  # C-12
+            flows[packet_id].record = record
+            self._keep(record)
+        key = record.sent.key if isinstance(record, Message) else None
+        if rule is not None:
+            rule = "id_in_use_broker" if rule == "id_in_use" and not up else rule
+            self._breaks(connection, rule, up, at, key)
+        # M-34 (3.3.4, 4.9): No more are in flight than the receiver's Receive Maximum.
+        if flows.quota < 0:
+            side = "client" if up else "broker"
+            self._breaks(connection, f"receive_maximum_{side}", up, at, key)
+
+    def _keep(self, record: Message | Attempt) -> None:
+        if isinstance(record, Message):
+            self.facts.messages.append(record)
+        else:
+            self.facts.attempts.append(record)
+
+    # M-35 (4.4): A copy is of the message before it. At QoS 1 the receiver may take each copy for
+    # a message of its own (4.3.2), at QoS 2 those that PUBREL separates (4.3.3).
+    @staticmethod
+    def _again(record: Message | Attempt, at: At, effect: str, arrives: str, qos: int) -> None:
+        if isinstance(record, Message):
+            record.again.append(at)
+            record.copies += arrives == "delivered" or record.qos == 1
+        else:
+            record.count += 1
+            record.redelivered = True
+            record.lost_ack |= effect == "lost_ack"
+
+    # M-36 (3.3.2.3.4): A topic alias stands for the topic that it was sent with before on the same
+    # connection, in the same direction.
+    def _topic(
+        self, connection: Connection, sent: str, properties: dict[str, Any], at: At, up: bool
+    ) -> str | None:
+        topic: str | None = sent
+        if (alias := properties.get("topic_alias")) is not None:
+            known, most = connection.aliases[up], connection.alias_maximum[up]
+            if sent:
+                known[alias] = sent
+            topic = known.get(alias)
+            if most is not None and alias > most:
+                side = "client" if up else "broker"
+                self._breaks(connection, f"alias_maximum_{side}", up, at)
+            elif topic is None:
+                self._breaks(connection, "alias_unknown", up, at)
+        # M-37 (3.3.4): A client publishes without a subscription identifier.
+        if up and "subscription_identifier" in properties:
+            self._breaks(connection, "subscription_identifier", up, at)
+        return topic
+
+    def _acknowledge(self, connection: Connection, row: Row, at: At, up: bool) -> None:
+        packet_id, kind, code = row.get("packet_id"), row["packet_type"], row.get("return_code")
+        if not packet_id:
+            return
+        to_broker = up == (kind == PUBREL)
+        session = connection.session
+        flows = session.to_broker if to_broker else session.to_client
+        if kind == PUBREL:
+            effect, rule = flows.pubrel(packet_id)
+        else:
+            effect, rule = flows.answer(packet_id, kind, code or 0)
+        record = flows[packet_id].record
+        if rule is not None:
+            key = record.sent.key if isinstance(record, Message) else None
+            self._breaks(connection, rule, up, at, key)
+        if isinstance(record, Attempt):
+            if effect == "acknowledged":
+                record.acknowledged = record.acknowledged or at
+            elif effect == "refused":
+                record.refused = code
+        elif record is not None:
+            if not up:
+                self._read(connection, record.again[-1] if record.again else record.sent, at)
+            if effect == "refused":
+                record.refused = code
+            elif effect == "released":
+                record.released = record.released or at
+            elif effect == "acknowledged" and record.refused is None:
+                record.accepted = record.accepted or at
+
+    # M-38 (4.6, 4.2): A broker reads a connection in order, so an answer to a request shows that it
+    # has read, and accepted, all before the request.
+    def _read(self, connection: Connection, request: At, answer: At) -> None:
+        connection.answered = max(connection.answered or request, request)
+        self._confirm(connection, request, answer)
+        for message in connection.unread:
+            if message.sent < request:
+                message.accepted = answer
+        connection.unread = [one for one in connection.unread if not one.sent < request]
+
+    # M-39 (E M29): The broker has sent the retained values of a subscription by its answer to a
+    # later request, unless ten messages in flight may have filled the window.
+    @staticmethod
+    def _confirm(connection: Connection, request: At, answer: At) -> None:
+        waiting = connection.unconfirmed
+        if not waiting or waiting[0].granted > request or connection.damaged:
+            return
+        if sum(flow.in_flight for flow in connection.session.to_client.flows.values()) >= 10:
+            return
+        while waiting and waiting[0].granted < request:
+            subscription = waiting.pop(0)
+            if subscription.gone is None:
+                subscription.confirmed = answer
+
+    # --- SUBSCRIBE and UNSUBSCRIBE ----------------------------------------------------------------
+
+    def _suback(self, connection: Connection, row: Row, at: At) -> None:
+        request = connection.requests.pop((SUBSCRIBE, row.get("packet_id") or 0), None)
+        codes = row.get("return_codes") or []
+        # M-40 (3.9.3): SUBACK answers a SUBSCRIBE, with one code for each filter.
+        if request is None or len(codes) != len(request[0].get("filters") or []):
+            self._breaks(connection, "suback_unasked", False, at)
+            return
+        asked, asked_at = request
+        self._read(connection, asked_at, at)
+        identifiers = properties_of(asked.get("properties")).get("subscription_identifier")
+        session = connection.session
+        for place, (one, code) in enumerate(zip(asked.get("filters") or [], codes, strict=True)):
+            if code >= _ERROR or not one["filter"]:
+                continue
+            name, handling = one["filter"], one.get("retain_handling") or 0
+            # M-41 (4.8.2): A filter $share/GROUP/FILTER is that of a group, from 5.0 on.
+            group = name.split("/")[1] if _is_shared(name) and connection.version == 5 else None
+            # M-42 (3.8.4, 3.8.3.1): Retained values are sent for a new subscription, for a renewed
+            # one if Retain Handling is 0, for a shared one never.
+            is_new = session.known and name not in session.filters
+            gets_values = group is None and (handling == 0 or (handling == 1 and is_new))
+            subscription = Subscription(
+                connection.client, name, group, code, bool(one.get("no_local")),
+                bool(one.get("retain_as_published")), identifiers[0] if identifiers else None,
+                connection.version, asked_at, at, asked_at._replace(offset=asked_at.offset + place),
+                session.known, gets_values, connection.maximum_packet_size,
+            )  # fmt: skip
+            # M-43 (3.8.4): A subscription replaces one of its session with the same filter.
+            if (older := session.filters.get(name)) is not None:
+                subscription.since = older.since
+                older.leaving, older.gone = older.leaving or asked_at, at
+            session.filters[name] = subscription
+            session.served_as.add(subscription.served_as)
+            self.subscriptions.append(subscription)
+            if gets_values:
+                connection.unconfirmed.append(subscription)
+
+    def _unsuback(self, connection: Connection, row: Row, at: At) -> None:
+        request = connection.requests.pop((UNSUBSCRIBE, row.get("packet_id") or 0), None)
+        # M-44 (3.11): UNSUBACK answers an UNSUBSCRIBE.
+        if request is None:
+            self._breaks(connection, "unsuback_unasked", False, at)
+            return
+        self._read(connection, request[1], at)
+        for one in request[0].get("filters") or []:
+            # M-45 (3.10.4): An UNSUBSCRIBE ends the subscription with the same filter.
+            if (subscription := connection.session.filters.pop(one["filter"], None)) is not None:
+                subscription.leaving = subscription.leaving or request[1]
+                subscription.gone = at
+
+
+# --- topics (4.7, 4.8) ----------------------------------------------------------------------------
+
+
+def _is_shared(name: str) -> bool:
+    return name.startswith("$share/")
+
+
+def _levels(name: str) -> list[str]:
+    """Return the levels of a filter, without those of a group."""
+    return (name.split("/", 2)[-1] if _is_shared(name) else name).split("/")
+
+
+# M-46 (4.7.1): + matches one level, # the level above it and all below.
+# M-47 (4.7.2): A filter that begins with a wildcard matches no topic that begins with $.
+def _matches(name: str, topic: str) -> bool:
+    asked, levels = _levels(name), topic.split("/")
+    if topic.startswith("$") and asked[0] in ("+", "#"):
+        return False
+    if asked[-1] == "#":
+        asked.pop()
+        levels = levels[: len(asked)]
+    return len(asked) == len(levels) and all(
+        one in ("+", level) for one, level in zip(asked, levels, strict=True)
+    )
+
+
+def _rank(name: str) -> tuple[int, ...]:
+    """Return a sort key of filters that match one topic: # first, then the exact ones, then +."""
+    return *({"#": 0, "+": 2}.get(level, 1) for level in _levels(name)), 1
+
+
+# --- retained values (3.3.1.3) --------------------------------------------------------------------
+
+
+@dataclass(eq=False)
+class Value:
+    message: Message
+    since: int
+    until: int | None = None
+    ended_by: str | None = None
+
+
+def _lost(spans: list[tuple[int, int]], first: int, last: int) -> bool:
+    return any(start <= last and first <= stop for start, stop in spans)
+
+
+_LOOK_BACK: Final = 16
+"""E M28: A value may still be on its way while the next ones are set, but not while many are."""
+
+
+class Retained:
+    """The retained values of one topic, and what new subscriptions get of them."""
+
+    def __init__(self, facts: Facts, lost: list[tuple[int, int]]) -> None:
+        self.facts, self.lost = facts, lost
+        self.values: list[Value] = []
+        self.settled: At | None = None
+        """From when on the value of the last change is certain."""
+        self.is_unsettled = False
+        """Whether a message that the broker has not confirmed may still change the value."""
+        self.subscriptions: list[Subscription] = []
+        self.expected: list[tuple[Subscription, At, Message]] = []
+        """Subscriptions that should get a value, with the answer until which it has to come."""
+        self.firm = 0
+        """How many of these no later change makes uncertain."""
+        self.live: dict[str, tuple[Message, int]] = {}
+
+    def run(
+        self, messages: list[Message], subscriptions: list[Subscription], attempts: list[Attempt]
+    ) -> None:
+        events: list[tuple[Any, ...]] = []
+        for message in messages:
+            at, sent = message.taken, message.sent
+            if at is not None:
+                events.append((at.time, 0, at[:4], message, self._set))
+                if sent < at:
+                    events.append((sent.time, 1, sent[:4], message, self._change))
+        for one in subscriptions:
+            events.append((one.asked.time, 2, one.asked[:4], one, self._subscribe))
+        for attempt in attempts:
+            events.append((attempt.at.time, 3, attempt.at[:4], attempt, self._deliver))
+        for *_, record, observe in sorted(events, key=lambda event: event[:3]):
+            observe(record)
+        for subscription, confirmed, message in self.expected:
+            self._breaks("retained_missing", subscription, confirmed, message)
+
+    # M-48 (3.3.1.3): A message with RETAIN is the value of its topic from when the broker takes it
+    # over until the next one, or until it expires (3.3.2.3.3). One without payload deletes it.
+    def _set(self, message: Message) -> None:
+        at = message.taken
+        assert at is not None
+        if self.values and not _is_over(self.values[-1], at.time):
+            self.values[-1].until = at.time
+            self.values[-1].ended_by = "replaced" if message.payload else "deleted"
+        if message.payload:
+            value = Value(message, at.time)
+            expires_s = message.properties.get("message_expiry_interval")
+            if expires_s is not None and at.ns is not None:
+                value.until, value.ended_by = at.ns + expires_s * _NS_PER_S, "expired"
+            self.values.append(value)
+        self._change(message)
+
+    # C-15: While a message that changes the value is sent and not confirmed, either value may be
+    # sent to a new subscription.
+    def _change(self, message: Message) -> None:
+        self.expected = [
+            one
+            for place, one in enumerate(self.expected)
+            if place < self.firm or not message.sent < one[1]
+        ]
+        self.firm = len(self.expected)
+        if message.accepted is None:
+            self.is_unsettled = True
+        else:
+            self.settled = max(self.settled or message.accepted, message.accepted)
+
+    # M-49 (3.3.1.3, E M29): The value of each topic that a new subscription matches is sent. A
+    # broker may discard one that was published at QoS 0.
+    def _subscribe(self, one: Subscription) -> None:
+        self.subscriptions.append(one)
+        if not self.values or _is_over(self.values[-1], one.asked.time):
+            return
+        value, message = self.values[-1], self.values[-1].message
+        confirmed = one.confirmed
+        is_lost = _lost(self.lost, value.since, (confirmed or one.granted).time)
+        if confirmed is None or confirmed.ns is None or is_lost or not one.known:
+            return
+        if self.is_unsettled or self.settled is None or one.asked < self.settled:
+            return
+        own = one.no_local and message.client.name == one.client.name
+        too_large = _may_exceed(one.maximum_packet_size, message)
+        lasts = value.until is None or confirmed.time < value.until
+        if message.qos and one.gets_values and lasts and not (own or too_large):
+            self.expected.append((one, confirmed, message))
+
+    def _deliver(self, attempt: Attempt) -> None:
+        recent = [value.message for value in self.values[-_LOOK_BACK:]]
+        same = [one for one in reversed(recent) if one.payload == attempt.payload]
+        own = [one for one in self.subscriptions if one.client.name == attempt.client.name]
+        attempt.setter = same[0] if same else None
+        attempt.is_live = bool(same) and self._is_live(attempt, same[0], own)
+        attempt.may_be_live = attempt.may_be_live and not attempt.is_live
+        kept = [
+            (place, one)
+            for place, one in enumerate(self.expected)
+            if one[0].client.name != attempt.client.name
+            or (same and one[2].payload != attempt.payload)
+        ]
+        self.firm = sum(place < self.firm for place, _ in kept)
+        self.expected = [one for _, one in kept]
+        if not own or attempt.at.ns is None or not all(one.known for one in own):
+            return
+        # M-50 (3.8.4, E M28): A value is sent at the lower of the QoS it was published with and
+        # that granted; by the page of 1999 at that it was published with.
+        allowed = {
+            message.qos if one.version == 2 else min(message.qos, one.qos)
+            for message in same
+            for one in own
+        }
+        if allowed and attempt.qos not in allowed:
+            self._breaks("retained_qos", own[-1], attempt.at, same[0])
+
+    # M-51 (3.3.1.3): With Retain As Published a message is forwarded with its RETAIN flag, once for
+    # each such subscription. All others that come with RETAIN are for a new subscription.
+    def _is_live(self, attempt: Attempt, message: Message, own: list[Subscription]) -> bool:
+        until = message.accepted or attempt.at
+        copies = sum(
+            one.retain_as_published
+            and one.asked < until
+            and (one.gone is None or message.sent < one.gone)
+            for one in own
+        )
+        if not copies:
+            return False
+        last, count = self.live.get(attempt.client.name, (None, 0))
+        count = count + 1 if last is message else 1
+        self.live[attempt.client.name] = message, count
+        return count <= copies
+
+    def _breaks(self, rule: str, one: Subscription, at: At, message: Message) -> None:
+        text, cited = _RULES[rule]
+        if (number := cited.get(one.version or 4)) is not None:
+            found = number, text, one.client, False, at, message.sent.key
+            self.facts.violations.append(found)
+
+    def rows(self) -> Iterator[Row]:
+        for value in self.values:
+            message, timed = value.message, value.message.sent.ns is not None
+            # C-16: A message that was not captured may have ended the value.
+            is_sure = value.until is not None and not _lost(self.lost, value.since, value.until)
+            yield {
+                "topic": message.topic,
+                "from_ns": value.since if timed else None,
+                "to_ns": value.until if timed and is_sure else None,
+                "payload": message.payload,
+                "qos": message.qos,
+                "message_key": message.sent.key,
+                "producer_client_id": message.client.client_id,
+                "ended_by": value.ended_by if is_sure else None,
+                "from_frame": message.sent.frame,
+                **_lead(message.sent),
+            }
+
+
+def _is_over(value: Value, time: int) -> bool:
+    return value.until is not None and value.until <= time
+
+
+# E M29: A broker adds at most 16 bytes to a message: packet, subscription and alias identifiers.
+def _may_exceed(most: int | None, message: Message) -> bool:
+    return most is not None and len(message.topic) + message.length + 16 > most
+
+
+# --- deliveries -----------------------------------------------------------------------------------
+
+
+@dataclass(eq=False)
+class Expected:
+    """A message that a client, or any member of a group, should get."""
+
+    message: Message
+    served_as: str
+    matching: list[Subscription]
+    attempts: list[Attempt] = field(default_factory=list)
+
+    # M-52 (3.3.4): A client gets a message once for each subscription that matches, or once for
+    # all; a group once (4.8.2). More come if the publisher sent it again.
+    @property
+    def copies(self) -> int:
+        return 1 if self.matching[0].group else len(self.matching)
+
+    @property
+    def capacity(self) -> int:
+        return self.copies * self.message.copies
+
+    @property
+    def retain(self) -> bool:
+        return self.message.retain and any(one.retain_as_published for one in self.matching)
+
+    # M-53 (3.8.4): It comes at the lower of the QoS it was published with and that granted.
+    def allows(self, qos: int) -> bool:
+        return any(qos == min(self.message.qos, one.qos) for one in self.matching)
+
+    def takes(self, attempt: Attempt) -> bool:
+        return self.message.start < attempt.at and len(self.attempts) < self.capacity
+
+
+class Deliveries:
+    """The deliveries of the messages with one topic and payload."""
+
+    def __init__(
+        self, messages: list[Message], attempts: list[Attempt], of: Server, topic: str
+    ) -> None:
+        # A will is published after the last packet of its connection.
+        self.messages = sorted(messages, key=lambda one: (one.start, one.origin == "will"))
+        self.attempts = sorted(attempts, key=lambda one: one.at)
+        self.of, self.topic, self.has_older = of, topic, of.is_older
+        self.expected = [one for message in self.messages for one in self._expected(message)]
+        self.missed: list[tuple[Expected, list[Subscription], At]] = []
+
+    # M-54 (3.3.4, 4.7, 4.8): A message is for every client, and every group, with a subscription
+    # that matches its topic when the broker takes the message: between its PUBLISH and the answer.
+    # No Local excludes the client that sent it (3.8.3.1).
+    def _expected(self, message: Message) -> list[Expected]:
+        probes = [message.start]
+        if message.accepted is not None and message.accepted > message.start:
+            probes.append(message.accepted)
+        found: dict[str, Expected] = {}
+        seen = set()
+        for at in probes:
+            for one in self.of.active(self.topic, at):
+                own = one.no_local and one.client.name == message.client.name
+                if own or (one.client.name, one.filter) in seen:
+                    continue
+                seen.add((one.client.name, one.filter))
+                expected = Expected(message, one.served_as, [])
+                found.setdefault(one.served_as, expected).matching.append(one)
+        return list(found.values())
+
+    # C-17: No packet identifies the message that is delivered: topic and payload do, in order. A
+    # client's deliveries belong to the latest messages that they can belong to.
+    def assign(self) -> list[Attempt]:
+        """Assign deliveries to those that are expected; return the others."""
+        rest: list[Attempt] = []
+        kinds: dict[tuple[str, bool | None], list[Attempt]] = {}
+        for attempt in self.attempts:
+            retain = attempt.retain if attempt.is_live else None
+            kinds.setdefault((attempt.client.name, retain), []).append(attempt)
+        for (name, retain), of_kind in kinds.items():
+            own = [one for one in self.expected if not one.matching[0].group]
+            own = [one for one in own if (one.served_as, one.retain) == (name, retain)]
+            rest += _assign(own, of_kind)
+        # M-55 (4.8.2): What no subscription of a member accounts for may be for its group.
+        groups = [one for one in self.expected if one.matching[0].group]
+        for group in dict.fromkeys(one.served_as for one in groups):
+            own = [one for one in groups if one.served_as == group]
+            members = {sub.client.name for one in own for sub in one.matching}
+            theirs = [one for one in rest if one.client.name in members]
+            theirs.sort(key=lambda one: one.at)
+            rest = [one for one in rest if one.client.name not in members]
+            rest += _assign(own, theirs)
+        return rest
+
+    # M-56 (4.3, E M31): A broker has accepted a message if it answered for it, or delivered it to
+    # anybody. Of several with one payload, the delivery may be of the first.
+    def confirmed(self, message: Message) -> At | None:
+        if message.refused is not None or message.malformed:
+            return None
+        found = [] if message.accepted is None else [message.accepted]
+        if message.accepted is None or message is self.messages[0]:
+            found += [
+                one.attempts[0].at
+                for one in self.expected
+                if one.message is message and one.attempts
+            ]
+        is_expected = any(one.message is message for one in self.expected)
+        return min(found) if found and is_expected else None
+
+    def rows(self) -> Iterator[Row]:
+        rest = self.assign()
+        for one in self.expected:
+            yield from self._of(one)
+        with_row = {id(one.message) for one in self.expected}
+        for attempt in rest:
+            message, verdict = self._unexpected(attempt, rest)
+            with_row.add(id(message))
+            yield _delivery(message, attempt, None, verdict)
+        for message in self.messages:
+            if id(message) not in with_row:
+                yield _delivery(message, None, None, self._unmatched(message))
+
+    def _of(self, one: Expected) -> Iterator[Row]:
+        message = one.message
+        # C-18: A copy that was not captured may have come before those that were.
+        is_short = self.has_older and message.copies > 1 and len(one.attempts) < one.capacity
+        for place, attempt in enumerate(one.attempts):
+            verdict = _verdict(attempt, message) if place < one.copies else "duplicate"
+            if is_short and verdict == "delivered":
+                verdict = "undecided"
+            yield _delivery(message, attempt, _subscription(one, attempt), verdict)
+        if one.attempts:
+            return
+        confirmed = self.confirmed(message)
+        if message.refused is not None:
+            verdict = "refused"
+        elif confirmed is None:
+            verdict = "unaccepted"
+        elif self.has_older and one.matching[0].group:
+            verdict = "undecided"  # C-19: a group may have members that were not captured
+        else:
+            active = [
+                sub
+                for sub in one.matching
+                if sub.granted < message.start and (sub.leaving is None or confirmed < sub.leaving)
+            ]
+            if active:
+                self.missed.append((one, active, confirmed))
+                return
+            verdict = "undecided"  # it was subscribed before or after, and not certainly then
+        yield _delivery(message, None, one.matching[0], verdict)
+
+    def _unexpected(self, attempt: Attempt, rest: list[Attempt]) -> tuple[Message | None, str]:
+        """Return the message and the verdict of a delivery that no subscription accounts for."""
+        message: Message | None = None
+        if attempt.setter is not None:
+            message = attempt.setter
+        elif attempt.is_live and self.has_older:
+            message = self._of_older(attempt, rest)
+        elif attempt.is_live:
+            before = [one for one in self.messages if one.start < attempt.at]
+            message = before[-1] if before else None
+        verdict = _verdict(attempt, message)
+        if message is not None:
+            if self.has_older and verdict == "delivered" and message.copies > 1:
+                return message, "undecided"
+            names = {one.served_as for one in self.expected}
+            if attempt.is_live and attempt.client.name in names:
+                return message, "undecided" if self.has_older else "duplicate"
+        return message, verdict
+
+    # C-20: With subscriptions from before the capture a client gets a message as often as it was
+    # sent. From the last delivery back each belongs to the latest message; one that is left over is
+    # of a message from before the capture.
+    def _of_older(self, attempt: Attempt, rest: list[Attempt]) -> Message | None:
+        count, copies, found = len(self.messages), 0, None
+        for each in reversed(rest):
+            if each.client.name != attempt.client.name:
+                continue
+            before = sum(one.start < each.at for one in self.messages)
+            if before < count:
+                count, copies = before, 0
+            if count and copies == self.messages[count - 1].copies:
+                count, copies = count - 1, 0
+            found = self.messages[count - 1] if count else None
+            if each is attempt:
+                break
+            copies += 1
+        return found
+
+    def _unmatched(self, message: Message) -> str:
+        if message.refused is not None:
+            return "refused"
+        if message.qos and message.accepted is None:
+            return "unaccepted"
+        return "undecided" if self.has_older else "no_subscriber"
+
+
+def _assign(expected: list[Expected], attempts: list[Attempt]) -> list[Attempt]:
+    """Assign deliveries, the last one first; return those that are too many, in order."""
+    rest = attempts
+    for any_qos in (False, True):
+        left: list[Attempt] = []
+        for attempt in reversed(rest):
+            fits = (one for one in reversed(expected) if any_qos or one.allows(attempt.qos))
+            one = next((one for one in fits if one.takes(attempt)), None)
+            (one.attempts if one else left).append(attempt)
+        rest = left[::-1]
+    # A message without a delivery gets the first one of a later message that has several.
+    for one in expected:
+        one.attempts.sort(key=lambda attempt: attempt.at)
+    for place in reversed(range(len(expected))):
+        later = [one for one in expected[place + 1 :] if len(one.attempts) > 1]
+        if not expected[place].attempts and later:
+            expected[place].attempts.append(later[0].attempts.pop(0))
+    return rest
+
+
+def _subscription(one: Expected, attempt: Attempt) -> Subscription:
+    """Return the subscription of a delivery: by its identifier (3.3.4), or any that matches."""
+    own = [sub for sub in one.matching if sub.client.name == attempt.client.name]
+    for sub in one.matching:
+        if (sub in own or sub.group is None) and sub.identifier in attempt.identifiers:
+            return sub
+    return own[0] if own else one.matching[0]
+
+
+def _verdict(attempt: Attempt, message: Message | None) -> str:
+    """Return the verdict of a delivery."""
+    if attempt.refused is not None:
+        return "refused_by_client"
+    # M-57 (4.3.2, 4.3.3): A delivery is complete with PUBACK or PUBCOMP.
+    if attempt.qos and attempt.acknowledged is None:
+        if attempt.untraced:
+            return "undecided"
+        return "abandoned" if attempt.abandoned else "in_flight"
+    if message is not None and message.is_repeated:
+        return "undecided"  # C-8
+    return "lost_ack" if attempt.lost_ack else "delivered"
+
+
+class Server:
+    """All clients of one server: what has become of the messages between them."""
+
+    def __init__(self, facts: Facts, key: tuple[str, str]) -> None:
+        self.facts, self.key = facts, key
+        self.last, self.is_older = facts.last[key], key in facts.older
+        self.subscriptions = [one for one in facts.subscriptions if one.client[:2] == key]
+        self.attempts = [one for one in facts.attempts if one.client[:2] == key]
+        # M-58 (3.1.3.2.2): A will whose delay ends within the capture is published then.
+        delayed = [one for one in facts.delayed if one.client[:2] == key]
+        self.messages = [
+            *(one for one in facts.messages if one.client[:2] == key),
+            *(one for one in delayed if one.accepted is not None and one.accepted < self.last),
+        ]
+        self.connections = [
+            one for one in facts.connections if one.client[:2] == key and one.accepted is not None
+        ]
+        self.connections.sort(key=lambda one: one.opened)
+        self.expected: list[Expected] = []
+
+    def matching(self, topic: str) -> list[Subscription]:
+        """Return the subscriptions that ever matched a topic."""
+        found = [one for one in self.subscriptions if _matches(one.filter, topic)]
+        return sorted(found, key=lambda one: (_rank(one.filter), one.since))
+
+    def active(self, topic: str, at: At) -> list[Subscription]:
+        """Return the subscriptions that match a topic, and that the broker had at a time."""
+        return [one for one in self.matching(topic) if self._is_active(one, at)]
+
+    # C-21: A subscription counts from its SUBSCRIBE on, until the answer that ends it: between a
+    # packet and its answer it may be either way. (M-43: until a newer one to the same filter.)
+    def _is_active(self, one: Subscription, at: At) -> bool:
+        if at < one.asked or (one.gone is not None and one.gone < at):
+            return False
+        place = self.subscriptions.index(one)
+        return not any(
+            (other.asked, number) > (one.asked, place) and other.asked <= at
+            for number, other in enumerate(self.subscriptions)
+            if (other.client.name, other.filter) == (one.client.name, one.filter)
+        )
+
+    def tables(self) -> Iterator[tuple[str, Row]]:
+        for row in self._values():
+            yield "retained", row
+        for row in self._deliveries():
+            yield "deliveries", row
+        for row in self._conversations():
+            yield "conversations", row
+
+    def _values(self) -> Iterator[Row]:
+        records: list[Message | Attempt] = [*self.messages, *self.attempts]
+        topics = dict.fromkeys(one.topic for one in records if one.retain)
+        lost = self.facts.lost[self.key]
+        for topic in topics:
+            retained = Retained(self.facts, lost)
+            setting = [one for one in self.messages if one.retain and one.topic == topic]
+            attempts = [one for one in self.attempts if one.retain and one.topic == topic]
+            retained.run(setting, self.matching(topic), attempts)
+            yield from retained.rows()
+
+    def _deliveries(self) -> Iterator[Row]:
+        kinds: dict[tuple[str, bytes], tuple[list[Message], list[Attempt]]] = {}
+        for message in self.messages:
+            kinds.setdefault((message.topic, message.payload), ([], []))[0].append(message)
+        for attempt in self.attempts:
+            kinds.setdefault((attempt.topic, attempt.payload), ([], []))[1].append(attempt)
+        found = []
+        for (topic, _), records in kinds.items():
+            deliveries = Deliveries(*records, self, topic)
+            found.append(deliveries)
+            yield from deliveries.rows()
+        self.expected = [one for deliveries in found for one in deliveries.expected]
+        for deliveries in found:
+            for one, active, confirmed in deliveries.missed:
+                connection, verdict = self._missed(one, active, confirmed)
+                yield _delivery(one.message, None, one.matching[0], verdict, connection)
+
+    # --- deliveries that did not happen -----------------------------------------------------------
+
+    def _missed(
+        self, one: Expected, active: list[Subscription], confirmed: At
+    ) -> tuple[Connection | None, str]:
+        """Return the connection on which a delivery is missing, and the verdict."""
+        result: tuple[Connection | None, str] = (None, "undecided")
+        for name in dict.fromkeys(sub.client.name for sub in active):
+            qos = max(sub.qos for sub in active if sub.client.name == name)
+            result = self._missed_by(name, min(qos, one.message.qos), one, confirmed)
+            # M-59 (4.8.2): A broker may choose any member of a group.
+            if result[1] != "not_forwarded":
+                break
+        return result
+
+    def _missed_by(
+        self, name: str, qos: int, one: Expected, confirmed: At
+    ) -> tuple[Connection | None, str]:
+        message = one.message
+        own = [each for each in self.connections if each.client.name == name]
+        own = [each for each in own if each.kept and one.served_as in each.kept.served_as]
+        if not own or not all(each.begun for each in own):
+            return None, "undecided"  # C-22: its window and its Maximum Packet Size are not known
+        before = [each for each in own if _accepted(each) <= confirmed]
+        connection = before[-1] if before else None
+        if connection and connection.closed is not None and connection.closed < message.start:
+            connection = None
+        if connection is None:
+            # M-60 (3.1.2.4, 4.1): At QoS 0 a broker need not keep a message for a client that is
+            # away; above it keeps it in the session.
+            if qos == 0:
+                return None, "offline"
+            after = [each for each in own if _accepted(each) > confirmed]
+            if not after:
+                return None, "queued"
+            connection = after[0]
+            resumed = connection.resumed
+            if not (not connection.clean_start if resumed is None else resumed):
+                return connection, "discarded"
+            # M-61 (3.3.2.3.3): A message expires after its Message Expiry Interval.
+            expires_s = message.properties.get("message_expiry_interval")
+            opened_ns, sent_ns = connection.opened.ns, message.sent.ns
+            if None not in (expires_s, opened_ns, sent_ns):
+                assert opened_ns is not None and sent_ns is not None and expires_s is not None
+                if opened_ns >= sent_ns + expires_s * _NS_PER_S:
+                    return connection, "expired"
+        elif not (
+            _accepted(connection) < message.start
+            and (connection.until is None or confirmed <= connection.until)
+        ):
+            return connection, "undecided"  # C-23: it came or left in between
+        if connection.damaged:
+            return connection, "undecided"  # C-10
+        # M-62 (4.9, E M32): A message waits while the window is full. It is overtaken by one of its
+        # topic only (4.6), which was sent after it was accepted, at the same QoS or a higher one.
+        overtaken = self._has_later(connection, qos, confirmed, one.served_as, message.topic)
+        if not overtaken and qos and connection.in_flight[1] >= 10:
+            return connection, "queued"
+        # M-63 (4.3, E M31): It was not forwarded if the broker was past it: by a later message, or
+        # by an answer to a request after it was accepted.
+        answered = connection.answered
+        is_answered = answered is not None and max(confirmed, connection.opened) < answered
+        if not (
+            overtaken
+            or is_answered
+            or self._has_later(connection, qos, confirmed, one.served_as, None)
+        ):
+            return connection, "undecided"
+        too_large = _may_exceed(connection.maximum_packet_size, message)
+        return connection, "too_large" if too_large else "not_forwarded"
+
+    def _has_later(
+        self, connection: Connection, qos: int, confirmed: At, name: str, topic: str | None
+    ) -> bool:
+        """Return whether a message that was sent after another was accepted was delivered."""
+        return any(
+            one.served_as == name
+            and topic in (None, one.message.topic)
+            and confirmed < one.message.start
+            and attempt.client.endpoint == connection.client.endpoint
+            and attempt.qos >= qos
+            and connection.opened < attempt.at
+            and (connection.closed is None or attempt.at < connection.closed)
+            for one in self.expected
+            for attempt in one.attempts
+        )
+
+    # --- requests and replies (4.10) --------------------------------------------------------------
+
+    # M-64 (4.10): A message with a Response Topic is a request. A message on that topic with the
+    # same Correlation Data is a reply to the request that has waited longest; if none waits, to the
+    # one that was answered last. No message is a reply to itself.
+    def _conversations(self) -> Iterator[Row]:
+        published = sorted(
+            (one for one in self.messages if one.origin == "publish"), key=lambda one: one.sent
+        )
+        waiting: defaultdict[Any, list[Message]] = defaultdict(list)
+        answered: dict[Any, Message] = {}
+        for message in published:
+            properties = message.properties
+            key = message.topic, properties.get("correlation_data")
+            if waiting[key]:
+                answered[key] = waiting[key].pop(0)
+            if key in answered:
+                yield _conversation(answered[key], message)
+            topic = properties.get("response_topic")
+            if topic is not None:
+                waiting[topic, properties.get("correlation_data")].append(message)
+        for requests in waiting.values():
+            for request in requests:
+                yield _conversation(request, None)
+
+
+def _accepted(connection: Connection) -> At:
+    assert connection.accepted is not None
+    return connection.accepted
+
+
+# --- rows -----------------------------------------------------------------------------------------
+
+
+def _lead(at: At) -> Row:
+    return {"source": at.source, "stream": at.stream, "offset": at.offset}
+
+
+def _session(one: Connection) -> Row:
+    shows, opened, client = one.begun and one.shows_in_flight, one.opened, one.client
+    sent, received = one.in_flight if shows else (None, None)
+    return {
+        "protocol": "mqtt", "client": client.endpoint, "server": client.server,
+        "client_id": client.client_id, "user": one.user, "status": one.status,
+        "opened_ns": opened.ns if one.begun else None,
+        "opened_frame": opened.frame if one.begun else None,
+        "closed_ns": one.closed and one.closed.ns, "closed_frame": one.closed and one.closed.frame,
+        "ended_by": one.ended_by, "packets": one.packets, "bytes": one.bytes,
+        "version": (one.version or None) if one.begun else None, "resumed": one.resumed,
+        "keep_alive": one.keep_alive, "in_flight_sent": sent, "in_flight_received": received,
+        **_lead(opened),
+    }  # fmt: skip
+
+
+def _delivery(
+    message: Message | None,
+    attempt: Attempt | None,
+    subscription: Subscription | None,
+    verdict: str,
+    connection: Connection | None = None,
+) -> Row:
+    receiver, sub = attempt or connection or subscription, subscription
+    row: Row = {
+        "protocol": "mqtt", "origin": message.origin if message else "broker", "verdict": verdict,
+        "consumer": receiver.client.endpoint if receiver else None,
+        "consumer_client_id": receiver.client.client_id if receiver else None,
+        "consumer_id": sub and sub.identifier, "subscription": sub and sub.filter,
+        "subscribed_frame": sub and sub.granted.frame, "message_key": message and message.sent.key,
+    }  # fmt: skip
+    if message is not None:
+        sent, by = message.sent, message.client
+        row |= {
+            "destination": message.topic, "producer": by.endpoint, "sent_ns": sent.ns,
+            "producer_client_id": by.client_id, "sent_frame": sent.frame, **_lead(sent),
+            "accepted_frame": message.accepted and message.accepted.frame,
+        }  # fmt: skip
+    if attempt is not None:
+        done, at = attempt.acknowledged, attempt.at
+        outcome = "acknowledged" if done else None if attempt.untraced else "unacknowledged"
+        row |= {
+            "destination": attempt.topic, "qos": attempt.qos, "delivered_ns": at.ns,
+            "retained": None if attempt.may_be_live else not attempt.is_live,
+            "delivered_frame": at.frame, "delivery_count": attempt.count,
+            "acknowledged_ns": done and done.ns, "acknowledged_frame": done and done.frame,
+            "redelivered": attempt.redelivered or (None if attempt.untraced else False),
+            "outcome": outcome if attempt.qos else "no_ack_wanted", **_lead(at),
+        }  # fmt: skip
+    elif verdict == "expired":
+        row["outcome"] = "expired"
+    return row
+
+
+def _conversation(request: Message, reply: Message | None) -> Row:
+    sent = request.sent
+    row: Row = {
+        "kind": "mqtt5", "request_key": sent.key, "requester": request.client.endpoint,
+        "requested_ns": sent.ns, "request": request.topic, "requested_frame": sent.frame,
+        **_lead(sent),
+    }  # fmt: skip
+    if reply is not None:
+        at = reply.sent
+        timed = at.ns is not None and sent.ns is not None
+        row |= {
+            "reply_key": at.key, "responder": reply.client.endpoint, "replied_ns": at.ns,
+            "replied_frame": at.frame,
+            "latency_ms": (at.time - sent.time) // 1_000_000 if timed else None,
+        }  # fmt: skip
+    return row
+
+
+def _violation(found: tuple[str, str, Any, bool, At, str | None]) -> Row:
+    rule, text, whose, from_client, at, key = found
+    # The client id may have been assigned after the packet.
+    client = whose if isinstance(whose, Client) else whose.client
+    return {
+        "protocol": "mqtt", "rule": rule, "text": text, "client_id": client.client_id,
+        "client": (client.endpoint if from_client else client.server) or None, "message_key": key,
+        "captured_ns": at.ns, "frame": at.frame, **_lead(at),
+    }  # fmt: skip
+
+
+def derive(rows: Iterable[Row], streams: Iterable[Row] | None = None) -> dict[str, list[Row]]:
+    """Return the tables that follow from MQTT packets.
+
+    Parameters
+    ----------
+    rows
+        Packets as readers yield them, of both directions of every connection, in order of time.
+    streams
+        The beginnings and ends of streams, as captured; None if the capture shows none.
+    """
+    rows = list(rows)
+    shown = None if streams is None else {(one["source"], one["stream"]): one for one in streams}
+    sides, facts = sides_of(rows, shown or {}), Facts()
+    for key in dict.fromkeys(side.key for side in sides.values()):
+        own = {name: side for name, side in sides.items() if side.key == key}
+        packets = [row for row in rows if (row["source"], row["stream"]) in own]
+        Following(facts, own, shown).run(packets)
+    names = ("conversations", "deliveries", "retained", "sessions", "violations")
+    tables: dict[str, list[Row]] = {name: [] for name in names}
+    for server in facts.last:
+        for name, row in Server(facts, server).tables():
+            tables[name].append(row)
+    tables["sessions"] = [_session(one) for one in facts.connections]
+    tables["violations"] = [_violation(one) for one in facts.violations]
+    order = {(row["source"], row["stream"], row["offset"]): n for n, row in enumerate(rows)}
+    for found in tables.values():
+        found.sort(key=lambda row: order[row["source"], row["stream"], row["offset"]])
+    return tables
