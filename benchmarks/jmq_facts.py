@@ -3,9 +3,8 @@
 Bronze is the work of its tasks, in this process: read an input, decode it, write Parquet. The
 engine reads the columns that it needs from that Parquet, runs its phases, and its tables are
 written. There are two inputs of a GB and 1.6 million packets: a stream of messages, and a capture
-with consumers, acknowledgements and transactions (``jmq_load.py``). The scalar chain
-of the tests, its reference, runs on a small capture of the same kind. Only ratios are meaningful on
-other machines.
+with consumers, acknowledgements and transactions (``jmq_load.py``). Only ratios are
+meaningful on other machines.
 """
 
 from __future__ import annotations
@@ -27,7 +26,6 @@ import wireyard
 from benchmarks.jmq_load import write_load
 from benchmarks.packets import ROOT
 from benchmarks.spark_source import STREAM_BYTES, make_stream
-from tests.layers.jmq.judge import rows_in_order, run_scalar
 from wireyard.layers.jmq import columns
 from wireyard.spark.parts import PartFile
 
@@ -128,15 +126,7 @@ def write_tables(tables: dict[str, pa.Table]) -> None:
         file.close()
 
 
-def scalar_seconds(path: Path) -> float:
-    """Return the seconds of the scalar chain for a million packets."""
-    rows = rows_in_order({"jmq": wireyard.read(str(path), "jmq", threads=1)})
-    clock = Clock()
-    clock("chain", lambda: run_scalar(rows))
-    return clock.seconds["chain"] / len(rows) * 1e6
-
-
-def measure(console: Console, name: str, path: Path, chain: float) -> None:
+def measure(console: Console, name: str, path: Path) -> None:
     """Measure and print one table."""
     clock, bronze = Clock(), FOLDER / f"{name}.bronze.parquet"
     rows = 0
@@ -151,7 +141,6 @@ def measure(console: Console, name: str, path: Path, chain: float) -> None:
     seconds["all phases"] = sum(seconds[case] for case in phases)
     reading = seconds["columns from Parquet"] + seconds["tables to Parquet"]
     seconds["with Parquet"] = seconds["all phases"] + reading
-    seconds["the scalar chain"] = chain * million
     title = f"{name}, {path.stat().st_size / 1e6:.0f} MB, {rows:,} packets, processor time"
     table = Table(title=title)
     for heading in ("case", "s", "s a million", "x bronze"):
@@ -174,9 +163,8 @@ def main() -> None:
             write_load(path, messages)
     pa.set_cpu_count(1)
     columns.derive_columns({"jmq": wireyard.read(str(few), "jmq")})  # compiles the kernels
-    chain = scalar_seconds(few)
     for name, path in (("stream", stream), ("load", load)):
-        measure(console, name, path, chain)
+        measure(console, name, path)
     for name in ("stream", "load"):
         with suppress(FileNotFoundError):
             (FOLDER / f"{name}.bronze.parquet").unlink()

@@ -21,10 +21,9 @@ from rich.console import Console
 from rich.table import Table
 
 from benchmarks import facts
-from benchmarks.layer_traffic import PAYLOAD, jmq_packets, rmp_packets
+from benchmarks.layer_traffic import PAYLOAD, rmp_packets
 from benchmarks.packets import best_seconds
 from tests.layers.rmp import make as rmp
-from tests.reference.jmq_chain.chain import CHAIN as JMQ
 from wireyard.formats.base import Row
 from wireyard.formats.mqtt import layout
 from wireyard.layers.mqtt.connection import CONNECTION, connection_event
@@ -254,11 +253,10 @@ def main() -> None:
     """Measure and print one table."""
     facts.main()
     os.sched_setaffinity(0, {max(os.sched_getaffinity(0))})
-    packets = jmq_packets()
+    packets = rmp_packets()
     cases = {"rows, a look-up for each": repeated(look_up(packets))}
     cases |= {name: make() for name, make in MACHINES.items()}
-    cases |= stages("JMQ", JMQ, packets)
-    cases |= stages("RMP", RMP, rmp_packets())
+    cases |= stages("RMP", RMP, packets)
     gc.collect()
     gc.freeze()
     seconds = {name: best_seconds(case.work, ROUNDS, process_time) for name, case in cases.items()}

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from tests.layers.partitioned import run_partitioned
-from tests.reference.jmq_chain.chain import CHAIN as JMS
+from wireyard.layers.rmp.chain import CHAIN as RMP
 from wireyard.layers.stages import Chain, Dropped, Fact, Found, KeyedRecord, run_chain
 
 
@@ -78,6 +78,6 @@ def _quiet(rows: Iterator[dict[str, Any]]) -> Iterator[Found]:
 
 
 def test_nothing_gives_nothing() -> None:
-    assert run_chain(JMS, ()) == ({}, {})
-    for stage in JMS.values():
+    assert run_chain(RMP, ()) == ({}, {})
+    for stage in RMP.values():
         assert not [found for found in stage(iter(())) if not isinstance(found, Dropped)]

@@ -18,8 +18,8 @@ import wireyard
 from tests.captures.make import Packet, both_ways, pcap
 from tests.captures.test_directed import CONNECT, PUBLISH
 from tests.formats.mqtt.make import publish as mqtt_publish
+from tests.layers.jmq.judge import derive
 from tests.make import item, items, long_item, packet
-from tests.reference.jmq_chain.chain import derive_tables as jms_tables
 from tests.reference.mqtt import derive as derive_mqtt
 from tests.reference.order import in_order
 from tests.spark.lakes import message, run, table
@@ -73,7 +73,7 @@ def same(found: list[Row], expected: Iterable[Mapping[str, Any]], name: str) -> 
 OF_CHAINS = [
     name for name in FACTS if name not in ("messages", "destinations", "latencies", "producers")
 ]
-"""The tables that the scalar chains make."""
+"""The tables that the references have."""
 
 
 def check(lake: Path, expected: Mapping[str, list[Row]]) -> None:
@@ -107,7 +107,7 @@ def test_recorded_captures(spark: SparkSession, shared: Path, tmp_path: Path) ->
     for name in jms:
         path = folder / f"{name}.pcap"
         ended = {(row["source"], row["stream"]) for row in streams_of(path) if row["ended"]}
-        for one, rows in jms_tables(packets_of(path, "jmq", "gpacket"), ended).tables.items():
+        for one, rows in derive(packets_of(path, "jmq", "gpacket"), ended).items():
             expected.setdefault(one, []).extend(rows)
     for name in mqtt:
         path = folder / f"{name}.pcap"
@@ -127,9 +127,7 @@ def test_captures_of_several_points_are_joined(
     ended = {
         (row["source"], row["stream"]) for path in paths for row in streams_of(path) if row["ended"]
     }
-    expected = jms_tables(
-        chain.from_iterable(packets_of(path, "jmq") for path in paths), ended
-    ).tables
+    expected = derive(chain.from_iterable(packets_of(path, "jmq") for path in paths), ended)
     assert {row["unknown"] for row in expected["hops"]} == {"first", None}
     assert len({row["clock_ahead_ns"] for row in expected["hops"]}) > 2
     found = table(tmp_path / "lake", "hops").to_pylist()
@@ -150,7 +148,7 @@ def test_captures_of_several_points_are_joined(
 def test_bare_streams_and_nothing(spark: SparkSession, tmp_path: Path) -> None:
     (tmp_path / "a.jmq").write_bytes(packet(packet_type=10) + message(1) + message(2))
     run(tmp_path / "lake", spark, tmp_path / "a.jmq")
-    check(tmp_path / "lake", jms_tables(packets_of(tmp_path / "a.jmq", "jmq")).tables)
+    check(tmp_path / "lake", derive(packets_of(tmp_path / "a.jmq", "jmq")))
     (tmp_path / "b.mqtt").write_bytes(CONNECT + PUBLISH)
     run(tmp_path / "lake", spark, tmp_path / "b.mqtt")
     sessions = table(tmp_path / "lake", "sessions").to_pylist()

@@ -1,4 +1,4 @@
-"""Random conversations by the hundred thousand: the columnar engine against the chain.
+"""Random conversations by the hundred thousand: the columns against the model.
 
 python -m tests.layers.jmq.long_run [CONVERSATIONS [SEED]]
 """

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import wireyard
-from tests.reference.jmq_chain.chain import derive_tables
+from tests.layers.jmq.judge import derive
 from wireyard.captures.read import read_capture
 from wireyard.formats.base import Row
 
@@ -51,7 +51,7 @@ def ended(path: Path) -> frozenset[tuple[str, str]]:
 @cache
 def tables_of(path: Path) -> dict[str, Rows]:
     """Return the tables of a capture."""
-    return derive_tables(packets(path), ended(path)).tables
+    return derive(packets(path), ended(path))
 
 
 def client_log(path: Path) -> list[dict[str, Any]]:

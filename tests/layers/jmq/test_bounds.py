@@ -8,10 +8,8 @@ import pytest
 
 from tests.layers.jmq.judge import packet_tables
 from tests.layers.jmq.make import Talk
-from tests.reference.jmq_chain.chain import CHAIN
 from wireyard.layers.jmq.columns import derive_columns
 from wireyard.layers.jmq.packet_row import MAX_TEXT
-from wireyard.layers.stages import run_chain
 
 
 def test_requests_that_nobody_answers_are_forgotten_one_by_one(
@@ -24,15 +22,17 @@ def test_requests_that_nobody_answers_are_forgotten_one_by_one(
         talk.send(destination="back", correlation_id=f"ID:{key}")["sys_message_id"]
         for key in (second, first, second, third)
     ]
-    packets = [(("connection",), row) for row in talk.rows]
-    found, dropped = run_chain(CHAIN, packets)
+    found, _, _, dropped = derive_columns(packet_tables(talk.rows))
     pairs = [
         (row["request_key"], row["reply_key"])
-        for row in found["conversations"]
+        for row in found["conversations"].to_pylist()
         if row["kind"] == "jms"
     ]
     # The first had to go for the first reply, and the second, with its replies, for the last.
-    assert pairs == [(first, None), (second, replies[0]), (second, replies[2]), (third, replies[3])]
+    assert set(pairs) == {
+        (first, None), (second, replies[0]), (second, replies[2]), (third, replies[3]),
+    }  # fmt: skip
+    assert len(pairs) == 4
     assert dropped == {"MAX_REMEMBERED": 1}
 
 
@@ -44,11 +44,11 @@ def test_a_cap_forgets_the_oldest(monkeypatch: pytest.MonkeyPatch) -> None:
     first, second, third = (talk.deliver(talk.send(), 7) for _ in range(3))
     fourth = talk.deliver(talk.send(), 8)
     talk.acknowledge(first, second, third, fourth)
-    tables = talk.tables()
-    by_message = {row["message_key"]: row["verdict"] for row in tables["deliveries"]}
+    tables, _, _, _ = derive_columns(packet_tables(talk.rows))
+    by_message = {row["message_key"]: row["verdict"] for row in tables["deliveries"].to_pylist()}
     wanted = ["held", "acknowledged", "acknowledged", "held"]
     assert [by_message[row["sys_message_id"]] for row in (first, second, third, fourth)] == wanted
-    (row,) = tables["violations"]
+    (row,) = tables["violations"].to_pylist()
     assert row["rule"] == "acknowledged_nothing" and row["text"].endswith(", 2 times")
     assert row["message_key"] == first["sys_message_id"]
 

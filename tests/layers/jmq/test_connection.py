@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
+from tests.layers.jmq.judge import derive
 from tests.layers.jmq.make import BROKER, CLIENT, Talk, held
 from tests.layers.jmq.tables import control, only, rules, verdicts
-from tests.reference.jmq_chain.chain import derive_tables
 from wireyard.layers.jmq.facts import VERDICTS
 from wireyard.layers.jmq.rules import RULES
 from wireyard.layers.tables import TABLES
@@ -223,7 +223,7 @@ def test_a_raw_stream_is_half_a_conversation() -> None:
         if row["src_port"] == CLIENT[1]:
             bare = {k: v for k, v in row.items() if k not in ("src_addr", "captured_ns", "frame")}
             half.append(bare | {"stream": "client.jmq"})
-    tables = derive_tables(half).tables
+    tables = derive(half)
     row = only(tables["sessions"])
     assert (row["client"], row["server"], row["opened_ns"]) == ("client.jmq", None, None)
     assert {row["request"] for row in tables["conversations"]} == {"HELLO", "AUTHENTICATE"}

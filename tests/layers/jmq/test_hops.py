@@ -9,17 +9,15 @@ from typing import Any
 
 import pytest
 
+from tests.layers.jmq.judge import derive, packet_tables
 from tests.layers.jmq.make import MS, Talk, block
 from tests.layers.jmq.recorded import Rows, client_log, packets, tables_of
 from tests.layers.jmq.test_joins import relayed
-from tests.layers.partitioned import run_partitioned
-from tests.reference.jmq_chain.chain import CHAIN, derive_tables
 from wireyard.formats.base import Row
-from wireyard.layers.endpoints import connection_of
 from wireyard.layers.jmq import hops as module
 from wireyard.layers.jmq.clocks import CONTRADICTION, ONE_WAY
+from wireyard.layers.jmq.columns import derive_columns
 from wireyard.layers.jmq.hops import FOLLOWS, HOPS, UNKNOWN
-from wireyard.layers.stages import run_chain
 
 DAY_NS = 86_400_000 * MS
 
@@ -27,7 +25,7 @@ DAY_NS = 86_400_000 * MS
 def hops(*talks: Rows, key: str | None = None) -> Rows:
     """Return the hops that packets of some captures show, of one message if its key is given."""
     rows = sorted((row for rows in talks for row in rows), key=lambda row: row["captured_ns"] or 0)
-    return [row for row in derive_tables(rows).tables["hops"] if key in (None, row["message_key"])]
+    return [row for row in derive(rows)["hops"] if key in (None, row["message_key"])]
 
 
 def brief(rows: Rows) -> list[tuple[str, int | None, float | None, str | None]]:
@@ -251,20 +249,20 @@ def test_caps_count_what_they_leave_out(monkeypatch: pytest.MonkeyPatch) -> None
     monkeypatch.setattr(module, "MAX_SIGHTINGS", 3)
     monkeypatch.setattr(module, "MAX_POINTS", 2)
     rows = [row for name in "abc" for row in seen_from(talk.rows, name)]
-    found = run_chain(CHAIN, [(connection_of(row), row) for row in rows])
-    assert found.dropped["MAX_SIGHTINGS"] == 15 and len(found.tables["hops"]) == 3
+    found = derive_columns(packet_tables(rows))
+    assert found.dropped["MAX_SIGHTINGS"] == 15 and found.tables["hops"].num_rows == 3
     monkeypatch.setattr(module, "MAX_SIGHTINGS", 100)
-    found = run_chain(CHAIN, [(connection_of(row), row) for row in rows])
-    assert found.dropped["MAX_POINTS"] == 6 and len(found.tables["hops"]) == 12
+    found = derive_columns(packet_tables(rows))
+    assert found.dropped["MAX_POINTS"] == 6 and found.tables["hops"].num_rows == 12
     monkeypatch.setattr(module, "MAX_SPANS", 0)
-    found = run_chain(CHAIN, [(connection_of(row), row) for row in rows])
+    found = derive_columns(packet_tables(rows))
     assert found.dropped["MAX_SPANS"] == 2  # One of each direction, which tell nothing then.
-    assert {row["clock_error_ns"] for row in found.tables["hops"]} == {0}
+    assert {row["clock_error_ns"] for row in found.tables["hops"].to_pylist()} == {0}
     monkeypatch.setattr(module, "MAX_SPANS", 100)
     monkeypatch.setattr(module, "MAX_WINDOWS", 1)
-    found = run_chain(CHAIN, [(connection_of(row), row) for row in rows])
-    assert found.dropped["MAX_WINDOWS"] == 1 and len(found.tables["hops"]) == 12
-    assert {row["unknown"] for row in found.tables["hops"]} == {None, ONE_WAY}
+    found = derive_columns(packet_tables(rows))
+    assert found.dropped["MAX_WINDOWS"] == 1 and found.tables["hops"].num_rows == 12
+    assert {row["unknown"] for row in found.tables["hops"].to_pylist()} == {None, ONE_WAY}
 
 
 def test_the_tables_of_kinds_and_reasons_fit_together() -> None:
@@ -416,16 +414,3 @@ def test_the_cluster_seen_from_two_points(cluster: Path) -> None:
             crossed += 1
             assert abs(row["took_ns"] - took_ns) <= row["took_error_ns"] < MS
     assert crossed > 90
-
-
-@pytest.mark.parametrize("seed", range(3))
-def test_the_order_of_keys_says_nothing(examples: Path, seed: int) -> None:
-    rows = [
-        row
-        for name in ("client", "broker")
-        for row in packets(examples / "points" / f"{name}.pcap")
-    ]
-    keyed = [(connection_of(row), row) for row in rows]
-    expected = run_chain(CHAIN, keyed).tables["hops"]
-    of_tasks = run_partitioned(CHAIN, keyed, seed)["hops"]
-    assert sorted(map(repr, of_tasks)) == sorted(map(repr, expected)) and len(expected) > 200

@@ -12,10 +12,9 @@ from typing import Any, Final
 import pytest
 
 import wireyard
-from tests.layers.jmq.judge import differences
+from tests.layers.jmq.judge import derive, differences
 from tests.layers.jmq.recorded import SCENARIOS, ended, tables_of
 from tests.layers.mqtt.test_beginnings import frames_of
-from tests.reference.jmq_chain.chain import derive_tables
 from tests.reference.order import in_order
 from wireyard.formats.base import Row
 
@@ -61,7 +60,7 @@ def test_no_lost_frames_of_a_capture_contradict_the_whole(
         rows: list[Row] = []
         for format in ("jmq", "gpacket") if name == "cluster" else ("jmq",):
             rows += wireyard.read(str(cut), format).to_pylist(maps_as_pydicts="lossy")
-        part = derive_tables(in_order(rows), ended(cut)).tables
+        part = derive(in_order(rows), ended(cut))
         for row in part["violations"]:
             # Numbers that are missing are all that this rule is about.
             assert row["rule"] == "sequence_gap" or row["captured_ns"] in violations[row["rule"],]

@@ -9,21 +9,17 @@ from typing import Any
 
 import pytest
 
+from tests.layers.jmq.judge import derive, packet_tables
 from tests.layers.jmq.recorded import SCENARIOS, client_log, ended, packets, tables_of
-from tests.layers.partitioned import run_partitioned
-from tests.reference.jmq_chain.chain import CHAIN, derive_tables
-from tests.reference.jmq_chain.observer import Observer
 from wireyard.formats.base import Row
 from wireyard.formats.jmq.layout import MESSAGE_TYPES
-from wireyard.layers.endpoints import connection_of
+from wireyard.layers.jmq.columns import follow_connections
 from wireyard.layers.jmq.packet_row import NEEDED
-from wireyard.layers.tables import TABLES
 
 Log = list[dict[str, Any]]
 Seen = tuple[str, bool, int | None]
 """A message, whether it was flagged R, and its delivery count: what an application sees of both."""
 
-TABLE_COLUMNS = {table: [column.name for column in TABLES[table]] for table in TABLES}
 TAKEN = {"acknowledged", "committed", "rolled_back", "returned_seen", "no_ack_wanted"}
 """Verdicts of what an application saw for certain; of what is `left` nothing tells."""
 
@@ -60,6 +56,12 @@ def by(rows: Iterable[Any], name: str) -> dict[Any, list[Any]]:
     return dict(found)
 
 
+def sendings_of(path: Path) -> list[Row]:
+    """Return the messages that clients sent."""
+    rows: list[Row] = follow_connections(packet_tables(packets(path))).sendings.to_pylist()
+    return rows
+
+
 def taken(path: Path) -> list[Row]:
     """Return what applications saw, as far as packets tell, in the order of time."""
     found = [row for row in tables_of(path)["deliveries"] if row["verdict"] in TAKEN | {"left"}]
@@ -69,24 +71,22 @@ def taken(path: Path) -> list[Row]:
 @pytest.mark.parametrize("scenario", SCENARIOS)
 def test_every_message_was_sent_by_whom_the_program_says(openmq: Path, scenario: str) -> None:
     path = openmq / f"{scenario}.pcap"
-    observer = Observer()
-    for row in packets(path):
-        observer.observe(row)
     log = client_log(path)
-    sent = {one.message_key: one for one in observer.output.sendings}
-    assert len(sent) == len(observer.output.sendings)
+    sendings = sendings_of(path)
+    sent = {one["message_key"]: one for one in sendings}
+    assert len(sent) == len(sendings)
     if scenario == "admin":
         assert not events(log, "sent")
         return
     said = {key_of(entry) for entry in events(log, "sent", "async_done")}
     assert sent.keys() == said
-    assert {one.status for one in sent.values()} <= {None, 200}
+    assert {one["status"] for one in sent.values()} <= {None, 200}
     for who, entries in by(events(log, "sent"), "who").items():
-        producers = {sent[key_of(entry)].producer for entry in entries}
+        producers = {sent[key_of(entry)]["producer"] for entry in entries}
         assert len(producers) == 1, who
         for entry in entries:
             kind, _, name = entry["jms_destination"].partition(":")
-            assert sent[key_of(entry)].destination == name and kind
+            assert sent[key_of(entry)]["destination"] == name and kind
 
 
 @pytest.mark.parametrize("scenario", [name for name in SCENARIOS if name != "drops"])
@@ -216,10 +216,7 @@ def test_logins_are_those_of_the_program(openmq: Path) -> None:
 def test_what_was_sent_in_a_transaction_that_was_rolled_back_went_nowhere(openmq: Path) -> None:
     path = openmq / "transactions.pcap"
     log = client_log(path)
-    observer = Observer()
-    for row in packets(path):
-        observer.observe(row)
-    sent = {one.message_key: one.transaction_id for one in observer.output.sendings}
+    sent = {one["message_key"]: one["transaction_id"] for one in sendings_of(path)}
     outcomes = {row["transaction_id"]: row for row in tables_of(path)["transactions"]}
     delivered = {row["message_key"] for row in tables_of(path)["deliveries"]}
     for who, entries in by(events(log, "sent"), "who").items():
@@ -354,29 +351,11 @@ def test_messages_come_through_the_broker_that_took_them(openmq: Path) -> None:
     assert senders == {"b1", "b2"} and len({row["via_broker"] for row in found["deliveries"]}) == 2
 
 
-@pytest.mark.parametrize("seed", range(3))
-@pytest.mark.parametrize("scenario", SCENARIOS)
-def test_connections_can_be_partitioned(openmq: Path, scenario: str, seed: int) -> None:
-    """Every key alone, in any order: the steps make the same tables of them."""
-    path = openmq / f"{scenario}.pcap"
-    rows = [(connection_of(row), row) for row in packets(path)]
-    keys = {(row["source"], row["stream"]): key for key, row in rows}
-    assert len(set(keys.values())) > 1 or scenario not in ("admin", "auth", "cluster", "requests")
-    streams = [
-        (key, {"source": stream[0], "stream": stream[1], "ended": stream in ended(path)})
-        for stream, key in keys.items()
-    ]
-    of_tasks = run_partitioned(CHAIN, [*streams, *rows], seed)
-    for table, expected in tables_of(path).items():
-        found = [{name: row.get(name) for name in TABLE_COLUMNS[table]} for row in of_tasks[table]]
-        assert sorted(found, key=repr) == sorted(expected, key=repr), table
-
-
 @pytest.mark.parametrize("scenario", ["acks", "flow", "transactions", "cluster"])
 def test_the_needed_columns_are_enough(openmq: Path, scenario: str) -> None:
     path = openmq / f"{scenario}.pcap"
     rows = [{name: row[name] for name in NEEDED if name in row} for row in packets(path)]
-    assert derive_tables(rows, ended(path)).tables == tables_of(path)
+    assert derive(rows, ended(path)) == tables_of(path)
 
 
 @pytest.mark.parametrize("scenario", ["requests", "transactions"])
@@ -387,7 +366,7 @@ def test_a_packet_that_is_missing_is_noticed(openmq: Path, scenario: str) -> Non
     (client, *_) = (row for row in rows if row["packet_type"] == 10)
     stream = [at for at, row in enumerate(rows) if row["stream"] == client["stream"]]
     missing, number = stream[40], rows[stream[40]]["sequence"]
-    found = derive_tables([*rows[:missing], *rows[missing + 1 :]], ended(path)).tables["violations"]
+    found = derive([*rows[:missing], *rows[missing + 1 :]], ended(path))["violations"]
     (gap,) = (row for row in found if row["rule"] == "sequence_gap")
     assert f"numbers {number} of" in gap["text"]
     ports = {row["src_port"] for row in rows if row["packet_type"] == 10}

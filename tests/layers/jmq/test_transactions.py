@@ -6,10 +6,10 @@ import struct
 
 import pytest
 
+from tests.layers.jmq.judge import derive, packet_tables
 from tests.layers.jmq.make import Talk
 from tests.layers.jmq.tables import only, rules, verdicts
-from tests.reference.jmq_chain.chain import derive_tables
-from tests.reference.jmq_chain.observer import Observer
+from wireyard.layers.jmq.columns import follow_connections
 
 XID = struct.pack(">iHH64s64s", 1, 1, 1, b"g", b"b")
 
@@ -143,11 +143,8 @@ def test_a_connection_leaves_only_what_it_did_not_end() -> None:
     talk, one = begun()
     talk.request("COMMIT_TRANSACTION", JMQTransactionID=one)
     talk.request("START_TRANSACTION", re_JMQTransactionID=9)
-    observer = Observer()
-    for row in talk.goodbye().rows:
-        observer.observe(row)
-    observer.finish()
-    events = [(use.transaction_id, use.event) for use in observer.output.uses]
+    uses = follow_connections(packet_tables(talk.goodbye().rows)).uses.to_pylist()
+    events = [(use["transaction_id"], use["event"]) for use in uses]
     assert events == [
         (one, "start"), (one, "ask_commit"), (one, "commit"), (9, "start"), (9, "leave"),
     ]  # fmt: skip
@@ -161,8 +158,8 @@ def test_a_prepared_transaction_outlives_its_connection() -> None:
     xa(talk, "END_TRANSACTION", "PREPARE_TRANSACTION")
     other = Talk(client=("10.0.0.9", 50001), now_ms=talk.now_ms).login()
     ended = {(talk.source, talk.stream(True))}
-    assert verdicts(derive_tables(talk.rows + other.rows, ended).tables) == ["in_transaction"]
+    assert verdicts(derive(talk.rows + other.rows, ended)) == ["in_transaction"]
     xa(other, "COMMIT_TRANSACTION")
-    tables = derive_tables(talk.rows + other.rows, ended).tables
+    tables = derive(talk.rows + other.rows, ended)
     assert verdicts(tables) == ["committed"] and not rules(tables)
     assert only(tables["transactions"])["client"] == "10.0.0.9:50000"

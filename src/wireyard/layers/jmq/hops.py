@@ -397,4 +397,4 @@ def _row(ordinal: int, hop: Hop, before: tuple[int, Hop] | None, unknown: str | 
 HOP_STAGES: Final[Mapping[str, Stage]] = MappingProxyType(
     {"hops": _hops, "spans": _spans, "clocks": _clocks, "windows": _windows, "paths": _rows}
 )
-"""The stages by name, the last ones of the chain of JMQ packets."""
+"""The stages by name, in their order."""
