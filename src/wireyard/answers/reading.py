@@ -186,8 +186,6 @@ def _sources(path: str) -> Iterator[str]:
 
 
 def _read_input(opened: Input, source: str, spool: Spool, result: Reading) -> None:
-    notes = (opened.damage, *opened.notes, *opened.closed, opened.unread)
-    result.notes += [f"{opened.name}: {note}" for note in notes if note]
     if not is_store(source):
         result.files += file_rows(opened.name, opened.spans)
     for _, same_format in groupby(sorted(opened.readables, key=_format_name), key=_format_name):
@@ -195,6 +193,8 @@ def _read_input(opened: Input, source: str, spool: Spool, result: Reading) -> No
     result.described += _describe(opened.readables)
     if all(isinstance(each.opened, StoreStream) for each in opened.readables):
         _read_records(source, spool, result)
+    notes = (opened.damage, *opened.notes, *opened.closed, opened.unread)
+    result.notes += [f"{opened.name}: {note}" for note in notes if note]
 
 
 def _format_name(readable: Readable) -> str:
