@@ -29,10 +29,10 @@ HELP_WIDTH = 96
 CLI_HEAD = """
 # The command line
 
-Every command reads paths, URLs or `-` for standard input. gzip, zstandard and the format are
-recognised by content, not by name. Results go to standard output, notes to standard error. A closed
-pipe ends a command quietly, `NO_COLOR` is honoured, and a file written with `-w` appears whole or
-not at all.
+Every command reads paths, URLs or `-` for standard input. Compression (gzip, zstandard, xz,
+bzip2, lz4) and the format are recognised by content, not by name. Results go to standard output,
+notes to standard error. A closed pipe ends a command quietly, `NO_COLOR` is honoured, and a file
+written with `-w` appears whole or not at all.
 
 | exit status | meaning |
 |---|---|

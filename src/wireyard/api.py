@@ -8,12 +8,12 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing
 from functools import partial
 from itertools import chain
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 
 import pyarrow as pa
 
 from wireyard.captures.inputs import Input, Readable, open_input
-from wireyard.errors import UsageError
+from wireyard.errors import SourceError, UsageError
 from wireyard.formats import Format, get_format, titles
 from wireyard.streams.decoder import decode_blocks
 from wireyard.streams.framer import Framer
@@ -28,6 +28,7 @@ if TYPE_CHECKING:
 
 __all__ = ["decode", "encode", "follow", "formats", "packets", "read", "scan", "segments", "write"]
 
+T = TypeVar("T")
 Payloads: TypeAlias = "Mapping[str, str | Decoder | Callable[[bytes, str], Any]] | Sequence[str]"
 KeyLogs: TypeAlias = str | os.PathLike[str] | Sequence[str | os.PathLike[str]]
 
@@ -55,7 +56,7 @@ def scan(
     Parameters
     ----------
     source
-        A path, a URL, bytes, a file object, or ``-`` for standard input; gzip and zstandard are
+        A path, a URL, bytes, a file object, or ``-`` for standard input; compression is
         detected by content. A capture, pcap or pcapng, gives the rows of all its streams of the
         format, stream by stream, with capture time, frame number and endpoints.
     format
@@ -121,7 +122,7 @@ def scan(
         raise
     workers = threads or thread_count(wanted, captured=input.captured)
     streams = ((stream.opened, plans[stream.format.label]) for stream in input.readables)
-    batches = scan_streams(streams, workers)
+    batches = _whole(scan_streams(streams, workers), input)
     schema = plans[wanted.label].schema
     if payloads is None:
         return pa.RecordBatchReader.from_batches(schema, batches)
@@ -307,7 +308,7 @@ def packets(
         input.close()
         raise
     read = partial(_packets, name=input.name, mode=mode, max_packet_bytes=max_packet_bytes)
-    return chain.from_iterable(map(read, input.streams))
+    return _whole(chain.from_iterable(map(read, input.streams)), input)
 
 
 def _packets(
@@ -327,10 +328,17 @@ def _packets(
 def _open(source: Source, format: str | None, decode_as: Sequence[str], keylog: KeyLogs) -> Input:
     paths = [keylog] if isinstance(keylog, str | os.PathLike) else keylog
     input = open_input(source, get_format(format) if format else None, decode_as, paths)
-    for note in (input.damage, *input.problems):
+    for note in (input.broken, *input.problems):
         if note:
             warnings.warn(f"{input.name}: {note}", stacklevel=3)
     return input
+
+
+def _whole(items: Iterator[T], input: Input) -> Iterator[T]:
+    """Yield items that are read of an input; raise if its bare stream then ends before its end."""
+    yield from items
+    if input.damage is not None and input.broken is None:
+        raise SourceError(f"{input.name}: {input.damage}")
 
 
 def decode(data: bytes | bytearray | memoryview, format: str) -> Any:

@@ -15,9 +15,9 @@ from wireyard.captures.layout import MAX_RECORD_BYTES, USUAL_RECORD_BYTES
 from wireyard.captures.records import NO_TIME, Context, Records
 from wireyard.errors import SourceError, WireError
 from wireyard.formats import sniff
-from wireyard.streams.mapped import map_bytes
+from wireyard.streams.mapped import map_bytes, spooled
 from wireyard.streams.scan import OpenedStream, open_windows
-from wireyard.streams.source import Source
+from wireyard.streams.source import Damaged, Source, unsupported_compression
 from wireyard.streams.urls import shown_url
 
 __all__ = [
@@ -32,8 +32,7 @@ __all__ = [
 Bytes = npt.NDArray[np.uint8]
 
 MAX_CAPTURE_BYTES: Final = 1 << 34
-"""Largest capture. It is held in memory if its file cannot be mapped, with about a third more for
-columns."""
+"""Largest capture, inflated if it is compressed."""
 REMOTE_AHEAD_BYTES: Final = USUAL_RECORD_BYTES
 """Bytes of a remote file that are fetched after an extent, for its last record."""
 _SHOWN_BYTES: Final = 4
@@ -70,6 +69,8 @@ def read_records(data: Bytes, name: str, extent: Extent | None = None) -> Iterat
     if not head:
         raise SourceError(f"{name}: is empty, so no capture")
     format = sniff(data[:_SNIFFED_BYTES].tobytes())
+    if format is None and (packed := unsupported_compression(head)):
+        raise SourceError(f"{name}: {packed}")
     hint = f"; it begins like {format.name}, which 'wireyard decode' reads" if format else ""
     raise SourceError(f"{name}: begins like no capture ({head.hex(' ')}){hint}")
 
@@ -97,11 +98,11 @@ class CaptureFile:
     """One file of a capture, or an extent of one, to be read once."""
 
     def __init__(
-        self, name: str, data: Bytes, failure: SourceError | None, extent: Extent | None = None
+        self, name: str, data: Bytes, damage: Damaged | None, extent: Extent | None = None
     ) -> None:
         self.name, self.data = shown_url(name), data
-        self.damage: WireError | None = failure
-        self.unread_bytes = 0
+        self.damage: WireError | Damaged | None = damage
+        self.unread_bytes = 0 if damage is None else damage.unread_bytes
         self._extent = extent
         # These records are not kept, but read again: a capture may have ten thousand files.
         first = next(read_records(data, name, extent))
@@ -127,12 +128,12 @@ class CaptureFile:
         """Yield its records; set `damage` and `unread_bytes`."""
         for records in read_records(self.data, self.name, self._extent):
             yield records
-            self.damage = self.damage or records.damage
-            self.unread_bytes = len(self.data) - records.stop
+        self.damage = self.damage or records.damage
+        self.unread_bytes = self.unread_bytes or len(self.data) - records.stop
 
 
-def _load(source: Source | OpenedStream) -> tuple[str, Bytes, SourceError | None]:
-    """Return a source's name, its bytes, and the error that ended reading them, if any."""
+def _load(source: Source | OpenedStream) -> tuple[str, Bytes, Damaged | None]:
+    """Return a source's name, its bytes, and the reason why these end early, if they do."""
     if isinstance(source, str | os.PathLike):
         path = os.fspath(source)
         if "://" in path and (size := map_bytes(path, 0, 0)) is not None:
@@ -141,23 +142,18 @@ def _load(source: Source | OpenedStream) -> tuple[str, Bytes, SourceError | None
         if pages is not None:
             _check_size(path, len(pages))
             return path, pages, None
-    opened = source if isinstance(source, OpenedStream) else open_windows(source)
-    parts: list[Bytes] = []
-    failure = None
-    with closing(opened):
-        windows = opened.windows
-        while failure is None:
-            try:
-                window = next(windows, None)
-            except SourceError as error:
-                failure = error
-                continue
-            if window is None:
-                break
-            parts.append(window.data[window.start : window.stop])
-            window.start = window.stop
-            _check_size(opened.name, sum(map(len, parts)))
-    return opened.name, parts[0] if len(parts) == 1 else np.concatenate(parts), failure
+    if not isinstance(source, OpenedStream):
+        source = open_windows(source, accepts_damage=True)
+    with closing(source):
+        return source.name, spooled(_pieces(source)), source.damage
+
+
+def _pieces(opened: OpenedStream) -> Iterator[memoryview]:
+    size = 0
+    for window in opened.windows:
+        _check_size(opened.name, size := size + len(window.view))
+        yield window.view
+        window.start = window.stop
 
 
 def _check_size(name: str, size: int) -> None:

@@ -21,7 +21,7 @@ from wireyard.streams.arrivals import Arrival, arrivals_of_file, arrivals_of_pip
 from wireyard.streams.blocks import Block, FrameScanner, Ints, cut_window
 from wireyard.streams.framer import Framer
 from wireyard.streams.growth import Grown
-from wireyard.streams.source import compression
+from wireyard.streams.source import MAGIC_BYTES, Damaged, Reading, compression
 from wireyard.streams.window import Window
 
 if TYPE_CHECKING:
@@ -34,7 +34,7 @@ _SNIFFED_BYTES: Final = 1 << 16
 """Bytes after which a bare stream without a known format is given up."""
 _HEAD_BYTES: Final = 72
 """First bytes that show a format for certain: the longest header, that of JMQ packets."""
-_MAGIC_BYTES: Final = 4
+_INFLATED_BYTES: Final = 1 << 16
 _SETTLE_NS: Final = 200_000_000
 """How long detection waits for `_HEAD_BYTES`."""
 _NO_CONSTANTS: Final[Mapping[str, str | int]] = {}
@@ -118,10 +118,12 @@ class Following:
 
         All streams of a turn have to be read before the next turn.
         """
+        if self._is_pipe:
+            self._arriving = self._unpacked(self._arriving)
         head = bytearray()
         for arrival in self._arriving:
             head += arrival.data
-            if is_capture(bytes(head[:_MAGIC_BYTES])):
+            if is_capture(bytes(head[:MAGIC_BYTES])):
                 self.captured = True
                 yield from self._capture_turns(Arrival(bytes(head)))
                 return
@@ -139,15 +141,15 @@ class Following:
 
     def summary(self) -> Input:
         """Return the unknown streams and losses of the source, as an `Input` without streams."""
-        capture = self._capture
+        capture, damage = self._capture, "; ".join(self._damage) or None
         if capture is None:
-            return Input(self.name, False, [])
+            return Input(self.name, False, [], broken=damage)
         return describe_unknown(
             self.name,
             capture.unknown,
             capture.tally_endings,
             capture.proxies,
-            damage="; ".join(self._damage) or None,
+            damage=damage,
             problems=[*capture.problems, *_losses(capture)],
             keyed=capture.has_keys,
         )
@@ -158,12 +160,32 @@ class Following:
         if close is not None:
             close()
 
+    def _unpacked(self, arriving: Iterator[Arrival]) -> Iterator[Arrival]:
+        """Yield the bytes of a pipe, inflated if they are compressed."""
+        head = b""
+        while len(head) < MAGIC_BYTES and (arrival := next(arriving, None)) is not None:
+            head += arrival.data
+            yield arrival._replace(data=b"")
+        codec = compression(head)
+        if codec is None:
+            yield Arrival(head)
+            yield from arriving
+            return
+        from wireyard.streams.compressed import inflated
+
+        file = inflated(Reading(_Arriving(head, arriving), ours=False), codec)
+        try:
+            while data := file.read(_INFLATED_BYTES):
+                yield Arrival(data)
+        except Damaged as damage:
+            self._damage.append(describe_damage(damage, damage.unread_bytes))
+
     def _format(self, head: bytes, arrival: Arrival) -> Format | None:
         """Return the format of a bare stream; None while it is not certain."""
-        if compression(head):
+        if compression(head):  # of a file, as pipes are inflated
             raise UsageError(f"{self.name}: is compressed, and cannot be read while it is written")
         settled = len(head) >= _HEAD_BYTES or arrival.idle_ns >= _SETTLE_NS
-        if self._named is not None and len(head) >= _MAGIC_BYTES:
+        if self._named is not None and len(head) >= MAGIC_BYTES:
             return shown_format(head, self._named) or self._named if settled else None
         return shown_format(head, self._named) if settled and head else None
 
@@ -220,6 +242,20 @@ class Following:
             yield self._capture.receive(data, records)
         if file.damage is not None:
             self._damage.append(describe_damage(file.damage, file.unread_bytes))
+
+
+class _Arriving:
+    """The bytes that arrive in a pipe as a binary file."""
+
+    def __init__(self, head: bytes, arriving: Iterator[Arrival]) -> None:
+        self._ahead, self._arriving = head, arriving
+
+    def read(self, count: int) -> bytes:
+        """Return the next bytes, at most `count`, once there are any; none at the end."""
+        while not self._ahead and (arrival := next(self._arriving, None)) is not None:
+            self._ahead = arrival.data
+        data, self._ahead = self._ahead[:count], self._ahead[count:]
+        return data
 
 
 def _losses(capture: LiveCapture) -> Iterator[str]:

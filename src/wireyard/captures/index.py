@@ -28,7 +28,7 @@ from wireyard.captures.read import Capture, CaptureBuilder
 from wireyard.captures.units import Share
 from wireyard.errors import SourceError, WireError
 from wireyard.streams.mapped import map_places
-from wireyard.streams.source import filesystem, reading
+from wireyard.streams.source import Damaged, filesystem, reading
 
 __all__ = ["IndexedExtent", "Written", "read_indexed", "write_index"]
 
@@ -77,7 +77,7 @@ class Written(NamedTuple):
 
     extent: Extent
     """The extent with its real end."""
-    damage: WireError | None
+    damage: WireError | Damaged | None
     """The error that ended reading before its end."""
 
 

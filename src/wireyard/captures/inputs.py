@@ -12,12 +12,13 @@ from typing import TYPE_CHECKING, Final, NamedTuple, NoReturn
 import numpy as np
 import numpy.typing as npt
 
+from wireyard.captures.records import describe_damage
 from wireyard.captures.signatures import PCAPNG, is_capture
 from wireyard.errors import SourceError, UnknownFormat, UsageError
 from wireyard.formats import Format, names, sniff
 from wireyard.streams.blocks import DirectedStream, StreamBundle, each_stream
 from wireyard.streams.scan import OpenedStream, open_windows
-from wireyard.streams.source import Source
+from wireyard.streams.source import Source, unsupported_compression
 from wireyard.streams.urls import shown_url
 
 if TYPE_CHECKING:
@@ -72,8 +73,8 @@ class Input:
     """Its streams in order; consecutive small ones may be in one `StreamBundle`."""
     unknown: Sequence[Assigned] = ()
     """The streams of a capture of unknown format, except answers of a port mapper."""
-    damage: str | None = None
-    """The reason why a capture was not read to its end."""
+    broken: str | None = None
+    """The reason why a capture or a store was not read to its end."""
     frames_unread: str | None = None
     """A note on the frames of a capture that are in no stream, by name."""
     files: Sequence[npt.NDArray[np.uint8]] = ()
@@ -88,6 +89,14 @@ class Input:
     """The endpoints of a part of a capture."""
     left_out: LeftOut | None = None
     """Counts of the streams of a capture that are in no row."""
+
+    @property
+    def damage(self) -> str | None:
+        """The reason why it was not read to its end; of a bare stream, once that is read."""
+        for _, opened in self.readables:
+            if isinstance(opened, OpenedStream) and (damage := opened.damage) is not None:
+                return describe_damage(damage, damage.unread_bytes)
+        return self.broken
 
     @cached_property
     def streams(self) -> list[Readable]:
@@ -183,10 +192,10 @@ def open_input(
     ------
     The files of a store are in memory.
     """
-    path = os.fspath(source) if isinstance(source, str | os.PathLike) and source != "-" else None
+    path = _path(source)
     if path is not None and os.path.isdir(path):
         return _open_store(path, named)
-    opened = open_windows(source)
+    opened = open_windows(source, accepts_damage=True)
     try:
         head = bytes(opened.first.view[:_SNIFFED_BYTES])
         captured = is_capture(head)
@@ -204,6 +213,14 @@ def open_input(
     if stored:
         return _open_store(path, named)
     return open_captures([path], named, decode_as, keylog=keylog)
+
+
+def _path(source: Source) -> str | None:
+    """Return the path of a source that can be opened again, so not of a pipe."""
+    if not isinstance(source, str | os.PathLike) or source == "-":
+        return None
+    path = os.fspath(source)
+    return path if "://" in path or os.path.isdir(path) or os.path.isfile(path) else None
 
 
 def shown_format(head: bytes, named: Format | None) -> Format | None:
@@ -231,7 +248,7 @@ def _open_store(path: str, named: Format | None) -> Input:
         opened = file.stream
         if opened is not None and (named is None or _is(named, opened.format)):
             streams.append(Readable(opened.format, opened))
-    return Input(path, False, streams, damage=str(damage) if damage else None)
+    return Input(path, False, streams, broken=str(damage) if damage else None)
 
 
 def no_format(name: str, head: bytes) -> NoReturn:
@@ -246,6 +263,8 @@ def no_format(name: str, head: bytes) -> NoReturn:
     """
     if not head:
         raise SourceError(f"{name}: is empty; {name_the_format()}")
+    if packed := unsupported_compression(head):
+        raise UnknownFormat(f"{name}: {packed}")
     shown = head[:_SHOWN_BYTES].hex(" ")
     raise UnknownFormat(f"{name}: begins like no format ({shown}); {name_the_format()}")
 
@@ -297,7 +316,6 @@ def open_captures(
     from wireyard.captures.directed import CapturedStream
     from wireyard.captures.left_out import LeftOut, problems_of
     from wireyard.captures.read import read_captures
-    from wireyard.captures.records import describe_damage
     from wireyard.captures.stream import BufferPool
     from wireyard.captures.stream_formats import find_formats
     from wireyard.captures.tls_keys import embedded_secrets, read_key_logs

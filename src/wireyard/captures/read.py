@@ -25,7 +25,7 @@ from wireyard.captures.units import Columns, Share, Units
 from wireyard.captures.unread import name_unread
 from wireyard.errors import UsageError, WireError
 from wireyard.streams.scan import OpenedStream
-from wireyard.streams.source import Source
+from wireyard.streams.source import Damaged, Source
 
 __all__ = ["Capture", "CaptureBuilder", "FrameSpan", "read_capture", "read_captures"]
 
@@ -72,7 +72,7 @@ class Capture:
     payload_bytes: dict[str, int]
     other_bytes: dict[str, int]
     cut_bytes: int
-    damage: WireError | None = None
+    damage: WireError | Damaged | None = None
     unread_bytes: int = 0
 
     @cached_property
@@ -102,8 +102,8 @@ def read_capture(source: Source | OpenedStream, overlap: str = "first") -> Captu
 
     Limits
     ------
-    The whole capture is in memory, up to `MAX_CAPTURE_BYTES`; if it is a local file that is not
-    compressed, only its columns.
+    A capture has up to `MAX_CAPTURE_BYTES`. Its columns are in memory; its packets are mapped from
+    a local file, or from an unnamed temporary one if it is compressed or arrives in a pipe.
     """
     return read_captures([source], overlap)
 

@@ -68,6 +68,8 @@ class Records:
 
 
 def describe_damage(damage: object, unread_bytes: int) -> str:
-    """Return in one line what is wrong with a capture, and how many bytes are not read for it."""
+    """Return in one line what is wrong with an input, and how many bytes are not read for it."""
+    if not unread_bytes:
+        return str(damage)
     unread = "1 byte is" if unread_bytes == 1 else f"{unread_bytes} bytes are"
     return f"{damage}; {unread} not read"

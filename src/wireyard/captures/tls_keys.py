@@ -103,7 +103,7 @@ def read_key_logs(
     Parameters
     ----------
     paths
-        As for `open_source`; gzip and zstandard are detected by content.
+        As for `open_source`; compression is detected by content.
     embedded
         As for `KeyLog`.
 

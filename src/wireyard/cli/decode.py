@@ -345,7 +345,7 @@ def command(
 ) -> int:
     """Show packets as a table, CSV, JSON Lines, Arrow or Parquet.
 
-    FILE is a path, a URL, or - for standard input; gzip and zstandard are opened by their
+    FILE is a path, a URL, or - for standard input; compressed files are opened by their
     content. Rows come in stream order and cover every byte: bytes that are no packet are a row with
     the reason, and are reported in a line on standard error with exit status 1.
 

@@ -64,7 +64,7 @@ def command(
 ) -> int:
     """List the conversations of a capture: who, in which format, how much, when.
 
-    FILE is a pcap or pcapng file, a URL, or - for standard input; gzip and zstandard are opened by
+    FILE is a pcap or pcapng file, a URL, or - for standard input; compressed files are opened by
     their content. A conversation is a TCP connection, or all datagrams between two UDP endpoints;
     'sent' counts the side that sent first. Packets are counted if the format is known. Bytes are
     those that TCP or UDP carried; those that were not captured are gaps.

@@ -304,10 +304,8 @@ def _examine(file: FoundFile, named: str | None, by_content: bool) -> FoundInput
     """Return a file as an input, or a note if it begins like no format."""
     changed_ns = None if "://" in file.path else _changed_ns(file.path)
     _, opened, known_size = open_source(file.path)
-    head = b""
     with opened, reading(file.path):
-        while len(head) < _SNIFFED_BYTES and (more := opened.read(_SNIFFED_BYTES - len(head))):
-            head += more
+        head = opened.peek(_SNIFFED_BYTES)
     stamp = _stamp(file, by_content)
     if is_capture(head):
         compressed = known_size is None

@@ -19,7 +19,7 @@ from select import select
 from typing import Final, NamedTuple, cast
 
 from wireyard.errors import SourceError
-from wireyard.streams.source import compression, reading
+from wireyard.streams.source import MAGIC_BYTES, compression, reading
 
 __all__ = [
     "Arrival",
@@ -34,7 +34,6 @@ Stop = Callable[[], bool]
 
 _READ_BYTES: Final = 1 << 20
 """Most bytes of one read, and the wanted capacity of a pipe, whose default is 64 KiB."""
-_MAGIC_BYTES: Final = 4
 _POLL_S: Final = 0.1
 _LAST_S: Final = 0.5
 """Time to read on after `stop`: the writer of a pipe gets the same signal, and flushes then."""
@@ -65,13 +64,13 @@ def is_live(source: object) -> bool:
         except (OSError, ValueError):
             return False
         # `select` would not see the bytes that a decompressor holds.
-        return is_pipe(descriptor) and not compression(first_bytes()[:_MAGIC_BYTES])
+        return is_pipe(descriptor) and not compression(first_bytes()[:MAGIC_BYTES])
     return isinstance(source, str | os.PathLike) and Path(source).is_fifo()
 
 
 def first_bytes() -> bytes:
     """Return the buffered bytes of standard input, after one read if there are none."""
-    return cast(BufferedReader, sys.stdin.buffer).peek(_MAGIC_BYTES)
+    return cast(BufferedReader, sys.stdin.buffer).peek(MAGIC_BYTES)
 
 
 def arrivals_of_pipe(descriptor: int, name: str, stop: Stop) -> Iterator[Arrival]:

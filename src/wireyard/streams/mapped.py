@@ -21,15 +21,16 @@ from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from mmap import MAP_ANONYMOUS, MAP_PRIVATE, MAP_SHARED, PAGESIZE, PROT_READ, mmap
 from pathlib import Path
+from tempfile import SpooledTemporaryFile, gettempdir
 
 import numpy as np
 
 from wireyard.errors import SourceError
 from wireyard.streams.scan import OpenedStream
-from wireyard.streams.source import compression, filesystem
+from wireyard.streams.source import MAGIC_BYTES, compression, filesystem
 from wireyard.streams.window import Bytes, Windows, windows_of_bytes
 
-__all__ = ["map_bytes", "map_places", "map_windows"]
+__all__ = ["map_bytes", "map_places", "map_windows", "spooled"]
 
 Ints = np.ndarray[tuple[int], np.dtype[np.int64]]
 
@@ -39,8 +40,9 @@ Python."""
 _POPULATE_READ = 22  # of Linux 5.14
 _MAP_NORESERVE = 0x4000  # of Linux: pages that are never written take no memory
 _FETCHES = 8
+_LARGE_BYTES = 16 << 20
+"""More bytes of a source that cannot be mapped are in a temporary file."""
 _NEAR_PAGES = 16
-_MAGIC_BYTES = 4
 _LIBRARY = ctypes.CDLL(None, use_errno=True)
 _LIBRARY.mmap.argtypes = (
     ctypes.c_void_p,
@@ -107,6 +109,32 @@ def map_places(path: str, parts: Iterable[tuple[Ints, Ints]]) -> Bytes | None:
     return data if data is not None and end <= len(data) else None
 
 
+def spooled(pieces: Iterable[memoryview]) -> Bytes:
+    """Return bytes that arrive in pieces as memory, or if they are many as a mapped file.
+
+    The file has no name; the system may write its pages out and read them again.
+
+    Raises
+    ------
+    SourceError
+        The folder of temporary files has no space for it.
+    """
+    size = 0
+    with SpooledTemporaryFile(_LARGE_BYTES) as file:
+        for piece in pieces:
+            try:
+                size += file.write(piece)
+            except OSError as error:
+                raise SourceError(
+                    f"{gettempdir()}: no room for a capture of over {size:,} bytes"
+                    f" ({error.strerror}); TMPDIR names another folder"
+                ) from None
+        file.seek(0)  # flushes
+        if size <= _LARGE_BYTES:
+            return np.frombuffer(file.read(), np.uint8)
+        return np.frombuffer(mmap(file.fileno(), size, prot=PROT_READ), np.uint8)
+
+
 def _page_ranges(starts: Ints, stops: Ints, size: int) -> Iterator[tuple[int, int]]:
     """Yield the pages of ranges of a file; ranges that are near each other are joined."""
     filled = starts < stops
@@ -141,7 +169,7 @@ def _fetch_ranges(path: str, ranges: Callable[[int], Iterable[tuple[int, int]]])
     with system.open_input_file(inner) as file:
         size = file.size()
         head = np.frombuffer(file.read_at(min(size, PAGESIZE), 0), np.uint8)
-        if not len(head) or compression(head[:_MAGIC_BYTES].tobytes()):
+        if not len(head) or compression(head[:MAGIC_BYTES].tobytes()):
             return None
         pages = mmap(-1, size, MAP_PRIVATE | MAP_ANONYMOUS | _MAP_NORESERVE)
         data = np.frombuffer(pages, np.uint8)
@@ -178,7 +206,7 @@ def _map(path: str) -> Bytes | None:
     weakref.finalize(held, _LIBRARY.munmap, address, size).atexit = False
     pages = np.frombuffer(memoryview(held), np.uint8)
     pages.flags.writeable = False
-    return None if compression(pages[:_MAGIC_BYTES].tobytes()) else pages
+    return None if compression(pages[:MAGIC_BYTES].tobytes()) else pages
 
 
 def _windows(path: str, data: Bytes, start: int) -> Windows:

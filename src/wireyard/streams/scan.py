@@ -28,7 +28,7 @@ from wireyard.streams.blocks import (
 )
 from wireyard.streams.framer import Framer
 from wireyard.streams.plan import Plan
-from wireyard.streams.source import Source, compression, open_source
+from wireyard.streams.source import Damaged, Reading, Source, compression, open_source
 from wireyard.streams.turns import in_turns
 from wireyard.streams.window import (
     WINDOW_BYTES,
@@ -138,6 +138,13 @@ class OpenedStream:
     first: Window
     rest: Windows
     size: int | None
+    file: Reading | None = None
+    """The file that is read; None for bytes in memory."""
+
+    @property
+    def damage(self) -> Damaged | None:
+        """The reason why the windows end early; valid once they were iterated."""
+        return None if self.file is None else self.file.damage
 
     @property
     def windows(self) -> Iterator[Window]:
@@ -184,8 +191,13 @@ class OpenedStream:
         self.rest.close()
 
 
-def open_windows(source: Source, start: int = 0) -> OpenedStream:
+def open_windows(source: Source, start: int = 0, *, accepts_damage: bool = False) -> OpenedStream:
     """Open a source as windows from offset `start` on, and read the first.
+
+    Parameters
+    ----------
+    accepts_damage
+        Whether the windows end where the source cannot be read further, with `damage` set.
 
     Raises
     ------
@@ -198,8 +210,9 @@ def open_windows(source: Source, start: int = 0) -> OpenedStream:
         return OpenedStream("<bytes>", next(windows), windows, len(data) - start)
     name, file, size = open_source(source, start)
     left = None if size is None else size - start
-    windows = windows_of_file(file, name, start, even_bytes(left))
-    return OpenedStream(name, next(windows), windows, left)
+    size_of_windows = even_bytes(left)
+    windows = windows_of_file(file, name, start, size_of_windows, accepts_damage=accepts_damage)
+    return OpenedStream(name, next(windows), windows, left, file)
 
 
 def scan_stream(

@@ -1,18 +1,20 @@
 """Sources of a stream's bytes: a path, a URL, bytes, a file object, standard input.
 
-Compression is detected by content, not by name: gzip and zstandard have magic numbers.
+Compression is detected by content, not by name.
 """
 
 from __future__ import annotations
 
 import io
 import os
+import re
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from hashlib import file_digest
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Any, cast
+from types import MappingProxyType
+from typing import IO, TYPE_CHECKING, Any, Final, cast
 from urllib.parse import parse_qs, unquote, urlsplit
 from uuid import uuid4
 
@@ -25,6 +27,8 @@ if TYPE_CHECKING:
     from pyarrow import fs
 
 __all__ = [
+    "MAGIC_BYTES",
+    "Damaged",
     "Reading",
     "Source",
     "compression",
@@ -33,17 +37,54 @@ __all__ = [
     "filesystem",
     "open_source",
     "reading",
+    "unsupported_compression",
     "utf8_names",
 ]
 
 Source = str | os.PathLike[str] | bytes | bytearray | memoryview | IO[bytes]
 """Anything a stream can be read from."""
 
-# The third byte of gzip is its compression method; there is only one.
-_COMPRESSIONS = {b"\x1f\x8b\x08": "gzip", b"\x28\xb5\x2f\xfd": "zstd"}
-_MAGIC_BYTES = 4
-_INFLATED_BYTES = 1 << 16
-"""Most bytes of one read from a decompressor, because a failing read loses all of its bytes."""
+MAGIC_BYTES: Final = 4
+"""First bytes that show a compression."""
+_COMPRESSIONS: Final[Mapping[str, re.Pattern[bytes]]] = MappingProxyType(
+    {
+        "gzip": re.compile(rb"\x1f\x8b\x08"),  # the third byte is the only method that there is
+        "bzip2": re.compile(rb"BZh[1-9]"),
+        "xz": re.compile(rb"\xfd7zX"),
+        "zstd": re.compile(rb"\x28\xb5\x2f\xfd"),
+        "lz4": re.compile(rb"\x04\x22\x4d\x18"),
+    }
+)
+_UNSUPPORTED: Final[Mapping[bytes, tuple[str, str]]] = MappingProxyType(
+    {
+        b"PK\3\4": ("zip", "unzip"),
+        b"7z\xbc\xaf": ("7z", "7z x"),
+        b"Rar!": ("rar", "unrar x"),
+        b"\x1f\x9d": ("compress", "uncompress"),
+        b"\x02\x21\x4c\x18": ("an old format of lz4", "lz4 -d"),
+        b"LZIP": ("lzip", "lzip -d"),
+        b"\x89LZO": ("lzop", "lzop -d"),
+        b"\x5d\0\0": ("lzma", "unlzma"),
+        b"\xff\6\0\0": ("snappy", "snzip -d"),
+    }
+)
+"""Names of other compressions by their first bytes, with the command that unpacks them."""
+
+
+class Damaged(OSError):
+    """A source ends before its end; all bytes that it gives were read before.
+
+    Parameters
+    ----------
+    problem
+        The reason, without the name of the source.
+    unread_bytes
+        Number of its bytes behind the end, as far as it is known.
+    """
+
+    def __init__(self, problem: str, unread_bytes: int = 0) -> None:
+        super().__init__(problem)
+        self.unread_bytes = unread_bytes
 
 
 def open_source(source: Source, start: int = 0) -> tuple[str, Reading, int | None]:
@@ -79,12 +120,13 @@ def open_source(source: Source, start: int = 0) -> tuple[str, Reading, int | Non
 
 def _ready(name: str, opened: Reading, size: int | None, start: int) -> tuple[Reading, int | None]:
     """Return the source decompressed if it is compressed, and at `start`."""
-    codec = compression(opened.peek(_MAGIC_BYTES))
+    codec = compression(opened.peek(MAGIC_BYTES))
     if codec and start:
         raise SourceError(f"{name}: is compressed, so it is read from its beginning only")
     if codec:
-        whole = pa.CompressedInputStream(pa.PythonFile(opened, mode="r"), codec)
-        return Reading(whole, True, _INFLATED_BYTES), None
+        from wireyard.streams.compressed import inflated
+
+        return Reading(inflated(opened, codec), True), None
     if start:
         opened.seek(start)
     return opened, size
@@ -92,7 +134,15 @@ def _ready(name: str, opened: Reading, size: int | None, start: int) -> tuple[Re
 
 def compression(head: bytes) -> str | None:
     """Return the name of the compression whose magic number `head` begins with, if any."""
-    return next((name for magic, name in _COMPRESSIONS.items() if head.startswith(magic)), None)
+    return next((name for name, magic in _COMPRESSIONS.items() if magic.match(head)), None)
+
+
+def unsupported_compression(head: bytes) -> str | None:
+    """Return a text about bytes that begin like a compression that is not read; None if not."""
+    for magic, (name, command) in _UNSUPPORTED.items():
+        if head.startswith(magic):
+            return f"compressed with {name}: not supported, unpack it ({command})"
+    return None
 
 
 def file_sha256(path: str) -> str | None:
@@ -118,15 +168,21 @@ class Reading:
         An object with `readinto`, or at least `read`.
     ours
         Whether `close` closes `file`: one of the caller stays open.
-    most_bytes
-        Most bytes of one read.
+
+    Attributes
+    ----------
+    position
+        Offset of the next byte.
+    damage
+        The reason why it ended early, if its reader accepts that.
     """
 
-    def __init__(self, file: Any, ours: bool, most_bytes: int = sys.maxsize) -> None:
+    def __init__(self, file: Any, ours: bool) -> None:
         self._file = file
         self._ours = ours
-        self._most_bytes = most_bytes
         self._head = b""
+        self.position = 0
+        self.damage: Damaged | None = None
         self.closed = False
 
     def __enter__(self) -> Reading:
@@ -136,26 +192,32 @@ class Reading:
         self.close()
 
     def peek(self, count: int) -> bytes:
-        """Return up to `count` of the first bytes without consuming them."""
-        while len(self._head) < count and (more := self._file.read(count - len(self._head))):
-            if not isinstance(more, bytes):
-                raise OSError("is open as text, not as bytes")
-            self._head += more
+        """Return up to `count` of the first bytes without consuming them; those before damage."""
+        with suppress(Damaged):
+            while len(self._head) < count and (more := self._file.read(count - len(self._head))):
+                if not isinstance(more, bytes):
+                    raise OSError("is open as text, not as bytes")
+                self._head += more
         return self._head[:count]
 
     def seek(self, offset: int) -> None:
         """Go to an offset of the file."""
         self._file.seek(offset)
         self._head = b""
+        self.position = offset
 
     def readinto(self, buffer: memoryview) -> int:
         """Read into `buffer`; return the number of bytes, 0 at the end."""
+        count = self._fill(buffer)
+        self.position += count
+        return count
+
+    def _fill(self, buffer: memoryview) -> int:
         if self._head:
             count = min(len(self._head), len(buffer))
             buffer[:count] = self._head[:count]
             self._head = self._head[count:]
             return count
-        buffer = buffer[: self._most_bytes]
         if hasattr(self._file, "readinto"):
             count = self._file.readinto(buffer)
             if count is None:

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from wireyard.streams.source import Reading, reading
+from wireyard.streams.source import Damaged, Reading, reading
 
 __all__ = [
     "WINDOW_BYTES",
@@ -89,11 +89,21 @@ def windows_of_bytes(data: Bytes, start: int = 0, window_bytes: int = WINDOW_BYT
 
 
 def windows_of_file(
-    file: Reading, name: str, base: int, window_bytes: int = WINDOW_BYTES
+    file: Reading,
+    name: str,
+    base: int,
+    window_bytes: int = WINDOW_BYTES,
+    *,
+    accepts_damage: bool = False,
 ) -> Windows:
     """Yield the windows of a file from offset `base` on, and close it at the end.
 
     Each window has a buffer of its own, because earlier ones may still be decoded.
+
+    Parameters
+    ----------
+    accepts_damage
+        Whether the windows end where the file cannot be read further, with its `damage` set.
 
     Raises
     ------
@@ -112,6 +122,8 @@ def windows_of_file(
             data[: len(kept)] = kept
             count, failure = _fill(file, data[len(kept) :].data)
             filled = len(kept) + count
+            if failure is not None and filled and accepts_damage:
+                file.damage, failure = _damage(file, failure), None
             if failure is not None and filled == 0:
                 with reading(name):
                     raise failure
@@ -125,6 +137,13 @@ def windows_of_file(
             capacity = window_bytes if window.start > 0 else max(window_bytes, filled)
             kept = data[window.start : window.stop]
             base += window.start
+
+
+def _damage(file: Reading, failure: OSError) -> Damaged:
+    if isinstance(failure, Damaged):
+        return failure
+    reason = failure.strerror or failure
+    return Damaged(f"cannot be read on at byte {file.position} ({reason})")
 
 
 def _fill(file: Reading, buffer: memoryview) -> tuple[int, OSError | None]:

@@ -63,6 +63,8 @@ def is_store(path: str) -> bool:
     try:
         if os.path.isdir(path):
             return bool(_places(path))
+        if path == "-" or Path(path).is_fifo():
+            return False  # a pipe can be read once
         name, file, _ = open_source(path)
         with file, reading(name):
             return is_store_file(file.peek(HEAD_BYTES))
