@@ -27,10 +27,10 @@ from wireyard.captures.read import read_capture
 from wireyard.cli import main
 from wireyard.layers.mqtt.evidence import NEEDED as EVIDENCE_NEEDED
 from wireyard.layers.mqtt.evidence import SCHEMA, StreamEvidence
+from wireyard.layers.mqtt.facts import EVIDENCE
 from wireyard.layers.mqtt.packets import KnownStream
 from wireyard.layers.tables import FACTS, TABLES
 from wireyard.spark import facts, jmq_facts, mqtt_facts
-from wireyard.spark.bronze import EVIDENCE
 from wireyard.spark.facts import write_facts
 from wireyard.spark.lake import Lake
 from wireyard.spark.parts import read_footer_table

@@ -56,8 +56,8 @@ class PacketFile(NamedTuple):
     format: str
     batches: Callable[[Sequence[str]], Iterable[pa.Table]]
     """Names of columns -> tables of successive packets, with those columns that the file has."""
-    footer: Callable[[str], pa.Table | None] = lambda _: None
-    """Name of a table -> the table in the file's metadata; None if there is none."""
+    footer: Callable[[str, pa.Schema], pa.Table | None] = lambda _name, _schema: None
+    """Name and schema of a table -> the table in the file's metadata; None if there is none."""
 
 
 class DerivedFiles(NamedTuple):

@@ -48,6 +48,7 @@ from wireyard.lake.ledgers import (
     streams_table,
 )
 from wireyard.layers.mqtt.evidence import StreamEvidence
+from wireyard.layers.mqtt.facts import EVIDENCE
 from wireyard.layers.mqtt.packets import Ints
 from wireyard.layers.mqtt.packets import Part as TrackedPart
 from wireyard.payloads import parse_rules
@@ -84,7 +85,6 @@ from wireyard.streams.window import windows_of_file
 
 __all__ = [
     "DONE_MARKS",
-    "EVIDENCE",
     "FAILURES",
     "FILES_TABLE",
     "HEADERS",
@@ -113,8 +113,6 @@ file or a full disk four times, and does not bury the message in a traceback."""
 QUARANTINE_TABLE, STORE_RECORDS_TABLE = "quarantine", "store_records"
 FILES_TABLE, PAYLOADS_TABLE = "files", "payloads"
 MQTT: Final = "mqtt"
-EVIDENCE: Final = "evidence"
-"""Name of the table in the footers of MQTT packets: evidence for the directions of streams."""
 _HELD_STREAMS: Final = 1 << 12
 """Ledgers that a task buffers before they are written."""
 _GUESS_BYTES = 64 << 10

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any, Final
 from uuid import uuid4
@@ -11,17 +11,29 @@ from uuid import uuid4
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from wireyard.captures.stream_table import STREAMS
+from wireyard.lake.ledgers import captured_streams
 from wireyard.layers.destinations import NEEDED as COUNTED
 from wireyard.layers.destinations import count_messages
+from wireyard.layers.facts import DerivedFiles, Facts, PacketFile
 from wireyard.layers.frame_files import FrameFiles
 from wireyard.layers.tables import join_tables, with_times
 from wireyard.spark.exchange import dump, load_frame_files
-from wireyard.spark.parts import PartFile
+from wireyard.spark.parts import PartFile, read_batches, read_footer_table
 from wireyard.spark.running import Runner
 from wireyard.spark.stage_tasks import RESULTS
 from wireyard.spark.typed_json import first_parameter
 
-__all__ = ["COUNTS", "Counts", "dropped_rows", "intermediate_file", "run_tasks", "write_tables"]
+__all__ = [
+    "COUNTS",
+    "STREAM_COLUMNS",
+    "Counts",
+    "derive_whole",
+    "dropped_rows",
+    "intermediate_file",
+    "run_tasks",
+    "write_tables",
+]
 
 COUNTS: Final = "counts"
 """Name of the intermediate files with the messages of a file counted by destination."""
@@ -86,6 +98,36 @@ def write_tables(
     if "messages" in files:
         counts = files["messages"][0], destinations.counts()
         yield intermediate_file(COUNTS, dump(staging, counts, Counts))
+
+
+STREAM_COLUMNS: Final = (
+    "source", "stream", "format", "opened", "begun", "ended", "ended_frame", "ended_ns",
+)  # fmt: skip
+"""Columns of the table `streams` that facts follow from."""
+
+
+def derive_whole(
+    facts: Facts,
+    files: Sequence[tuple[str, str]],
+    streams: Iterable[str],
+    sources: Collection[str],
+) -> DerivedFiles:
+    """Derive all facts of some inputs in this process.
+
+    Parameters
+    ----------
+    files
+        Format and path of the files with their packets.
+    streams
+        Files of the table `streams`.
+    """
+    opened = [
+        PacketFile(number, format, partial(read_batches, path), partial(read_footer_table, path))
+        for number, (format, path) in enumerate(files)
+    ]
+    none = STREAMS.empty_table().select(STREAM_COLUMNS)
+    shown = pa.concat_tables([none, *captured_streams(streams, sources, STREAM_COLUMNS)])
+    return facts.derive(opened, shown, sources)
 
 
 class _Destinations:

@@ -18,7 +18,6 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, S
 from dataclasses import dataclass, field
 from functools import partial
 from itertools import chain
-from operator import itemgetter
 from typing import TYPE_CHECKING, Any, Final
 
 import pyarrow as pa
@@ -36,7 +35,7 @@ from wireyard.layers.jmq.hops import HOP_STAGES
 from wireyard.layers.latencies import DELAYS, delayed, latencies
 from wireyard.layers.latencies import NEEDED as LATENCY_NEEDED
 from wireyard.layers.rmp.chain import CHAIN as RMP
-from wireyard.layers.rmp.chain import derive_tables as rmp_tables
+from wireyard.layers.rmp.facts import FACTS as RMP_FACTS
 from wireyard.layers.rmp.observer import NEEDED as RMP_NEEDED
 from wireyard.layers.stages import Chain
 from wireyard.layers.tables import FACTS, TABLES, fact_table, with_times
@@ -44,6 +43,7 @@ from wireyard.spark.exchange import EXCHANGE, dump, dump_frame_files, load
 from wireyard.spark.fact_tasks import (
     COUNTS,
     Counts,
+    derive_whole,
     dropped_rows,
     intermediate_file,
     run_tasks,
@@ -247,18 +247,9 @@ def _write_rmp(
     files: Sequence[str], sources: Collection[str], staging: str
 ) -> Iterator[Mapping[str, Any]]:
     """Write the facts of a few RMP packets."""
-    wanted = pa.array(sources, pa.string())
-    parts = [
-        table.filter(pc.is_in(table["source"].cast(pa.string()), wanted))
-        for path in files
-        for table in read_batches(path, RMP_NEEDED)
-    ]
-    if parts:
-        rows = [row for part in parts for row in part.to_pylist()]
-        derived = rmp_tables(sorted(rows, key=itemgetter("source", "stream", "offset")))
-        tables = ((name, fact_table(name, facts)) for name, facts in derived.tables.items())
-        yield from write_tables(tables, staging)
-        yield from dropped_rows(derived.dropped)
+    derived = derive_whole(RMP_FACTS, [("rmp", path) for path in files], (), sources)
+    yield from write_tables(derived.tables, staging)
+    yield from dropped_rows(derived.dropped)
 
 
 # --- stages ---------------------------------------------------------------------------------

@@ -34,24 +34,29 @@ from wireyard.layers.jmq.columns import (
     records_of,
     stand_for_messages,
 )
+from wireyard.layers.jmq.facts import FACTS as JMS
+from wireyard.layers.jmq.facts import FORMATS
 from wireyard.layers.jmq.files import (
-    derive_files,
     file_numbers,
     messages_of,
     packets_of,
 )
 from wireyard.layers.jmq.hops import HOP_STAGES, hop_record
-from wireyard.layers.jmq.packet_columns import GPACKET, JMQ
 from wireyard.layers.tables import join_tables
 from wireyard.spark.exchange import read_part, write_parts
-from wireyard.spark.fact_tasks import dropped_rows, intermediate_file, run_tasks, write_tables
+from wireyard.spark.fact_tasks import (
+    derive_whole,
+    dropped_rows,
+    intermediate_file,
+    run_tasks,
+    write_tables,
+)
 from wireyard.spark.parts import measure, read_batches
 from wireyard.spark.running import Runner
 from wireyard.spark.stage_tasks import write_records
 
 __all__ = ["FEW", "FORMATS", "MOST_PACKETS", "write_jmq_facts"]
 
-FORMATS: Final = (JMQ, GPACKET)
 MOST_PACKETS: Final = 1 << 16
 """Packets of a partition, about 1.5 kB each with all records derived from them."""
 FEW: Final = 1 << 19
@@ -155,8 +160,8 @@ def _of_files(marks: pa.Table, files: int) -> list[pa.Table]:
 
 def _write_all(files: Sequence[_File], job: _Job) -> Results:
     """Write all facts of the packets in some files."""
-    ended = chain.from_iterable(_ended_streams(path, job.sources) for path in job.streams)
-    derived = derive_files(list(map(_opened, files)), job.sources, _names(ended))
+    named = [(file.format, file.path) for file in files]
+    derived = derive_whole(JMS, named, job.streams, job.sources)
     yield from write_tables(derived.tables, job.staging)
     yield from dropped_rows(derived.dropped)
 

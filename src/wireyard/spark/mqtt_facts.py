@@ -27,7 +27,6 @@ from wireyard.formats.base import Row
 from wireyard.lake.ledgers import captured_streams
 from wireyard.lake.records import Input
 from wireyard.lake.snapshot import name_of
-from wireyard.layers.facts import DerivedFiles
 from wireyard.layers.grouping import split_rows, text_codes
 from wireyard.layers.latencies import with_latencies
 from wireyard.layers.mqtt.columns import (
@@ -41,10 +40,11 @@ from wireyard.layers.mqtt.columns import (
 from wireyard.layers.mqtt.delivery_columns import Topics, Will, deliver
 from wireyard.layers.mqtt.directions import Stream
 from wireyard.layers.mqtt.evidence import SCHEMA, StreamEvidence
+from wireyard.layers.mqtt.facts import EVIDENCE, FORMAT
+from wireyard.layers.mqtt.facts import FACTS as MQTT
 from wireyard.layers.mqtt.files import (
     Batches,
     count_evidence,
-    derive_files,
     messages_of,
     parts_of,
 )
@@ -57,7 +57,6 @@ from wireyard.layers.mqtt.packets import (
 from wireyard.layers.mqtt.published import SENT, Clients
 from wireyard.layers.mqtt.records import Client, TopicKey
 from wireyard.layers.stages import Key, KeyedRecord, Order
-from wireyard.spark.bronze import EVIDENCE
 from wireyard.spark.exchange import (
     dump,
     load,
@@ -65,7 +64,14 @@ from wireyard.spark.exchange import (
     remove,
     write_parts,
 )
-from wireyard.spark.fact_tasks import dropped_rows, intermediate_file, run_tasks, write_tables
+from wireyard.spark.fact_tasks import (
+    STREAM_COLUMNS,
+    derive_whole,
+    dropped_rows,
+    intermediate_file,
+    run_tasks,
+    write_tables,
+)
 from wireyard.spark.packet_files import (
     UNDIVIDED,
     PacketHead,
@@ -83,7 +89,6 @@ from wireyard.streams.source import filesystem
 __all__ = [
     "FEW",
     "MOST_PACKETS",
-    "STREAM_COLUMNS",
     "Group",
     "counted_evidence",
     "mqtt_groups",
@@ -99,10 +104,7 @@ FEW: Final = 1 << 20
 more memory than Spark."""
 _THREADS: Final = 8
 """Threads that read footers; they mostly wait for the storage."""
-_FORMAT: Final = "mqtt"
 _TABLE: Final = "packets_mqtt"
-STREAM_COLUMNS: Final = ("source", "stream", "opened", "begun", "ended", "ended_frame", "ended_ns")
-"""Columns of the table `streams` that the layers use."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,14 +120,14 @@ class Group:
 
     def stream_rows(self) -> list[Row]:
         """Return the rows of their MQTT streams, for `known_of`."""
-        tables = captured_streams(self.streams, self.sources, (*STREAM_COLUMNS, "format"))
-        return [row for table in tables for row in rows_of_streams(table, _FORMAT)]
+        tables = captured_streams(self.streams, self.sources, STREAM_COLUMNS)
+        return [row for table in tables for row in rows_of_streams(table, FORMAT)]
 
 
 def rows_of_streams(streams: pa.Table, format: str) -> list[Row]:
-    """Return the rows of the table `streams` that have a format, with `STREAM_COLUMNS`."""
+    """Return the rows of the table `streams` that have a format, in any of its dialects."""
     of_format = streams.filter(pc.starts_with(streams["format"], format))
-    rows: list[Row] = of_format.select(STREAM_COLUMNS).to_pylist()
+    rows: list[Row] = of_format.select(STREAM_COLUMNS).drop_columns("format").to_pylist()
     return rows
 
 
@@ -177,7 +179,7 @@ def mqtt_groups(
 def _count(each: Input) -> int:
     """Return the number of MQTT packets of an input."""
     sums = each.ledger.items()
-    return sum(total.packets for format, total in sums if format.partition("/")[0] == _FORMAT)
+    return sum(total.packets for format, total in sums if format.partition("/")[0] == FORMAT)
 
 
 def write_mqtt_facts(
@@ -252,18 +254,12 @@ def _write_facts(
 
 def _write_small(groups: Iterable[Group], staging: str) -> Iterator[Mapping[str, Any]]:
     """Write the facts of small inputs; yield rows of `RESULTS`."""
-    derived = [_derive(group) for group in groups]
+    derived = [
+        derive_whole(MQTT, [(FORMAT, path) for path in group.files], group.streams, group.sources)
+        for group in groups
+    ]
     yield from _write_facts(chain.from_iterable(each.tables for each in derived), staging)
     yield from dropped_rows(sum((each.dropped for each in derived), Counter()))
-
-
-def _derive(group: Group) -> DerivedFiles:
-    def count(files: Sequence[str]) -> Mapping[str, pa.Table]:
-        return {file: counted_evidence(file, group.sources) for file in files}
-
-    files = list(map(_packets_of, group.files))
-    evidence = _evidence_of(group, _footers_of(group.files), count)
-    return derive_files(files, group.stream_rows(), group.sources, evidence)
 
 
 # --- a large input --------------------------------------------------------------------------

@@ -22,6 +22,7 @@ from wireyard.layers.mqtt.newest import MQTT
 from wireyard.layers.newest import MAX_NEWEST, MessageProtocol, NewestPackets, NewestRows
 from wireyard.layers.tables import fact_table, join_tables
 from wireyard.spark.bronze import FILES_TABLE, packets_table
+from wireyard.spark.fact_tasks import STREAM_COLUMNS
 from wireyard.spark.facts import related_to
 from wireyard.spark.grown import (
     SESSIONS,
@@ -32,7 +33,7 @@ from wireyard.spark.grown import (
     without_sessions,
 )
 from wireyard.spark.lake import Lake
-from wireyard.spark.mqtt_facts import STREAM_COLUMNS, rows_of_streams
+from wireyard.spark.mqtt_facts import rows_of_streams
 from wireyard.spark.parts import measure, read_batches
 from wireyard.spark.replacing import is_provisional
 
@@ -103,7 +104,7 @@ class NewestFacts:
         for one in self._protocols:
             for format in one.protocol.needed:
                 self._read(one, format)
-        for rows in captured_streams(self._paths("streams"), [source], (*STREAM_COLUMNS, "format")):
+        for rows in captured_streams(self._paths("streams"), [source], STREAM_COLUMNS):
             self._add_streams(rows)
         self._files = [row for path in self._paths(FILES_TABLE) for row in self._files_of(path)]
 

@@ -66,17 +66,18 @@ def _derive(
     """Derive the tables; memory holds about 500 bytes for each packet, without payloads."""
     import pyarrow.compute as pc
 
-    from wireyard.layers.mqtt.evidence import StreamEvidence
+    from wireyard.layers.mqtt.evidence import SCHEMA, StreamEvidence
     from wireyard.layers.mqtt.files import count_evidence, derive_files
 
     evidence = StreamEvidence()
     for file in files:
-        counted = file.footer(EVIDENCE)
+        counted = file.footer(EVIDENCE, SCHEMA)
         if counted is None:  # it was merged from others
             count_evidence(evidence, file.batches, sources)
         else:
             evidence.add_counted(counted, sources)
-    shown = streams.filter(pc.starts_with(streams["format"], FORMAT)).to_pylist()
+    of_format = streams.filter(pc.starts_with(streams["format"], FORMAT))
+    shown = of_format.drop_columns("format").to_pylist()
     return derive_files([file.batches for file in files], shown, sources, evidence)
 
 
