@@ -40,7 +40,6 @@ from wireyard.layers.jmq.files import (
     messages_of,
     packets_of,
 )
-from wireyard.layers.jmq.hops import hop_record
 from wireyard.layers.jmq.packet_columns import GPACKET, JMQ
 from wireyard.layers.tables import join_tables
 from wireyard.spark.exchange import read_part, write_parts
@@ -286,7 +285,7 @@ def _join(number: int, job: _Job, count: int, files: Files) -> Results:
     }
     yield from write_tables(tables.items(), job.staging)
     yield from dropped_rows(hops.dropped)
-    yield from write_records(map(hop_record, records_of(*hops.records)), job.staging)
+    yield from write_records(records_of(*hops.records), job.staging)
     yield intermediate_file(
         _REQUESTS,
         write_parts(job.staging, _by_key("conversations", count, joined.messages)),
