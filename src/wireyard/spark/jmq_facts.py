@@ -41,7 +41,7 @@ from wireyard.layers.jmq.files import (
     messages_of,
     packets_of,
 )
-from wireyard.layers.jmq.hops import HOP_STAGES, hop_record
+from wireyard.layers.jmq.hops import HOP_STAGES
 from wireyard.layers.tables import join_tables
 from wireyard.spark.exchange import read_part, write_parts
 from wireyard.spark.fact_tasks import (
@@ -291,8 +291,7 @@ def _join(number: int, job: _Job, count: int, files: Files) -> Results:
     }
     yield from write_tables(tables.items(), job.staging)
     yield from dropped_rows(hops.dropped)
-    records = map(hop_record, records_of(*hops.records))
-    yield from write_records(records, HOP_STAGES, job.staging)
+    yield from write_records(records_of(*hops.records), HOP_STAGES, job.staging)
     yield intermediate_file(
         _REQUESTS,
         write_parts(job.staging, _by_key("conversations", count, joined.messages)),

@@ -12,20 +12,9 @@ import numpy as np
 
 from wireyard.formats.jmq.layout import FLAGS, MESSAGE_TYPES
 from wireyard.layers.grouping import Int8s, Int32s, Int64s
-from wireyard.layers.jmq import rules
+from wireyard.layers.jmq import rules, states
 from wireyard.layers.jmq.rules import HANDLERS, NEEDS_ALL, RULES
-from wireyard.layers.jmq.states import (
-    ACKNOWLEDGING as ACK_EVENTS,
-)
-from wireyard.layers.jmq.states import (
-    DELIVERY,
-    FLOW,
-    LOGGING_IN,
-    SESSION,
-    SETTLED,
-    STEADY,
-    TRANSACTION,
-)
+from wireyard.layers.jmq.states import DELIVERY, FLOW, SESSION, TRANSACTION
 from wireyard.layers.states import NEXT, RULE, transitions
 
 NOTHING, PACKET, SEEN, MISSED, LOST = range(5)
@@ -86,7 +75,7 @@ EVENTS: Final = DELIVERY.events
                   "confirmed", "denied", "redeliver_seen", "redeliver_unseen", "close_unseen",
                   "close_unheld", "close", "miss", "reply_lost")
 )  # fmt: skip
-ACKNOWLEDGING: Final = tuple(map(EVENTS.index, ACK_EVENTS))
+ACKNOWLEDGING: Final = tuple(map(EVENTS.index, states.ACKNOWLEDGING))
 HELD, BROWSED, NO_ACK_WANTED, UNDECIDED = (
     DELIVERY_STATES.index(state) for state in ("held", "browsed", "no_ack_wanted", "undecided")
 )
@@ -173,11 +162,11 @@ def compiled() -> Compiled:
     )
     return Compiled(
         delivery[:, :, NEXT].ravel(),
-        np.array([state in SETTLED for state in DELIVERY_STATES], np.int8),
+        np.array([state in states.SETTLED for state in DELIVERY_STATES], np.int8),
         login[:, :, NEXT].ravel(),
         login[:, :, RULE].ravel(),
-        np.array([state in STEADY for state in LOGIN_STATES], np.int8),
-        np.array([state in LOGGING_IN for state in LOGIN_STATES], np.int8),
+        np.array([state in states.STEADY for state in LOGIN_STATES], np.int8),
+        np.array([state in states.LOGGING_IN for state in LOGIN_STATES], np.int8),
         events,
         flow[:, :, NEXT].ravel(),
         flow[:, :, RULE].ravel(),

@@ -18,7 +18,7 @@ row. Caps are for each key.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any, Final, NamedTuple
 
 import numpy as np
@@ -37,7 +37,7 @@ from wireyard.layers.jmq.hop_columns import (
     records_of,
     stand_for_messages,
 )
-from wireyard.layers.jmq.hops import HOP_STAGES, hop_record
+from wireyard.layers.jmq.hops import HOP_STAGES
 from wireyard.layers.jmq.message_columns import (
     MessageResult,
     find_gaps,
@@ -45,9 +45,8 @@ from wireyard.layers.jmq.message_columns import (
     match_replies,
 )
 from wireyard.layers.jmq.packet_row import NEEDED
-from wireyard.layers.jmq.records import Delivery, Relay, Sending
 from wireyard.layers.jmq.transaction_columns import TransactionResult, follow_transactions
-from wireyard.layers.stages import Chain, Derived, Found, run_chain
+from wireyard.layers.stages import Chain, Derived, KeyedRecord, run_chain
 from wireyard.layers.tables import fact_table
 
 __all__ = [
@@ -173,14 +172,10 @@ def derive_columns(
     return DerivedColumns(tables, stand_for_messages(*records), producers_of(*records), dropped)
 
 
-def hops_of_several(records: Iterable[Sending | Delivery | Relay]) -> Derived[list[Row]]:
-    """Run the scalar stages of ``hops.py`` over messages that several sources show."""
-    chain: Chain = {"records": _hop_records, **HOP_STAGES}
-    return run_chain(chain, (((), record) for record in records))  # type: ignore[misc]
-
-
-def _hop_records(records: Iterator[Any]) -> Iterator[Found]:
-    yield from map(hop_record, records)
+def hops_of_several(records: Iterable[KeyedRecord]) -> Derived[list[Row]]:
+    """Run the stages of ``hops.py`` over messages that several sources show."""
+    chain: Chain = {"records": lambda _: iter(records), **HOP_STAGES}
+    return run_chain(chain, [((), {})])
 
 
 def _join_parts(table: str, parts: list[pa.Table]) -> pa.Table:

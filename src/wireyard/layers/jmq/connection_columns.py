@@ -33,13 +33,13 @@ from wireyard.layers.jmq.packet_row import (
     MESSAGE_ACK,
     MESSAGE_DATA,
     NEEDED,
+    Relay,
     as_packet,
     properties_of,
     relays,
     text,
     user_of,
 )
-from wireyard.layers.jmq.records import Relay
 from wireyard.layers.jmq.rules import DEAD_REASON, OK, RULES
 from wireyard.layers.jmq.tracking import Tracking
 from wireyard.layers.records import Position

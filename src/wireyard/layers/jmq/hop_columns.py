@@ -1,7 +1,7 @@
 """The last phase of the columnar engine, key: message. The hops of each message.
 
 Messages whose times are by one clock become rows here. A message in several captures needs clock
-offsets (``clocks.py``): its records are returned for the scalar stages of ``hops.py``.
+offsets (``clocks.py``): its records are returned for the stages of ``hops.py``.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from wireyard.accelerate import array, kernel
+from wireyard.formats.base import Row
 from wireyard.layers.grouping import (
     Int64s,
     decode_texts,
@@ -24,12 +25,12 @@ from wireyard.layers.grouping import (
     order_groups,
     text_codes,
 )
-from wireyard.layers.jmq import hops as scalar
-from wireyard.layers.jmq.hops import FOLLOWS, HOPS, OF_MESSAGE
+from wireyard.layers.jmq import hops as stages
+from wireyard.layers.jmq.hops import FOLLOWS, HOPS, OF_MESSAGE, Sighting, hop_record
 from wireyard.layers.jmq.packet_columns import ROW_NUMBER, rank_of
 from wireyard.layers.jmq.record_columns import join_codes, nullable, positions_of
-from wireyard.layers.jmq.records import Delivery, Relay, Sending
 from wireyard.layers.records import Position, position_of
+from wireyard.layers.stages import KeyedRecord
 from wireyard.layers.tables import as_fact_table
 
 __all__ = [
@@ -99,7 +100,7 @@ class _Sightings(NamedTuple):
 
 
 def order_hops(sendings: pa.Table, deliveries: pa.Table, relays: pa.Table) -> HopResult:
-    """Order the sightings of each message, like `_hops` and `_rows` of ``hops.py``."""
+    """Order the sightings of each message, like the stages of ``hops.py``."""
     tables = sendings, deliveries, relays
     codes, keys = join_codes(*(table["message_key"] for table in tables))
     message = np.concatenate(codes)
@@ -113,9 +114,9 @@ def order_hops(sendings: pa.Table, deliveries: pa.Table, relays: pa.Table) -> Ho
     dropped: Counter[str] = Counter()
     kept = np.flatnonzero(chosen)
     counts = np.bincount(sightings.message[kept], minlength=len(keys))
-    if counts.max(initial=0) > scalar.MAX_SIGHTINGS:
+    if counts.max(initial=0) > stages.MAX_SIGHTINGS:
         kept, dropped["MAX_SIGHTINGS"] = _within_cap(
-            tables, sightings, kept, counts > scalar.MAX_SIGHTINGS, source_names
+            tables, sightings, kept, counts > stages.MAX_SIGHTINGS, source_names
         )
     sightings = _Sightings(*(column[kept] for column in sightings))
     rows = _rows(sightings, len(keys), keys, source_names, texts)
@@ -211,7 +212,7 @@ def _within_cap(
     begins = np.flatnonzero(np.diff(message, prepend=-1))
     place = np.arange(len(message)) - np.repeat(begins, np.diff(begins, append=len(message)))
     # Both sightings of a record are kept, or none.
-    keep = place - sightings.second[in_order] < scalar.MAX_SIGHTINGS
+    keep = place - sightings.second[in_order] < stages.MAX_SIGHTINGS
     rest = kept[~above[sightings.message[kept]]]
     return np.concatenate([rest, in_order[keep]]), int((~keep).sum())
 
@@ -404,40 +405,35 @@ _POSITION: Final = ("stream", "offset", "frame", "ns")
 # --- messages of several sources ------------------------------------------------------------
 
 
-def records_of(
-    sendings: pa.Table, deliveries: pa.Table, relays: pa.Table
-) -> Iterator[Sending | Delivery | Relay]:
-    """Yield records for the scalar stages, few at a time in memory."""
-    for table, make in ((sendings, _sending), (deliveries, _delivery), (relays, _relay)):
+def records_of(sendings: pa.Table, deliveries: pa.Table, relays: pa.Table) -> Iterator[KeyedRecord]:
+    """Yield records for the stages of ``hops.py``, few at a time in memory."""
+    for table, seen in ((sendings, _sent), (deliveries, _delivered), (relays, _relayed)):
         for batch in table.to_batches(max_chunksize=4096):
-            yield from map(make, batch.to_pylist())
+            for row in batch.to_pylist():
+                yield hop_record(row["message_key"], list(seen(row)))
 
 
-def _position(row: dict[str, Any], prefix: str = "") -> Position:
+def _position(row: Row, prefix: str = "") -> Position:
     stream, offset, frame, ns = (row[f"{prefix}{name}"] for name in _POSITION)
     return position_of((ns or 0, frame or 0, stream, offset, ns, frame, row["source"]))
 
 
-def _sending(row: dict[str, Any]) -> Sending:
-    accepted = None if row["accepted_offset"] is None else _position(row, "accepted_")
-    return Sending(
-        row["message_key"], row["producer"], row["server"], row["client_id"], row["destination"],
-        row["reply_to"], row["correlation_id"], row["message_id"], row["transaction_id"],
-        _position(row), accepted, row["status"],
-    )  # fmt: skip
+def _sent(row: Row) -> Iterator[Sighting]:
+    client, server = row["producer"], row["server"]
+    yield Sighting("sent", None, None, client, server, _position(row))
+    if row["accepted_offset"] is not None:
+        yield Sighting("accepted", None, None, server, client, _position(row, "accepted_"))
 
 
-def _delivery(row: dict[str, Any]) -> Delivery:
-    done = None if row["acknowledged_offset"] is None else _position(row, "acknowledged_")
-    return Delivery(
-        row["message_key"], row["producer"], row["destination"], row["consumer"], row["server"],
-        row["consumer_id"], row["client_id"], row["subscription"], row["redelivered"],
-        row["delivery_count"], _position(row), row["state"], acknowledged=done,
-    )  # fmt: skip
+def _delivered(row: Row) -> Iterator[Sighting]:
+    client, server = row["consumer"], row["server"]
+    copy = row["consumer_id"], row["delivery_count"]
+    yield Sighting("delivered", *copy, server, client, _position(row))
+    if row["acknowledged_offset"] is not None:
+        yield Sighting("acknowledged", *copy, client, server, _position(row, "acknowledged_"))
 
 
-def _relay(row: dict[str, Any]) -> Relay:
-    return Relay(
-        row["message_key"], row["consumer_id"], row["broker"], _position(row), row["sender"],
-        row["receiver"], row["kind"],
-    )  # fmt: skip
+def _relayed(row: Row) -> Iterator[Sighting]:
+    yield Sighting(
+        row["kind"], row["consumer_id"], None, row["sender"], row["receiver"], _position(row)
+    )

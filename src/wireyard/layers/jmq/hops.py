@@ -34,7 +34,6 @@ from wireyard.layers.jmq.clocks import (
     separate_clocks,
     widened,
 )
-from wireyard.layers.jmq.records import Delivery, Relay, Sending
 from wireyard.layers.records import Position
 from wireyard.layers.stages import Dropped, Found, Key, KeyedRecord, Stage, fact_of, keyed_record
 
@@ -46,6 +45,7 @@ __all__ = [
     "MAX_SIGHTINGS",
     "OF_MESSAGE",
     "UNKNOWN",
+    "Sighting",
     "hop_record",
 ]
 
@@ -149,21 +149,19 @@ class PointWindow(NamedTuple):
 # --- one message ----------------------------------------------------------------------------
 
 
-def hop_record(record: Sending | Relay | Delivery) -> KeyedRecord:
-    """Return a record for stage ``hops``."""
-    at = record.at
-    consumer_id = 0 if isinstance(record, Sending) else record.consumer_id
-    order = at.source, *at.order, consumer_id
-    return keyed_record(("hops", (record.message_key,), order, record))
+def hop_record(message_key: str, seen: Sequence[Sighting]) -> KeyedRecord:
+    """Return a record for stage ``hops``: a packet that shows a message, and its reply if any."""
+    first = seen[0]
+    order = first.at.source, *first.at.order, first.consumer_id or 0
+    return keyed_record(("hops", (message_key,), order, (message_key, seen)))
 
 
-def _hops(records: Iterator[Sending | Relay | Delivery]) -> Iterator[Found]:
+def _hops(records: Iterator[tuple[str, Sequence[Sighting]]]) -> Iterator[Found]:
     """Yield the rows of a message with times of one source; pass on the sightings of any other."""
     sightings: list[Sighting] = []
     message_key, dropped = "", 0
     for record in records:
-        message_key = record.message_key
-        new = list(_sightings(record))
+        message_key, new = record
         if len(sightings) < MAX_SIGHTINGS:
             sightings += new
         else:
@@ -196,21 +194,6 @@ def _to_windows(
         yield KeyedRecord("spans", window.key, (), (window, differences.get(seen, {})))
         waiting = Waiting(message_key, seen, point)
         yield KeyedRecord("windows", window.key, (_SIGHTING, message_key, ordinal), waiting)
-
-
-def _sightings(record: Sending | Relay | Delivery) -> Iterator[Sighting]:
-    match record:
-        case Sending(producer=client, server=server, at=at, accepted=accepted):
-            yield Sighting("sent", None, None, client, server, at)
-            if accepted is not None:
-                yield Sighting("accepted", None, None, server, client, accepted)
-        case Relay(kind=kind, consumer_id=consumer_id, sender=sender, receiver=receiver):
-            yield Sighting(kind, consumer_id, None, sender, receiver, record.at)
-        case Delivery(consumer=client, server=server, at=at, acknowledged=acknowledged):
-            which = record.consumer_id, record.delivery_count
-            yield Sighting("delivered", *which, server, client, at)
-            if acknowledged is not None:
-                yield Sighting("acknowledged", *which, client, server, acknowledged)
 
 
 # --- clocks ---------------------------------------------------------------------------------

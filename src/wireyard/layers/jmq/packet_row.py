@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from types import MappingProxyType
-from typing import Any, Final, Required, TypedDict, cast
+from typing import Any, Final, NamedTuple, Required, TypedDict, cast
 
 from wireyard.errors import DecodeError, EncodeError
 from wireyard.formats.base import Row
@@ -20,7 +20,6 @@ from wireyard.formats.jmq.packet import read_row
 from wireyard.formats.properties import Property
 from wireyard.formats.property_rows import typed_value
 from wireyard.layers.endpoints import endpoint, endpoints_of
-from wireyard.layers.jmq.records import Relay
 from wireyard.layers.records import Position
 
 __all__ = [
@@ -30,6 +29,7 @@ __all__ = [
     "MOST_ITEM_BYTES",
     "NEEDED",
     "PacketRow",
+    "Relay",
     "as_packet",
     "number",
     "properties_of",
@@ -177,6 +177,21 @@ MESSAGE_DATA: Final = 1
 MESSAGE_ACK: Final = 3
 _CONSUMED, _PREPARED = 3, 9
 """Values of the property T: consumed; acknowledged in a transaction that is being committed."""
+
+
+class Relay(NamedTuple):
+    """A message that one broker relayed to another, for a consumer there."""
+
+    message_key: str
+    consumer_id: int
+    broker: str | None
+    """Endpoint of the port mapper of the broker that relays it."""
+    at: Position
+    sender: str
+    receiver: str
+    """Endpoints of both brokers."""
+    kind: str = "relayed"
+    """``relayed``, or ``relay_acknowledged`` for the consumer's acknowledgement on its way back."""
 
 
 def relays(row: Row) -> Iterator[Relay]:
