@@ -1192,7 +1192,8 @@ class Following:
             if will and will.due and will.state == "delayed":
                 will.message.accepted = will.due
                 self.facts.delayed.append(will.message)
-        # C-14: Subscriptions that last are those of sessions with a client id.
+        # C-14: Of subscriptions that last only those of sessions with a client id count. Columns
+        # have it so; nothing in the standard makes this difference.
         lasting = [one for of in self.sessions.values() for one in of.filters.values()]
         self.facts.subscriptions += [
             one for one in self.subscriptions if one.gone is not None or one in lasting
@@ -1434,6 +1435,7 @@ def _levels(name: str) -> list[str]:
 
 
 # M-46 (4.7.1): + matches one level, # the level above it and all below.
+# Columns match $share/GROUP/FILTER like FILTER in every version; it is a plain filter before 5.0.
 # M-47 (4.7.2): A filter that begins with a wildcard matches no topic that begins with $.
 def _matches(name: str, topic: str) -> bool:
     asked, levels = _levels(name), topic.split("/")

@@ -1,7 +1,8 @@
 """The cases of the goldens of MQTT: recordings, pieces of them, and random conversations.
 
-``python -m tests.reference.mqtt_cases`` writes the goldens again. It needs the recordings of
-``../shared``.
+The goldens were written with the scalar stages that the product had before. They change only where
+a rule changes: ``python -m tests.reference.mqtt_cases`` writes them with the model. It needs the
+recordings of ``../shared``.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""Deliveries: a verdict for each message and matching subscriber; requests and their replies.
+"""The verdicts about deliveries, the records of later stages, and requests with their replies.
 
-A delivery attempt has the topic and payload of its message, so the messages of a topic are handled
-one payload after the other. A reply has the response topic and correlation data of its request.
+A delivery attempt has the topic and payload of its message, a reply the response topic and
+correlation data of its request: so records of messages have these as keys.
 """
 
 from __future__ import annotations

@@ -1,9 +1,7 @@
 """Sessions, which outlive connections, and the broker that keeps them.
 
-A session belongs to a client id. An endpoint has one `Session` and runs its own roles of it; an
-observer has one for every client id of a broker and runs all four roles. No packet marks the end of
-a will delay or of a session expiry, so both are checked when the client connects again, and at the
-end of the capture.
+A session belongs to a client id of a broker. No packet marks the end of a will delay or of a
+session expiry, so both are checked when the client connects again, and at the end of the capture.
 """
 
 from __future__ import annotations
@@ -11,15 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any, Final
 
-from wireyard.layers.mqtt.records import (
-    ALWAYS,
-    ConnectionRecord,
-    Direction,
-    Output,
-    Span,
-    Subscribed,
-    Tracker,
-)
+from wireyard.layers.mqtt.records import ALWAYS, ConnectionRecord, Output, Span, Subscribed, Tracker
 from wireyard.layers.mqtt.will import Will
 from wireyard.layers.records import Position
 
@@ -57,8 +47,6 @@ class Session:
         self.name = name
         self.known = known
         """Whether all of its subscriptions were captured."""
-        self.to_broker: Direction
-        self.to_client: Direction
         self.to_broker, self.to_client = tracker.new_direction(known), tracker.new_direction(known)
         self.is_whole = True
         """Whether all bytes of its connections that have ended were captured."""
