@@ -23,7 +23,6 @@ from wireyard.layers.jmq.delivery import VERDICTS as JMS_VERDICTS
 from wireyard.layers.mqtt.deliveries import VERDICTS as MQTT_VERDICTS
 from wireyard.report import text
 from wireyard.report.questions import BAD_VERDICTS, Answer, ask_all, bucket_ns
-from wireyard.streams.urls import shown_url
 
 if TYPE_CHECKING:
     from wireyard.answers import Tables
@@ -142,7 +141,7 @@ def build_report(
         all_symptoms=len(SYMPTOMS),
         why=f"wireyard why {shown_as}",
         dumps={position: _dump(found) for position, found in evidence.items()},
-        inputs=[text.clipped(shown_url(name), 60) for name in inputs],
+        inputs=[text.clipped(name, 60) for name in inputs],
         meanings=_MEANINGS,
         severity=_severity,
         most_source=text.bytes_text(MOST_SOURCE_BYTES),

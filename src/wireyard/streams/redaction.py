@@ -10,6 +10,7 @@
    its bytes.
 4. Bytes that are no field of a packet are not shown: what is left of a malformed packet, an
    unfinished packet behind its header, and bytes between packets. They may be a part of a secret.
+   An MQTT packet that cannot be read to its end may be one too: its first four bytes are shown.
    This holds for the formats that have secrets.
 5. Errors have the name of a field, its position and numbers, never text of such a packet.
 6. URLs and request targets are shown and stored without user information, and with masked query

@@ -143,7 +143,7 @@ def _mark_body(marks: Marks, stop: int, row: Row) -> None:
     size = bytes_text(row["body_size"])
     if row["packet_type"] in SECRET_BODIES:
         user = login_user(row)
-        what = "not shown" if user is None else f"password not shown: user {shown(user)}"
+        what = "password not shown" if user is None else f"password not shown: user {shown(user)}"
         marks.hide(stop, "body", _BODY, what)
         return
     try:
