@@ -58,8 +58,8 @@ has the position of the first.
 `decode --out jsonl` prints one object a line, with every column in order. Integers are exact to 64
 bits, bytes are lowercase hexadecimal, and missing values are null. Properties are
 `{name: {type, value}}`; floats without a number in JSON are `"NaN"`, `"Infinity"` and
-`"-Infinity"`. Passwords are left out unless `--secrets` is given. `encode` accepts these lines: for
-well-formed packets it returns the original bytes. `json` is the same as one array.
+`"-Infinity"`. [Secrets](secrets.md) are left out unless `--secrets` is given. `encode` accepts
+these lines: for well-formed packets it returns the original bytes. `json` is the same as one array.
 
 ## CSV
 

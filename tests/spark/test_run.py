@@ -110,7 +110,7 @@ def test_what_is_no_packet_is_in_quarantine(lake: Path, folder: Path) -> None:
     found = table(lake, "quarantine").sort_by("offset").to_pylist()
     assert [row["status"] for row in found] == ["garbage", "malformed", "tail"]
     assert {row["source"] for row in found} == {str(folder / "damaged.jmq")}
-    assert found[0]["first_bytes"] == b"noise".hex()
+    assert found[0]["first_bytes"] is None  # it may be a part of a secret
     assert found[0]["error"]["code"] == "bad_magic"
 
 

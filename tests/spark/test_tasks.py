@@ -136,7 +136,7 @@ def test_the_quarantine_has_what_is_no_packet(tmp_path: Path) -> None:
     assert rows.select(wanted.schema.names).equals(wanted)
     assert rows["first_bytes"].to_pylist() == [
         bad[:32].hex(),
-        (b"noise" * 20)[:32].hex(),
+        None,
         PACKETS[3][:32].hex(),
     ]
 
@@ -174,7 +174,7 @@ def test_a_compressed_source_is_read_to_its_end(tmp_path: Path) -> None:
     (result,) = decode_pieces(tmp_path / "out", [piece])
     assert result.reached == result.end == len(STREAM) + 4
     (row,) = staged(tmp_path / "out", "quarantine").to_pylist()
-    assert (row["offset"], row["first_bytes"]) == (len(STREAM), b"rest".hex())
+    assert (row["offset"], row["first_bytes"]) == (len(STREAM), None)
 
 
 def test_a_source_that_is_gone_is_said_and_not_raised(tmp_path: Path) -> None:
@@ -275,8 +275,6 @@ def test_a_redactor_does_what_the_format_does_row_by_row() -> None:
     format = get_format("jmq")
     redactor = Redactor(format)
     for batch in mixed_batches():
-        found, touched = redactor.redact(batch)
+        found = redactor.redact(batch)
         assert found.schema.equals(batch.schema)
         assert found.to_pylist() == redacted_one_by_one(batch, format)
-        changed = [a != b for a, b in zip(found.to_pylist(), batch.to_pylist(), strict=True)]
-        assert touched.tolist() == [at for at, differs in enumerate(changed) if differs]

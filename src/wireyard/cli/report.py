@@ -16,6 +16,7 @@ from wireyard.cli.options import (
     rotated_option,
 )
 from wireyard.cli.output import open_output
+from wireyard.streams.urls import shown_url
 
 __all__ = ["command"]
 
@@ -62,7 +63,7 @@ def command(
     with opened_tables(inputs, **how) as tables:
         page = build_report(
             tables,
-            [*inputs],
+            [*map(shown_url, inputs)],
             shown_inputs(inputs, **how),
             format=how["format_name"],
             decode_as=how["decode_as"],

@@ -30,10 +30,6 @@ PARENT = Column("parent_offset", "int64", "offset of the packet it is inside of"
 _ROW = ("offset", "length", "status", "error")
 """Columns that are always read, because faults are reported even if they are not selected."""
 
-_STRUCTURED = ("binary", "items", "properties", "int32s", "filters", "name_values")
-"""Kinds of columns that never determine which values of other columns are secret."""
-
-
 _TIMES = {"ns": "ns", "ms since epoch": "ms"}
 """Units of columns that are times since 1970, and their names in CSV output."""
 
@@ -180,7 +176,7 @@ class Selection:
         """The plan that reads the shown columns, and those needed to find secrets in them."""
         names = [column.name for column in self.columns]
         if self.redacts:
-            names += [c.name for c in self.format.columns if c.kind not in _STRUCTURED]
+            names += self.format.redact_reads
         names += self.opener.needed if self.opener else []
         return self._plan(tuple(dict.fromkeys((*names, "stream", *_ROW))))
 

@@ -221,6 +221,8 @@ class Format:
     """
     secret_columns: Sequence[str] = ()
     """The columns that `redact` may change."""
+    redact_reads: Sequence[str] = ("packet_type",)
+    """The columns by which `redact` decides about others, besides `status`."""
     carried: Mapping[int, Carried] = field(default_factory=dict)
     """How packets without secrets are recognized in the bodies of some of `secret_types`."""
     next_context: Callable[[View, int], int] = _same_context

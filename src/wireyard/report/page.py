@@ -21,7 +21,6 @@ from wireyard.layers.facts import facts_of, registered
 from wireyard.layers.frame_files import FrameFiles
 from wireyard.report import text
 from wireyard.report.questions import Answer, ask_all, bucket_ns
-from wireyard.streams.urls import shown_url
 
 if TYPE_CHECKING:
     from wireyard.answers import Tables
@@ -124,7 +123,7 @@ def build_report(
         all_symptoms=len(all_symptoms()),
         why=f"wireyard why {shown_as}",
         dumps={position: _dump(found) for position, found in evidence.items()},
-        inputs=[text.clipped(shown_url(name), 60) for name in inputs],
+        inputs=[text.clipped(name, 60) for name in inputs],
         meanings={facts.protocol: facts.verdicts for facts in registered()},
         severity=_severity,
         most_source=text.bytes_text(MOST_SOURCE_BYTES),

@@ -3,12 +3,14 @@
 1. Secrets are: the password of an MQTT CONNECT; authentication data of MQTT 5.0; the bodies of
    AUTHENTICATE and AUTHENTICATE_REQUEST of JMQ, also inside GPackets and converted to GPackets;
    user information and query values of URLs. User names, wills and payloads of messages are none.
-2. In a well-formed packet, the secret is left out of the row, and its bytes are not shown.
+2. In a well-formed packet, the secret is left out of the row, and its bytes are not shown. Rows of
+   JMQ logins have nothing but the fixed header.
 3. In a malformed packet of a type that has secrets, any text may be the secret, because a length or
    a flag may be wrong. So only numbers of its headers are shown, unless its fields make up all of
    its bytes.
 4. Bytes that are no field of a packet are not shown: what is left of a malformed packet, an
    unfinished packet behind its header, and bytes between packets. They may be a part of a secret.
+   An MQTT packet that cannot be read to its end may be one too: its first four bytes are shown.
    This holds for the formats that have secrets.
 5. Errors have the name of a field, its position and numbers, never text of such a packet.
 6. URLs and request targets are shown and stored without user information, and with masked query
@@ -179,10 +181,9 @@ class _BatchRow(Mapping[str, Any]):
 
 
 def _has_value(array: pa.Array) -> Mask:
-    """Return which values are neither null nor empty."""
+    """Return which values are neither null nor an empty list."""
     filled = np.ones(len(array), np.bool_)
-    kind = array.type
-    if pa.types.is_list(kind) or pa.types.is_string(kind) or pa.types.is_binary(kind):
+    if pa.types.is_list(array.type):
         ends = np.frombuffer(array.buffers()[1], np.int32)[array.offset :][: len(array) + 1]
         filled &= np.diff(ends) > 0
     if array.null_count:

@@ -10,7 +10,7 @@ import pytest
 from tests import readings
 from tests.formats.gpacket.make import gpacket, link, message, random_packet, variety
 from tests.formats.gpacket.subject import SUBJECT
-from tests.make import section
+from tests.make import packet, section
 from tests.mutations import mutate_packet
 
 HEAD, PROPERTIES = "GPacket 3.5, packet format", "GPacket 3.5, property data"
@@ -24,10 +24,10 @@ def shown(data: bytes) -> list[tuple[int, int, str, str, str]]:
 
 
 def test_golden_packet() -> None:
-    data = gpacket(packet_type=12, properties=section(("S", 4, 1)), payload=b"\1\2", bit_flags=5)
+    data = gpacket(packet_type=14, properties=section(("S", 4, 1)), payload=b"\1\2", bit_flags=5)
     assert shown(data) == [
         (0, 2, "version", "350", HEAD),
-        (2, 4, "packet_type", "12 (G_LOCK_REPLY)", HEAD),
+        (2, 4, "packet_type", "14 (G_UPDATE_DESTINATION_REPLY)", HEAD),
         (4, 8, "size", "55 bytes", HEAD),
         (8, 12, "magic", "2147476418", HEAD),
         (12, 16, "property_size", "17 bytes", HEAD),
@@ -61,8 +61,10 @@ def test_golden_link_packet() -> None:
 
 
 def test_an_opened_payload_is_shown_as_json() -> None:
-    last = check_cover(message(b"\1", 1))[-1]
-    assert '"packet": "01"' in last.value
+    last = check_cover(message(packet(), 1))[-1]
+    assert '"packet": "1bffe3c2' in last.value
+    assert not last.hidden
+    assert check_cover(message(b"\1", 1))[-1].value == "40 bytes, not shown"
 
 
 def test_an_unknown_version_shows_what_every_version_has() -> None:

@@ -39,6 +39,7 @@ FORMAT = Format(
     redact=redact,
     secret_types=SECRET_TYPES,
     secret_columns=SECRET_COLUMNS,
+    redact_reads=("packet_type", "version"),
     carried=CARRIED,
     body_views={"text": payload_text, "value": payload_value},
     nested=nested_packets,

@@ -25,7 +25,7 @@ from wireyard.formats.jmq.layout import (
     VERSIONS,
 )
 from wireyard.formats.jmq.packet import read_properties, read_row
-from wireyard.formats.jmq.secrets import is_exact, login_user
+from wireyard.formats.jmq.secrets import login_user
 from wireyard.formats.marks import Marks, bytes_text, mark_marshalled, number_text, shown
 from wireyard.formats.message_id import address_text
 from wireyard.formats.property_rows import property_text
@@ -50,7 +50,7 @@ def annotate(view: View, context: int = 0) -> list[Annotation]:
     marks = Marks()
     _mark_header(marks, view, row)
     is_login = row.get("packet_type") in SECRET_BODIES
-    if is_login and not is_exact({**row, "status": "malformed" if error else "ok"}):
+    if is_login and (error or "raw_header" in row or "raw_properties" in row):
         marks.hide(len(view), "not readable", SPEC)
     elif "body_size" in row:
         _mark_items(marks, view, row["property_offset"])
@@ -143,7 +143,7 @@ def _mark_body(marks: Marks, stop: int, row: Row) -> None:
     size = bytes_text(row["body_size"])
     if row["packet_type"] in SECRET_BODIES:
         user = login_user(row)
-        what = "not shown" if user is None else f"password not shown: user {shown(user)}"
+        what = "password not shown" if user is None else f"password not shown: user {shown(user)}"
         marks.hide(stop, "body", _BODY, what)
         return
     try:

@@ -1,17 +1,17 @@
-"""Redaction of JMQ packets: the bodies of logins, and all text of a login that is malformed."""
+"""Redaction of logins: their bodies, and all text, because a body can get into any of it."""
 
 from __future__ import annotations
+
+from typing import Final
 
 from wireyard import java
 from wireyard.formats.base import Row
 from wireyard.formats.jmq.layout import SECRET_BODIES
 
-__all__ = ["SECRET_COLUMNS", "SECRET_TYPES", "is_exact", "login_user", "redact"]
+__all__ = ["SECRET_COLUMNS", "SECRET_TYPES", "login_user", "redact"]
 
-_LOGIN = 12
-
-SECRET_TYPES = dict.fromkeys(SECRET_BODIES, ("body", "raw_header", "raw_properties"))
-SECRET_COLUMNS = (
+_LOGIN: Final = 12
+SECRET_COLUMNS: Final = (
     "destination",
     "destination_class",
     "message_id",
@@ -25,13 +25,9 @@ SECRET_COLUMNS = (
     "raw_header",
     "raw_properties",
 )
-"""The columns that a body can get into if the sections of a packet are not where they should be."""
-
-
-def is_exact(row: Row) -> bool:
-    """Return whether a packet is well-formed, and its sections are written as usual."""
-    is_ok = row.get("status") in (None, "ok")
-    return is_ok and row.get("raw_header") is None and row.get("raw_properties") is None
+"""Everything behind the fixed header. If the sizes of the sections are wrong, each of these may be
+the body; a login has nothing else that anybody needs."""
+SECRET_TYPES: Final = dict.fromkeys(SECRET_BODIES, SECRET_COLUMNS)
 
 
 def redact(row: Row) -> Row:
@@ -42,8 +38,7 @@ def redact(row: Row) -> Row:
     """
     if row.get("packet_type") not in SECRET_BODIES:
         return row
-    names = ("body",) if is_exact(row) else SECRET_COLUMNS
-    hidden = {name: None for name in names if row.get(name) is not None}
+    hidden = {name: None for name in SECRET_COLUMNS if row.get(name) is not None}
     return {**row, **hidden} if hidden else row
 
 

@@ -14,7 +14,7 @@ from wireyard.formats.mqtt.layout import COLUMNS, DERIVED, MAX_PACKET_BYTES, MSB
 from wireyard.formats.mqtt.packet import decode, packet_of, read_row, row_context
 from wireyard.formats.mqtt.properties import VALUE_KINDS
 from wireyard.formats.mqtt.resync import confirm_start, find_context
-from wireyard.formats.mqtt.secrets import SECRET_COLUMNS, SECRET_TYPES, redact
+from wireyard.formats.mqtt.secrets import REDACT_READS, SECRET_COLUMNS, SECRET_TYPES, redact
 from wireyard.formats.mqtt.writing import encode
 from wireyard.formats.views import text_of
 
@@ -42,6 +42,7 @@ FORMAT = Format(
     redact=redact,
     secret_types=SECRET_TYPES,
     secret_columns=SECRET_COLUMNS,
+    redact_reads=REDACT_READS,
     body_views={"text": text_of("payload"), "value": text_of("payload")},
     next_context=next_context,
     answer_context=next_context,

@@ -22,6 +22,8 @@ __all__ = ["annotate"]
 _SECRET = ("password", "authentication_data")
 _FIRST = "packet type and flags"
 _UNREAD = "not readable"
+_HEADER_BYTES = 4
+"""Bytes that are shown of a packet that cannot be read to its end: it may be a part of another."""
 _HEADS = (
     _FIRST,
     "Remaining Length",
@@ -45,15 +47,19 @@ def annotate(view: View, context: int = 0) -> list[Annotation]:
     marks, faults = cursor.marks, cursor.faults
     version = next_context(view, context) & VERSION_BITS
     spec, heads = SPECS[version], _shown_fields(values, faults)
+    end = marks[-1].stop if marks else 0
+    is_read = end == len(view) and all(mark.value != _UNREAD for mark in marks)
     annotations = []
     for mark in marks:
-        hidden = heads is not None and mark.field not in heads
+        if heads is None:
+            hidden = not is_read and mark.stop > _HEADER_BYTES
+        else:
+            hidden = mark.field not in heads
         hidden |= mark.field in _SECRET or mark.value == _UNREAD
         size = mark.stop - mark.start
         text = f"{size} bytes, not shown" if hidden else _text(mark, version)
         text += _faults(mark, faults)
         annotations.append(Annotation(mark.start, mark.stop, mark.field, text, spec, hidden))
-    end = marks[-1].stop if marks else 0
     if end < len(view) or not marks:
         error = faults[-1] if faults else None
         text, place = (str(error), error.spec) if error else ("", spec)

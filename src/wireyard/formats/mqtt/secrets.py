@@ -15,7 +15,7 @@ from wireyard.formats.mqtt.packet import packet_of
 from wireyard.formats.mqtt.properties import SECRET_PROPERTY
 from wireyard.formats.mqtt.writing import encode
 
-__all__ = ["SECRET_COLUMNS", "SECRET_TYPES", "is_exact", "redact"]
+__all__ = ["REDACT_READS", "SECRET_COLUMNS", "SECRET_TYPES", "is_exact", "redact"]
 
 SECRET_TYPES = {
     CONNECT: ("password", "properties", "header_flags"),
@@ -31,6 +31,12 @@ SECRET_COLUMNS = (
     "will_topic",
     "will_payload",
     "username",
+)
+REDACT_READS = (
+    *("packet_type", "verdict", "version_in_force", "flags", "remaining_length", "header_flags"),
+    *("protocol_name", "protocol_version", "clean_start", "keep_alive", "client_id"),
+    *("will_topic", "will_payload", "will_qos", "will_retain", "username", "has_password"),
+    "password",
 )
 _LOGIN_FLAGS = 0xC0
 _MOST_PLAIN = 4
