@@ -82,6 +82,7 @@ class Reading:
         self.counts: list[pa.Table] = [_COUNTS.empty_table()]
         self.files: list[Row] = []
         self.notes: list[str] = []
+        self.lost = False
 
     @cached_property
     def streams(self) -> pa.Table:
@@ -195,6 +196,7 @@ def _read_input(opened: Input, source: str, spool: Spool, result: Reading) -> No
         _read_records(source, spool, result)
     notes = (opened.damage, *opened.notes, *opened.closed, opened.unread)
     result.notes += [f"{opened.name}: {note}" for note in notes if note]
+    result.lost = result.lost or bool(opened.damage or opened.unread)
 
 
 def _format_name(readable: Readable) -> str:

@@ -66,6 +66,9 @@ class Tables:
         DuckDB with the tables that queries have named so far; its configuration is locked.
     notes
         Notes on inputs: damage, bytes that are in no row, records that caps left out.
+    lost
+        Whether bytes of inputs are in no row, because of damage or of an unknown format; known once
+        a query has named a table.
     lake
         Whether they are the tables of a lake.
     """
@@ -75,6 +78,7 @@ class Tables:
 
     def __init__(self, folder: str | None) -> None:
         self.notes: list[str] = []
+        self.lost = False
         self.connection = _connect(folder)
         self._defined: set[str] = set()
 
@@ -230,6 +234,7 @@ class _InputTables(Tables):
     def _reading(self) -> Reading:
         reading = read_inputs(self._inputs, self._spool, **self._read)
         self.notes += reading.notes
+        self.lost = reading.lost
         self._spool.write("streams", with_timestamps(reading.streams))
         self._spool.write("ledger", reading.streams.select(LEDGER_TABLE.names).cast(LEDGER_TABLE))
         self._spool.write("files", pa.Table.from_pylist(reading.files, FILES))

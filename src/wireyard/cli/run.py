@@ -161,8 +161,12 @@ def command(
     options = {"format": format_name, "by_content": by_content, "skip_missing": skip_missing}
     spark_settings = _settings_of(conf)
     given = _Given(inputs, lake, kinds, master, spark_settings, options, rotated, quiet, settings)
+    lost = False
     try:
-        (_follow if follow else _fill)(given)
+        if follow:
+            _follow(given)
+        else:
+            lost = _fill(given)
     except LakeDamaged:
         raise
     except LakeError as error:
@@ -170,7 +174,7 @@ def command(
     except LedgerError as error:
         exits.note(f"{error}; nothing was added to the lake")
         return exits.DATA_LOST
-    return exits.DONE
+    return exits.DATA_LOST if lost else exits.DONE
 
 
 def _settings_of(conf: tuple[str, ...]) -> dict[str, str]:
@@ -202,8 +206,8 @@ class _Given:
     """Parameters of `fill_lake`."""
 
 
-def _fill(given: _Given) -> None:
-    """Add the new inputs to a lake."""
+def _fill(given: _Given) -> bool:
+    """Add the new inputs to a lake; return whether damaged files had bytes that are in no row."""
     from wireyard.cli.spark_log import SparkLog
     from wireyard.cli.summary import print_summary
     from wireyard.spark.files import absolute
@@ -237,6 +241,7 @@ def _fill(given: _Given) -> None:
     if not given.quiet:
         with open_output(None, binary=False) as target:
             print_summary(target, lake, report, watch.reading_s, watch.total_s)
+    return report.lost
 
 
 def _follow(given: _Given) -> None:

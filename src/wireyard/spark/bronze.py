@@ -273,8 +273,10 @@ class BronzeTask:
             part.opened,
         )
         if part.part == 0:  # common to all parts
-            for note in filter(None, (found.damage, found.frames_unread)):
-                yield NoteResult(part.source, note)
+            if found.damage:
+                yield NoteResult(part.source, found.damage, lost=True)
+            if found.frames_unread:
+                yield NoteResult(part.source, found.frames_unread)
         if found.left_out is not None and found.left_out.lines():
             yield LeftOutResult(part.source, part.part, found.left_out.dump())
         if part.of > 1 and found.endpoints is not None and any(found.endpoints):
@@ -333,7 +335,7 @@ class BronzeTask:
         sums: dict[str, LedgerSum] = {}
         for file in read_store(part.source):
             if file.failure is not None:
-                yield NoteResult(part.source, str(file.failure))
+                yield NoteResult(part.source, str(file.failure), lost=True)
             opened = file.stream
             if opened is not None:
                 rows = self._write_stream(opened.format, opened, tables)

@@ -109,6 +109,7 @@ class BronzeStage:
         self._gone: set[str] = set()
         self.repaired = 0
         self.notes: list[str] = []
+        self.lost = False
 
     def read(self, found: Sequence[FoundInput], split_bytes: int) -> list[Input]:
         """Stage the rows of inputs; return the inputs as they will be in the lake."""
@@ -214,7 +215,9 @@ class BronzeStage:
         if again:
             written += self._headers(again)
         indexed = {path: index_of(each, written) for path, each in joined.items()}
-        self.notes += [f"{path}: {each.damage}" for path, each in indexed.items() if each.damage]
+        damaged = [f"{path}: {each.damage}" for path, each in indexed.items() if each.damage]
+        self.notes += damaged
+        self.lost = self.lost or bool(damaged)
         return indexed
 
     def _headers(self, tasks: Sequence[Sequence[HeaderPiece]]) -> list[HeadersResult]:
@@ -250,6 +253,7 @@ class BronzeStage:
                 raise bronze.FAILURES[result.error](result.message)
             if isinstance(result, GoneResult):
                 self._gone.add(result.source)
+            self.lost = self.lost or (isinstance(result, NoteResult) and result.lost)
             results[result.source].append(result)
         return results
 
