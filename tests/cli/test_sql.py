@@ -138,7 +138,7 @@ def test_what_was_not_read_is_said(run: Run, tmp_path: Path) -> None:
     path = tmp_path / "cut.pcap"
     path.write_bytes(CAPTURE.read_bytes()[:-100])
     result = run("sql", path, "SELECT count(*) AS n FROM streams")
-    assert result.exit_code == 0
+    assert result.exit_code == 1
     assert rows_of(result)[0]["n"] == 28
     assert "are not read" in result.stderr
 

@@ -54,6 +54,8 @@ class InputRun:
     ----------
     notes
         Notes on inputs so far: damage, bytes that are in no row, records that caps left out.
+    lost
+        Whether files are damaged, or bytes of captures are of unknown format.
     """
 
     def __init__(
@@ -67,6 +69,7 @@ class InputRun:
         rotated: bool,
     ) -> None:
         self.notes: list[str] = []
+        self.lost = False
         self._folder, self._paths = folder, paths
         self._staging = Staging(f"{folder}/{DATA}/run")  # where `name_of` finds names
         self._runner = Runner(None, self._staging)
@@ -102,6 +105,7 @@ class InputRun:
         stage = BronzeStage(self._runner, self._staging, settings, _NoWatch(), *how)
         inputs = stage.read(found, TO_THE_END)
         self.notes += stage.notes
+        self.lost = stage.lost or stage.has_unknown
         return inputs
 
     @cached_property

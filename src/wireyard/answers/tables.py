@@ -66,6 +66,9 @@ class Tables:
         DuckDB with the tables that queries have named so far; its configuration is locked.
     notes
         Notes on inputs: damage, bytes that are in no row, records that caps left out.
+    lost
+        Whether bytes of inputs are in no row, because of damage or of an unknown format; known once
+        a query has named a table.
     lake
         Whether they are the tables of a lake.
     """
@@ -75,6 +78,7 @@ class Tables:
 
     def __init__(self, folders: Sequence[str] = (), files: Sequence[str] = ()) -> None:
         self.notes: list[str] = []
+        self.lost = False
         self.connection = _connect(folders, files)
         self._defined: set[str] = set()
 
@@ -228,7 +232,9 @@ class _InputTables(Tables):
         self.names = tuple(sorted(_SCHEMAS))
 
     def _files(self, name: str) -> list[str]:
-        return self._run.files(name)
+        files = self._run.files(name)
+        self.lost = self._run.lost
+        return files
 
 
 @contextmanager

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from wireyard.answers.symptoms import symptoms
 from wireyard.errors import UsageError
@@ -14,7 +14,7 @@ from wireyard.layers.symptoms import SEVERITIES, Symptom
 if TYPE_CHECKING:
     from wireyard.answers import Tables
 
-__all__ = ["Finding", "find_symptoms"]
+__all__ = ["Finding", "find_symptoms", "quote"]
 
 _OF_ROW = ("destination", "client", "count", "source", "frame", "stream", "offset")
 _KNOWN = """
@@ -93,16 +93,39 @@ def _findings(tables: Tables, symptom: Symptom, shown_as: str) -> Iterator[Findi
     for row in tables.sql(symptom.query).to_pylist():
         subject = row["destination"] or row["client"] or row["source"]
         words = {**row, "subject": subject}
-        quoted = {name: shlex.quote(str(value)) for name, value in words.items()}
-        quoted["input"] = shown_as
         yield Finding(
             symptom=symptom.code,
             severity=symptom.severity,
             subject=subject,
             text=symptom.text.format(**words, **_counted(row["count"])),
-            next=symptom.next.format(**quoted),
+            next=_command(symptom.next, words, shown_as),
             **{name: row[name] for name in _OF_ROW},
         )
+
+
+def _command(template: str, words: Mapping[str, Any], shown_as: str) -> str:
+    """Return a command for bash; a word that begins with a dash comes last, behind ``--``."""
+    for name in ("subject", "client"):
+        place = f" {{{name}}}"
+        if place in template and str(words[name]).startswith("-"):
+            template = f"{template.replace(place, '')} --{place}"
+    quoted = {name: quote(str(value)) for name, value in words.items()}
+    return template.format(**{**quoted, "input": shown_as})
+
+
+def quote(word: str) -> str:
+    """Return a word as bash reads it, in printable characters."""
+    if word.isprintable():
+        return shlex.quote(word)
+    shown = (
+        f"\\{char}" if char in "'\\" else char if char.isprintable() else _escaped(char)
+        for char in word
+    )
+    return f"$'{''.join(shown)}'"
+
+
+def _escaped(char: str) -> str:
+    return "".join(f"\\x{byte:02x}" for byte in char.encode("utf-8", "surrogatepass"))
 
 
 def _counted(count: int) -> dict[str, str]:

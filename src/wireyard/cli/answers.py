@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import shlex
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -16,8 +15,20 @@ from wireyard.streams.urls import shown_url
 if TYPE_CHECKING:
     from wireyard.answers import Tables
 
-__all__ = ["frame_text", "opened_tables", "reading_options", "shown_inputs", "split_inputs"]
+__all__ = [
+    "frame_text",
+    "nothing_read",
+    "opened_tables",
+    "reading_options",
+    "shown_inputs",
+    "split_inputs",
+    "status_of",
+]
 
+_READ = """
+SELECT 1 FROM ledger WHERE packets_ok + packets_malformed > 0
+UNION ALL SELECT 1 FROM store_records LIMIT 1
+"""
 F = TypeVar("F", bound=Callable[..., Any])
 
 
@@ -63,6 +74,16 @@ def opened_tables(
         raise exits.CannotWrite(f"{error}; TMPDIR names another folder") from None
 
 
+def nothing_read(tables: Tables) -> str | None:
+    """Return the answer to any question about inputs in which no packet was found; else None."""
+    return None if tables.sql(_READ).num_rows else "no packet was read, so nothing is known"
+
+
+def status_of(tables: Tables) -> int:
+    """Return the exit status of a command that has answered from tables."""
+    return exits.DATA_LOST if tables.lost else exits.DONE
+
+
 def _show_notes(tables: Tables) -> None:
     for note in tables.notes:
         exits.note(note)
@@ -84,11 +105,18 @@ def shown_inputs(
     rotated: bool = False,
 ) -> str:
     """Return inputs and their options as on a command line."""
-    words = [*map(shown_url, inputs), *(["--format", format_name] if format_name else [])]
+    from wireyard.answers.why import quote
+
+    # A path that begins with a dash would be taken for an option.
+    paths = [
+        f"./{path}" if path.startswith("-") and path != "-" else path
+        for path in map(shown_url, inputs)
+    ]
+    words = [*paths, *(["--format", format_name] if format_name else [])]
     for option, values in (("-d", decode_as), ("--keylog", keylog)):
         for value in values:
             words += (option, value)
-    return shlex.join([*words, *(["--rotated"] if rotated else [])])
+    return " ".join(map(quote, [*words, *(["--rotated"] if rotated else [])]))
 
 
 def frame_text(tables: Tables, source: str, frame: int) -> str:

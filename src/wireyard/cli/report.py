@@ -7,7 +7,7 @@ from typing import Any
 import click
 
 from wireyard.cli import exits
-from wireyard.cli.answers import opened_tables, shown_inputs
+from wireyard.cli.answers import nothing_read, opened_tables, shown_inputs, status_of
 from wireyard.cli.options import (
     PATH,
     decode_as_option,
@@ -61,6 +61,8 @@ def command(
     from wireyard.report import build_report
 
     with opened_tables(inputs, **how) as tables:
+        if nothing := nothing_read(tables):
+            exits.note(nothing)
         page = build_report(
             tables,
             [*map(shown_url, inputs)],
@@ -71,4 +73,4 @@ def command(
         )
     with open_output(output, binary=False) as file:
         file.write(page.encode())
-    return exits.DONE
+    return exits.DATA_LOST if nothing else status_of(tables)

@@ -169,8 +169,12 @@ def command(
     spark_settings = _settings_of(conf)
     spark = None if engine == "process" else _Spark(master, spark_settings)
     given = _Given(inputs, lake, kinds, spark, options, rotated, quiet, settings)
+    lost = False
     try:
-        (_follow if follow else _fill)(given)
+        if follow:
+            _follow(given)
+        else:
+            lost = _fill(given)
     except LakeDamaged:
         raise
     except LakeError as error:
@@ -178,7 +182,7 @@ def command(
     except LedgerError as error:
         exits.note(f"{error}; nothing was added to the lake")
         return exits.DATA_LOST
-    return exits.DONE
+    return exits.DATA_LOST if lost else exits.DONE
 
 
 def _settings_of(conf: tuple[str, ...]) -> dict[str, str]:
@@ -218,8 +222,8 @@ class _Given:
     """Parameters of `fill_lake`."""
 
 
-def _fill(given: _Given) -> None:
-    """Add the new inputs to a lake."""
+def _fill(given: _Given) -> bool:
+    """Add the new inputs to a lake; return whether damaged files had bytes that are in no row."""
     from wireyard.cli.spark_log import SparkLog
     from wireyard.cli.summary import print_summary
     from wireyard.spark.files import absolute
@@ -253,6 +257,7 @@ def _fill(given: _Given) -> None:
     if not given.quiet:
         with open_output(None, binary=False) as target:
             print_summary(target, lake, report, watch.reading_s, watch.total_s)
+    return report.lost
 
 
 def _follow(given: _Given) -> None:

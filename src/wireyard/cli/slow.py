@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from wireyard.cli import exits
-from wireyard.cli.answers import opened_tables, reading_options
+from wireyard.cli.answers import nothing_read, opened_tables, reading_options, status_of
 from wireyard.cli.blocks import columns, ms_text
 from wireyard.cli.options import PATH, examples
 from wireyard.cli.output import open_output
@@ -72,12 +72,15 @@ def command(inputs: tuple[str, ...], limit: int, out: str, **how: Any) -> int:
     from wireyard.answers.latencies import measure_latencies
 
     with opened_tables(inputs, **how) as tables, open_output(None, binary=False) as target:
+        if nothing := nothing_read(tables):
+            exits.note(nothing)
+            return exits.DATA_LOST
         found = measure_latencies(tables)
         files = tables.frame_files
         lines = _json_lines(found) if out == "jsonl" else _text(found, limit, files)
         for line in lines:
             target.write(f"{line}\n".encode())
-    return exits.DONE
+    return status_of(tables)
 
 
 def _json_lines(found: Latencies) -> Iterator[str]:

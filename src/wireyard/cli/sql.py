@@ -10,8 +10,7 @@ from typing import IO, TYPE_CHECKING, Any, Final
 
 import click
 
-from wireyard.cli import exits
-from wireyard.cli.answers import opened_tables, reading_options
+from wireyard.cli.answers import opened_tables, reading_options, status_of
 from wireyard.cli.options import PATH, examples
 from wireyard.cli.output import kind_of, open_output
 from wireyard.errors import UsageError
@@ -75,7 +74,7 @@ def command(
             found = _listing(tables)
             with open_output(write, binary=kind == "parquet") as file:
                 (_write_listing if kind == "table" else _WRITERS[kind])(found, file)
-    return exits.DONE
+    return status_of(tables)
 
 
 # --- tables ---------------------------------------------------------------------------------

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from wireyard.cli import exits
-from wireyard.cli.answers import opened_tables, reading_options
+from wireyard.cli.answers import nothing_read, opened_tables, reading_options, status_of
 from wireyard.cli.blocks import columns, field, ms_text, wrapped
 from wireyard.cli.options import PATH, examples
 from wireyard.cli.output import open_output
@@ -96,6 +96,9 @@ def command(
     if verdict is not None and verdict not in WORST_FIRST:
         raise UsageError(f"--verdict: '{verdict}' is none of {', '.join(sorted(WORST_FIRST))}")
     with opened_tables(inputs, **how) as tables, open_output(None, binary=False) as target:
+        if nothing := nothing_read(tables):
+            exits.note(nothing)
+            return exits.DATA_LOST
         found = find_messages(tables, message, verdict=verdict, limit=limit)
         if out == "jsonl":
             lines: Iterable[str] = (_json_line(story) for story in found.stories)
@@ -106,7 +109,7 @@ def command(
             target.write(f"{line}\n".encode())
     if found.messages > len(found.stories):
         exits.note(f"{len(found.stories)} of {found.messages:,} messages; --limit N shows more")
-    return exits.DONE
+    return status_of(tables)
 
 
 def _json_line(story: Row) -> str:

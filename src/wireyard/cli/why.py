@@ -14,10 +14,12 @@ import click
 from wireyard.cli import exits
 from wireyard.cli.answers import (
     frame_text,
+    nothing_read,
     opened_tables,
     reading_options,
     shown_inputs,
     split_inputs,
+    status_of,
 )
 from wireyard.cli.blocks import wrapped
 from wireyard.cli.options import PATH, examples
@@ -78,16 +80,17 @@ def command(inputs: tuple[str, ...], limit: int, out: str, **how: Any) -> int:
 
     paths, subject = split_inputs(inputs)
     with opened_tables(paths, **how) as tables, open_output(None, binary=False) as target:
+        if nothing := nothing_read(tables):
+            exits.note(nothing)
+            return exits.DATA_LOST
         found = find_symptoms(tables, subject, shown_as=shown_inputs(paths, **how))
         proof = partial(_proof, tables)
         lines = map(_json_line, found) if out == "jsonl" else _text(found, limit, proof)
         for line in lines:
             target.write(f"{line}\n".encode())
         if not found and not tables.sql(_TIMED).num_rows:
-            has_packets = tables.sql("SELECT 1 FROM streams LIMIT 1").num_rows
-            no_times = "no packet has a time, so nothing can be concluded; captures have times"
-            exits.note(no_times if has_packets else "no packet was read")
-    return exits.DONE
+            exits.note("no packet has a time, so nothing can be concluded; captures have times")
+    return status_of(tables)
 
 
 def _json_line(one: Finding) -> str:

@@ -8,7 +8,7 @@ count, so an attempt that was killed, repeated or run twice leaves nothing in a 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import closing
+from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from itertools import groupby
 from typing import IO, Final, cast
@@ -32,6 +32,7 @@ from wireyard.captures.quarantine import (
     quarantined,
 )
 from wireyard.captures.read import FrameSpan
+from wireyard.captures.records import describe_damage
 from wireyard.captures.stores.read import read_store
 from wireyard.captures.stores.rows import SCHEMA as STORE_RECORDS
 from wireyard.captures.stores.rows import record_rows
@@ -74,11 +75,16 @@ from wireyard.spark.results import (
 from wireyard.spark.snapshot import open_snapshot
 from wireyard.spark.staging import writing
 from wireyard.streams.blocks import Block, DirectedStream
-from wireyard.streams.framer import Framer
 from wireyard.streams.mapped import map_windows
 from wireyard.streams.plan import Plan, make_plan
 from wireyard.streams.redaction import Redactor
-from wireyard.streams.scan import scan_parts, scan_source, scan_stream, thread_count
+from wireyard.streams.scan import (
+    OpenedStream,
+    open_windows,
+    scan_parts,
+    scan_stream,
+    thread_count,
+)
 from wireyard.streams.source import Reading, filesystem
 from wireyard.streams.split import guess_start
 from wireyard.streams.window import windows_of_file
@@ -249,7 +255,7 @@ class BronzeTask:
     def write(self, piece: AnyPiece) -> Iterator[Result]:
         """Decode a piece and write its rows; yield the results."""
         if isinstance(piece, Piece):
-            yield self._write_piece(piece)
+            yield from self._write_piece(piece)
         elif isinstance(piece, HeaderPiece):
             path = f"{self._settings.staging}/{HEADERS}/{uuid4().hex}.arrow"
             headers = write_headers(piece, path)
@@ -274,8 +280,10 @@ class BronzeTask:
             [(Endpoint(address, port), format) for address, port, format in part.opened],
         )
         if part.part == 0:  # common to all parts
-            for note in filter(None, (found.damage, found.frames_unread)):
-                yield NoteResult(part.source, note)
+            if found.damage:
+                yield NoteResult(part.source, found.damage, lost=True)
+            if found.frames_unread:
+                yield NoteResult(part.source, found.frames_unread)
         if found.left_out is not None and found.left_out.lines():
             yield LeftOutResult(part.source, part.part, found.left_out.dump())
         if part.of > 1 and found.endpoints is not None and any(found.endpoints):
@@ -334,7 +342,7 @@ class BronzeTask:
         sums: dict[str, LedgerSum] = {}
         for file in read_store(part.source):
             if file.failure is not None:
-                yield NoteResult(part.source, str(file.failure))
+                yield NoteResult(part.source, str(file.failure), lost=True)
             opened = file.stream
             if opened is not None:
                 rows = self._write_stream(opened.format, opened, tables)
@@ -410,25 +418,32 @@ class BronzeTask:
     def _threads(self, format: Format, *, captured: bool) -> int:
         return thread_count(format, captured=captured) if self._settings.has_all_cores else 1
 
-    def _write_piece(self, piece: Piece) -> PieceResult:
+    def _write_piece(self, piece: Piece) -> Iterator[Result]:
         format = get_format(piece.format)
         plan = self.plan_of(format)
         result = PieceResult(piece.format, source=piece.source, start=piece.start, file=self._name)
         result.first = piece.start if piece.exact else _guess(piece, plan)
         if result.first is None:
-            return result
+            yield result
+            return
         result.end = result.first
         framer = plan.framer(result.first, piece.context)
+        threads = self._threads(format, captured=False)
         tables: set[str] = set()
-        with closing(BadBytes(piece.source)) as bad_bytes:
-            threads = self._threads(format, captured=False)
-            for batch in _batches(piece, plan, framer, result, threads):
+        with (
+            closing(BadBytes(piece.source)) as bad_bytes,
+            _opened(piece, framer.position, result) as opened,
+        ):
+            for batch in scan_stream(opened, plan, framer, piece.stop, threads):
                 tables |= self.write_batch(format, batch, result, bad_bytes)
         result.next_context = framer.context
         if piece.start == 0:
             tables |= self._write_files(piece.source)
         result.tables = sorted(tables)
-        return result
+        yield result
+        if (damage := opened.damage) is not None:
+            note = describe_damage(damage, damage.unread_bytes)
+            yield NoteResult(piece.source, note, lost=True)
 
     @property
     def files(self) -> dict[str, list[str]]:
@@ -519,18 +534,16 @@ class BronzeTask:
         return self._files[table]
 
 
-def _batches(
-    piece: Piece, plan: Plan, framer: Framer, result: PieceResult, threads: int
-) -> Iterator[pa.RecordBatch]:
-    """Yield the rows of a piece from the framer's position on."""
-    mapped = map_windows(piece.source, framer.position, piece.size)
+@contextmanager
+def _opened(piece: Piece, start: int, result: PieceResult) -> Iterator[OpenedStream]:
+    """Open the stream of a piece from an offset on; at the end set how far it was read."""
+    mapped = map_windows(piece.source, start, piece.size)
     if mapped is not None:
-        yield from scan_stream(mapped, plan, framer, piece.stop, threads)
+        yield mapped
         result.reached = piece.size
         return
     with open_snapshot(piece.source, piece.size) as file:
-        source = cast(IO[bytes], file)
-        yield from scan_source(source, plan, framer=framer, limit=piece.stop, threads=threads)
+        yield open_windows(cast(IO[bytes], file), start, accepts_damage=True)
         result.reached = file.reached
 
 

@@ -110,6 +110,10 @@ class BronzeStage:
         self._gone: set[str] = set()
         self.repaired = 0
         self.notes: list[str] = []
+        self.lost = False
+        """Whether files are damaged, so that bytes of them are in no row."""
+        self.has_unknown = False
+        """Whether bytes of captures are of unknown format, and in no row."""
 
     def read(self, found: Sequence[FoundInput], split_bytes: int) -> list[Input]:
         """Stage the rows of inputs; return the inputs as they will be in the lake."""
@@ -152,18 +156,22 @@ class BronzeStage:
         streams = [_ledger_of(each, kept.get(each.path, [])) for each in bare]
         ledgers = {each.source: each for each in streams}
         files = self._write_ledgers(streams)
-        self.notes += [
-            f"{each.path}: {note}"
-            for each in found
-            if each.files
-            for note in _notes_of(results[each.path])
-        ]
+        for each in found:
+            self._note(each.path, results[each.path])
         return [
             _captured_input(each, results[each.path])
             if each.files
             else _bare_input(each, kept.get(each.path, []), ledgers[each.path], files)
             for each in found
         ]
+
+    def _note(self, path: str, results: Sequence[Result]) -> None:
+        """Add the notes on an input; they do not depend on the number of its parts."""
+        notes = dict.fromkeys(each.message for each in of_kind(NoteResult, results))
+        parts = [LeftOut.load(each.counts) for each in of_kind(LeftOutResult, results)]
+        left_out = LeftOut.total(parts)
+        self.notes += [f"{path}: {note}" for note in (*notes, *left_out.lines())]
+        self.has_unknown = self.has_unknown or left_out.unread is not None
 
     def _read_misled(
         self, tasks: Sequence[Sequence[AnyPiece]], results: dict[str, list[Result]]
@@ -215,7 +223,9 @@ class BronzeStage:
         if again:
             written += self._headers(again)
         indexed = {path: index_of(each, written) for path, each in joined.items()}
-        self.notes += [f"{path}: {each.damage}" for path, each in indexed.items() if each.damage]
+        damaged = [f"{path}: {each.damage}" for path, each in indexed.items() if each.damage]
+        self.notes += damaged
+        self.lost = self.lost or bool(damaged)
         return indexed
 
     def _headers(self, tasks: Sequence[Sequence[HeaderPiece]]) -> list[HeadersResult]:
@@ -251,6 +261,7 @@ class BronzeStage:
                 raise bronze.FAILURES[result.error](result.message)
             if isinstance(result, GoneResult):
                 self._gone.add(result.source)
+            self.lost = self.lost or (isinstance(result, NoteResult) and result.lost)
             results[result.source].append(result)
         return results
 
@@ -304,13 +315,6 @@ def _captured_input(found: FoundInput, results: Sequence[Result]) -> Input:
     ledger = {format: LedgerSum.total(sums) for format, sums in parts.items()}
     files = _files_of(of_kind(FilesResult, results))
     return Input(found.path, found.format, found.stamp, ledger, files)
-
-
-def _notes_of(results: Sequence[Result]) -> list[str]:
-    """Return the notes on an input; they do not depend on the number of its parts."""
-    notes = dict.fromkeys(each.message for each in of_kind(NoteResult, results))
-    parts = [LeftOut.load(each.counts) for each in of_kind(LeftOutResult, results)]
-    return [*notes, *LeftOut.total(parts).lines()]
 
 
 def _files_of(results: Iterable[PieceResult | FilesResult]) -> dict[str, list[str]]:

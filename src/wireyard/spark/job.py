@@ -150,6 +150,7 @@ def fill_lake(
             report.added = stage.read(whole, split_bytes)
         report.repaired = stage.repaired
         report.notes += stage.notes
+        report.lost = stage.lost
         changed = [each.source for each in report.added if each.source in lake.inputs]
         report.replaced = len(changed)
         parts, notes = _read_grown(lake, grown, new, settings, stage.tasks, watch)

@@ -46,6 +46,8 @@ class Report:
     for one, or because another part of a capture shows the format of a stream."""
     notes: list[str] = field(default_factory=list)
     """Notes on inputs for the user: damage, streams of unknown format."""
+    lost: bool = False
+    """Whether bytes of inputs are in no row, because files are damaged."""
 
 
 def new_inputs(lake: Lake, found: Sequence[FoundInput]) -> tuple[list[FoundInput], list[str]]:

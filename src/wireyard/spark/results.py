@@ -169,6 +169,8 @@ class NoteResult:
 
     source: str
     message: str
+    lost: bool = False
+    """Whether bytes of the source are in no row."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -215,6 +217,7 @@ _KINDS: Final[dict[str, type[Result]]] = {
 }
 _NAMES: Final = {kind: name for name, kind in _KINDS.items()}
 _TYPES: Final = {
+    "bool": pa.bool_(),
     "int": pa.int64(),
     "str": pa.string(),
     "Sequence[int]": pa.list_(pa.int64()),
