@@ -405,8 +405,10 @@ def add_parts(draft: Draft, parts: Sequence[GrownPart]) -> None:
 def drop_old_states(draft: Draft) -> None:
     """Drop the states of inputs that have not changed for a day."""
     now_ns = time.time_ns()
+    old: list[str] = []
     for source, held in draft.lake.inputs.items():
-        names = held.files.get(OPEN_STATES)
         changed_ns = held.stamp.get("modified_ns", now_ns)
-        if names and draft.inputs.get(source) is held and changed_ns < now_ns - _OLD_NS:
-            draft.replace_files(OPEN_STATES, dict.fromkeys(names, ()))
+        if draft.inputs.get(source) is held and changed_ns < now_ns - _OLD_NS:
+            old += held.files.get(OPEN_STATES, ())
+    if old:
+        draft.replace_files(OPEN_STATES, dict.fromkeys(old, ()))
