@@ -9,7 +9,6 @@ import click
 import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
-from wireyard.answers.symptoms.symptom import TRACE
 
 from tests.captures.make import one_way, pcap
 from tests.captures.test_live import connect, publish
@@ -18,6 +17,7 @@ from wireyard.answers.why import _command
 from wireyard.cli import main
 from wireyard.cli.answers import shown_inputs
 from wireyard.cli.tables import printable
+from wireyard.layers.symptoms import TRACE
 
 pytest.importorskip("duckdb")
 
