@@ -31,7 +31,7 @@ from wireyard.accelerate import (
     array,
     cache_folder,
     caching,
-    compiling,
+    declare,
     find_kernels,
     inlined,
     kernel,
@@ -526,7 +526,7 @@ def test_every_module_that_declares_kernels_is_found() -> None:
     kernels = find_kernels()
     assert {found.py_func.__module__ for found in kernels} == declaring
     assert len(kernels) > 20
-    ours = [one for one in compiling.KERNELS if one.py_func.__module__.startswith("wireyard.")]
+    ours = [one for one in declare.KERNELS if one.py_func.__module__.startswith("wireyard.")]
     assert sorted(map(id, ours)) == sorted(map(id, kernels))
 
 
