@@ -14,7 +14,7 @@ import time
 import zipfile
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import llvmlite.binding as llvm
 import numpy as np
@@ -31,7 +31,7 @@ from wireyard.accelerate import (
     array,
     cache_folder,
     caching,
-    compiling,
+    declare,
     find_kernels,
     inlined,
     kernel,
@@ -60,17 +60,17 @@ def report():
     accelerate.set_notice(lines.append)
     compiling._NOTICE_AFTER_S = 0.0
     really = compiling.compile_missing
-    def compile_missing(report):
+    def compile_missing(report, modules):
         def note(progress):
             compiled.extend([progress.name] if progress.name else [])
             report(progress)
-        return really(note)
+        return really(note, modules=modules)
     compiling.compile_missing = compile_missing
     result = probe(np.frombuffer(b"\\x07", np.uint8))
     origin = "plain"
     if accelerate.COMPILED:
-        compiled.extend(["here"] * sum(probe.stats.cache_misses.values()))
-        origin = probe._cache.origin
+        compiled.extend(["here"] * sum(probe.dispatcher.stats.cache_misses.values()))
+        origin = probe.dispatcher._cache.origin
     print(json.dumps(
         {"result": result, "compiled": len(compiled), "origin": origin, "lines": lines}
     ))
@@ -157,10 +157,10 @@ from pathlib import Path
 from numba.core.registry import cpu_target
 
 def look():
-    from wireyard.accelerate.compiling import KERNELS
     from wireyard.probe import probe
-    found = probe._cache.find(KERNELS[probe], cpu_target.target_context)
-    return "nowhere" if found is None else probe._cache.origin
+    cache = probe.dispatcher._cache
+    found = cache.find(probe.signature.numba, cpu_target.target_context)
+    return "nowhere" if found is None else cache.origin
 
 for path, text in json.loads(sys.argv[1]):
     before = Path(path).read_bytes()
@@ -211,12 +211,12 @@ def test_nothing_compiles_before_the_first_call_and_only_the_signature_then() ->
     def size_of(data: Bytes) -> int:
         return data.size
 
-    dispatcher: Any = size_of
+    dispatcher: Any = cast("Any", size_of).dispatcher
     assert dispatcher.overloads == {}
     writable = np.zeros(5, np.uint8)
     assert size_of(writable) == 5
     assert size_of(np.frombuffer(b"abc", np.uint8)) == 3
-    assert list(dispatcher.overloads) == [(READ,)]
+    assert list(dispatcher.overloads) == [(READ.numba,)]
     with pytest.raises(TypeError):
         size_of(np.zeros(5, np.int64))
 
@@ -261,11 +261,11 @@ def test_threads_may_race_for_the_type_of_an_array(monkeypatch: pytest.MonkeyPat
         declared = set(threads.map(id, threads.map(lambda _: array_of_four_axes(), range(4))))
         passed = set(threads.map(lambda _: id(type_of_four_axes()), range(4)))
     assert declared == {id(array_of_four_axes())}
-    assert passed == {id(array("float64", 4))}
+    assert passed == {id(array("float64", 4).numba)}
 
 
 def array_of_four_axes() -> Any:
-    return array("float64", 4, readonly=True)
+    return array("float64", 4, readonly=True).numba
 
 
 def type_of_four_axes() -> Any:
@@ -526,7 +526,7 @@ def test_every_module_that_declares_kernels_is_found() -> None:
     kernels = find_kernels()
     assert {found.py_func.__module__ for found in kernels} == declaring
     assert len(kernels) > 20
-    ours = [one for one in compiling.KERNELS if one.py_func.__module__.startswith("wireyard.")]
+    ours = [one for one in declare.KERNELS if one.py_func.__module__.startswith("wireyard.")]
     assert sorted(map(id, ours)) == sorted(map(id, kernels))
 
 

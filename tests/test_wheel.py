@@ -77,7 +77,7 @@ from wireyard.probe import probe
 assert load_kernels() == 2
 for kernel in (probe, other):
     assert kernel(np.frombuffer(b"\\x07", np.uint8)) == 21
-    assert kernel._cache.origin == "shipped"
+    assert kernel.dispatcher._cache.origin == "shipped"
 """
 
 
@@ -172,7 +172,7 @@ def test_what_is_compiled_after_all_is_recorded(installed: Path, recorder: Path)
 
 def test_every_kernel_of_the_package_has_a_file_of_its_own_in_a_wheel(ready: Path) -> None:
     kernels: list[Any] = find_kernels()
-    names = {one._cache._shipped_name() for one in kernels}
+    names = {one.dispatcher._cache._shipped_name() for one in kernels}
     assert len(names) == len(kernels) > 20
     if os.environ.get("WIREYARD_WHEEL") == "whole":
         assert {file.name for file in (ready / "wireyard" / "compiled").iterdir()} == names

@@ -12,7 +12,6 @@ from __future__ import annotations
 from typing import Any, Final
 
 import numpy as np
-from llvmlite import ir
 
 from wireyard.accelerate import inlined, instruction
 from wireyard.memory import (
@@ -60,7 +59,7 @@ _LOG10_3_4: Final = -274_743_187_321  # log10(3/4) * 2**41
 _LOG2_10: Final = 913_124_641_741  # log2(10) * 2**38
 
 
-def _emit_round_to_odd(builder: Any, upper: Any, lower: Any, value: Any) -> Any:
+def _emit_round_to_odd(ir: Any, builder: Any, upper: Any, lower: Any, value: Any) -> Any:
     wide, word = ir.IntType(128), ir.IntType(64)
 
     def product(scale: Any, shift: int) -> Any:

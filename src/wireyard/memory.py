@@ -11,7 +11,6 @@ from __future__ import annotations
 from typing import Any, Final, TypeAlias
 
 import numpy as np
-from llvmlite import ir
 
 from wireyard.accelerate import inlined, instruction
 
@@ -75,52 +74,51 @@ _POSITIVE: Final = 0x7FFFFFFFFFFFFFFF
 ASCII_ZEROS: Final = 0x3030303030303030
 """Added to a word of eight digits to make them ASCII."""
 
-_BYTE: Final = ir.IntType(8)
-_WORD: Final = ir.IntType(64)
-
 
 # --- instructions ---------------------------------------------------------------------------
 
 
 def _emit_load(width: int, *, signed: bool, swapped: bool = True) -> Any:
-    def emit(builder: Any, data: Any, at: Any) -> Any:
-        kind = ir.IntType(8 * width)
+    def emit(ir: Any, builder: Any, data: Any, at: Any) -> Any:
+        kind, word = ir.IntType(8 * width), ir.IntType(64)
         place = builder.bitcast(builder.gep(data, [at]), kind.as_pointer())
         value = builder.load(place, align=1)
         if swapped and width > 1:
             value = builder.bswap(value)
-        if width == _WORD.width // 8:
+        if kind.width == word.width:
             return value
-        return (builder.sext if signed else builder.zext)(value, _WORD)
+        return (builder.sext if signed else builder.zext)(value, word)
 
     return emit
 
 
-def _emit_store_word(builder: Any, out: Any, at: Any, word: Any) -> None:
-    place = builder.bitcast(builder.gep(out, [at]), _WORD.as_pointer())
+def _emit_store_word(ir: Any, builder: Any, out: Any, at: Any, word: Any) -> None:
+    place = builder.bitcast(builder.gep(out, [at]), ir.IntType(64).as_pointer())
     builder.store(word, place, align=1)
 
 
-def _emit_copy_bytes(builder: Any, out: Any, out_at: Any, data: Any, at: Any, size: Any) -> None:
-    pointer = _BYTE.as_pointer()
-    move = builder.module.declare_intrinsic("llvm.memcpy", [pointer, pointer, _WORD])
+def _emit_copy_bytes(
+    ir: Any, builder: Any, out: Any, out_at: Any, data: Any, at: Any, size: Any
+) -> None:
+    pointer = ir.IntType(8).as_pointer()
+    move = builder.module.declare_intrinsic("llvm.memcpy", [pointer, pointer, ir.IntType(64)])
     target, source = builder.gep(out, [out_at]), builder.gep(data, [at])
     builder.call(move, [target, source, size, ir.Constant(ir.IntType(1), 0)])
 
 
-def _emit_copy_block(builder: Any, out: Any, out_at: Any, data: Any, at: Any) -> Any:
-    block = ir.VectorType(_BYTE, BLOCK)
+def _emit_copy_block(ir: Any, builder: Any, out: Any, out_at: Any, data: Any, at: Any) -> Any:
+    block = ir.VectorType(ir.IntType(8), BLOCK)
     source = builder.bitcast(builder.gep(data, [at]), block.as_pointer())
     target = builder.bitcast(builder.gep(out, [out_at]), block.as_pointer())
     value = builder.load(source, align=1)
     builder.store(value, target, align=1)
     odd = builder.icmp_signed("<", value, ir.Constant(block, [1] * BLOCK))
-    return builder.zext(builder.bitcast(odd, ir.IntType(BLOCK)), _WORD)
+    return builder.zext(builder.bitcast(odd, ir.IntType(BLOCK)), ir.IntType(64))
 
 
 def _emit_prefetch(writes: int) -> Any:
-    def emit(builder: Any, data: Any, at: Any) -> None:
-        pointer, word = _BYTE.as_pointer(), ir.IntType(32)
+    def emit(ir: Any, builder: Any, data: Any, at: Any) -> None:
+        pointer, word = ir.IntType(8).as_pointer(), ir.IntType(32)
         kind = ir.FunctionType(ir.VoidType(), [pointer, word, word, word])
         fetch = builder.module.declare_intrinsic("llvm.prefetch", [pointer], kind)
         builder.call(fetch, [builder.gep(data, [at]), word(writes), word(3), word(1)])
@@ -128,18 +126,18 @@ def _emit_prefetch(writes: int) -> Any:
     return emit
 
 
-def _emit_count_zero_bytes(builder: Any, word: Any) -> Any:
+def _emit_count_zero_bytes(ir: Any, builder: Any, word: Any) -> Any:
     zeros = builder.cttz(word, ir.Constant(ir.IntType(1), 0))
-    return builder.lshr(zeros, ir.Constant(_WORD, 3))
+    return builder.lshr(zeros, ir.Constant(ir.IntType(64), 3))
 
 
-def _emit_bit_length(builder: Any, value: Any) -> Any:
+def _emit_bit_length(ir: Any, builder: Any, value: Any) -> Any:
     return builder.sub(
-        ir.Constant(_WORD, _WORD.width), builder.ctlz(value, ir.Constant(ir.IntType(1), 0))
+        ir.Constant(ir.IntType(64), 64), builder.ctlz(value, ir.Constant(ir.IntType(1), 0))
     )
 
 
-def _emit_divide(builder: Any, value: Any, divisor: Any) -> Any:
+def _emit_divide(ir: Any, builder: Any, value: Any, divisor: Any) -> Any:
     return builder.udiv(value, divisor)
 
 

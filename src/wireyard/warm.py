@@ -36,10 +36,15 @@ def main(words: Sequence[str]) -> int:
         print("usage: python -m wireyard.warm [--ship FOLDER]", file=sys.stderr)
         return 2
 
+    shown = set[int]()
+
     def show(progress: Progress) -> None:
+        if progress.total in shown:
+            return
+        shown.add(progress.total)
         if progress.total == 0:
             print("waiting for another process that compiles the kernels", flush=True)
-        elif progress.done == 0:
+        else:
             about = f"about {progress.seconds_left:.0f} s on {core_count()} cores"
             print(f"compiling {progress.total} kernels, {about} ..", flush=True)
 

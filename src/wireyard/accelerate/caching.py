@@ -33,7 +33,7 @@ from numba.core.serialize import dumps
 from wireyard.accelerate.compiling import (
     PACKAGE,
     Baseline,
-    compile_once,
+    compile_loaded,
     is_compiler,
     platform_baseline,
 )
@@ -265,10 +265,10 @@ class KernelCache(caching.FunctionCache):
         return code
 
     def load_overload(self, sig: Any, target_context: Any) -> Any:
-        """Return the code for a signature, after compiling all missing kernels in parallel."""
+        """Return the code for a signature, after compiling in parallel what else is missing."""
         code = self.find(sig, target_context)
         ours = self._py_func.__module__.partition(".")[0] == PACKAGE
-        if code is None and ours and self.keeps and not is_compiler() and compile_once():
+        if code is None and ours and self.keeps and not is_compiler() and compile_loaded():
             code = self.find(sig, target_context)
         return code
 

@@ -16,7 +16,7 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass
 from functools import cache
@@ -29,14 +29,15 @@ import llvmlite.binding as llvm
 from numba.core import event
 from numba.core.registry import cpu_target
 
+from wireyard.accelerate.declare import KERNELS, Kernel
+
 __all__ = [
     "BASELINES",
-    "KERNELS",
     "PACKAGE",
     "Baseline",
     "Progress",
+    "compile_loaded",
     "compile_missing",
-    "compile_once",
     "core_count",
     "find_kernels",
     "is_compiler",
@@ -48,11 +49,11 @@ __all__ = [
 ]
 
 PACKAGE: Final = __name__.partition(".")[0]
-KERNELS: Final[dict[Any, Any]] = {}
-"""Every kernel that is declared in this process, with its signature."""
-
 _DECLARATION: Final = re.compile(rb"^@kernel\(", re.MULTILINE)
 _NOTICE_AFTER_S: Final = 0.3
+_TICK_S: Final = 0.5
+_POLL_S: Final = 0.02
+_BAR: Final = 24
 _LENGTH_A_SECOND: Final = 800.0
 """First estimate of the `_length` of kernels that is compiled per second."""
 _RUN: Final = f"from {__name__} import main; main()"
@@ -102,13 +103,16 @@ def platform_baseline() -> Baseline | None:
 # --- finding and loading --------------------------------------------------------------------
 
 
-def find_kernels() -> list[Any]:
-    """Import every module of the package that declares kernels; return all kernels by name."""
+def find_kernels(modules: Sequence[str] = ()) -> list[Kernel]:
+    """Import modules of the package that declare kernels, or all; return their kernels by name."""
     top = resources.files(PACKAGE)
-    for module in sorted(_modules_with_kernels(top, PACKAGE)):
+    for module in modules or sorted(_modules_with_kernels(top, PACKAGE)):
         import_module(module)
-    ours = (kernel for kernel in KERNELS if kernel.py_func.__module__.startswith(f"{PACKAGE}."))
-    return sorted(ours, key=_name)
+    return sorted(filter(_is_ours, KERNELS), key=_name)
+
+
+def _is_ours(kernel: Kernel) -> bool:
+    return kernel.py_func.__module__.startswith(f"{PACKAGE}.")
 
 
 def _modules_with_kernels(folder: Traversable, package: str) -> Iterator[str]:
@@ -123,11 +127,11 @@ def load_kernels() -> int:
     """Load every kernel of the package, and compile missing ones; return the number of kernels."""
     kernels = find_kernels()
     for kernel in kernels:
-        kernel._compile_for_args()
+        kernel.load()
     return len(kernels)
 
 
-def _name(kernel: Any) -> str:
+def _name(kernel: Kernel) -> str:
     return f"{kernel.py_func.__module__}.{kernel.py_func.__qualname__}"
 
 
@@ -149,7 +153,11 @@ def _length(function: Callable[..., Any]) -> int:
 # --- the process that needs kernels ---------------------------------------------------------
 
 
-def compile_missing(report: Callable[[Progress], None], ship_to: Path | None = None) -> bool:
+def compile_missing(
+    report: Callable[[Progress], None],
+    ship_to: Path | None = None,
+    modules: Collection[str] = (),
+) -> bool:
     """Compile kernels that are neither shipped nor cached, in other processes; return success.
 
     Parameters
@@ -159,13 +167,15 @@ def compile_missing(report: Callable[[Progress], None], ship_to: Path | None = N
     ship_to
         Folder to write all kernels to, compiled for the baseline of this architecture; None to
         compile the missing ones for the cache of this machine.
+    modules
+        The modules whose kernels are compiled; all of the package if there are none.
 
     Raises
     ------
     LookupError
         There is a folder to ship to, but no baseline for this architecture.
     """
-    command = [sys.executable, "-P", "-c", _RUN]
+    command = [sys.executable, "-P", "-c", _RUN, str(ship_to or ""), *sorted(modules)]
     path = os.pathsep.join(map(os.path.abspath, sys.path))
     environment = {**os.environ, "PYTHONPATH": path}
     with tempfile.TemporaryDirectory() as nowhere:
@@ -173,7 +183,6 @@ def compile_missing(report: Callable[[Progress], None], ship_to: Path | None = N
             baseline = platform_baseline()
             if baseline is None:
                 raise LookupError("there is no baseline for this kind of processor")
-            command.append(str(ship_to))
             environment |= {
                 "NUMBA_CACHE_DIR": nowhere,
                 "NUMBA_CPU_NAME": baseline.cpu,
@@ -202,20 +211,18 @@ def compile_missing(report: Callable[[Progress], None], ship_to: Path | None = N
         return process.returncode == 0
 
 
-@cache
-def compile_once() -> bool:
-    """Compile missing kernels at the first call; return success."""
+_ATTEMPTED: Final[set[str]] = set()
+"""Modules whose kernels this process has had compiled, or has tried to."""
 
-    def show(progress: Progress) -> None:
-        if progress.total == 0:
-            _NOTICE.show("waiting for another process that compiles the kernels ...")
-        elif progress.done == 0 and progress.seconds_left >= _NOTICE_AFTER_S:
-            _NOTICE.show(
-                f"compiling {progress.total} kernels for this processor, once: "
-                f"about {progress.seconds_left:.0f} s on {core_count()} cores ..."
-            )
 
-    return compile_missing(show)
+def compile_loaded() -> bool:
+    """Compile what is missing of the modules that are loaded, once each; return success.
+
+    They are those that this process needs, because formats and layers are loaded where they occur.
+    """
+    modules = {kernel.py_func.__module__ for kernel in filter(_is_ours, KERNELS)} - _ATTEMPTED
+    _ATTEMPTED.update(modules)
+    return bool(modules) and compile_missing(_NOTICE.report, modules=modules)
 
 
 def core_count() -> int:
@@ -234,15 +241,18 @@ def is_compiler() -> bool:
 
 
 def main(words: Sequence[str] | None = None) -> None:
-    """Compile missing kernels, with a line of JSON on standard output for each `Progress`."""
-    folder = next(iter(sys.argv[1:] if words is None else words), None)
+    """Compile missing kernels, with a line of JSON on standard output for each `Progress`.
+
+    The arguments are a folder to ship them to, which may be empty, and the modules that have them.
+    """
+    folder, *modules = sys.argv[1:] if words is None else words
     _COMPILER.set()
     with _alone():
         target = cpu_target.target_context
         missing = [
             kernel
-            for kernel in find_kernels()
-            if kernel._cache.find(KERNELS[kernel], target) is None
+            for kernel in find_kernels(modules)
+            if kernel.dispatcher._cache.find(kernel.signature.numba, target) is None
         ]
         done = _compile(missing, Path(folder) if folder else None)
     sys.exit(0 if done == len(missing) else 1)
@@ -269,17 +279,18 @@ def _alone() -> Iterator[None]:
         yield
 
 
-def _compile(kernels: Sequence[Any], ship_to: Path | None) -> int:
+def _compile(kernels: Sequence[Kernel], ship_to: Path | None) -> int:
     """Compile kernels, each in a process of its own; return the number of successes."""
     waiting = sorted(kernels, key=lambda kernel: _length(kernel.py_func))
-    running: dict[int, Any] = {}
+    running: dict[int, Kernel] = {}
     cores, start = core_count(), time.monotonic()
     whole = left = sum(_length(kernel.py_func) for kernel in kernels)
-    done = 0
+    done, end = 0, start
     if kernels:
         cpu_target.target_context.refresh()  # once, and not in each process
         longest = _length(waiting[-1].py_func)
-        _print_progress(Progress(0, len(kernels), max(left / cores, longest) / _LENGTH_A_SECOND))
+        end += max(left / cores, longest) / _LENGTH_A_SECOND
+        _print_progress(Progress(0, len(kernels), end - start))
     while waiting or running:
         while waiting and len(running) < cores:
             kernel = waiting.pop()
@@ -287,24 +298,41 @@ def _compile(kernels: Sequence[Any], ship_to: Path | None) -> int:
             if child == 0:
                 _compile_and_exit(kernel, ship_to)
             running[child] = kernel
-        child, status = os.wait()
+        child, status = _wait(done, len(kernels), end)
         kernel = running.pop(child)
         left -= _length(kernel.py_func)
         done += status == 0
-        seconds = time.monotonic() - start
-        seconds_left = seconds * left / (whole - left)
-        _print_progress(Progress(done, len(kernels), seconds_left, _name(kernel)))
+        now = time.monotonic()
+        end = now + (now - start) * left / (whole - left)
+        _print_progress(Progress(done, len(kernels), _until(end), _name(kernel)))
     return done
 
 
-def _compile_and_exit(kernel: Any, ship_to: Path | None) -> None:
+def _until(end: float) -> float:
+    return max(end - time.monotonic(), 0.0)
+
+
+def _wait(done: int, total: int, end: float) -> tuple[int, int]:
+    """Wait for a child, and print the time left meanwhile; return its number and status."""
+    next_tick = time.monotonic() + _TICK_S
+    while True:
+        child, status = os.waitpid(-1, os.WNOHANG)
+        if child:
+            return child, status
+        if time.monotonic() >= next_tick:
+            _print_progress(Progress(done, total, _until(end)))
+            next_tick += _TICK_S
+        time.sleep(_POLL_S)
+
+
+def _compile_and_exit(kernel: Kernel, ship_to: Path | None) -> None:
     """Compile one kernel and exit the process, without its exit handlers."""
     status = 1
     try:
-        kernel._compile_for_args()
+        kernel.load()
         if ship_to is not None:
-            (compiled,) = kernel.overloads.values()
-            kernel._cache.ship(ship_to, KERNELS[kernel], compiled)
+            (compiled,) = kernel.dispatcher.overloads.values()
+            kernel.dispatcher._cache.ship(ship_to, kernel.signature.numba, compiled)
         status = 0
     finally:
         os._exit(status)
@@ -327,6 +355,10 @@ def set_notice(show: Callable[[str], None]) -> None:
     _NOTICE.show = show
 
 
+def _is_kernel(dispatcher: Any) -> bool:
+    return any(dispatcher.py_func is kernel.py_func for kernel in KERNELS)
+
+
 class _Notice(event.Listener):
     """Shows one notice per process if compiling a kernel in it takes over `_NOTICE_AFTER_S`."""
 
@@ -336,15 +368,16 @@ class _Notice(event.Listener):
         self._shown = False
 
     def on_start(self, event: Any) -> None:
-        if event.data["dispatcher"] not in KERNELS or self._shown or self._timer or is_compiler():
+        dispatcher = event.data["dispatcher"]
+        if not _is_kernel(dispatcher) or self._shown or self._timer or is_compiler():
             return
-        kept = getattr(event.data["dispatcher"]._cache, "keeps", False)
+        kept = getattr(dispatcher._cache, "keeps", False)
         self._timer = threading.Timer(_NOTICE_AFTER_S, self._show, (kept,))
         self._timer.daemon = True
         self._timer.start()
 
     def on_end(self, event: Any) -> None:
-        if event.data["dispatcher"] in KERNELS and self._timer:
+        if _is_kernel(event.data["dispatcher"]) and self._timer:
             self._timer.cancel()
             self._timer = None
 
@@ -352,6 +385,35 @@ class _Notice(event.Listener):
         self._shown = True
         often = "once" if kept else "again: no folder is writable to keep them"
         self.show(f"compiling kernels ({often}), this takes some seconds ...")
+
+    def report(self, progress: Progress) -> None:
+        """Show the progress of compilation: a bar on a terminal, else one line."""
+        if progress.total == 0:
+            self.show("waiting for another process that compiles the kernels ...")
+        elif self._has_bar():
+            self._draw(progress)
+        elif progress.done == 0 and not self._shown and progress.seconds_left >= _NOTICE_AFTER_S:
+            self._shown = True
+            self.show(
+                f"compiling {progress.total} kernels for this processor, once: "
+                f"about {progress.seconds_left:.0f} s on {core_count()} cores ..."
+            )
+
+    def _has_bar(self) -> bool:
+        """Return whether standard error is a terminal, on which no other bar is drawn."""
+        plain = self.show is print_notice and sys.stderr is sys.__stderr__
+        return plain and sys.stderr.isatty()
+
+    def _draw(self, progress: Progress) -> None:
+        text = ""
+        if progress.done < progress.total:
+            full = "#" * (_BAR * progress.done // progress.total)
+            text = (
+                f"compiling kernels, once [{full:.<{_BAR}}] {progress.done} of {progress.total},"
+                f" about {progress.seconds_left:.0f} s left"
+            )
+        sys.stderr.write(f"\r\x1b[K{text}")
+        sys.stderr.flush()
 
 
 _NOTICE: Final = _Notice()

@@ -1,29 +1,28 @@
-"""The decorators `kernel`, `inlined` and `instruction`, and the types of signatures."""
+"""The decorators `kernel`, `inlined` and `instruction`, and the types of signatures.
+
+Nothing here loads Numba. A kernel loads it when it is first called, and the functions that are
+inlined in it become Numba's only if it has to be compiled.
+"""
 
 from __future__ import annotations
 
-import contextlib
 import functools
-import inspect
+import os
 import threading
 from collections.abc import Callable
 from typing import Any, Final, ParamSpec, TypeVar, cast, get_type_hints
 
-import numba
 import numpy as np
-from llvmlite import ir
-from numba.extending import intrinsic
-
-from wireyard.accelerate.caching import NUMBA_CONFIG, KernelCache
-from wireyard.accelerate.compiling import KERNELS
 
 __all__ = [
     "BOOL",
     "COMPILED",
     "I32",
     "I64",
+    "KERNELS",
     "READ",
     "TEXT",
+    "Kernel",
     "array",
     "inlined",
     "instruction",
@@ -34,65 +33,108 @@ __all__ = [
 P = ParamSpec("P")
 R = TypeVar("R")
 
-COMPILED: Final[bool] = not NUMBA_CONFIG.DISABLE_JIT
+COMPILED: Final[bool] = os.environ.get("NUMBA_DISABLE_JIT", "") in ("", "0")
 """False if ``NUMBA_DISABLE_JIT`` is set: then kernels are plain Python."""
 
-BOOL: Final = numba.types.boolean
-I32: Final = numba.types.int32
-I64: Final = numba.types.int64
-# Without reference counts ("_nrt"), moving a short text takes a fifth of the time.
-_OPTIONS: Final[dict[str, Any]] = {
-    "nogil": True,
-    "error_model": "numpy",
-    "boundscheck": False,
-    "_nrt": False,
-}
-_COMPILING: Final = threading.Lock()
-_TYPING: Final = threading.Lock()
+
+# --- types of signatures ----------------------------------------------------------------------
 
 
-def array(dtype: str, axes: int = 1, *, readonly: bool = False) -> Any:
+class Kind:
+    """A type in a signature. Called with the types of arguments, it returns a signature.
+
+    Parameters
+    ----------
+    make
+        Returns Numba's type.
+    """
+
+    def __init__(self, make: Callable[[], Any]) -> None:
+        self._make = make
+
+    @functools.cached_property
+    def numba(self) -> Any:
+        """Numba's type; the same object each time, because Numba compares types by number."""
+        return self._make()
+
+    def __call__(self, *arguments: Kind) -> Signature:
+        return Signature(self, arguments)
+
+
+class Signature:
+    """The types of a function's result and arguments; without a result it returns None."""
+
+    def __init__(self, result: Kind | None, arguments: tuple[Kind, ...]) -> None:
+        self._result, self._arguments = result, arguments
+
+    @functools.cached_property
+    def numba(self) -> Any:
+        """Numba's signature."""
+        arguments = tuple(one.numba for one in self._arguments)
+        return arguments if self._result is None else self._result.numba(*arguments)
+
+
+def _scalar(name: str) -> Kind:
+    return Kind(lambda: getattr(_numba_types(), name))
+
+
+def _numba_types() -> Any:
+    from numba import types
+
+    return types
+
+
+@functools.cache
+def array(dtype: str, axes: int = 1, *, readonly: bool = False) -> Kind:
     """Return the signature type of a contiguous array of `dtype`.
 
     If it is `readonly`, the argument may be a read-only or a writable array.
     """
-    with _TYPING:
-        return _array_types(dtype, axes)[readonly]
+    return Kind(lambda: _array_types(dtype, axes)[readonly])
 
 
 @functools.cache
 def _array_types(dtype: str, axes: int) -> tuple[Any, Any]:
     """Return the types of a writable and of a read-only array.
 
-    Both are kept: Numba compares types by number. If two threads passed the first writable arrays
-    for read-only ones at the same time, it could number that type twice, and find no kernel for it.
+    Both are kept: if the first writable arrays were passed for read-only ones in two threads at the
+    same time, Numba could number that type twice, and find no kernel for it.
     """
-    kind = getattr(numba.types, dtype)
-    return numba.types.Array(kind, axes, "C"), numba.types.Array(kind, axes, "C", readonly=True)
+    types = _numba_types()
+    kind = getattr(types, dtype)
+    return types.Array(kind, axes, "C"), types.Array(kind, axes, "C", readonly=True)
 
 
+BOOL: Final = _scalar("boolean")
+I32: Final = _scalar("int32")
+I64: Final = _scalar("int64")
 READ: Final = array("uint8", readonly=True)
 """Bytes that a kernel only reads."""
 TEXT: Final = array("uint8")
 """Bytes that a kernel writes."""
 
 
-def record(kind: type) -> Any:
+@functools.cache
+def record(kind: type) -> Kind:
     """Return the signature type of a NamedTuple of arrays and integers.
 
     Each array is annotated with its dtype, ``Annotated[NDArray[...], "int64"]``, or with its
     signature type if it has more than one axis. It cannot have read-only arrays, because Numba does
     not convert the elements of a tuple.
     """
-    hints = get_type_hints(kind, include_extras=True)
-    fields = [_field_type(hint) for hint in hints.values()]
-    types: Any = numba.types
-    if len(set(fields)) == 1:  # Numba has another type for these
-        return types.NamedUniTuple(fields[0], len(fields), kind)
-    return types.NamedTuple(fields, kind)
+
+    def make() -> Any:
+        hints = get_type_hints(kind, include_extras=True)
+        fields = [_field_type(hint).numba for hint in hints.values()]
+        types = _numba_types()
+        if len(set(fields)) == 1:  # Numba has another type for these
+            return types.NamedUniTuple(fields[0], len(fields), kind)
+        return types.NamedTuple(fields, kind)
+
+    return Kind(make)
 
 
-def _field_type(hint: Any) -> Any:
+def _field_type(hint: Any) -> Kind:
     if hint is int:
         return I64
     (annotation,) = hint.__metadata__
@@ -101,96 +143,127 @@ def _field_type(hint: Any) -> Any:
 
 # --- kernels and inlined functions ------------------------------------------------------------
 
+KERNELS: Final[list[Kernel]] = []
+"""Every kernel that is declared in this process."""
+_LOADING: Final = threading.RLock()
 
-def kernel(signature: Any, *, brief: bool = False) -> Callable[[Callable[P, R]], Callable[P, R]]:
+
+class _Declared:
+    """A declared function."""
+
+    def __init__(self, function: Callable[..., Any]) -> None:
+        functools.update_wrapper(self, function)
+        self.py_func = function
+
+    def __call__(self, *args: Any, **named: Any) -> Any:
+        # numpy's integers warn where those of compiled code wrap around.
+        plain = [int(value) if isinstance(value, np.integer) else value for value in args]
+        return self.py_func(*plain, **named)
+
+
+class _Inlined(_Declared):
+    """A function for kernels. Where compiled code calls it, Numba finds its `_numba_type_`."""
+
+    @functools.cached_property
+    def dispatcher(self) -> Any:
+        from wireyard.accelerate.dispatchers import inlined_dispatcher
+
+        return inlined_dispatcher(self.py_func)
+
+    @property
+    def _numba_type_(self) -> Any:
+        return self.dispatcher._numba_type_
+
+
+class _Instruction(_Declared):
+    """A function for kernels that is LLVM code in them."""
+
+    def __init__(self, function: Callable[..., Any], emit: Callable[..., Any]) -> None:
+        super().__init__(function)
+        self._emit = emit
+
+    @functools.cached_property
+    def _intrinsic(self) -> Any:
+        from wireyard.accelerate.dispatchers import instruction_intrinsic
+
+        return instruction_intrinsic(self.py_func, self._emit)
+
+    @functools.cached_property
+    def _numba_type_(self) -> Any:
+        from wireyard.accelerate.dispatchers import type_of
+
+        return type_of(self._intrinsic)
+
+
+class Kernel(_Declared):
+    """A function that is called from Python, and compiled or loaded at its first call."""
+
+    def __init__(self, function: Callable[..., Any], signature: Signature, brief: bool) -> None:
+        super().__init__(function)
+        self.signature, self._brief = signature, brief
+        self._run: Callable[..., Any] = self._load_and_run if COMPILED else super().__call__
+        if COMPILED:
+            KERNELS.append(self)
+
+    def __call__(self, *args: Any, **named: Any) -> Any:
+        """Run the compiled code, or the function where nothing is compiled."""
+        return self._run(*args, **named)
+
+    def _load_and_run(self, *args: Any, **named: Any) -> Any:
+        self.load()
+        return self._run(*args, **named)
+
+    @functools.cached_property
+    def dispatcher(self) -> Any:
+        """Numba's dispatcher, which loads or compiles the code at its first call."""
+        from wireyard.accelerate.dispatchers import kernel_dispatcher
+
+        return kernel_dispatcher(self.py_func, self._brief)
+
+    def load(self) -> None:
+        """Load the compiled code, or compile it; calls run it from now on."""
+        with _LOADING:
+            if self.dispatcher._can_compile:
+                self.dispatcher.compile(self.signature.numba)
+                self.dispatcher.disable_compile()
+            self._run = self.dispatcher
+
+
+def kernel(
+    signature: Signature | tuple[Kind, ...], *, brief: bool = False
+) -> Callable[[Callable[P, R]], Callable[P, R]]:
     """Declare a function that is called from Python and compiled for one `signature`.
 
-    It is compiled or loaded at the first call. Kernels release the GIL, check no bounds, raise
-    nothing and allocate nothing. A `brief` kernel holds the GIL, because acquiring it again would
-    take far longer than the call.
+    Compiled kernels release the GIL, check no bounds, raise nothing and allocate nothing. A `brief`
+    kernel holds the GIL, because acquiring it again would take far longer than the call.
     """
+    full = signature if isinstance(signature, Signature) else Signature(None, signature)
 
     def declare(function: Callable[P, R]) -> Callable[P, R]:
-        if not COMPILED:
-            return _plain(function)
-        dispatcher: Any = numba.njit(**{**_OPTIONS, "nogil": not brief})(function)
-        with contextlib.suppress(RuntimeError):  # without a source file, code is not cached
-            dispatcher._cache = KernelCache(function)
-        KERNELS[dispatcher] = signature
-
-        def compile_first(*args: Any, **named: Any) -> Any:
-            with _COMPILING:
-                if dispatcher._can_compile:
-                    dispatcher.compile(signature)
-                    dispatcher.disable_compile()
-            return dispatcher  # Numba calls it again with the arguments
-
-        # Numba compiles explicit signatures at the declaration. The dispatcher calls this method
-        # only if no compiled code fits the arguments.
-        dispatcher._compile_for_args = compile_first
-        return cast("Callable[P, R]", dispatcher)
+        return cast("Callable[P, R]", Kernel(function, full, brief))
 
     return declare
 
 
 def inlined(function: Callable[P, R]) -> Callable[P, R]:
     """Declare a function for kernels, which is inlined where it is called."""
-    if not COMPILED:
-        return _plain(function)
-    return cast("Callable[P, R]", numba.njit(**_OPTIONS, forceinline=True)(function))
+    return cast("Callable[P, R]", _Inlined(function))
 
 
 def instruction(
-    emit: Callable[..., ir.Value | None],
+    emit: Callable[..., Any],
 ) -> Callable[[Callable[P, R]], Callable[P, R]]:
     """Declare a function for kernels by LLVM code, with an equivalent Python function.
 
     Parameters
     ----------
     emit
-        Called as ``emit(builder, *values)`` to write the LLVM code. Arrays are passed as pointers
-        to their first byte, all else as 64-bit integers; the result is a 64-bit integer, or None if
-        the function returns None.
+        Called as ``emit(ir, builder, *values)`` to write the LLVM code, with the module
+        `llvmlite.ir`. Arrays are passed as pointers to their first byte, all else as 64-bit
+        integers; the result is a 64-bit integer, or None if the function returns None.
     """
 
     def declare(function: Callable[P, R]) -> Callable[P, R]:
-        if not COMPILED:
-            return _plain(function)
-        names = inspect.signature(function)
-        returns_none = inspect.get_annotations(function)["return"] in ("None", None)
-
-        def define(context: Any, *types: Any) -> Any:
-            arguments = [kind if isinstance(kind, numba.types.Array) else I64 for kind in types]
-            result = numba.types.none if returns_none else I64
-
-            def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
-                values = [
-                    context.make_array(kind)(context, builder, value).data
-                    if isinstance(kind, numba.types.Array)
-                    else value
-                    for kind, value in zip(signature.args, args, strict=True)
-                ]
-                value = emit(builder, *values)
-                return context.get_dummy_value() if returns_none else value
-
-            return result(*arguments), generate
-
-        first = inspect.Parameter("context", inspect.Parameter.POSITIONAL_OR_KEYWORD)
-        vars(define)["__signature__"] = names.replace(
-            parameters=[first, *names.parameters.values()]
-        )
-        define.__name__, define.__doc__ = function.__name__, function.__doc__
-        return cast("Callable[P, R]", intrinsic(define))
+        return cast("Callable[P, R]", _Instruction(function, emit))
 
     return declare
-
-
-def _plain(function: Callable[P, R]) -> Callable[P, R]:
-    """Convert numpy integers to Python's, because they warn where kernels wrap around."""
-
-    @functools.wraps(function)
-    def call(*args: Any, **named: Any) -> Any:
-        plain = [int(value) if isinstance(value, np.integer) else value for value in args]
-        return function(*plain, **named)  # type: ignore[arg-type]
-
-    return call
