@@ -34,8 +34,8 @@ from rich.table import Table
 import wireyard
 from benchmarks.jmq import best_seconds
 from benchmarks.mqtt import stream
-from wireyard.captures.files import CaptureFile
-from wireyard.captures.merge_kernels import copy_runs
+from wireyard.captures.connections.merge_kernels import copy_runs
+from wireyard.captures.files.file import CaptureFile
 from wireyard.captures.read import read_capture
 
 CONNECTIONS = 100

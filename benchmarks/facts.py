@@ -19,10 +19,11 @@ from rich.table import Table
 from benchmarks.connections import sensors, write_capture
 from benchmarks.jmq_load import write_load
 from benchmarks.spark_source import FOLDER
+from wireyard.lake.writer import Lake
+from wireyard.pipeline.inputs.finding import list_inputs
+from wireyard.pipeline.job import fill_lake
 from wireyard.spark import session
-from wireyard.spark.inputs import list_inputs
-from wireyard.spark.job import fill_lake
-from wireyard.spark.lake import Lake
+from wireyard.spark.running import on_spark
 
 ROUNDS = 3
 JMQ_MESSAGES = 100_000
@@ -50,7 +51,7 @@ def measure(spark: SparkSession, path: Path) -> tuple[float, float, int]:
     with Lake.open(str(lake)) as opened:
         watch = Stopwatch()
         inputs = list_inputs([str(path)]).inputs
-        report = fill_lake(opened, inputs, lambda: spark, watch, few_bytes=-1)
+        report = fill_lake(opened, inputs, on_spark(lambda: spark), watch, few_bytes=-1)
         end = time.perf_counter()
     packets = sum(one.packets_ok for each in report.added for one in each.ledger.values())
     shutil.rmtree(lake)

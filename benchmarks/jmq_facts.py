@@ -26,8 +26,8 @@ import wireyard
 from benchmarks.jmq_load import write_load
 from benchmarks.packets import ROOT
 from benchmarks.spark_source import STREAM_BYTES, make_stream
+from wireyard.lake.parts import PartFile
 from wireyard.layers.jmq import columns
-from wireyard.spark.parts import PartFile
 
 __all__ = ["main"]
 

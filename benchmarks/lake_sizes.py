@@ -28,12 +28,12 @@ from rich.table import Table
 from benchmarks.spark_source import FOLDER
 from wireyard.captures.stream_table import LEDGER_TABLE, STREAMS
 from wireyard.lake.ledgers import LedgerSum
+from wireyard.lake.parts import write_table
 from wireyard.lake.records import Input
-from wireyard.spark.inputs import list_inputs
-from wireyard.spark.job import add_missing_tables
-from wireyard.spark.lake import Lake
-from wireyard.spark.parts import write_table
-from wireyard.spark.replacing import Draft
+from wireyard.lake.writer import Lake
+from wireyard.pipeline.inputs.finding import list_inputs
+from wireyard.pipeline.job import add_missing_tables
+from wireyard.pipeline.replacing import Draft
 
 ROOT: Final = FOLDER / "lake_sizes"
 CAPTURES: Final = (10, 160, 3_000, 10_000)

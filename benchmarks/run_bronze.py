@@ -21,14 +21,15 @@ from rich.table import Table
 
 from benchmarks.spark_source import FOLDER, make_stream
 from wireyard.formats import get_format
+from wireyard.lake.parts import PartFile
+from wireyard.lake.writer import Lake
+from wireyard.pipeline.decoding.stage import BronzeStage
+from wireyard.pipeline.decoding.task import BronzeSettings
+from wireyard.pipeline.inputs.finding import list_inputs
+from wireyard.pipeline.job import SPLIT_BYTES
+from wireyard.pipeline.running import Runner
 from wireyard.spark import session
-from wireyard.spark.bronze import BronzeSettings
-from wireyard.spark.bronze_stage import BronzeStage
-from wireyard.spark.inputs import list_inputs
-from wireyard.spark.job import SPLIT_BYTES
-from wireyard.spark.lake import Lake
-from wireyard.spark.parts import PartFile
-from wireyard.spark.running import Runner
+from wireyard.spark.running import on_spark
 from wireyard.streams.plan import make_plan
 from wireyard.streams.scan import scan_source
 
@@ -75,7 +76,7 @@ def cases(spark: SparkSession, lake: Lake, path: str) -> dict[str, Callable[[], 
     )
     lake.make_staging(["packets_jmq"])
     stage = BronzeStage(
-        Runner(lambda: spark, lake), lake, BronzeSettings(lake.staged("")), Unseen()
+        Runner(on_spark(lambda: spark), lake), lake, BronzeSettings(lake.staged("")), Unseen()
     )
     source = spark.read.format("wireyard").option("protocol", "jmq").load(path)
     return {

@@ -27,11 +27,11 @@ from rich.console import Console
 from rich.table import Table
 
 from wireyard.formats import get_format
+from wireyard.pipeline.inputs.listing import list_files
+from wireyard.pipeline.inputs.options import Options
+from wireyard.pipeline.inputs.tasks import plan_tasks
 from wireyard.spark import session
-from wireyard.spark.files import list_files
-from wireyard.spark.options import Options
 from wireyard.spark.reader import Reader
-from wireyard.spark.tasks import plan_tasks
 
 ROOT = Path(__file__).resolve().parent.parent
 FOLDER = ROOT / "build" / "spark_source"

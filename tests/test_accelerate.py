@@ -38,7 +38,8 @@ from wireyard.accelerate import (
 )
 from wireyard.accelerate.caching import fitting_baseline
 from wireyard.accelerate.compiling import BASELINES
-from wireyard.memory import Bytes, load_u8
+from wireyard.arrays import Bytes
+from wireyard.memory import load_u8
 
 compiled_only = pytest.mark.skipif(not COMPILED, reason="NUMBA_DISABLE_JIT is set")
 

@@ -11,11 +11,10 @@ import numpy as np
 import pytest
 
 from wireyard.accelerate import COMPILED, I64, TEXT, array, kernel
+from wireyard.arrays import Bytes, Ints
 from wireyard.decimals import put_double, put_float, put_repr
 from wireyard.java.text import double_text, float_text
-from wireyard.memory import SLACK, Bytes
-
-Longs = np.ndarray[tuple[int], np.dtype[np.int64]]
+from wireyard.memory import SLACK
 
 LONGS = array("int64")
 LONGEST = len("-1.2345678901234567E-300")
@@ -26,7 +25,7 @@ DOUBLE, FLOAT, REPR = range(3)
 
 
 @kernel(I64(I64, LONGS, TEXT, LONGS))
-def write(kind: int, bits: Longs, out: Bytes, stops: Longs) -> int:
+def write(kind: int, bits: Ints, out: Bytes, stops: Ints) -> int:
     at = 0
     for item in range(bits.size):
         if kind == DOUBLE:
@@ -39,7 +38,7 @@ def write(kind: int, bits: Longs, out: Bytes, stops: Longs) -> int:
     return at
 
 
-def texts_of(kind: int, bits: Longs) -> list[str]:
+def texts_of(kind: int, bits: Ints) -> list[str]:
     out = np.zeros(LONGEST * len(bits) + SLACK, np.uint8)
     stops = np.zeros(len(bits), np.int64)
     write(kind, bits, out, stops)

@@ -14,29 +14,31 @@ PACKAGE, RING = SOURCES / "wireyard", SOURCES / "wireyard_ring"
 FILES = sorted((*PACKAGE.rglob("*.py"), *RING.rglob("*.py")))
 
 BYTES = {"errors", "layout", "java"}
-COLUMNS = {"accelerate", "arena", "decimals", "memory", "schema"}
+COLUMNS = {"accelerate", "arena", "arrays", "decimals", "memory", "schema"}
 STREAMS = BYTES | COLUMNS | {"formats", "streams"}
 ALLOWED = {
     "errors": set[str](),
     "layout": {"errors"},
     "java": {"errors", "java"},
     "accelerate": set[str](),
-    "memory": {"accelerate"},
-    "decimals": {"accelerate", "memory"},
-    "arena": {"accelerate", "errors"},
-    "schema": BYTES,
+    "arrays": set[str](),
+    "memory": {"accelerate", "arrays"},
+    "decimals": {"accelerate", "arrays", "memory"},
+    "arena": {"accelerate", "arrays", "errors"},
+    "schema": BYTES | {"arrays"},
     "formats": BYTES | COLUMNS | {"formats"},
     "streams": STREAMS,
     "captures": STREAMS | {"captures"},
     **{face: {"formats"} for face in ("jmq", "gpacket", "mqtt", "rmp")},
     "payloads": STREAMS | {"payloads"},
-    "layers": BYTES | {"accelerate", "arena", "formats", "layers", "memory", "schema"},
+    "layers": BYTES | {"accelerate", "arena", "arrays", "formats", "layers", "memory", "schema"},
     "api": STREAMS | {"captures", "payloads"},
     "dissector": BYTES | {"formats"},
     "warm": {"accelerate"},
     "lake": STREAMS | {"captures", "lake"},
-    "spark": STREAMS | {"api", "captures", "lake", "layers", "payloads", "spark"},
-    "answers": STREAMS | {"answers", "captures", "lake", "layers", "spark"},
+    "pipeline": STREAMS | {"captures", "lake", "layers", "payloads", "pipeline"},
+    "spark": STREAMS | {"api", "captures", "lake", "layers", "payloads", "pipeline", "spark"},
+    "answers": STREAMS | {"answers", "captures", "lake", "layers", "pipeline"},
     "report": {"answers", "errors", "formats", "layers", "report"},
     RING.name: {"errors", "layers", RING.name},
 }

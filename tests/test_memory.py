@@ -19,9 +19,8 @@ from hypothesis import strategies as st
 
 from wireyard import memory
 from wireyard.accelerate import COMPILED, I64, READ, TEXT, array, kernel
-from wireyard.memory import BLOCK, SLACK, Bytes
-
-Longs = np.ndarray[tuple[int], np.dtype[np.int64]]
+from wireyard.arrays import Bytes, Ints
+from wireyard.memory import BLOCK, SLACK
 
 LONGS = array("int64")
 
@@ -38,7 +37,7 @@ LOADS = [
 
 
 @kernel(I64(READ, I64, LONGS))
-def load_all(data: Bytes, at: int, found: Longs) -> int:
+def load_all(data: Bytes, at: int, found: Ints) -> int:
     found[0] = memory.load_u8(data, at)
     found[1] = memory.load_i8(data, at)
     if at + 2 <= data.size:
@@ -77,7 +76,7 @@ def copy_long(out: Bytes, out_at: int, data: Bytes, at: int, size: int, stop: in
 
 
 @kernel(I64(READ, LONGS, LONGS))
-def judge(data: Bytes, stops: Longs, verdicts: Longs) -> int:
+def judge(data: Bytes, stops: Ints, verdicts: Ints) -> int:
     at = 0
     for item in range(stops.size):
         verdicts[item] = memory.valid_utf8(data, at, stops[item] - at)
@@ -86,7 +85,7 @@ def judge(data: Bytes, stops: Longs, verdicts: Longs) -> int:
 
 
 @kernel(I64(LONGS, TEXT, LONGS))
-def write_longs(values: Longs, out: Bytes, stops: Longs) -> int:
+def write_longs(values: Ints, out: Bytes, stops: Ints) -> int:
     at = 0
     for item in range(values.size):
         at = memory.put_i64(out, at, values[item])
@@ -95,7 +94,7 @@ def write_longs(values: Longs, out: Bytes, stops: Longs) -> int:
 
 
 @kernel(I64(LONGS, LONGS, LONGS))
-def take_apart(values: Longs, widths: Longs, zeros: Longs) -> int:
+def take_apart(values: Ints, widths: Ints, zeros: Ints) -> int:
     for item in range(values.size):
         widths[item] = memory.bit_length(values[item])
         zeros[item] = memory.count_zero_bytes(values[item])
@@ -103,7 +102,7 @@ def take_apart(values: Longs, widths: Longs, zeros: Longs) -> int:
 
 
 @kernel(I64(READ, TEXT, LONGS))
-def turn_bits(data: Bytes, out: Bytes, places: Longs) -> int:
+def turn_bits(data: Bytes, out: Bytes, places: Ints) -> int:
     for place in range(8):
         out[place] = memory.bit_column(memory.load_word(data, 0), place)
         places[place] = memory.place_of(places[place])

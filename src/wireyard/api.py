@@ -217,7 +217,7 @@ def follow(
     ...     print(batch.num_rows)
     """
     # Imported here because only followed sources need it.
-    from wireyard.captures.following import follow as open_following
+    from wireyard.captures.live.following import follow as open_following
     from wireyard.streams.growth import read_turns
 
     paths = [keylog] if isinstance(keylog, str | os.PathLike) else keylog
@@ -266,7 +266,7 @@ def segments(source: Source, columns: Sequence[str] | None = None) -> pa.RecordB
     >>> rows = wireyard.segments("traffic.pcap", ["frame", "flow", "seq"])  # doctest: +SKIP
     """
     # Imported here because only captures need it.
-    from wireyard.captures.segments import scan_segments
+    from wireyard.captures.packets.segments import scan_segments
 
     return scan_segments(source, columns)
 

@@ -24,6 +24,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from wireyard.accelerate import I64, array, inlined, kernel
+from wireyard.arrays import Bytes, Grid, Ints
 from wireyard.errors import SourceError
 
 __all__ = [
@@ -37,10 +38,6 @@ __all__ = [
     "room",
     "with_room",
 ]
-
-Bytes = npt.NDArray[np.uint8]
-Ints = np.ndarray[tuple[int], np.dtype[np.int64]]
-Pairs = np.ndarray[tuple[int, int], np.dtype[np.int64]]
 
 Source = tuple[str, int] | None
 """The name of an array and a row of it; None for the validity of a column without nulls."""
@@ -106,7 +103,7 @@ _PAIRS: Final = array("int64", 2)
 
 
 @kernel(I64(_PAIRS, I64, _PAIRS), brief=True)
-def place_arrays(shapes: Pairs, rows: int, extents: Pairs) -> int:
+def place_arrays(shapes: Grid, rows: int, extents: Grid) -> int:
     """Compute the start of each array and the size of a row of it; return the end of all."""
     stop = 0
     for number in range(shapes.shape[0]):
@@ -120,13 +117,13 @@ def place_arrays(shapes: Pairs, rows: int, extents: Pairs) -> int:
 
 @kernel(I64(_PAIRS, _PAIRS, I64, I64, _PAIRS, _PAIRS, _PAIRS), brief=True)
 def fill_pairs(
-    sources: Pairs,
-    counted: Pairs,
+    sources: Grid,
+    counted: Grid,
     rows: int,
     entries: int,
-    extents: Pairs,
-    nodes: Pairs,
-    buffers: Pairs,
+    extents: Grid,
+    nodes: Grid,
+    buffers: Grid,
 ) -> int:
     """Fill the nodes and buffers of a head; return the number of buffers."""
     for number in range(nodes.shape[0]):
@@ -143,7 +140,7 @@ def fill_pairs(
 
 
 @inlined
-def claim_bytes(extents: Pairs, number: int, size: int, at: int) -> int:
+def claim_bytes(extents: Grid, number: int, size: int, at: int) -> int:
     """Assign `size` bytes from `at` on to an array of the batch; return the next aligned position.
 
     A negative number is an array that no column needs, which gets none.
@@ -300,12 +297,12 @@ class BatchLayout:
         """Return the numbers of arrays for `claim_bytes`, -1 for one that no column needs."""
         return np.array([self.numbers.get(name, -1) for name in names], np.int64)
 
-    def place(self, rows: int) -> tuple[Pairs, int]:
+    def place(self, rows: int) -> tuple[Grid, int]:
         """Return the extents of the arrays of a batch, and the bytes that they take together."""
-        extents: Pairs = np.zeros((len(self.numbers), 2), np.int64)
+        extents: Grid = np.zeros((len(self.numbers), 2), np.int64)
         return extents, place_arrays(self._shapes, rows, extents)
 
-    def fill_head(self, extents: Pairs, body_bytes: int, rows: int, entries: int) -> Bytes:
+    def fill_head(self, extents: Grid, body_bytes: int, rows: int, entries: int) -> Bytes:
         """Return the head with the numbers of a batch, an array that the next call overwrites."""
         fill_pairs(self._sources, self._counted, rows, entries, extents, self._nodes, self._buffers)
         _NUMBER.pack_into(self.head.data, _ROWS_AT, rows)
@@ -347,7 +344,7 @@ class _Repeated:
         arrays[self._text_name][0, :size] = self._text[:size]
 
 
-def _pairs(numbers: Sequence[tuple[int, ...]]) -> Pairs:
+def _pairs(numbers: Sequence[tuple[int, ...]]) -> Grid:
     return np.array(numbers, np.int64).reshape(len(numbers), -1)
 
 

@@ -14,15 +14,8 @@ from typing import Any, Final
 import numpy as np
 
 from wireyard.accelerate import inlined, instruction
-from wireyard.memory import (
-    ASCII_ZEROS,
-    Bytes,
-    bit_length,
-    divide,
-    put_leading,
-    spread_digits,
-    store_word,
-)
+from wireyard.arrays import Bytes, Grid
+from wireyard.memory import ASCII_ZEROS, bit_length, divide, put_leading, spread_digits, store_word
 
 __all__ = ["put_double", "put_float", "put_repr"]
 
@@ -43,7 +36,7 @@ def _scale(power: int) -> int:
     return (1 << 125 + divisor.bit_length()) // divisor + 1
 
 
-def _scales() -> np.ndarray[tuple[int, int], np.dtype[np.int64]]:
+def _scales() -> Grid:
     """Return 10**-k for each k as two words, the upper and the lower 63 bits."""
     scales = [_scale(-k) for k in range(_LEAST, _GREATEST + 1)]
     return np.array([(scale >> 63, scale & _MASK_63) for scale in scales], np.int64)

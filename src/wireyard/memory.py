@@ -8,11 +8,12 @@ output arrays are longer than their text by that much.
 
 from __future__ import annotations
 
-from typing import Any, Final, TypeAlias
+from typing import Any, Final
 
 import numpy as np
 
 from wireyard.accelerate import inlined, instruction
+from wireyard.arrays import Bytes
 
 __all__ = [
     "AHEAD_BYTES",
@@ -20,7 +21,6 @@ __all__ = [
     "HIGH_BITS",
     "LINE",
     "SLACK",
-    "Bytes",
     "bit_column",
     "bit_length",
     "copy_bytes",
@@ -46,9 +46,6 @@ __all__ = [
     "store_word",
     "valid_utf8",
 ]
-
-Bytes: TypeAlias = np.ndarray[tuple[int], np.dtype[np.uint8]]
-Ints: TypeAlias = np.ndarray[tuple[int], np.dtype[np.int64]]
 
 SLACK: Final = 64
 """Bytes that an output array needs after the last text written to it."""

@@ -19,6 +19,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from wireyard.arrays import Bools
 from wireyard.errors import UsageError
 from wireyard.layout import Column
 
@@ -157,7 +158,7 @@ def repeat_texts(texts: Sequence[str], counts: Sequence[int]) -> pa.StringArray:
     return pa.StringArray.from_buffers(len(ends) - 1, pa.py_buffer(ends), pa.py_buffer(data))
 
 
-def as_array(values: npt.NDArray[Any], unknown: npt.NDArray[np.bool_] | None = None) -> pa.Array:
+def as_array(values: npt.NDArray[Any], unknown: Bools | None = None) -> pa.Array:
     """Return integers (without a copy) or booleans as an Arrow array.
 
     Parameters
@@ -235,7 +236,7 @@ def empty_batch(schema: pa.Schema) -> pa.RecordBatch:
     return pa.RecordBatch.from_arrays([pa.nulls(0, field.type) for field in schema], schema=schema)
 
 
-def _bits(values: npt.NDArray[np.bool_]) -> pa.Buffer:
+def _bits(values: Bools) -> pa.Buffer:
     return pa.py_buffer(np.packbits(values, bitorder="little"))
 
 

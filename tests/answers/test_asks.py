@@ -22,11 +22,11 @@ from tests.captures.make import pcap as pcap_of
 from tests.formats.mqtt.make import packet, publish
 from tests.spark.lakes import Silent, no_session
 from wireyard.answers import open_tables
-from wireyard.captures.files import read_records
+from wireyard.captures.files.file import read_records
 from wireyard.cli import main
-from wireyard.spark.inputs import list_inputs
-from wireyard.spark.job import fill_lake
-from wireyard.spark.lake import Lake
+from wireyard.lake.writer import Lake
+from wireyard.pipeline.inputs.finding import list_inputs
+from wireyard.pipeline.job import fill_lake
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 CAPTURE = EXAMPLES / "traffic.pcap"

@@ -19,12 +19,12 @@ from click.testing import CliRunner
 
 from tests.spark.lakes import Silent, no_session
 from wireyard.answers import Tables, open_tables
-from wireyard.captures.files import read_records
+from wireyard.captures.files.file import read_records
 from wireyard.cli import main
+from wireyard.lake.writer import Lake
+from wireyard.pipeline.inputs.finding import list_inputs
+from wireyard.pipeline.job import fill_lake
 from wireyard.report import build_report
-from wireyard.spark.inputs import list_inputs
-from wireyard.spark.job import fill_lake
-from wireyard.spark.lake import Lake
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 CAPTURE = EXAMPLES / "traffic.pcap"

@@ -22,8 +22,8 @@ from wireyard.answers import Tables, open_tables
 from wireyard.cli import main
 from wireyard.errors import LakeError, SourceError, UsageError
 from wireyard.lake import read_lake
-from wireyard.spark import bronze
-from wireyard.spark.lake import Change, Lake
+from wireyard.lake.writer import Change, Lake
+from wireyard.pipeline.decoding import task as bronze
 from wireyard.streams.plan import Plan
 from wireyard.streams.scan import DecodedParts, scan_parts, scan_stream
 
@@ -319,7 +319,7 @@ def test_a_temporary_folder_that_cannot_be_written(
     def fail(*_: object) -> None:
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
-    monkeypatch.setattr("wireyard.spark.parts._Sink.write", fail)
+    monkeypatch.setattr("wireyard.lake.parts._Sink.write", fail)
     with pytest.raises(SystemExit) as ended:
         main(["sql", str(CAPTURE), "FROM deliveries"])
     assert ended.value.code == 4

@@ -19,12 +19,13 @@ import wireyard
 from tests.captures.connections import ACK, SYN, make_capture
 from tests.captures.make import ethernet, ipv4, packets, pcap, tcp
 from tests.fuzz import time_bound
-from wireyard.captures import bundled, plain
+from wireyard.captures import bundled
 from wireyard.captures.accounts import account_streams
 from wireyard.captures.bundled import BundledStreams
-from wireyard.captures.connections import StreamTable
+from wireyard.captures.connections.stream import Stream
+from wireyard.captures.connections.table import StreamTable
+from wireyard.captures.detection import plain
 from wireyard.captures.inputs import open_captures
-from wireyard.captures.stream import Stream
 from wireyard.cli import main
 from wireyard.errors import WireError
 from wireyard.formats.jmq.packet import Packet, encode

@@ -28,12 +28,13 @@ from tests.captures.make import (
 from tests.formats.mqtt.make import publish
 from tests.formats.rmp.make import MORE, message
 from tests.make import packet
-from wireyard.captures.assignment import EndpointEvidence
+from wireyard.arrays import Ints
+from wireyard.captures.connections.flows import Endpoint
+from wireyard.captures.connections.stream import RUN_BYTES, Content
+from wireyard.captures.detection.assignment import EndpointEvidence
 from wireyard.captures.directed import CapturedStream
-from wireyard.captures.flows import Endpoint
+from wireyard.captures.files.places import Places
 from wireyard.captures.inputs import open_input
-from wireyard.captures.places import Places
-from wireyard.captures.stream import RUN_BYTES, Content
 from wireyard.formats import get_format
 from wireyard.streams.blocks import UNKNOWN
 from wireyard.streams.framer import Framer
@@ -180,7 +181,7 @@ def test_pieces_of_one_window_and_the_gaps_between_them_are_one_block() -> None:
 def test_the_packets_of_a_few_runs_are_found_without_the_others() -> None:
     looked_at = []
 
-    class Watched(np.ndarray[tuple[int], np.dtype[np.int64]]):
+    class Watched(Ints):
         def __getitem__(self, key: Any) -> Any:
             found = super().__getitem__(key)
             looked_at.append(np.size(found))

@@ -32,11 +32,11 @@ from tests.captures.make import (
     udp,
 )
 from tests.captures.test_proxies import HEADERS
-from wireyard.captures import pcapng
-from wireyard.captures.headers import scan_headers
+from wireyard.captures.files import pcapng
 from wireyard.captures.layout import Link, Unit
+from wireyard.captures.packets.headers import scan_headers
+from wireyard.captures.packets.unread import NAMES, describe_unread
 from wireyard.captures.read import read_capture
-from wireyard.captures.unread import NAMES, describe_unread
 
 OTHERWISE: Final = {
     "pseudowire": "guesses that the control word is the beginning of an address",

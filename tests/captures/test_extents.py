@@ -26,8 +26,9 @@ from tests.captures.make import (
 )
 from tests.captures.test_fuzz import corpus, damage
 from tests.fuzz import time_bound
-from wireyard.captures.extents import enter_extent, first_context, plan_extents
-from wireyard.captures.files import CaptureFile, read_records
+from wireyard.arrays import Bytes
+from wireyard.captures.files.extents import enter_extent, first_context, plan_extents
+from wireyard.captures.files.file import CaptureFile, read_records
 from wireyard.captures.records import Records
 from wireyard.errors import SourceError
 
@@ -150,7 +151,7 @@ def test_guesses_are_good_where_nothing_misleads() -> None:
     assert found > 2000 and wrong == 0
 
 
-def _places(data: np.ndarray[tuple[int], np.dtype[np.uint8]], name: str) -> list[int]:
+def _places(data: Bytes, name: str) -> list[int]:
     """Return where everything in a capture begins that is a record or a block."""
     if name in ("sections", "corpus 0"):
         at, places, little = 0, [], True

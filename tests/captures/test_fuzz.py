@@ -14,12 +14,13 @@ from tests.captures.make import enhanced, ethernet, interface, ipv4, packets, pc
 from tests.captures.test_fragments import fragment, fragment6
 from tests.captures.torture import make_flow
 from tests.fuzz import time_bound
-from wireyard.captures import pcap as classic
-from wireyard.captures import pcapng, signatures
-from wireyard.captures.headers import PacketReader
+from wireyard.captures import signatures
+from wireyard.captures.files import pcap as classic
+from wireyard.captures.files import pcapng
 from wireyard.captures.layout import Protocol, Unit
+from wireyard.captures.packets.headers import PacketReader
+from wireyard.captures.packets.segments import scan_segments
 from wireyard.captures.read import Capture, read_capture
-from wireyard.captures.segments import scan_segments
 from wireyard.errors import SourceError
 
 CASES = 1500

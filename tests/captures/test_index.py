@@ -12,11 +12,11 @@ import pytest
 
 from tests.captures.make import Packet, pcap
 from tests.captures.test_parts import streams_of, traffic
-from wireyard.captures.extents import plan_extents
-from wireyard.captures.files import CaptureFile
+from wireyard.captures.files.extents import plan_extents
+from wireyard.captures.files.file import CaptureFile
 from wireyard.captures.index import IndexedExtent, read_indexed, write_index
+from wireyard.captures.packets.units import Share
 from wireyard.captures.read import Capture, read_captures
-from wireyard.captures.units import Share
 from wireyard.errors import SourceError
 from wireyard.streams.mapped import map_places
 

@@ -35,12 +35,12 @@ from tests.captures.make import (
 )
 from tests.captures.test_torture import interleaved
 from tests.captures.torture import make_flow
-from wireyard.captures import live as live_module
-from wireyard.captures.growing import GrowingFile
+from wireyard.captures.carriers.tls_keys import read_key_logs
+from wireyard.captures.files.growing import GrowingFile
 from wireyard.captures.inputs import open_input
-from wireyard.captures.live import MAX_OPEN, LiveCapture
-from wireyard.captures.live_stream import ACKED_HOLE_NS, HOLE_NS
-from wireyard.captures.tls_keys import read_key_logs
+from wireyard.captures.live import capture as live_module
+from wireyard.captures.live.capture import MAX_OPEN, LiveCapture
+from wireyard.captures.live.stream import ACKED_HOLE_NS, HOLE_NS
 from wireyard.formats import Format, get_format
 from wireyard.streams.growth import Grown, read_turns
 from wireyard.streams.plan import Plan, make_plan

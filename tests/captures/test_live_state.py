@@ -18,10 +18,11 @@ from tests.captures.make import pcap
 from tests.captures.test_live import EXAMPLES, Fed, Row, in_order, network, whole_rows
 from tests.captures.test_torture import interleaved
 from tests.captures.torture import make_flow
-from wireyard.captures.growing import GrowingFile
+from wireyard.captures.carriers.tls_keys import KeyLog, embedded_secrets, read_key_logs
+from wireyard.captures.files.growing import GrowingFile
 from wireyard.captures.inputs import open_input
-from wireyard.captures.live import LiveCapture
-from wireyard.captures.live_state import (
+from wireyard.captures.live.capture import LiveCapture
+from wireyard.captures.live.state import (
     StateError,
     capture_state,
     pack_state,
@@ -29,7 +30,6 @@ from wireyard.captures.live_state import (
     unpack_state,
 )
 from wireyard.captures.stream_table import describe_stream
-from wireyard.captures.tls_keys import KeyLog, embedded_secrets, read_key_logs
 from wireyard.formats import Format, get_format
 
 Facts = dict[str, Mapping[str, Any]]

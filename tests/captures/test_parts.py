@@ -11,8 +11,8 @@ import pytest
 from tests.captures.make import BEGAN_NS, CLIENT, SERVER, Packet, ethernet, ipv4, pcap, tcp, udp
 from tests.captures.test_torture import interleaved
 from tests.captures.torture import make_flow
+from wireyard.captures.packets.units import Share
 from wireyard.captures.read import Capture, read_capture, read_captures
-from wireyard.captures.units import Share
 
 Streams = dict[str, tuple[int, list[list[int]], bytes, list[int], list[int]]]
 

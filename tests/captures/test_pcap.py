@@ -10,8 +10,8 @@ import pyarrow as pa
 import pytest
 
 from tests.captures.make import Packet, ethernet, ipv4, packets, pcap, tcp
-from wireyard.captures import files
-from wireyard.captures.pcap import MAGICS
+from wireyard.captures.files import file as files
+from wireyard.captures.files.pcap import MAGICS
 from wireyard.captures.read import read_capture, read_captures
 from wireyard.captures.signatures import is_capture
 from wireyard.errors import LimitExceeded, SourceError, Truncated, UsageError

@@ -7,7 +7,7 @@ import pytest
 
 from tests.captures import make
 from tests.captures.make import block, enhanced, ethernet, interface, ipv4, option, section, tcp
-from wireyard.captures.pcapng import read_records
+from wireyard.captures.files.pcapng import read_records
 from wireyard.captures.read import Capture, read_capture
 from wireyard.captures.records import NO_TIME
 from wireyard.captures.signatures import is_capture

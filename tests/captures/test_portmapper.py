@@ -8,7 +8,8 @@ from typing import Final
 
 import pytest
 
-from wireyard.captures.portmapper import (
+from wireyard.captures.connections.stream import Stream
+from wireyard.captures.detection.portmapper import (
     MAX_ANSWER_BYTES,
     PortMapper,
     Service,
@@ -16,7 +17,6 @@ from wireyard.captures.portmapper import (
     is_answer,
 )
 from wireyard.captures.read import read_capture
-from wireyard.captures.stream import Stream
 from wireyard.errors import DecodeError, LimitExceeded, Malformed, Truncated, UnsupportedVersion
 from wireyard.formats import get_format
 

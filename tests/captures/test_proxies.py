@@ -9,8 +9,8 @@ import pytest
 import wireyard
 from tests.captures.make import both_ways, one_way, packets, pcap
 from tests.captures.test_directed import CONNACK_5, CONNECT_5, PUBLISH_5
+from wireyard.captures.carriers.proxies import ProxyHeader, find_header
 from wireyard.captures.inputs import open_input
-from wireyard.captures.proxies import ProxyHeader, find_header
 from wireyard.captures.read import read_capture
 
 SIGNATURE = bytes.fromhex("0d0a0d0a000d0a515549540a")

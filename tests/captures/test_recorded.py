@@ -15,8 +15,8 @@ import numpy as np
 import pytest
 
 import wireyard
+from wireyard.captures.connections.stream import Stream
 from wireyard.captures.read import Capture, read_capture
-from wireyard.captures.stream import Stream
 
 Rows = list[dict[str, Any]]
 Places = list[tuple[int, int, int]]

@@ -34,11 +34,11 @@ from tests.captures.make import (
 from tests.captures.test_fragments import WHOLE, fragment
 from tests.captures.test_torture import interleaved
 from tests.captures.torture import make_flow
-from wireyard.captures import segments
-from wireyard.captures.extents import plan_extents
+from wireyard.captures.files.extents import plan_extents
+from wireyard.captures.packets import segments
+from wireyard.captures.packets.segment_columns import segment_schema
+from wireyard.captures.packets.segments import scan_extent
 from wireyard.captures.read import read_capture
-from wireyard.captures.segment_columns import segment_schema
-from wireyard.captures.segments import scan_extent
 from wireyard.errors import SourceError, UsageError
 
 

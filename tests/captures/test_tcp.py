@@ -24,9 +24,9 @@ from tests.captures.make import (
     simple,
     tcp,
 )
+from wireyard.captures.connections.stream import Stream
+from wireyard.captures.connections.tcp_kernels import AFTERMATH, SILENCE_NS
 from wireyard.captures.read import Capture, read_capture
-from wireyard.captures.stream import Stream
-from wireyard.captures.tcp_kernels import AFTERMATH, SILENCE_NS
 
 ISN, OTHER_ISN = 1000, 5000
 FAR = AFTERMATH + 100

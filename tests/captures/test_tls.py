@@ -35,13 +35,13 @@ from tests.captures.make import (
 )
 from tests.captures.test_fuzz import damage
 from tests.fuzz import time_bound
-from wireyard.captures import tls_ciphers
-from wireyard.captures.assignment import Assigned, assign_formats, parse_decode_as
+from wireyard.captures.carriers import tls_ciphers
+from wireyard.captures.carriers.tls_keys import KeyLog, embedded_secrets, read_key_logs
+from wireyard.captures.detection.assignment import Assigned, assign_formats, parse_decode_as
 from wireyard.captures.directed import CapturedStream
+from wireyard.captures.files.slicing import slice_captures
 from wireyard.captures.inputs import open_captures
 from wireyard.captures.read import read_capture
-from wireyard.captures.slicing import slice_captures
-from wireyard.captures.tls_keys import KeyLog, embedded_secrets, read_key_logs
 from wireyard.errors import SourceError, UsageError
 from wireyard.formats import get_format
 from wireyard.streams.plan import make_plan

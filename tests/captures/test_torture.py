@@ -9,9 +9,9 @@ import pytest
 
 from tests.captures.make import pcap
 from tests.captures.torture import Expected, Segment, make_flow, model
-from wireyard.captures import tcp
+from wireyard.captures.connections import tcp
+from wireyard.captures.connections.stream import Stream
 from wireyard.captures.read import Capture, read_capture
-from wireyard.captures.stream import Stream
 
 FLOWS = 1500
 

@@ -22,11 +22,11 @@ from tests.captures.test_tls import (
     problem,
     read_damaged,
 )
-from wireyard.captures import websocket
-from wireyard.captures.assignment import assign_formats
+from wireyard.captures.carriers import websocket
+from wireyard.captures.carriers.tls_keys import read_key_logs
+from wireyard.captures.detection.assignment import assign_formats
 from wireyard.captures.inputs import open_captures
 from wireyard.captures.read import read_capture
-from wireyard.captures.tls_keys import read_key_logs
 from wireyard.formats import get_format
 
 RECORDED, KEYS = EXAMPLES / "websocket.pcap", EXAMPLES / "websocket.keys"

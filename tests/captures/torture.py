@@ -11,7 +11,7 @@ from dataclasses import dataclass, field, replace
 from random import Random
 
 from tests.captures.make import ACK, BEGAN_NS, FIN, RST, SYN, Packet, ethernet, ipv4, tcp
-from wireyard.captures.tcp_kernels import SILENCE_NS
+from wireyard.captures.connections.tcp_kernels import SILENCE_NS
 
 WRAP = 1 << 32
 FAR = (1 << 30) + (1 << 26)

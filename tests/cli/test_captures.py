@@ -16,7 +16,7 @@ from tests.captures.make import SYN, both_ways, ethernet, ipv4, one_way, packets
 from tests.captures.test_directed import CONNECT, PUBLISH
 from tests.cli.results import Run, notes_of, one_line, rows_of
 from tests.make import packet
-from wireyard.captures.files import read_records
+from wireyard.captures.files.file import read_records
 
 
 def test_the_command_line_takes_captures(run: Run, tmp_path: Path) -> None:

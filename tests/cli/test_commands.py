@@ -87,7 +87,14 @@ def test_a_capture_of_mqtt_loads_no_other_room(connections: int, tmp_path: Path)
     loaded = loaded_by(
         *((*line, "--out", file.suffix.removeprefix("."), "-w", str(file)) for file in files)
     )
-    captures = ("tls", "tls_handshake", "websocket", "live", "following", "stores")
+    captures = (
+        "carriers.tls",
+        "carriers.tls_handshake",
+        "carriers.websocket",
+        "live.capture",
+        "live.following",
+        "stores",
+    )
     assert "pandas" not in loaded
     assert not loaded.intersection({f"wireyard.captures.{name}" for name in captures})
     if connections == 1:  # columns of several streams are gathered by it

@@ -22,7 +22,7 @@ from tests.captures.make import one_way
 from tests.captures.test_live import connect, publish
 from tests.cli.results import Run, one_line
 from tests.make import packet
-from wireyard.captures import files
+from wireyard.captures.files import file as files
 from wireyard.captures.read import read_capture
 from wireyard.errors import SourceError
 from wireyard.streams import mapped

@@ -15,7 +15,7 @@ from tests.captures import rfc8448
 from tests.captures.make import both_ways, packets, pcap
 from tests.captures.test_tls import JMS, MQTT, MQTT_KEYS
 from tests.cli.results import Run
-from wireyard.captures import tls_keys
+from wireyard.captures.carriers import tls_keys
 from wireyard.errors import UsageError
 
 

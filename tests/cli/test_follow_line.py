@@ -8,7 +8,7 @@ from io import StringIO
 import pytest
 
 from wireyard.cli.follow import FollowLine
-from wireyard.spark.following import Progress
+from wireyard.pipeline.growing.following import Progress
 
 _ONE = Progress(files=1, batches=1, inputs=1, read_bytes=221_000, lag_s=2.4)
 _TWO = replace(_ONE, files=2, batches=2, inputs=2, read_bytes=442_000)

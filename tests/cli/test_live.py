@@ -35,7 +35,7 @@ from tests.captures.make import (
 from tests.captures.test_live import connect, publish
 from tests.cli.results import notes_of
 from tests.make import packet
-from wireyard.captures.following import follow
+from wireyard.captures.live.following import follow
 
 WIREYARD = [sys.executable, "-m", "wireyard"]
 PATIENCE_S = 60

@@ -23,14 +23,16 @@ from tests.make import item, items, long_item
 from tests.spark import lakes
 from tests.spark.lakes import Silent, no_session
 from wireyard.lake import read_lake
-from wireyard.spark import following, growth, replacing, watching
-from wireyard.spark.following import Progress, follow_lake
-from wireyard.spark.growing import OPEN_STATE
-from wireyard.spark.inputs import identity_of, is_unchanged, list_inputs
-from wireyard.spark.job import FEW_BYTES, add_missing_tables, drop_from_lake, fill_lake
-from wireyard.spark.lake import Lake
-from wireyard.spark.parts import write_table
-from wireyard.spark.replacing import OPEN_PREFIX, OPEN_STATES, Draft, drop_damaged
+from wireyard.lake.parts import write_table
+from wireyard.lake.writer import Lake
+from wireyard.pipeline import replacing
+from wireyard.pipeline.growing import following, growth
+from wireyard.pipeline.growing.following import Progress, follow_lake
+from wireyard.pipeline.growing.input import OPEN_STATE
+from wireyard.pipeline.inputs import watching
+from wireyard.pipeline.inputs.finding import identity_of, is_unchanged, list_inputs
+from wireyard.pipeline.job import FEW_BYTES, add_missing_tables, drop_from_lake, fill_lake
+from wireyard.pipeline.replacing import OPEN_PREFIX, OPEN_STATES, Draft, drop_damaged
 
 __all__ = ["SETTLED_S", "Quiet", "check_runs"]
 

@@ -8,9 +8,10 @@ from pathlib import Path
 from tests.spark.cluster import CONF
 from tests.spark.lakes import Silent
 from wireyard.cli.follow import FollowLine
+from wireyard.lake.writer import Lake
+from wireyard.pipeline.growing.following import follow_lake
 from wireyard.spark import session
-from wireyard.spark.following import follow_lake
-from wireyard.spark.lake import Lake
+from wireyard.spark.running import on_spark
 
 
 def main(url: str, split_bytes: int, lake: str, folder: str, end: str) -> None:
@@ -18,7 +19,7 @@ def main(url: str, split_bytes: int, lake: str, folder: str, end: str) -> None:
     sources = str(Path(__file__).parents[2] / "src")
     spark = session(url, **{**CONF, "spark.executorEnv.PYTHONPATH": sources})
     with Lake.open(lake) as opened:
-        given = opened, [folder], lambda: spark, Silent(), FollowLine(quiet=True)
+        given = opened, [folder], on_spark(lambda: spark), Silent(), FollowLine(quiet=True)
         follow_lake(*given, Path(end).exists, few_bytes=-1, split_bytes=split_bytes)
     spark.stop()
 

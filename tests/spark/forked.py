@@ -12,7 +12,7 @@ from pathlib import Path
 __all__ = ["ForkedCommand", "forked"]
 
 _FORKS = multiprocessing.get_context("forkserver")
-_FORKS.set_forkserver_preload(["tests.spark.forked", "wireyard.spark.following"])
+_FORKS.set_forkserver_preload(["tests.spark.forked", "wireyard.pipeline.growing.following"])
 
 
 class ForkedCommand:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -14,12 +14,14 @@ import wireyard
 from tests.make import item, items, long_item, packet
 from wireyard.lake import read_lake
 from wireyard.lake.records import is_shown
+from wireyard.lake.writer import Lake
 from wireyard.layers.tables import FACTS
+from wireyard.pipeline.inputs.finding import list_inputs
+from wireyard.pipeline.job import FEW_BYTES, fill_lake
+from wireyard.pipeline.report import Report
+from wireyard.pipeline.running import Cluster, StartCluster
 from wireyard.schema import CAPTURED
-from wireyard.spark.inputs import list_inputs
-from wireyard.spark.job import FEW_BYTES, fill_lake
-from wireyard.spark.lake import Lake
-from wireyard.spark.report import Report
+from wireyard.spark.running import on_spark
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -77,7 +79,7 @@ class Silent:
         self.bytes.append((done_bytes, total_bytes))
 
 
-def no_session() -> SparkSession:
+def no_session(lake: object) -> Cluster:
     raise AssertionError("Spark was started for nothing")
 
 
@@ -91,12 +93,12 @@ def run(
     **settings: Any,
 ) -> Report:
     """Do one run over inputs; Spark reads them unless `few_bytes` says that this process does."""
-    get_session: Callable[[], SparkSession] = no_session if spark is None else lambda: spark
+    start: StartCluster = no_session if spark is None else on_spark(lambda: spark)
     with Lake.open(str(lake)) as opened:
         paths = [str(path) for path in inputs]
         found = list_inputs(paths, inside=str(lake), rotated=rotated).inputs
         settings["few_bytes"] = few_bytes
-        return fill_lake(opened, found, get_session, watch or Silent(), **settings)
+        return fill_lake(opened, found, start, watch or Silent(), **settings)
 
 
 def all_rows(lake: Path) -> dict[str, list[str]]:

@@ -31,11 +31,12 @@ from tests.spark import lakes
 from tests.spark.changes import SETTLED_S, Quiet, check_runs
 from tests.spark.lakes import Silent, no_session
 from wireyard.lake import read_lake
-from wireyard.spark import following, growth, watching
-from wireyard.spark.following import follow_lake
-from wireyard.spark.job import FEW_BYTES
-from wireyard.spark.lake import Lake
-from wireyard.spark.replacing import OPEN_STATES
+from wireyard.lake.writer import Lake
+from wireyard.pipeline.growing import following, growth
+from wireyard.pipeline.growing.following import follow_lake
+from wireyard.pipeline.inputs import watching
+from wireyard.pipeline.job import FEW_BYTES
+from wireyard.pipeline.replacing import OPEN_STATES
 
 EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
 SOURCES = [
@@ -51,7 +52,7 @@ _KEYS: Final = {
 }
 """Columns of tables that no two rows have in common."""
 _FORKS = multiprocessing.get_context("forkserver")
-_FORKS.set_forkserver_preload(["tests.spark.lakes", "wireyard.spark.growth"])
+_FORKS.set_forkserver_preload(["tests.spark.lakes", "wireyard.pipeline.growing.growth"])
 _KILLED = 9
 
 

@@ -15,12 +15,13 @@ from tests.captures.make import one_way
 from tests.spark import lakes
 from tests.spark.lakes import HEADER_BYTES, no_session, nothing_left, records
 from wireyard.errors import LakeError
-from wireyard.spark import all_facts, job
-from wireyard.spark import growth as spark_growth
-from wireyard.spark.growth import Growth
-from wireyard.spark.inputs import list_inputs
-from wireyard.spark.job import FEW_BYTES, drop_from_lake, fill_lake
-from wireyard.spark.lake import Lake
+from wireyard.lake.writer import Lake
+from wireyard.pipeline import job
+from wireyard.pipeline.growing import all_facts
+from wireyard.pipeline.growing import growth as spark_growth
+from wireyard.pipeline.growing.growth import Growth
+from wireyard.pipeline.inputs.finding import list_inputs
+from wireyard.pipeline.job import FEW_BYTES, drop_from_lake, fill_lake
 
 CAPTURE = Path(__file__).resolve().parents[2] / "examples" / "traffic.pcap"
 PARTS = 8

@@ -12,10 +12,10 @@ from tests.spark import lakes
 from wireyard.answers import open_tables
 from wireyard.answers.tables import is_lake
 from wireyard.errors import UsageError
+from wireyard.lake.writer import Lake
 from wireyard.layers.tables import FACTS
-from wireyard.spark.inputs import list_inputs
-from wireyard.spark.job import fill_lake
-from wireyard.spark.lake import Lake
+from wireyard.pipeline.inputs.finding import list_inputs
+from wireyard.pipeline.job import fill_lake
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

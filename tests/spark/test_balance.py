@@ -6,11 +6,12 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
+from wireyard.arrays import Ints
 from wireyard.captures.stream_table import CAPTURED_FACTS, STREAMS
 from wireyard.errors import LedgerError
 from wireyard.lake.ledgers import LedgerSum, ledger_table, streams_table
-from wireyard.spark.balance import count_rows, make_ledger, make_ledgers
-from wireyard.spark.results import StreamRows
+from wireyard.pipeline.decoding.balance import count_rows, make_ledger, make_ledgers
+from wireyard.pipeline.decoding.results import StreamRows
 
 OFFSETS = np.array([0, 4, 10, 0, 0, 6, 9])
 LENGTHS = np.array([4, 6, 2, 5, 6, 3, 1])
@@ -19,7 +20,7 @@ BOUNDS = np.array([0, 3, 4, 7])
 SIZES = np.array([12, 5, 10])
 
 
-def batch(offsets: np.ndarray[tuple[int], np.dtype[np.int64]] = OFFSETS) -> pa.RecordBatch:
+def batch(offsets: Ints = OFFSETS) -> pa.RecordBatch:
     return pa.RecordBatch.from_pydict({"offset": offsets, "length": LENGTHS, "status": STATUS})
 
 

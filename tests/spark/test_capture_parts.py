@@ -13,11 +13,11 @@ from tests.captures.test_directed import CONNECT, PUBLISH, lone
 from tests.captures.test_websocket import frame, heads
 from tests.make import packet
 from tests.spark.lakes import all_rows, run
-from wireyard.captures.flows import Endpoint
+from wireyard.captures.connections.flows import Endpoint
 from wireyard.captures.inputs import PartEndpoints
-from wireyard.spark import captures
-from wireyard.spark.captures import CapturePart, describe_endpoints, parts_misled
-from wireyard.spark.report import Report
+from wireyard.pipeline.inputs import captures
+from wireyard.pipeline.inputs.captures import CapturePart, describe_endpoints, parts_misled
+from wireyard.pipeline.report import Report
 
 ALL = 1 << 40
 ODD, USUAL = 11883, 1883

@@ -31,10 +31,11 @@ from tests.captures.test_directed import CONNECT, PUBLISH
 from tests.captures.test_tls import JMS, MQTT, MQTT_KEYS
 from tests.make import packet
 from tests.spark.lakes import Silent, run, table
+from wireyard.lake.writer import Lake
+from wireyard.pipeline.inputs.finding import list_inputs
+from wireyard.pipeline.job import fill_lake
 from wireyard.schema import CAPTURED
-from wireyard.spark.inputs import list_inputs
-from wireyard.spark.job import fill_lake
-from wireyard.spark.lake import Lake
+from wireyard.spark.running import on_spark
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -172,7 +173,7 @@ def test_a_rotated_capture_is_one(
     found = list_inputs([str(rotated)], rotated=True).inputs
     assert [each.path for each in found] == [str(rotated)]
     with Lake.open(str(tmp_path / "lake")) as lake:
-        fill_lake(lake, found, lambda: spark, Silent(), split_bytes=4000)
+        fill_lake(lake, found, on_spark(lambda: spark), Silent(), split_bytes=4000)
     for format in ("mqtt", "jmq"):
         rows = table(tmp_path / "lake", f"packets_{format}")
         assert set(rows["source"].to_pylist()) == {str(rotated)}

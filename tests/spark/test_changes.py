@@ -14,14 +14,14 @@ from tests.spark.changes import check_runs
 from tests.spark.test_incremental import inputs, mqtt, run
 from wireyard.errors import LakeDamaged
 from wireyard.lake import read_lake
-from wireyard.spark import replacing
-from wireyard.spark.growing_readers import GrowthSettings
-from wireyard.spark.grown import open_growing
-from wireyard.spark.growth import Growth
-from wireyard.spark.inputs import list_inputs
-from wireyard.spark.job import FEW_BYTES, fill_lake
-from wireyard.spark.lake import Lake
-from wireyard.spark.replacing import OPEN_STATES
+from wireyard.lake.writer import Lake
+from wireyard.pipeline import replacing
+from wireyard.pipeline.growing.grown import open_growing
+from wireyard.pipeline.growing.growth import Growth
+from wireyard.pipeline.growing.readers import GrowthSettings
+from wireyard.pipeline.inputs.finding import list_inputs
+from wireyard.pipeline.job import FEW_BYTES, fill_lake
+from wireyard.pipeline.replacing import OPEN_STATES
 
 
 @pytest.mark.parametrize("number", range(24))

@@ -199,7 +199,7 @@ def test_the_archive_is_a_package_that_runs(tmp_path: Path) -> None:
         names = opened.namelist()
     assert "wireyard/__init__.py" in names
     assert not any("__pycache__" in name for name in names)
-    code = "import wireyard.spark.bronze as found; print(found.__file__)"
+    code = "import wireyard.pipeline.decoding.task as found; print(found.__file__)"
     done = subprocess.run(
         [sys.executable, "-c", code],
         env={**os.environ, "PYTHONPATH": archive},

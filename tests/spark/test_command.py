@@ -21,9 +21,9 @@ from wireyard.cli.spark_log import SparkLog
 from wireyard.errors import LedgerError, SourceError
 from wireyard.lake.commits import CommitLog
 from wireyard.lake.records import Commit
+from wireyard.lake.writer import Lake, LakeError
 from wireyard.layers.tables import FACTS
 from wireyard.spark import sessions
-from wireyard.spark.lake import Lake, LakeError
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

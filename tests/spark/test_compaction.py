@@ -9,7 +9,7 @@ import pytest
 from tests.make import packet
 from tests.spark.lakes import TABLES, message, nothing_left, packets_equal, run, table
 from wireyard.lake import read_lake
-from wireyard.spark import replacing
+from wireyard.pipeline import replacing
 
 INPUTS = 13
 LOGIN = packet(packet_type=12)

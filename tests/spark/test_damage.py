@@ -15,7 +15,7 @@ from tests.spark.lakes import HELLO, TABLES, message, packets_equal, run, table
 from wireyard.cli import main
 from wireyard.errors import LakeDamaged
 from wireyard.lake import read_lake
-from wireyard.spark.report import Report
+from wireyard.pipeline.report import Report
 
 INPUTS = ("one.jmq", "two.jmq", "three.jmq")
 

@@ -17,10 +17,10 @@ from tests.spark.lakes import HELLO, message, no_session
 from wireyard.answers import open_tables
 from wireyard.errors import LakeError
 from wireyard.lake import read_lake
-from wireyard.spark import replacing
-from wireyard.spark.inputs import list_inputs
-from wireyard.spark.job import fill_lake
-from wireyard.spark.lake import Lake
+from wireyard.lake.writer import Lake
+from wireyard.pipeline import replacing
+from wireyard.pipeline.inputs.finding import list_inputs
+from wireyard.pipeline.job import fill_lake
 
 DAYS = [datetime.date(2025, 11, 13), datetime.date(2025, 11, 14), datetime.date(2025, 11, 15)]
 DAY_MS = 86_400_000

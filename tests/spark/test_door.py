@@ -18,8 +18,8 @@ from tests.spark.test_lake import AFTER, first_commit, recorded, second_commit, 
 from wireyard.errors import LakeDamaged, LakeError
 from wireyard.lake import read_lake
 from wireyard.lake.ledgers import LedgerSum, captured_streams
-from wireyard.spark.lake import Change, Input, Lake
-from wireyard.spark.parts import PartFile, read_footer_table
+from wireyard.lake.parts import PartFile, read_footer_table
+from wireyard.lake.writer import Change, Input, Lake
 
 RUN = "0123456789abcdef" * 2
 TEXT = "of somebody else"

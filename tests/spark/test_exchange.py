@@ -10,7 +10,7 @@ import pyarrow as pa
 import pytest
 
 from wireyard.errors import LakeDamaged
-from wireyard.spark.exchange import EXCHANGE, narrowed, read_part, remove, write_parts
+from wireyard.pipeline.exchange import EXCHANGE, narrowed, read_part, remove, write_parts
 
 BOUNDS = [
     ([0, 127, -128], pa.int8()),

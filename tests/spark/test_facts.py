@@ -25,16 +25,19 @@ from tests.reference.order import in_order
 from tests.spark.lakes import message, run, table
 from wireyard.captures.read import read_capture
 from wireyard.cli import main
+from wireyard.lake.parts import read_footer_table
+from wireyard.lake.writer import Lake
 from wireyard.layers.mqtt.evidence import NEEDED as EVIDENCE_NEEDED
 from wireyard.layers.mqtt.evidence import SCHEMA, StreamEvidence
 from wireyard.layers.mqtt.facts import EVIDENCE
 from wireyard.layers.mqtt.packets import KnownStream
 from wireyard.layers.tables import FACTS, TABLES
-from wireyard.spark import facts, jmq_facts, mqtt_facts
-from wireyard.spark.facts import write_facts
-from wireyard.spark.lake import Lake
-from wireyard.spark.parts import read_footer_table
-from wireyard.spark.running import Runner
+from wireyard.pipeline.facts import jmq as jmq_facts
+from wireyard.pipeline.facts import mqtt as mqtt_facts
+from wireyard.pipeline.facts import stage as facts
+from wireyard.pipeline.facts.stage import write_facts
+from wireyard.pipeline.running import Runner
+from wireyard.spark.running import on_spark
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -201,7 +204,7 @@ def staged(lake: Path, spark: SparkSession) -> tuple[dict[str, list[Row]], Seque
     """Run the stage anew over the packets of a lake; return its tables, and what was said."""
     with Lake.open(str(lake)) as opened:
         files = {name: opened.paths(f"packets_{name}") for name in ("jmq", "gpacket", "mqtt")}
-        runner, inputs = Runner(lambda: spark, opened), list(opened.inputs.values())
+        runner, inputs = Runner(on_spark(lambda: spark), opened), list(opened.inputs.values())
         captured = opened.paths("streams"), opened.paths("files")
         found = write_facts(runner, opened, files, *captured, inputs, {})
         tables = {name: ds.dataset(opened.staged(name)).to_table() for name in FACTS}

@@ -12,8 +12,8 @@ import fsspec
 import pytest
 
 from wireyard.errors import SourceError, UsageError
-from wireyard.spark.files import absolute, is_missing, list_files
-from wireyard.spark.options import Options
+from wireyard.pipeline.inputs.listing import absolute, is_missing, list_files
+from wireyard.pipeline.inputs.options import Options
 
 NAMES = ("a.jmq", "b.jmq", "notes.txt", "_half.jmq", ".hidden.jmq", "[x].jmq")
 DEEPER = ("day=1/c.jmq", "day=2/d.jmq", "_temporary/e.jmq", "day=2/deep/f.jmq")

@@ -27,13 +27,13 @@ from wireyard.cli import main
 from wireyard.cli.follow import progress_text
 from wireyard.errors import SourceError
 from wireyard.lake import read_lake
-from wireyard.spark import following as spark_following
-from wireyard.spark import growth as spark_growth
-from wireyard.spark import watching
-from wireyard.spark.following import Progress, follow_lake
-from wireyard.spark.job import FEW_BYTES
-from wireyard.spark.lake import Lake
-from wireyard.spark.watching import SETTLED_S
+from wireyard.lake.writer import Lake
+from wireyard.pipeline.growing import following as spark_following
+from wireyard.pipeline.growing import growth as spark_growth
+from wireyard.pipeline.growing.following import Progress, follow_lake
+from wireyard.pipeline.inputs import watching
+from wireyard.pipeline.inputs.watching import SETTLED_S
+from wireyard.pipeline.job import FEW_BYTES
 
 EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
 KILLS = int(os.environ.get("WIREYARD_STREAM_KILLS", "3"))

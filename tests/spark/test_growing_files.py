@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from tests.captures.make import Packet, pcap
-from wireyard.captures.live_state import StateError
-from wireyard.spark.growing_files import GrowingFiles
+from wireyard.captures.live.state import StateError
+from wireyard.pipeline.growing.sources import GrowingFiles
 
 HEAD = pcap([])
 

@@ -18,14 +18,14 @@ from tests.make import item, items, long_item
 from tests.spark import lakes
 from tests.spark.lakes import HELLO, HELLO_REPLY, message, table
 from wireyard.lake import read_lake
+from wireyard.lake.writer import Lake
 from wireyard.layers.tables import FACTS
-from wireyard.spark import facts
-from wireyard.spark.bronze import BronzeTask
-from wireyard.spark.growing import GrowingInput
-from wireyard.spark.growth import Growth
-from wireyard.spark.inputs import list_inputs
-from wireyard.spark.job import FEW_BYTES, drop_from_lake
-from wireyard.spark.lake import Lake
+from wireyard.pipeline.decoding.task import BronzeTask
+from wireyard.pipeline.facts import stage as facts
+from wireyard.pipeline.growing.growth import Growth
+from wireyard.pipeline.growing.input import GrowingInput
+from wireyard.pipeline.inputs.finding import list_inputs
+from wireyard.pipeline.job import FEW_BYTES, drop_from_lake
 
 DELIVERED = items(item(11, (1).to_bytes(4, "big")), long_item(9, 7), item(1, "orders"))
 
@@ -88,7 +88,7 @@ def test_what_is_new_leaves_other_facts_alone(
         read.extend(each.source for each in given[-2])
         return write_facts(runner, lake, of, *given)
 
-    monkeypatch.setattr("wireyard.spark.job.write_facts", seen)
+    monkeypatch.setattr("wireyard.pipeline.job.write_facts", seen)
     run(tmp_path / "lake", paths[0])
     assert read == [str(paths[0])]
     assert before < files(tmp_path / "lake")
@@ -114,7 +114,7 @@ def test_what_shows_the_same_messages_is_made_anew(
         return write_facts(runner, lake, of, *given)
 
     with monkeypatch.context() as patched:
-        patched.setattr("wireyard.spark.job.write_facts", seen)
+        patched.setattr("wireyard.pipeline.job.write_facts", seen)
         run(tmp_path / "lake", paths["sent.jmq"])
     assert made == [["sent.jmq", "got.jmq"]]  # once
     run(tmp_path / "once", *(paths[name] for name in order))

@@ -11,13 +11,15 @@ import pytest
 
 from tests.spark.lakes import HELLO, Silent, message, no_session, packets_equal, rows, run
 from wireyard.errors import SourceError
-from wireyard.spark import bronze, inputs
-from wireyard.spark.files import list_files
-from wireyard.spark.inputs import InputOptions, is_unchanged, list_inputs
-from wireyard.spark.job import fill_lake
-from wireyard.spark.lake import Lake
-from wireyard.spark.options import Options
-from wireyard.spark.report import Report
+from wireyard.lake.writer import Lake
+from wireyard.pipeline.decoding import task as bronze
+from wireyard.pipeline.inputs import finding as inputs
+from wireyard.pipeline.inputs.finding import InputOptions, is_unchanged, list_inputs
+from wireyard.pipeline.inputs.listing import list_files
+from wireyard.pipeline.inputs.options import Options
+from wireyard.pipeline.job import fill_lake
+from wireyard.pipeline.report import Report
+from wireyard.spark.running import on_spark
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -150,7 +152,7 @@ def test_a_file_that_vanishes_before_it_is_examine(
         (folder / "one.jmq").unlink()
         return found
 
-    monkeypatch.setattr("wireyard.spark.inputs.list_files", vanish)
+    monkeypatch.setattr("wireyard.pipeline.inputs.finding.list_files", vanish)
     if not skip:
         with pytest.raises(SourceError):
             list_inputs([str(folder)])
@@ -214,7 +216,7 @@ def test_an_input_is_read_by_executors_though_another_is_gone(
     with Lake.open(str(tmp_path / "lake")) as opened:
         found = list_inputs([str(folder)]).inputs
         (folder / "one.jmq").unlink()
-        fill_lake(opened, found, lambda: spark, Silent(), few_bytes=-1, skip_missing=True)
+        fill_lake(opened, found, on_spark(lambda: spark), Silent(), few_bytes=-1, skip_missing=True)
     assert sources(tmp_path / "lake") == ["two.jmq"]
 
 

@@ -26,15 +26,9 @@ import pytest
 from wireyard.captures.stream_table import LEDGER
 from wireyard.errors import SourceError
 from wireyard.lake import LakeSnapshot, read_lake
+from wireyard.lake import writer as lakes
 from wireyard.lake.ledgers import LedgerSum, StreamLedger, captured_streams, streams_table
-from wireyard.spark import lake as lakes
-from wireyard.spark.lake import (
-    RETENTION,
-    Change,
-    Input,
-    Lake,
-    LakeError,
-)
+from wireyard.lake.writer import RETENTION, Change, Input, Lake, LakeError
 from wireyard.streams.source import create_file, filesystem
 
 ROOT = Path(__file__).resolve().parents[2]

@@ -13,13 +13,13 @@ import pytest
 from tests.captures.make import BEGAN_NS, Packet, both_ways, ethernet, ipv4, packets, pcap, udp
 from tests.spark import lakes
 from tests.spark.lakes import HEADER_BYTES, no_session, records
-from wireyard.captures.live_state import StateError
+from wireyard.captures.live.state import StateError
+from wireyard.lake.writer import Lake
 from wireyard.layers import newest
-from wireyard.spark import growth as spark_growth
-from wireyard.spark.growth import Growth
-from wireyard.spark.inputs import list_inputs
-from wireyard.spark.job import FEW_BYTES, fill_lake
-from wireyard.spark.lake import Lake
+from wireyard.pipeline.growing import growth as spark_growth
+from wireyard.pipeline.growing.growth import Growth
+from wireyard.pipeline.inputs.finding import list_inputs
+from wireyard.pipeline.job import FEW_BYTES, fill_lake
 
 CAPTURE = Path(__file__).resolve().parents[2] / "examples" / "traffic.pcap"
 PARTS = 9

@@ -19,9 +19,9 @@ from tests.spark.lakes import HELLO, Silent, message, no_session
 from tests.spark.test_lake import AFTER, BEFORE, first_commit, second_commit
 from wireyard.errors import LakeError
 from wireyard.lake import read_lake
-from wireyard.spark.inputs import list_inputs
-from wireyard.spark.job import fill_lake
-from wireyard.spark.lake import Lake
+from wireyard.lake.writer import Lake
+from wireyard.pipeline.inputs.finding import list_inputs
+from wireyard.pipeline.job import fill_lake
 
 FORMATS = ("delta", "iceberg")
 

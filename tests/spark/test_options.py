@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from wireyard.errors import UsageError
-from wireyard.spark.options import _READERS, Options, read_options
+from wireyard.pipeline.inputs.options import _READERS, Options, read_options
 
 ROOT = Path(__file__).resolve().parents[2]
 

@@ -17,10 +17,9 @@ from tests.spark.lakes import all_rows, run
 from wireyard.layers.mqtt.evidence import StreamEvidence
 from wireyard.layers.mqtt.packets import PACKETS, Part, new_secret, stream_numbers
 from wireyard.layers.mqtt.qos_kernels import NONE
-from wireyard.spark import fact_tasks, job, mqtt_facts, packet_files
-from wireyard.spark.exchange import EXCHANGE
-from wireyard.spark.job import FEW_BYTES
-from wireyard.spark.packet_files import (
+from wireyard.pipeline import job
+from wireyard.pipeline.decoding import packet_files
+from wireyard.pipeline.decoding.packet_files import (
     UNDIVIDED,
     PacketFile,
     StreamsOfFile,
@@ -28,6 +27,10 @@ from wireyard.spark.packet_files import (
     read_heads,
     read_packets,
 )
+from wireyard.pipeline.exchange import EXCHANGE
+from wireyard.pipeline.facts import mqtt as mqtt_facts
+from wireyard.pipeline.facts import tasks as fact_tasks
+from wireyard.pipeline.job import FEW_BYTES
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

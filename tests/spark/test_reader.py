@@ -27,11 +27,10 @@ from wireyard.captures.inputs import open_captures
 from wireyard.captures.quarantine import MAX_CORRUPT_BYTES
 from wireyard.errors import SourceError, UsageError, WireError
 from wireyard.formats import get_format
+from wireyard.pipeline.inputs.tasks import Piece
 from wireyard.spark.reader import FilteringReader, Reader
-from wireyard.spark.rows import BAD_ROW_COLUMNS
 from wireyard.spark.source import WireyardSource
-from wireyard.spark.tasks import Piece
-from wireyard.spark.types import arrow_schema
+from wireyard.spark.types import BAD_ROW_COLUMNS, arrow_schema
 from wireyard.streams.blocks import StreamBundle
 
 NARROW = StructType([StructField("offset", LongType()), StructField("sequence", IntegerType())])
@@ -304,7 +303,7 @@ def test_a_large_file_that_may_not_be_read(stream: Path, monkeypatch: pytest.Mon
     def refuse(*given: object) -> Any:
         raise SourceError("may not be read")
 
-    monkeypatch.setattr("wireyard.spark.tasks.plan_segments", refuse)
+    monkeypatch.setattr("wireyard.pipeline.inputs.tasks.plan_segments", refuse)
     with pytest.raises(SourceError, match="may not be read"):
         reader_of(stream, maxPartitionBytes="1k").partitions()
     assert reader_of(stream, maxPartitionBytes="1k", ignoreCorruptFiles="true").partitions() == []

@@ -18,19 +18,19 @@ from tests.captures.rfc8448 import CLIENT_STREAM, SERVER_STREAM
 from tests.captures.test_parts import streams_of
 from tests.captures.test_parts import traffic as damaged_traffic
 from tests.spark.lakes import HELLO, Silent, message, no_session, run
-from wireyard.captures.assignment import PORT_MAPPER_PORT
+from wireyard.captures.detection.assignment import PORT_MAPPER_PORT
 from wireyard.captures.index import read_indexed
 from wireyard.captures.inputs import open_captures
+from wireyard.captures.packets.units import Share
 from wireyard.captures.read import read_captures
-from wireyard.captures.units import Share
 from wireyard.lake import read_lake
-from wireyard.spark import indexing
-from wireyard.spark.captures import count_parts, cut_capture
-from wireyard.spark.indexing import HeaderPiece, cut_headers, index_of, join_headers
-from wireyard.spark.inputs import FoundInput, list_inputs
-from wireyard.spark.job import fill_lake
-from wireyard.spark.lake import Lake
-from wireyard.spark.results import HeadersResult
+from wireyard.lake.writer import Lake
+from wireyard.pipeline.decoding import indexing
+from wireyard.pipeline.decoding.indexing import HeaderPiece, cut_headers, index_of, join_headers
+from wireyard.pipeline.decoding.results import HeadersResult
+from wireyard.pipeline.inputs.captures import count_parts, cut_capture
+from wireyard.pipeline.inputs.finding import FoundInput, list_inputs
+from wireyard.pipeline.job import fill_lake
 from wireyard.streams import mapped
 from wireyard.streams.source import filesystem
 
@@ -159,7 +159,7 @@ def test_streams_of_remote_files_in_pieces(
     damage: str | None,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("wireyard.captures.files.REMOTE_AHEAD_BYTES", 64)
+    monkeypatch.setattr("wireyard.captures.files.file.REMOTE_AHEAD_BYTES", 64)
     monkeypatch.setattr(indexing, "REMOTE_AHEAD_BYTES", 64)
     half = len(damaged_traffic) // 2
     contents = [pcap(damaged_traffic[half:]), pcap(damaged_traffic[:half])]

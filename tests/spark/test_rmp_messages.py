@@ -17,12 +17,13 @@ from tests.layers.rmp.make import RING, layer, packets, plain, segment
 from tests.spark.lakes import Silent, message, run, table
 from tests.spark.test_facts import check
 from wireyard.formats.rmp.packet import Message, encode_packet
+from wireyard.lake.writer import Lake
 from wireyard.layers.rmp import MessageId, QoS, Want
 from wireyard.layers.rmp.chain import derive_tables, key_of
 from wireyard.layers.rmp.observer import NEEDED, Observer, observe
-from wireyard.spark.inputs import InputOptions, list_inputs
-from wireyard.spark.job import fill_lake
-from wireyard.spark.lake import Lake
+from wireyard.pipeline.inputs.finding import InputOptions, list_inputs
+from wireyard.pipeline.job import fill_lake
+from wireyard.spark.running import on_spark
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -188,7 +189,7 @@ def test_a_raw_stream_has_messages(tmp_path: Path, spark: SparkSession) -> None:
         fill_lake(
             lake,
             list_inputs([str(path)], InputOptions("rmp/framed")).inputs,
-            lambda: spark,
+            on_spark(lambda: spark),
             Silent(),
         )
     found = ds.dataset(tmp_path / "lake" / "messages").to_table().to_pylist()

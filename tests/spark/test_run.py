@@ -34,11 +34,13 @@ from tests.spark.lakes import (
     table,
 )
 from wireyard.errors import LedgerError, SourceError
+from wireyard.lake.writer import Lake, LakeError
 from wireyard.layers.tables import FACTS
-from wireyard.spark import balance, bronze
-from wireyard.spark.inputs import list_inputs
-from wireyard.spark.job import fill_lake
-from wireyard.spark.lake import Lake, LakeError
+from wireyard.pipeline.decoding import balance
+from wireyard.pipeline.decoding import task as bronze
+from wireyard.pipeline.inputs.finding import list_inputs
+from wireyard.pipeline.job import fill_lake
+from wireyard.spark.running import on_spark
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -336,7 +338,7 @@ def test_a_run_that_fails_adds_nothing(
         found = list_inputs([str(path) for path in paths]).inputs
         paths[1].unlink()
         with pytest.raises(SourceError, match=r"client\.jmq: there is no such file"):
-            fill_lake(lake, found, lambda: spark, Silent(), few_bytes=-1)
+            fill_lake(lake, found, on_spark(lambda: spark), Silent(), few_bytes=-1)
     assert parquet_files(tmp_path / "lake") == before
     monkeypatch.setattr(balance, "LEDGER", ("bytes_read", "packets_ok", "packets_malformed"))
     for path in (paths[2], examples / "traffic.pcap"):  # joined by the driver, and by its task
@@ -349,7 +351,7 @@ def test_a_lake_that_spark_does_not_reach(folder: Path, spark: SparkSession) -> 
     with Lake.open("memory://unreached") as lake:
         found = list_inputs([str(folder)]).inputs
         with pytest.raises(LakeError, match="Spark has no file system for such URLs"):
-            fill_lake(lake, found, lambda: spark, Silent(), few_bytes=-1)
+            fill_lake(lake, found, on_spark(lambda: spark), Silent(), few_bytes=-1)
 
 
 def test_a_full_disk_under_spark_is_one_line(
@@ -358,7 +360,7 @@ def test_a_full_disk_under_spark_is_one_line(
     def fail(*_: Any) -> Any:
         raise RuntimeError("java.io.IOException: No space left on device")
 
-    monkeypatch.setattr("wireyard.spark.facts.destinations", fail)
+    monkeypatch.setattr("wireyard.pipeline.facts.stage.destinations", fail)
     with pytest.raises(LakeError, match=r"cannot be written \(No space left on device\)$"):
         run(tmp_path / "lake", spark, folder)
 

@@ -12,9 +12,10 @@ import pyarrow as pa
 import pytest
 
 from tests.spark.lakes import TABLES, run, table
-from wireyard.spark.exchange import EXCHANGE, dump_each, load_one
-from wireyard.spark.lake import Lake
-from wireyard.spark.running import Runner
+from wireyard.lake.writer import Lake
+from wireyard.pipeline.exchange import EXCHANGE, dump_each, load_one
+from wireyard.pipeline.running import Runner
+from wireyard.spark.running import SparkCluster, on_spark
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -57,7 +58,7 @@ def test_spark_starts_when_the_first_task_needs_it(tmp_path: Path, spark: SparkS
 
     with Lake.open(str(tmp_path / "lake")) as lake:
         lake.make_staging([EXCHANGE])
-        runner = Runner(start, lake)
+        runner = Runner(on_spark(start), lake)
         here = runner.run(range(3), squares, SQUARES, here=True)
         assert runner.run([], squares, SQUARES).num_rows == 0
         assert not started
@@ -71,11 +72,11 @@ def test_spark_starts_when_the_first_task_needs_it(tmp_path: Path, spark: SparkS
 def test_spark_starts_short_tasks_together(tmp_path: Path, spark: SparkSession) -> None:
     with Lake.open(str(tmp_path / "lake")) as lake:
         lake.make_staging([EXCHANGE])
-        runner = Runner(lambda: spark, lake)
+        cluster = SparkCluster(lambda: spark, lake)
         # Two run at once: four rounds of them at least, and no more together than may be.
         wanted = {(8, 4): 8, (30, 4): 8, (40, 4): 10, (30, 1): 30}
-        assert {each: runner._partitions(*each) for each in wanted} == wanted
-        found = runner.run(range(30), squares, SQUARES, together=4)
+        assert {each: cluster._partitions(*each) for each in wanted} == wanted
+        found = cluster.run(range(30), squares, SQUARES, together=4, kind=int)
         assert found["number"].to_pylist() == list(range(30))
 
 
@@ -104,8 +105,8 @@ def test_a_run_that_has_nothing_to_do_loads_neither_spark_nor_kernels(
     )
     assert done.stdout.startswith("nothing new: 28 inputs in the lake already")
     loaded = {line.rpartition("|")[2].strip() for line in done.stderr.splitlines()}
-    assert "wireyard.spark.lake" in loaded
-    assert not loaded & {"pyspark", "numba", "pandas", "wireyard.spark.bronze"}
+    assert "wireyard.lake.writer" in loaded
+    assert not loaded & {"pyspark", "numba", "pandas", "wireyard.pipeline.decoding.task"}
 
 
 _MEMORY = """

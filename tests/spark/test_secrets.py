@@ -9,7 +9,7 @@ import pyarrow.parquet as pq
 
 from tests.marked import capture, leaks, mark, variants
 from tests.spark.lakes import run
-from wireyard.spark.job import FEW_BYTES
+from wireyard.pipeline.job import FEW_BYTES
 
 OPEN = "_open"
 

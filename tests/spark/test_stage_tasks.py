@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from wireyard.layers.stages import Dropped, Fact, Found, KeyedRecord, Stage
 from wireyard.layers.tables import fact_table, with_times
-from wireyard.spark.stage_tasks import RECORDS, order_bytes, run_stage, values_of
+from wireyard.pipeline.facts.keyed import RECORDS, order_bytes, run_stage, values_of
 
 NUMBERS = st.integers(-(1 << 63), (1 << 63) - 1)
 ORDERS = st.tuples(NUMBERS, st.text("a\0\xff\U0001f600\udc80", max_size=3), NUMBERS)
@@ -69,7 +69,7 @@ def run(batches: list[pa.RecordBatch], name: str, packed: bool, staging: Path) -
 
 
 def test_facts_and_records_of_keys(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("wireyard.spark.stage_tasks.BATCH_ROWS", 2)
+    monkeypatch.setattr("wireyard.pipeline.facts.keyed.BATCH_ROWS", 2)
     for name in (RECORDS, "sessions", "violations"):
         (tmp_path / name).mkdir()
     rows = [{"key": key, "name": f"{key}{place}"} for key in "ab" for place in range(3)]

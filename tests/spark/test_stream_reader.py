@@ -15,7 +15,7 @@ import wireyard
 from tests.formats.mqtt.make import connect, publish
 from wireyard.errors import UsageError
 from wireyard.formats import get_format
-from wireyard.spark.options import read_options
+from wireyard.pipeline.inputs.options import read_options
 from wireyard.spark.stream_reader import StreamReader
 from wireyard.spark.types import spark_schema
 from wireyard.streams.plan import make_plan

@@ -23,11 +23,9 @@ from wireyard.captures.quarantine import QUARANTINE
 from wireyard.formats import get_format
 from wireyard.formats.base import Format, Row
 from wireyard.lake.ledgers import LEDGER_FILES
-from wireyard.spark import bronze
-from wireyard.spark.bronze import AnyPiece, BronzeSettings, Piece, write_task
-from wireyard.spark.captures import CapturePart
-from wireyard.spark.parts import PartFile
-from wireyard.spark.results import (
+from wireyard.lake.parts import PartFile
+from wireyard.pipeline.decoding import task as bronze
+from wireyard.pipeline.decoding.results import (
     EndpointsResult,
     FailureResult,
     FilesResult,
@@ -42,6 +40,8 @@ from wireyard.spark.results import (
     of_kind,
     read_manifest,
 )
+from wireyard.pipeline.decoding.task import AnyPiece, BronzeSettings, Piece, write_task
+from wireyard.pipeline.inputs.captures import CapturePart
 from wireyard.streams.redaction import Redactor
 from wireyard.streams.split import TO_THE_END
 
@@ -211,7 +211,7 @@ def test_results_of_every_kind_are_in_the_manifest() -> None:
 
 
 def test_row_groups_are_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("wireyard.spark.parts._GROUP_BYTES", 10_000)
+    monkeypatch.setattr("wireyard.lake.parts._GROUP_BYTES", 10_000)
     rows = pa.RecordBatch.from_pydict({"n": range(1000), "s": [str(n) for n in range(1000)]})
     file = PartFile(str(tmp_path / "rows.parquet"), rows.schema)
     for _ in range(5):

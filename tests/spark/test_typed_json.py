@@ -14,23 +14,27 @@ import pyarrow as pa
 import pytest
 
 from tests.layers.mqtt.test_steps import at, client, subscribed
+from wireyard.arrays import Ints
 from wireyard.captures.records import Context, Interface
 from wireyard.layers.jmq.clocks import Clocks
 from wireyard.layers.jmq.hops import HOP_STAGES, Sighting, Waiting
 from wireyard.layers.mqtt.delivery_columns import Topics, Will
-from wireyard.layers.mqtt.packets import Ints, KnownStream
+from wireyard.layers.mqtt.packets import KnownStream
 from wireyard.layers.mqtt.published import Clients
 from wireyard.layers.mqtt.records import Attempt, ConnectionRecord, Message
 from wireyard.layers.rmp.chain import CHAIN as RMP
 from wireyard.layers.stages import Key, Order
-from wireyard.spark import bronze, jmq_facts, mqtt_facts, replacing
-from wireyard.spark.bronze import AnyPiece, Piece
-from wireyard.spark.captures import CapturePart
-from wireyard.spark.exchange import EXCHANGE, dump, load
-from wireyard.spark.indexing import HeaderPiece
-from wireyard.spark.packet_files import StreamsOfFile
-from wireyard.spark.stage_tasks import _record_type
-from wireyard.spark.typed_json import first_parameter, from_json, to_json
+from wireyard.pipeline import replacing
+from wireyard.pipeline.decoding import task as bronze
+from wireyard.pipeline.decoding.indexing import HeaderPiece
+from wireyard.pipeline.decoding.packet_files import StreamsOfFile
+from wireyard.pipeline.decoding.task import AnyPiece, Piece
+from wireyard.pipeline.exchange import EXCHANGE, dump, load
+from wireyard.pipeline.facts import jmq as jmq_facts
+from wireyard.pipeline.facts import mqtt as mqtt_facts
+from wireyard.pipeline.facts.keyed import _record_type
+from wireyard.pipeline.inputs.captures import CapturePart
+from wireyard.pipeline.typed_json import first_parameter, from_json, to_json
 
 
 class Pair(NamedTuple):

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from wireyard.errors import SourceError
-from wireyard.spark.watching import SETTLED_S, Watched
+from wireyard.pipeline.inputs.watching import SETTLED_S, Watched
 
 NS = 1_000_000_000
 

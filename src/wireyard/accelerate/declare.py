@@ -10,7 +10,7 @@ import functools
 import os
 import threading
 from collections.abc import Callable
-from typing import Any, Final, ParamSpec, TypeVar, cast, get_type_hints
+from typing import Any, Final, ParamSpec, TypeVar, cast, get_args, get_type_hints
 
 import numpy as np
 
@@ -118,9 +118,8 @@ TEXT: Final = array("uint8")
 def record(kind: type) -> Kind:
     """Return the signature type of a NamedTuple of arrays and integers.
 
-    Each array is annotated with its dtype, ``Annotated[NDArray[...], "int64"]``, or with its
-    signature type if it has more than one axis. It cannot have read-only arrays, because Numba does
-    not convert the elements of a tuple.
+    Arrays are annotated with types of `wireyard.arrays`. It cannot have read-only arrays, because
+    Numba does not convert the elements of a tuple.
     """
 
     def make() -> Any:
@@ -137,8 +136,8 @@ def record(kind: type) -> Kind:
 def _field_type(hint: Any) -> Kind:
     if hint is int:
         return I64
-    (annotation,) = hint.__metadata__
-    return array(annotation) if isinstance(annotation, str) else annotation
+    shape, dtype = get_args(hint)
+    return array(get_args(dtype)[0].__name__, len(get_args(shape)))
 
 
 # --- kernels and inlined functions ------------------------------------------------------------

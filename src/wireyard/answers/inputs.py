@@ -14,20 +14,20 @@ from wireyard.captures.stores.read import is_store
 from wireyard.formats import names as format_names
 from wireyard.lake.records import Input
 from wireyard.lake.snapshot import DATA
+from wireyard.lake.staging import Staging
 from wireyard.layers.tables import FACTS
-from wireyard.spark.bronze import BronzeSettings, packets_table
-from wireyard.spark.bronze_stage import BronzeStage
-from wireyard.spark.facts import Facts, write_facts
-from wireyard.spark.files import absolute
-from wireyard.spark.inputs import (
+from wireyard.pipeline.decoding.stage import BronzeStage
+from wireyard.pipeline.decoding.task import BronzeSettings, packets_table
+from wireyard.pipeline.facts.stage import Facts, write_facts
+from wireyard.pipeline.inputs.finding import (
     FoundInput,
     InputOptions,
     distinct,
     list_inputs,
     require_no_credentials,
 )
-from wireyard.spark.running import Runner
-from wireyard.spark.staging import Staging
+from wireyard.pipeline.inputs.listing import absolute
+from wireyard.pipeline.running import Runner
 from wireyard.streams.split import TO_THE_END
 from wireyard.streams.urls import shown_url
 

@@ -29,7 +29,7 @@ from wireyard.lake.records import is_shown
 from wireyard.lake.snapshot import read_lake
 from wireyard.layers.frame_files import FrameFiles
 from wireyard.layers.tables import FACTS, fact_table, with_times
-from wireyard.spark.files import is_pattern
+from wireyard.pipeline.inputs.listing import is_pattern
 from wireyard.streams.plan import make_plan
 from wireyard.streams.source import filesystem, reading
 

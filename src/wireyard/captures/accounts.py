@@ -9,10 +9,10 @@ from dataclasses import dataclass
 import numpy as np
 
 from wireyard.captures.bundled import BundledStreams
+from wireyard.captures.connections.stream import Stream
 from wireyard.captures.inputs import Input
 from wireyard.captures.stores.file import StoreFile
 from wireyard.captures.stores.layout import State
-from wireyard.captures.stream import Stream
 from wireyard.formats import Format
 from wireyard.schema import as_numbers
 from wireyard.streams.blocks import DirectedStream

@@ -6,17 +6,14 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 
-from wireyard.captures.stream import previous_stops
+from wireyard.arrays import Bools, Bytes, Ints
+from wireyard.captures.connections.stream import previous_stops
 from wireyard.formats import Format
 from wireyard.streams.blocks import Block
 from wireyard.streams.framer import Frame, gap_frame
 
 __all__ = ["BundleRows", "Pieces"]
-
-Ints = npt.NDArray[np.int64]
-Bytes = npt.NDArray[np.uint8]
 
 
 class Gaps(NamedTuple):
@@ -29,7 +26,7 @@ class Gaps(NamedTuple):
     starts: Ints
     stops: Ints
 
-    def of_streams(self, wanted: npt.NDArray[np.bool_]) -> Gaps:
+    def of_streams(self, wanted: Bools) -> Gaps:
         """Return the gaps of some streams."""
         return Gaps(*(column[wanted[self.owners]] for column in self))
 

@@ -13,27 +13,24 @@ from itertools import pairwise
 from typing import Any, Final
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 
 from wireyard.arena import pooled
+from wireyard.arrays import Ints
 from wireyard.captures.bundle_rows import BundleRows, Pieces
-from wireyard.captures.connections import ENDINGS, StreamTable
+from wireyard.captures.connections.merge_kernels import complete_rows
+from wireyard.captures.connections.stream import RUN_BYTES, BufferPool, Stream
+from wireyard.captures.connections.table import ENDINGS, StreamTable
+from wireyard.captures.connections.tcp_kernels import NONE
+from wireyard.captures.detection.plain import Plain
 from wireyard.captures.directed import CapturedStream
-from wireyard.captures.merge_kernels import complete_rows
-from wireyard.captures.plain import Plain
 from wireyard.captures.records import NO_TIME
-from wireyard.captures.stream import RUN_BYTES, BufferPool, Stream
-from wireyard.captures.tcp_kernels import NONE
 from wireyard.schema import as_array, repeat_texts
 from wireyard.streams.blocks import UNKNOWN, Block, DirectedStream, FrameScanner, StreamBundle
 from wireyard.streams.framer import Framer
 from wireyard.streams.window import WINDOW_BYTES, even_bytes
 
 __all__ = ["BundledStreams", "bundle_streams"]
-
-Ints = npt.NDArray[np.int64]
-Bytes = npt.NDArray[np.uint8]
 
 _MOST_BYTES: Final = WINDOW_BYTES // 4
 """A larger stream is read by itself: it would fill too much of a window, and is large enough."""

@@ -10,10 +10,10 @@ from typing import Any
 import numpy as np
 
 from wireyard.captures.directed import CapturedStream
-from wireyard.captures.files import CaptureFile
+from wireyard.captures.files.file import CaptureFile
 from wireyard.captures.inputs import Input, Readable
-from wireyard.captures.segment_columns import segment_schema
-from wireyard.captures.segments import scan_files
+from wireyard.captures.packets.segment_columns import segment_schema
+from wireyard.captures.packets.segments import scan_files
 from wireyard.errors import SourceError
 from wireyard.formats.base import Row
 from wireyard.streams.conditions import Condition

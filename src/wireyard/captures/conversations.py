@@ -13,27 +13,24 @@ from operator import itemgetter
 from typing import Any, Final, NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 
-from wireyard.captures.assignment import Assigned
+from wireyard.arrays import Bools, Ints
 from wireyard.captures.bundled import BundledStreams, bundle_streams
-from wireyard.captures.connections import ENDINGS, StreamTable
+from wireyard.captures.carriers.inner import Carrier
+from wireyard.captures.connections.stream import BufferPool
+from wireyard.captures.connections.table import ENDINGS, StreamTable
+from wireyard.captures.detection.assignment import Assigned
+from wireyard.captures.detection.plain import Plain
+from wireyard.captures.detection.stream_formats import StreamFormats
 from wireyard.captures.directed import CapturedStream
-from wireyard.captures.inner import Carrier
-from wireyard.captures.plain import Plain
 from wireyard.captures.read import Capture
 from wireyard.captures.records import NO_TIME
-from wireyard.captures.stream import BufferPool
-from wireyard.captures.stream_formats import StreamFormats
 from wireyard.formats import Format, get_format, names
 from wireyard.streams.blocks import UNKNOWN, Block, DirectedStream
 from wireyard.streams.framer import Framer
 from wireyard.streams.scan import load_fast_path
 
 __all__ = ["Conversation", "Conversations"]
-
-Ints = npt.NDArray[np.int64]
-Flags = npt.NDArray[np.bool_]
 
 _PORT_MAPPER: Final = "portmapper"
 """The format of a conversation with a broker's port mapper; it has no packets."""
@@ -172,7 +169,7 @@ class Conversations:
         )
         return map(Conversation._make, zip(*columns, strict=True))
 
-    def _by_ports(self) -> Flags:
+    def _by_ports(self) -> Bools:
         """Return whether the server sent the first packet, by the ports where no SYN was captured.
 
         Shapes: (e).
@@ -183,7 +180,7 @@ class Conversations:
         is_ours, is_theirs = (
             np.isin(table.flows.ports(conversations, end), ports) for end in (ways, ways ^ 1)
         )
-        turned: Flags = is_ours & ~is_theirs
+        turned: Bools = is_ours & ~is_theirs
         for number, each in enumerate(table.found):
             own = table.protocols[firsts] == number
             sides = table.sides[firsts[own]]

@@ -8,12 +8,12 @@ from typing import Final
 
 import numpy as np
 
-from wireyard.captures.stream import BufferPool, Stream
+from wireyard.arrays import Ints
+from wireyard.captures.connections.stream import BufferPool, Stream
 from wireyard.streams.blocks import (
     UNKNOWN,
     Block,
     FrameScanner,
-    Ints,
     cut_blocks,
     cut_window,
     join_blocks,

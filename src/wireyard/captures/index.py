@@ -19,21 +19,19 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from wireyard.captures.files import CaptureFile, Extent
-from wireyard.captures.flows import FlowTable
-from wireyard.captures.headers import Headers, Tally, scan_headers
+from wireyard.arrays import Bytes, Grid, Ints
+from wireyard.captures.connections.flows import FlowTable
+from wireyard.captures.connections.merge_kernels import copy_runs
+from wireyard.captures.files.file import CaptureFile, Extent
 from wireyard.captures.layout import Unit
-from wireyard.captures.merge_kernels import copy_runs
+from wireyard.captures.packets.headers import Headers, Tally, scan_headers
+from wireyard.captures.packets.units import Share
 from wireyard.captures.read import Capture, CaptureBuilder
-from wireyard.captures.units import Share
 from wireyard.errors import SourceError, WireError
 from wireyard.streams.mapped import map_places
 from wireyard.streams.source import Damaged, filesystem, reading
 
 __all__ = ["IndexedExtent", "Written", "read_indexed", "write_index"]
-
-Ints = npt.NDArray[np.int64]
-Grid = np.ndarray[tuple[int, int], np.dtype[np.int64]]
 
 _NARROW: Final = {
     Unit.RECORD: pa.int32(),
@@ -173,7 +171,7 @@ class _Columns:
             [column.astype(kind) for column, kind in zip(columns, kinds, strict=True)]
         )
 
-    def batch(self, rows: Any, data: npt.NDArray[np.uint8] | None) -> pa.RecordBatch:
+    def batch(self, rows: Any, data: Bytes | None) -> pa.RecordBatch:
         """Return rows as a batch; with their payloads if `data`, the file's bytes, is given."""
         schema = _SCHEMA if data is None else _SCHEMA.append(_PAYLOAD)
         if not self._parts:
@@ -185,7 +183,7 @@ class _Columns:
         return pa.RecordBatch.from_arrays(arrays, schema=schema)
 
 
-def _payloads(data: npt.NDArray[np.uint8], starts: Ints, lengths: Ints) -> pa.Array:
+def _payloads(data: Bytes, starts: Ints, lengths: Ints) -> pa.Array:
     """Return ranges of a file as binary values."""
     lengths = lengths.astype(np.int64)
     offsets = np.concatenate([[0], np.cumsum(lengths)])
@@ -196,9 +194,9 @@ def _payloads(data: npt.NDArray[np.uint8], starts: Ints, lengths: Ints) -> pa.Ar
     return pa.Array.from_buffers(pa.large_binary(), len(lengths), buffers)
 
 
-def _with_payload(kept: _Kept) -> tuple[_Kept, npt.NDArray[np.uint8]]:
+def _with_payload(kept: _Kept) -> tuple[_Kept, Bytes]:
     """Return headers whose starts are offsets in the stored payloads, and these payloads."""
-    contents: list[npt.NDArray[np.uint8]] = [np.empty(0, np.uint8)]
+    contents: list[Bytes] = [np.empty(0, np.uint8)]
     placed: list[pa.Table] = []
     base = 0
     for table in kept[:2]:

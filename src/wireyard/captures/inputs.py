@@ -10,8 +10,8 @@ from operator import itemgetter
 from typing import TYPE_CHECKING, Final, NamedTuple, NoReturn
 
 import numpy as np
-import numpy.typing as npt
 
+from wireyard.arrays import Bytes
 from wireyard.captures.records import describe_damage
 from wireyard.captures.signatures import PCAPNG, is_capture
 from wireyard.errors import SourceError, UnknownFormat, UsageError
@@ -22,8 +22,8 @@ from wireyard.streams.source import Source, unsupported_compression
 from wireyard.streams.urls import shown_url
 
 if TYPE_CHECKING:
-    from wireyard.captures.assignment import Assigned
-    from wireyard.captures.flows import Endpoint
+    from wireyard.captures.connections.flows import Endpoint
+    from wireyard.captures.detection.assignment import Assigned
     from wireyard.captures.index import IndexedExtent
     from wireyard.captures.left_out import LeftOut
     from wireyard.captures.read import FrameSpan
@@ -77,7 +77,7 @@ class Input:
     """The reason why a capture or a store was not read to its end."""
     frames_unread: str | None = None
     """A note on the frames of a capture that are in no stream, by name."""
-    files: Sequence[npt.NDArray[np.uint8]] = ()
+    files: Sequence[Bytes] = ()
     """The bytes of the files of a capture."""
     port_mapper: Sequence[Assigned] = ()
     """The streams of a capture to and from port mappers."""
@@ -307,24 +307,20 @@ def open_captures(
         A file cannot be read, or is no capture.
     """
     # Imported here, so that a bare stream opens without them.
-    from wireyard.captures.assignment import (
-        PORT_MAPPER_PORT,
-        parse_decode_as,
-        proxies_of,
-    )
     from wireyard.captures.bundled import bundle_streams
+    from wireyard.captures.carriers.tls_keys import embedded_secrets, read_key_logs
+    from wireyard.captures.connections.stream import BufferPool
+    from wireyard.captures.detection.assignment import PORT_MAPPER_PORT, parse_decode_as, proxies_of
+    from wireyard.captures.detection.stream_formats import find_formats
     from wireyard.captures.directed import CapturedStream
     from wireyard.captures.left_out import LeftOut, problems_of
+    from wireyard.captures.packets.units import Share
+    from wireyard.captures.packets.unread import describe_unread
     from wireyard.captures.read import read_captures
-    from wireyard.captures.stream import BufferPool
-    from wireyard.captures.stream_formats import find_formats
-    from wireyard.captures.tls_keys import embedded_secrets, read_key_logs
-    from wireyard.captures.units import Share
-    from wireyard.captures.unread import describe_unread
 
     rules = [parse_decode_as(text) for text in decode_as]
     share = None if part is None else Share(*part, PORT_MAPPER_PORT)
-    files: Iterable[npt.NDArray[np.uint8]]
+    files: Iterable[Bytes]
     if index and share is not None:
         from wireyard.captures.index import read_indexed
 
@@ -380,7 +376,7 @@ def open_captures(
     )
 
 
-def _with_secrets(paths: Iterable[str]) -> Iterator[npt.NDArray[np.uint8]]:
+def _with_secrets(paths: Iterable[str]) -> Iterator[Bytes]:
     """Yield the bytes of the pcapng files, which may contain secrets; others are not fetched."""
     from wireyard.streams.mapped import map_bytes
 
@@ -414,7 +410,7 @@ def describe_unknown(
         Whether there are key logs.
     """
     from wireyard.captures.left_out import LeftOut, Placed
-    from wireyard.captures.unread import describe_unread, name_unread
+    from wireyard.captures.packets.unread import describe_unread, name_unread
 
     placed = [Placed(0, problem) for problem in problems]
     left_out = LeftOut.of(unknown, placed, proxies, keyed=keyed)

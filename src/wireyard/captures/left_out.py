@@ -13,8 +13,8 @@ from dataclasses import asdict, dataclass
 from itertools import chain, groupby
 from typing import Final, NamedTuple
 
-from wireyard.captures.assignment import Assigned, count_proxies
-from wireyard.captures.stream import Stream
+from wireyard.captures.connections.stream import Stream
+from wireyard.captures.detection.assignment import Assigned, count_proxies
 
 __all__ = ["LeftOut", "Placed", "problems_of"]
 

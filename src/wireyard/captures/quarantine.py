@@ -7,18 +7,18 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Final, Protocol
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from wireyard.arrays import Grid, Ints
 from wireyard.schema import COMMON, schema_of
 from wireyard.streams.framer import GAP, GARBAGE, OK
 from wireyard.streams.redaction import shown_beginning
 from wireyard.streams.source import Reading, open_source, reading
 
 if TYPE_CHECKING:
+    from wireyard.captures.connections.stream import Stream
     from wireyard.captures.stores.stream import StoreStream
-    from wireyard.captures.stream import Stream
     from wireyard.formats.base import Format
     from wireyard.streams.batches import Part
 
@@ -33,8 +33,6 @@ __all__ = [
     "bad_rows",
     "quarantined",
 ]
-
-Ints = npt.NDArray[np.int64]
 
 QUARANTINE: Final = pa.schema([*schema_of(COMMON), pa.field("first_bytes", pa.string())])
 """Columns of the table; `first_bytes` are the first bytes of the row in hex, up to the first
@@ -109,7 +107,7 @@ class PieceBytes:
         return self._stream.read(start, stop).tobytes()
 
     @cached_property
-    def _pieces(self) -> npt.NDArray[np.int64]:
+    def _pieces(self) -> Grid:
         return self._stream.pieces  # cached, but only computed for streams with bad rows
 
 

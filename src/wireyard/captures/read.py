@@ -9,30 +9,25 @@ from itertools import pairwise
 from typing import Final, NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 
-from wireyard.captures.connections import Connections, StreamTable
-from wireyard.captures.files import CaptureFile
-from wireyard.captures.flows import FlowTable
-from wireyard.captures.headers import Headers, PacketReader
+from wireyard.arrays import Bools, Bytes, Grid, Ints
+from wireyard.captures.connections.flows import FlowTable
+from wireyard.captures.connections.stream import Content, Stream
+from wireyard.captures.connections.table import Connections, StreamTable
+from wireyard.captures.connections.tcp import Reassembly
+from wireyard.captures.connections.tcp_kernels import Verdict
+from wireyard.captures.connections.udp import Datagrams
+from wireyard.captures.files.file import CaptureFile
 from wireyard.captures.layout import Fate, Protocol, Unit
+from wireyard.captures.packets.headers import Headers, PacketReader
+from wireyard.captures.packets.units import Columns, Share, Units
+from wireyard.captures.packets.unread import name_unread
 from wireyard.captures.records import Records
-from wireyard.captures.stream import Content, Stream
-from wireyard.captures.tcp import Reassembly
-from wireyard.captures.tcp_kernels import Verdict
-from wireyard.captures.udp import Datagrams
-from wireyard.captures.units import Columns, Share, Units
-from wireyard.captures.unread import name_unread
 from wireyard.errors import UsageError, WireError
 from wireyard.streams.scan import OpenedStream
 from wireyard.streams.source import Damaged, Source
 
 __all__ = ["Capture", "CaptureBuilder", "FrameSpan", "read_capture", "read_captures"]
-
-Ints = npt.NDArray[np.int64]
-Bytes = npt.NDArray[np.uint8]
-Flags = npt.NDArray[np.bool_]
-Grid = np.ndarray[tuple[int, int], np.dtype[np.int64]]
 
 OVERLAPS: Final = ("first", "last")
 
@@ -226,7 +221,7 @@ class CaptureBuilder:
             cut_bytes=tally.cut_bytes,
         )
 
-    def _rows_of_share(self, flows: Ints) -> Flags:
+    def _rows_of_share(self, flows: Ints) -> Bools:
         """Return a mask of the packets of conversations to keep."""
         share, first = self._share, len(self._wanted)
         if share is None:
@@ -234,7 +229,7 @@ class CaptureBuilder:
         new = self._flows.parts(first, share.of) == share.part
         new |= self._flows.has_port(first, share.port)
         self._wanted = np.concatenate([self._wanted, new])
-        rows: Flags = self._wanted[flows >> 1]
+        rows: Bools = self._wanted[flows >> 1]
         return rows
 
 

@@ -5,15 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final, NamedTuple
 
-import numpy as np
-import numpy.typing as npt
-
+from wireyard.arrays import Ints
 from wireyard.errors import DecodeError
 from wireyard.streams.blocks import UNKNOWN
 
 __all__ = ["BLOCK_RECORDS", "NO_TIME", "Context", "Interface", "Records", "describe_damage"]
-
-Ints = npt.NDArray[np.int64]
 
 NO_TIME: Final = UNKNOWN
 """The time of a packet without one, such as that of a Simple Packet Block."""

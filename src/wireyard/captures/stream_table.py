@@ -11,9 +11,9 @@ import pyarrow as pa
 from wireyard.streams.source import file_sha256
 
 if TYPE_CHECKING:
-    from wireyard.captures.live_stream import LiveStream
+    from wireyard.captures.connections.stream import Stream
+    from wireyard.captures.live.stream import LiveStream
     from wireyard.captures.read import FrameSpan
-    from wireyard.captures.stream import Stream
     from wireyard.formats.base import Row
 
 __all__ = [

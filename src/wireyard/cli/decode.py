@@ -97,7 +97,7 @@ class _Job:
 
     def _follow(self, path: str, named: Format | None) -> Generator[OpenInput]:
         """Yield the streams of a followed input each time they have grown."""
-        from wireyard.captures.following import follow
+        from wireyard.captures.live.following import follow
         from wireyard.cli.live import LiveReading, flush_output, stopping
 
         with stopping() as stop:

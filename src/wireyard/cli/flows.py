@@ -74,12 +74,12 @@ def command(
     kind = out or ("table" if to_terminal(None) else "jsonl")
     if segments:
         return _list_segments(file, kind)
-    from wireyard.captures.assignment import describe_proxies, parse_decode_as
+    from wireyard.captures.carriers.tls_keys import embedded_secrets, read_key_logs
     from wireyard.captures.conversations import Conversations
+    from wireyard.captures.detection.assignment import describe_proxies, parse_decode_as
+    from wireyard.captures.detection.stream_formats import find_formats
     from wireyard.captures.read import read_capture
     from wireyard.captures.records import describe_damage
-    from wireyard.captures.stream_formats import find_formats
-    from wireyard.captures.tls_keys import embedded_secrets, read_key_logs
 
     rules = [parse_decode_as(text) for text in decode_as]
     capture = read_capture(file)
@@ -108,10 +108,10 @@ def command(
 
 
 def _list_segments(file: str, kind: str) -> int:
-    from wireyard.captures.headers import Tally
-    from wireyard.captures.segment_columns import SEGMENTS
-    from wireyard.captures.segments import scan_segments
-    from wireyard.captures.unread import name_unread
+    from wireyard.captures.packets.headers import Tally
+    from wireyard.captures.packets.segment_columns import SEGMENTS
+    from wireyard.captures.packets.segments import scan_segments
+    from wireyard.captures.packets.unread import name_unread
     from wireyard.cli.tables import console_on, write_table
     from wireyard.errors import SourceError
 
@@ -144,7 +144,7 @@ def _list_segments(file: str, kind: str) -> int:
 
 def _note_unread(file: str, unread: Mapping[str, int]) -> None:
     """Print how many frames are in no conversation, by reason."""
-    from wireyard.captures.unread import describe_unread
+    from wireyard.captures.packets.unread import describe_unread
 
     if note := describe_unread(unread):
         exits.note(f"{file}: {note}")

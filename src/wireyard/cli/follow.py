@@ -8,7 +8,7 @@ from typing import IO
 
 from wireyard.cli import exits
 from wireyard.cli.summary import bytes_text, count_text
-from wireyard.spark.following import Progress
+from wireyard.pipeline.growing.following import Progress
 
 __all__ = ["FollowLine"]
 

@@ -59,9 +59,9 @@ def repair(lake: str) -> int:
     Names the inputs: the next run that is given them reads them again and makes all tables whole.
     If the newest commit cannot be read, the lake goes back to the newest one that can.
     """
-    from wireyard.spark.job import add_missing_tables
-    from wireyard.spark.lake import Lake
-    from wireyard.spark.replacing import Draft, drop_damaged
+    from wireyard.lake.writer import Lake
+    from wireyard.pipeline.job import add_missing_tables
+    from wireyard.pipeline.replacing import Draft, drop_damaged
 
     with Lake.open(lake, damaged=True) as opened:
         again = set[str]()
@@ -96,9 +96,10 @@ def drop(lake: str, inputs: tuple[str, ...]) -> int:
     more. Their rows leave all tables. Messages that other inputs show too keep rows, of those.
     """
     from wireyard.cli.spark_log import SparkLog
-    from wireyard.spark.files import absolute
-    from wireyard.spark.job import drop_from_lake
-    from wireyard.spark.lake import Lake
+    from wireyard.lake.writer import Lake
+    from wireyard.pipeline.inputs.listing import absolute
+    from wireyard.pipeline.job import drop_from_lake
+    from wireyard.spark.running import on_spark
 
     with SparkLog() as log, Lake.open(lake) as opened:
         dropped = set[str]()
@@ -109,7 +110,7 @@ def drop(lake: str, inputs: tuple[str, ...]) -> int:
                 raise UsageError(f"{path}: is no input of {lake}")
             dropped |= found
         start = partial(log.start, None, "wireyard lake drop")
-        notes = drop_from_lake(opened, dropped, start)
+        notes = drop_from_lake(opened, dropped, on_spark(start))
     for text in notes:
         exits.note(text)
     for source in sorted(dropped):
@@ -144,7 +145,7 @@ def expire(lake: str, keep_hours: float) -> int:
 
     A run does it too, with what is older than an hour. Readers of a commit that is deleted fail.
     """
-    from wireyard.spark.lake import Lake
+    from wireyard.lake.writer import Lake
 
     with Lake.open(lake) as opened:
         opened.expire(timedelta(hours=keep_hours))

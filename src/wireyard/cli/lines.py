@@ -13,10 +13,10 @@ from functools import partial
 from typing import IO, Any, Final, NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 
 from wireyard.arena import pooled
+from wireyard.arrays import Bytes, Int32s, Ints
 from wireyard.cli.jsonl import json_line
 from wireyard.cli.reading import OpenInput, read_parts
 from wireyard.cli.selection import Selection
@@ -29,9 +29,6 @@ from wireyard.streams.framer import OK
 from wireyard.streams.redaction import Redactor
 
 __all__ = ["write_lines"]
-
-Ints = npt.NDArray[np.int64]
-Bytes = npt.NDArray[np.uint8]
 
 _OF_STREAMS: Final = ("source", "stream", *(column.name for column in CAPTURED))
 """Columns that come from the source of a row, not from its bytes."""
@@ -247,13 +244,13 @@ def _typed(labels: pa.Array, values: pa.Array, shapes: Mapping[str, int]) -> _Ce
     return _Cells(size + _NULL_BYTES * len(values) + _DOUBLE_BYTES * len(doubles), put)
 
 
-def _ends(values: pa.Array) -> npt.NDArray[np.int32]:
+def _ends(values: pa.Array) -> Int32s:
     """Return the offsets of a column of text, bytes or lists."""
     ends = np.frombuffer(values.buffers()[1], np.int32)
     return ends[values.offset : values.offset + len(values) + 1]
 
 
-def _texts(values: pa.Array) -> tuple[npt.NDArray[np.int32], Bytes]:
+def _texts(values: pa.Array) -> tuple[Int32s, Bytes]:
     """Return offsets and bytes of a column of text or bytes."""
     return _ends(values), np.frombuffer(values.buffers()[2] or b"", np.uint8)
 

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from itertools import groupby
 from types import FrameType
 
-from wireyard.captures.following import Following
+from wireyard.captures.live.following import Following
 from wireyard.cli import exits
 from wireyard.cli.faults import Faults
 from wireyard.cli.progress import Progress

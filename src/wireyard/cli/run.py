@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import sys
 import time
-from collections.abc import Callable
 from contextlib import ExitStack
 from dataclasses import dataclass
 from typing import IO, TYPE_CHECKING, Any, Self
@@ -27,6 +26,7 @@ from wireyard.errors import LakeDamaged, LakeError, LedgerError, UsageError
 
 if TYPE_CHECKING:
     from wireyard.cli.spark_log import SparkLog
+    from wireyard.pipeline.running import StartCluster
 
 __all__ = ["command"]
 
@@ -226,10 +226,10 @@ def _fill(given: _Given) -> bool:
     """Add the new inputs to a lake; return whether damaged files had bytes that are in no row."""
     from wireyard.cli.spark_log import SparkLog
     from wireyard.cli.summary import print_summary
-    from wireyard.spark.files import absolute
-    from wireyard.spark.inputs import InputOptions, list_inputs
-    from wireyard.spark.lake import Lake
-    from wireyard.spark.report import Report, held_commit, new_inputs
+    from wireyard.lake.writer import Lake
+    from wireyard.pipeline.inputs.finding import InputOptions, list_inputs
+    from wireyard.pipeline.inputs.listing import absolute
+    from wireyard.pipeline.report import Report, held_commit, new_inputs
 
     known = held_commit(given.lake)
     held = [each.stamp for each in known.inputs.values()] if known is not None else []
@@ -244,7 +244,7 @@ def _fill(given: _Given) -> bool:
     ):
         new, again = new_inputs(lake, listing.inputs)
         if new:
-            from wireyard.spark.job import fill_lake
+            from wireyard.pipeline.job import fill_lake
 
             start = _starter(given, log, watch)
             missing = given.input_options["skip_missing"]
@@ -265,9 +265,9 @@ def _follow(given: _Given) -> None:
     from wireyard.cli.follow import FollowLine
     from wireyard.cli.live import stopping
     from wireyard.cli.spark_log import SparkLog
-    from wireyard.spark.following import follow_lake
-    from wireyard.spark.inputs import InputOptions
-    from wireyard.spark.lake import Lake
+    from wireyard.lake.writer import Lake
+    from wireyard.pipeline.growing.following import follow_lake
+    from wireyard.pipeline.inputs.finding import InputOptions
 
     line = FollowLine(given.quiet)
     options = InputOptions(**given.input_options)
@@ -285,13 +285,13 @@ def _follow(given: _Given) -> None:
             line.end()
 
 
-def _starter(
-    given: _Given, log: SparkLog, watch: _Watch
-) -> Callable[[], Any] | None:  # not SparkSession: only `wireyard.spark` may import pyspark
+def _starter(given: _Given, log: SparkLog, watch: _Watch) -> StartCluster | None:
     """Return the function that starts Spark; None to run in this process."""
     spark = given.spark
     if spark is None:
         return None
+
+    from wireyard.spark.running import on_spark
 
     def start() -> Any:
         before = watch.name
@@ -300,7 +300,7 @@ def _starter(
         watch.stage(before)
         return session
 
-    return start
+    return on_spark(start)
 
 
 _SHARES = {"starting Spark": 10, "reading headers": 5, "reading": 50, "writing tables": 35}

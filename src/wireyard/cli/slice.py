@@ -76,8 +76,8 @@ def command(
     the format of its file, so that any other tool shows what the row was made from. --client takes
     whole connections, from the first SYN to the last ACK.
     """
+    from wireyard.captures.files.slicing import slice_captures
     from wireyard.captures.inputs import open_captures
-    from wireyard.captures.slicing import slice_captures
 
     named = get_format(format_name) if format_name else None
     found = open_captures(files, named, decode_as, keylog=keylog)

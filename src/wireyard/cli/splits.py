@@ -8,8 +8,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
-import numpy.typing as npt
 
+from wireyard.arrays import Ints
 from wireyard.cli.inputs import open_one
 from wireyard.errors import UsageError
 from wireyard.formats import Format
@@ -34,7 +34,7 @@ class Sequential:
     path: str
     format: Format
     max_packet_bytes: int
-    bounds: npt.NDArray[np.int64]
+    bounds: Ints
 
     @classmethod
     def read(cls, path: str, format_name: str | None, max_packet_bytes: int | None) -> Sequential:

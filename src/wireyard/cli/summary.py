@@ -15,8 +15,8 @@ from rich.text import Text
 from wireyard.cli.tables import console_on, print_lines, printable
 from wireyard.lake.ledgers import LedgerSum
 from wireyard.lake.records import is_shown
-from wireyard.spark.lake import Input, Lake
-from wireyard.spark.report import Report
+from wireyard.lake.writer import Input, Lake
+from wireyard.pipeline.report import Report
 from wireyard.streams.source import filesystem
 
 __all__ = ["bytes_text", "count_text", "print_summary"]

@@ -13,7 +13,16 @@ from typing import Final
 from wireyard.errors import UsageError
 from wireyard.formats.base import Format, View
 
-__all__ = ["FIRST_BYTES", "Format", "get_format", "labels", "names", "sniff", "titles"]
+__all__ = [
+    "FIRST_BYTES",
+    "Format",
+    "get_format",
+    "labels",
+    "load_columns",
+    "names",
+    "sniff",
+    "titles",
+]
 
 _MODULES = {
     "jmq": "wireyard.formats.jmq",
@@ -67,6 +76,12 @@ def get_format(name: str) -> Format:
         known = ", ".join(f"{plain}/{other}" for other in format.dialects) or plain
         raise UsageError(f"{plain} has no dialect '{dialect}'; there is: {known}")
     return replace(format, dialect=dialect)
+
+
+def load_columns() -> None:
+    """Load the columnar decoders, which pay for many small streams though not for a single one."""
+    for name in _MODULES:
+        import_module(get_format(name).fast_path)
 
 
 def sniff(head: View) -> Format | None:

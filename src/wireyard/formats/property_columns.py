@@ -9,14 +9,12 @@ from typing import Final
 import numpy as np
 
 from wireyard.arena import Arena, Source
+from wireyard.arrays import Bytes, Ints
 from wireyard.formats import property_kernels as kernels
 from wireyard.formats.property_kernels import PROPERTY_TEXTS
 from wireyard.memory import SLACK
 
 __all__ = ["PROPERTY_ENDS", "Scratch", "add_texts", "buffer_of", "columns_of", "row_sources"]
-
-Ints = np.ndarray[tuple[int], np.dtype[np.int64]]
-Bytes = np.ndarray[tuple[int], np.dtype[np.uint8]]
 
 _MIN_PROPERTY_BYTES = 6
 _SCRATCH_STEP = 8 << 20

@@ -16,16 +16,16 @@ Axes: r = rows, e = properties of all rows.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Annotated, Final, NamedTuple
+from typing import Final, NamedTuple
 
 import numpy as np
 
-from wireyard.accelerate import I64, array, inlined, kernel, record
+from wireyard.accelerate import I64, inlined, kernel, record
 from wireyard.arena import claim_bytes
+from wireyard.arrays import Bytes, Grid, Grid8, Grid32, Int32s, Ints
 from wireyard.decimals import put_double, put_float
 from wireyard.formats.properties import TYPES
 from wireyard.memory import (
-    Bytes,
     copy_bytes,
     copy_text,
     load_i8,
@@ -61,12 +61,6 @@ __all__ = [
     "word_of",
 ]
 
-Ints = np.ndarray[tuple[int], np.dtype[np.int64]]
-Offsets = np.ndarray[tuple[int], np.dtype[np.int32]]
-Grid8 = np.ndarray[tuple[int, int], np.dtype[np.uint8]]
-Grid32 = np.ndarray[tuple[int, int], np.dtype[np.int32]]
-Grid64 = np.ndarray[tuple[int, int], np.dtype[np.int64]]
-
 PROPERTY_TEXTS: Final = ("property name", "property type", "property value")
 """The regions of `text` for properties, next to each other."""
 TEXT_BYTES_PER_BYTE: Final = 2
@@ -94,53 +88,53 @@ class Frames(NamedTuple):
 
     stop: int
     """Nothing is read at or after it."""
-    starts: Annotated[Ints, "int64"]
-    sizes: Annotated[Ints, "int64"]
+    starts: Ints
+    sizes: Ints
 
 
 class Columns(NamedTuple):
     """The arrays behind the columns of packets."""
 
-    i32: Annotated[Grid32, array("int32", 2)]
+    i32: Grid32
     """Shape (field, r)."""
-    i64: Annotated[Grid64, array("int64", 2)]
-    text_offsets: Annotated[Grid32, array("int32", 2)]
+    i64: Grid
+    text_offsets: Grid32
     """End offsets of the texts of rows, in their regions; shape (text of a row, r + 1)."""
-    map_offsets: Annotated[Offsets, "int32"]
+    map_offsets: Int32s
     """End offsets of the properties of rows, in properties; r + 1."""
-    bodies: Annotated[Bytes, "uint8"]
-    body_offsets: Annotated[Offsets, "int32"]
-    bits: Annotated[Grid8, array("uint8", 2)]
+    bodies: Bytes
+    body_offsets: Int32s
+    bits: Grid8
     """Validity bitmaps: shape (column that can be null, r / 8), properties and bodies last."""
-    rejected: Annotated[Bytes, "uint8"]
+    rejected: Bytes
     """Whether the scalar reader has to decode a row; r."""
 
 
 class Texts(NamedTuple):
     """Scratch for the text of columns: regions of `text`, each of `capacity` bytes."""
 
-    text: Annotated[Bytes, "uint8"]
+    text: Bytes
     capacity: int
-    used: Annotated[Ints, "int64"]
+    used: Ints
     """Bytes of each region; then `COUNTS`. The regions of properties are the last."""
-    entry_offsets: Annotated[Grid32, array("int32", 2)]
+    entry_offsets: Grid32
     """End offsets of the names, types and values of properties; shape (3, e + 1)."""
-    ends: Annotated[Bytes, "uint8"]
+    ends: Bytes
     """`entry_offsets` as bytes."""
-    hashes: Annotated[Ints, "int64"]
+    hashes: Ints
     """Scratch for the hashes of the names of one packet; `MAX_UNIQUE_NAMES`."""
 
 
 class BatchBuffer(NamedTuple):
     """The buffer of a batch, which already holds the arrays of a known size."""
 
-    body: Annotated[Bytes, "uint8"]
+    body: Bytes
     used: int
     """End of these arrays."""
-    numbers: Annotated[Ints, "int64"]
+    numbers: Ints
     """Numbers of the arrays to add: texts, the three of `entry_offsets`, bodies; -1 for one that
     no column needs."""
-    extents: Annotated[Grid64, array("int64", 2)]
+    extents: Grid
     """Start and size of each array."""
 
 

@@ -11,12 +11,11 @@ from typing import Final
 import numpy as np
 
 from wireyard.arena import Arena, BatchLayout, Shape, Source
+from wireyard.arrays import Ints
 from wireyard.layout import Column
 from wireyard.schema import schema_of
 
 __all__ = ["batch_layout", "fill_positions"]
-
-Ints = np.ndarray[tuple[int], np.dtype[np.int64]]
 
 _POSITIONS: Final = ("offset", "length")
 

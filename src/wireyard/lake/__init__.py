@@ -1,4 +1,4 @@
-"""Readers of a lake, without Spark; `wireyard.spark` writes it."""
+"""A lake of Parquet tables: its commits, for readers, and the writer that `pipeline` uses."""
 
 from __future__ import annotations
 

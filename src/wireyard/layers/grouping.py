@@ -7,18 +7,16 @@ Keys are compared in full, never by a hash alone. Text is replaced by dictionary
 from __future__ import annotations
 
 from itertools import pairwise
-from typing import Annotated, Any, Final
+from typing import Any, Final
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
 from wireyard.accelerate import I64, array, kernel
+from wireyard.arrays import Int32s, Ints, UInt64s
 
 __all__ = [
-    "Int8s",
-    "Int32s",
-    "Int64s",
     "by_group",
     "decode_texts",
     "dense_ids",
@@ -30,12 +28,6 @@ __all__ = [
     "text_hashes",
 ]
 
-Int64s = Annotated[npt.NDArray[np.int64], "int64"]
-Int32s = Annotated[npt.NDArray[np.int32], "int32"]
-Int8s = Annotated[npt.NDArray[np.int8], "int8"]
-"""Types of kernel columns; `wireyard.accelerate.record` takes the dtype from the annotation."""
-Hashes = npt.NDArray[np.uint64]
-
 _FIRST, _SECOND = np.uint64(0x9E3779B97F4A7C15), np.uint64(0xC2B2AE3D27D4EB4F)
 _long: Final[Any] = np.int64
 _I64S: Final = array("int64")
@@ -46,12 +38,12 @@ _I64S_2: Final = array("int64", 2)
 # --- hashes ---------------------------------------------------------------------------------
 
 
-def hash_keys(*columns: npt.ArrayLike) -> Hashes:
+def hash_keys(*columns: npt.ArrayLike) -> UInt64s:
     """Return a 64-bit hash of each row of integer columns, for partitioning and for hash tables.
 
     Equal rows have equal hashes in every process; unequal rows may have equal ones too.
     """
-    hashes: Hashes | None = None
+    hashes: UInt64s | None = None
     for column in columns:
         words = np.asarray(column)
         words = (words if words.dtype == np.uint64 else words.astype(np.int64)).view(np.uint64)
@@ -63,7 +55,7 @@ def hash_keys(*columns: npt.ArrayLike) -> Hashes:
     return hashes
 
 
-def text_hashes(texts: pa.Array | pa.ChunkedArray) -> Hashes:
+def text_hashes(texts: pa.Array | pa.ChunkedArray) -> UInt64s:
     """Return a 64-bit hash of the bytes of each text, 0 for null; the same in every process."""
     parts = []
     for chunk in texts.chunks if isinstance(texts, pa.ChunkedArray) else [texts]:
@@ -159,7 +151,7 @@ def _dense(words: Any, hashes: Any, table: Any, firsts: Any, found: Any) -> int:
     return count
 
 
-def by_group(groups: npt.ArrayLike, count: int) -> tuple[Int64s, Int64s]:
+def by_group(groups: npt.ArrayLike, count: int) -> tuple[Ints, Ints]:
     """Return the rows group by group, and the start of each group, then the end of the last."""
     numbers = np.require(groups, np.int32, ["C", "W"])
     starts = np.zeros(count + 1, np.int64)
@@ -183,9 +175,7 @@ def _scatter(groups: Any, at: Any, rows: Any) -> None:
         at[groups[i]] += 1
 
 
-def order_groups(
-    groups: npt.ArrayLike, count: int, *columns: npt.ArrayLike
-) -> tuple[Int64s, Int64s]:
+def order_groups(groups: npt.ArrayLike, count: int, *columns: npt.ArrayLike) -> tuple[Ints, Ints]:
     """Return what `by_group` does, with the rows of each group sorted by `columns`."""
     rows, starts = by_group(groups, count)
     words = np.stack([np.asarray(column, np.int64) for column in columns])

@@ -14,6 +14,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from wireyard.arrays import Bools, Ints
 from wireyard.layers.grouping import text_codes
 from wireyard.layers.tables import LATENCIES, as_fact_table
 
@@ -87,19 +88,19 @@ def with_latencies(
         yield "latencies", latencies(table, delays)
 
 
-def _times(table: pa.Table, name: str) -> np.ndarray[tuple[int], np.dtype[np.int64]]:
+def _times(table: pa.Table, name: str) -> Ints:
     """Return a column of times, with -1 for null and for times before 1970.
 
     Without other negative numbers no difference of two times overflows.
     """
-    times: np.ndarray[tuple[int], np.dtype[np.int64]] = table[name].fill_null(-1).to_numpy()
+    times: Ints = table[name].fill_null(-1).to_numpy()
     return np.maximum(times, -1)
 
 
-def _is(table: pa.Table, name: str, text: str) -> np.ndarray[tuple[int], np.dtype[np.bool_]]:
+def _is(table: pa.Table, name: str, text: str) -> Bools:
     """Return which rows have this text in a column."""
     codes, texts = text_codes(table[name])
-    is_text: np.ndarray[tuple[int], np.dtype[np.bool_]] = codes == texts.index(text).as_py()
+    is_text: Bools = codes == texts.index(text).as_py()
     return is_text & (codes >= 0)
 
 

@@ -15,16 +15,16 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from types import MappingProxyType
-from typing import Annotated, Final, NamedTuple
+from typing import Final, NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from wireyard.arrays import Bools, Int32s, Ints
 from wireyard.formats.base import Row
 from wireyard.layers.endpoints import connection_of
-from wireyard.layers.grouping import Int32s, text_codes
+from wireyard.layers.grouping import text_codes
 from wireyard.layers.records import GAP
 from wireyard.layers.tables import join_tables
 
@@ -63,7 +63,6 @@ _CHANGED_IN_GAPS: Final = ("in_flight_sent", "in_flight_received", "pauses", "pa
 _DIRECTION: Final = ("source", "stream", "src_addr", "src_port", "dst_addr", "dst_port")
 _PLACE: Final = (*_DIRECTION, "offset", "length", "captured_ns")
 
-Bools = Annotated[npt.NDArray[np.bool_], "bool"]
 Packets = Mapping[str, pa.Table]
 """Packets by the name of their format, in any order."""
 LastIds = Mapping[str, tuple[int, int]]
@@ -356,8 +355,8 @@ def _append(parts: list[pa.Table], packets: pa.Table) -> None:
         parts.append(packets)
 
 
-def _times(packets: pa.Table) -> npt.NDArray[np.int64]:
-    times: npt.NDArray[np.int64] = packets["captured_ns"].fill_null(0).to_numpy()
+def _times(packets: pa.Table) -> Ints:
+    times: Ints = packets["captured_ns"].fill_null(0).to_numpy()
     return times
 
 

@@ -1,4 +1,4 @@
-"""wireyard in Spark: the data source, sessions with its settings, and the job that fills a lake.
+"""wireyard in Spark: the data source, sessions with its settings, and a cluster for the pipeline.
 
 Importing this loads neither Spark nor Arrow, because every task imports it.
 """

@@ -24,9 +24,9 @@ from typing import TYPE_CHECKING, Any, Final
 import pyarrow as pa
 
 from wireyard.errors import LakeError, SourceError
-from wireyard.spark.exchange import dump, load
-from wireyard.spark.files import literal
-from wireyard.spark.staging import Staging
+from wireyard.lake.staging import Staging
+from wireyard.pipeline.exchange import dump, load
+from wireyard.pipeline.inputs.listing import literal
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -15,12 +15,11 @@ from wireyard.captures.quarantine import BadBytes, PartBytes
 from wireyard.errors import SourceError, UsageError
 from wireyard.formats import get_format
 from wireyard.formats.rows import pick_columns
-from wireyard.spark.captures import CapturePart, find_captures, format_of
-from wireyard.spark.files import faults, list_files
-from wireyard.spark.options import Options, opener_of
-from wireyard.spark.rows import BAD_ROW_COLUMNS, Shape
-from wireyard.spark.tasks import Piece, plan_tasks
-from wireyard.spark.types import arrow_schema, check_schema
+from wireyard.pipeline.inputs.captures import CapturePart, find_captures, format_of
+from wireyard.pipeline.inputs.listing import faults, list_files
+from wireyard.pipeline.inputs.options import Options, opener_of
+from wireyard.pipeline.inputs.tasks import Piece, plan_tasks
+from wireyard.spark.types import BAD_ROW_COLUMNS, Shape, arrow_schema, check_schema
 from wireyard.spark.workers import settle
 from wireyard.streams.mapped import map_windows
 from wireyard.streams.plan import Condition, Plan, make_plan

@@ -1,117 +1,112 @@
-"""Running the tasks of a stage: in Spark, or in this process.
-
-A task is a function of its input that returns record batches. Spark schedules and retries tasks. To
-start its Java takes longer than to read some tens of megabytes, so a stage with little input calls
-the same function in this process, and Java is started by the first stage that needs it. Without a
-session all stages run in this process.
-"""
+"""Spark as the cluster of the pipeline: tasks run in its Python workers."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from functools import cached_property, partial
-from typing import TYPE_CHECKING, Any, Final, TypeVar
+from functools import partial
+from typing import TYPE_CHECKING, Any, Final
 
 import pyarrow as pa
 
-from wireyard.spark.exchange import dump_each, load_one
-from wireyard.spark.executors import check_access, check_executors, is_elsewhere
-from wireyard.spark.staging import Staging
-from wireyard.spark.typed_json import first_parameter
-from wireyard.spark.workers import begin_task, load_columns, settle
+from wireyard.formats import load_columns
+from wireyard.lake.staging import Staging
+from wireyard.pipeline.exchange import dump_each, load_one
+from wireyard.pipeline.inputs.listing import literal
+from wireyard.pipeline.running import Keyed, StartCluster
+from wireyard.spark.executors import (
+    check_access,
+    check_executors,
+    explaining_access,
+    is_elsewhere,
+)
+from wireyard.spark.workers import begin_task, settle
 
 if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
+    from pyspark.sql import DataFrame, SparkSession
 
-__all__ = ["Runner"]
+__all__ = ["SparkCluster", "on_spark"]
 
 _ROUNDS: Final = 4
 """Least number of Spark tasks per core, so that no core is idle for long at the end of a stage."""
+_BETWEEN: Final = "\0"
+"""Separator of the parts of a key: it is in no path, address or id."""
 
-Task = TypeVar("Task")
+
+def on_spark(get_session: Callable[[], SparkSession]) -> StartCluster:
+    """Return the function that starts Spark for a lake; it calls `get_session` once."""
+    return partial(SparkCluster, get_session)
 
 
-class Runner:
-    """Runs tasks; starts Spark when the first stage needs it.
+class SparkCluster:
+    """A session that runs the tasks of stages: a `wireyard.pipeline.running.Cluster`.
 
-    Parameters
-    ----------
-    get_session
-        Called at most once; None to run all tasks in this process.
-    lake
-        Its staging folder must be accessible to every task.
+    Raises
+    ------
+    LakeError
+        Spark or its executors cannot access the lake.
+    SourceError
+        Executors cannot run our tasks.
     """
 
-    def __init__(self, get_session: Callable[[], SparkSession] | None, lake: Staging) -> None:
-        self._get_session = get_session
+    def __init__(self, get_session: Callable[[], SparkSession], lake: Staging) -> None:
         self._lake = lake
-
-    @property
-    def in_process(self) -> bool:
-        """Whether all tasks run in this process."""
-        return self._get_session is None
-
-    @cached_property
-    def spark(self) -> SparkSession:
-        """The session, started at the first access.
-
-        Raises
-        ------
-        LakeError
-            Spark or its executors cannot access the lake.
-        SourceError
-            Executors cannot run our tasks.
-        """
-        assert self._get_session is not None, "all tasks run in this process"
-        spark = self._get_session()
-        if "://" in self._lake.root:
-            check_access(spark, self._lake)
-        if is_elsewhere(spark):
-            check_executors(spark, self._lake)
-        return spark
+        self._spark = get_session()
+        if "://" in lake.root:
+            check_access(self._spark, lake)
+        if is_elsewhere(self._spark):
+            check_executors(self._spark, lake)
 
     def run(
         self,
-        tasks: Sequence[Task],
-        work: Callable[[Task], Iterable[pa.RecordBatch]],
+        tasks: Sequence[Any],
+        work: Callable[[Any], Iterable[pa.RecordBatch]],
         schema: pa.Schema,
-        *,
-        here: bool = False,
-        together: int = 1,
-        kind: Any = None,
+        together: int,
+        kind: Any,
     ) -> pa.Table:
-        """Run tasks; return their batches in the order of tasks.
-
-        Parameters
-        ----------
-        work
-            The function of a task; Spark may call it again for a task that was lost.
-        schema
-            Schema of the batches.
-        here
-            Whether the tasks run in this process, one after the other.
-        together
-            How many short tasks a task of Spark may run, if there are many.
-        kind
-            The type of a task, as of `typed_json`; if None, that of the first parameter of `work`.
-        """
-        if here or self.in_process or not tasks:
-            batches = (batch for task in tasks for batch in work(task))
-            return pa.Table.from_batches(batches, schema)
-        spark = self.spark
-        from wireyard.spark.types import spark_schema
-
+        """Run tasks of a type; return their batches in the order of tasks."""
         # A row for each task, with its number only. Tasks read their inputs from a file: as an
         # argument of the function, the inputs of all would be sent to each.
-        kind = first_parameter(work) if kind is None else kind
         path = dump_each(self._lake.staged(""), tasks, kind)
-        numbers = spark.range(0, len(tasks), 1, self._partitions(len(tasks), together))
+        numbers = self._spark.range(0, len(tasks), 1, self._partitions(len(tasks), together))
         do = partial(_run_numbered, path=path, work=work, kind=kind)
-        return numbers.mapInArrow(do, spark_schema(schema)).toArrow()
+        return self._collect(numbers, do, schema)
+
+    def run_by_key(
+        self,
+        rows: Keyed,
+        work: Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]],
+        schema: pa.Schema,
+    ) -> pa.Table:
+        """Run tasks, each over the rows of some keys; return their batches."""
+        from pyspark.sql import functions as F  # noqa: N812 - the usual name
+
+        from wireyard.spark.types import spark_schema
+
+        reader = self._spark.read.schema(spark_schema(rows.schema))
+        with explaining_access(self._lake):
+            found = reader.parquet(*map(literal, rows.paths))
+        if rows.sources is not None:
+            found = found.where(F.col("source").isin(*rows.sources))
+        names = dict.fromkeys((*rows.columns, rows.order))
+        keyed = found.select(*names, F.concat_ws(_BETWEEN, *rows.key).alias("key"))
+        ordered = keyed.repartition("key").sortWithinPartitions("key", rows.order)
+        return self._collect(ordered.select("key", *rows.columns), work, schema)
+
+    def _collect(
+        self,
+        rows: DataFrame,
+        work: Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]],
+        schema: pa.Schema,
+    ) -> pa.Table:
+        from wireyard.spark.types import spark_schema
+
+        with explaining_access(self._lake):
+            return rows.mapInArrow(work, spark_schema(schema)).toArrow()
 
     def _partitions(self, tasks: int, together: int) -> int:
         """Return the number of Spark tasks that run our tasks."""
-        context = getattr(self.spark, "sparkContext", None)  # Spark Connect has none
+        context = getattr(self._spark, "sparkContext", None)  # Spark Connect has none
         if together == 1 or context is None:
             return tasks
         fewest = _ROUNDS * int(context.defaultParallelism)

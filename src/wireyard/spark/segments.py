@@ -9,17 +9,16 @@ import pyarrow as pa
 from pyspark.sql import datasource
 from pyspark.sql.types import StructType
 
-from wireyard.captures.extents import first_time_ns, plan_extents
-from wireyard.captures.files import CaptureFile, Extent, map_extent
-from wireyard.captures.segment_columns import TABLE, segment_schema
-from wireyard.captures.segments import scan_extent, scan_files
+from wireyard.captures.files.extents import first_time_ns, plan_extents
+from wireyard.captures.files.file import CaptureFile, Extent, map_extent
+from wireyard.captures.packets.segment_columns import TABLE, segment_schema
+from wireyard.captures.packets.segments import scan_extent, scan_files
 from wireyard.errors import UsageError
-from wireyard.spark.captures import find_captures
-from wireyard.spark.files import faults, list_files
-from wireyard.spark.options import Options
-from wireyard.spark.rows import Shape
-from wireyard.spark.tasks import group_into_tasks
-from wireyard.spark.types import arrow_schema, check_schema
+from wireyard.pipeline.inputs.captures import find_captures
+from wireyard.pipeline.inputs.listing import faults, list_files
+from wireyard.pipeline.inputs.options import Options
+from wireyard.pipeline.inputs.tasks import group_into_tasks
+from wireyard.spark.types import Shape, arrow_schema, check_schema
 from wireyard.spark.workers import settle
 
 __all__ = ["SegmentReader"]

@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING
 
 from pyspark.sql.datasource import DataSource
 
-from wireyard.captures.segment_columns import TABLE, segment_schema
+from wireyard.captures.packets.segment_columns import TABLE, segment_schema
 from wireyard.errors import UsageError
 from wireyard.formats import get_format, labels
-from wireyard.spark.options import WRITE_OPTIONS, Options, opener_of, read_options
+from wireyard.pipeline.inputs.options import WRITE_OPTIONS, Options, opener_of, read_options
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -31,7 +31,8 @@ __all__ = ["WireyardSource", "register"]
 class WireyardSource(DataSource):
     """Read and write streams of packets.
 
-    Options of reading: those of ``wireyard.spark.options``. Options of writing: ``protocol``.
+    Options of reading: those of ``wireyard.pipeline.inputs.options``. Options of writing:
+    ``protocol``.
 
     Examples
     --------
@@ -53,8 +54,8 @@ class WireyardSource(DataSource):
         import pyarrow as pa
         from pyspark.sql.types import BinaryType
 
-        from wireyard.spark.captures import find_captures, format_of
-        from wireyard.spark.files import list_files
+        from wireyard.pipeline.inputs.captures import find_captures, format_of
+        from wireyard.pipeline.inputs.listing import list_files
         from wireyard.spark.types import spark_schema
         from wireyard.streams.plan import make_plan
 

@@ -29,12 +29,12 @@ from pyspark.sql.streaming.datasource import (
 from wireyard.captures.quarantine import BadBytes
 from wireyard.errors import SourceError, UsageError
 from wireyard.formats import get_format
-from wireyard.spark.captures import find_captures
-from wireyard.spark.files import FoundFile, list_files
-from wireyard.spark.options import Options
+from wireyard.pipeline.inputs.captures import find_captures
+from wireyard.pipeline.inputs.listing import FoundFile, list_files
+from wireyard.pipeline.inputs.options import Options
+from wireyard.pipeline.inputs.tasks import plan_tasks
+from wireyard.pipeline.inputs.watching import SETTLED_S
 from wireyard.spark.reader import Reader, faults
-from wireyard.spark.tasks import plan_tasks
-from wireyard.spark.watching import SETTLED_S
 from wireyard.spark.workers import settle
 from wireyard.streams.batches import BlockReader
 from wireyard.streams.scan import load_fast_path
@@ -231,7 +231,7 @@ def _blocks(
 
     Each block comes with the number of bytes examined so far; it is None if they added no frame.
     """
-    from wireyard.captures.following import BareStream
+    from wireyard.captures.live.following import BareStream
 
     stream = BareStream(path, start)
     seen = start

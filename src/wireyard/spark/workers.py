@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pyarrow as pa
 
-__all__ = ["begin_task", "import_tasks", "load_columns", "load_kernels", "settle"]
+__all__ = ["begin_task", "import_tasks", "load_kernels", "settle"]
 
 _MMAP_THRESHOLD, _TRIM_THRESHOLD = -3, -1  # of mallopt, in glibc's malloc.h
 _LARGEST_BLOCK = 32 << 20
@@ -53,22 +53,15 @@ def begin_task() -> None:
 
 def import_tasks() -> None:
     """Import the modules that tasks of this package need."""
-    for name in ("reader", "bronze"):
-        import_module(f"wireyard.spark.{name}")
-
-
-def load_columns() -> None:
-    """Load the columnar decoders, which pay for many small streams though not for a single one."""
-    from wireyard.formats import get_format, names
-
-    for name in names():
-        import_module(get_format(name).fast_path)
+    for name in ("spark.reader", "pipeline.decoding.task"):
+        import_module(f"wireyard.{name}")
 
 
 @cache
 def load_kernels() -> None:
     """Load all kernels and the modules that call them, once a process."""
     from wireyard import accelerate
+    from wireyard.formats import load_columns
 
     load_columns()
     accelerate.load_kernels()

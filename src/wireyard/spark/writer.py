@@ -15,7 +15,7 @@ from pyspark.sql.datasource import DataSourceArrowWriter, WriterCommitMessage
 
 from wireyard.errors import SourceError
 from wireyard.formats import get_format
-from wireyard.spark.files import absolute
+from wireyard.pipeline.inputs.listing import absolute
 from wireyard.streams.source import filesystem
 from wireyard.streams.write import write_stream
 

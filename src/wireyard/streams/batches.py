@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
+from wireyard.arrays import Ints
 from wireyard.errors import DecodeError
 from wireyard.formats.base import Row
 from wireyard.formats.rows import rows_to_batch
@@ -23,7 +24,6 @@ from wireyard.streams.blocks import (
     Block,
     DirectedStream,
     FrameScanner,
-    Ints,
     StreamBundle,
     join_blocks,
 )

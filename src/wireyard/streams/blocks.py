@@ -8,9 +8,9 @@ from dataclasses import dataclass
 from typing import Any, Final, Protocol
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 
+from wireyard.arrays import Bytes, Ints
 from wireyard.streams.framer import OK, Frame, Framer
 from wireyard.streams.window import Window
 
@@ -26,7 +26,6 @@ __all__ = [
     "join_blocks",
 ]
 
-Ints = npt.NDArray[np.int64]
 UNKNOWN: Final = -(1 << 63)
 """Stands for null in integer columns of a source."""
 
@@ -49,7 +48,7 @@ class Block:
     after `stop`. For streams that are read together, `owners` has the number of each row's stream.
     """
 
-    data: npt.NDArray[np.uint8]
+    data: Bytes
     stop: int
     places: Ints
     offsets: Ints

@@ -28,8 +28,7 @@ from wireyard.errors import (
 from wireyard.formats.base import UNPROVEN, Format, View
 
 if TYPE_CHECKING:
-    import numpy as np
-    import numpy.typing as npt
+    from wireyard.arrays import Ints
 
 __all__ = ["GAP", "GARBAGE", "MALFORMED", "OK", "TAIL", "Frame", "Framer", "gap_frame"]
 
@@ -91,7 +90,7 @@ class Framer:
         self._why: DecodeError | None = None
         self._cut_until: int | None = None
         """End of a packet whose beginning is the tail before a gap."""
-        self.segment_starts: Sequence[int] | npt.NDArray[np.int64] = ()
+        self.segment_starts: Sequence[int] | Ints = ()
         """Offsets in the stream where TCP segments begin, ascending, as far as they are known."""
         self._presumed: int | None = None
         """Offset where a packet is presumed to begin, unless the bytes there refute it."""

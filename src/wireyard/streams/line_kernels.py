@@ -11,11 +11,10 @@ from __future__ import annotations
 
 from typing import Final
 
-import numpy as np
-
 from wireyard.accelerate import I64, READ, TEXT, array, inlined, kernel
+from wireyard.arrays import Bytes, Grid, Int32s, Ints
 from wireyard.decimals import put_repr
-from wireyard.memory import Bytes, copy_bytes, copy_text, load_u8, put_i64, store_word
+from wireyard.memory import copy_bytes, copy_text, load_u8, put_i64, store_word
 
 __all__ = [
     "BARE",
@@ -33,10 +32,6 @@ __all__ = [
     "put_texts",
     "put_typed",
 ]
-
-Ints = np.ndarray[tuple[int], np.dtype[np.int64]]
-Shorts = np.ndarray[tuple[int], np.dtype[np.int32]]
-Grid = np.ndarray[tuple[int, int], np.dtype[np.int64]]
 
 _INTS: Final = array("int64")
 _SHORTS: Final = array("int32", readonly=True)
@@ -173,7 +168,7 @@ def put_null(out: Bytes, at: int) -> int:
 
 
 @kernel(I64(_SHORTS, READ, READ, TEXT, I64, _INTS))
-def put_texts(offsets: Shorts, data: Bytes, valid: Bytes, out: Bytes, at: int, ends: Ints) -> int:
+def put_texts(offsets: Int32s, data: Bytes, valid: Bytes, out: Bytes, at: int, ends: Ints) -> int:
     """Write a column of text, given as Arrow's offsets and bytes; null where `valid` is 0."""
     for row in range(len(valid)):
         ends[row] = at
@@ -186,7 +181,7 @@ def put_texts(offsets: Shorts, data: Bytes, valid: Bytes, out: Bytes, at: int, e
 
 
 @kernel(I64(_SHORTS, READ, READ, TEXT, I64, _INTS))
-def put_hex(offsets: Shorts, data: Bytes, valid: Bytes, out: Bytes, at: int, ends: Ints) -> int:
+def put_hex(offsets: Int32s, data: Bytes, valid: Bytes, out: Bytes, at: int, ends: Ints) -> int:
     """Write a column of bytes in hexadecimal."""
     for row in range(len(valid)):
         ends[row] = at
@@ -251,7 +246,7 @@ def put_double(out: Bytes, at: int, bits: int) -> int:
 
 @kernel(I64(_SHORTS, READ, READ, READ, _READ_INTS, TEXT, I64, _INTS))
 def put_typed(
-    offsets: Shorts,
+    offsets: Int32s,
     data: Bytes,
     valid: Bytes,
     shapes: Bytes,
@@ -285,7 +280,7 @@ def put_typed(
 @kernel(I64(I64, _SHORTS, READ, READ, _READ_INTS, TEXT, I64, _INTS))
 def put_lists(
     opening: int,
-    offsets: Shorts,
+    offsets: Int32s,
     valid: Bytes,
     entries: Bytes,
     bounds: Ints,

@@ -25,14 +25,13 @@ from tempfile import SpooledTemporaryFile, gettempdir
 
 import numpy as np
 
+from wireyard.arrays import Bytes, Ints
 from wireyard.errors import SourceError
 from wireyard.streams.scan import OpenedStream
 from wireyard.streams.source import MAGIC_BYTES, compression, filesystem
-from wireyard.streams.window import Bytes, Windows, windows_of_bytes
+from wireyard.streams.window import Windows, windows_of_bytes
 
 __all__ = ["map_bytes", "map_places", "map_windows", "spooled"]
-
-Ints = np.ndarray[tuple[int], np.dtype[np.int64]]
 
 _WINDOW_BYTES = 8 << 20
 """Larger than `WINDOW_BYTES`: mapped pages are not in the cache yet, and fewer windows are less

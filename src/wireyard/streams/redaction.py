@@ -31,17 +31,14 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Any, cast
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 
+from wireyard.arrays import Bools, Ints
 from wireyard.formats.base import Annotation, Carried, Format, Row
 from wireyard.schema import array_of, as_array, as_numbers
 from wireyard.streams.framer import GARBAGE, MALFORMED
 
 __all__ = ["Redactor", "annotate", "shown_beginning"]
-
-Ints = npt.NDArray[np.int64]
-Mask = npt.NDArray[np.bool_]
 
 
 def annotate(
@@ -103,7 +100,7 @@ class Redactor:
             batch = _replace(batch, name, others)
         return batch
 
-    def _suspects(self, batch: pa.RecordBatch) -> Mask:
+    def _suspects(self, batch: pa.RecordBatch) -> Bools:
         """Return which rows may have a secret."""
         format = self._format
         suspects = _is_one_of(batch["packet_type"], format.secret_types)
@@ -125,14 +122,14 @@ class Redactor:
         return suspects
 
 
-def _is_one_of(array: pa.Array, values: Collection[Any]) -> Mask:
+def _is_one_of(array: pa.Array, values: Collection[Any]) -> Bools:
     """Return which rows of a column of few different values have one of some."""
     encoded = array.dictionary_encode("encode")
     wanted = [code for code, one in enumerate(encoded.dictionary.to_pylist()) if one in values]
     return np.isin(as_numbers(encoded.indices), wanted)
 
 
-def _is_clean(bodies: pa.Array, carried: Carried | None) -> Mask:
+def _is_clean(bodies: pa.Array, carried: Carried | None) -> Bools:
     """Return which bodies hold packets without secrets; `carried` recognizes them."""
     clean = np.zeros(len(bodies), np.bool_)
     if carried is not None:
@@ -180,7 +177,7 @@ class _BatchRow(Mapping[str, Any]):
         return sum(1 for _ in self)
 
 
-def _has_value(array: pa.Array) -> Mask:
+def _has_value(array: pa.Array) -> Bools:
     """Return which values are neither null nor an empty list."""
     filled = np.ones(len(array), np.bool_)
     if pa.types.is_list(array.type):

@@ -16,16 +16,10 @@ from typing import Any, ClassVar, Final
 import numpy as np
 import pyarrow as pa
 
+from wireyard.arrays import Ints
 from wireyard.formats.base import Format
 from wireyard.streams.batches import BlockReader, Part
-from wireyard.streams.blocks import (
-    Block,
-    DirectedStream,
-    FrameScanner,
-    Ints,
-    StreamBundle,
-    cut_blocks,
-)
+from wireyard.streams.blocks import Block, DirectedStream, FrameScanner, StreamBundle, cut_blocks
 from wireyard.streams.framer import Framer
 from wireyard.streams.plan import Plan
 from wireyard.streams.source import Damaged, Reading, Source, compression, open_source

@@ -12,8 +12,8 @@ from contextlib import closing
 from dataclasses import dataclass
 
 import numpy as np
-import numpy.typing as npt
 
+from wireyard.arrays import Bytes
 from wireyard.streams.source import Damaged, Reading, reading
 
 __all__ = [
@@ -24,8 +24,6 @@ __all__ = [
     "windows_of_bytes",
     "windows_of_file",
 ]
-
-Bytes = npt.NDArray[np.uint8]
 
 WINDOW_BYTES = 3 << 20
 """A window should stay in the cache, which is shared, while about 100 us of Python are spent on

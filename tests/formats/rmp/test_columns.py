@@ -13,6 +13,7 @@ import pytest
 from tests.formats.rmp.make import ALL_FLAGS, MORE, framed, message, random_packet
 from tests.formats.rmp.subject import FORMATS
 from tests.readings import assert_one_reading, table_of
+from wireyard.arrays import Bytes
 from wireyard.formats.rmp import columns
 from wireyard.formats.rmp.layout import COLUMNS, MAX_PACKET_BYTES
 from wireyard.formats.rmp.packet import read_row
@@ -62,7 +63,7 @@ def test_every_combination_of_flags(label: str) -> None:
     assert set(table["status"].to_pylist()) == {"ok"}
 
 
-def arrays_of(data: bytes) -> np.ndarray[tuple[int], np.dtype[np.uint8]]:
+def arrays_of(data: bytes) -> Bytes:
     return np.frombuffer(data, np.uint8)
 
 

@@ -14,17 +14,14 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 
 import numpy as np
-import numpy.typing as npt
 
+from wireyard.arrays import Bytes, Grid, Ints
 from wireyard.formats import Format
 from wireyard.streams.blocks import Block, FrameScanner, cut_window, join_blocks
 from wireyard.streams.framer import GAP, Frame, Framer
 from wireyard.streams.window import WINDOW_BYTES, Window
 
 __all__ = ["StoreStream"]
-
-Ints = npt.NDArray[np.int64]
-Bytes = npt.NDArray[np.uint8]
 
 _BLOCK_ROWS = 1 << 14
 """Rows of a block. Small packets lie far apart, so that a window contains few of them."""
@@ -38,7 +35,7 @@ class StoreStream:
     stream: str
     format: Format
     data: Bytes = field(repr=False)
-    pieces: Ints
+    pieces: Grid
     """Ranges of packets and damaged records, which do not touch. Shapes: (p, 2), start and stop."""
     context: None = None
 
@@ -57,10 +54,10 @@ class StoreStream:
         return self.data[start:stop]
 
     @property
-    def gaps(self) -> Ints:
+    def gaps(self) -> Grid:
         """The ranges between the pieces. Shapes: (g, 2), start and stop."""
-        edges: Ints = np.r_[0, self.pieces.ravel(), self.size].reshape(-1, 2)
-        gaps: Ints = edges[edges[:, 0] < edges[:, 1]]
+        edges: Grid = np.r_[0, self.pieces.ravel(), self.size].reshape(-1, 2)
+        gaps: Grid = edges[edges[:, 0] < edges[:, 1]]
         return gaps
 
     def blocks(

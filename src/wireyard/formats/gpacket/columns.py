@@ -12,6 +12,7 @@ import numpy as np
 import pyarrow as pa
 
 from wireyard.arena import Arena, Shape
+from wireyard.arrays import Bytes, Ints
 from wireyard.formats.gpacket import kernels
 from wireyard.formats.gpacket.layout import HEADER_BYTES, SHIPPED
 from wireyard.formats.property_columns import (
@@ -27,9 +28,6 @@ from wireyard.formats.row_columns import batch_layout, fill_positions
 from wireyard.layout import Column
 
 __all__ = ["ColumnDecoder", "scan_frames"]
-
-Ints = np.ndarray[tuple[int], np.dtype[np.int64]]
-Bytes = np.ndarray[tuple[int], np.dtype[np.uint8]]
 
 _NONE: Ints = np.empty(0, np.int64)
 _SHAPES = {

@@ -22,6 +22,7 @@ from typing import Final
 import numpy as np
 
 from wireyard.accelerate import I64, READ, array, inlined, kernel, record
+from wireyard.arrays import Bytes, Ints
 from wireyard.formats import property_kernels
 from wireyard.formats.gpacket.layout import (
     COLUMNS,
@@ -49,7 +50,6 @@ from wireyard.formats.property_kernels import (
 from wireyard.memory import (
     AHEAD_BYTES,
     LINE,
-    Bytes,
     load_i16,
     load_i32,
     load_i64,
@@ -70,8 +70,6 @@ __all__ = [
     "fill_rows",
     "scan_frames",
 ]
-
-Ints = np.ndarray[tuple[int], np.dtype[np.int64]]
 
 _LINK_FIELDS: Final = ("destination_id",)
 """Columns that only link packets have."""

@@ -12,6 +12,7 @@ import numpy as np
 import pyarrow as pa
 
 from wireyard.arena import Arena, Shape
+from wireyard.arrays import Bytes, Ints
 from wireyard.formats.jmq import kernel_columns, kernels, stream_kernels
 from wireyard.formats.jmq.layout import HEADER_BYTES, ITEMS, MAX_PACKET_BYTES
 from wireyard.formats.property_columns import (
@@ -27,9 +28,6 @@ from wireyard.formats.row_columns import batch_layout, fill_positions
 from wireyard.layout import Column
 
 __all__ = ["ColumnDecoder", "scan_frames", "sniff_heads", "walk_streams"]
-
-Ints = np.ndarray[tuple[int], np.dtype[np.int64]]
-Bytes = np.ndarray[tuple[int], np.dtype[np.uint8]]
 
 _ADDRESS_BYTES = 16
 _NONE: Ints = np.empty(0, np.int64)

@@ -20,9 +20,8 @@ from __future__ import annotations
 
 from typing import Final
 
-import numpy as np
-
 from wireyard.accelerate import I64, READ, TEXT, array, inlined, kernel, record
+from wireyard.arrays import Bytes, Grid8, Ints
 from wireyard.formats.jmq import kernel_columns as c
 from wireyard.formats.jmq.kernel_columns import WANT
 from wireyard.formats.jmq.layout import HEADER_BYTES, HEADERS, ITEMS_BY_NAME, MAGIC
@@ -40,7 +39,6 @@ from wireyard.formats.property_kernels import (
 from wireyard.memory import (
     AHEAD_BYTES,
     LINE,
-    Bytes,
     bit_column,
     copy_text,
     load_i8,
@@ -58,9 +56,6 @@ from wireyard.memory import (
 )
 
 __all__ = ["BLOCK_ROWS", "fill_rows", "find_frames", "scan_frames"]
-
-Ints = np.ndarray[tuple[int], np.dtype[np.int64]]
-Grid8 = np.ndarray[tuple[int, int], np.dtype[np.uint8]]
 
 _NAMES, _IDS, _ITEMS, _PROPERTIES, _BODIES, _HASHES = WANT.values()
 _HEADER: Final = HEADERS[301]

@@ -10,19 +10,15 @@ from __future__ import annotations
 
 from typing import Final
 
-import numpy as np
-
 from wireyard.accelerate import I64, READ, TEXT, array, inlined, kernel
+from wireyard.arrays import Bytes, Ints
 from wireyard.formats.base import Shown
 from wireyard.formats.jmq.framing import FLAG_BITS, MAX_PRIORITY
 from wireyard.formats.jmq.kernels import find_frames
 from wireyard.formats.jmq.layout import HEADER_BYTES, HEADERS, MAGIC
-from wireyard.memory import Bytes, load_i8, load_i32, load_u8, load_u16, load_u32
+from wireyard.memory import load_i8, load_i32, load_u8, load_u16, load_u32
 
 __all__ = ["sniff_heads", "walk_streams"]
-
-Ints = np.ndarray[tuple[int], np.dtype[np.int64]]
-Octets = np.ndarray[tuple[int], np.dtype[np.uint8]]
 
 _INTS: Final = array("int64")
 _EITHER: Final = int(Shown.EITHER)
@@ -64,7 +60,7 @@ def header_shown(data: Bytes, start: int, stop: int, max_packet_bytes: int) -> b
 
 @kernel(I64(READ, _INTS, _INTS, I64, TEXT))
 def sniff_heads(
-    heads: Bytes, starts: Ints, stops: Ints, max_packet_bytes: int, shown: Octets
+    heads: Bytes, starts: Ints, stops: Ints, max_packet_bytes: int, shown: Bytes
 ) -> int:
     """Find the evidence (`Shown`) in the first bytes of streams; return how many streams have any.
 
@@ -84,7 +80,7 @@ def walk_streams(
     data: Bytes,
     bounds: Ints,
     pieces: Ints,
-    behind_gap: Octets,
+    behind_gap: Bytes,
     max_packet_bytes: int,
     starts: Ints,
     sizes: Ints,

@@ -12,13 +12,13 @@ from typing import Final
 import numpy as np
 
 from wireyard.accelerate import inlined
+from wireyard.arrays import Bytes, Grid32, Ints
 from wireyard.formats.jmq import kernel_columns as c
 from wireyard.formats.jmq.items import DESTINATION_KINDS
 from wireyard.formats.jmq.layout import FLAGS, HEADERS, PACKET_TYPES
 from wireyard.formats.property_kernels import Columns, Texts, word_of
 from wireyard.memory import (
     SLACK,
-    Bytes,
     copy_text,
     load_i32,
     load_i64,
@@ -32,9 +32,6 @@ from wireyard.memory import (
 )
 
 __all__ = ["fill_hashes", "fill_ids", "fill_names"]
-
-Ints = np.ndarray[tuple[int], np.dtype[np.int64]]
-Grid32 = np.ndarray[tuple[int, int], np.dtype[np.int32]]
 
 _LOW, _HIGH, _OCTETS, _TYPE_NAMES = 0, 256, 288, 544
 _NAME_WORDS = 4

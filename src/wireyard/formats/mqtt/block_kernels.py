@@ -18,6 +18,7 @@ from typing import Final, Protocol
 import numpy as np
 
 from wireyard.accelerate import inlined
+from wireyard.arrays import Bytes, Grid, Grid8, Grid32, Ints
 from wireyard.formats.mqtt.layout import (
     CONNECT,
     DISCONNECT,
@@ -33,7 +34,7 @@ from wireyard.formats.mqtt.layout import (
     VERSION_BITS,
 )
 from wireyard.formats.mqtt.session_kernels import body_at, check_packet, declared_version
-from wireyard.memory import Bytes, bit_column, load_u8, load_u16, load_word, place_of
+from wireyard.memory import bit_column, load_u8, load_u16, load_word, place_of
 
 __all__ = [
     "BITS",
@@ -58,13 +59,8 @@ __all__ = [
     "load_packet_ids",
 ]
 
-Ints = np.ndarray[tuple[int], np.dtype[np.int64]]
-Grid32 = np.ndarray[tuple[int, int], np.dtype[np.int32]]
-Grid64 = np.ndarray[tuple[int, int], np.dtype[np.int64]]
-Grid8 = np.ndarray[tuple[int, int], np.dtype[np.uint8]]
 
-
-class Grid(Protocol):
+class AnyGrid(Protocol):
     """An array of integers of two axes."""
 
     def __setitem__(self, place: tuple[int, np.uint64], value: int, /) -> None: ...
@@ -315,7 +311,7 @@ def check_others(
 
 @inlined
 def fill_columns(
-    out: Grid,
+    out: AnyGrid,
     runs: tuple[int, ...],
     shifts: tuple[int, ...],
     masks: tuple[int, ...],
@@ -332,7 +328,7 @@ def fill_columns(
 
 @inlined
 def fill_numbers(
-    block: Ints, i32: Grid32, i64: Grid64, rejected: Bytes, first: int, last: int
+    block: Ints, i32: Grid32, i64: Grid, rejected: Bytes, first: int, last: int
 ) -> None:
     """Fill the columns of a fixed width, and reject the packets that are not sure."""
     fill_columns(i32, _I32_RUNS, _I32_SHIFTS, _I32_MASKS, block, first, last)

@@ -14,6 +14,7 @@ import numpy as np
 import pyarrow as pa
 
 from wireyard.arena import Arena, Shape, Source
+from wireyard.arrays import Bytes, Ints
 from wireyard.formats.mqtt import block_kernels, kernels, stream_kernels
 from wireyard.formats.mqtt.field_columns import FIELDS, read_fields
 from wireyard.formats.mqtt.layout import MAX_PACKET_BYTES, PROPERTIES
@@ -25,8 +26,6 @@ from wireyard.schema import arrow_type, as_array, repeat_texts
 
 __all__ = ["ColumnDecoder", "find_contexts", "scan_frames", "sniff_heads", "walk_streams"]
 
-Ints = np.ndarray[tuple[int], np.dtype[np.int64]]
-Bytes = np.ndarray[tuple[int], np.dtype[np.uint8]]
 Frames = tuple[Ints, Ints, Ints]
 Fields = dict[str, pa.Array]
 Decoded = tuple[Arena, int, Bytes, Fields]

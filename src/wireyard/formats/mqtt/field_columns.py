@@ -11,6 +11,7 @@ from collections.abc import Mapping
 import numpy as np
 import pyarrow as pa
 
+from wireyard.arrays import Bytes, Ints
 from wireyard.formats.mqtt import field_kernels
 from wireyard.formats.mqtt.field_kernels import (
     ENTRY_BITS,
@@ -23,9 +24,6 @@ from wireyard.formats.mqtt.field_kernels import (
 from wireyard.schema import arrow_type
 
 __all__ = ["FIELDS", "read_fields"]
-
-Ints = np.ndarray[tuple[int], np.dtype[np.int64]]
-Bytes = np.ndarray[tuple[int], np.dtype[np.uint8]]
 
 _OF_CONNECT, _OF_WILL = "is connect", "has will"
 _VALID: Mapping[str, str] = {

@@ -9,9 +9,8 @@ from __future__ import annotations
 
 from typing import Final
 
-import numpy as np
-
 from wireyard.accelerate import I64, READ, TEXT, array, inlined, kernel
+from wireyard.arrays import Bytes, Grid8, Grid32, Int32s, Ints
 from wireyard.formats.mqtt.layout import (
     CONNACK,
     CONNECT,
@@ -26,7 +25,7 @@ from wireyard.formats.mqtt.layout import (
     VERSION_BITS,
 )
 from wireyard.formats.mqtt.session_kernels import body_at, declared_version
-from wireyard.memory import Bytes, copy_bytes, load_u8, load_u16, place_of
+from wireyard.memory import copy_bytes, load_u8, load_u16, place_of
 
 __all__ = [
     "ENTRY_BITS",
@@ -37,11 +36,6 @@ __all__ = [
     "TEXTS",
     "fill_fields",
 ]
-
-Ints = np.ndarray[tuple[int], np.dtype[np.int64]]
-Numbers = np.ndarray[tuple[int], np.dtype[np.int32]]
-Grid32 = np.ndarray[tuple[int, int], np.dtype[np.int32]]
-Grid8 = np.ndarray[tuple[int, int], np.dtype[np.uint8]]
 
 TEXTS: Final = (
     "protocol_name", "client_id", "will_topic", "will_payload", "username", "password", "filter",
@@ -137,7 +131,7 @@ def append_filters(
     version: int,
     with_options: bool,
     texts: Bytes,
-    entry_ends: Numbers,
+    entry_ends: Int32s,
     entry_numbers: Grid32,
     entry_bits: Grid8,
     ends: Ints,
@@ -183,8 +177,8 @@ def fill_fields(
     offsets: Grid32,
     bits: Grid8,
     texts: Bytes,
-    codes: Numbers,
-    entry_ends: Numbers,
+    codes: Int32s,
+    entry_ends: Int32s,
     entry_numbers: Grid32,
     entry_bits: Grid8,
     ends: Ints,

@@ -15,11 +15,12 @@ Axis: r = rows.
 
 from __future__ import annotations
 
-from typing import Annotated, Final, NamedTuple
+from typing import Final, NamedTuple
 
 import numpy as np
 
 from wireyard.accelerate import BOOL, I64, READ, array, inlined, kernel, record
+from wireyard.arrays import Bytes, Grid, Grid8, Grid32, Int32s, Ints
 from wireyard.formats.mqtt.block_kernels import (
     BLOCK_ROWS,
     CHECKED_AT,
@@ -43,7 +44,6 @@ from wireyard.formats.mqtt.property_kernels import KINDS, decode_properties
 from wireyard.formats.mqtt.topic_kernels import has_forbidden
 from wireyard.memory import (
     AHEAD_BYTES,
-    Bytes,
     copy_long,
     copy_text,
     load_u8,
@@ -65,12 +65,6 @@ __all__ = [
     "fill_rows",
     "scan_frames",
 ]
-
-Ints = np.ndarray[tuple[int], np.dtype[np.int64]]
-Offsets = np.ndarray[tuple[int], np.dtype[np.int32]]
-Grid32 = np.ndarray[tuple[int, int], np.dtype[np.int32]]
-Grid64 = np.ndarray[tuple[int, int], np.dtype[np.int64]]
-Grid8 = np.ndarray[tuple[int, int], np.dtype[np.uint8]]
 
 WANT: Final = {"names": 1, "topics": 2, "payloads": 4, "properties": 8}
 """Groups of columns with a pass of their own, as bits; a group that is not wanted is skipped."""
@@ -168,9 +162,9 @@ class Frames(NamedTuple):
 
     stop: int
     """Nothing is read at or after it."""
-    starts: Annotated[Ints, "int64"]
-    sizes: Annotated[Ints, "int64"]
-    contexts: Annotated[Ints, "int64"]
+    starts: Ints
+    sizes: Ints
+    contexts: Ints
 
 
 class Limits(NamedTuple):
@@ -185,35 +179,35 @@ class Limits(NamedTuple):
 class Block(NamedTuple):
     """Scratch for the results of passes over a block of rows."""
 
-    runs: Annotated[Ints, "int64"]
+    runs: Ints
     """The runs of ``block_kernels``; `BLOCK_SIZE`."""
-    row_bits: Annotated[Bytes, "uint8"]
+    row_bits: Bytes
     """`BITS` of each row; `BLOCK_ROWS`."""
 
 
 class Columns(NamedTuple):
     """The arrays behind the columns of packets; texts have slack after them."""
 
-    i32: Annotated[Grid32, array("int32", 2)]
+    i32: Grid32
     """Shape (field, r)."""
-    i64: Annotated[Grid64, array("int64", 2)]
-    bits: Annotated[Grid8, array("uint8", 2)]
+    i64: Grid
+    bits: Grid8
     """Shape (`BITS`, r / 8)."""
-    rejected: Annotated[Bytes, "uint8"]
+    rejected: Bytes
     """Whether the scalar reader has to decode a row; r."""
-    offsets: Annotated[Grid32, array("int32", 2)]
+    offsets: Grid32
     """End offsets of texts, payloads and properties of rows; shape (group, r + 1), 0 at first."""
-    names: Annotated[Bytes, "uint8"]
-    topics: Annotated[Bytes, "uint8"]
-    payloads: Annotated[Bytes, "uint8"]
+    names: Bytes
+    topics: Bytes
+    payloads: Bytes
 
 
 class Properties(NamedTuple):
     """The properties of all rows. Axis: e = properties."""
 
-    text: Annotated[Bytes, "uint8"]
-    codes: Annotated[Offsets, "int32"]
-    offsets: Annotated[Offsets, "int32"]
+    text: Bytes
+    codes: Int32s
+    offsets: Int32s
     """End offsets of their texts; e + 1, 0 at first."""
 
 

@@ -15,15 +15,9 @@ from __future__ import annotations
 from typing import Any, Final, Protocol
 
 from wireyard.accelerate import inlined
+from wireyard.arrays import Bytes
 from wireyard.formats.mqtt.layout import CONNECT, PACKET_TYPES, PROPERTIES, PROPERTIES_BY_NAME
-from wireyard.memory import (
-    Bytes,
-    copy_bytes,
-    load_u8,
-    load_u16,
-    put_i64,
-    valid_utf8,
-)
+from wireyard.memory import copy_bytes, load_u8, load_u16, put_i64, valid_utf8
 
 __all__ = [
     "KINDS",

@@ -12,6 +12,7 @@ from collections.abc import Iterable
 from typing import Final
 
 from wireyard.accelerate import inlined
+from wireyard.arrays import Bytes
 from wireyard.formats.mqtt.layout import (
     CONNACK,
     CONNECT,
@@ -27,7 +28,7 @@ from wireyard.formats.mqtt.layout import (
     UNSUBSCRIBE,
 )
 from wireyard.formats.mqtt.topic_kernels import has_forbidden
-from wireyard.memory import Bytes, load_u8, load_u16, load_u32, valid_utf8
+from wireyard.memory import load_u8, load_u16, load_u32, valid_utf8
 
 __all__ = [
     "LONGEST_HEAD",

@@ -10,9 +10,8 @@ from __future__ import annotations
 
 from typing import Final
 
-import numpy as np
-
 from wireyard.accelerate import I64, READ, TEXT, array, inlined, kernel
+from wireyard.arrays import Bytes, Ints
 from wireyard.formats.base import FIRST_PACKETS, Shown
 from wireyard.formats.mqtt.kernels import find_frames
 from wireyard.formats.mqtt.layout import (
@@ -41,12 +40,9 @@ from wireyard.formats.mqtt.session_kernels import (
     is_valid,
     is_valid_publish,
 )
-from wireyard.memory import Bytes, load_u8, load_u16
+from wireyard.memory import load_u8, load_u16
 
 __all__ = ["find_contexts", "sniff_heads", "walk_streams"]
-
-Ints = np.ndarray[tuple[int], np.dtype[np.int64]]
-Octets = np.ndarray[tuple[int], np.dtype[np.uint8]]
 
 _INTS: Final = array("int64")
 _CLIENT, _ANSWER = int(Shown.CLIENT), int(Shown.ANSWER)
@@ -88,7 +84,7 @@ def connect_version(data: Bytes, start: int, stop: int, max_packet_bytes: int) -
 
 @kernel(I64(READ, _INTS, _INTS, I64, TEXT, _INTS))
 def sniff_heads(
-    heads: Bytes, starts: Ints, stops: Ints, max_packet_bytes: int, shown: Octets, contexts: Ints
+    heads: Bytes, starts: Ints, stops: Ints, max_packet_bytes: int, shown: Bytes, contexts: Ints
 ) -> int:
     """Find the evidence (`Shown`) in the first bytes of streams; return how many streams have any.
 
@@ -243,10 +239,10 @@ def walk_streams(
     data: Bytes,
     bounds: Ints,
     pieces: Ints,
-    behind_gap: Octets,
+    behind_gap: Bytes,
     firsts: Ints,
     followings: Ints,
-    begun: Octets,
+    begun: Bytes,
     max_packet_bytes: int,
     starts: Ints,
     sizes: Ints,

@@ -5,7 +5,8 @@ from __future__ import annotations
 from typing import Final
 
 from wireyard.accelerate import inlined
-from wireyard.memory import HIGH_BITS, Bytes, load_u8, load_word
+from wireyard.arrays import Bytes
+from wireyard.memory import HIGH_BITS, load_u8, load_word
 
 __all__ = ["has_forbidden"]
 

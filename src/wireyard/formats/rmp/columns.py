@@ -12,6 +12,7 @@ import numpy as np
 import pyarrow as pa
 
 from wireyard.arena import Arena, Shape, Source
+from wireyard.arrays import Bools, Bytes, Grid32, Ints
 from wireyard.formats.rmp import kernels
 from wireyard.formats.rmp.layout import FOREIGN, LAYERS, PREFIX_BYTES, SEGMENT, TYPING
 from wireyard.formats.row_columns import batch_layout, fill_positions
@@ -19,11 +20,6 @@ from wireyard.layout import Column
 from wireyard.memory import SLACK
 
 __all__ = ["ColumnDecoder", "scan_frames"]
-
-Ints = np.ndarray[tuple[int], np.dtype[np.int64]]
-Bytes = np.ndarray[tuple[int], np.dtype[np.uint8]]
-Grid32 = np.ndarray[tuple[int, int], np.dtype[np.int32]]
-Flags = np.ndarray[tuple[int], np.dtype[np.bool_]]
 
 _LEAST_BYTES = PREFIX_BYTES + TYPING.size
 """Smallest message: its own length, or that of the packet before the first, and a typing word."""
@@ -148,7 +144,7 @@ class ColumnDecoder:
         return batch, np.flatnonzero(rejected)
 
 
-def _layer_names(i32: Grid32, rejected: Flags) -> pa.Array:
+def _layer_names(i32: Grid32, rejected: Bools) -> pa.Array:
     """Return the names of the layers, null for rejected rows."""
     unnamed = (i32[_TYPING] >= FOREIGN) | (i32[_LAYER] >= len(_NAMES)) | rejected
     return _NAMES.take(pa.array(np.where(unnamed, 0, i32[_LAYER]), mask=unnamed))

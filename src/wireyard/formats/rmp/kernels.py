@@ -13,11 +13,10 @@ Axis: r = rows, one a message.
 
 from __future__ import annotations
 
-from typing import Annotated, Final, NamedTuple
-
-import numpy as np
+from typing import Final, NamedTuple
 
 from wireyard.accelerate import I64, READ, array, inlined, kernel, record
+from wireyard.arrays import Bytes, Grid8, Grid32, Int32s, Ints
 from wireyard.formats.rmp.context import (
     BEFORE_BITS,
     BEFORE_SHIFT,
@@ -28,14 +27,9 @@ from wireyard.formats.rmp.context import (
     ORDINAL_SHIFT,
 )
 from wireyard.formats.rmp.layout import FLAGS, FOREIGN, LAYER_MASK, PREFIX_BYTES
-from wireyard.memory import Bytes, copy_bytes, load_u8, load_u16, put_i64
+from wireyard.memory import copy_bytes, load_u8, load_u16, put_i64
 
 __all__ = ["BITS", "I32_FIELDS", "SOURCE_BYTES", "Columns", "Frames", "fill_rows", "scan_frames"]
-
-Ints = np.ndarray[tuple[int], np.dtype[np.int64]]
-Offsets = np.ndarray[tuple[int], np.dtype[np.int32]]
-Grid32 = np.ndarray[tuple[int, int], np.dtype[np.int32]]
-Grid8 = np.ndarray[tuple[int, int], np.dtype[np.uint8]]
 
 I32_FIELDS: Final = (
     "message_in_packet",
@@ -191,9 +185,9 @@ def put_source(out: Bytes, at: int, data: Bytes, start: int) -> int:
 class Frames(NamedTuple):
     """The messages of a window. Axis: r."""
 
-    starts: Annotated[Ints, "int64"]
-    sizes: Annotated[Ints, "int64"]
-    contexts: Annotated[Ints, "int64"]
+    starts: Ints
+    sizes: Ints
+    contexts: Ints
 
 
 class Columns(NamedTuple):
@@ -202,21 +196,21 @@ class Columns(NamedTuple):
     Bits, `rejected` and the first of all offsets are zero before they are filled.
     """
 
-    i32: Annotated[Grid32, array("int32", 2)]
+    i32: Grid32
     """Shape (`I32_FIELDS`, r)."""
-    packet_offsets: Annotated[Ints, "int64"]
-    data_sizes: Annotated[Ints, "int64"]
-    bits: Annotated[Grid8, array("uint8", 2)]
+    packet_offsets: Ints
+    data_sizes: Ints
+    bits: Grid8
     """Shape (`BITS`, r / 8)."""
-    source_offsets: Annotated[Offsets, "int32"]
+    source_offsets: Int32s
     """End offsets of the sources of rows; r + 1."""
-    sources: Annotated[Bytes, "uint8"]
+    sources: Bytes
     """`SOURCE_BYTES` a row, or empty if the column is not wanted."""
-    body_offsets: Annotated[Offsets, "int32"]
+    body_offsets: Int32s
     """End offsets of the data of rows; r + 1."""
-    bodies: Annotated[Bytes, "uint8"]
+    bodies: Bytes
     """As long as all messages, or empty if the column is not wanted."""
-    rejected: Annotated[Bytes, "uint8"]
+    rejected: Bytes
     """Whether the scalar reader has to decode a row; r."""
 
 

@@ -10,8 +10,8 @@ from typing import Any, Final, NamedTuple
 
 import numpy as np
 
+from wireyard.arrays import Int8s, Int32s, Ints
 from wireyard.formats.jmq.layout import FLAGS, MESSAGE_TYPES
-from wireyard.layers.grouping import Int8s, Int32s, Int64s
 from wireyard.layers.jmq import rules, states
 from wireyard.layers.jmq.rules import HANDLERS, NEEDS_ALL, RULES
 from wireyard.layers.jmq.states import DELIVERY, FLOW, SESSION, TRANSACTION
@@ -142,7 +142,7 @@ class Compiled(NamedTuple):
     reply_of: Int32s
     needs_all: Int8s
     """For each rule, whether lost packets may explain a violation."""
-    caps: Int64s
+    caps: Ints
     """The caps in the order of `CAPS`: the most items of a connection that may be open at once."""
 
 

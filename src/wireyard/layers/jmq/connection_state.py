@@ -6,11 +6,11 @@ the number of a key that packets name, such as a consumer, a request id or a hel
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple, TypeVar, get_type_hints
+from typing import Any, NamedTuple, TypeVar, get_args, get_type_hints
 
 import numpy as np
 
-from wireyard.layers.grouping import Int8s, Int32s, Int64s
+from wireyard.arrays import Int8s, Int32s, Ints
 
 __all__ = [
     "Buffers",
@@ -35,15 +35,15 @@ class Packets(NamedTuple):
     packet_type: Int32s
     flags: Int32s
     version: Int32s
-    size: Int64s
-    sequence: Int64s
-    timestamp: Int64s
-    ip_high: Int64s
-    ip_low: Int64s
+    size: Ints
+    sequence: Ints
+    timestamp: Ints
+    ip_high: Ints
+    ip_low: Ints
     port: Int32s
-    ns: Int64s
+    ns: Ints
     timed: Int8s
-    transaction: Int64s
+    transaction: Ints
     properties: Int32s
     """Index into `Properties`."""
     request: Int32s
@@ -54,14 +54,14 @@ class Packets(NamedTuple):
     """Slot of `Held`: the message and its consumer; of a DELETE_CONSUMER the last message seen."""
     pause: Int32s
     """Slot of `Pauses` of the consumer or producer."""
-    blocks: Int64s
+    blocks: Ints
     """The first block of each row, then the end of the last."""
     malformed: Int8s
     state: Int8s
     """State of a delivery."""
     acknowledged: Int32s
     """Row of the ACKNOWLEDGE of a delivery."""
-    joined: Int64s
+    joined: Ints
     """Transaction of the acknowledgement, 0 if none."""
     client_id: Int32s
     """Code of the client id at the time when a message was sent or delivered."""
@@ -77,19 +77,19 @@ class Properties(NamedTuple):
     """Properties of control packets; axis: index of `Packets.properties`."""
 
     present: Int32s
-    status: Int64s
-    transaction: Int64s
+    status: Ints
+    transaction: Ints
     transaction_slot: Int32s
-    next_transaction: Int64s
+    next_transaction: Ints
     next_slot: Int32s
     consumer_slot: Int32s
     session_slot: Int32s
-    ack_mode: Int64s
-    ack_type: Int64s
-    dead_reason: Int64s
-    count_only: Int64s
-    set_redelivered: Int64s
-    size: Int64s
+    ack_mode: Ints
+    ack_type: Ints
+    dead_reason: Ints
+    count_only: Ints
+    set_redelivered: Ints
+    size: Ints
     client_id: Int32s
     subscription: Int32s
     from_dead_queue: Int8s
@@ -101,9 +101,9 @@ class Streams(NamedTuple):
     connection: Int32s
     from_client: Int8s
     seen: Int8s
-    first: Int64s
-    start: Int64s
-    stop: Int64s
+    first: Ints
+    start: Ints
+    stop: Ints
     place: Int32s
     highest: Int32s
     address: Int32s
@@ -126,11 +126,11 @@ class Connections(NamedTuple):
     status: Int32s
     """Rows of the HELLO, the AUTHENTICATE, and its reply (`hello`, `user`, `status`)."""
     client_id: Int32s
-    packets: Int64s
-    size: Int64s
-    pauses: Int64s
-    paused_ns: Int64s
-    open: Int64s
+    packets: Ints
+    size: Ints
+    pauses: Ints
+    paused_ns: Ints
+    open: Ints
     """``[connection * caps + cap]``: the number of open items of each cap."""
     first_consumer: Int32s
     last_consumer: Int32s
@@ -206,23 +206,23 @@ class Pauses(NamedTuple):
 class Buffers(NamedTuple):
     """The output buffers of the kernel: violations, transaction events, runs."""
 
-    counts: Int64s
+    counts: Ints
     """The number of entries of each of the three."""
-    dropped: Int64s
+    dropped: Ints
     rule: Int32s
     rule_row: Int32s
     rule_block: Int32s
     """Block with the id of the message, -1 for the packet itself, -2 for none."""
-    rule_times: Int64s
+    rule_times: Ints
     rule_client_id: Int32s
     use_row: Int32s
     use_event: Int32s
-    use_transaction: Int64s
-    use_messages: Int64s
+    use_transaction: Ints
+    use_messages: Ints
     use_client_id: Int32s
     run_stream: Int32s
-    run_start: Int64s
-    run_stop: Int64s
+    run_start: Ints
+    run_stop: Ints
     run_place: Int32s
 
 
@@ -234,8 +234,8 @@ def blank(kind: type[T], rows: int, /, **columns: Any) -> T:
 
     A blank array of type `Int32s` has rows, slots or codes and is filled with -1, others with 0.
     """
-    for name, hint in get_type_hints(kind, include_extras=True).items():
+    for name, hint in get_type_hints(kind).items():
         if name not in columns:
-            dtype = hint.__metadata__[0]
-            columns[name] = np.full(rows, -1 if dtype == "int32" else 0, dtype)
+            (dtype,) = get_args(get_args(hint)[1])
+            columns[name] = np.full(rows, -1 if dtype is np.int32 else 0, dtype)
     return kind(**columns)

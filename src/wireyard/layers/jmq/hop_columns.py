@@ -16,9 +16,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from wireyard.accelerate import array, kernel
+from wireyard.arrays import Ints
 from wireyard.formats.base import Row
 from wireyard.layers.grouping import (
-    Int64s,
     decode_texts,
     dense_ids,
     first_of_groups,
@@ -82,14 +82,14 @@ class _Sightings(NamedTuple):
 
     message: Any
     kind: Any
-    consumer: Int64s
+    consumer: Ints
     has_consumer: Any
     source: Any
     stream: Any
-    offset: Int64s
-    frame: Int64s
+    offset: Ints
+    frame: Ints
     has_frame: Any
-    ns: Int64s
+    ns: Ints
     timed: Any
     sender: Any
     receiver: Any
@@ -150,7 +150,7 @@ def _sightings(
     at_relay, at_delivery = (nullable(t["consumer_id"])[0] for t in (relays, deliveries))
     no_consumer = np.zeros(len(sent) + len(accepted), np.int64)
 
-    def numbers(name: str) -> tuple[Int64s, Any]:
+    def numbers(name: str) -> tuple[Ints, Any]:
         parts = [
             nullable(sendings[name]), _nullable_rows(sendings[f"accepted_{name}"], accepted),
             nullable(relays[name]), nullable(deliveries[name]),
@@ -175,7 +175,7 @@ def _sightings(
     return sightings, (stream_names, names)
 
 
-def _nullable_rows(column: pa.ChunkedArray, rows: Any) -> tuple[Int64s, Any]:
+def _nullable_rows(column: pa.ChunkedArray, rows: Any) -> tuple[Ints, Any]:
     values, is_valid = nullable(column)
     return values[rows], is_valid[rows]
 

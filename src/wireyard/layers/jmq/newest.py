@@ -17,6 +17,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from wireyard.arrays import Bools
 from wireyard.formats.base import Row
 from wireyard.formats.jmq.layout import FLAGS, MESSAGE_TYPES, PACKET_TYPES
 from wireyard.layers.facts import PacketFile
@@ -25,7 +26,7 @@ from wireyard.layers.jmq.files import derive_files
 from wireyard.layers.jmq.hop_columns import KEY_PATTERN
 from wireyard.layers.jmq.messages import NEEDED as MESSAGE_NEEDED
 from wireyard.layers.jmq.packet_columns import GPACKET, JMQ
-from wireyard.layers.newest import Bools, LastIds, MessageProtocol, Packets, SureRows, torn_streams
+from wireyard.layers.newest import LastIds, MessageProtocol, Packets, SureRows, torn_streams
 from wireyard.layers.tables import packet_keys
 
 __all__ = ["JMS"]

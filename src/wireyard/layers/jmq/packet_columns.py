@@ -10,14 +10,14 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Final, NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from wireyard.accelerate import array, kernel
+from wireyard.arrays import Bytes, Int32s, Ints
 from wireyard.formats.base import Row
 from wireyard.layers.endpoints import connection_of
-from wireyard.layers.grouping import Int32s, Int64s, by_group, dense_ids, order_groups, text_codes
+from wireyard.layers.grouping import by_group, dense_ids, order_groups, text_codes
 from wireyard.layers.jmq.packet_row import MAX_TEXT, MOST_ITEM_BYTES
 
 __all__ = [
@@ -48,7 +48,6 @@ _ROW_TEXTS: Final = ("destination", "reply_to", "correlation_id", "message_id")
 
 _long: Final[Any] = np.int64
 _I32S, _I64S = array("int32"), array("int64")
-Bytes = npt.NDArray[np.uint8]
 
 
 class PacketColumns:
@@ -118,7 +117,7 @@ class PacketColumns:
         codes = [known.setdefault(connection_of(row), len(known)) for row in self.streams]
         return np.array(codes, np.int32), len(known)
 
-    def _in_order(self, stream: Int32s, ns: Int64s, frame: Int64s, offset: Int64s) -> Int64s:
+    def _in_order(self, stream: Int32s, ns: Ints, frame: Ints, offset: Ints) -> Ints:
         """Return the rows connection by connection, each in the order of time.
 
         A receiver reads a stream in order, so a packet that was complete early arrives when all
@@ -247,7 +246,7 @@ def rows_in_parts(rows: Any) -> Iterator[Any]:
         yield rows[start : start + _PART]
 
 
-def rank_of(texts: list[str]) -> Int64s:
+def rank_of(texts: list[str]) -> Ints:
     """Return the rank of each text in sorted order."""
     ranks = np.empty(len(texts), np.int64)
     ranks[sorted(range(len(texts)), key=texts.__getitem__)] = np.arange(len(texts))
@@ -271,7 +270,7 @@ def _reach(streams: Any, ns: Any, frame: Any) -> None:
 # --- addresses and blocks -------------------------------------------------------------------
 
 
-def _binary(column: pa.Array) -> tuple[Bytes, Int64s, Int64s]:
+def _binary(column: pa.Array) -> tuple[Bytes, Ints, Ints]:
     """Return the bytes of a column of binary values, and the start and stop of each value."""
     _, offsets, data = column.buffers()
     ends = np.frombuffer(offsets, np.int32, len(column) + 1, 4 * column.offset).astype(np.int64)
@@ -282,7 +281,7 @@ def _binary(column: pa.Array) -> tuple[Bytes, Int64s, Int64s]:
     return octets, starts, np.maximum(stops, starts)
 
 
-def read_addresses(column: pa.ChunkedArray) -> tuple[Int64s, Int64s]:
+def read_addresses(column: pa.ChunkedArray) -> tuple[Ints, Ints]:
     """Return addresses of 16 bytes as two numbers each, 0 for a missing one."""
     parts = []
     for chunk in column.chunks:
@@ -318,7 +317,7 @@ class Blocks(NamedTuple):
         ``[consumer id, timestamp, address, address, port, sequence]`` by block.
     """
 
-    starts: Int64s
+    starts: Ints
     malformed: Any
     words: Any
 

@@ -8,7 +8,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from wireyard.layers.grouping import Int64s, decode_texts, text_codes
+from wireyard.arrays import Ints
+from wireyard.layers.grouping import decode_texts, text_codes
 from wireyard.layers.jmq.packet_columns import rank_of
 
 __all__ = [
@@ -36,7 +37,7 @@ def join_codes(*columns: pa.ChunkedArray) -> tuple[list[Any], pa.Array]:
     return [codes.indices.fill_null(-1).to_numpy(zero_copy_only=False) for codes in coded], first
 
 
-def nullable(column: pa.ChunkedArray) -> tuple[Int64s, Any]:
+def nullable(column: pa.ChunkedArray) -> tuple[Ints, Any]:
     """Return the numbers of a column, 0 for null, and which are not null."""
     is_valid = column.is_valid().to_numpy() if column.null_count else np.ones(len(column), bool)
     filled = column.fill_null(0) if column.null_count else column
@@ -46,11 +47,11 @@ def nullable(column: pa.ChunkedArray) -> tuple[Int64s, Any]:
 class Positions(NamedTuple):
     """Positions of records as columns that sort like `Position.order`; axis: record."""
 
-    ns: Int64s
-    frame: Int64s
-    stream: Int64s
+    ns: Ints
+    frame: Ints
+    stream: Ints
     """Rank of the name of the stream."""
-    offset: Int64s
+    offset: Ints
 
 
 def positions_of(*tables: pa.Table) -> list[Positions]:

@@ -15,6 +15,7 @@ from typing import Any, Final, NamedTuple
 import numpy as np
 import pyarrow as pa
 
+from wireyard.arrays import Grid, Ints
 from wireyard.layers.grouping import by_group, text_codes
 from wireyard.layers.mqtt import delivery_kernels as kernels
 from wireyard.layers.mqtt.deliveries import reply_record, request_record
@@ -34,7 +35,6 @@ from wireyard.layers.mqtt.delivery_kernels import MISSED, Delivered, DeliveryRow
 from wireyard.layers.mqtt.delivery_rows import DeliveryGrids, Numbered, delivery_table
 from wireyard.layers.mqtt.expected_kernels import (
     Expected,
-    Grid,
     Message,
     Subscription,
     count_expected,
@@ -43,7 +43,7 @@ from wireyard.layers.mqtt.expected_kernels import (
 from wireyard.layers.mqtt.missing import LatestDelivered, latest_record, missing_record
 from wireyard.layers.mqtt.missing_columns import connections_of, explain_absence
 from wireyard.layers.mqtt.numbering import Numbers, Positions, joined
-from wireyard.layers.mqtt.packets import NO_TIME, Ints, KnownStream
+from wireyard.layers.mqtt.packets import NO_TIME, KnownStream
 from wireyard.layers.mqtt.qos_kernels import NONE, Status
 from wireyard.layers.mqtt.records import (
     Attempt,

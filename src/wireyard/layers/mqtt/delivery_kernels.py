@@ -14,15 +14,9 @@ from typing import Final
 import numpy as np
 
 from wireyard.accelerate import I64, array, inlined, kernel
+from wireyard.arrays import Grid, Ints
 from wireyard.layers.grouping import dense_ids
-from wireyard.layers.mqtt.expected_kernels import (
-    NONE,
-    Expected,
-    Grid,
-    Ints,
-    Message,
-    Subscription,
-)
+from wireyard.layers.mqtt.expected_kernels import NONE, Expected, Message, Subscription
 from wireyard.layers.mqtt.facts import VERDICTS
 
 __all__ = [

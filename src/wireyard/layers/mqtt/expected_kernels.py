@@ -9,23 +9,17 @@ from __future__ import annotations
 from enum import IntEnum
 from typing import Final
 
-import numpy as np
-
 from wireyard.accelerate import I64, array, inlined, kernel
+from wireyard.arrays import Grid, Ints
 
 __all__ = [
     "NONE",
     "Expected",
-    "Grid",
-    "Ints",
     "Message",
     "Subscription",
     "count_expected",
     "find_expected",
 ]
-
-Ints = np.ndarray[tuple[int], np.dtype[np.int64]]
-Grid = np.ndarray[tuple[int, int], np.dtype[np.int64]]
 
 NONE: Final = -1
 

@@ -14,9 +14,9 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from wireyard.arrays import Ints
 from wireyard.formats.mqtt.layout import CONNECT
 from wireyard.layers.mqtt.delivery_columns import Will
-from wireyard.layers.mqtt.packets import Ints
 from wireyard.layers.mqtt.records import Client
 from wireyard.layers.tables import as_fact_table, packet_keys
 

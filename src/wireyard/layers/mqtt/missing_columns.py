@@ -13,15 +13,9 @@ from typing import Final
 import numpy as np
 
 from wireyard.accelerate import I64, array, inlined, kernel
+from wireyard.arrays import Grid, Ints
 from wireyard.layers.mqtt.delivery_kernels import MISSED, VERDICT_NAMES, DeliveryRow
-from wireyard.layers.mqtt.expected_kernels import (
-    NONE,
-    Expected,
-    Grid,
-    Ints,
-    Message,
-    Subscription,
-)
+from wireyard.layers.mqtt.expected_kernels import NONE, Expected, Message, Subscription
 from wireyard.layers.mqtt.packets import NO_TIME
 from wireyard.layers.mqtt.records import ConnectionRecord
 

@@ -13,11 +13,12 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from wireyard.arrays import Bools
 from wireyard.formats.base import Row
 from wireyard.layers.mqtt.files import derive_files
 from wireyard.layers.mqtt.messages import NEEDED as MESSAGE_NEEDED
 from wireyard.layers.mqtt.packets import NEEDED as PACKET_NEEDED
-from wireyard.layers.mqtt.packets import TRACKED, Bools
+from wireyard.layers.mqtt.packets import TRACKED
 from wireyard.layers.newest import LastIds, MessageProtocol, Packets, SureRows, torn_streams
 from wireyard.layers.tables import packet_keys
 

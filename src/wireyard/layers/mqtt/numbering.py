@@ -9,7 +9,8 @@ import numpy as np
 import pyarrow as pa
 
 from wireyard.accelerate import array, kernel
-from wireyard.layers.mqtt.packets import NO_TIME, Bools, Ints, KnownStream
+from wireyard.arrays import Bools, Ints
+from wireyard.layers.mqtt.packets import NO_TIME, KnownStream
 from wireyard.layers.mqtt.qos_kernels import NONE
 from wireyard.layers.records import Position, position_of
 

@@ -20,6 +20,7 @@ import pyarrow.compute as pc
 
 from wireyard.accelerate import BOOL, READ, array, inlined, kernel
 from wireyard.arena import room
+from wireyard.arrays import Bools, Bytes, Grid, Grid32, Int32s, Ints
 from wireyard.formats.base import Row
 from wireyard.formats.mqtt import layout
 from wireyard.layers.grouping import split_rows
@@ -42,13 +43,6 @@ __all__ = [
     "new_secret",
     "stream_numbers",
 ]
-
-Ints = np.ndarray[tuple[int], np.dtype[np.int64]]
-Shorts = np.ndarray[tuple[int], np.dtype[np.int32]]
-Grid = np.ndarray[tuple[int, int], np.dtype[np.int32]]
-Hashes = np.ndarray[tuple[int, int], np.dtype[np.int64]]
-Octets = np.ndarray[tuple[int], np.dtype[np.uint8]]
-Bools = np.ndarray[tuple[int], np.dtype[np.bool_]]
 
 NO_TIME: Final = -(1 << 63)
 """The value for a missing time."""
@@ -102,7 +96,7 @@ def _times(one: int, other: int) -> int:
 
 
 @kernel((READ, _SHORTS, array("int64", readonly=True), _HASHES))
-def _hash(data: Octets, offsets: Shorts, places: Ints, hashes: Hashes) -> None:
+def _hash(data: Bytes, offsets: Int32s, places: Ints, hashes: Grid) -> None:
     """Hash byte strings at two points."""
     one, other = places[0], places[1]
     for row in range(len(offsets) - 1):
@@ -331,9 +325,9 @@ class Packets:
     kept_row: Ints
     """The index of a packet in `kept`; -1 if its row is not kept."""
     topics: pa.Array
-    grid: Grid
+    grid: Grid32
     """Columns of `Packet`."""
-    contents: Hashes
+    contents: Grid
     key: Ints
     """Number of the client."""
     stream: Ints
@@ -564,7 +558,7 @@ def _in_time(key: Ints, ns: Ints, frame: Ints, stream: Ints, offset: Ints) -> In
     return np.lexsort((offset, stream, frame, ns, key))
 
 
-def _grid(table: pa.Table) -> tuple[Grid, pa.Array]:
+def _grid(table: pa.Table) -> tuple[Grid32, pa.Array]:
     """Return the columns of `Packet` except for the topic, and the topics as a dictionary array."""
     topics = pc.dictionary_encode(table["topic"]).combine_chunks()
     if isinstance(topics, pa.ChunkedArray):
@@ -581,7 +575,7 @@ def _grid(table: pa.Table) -> tuple[Grid, pa.Array]:
     return grid, topics
 
 
-def _read_properties(table: pa.Table, grid: Grid) -> tuple[Ints, Bools]:
+def _read_properties(table: pa.Table, grid: Grid32) -> tuple[Ints, Bools]:
     """Put aliases and flags of properties into the grid; return expiries and `is_extra`."""
     expires_s = np.full(table.num_rows, NONE, np.int64)
     is_extra = np.zeros(table.num_rows, np.bool_)
@@ -609,7 +603,7 @@ def _read_properties(table: pa.Table, grid: Grid) -> tuple[Ints, Bools]:
     return expires_s, is_extra
 
 
-def hash_payloads(payloads: pa.ChunkedArray, secret: tuple[int, int]) -> Hashes:
+def hash_payloads(payloads: pa.ChunkedArray, secret: tuple[int, int]) -> Grid:
     """Return two hashes of each payload as columns; null counts as empty."""
     hashes = np.empty((len(payloads), 2), np.int64)
     at = 0

@@ -13,9 +13,10 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from wireyard.arrays import Bools, Grid32, Ints
 from wireyard.formats.mqtt import layout
 from wireyard.layers.endpoints import stream_endpoints
-from wireyard.layers.mqtt.packets import DELIVERY_TYPES, NO_TIME, Bools, Grid, Ints, Packets
+from wireyard.layers.mqtt.packets import DELIVERY_TYPES, NO_TIME, Packets
 from wireyard.layers.mqtt.plain_kernels import (
     PlainConnection,
     PlainPackets,
@@ -71,7 +72,7 @@ class Plain:
     """The last packet of each broker."""
 
 
-def find_plain(packets: Packets, connections: Ints, records: Grid, total: Ints) -> Plain:
+def find_plain(packets: Packets, connections: Ints, records: Grid32, total: Ints) -> Plain:
     """Find the plain clients, and track their packets.
 
     Parameters

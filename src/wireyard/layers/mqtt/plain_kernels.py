@@ -12,14 +12,11 @@ Definitions:
 from __future__ import annotations
 
 from enum import IntEnum
-from typing import Annotated, Any, NamedTuple
-
-import numpy as np
-import numpy.typing as npt
+from typing import Any, NamedTuple
 
 from wireyard.accelerate import I64, array, inlined, kernel
 from wireyard.accelerate import record as record_type
-from wireyard.layers.grouping import Int8s, Int64s
+from wireyard.arrays import Grid, Grid32, Int8s, Ints
 from wireyard.layers.mqtt.qos_kernels import (
     FIRST_STATES,
     IN_FLIGHT_STATES,
@@ -27,9 +24,6 @@ from wireyard.layers.mqtt.qos_kernels import (
     ConnectionField,
     ConnectionState,
     Direction,
-    Grid,
-    Hashes,
-    Ints,
     Packet,
     Record,
     Status,
@@ -72,33 +66,33 @@ class PlainConnection(IntEnum):
 class PlainPackets(NamedTuple):
     """Packets, client by client, each client's in the order of time."""
 
-    grid: Annotated[Grid, array("int32", 2)]
+    grid: Grid32
     """Columns of `Packet`."""
-    contents: Annotated[Hashes, array("int64", 2)]
+    contents: Grid
     steps: Int8s
     """Values of `Step`."""
-    key: Int64s
+    key: Ints
     """Number of the client."""
-    stream: Int64s
-    reached_ns: Int64s
-    reached_frame: Int64s
-    kept_row: Int64s
+    stream: Ints
+    reached_ns: Ints
+    reached_frame: Ints
+    kept_row: Ints
     """The index of a packet in `receive_maximum`; CONNECT and CONNACK have one."""
-    receive_maximum: Int64s
+    receive_maximum: Ints
     """The Receive Maximum that a packet sets."""
 
 
 class Streams(NamedTuple):
     """The columns of streams that are known before tracking, by number of the stream."""
 
-    connection: Int64s
+    connection: Ints
     """Number of the connection, the same for both of its streams."""
-    ended_ns: Int64s
+    ended_ns: Ints
     """-1 if no end was captured."""
-    ended_frame: Int64s
-    is_older: Int64s
+    ended_frame: Ints
+    is_older: Ints
     """Whether connections to its server are older than the capture."""
-    seen: Annotated[npt.NDArray[np.int64], "int64"]
+    seen: Ints
     """By connection: whether it was begun; 0 before the call."""
 
 
@@ -179,7 +173,7 @@ def _begin(
 
 
 @inlined
-def _leave(grid: Grid, first: int, stop: int, flow: Any) -> int:
+def _leave(grid: Grid32, first: int, stop: int, flow: Any) -> int:
     """Clear the messages of a direction; return the number of messages in flight."""
     in_flight = 0
     for packet in range(first, stop):
@@ -193,7 +187,7 @@ def _leave(grid: Grid, first: int, stop: int, flow: Any) -> int:
 
 
 @inlined
-def _abandon(grid: Grid, first: int, stop: int, flow: Any, records: Grid) -> None:
+def _abandon(grid: Grid32, first: int, stop: int, flow: Any, records: Grid32) -> None:
     """Mark the tracked messages: the session ends before they are acknowledged."""
     for packet in range(first, stop):
         record = flow.tracked[grid[packet, Packet.ID]]
@@ -210,7 +204,7 @@ def _dropped(total: Ints) -> int:
 
 
 @inlined
-def _accept_all(connection: Any, records: Grid, answer: int) -> None:
+def _accept_all(connection: Any, records: Grid32, answer: int) -> None:
     """Mark all messages of the client as read by the broker, which reads a stream in order."""
     record = connection.fields[ConnectionField.UNREAD_FIRST]
     while record != NONE:
@@ -231,9 +225,9 @@ def track_plain(
     to_broker: Direction,
     to_client: Direction,
     connection: ConnectionState,
-    records: Grid,
+    records: Grid32,
     total: Ints,
-    breaches: Grid,
+    breaches: Grid32,
     found: Any,
     is_plain: Any,
 ) -> int:

@@ -14,8 +14,9 @@ from typing import Any, Final
 import numpy as np
 import pyarrow as pa
 
+from wireyard.arrays import Grid, Ints
 from wireyard.layers.mqtt.delivery_columns import Will
-from wireyard.layers.mqtt.packets import NO_TIME, Hashes, Ints, Packets, hash_payloads
+from wireyard.layers.mqtt.packets import NO_TIME, Packets, hash_payloads
 from wireyard.layers.mqtt.qos_kernels import NONE, Flag, Packet, Record, Status
 from wireyard.layers.mqtt.records import (
     Client,
@@ -31,8 +32,6 @@ from wireyard.layers.mqtt.tracking import Tracked
 from wireyard.layers.tables import fact_table
 
 __all__ = ["DELIVERED", "SENT", "Clients", "message_tables", "published"]
-
-Grid = np.ndarray[tuple[int, int], np.dtype[np.int64]]
 
 _CONNECT: Final = 1
 _AT_ONCE: Final = 1 << 17
@@ -233,7 +232,7 @@ def _columns_of_positions(packets: Packets, prefix: str, numbers: Ints) -> dict[
 
 def _common(packets: Packets, records: Grid) -> dict[str, Any]:
     numbers = records[:, Record.PACKET]
-    contents: Hashes = packets.contents[numbers]
+    contents: Grid = packets.contents[numbers]
     indices = pa.array(records[:, Record.TOPIC].astype(np.int32))
     retain = packets.grid[numbers, Packet.FLAGS] & Flag.RETAIN != 0
     kept = np.where(retain, packets.kept_row[numbers], NONE)

@@ -12,15 +12,14 @@ Rules of this file:
 from __future__ import annotations
 
 from enum import IntEnum
-from typing import Annotated, Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 
 from wireyard.accelerate import I64, array, inlined, kernel
 from wireyard.accelerate import record as record_type
+from wireyard.arrays import Bytes, Grid, Grid32, Int32s, Ints
 from wireyard.formats.mqtt import layout
-from wireyard.layers.grouping import Int32s, Int64s
 from wireyard.layers.mqtt.qos import (
     EVENTS,
     FACTS,
@@ -55,10 +54,6 @@ __all__ = [
 MAX_UNREAD: Final = 10_000
 """Messages at QoS 0 of one connection without evidence yet that the broker read them."""
 
-Ints = np.ndarray[tuple[int], np.dtype[np.int64]]
-Shorts = np.ndarray[tuple[int], np.dtype[np.int32]]
-Grid = np.ndarray[tuple[int, int], np.dtype[np.int32]]
-Hashes = np.ndarray[tuple[int, int], np.dtype[np.int64]]
 Table = np.ndarray[tuple[int, int, int, int], np.dtype[np.int32]]
 
 
@@ -171,18 +166,18 @@ class ConnectionField(IntEnum):
 class Direction(NamedTuple):
     """The messages of a session in one direction."""
 
-    states: Annotated[npt.NDArray[np.uint8], "uint8"]
+    states: Bytes
     """State of each flow: ``[role * identifiers + packet identifier]``; role 0 is the sender."""
     tracked: Int32s
     """By packet identifier: the record of its message, -1 for none."""
-    limits: Int64s
+    limits: Ints
     """Quota and Receive Maximum."""
 
 
 class ConnectionState(NamedTuple):
     """The state of a connection while its packets are tracked."""
 
-    fields: Int64s
+    fields: Ints
     """Values of `ConnectionField`."""
     aliases: Int32s
     """``[side * aliases + alias]``: the topic, -1 for none; side 0 is the client. Empty if no
@@ -272,7 +267,7 @@ _TABLE: Final = array("int32", 4, readonly=True)
 
 @inlined
 def _breaks(
-    breaches: Grid, total: Ints, rule: int, from_client: bool, packet: int, record: int
+    breaches: Grid32, total: Ints, rule: int, from_client: bool, packet: int, record: int
 ) -> None:
     at = total[Total.BREACHES]
     breaches[at, Breach.RULE] = rule
@@ -283,7 +278,7 @@ def _breaks(
 
 
 @inlined
-def _accept_before(records: Grid, fields: Ints, total: Ints, request: int, answer: int) -> None:
+def _accept_before(records: Grid32, fields: Ints, total: Ints, request: int, answer: int) -> None:
     """Mark all messages before an answered request as accepted by the broker."""
     if request > total[Total.ANSWERED]:
         total[Total.ANSWERED] = request
@@ -297,7 +292,7 @@ def _accept_before(records: Grid, fields: Ints, total: Ints, request: int, answe
 
 @inlined
 def _new_record(
-    packets: Grid, records: Grid, total: Ints, packet: int, topic: int, to_broker: bool
+    packets: Grid32, records: Grid32, total: Ints, packet: int, topic: int, to_broker: bool
 ) -> int:
     record = total[Total.RECORDS]
     total[Total.RECORDS] = record + 1
@@ -339,7 +334,7 @@ def _step(flow: Any, role: int, packet_id: int, event: int) -> tuple[int, int]:
 
 @inlined
 def _topic_of(
-    packets: Grid, packet: int, to_broker: bool, connection: Any, total: Ints, breaches: Grid
+    packets: Grid32, packet: int, to_broker: bool, connection: Any, total: Ints, breaches: Grid32
 ) -> int:
     """Return the topic of a PUBLISH; -1 if its alias is unknown."""
     topic, alias = packets[packet, Packet.TOPIC], packets[packet, Packet.ALIAS]
@@ -363,7 +358,7 @@ def _topic_of(
 
 
 @inlined
-def _untrace(records: Grid, record: int) -> None:
+def _untrace(records: Grid32, record: int) -> None:
     """Note that the acknowledgement of a delivery attempt may not have been captured."""
     if records[record, Record.ACCEPTED] == NONE:
         records[record, Record.STATUS] |= Status.UNTRACED
@@ -371,8 +366,8 @@ def _untrace(records: Grid, record: int) -> None:
 
 @inlined
 def _publish_flow(
-    packets: Grid, contents: Hashes, packet: int, topic: int, to_broker: bool, records: Grid,
-    flow: Any, total: Ints, breaches: Grid,
+    packets: Grid32, contents: Grid, packet: int, topic: int, to_broker: bool, records: Grid32,
+    flow: Any, total: Ints, breaches: Grid32,
 ) -> None:  # fmt: skip
     packet_id, qos = packets[packet, Packet.ID], packets[packet, Packet.QOS]
     event = _PUBLISHED[qos - 1, packets[packet, Packet.FLAGS] & Flag.DUP]
@@ -432,8 +427,8 @@ def _publish_flow(
 
 @inlined
 def _acknowledge(
-    packets: Grid, packet: int, from_client: bool, to_broker: bool, records: Grid, flow: Any,
-    fields: Ints, total: Ints, breaches: Grid,
+    packets: Grid32, packet: int, from_client: bool, to_broker: bool, records: Grid32, flow: Any,
+    fields: Ints, total: Ints, breaches: Grid32,
 ) -> None:  # fmt: skip
     packet_id, code = packets[packet, Packet.ID], packets[packet, Packet.CODE]
     kind = packets[packet, Packet.KIND]
@@ -471,8 +466,8 @@ def _acknowledge(
 
 @inlined
 def _asks_before(
-    packets: Grid, packet: int, from_client: bool, records: Grid, tracked: Shorts, connection: Any,
-    since: int,
+    packets: Grid32, packet: int, from_client: bool, records: Grid32, tracked: Int32s, connection:
+    Any, since: int,
 ) -> bool:  # fmt: skip
     """Return whether a packet answers a request that came after the packet `since`."""
     kind = packets[packet, Packet.KIND]
@@ -493,16 +488,16 @@ def _asks_before(
 
 @inlined
 def track_run(
-    packets: Grid,
-    contents: Hashes,
+    packets: Grid32,
+    contents: Grid,
     start: int,
     stop: int,
-    records: Grid,
+    records: Grid32,
     to_broker: Direction,
     to_client: Direction,
     connection: ConnectionState,
     total: Ints,
-    breaches: Grid,
+    breaches: Grid32,
 ) -> int:
     """Track a run of packets of one connection; return the index after the last tracked one.
 
@@ -586,16 +581,16 @@ def track_run(
     )
 )  # fmt: skip
 def track(
-    packets: Grid,
-    contents: Hashes,
+    packets: Grid32,
+    contents: Grid,
     start: int,
     stop: int,
-    records: Grid,
+    records: Grid32,
     to_broker: Direction,
     to_client: Direction,
     connection: ConnectionState,
     total: Ints,
-    breaches: Grid,
+    breaches: Grid32,
 ) -> int:
     """Track a run of one connection's packets, as `track_run` does."""
     return track_run(

@@ -17,19 +17,13 @@ import numpy as np
 import pyarrow as pa
 
 from wireyard.arena import room
+from wireyard.arrays import Bools, Grid32, Ints
 from wireyard.formats.base import Row
 from wireyard.formats.mqtt import layout
 from wireyard.layers.mqtt.connection import FLOWING, Connection
 from wireyard.layers.mqtt.observer import Observer
 from wireyard.layers.mqtt.packet_row import PacketRow, as_packet
-from wireyard.layers.mqtt.packets import (
-    DELIVERY_TYPES,
-    LARGE_BYTES,
-    Bools,
-    Grid,
-    Ints,
-    Packets,
-)
+from wireyard.layers.mqtt.packets import DELIVERY_TYPES, LARGE_BYTES, Packets
 from wireyard.layers.mqtt.plain import find_plain
 from wireyard.layers.mqtt.qos import EVENTS, MAX_IN_FLIGHT
 from wireyard.layers.mqtt.qos_kernels import (
@@ -80,7 +74,7 @@ class Tracked:
     """The results of tracking clients; all are final."""
 
     packets: Packets
-    records: Grid
+    records: Grid32
     """Columns of `Record`."""
     clients: list[Client]
     users: dict[Client, str]
@@ -295,7 +289,7 @@ class _Direction:
     def __init__(
         self,
         known: bool,
-        records: Grid,
+        records: Grid32,
         most_identifiers: int,
         number: Callable[[Position], int],
     ) -> None:

@@ -1,0 +1,41 @@
+"""Types of numpy arrays by element and number of axes, for annotations.
+
+`wireyard.accelerate.record` takes the signature types of a kernel's columns from them.
+"""
+
+import numpy as np
+
+__all__ = [
+    "Bools",
+    "Bytes",
+    "Grid",
+    "Grid8",
+    "Grid32",
+    "Int8s",
+    "Int32s",
+    "Ints",
+    "UInt32s",
+    "UInt64s",
+]
+
+Bools = np.ndarray[tuple[int], np.dtype[np.bool_]]
+"""Flags, a byte each."""
+Bytes = np.ndarray[tuple[int], np.dtype[np.uint8]]
+"""Bytes of a buffer, or small codes."""
+Int8s = np.ndarray[tuple[int], np.dtype[np.int8]]
+"""Small codes with a sign, such as -1 for none."""
+Int32s = np.ndarray[tuple[int], np.dtype[np.int32]]
+"""Integers of 32 bits: offsets of Arrow's text, codes of a dictionary, numbers of records."""
+Ints = np.ndarray[tuple[int], np.dtype[np.int64]]
+"""Integers of 64 bits: the usual column, positions and indexes."""
+UInt32s = np.ndarray[tuple[int], np.dtype[np.uint32]]
+"""Unsigned integers of 32 bits, such as TCP's sequence numbers."""
+UInt64s = np.ndarray[tuple[int], np.dtype[np.uint64]]
+"""Unsigned integers of 64 bits: hashes, and words of text."""
+
+Grid8 = np.ndarray[tuple[int, int], np.dtype[np.uint8]]
+"""Several columns or rows of bytes, such as bitmaps."""
+Grid32 = np.ndarray[tuple[int, int], np.dtype[np.int32]]
+"""Several columns or rows of integers of 32 bits."""
+Grid = np.ndarray[tuple[int, int], np.dtype[np.int64]]
+"""Several columns or rows of integers of 64 bits."""

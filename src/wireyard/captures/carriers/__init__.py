@@ -1,0 +1,1 @@
+"""Protocols that carry a stream: proxy headers, TLS, WebSocket."""

@@ -1,0 +1,72 @@
+"""Carriers of streams: TLS, WebSocket, and WebSocket inside TLS."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Final
+
+from wireyard.captures.carriers.inner import Carrier
+from wireyard.captures.connections.stream import Stream
+from wireyard.captures.signatures import is_http, is_tls
+from wireyard.formats import sniff
+
+if TYPE_CHECKING:
+    from wireyard.captures.carriers.tls_keys import KeyLog
+    from wireyard.captures.carriers.websocket import InflateBudget
+
+__all__ = ["Carriers", "first_bytes"]
+
+_SNIFFED_BYTES: Final = 1 << 16
+
+
+class Carriers:
+    """Opens the connections of a capture that are inside TLS or WebSocket.
+
+    Parameters
+    ----------
+    keys
+        The secrets of TLS connections.
+    """
+
+    def __init__(self, keys: KeyLog) -> None:
+        self._keys = keys
+        self._budget: InflateBudget | None = None
+
+    def open(
+        self, streams: Sequence[Stream], heads: Sequence[bytes]
+    ) -> tuple[tuple[Carrier, ...], Sequence[Stream] | None]:
+        """Return the carriers of a connection, the outermost first, and the streams inside.
+
+        These are None if they cannot be read, and `streams` themselves if there is no carrier.
+
+        Parameters
+        ----------
+        streams
+            The directions of a connection, one or both.
+        heads
+            Their `first_bytes`.
+        """
+        carriers: list[Carrier] = []
+        inside: Sequence[Stream] | None = streams
+        if streams[0].protocol == "tcp" and _begins(heads, is_tls):
+            from wireyard.captures.carriers.tls import open_tls
+
+            carrier, inside = open_tls(streams, self._keys)
+            carriers.append(carrier)
+            heads = [first_bytes(stream) for stream in inside or ()]
+        if inside is not None and _begins(heads, is_http):
+            from wireyard.captures.carriers.websocket import InflateBudget, open_http
+
+            self._budget = self._budget or InflateBudget()
+            carrier, inside = open_http(inside, self._budget)
+            carriers.append(carrier)
+        return tuple(carriers), inside
+
+
+def first_bytes(stream: Stream) -> bytes:
+    """Return the first bytes of a stream, for detection; empty if they were not captured."""
+    return stream.head(_SNIFFED_BYTES).tobytes()
+
+
+def _begins(heads: Sequence[bytes], test: Callable[[bytes], bool]) -> bool:
+    return any(map(test, heads)) and not any(map(sniff, filter(None, heads)))

@@ -1,0 +1,312 @@
+"""HTTP at the beginning of a connection, and the streams inside WebSocket (RFC 6455).
+
+Frames are unmasked, fragments of messages joined, control frames removed, and messages inflated if
+both sides agreed on permessage-deflate (RFC 7692).
+"""
+
+from __future__ import annotations
+
+import re
+import zlib
+from collections.abc import Iterator, Sequence
+from typing import Final, NamedTuple
+
+import numpy as np
+
+from wireyard.captures.carriers.inner import Carrier, Part, Unreadable, inner_stream
+from wireyard.captures.connections.stream import Stream
+from wireyard.captures.signatures import HTTP_START
+from wireyard.streams.urls import shown_target
+
+__all__ = ["InflateBudget", "OpenedHttp", "open_http"]
+
+MAX_HEAD_BYTES: Final = 1 << 16
+"""Largest head of a request or response; servers accept 8 to 16 KiB."""
+_MAX_MESSAGE_BYTES: Final = (1 << 28) + 4
+"""Largest inflated message: as large as an MQTT packet, which is mostly a message of its own."""
+_MAX_INFLATED_BYTES: Final = 1 << 30
+"""Inflated bytes of all streams of a capture together, which are in memory."""
+
+_TUNNEL: Final = re.compile(r"[^?]*\?Type=(?:connect|push|pull)(?:&.*)?")
+"""Request targets of Open MQ's HTTP tunnel."""
+_CONTINUATION, _TEXT, _BINARY, _CLOSE = 0, 1, 2, 8
+_CONTROLS: Final = range(8, 16)
+_MAX_CONTROL_BYTES: Final = 125
+_END_OF_MESSAGE: Final = b"\0\0\xff\xff"
+"""The end of a compressed message, which senders omit (RFC 7692, 7.2.1)."""
+_WINDOW_BYTES: Final = 1 << 15
+
+
+class InflateBudget:
+    """The number of bytes that a capture may still inflate to."""
+
+    def __init__(self) -> None:
+        self.left = _MAX_INFLATED_BYTES
+
+
+class OpenedHttp(NamedTuple):
+    """A connection that begins with HTTP."""
+
+    carrier: Carrier
+    streams: list[Stream] | None
+    """The streams inside a WebSocket, in the order of the outer ones; None if it is none."""
+
+
+class _Head(NamedTuple):
+    """The start line and header fields of a request or a response."""
+
+    line: list[str]
+    """The words of the start line."""
+    fields: dict[str, str]
+    """Values by field name in lower case; those of the same name are joined with commas."""
+    size: int
+    """Bytes of the head, including the empty line."""
+
+
+def open_http(streams: Sequence[Stream], budget: InflateBudget) -> OpenedHttp:
+    """Read a connection that begins with HTTP, and the streams inside if it is a WebSocket.
+
+    Parameters
+    ----------
+    streams
+        Its directions, one or both.
+    """
+    first = [stream.head(MAX_HEAD_BYTES).tobytes() for stream in streams]
+    heads = [_head(data) for data in first]
+    request = next((head for head in heads if head and not _is_response(head)), None)
+    response = next((head for head in heads if head and _is_response(head)), None)
+    if not _is_websocket(request, response):
+        return OpenedHttp(_http(request, response, first[0][:3] == b"PRI"), None)
+    # Without the response, the client's offer is assumed to have been accepted.
+    agreed = _deflate(response or request)
+    walks = []
+    for stream, head in zip(streams, heads, strict=True):
+        side = "client" if head is None or not _is_response(head) else "server"
+        resets = f"{side}_no_context_takeover" in agreed if agreed is not None else None
+        walks.append(_Walk(stream, head, resets, budget))
+    problems = [f"{walk.stream.name}: {walk.problem}" for walk in walks if walk.problem]
+    carrier = Carrier(
+        "websocket",
+        server_name=request.fields.get("host") if request else None,
+        protocol=_protocol(request, response),
+        target=_request_text(request),
+        problem="; ".join(problems) or None,
+    )
+    return OpenedHttp(carrier, [inner_stream(walk.stream, walk.parts) for walk in walks])
+
+
+# --- heads ----------------------------------------------------------------------------------
+
+
+def _head(data: bytes) -> _Head | None:
+    """Parse the head at the beginning of `data`; return None if there is no complete one."""
+    stop = data.find(b"\r\n\r\n")
+    if not HTTP_START.match(data) or stop < 0:
+        return None
+    line, *lines = data[:stop].decode("latin-1").split("\r\n")
+    fields: dict[str, str] = {}
+    for name, colon, value in (each.partition(":") for each in lines):
+        if colon:
+            key = name.strip().lower()
+            fields[key] = f"{fields[key]}, {value.strip()}" if key in fields else value.strip()
+    return _Head(line.split(" "), fields, stop + 4)
+
+
+def _is_response(head: _Head) -> bool:
+    return head.line[0].startswith("HTTP/")
+
+
+def _is_websocket(request: _Head | None, response: _Head | None) -> bool:
+    if response is not None and response.line[1] != "101":
+        return False
+    heads = [head for head in (request, response) if head is not None]
+    return bool(heads) and all(
+        head.fields.get("upgrade", "").lower() == "websocket" for head in heads
+    )
+
+
+def _http(request: _Head | None, response: _Head | None, is_version_2: bool) -> Carrier:
+    """Return the carrier of an HTTP connection that is no WebSocket."""
+    line = request.line if request else []
+    version = response.line[0][5:] if response else line[2][5:] if len(line) > 2 else None
+    tunnel = request is not None and _TUNNEL.fullmatch(line[1]) is not None
+    return Carrier(
+        "openmq-http" if tunnel else "http",
+        version="2" if is_version_2 else version,
+        server_name=request.fields.get("host") if request else None,
+        target=None if is_version_2 else _request_text(request),
+        problem=None,
+    )
+
+
+def _request_text(request: _Head | None) -> str | None:
+    """Return method and target of a request, without what is secret in the target."""
+    return None if request is None else " ".join(map(shown_target, request.line[:2])) or None
+
+
+def _protocol(request: _Head | None, response: _Head | None) -> str | None:
+    """Return the subprotocol that the server chose, or else the client's offers."""
+    for head in (response, request):
+        if head is not None and (names := head.fields.get("sec-websocket-protocol")):
+            return names.replace(", ", ",")
+    return None
+
+
+def _deflate(head: _Head | None) -> set[str] | None:
+    """Return the parameters of permessage-deflate; None if it is not used."""
+    text = head.fields.get("sec-websocket-extensions", "") if head else ""
+    for extension in text.split(","):
+        name, *parameters = (part.strip().lower() for part in extension.split(";"))
+        if name == "permessage-deflate":
+            return {parameter.partition("=")[0].strip() for parameter in parameters}
+    return None
+
+
+# --- frames ---------------------------------------------------------------------------------
+
+
+class _Frame(NamedTuple):
+    start: int
+    stop: int
+    final: bool
+    reserved: int
+    """The bits RSV1 to RSV3."""
+    opcode: int
+    payload: bytes
+
+
+class _Walk:
+    """One direction of a WebSocket, read frame by frame.
+
+    Parameters
+    ----------
+    resets
+        Whether each message is compressed independently; None without permessage-deflate.
+    """
+
+    def __init__(
+        self, stream: Stream, head: _Head | None, resets: bool | None, budget: InflateBudget
+    ) -> None:
+        self.stream = stream
+        self.parts: list[Part] = []
+        self.problem: str | None = None
+        self._data = stream.head()
+        self._at = head.size if head else 0
+        self._resets = resets
+        self._inflater = _Inflater(budget)
+        self._opcode: int | None = None
+        """Opcode of the message whose fragments are being read; None between messages."""
+        self._deflated = False
+        if head is not None:
+            self._read()
+        elif stream.size:
+            self.problem = "its HTTP head was not captured whole"
+
+    def _read(self) -> None:
+        try:
+            for frame in self._frames():
+                self._take(frame)
+                if frame.opcode == _CLOSE:
+                    self._at = frame.stop
+                    break
+            if self._at < self.stream.size:
+                raise Unreadable("is behind the one that closes the connection")
+        except Unreadable as error:
+            self.problem = f"WebSocket frame at byte {self._at} {error}"
+
+    def _frames(self) -> Iterator[_Frame]:
+        data, whole = self._data, len(self._data) == self.stream.size
+        missing = "is not complete" if whole else "was not captured whole"
+        while self._at < self.stream.size:
+            at, left = self._at, len(self._data) - self._at
+            if left < 2:
+                raise Unreadable(missing)
+            first, second = data[at : at + 2]
+            size, masked = second & 0x7F, second >= 0x80
+            extended = {126: 2, 127: 8}.get(size, 0)
+            head = 2 + extended + 4 * masked
+            if left < head:
+                raise Unreadable(missing)
+            if extended:
+                size = int.from_bytes(data[at + 2 : at + 2 + extended], "big")
+            if size > left - head:
+                raise Unreadable(missing)
+            stop = at + head + size
+            payload = bytes(data[at + head : stop])
+            if masked:
+                payload = _unmasked(payload, bytes(data[at + head - 4 : at + head]))
+            yield _Frame(at, stop, first >= 0x80, first >> 4 & 7, first & 0x0F, payload)
+            self._at = stop
+
+    def _take(self, frame: _Frame) -> None:
+        opcode = frame.opcode
+        if opcode in _CONTROLS:
+            if len(frame.payload) > _MAX_CONTROL_BYTES or not frame.final or frame.reserved:
+                raise Unreadable(f"is an invalid control frame (opcode {opcode})")
+            return
+        if (opcode == _CONTINUATION) != (self._opcode is not None):
+            raise Unreadable(f"is out of order (opcode {opcode})")
+        if opcode == _TEXT:
+            raise Unreadable("holds text, and packets are binary (MQTT 5.0, 6)")
+        if opcode not in (_CONTINUATION, _BINARY):
+            raise Unreadable(f"has the reserved opcode {opcode}")
+        if opcode != _CONTINUATION:
+            self._opcode, self._deflated = opcode, frame.reserved == 4
+        if frame.reserved and (
+            frame.reserved != 4 or opcode == _CONTINUATION or self._resets is None
+        ):
+            raise Unreadable("has reserved bits that were not negotiated")
+        data = frame.payload
+        if self._deflated:
+            data = self._inflater.inflate(data, ends=frame.final)
+        if data:
+            self.parts.append(Part(frame.start, frame.stop, data))
+        if frame.final:
+            self._opcode = None
+            if self._resets:
+                self._inflater.reset()
+
+
+def _unmasked(payload: bytes, mask: bytes) -> bytes:
+    """Return a payload without its mask (RFC 6455, 5.3)."""
+    data = np.frombuffer(payload, np.uint8)
+    return (data ^ np.resize(np.frombuffer(mask, np.uint8), len(data))).tobytes()
+
+
+class _Inflater:
+    """Inflates the messages of one direction (RFC 7692, 7.2.2)."""
+
+    def __init__(self, budget: InflateBudget) -> None:
+        self._budget = budget
+        self._message_bytes = 0
+        self.reset()
+
+    def reset(self) -> None:
+        """Clear the window: the next message is compressed independently."""
+        self._window = b""
+        self._inflate = zlib.decompressobj(-zlib.MAX_WBITS)
+
+    def inflate(self, data: bytes, *, ends: bool) -> bytes:
+        """Inflate a fragment of a message; `ends` marks the last one."""
+        data += _END_OF_MESSAGE if ends else b""
+        parts = []
+        while data:
+            limit = min(_MAX_MESSAGE_BYTES - self._message_bytes, self._budget.left)
+            try:
+                parts.append(self._inflate.decompress(data, limit + 1))
+            except zlib.error:
+                raise Unreadable("does not inflate") from None
+            size = len(parts[-1])
+            if size > limit:
+                raise Unreadable(f"inflates to over {self._message_bytes + limit} bytes")
+            self._message_bytes += size
+            self._budget.left -= size
+            self._window = (self._window + parts[-1][-_WINDOW_BYTES:])[-_WINDOW_BYTES:]
+            data = self._inflate.unconsumed_tail
+            if self._inflate.eof:
+                # More blocks may follow one that is marked as the last (RFC 7692, 7.2.3.5).
+                data = self._inflate.unused_data
+                self._inflate = zlib.decompressobj(-zlib.MAX_WBITS, zdict=self._window)
+        if ends:
+            self._message_bytes = 0
+        return b"".join(parts)

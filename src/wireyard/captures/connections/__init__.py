@@ -1,0 +1,1 @@
+"""Connections of TCP and UDP, and the streams that are reassembled from their packets."""

@@ -1,0 +1,1 @@
+"""Detection of the format of each stream."""

@@ -1,0 +1,248 @@
+"""Detection of plain streams: TCP streams of connections whose first bytes identify their format.
+
+They are detected by columns, and read together, without a `Stream` for each.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from importlib import import_module
+from typing import Final
+
+import numpy as np
+
+from wireyard.arrays import Bools, Bytes, Ints
+from wireyard.captures.connections.flows import Endpoint
+from wireyard.captures.connections.table import StreamTable
+from wireyard.captures.detection.assignment import DecodeAs
+from wireyard.formats import FIRST_BYTES, Format, get_format
+from wireyard.formats.base import Shown
+
+__all__ = ["APART", "Plain", "are_enough", "find_plain", "without_gaps"]
+
+LEAST_STREAMS = 64
+"""Fewer streams of a format are read one by one: to load the kernels for many takes longer."""
+_HEAD_BYTES: Final = 72
+"""Bytes at the beginning of a stream by which its format is detected."""
+APART: Final = -1
+"""Instead of the index of a format: the stream is read by itself."""
+
+
+@dataclass(frozen=True)
+class Plain:
+    """The plain streams of a table, with their formats and contexts.
+
+    Shapes: all (t); only `numbers` is defined for a stream that is read by itself.
+    """
+
+    formats: Sequence[Format]
+    numbers: Ints
+    """Index of the format in `formats`; -1 for a stream that is read by itself."""
+    firsts: Ints
+    """Context of the first packet."""
+    followings: Ints
+    """Context of the packets after one with which a client opens the connection."""
+    clients: Bools
+    """Whether the stream begins with a packet with which a client opens the connection."""
+
+    @classmethod
+    def none_of(cls, count: int, formats: Sequence[Format] = ()) -> Plain:
+        """Return a value for a table of `count` streams, none of which is plain."""
+        firsts, followings = np.zeros((2, count), np.int64)
+        return cls(formats, np.full(count, APART), firsts, followings, np.zeros(count, np.bool_))
+
+    @cached_property
+    def is_plain(self) -> Bools:
+        """Whether a stream is plain."""
+        is_plain: Bools = self.numbers != APART
+        return is_plain
+
+    def indexes(self, named: Format | None) -> Ints:
+        """Return the indexes in the table of the plain streams of a format; of all if None."""
+        of_format = [named is None or named.name == each.name for each in self.formats]
+        return np.flatnonzero(np.array([*of_format, False])[self.numbers])
+
+    def format_at(self, index: int) -> Format:
+        """Return the format of a plain stream by its index in the table."""
+        return self.formats[int(self.numbers[index])]
+
+    def opened(self, table: StreamTable) -> Iterator[tuple[Endpoint, str]]:
+        """Yield the endpoints that clients opened connections to, each with its format."""
+        for number, format in enumerate(self.formats):
+            rows = np.flatnonzero(self.clients & (self.numbers == number))
+            servers = table.flows.unlike(table.conversations[rows], table.ways[rows] ^ 1)
+            yield from ((server, format.name) for server in servers)
+
+
+def are_enough(streams: int) -> bool:
+    """Return whether this many streams are read faster together than one by one."""
+    return streams >= LEAST_STREAMS
+
+
+def find_plain(
+    table: StreamTable, rules: Sequence[DecodeAs] = (), named: Format | None = None
+) -> Plain:
+    """Find the connections all of whose streams begin like one format.
+
+    A stream whose first bytes were not captured has the format of the other stream.
+
+    Parameters
+    ----------
+    rules, named
+        As for `assign_formats`.
+    """
+    rows = _with_captured_bytes(table)
+    data, bounds = _heads(table, rows)
+    headless = np.diff(bounds) == 0
+    firsts = np.zeros(len(rows), np.uint8)
+    firsts[~headless] = data[bounds[:-1][~headless]]
+    bases, numbers = _by_first_bytes(firsts)
+    first = np.flatnonzero(np.diff(table.connections[rows]) == 0)
+    for ours, theirs in ((first, first + 1), (first + 1, first)):
+        numbers[ours] = np.where(headless[ours], numbers[theirs], numbers[ours])
+    if not bases:
+        return Plain.none_of(len(table))
+    formats, numbers = _by_rules(table, rows, bases, numbers, rules, named)
+    contexts = np.array([*(each.context for each in formats), 0])[numbers]
+    shown, answers = np.zeros(len(rows), np.uint8), contexts.copy()
+    for base in bases:
+        own = np.array([*(each.name == base.name for each in formats), False])[numbers]
+        sniffed = answers[own]
+        sniff_heads = import_module(base.fast_path).sniff_heads
+        shown[own] = sniff_heads(data, bounds[:-1][own], bounds[1:][own], sniffed)
+        answers[own] = sniffed
+    return _of_connections(table, rows, formats, numbers, shown, headless, contexts, answers)
+
+
+def _with_captured_bytes(table: StreamTable) -> Ints:
+    """Return the indexes of the TCP streams that have captured bytes."""
+    numbers = [number for number, each in enumerate(table.found) if each.protocol == "tcp"]
+    if not numbers:
+        return np.empty(0, np.int64)
+    tcp, rows = table.found[numbers[0]], np.flatnonzero(table.protocols == numbers[0])
+    sides = table.sides[rows]
+    filled: Ints = rows[tcp.run_bounds[sides] < tcp.run_bounds[sides + 1]]
+    return filled
+
+
+def without_gaps(table: StreamTable) -> Ints:
+    """Return the indexes of the TCP streams that have bytes, and no gap."""
+    rows = _with_captured_bytes(table)
+    whole: Ints = rows[table.gap_bytes[rows] == 0]
+    return whole
+
+
+def _heads(table: StreamTable, rows: Ints) -> tuple[Bytes, Ints]:
+    """Return the first bytes of TCP streams, from their first segments only, and the bounds.
+
+    A stream whose first byte was not captured has none.
+    """
+    if not len(rows):
+        return np.empty(0, np.uint8), np.zeros(1, np.int64)
+    tcp = table.found[int(table.protocols[rows[0]])]
+    first = tcp.run_bounds[table.sides[rows]]
+    lengths = np.minimum(tcp.runs.lengths[first], _HEAD_BYTES) * (tcp.runs.offsets[first] == 0)
+    bounds = np.concatenate([[0], np.cumsum(lengths)])
+    data = np.empty(int(bounds[-1]), np.uint8)
+    table.content.places.copy(tcp.runs.starts[first], lengths, data)
+    return data, bounds
+
+
+def _by_first_bytes(firsts: Bytes) -> tuple[list[Format], Ints]:
+    """Return the formats that enough streams may have, and the index of each stream's format."""
+    counts, numbers = np.bincount(firsts, minlength=256), np.full(256, APART)
+    formats: list[Format] = []
+    for name in dict.fromkeys(FIRST_BYTES.values()):
+        own = [byte for byte, each in FIRST_BYTES.items() if each == name]
+        if are_enough(counts[own].sum()):
+            numbers[own] = len(formats)
+            formats.append(get_format(name))
+    return formats, numbers[firsts]
+
+
+def _by_rules(
+    table: StreamTable,
+    rows: Ints,
+    bases: Sequence[Format],
+    numbers: Ints,
+    rules: Sequence[DecodeAs],
+    named: Format | None,
+) -> tuple[list[Format], Ints]:
+    """Apply the rules and the named dialect; return the formats, and the index of each stream's.
+
+    A stream that begins like another format than its rule has is read by itself.
+
+    Parameters
+    ----------
+    bases, numbers
+        The result of `_by_first_bytes`.
+    """
+    formats: list[Format] = []
+
+    def number_of(format: Format) -> int:
+        if named is not None and named.dialect and named.name == format.name:
+            format = named
+        if format not in formats:
+            formats.append(format)
+        return formats.index(format)
+
+    assigned = np.array([*map(number_of, bases), APART])[numbers]
+    ports = [table.flows.ports(table.conversations[rows], table.ways[rows] ^ end) for end in (0, 1)]
+    for rule in reversed(rules):
+        if rule.transport == "tcp":
+            own = (ports[0] == rule.port) | (ports[1] == rule.port)
+            agree = [each.name == rule.format.name for each in bases]
+            of_bases = [number_of(rule.format) if same else APART for same in agree]
+            assigned[own] = np.array([*of_bases, APART])[numbers[own]]
+    return formats, assigned
+
+
+def _of_connections(
+    table: StreamTable,
+    rows: Ints,
+    formats: Sequence[Format],
+    numbers: Ints,
+    shown: Bytes,
+    headless: Bools,
+    contexts: Ints,
+    answers: Ints,
+) -> Plain:
+    """Return the streams of the connections all of whose streams show the same format.
+
+    Parameters
+    ----------
+    numbers
+        Index in `formats` of the format of each stream of `rows`.
+    shown
+        Values of `Shown`.
+    headless
+        Whether the first bytes were not captured.
+    contexts, answers
+        The context of its dialect, and the context of the stream that answers it.
+    """
+    begun = table.found[int(table.protocols[rows[0]])].begun[table.sides[rows]]
+    connections = table.connections
+    alone = np.ones(len(table), np.bool_)
+    both = np.flatnonzero(connections[1:] == connections[:-1])
+    alone[both] = alone[both + 1] = False
+    sure = (shown == Shown.CLIENT) | (shown == Shown.EITHER)
+    is_plain, firsts = sure & alone[rows], contexts.copy()
+    first = np.flatnonzero(np.diff(connections[rows]) == 0)
+    fits = (shown != Shown.NOTHING) | headless
+    agree = fits[first] & fits[first + 1]
+    agree &= (numbers[first] == numbers[first + 1]) & (sure[first] | sure[first + 1])
+    first = first[agree]
+    for ours, theirs in ((first, first + 1), (first + 1, first)):
+        is_plain[ours] = True
+        # If the beginning of a server's stream was not captured, it may begin inside a packet.
+        decides = (shown[theirs] == Shown.CLIENT) | (begun & ~headless)[theirs]
+        firsts[ours] = np.where(decides, answers[theirs], contexts[ours])
+    clients = shown == Shown.CLIENT
+    plain = Plain.none_of(len(table), formats)
+    plain.numbers[rows] = np.where(is_plain, numbers, APART)
+    plain.firsts[rows] = firsts
+    plain.followings[rows] = np.where(clients, answers, firsts)
+    plain.clients[rows] = clients
+    return plain

@@ -1,0 +1,1 @@
+"""Capture files: pcap and pcapng, whole, in extents, or still written."""

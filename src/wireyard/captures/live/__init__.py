@@ -1,0 +1,1 @@
+"""Captures whose records are still arriving."""

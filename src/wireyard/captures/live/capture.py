@@ -1,0 +1,548 @@
+"""Live capture: the streams of a capture whose records are still arriving.
+
+Each batch of new records goes through the code that reads whole captures: headers, fragments,
+connections (`Placer`), overlapping segments (`merge_rows`), formats (`CapturedConnection`).
+`live_connections` has the connections, `live_stream` the bytes of a stream that are not read yet,
+and `live_reading` the rules for which of them can be read. This file schedules the reading and
+evicts connections.
+
+Rules of this file:
+
+1. The current time is that of the latest record; while none arrives, the clock advances it.
+2. All state is bounded: see the limits of `LiveCapture`.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+from heapq import heappop, heappush
+from operator import attrgetter
+from typing import Any, Final
+
+import numpy as np
+
+from wireyard.arrays import Bytes, Grid, Int32s, Ints
+from wireyard.captures.carriers.tls_keys import KeyLog
+from wireyard.captures.connections.flows import Endpoint
+from wireyard.captures.connections.stream import Content, Runs
+from wireyard.captures.connections.tcp_kernels import SILENCE_NS, Connection, Verdict
+from wireyard.captures.detection.assignment import Assigned, DecodeAs
+from wireyard.captures.files.places import Places
+from wireyard.captures.layout import Protocol, Unit
+from wireyard.captures.live.connections import (
+    LINGER_NS,
+    Holding,
+    LiveConnections,
+    OpenConnection,
+    Stage,
+)
+from wireyard.captures.live.readable import LiveReader
+from wireyard.captures.live.stream import HeldRuns, LiveStream, merge_held, stream_of
+from wireyard.captures.packets.headers import PacketReader
+from wireyard.captures.packets.units import Units
+from wireyard.captures.records import NO_TIME, Records
+from wireyard.captures.stream_table import describe_stream
+from wireyard.formats import Format
+from wireyard.streams.growth import Grown
+
+__all__ = ["LiveCapture"]
+
+_SWEEP_NS: Final = 1_000_000_000
+"""Capture time between two searches for connections that have ended or are silent."""
+MAX_HELD_BYTES: Final = 128 << 20
+"""Unread bytes of all streams together. Above it, those of the largest connections are dropped."""
+MAX_OPEN: Final = 1 << 16
+"""Connections with bytes that are tracked at a time, at about 4 KB each: 256 MB."""
+_MOST_UNKNOWN: Final = 256
+"""Streams of unknown format that are listed at the end; further ones are only counted."""
+_CONNECTIONS_PER_TURN: Final = 256
+"""Connections whose last bytes are read together when the capture ends."""
+_ENDED: Final = ("ended", "ended_frame", "ended_ns")
+_EVICT_FROM: Final = 1 << 12
+"""Connections that are over are evicted once they are more than this, and more than half of all."""
+
+
+StreamFacts = tuple[str, dict[str, Any]]
+"""The name of a stream, and its columns from the capture: see `describe_stream`."""
+
+
+class LiveCapture:
+    """A capture whose records are still arriving, and its connections.
+
+    Parameters
+    ----------
+    name
+        The source, as in the column `source`.
+    named, rules, keys
+        As for `assign_formats`.
+    max_packet_bytes
+        Largest packet that is accepted as one; the format's own bound if None.
+    describes
+        Whether to keep the columns of streams that have ended, for `take_ended`.
+
+    Limits
+    ------
+    Memory for `MAX_HELD_BYTES` of streams, for `MAX_OPEN` connections with bytes, for one batch of
+    records and its columns, and 250 bytes for each connection until `LINGER_NS` after its end, or
+    until it was silent for `SILENCE_NS`.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        named: Format | None = None,
+        rules: Sequence[DecodeAs] = (),
+        keys: KeyLog | None = None,
+        max_packet_bytes: int | None = None,
+        *,
+        describes: bool = False,
+    ) -> None:
+        self.name = name
+        self.unknown: list[Assigned] = []
+        """The first ended streams of unknown format, except those of a port mapper."""
+        self.unnamed = Counter[str]()
+        """The number of further ones, as ``streams``, and their ``bytes``."""
+        self.dropped_bytes = 0
+        """Bytes that were dropped because of `MAX_HELD_BYTES`, and are gaps now."""
+        self.late_bytes = 0
+        """Bytes before the first byte of their stream that arrived after that was read."""
+        self.connections = LiveConnections()
+        self._packets = PacketReader()
+        settings = named, rules, KeyLog() if keys is None else keys, max_packet_bytes
+        self._reader = LiveReader(name, *settings, self._packets, self.connections)
+        self._describes = describes
+        self._ended: list[StreamFacts] = []
+        self._touched: dict[int, LiveStream] = {}
+        self._due: list[tuple[int, int, OpenConnection]] = []
+        self._pushed = 0
+        self._now_ns = NO_TIME
+        self._swept_ns = NO_TIME
+        self._held_bytes = 0
+
+    @property
+    def has_keys(self) -> bool:
+        """Whether there are any TLS secrets."""
+        return len(self._reader.keys) > 0
+
+    @property
+    def problems(self) -> dict[str, None]:
+        """Reasons why bytes inside TLS or WebSocket are in no row."""
+        return self._reader.problems
+
+    @property
+    def proxies(self) -> Counter[tuple[str, int]]:
+        """Streams by the kind and size in bytes of their proxy header."""
+        return self._reader.proxies
+
+    @property
+    def frames(self) -> int:
+        """Number of records so far."""
+        return self._packets.count
+
+    @property
+    def tally_endings(self) -> Counter[int]:
+        """Packets that are neither TCP nor UDP, by reason; see `Tally`."""
+        return self._packets.tally.endings
+
+    # --- columns of streams -----------------------------------------------------------------
+
+    def describe(self) -> Iterator[StreamFacts]:
+        """Yield the columns of the streams that are being read and have not ended."""
+        for connection in (*self.connections.open.values(), *self.connections.datagrams.values()):
+            yield from self._described(connection)
+
+    def take_ended(self) -> list[StreamFacts]:
+        """Return the columns of the streams that have ended since the last call."""
+        ended, self._ended = self._ended, []
+        return ended
+
+    def _described(self, connection: OpenConnection) -> Iterator[StreamFacts]:
+        """Yield the columns of `describe_stream` for the streams of a connection."""
+        if connection.stage == Stage.CARRIED:
+            for each in connection.assigned:
+                if each.format is not None and not each.closed:
+                    inner = describe_stream(each.stream)
+                    outer = self.connections.facts(connection, connection.side(each.captured.name))
+                    ended = {name: outer[name] for name in _ENDED}
+                    yield each.stream.name, inner | ended
+        elif connection.stage == Stage.READ:
+            for side in connection.sides:
+                yield side.name, self.connections.facts(connection, side)
+
+    # --- state for another process ----------------------------------------------------------
+
+    def state(self) -> dict[str, Any]:
+        """Return the state from which another `LiveCapture` continues: JSON values and arrays.
+
+        Everything that `receive` returned has to be read before. Ignored connections are stored
+        as ignored, without their bytes.
+        """
+        self._release_read()
+        return {
+            "packets": self._packets.state(),
+            **self.connections.state(),
+            "services": [
+                [endpoint.address, endpoint.port, name]
+                for endpoint, name in self._reader.services.items()
+            ],
+            "now_ns": self._now_ns,
+            "swept_ns": self._swept_ns,
+            "unnamed": dict(self.unnamed),
+            "proxies": [[name, size, count] for (name, size), count in self.proxies.items()],
+            "problems": [*self.problems],
+            "dropped_bytes": self.dropped_bytes,
+            "late_bytes": self.late_bytes,
+        }
+
+    def restore(self, state: Mapping[str, Any]) -> None:
+        """Continue from the `state` of another capture with the same settings.
+
+        Raises
+        ------
+        KeyError, TypeError, ValueError, IndexError, AttributeError
+            `state` is not such a state.
+        """
+        self._packets.restore(state["packets"])
+        self.connections.restore(state)
+        self._reader.services = {
+            Endpoint(address, port): name for address, port, name in state["services"]
+        }
+        self._now_ns, self._swept_ns = int(state["now_ns"]), int(state["swept_ns"])
+        for kind in ("open", "datagrams"):
+            for each in state[kind]:
+                connection = self.connections.restore_connection(each, kind)
+                connection.restore(each, self._reader.framer_of)
+                if each["due_ns"] is not None:
+                    self._schedule(connection, int(each["due_ns"]))
+                self._held_bytes += sum(stream.held_bytes for stream in connection.sides)
+        self.unnamed = Counter(state["unnamed"])
+        self._reader.proxies = Counter(
+            {(name, size): many for name, size, many in state["proxies"]}
+        )
+        self._reader.problems = dict.fromkeys(state["problems"])
+        self.dropped_bytes, self.late_bytes = state["dropped_bytes"], state["late_bytes"]
+
+    # --- input ------------------------------------------------------------------------------
+
+    def receive(self, data: Bytes, records: Records) -> list[Grown]:
+        """Add `records`, whose bytes are in `data`; return the streams with bytes to read.
+
+        The streams returned by the previous call have to be read before this call.
+        """
+        self._release_read()
+        self._packets.begin(data)
+        grid, times_ns = self._packets.read(records)
+        if len(records) and records.times_ns[-1] != NO_TIME:
+            self._now_ns = int(records.times_ns[-1])
+        if not grid.shape[1]:
+            return self._advance_due()
+        grid = np.ascontiguousarray(grid)
+        flows = self.connections.flows.number(grid, grid.shape[1])
+        is_tcp = grid[Unit.PROTOCOL] == Protocol.TCP
+        rows = np.flatnonzero(is_tcp)
+        segments = Units.of(grid[:, rows], flows[rows])
+        connections, placer = self.connections, self.connections.placer
+        before = len(placer)
+        sides, positions, verdicts = placer.place(segments, times_ns[rows], len(connections.flows))
+        datagrams = np.flatnonzero(~is_tcp)
+        replaced = connections.add_new(before, grid[:, datagrams], flows[datagrams])
+        for connection in replaced:
+            self._schedule(connection, self._now_ns + LINGER_NS)
+        changed = self._receive_segments(segments, times_ns[rows], sides, positions, verdicts)
+        readable: list[Grown] = []
+        for connection in changed:
+            readable += self._advance(connection)
+        readable += self._receive_datagrams(
+            grid[:, datagrams], flows[datagrams], times_ns[datagrams]
+        )
+        readable += self._advance_due()
+        if len(self.connections.open) > MAX_OPEN or self._now_ns - self._swept_ns >= _SWEEP_NS:
+            readable += self._sweep()
+        return readable
+
+    @property
+    def now_ns(self) -> int | None:
+        """Time of the latest frame; None before the first."""
+        return None if self._now_ns == NO_TIME else self._now_ns
+
+    def wait(self, idle_ns: int) -> list[Grown]:
+        """Return the streams that can be read because nothing has arrived for `idle_ns`."""
+        self._release_read()
+        now_ns = self._now_ns
+        if now_ns == NO_TIME:
+            return []
+        self._now_ns += idle_ns
+        readable = self._advance_due()
+        self._now_ns = now_ns
+        return readable
+
+    def end(self) -> Iterator[list[Grown]]:
+        """Yield the rest of all TCP streams, in batches; each has to be read before the next.
+
+        UDP streams have no rest: datagrams are read at once.
+        """
+        self._release_read()
+        self.connections.open_all_lost(np.ones(len(self.connections.holdings), np.bool_))
+        for batch in _batches(sorted(self.connections.open.values(), key=attrgetter("number"))):
+            yield [grown for each in batch for grown in self._advance(each, final=True)]
+            self._release_read()
+        for connection in [*self.connections.datagrams.values()]:
+            self._close(connection)
+
+    # --- segments ---------------------------------------------------------------------------
+
+    def _receive_segments(
+        self,
+        segments: Units,
+        times_ns: Ints,
+        sides: Int32s,
+        positions: Ints,
+        verdicts: Bytes,
+    ) -> list[OpenConnection]:
+        """Add the bytes of segments to their streams; return the connections that changed."""
+        wanted = self.connections.holdings[sides >> 1] != Holding.IGNORED
+        taken = wanted & (verdicts == Verdict.TAKEN) & (segments.captured > 0)
+        truncated = np.flatnonzero(wanted & (segments.captured < segments.lengths))
+        rows = np.flatnonzero(taken)
+        active, group = np.unique(sides[rows], return_inverse=True)
+        streams = [
+            self.connections.get_or_open(side >> 1).sides[side & 1] for side in active.tolist()
+        ]
+        for row in truncated.tolist():
+            if verdicts[row] == Verdict.TAKEN:
+                side, stop = int(sides[row]), int(positions[row] + segments.lengths[row])
+                stream = self.connections.get_or_open(side >> 1).sides[side & 1]
+                stream.mark_lost(int(positions[row] + segments.captured[row]), stop)
+        if len(rows):
+            new = HeldRuns(
+                positions[rows],
+                segments.captured[rows].astype(np.int64),
+                segments.starts[rows],
+                segments.records[rows].astype(np.int64),
+                times_ns[rows],
+            )
+            self._touched |= {id(stream): stream for stream in streams}
+            places = self._packets.places
+            self.late_bytes += merge_held(streams, group.reshape(-1), new, places)
+        # An end or an acknowledgment can make bytes readable that were held before.
+        touched = np.unique(sides[wanted] >> 1).tolist()
+        return [
+            self.connections.open[number] for number in touched if number in self.connections.open
+        ]
+
+    # --- datagrams --------------------------------------------------------------------------
+
+    def _receive_datagrams(self, grid: Grid, flows: Ints, times_ns: Ints) -> list[Grown]:
+        """Return the streams of these datagrams, which can be read at once."""
+        readable: list[Grown] = []
+        for flow in np.unique(flows).tolist():
+            rows = np.flatnonzero(flows == flow)
+            connection = self.connections.datagrams[flow >> 1]
+            stream = connection.sides[flow & 1]
+            connection.latest_ns = int(times_ns[rows[-1]])
+            lengths, captured = grid[Unit.LENGTH, rows], grid[Unit.CAPTURED, rows]
+            if stream.begin is None:
+                stream.begin = stream.floor = 0
+            assert stream.floor is not None
+            stops = stream.floor + np.cumsum(lengths)
+            filled = captured > 0
+            held = HeldRuns(
+                (stops - lengths)[filled],
+                captured[filled],
+                grid[Unit.START, rows][filled],
+                grid[Unit.RECORD, rows][filled],
+                times_ns[rows][filled],
+            )
+            stream.floor = int(stops[-1])
+            stream.note_times(held.times_ns)
+            if not stream.floor:
+                continue
+            live = stream_of(stream, held, stream.floor, self._packets.places)
+            readable += self._reader.read_datagrams(connection, stream, live)
+        return readable
+
+    # --- reading ----------------------------------------------------------------------------
+
+    def _advance(self, connection: OpenConnection, *, final: bool = False) -> list[Grown]:
+        """Return the streams of a connection that can be read now; schedule the next look at it.
+
+        Parameters
+        ----------
+        final
+            Whether this is the last time: its holes become gaps, and the connection is closed.
+        """
+        places = self._packets.places
+        due_ns: list[int] = []
+        ready = {}
+        ended_ns = self.connections.ended_ns(connection)
+        final = final or (ended_ns is not None and self._now_ns >= ended_ns)
+        for direction, stream in enumerate(connection.sides):
+            if connection.stage == Stage.IGNORED or not self._reader.find_beginning(
+                connection, direction, self._now_ns, due_ns, final=final
+            ):
+                continue
+            held = stream.attach(places)
+            self._touched[id(stream)] = stream
+            acknowledged = self.connections.acknowledged(connection, direction)
+            count, later_ns = stream.ready(self._now_ns, acknowledged)
+            ready[stream.name] = len(held.positions) if final else count
+            if later_ns is not None:
+                due_ns.append(later_ns)
+        if connection.stage == Stage.UNKNOWN:
+            self._reader.detect_format(connection, ready, self._now_ns, final=final)
+        if ended_ns is not None:
+            final = final or self.connections.is_complete(connection, ready)
+            due_ns.append(ended_ns)
+        readable = self._reader.read(connection, ready, final=final)
+        if connection.stage == Stage.IGNORED:
+            self._ignore(connection)
+        if final:
+            self._close(connection)
+        elif due_ns:
+            self._schedule(connection, min(due_ns))
+        return readable
+
+    # --- timers and limits ------------------------------------------------------------------
+
+    def _schedule(self, connection: OpenConnection, due_ns: int) -> None:
+        """Advance a connection at `due_ns` at the latest."""
+        if connection.due_ns is None or due_ns < connection.due_ns:
+            connection.due_ns = due_ns
+            self._pushed += 1
+            heappush(self._due, (due_ns, self._pushed, connection))
+
+    def _advance_due(self) -> list[Grown]:
+        """Return the streams that can be read of connections that are due."""
+        readable: list[Grown] = []
+        while self._due and self._due[0][0] <= self._now_ns:
+            due_ns, _, connection = heappop(self._due)
+            if connection.due_ns == due_ns:
+                connection.due_ns = None
+                if self.connections.open.get(connection.number) is connection:
+                    readable += self._advance(connection)
+        return readable
+
+    def _release_read(self) -> None:
+        """Release the bytes that were read, and the buffers that they arrived in."""
+        places = self._packets.places
+        for stream in self._touched.values():
+            self._held_bytes -= stream.held_bytes
+            stream.compact(places)
+            self._held_bytes += stream.held_bytes
+        self._touched.clear()
+        self._packets.release()
+        if self._held_bytes > MAX_HELD_BYTES:
+            self._shed()
+
+    def _shed(self) -> None:
+        """Drop what the largest connections hold until half of `MAX_HELD_BYTES` is free."""
+        largest_first = sorted(
+            self.connections.open.values(), key=lambda each: -sum(s.held_bytes for s in each.sides)
+        )
+        for connection in largest_first:
+            if self._held_bytes <= MAX_HELD_BYTES // 2:
+                return
+            if connection.stage != Stage.READ:
+                if connection.framers:
+                    name = connection.sides[0].name
+                    self._reader.add_problem(
+                        f"{name}: not read further, because too many bytes were held"
+                    )
+                self._ignore(connection)
+                continue
+            for stream in connection.sides:
+                if stream.held_bytes:
+                    self.dropped_bytes += stream.held_bytes
+                    self._held_bytes -= stream.held_bytes
+                    stream.shed()
+
+    def _ignore(self, connection: OpenConnection) -> None:
+        """Drop what is held of a connection, and ignore its further bytes."""
+        connection.stage = Stage.IGNORED
+        if connection.sides[0].protocol == "tcp":
+            self.connections.holdings[connection.number] = Holding.IGNORED
+        for stream in connection.sides:
+            self._touched.pop(id(stream), None)
+            self._held_bytes -= stream.held_bytes
+            stream.drop()
+
+    def _close(self, connection: OpenConnection) -> None:
+        """Remove a connection whose last bytes are being read; record its unknown streams."""
+        unread = [
+            each for each in connection.assigned if each.format is None and not each.port_mapper
+        ]
+        if connection.stage in (Stage.UNKNOWN, Stage.IGNORED) and unread:
+            self._record_unknown(connection, unread)
+        elif connection.stage == Stage.CARRIED:
+            for each in connection.assigned:
+                for carrier in each.carriers if each.format is not None else ():
+                    if carrier.problem:
+                        self._reader.add_problem(carrier.problem)
+            self._record_unknown(connection, unread)
+        if self._describes:
+            self._ended += self._described(connection)
+        self._ignore(connection)
+        if connection.sides[0].protocol == "udp":
+            del self.connections.datagrams[connection.number]
+        else:
+            del self.connections.open[connection.number]
+
+    def _record_unknown(self, connection: OpenConnection, unread: Sequence[Assigned]) -> None:
+        """Record streams that had no known format to the end, without their bytes."""
+        for each in unread:
+            sized = self.connections.with_final_size(connection, each.captured)
+            size = sized.size - (each.captured.proxy[1] if each.captured.proxy else 0)
+            empty = replace(
+                sized,
+                size=size,
+                runs=Runs(*(column[:0] for column in sized.runs)),
+                times_ns=sized.times_ns[:0],
+                content=Content(Places(), sized.times_ns[:0], sized.times_ns[:0], {}),
+            )
+            if len(self.unknown) < _MOST_UNKNOWN:
+                stream = (
+                    empty if each.stream is each.captured else replace(empty, size=each.stream.size)
+                )
+                self.unknown.append(each._replace(stream=stream, captured=empty))
+            elif size and not each.closed:
+                self.unnamed["streams"] += 1
+                self.unnamed["bytes"] += size
+
+    def _sweep(self) -> list[Grown]:
+        """Close connections that have ended or are silent, and the oldest over `MAX_OPEN`.
+
+        Return the rest of their streams.
+        """
+        self._swept_ns = self._now_ns
+        table = self.connections.placer.connections
+        latest_ns = table[:, Connection.LATEST_NS]
+        timed = latest_ns != NO_TIME
+        silent = timed & (latest_ns < self._now_ns - SILENCE_NS)
+        over = silent | (
+            timed & (table[:, Connection.ENDED] != 0) & (latest_ns < self._now_ns - LINGER_NS)
+        )
+        self.connections.open_all_lost(over)
+        done = set(np.flatnonzero(over & (self.connections.holdings != Holding.NONE)).tolist())
+        done &= self.connections.open.keys()
+        if (excess := len(self.connections.open) - len(done) - MAX_OPEN) > 0:
+            others = np.array([*(self.connections.open.keys() - done)])
+            oldest = np.argsort(latest_ns[others], kind="stable")[: excess + MAX_OPEN // 8]
+            done.update(others[oldest].tolist())
+        readable = []
+        for number in sorted(done):
+            readable += self._advance(self.connections.open[number], final=True)
+        for connection in [*self.connections.datagrams.values()]:
+            if connection.latest_ns < self._now_ns - SILENCE_NS:
+                self._close(connection)
+        evicted = over & (self.connections.holdings != Holding.OPEN)
+        if np.count_nonzero(evicted) > max(_EVICT_FROM, len(evicted) // 2):
+            self.connections.keep_only(np.flatnonzero(~evicted))
+        return readable
+
+
+def _batches(connections: Sequence[OpenConnection]) -> Iterator[Sequence[OpenConnection]]:
+    """Yield connections in batches of `_CONNECTIONS_PER_TURN`."""
+    for first in range(0, len(connections), _CONNECTIONS_PER_TURN):
+        yield connections[first : first + _CONNECTIONS_PER_TURN]

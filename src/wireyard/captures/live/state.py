@@ -1,0 +1,101 @@
+"""The stored state of a live capture, from which another process continues.
+
+A state is a tree: dictionaries with text keys, lists, and in them JSON values, arrays of integers,
+and bytes as arrays. It contains the open connections, nothing that is over, and is as large as
+the limits of `LiveCapture` allow. Secrets of TLS are not in it: they are read from key logs and
+files again. Bytes of unfinished packets are, and they may have a password in them, so a state is
+stored where only its owner can read it. `pack_state` turns it into one JSON text and the arrays,
+which are stored as they are.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from typing import Any, Final
+
+import numpy as np
+
+from wireyard.captures.files.growing import GrowingFile
+from wireyard.captures.live.capture import LiveCapture
+from wireyard.errors import WireError
+
+__all__ = ["StateError", "capture_state", "pack_state", "restore_capture", "unpack_state"]
+
+_VERSION: Final = 2
+_ARRAY: Final = "\0array"
+"""Key of the JSON object that stands for an array; no other key of a state begins like it."""
+_KINDS: Final = frozenset({"uint8", "int8", "int32", "int64"})
+
+
+class StateError(WireError):
+    """A state that is damaged or of another version; its capture has to be read again."""
+
+
+def capture_state(capture: LiveCapture, file: GrowingFile) -> dict[str, Any] | None:
+    """Return the state of a capture; everything that it returned has to be read before.
+
+    Return None while too little of the file has arrived, or if the file is damaged.
+    """
+    file_state = file.state()
+    if file_state is None:
+        return None
+    return {"version": _VERSION, "file": file_state, "capture": capture.state()}
+
+
+def restore_capture(state: Mapping[str, Any], capture: LiveCapture, file: GrowingFile) -> None:
+    """Continue a new capture and file from a stored state.
+
+    Raises
+    ------
+    StateError
+        `state` is no state of a capture, or of another version.
+    """
+    try:
+        if state["version"] != _VERSION:
+            raise StateError("the state of a capture is another version's")
+        file.restore(state["file"])
+        capture.restore(state["capture"])
+    except (KeyError, TypeError, ValueError, IndexError, AttributeError, OverflowError) as error:
+        raise StateError(f"the state of a capture is damaged ({error})") from None
+
+
+def pack_state(state: Mapping[str, Any]) -> tuple[str, list[np.ndarray[Any, Any]]]:
+    """Return a state as JSON text and its arrays."""
+    arrays: list[np.ndarray[Any, Any]] = []
+
+    def packed(value: Any) -> Any:
+        if isinstance(value, np.ndarray):
+            arrays.append(np.ascontiguousarray(value))
+            return {_ARRAY: len(arrays) - 1}
+        if isinstance(value, np.integer):
+            return int(value)
+        raise TypeError(f"{type(value)} in a state")
+
+    return json.dumps(state, default=packed, separators=(",", ":")), arrays
+
+
+def unpack_state(text: str, arrays: Sequence[np.ndarray[Any, Any]]) -> dict[str, Any]:
+    """Return the state that `pack_state` packed.
+
+    Raises
+    ------
+    StateError
+        The state is damaged.
+    """
+
+    def unpacked(value: dict[str, Any]) -> Any:
+        if _ARRAY not in value:
+            return value
+        array = arrays[value[_ARRAY]]
+        if array.dtype.name not in _KINDS:
+            raise ValueError(array.dtype.name)
+        return array if array.flags.writeable else array.copy()
+
+    try:
+        state = json.loads(text, object_hook=unpacked)
+    except (ValueError, IndexError, TypeError) as error:
+        raise StateError(f"a state is damaged ({error})") from None
+    if not isinstance(state, dict):
+        raise StateError("a state is damaged")
+    return state

@@ -1,0 +1,1 @@
+"""The pipeline from inputs to the tables of a lake, without Spark."""

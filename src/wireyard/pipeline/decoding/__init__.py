@@ -1,0 +1,1 @@
+"""Decoding: inputs to the tables of packets, which are called bronze."""

@@ -1,0 +1,255 @@
+"""Results that tasks of the bronze stage return to the driver: a class for each kind.
+
+They are sent as rows of a manifest, which has a column for each kind; a row holds one result.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import asdict, dataclass, fields
+from typing import Final, TypeVar
+
+import pyarrow as pa
+
+from wireyard.captures.stream_table import LEDGER
+
+__all__ = [
+    "COUNTED",
+    "MANIFEST",
+    "EndpointsResult",
+    "FailureResult",
+    "FilesResult",
+    "FormatResult",
+    "GoneResult",
+    "HeadersResult",
+    "LeftOutResult",
+    "NoteResult",
+    "PartResult",
+    "PieceResult",
+    "Result",
+    "StreamRows",
+    "make_manifest",
+    "of_kind",
+    "read_manifest",
+]
+
+
+@dataclass(slots=True)
+class StreamRows:
+    """The extent and the counts of the rows of a stream, or of a piece of one."""
+
+    format: str | None = None
+    first: int | None = None
+    """Offset of the first row; None if nothing that looks like a frame begins in the piece."""
+    end: int = 0
+    """Offset at which the last row ends."""
+    broken_at: int | None = None
+    """Offset of the first row that does not begin where the one before ended, which is an error."""
+    rows: int = 0
+    bytes_ok: int = 0
+    bytes_malformed: int = 0
+    bytes_garbage: int = 0
+    bytes_tail: int = 0
+    bytes_gap: int = 0
+    packets_ok: int = 0
+    packets_malformed: int = 0
+
+    def add(self, more: StreamRows) -> None:
+        """Add the rows that follow these."""
+        if self.broken_at is None:
+            self.broken_at = more.broken_at if more.first == self.end else more.first
+        self.end = more.end
+        for name in COUNTED:
+            setattr(self, name, getattr(self, name) + getattr(more, name))
+
+
+COUNTED: Final = ("rows", *LEDGER[1:], "bytes_gap")
+"""The counts of `StreamRows`; those of parts of a stream add up."""
+
+
+@dataclass(slots=True, kw_only=True)
+class PieceResult(StreamRows):
+    """A decoded piece of a bare stream. It is valid if no packet crosses its beginning."""
+
+    source: str
+    start: int
+    """Offset of the piece; its first row may begin later."""
+    reached: int = 0
+    """Offset up to which the source was read."""
+    next_context: int = 0
+    """Context of a frame that begins at `end`."""
+    file: str
+    """Name of the file with its rows, in each of `tables`."""
+    tables: Sequence[str] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class HeadersResult:
+    """A piece of a capture file whose headers are written to a file.
+
+    Attributes
+    ----------
+    source
+        The capture file.
+    piece_start, start, stop
+        Offsets of the piece, of its first record, and of the end of its last one.
+    next_context
+        The `Context` behind the last record, in JSON.
+    damage, unread_bytes
+        Why no more could be read, and the number of bytes that remain.
+    path
+        The file with the headers.
+    """
+
+    source: str
+    piece_start: int
+    start: int
+    stop: int
+    packets: int
+    next_context: str
+    damage: str | None
+    unread_bytes: int
+    path: str
+
+
+@dataclass(frozen=True, slots=True)
+class FormatResult:
+    """The sum of the ledgers of all complete streams of one format."""
+
+    source: str
+    format: str
+    """Empty for bytes of no format, such as records of a store that hold no packets."""
+    ledger: Sequence[int]
+    """The numbers of a `LedgerSum`."""
+    part: int = 0
+    """The part of a capture that has the streams."""
+
+
+@dataclass(frozen=True, slots=True)
+class FilesResult:
+    """A file that has rows of a source, in each of some tables."""
+
+    source: str
+    file: str
+    tables: Sequence[str]
+    part: int = 0
+    """The part of a capture that has the rows."""
+
+
+@dataclass(frozen=True, slots=True)
+class EndpointsResult:
+    """The endpoints in a part of a capture, for the other parts.
+
+    Attributes
+    ----------
+    opened, undecided
+        Those of `PartEndpoints`, in JSON: the address, the port and the format of each.
+        None if there are too many to list.
+    """
+
+    source: str
+    part: int
+    opened: str | None
+    undecided: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class LeftOutResult:
+    """Counts of the bytes and streams of a capture, or of a part of it, that are in no row."""
+
+    source: str
+    part: int
+    counts: str
+    """A `LeftOut`, in JSON."""
+
+
+@dataclass(frozen=True, slots=True)
+class NoteResult:
+    """A note on a source for the user."""
+
+    source: str
+    message: str
+    lost: bool = False
+    """Whether bytes of the source are in no row."""
+
+
+@dataclass(frozen=True, slots=True)
+class GoneResult:
+    """A source that was deleted, or lost a file, since the run began; it has no rows."""
+
+    source: str
+
+
+@dataclass(frozen=True, slots=True)
+class FailureResult:
+    """The error of a task; it has no other result."""
+
+    error: str
+    """A key of `wireyard.pipeline.decoding.task.FAILURES`."""
+    message: str
+
+
+Result = (
+    PieceResult
+    | HeadersResult
+    | FormatResult
+    | FilesResult
+    | EndpointsResult
+    | LeftOutResult
+    | NoteResult
+    | GoneResult
+    | FailureResult
+)
+PartResult = FormatResult | FilesResult | EndpointsResult | LeftOutResult
+"""The results of a part of a capture."""
+Kind = TypeVar("Kind", bound=Result)
+
+_KINDS: Final[dict[str, type[Result]]] = {
+    "piece": PieceResult,
+    "headers": HeadersResult,
+    "format": FormatResult,
+    "files": FilesResult,
+    "endpoints": EndpointsResult,
+    "left_out": LeftOutResult,
+    "note": NoteResult,
+    "gone": GoneResult,
+    "failure": FailureResult,
+}
+_NAMES: Final = {kind: name for name, kind in _KINDS.items()}
+_TYPES: Final = {
+    "bool": pa.bool_(),
+    "int": pa.int64(),
+    "str": pa.string(),
+    "Sequence[int]": pa.list_(pa.int64()),
+    "Sequence[str]": pa.list_(pa.string()),
+}
+
+
+def _struct_of(kind: type[Result]) -> pa.StructType:
+    return pa.struct(
+        [(each.name, _TYPES[str(each.type).removesuffix(" | None")]) for each in fields(kind)]
+    )
+
+
+MANIFEST: Final = pa.schema([(name, _struct_of(kind)) for name, kind in _KINDS.items()])
+"""A column for each kind of result; all but one are null in a row."""
+
+
+def make_manifest(results: Iterable[Result]) -> pa.RecordBatch:
+    """Return results as rows of `MANIFEST`."""
+    return pa.RecordBatch.from_pylist(
+        [{_NAMES[type(result)]: asdict(result)} for result in results], MANIFEST
+    )
+
+
+def read_manifest(manifest: pa.Table | pa.RecordBatch) -> Iterator[Result]:
+    """Yield the results in rows of `MANIFEST`."""
+    for row in manifest.to_pylist():
+        for name, values in row.items():
+            if values is not None:
+                yield _KINDS[name](**values)
+
+
+def of_kind(kind: type[Kind], results: Iterable[Result]) -> list[Kind]:
+    """Return the results of one kind, in order."""
+    return [result for result in results if isinstance(result, kind)]

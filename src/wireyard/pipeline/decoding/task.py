@@ -1,0 +1,555 @@
+"""The tasks of the bronze stage: pieces of streams in, Parquet files and a manifest out.
+
+No row crosses into the JVM. A task decodes its pieces and writes the rows to files whose names no
+other attempt uses; it returns only a few results (`results`). Only files that the driver commits
+count, so an attempt that was killed, repeated or run twice leaves nothing in a table.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import closing, contextmanager
+from dataclasses import dataclass
+from itertools import groupby
+from typing import IO, Final, cast
+from uuid import uuid4
+
+import numpy as np
+import pyarrow as pa
+
+from wireyard.arrays import Ints
+from wireyard.captures.bundled import BundledStreams
+from wireyard.captures.connections.flows import Endpoint
+from wireyard.captures.directed import CapturedStream
+from wireyard.captures.index import IndexedExtent
+from wireyard.captures.inputs import open_captures
+from wireyard.captures.quarantine import (
+    QUARANTINE,
+    BadBytes,
+    BytesOfRows,
+    PartBytes,
+    PieceBytes,
+    bad_rows,
+    quarantined,
+)
+from wireyard.captures.read import FrameSpan
+from wireyard.captures.records import describe_damage
+from wireyard.captures.stores.read import read_store
+from wireyard.captures.stores.rows import SCHEMA as STORE_RECORDS
+from wireyard.captures.stores.rows import record_rows
+from wireyard.captures.stores.stream import StoreStream
+from wireyard.captures.stream_table import FILES, describe_stream, file_rows
+from wireyard.errors import LakeError, LedgerError, SourceError, WireError
+from wireyard.formats import get_format
+from wireyard.formats.base import Format
+from wireyard.lake.ledgers import (
+    LEDGER_FILES,
+    LedgerSum,
+    StreamLedger,
+    ledger_table,
+    streams_table,
+)
+from wireyard.lake.parts import PartFile
+from wireyard.lake.staging import writing
+from wireyard.layers.mqtt.evidence import StreamEvidence
+from wireyard.layers.mqtt.facts import EVIDENCE
+from wireyard.layers.mqtt.packets import Part as TrackedPart
+from wireyard.payloads import parse_rules
+from wireyard.payloads.columns import PAYLOADS, PayloadTable
+from wireyard.pipeline.decoding.balance import RowCounts, count_rows, make_ledger, make_ledgers
+from wireyard.pipeline.decoding.indexing import HeaderPiece, write_headers
+from wireyard.pipeline.decoding.packet_files import PacketFile, packet_file_path
+from wireyard.pipeline.decoding.results import (
+    FailureResult,
+    FilesResult,
+    FormatResult,
+    GoneResult,
+    LeftOutResult,
+    NoteResult,
+    PieceResult,
+    Result,
+    StreamRows,
+    make_manifest,
+)
+from wireyard.pipeline.inputs.captures import CapturePart, describe_endpoints
+from wireyard.pipeline.inputs.listing import is_missing
+from wireyard.pipeline.inputs.snapshot import open_snapshot
+from wireyard.streams.blocks import Block, DirectedStream
+from wireyard.streams.mapped import map_windows
+from wireyard.streams.plan import Plan, make_plan
+from wireyard.streams.redaction import Redactor
+from wireyard.streams.scan import (
+    OpenedStream,
+    open_windows,
+    scan_parts,
+    scan_stream,
+    thread_count,
+)
+from wireyard.streams.source import Reading, filesystem
+from wireyard.streams.split import guess_start
+from wireyard.streams.window import windows_of_file
+
+__all__ = [
+    "DONE_MARKS",
+    "FAILURES",
+    "FILES_TABLE",
+    "HEADERS",
+    "PAYLOADS_TABLE",
+    "QUARANTINE_TABLE",
+    "STORE_RECORDS_TABLE",
+    "AnyPiece",
+    "BronzeSettings",
+    "BronzeTask",
+    "Piece",
+    "packets_table",
+    "write_task",
+]
+
+HEADERS = "headers"
+"""Staged folder of the headers of captures."""
+DONE_MARKS = "done"
+"""Staged folder with an empty file for each task that is done, named by its number."""
+FAILURES: Mapping[str, type[WireError]] = {
+    "read": SourceError,
+    "write": LakeError,
+    "balance": LedgerError,
+}
+"""Errors that a task returns as a result instead of failing, so that Spark does not retry a missing
+file or a full disk four times, and does not bury the message in a traceback."""
+QUARANTINE_TABLE, STORE_RECORDS_TABLE = "quarantine", "store_records"
+FILES_TABLE, PAYLOADS_TABLE = "files", "payloads"
+MQTT: Final = "mqtt"
+_HELD_STREAMS: Final = 1 << 12
+"""Ledgers that a task buffers before they are written."""
+_GUESS_BYTES = 64 << 10
+"""Bytes that are read to guess where a piece begins; more only if they contain no header."""
+
+
+@dataclass(frozen=True, slots=True)
+class BronzeSettings:
+    """Settings common to all tasks of a run."""
+
+    staging: str
+    """Folder of the run's staged tables: a path or URL that every task can write to."""
+    secrets: bool = False
+    """Whether passwords stay in the rows."""
+    max_packet_bytes: int | None = None
+    skip_missing: bool = False
+    """Whether to leave out an input that was deleted."""
+    payload: tuple[str, ...] = ()
+    """Rules by which payloads are decoded."""
+    has_all_cores: bool = False
+    """Whether a task runs alone, so that it decodes with several threads."""
+    secret: tuple[int, int] | None = None
+    """Secret points of the hashes of MQTT payloads, if tasks write packet files for large inputs
+    (`packet_files`)."""
+
+
+@dataclass(frozen=True, slots=True)
+class Piece:
+    """The rows of a stream that begin in ``[start, stop)``."""
+
+    source: str
+    format: str
+    start: int
+    stop: int
+    size: int
+    """Size of the source when it was found; later bytes are not read."""
+    exact: bool
+    """Whether a frame is known to begin at `start`; else the task guesses where one does."""
+    context: int
+    """Context of a frame that begins at `start`."""
+
+    @property
+    def bytes(self) -> int:
+        """Number of bytes."""
+        return min(self.stop, self.size) - self.start
+
+
+AnyPiece = Piece | CapturePart | HeaderPiece
+
+
+def packets_table(format: str) -> str:
+    """Return the name of the bronze table of a format, whatever its dialect."""
+    return f"packets_{get_format(format).name}"
+
+
+def write_task(
+    task: tuple[int, Sequence[AnyPiece]], settings: BronzeSettings
+) -> Iterator[pa.RecordBatch]:
+    """Decode the pieces of a task and write them; yield the results as rows of `MANIFEST`.
+
+    Parameters
+    ----------
+    task
+        The task's number in the run, and its pieces.
+    """
+    yield make_manifest(_write_task(*task, settings))
+
+
+def _write_task(number: int, pieces: Sequence[AnyPiece], settings: BronzeSettings) -> list[Result]:
+    task = BronzeTask(number, settings, writes_packets=any(map(_is_cut, pieces)))
+    try:
+        results = [result for piece in pieces for result in task.write_or_skip(piece)]
+        task.close()
+    except tuple(FAILURES.values()) as error:
+        failed = next(name for name, kind in FAILURES.items() if isinstance(error, kind))
+        return [FailureResult(failed, str(error))]
+    return results
+
+
+def _is_cut(piece: AnyPiece) -> bool:
+    """Return whether other tasks read other parts of the same input."""
+    if isinstance(piece, CapturePart):
+        return piece.of > 1
+    return isinstance(piece, Piece) and not (piece.start == 0 and piece.stop >= piece.size)
+
+
+class BronzeTask:
+    """One attempt of a task: its output files, one for each table.
+
+    Parameters
+    ----------
+    number
+        The task's number in the run.
+    prefix
+        Prefix of the names of its files.
+    writes_packets
+        Whether to write a packet file for the tasks that track clients.
+    """
+
+    def __init__(
+        self,
+        number: int,
+        settings: BronzeSettings,
+        prefix: str = "part-",
+        *,
+        writes_packets: bool = False,
+    ) -> None:
+        self._number = number
+        self._settings = settings
+        self._name = f"{prefix}{number:05d}-{uuid4().hex}.parquet"
+        self._files: dict[str, PartFile] = {}
+        self._rules = parse_rules(settings.payload)
+        self._openers: dict[str, PayloadTable] = {}
+        self._ledgers: list[StreamLedger] = []
+        self._evidence = StreamEvidence()
+        self._writes_packets = writes_packets
+        self._packets: PacketFile | None = None
+        self._writes = 0
+
+    def write_or_skip(self, piece: AnyPiece) -> list[Result]:
+        """Write a piece; if its source was deleted and may be, return a `GoneResult`."""
+        before = self._writes
+        try:
+            return list(self.write(piece))
+        except SourceError:
+            files = piece.files if isinstance(piece, CapturePart) else (piece.source,)
+            # Rows of it that are written could not be distinguished from those of other pieces.
+            if not self._settings.skip_missing or self._writes > before:
+                raise
+            if not any(map(is_missing, files)):
+                raise
+            return [GoneResult(piece.source)]
+
+    def write(self, piece: AnyPiece) -> Iterator[Result]:
+        """Decode a piece and write its rows; yield the results."""
+        if isinstance(piece, Piece):
+            yield from self._write_piece(piece)
+        elif isinstance(piece, HeaderPiece):
+            path = f"{self._settings.staging}/{HEADERS}/{uuid4().hex}.arrow"
+            headers = write_headers(piece, path)
+            if headers is not None:
+                yield headers
+        elif piece.stored:
+            yield from self._write_stored(piece)
+        else:
+            yield from self._write_capture(piece)
+
+    def _write_capture(self, part: CapturePart) -> Iterator[Result]:
+        named = get_format(part.format) if part.format else None
+        share = part.part, part.of
+        found = open_captures(
+            part.files,
+            named,
+            part.decode_as,
+            share,
+            part.source,
+            [IndexedExtent(*each) for each in part.index],
+            part.keylog,
+            [(Endpoint(address, port), format) for address, port, format in part.opened],
+        )
+        if part.part == 0:  # common to all parts
+            if found.damage:
+                yield NoteResult(part.source, found.damage, lost=True)
+            if found.frames_unread:
+                yield NoteResult(part.source, found.frames_unread)
+        if found.left_out is not None and found.left_out.lines():
+            yield LeftOutResult(part.source, part.part, found.left_out.dump())
+        if part.of > 1 and found.endpoints is not None and any(found.endpoints):
+            yield describe_endpoints(part, found.endpoints)
+        tables = self._write_files(part.source, found.spans) if part.part == 0 else set()
+        sums: dict[str, LedgerSum] = {}
+        for _, same_format in groupby(found.readables, key=lambda one: one.format.label):
+            readables = list(same_format)
+            format, streams = readables[0].format, [one.opened for one in readables]
+            written = self._write_captured(format, streams, tables)
+            for _, blocks in groupby(written, key=lambda each: id(each[0])):
+                rows = StreamRows(format.label, first=0)
+                for opened, block, counts in blocks:
+                    if isinstance(opened, BundledStreams):
+                        self._close_bundled(part.source, format, opened, block, counts, sums)
+                    else:  # it may have several blocks
+                        rows.add(counts.of_stream(0))
+                if isinstance(opened, CapturedStream):
+                    content = opened.captured
+                    facts = describe_stream(content)
+                    ledger = make_ledger(part.source, content.name, [rows], content.size, facts)
+                    self._close_stream(ledger, sums)
+        yield from self._results_of(part, sums, tables)
+
+    def _write_files(self, source: str, spans: Sequence[FrameSpan] = ()) -> set[str]:
+        """Write the rows of a source in the table `files`; return the table's name, as a set."""
+        rows = pa.RecordBatch.from_pylist(file_rows(source, spans), FILES)
+        self._file(FILES_TABLE, FILES).write(rows)
+        return {FILES_TABLE}
+
+    def _write_captured(
+        self, format: Format, streams: Sequence[DirectedStream], tables: set[str]
+    ) -> Iterator[tuple[DirectedStream, Block, RowCounts]]:
+        """Write the rows of a capture's streams of one format; yield each block with its counts.
+
+        Parameters
+        ----------
+        tables
+            The tables that have rows of the capture; extended in place.
+        """
+        plan, threads = self.plan_of(format), self._threads(format, captured=True)
+        for parts, batches in scan_parts(((opened, plan) for opened in streams), threads):
+            rows = [block.stream_rows for _, block in parts]
+            bounds = np.concatenate([[0], np.cumsum(np.concatenate(rows))])
+            bad_bytes, batch = PartBytes(parts), pa.concat_batches(batches)
+            counts, written = self.write_streams(format, batch, bounds, bad_bytes.of_row)
+            tables |= written
+            first = 0
+            for (opened, block), of_block in zip(parts, rows, strict=True):
+                last = first + len(of_block)
+                yield opened, block, counts.of_streams(first, last)
+                first = last
+
+    def _write_stored(self, part: CapturePart) -> Iterator[Result]:
+        tables = self._write_files(part.source)
+        sums: dict[str, LedgerSum] = {}
+        for file in read_store(part.source):
+            if file.failure is not None:
+                yield NoteResult(part.source, str(file.failure), lost=True)
+            opened = file.stream
+            if opened is not None:
+                rows = self._write_stream(opened.format, opened, tables)
+                ledger = make_ledger(part.source, opened.stream, [rows], opened.size)
+            else:
+                size = len(file.data)
+                rows = StreamRows(first=0, end=size, bytes_gap=size)
+                ledger = make_ledger(part.source, file.name, [rows], size)
+            records = pa.RecordBatch.from_pylist(list(record_rows(file)), STORE_RECORDS)
+            if records.num_rows:
+                self._file(STORE_RECORDS_TABLE, STORE_RECORDS).write(records)
+                tables.add(STORE_RECORDS_TABLE)
+            self._close_stream(ledger, sums)
+        yield from self._results_of(part, sums, tables)
+
+    def _write_stream(self, format: Format, opened: StoreStream, tables: set[str]) -> StreamRows:
+        rows = StreamRows(format.label, first=0)
+        bad_bytes = PieceBytes(opened)
+        for batch in scan_stream(opened, self.plan_of(format)):
+            tables |= self.write_batch(format, batch, rows, bad_bytes)
+        return rows
+
+    def _close_bundled(
+        self,
+        source: str,
+        format: Format,
+        bundle: BundledStreams,
+        block: Block,
+        counts: RowCounts,
+        sums: dict[str, LedgerSum],
+    ) -> None:
+        """Write the ledgers of the streams in a block of a bundle, as `_close_stream` does."""
+        self._write_ledgers()
+        described, sizes = bundle.describe(block), bundle.sizes_in(block)
+        made = make_ledgers(source, format.label, described, counts, sizes)
+        self._write_tables(made.streams, made.ledger)
+        sums[format.label] = LedgerSum.total([sums.get(format.label, LedgerSum()), made.total])
+
+    def _close_stream(self, ledger: StreamLedger, sums: dict[str, LedgerSum]) -> None:
+        """Write the ledger of a complete stream; add it to the sum of its format."""
+        self._ledgers.append(ledger)
+        if len(self._ledgers) == _HELD_STREAMS:
+            self._write_ledgers()
+        format = ledger.format or ""
+        sums[format] = LedgerSum.total([sums.get(format, LedgerSum()), LedgerSum.of(ledger)])
+
+    def _results_of(
+        self, part: CapturePart, sums: Mapping[str, LedgerSum], tables: set[str]
+    ) -> Iterator[Result]:
+        """Yield the results of a capture: its ledgers by format, and the tables that have rows."""
+        for format, total in sums.items():
+            yield FormatResult(part.source, format, total, part.part)
+        if sums:
+            tables = tables.union(LEDGER_FILES)
+        if tables:
+            yield FilesResult(part.source, self._name, sorted(tables), part.part)
+
+    def _write_ledgers(self) -> None:
+        self._write_tables(streams_table(self._ledgers), ledger_table(self._ledgers))
+        self._ledgers.clear()
+
+    def _write_tables(self, *tables: pa.Table) -> None:
+        """Write rows of the tables `LEDGER_FILES`."""
+        for name, table in zip(LEDGER_FILES, tables, strict=True):
+            for batch in table.to_batches():
+                self._file(name, table.schema).write(batch)
+
+    def plan_of(self, format: Format) -> Plan:
+        """Return the plan for reading streams of a format."""
+        limit = self._settings.max_packet_bytes
+        return make_plan(format, max_packet_bytes=limit, captured=True)
+
+    def _threads(self, format: Format, *, captured: bool) -> int:
+        return thread_count(format, captured=captured) if self._settings.has_all_cores else 1
+
+    def _write_piece(self, piece: Piece) -> Iterator[Result]:
+        format = get_format(piece.format)
+        plan = self.plan_of(format)
+        result = PieceResult(piece.format, source=piece.source, start=piece.start, file=self._name)
+        result.first = piece.start if piece.exact else _guess(piece, plan)
+        if result.first is None:
+            yield result
+            return
+        result.end = result.first
+        framer = plan.framer(result.first, piece.context)
+        threads = self._threads(format, captured=False)
+        tables: set[str] = set()
+        with (
+            closing(BadBytes(piece.source)) as bad_bytes,
+            _opened(piece, framer.position, result) as opened,
+        ):
+            for batch in scan_stream(opened, plan, framer, piece.stop, threads):
+                tables |= self.write_batch(format, batch, result, bad_bytes)
+        result.next_context = framer.context
+        if piece.start == 0:
+            tables |= self._write_files(piece.source)
+        result.tables = sorted(tables)
+        yield result
+        if (damage := opened.damage) is not None:
+            note = describe_damage(damage, damage.unread_bytes)
+            yield NoteResult(piece.source, note, lost=True)
+
+    @property
+    def files(self) -> dict[str, list[str]]:
+        """The written files, by table."""
+        return {table: [self._name] for table in self._files}
+
+    def close(self) -> None:
+        """Finish the files, and mark the task as done."""
+        self._write_ledgers()
+        if packets := self._files.get(packets_table(MQTT)):
+            packets.put_in_footer(EVIDENCE, self._evidence.table())
+        if self._packets is not None:
+            self._packets.close()
+        for file in self._files.values():
+            file.close()
+        mark = f"{self._settings.staging}/{DONE_MARKS}/{self._number}"
+        with writing(mark):
+            system, inner = filesystem(mark)
+            system.open_output_stream(inner).close()
+
+    def write_batch(
+        self, format: Format, batch: pa.RecordBatch, rows: StreamRows, bad_bytes: BytesOfRows
+    ) -> set[str]:
+        """Write and count rows of one stream; return the tables that got rows."""
+        bounds = np.array([0, batch.num_rows])
+        counts, tables = self.write_streams(format, batch, bounds, lambda _: bad_bytes)
+        rows.add(counts.of_stream(0))
+        return tables
+
+    def write_streams(
+        self,
+        format: Format,
+        batch: pa.RecordBatch,
+        bounds: Ints,
+        bad_bytes: Callable[[int], BytesOfRows],
+    ) -> tuple[RowCounts, set[str]]:
+        """Write rows of several streams; those of stream k begin at row ``bounds[k]``.
+
+        Parameters
+        ----------
+        bad_bytes
+            Returns the bytes of the stream of a row.
+
+        Returns
+        -------
+        counts, tables
+            The counts of each stream, and the tables that got rows.
+        """
+        counts = count_rows(batch, bounds)
+        secrets = self._settings.secrets
+        if not secrets:
+            batch = Redactor(format).redact(batch)
+        tables = {packets_table(format.name)}
+        self._file(packets_table(format.name), batch.schema).write(batch)
+        if format.name == MQTT:
+            self._write_packets(batch, self._evidence.add_batch(batch))
+        if self._rules:
+            opener = self._openers.get(format.name)
+            if opener is None:
+                opener = self._openers[format.name] = PayloadTable(format, self._rules)
+            opened = opener.rows(batch)
+            if opened.num_rows:
+                self._file(PAYLOADS_TABLE, PAYLOADS).write(opened)
+                tables.add(PAYLOADS_TABLE)
+        bad = bad_rows(batch)
+        if len(bad):
+            rows = quarantined(format, batch, bad, bad_bytes, secrets=secrets)
+            self._file(QUARANTINE_TABLE, QUARANTINE).write(rows)
+            tables.add(QUARANTINE_TABLE)
+        return counts, tables
+
+    def _write_packets(self, batch: pa.RecordBatch, stream: Ints) -> None:
+        """Write packets to the packet file; `stream` is the stream number of each."""
+        secret = self._settings.secret
+        if secret is None or not self._writes_packets:
+            return
+        if self._packets is None:
+            path = packet_file_path(self._settings.staging, self._name)
+            self._packets = PacketFile(path, secret)
+        table = pa.Table.from_batches([batch])
+        self._packets.add(TrackedPart.of(table, stream, secret, first=self._packets.rows))
+
+    def _file(self, table: str, schema: pa.Schema) -> PartFile:
+        self._writes += 1
+        if table not in self._files:
+            path = f"{self._settings.staging}/{table}/{self._name}"
+            self._files[table] = PartFile(path, schema)
+        return self._files[table]
+
+
+@contextmanager
+def _opened(piece: Piece, start: int, result: PieceResult) -> Iterator[OpenedStream]:
+    """Open the stream of a piece from an offset on; at the end set how far it was read."""
+    mapped = map_windows(piece.source, start, piece.size)
+    if mapped is not None:
+        yield mapped
+        result.reached = piece.size
+        return
+    with open_snapshot(piece.source, piece.size) as file:
+        yield open_windows(cast(IO[bytes], file), start, accepts_damage=True)
+        result.reached = file.reached
+
+
+def _guess(piece: Piece, plan: Plan) -> int | None:
+    with open_snapshot(piece.source, piece.size) as file:
+        file.seek(piece.start)
+        opened = Reading(file, ours=False)
+        windows = windows_of_file(opened, file.name, piece.start, _GUESS_BYTES)
+        return guess_start(windows, plan.format, piece.stop, plan.max_packet_bytes)

@@ -1,0 +1,1 @@
+"""Facts: tables that layers derive from packets."""

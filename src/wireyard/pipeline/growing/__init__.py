@@ -1,0 +1,1 @@
+"""Inputs that grow: their parts, commits of these, and facts in the meantime."""

@@ -1,0 +1,210 @@
+"""Readers of growing inputs: turn the bytes of a capture or a bare stream into streams."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Protocol
+
+import numpy as np
+
+from wireyard.captures.carriers.tls_keys import embedded_secrets, read_key_logs
+from wireyard.captures.detection.assignment import parse_decode_as
+from wireyard.captures.files.growing import GrowingFile
+from wireyard.captures.inputs import describe_unknown
+from wireyard.captures.live.capture import LiveCapture
+from wireyard.captures.live.following import BareStream
+from wireyard.captures.live.state import capture_state, restore_capture
+from wireyard.captures.records import describe_damage
+from wireyard.captures.signatures import PCAPNG
+from wireyard.pipeline.growing.sources import GrowingFiles
+from wireyard.streams.framer import Framer
+from wireyard.streams.growth import Grown
+
+if TYPE_CHECKING:
+    from wireyard.formats.base import Format
+
+__all__ = ["CaptureReader", "GrowthSettings", "Reader", "StreamReader"]
+
+
+@dataclass(frozen=True, slots=True)
+class GrowthSettings:
+    """Settings for growing inputs; the fields are those of `open_captures`."""
+
+    decode_as: tuple[str, ...] = ()
+    keylog: tuple[str, ...] = ()
+    max_packet_bytes: int | None = None
+
+
+class Reader(Protocol):
+    """Turns the bytes of an input into streams."""
+
+    offset: int
+    """File offset at which a reader that restores the state continues."""
+
+    def receive(self, data: bytes) -> Iterator[list[Grown]]:
+        """Take the next bytes; yield the streams that have new bytes, turn by turn."""
+
+    def next_file(self) -> Iterator[list[Grown]]:
+        """Continue at the beginning of another file; yield the rest of the previous one."""
+
+    def end(self) -> Iterator[list[Grown]]:
+        """Yield the rest."""
+
+    def describe_streams(self) -> tuple[Mapping[str, Mapping[str, Any]], set[str]]:
+        """Return new descriptions of streams since the last call, and which streams have ended."""
+
+    def state(self) -> dict[str, Any] | None:
+        """Return the state from which another reader continues; None if it must start over."""
+
+    def notes(self) -> list[str]:
+        """Return notes for the user at the end of the input."""
+
+    @property
+    def frames(self) -> int | None:
+        """Number of frames of a capture that were read."""
+
+    @property
+    def now_ns(self) -> int | None:
+        """Time of the last frame."""
+
+
+class CaptureReader:
+    """Reader of a growing capture."""
+
+    def __init__(self, files: GrowingFiles, named: Format | None, settings: GrowthSettings) -> None:
+        self._files, self._restored = files, False
+        # Secrets are in no state: those in the files are read again.
+        keys = read_key_logs(settings.keylog, lambda: embedded_secrets(self._bytes_before()))
+        rules = [parse_decode_as(text) for text in settings.decode_as]
+        limit = settings.max_packet_bytes
+        self._capture = LiveCapture(files.source, named, rules, keys, limit, describes=True)
+        self._add_secrets = keys.add
+        self._file = GrowingFile(keys.add)
+        self._damage: str | None = None
+        self._unread_bytes = 0
+
+    def _bytes_before(self) -> Iterator[Any]:
+        """Yield the bytes that were read before a restore, of files that may hold secrets."""
+        return self._files.bytes_before(PCAPNG) if self._restored else iter(())
+
+    @property
+    def offset(self) -> int:
+        """File offset of the next record."""
+        return self._file.offset
+
+    def restore(self, state: Mapping[str, Any]) -> None:
+        """Continue from the state of another reader."""
+        self._damage, self._unread_bytes = state["damage"]
+        restore_capture(state, self._capture, self._file)
+        self._restored = True
+
+    def next_file(self) -> Iterator[list[Grown]]:
+        """Continue at the beginning of another file; yield the rest of the previous one."""
+        for part, records in self._file.end():
+            yield self._capture.receive(part, records)
+        self._add_damage()
+        self._file = GrowingFile(self._add_secrets)
+
+    def _add_damage(self) -> None:
+        """Count the bytes of the file that cannot be read."""
+        if self._file.damage is not None:
+            self._damage = self._damage or str(self._file.damage)
+            self._unread_bytes += self._file.unread_bytes
+
+    def receive(self, data: bytes) -> Iterator[list[Grown]]:
+        """Take the next bytes; yield the streams that have new bytes, turn by turn."""
+        for part, records in self._file.receive(np.frombuffer(data, np.uint8), idle=True):
+            yield self._capture.receive(part, records)
+
+    def end(self) -> Iterator[list[Grown]]:
+        """Yield the rest."""
+        yield from self.next_file()
+        yield from self._capture.end()
+
+    def describe_streams(self) -> tuple[Mapping[str, Mapping[str, Any]], set[str]]:
+        """Return new descriptions of streams since the last call, and which streams have ended."""
+        ended = dict(self._capture.take_ended())
+        return {**ended, **dict(self._capture.describe())}, {*ended}
+
+    def state(self) -> dict[str, Any] | None:
+        """Return the state from which another reader continues; None if it must start over."""
+        state = capture_state(self._capture, self._file)
+        return None if state is None else {**state, "damage": [self._damage, self._unread_bytes]}
+
+    def notes(self) -> list[str]:
+        """Return notes for the user at the end of the input."""
+        capture, damage = self._capture, self._damage
+        found = describe_unknown(
+            capture.name,
+            capture.unknown,
+            capture.tally_endings,
+            capture.proxies,
+            damage=describe_damage(damage, self._unread_bytes) if damage else None,
+            problems=[*capture.problems],
+            keyed=capture.has_keys,
+        )
+        return [*filter(None, (found.damage, *found.notes, *found.closed, found.unread))]
+
+    @property
+    def frames(self) -> int:
+        """Number of frames that were read."""
+        return self._capture.frames
+
+    @property
+    def now_ns(self) -> int | None:
+        """Time of the last frame."""
+        return self._capture.now_ns
+
+
+class StreamReader:
+    """Reader of a growing bare stream."""
+
+    def __init__(self, path: str, format: Format, settings: GrowthSettings) -> None:
+        self._path, self._format = path, format
+        self._framer = Framer(format, settings.max_packet_bytes)
+        self._stream = BareStream(path)
+
+    @property
+    def offset(self) -> int:
+        """Offset of the next frame, or of the next byte within garbage."""
+        return self._framer.position
+
+    def restore(self, state: Mapping[str, Any]) -> None:
+        """Continue from the state of another reader."""
+        self._framer.restore(state)
+        self._stream = BareStream(self._path, self._framer.position)
+
+    def receive(self, data: bytes) -> Iterator[list[Grown]]:
+        """Take the next bytes; yield the stream."""
+        self._stream.receive(data)
+        yield [Grown(self._format, self._stream, self._framer)]
+
+    def next_file(self) -> Iterator[list[Grown]]:
+        """Yield nothing: a bare stream is one file."""
+        yield from ()
+
+    def end(self) -> Iterator[list[Grown]]:
+        """Yield the rest."""
+        self._stream.at_end = True
+        yield [Grown(self._format, self._stream, self._framer)]
+
+    def describe_streams(self) -> tuple[Mapping[str, Mapping[str, Any]], set[str]]:
+        """Return nothing: a bare stream has no description and never ends by itself."""
+        return {}, set()
+
+    def state(self) -> dict[str, Any]:
+        """Return the state from which another reader continues."""
+        return self._framer.state()
+
+    def notes(self) -> list[str]:
+        """Return nothing."""
+        return []
+
+    @property
+    def frames(self) -> None:
+        """None: a bare stream has no frames."""
+
+    @property
+    def now_ns(self) -> None:
+        """None: a bare stream has no times."""

@@ -1,0 +1,1 @@
+"""The inputs of a run: found, identified, watched, and divided into tasks."""

@@ -1,0 +1,356 @@
+"""The inputs of a run: find the files, their state and their formats."""
+
+from __future__ import annotations
+
+import os
+import time
+import zlib
+from collections.abc import Collection, Hashable, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, replace
+from functools import partial
+from hashlib import sha256
+from typing import Any
+
+import pyarrow as pa
+from pyarrow import fs
+
+from wireyard.captures.inputs import begins_store, name_the_format, shown_format
+from wireyard.captures.signatures import is_capture
+from wireyard.errors import SourceError, UnknownFormat, UsageError
+from wireyard.formats import get_format
+from wireyard.pipeline.inputs.listing import FoundFile, absolute, is_missing, list_files
+from wireyard.pipeline.inputs.options import Options
+from wireyard.streams.source import filesystem, open_source, reading
+from wireyard.streams.urls import shown_url
+
+__all__ = [
+    "MISSING",
+    "FoundInput",
+    "InputOptions",
+    "Listing",
+    "distinct",
+    "examine_files",
+    "identity_of",
+    "is_unchanged",
+    "join_rotated",
+    "list_inputs",
+    "require_no_credentials",
+]
+
+_SNIFFED_BYTES = 1 << 16
+_EDGE_BYTES = 64 << 10
+_READ_BYTES = 1 << 20
+_SHOWN_BYTES = 4
+MISSING = "is not there any more"
+_SETTLED_NS = 2_000_000_000
+"""Age of a file's last change from which on a later change is sure to have another time."""
+_STATE = ("size", "modified_ns", "edges_crc32")
+"""The items of every stamp of a single file; a stamp of several files has them for each."""
+_THREADS = 8  # mostly waiting for a store
+
+
+@dataclass(frozen=True, slots=True)
+class FoundInput:
+    """An input to read, as it is now."""
+
+    path: str
+    """Absolute path or URL: its identity, and the value of the column `source`."""
+    size: int
+    format: str | None
+    """Label of its format; None for an empty file, or a capture of any formats."""
+    compressed: bool
+    stamp: dict[str, Any]
+    """State by which changes are detected: size, modification time and the checksum of both ends.
+    For a local file also its device and inode; with `InputOptions.by_content` the checksum of all
+    of it; and `kept`, by which a later run recognizes the file without opening it."""
+    files: tuple[str, ...] = ()
+    """The files of a capture, or the one file of a store; empty for a bare stream."""
+    stored: bool = False
+    """Whether it is a file of a store."""
+
+
+@dataclass(frozen=True, slots=True)
+class Listing:
+    """The inputs there are, and a note on each file that was left out."""
+
+    inputs: list[FoundInput]
+    left_out: list[str]
+
+
+@dataclass(frozen=True, slots=True)
+class InputOptions:
+    """Options for examining files."""
+
+    format: str | None = None
+    """Name of the format of all files; if None, the first bytes of each decide."""
+    by_content: bool = False
+    """Whether to read all of each file for a checksum, by which copies are recognized."""
+    skip_missing: bool = False
+    """Whether to leave out files that are deleted before they are examined."""
+    held: Collection[Mapping[str, Any]] = ()
+    """Stamps of files that were examined before; a file that has not changed is not opened."""
+
+
+def list_inputs(
+    paths: Sequence[str],
+    options: InputOptions = InputOptions(),
+    *,
+    inside: str | None = None,
+    rotated: bool = False,
+) -> Listing:
+    """Find and examine all files at some paths, nested folders included.
+
+    Parameters
+    ----------
+    inside
+        A folder, the lake, whose files are left out.
+    rotated
+        Whether all captures in a folder are one rotated capture.
+
+    Raises
+    ------
+    SourceError
+        There is nothing at a path, or a file cannot be read.
+    UnknownFormat
+        A file named by itself begins like no format. In a folder such a file is left out.
+    UsageError
+        A URL with credentials, which the lake would store.
+    """
+    for path in paths if inside is not None else ():
+        require_no_credentials(path)
+    roots = tuple(absolute(path) for path in paths)
+    found = {file.path: file for file in list_files(Options(paths=roots, recursive=True))}
+    kept = [file for file in found.values() if not (inside and file.path.startswith(f"{inside}/"))]
+    if not kept:
+        raise SourceError(f"{', '.join(paths)}: no file to read there")
+    listing = examine_files(kept, options, roots)
+    if rotated:
+        return join_rotated(listing)
+    return listing
+
+
+def require_no_credentials(path: str) -> None:
+    """Check that the name of an input, which is stored, has no secret.
+
+    Raises
+    ------
+    UsageError
+        It is a URL with credentials.
+    """
+    if shown_url(path) != path:
+        raise UsageError(
+            f"{shown_url(path)}: the names of inputs are stored, so a URL has no credentials; set"
+            " them in the environment"
+        )
+
+
+def examine_files(
+    files: Sequence[FoundFile], options: InputOptions, roots: Collection[str] = ()
+) -> Listing:
+    """Find out which of some files are inputs, and of which formats.
+
+    Parameters
+    ----------
+    roots
+        The paths that the user named.
+
+    Raises
+    ------
+    SourceError
+        A file cannot be read.
+    UnknownFormat
+        A file named by itself begins like no format.
+    """
+    named = get_format(options.format).label if options.format else None
+    known = {tuple(each["file"]): each for stamp in options.held for each in _kept(stamp)}
+    with ThreadPoolExecutor(_THREADS) as pool:
+        recognized = [_recognized(file, known, named, options.by_content) for file in files]
+        new = [file for file, before in zip(files, recognized, strict=True) if before is None]
+        examining = pool.map(partial(_examine_or_skip, named=named, options=options), new)
+        examined = [each or next(examining) for each in recognized]
+    left_out = [each for each in examined if isinstance(each, str)]
+    for file, each in zip(files, examined, strict=True):
+        if isinstance(each, str) and file.path in roots and not each.endswith(MISSING):
+            raise UnknownFormat(f"{each}; {name_the_format()}")
+    return Listing([each for each in examined if isinstance(each, FoundInput)], left_out)
+
+
+def distinct(
+    found: Iterable[FoundInput], known: Mapping[Hashable, str], held: Collection[str] = ()
+) -> tuple[list[FoundInput], list[str]]:
+    """Return inputs without duplicates under other names, and a note on each duplicate.
+
+    Parameters
+    ----------
+    known
+        Names of further inputs, by identity.
+    held
+        Names that are preferred to others of the same file.
+    """
+    names = dict(known)
+    kept, again = [], []
+    for each in sorted(
+        found, key=lambda one: (one.path not in held, one.path.count("/"), one.path)
+    ):
+        identity = identity_of(each.stamp)
+        if identity is not None and identity in names:
+            again.append(f"{each.path}: is the same as {names[identity]}")
+            continue
+        if identity is not None:
+            names[identity] = each.path
+        kept.append(each)
+    return sorted(kept, key=lambda one: one.path), again
+
+
+def identity_of(stamp: Mapping[str, Any]) -> Hashable:
+    """Return an identity that is equal for all names of the same file or content; None if none."""
+    if content := stamp.get("content_sha256"):
+        return str(content)
+    if file := stamp.get("file"):
+        return (*file, *(stamp[name] for name in _STATE))
+    return None
+
+
+def is_unchanged(stamp: Mapping[str, Any], before: Mapping[str, Any]) -> bool:
+    """Return whether two stamps of an input show the same state."""
+    if "files" in stamp or "files" in before:
+        now, then = (one.get("files", ()) for one in (stamp, before))
+        return len(now) == len(then) and all(map(is_unchanged, now, then))
+    if "content_sha256" in stamp and "content_sha256" in before:
+        return bool(stamp["content_sha256"] == before["content_sha256"])
+    return all(stamp.get(name) == before.get(name) for name in _STATE)
+
+
+def join_rotated(listing: Listing) -> Listing:
+    """Join the captures in each folder to one input, named like the folder."""
+    inputs, again = distinct(listing.inputs, {})
+    joined: dict[str, FoundInput] = {}
+    for each in inputs:
+        captured = each.files and not each.stored
+        folder = each.path.rpartition("/")[0] if captured else each.path
+        before = joined.get(folder)
+        if before is not None:
+            joined[folder] = replace(
+                before,
+                size=before.size + each.size,
+                stamp={"files": [*before.stamp["files"], each.stamp]},
+                files=(*before.files, *each.files),
+                compressed=before.compressed or each.compressed,
+            )
+        elif captured:
+            joined[folder] = replace(each, path=folder, stamp={"files": [each.stamp]})
+        else:
+            joined[folder] = each
+    return Listing(list(joined.values()), listing.left_out + again)
+
+
+def _examine_or_skip(file: FoundFile, named: str | None, options: InputOptions) -> FoundInput | str:
+    """Return a file as an input, or the note that it is left out."""
+    try:
+        return _examine(file, named, options.by_content)
+    except SourceError:
+        if options.skip_missing and is_missing(file.path):
+            return f"{file.path}: {MISSING}"
+        raise
+
+
+def _kept(stamp: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
+    """Yield the stamps of an input's files by which a later run can recognize them."""
+    for each in stamp.get("files", [stamp]):
+        if "kept" in each:
+            yield each
+
+
+def _recognized(
+    file: FoundFile,
+    known: Mapping[tuple[int, int], Mapping[str, Any]],
+    named: str | None,
+    by_content: bool,
+) -> FoundInput | None:
+    """Return an unchanged capture or file of a store as an input, without opening it; else None.
+
+    No program can set the time of the last status change (ctime), so a file with the same one has
+    the same content.
+    """
+    if not known or "://" in file.path:
+        return None
+    try:
+        found = os.stat(file.path)
+    except OSError:
+        return None
+    stamp = known.get((found.st_dev, found.st_ino))
+    if stamp is None or by_content != ("content_sha256" in stamp):
+        return None
+    changed_ns, is_stored, compressed = stamp["kept"]
+    if (found.st_ctime_ns, found.st_mtime_ns, found.st_size) != (
+        changed_ns,
+        stamp["modified_ns"],
+        stamp["size"],
+    ):
+        return None
+    whole = file.path, found.st_size, named, compressed, dict(stamp), (file.path,)
+    return FoundInput(*whole, stored=is_stored)
+
+
+def _with_kept(each: FoundInput, changed_ns: int | None) -> FoundInput:
+    """Return an input with `kept` in its stamp, if a later change is sure to have another time."""
+    if changed_ns is None or changed_ns > time.time_ns() - _SETTLED_NS:
+        return each
+    return replace(each, stamp={**each.stamp, "kept": [changed_ns, each.stored, each.compressed]})
+
+
+def _examine(file: FoundFile, named: str | None, by_content: bool) -> FoundInput | str:
+    """Return a file as an input, or a note if it begins like no format."""
+    changed_ns = None if "://" in file.path else _changed_ns(file.path)
+    _, opened, known_size = open_source(file.path)
+    with opened, reading(file.path):
+        head = opened.peek(_SNIFFED_BYTES)
+    stamp = _stamp(file, by_content)
+    if is_capture(head):
+        compressed = known_size is None
+        found = FoundInput(file.path, file.size, named, compressed, stamp, (file.path,))
+        return _with_kept(found, changed_ns)
+    format = shown_format(head, get_format(named) if named else None)
+    if format is None and begins_store(head):
+        found = FoundInput(file.path, file.size, named, False, stamp, (file.path,), stored=True)
+        return _with_kept(found, changed_ns)
+    label = format.label if format else named
+    if head and label is None:
+        shown = head[:_SHOWN_BYTES].hex(" ")
+        return f"{file.path}: begins like no format ({shown})"
+    return FoundInput(file.path, file.size, label if head else None, known_size is None, stamp)
+
+
+def _changed_ns(path: str) -> int | None:
+    """Return the time of a local file's last status change (ctime)."""
+    try:
+        return os.stat(path).st_ctime_ns
+    except OSError:
+        return None  # reading it reports the error
+
+
+def _stamp(file: FoundFile, by_content: bool) -> dict[str, Any]:
+    system, inner = filesystem(file.path)
+    with reading(file.path), system.open_input_file(inner) as opened:
+        edges = zlib.crc32(opened.read(min(_EDGE_BYTES, file.size)))
+        opened.seek(max(file.size - _EDGE_BYTES, 0))
+        edges = zlib.crc32(opened.read(min(_EDGE_BYTES, file.size)), edges)
+        modified_ns = system.get_file_info(inner).mtime_ns
+        stamp = {"size": file.size, "modified_ns": modified_ns, "edges_crc32": edges}
+        if isinstance(system, fs.LocalFileSystem):
+            inode = os.stat(inner)
+            stamp["file"] = [inode.st_dev, inode.st_ino]
+        if by_content:
+            stamp["content_sha256"] = _checksum(opened, file.size)
+    return stamp
+
+
+def _checksum(file: pa.NativeFile, size: int) -> str:
+    """Return the checksum of the first bytes of a file."""
+    checksum = sha256()
+    file.seek(0)
+    while size and (data := file.read(min(size, _READ_BYTES))):
+        checksum.update(data)
+        size -= len(data)
+    return checksum.hexdigest()

@@ -1,0 +1,333 @@
+"""The main job: read new inputs into a lake.
+
+A run is one commit. Tasks write bronze, and the driver stitches their pieces. The facts of the new
+inputs are added to those of the others, or replace them where both show the same JMS messages. Then
+everything becomes visible at once; a run that ends before that has changed nothing.
+
+An input is identified by its absolute path or URL. It is unchanged if its size, modification time
+and the checksum of both ends are. A changed input is read again as a whole, and its new rows
+replace the old ones in the same commit. An input that has grown is read part by part from then on,
+like one that is followed: as a whole this time, and later from its state in the lake.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import replace
+from functools import partial
+
+import pyarrow as pa
+from pyarrow import fs
+
+from wireyard.captures.quarantine import QUARANTINE
+from wireyard.captures.stream_table import FILES, LEDGER_TABLE, STREAMS
+from wireyard.errors import SourceError
+from wireyard.formats import load_columns
+from wireyard.formats import names as format_names
+from wireyard.lake.parts import write_table
+from wireyard.lake.writer import Input, Lake
+from wireyard.layers.mqtt.packets import new_secret
+from wireyard.layers.tables import FACTS
+from wireyard.pipeline.decoding.stage import BronzeStage
+from wireyard.pipeline.decoding.task import (
+    FILES_TABLE,
+    QUARANTINE_TABLE,
+    BronzeSettings,
+    packets_table,
+)
+from wireyard.pipeline.facts.stage import (
+    Facts,
+    producers_shown,
+    read_producers,
+    related_to,
+    write_empty,
+    write_facts,
+)
+from wireyard.pipeline.growing.grown import (
+    GrownPart,
+    add_parts,
+    divide_sessions,
+    drop_old_states,
+    has_grown,
+    make_part_staging,
+    open_growing,
+)
+from wireyard.pipeline.growing.input import GrowingInput
+from wireyard.pipeline.growing.newest import by_protocol
+from wireyard.pipeline.growing.readers import GrowthSettings
+from wireyard.pipeline.inputs.finding import FoundInput
+from wireyard.pipeline.replacing import Draft, compact, split_by_day
+from wireyard.pipeline.report import Report, Watch, new_inputs
+from wireyard.pipeline.running import Runner, StartCluster
+
+__all__ = [
+    "FEW_BYTES",
+    "SPLIT_BYTES",
+    "add_facts",
+    "add_missing_tables",
+    "commit_draft",
+    "drop_from_lake",
+    "fill_lake",
+]
+
+SPLIT_BYTES = 64 << 20
+"""Input of a task; to start one costs as much as to decode 8 MB."""
+FEW_BYTES = 4 * SPLIT_BYTES
+"""Input up to which this process reads it itself, in less time than Spark takes to start."""
+_NEVER_EMPTY = {
+    QUARANTINE_TABLE: QUARANTINE,
+    "ledger": LEDGER_TABLE,
+    "streams": STREAMS,
+    FILES_TABLE: FILES,
+}
+"""Tables that have a file even if they have no rows, with their schemas."""
+
+
+def fill_lake(
+    lake: Lake,
+    found: Sequence[FoundInput],
+    start_cluster: StartCluster | None,
+    watch: Watch,
+    *,
+    secrets: bool = False,
+    max_packet_bytes: int | None = None,
+    split_bytes: int = SPLIT_BYTES,
+    decode_as: tuple[str, ...] = (),
+    keylog: tuple[str, ...] = (),
+    few_bytes: int = FEW_BYTES,
+    skip_missing: bool = False,
+    payload: tuple[str, ...] = (),
+) -> Report:
+    """Read the inputs that are new to the lake, and commit them.
+
+    Parameters
+    ----------
+    found
+        The inputs as they are now.
+    start_cluster
+        Starts a cluster; called if there is too much to do for this process.
+    secrets
+        Whether passwords stay in the rows.
+    split_bytes
+        Input of a task.
+    decode_as
+        Formats by port, as in ``tcp.port==1884,mqtt``.
+    keylog
+        Key logs with the secrets of TLS connections, at paths that every task can read.
+    few_bytes
+        Input up to which this process reads it itself.
+    skip_missing
+        Whether to leave out inputs that are deleted before they are read.
+    payload
+        Rules by which payloads are decoded for the table ``payloads``.
+
+    Raises
+    ------
+    SourceError
+        An input cannot be read.
+    LakeError
+        The lake cannot be written.
+    LedgerError
+        The rows of a stream do not account for its bytes.
+    """
+    new, again = new_inputs(lake, found)
+    report = Report(unchanged=len(found) - len(new) - len(again), notes=again)
+    if not new:
+        return report
+    runner = Runner(start_cluster, lake)
+    # Packet files are only for local lakes: on a store they would be read in ranges of a few rows.
+    secret = new_secret() if isinstance(lake.system, fs.LocalFileSystem) else None
+    settings = BronzeSettings(
+        lake.staged(""), secrets, max_packet_bytes, skip_missing, payload, secret=secret
+    )
+    growth = GrowthSettings(decode_as, keylog, max_packet_bytes)
+    grown = _open_grown(lake, new, growth, reads_again=few_bytes >= 0)
+    try:
+        whole = [each for each in new if each.path not in grown]
+        stage = BronzeStage(runner, lake, settings, watch, decode_as, keylog, few_bytes)
+        if whole:
+            report.added = stage.read(whole, split_bytes)
+        report.repaired = stage.repaired
+        report.notes += stage.notes
+        report.lost = stage.lost
+        changed = [each.source for each in report.added if each.source in lake.inputs]
+        report.replaced = len(changed)
+        parts, notes = _read_grown(lake, grown, new, settings, stage.tasks, watch)
+    finally:
+        for growing in grown.values():
+            growing.close()
+    report.notes += notes
+    watch.stage("writing tables")
+    draft = Draft(lake)
+    draft.drop([*changed, *(part.source for part in parts if part.input.replaces)])
+    for each in report.added:
+        draft.put(replace(each, files={}), each.files)
+    add_parts(draft, parts)
+    report.added += [draft.inputs[part.source] for part in parts]
+    report.grown = len(parts)
+    report.held_bytes = sum(
+        ledger.bytes_read
+        for part in parts
+        if not part.input.replaces
+        for ledger in lake.inputs[part.source].ledger.values()
+    )
+    of_facts, _ = add_facts(runner, draft, [each.source for each in report.added])
+    report.notes += of_facts
+    drop_old_states(draft)
+    commit_draft(runner, draft)
+    return report
+
+
+def drop_from_lake(
+    lake: Lake, sources: Collection[str], start_cluster: StartCluster
+) -> Sequence[str]:
+    """Commit a lake without some of its inputs, as if they had never been read; return notes.
+
+    Facts of inputs that have JMS messages in common with them are made anew.
+
+    Raises
+    ------
+    LakeError
+        The lake cannot be written.
+    """
+    runner, draft = Runner(start_cluster, lake), Draft(lake)
+    draft.drop(sources)
+    notes, _ = add_facts(runner, draft, ())
+    commit_draft(runner, draft)
+    return notes
+
+
+def _open_grown(
+    lake: Lake, new: Sequence[FoundInput], settings: GrowthSettings, *, reads_again: bool
+) -> dict[str, GrowingInput]:
+    """Open the inputs that have grown, at their states in the lake.
+
+    Parameters
+    ----------
+    reads_again
+        Whether to open inputs without a state too, at their beginning.
+    """
+    opened = {}
+    for each in new:
+        if has_grown(lake, each):
+            try:
+                growing = open_growing(lake, each, settings)
+            except SourceError:
+                continue  # reading it as a whole reports the error
+            if not growing.has_begun or (growing.replaces and not reads_again):
+                growing.close()
+            else:
+                opened[each.path] = growing
+    return opened
+
+
+def _read_grown(
+    lake: Lake,
+    grown: Mapping[str, GrowingInput],
+    found: Sequence[FoundInput],
+    settings: BronzeSettings,
+    first: int,
+    watch: Watch,
+) -> tuple[list[GrownPart], list[str]]:
+    """Stage the new parts of inputs that have grown; return them, and notes."""
+    parts, notes = list[GrownPart](), list[str]()
+    if grown:
+        watch.stage("reading")
+        make_part_staging(lake)
+        load_columns()
+    for number, each in enumerate((one for one in found if one.path in grown), first):
+        growing = grown[each.path]
+        part = GrownPart(lake, growing, settings, number)
+        notes += part.read(growing.unread_bytes, ends=True)
+        growing.mark_facts_made(by_protocol(growing.now_ns))
+        part.write_state()
+        parts.append(part)
+    return parts, notes
+
+
+def add_facts(
+    runner: Runner, draft: Draft, sources: Collection[str]
+) -> tuple[Sequence[str], set[str]]:
+    """Stage the facts of inputs of a draft, and of the inputs of the lake related to them.
+
+    Inputs are also related to those of the lake whose facts are gone from the draft.
+
+    Returns
+    -------
+    notes
+        Notes for the user.
+    related
+        The related inputs.
+    """
+    lake, related = draft.lake, set[str]()
+    draft.drop_facts(sources)
+    if lake.inputs:
+        packets = _paths(draft, sources, packets_table("jmq"))
+        related = related_to(lake, producers_shown(packets, sources), draft.changed)
+    while True:
+        draft.drop_facts(related)
+        inputs = [draft.inputs[source] for source in (*sources, *sorted(related))]
+        facts = divide_sessions(lake, _write_facts(runner, draft, inputs), inputs)
+        # Messages inside GPackets may relate to further inputs.
+        made = facts.files.get("producers", ())
+        producers = read_producers(lake.staged("producers", file) for file in made)
+        more = related_to(lake, producers, draft.changed)
+        if not more:
+            _put_facts(draft, facts)
+            return facts.notes, related
+        related |= more
+
+
+def _paths(draft: Draft, sources: Iterable[str], table: str) -> list[str]:
+    """Return the paths of a table's files with rows of some inputs."""
+    names = (name for source in sources for name in draft.inputs[source].files.get(table, ()))
+    return [draft.path(table, name) for name in dict.fromkeys(names)]
+
+
+def _write_facts(runner: Runner, draft: Draft, inputs: Sequence[Input]) -> Facts:
+    """Stage the facts of some inputs."""
+    paths = partial(_paths, draft, [each.source for each in inputs])
+    files = {name: paths(packets_table(name)) for name in format_names()}
+    captured = paths("streams"), paths("files")
+    return write_facts(runner, draft.lake, files, *captured, inputs, draft.staged)
+
+
+def _put_facts(draft: Draft, facts: Facts) -> None:
+    """Add facts, each file listed under the inputs whose rows it has."""
+    of_input: defaultdict[str, dict[str, list[str]]] = defaultdict(dict)
+    for table, files in facts.files.items():
+        draft.stage(table, files)
+        for file, sources in files.items():
+            for source in sources:
+                of_input[source].setdefault(table, []).append(file)
+    for source, made in of_input.items():
+        draft.put(draft.inputs[source], made)
+
+
+# --- the commit -----------------------------------------------------------------------------
+
+
+def commit_draft(runner: Runner, draft: Draft) -> None:
+    """Commit a draft: with a file for every table, files split by day, and small ones merged."""
+    add_missing_tables(draft)
+    split_by_day(runner, draft)
+    compact(draft)
+    draft.lake.commit(draft.change())
+
+
+def add_missing_tables(draft: Draft) -> None:
+    """Stage an empty file for each table that would have none."""
+    for table, schema in _NEVER_EMPTY.items():
+        if not draft.files(table):
+            draft.stage(table, [_write_table(draft.lake, table, schema.empty_table())])
+    for table in FACTS:
+        if not draft.files(table):
+            draft.lake.make_staging([table])
+            draft.stage(table, [write_empty(draft.lake, table)])
+
+
+def _write_table(lake: Lake, table: str, rows: pa.Table) -> str:
+    """Stage a table as one file; return its name."""
+    lake.make_staging([table])
+    return write_table(lake.staged(table), rows)
