@@ -15,7 +15,7 @@ from tests.make import item, items, long_item, packet
 from wireyard.lake import read_lake
 from wireyard.lake.records import is_shown
 from wireyard.lake.writer import Lake
-from wireyard.layers.tables import FACTS
+from wireyard.layers.tables import TABLES as FACTS
 from wireyard.pipeline.inputs.finding import list_inputs
 from wireyard.pipeline.job import FEW_BYTES, fill_lake
 from wireyard.pipeline.report import Report

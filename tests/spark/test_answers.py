@@ -13,7 +13,7 @@ from wireyard.answers import open_tables
 from wireyard.answers.tables import is_lake
 from wireyard.errors import UsageError
 from wireyard.lake.writer import Lake
-from wireyard.layers.tables import FACTS
+from wireyard.layers.tables import TABLES as FACTS
 from wireyard.pipeline.inputs.finding import list_inputs
 from wireyard.pipeline.job import fill_lake
 

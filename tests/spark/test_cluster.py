@@ -208,4 +208,4 @@ def test_the_archive_is_a_package_that_runs(tmp_path: Path) -> None:
         text=True,
         check=True,
     )
-    assert re.search(r"wireyard\.zip.wireyard.spark.bronze\.py", done.stdout)
+    assert re.search(r"wireyard\.zip.wireyard.pipeline.decoding.task\.py", done.stdout)

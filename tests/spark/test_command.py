@@ -22,7 +22,7 @@ from wireyard.errors import LedgerError, SourceError
 from wireyard.lake.commits import CommitLog
 from wireyard.lake.records import Commit
 from wireyard.lake.writer import Lake, LakeError
-from wireyard.layers.tables import FACTS
+from wireyard.layers.tables import TABLES as FACTS
 from wireyard.spark import sessions
 
 if TYPE_CHECKING:

@@ -31,7 +31,7 @@ from wireyard.layers.mqtt.evidence import NEEDED as EVIDENCE_NEEDED
 from wireyard.layers.mqtt.evidence import SCHEMA, StreamEvidence
 from wireyard.layers.mqtt.facts import EVIDENCE
 from wireyard.layers.mqtt.packets import KnownStream
-from wireyard.layers.tables import FACTS, TABLES
+from wireyard.layers.tables import TABLES
 from wireyard.pipeline.facts import jmq as jmq_facts
 from wireyard.pipeline.facts import mqtt as mqtt_facts
 from wireyard.pipeline.facts import stage as facts
@@ -74,7 +74,7 @@ def same(found: list[Row], expected: Iterable[Mapping[str, Any]], name: str) -> 
 
 
 OF_CHAINS = [
-    name for name in FACTS if name not in ("messages", "destinations", "latencies", "producers")
+    name for name in TABLES if name not in ("messages", "destinations", "latencies", "producers")
 ]
 """The tables that the references have."""
 
@@ -207,7 +207,7 @@ def staged(lake: Path, spark: SparkSession) -> tuple[dict[str, list[Row]], Seque
         runner, inputs = Runner(on_spark(lambda: spark), opened), list(opened.inputs.values())
         captured = opened.paths("streams"), opened.paths("files")
         found = write_facts(runner, opened, files, *captured, inputs, {})
-        tables = {name: ds.dataset(opened.staged(name)).to_table() for name in FACTS}
+        tables = {name: ds.dataset(opened.staged(name)).to_table() for name in TABLES}
     return {name: rows.to_pylist() for name, rows in tables.items()}, found.notes
 
 
@@ -225,7 +225,7 @@ def filled(
     (folder / "bare.jmq").write_bytes(packet(packet_type=10) + message(1) + message(2))
     lake = tmp_path_factory.mktemp("lake")
     run(lake, spark, folder)
-    return lake, {name: table(lake, name).to_pylist() for name in FACTS}
+    return lake, {name: table(lake, name).to_pylist() for name in TABLES}
 
 
 @pytest.mark.slow

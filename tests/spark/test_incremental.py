@@ -19,7 +19,7 @@ from tests.spark import lakes
 from tests.spark.lakes import HELLO, HELLO_REPLY, message, table
 from wireyard.lake import read_lake
 from wireyard.lake.writer import Lake
-from wireyard.layers.tables import FACTS
+from wireyard.layers.tables import TABLES as FACTS
 from wireyard.pipeline.decoding.task import BronzeTask
 from wireyard.pipeline.facts import stage as facts
 from wireyard.pipeline.growing.growth import Growth

@@ -154,7 +154,7 @@ def test_a_direction_that_nothing_tells_is_sent(tmp_path: Path, spark: SparkSess
 def test_one_lake_takes_every_format(tmp_path: Path, spark: SparkSession) -> None:
     streams = {
         "a.jmq": (message(1), "jmq"),
-        "b.gpacket": (gpacket(payload=b"x"), "gpacket"),
+        "b.gpacket": (gpacket(packet_type=9, payload=b"x"), "gpacket"),
         "c.mqtt": (connect(4) + publish(4, topic="t"), "mqtt"),
     }
     folder = tmp_path / "in"

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import sys
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -35,9 +35,10 @@ from tests.spark.lakes import (
 )
 from wireyard.errors import LedgerError, SourceError
 from wireyard.lake.writer import Lake, LakeError
-from wireyard.layers.tables import FACTS
+from wireyard.layers.tables import TABLES as FACTS
 from wireyard.pipeline.decoding import balance
 from wireyard.pipeline.decoding import task as bronze
+from wireyard.pipeline.decoding.task import AnyPiece
 from wireyard.pipeline.inputs.finding import list_inputs
 from wireyard.pipeline.job import fill_lake
 from wireyard.spark.running import on_spark
@@ -285,7 +286,7 @@ def by_value() -> Iterator[None]:
 def dies_once(marks: str, when: str, original: Any) -> Any:
     """Return `original` for tasks, whose first attempt dies before, in or after its work."""
 
-    def write_task(task: Any, **given: Any) -> Any:
+    def write_task(task: tuple[int, Sequence[AnyPiece]], **given: Any) -> Any:
         mark = os.path.join(marks, str(task[0]))
         first = not os.path.exists(mark)
         if first:
@@ -360,7 +361,7 @@ def test_a_full_disk_under_spark_is_one_line(
     def fail(*_: Any) -> Any:
         raise RuntimeError("java.io.IOException: No space left on device")
 
-    monkeypatch.setattr("wireyard.pipeline.facts.stage.destinations", fail)
+    monkeypatch.setattr("wireyard.spark.types.spark_schema", fail)
     with pytest.raises(LakeError, match=r"cannot be written \(No space left on device\)$"):
         run(tmp_path / "lake", spark, folder)
 

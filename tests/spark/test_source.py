@@ -243,13 +243,18 @@ def test_tasks_fail_with_the_reason_in_one_line(
     assert str(folder / name) in last or "column" in last
 
 
-def test_a_file_that_breaks_off_is_left_out_when_asked(spark: SparkSession, tmp_path: Path) -> None:
+def test_a_file_that_breaks_off_ends_there_when_asked(spark: SparkSession, tmp_path: Path) -> None:
     whole, broken = tmp_path / "all.jmq", tmp_path / "broken.jmq.gz"
     whole.write_bytes(STREAM)
     broken.write_bytes(gzip.compress(STREAM)[:-400])
     asked = spark.read.format("wireyard").options(protocol="jmq", ignoreCorruptFiles=True)
     found = plain(asked.load(str(tmp_path)).toArrow())
-    assert found == read(whole)
+    *packets, tail = [row for row in found if row["source"] == str(broken)]
+    expected = read(whole)
+    assert [row for row in found if row["source"] == str(whole)] == expected
+    named = {"source": str(broken), "stream": str(broken)}
+    assert packets == [{**row, **named} for row in expected[: len(packets)]] and packets
+    assert tail["status"] == "tail"
 
 
 # --- workers --------------------------------------------------------------------------------

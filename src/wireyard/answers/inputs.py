@@ -6,6 +6,7 @@ import os
 import shutil
 import sys
 from collections.abc import Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import replace
 from functools import cached_property
 from typing import Final
@@ -15,7 +16,7 @@ from wireyard.formats import names as format_names
 from wireyard.lake.records import Input
 from wireyard.lake.snapshot import DATA
 from wireyard.lake.staging import Staging
-from wireyard.layers.tables import FACTS
+from wireyard.layers.tables import all_tables
 from wireyard.pipeline.decoding.stage import BronzeStage
 from wireyard.pipeline.decoding.task import BronzeSettings, packets_table
 from wireyard.pipeline.facts.stage import Facts, write_facts
@@ -24,9 +25,8 @@ from wireyard.pipeline.inputs.finding import (
     InputOptions,
     distinct,
     list_inputs,
-    require_no_credentials,
 )
-from wireyard.pipeline.inputs.listing import absolute
+from wireyard.pipeline.inputs.listing import absolute, is_pattern
 from wireyard.pipeline.running import Runner
 from wireyard.streams.split import TO_THE_END
 from wireyard.streams.urls import shown_url
@@ -71,6 +71,8 @@ class InputRun:
         self.notes: list[str] = []
         self.lost = False
         self._folder, self._paths = folder, paths
+        self._copies: list[str] = []
+        """The inputs that are copied, as the user has written them."""
         self._staging = Staging(f"{folder}/{DATA}/run")  # where `name_of` finds names
         self._runner = Runner(None, self._staging)
         self._options, self._rotated = InputOptions(format), rotated
@@ -88,7 +90,7 @@ class InputRun:
         LakeError
             The folder cannot be written.
         """
-        if table in FACTS:
+        if table in all_tables():
             return [self._staging.staged(table, name) for name in self._facts.files.get(table, ())]
         return self._decoded_files(table)
 
@@ -129,24 +131,22 @@ class InputRun:
         for note in (*listing.left_out, *again):
             self.notes.append(f"left out: {_as_written(note, given)}")
         for each in inputs:
-            path, files = _as_written(each.path, given), each.files
-            if path != _STDIN:
-                files = tuple(_as_written(file, given) for file in files)
-            if files:
-                path = shown_url(path)
-            else:  # a bare stream is opened by its name
-                path = each.path if path == _STDIN else path
-                require_no_credentials(path)
-            found.append(replace(each, path=path, files=files))
+            path = shown_url(_as_written(each.path, given))
+            copied = path in self._copies
+            files = each.files if copied else tuple(_as_written(one, given) for one in each.files)
+            location = None if each.files else each.path
+            found.append(replace(each, path=path, files=files, location=location))
         return found
 
     def _to_open(self, path: str) -> str:
-        """Return the path; of standard input that of a copy, because inputs are read twice."""
-        if path != _STDIN:
+        """Return the path; of standard input or a pipe that of a copy: inputs are read twice."""
+        if "://" in path or os.path.isfile(path) or os.path.isdir(path) or is_pattern(path):
             return path
-        copy = os.path.join(self._folder, _STDIN)
-        with open(copy, "wb") as file:
-            shutil.copyfileobj(sys.stdin.buffer, file)
+        copy = os.path.join(self._folder, f"copy-{len(self._copies)}")
+        self._copies.append(path)
+        source = sys.stdin.buffer if path == _STDIN else None
+        with open(copy, "wb") as file, nullcontext(source) if source else open(path, "rb") as pipe:
+            shutil.copyfileobj(pipe, file)
         return copy
 
 

@@ -28,7 +28,7 @@ from wireyard.formats import get_format, names
 from wireyard.lake.records import is_shown
 from wireyard.lake.snapshot import read_lake
 from wireyard.layers.frame_files import FrameFiles
-from wireyard.layers.tables import FACTS, fact_table, with_times
+from wireyard.layers.tables import all_tables, fact_table, with_times
 from wireyard.pipeline.inputs.listing import is_pattern
 from wireyard.streams.plan import make_plan
 from wireyard.streams.source import filesystem, reading
@@ -38,16 +38,25 @@ if TYPE_CHECKING:
 
 __all__ = ["Tables", "identifier", "is_lake", "open_tables"]
 
-_SCHEMAS: Final[Mapping[str, pa.Schema]] = {
+_READ: Final[Mapping[str, pa.Schema]] = {
     "files": FILES,
     "ledger": LEDGER_TABLE,
     "streams": STREAMS,
     "quarantine": QUARANTINE,
     "store_records": STORE_RECORDS,
-    **{f"packets_{name}": make_plan(get_format(name), captured=True).schema for name in names()},
-    **{name: with_times(name, fact_table(name, ())).schema for name in FACTS},
 }
-"""Tables that always exist, even without rows."""
+
+
+def _schemas() -> dict[str, pa.Schema]:
+    """Return the schemas of the tables that always exist, even without rows."""
+    plans = {f"packets_{name}": make_plan(get_format(name), captured=True) for name in names()}
+    return {
+        **_READ,
+        **{name: plan.schema for name, plan in plans.items()},
+        **{name: with_times(name, fact_table(name, ())).schema for name in all_tables()},
+    }
+
+
 _SUM: Final = pa.decimal128(38, 0)
 """DuckDB's type for the sum of integers."""
 _NOT_PLAIN: Final = re.compile(r"\b(INTERVAL|(?<!WITH )TIME|TIMETZ|UUID|BIT|UNION|VARIANT)\b")
@@ -79,6 +88,7 @@ class Tables:
     def __init__(self, folders: Sequence[str] = (), files: Sequence[str] = ()) -> None:
         self.notes: list[str] = []
         self.lost = False
+        self._schemas = _schemas()
         self.connection = _connect(folders, files)
         self._defined: set[str] = set()
 
@@ -144,7 +154,7 @@ class Tables:
         """Create the view of a table."""
         files = self._files(name)
         if not files:
-            self.connection.register(name, _SCHEMAS[name].empty_table())
+            self.connection.register(name, self._schemas[name].empty_table())
             return
         listed = ", ".join(f"'{path.replace(chr(39), chr(39) * 2)}'" for path in files)
         self.connection.execute(
@@ -208,7 +218,7 @@ class _LakeTables(Tables):
         paths = [path for name in there for path in self._snapshot.paths(name)]
         super().__init__(files=() if self._remote else paths)
         self.lake = True
-        self.names = tuple(sorted({*_SCHEMAS, *there}))
+        self.names = tuple(sorted({*self._schemas, *there}))
 
     def _define(self, name: str) -> None:
         # DuckDB has no network access, so Arrow reads the files of a store.
@@ -229,7 +239,7 @@ class _InputTables(Tables):
         self.lake = False
         self._run = run
         self.notes = run.notes
-        self.names = tuple(sorted(_SCHEMAS))
+        self.names = tuple(sorted(self._schemas))
 
     def _files(self, name: str) -> list[str]:
         files = self._run.files(name)

@@ -8,11 +8,12 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from importlib import import_module
 from typing import TYPE_CHECKING, Final, Literal, NamedTuple
 
 from wireyard.layers.symptoms import Symptom
+from wireyard.layout import Column
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -92,6 +93,8 @@ class Facts:
         Whether several inputs may show the same message, so that its key is the same in all.
     verdicts
         Its verdicts on deliveries, those of one condition from worst to best.
+    tables
+        The columns of tables that it has alone, by name; each has ``source, stream, offset``.
     symptoms
         The problems that ``wireyard why`` looks for in its tables.
     """
@@ -102,6 +105,7 @@ class Facts:
     shares_messages: bool
     verdicts: Mapping[str, Verdict]
     symptoms: tuple[Symptom, ...]
+    tables: Mapping[str, tuple[Column, ...]] = field(default_factory=dict)
 
 
 def registered() -> tuple[Facts, ...]:

@@ -30,7 +30,6 @@ __all__ = [
     "CONVERSATIONS",
     "DELIVERIES",
     "DESTINATIONS",
-    "FACTS",
     "HOPS",
     "LATENCIES",
     "MESSAGES",
@@ -40,6 +39,7 @@ __all__ = [
     "TABLES",
     "TRANSACTIONS",
     "VIOLATIONS",
+    "all_tables",
     "as_fact_table",
     "as_text",
     "fact_table",
@@ -364,14 +364,20 @@ TABLES: Final[Mapping[str, tuple[Column, ...]]] = MappingProxyType(
         "violations": VIOLATIONS,
     }
 )
-"""The columns of every table by the table's name."""
-FACTS: Final = tuple(TABLES)
+"""The columns of the tables that protocols share, by the table's name."""
+
+
+def all_tables() -> Mapping[str, tuple[Column, ...]]:
+    """Return the columns of every table: those that protocols share, and those of one alone."""
+    from wireyard.layers.facts import registered
+
+    return {**TABLES, **{name: own for facts in registered() for name, own in facts.tables.items()}}
 
 
 def fact_table(name: str, rows: Sequence[Mapping[str, Any]]) -> pa.Table:
     """Return rows as a part of a table; columns that a row lacks are null."""
     columns = {}
-    for column in TABLES[name]:
+    for column in all_tables()[name]:
         values, kind = [row.get(column.name) for row in rows], arrow_type(column.kind)
         columns[column.name] = text_array(values) if kind == pa.string() else pa.array(values, kind)
     return as_fact_table(name, columns)
@@ -387,7 +393,7 @@ def as_fact_table(name: str, columns: Mapping[str, Any]) -> pa.Table:
     """
     rows = len(next(iter(columns.values())))
     arrays, fields = [], []
-    for column in TABLES[name]:
+    for column in all_tables()[name]:
         kind = arrow_type(column.kind)
         array = columns.get(column.name)
         if array is None:
@@ -453,7 +459,7 @@ def with_times(name: str, table: pa.Table) -> pa.Table:
     """
     arrays, fields = [], []
     timestamps: dict[str, pa.Array] = {}
-    columns = TABLES[name]
+    columns = all_tables()[name]
     for column, after in zip(columns, (*columns[1:], None), strict=True):
         values = table[column.name]
         if pa.types.is_string(values.type):

@@ -28,7 +28,7 @@ from wireyard.formats import names as format_names
 from wireyard.lake.parts import write_table
 from wireyard.lake.writer import Input, Lake
 from wireyard.layers.mqtt.packets import new_secret
-from wireyard.layers.tables import FACTS
+from wireyard.layers.tables import all_tables
 from wireyard.pipeline.decoding.stage import BronzeStage
 from wireyard.pipeline.decoding.task import (
     FILES_TABLE,
@@ -321,7 +321,7 @@ def add_missing_tables(draft: Draft) -> None:
     for table, schema in _NEVER_EMPTY.items():
         if not draft.files(table):
             draft.stage(table, [_write_table(draft.lake, table, schema.empty_table())])
-    for table in FACTS:
+    for table in all_tables():
         if not draft.files(table):
             draft.lake.make_staging([table])
             draft.stage(table, [write_empty(draft.lake, table)])

@@ -22,7 +22,7 @@ from wireyard.lake.records import NO_DAY, DataFile, is_shown
 from wireyard.lake.snapshot import DamagedFile
 from wireyard.lake.staging import writing
 from wireyard.lake.writer import Change, Input, Lake
-from wireyard.layers.tables import FACTS
+from wireyard.layers.tables import all_tables
 from wireyard.pipeline.running import Runner
 from wireyard.streams.source import filesystem
 
@@ -118,7 +118,7 @@ class Draft:
 
     def drop_facts(self, sources: Collection[str]) -> None:
         """Remove the facts of inputs; their packets stay."""
-        self._drop_rows(sources, FACTS)
+        self._drop_rows(sources, all_tables())
 
     def _drop_rows(self, sources: Collection[str], tables: Iterable[str]) -> None:
         """Remove files of inputs; those that others list too are copied without their rows."""
@@ -193,7 +193,7 @@ def _files_of_growing(draft: Draft) -> dict[str, set[str]]:
         # A capture that is being read may have no state, as while too little of it has arrived.
         if each.files.get(OPEN_STATES) or "growing" in each.stamp:
             for table, names in each.files.items():
-                if table in FACTS:
+                if table in all_tables():
                     files[table].update(names)
                 else:
                     files[table].update(filter(is_provisional, names))

@@ -73,12 +73,23 @@ def cut_inputs(
         if not each.compressed and each.size > split_bytes:
             bounds = cut_evenly(each.size, split_bytes)
             alone += (
-                Piece(each.path, each.format, start, stop, each.size, start == 0, context)
+                Piece(
+                    each.path,
+                    each.format,
+                    start,
+                    stop,
+                    each.size,
+                    start == 0,
+                    context,
+                    each.location,
+                )
                 for start, stop in pairwise(bounds)
             )
             continue
         stop = TO_THE_END if each.compressed else each.size
-        shared.append(Piece(each.path, each.format, 0, stop, each.size, True, context))
+        shared.append(
+            Piece(each.path, each.format, 0, stop, each.size, True, context, each.location)
+        )
     tasks: list[list[AnyPiece]] = [[piece] for piece in alone]
     return tasks + group_into_tasks(shared, split_bytes)
 
@@ -135,7 +146,7 @@ def _walk(piece: Piece, max_packet_bytes: int | None) -> Segment:
     format = get_format(piece.format)
     fast = load_fast_path(format, piece.stop - piece.start)
     limit = max_packet_bytes or format.max_packet_bytes
-    with open_snapshot(piece.source, piece.size) as file:
+    with open_snapshot(piece.path, piece.size) as file:
         file.seek(piece.start)
         windows = windows_of_file(Reading(file, ours=False), file.name, piece.start)
         scanner = fast.scan_frames if fast else None

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import groupby
 from typing import IO, Final, cast
 from uuid import uuid4
@@ -159,6 +159,13 @@ class Piece:
     """Whether a frame is known to begin at `start`; else the task guesses where one does."""
     context: int
     """Context of a frame that begins at `start`."""
+    location: str | None = None
+    """Path or URL by which the stream is opened, if that is not `source`."""
+
+    @property
+    def path(self) -> str:
+        """Path or URL by which the stream is opened."""
+        return self.location or self.source
 
     @property
     def bytes(self) -> int:
@@ -196,6 +203,10 @@ def _write_task(number: int, pieces: Sequence[AnyPiece], settings: BronzeSetting
         failed = next(name for name, kind in FAILURES.items() if isinstance(error, kind))
         return [FailureResult(failed, str(error))]
     return results
+
+
+def _path(piece: Piece | HeaderPiece) -> str:
+    return piece.path if isinstance(piece, Piece) else piece.source
 
 
 def _is_cut(piece: AnyPiece) -> bool:
@@ -244,7 +255,7 @@ class BronzeTask:
         try:
             return list(self.write(piece))
         except SourceError:
-            files = piece.files if isinstance(piece, CapturePart) else (piece.source,)
+            files = piece.files if isinstance(piece, CapturePart) else (_path(piece),)
             # Rows of it that are written could not be distinguished from those of other pieces.
             if not self._settings.skip_missing or self._writes > before:
                 raise
@@ -431,7 +442,7 @@ class BronzeTask:
         threads = self._threads(format, captured=False)
         tables: set[str] = set()
         with (
-            closing(BadBytes(piece.source)) as bad_bytes,
+            closing(BadBytes(piece.path)) as bad_bytes,
             _opened(piece, framer.position, result) as opened,
         ):
             for batch in scan_stream(opened, plan, framer, piece.stop, threads):
@@ -537,18 +548,19 @@ class BronzeTask:
 @contextmanager
 def _opened(piece: Piece, start: int, result: PieceResult) -> Iterator[OpenedStream]:
     """Open the stream of a piece from an offset on; at the end set how far it was read."""
-    mapped = map_windows(piece.source, start, piece.size)
+    mapped = map_windows(piece.path, start, piece.size)
     if mapped is not None:
-        yield mapped
+        yield replace(mapped, name=piece.source)
         result.reached = piece.size
         return
-    with open_snapshot(piece.source, piece.size) as file:
-        yield open_windows(cast(IO[bytes], file), start, accepts_damage=True)
+    with open_snapshot(piece.path, piece.size) as file:
+        opened = open_windows(cast(IO[bytes], file), start, accepts_damage=True)
+        yield replace(opened, name=piece.source)
         result.reached = file.reached
 
 
 def _guess(piece: Piece, plan: Plan) -> int | None:
-    with open_snapshot(piece.source, piece.size) as file:
+    with open_snapshot(piece.path, piece.size) as file:
         file.seek(piece.start)
         opened = Reading(file, ours=False)
         windows = windows_of_file(opened, file.name, piece.start, _GUESS_BYTES)

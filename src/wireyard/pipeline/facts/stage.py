@@ -32,6 +32,8 @@ from wireyard.lake.staging import Staging, writing
 from wireyard.lake.writer import Lake
 from wireyard.layers.destinations import NEEDED as COUNTED
 from wireyard.layers.destinations import count_messages, destinations
+from wireyard.layers.facts import Facts as ProtocolFacts
+from wireyard.layers.facts import registered
 from wireyard.layers.frame_files import FrameFiles
 from wireyard.layers.jmq.columns import producers_of_keys
 from wireyard.layers.jmq.hops import HOP_STAGES
@@ -41,7 +43,7 @@ from wireyard.layers.rmp.chain import CHAIN as RMP
 from wireyard.layers.rmp.facts import FACTS as RMP_FACTS
 from wireyard.layers.rmp.observer import NEEDED as RMP_NEEDED
 from wireyard.layers.stages import Chain
-from wireyard.layers.tables import FACTS, TABLES, fact_table, with_times
+from wireyard.layers.tables import TABLES, all_tables, fact_table, with_times
 from wireyard.pipeline.exchange import EXCHANGE, dump, dump_frame_files, load
 from wireyard.pipeline.facts.jmq import FORMATS as JMS_FORMATS
 from wireyard.pipeline.facts.jmq import write_jmq_facts
@@ -70,6 +72,8 @@ __all__ = [
     "write_facts",
 ]
 
+_IN_STAGES: Final = ("mqtt", "jms", "rmp")
+"""Protocols whose facts are derived in stages if there are many packets."""
 FEW: Final = 1 << 14
 """Records of a stage, or RMP packets, up to which the driver processes them itself: to start tasks
 would take longer."""
@@ -123,7 +127,7 @@ def write_facts(
     staged
         Files of tables that are staged already.
     """
-    lake.make_staging([*FACTS, RECORDS, EXCHANGE])
+    lake.make_staging([*all_tables(), RECORDS, EXCHANGE])
     dump_frame_files(lake.staged(""), FrameFiles(chain.from_iterable(map(_rows, captured))))
     staged_facts = _StagedFacts(runner, lake)
     staging, sources = lake.staged(""), [each.source for each in inputs]
@@ -134,12 +138,15 @@ def write_facts(
     sizes = [measure(path) for path in rmp]
     few = sum(rows for rows, _ in sizes) <= FEW and sum(size for _, size in sizes) <= _FEW_BYTES
     if few or runner.in_process:
-        staged_facts.add(_write_rmp(rmp, sources, staging))
+        staged_facts.add(_write_whole(RMP_FACTS, files, (), sources, staging))
     else:
         first, *later = RMP
         staged_facts.run_by_key(_rmp_packets(rmp, sources), first, RMP, packed=False)
         staged_facts.run({name: RMP[name] for name in later})
     staged_facts.measure_latencies()
+    for facts in registered():
+        if facts.protocol not in _IN_STAGES:
+            staged_facts.add(_write_whole(facts, files, streams, sources, staging))
     groups = mqtt_groups(files.get("mqtt", ()), inputs, streams)
     staged_facts.add(write_mqtt_facts(runner, staging, groups))
     return staged_facts.finish(staged)
@@ -226,11 +233,16 @@ def _rmp_packets(files: Sequence[str], sources: Collection[str]) -> Keyed:
     return Keyed(files, schema, RMP_NEEDED, ("source", "stream"), "offset", list(sources))
 
 
-def _write_rmp(
-    files: Sequence[str], sources: Collection[str], staging: str
+def _write_whole(
+    facts: ProtocolFacts,
+    files: Mapping[str, Sequence[str]],
+    streams: Sequence[str],
+    sources: Collection[str],
+    staging: str,
 ) -> Iterator[Mapping[str, Any]]:
-    """Write the facts of a few RMP packets."""
-    derived = derive_whole(RMP_FACTS, [("rmp", path) for path in files], (), sources)
+    """Write the facts of few packets; parameters as for `write_facts`."""
+    named = [(format, path) for format in facts.formats for path in files.get(format, ())]
+    derived = derive_whole(facts, named, streams, sources)
     yield from write_tables(derived.tables, staging)
     yield from dropped_rows(derived.dropped)
 
@@ -297,7 +309,7 @@ class _StagedFacts:
         """Write the summary tables, and delete the files of failed attempts; return all facts."""
         self._count_destinations()
         self._join_producers()
-        for table in FACTS:
+        for table in all_tables():
             self._delete_others(table, {*self._facts[table], *staged.get(table, ())})
         notes = []
         if self._dropped:

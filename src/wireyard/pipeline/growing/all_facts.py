@@ -23,7 +23,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from wireyard.lake.writer import Input, Lake
-from wireyard.layers.tables import FACTS
+from wireyard.layers.tables import all_tables
 from wireyard.pipeline.facts.stage import read_producers, related_to
 from wireyard.pipeline.growing.grown import SESSIONS, merge_open_sessions
 from wireyard.pipeline.job import add_facts, commit_draft
@@ -88,7 +88,7 @@ class AllFacts:
         They stay until these facts are committed, except sessions, which the part writes again.
         """
         files = self._before[source].files if source in self.sources else {}
-        tables = (table for table in FACTS if table != SESSIONS)
+        tables = (table for table in all_tables() if table != SESSIONS)
         return {name for table in tables for name in files.get(table, ()) if is_provisional(name)}
 
     def _run(self) -> None:
@@ -202,7 +202,7 @@ class AllFacts:
 
     def _is_extended(self, now: Input, before: Input) -> bool:
         """Return whether an input still has its facts of before; only its parts may add to them."""
-        for table in FACTS:
+        for table in all_tables():
             there = {*before.files.get(table, ())}
             if table == SESSIONS:
                 there = {name for name in there if not is_provisional(name)}
@@ -214,7 +214,7 @@ class AllFacts:
 def _added_since(now: Input, before: Input) -> _Files:
     """Return the files of facts that an input has got since `before`, by table."""
     added: _Files = {}
-    for table in FACTS:
+    for table in all_tables():
         there = {*before.files.get(table, ())}
         if names := [name for name in now.files.get(table, ()) if name not in there]:
             added[table] = names

@@ -25,8 +25,8 @@ from wireyard.layers.frame_files import FrameFiles
 from wireyard.layers.latencies import delayed, with_latencies
 from wireyard.layers.newest import NewestRows
 from wireyard.layers.tables import (
-    FACTS,
     TABLES,
+    all_tables,
     fact_table,
     join_tables,
     packet_keys,
@@ -151,7 +151,9 @@ def provisional_facts(files: Mapping[str, Iterable[str]]) -> set[str]:
     files
         All files of the input, by table.
     """
-    facts = {name for table in FACTS for name in files.get(table, ()) if is_provisional(name)}
+    facts = {
+        name for table in all_tables() for name in files.get(table, ()) if is_provisional(name)
+    }
     return {name for name in facts if not name.rpartition("/")[2].startswith(_ALL_PREFIX)}
 
 
@@ -249,7 +251,7 @@ def _open_input(found: FoundInput, settings: GrowthSettings) -> GrowingInput:
 def make_part_staging(lake: Lake) -> None:
     """Make the folders that parts are written to."""
     tables = [packets_table(name) for name in format_names()]
-    staged = [*tables, QUARANTINE_TABLE, STORE_RECORDS_TABLE, DONE_MARKS, EXCHANGE, *FACTS]
+    staged = [*tables, QUARANTINE_TABLE, STORE_RECORDS_TABLE, DONE_MARKS, EXCHANGE, *all_tables()]
     lake.make_staging([*staged, *LEDGER_FILES, FILES_TABLE, PAYLOADS_TABLE, OPEN_STATES])
 
 
@@ -373,7 +375,7 @@ class GrownPart:
 
     def replaces(self, table: str, name: str) -> bool:
         """Return whether this part replaces a file of the input in the lake."""
-        has_newer = table not in FACTS or self.has_newest
+        has_newer = table not in all_tables() or self.has_newest
         return is_provisional(name) and has_newer and name not in self.kept
 
     def updated_input(self, files: Mapping[str, Sequence[str]]) -> Input:

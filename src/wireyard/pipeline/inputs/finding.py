@@ -35,7 +35,6 @@ __all__ = [
     "is_unchanged",
     "join_rotated",
     "list_inputs",
-    "require_no_credentials",
 ]
 
 _SNIFFED_BYTES = 1 << 16
@@ -68,6 +67,8 @@ class FoundInput:
     """The files of a capture, or the one file of a store; empty for a bare stream."""
     stored: bool = False
     """Whether it is a file of a store."""
+    location: str | None = None
+    """Path or URL by which a bare stream is opened, if that is not `path`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,7 +119,11 @@ def list_inputs(
         A URL with credentials, which the lake would store.
     """
     for path in paths if inside is not None else ():
-        require_no_credentials(path)
+        if shown_url(path) != path:
+            raise UsageError(
+                f"{shown_url(path)}: a lake stores the names of its inputs, so a URL has no"
+                " credentials; set them in the environment"
+            )
     roots = tuple(absolute(path) for path in paths)
     found = {file.path: file for file in list_files(Options(paths=roots, recursive=True))}
     kept = [file for file in found.values() if not (inside and file.path.startswith(f"{inside}/"))]
@@ -128,21 +133,6 @@ def list_inputs(
     if rotated:
         return join_rotated(listing)
     return listing
-
-
-def require_no_credentials(path: str) -> None:
-    """Check that the name of an input, which is stored, has no secret.
-
-    Raises
-    ------
-    UsageError
-        It is a URL with credentials.
-    """
-    if shown_url(path) != path:
-        raise UsageError(
-            f"{shown_url(path)}: the names of inputs are stored, so a URL has no credentials; set"
-            " them in the environment"
-        )
 
 
 def examine_files(
