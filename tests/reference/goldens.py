@@ -5,7 +5,8 @@ Rules of this file:
 1. A case is rows of packets and what is known of their streams; its name is that of a recording or
    of a batch of random conversations. Recordings of ``../shared`` are named by their paths in it.
 2. A digest covers all columns of all rows, in whatever order. A null is what is not there.
-3. Of a source only the name of the file counts: it may lie anywhere.
+3. Of the path of a source only the name of the file counts: it may lie anywhere. Bare streams have
+   it in other columns too.
 """
 
 from __future__ import annotations
@@ -43,8 +44,10 @@ def lines_of(rows: Iterable[Row]) -> list[str]:
 
 def _line(row: Row) -> str:
     known = {name: value for name, value in row.items() if value is not None}
-    if "source" in known:
-        known["source"] = Path(known["source"]).name
+    folder = f"{Path(known.get('source', '')).parent}/"
+    for name, value in known.items():
+        if isinstance(value, str):
+            known[name] = value.removeprefix(folder)
     return json.dumps(known, sort_keys=True, separators=(",", ":"), default=_text)
 
 

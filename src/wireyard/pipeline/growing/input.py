@@ -104,7 +104,7 @@ class _GrowingBadBytes:
         """Return the first bytes of the row at offset `start` of its stream."""
         stream = self._stream
         head = stream.garbage_head if start == stream.garbage_at else b""
-        stop = start + min(length, SHOWN_BYTES)
+        stop = start + length
         if start + len(head) >= stop:
             return head[: stop - start]
         if isinstance(self._opened, CapturedStream) and not head:
