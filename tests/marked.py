@@ -37,7 +37,7 @@ _PATTERN: Final = b"Zq7#"
 URL_MARK: Final = "Zq7x" * 5
 """The mark in URLs, of characters that are not escaped there."""
 _ROTATIONS: Final = [
-    (2 * pattern)[at : at + 5] for pattern in (_PATTERN, URL_MARK[:4].encode()) for at in range(4)
+    (3 * pattern)[at : at + 8] for pattern in (_PATTERN, URL_MARK[:4].encode()) for at in range(4)
 ]
 
 
@@ -48,12 +48,15 @@ def mark(number: int) -> bytes:
 
 def _needles() -> list[bytes]:
     found = []
-    for five in _ROTATIONS:
+    for eight in _ROTATIONS:
+        five = eight[:5]
         found += [five, five.hex().encode(), five.hex(" ").encode(), five.hex().upper().encode()]
         found += [five.decode().encode("utf-16-le"), five.decode().encode("utf-16-be")]
-        # Base64 of any three alignments, without the characters that the neighbours determine.
-        seven = five + five[1:3]
-        found += [b64encode(bytes(at) + seven)[4 * (at > 0) : -4] for at in range(3)]
+        # Base64 of any three alignments, in whole groups of three: eight characters, as fewer are
+        # found by chance in a large file.
+        for at in range(3):
+            groups = b64encode((bytes(at) + eight)[: (at + 8) // 3 * 3])
+            found.append(groups[4 * (at > 0) :])
     return found
 
 
