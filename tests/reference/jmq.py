@@ -131,8 +131,8 @@ def is_packet(row: Row) -> bool:
 
 
 # J-1 (docs/layers/jmq.md) A connection is the two streams between two endpoints. When the same ones
-# connect again, the ordinal in the names of the streams tells the connections apart. A bare stream
-# has no endpoints: it is a connection of its own, sent by its name.
+# connect again, the ordinal in the names of the streams distinguishes the connections. A bare
+# stream has no endpoints: it is a connection of its own, sent by its name.
 def connection_of(row: Row) -> Key:
     """Return what both streams of a connection have in common."""
     src, dst = ends_of(row)
@@ -266,10 +266,10 @@ NEEDS_ALL: Final = {
 }  # fmt: skip
 
 
-def violation(rule: str, told: str, row: Row, sender: str, **more: Any) -> Row:
+def violation(rule: str, wording: str, row: Row, sender: str, **more: Any) -> Row:
     """Return a row of `violations`."""
     return {
-        "protocol": "jms", "rule": rule, "text": told, "client": sender or None,
+        "protocol": "jms", "rule": rule, "text": wording, "client": sender or None,
         "captured_ns": row.get("captured_ns"), "frame": row.get("frame"), **place_of(row), **more,
     }  # fmt: skip
 
@@ -441,9 +441,9 @@ class Connection:
         if rule in NEEDS_ALL and not self.known:
             return
         name = row.get("packet_type_name") or f"packet type {row['packet_type']}"
-        told = f"{name}: {RULES[rule]}" + (f", {times} times" if times > 1 else "")
+        wording = f"{name}: {RULES[rule]}" + (f", {times} times" if times > 1 else "")
         found = violation(
-            rule, told, row, ends_of(row)[0], client_id=self.client_id, message_key=message
+            rule, wording, row, ends_of(row)[0], client_id=self.client_id, message_key=message
         )
         self.facts.violations.append(found)
 
@@ -1064,8 +1064,8 @@ def find_missing_numbers(facts: Facts) -> None:
             is_spanned = any(span.start < run.start < span.stop for span in spans)
             if run.start > reached and is_spanned:
                 numbers = f"{reached} to {run.start - 1}" if run.start > reached + 1 else reached
-                told = f"numbers {numbers} of this sender are in no packet that was seen"
-                facts.violations.append(violation("sequence_gap", told, run.row, run.sender))
+                wording = f"numbers {numbers} of this sender are in no packet that was seen"
+                facts.violations.append(violation("sequence_gap", wording, run.row, run.sender))
             reached = max(reached, run.stop)
 
 
@@ -1086,8 +1086,8 @@ def number_gpackets(rows: list[Row], facts: Facts) -> None:
         elif row["timestamp"] > top["timestamp"]:
             rule = "sequence_back"
         if rule is not None:
-            told = f"GPacket {row['sequence']}: {RULES[rule]}"
-            facts.violations.append(violation(rule, told, row, ends_of(row)[0]))
+            wording = f"GPacket {row['sequence']}: {RULES[rule]}"
+            facts.violations.append(violation(rule, wording, row, ends_of(row)[0]))
 
 
 # --- brokers --------------------------------------------------------------------------------
@@ -1191,8 +1191,8 @@ def end_transaction(uses: list[Use], facts: Facts) -> str:
         if following == "-":
             # The client causes all events but the start: there the broker chooses the id.
             sender = use.server if use.event == "start" else use.client
-            told = f"{use.event} of {use.transaction}: {RULES['transaction_over']}"
-            found = violation("transaction_over", told, use.row, sender, client_id=use.client_id)
+            wording = f"{use.event} of {use.transaction}: {RULES['transaction_over']}"
+            found = violation("transaction_over", wording, use.row, sender, client_id=use.client_id)
             facts.violations.append(found)
             continue
         if use.event == "start" and begun is None:
