@@ -23,6 +23,7 @@ from wireyard.captures.packets.headers import Headers, PacketReader
 from wireyard.captures.packets.units import Columns, Share, Units
 from wireyard.captures.packets.unread import name_unread
 from wireyard.captures.records import Records
+from wireyard.captures.repairs import NO_REPAIRS, Repairs, first_of
 from wireyard.errors import UsageError, WireError
 from wireyard.streams.scan import OpenedStream
 from wireyard.streams.source import Damaged, Source
@@ -67,6 +68,7 @@ class Capture:
     payload_bytes: dict[str, int]
     other_bytes: dict[str, int]
     cut_bytes: int
+    repairs: Repairs = NO_REPAIRS
     damage: WireError | Damaged | None = None
     unread_bytes: int = 0
 
@@ -192,7 +194,7 @@ class CaptureBuilder:
         packets, tally = self.packets, self.packets.tally
         records, times_ns = self._units["records"], self._units["times_ns"]
         content = Content(packets.places, records, times_ns, packets.fragments)
-        tcp = self._tcp.connections(newest=newest)
+        tcp = self._tcp.connections(self._flows, content, newest=newest)
         udp = self._udp.connections(len(self._flows))
         table = StreamTable((tcp, udp), self._flows, content)
         guides: list[Stream] = []
@@ -219,7 +221,16 @@ class CaptureBuilder:
             payload_bytes=payload,
             other_bytes=_rest(tally.frame_bytes, sum(payload.values())),
             cut_bytes=tally.cut_bytes,
+            repairs=self._repairs(),
         )
+
+    def _repairs(self) -> Repairs:
+        """Return what was repaired, of the conversations of the share."""
+        copied = self._tcp.copied(self._flows)
+        if self._share is not None:
+            own = self._flows.parts(0, self._share.of) == self._share.part
+            copied = [each for each in copied if own[each[0]]]
+        return Repairs(len(copied), first_of([placed for _, placed in copied]))
 
     def _rows_of_share(self, flows: Ints) -> Bools:
         """Return a mask of the packets of conversations to keep."""

@@ -10,6 +10,8 @@ import numpy as np
 
 from wireyard.arena import room, with_room
 from wireyard.arrays import Bytes, Grid, Int32s, Ints
+from wireyard.captures.connections.copies import Copy, find_copies, join
+from wireyard.captures.connections.flows import FlowTable
 from wireyard.captures.connections.merge_kernels import (
     Run,
     gather_rows,
@@ -17,7 +19,7 @@ from wireyard.captures.connections.merge_kernels import (
     merge_rows,
     sort_rows,
 )
-from wireyard.captures.connections.stream import Runs
+from wireyard.captures.connections.stream import Content, Runs
 from wireyard.captures.connections.table import Connections
 from wireyard.captures.connections.tcp_kernels import (
     AFTERMATH,
@@ -29,6 +31,7 @@ from wireyard.captures.connections.tcp_kernels import (
     place_segments,
 )
 from wireyard.captures.packets.units import Columns, Units
+from wireyard.captures.records import Placed
 
 __all__ = ["Placer", "Reassembly", "stream_ends"]
 
@@ -52,6 +55,7 @@ class Reassembly:
     def __init__(self) -> None:
         self.captured_bytes = np.zeros(len(Verdict), np.int64)
         """Captured bytes of payload by `Verdict`."""
+        self._copies: list[Copy] = []
         self._placer = Placer()
         self._kept = Columns(_KEPT)
 
@@ -64,26 +68,45 @@ class Reassembly:
         rows = np.flatnonzero((verdicts == Verdict.TAKEN) & (captured > 0))
         self._kept.append((sides, positions, captured, segments.starts, segments.records), rows)
 
-    def connections(self, *, newest: bool = False) -> Connections:
+    def connections(
+        self, flows: FlowTable, content: Content, *, newest: bool = False
+    ) -> Connections:
         """Return all connections; nothing can be added afterwards.
 
         Parameters
         ----------
+        flows
+            Their conversations.
+        content
+            The bytes and times of their packets.
         newest
             Whether overlapping bytes are taken from the segment captured last, instead of the
             first.
         """
         connections, sides = self._placer.connections, self._placer.sides
+        begins = _begins(sides)
+        run_bounds, runs = _merge(self._kept, begins, newest)
+        found = find_copies(connections, sides, begins, run_bounds, runs, flows, content)
+        if found:
+            self._copies = found
+            targets, shifts = join(found, connections, sides)
+            kept = self._kept["sides"]
+            self._kept["positions"][:] += shifts[kept]
+            kept[:] = targets[kept]
+            run_bounds, runs = _merge(self._kept, _begins(sides), newest)
+            ours = np.ones(len(connections), np.bool_)
+            ours[[copy.number for copy in found]] = False
+            # The sides that are left out have no runs any more, so the runs are contiguous.
+            connections, sides = connections[ours], sides[np.repeat(ours, 2)]
+            run_bounds = np.append(run_bounds[:-1][np.repeat(ours, 2)], run_bounds[-1])
         states = sides[:, Side.STATE]
         begun, seen = states & State.BEGUN != 0, states & State.DATA != 0
-        begins = np.where(begun, sides[:, Side.BEGIN], sides[:, Side.LOW])
-        run_bounds, runs = _merge(self._kept, begins, newest)
         return Connections(
             protocol="tcp",
             conversations=connections[:, Connection.CONVERSATION],
             first_records=connections[:, Connection.FIRST_RECORD],
             first_ways=connections[:, Connection.FIRST_WAY],
-            sizes=np.where(begun | seen, stream_ends(sides) - begins, 0),
+            sizes=np.where(begun | seen, stream_ends(sides) - _begins(sides), 0),
             opened=states & State.OPENED != 0,
             begun=begun,
             reset=states & State.RST != 0,
@@ -92,6 +115,24 @@ class Reassembly:
             run_bounds=run_bounds,
             runs=runs,
         )
+
+    def copied(self, flows: FlowTable) -> list[tuple[int, Placed]]:
+        """Return the conversations and the names of connections that were captured again.
+
+        They are known after `connections`.
+        """
+        found = []
+        for copy in self._copies:
+            row, other = (self._placer.connections[at] for at in (copy.number, copy.of))
+            way, conversation = int(row[Connection.FIRST_WAY]), int(row[Connection.CONVERSATION])
+            names = (
+                flows.name(conversation, way),
+                flows.name(int(other[Connection.CONVERSATION]), way ^ copy.turned),
+            )
+            if copy.common_bytes:
+                text = " as ".join(dict.fromkeys(names))
+                found.append((conversation, Placed(int(row[Connection.FIRST_RECORD]), text)))
+        return found
 
 
 def stream_ends(sides: Grid) -> Ints:
@@ -113,6 +154,12 @@ def stream_ends(sides: Grid) -> Ints:
     is_fin = (missing == 1) | (states[others] & State.FIN != 0)
     found: Ints = ends + np.where(shows, missing - is_fin, 0)
     return found
+
+
+def _begins(sides: Grid) -> Ints:
+    """Return the position at which the stream of each side begins."""
+    begun = sides[:, Side.STATE] & State.BEGUN != 0
+    return np.where(begun, sides[:, Side.BEGIN], sides[:, Side.LOW])
 
 
 class Placer:
