@@ -56,9 +56,11 @@ class Repairs:
     def lines(self) -> Iterator[str]:
         """Yield a note for each kind of repair."""
         if self.copies:
-            several = "s were" if self.copies > 1 else " was"
+            how = " was captured again and counts"
+            if self.copies > 1:
+                how = "s were captured again and count"
             shown = _listed(self.copied, self.copies)
-            yield f"{self.copies} connection{several} captured again and counts once: {shown}"
+            yield f"{self.copies} connection{how} once: {shown}"
         if self.differing:
             several = "s bring" if self.differing > 1 else " brings"
             shown = _listed(self.different, self.differing)
@@ -73,8 +75,8 @@ class Repairs:
             )
         if self.stepped_ns:
             yield (
-                f"the clock went back by up to {_duration(self.stepped_ns)} while packets were "
-                "captured; times continue from before"
+                f"the clock went back by {_duration(self.stepped_ns)} while packets were captured; "
+                "times continue from before"
             )
 
 

@@ -50,6 +50,13 @@ class Content(NamedTuple):
             times_ns[part] = self.times_ns[self.records.searchsorted(wanted)]
         return times_ns
 
+    def move(self, records: Ints, times_ns: Ints) -> None:
+        """Change the times of packets, before any stream has them."""
+        places = records
+        if len(self.records) and self.records[-1] != len(self.records) - 1:
+            places = self.records.searchsorted(records.astype(self.records.dtype))
+        self.times_ns[places] = times_ns
+
     def completed_with(self, packet: int) -> list[int]:
         """Return a packet and the packets that completed the datagrams it has fragments of."""
         return [packet, *(last for last, parts in self.fragments.items() if packet in parts)]
