@@ -41,6 +41,7 @@ from wireyard.captures.inputs import open_input
 from wireyard.captures.live import capture as live_module
 from wireyard.captures.live.capture import MAX_OPEN, LiveCapture
 from wireyard.captures.live.stream import ACKED_HOLE_NS, HOLE_NS
+from wireyard.captures.read import read_capture
 from wireyard.formats import Format, get_format
 from wireyard.streams.growth import Grown, read_turns
 from wireyard.streams.plan import Plan, make_plan

@@ -166,7 +166,7 @@ class CaptureBuilder:
     def read(self, records: Records) -> None:
         """Read the next packets of the file."""
         grid, times_ns = self.packets.read(records)
-        self._add(grid, self.clock.steady(times_ns))
+        self._add(grid, self.clock.steady(times_ns, grid[Unit.CAPTURED] > 0))
 
     def take(self, headers: Headers) -> None:
         """Add the next packets, whose headers were read already."""
