@@ -8,7 +8,9 @@ local function size_at(tvb, at)
     if tvb:len() - at < layout.PREFIX_BYTES then return nil end
     if tvb(at, 4):uint() ~= layout.MAGIC then return nil end
     local size = tvb(at + 8, 4):int()
-    if size < layout.HEADER_BYTES or size > layout.MAX_PACKET_BYTES then return nil end
+    local known = layout.HEADERS[tvb(at + 4, 2):uint()]
+    local least = known and layout.HEADER_BYTES or layout.PREFIX_BYTES
+    if size < least or size > layout.MAX_PACKET_BYTES then return nil end
     return size
 end
 

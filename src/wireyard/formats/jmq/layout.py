@@ -48,6 +48,7 @@ __all__ = [
     "SYS_MESSAGE_ID",
     "VERSIONS",
     "Item",
+    "least_bytes",
 ]
 
 SPEC = "JMQ 3.0.1c"
@@ -110,6 +111,12 @@ _HEADER_103 = _header(
 
 HEADERS = MappingProxyType({103: _HEADER_103, 200: _HEADER_301, 301: _HEADER_301})
 """Fixed header by version."""
+
+
+def least_bytes(version: int) -> int:
+    """Return the smallest size of a packet; of an unknown version only the prefix is known."""
+    return HEADER_BYTES if version in HEADERS else PREFIX_BYTES
+
 
 SYS_MESSAGE_ID = ("timestamp", "source_ip", "source_port", "sequence")
 """The four fields that identify a message: 32 contiguous bytes of the header."""

@@ -47,6 +47,7 @@ from wireyard.formats.jmq.layout import (
     SECRET_BODIES,
     SPEC,
     VERSIONS,
+    least_bytes,
 )
 from wireyard.formats.message_id import address_bytes, address_text, sys_message_id_text
 from wireyard.formats.properties import (
@@ -303,8 +304,9 @@ def read_prefix(view: View, values: Row) -> int:
     if magic != MAGIC:
         raise Malformed("jmq", "magic", 0, f"is {magic}, not {MAGIC}", _HEAD, "bad_magic")
     values.update(version=version, packet_type=packet_type, size=size)
-    if size < HEADER_BYTES or size > len(view):
-        raise Truncated("jmq", "packet", 0, max(size, HEADER_BYTES), len(view), _HEAD)
+    least = least_bytes(version)
+    if size < least or size > len(view):
+        raise Truncated("jmq", "packet", 0, max(size, least), len(view), _HEAD)
     if size < len(view):
         raise Malformed("jmq", "size", 8, f"is {size}, {len(view)} bytes were given", _HEAD)
     if version not in HEADERS:
