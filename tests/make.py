@@ -138,7 +138,7 @@ def variety() -> list[bytes]:
         packet(packet_type=20),
         packet(items=ALL_ITEMS, properties=section(*ALL_TYPES), body=b"hello", bit_flags=0x1FFF),
         packet(items=items(item(1, "q0")), body=b"x" * 40, source_ip=MAC_ADDRESS, sequence=-1),
-        packet(properties=section(("n", 4, 1), ("m", 8, "text")), consumer_id=2**40, priority=9),
+        packet(properties=section(("", 4, 1), ("m", 8, "text")), consumer_id=2**40, priority=9),
         packet(properties=section(), packet_type=55, source_ip=IPV6),
         packet(items=items(item(77, b"new"), item(1, "t"), item(0xFFFF, b"")), packet_type=6),
         packet(items=items(item(1, "first"), item(1, "second"))),
