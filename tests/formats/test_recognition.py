@@ -44,7 +44,7 @@ def case(request: pytest.FixtureRequest) -> tuple[str, bytes, str]:
 
 
 def statuses(table: pa.Table) -> list[str]:
-    return table["status"].to_pylist()
+    return [*map(str, table["status"].to_pylist())]
 
 
 def test_a_stream_of_them_shows_its_format(case: tuple[str, bytes, str]) -> None:
