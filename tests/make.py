@@ -146,7 +146,7 @@ def variety() -> list[bytes]:
         packet(properties=section(*((f"p{n}", 4, n) for n in range(70))), packet_type=74),
         packet(version=200, items=items(long_item(8, 5)), properties=hashtable, body=b"\0\1"),
         packet(version=200, body=b"two hundred", packet_type=-3),
-        packet(version=103, items=items(), transaction_id=-5, consumer_id=-6, bit_flags=0xAB15),
+        packet(version=103, items=items(), transaction_id=-5, consumer_id=-6, bit_flags=0xAB95),
         packet(version=103, items=items(item(1, "old")), properties=hashtable, body=b"103"),
         packet(packet_type=2, body=bytes(range(256)), timestamp=-1, expiration=2**63 - 1),
     ]

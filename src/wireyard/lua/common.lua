@@ -131,15 +131,19 @@ local function flag_columns(flags, width)
     return columns
 end
 
-local function add_flags(of, tree, flags, range)
+-- Add the flags of a word, or those of them in `counted`.
+local function add_flags(of, tree, flags, range, counted)
     local word, letters = range:uint(), ""
+    if counted then word = bit.band(word, counted) end
     for _, flag in ipairs(flags) do
         if has(word, flag.value) then letters = letters .. flag.name end
     end
     local item = tree:add(of.fields.flags, letters)
     item:set_generated()
     for _, flag in ipairs(flags) do
-        item:add(of.fields["flags." .. flag.name], range)
+        if not counted or has(counted, flag.value) then
+            item:add(of.fields["flags." .. flag.name], range)
+        end
     end
 end
 

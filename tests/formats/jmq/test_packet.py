@@ -425,7 +425,7 @@ def test_flag_letters_stand_in_bit_order_and_reserved_bits_have_none() -> None:
 
 def test_in_103_the_upper_flags_are_garbage_and_the_header_has_the_transaction() -> None:
     found = decode(
-        packet(version=103, bit_flags=0xFF04, transaction_id=7, items=items(long_item(8, 99)))
+        packet(version=103, bit_flags=0xFF84, transaction_id=7, items=items(long_item(8, 99)))
     )
     assert (found.flags, found.transaction_id) == ("P", 7)
     assert decode(packet(version=103)).transaction_id == 0  # the field is there: it is zero

@@ -33,6 +33,7 @@ __all__ = [
     "COLUMNS",
     "DERIVED",
     "FLAGS",
+    "FLAGS_OF_103",
     "HEADERS",
     "HEADER_BYTES",
     "ITEMS",
@@ -105,7 +106,7 @@ _HEADER_103 = _header(
     ("property_size", 60, 4, "i32", "length of the properties", "bytes"),
     ("priority", 64, 1, "i8", "0 to 9", None),
     ("encryption", 65, 1, "u8", "unused", None),
-    ("bit_flags", 66, 2, "u16", "one-bit flags; only the low byte counts", None),
+    ("bit_flags", 66, 2, "u16", "one-bit flags; only Q to F count", None),
     ("consumer_id", 68, 4, "i32", "32-bit consumer id", None),
 )
 
@@ -177,6 +178,8 @@ FLAGS = MappingProxyType(
     }
 )
 """Bit of each flag letter, lowest first. 0xE000 is reserved."""
+FLAGS_OF_103 = 0x007F
+"""The flags of version 103, Q to F: T was added in 200, the others later (errata 27)."""
 
 MESSAGE_TYPES = (1, 2, 3, 4, 5, 6)
 """Packet types that carry a JMS message."""

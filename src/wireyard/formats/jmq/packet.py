@@ -38,6 +38,7 @@ from wireyard.formats.jmq.items import (
 )
 from wireyard.formats.jmq.layout import (
     FLAGS,
+    FLAGS_OF_103,
     HEADER_BYTES,
     HEADERS,
     ITEMS,
@@ -283,7 +284,7 @@ def _read_header(view: View, version: int, values: Row) -> dict[str, Any]:
     values.update(header)
     del values["magic"]
     if version == 103:
-        values["bit_flags"] &= 0x00FF  # 2.0 clients left garbage above (errata 27).
+        values["bit_flags"] &= FLAGS_OF_103  # 2.0 clients left garbage above (errata 27).
     check_sections(layout["property_offset"].offset, header)
     return header
 
@@ -385,8 +386,8 @@ def encode(packet: Packet) -> bytes:
     for item in layout.fields:
         value = computed[item.name] if item.name in computed else getattr(packet, item.name)
         values.append(value if item.kind == "bytes" else in_range(item, value))
-    if packet.version == 103 and packet.bit_flags > 0xFF:
-        raise EncodeError("bit_flags", packet.bit_flags, "103 has the flags Q to T only")
+    if packet.version == 103 and packet.bit_flags > FLAGS_OF_103:
+        raise EncodeError("bit_flags", packet.bit_flags, "103 has the flags Q to F only")
     return b"".join((layout.struct.pack(*values), items, section, body))
 
 
