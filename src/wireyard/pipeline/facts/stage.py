@@ -35,20 +35,14 @@ from wireyard.layers.destinations import count_messages, destinations
 from wireyard.layers.facts import Facts as ProtocolFacts
 from wireyard.layers.facts import registered
 from wireyard.layers.frame_files import FrameFiles
-from wireyard.layers.jmq.columns import producers_of_keys
-from wireyard.layers.jmq.hops import HOP_STAGES
+from wireyard.layers.jmq.facts import FORMATS as JMS_FORMATS
 from wireyard.layers.latencies import DELAYS, delayed, latencies
 from wireyard.layers.latencies import NEEDED as LATENCY_NEEDED
-from wireyard.layers.rmp.chain import CHAIN as RMP
 from wireyard.layers.rmp.facts import FACTS as RMP_FACTS
-from wireyard.layers.rmp.observer import NEEDED as RMP_NEEDED
 from wireyard.layers.stages import Chain
 from wireyard.layers.tables import TABLES, all_tables, fact_table, with_times
 from wireyard.pipeline.exchange import EXCHANGE, dump, dump_frame_files, load
-from wireyard.pipeline.facts.jmq import FORMATS as JMS_FORMATS
-from wireyard.pipeline.facts.jmq import write_jmq_facts
 from wireyard.pipeline.facts.keyed import RECORD, RECORDS, RESULTS, run_stage
-from wireyard.pipeline.facts.mqtt import mqtt_groups, write_mqtt_facts
 from wireyard.pipeline.facts.tasks import (
     COUNTS,
     Counts,
@@ -131,24 +125,24 @@ def write_facts(
     dump_frame_files(lake.staged(""), FrameFiles(chain.from_iterable(map(_rows, captured))))
     staged_facts = _StagedFacts(runner, lake)
     staging, sources = lake.staged(""), [each.source for each in inputs]
-    jms = {name: files[name] for name in JMS_FORMATS if files.get(name)}
-    staged_facts.add(write_jmq_facts(runner, staging, jms, streams, sources))
-    staged_facts.run(HOP_STAGES)
-    rmp = files.get("rmp", ())
-    sizes = [measure(path) for path in rmp]
-    few = sum(rows for rows, _ in sizes) <= FEW and sum(size for _, size in sizes) <= _FEW_BYTES
-    if few or runner.in_process:
-        staged_facts.add(_write_whole(RMP_FACTS, files, (), sources, staging))
-    else:
-        first, *later = RMP
-        staged_facts.run_by_key(_rmp_packets(rmp, sources), first, RMP, packed=False)
-        staged_facts.run({name: RMP[name] for name in later})
+    # The code of a protocol is loaded where it occurs.
+    if jms := {name: files[name] for name in JMS_FORMATS if files.get(name)}:
+        from wireyard.layers.jmq.hops import HOP_STAGES
+        from wireyard.pipeline.facts.jmq import write_jmq_facts
+
+        staged_facts.add(write_jmq_facts(runner, staging, jms, streams, sources))
+        staged_facts.run(HOP_STAGES)
+    if rmp := files.get("rmp"):
+        _add_rmp_facts(staged_facts, runner, rmp, sources)
     staged_facts.measure_latencies()
     for facts in registered():
         if facts.protocol not in _IN_STAGES:
-            staged_facts.add(_write_whole(facts, files, streams, sources, staging))
-    groups = mqtt_groups(files.get("mqtt", ()), inputs, streams)
-    staged_facts.add(write_mqtt_facts(runner, staging, groups))
+            staged_facts.add_whole(facts, files, streams, sources)
+    if packets := files.get("mqtt"):
+        from wireyard.pipeline.facts.mqtt import mqtt_groups, write_mqtt_facts
+
+        groups = mqtt_groups(packets, inputs, streams)
+        staged_facts.add(write_mqtt_facts(runner, staging, groups))
     return staged_facts.finish(staged)
 
 
@@ -191,6 +185,8 @@ def producers_shown(paths: Sequence[str], sources: Collection[str]) -> pa.Table:
 
     Messages inside GPackets are not considered.
     """
+    from wireyard.layers.jmq.columns import producers_of_keys
+
     wanted = pa.array(list(sources), pa.string())
     parts = [fact_table("producers", ())]
     for path in paths:
@@ -227,24 +223,23 @@ def _read(path: str, columns: Sequence[str] | None = None) -> pa.Table:
 # --- rmp ------------------------------------------------------------------------------------
 
 
-def _rmp_packets(files: Sequence[str], sources: Collection[str]) -> Keyed:
-    """Return RMP packets by stream, in its order; a sender and its group are one stream."""
+def _add_rmp_facts(
+    staged_facts: _StagedFacts, runner: Runner, files: Sequence[str], sources: list[str]
+) -> None:
+    """Stage the facts of files of RMP packets; a sender and its group are one stream."""
+    sizes = [measure(path) for path in files]
+    few = sum(rows for rows, _ in sizes) <= FEW and sum(size for _, size in sizes) <= _FEW_BYTES
+    if few or runner.in_process:
+        staged_facts.add_whole(RMP_FACTS, {"rmp": files}, (), sources)
+        return
+    from wireyard.layers.rmp.chain import CHAIN
+    from wireyard.layers.rmp.observer import NEEDED
+
     schema = make_plan(get_format("rmp"), captured=True).schema
-    return Keyed(files, schema, RMP_NEEDED, ("source", "stream"), "offset", list(sources))
-
-
-def _write_whole(
-    facts: ProtocolFacts,
-    files: Mapping[str, Sequence[str]],
-    streams: Sequence[str],
-    sources: Collection[str],
-    staging: str,
-) -> Iterator[Mapping[str, Any]]:
-    """Write the facts of few packets; parameters as for `write_facts`."""
-    named = [(format, path) for format in facts.formats for path in files.get(format, ())]
-    derived = derive_whole(facts, named, streams, sources)
-    yield from write_tables(derived.tables, staging)
-    yield from dropped_rows(derived.dropped)
+    packets = Keyed(files, schema, NEEDED, ("source", "stream"), "offset", sources)
+    first, *later = CHAIN
+    staged_facts.run_by_key(packets, first, CHAIN, packed=False)
+    staged_facts.run({name: CHAIN[name] for name in later})
 
 
 # --- stages ---------------------------------------------------------------------------------
@@ -292,6 +287,19 @@ class _StagedFacts:
     def _work(self, name: str, stages: Chain, *, packed: bool) -> _Work:
         staging = self._lake.staged("")
         return partial(run_stage, name=name, stages=dict(stages), packed=packed, staging=staging)
+
+    def add_whole(
+        self,
+        facts: ProtocolFacts,
+        files: Mapping[str, Sequence[str]],
+        streams: Sequence[str],
+        sources: Sequence[str],
+    ) -> None:
+        """Write the facts of few packets; parameters as for `write_facts`."""
+        named = [(format, path) for format in facts.formats for path in files.get(format, ())]
+        derived = derive_whole(facts, named, streams, sources)
+        self.add(write_tables(derived.tables, self._lake.staged("")))
+        self.add(dropped_rows(derived.dropped))
 
     def add(self, results: Iterable[Mapping[str, Any]]) -> None:
         """Add the results of tasks, rows of `RESULTS`."""
