@@ -63,7 +63,7 @@ def test_a_lake_in_a_store_answers_like_one_on_a_disk(
     urls = (str(tmp_path / "lake"), f"s3://bucket/{uuid4().hex}")
     for url in urls:
         with Lake.open(url) as lake:
-            fill_lake(lake, found, lakes.no_session, lakes.Silent())
+            fill_lake(lake, found, None, lakes.Silent())
     assert not is_lake("s3://bucket/nothing-there")
     with open_tables(urls[:1]) as ours, open_tables(urls[1:]) as theirs:
         assert theirs.lake and theirs.names == ours.names

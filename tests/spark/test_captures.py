@@ -35,7 +35,7 @@ from wireyard.lake.writer import Lake
 from wireyard.pipeline.inputs.finding import list_inputs
 from wireyard.pipeline.job import fill_lake
 from wireyard.schema import CAPTURED
-from wireyard.spark.running import on_spark
+from wireyard.spark.running import SparkEngine
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -173,7 +173,7 @@ def test_a_rotated_capture_is_one(
     found = list_inputs([str(rotated)], rotated=True).inputs
     assert [each.path for each in found] == [str(rotated)]
     with Lake.open(str(tmp_path / "lake")) as lake:
-        fill_lake(lake, found, on_spark(lambda: spark), Silent(), split_bytes=4000)
+        fill_lake(lake, found, SparkEngine(lambda: spark), Silent(), split_bytes=4000)
     for format in ("mqtt", "jmq"):
         rows = table(tmp_path / "lake", f"packets_{format}")
         assert set(rows["source"].to_pylist()) == {str(rotated)}

@@ -189,7 +189,7 @@ def test_wireyard_is_sent_to_executors_that_have_none(
     python.chmod(0o755)
     status, error = wireyard_run(master, lake, "--conf", f"spark.pyspark.python={python}")
     assert status == 0, error
-    run(tmp_path / "here", spark, ROOT / "examples/traffic/shop-c2b.jmq", few_bytes=1 << 30)
+    run(tmp_path / "here", None, ROOT / "examples/traffic/shop-c2b.jmq")
     assert rows(lake, "packets_jmq") == rows(tmp_path / "here", "packets_jmq")
 
 

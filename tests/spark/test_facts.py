@@ -22,7 +22,7 @@ from tests.layers.jmq.judge import derive
 from tests.make import item, items, long_item, packet
 from tests.reference.mqtt import derive as derive_mqtt
 from tests.reference.order import in_order
-from tests.spark.lakes import message, run, table
+from tests.spark.lakes import divide, message, run, table
 from wireyard.captures.read import read_capture
 from wireyard.cli import main
 from wireyard.lake.parts import read_footer_table
@@ -34,10 +34,9 @@ from wireyard.layers.mqtt.packets import KnownStream
 from wireyard.layers.tables import TABLES
 from wireyard.pipeline.facts import jmq as jmq_facts
 from wireyard.pipeline.facts import mqtt as mqtt_facts
-from wireyard.pipeline.facts import stage as facts
 from wireyard.pipeline.facts.stage import write_facts
 from wireyard.pipeline.running import Runner
-from wireyard.spark.running import on_spark
+from wireyard.spark.running import SparkEngine
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -124,7 +123,7 @@ def test_recorded_captures(spark: SparkSession, shared: Path, tmp_path: Path) ->
 def test_captures_of_several_points_are_joined(
     spark: SparkSession, examples: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(facts, "FEW", 0)
+    divide(monkeypatch)
     paths = [examples / "points" / f"{name}.pcap" for name in ("client", "broker")]
     run(tmp_path / "lake", spark, *paths)
     ended = {
@@ -204,7 +203,7 @@ def staged(lake: Path, spark: SparkSession) -> tuple[dict[str, list[Row]], Seque
     """Run the stage anew over the packets of a lake; return its tables, and what was said."""
     with Lake.open(str(lake)) as opened:
         files = {name: opened.paths(f"packets_{name}") for name in ("jmq", "gpacket", "mqtt")}
-        runner, inputs = Runner(on_spark(lambda: spark), opened), list(opened.inputs.values())
+        runner, inputs = Runner(SparkEngine(lambda: spark), opened), list(opened.inputs.values())
         captured = opened.paths("streams"), opened.paths("files")
         found = write_facts(runner, opened, files, *captured, inputs, {})
         tables = {name: ds.dataset(opened.staged(name)).to_table() for name in TABLES}
@@ -237,12 +236,10 @@ def test_facts_are_the_same_whatever_tasks_they_come_from(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     lake, expected = filled
-    monkeypatch.setattr(facts, "FEW", 0)
+    divide(monkeypatch)
     # Of one task all that there is, of several some clients and topics.
-    monkeypatch.setattr(mqtt_facts, "FEW", 0)
     monkeypatch.setattr(mqtt_facts, "MOST_PACKETS", 1200 // tasks)
-    monkeypatch.setattr(jmq_facts, "FEW", 0)
-    monkeypatch.setattr(jmq_facts, "MOST_PACKETS", 1800 // tasks)
+    monkeypatch.setattr(jmq_facts, "PARTITION_PACKETS", 1800 // tasks)
     settings = {
         "spark.sql.shuffle.partitions": str(tasks),
         "spark.sql.adaptive.coalescePartitions.enabled": "false",
@@ -299,8 +296,8 @@ def test_evidence_is_counted_where_packets_are_decoded(
     counted = [mqtt_facts.counted_evidence(path, sources) for path in paths]
     assert found == counted and sum(rows.num_rows for rows in counted) > 10
 
-    monkeypatch.setattr(mqtt_facts, "FEW", 0)
-    for most in (mqtt_facts.MOST_PACKETS, 10):
+    for most in (mqtt_facts.MOST_PACKETS, 100):
+        divide(monkeypatch, most)
         monkeypatch.setattr(mqtt_facts, "MOST_PACKETS", most)
         monkeypatch.setattr(mqtt_facts, "read_footer_table", lambda path, name, schema: None)
         again, _ = staged(lake, spark)
@@ -324,13 +321,13 @@ def test_what_another_attempt_left_is_not_in_a_table(
 
 
 def test_records_that_caps_dropped_are_reported(
-    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("wireyard.layers.jmq.rules.MAX_REMEMBERED", 2)
     asking = items(long_item(9, 7), item(1, "orders"), item(4, "back"))
     messages = b"".join(message(number, items=asking) for number in range(5))
     (tmp_path / "a.jmq").write_bytes(messages)
-    report = run(tmp_path / "lake", spark, tmp_path / "a.jmq")
+    report = run(tmp_path / "lake", None, tmp_path / "a.jmq")
     note = "facts: too much was open at once; dropped: 3 above MAX_REMEMBERED"
     assert report.notes == [note]
     asked = [row["request"] for row in table(tmp_path / "lake", "conversations").to_pylist()]

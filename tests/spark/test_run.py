@@ -41,7 +41,7 @@ from wireyard.pipeline.decoding import task as bronze
 from wireyard.pipeline.decoding.task import AnyPiece
 from wireyard.pipeline.inputs.finding import list_inputs
 from wireyard.pipeline.job import fill_lake
-from wireyard.spark.running import on_spark
+from wireyard.spark.running import SparkEngine
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -339,12 +339,12 @@ def test_a_run_that_fails_adds_nothing(
         found = list_inputs([str(path) for path in paths]).inputs
         paths[1].unlink()
         with pytest.raises(SourceError, match=r"client\.jmq: there is no such file"):
-            fill_lake(lake, found, on_spark(lambda: spark), Silent(), few_bytes=-1)
+            fill_lake(lake, found, SparkEngine(lambda: spark), Silent())
     assert parquet_files(tmp_path / "lake") == before
     monkeypatch.setattr(balance, "LEDGER", ("bytes_read", "packets_ok", "packets_malformed"))
     for path in (paths[2], examples / "traffic.pcap"):  # joined by the driver, and by its task
         with pytest.raises(LedgerError, match="out of balance"):
-            run(tmp_path / "lake", None, path, few_bytes=1 << 30)
+            run(tmp_path / "lake", None, path)
     assert parquet_files(tmp_path / "lake") == before
 
 
@@ -352,7 +352,7 @@ def test_a_lake_that_spark_does_not_reach(folder: Path, spark: SparkSession) -> 
     with Lake.open("memory://unreached") as lake:
         found = list_inputs([str(folder)]).inputs
         with pytest.raises(LakeError, match="Spark has no file system for such URLs"):
-            fill_lake(lake, found, on_spark(lambda: spark), Silent(), few_bytes=-1)
+            fill_lake(lake, found, SparkEngine(lambda: spark), Silent())
 
 
 def test_a_full_disk_under_spark_is_one_line(

@@ -6,14 +6,16 @@ import os
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
-from importlib.util import find_spec
 from shutil import copyfileobj
 from tempfile import TemporaryFile
 from types import TracebackType
-from typing import IO, Any, Self
+from typing import IO, TYPE_CHECKING, Self
 
 from wireyard.cli.exits import follows_interrupt
-from wireyard.errors import UsageError, WireError
+from wireyard.errors import WireError
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
 
 __all__ = ["SparkLog"]
 
@@ -58,21 +60,17 @@ class SparkLog:
             os.dup2(own, _STDERR)
             os.close(own)
 
-    def start(self, master: str | None, app_name: str, **conf: str) -> Any:
+    def start(self, master: str | None, app_name: str, **conf: str) -> SparkSession:
         """Start Spark with its log taken; return the session.
 
         The parameters are those of `wireyard.spark.sessions.session`.
 
         Raises
         ------
-        UsageError
-            Spark is not installed.
+        SourceError
+            It does not start.
         """
         from wireyard.spark.sessions import session  # only `wireyard.spark` may import pyspark
-
-        command = app_name.partition(" ")[2]
-        if find_spec("pyspark") is None:
-            raise UsageError(f"{command}: needs Spark for this; pip install 'wireyard[spark]'")
 
         if master is None or master.startswith("local"):
             from wireyard.accelerate import load_kernels

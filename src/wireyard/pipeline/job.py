@@ -62,7 +62,6 @@ from wireyard.pipeline.report import Report, Watch, new_inputs
 from wireyard.pipeline.running import Runner, StartCluster
 
 __all__ = [
-    "FEW_BYTES",
     "SPLIT_BYTES",
     "add_facts",
     "add_missing_tables",
@@ -73,8 +72,6 @@ __all__ = [
 
 SPLIT_BYTES = 64 << 20
 """Input of a task; to start one costs as much as to decode 8 MB."""
-FEW_BYTES = 4 * SPLIT_BYTES
-"""Input up to which this process reads it itself, in less time than Spark takes to start."""
 _NEVER_EMPTY = {
     QUARANTINE_TABLE: QUARANTINE,
     "ledger": LEDGER_TABLE,
@@ -95,7 +92,6 @@ def fill_lake(
     split_bytes: int = SPLIT_BYTES,
     decode_as: tuple[str, ...] = (),
     keylog: tuple[str, ...] = (),
-    few_bytes: int = FEW_BYTES,
     skip_missing: bool = False,
     payload: tuple[str, ...] = (),
 ) -> Report:
@@ -106,7 +102,7 @@ def fill_lake(
     found
         The inputs as they are now.
     start_cluster
-        Starts a cluster; called if there is too much to do for this process.
+        Starts the cluster that runs all tasks; None to run them in this process.
     secrets
         Whether passwords stay in the rows.
     split_bytes
@@ -115,8 +111,6 @@ def fill_lake(
         Formats by port, as in ``tcp.port==1884,mqtt``.
     keylog
         Key logs with the secrets of TLS connections, at paths that every task can read.
-    few_bytes
-        Input up to which this process reads it itself.
     skip_missing
         Whether to leave out inputs that are deleted before they are read.
     payload
@@ -142,10 +136,10 @@ def fill_lake(
         lake.staged(""), secrets, max_packet_bytes, skip_missing, payload, secret=secret
     )
     growth = GrowthSettings(decode_as, keylog, max_packet_bytes)
-    grown = _open_grown(lake, new, growth, reads_again=few_bytes >= 0)
+    grown = _open_grown(lake, new, growth, reads_again=runner.in_process)
     try:
         whole = [each for each in new if each.path not in grown]
-        stage = BronzeStage(runner, lake, settings, watch, decode_as, keylog, few_bytes)
+        stage = BronzeStage(runner, lake, settings, watch, decode_as, keylog)
         if whole:
             report.added = stage.read(whole, split_bytes)
         report.repaired = stage.repaired
@@ -180,7 +174,7 @@ def fill_lake(
 
 
 def drop_from_lake(
-    lake: Lake, sources: Collection[str], start_cluster: StartCluster
+    lake: Lake, sources: Collection[str], start_cluster: StartCluster | None
 ) -> Sequence[str]:
     """Commit a lake without some of its inputs, as if they had never been read; return notes.
 
@@ -264,7 +258,7 @@ def add_facts(
     draft.drop_facts(sources)
     if lake.inputs:
         packets = _paths(draft, sources, packets_table("jmq"))
-        related = related_to(lake, producers_shown(packets, sources), draft.changed)
+        related = related_to(lake, producers_shown(runner, packets, sources), draft.changed)
     while True:
         draft.drop_facts(related)
         inputs = [draft.inputs[source] for source in (*sources, *sorted(related))]
