@@ -73,6 +73,8 @@ class Engine(NamedTuple):
                 raise UsageError(
                     f"--conf {each}: is no setting of Spark, as in spark.driver.memory=4g"
                 )
+            if key == "spark.master":
+                raise UsageError(f"--conf {each}: say --master {value}")
             settings[key] = value
         return cls(engine, master, settings, command)
 
@@ -98,13 +100,16 @@ class Engine(NamedTuple):
                 f"{self.command}: needs Spark: pip install 'wireyard[spark]', or {_PROCESS}"
             )
         from wireyard.spark.running import SparkEngine, context_of
+        from wireyard.spark.sessions import SHORT_LIVED, is_embedded
 
         def get_session() -> SparkSession:
             with starting():
+                ours = SHORT_LIVED if is_embedded(self.master) else {}
+                conf = {**ours, **self.conf}
                 try:
-                    session = log.start(self.master, f"wireyard {self.command}", **self.conf)
+                    session = log.start(self.master, f"wireyard {self.command}", **conf)
                 except SourceError as error:
-                    error.add_note(f"{_PROCESS} needs none")
+                    error.add_note(f"{_PROCESS} works without Spark")
                     raise
             context = context_of(session)
             if context is not None and context.uiWebUrl:

@@ -9,7 +9,6 @@ it is sent.
 from __future__ import annotations
 
 import atexit
-import os
 import re
 import shutil
 import tempfile
@@ -31,6 +30,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 __all__ = [
+    "check_access",
     "check_executors",
     "explained",
     "is_elsewhere",
@@ -65,15 +65,13 @@ def is_elsewhere(spark: SparkSession) -> bool:
     return not master.startswith("local") or master.startswith("local-cluster")
 
 
-def check_executors(spark: SparkSession, lake: Staging) -> None:
-    """Check that executors can run tasks and access the lake; send them wireyard if needed.
+def check_executors(spark: SparkSession) -> None:
+    """Check that executors can run tasks; send them wireyard if needed.
 
     Raises
     ------
     SourceError
         The Python of the executors cannot run our tasks; the text names what is missing.
-    LakeError
-        Executors cannot access the lake.
     """
     package_checksum, yield_checksum = _checksum_functions()
     try:
@@ -81,6 +79,19 @@ def check_executors(spark: SparkSession, lake: Staging) -> None:
         checksums = _run_on_executors(spark, yield_checksum, _CHECKSUM)
         if own is None or any(checksum != own for checksum in checksums):
             _send(spark, make_archive())
+    except Exception as error:
+        raise explained(error) from None
+
+
+def check_access(spark: SparkSession, lake: Staging) -> None:
+    """Check that executors can read what the driver writes into the lake.
+
+    Raises
+    ------
+    LakeError
+        They cannot; the text says why.
+    """
+    try:
         path = dump(lake.staged(""), _PACKAGE, str)
         failures = _run_on_executors(spark, partial(_yield_failure, path=path), _ACCESS)
     except Exception as error:
@@ -142,18 +153,18 @@ def _yield_failure(batches: Iterator[pa.RecordBatch], path: str) -> Iterator[pa.
         try:
             failure = None if load(path, str) == _PACKAGE else "it has other content there"
         except OSError as error:
-            failure = os.strerror(error.errno) if error.errno else str(error)
+            failure = error.strerror or f"{type(error).__name__}: {error}"
         yield pa.RecordBatch.from_pylist([{"failure": failure}], _ACCESS)
 
 
 def _advice(lake: Staging) -> str:
     """Return how executors get access to a lake."""
-    if "://" not in lake.url:
-        return "name a folder that all machines share, or a URL"
-    return (
-        "an endpoint and credentials of the driver's environment are not those of executors: set"
-        " them there, or with --conf spark.executorEnv.AWS_ENDPOINT_URL=... and the like"
-    )
+    if lake.url.startswith("s3"):
+        return (
+            "they need the driver's endpoint and credentials in their own environment: --conf"
+            " spark.executorEnv.AWS_ENDPOINT_URL=URL and the like"
+        )
+    return "name a folder or a URL that all machines see"
 
 
 def explained(error: Exception) -> Exception:

@@ -19,7 +19,7 @@ from wireyard.formats import load_columns
 from wireyard.lake.staging import Staging
 from wireyard.pipeline.exchange import dump_each, load_one
 from wireyard.pipeline.running import Keyed
-from wireyard.spark.executors import check_executors, explained, is_elsewhere
+from wireyard.spark.executors import check_access, check_executors, explained, is_elsewhere
 from wireyard.spark.workers import begin_task, settle
 
 if TYPE_CHECKING:
@@ -85,8 +85,11 @@ class SparkEngine:
                 session = self._get_session()
                 self._use.start_s = self._use.total_s = time.monotonic() - began_s
                 self._describe(session)
-                if is_elsewhere(session):
-                    check_executors(session, lake)
+                is_remote = is_elsewhere(session)
+                if is_remote:
+                    check_executors(session)
+                if is_remote or "://" in lake.root:
+                    check_access(session, lake)
                 self._session = session
             return SparkCluster(self._session, lake, self)
 
