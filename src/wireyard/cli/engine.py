@@ -28,7 +28,10 @@ def engine_options(function: F) -> F:
     """Add ``--engine``, ``--master`` and ``--conf``, the arguments of `Engine.of`."""
     for option in (
         click.option(
-            "--conf", metavar="KEY=VALUE", multiple=True, help="A setting of Spark; repeatable."
+            "--conf",
+            metavar="KEY=VALUE",
+            multiple=True,
+            help="A setting of Spark; can be given again.",
         ),
         click.option(
             "--master", metavar="URL", help="Spark to run on; one on this machine if not given."

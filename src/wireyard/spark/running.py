@@ -43,6 +43,7 @@ class SparkUse:
     stages: int = 0
     tasks: int = 0
     start_s: float = 0.0
+    """Seconds until it could run tasks."""
     total_s: float = 0.0
     """Seconds for which the driver waited for Spark, with the start."""
 
@@ -83,13 +84,13 @@ class SparkEngine:
             if self._session is None:
                 began_s = time.monotonic()
                 session = self._get_session()
-                self._use.start_s = self._use.total_s = time.monotonic() - began_s
-                self._describe(session)
                 is_remote = is_elsewhere(session)
                 if is_remote:
                     check_executors(session)
                 if is_remote or "://" in lake.root:
                     check_access(session, lake)
+                self._use.start_s = self._use.total_s = time.monotonic() - began_s
+                self._describe(session)
                 self._session = session
             return SparkCluster(self._session, lake, self)
 

@@ -152,7 +152,7 @@ def _check_applied(spark: SparkSession, conf: Mapping[str, Any]) -> None:
 
     of_context = spark.sparkContext.getConf()
     for name, value in conf.items():
-        wanted = to_str(value)
+        wanted = str(to_str(value))
         # Spark puts options of its own before those of a Java.
         is_of_context = (of_context.get(name) or "").endswith(wanted)
         is_of_session = spark.conf.isModifiable(name) and spark.conf.get(name) == wanted
