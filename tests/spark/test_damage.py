@@ -290,3 +290,18 @@ def test_no_length_of_time_is_too_long(lake: Path) -> None:
     refused = cli("lake", "expire", lake, "--keep-hours", "1e300")
     assert refused.exit_code == 2
     assert refused.stderr.count("\n") == 1
+
+
+@pytest.mark.parametrize(
+    "words", [["sql", "FROM packets_jmq"], ["why"], ["report", "-o", "{out}"]], ids=lambda w: w[0]
+)
+def test_a_damaged_file_of_the_right_size(words: list[str], lake: Path, tmp_path: Path) -> None:
+    """The question names the file, not a mistake in the query."""
+    snapshot = read_lake(str(lake))
+    for path in {path for name in snapshot.files for path in snapshot.paths(name)}:
+        overwrite(Path(path))
+    command, *rest = words
+    asked = cli(command, lake, *(word.replace("{out}", f"{tmp_path}/page.html") for word in rest))
+    assert (asked.exit_code, asked.stdout) == (1, ""), asked.stderr
+    assert asked.stderr.startswith(f"wireyard: {lake}: is damaged: {lake}/_wireyard/data/")
+    assert asked.stderr.count("\n") == 1

@@ -14,9 +14,15 @@ from wireyard.errors import SourceError
 from wireyard.lake.writer import Lake
 from wireyard.pipeline.decoding import task as bronze
 from wireyard.pipeline.inputs import finding as inputs
-from wireyard.pipeline.inputs.finding import InputOptions, is_unchanged, list_inputs
+from wireyard.pipeline.inputs.finding import (
+    InputOptions,
+    examine_files,
+    is_unchanged,
+    list_inputs,
+)
 from wireyard.pipeline.inputs.listing import list_files
 from wireyard.pipeline.inputs.options import Options
+from wireyard.pipeline.inputs.watching import Watched
 from wireyard.pipeline.job import fill_lake
 from wireyard.pipeline.report import Report
 from wireyard.spark.running import SparkEngine
@@ -58,6 +64,44 @@ def test_a_link_to_a_folder_that_it_is_in_leads_nowhere(folder: Path) -> None:
     found = list_files(Options(paths=(str(folder),), recursive=True))
     assert [Path(file.path).name for file in found] == ["two.jmq", "one.jmq"]
     assert len(list_inputs([str(folder)]).inputs) == 2
+
+
+def test_links_out_of_a_folder_are_not_followed(folder: Path, tmp_path: Path) -> None:
+    far = tmp_path / "far" / "deep"
+    far.mkdir(parents=True)
+    for name in ("three.jmq", "four.jmq"):
+        (far / name).write_bytes(stream(3))
+    (folder / "file.jmq").symlink_to(far / "three.jmq")
+    (folder / "below" / "tree").symlink_to(far.parent)
+    (folder / "inner").symlink_to(folder / "below")
+    note = "is a link out of its folder, which is not followed; name it to read it"
+    listing = list_inputs([str(folder)])
+    assert [Path(each.path).name for each in listing.inputs] == ["two.jmq", "one.jmq"]
+    assert sorted(listing.left_out) == [
+        f"{folder / name}: {note}" for name in ("below/tree", "file.jmq")
+    ]
+    named = [str(folder / "file.jmq"), str(folder / "below" / "tree")]
+    assert len(list_inputs([*named, str(folder)]).inputs) == 5
+    assert len(list_inputs(named).inputs) == 3
+
+
+def test_a_link_to_a_folder_is_a_folder_to_read(folder: Path, tmp_path: Path) -> None:
+    (tmp_path / "link").symlink_to(folder)
+    listing = list_inputs([str(tmp_path / "link")])
+    assert (len(listing.inputs), listing.left_out) == (2, [])
+
+
+def test_a_watched_folder_is_not_left_by_its_links(folder: Path, tmp_path: Path) -> None:
+    (tmp_path / "other.pcap").write_bytes(b"\xd4\xc3\xb2\xa1" + bytes(20))
+    (folder / "link.pcap").symlink_to(tmp_path / "other.pcap")
+    watched = Watched([str(folder)], str(tmp_path / "lake"), rotated=True)
+    watched.poll()
+    assert sorted(Path(file.path).name for file in watched.changed()) == [
+        "link.pcap", "one.jmq", "two.jmq",
+    ]  # fmt: skip
+    found = examine_files(watched.changed(), InputOptions(), watched.roots)
+    assert sorted(Path(each.path).name for each in found.inputs) == ["one.jmq", "two.jmq"]
+    assert len(found.left_out) == 1
 
 
 def test_links_are_the_file_that_they_stand_for(folder: Path, tmp_path: Path) -> None:

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import cached_property
 from tempfile import TemporaryDirectory
@@ -108,10 +108,14 @@ class Tables:
         ------
         UsageError
             It is no such statement, names an unknown table or column, or fails.
+        LakeDamaged
+            It fails because a file of the lake is damaged.
         """
         import duckdb
 
-        try:
+        given = parameters.values() if isinstance(parameters, Mapping) else parameters or ()
+        _check_text([query, *given])
+        with self._explaining(query):
             self._define_named(query)
             statements = self.connection.extract_statements(query)
             if len(statements) != 1 or statements[0].type != duckdb.StatementType.SELECT:
@@ -120,21 +124,40 @@ class Tables:
             if result is None:
                 raise UsageError("a query is one statement that selects")
             return _with_integers(_with_unique_names(_plain(result).to_arrow_table()))
-        except duckdb.Error as error:
-            raise UsageError(self._reason(error)) from None
 
     def keep(self, name: str, query: str) -> None:
         """Store the result of a query in memory, as a table for later queries."""
-        self._define_named(query)
-        self.connection.execute(f"CREATE OR REPLACE TEMP TABLE {identifier(name)} AS {query}")
+        with self._explaining(query):
+            self._define_named(query)
+            self.connection.execute(f"CREATE OR REPLACE TEMP TABLE {identifier(name)} AS {query}")
+
+    @contextmanager
+    def _explaining(self, query: str) -> Iterator[None]:
+        """Turn errors of DuckDB into ours; a damaged file is named instead of the query."""
+        import duckdb
+
+        try:
+            yield
+        except duckdb.Error as error:
+            mistakes = duckdb.ParserException, duckdb.BinderException, duckdb.CatalogException
+            if not isinstance(error, mistakes):
+                for name in self._named(query):
+                    self._check_files(name)
+            raise UsageError(self._reason(error)) from None
+
+    def _check_files(self, name: str) -> None:
+        """Check the files of a table, if somebody else can have changed them."""
 
     def _define_named(self, query: str) -> None:
         """Create the views of the tables that a query names."""
-        words = set(re.findall(r"\w+", query.lower()))
-        for name in self.names:
-            if name in words and name not in self._defined:
+        for name in self._named(query):
+            if name not in self._defined:
                 self._define(name)
                 self._defined.add(name)
+
+    def _named(self, query: str) -> list[str]:
+        words = set(re.findall(r"\w+", query.lower()))
+        return [name for name in self.names if name in words]
 
     @cached_property
     def frame_files(self) -> FrameFiles:
@@ -165,6 +188,15 @@ class Tables:
     def _files(self, name: str) -> list[str]:
         """Return the Parquet files of a table."""
         raise NotImplementedError
+
+
+def _check_text(values: Iterable[object]) -> None:
+    for value in values:
+        if isinstance(value, str) and not value.isascii():
+            try:
+                value.encode()
+            except UnicodeEncodeError:
+                raise UsageError(f"{value}: is not UTF-8") from None
 
 
 def identifier(name: str) -> str:
@@ -229,6 +261,10 @@ class _LakeTables(Tables):
 
     def _files(self, name: str) -> list[str]:
         return self._snapshot.paths(name)
+
+    def _check_files(self, name: str) -> None:
+        for file in self._snapshot.files.get(name, ()):
+            self._snapshot.check_file(name, file)
 
 
 class _InputTables(Tables):

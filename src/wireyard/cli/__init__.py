@@ -82,6 +82,7 @@ class _Commands(click.Group):
         # Arrow and numpy then share an allocator, which reuses freed memory and asks for less.
         os.environ.setdefault("ARROW_DEFAULT_MEMORY_POOL", "system")  # read when Arrow is loaded
         named["standalone_mode"] = False
+        exits.open_standard_streams()
         try:
             status = super().main(*args, **named)
             sys.stdout.flush()
