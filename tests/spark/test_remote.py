@@ -227,6 +227,16 @@ def test_pieces_of_a_remote_file(store: str) -> None:
     assert cut_headers(input_of([path], size), size) == []
 
 
+def listed(bucket: str, prefix: str) -> list[dict[str, Any]]:
+    """Return the objects of a bucket."""
+    import boto3  # which moto needs
+
+    found: list[dict[str, Any]] = boto3.client("s3").list_objects_v2(Bucket=bucket, Prefix=prefix)[
+        "Contents"
+    ]
+    return found
+
+
 @pytest.mark.usefixtures("s3")
 def test_inputs_and_lake_on_s3(tmp_path: Path) -> None:
     system, _ = filesystem("s3://bucket")
@@ -257,3 +267,7 @@ def test_inputs_and_lake_on_s3(tmp_path: Path) -> None:
         .equals(packets[1].drop_columns(["source", "stream"]))
     )
     assert not remote.damage(checksums=True)
+    tags = {each["Key"]: each["ETag"] for each in listed("bucket", "lake/_wireyard/data/")}
+    # No folder without files, and each file is written by one request.
+    assert len(tags) > 10 and not any(name.endswith("/headers/") for name in tags)
+    assert not any("-" in tag for tag in tags.values()), "written in parts"

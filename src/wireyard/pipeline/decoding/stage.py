@@ -67,6 +67,8 @@ from wireyard.pipeline.running import Runner
 __all__ = ["BronzeStage"]
 
 _POLL_S: Final = 0.2
+_POLL_STORE_S: Final = 5.0
+"""The same where each poll is a request to an object store."""
 _WARM_BYTES: Final = 1 << 20
 """Size of all inputs from which on even small ones are decoded with kernels: loading these takes
 less time than the scalar reader would need."""
@@ -264,8 +266,10 @@ def _marks_watched(
     total = sum(weights.values())
     done = Event()
 
+    poll_s = _POLL_STORE_S if "://" in lake.root else _POLL_S
+
     def poll() -> None:
-        while not done.wait(_POLL_S):
+        while not done.wait(poll_s):
             marks = lake.list_staged(bronze.DONE_MARKS)
             watch.at(sum(weights.get(mark, 0) for mark in marks), total)
 
