@@ -91,7 +91,7 @@ def check(lake: Path, expected: Mapping[str, list[Row]]) -> None:
                     assert at is None or round(at.timestamp() * 1e6) == time_ns // 1000
 
 
-def test_recorded_captures(spark: SparkSession, shared: Path, tmp_path: Path) -> None:
+def test_recorded_captures(shared: Path, tmp_path: Path) -> None:
     recorded = shared / "captures"
     if not recorded.is_dir():
         pytest.skip("no captures in the shared folder")
@@ -104,7 +104,7 @@ def test_recorded_captures(spark: SparkSession, shared: Path, tmp_path: Path) ->
     for name in mqtt:
         shutil.copy(recorded / "mosquitto" / f"{name}.pcap", folder)
     # The user of a JMS login stands in one body with the password.
-    run(tmp_path / "lake", spark, folder, split_bytes=20_000, secrets=True)
+    run(tmp_path / "lake", None, folder, split_bytes=20_000, secrets=True)
     expected: dict[str, list[Row]] = {}
     for name in jms:
         path = folder / f"{name}.pcap"
@@ -147,29 +147,29 @@ def test_captures_of_several_points_are_joined(
     assert " ms (± 20." in shown[1] and " ms) after hop 1 in frame " in shown[1]
 
 
-def test_bare_streams_and_nothing(spark: SparkSession, tmp_path: Path) -> None:
+def test_bare_streams_and_nothing(tmp_path: Path) -> None:
     (tmp_path / "a.jmq").write_bytes(packet(packet_type=10) + message(1) + message(2))
-    run(tmp_path / "lake", spark, tmp_path / "a.jmq")
+    run(tmp_path / "lake", None, tmp_path / "a.jmq")
     check(tmp_path / "lake", derive(packets_of(tmp_path / "a.jmq", "jmq")))
     (tmp_path / "b.mqtt").write_bytes(CONNECT + PUBLISH)
-    run(tmp_path / "lake", spark, tmp_path / "b.mqtt")
+    run(tmp_path / "lake", None, tmp_path / "b.mqtt")
     sessions = table(tmp_path / "lake", "sessions").to_pylist()
     assert [row["client_id"] for row in sessions if row["protocol"] == "mqtt"] == ["cd"]
     (tmp_path / "empty.jmq").write_bytes(b"")
-    run(tmp_path / "other", spark, tmp_path / "empty.jmq")
+    run(tmp_path / "other", None, tmp_path / "empty.jmq")
     check(tmp_path / "other", {})
 
 
-def test_a_session_has_both_directions(spark: SparkSession, tmp_path: Path) -> None:
+def test_a_session_has_both_directions(tmp_path: Path) -> None:
     path = tmp_path / "a.pcap"
     path.write_bytes(pcap([Packet(frame) for frame in both_ways(CONNECT, b"\x20\x02\x00\x00")]))
-    run(tmp_path / "lake", spark, path)
+    run(tmp_path / "lake", None, path)
     (session,) = table(tmp_path / "lake", "sessions").to_pylist()
     assert (session["client"], session["server"]) == ("10.0.0.1:40000", "10.0.0.2:1999")
     assert session["status"] == 0
 
 
-def test_a_capture_that_begins_in_the_middle(spark: SparkSession, tmp_path: Path) -> None:
+def test_a_capture_that_begins_in_the_middle(tmp_path: Path) -> None:
     """The table of messages and the facts take the same streams for a client's."""
     sent, received = (mqtt_publish(4, topic=topic, payload=b"x" * 30) for topic in ("up", "down"))
     clear = both_ways(PUBLISH + b"\xc0\x00", PUBLISH, (5001, 5000))
@@ -179,7 +179,7 @@ def test_a_capture_that_begins_in_the_middle(spark: SparkSession, tmp_path: Path
     frames = [*clear[2:], *known[2:], *opened, *unknown[2:]]
     path = tmp_path / "a.pcap"
     path.write_bytes(pcap([Packet(frame) for frame in frames]))
-    run(tmp_path / "lake", spark, path, decode_as=("tcp.port==5000,mqtt", "tcp.port==5004,mqtt",
+    run(tmp_path / "lake", None, path, decode_as=("tcp.port==5000,mqtt", "tcp.port==5004,mqtt",
                                                    "tcp.port==5006,mqtt"))  # fmt: skip
     expected = derive_mqtt(packets_of_rule(path), streams_of(path))
     check(tmp_path / "lake", expected)

@@ -64,6 +64,7 @@ their last change, growing captures and streams part by part. At the end everyth
     help=_HELP,
     epilog=examples(
         "wireyard run traffic/ --lake lake",
+        "wireyard run traffic/ --lake lake --engine process",
         "wireyard run /var/captures --follow --rotated --lake lake",
         "wireyard run rotated/ --rotated -d tcp.port==1884,mqtt --lake lake",
         "wireyard run '/captures/2026-*/*.jmq.gz' --lake /data/lake",
