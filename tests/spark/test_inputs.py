@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from tests.spark.lakes import HELLO, Silent, message, no_session, packets_equal, rows, run
+from tests.spark.lakes import HELLO, Silent, message, packets_equal, rows, run
 from wireyard.errors import SourceError
 from wireyard.lake.writer import Lake
 from wireyard.pipeline.decoding import task as bronze
@@ -25,14 +25,12 @@ from wireyard.pipeline.inputs.options import Options
 from wireyard.pipeline.inputs.watching import Watched
 from wireyard.pipeline.job import fill_lake
 from wireyard.pipeline.report import Report
-from wireyard.spark.running import on_spark
+from wireyard.spark.running import SparkEngine
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 pytestmark = pytest.mark.spark
-
-SMALL = 1 << 30
 
 
 def stream(number: int) -> bytes:
@@ -53,7 +51,7 @@ def read(lake: Path, *inputs: Path, **how: Any) -> Report:
     with Lake.open(str(lake)) as opened:
         options = InputOptions(**how)
         found = list_inputs([str(path) for path in inputs], options, inside=str(lake)).inputs
-        return fill_lake(opened, found, no_session, Silent())
+        return fill_lake(opened, found, None, Silent())
 
 
 def sources(lake: Path) -> list[str]:
@@ -217,10 +215,10 @@ def test_a_file_that_vanishes_before_it_is_read(
     with Lake.open(str(lake)) as opened:
         found = list_inputs([str(folder)]).inputs
         (folder / gone).unlink()
-        how: dict[str, Any] = {"split_bytes": split_bytes, "few_bytes": SMALL}
+        how: dict[str, Any] = {"split_bytes": split_bytes}
         with pytest.raises(SourceError, match=gone):
-            fill_lake(opened, found, no_session, Silent(), **how)
-        report = fill_lake(opened, found, no_session, Silent(), **how, skip_missing=True)
+            fill_lake(opened, found, None, Silent(), **how)
+        report = fill_lake(opened, found, None, Silent(), **how, skip_missing=True)
     assert f"left out: {folder / gone}: is not there any more" in report.notes
     left = {"one.jmq", "large.jmq", "two.jmq", "traffic.pcap"} - {gone}
     assert set(sources(lake)) == left
@@ -242,7 +240,7 @@ def test_a_file_that_vanishes_while_it_is_read_is_a_failure(
     with Lake.open(str(tmp_path / "lake")) as opened:
         found = list_inputs([str(folder / "one.jmq")]).inputs
         with pytest.raises(SourceError):
-            fill_lake(opened, found, no_session, Silent(), skip_missing=True)
+            fill_lake(opened, found, None, Silent(), skip_missing=True)
 
 
 def test_a_table_of_a_catalog_is_refused_in_one_line(spark: SparkSession, folder: Path) -> None:
@@ -260,14 +258,14 @@ def test_an_input_is_read_by_executors_though_another_is_gone(
     with Lake.open(str(tmp_path / "lake")) as opened:
         found = list_inputs([str(folder)]).inputs
         (folder / "one.jmq").unlink()
-        fill_lake(opened, found, on_spark(lambda: spark), Silent(), few_bytes=-1, skip_missing=True)
+        fill_lake(opened, found, SparkEngine(lambda: spark), Silent(), skip_missing=True)
     assert sources(tmp_path / "lake") == ["two.jmq"]
 
 
 def test_a_run_on_a_lake_of_before_reads_nothing_anew(
     folder: Path, tmp_path: Path, spark: SparkSession
 ) -> None:
-    run(tmp_path / "lake", spark, folder, few_bytes=SMALL)
+    run(tmp_path / "lake", None, folder)
     # The number of a device may be another after the machine was started again.
     with Lake.open(str(tmp_path / "lake")) as opened:
         found = list_inputs([str(folder)]).inputs
@@ -276,5 +274,5 @@ def test_a_run_on_a_lake_of_before_reads_nothing_anew(
             assert is_unchanged(
                 {"files": [each.stamp]}, {"files": [{**each.stamp, "file": [0, 0]}]}
             )
-        report = fill_lake(opened, found, no_session, Silent())
+        report = fill_lake(opened, found, None, Silent())
     assert (report.unchanged, report.added) == (2, [])
