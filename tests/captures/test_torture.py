@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from tests.captures.make import pcap
-from tests.captures.torture import Expected, Segment, make_flow, model
+from tests.captures.torture import Expected, Segment, make_flow, model, spread
 from wireyard.captures.connections import tcp
 from wireyard.captures.connections.stream import Stream
 from wireyard.captures.read import Capture, read_capture
@@ -68,3 +68,15 @@ def test_streams_are_those_of_the_model(
     payload = sum(len(segment.payload) - segment.cut for segment in segments)
     assert sum(capture.payload_bytes.values()) == payload
     assert capture.frames == {"tcp": len(segments)}
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_streams_in_several_networks_are_those_of_the_model(seed: int) -> None:
+    rng = Random(seed)
+    flows = [spread(make_flow(number, rng), rng) for number in range(FLOWS // 10)]
+    segments = interleaved(flows, rng)
+    capture = capture_of(segments, "first")
+    expected = model(segments)
+    assert {stream.name for stream in capture.streams} == set(expected)
+    for stream in capture.streams:
+        assert_stream(stream, expected[stream.name])

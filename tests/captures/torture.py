@@ -106,6 +106,8 @@ def make_flow(flow: int, rng: Random) -> list[Segment]:
 def spread(captured: list[Segment], rng: Random) -> list[Segment]:
     """Return the segments of a flow as they are captured in one VLAN, or two, or twice."""
     kind = rng.choice(("one", "each way", "both", "both"))
+    if kind == "each way" and any(one.connection or one.silences for one in captured):
+        kind = "both"  # the directions of several connections are related by their bytes alone
     first, second = rng.choice(((10, 20), (None, 20), (10, None)))
     out = []
     for segment in captured:

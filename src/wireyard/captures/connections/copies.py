@@ -219,7 +219,7 @@ class _Finder:
             or self._is_empty(number)
             or self._is_empty(earlier)
             or any(
-                self._begins_alike(ours + way, theirs + way)
+                self._is_alike(ours + way, theirs + way)
                 or self._continues(ours + way, theirs + way)
                 or self._acknowledges(ours + way, theirs + 1 - way)
                 or self._acknowledges(theirs + way, ours + 1 - way)
@@ -260,9 +260,13 @@ class _Finder:
         """Return whether no byte of a connection was captured."""
         return not any(self._side(2 * number + way)[Side.STATE] & State.DATA for way in (0, 1))
 
-    def _begins_alike(self, one: int, other: int) -> bool:
+    def _is_alike(self, one: int, other: int) -> bool:
+        """Return whether sides whose numbers fit have the same first number, or the same range."""
         ours, theirs = self._side(one), self._side(other)
-        return bool(ours[Side.STATE] & theirs[Side.STATE] & State.BEGUN)  # the numbers fit
+        shift = shift_between(ours, theirs) or 0
+        is_same = all(ours[at] == theirs[at] + shift for at in (Side.LOW, Side.HIGH))
+        common = ours[Side.STATE] & theirs[Side.STATE]
+        return bool(common & State.BEGUN or (common & State.DATA and is_same))
 
     def _continues(self, one: int, other: int) -> bool:
         """Return whether bytes of a side continue those of another, or are continued by them."""
