@@ -127,6 +127,15 @@ LINKS = {
     "ppi, ethernet": (192, bytes.fromhex("0000 0c00 01000000 00000000") + ethernet(V4)),
     "avs": (163, bytes.fromhex("80211001 00000040") + bytes(56) + wlan() + SNAP + V4),
     "prism": (119, struct.pack("<II", 0x44, 144) + bytes(136) + wlan() + SNAP + V4),
+    "juniper": (178, bytes.fromhex("4d4743 01") + ethernet(V4)),
+    "juniper, extensions": (
+        178, bytes.fromhex("4d4743 81 0006 0101 01 020204") + ethernet(V4),
+    ),
+    "juniper, no link": (178, bytes.fromhex("4d4743 02 02000000") + V4),
+    "juniper, ppp": (179, bytes.fromhex("4d4743 01 ff03 0021") + V4),
+    "juniper, hdlc": (181, bytes.fromhex("4d4743 01 0f00 0800") + V4),
+    "wccp 1": (101, gre(0x883E, V4)),
+    "wccp 2": (101, gre(0x883E, bytes.fromhex("00640000") + V4)),
     "wlan in gre": (101, gre(0x8200, wlan() + SNAP + V4)),
     # Mirrors
     "erspan, type I": (101, gre(0x88BE, ethernet(V4))),

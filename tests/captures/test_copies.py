@@ -223,6 +223,15 @@ def test_datagrams_of_different_networks_are_apart() -> None:
     assert read(frames) == {name: "ac", f"{name}#2": "b"}
 
 
+def test_directions_of_datagrams_in_two_networks_are_one_conversation() -> None:
+    frames = [
+        vlan(10)(ipv4(udp(5000, 6000, b"a"), 17)),
+        vlan(20)(ipv4(udp(6000, 5000, b"b"), 17, SERVER, CLIENT)),
+        vlan(10)(ipv4(udp(5000, 6000, b"c"), 17)),
+    ]
+    assert read(frames) == {"10.0.0.1:5000>10.0.0.2:6000": "ac", "10.0.0.2:6000>10.0.0.1:5000": "b"}
+
+
 # --- captured twice -------------------------------------------------------------------------
 
 

@@ -62,6 +62,9 @@ class Link(IntEnum):
     RADIOTAP = 127
     AVS = 163
     PPP_PPPD = 166
+    JUNIPER_ETHER = 178
+    JUNIPER_PPP = 179
+    JUNIPER_CHDLC = 181
     PPI = 192
     PPP_WITH_DIR = 204
     IPV4 = 228
@@ -122,6 +125,8 @@ class Header(IntEnum):
     ARUBA_LAST = 0x8370
     IPV6 = 0x86DD
     PPP_IN_GRE = 0x880B
+    WCCP = 0x883E
+    """A packet that a router redirects to a cache, in GRE."""
     MPLS = 0x8847
     MPLS_UPSTREAM = 0x8848
     PPPOE_SESSION = 0x8864
@@ -165,6 +170,10 @@ class Header(IntEnum):
     WLAN_FRAGMENT = 0x10017
     WLAN_AGGREGATE = 0x10018
     NESTED = 0x10019
+    JUNIPER_ETHERNET = 0x1001A
+    JUNIPER_PPP = 0x1001B
+    JUNIPER_HDLC = 0x1001C
+    """What a router of Juniper captured, behind a header of its own."""
     # IP protocols
     TCP = Kinds.PROTOCOL + 6
     UDP = Kinds.PROTOCOL + 17
@@ -202,6 +211,9 @@ FIRST_HEADERS: Final = {
     Link.LINUX_SLL2: Header.COOKED_2,
     Link.NFLOG: Header.NFLOG,
     Link.IPOIB: Header.IPOIB,
+    Link.JUNIPER_ETHER: Header.JUNIPER_ETHERNET,
+    Link.JUNIPER_PPP: Header.JUNIPER_PPP,
+    Link.JUNIPER_CHDLC: Header.JUNIPER_HDLC,
 }
 """The first header of packets by link type, or the fate of packets without one."""
 

@@ -203,7 +203,7 @@ class CaptureBuilder:
             if counts[Count.EARLY_ACKS] > counts[Count.LATE_DATA]:
                 self._stepped_ns = continue_times(times_ns)
         tcp = self._tcp.connections(self._flows, content, newest=newest)
-        udp = self._udp.connections(len(self._flows))
+        udp = self._udp.connections(self._flows)
         table = StreamTable((tcp, udp), self._flows, content)
         guides: list[Stream] = []
         if (share := self._share) is not None:

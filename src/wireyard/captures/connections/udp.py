@@ -7,6 +7,8 @@ from typing import Final
 import numpy as np
 
 from wireyard.arena import room
+from wireyard.arrays import Int32s
+from wireyard.captures.connections.flows import FlowTable
 from wireyard.captures.connections.merge_kernels import Run, gather_datagrams, group_rows
 from wireyard.captures.connections.stream import Runs
 from wireyard.captures.connections.table import Connections
@@ -35,9 +37,12 @@ class Datagrams:
         """Add the next datagrams."""
         self._kept.append([getattr(datagrams, name) for name in _KEPT])
 
-    def connections(self, conversation_count: int) -> Connections:
+    def connections(self, table: FlowTable) -> Connections:
         """Return a stream of the datagrams of each flow."""
         flows, lengths, captured, starts, records = (self._kept[name] for name in _KEPT)
+        conversation_count = len(table)
+        if table.has_networks() and len(flows):
+            flows = _pair_directions(flows, table)
         flow_count = 2 * conversation_count if len(flows) else 0
         bounds = np.zeros(flow_count + 2, np.int64)
         order, runs = room(len(flows)), room((len(Run), len(flows)))
@@ -71,3 +76,22 @@ class Datagrams:
             run_bounds=np.append(run_bounds[sides], run_count),
             runs=Runs(*runs[:, :run_count]),
         )
+
+
+def _pair_directions(flows: Int32s, table: FlowTable) -> Int32s:
+    """Return the flows, with directions of the same endpoints in two networks as one conversation.
+
+    A network with datagrams of one direction only belongs with one that has only the other one.
+    """
+    used = np.zeros((len(table), 2), np.bool_)
+    used.reshape(-1)[flows] = True
+    pairs, targets = table.endpoint_pairs(), np.arange(len(table))
+    waiting: dict[tuple[int, int], list[int]] = {}
+    for conversation in np.flatnonzero(used.sum(axis=1) == 1).tolist():
+        pair, way = int(pairs[conversation]), int(used[conversation, 1])
+        if others := waiting.get((pair, 1 - way)):
+            targets[conversation] = others.pop(0)
+        else:
+            waiting.setdefault((pair, way), []).append(conversation)
+    paired: Int32s = (2 * targets[flows >> 1] + (flows & 1)).astype(np.int32)
+    return paired

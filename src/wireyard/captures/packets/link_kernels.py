@@ -38,6 +38,7 @@ HEADERS: Final = np.arange(FIRST_LINK, 1 << 16) + int(Kinds.LINK)
 types of more than 16 bits."""
 HEADERS[[link - FIRST_LINK for link in FIRST_HEADERS]] = list(FIRST_HEADERS.values())
 _KNOWN: Final = HEADERS[: max(FIRST_HEADERS) - FIRST_LINK + 1].copy()
+_JUNIPER_MAGIC: Final = 0x4D4743
 _MOST_LENGTH: Final = 1500
 """Largest value of an EtherType field that is a length (IEEE 802.3, 3.2.6)."""
 
@@ -115,6 +116,8 @@ def after_link(data: Bytes, kind: int, at: int, stop: int) -> tuple[int, int]:
         return cooked(load_u16(data, at + 14) if left >= 16 else 0, left >= 16), at + 16
     if kind == Header.COOKED_2:
         return cooked(load_u16(data, at) if left >= 20 else 0, left >= 20), at + 20
+    if kind in (Header.JUNIPER_ETHERNET, Header.JUNIPER_PPP, Header.JUNIPER_HDLC):
+        return after_juniper(data, kind, at, stop)
     if kind == Header.IPOIB:  # a global route header, then RFC 4391, 6
         return (typed(load_u16(data, at + 40)) if left >= 44 else _CUT), at + 44
     if kind == Header.RAW:
@@ -129,6 +132,26 @@ def after_link(data: Bytes, kind: int, at: int, stop: int) -> tuple[int, int]:
         link, at = after_ppi(data, at, stop)
         return (-link if link < 0 else kind_of_link(link)), at
     return _OTHER_NETWORK, at
+
+
+@inlined
+def after_juniper(data: Bytes, kind: int, at: int, stop: int) -> tuple[int, int]:
+    """Read the header of Juniper's routers: a magic number, flags, and extensions."""
+    if at + 4 > stop:
+        return _CUT, at
+    if load_u32(data, at) >> 8 != _JUNIPER_MAGIC:
+        return _OTHER_NETWORK, at
+    flags = load_u8(data, at + 3)
+    at += 4
+    if flags & 0x80:
+        if at + 2 > stop:
+            return _CUT, at
+        at += 2 + load_u16(data, at)
+    if flags & 2:  # a protocol of 4 bytes in place of the link's header
+        return (by_version(load_u8(data, at + 4)) if at + 5 <= stop else _CUT), at + 4
+    if kind == Header.JUNIPER_PPP:
+        return Header.PPP, at
+    return (Header.CISCO_HDLC if kind == Header.JUNIPER_HDLC else Header.ETHERNET), at
 
 
 @inlined
@@ -147,6 +170,10 @@ def inside_tunnel(data: Bytes, kind: int, at: int, stop: int) -> tuple[int, int]
         return after_service_chain(data, at, stop)
     if kind in (Header.ERSPAN, Header.ERSPAN_3):
         return after_erspan(data, at, stop)
+    if kind == Header.WCCP:  # version 2 has a redirect header, version 1 none
+        if left < 1:
+            return _CUT, at
+        return Header.IPV4, at + (0 if load_u8(data, at) >> 4 == 4 else 4)
     if kind == Header.ETHERIP:  # version 3 (RFC 3378)
         if left < 2:
             return _CUT, at

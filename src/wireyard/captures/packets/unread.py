@@ -39,7 +39,8 @@ _OWN: Final = {
     Header.WLAN_MANAGEMENT: "802.11 management", Header.WLAN_CONTROL: "802.11 control",
     Header.WLAN_NO_DATA: "802.11 without data", Header.WLAN_ENCRYPTED: "802.11 encrypted",
     Header.WLAN_FRAGMENT: "802.11 fragments", Header.WLAN_AGGREGATE: "802.11 aggregates",
-    Header.NESTED: "over 32 headers",
+    Header.NESTED: "over 32 headers", Header.JUNIPER_ETHERNET: "Juniper",
+    Header.JUNIPER_PPP: "Juniper", Header.JUNIPER_HDLC: "Juniper", Header.WCCP: "WCCP",
 }  # fmt: skip
 _PROTOCOLS: Final = {
     1: "ICMP", 2: "IGMP", 6: "TCP", 8: "EGP", 9: "IGP", 17: "UDP", 33: "DCCP", 46: "RSVP",
