@@ -22,6 +22,7 @@ import pyarrow as pa
 from wireyard.arrays import Bytes, Grid, Ints
 from wireyard.captures.connections.flows import FlowTable
 from wireyard.captures.connections.merge_kernels import copy_runs
+from wireyard.captures.connections.times import Clock
 from wireyard.captures.files.file import CaptureFile, Extent
 from wireyard.captures.layout import Unit
 from wireyard.captures.packets.headers import Headers, Tally, scan_headers
@@ -59,6 +60,8 @@ A file has a batch for each share, one for all shares, and one for fragments."""
 _PAYLOAD: Final = pa.field("payload", pa.large_binary())
 """The captured bytes of each row; for remote captures only."""
 _TALLY: Final = b"tally"
+_MOVED: Final = b"moved_ns"
+"""Largest change of a time in the extent: see `Clock`."""
 _PLACE: Final = (Unit.START, Unit.CAPTURED)
 
 
@@ -91,7 +94,7 @@ def write_index(sink: IO[bytes], file: CaptureFile, extent: Extent, of: int, por
     port
         Conversations of this port are in all shares.
     """
-    flows, tally = FlowTable(), Tally()
+    flows, tally, clock = FlowTable(), Tally(), Clock()
     units = _Columns()
     fragments = _Columns()
     numbers = [np.empty(0, np.int64)]
@@ -99,7 +102,8 @@ def write_index(sink: IO[bytes], file: CaptureFile, extent: Extent, of: int, por
         headers = scan_headers(file.data, records, tally.packets)
         grid = np.ascontiguousarray(headers.units)
         numbers.append(flows.number(grid, grid.shape[1]) >> 1)
-        units.add(grid, headers.times_ns, np.zeros(grid.shape[1], np.int64))
+        times_ns = clock.steady(headers.times_ns, grid[Unit.CAPTURED] > 0)
+        units.add(grid, times_ns, np.zeros(grid.shape[1], np.int64))
         fragments.add(headers.fragments, headers.fragment_times_ns, headers.fragment_bytes)
         tally.add(headers.tally)
     shares = np.where(flows.has_port(0, port), of, flows.parts(0, of))[np.concatenate(numbers)]
@@ -107,7 +111,8 @@ def write_index(sink: IO[bytes], file: CaptureFile, extent: Extent, of: int, por
     bounds = np.searchsorted(shares[order], np.arange(of + 2))
     payload = file.data if "://" in file.name else None
     fields = _SCHEMA if payload is None else _SCHEMA.append(_PAYLOAD)
-    schema = fields.with_metadata({_TALLY: json.dumps(_as_lists(tally))})
+    counts = {_TALLY: json.dumps(_as_lists(tally)), _MOVED: str(clock.moved_ns)}
+    schema = fields.with_metadata(counts)
     options = pa.ipc.IpcWriteOptions(compression="lz4")
     with pa.ipc.new_file(sink, schema, options=options) as written:
         rows = units.batch(order, payload)
@@ -137,7 +142,7 @@ def read_indexed(paths: Sequence[str], index: Sequence[IndexedExtent], share: Sh
         if "://" in path:
             for kept, payload in (_with_payload(_load(each, share.part)) for each in own):
                 builder.begin_bytes(payload)
-                builder.take(_headers(kept, packets.count, packets.base))
+                builder.take(_headers(kept, packets.count, packets.base), kept.moved_ns)
             continue
         # Headers of one extent at a time: a share may be a connection of millions of packets.
         data = map_places(path, (_places(_load(each, share.part, _PLACE)) for each in own))
@@ -145,7 +150,8 @@ def read_indexed(paths: Sequence[str], index: Sequence[IndexedExtent], share: Sh
             raise SourceError(f"{path}: cannot be read, or is another file than before")
         builder.begin_bytes(data)
         for each in own:
-            builder.take(_headers(_load(each, share.part), packets.count, packets.base))
+            kept = _load(each, share.part)
+            builder.take(_headers(kept, packets.count, packets.base), kept.moved_ns)
     return builder.capture()
 
 
@@ -155,6 +161,8 @@ class _Kept(NamedTuple):
     units: pa.Table
     fragments: pa.Table
     tally: Tally
+    moved_ns: int
+    """Largest change of a time."""
 
 
 class _Columns:
@@ -250,9 +258,10 @@ def _load(path: str, share: int, units: Sequence[Unit] = ()) -> _Kept:
             file.get_batch(at) for at in (share, *range(file.num_record_batches)[-2:])
         )
         fates, frame_bytes, cut_bytes, endings = json.loads(file.schema.metadata[_TALLY])
+        moved_ns = int(file.schema.metadata[_MOVED])
     counts = np.array([fates, frame_bytes], np.int64)
     tally = Tally(counts[0], counts[1], cut_bytes, Counter(dict(endings)))
-    return _Kept(pa.Table.from_batches(own), pa.Table.from_batches([fragments]), tally)
+    return _Kept(pa.Table.from_batches(own), pa.Table.from_batches([fragments]), tally, moved_ns)
 
 
 def _grid(table: pa.Table, first: int, base: int) -> Grid:

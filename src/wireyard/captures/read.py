@@ -168,8 +168,9 @@ class CaptureBuilder:
         grid, times_ns = self.packets.read(records)
         self._add(grid, self.clock.steady(times_ns, grid[Unit.CAPTURED] > 0))
 
-    def take(self, headers: Headers) -> None:
-        """Add the next packets, whose headers were read already."""
+    def take(self, headers: Headers, moved_ns: int) -> None:
+        """Add the next packets, whose headers were read already, and times moved by `moved_ns`."""
+        self.clock.moved_ns = max(self.clock.moved_ns, moved_ns)
         self._add(*self.packets.take(headers))
 
     def _add(self, grid: Grid, times_ns: Ints) -> None:
