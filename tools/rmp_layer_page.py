@@ -64,8 +64,8 @@ until all of them have come back.
 
 Passing tokens, ordering and repeating packets is the task of the rings, not of this layer (errata
 R36). `SimRing` is a simulation for tests: crashes after any packet, joins, parts, slow members,
-loss and duplicates, repeatable by a seed. `wireyard_ring.Ring` combines the layer, one of the other rings,
-and a clock:
+loss and duplicates, repeatable by a seed. `wireyard_ring.Ring` combines the layer, one of the other
+rings, and a clock:
 
 ```python
 from wireyard_ring import Ring, Tcp
