@@ -276,6 +276,8 @@ def dialect(packet: Any) -> str:
     """Return the dialect of a packet, which nothing on the wire says."""
     if getattr(packet, "short_objects", False):
         return "/short-object"
+    if getattr(packet, "timestamps", None) is not None:
+        return "/timestamps"
     framed = getattr(packet, "framed_bytes", None) is not None
     words = ["framed"] * framed + ["list-order"] * getattr(packet, "list_order", False)
     return "/" + "-".join(words) if words else ""

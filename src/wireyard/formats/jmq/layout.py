@@ -47,6 +47,7 @@ __all__ = [
     "PREFIX_BYTES",
     "SECRET_BODIES",
     "SPEC",
+    "STAMPED",
     "SYS_MESSAGE_ID",
     "VERSIONS",
     "Item",
@@ -159,6 +160,8 @@ ITEMS = MappingProxyType(
 )
 """Items of the variable header by type: type and length of two bytes each, then the value, which is
 text if no width is given; type 0 ends the list. Items of other types are preserved."""
+STAMPED = 12
+"""Type of the item with the size of the message data, in the dialect with time stamps behind it."""
 ITEMS_BY_NAME = MappingProxyType({item.name: item for item in ITEMS.values()})
 
 FLAGS_OF_103 = 0x007F
@@ -246,6 +249,12 @@ def _columns() -> tuple[Column, ...]:
             "binary",
             "the section, if `properties` does not determine it",
             f"{SPEC}, properties",
+        ),
+        Column(
+            "timestamps",
+            "name_values",
+            "stamps behind the body: whence, and timestamp, address and port",
+            f"{SPEC}, open issue 2",
         ),
     )
 
