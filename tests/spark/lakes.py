@@ -17,7 +17,7 @@ from wireyard.lake import read_lake
 from wireyard.lake.records import is_shown
 from wireyard.lake.writer import Lake
 from wireyard.layers.tables import TABLES as FACTS
-from wireyard.pipeline.facts.stage import DIVISIONS
+from wireyard.pipeline.facts import jmq, mqtt, rmp
 from wireyard.pipeline.inputs.finding import list_inputs
 from wireyard.pipeline.job import fill_lake
 from wireyard.pipeline.report import Report
@@ -98,8 +98,9 @@ def run(
 
 def divide(monkeypatch: pytest.MonkeyPatch, most_packets: int = 0) -> None:
     """Have the facts of more than so many packets be divided among tasks."""
-    for name, division in DIVISIONS.items():
-        monkeypatch.setitem(DIVISIONS, name, division._replace(most_packets=most_packets))
+    for module in (jmq, mqtt, rmp):
+        divided = module.DIVISION._replace(most_packets=most_packets)
+        monkeypatch.setattr(module, "DIVISION", divided)
 
 
 def all_rows(lake: Path) -> dict[str, list[str]]:

@@ -46,6 +46,7 @@ from wireyard.layers.tables import join_tables
 from wireyard.pipeline.exchange import read_part, write_parts
 from wireyard.pipeline.facts.keyed import write_records
 from wireyard.pipeline.facts.tasks import (
+    Division,
     Group,
     Results,
     dropped_rows,
@@ -55,9 +56,9 @@ from wireyard.pipeline.facts.tasks import (
 )
 from wireyard.pipeline.running import Runner
 
-__all__ = ["MOST_PACKETS", "PARTITION_PACKETS", "write_by_phases"]
+__all__ = ["DIVISION", "PARTITION_PACKETS"]
 
-MOST_PACKETS: Final = 1 << 18
+_MOST_PACKETS: Final = 1 << 18
 """Packets that a task holds at once, about 1.5 kB each with all records derived from them."""
 PARTITION_PACKETS: Final = 1 << 16
 """Packets of a partition of more."""
@@ -131,7 +132,7 @@ _ENDED, _TRANSACTIONS, _MESSAGES, _RELAYS, _REQUESTS, _RUNS, _MARKS = _BETWEEN =
 """Names of the intermediate files, by their content."""
 
 
-def write_by_phases(runner: Runner, staging: str, group: Group) -> Results:
+def _write_by_phases(runner: Runner, staging: str, group: Group) -> Results:
     """Write the facts of some inputs, phase by phase; yield rows of `RESULTS`."""
     files = [_File(number, *each) for number, each in enumerate(group.files)]
     job = _Job(staging, frozenset(group.sources), group.streams, len(files))
@@ -157,6 +158,9 @@ def write_by_phases(runner: Runner, staging: str, group: Group) -> Results:
     later = {name: between[name] for name in (_REQUESTS, _RUNS)}
     yield from run(numbers, _finish, files=later)
     yield from run(files, _write_marked, files=between[_MARKS])
+
+
+DIVISION: Final = Division(_MOST_PACKETS, 1 << 19, _write_by_phases, HOP_STAGES)
 
 
 def _split(file: _File, job: _Job, count: int) -> Results:

@@ -61,6 +61,7 @@ from wireyard.pipeline.decoding.packet_files import (
 from wireyard.pipeline.exchange import dump, load, read_part, remove, write_parts
 from wireyard.pipeline.facts.tasks import (
     STREAM_COLUMNS,
+    Division,
     Group,
     Results,
     dropped_rows,
@@ -72,11 +73,11 @@ from wireyard.pipeline.running import Runner
 from wireyard.streams.source import filesystem
 
 __all__ = [
+    "DIVISION",
     "MOST_PACKETS",
     "counted_evidence",
     "partition_streams",
     "rows_of_streams",
-    "write_in_stages",
 ]
 
 MOST_PACKETS: Final = 1 << 19
@@ -210,9 +211,12 @@ _Rest = list[tuple[str, Key, Order, RestRecord]]
 """Keyed records for `explain_rest`."""
 
 
-def write_in_stages(runner: Runner, staging: str, group: Group) -> Results:
+def _write_in_stages(runner: Runner, staging: str, group: Group) -> Results:
     """Write the facts of some inputs, stage by stage; yield rows of `RESULTS`."""
     return _LargeInput(runner, staging, group).write()
+
+
+DIVISION: Final = Division(MOST_PACKETS, 1 << 20, _write_in_stages, {})
 
 
 class _LargeInput:

@@ -4,7 +4,7 @@ Every key of the layers begins with the source, except for JMS messages, which s
 show. So the facts of some inputs can be made while those of others stay.
 
 1. A task derives the facts of a protocol from all packets of some inputs, if they are few enough to
-   be held (`registered`). More packets are divided among tasks, in several stages (`DIVISIONS`):
+   be held (`registered`). More packets are divided among tasks, in several stages (`Division`):
    columns are partitioned by key (`mqtt`, `jmq`), or rows are processed key by key (`rmp`, and the
    hops of many JMS messages; see ``wireyard.layers.stages``).
 2. Tasks compute latencies from the files of deliveries, and count the files of messages.
@@ -15,9 +15,10 @@ from __future__ import annotations
 
 import sys
 from collections import Counter, defaultdict
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
+from importlib import import_module
 from itertools import chain
 from operator import attrgetter
 from typing import Any, Final, NamedTuple
@@ -35,16 +36,14 @@ from wireyard.layers.destinations import NEEDED as COUNTED
 from wireyard.layers.destinations import count_messages, destinations
 from wireyard.layers.facts import registered
 from wireyard.layers.frame_files import FrameFiles
-from wireyard.layers.jmq.columns import producers_of_keys
-from wireyard.layers.jmq.hops import HOP_STAGES
 from wireyard.layers.latencies import DELAYS, delayed, latencies
 from wireyard.layers.latencies import NEEDED as LATENCY_NEEDED
 from wireyard.layers.stages import Chain
 from wireyard.layers.tables import TABLES, all_tables, fact_table, with_times
 from wireyard.pipeline.exchange import EXCHANGE, dump, dump_frame_files, load
-from wireyard.pipeline.facts import jmq, mqtt, rmp
 from wireyard.pipeline.facts.keyed import RECORD, RECORDS, RESULTS, run_stage
 from wireyard.pipeline.facts.tasks import (
+    Division,
     Group,
     Results,
     derive_groups,
@@ -58,8 +57,6 @@ from wireyard.pipeline.running import Keyed, Runner
 from wireyard.streams.source import filesystem
 
 __all__ = [
-    "DIVISIONS",
-    "Division",
     "Facts",
     "producers_shown",
     "read_producers",
@@ -75,25 +72,8 @@ _COUNTS: Final = "counts"
 """Name of the intermediate files with the messages of a file counted by destination."""
 
 
-class Division(NamedTuple):
-    """How the facts of a protocol are divided among tasks if there are many packets."""
-
-    most_packets: int
-    """Packets of inputs that a task of a cluster holds at once."""
-    most_here: int
-    """The same in this process, which has all of the memory, and to which stages are no gain."""
-    divide: Callable[[Runner, str, Group], Results]
-    """Runs the stages over the packets of a group."""
-    later_stages: Chain
-    """The stages over the keyed records that it passes on."""
-
-
-DIVISIONS: Final[dict[str, Division]] = {
-    "mqtt": Division(mqtt.MOST_PACKETS, 1 << 20, mqtt.write_in_stages, {}),
-    "jms": Division(jmq.MOST_PACKETS, 1 << 19, jmq.write_by_phases, HOP_STAGES),
-    "rmp": Division(rmp.MOST_PACKETS, sys.maxsize, rmp.write_by_sender, rmp.LATER_STAGES),
-}
-"""By protocol; one task derives the facts of others, however many packets there are."""
+_DIVIDED: Final = {"mqtt": "mqtt", "jms": "jmq", "rmp": "rmp"}
+"""By protocol, the module with its `DIVISION`, which is loaded where its packets occur."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,7 +121,8 @@ def write_facts(
     staged_facts = _StagedFacts(runner, lake)
     tasks, large = list[list[Group]](), list[tuple[Division, Group]]()
     for facts in registered():
-        groups, division = groups_of(facts, files, inputs, streams), DIVISIONS.get(facts.protocol)
+        groups = groups_of(facts, files, inputs, streams)
+        division = _division(facts.protocol) if groups else None
         most = sys.maxsize
         if division is not None:
             most = division.most_here if runner.in_process else division.most_packets
@@ -154,6 +135,15 @@ def write_facts(
         staged_facts.run(division.later_stages)
     staged_facts.derive_more()
     return staged_facts.finish(staged)
+
+
+def _division(protocol: str) -> Division | None:
+    """Return how a protocol is divided; None if one task derives all, however many packets."""
+    name = _DIVIDED.get(protocol)
+    if name is None:
+        return None
+    found: Division = import_module(f"wireyard.pipeline.facts.{name}").DIVISION
+    return found
 
 
 def related_to(lake: Lake, producers: pa.Table, changed: Collection[str]) -> set[str]:
@@ -201,6 +191,8 @@ def producers_shown(runner: Runner, paths: Sequence[str], sources: Collection[st
 
 def _producers(path: str, sources: Sequence[str]) -> Iterator[pa.RecordBatch]:
     """Yield the producers in a file of JMQ packets."""
+    from wireyard.layers.jmq.columns import producers_of_keys
+
     wanted = pa.array(sources, pa.string())
     for table in read_batches(path, _OF_MESSAGES):
         is_message = pc.is_in(table["packet_type"], pa.array(MESSAGE_TYPES, pa.int32()))

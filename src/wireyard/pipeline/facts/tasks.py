@@ -19,6 +19,7 @@ from wireyard.lake.records import Input
 from wireyard.lake.snapshot import name_of
 from wireyard.layers.facts import DerivedFiles, Facts, PacketFile, facts_of
 from wireyard.layers.frame_files import FrameFiles
+from wireyard.layers.stages import Chain
 from wireyard.layers.tables import with_times
 from wireyard.pipeline.decoding.task import packets_table
 from wireyard.pipeline.exchange import load_frame_files
@@ -28,6 +29,7 @@ from wireyard.pipeline.typed_json import first_parameter
 
 __all__ = [
     "STREAM_COLUMNS",
+    "Division",
     "Group",
     "Results",
     "derive_groups",
@@ -55,6 +57,19 @@ class Group(NamedTuple):
     packets: int
     streams: tuple[str, ...]
     """Files of the table `streams`."""
+
+
+class Division(NamedTuple):
+    """How the facts of a protocol are divided among tasks if there are many packets."""
+
+    most_packets: int
+    """Packets of inputs that a task of a cluster holds at once."""
+    most_here: int
+    """The same in this process, which has all of the memory, and to which stages are no gain."""
+    divide: Callable[[Runner, str, Group], Results]
+    """Runs the stages over the packets of a group, in a staging folder."""
+    later_stages: Chain
+    """The stages over the keyed records that it passes on."""
 
 
 def groups_of(
