@@ -358,7 +358,7 @@ def test_a_full_disk_under_spark_is_one_line(
         raise RuntimeError("java.io.IOException: No space left on device")
 
     monkeypatch.setattr("pyspark.sql.classic.dataframe.DataFrame.toArrow", fail)
-    with pytest.raises(LakeError, match=r"^Spark's executors: No space left on device$"):
+    with pytest.raises(LakeError, match=r"^Spark: No space left on device$"):
         run(tmp_path / "lake", spark, folder)
 
 
