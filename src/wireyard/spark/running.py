@@ -1,6 +1,7 @@
 """The cluster of the pipeline on Spark: a session that runs the tasks of stages.
 
-Rows of tables do not pass through Java. Tasks return small results.
+Rows of tables do not pass through Java, except those that are ordered by key. Tasks return small
+results.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ if TYPE_CHECKING:
     from pyspark import SparkContext
     from pyspark.sql import DataFrame, SparkSession
 
-__all__ = ["SparkCluster", "SparkEngine", "SparkUse"]
+__all__ = ["SparkCluster", "SparkEngine", "SparkUse", "context_of"]
 
 _ROUNDS: Final = 4
 """Least number of Spark tasks per core, so that no core is idle for long at the end of a stage."""
