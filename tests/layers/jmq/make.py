@@ -165,7 +165,8 @@ class Talk:
 
     def tables(self, dropped: bool = False) -> dict[str, list[Row]]:
         """Return what the packets say, by columns and model."""
-        ended = {(self.source, self.stream(True))} if dropped else set()
+        end = self.now_ms * MS, len(self.rows)
+        ended = {(self.source, self.stream(True)): end} if dropped else {}
         return derive(self.rows, ended)
 
 

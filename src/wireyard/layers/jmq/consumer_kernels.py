@@ -1,8 +1,4 @@
-"""Consumers, the messages that they hold, and pauses.
-
-The pieces that all kernels of JMQ connections share are here as well: lists of slots, caps, output
-buffers.
-"""
+"""Consumers, and the messages that they hold."""
 
 from __future__ import annotations
 
@@ -10,102 +6,26 @@ from typing import Any
 
 from wireyard.accelerate import inlined
 from wireyard.layers.jmq import codes as k
+from wireyard.layers.jmq.session_kernels import (
+    add_violation,
+    admit,
+    append,
+    end_pause_of,
+    flow_on,
+    release,
+    unlink,
+    use,
+)
 
 __all__ = [
-    "add_violation",
-    "admit",
-    "append",
-    "apply_to_delivery",
-    "apply_to_pause",
-    "by_type",
-    "close_delivery",
-    "end_pause",
-    "next_state",
-    "release",
-    "remove_consumer",
-    "remove_held",
-    "send_message",
-    "state_of",
-    "unlink",
-    "unlink_consumer",
-    "unlink_pause",
-    "use",
-]  # fmt: skip
-
-
-# --- lists, caps and buffers ----------------------------------------------------------------
-
-
-@inlined
-def by_type(packet_type: int) -> int:
-    """Return the index of a packet type in the tables by type."""
-    return packet_type if 0 <= packet_type < k.TYPES else k.TYPES - 1
-
-
-@inlined
-def append(first: Any, last: Any, before: Any, after: Any, of: int, slot: int) -> None:
-    """Append a slot to a list."""
-    before[slot], after[slot] = last[of], -1
-    if last[of] < 0:
-        first[of] = slot
-    else:
-        after[last[of]] = slot
-    last[of] = slot
-
-
-@inlined
-def unlink(first: Any, last: Any, before: Any, after: Any, of: int, slot: int) -> None:
-    """Unlink a slot from a list."""
-    if before[slot] < 0:
-        first[of] = after[slot]
-    else:
-        after[before[slot]] = after[slot]
-    if after[slot] < 0:
-        last[of] = before[slot]
-    else:
-        before[after[slot]] = before[slot]
-
-
-@inlined
-def admit(tables: Any, connections: Any, out: Any, c: int, cap: int) -> bool:
-    """Count an item as open, or as dropped above the cap; return whether there was room."""
-    if connections.open[k.CAP_COUNT * c + cap] < tables.caps[cap]:
-        connections.open[k.CAP_COUNT * c + cap] += 1
-        return True
-    out.dropped[cap] += 1
-    return False
-
-
-@inlined
-def release(connections: Any, c: int, cap: int) -> None:
-    """Count an item as no longer open."""
-    connections.open[k.CAP_COUNT * c + cap] -= 1
-
-
-@inlined
-def add_violation(
-    tables: Any, connections: Any, out: Any, c: int, rule: int, row: int, block: int, times: int
-) -> None:
-    """Add a violation, unless lost packets may explain it."""
-    if tables.needs_all[rule] and not connections.known[c]:
-        return
-    at = out.counts[0]
-    out.rule[at], out.rule_row[at], out.rule_block[at] = rule, row, block
-    out.rule_times[at], out.rule_client_id[at] = times, connections.client_id[c]
-    out.counts[0] = at + 1
-
-
-@inlined
-def use(
-    connections: Any, out: Any, c: int, row: int, transaction: int, event: int, messages: int
-) -> None:
-    """Add an event of a transaction."""
-    at = out.counts[1]
-    out.use_row[at], out.use_event[at] = row, event
-    out.use_transaction[at], out.use_messages[at] = transaction, messages
-    out.use_client_id[at] = connections.client_id[c]
-    out.counts[1] = at + 1
-
+    "acknowledge",
+    "add_consumer",
+    "confirm",
+    "delete_consumer",
+    "deliver",
+    "destroy_session",
+    "redeliver",
+]
 
 # --- consumers ------------------------------------------------------------------------------
 
@@ -125,13 +45,9 @@ def unlink_consumer(connections: Any, consumers: Any, c: int, consumer: int) -> 
     consumers.exists[consumer] = 0
     release(connections, c, k.CAP_CONSUMERS)
     unlink(
-        connections.first_consumer,
-        connections.last_consumer,
-        consumers.before,
-        consumers.after,
-        c,
-        consumer,
-    )
+        connections.first_consumer, connections.last_consumer, consumers.before, consumers.after,
+        c, consumer,
+    )  # fmt: skip
     session = consumers.session[consumer]
     if session >= 0:
         unlink(
@@ -177,15 +93,9 @@ def remove_consumer(
 
 @inlined
 def apply_to_delivery(
-    p: Any,
-    tables: Any,
-    connections: Any,
-    consumers: Any,
-    held: Any,
-    c: int,
-    message: int,
+    p: Any, tables: Any, connections: Any, consumers: Any, held: Any, c: int, message: int,
     event: int,
-) -> int:
+) -> int:  # fmt: skip
     """Apply an event to a held message; return its row, -1 if the event does not apply."""
     row: int = held.row[message]
     if row < 0:
@@ -206,76 +116,213 @@ def apply_to_delivery(
     return row
 
 
-# --- pauses ---------------------------------------------------------------------------------
+# --- the effects of requests ----------------------------------------------------------------
 
 
 @inlined
-def unlink_pause(connections: Any, pauses: Any, c: int, flow: int, target: int) -> None:
-    """Remove a pause without adding its time."""
-    pauses.state[target] = k.FLOWING
-    unlink(
-        connections.first_paused, connections.last_paused, pauses.before, pauses.after, flow, target
-    )
-    release(connections, c, k.CAP_PAUSED)
+def insert_consumer(
+    p: Any, tables: Any, connections: Any, consumers: Any, held: Any, out: Any, c: int,
+    consumer: int, initial_state: int,
+) -> bool:  # fmt: skip
+    """Add a consumer without a session; above the cap the oldest makes room for it."""
+    if not admit(tables, connections, out, c, k.CAP_CONSUMERS):
+        first = connections.first_consumer[c]
+        if first >= 0:
+            remove_consumer(p, tables, connections, consumers, held, c, first)
+        if first < 0 or not admit(tables, connections, out, c, k.CAP_CONSUMERS):
+            return False
+    consumers.exists[consumer], consumers.deleted[consumer] = 1, 0
+    consumers.initial_state[consumer] = initial_state
+    consumers.subscription[consumer] = consumers.session[consumer] = -1
+    consumers.from_dead_queue[consumer] = 0
+    append(
+        connections.first_consumer, connections.last_consumer, consumers.before, consumers.after,
+        c, consumer,
+    )  # fmt: skip
+    return True
 
 
 @inlined
-def end_pause(
-    p: Any, connections: Any, pauses: Any, c: int, flow: int, target: int, row: int
-) -> None:
-    """End a pause and add its time."""
-    since = pauses.since[target]
-    unlink_pause(connections, pauses, c, flow, target)
-    if p.timed[since] and p.timed[row]:
-        connections.paused_ns[c] += max(p.ns[row] - p.ns[since], 0)
-
-
-@inlined
-def apply_to_pause(
-    p: Any, tables: Any, connections: Any, pauses: Any, out: Any, c: int, flow: int, target: int,
-    event: int, row: int,
+def add_consumer(
+    p: Any, q: Any, tables: Any, connections: Any, consumers: Any, held: Any, out: Any, c: int,
+    request: int, at: int,
 ) -> None:  # fmt: skip
-    """Apply an event to the pause of a consumer, a producer or a connection."""
-    state = pauses.state[target]
-    following = tables.flow[state * k.F_WIDTH + event]
-    if following < 0:
-        add_violation(
-            tables, connections, out, c, tables.flow_rules[state * k.F_WIDTH + event], row, -1, 1
-        )
-    elif following != state:
-        if state != k.FLOWING:
-            end_pause(p, connections, pauses, c, flow, target, row)
-        if following != k.FLOWING:
-            connections.pauses[c] += 1
-            room = admit(tables, connections, out, c, k.CAP_PAUSED)
-            if not room and connections.first_paused[flow] >= 0:
-                end_pause(p, connections, pauses, c, flow, connections.first_paused[flow], row)
-                room = admit(tables, connections, out, c, k.CAP_PAUSED)
-            if room:
-                pauses.state[target], pauses.since[target] = following, row
-                append(
-                    connections.first_paused,
-                    connections.last_paused,
-                    pauses.before,
-                    pauses.after,
-                    flow,
-                    target,
-                )
+    """Add the consumer that a reply names; it takes the place of one with the same id."""
+    consumer, asked = q.consumer_slot[at], p.properties[request]
+    if consumers.exists[consumer]:
+        remove_consumer(p, tables, connections, consumers, held, c, consumer)
+    is_browser = p.handler[request] == k.BROWSES
+    state = k.BROWSED if is_browser else k.HELD
+    if not is_browser and q.ack_mode[asked] == k.NEVER_ACKNOWLEDGES:
+        state = k.NO_ACK_WANTED
+    if (not insert_consumer(p, tables, connections, consumers, held, out, c, consumer, state)
+            or is_browser):  # fmt: skip
+        return
+    consumers.subscription[consumer] = q.subscription[asked]
+    consumers.from_dead_queue[consumer] = q.from_dead_queue[asked]
+    session = q.session_slot[asked]
+    consumers.session[consumer] = session
+    if session >= 0:
+        append(
+            consumers.first_of_session, consumers.last_of_session, consumers.before_of_session,
+            consumers.after_of_session, session, consumer,
+        )  # fmt: skip
 
 
 @inlined
-def send_message(
-    p: Any, tables: Any, connections: Any, pauses: Any, out: Any, c: int, flow: int, row: int
+def delete_consumer(
+    p: Any, q: Any, tables: Any, connections: Any, consumers: Any, held: Any, pauses: Any, c: int,
+    request: int, row: int,
+) -> None:  # fmt: skip
+    """Delete a consumer; messages after the last one that the application saw are returned."""
+    consumer = q.consumer_slot[p.properties[request]]
+    if consumers.exists[consumer] and not consumers.deleted[consumer]:
+        last = k.LONG(p.message[request])
+        unseen = last < 0 or held.row[last] < 0
+        event = k.D_CLOSE_UNHELD if unseen else k.D_CLOSE_UNSEEN
+        message = k.LONG(consumers.first_held[consumer])
+        while message >= 0:
+            following = k.LONG(held.after[message])
+            if unseen:
+                apply_to_delivery(p, tables, connections, consumers, held, c, message, event)
+            unseen = unseen or message == last
+            message = following
+        consumers.deleted[consumer] = 1
+        if consumers.first_held[consumer] < 0:
+            unlink_consumer(connections, consumers, c, consumer)
+    end_pause_of(p, connections, pauses, c, 2 * c, request, row)
+
+
+@inlined
+def destroy_session(
+    p: Any, tables: Any, connections: Any, consumers: Any, held: Any, c: int, session: int
 ) -> None:
-    """Observe a message to a consumer, or from a producer."""
-    flags = p.flags[row]
-    marks = flags & (k.LAST_OF_CONNECTION | k.LAST_OF_ONE)
-    whole = connections.pause[flow]
-    if whole < 0 or (marks == 0 and connections.first_paused[flow] < 0):
+    """Remove the consumers of a session."""
+    while consumers.first_of_session[session] >= 0:
+        consumer = consumers.first_of_session[session]
+        remove_consumer(p, tables, connections, consumers, held, c, consumer)
+
+
+# --- messages -------------------------------------------------------------------------------
+
+
+@inlined
+def hold(
+    p: Any, tables: Any, connections: Any, consumers: Any, held: Any, out: Any, c: int, row: int
+) -> None:
+    """Hold a delivered message; above the cap the oldest of its consumer makes room for it."""
+    message, consumer = p.message[row], p.consumer[row]
+    again = held.row[message]
+    if again >= 0:
+        close_delivery(p, tables, connections, c, again)
+        remove_held(connections, consumers, held, c, message)
+    if not admit(tables, connections, out, c, k.CAP_HELD):
+        first = consumers.first_held[consumer]
+        if first >= 0:
+            remove_held(connections, consumers, held, c, first)
+        if first < 0 or not admit(tables, connections, out, c, k.CAP_HELD):
+            return
+    held.row[message], held.consumer[message] = row, consumer
+    append(consumers.first_held, consumers.last_held, held.before, held.after, consumer, message)
+    if again >= 0:
+        add_violation(tables, connections, out, c, k.HANDED_OVER_TWICE, row, -1, 1)
+
+
+@inlined
+def deliver(
+    p: Any, tables: Any, connections: Any, consumers: Any, held: Any, pauses: Any, out: Any,
+    c: int, row: int,
+) -> None:  # fmt: skip
+    """Observe a message for a consumer; without its ADD_CONSUMER it may be a browser."""
+    consumer = p.consumer[row]
+    exists = consumers.exists[consumer]
+    if not exists or consumers.deleted[consumer]:
+        add_violation(tables, connections, out, c, k.UNKNOWN_CONSUMER, row, -1, 1)
+    p.client_id[row] = connections.client_id[c]
+    p.state[row] = k.UNDECIDED
+    if exists:
+        p.state[row] = consumers.initial_state[consumer]
+        p.subscription[row] = consumers.subscription[consumer]
+        p.from_dead_queue[row] = consumers.from_dead_queue[consumer]
+    else:
+        insert_consumer(p, tables, connections, consumers, held, out, c, consumer, k.UNDECIDED)
+    if consumers.exists[consumer] and not tables.settled[p.state[row]]:
+        hold(p, tables, connections, consumers, held, out, c, row)
+    flow_on(p, tables, connections, pauses, out, c, 2 * c, row)
+
+
+@inlined
+def redeliver(
+    p: Any, q: Any, tables: Any, connections: Any, consumers: Any, held: Any, out: Any, c: int,
+    row: int,
+) -> None:  # fmt: skip
+    """Observe a REDELIVER, which returns messages."""
+    if p.malformed[row]:
+        add_violation(tables, connections, out, c, k.MALFORMED_RECORDS, row, -2, 1)
+    at = p.properties[row]
+    event = k.D_SEEN if at >= 0 and q.set_redelivered[at] != 0 else k.D_UNSEEN
+    for block in range(p.blocks[row], p.blocks[row + 1]):
+        apply_to_delivery(
+            p, tables, connections, consumers, held, c, held.block_message[block], event
+        )
+
+
+@inlined
+def acknowledgement(p: Any, q: Any, row: int) -> int:
+    """Return the event of an ACKNOWLEDGE."""
+    at = p.properties[row]
+    if at >= 0 and q.ack_type[at] == k.UNDELIVERABLE:
+        return k.D_DECLINE
+    if at >= 0 and q.ack_type[at] == k.DEAD:
+        return k.D_EXPIRE if q.dead_reason[at] == k.EXPIRED else k.D_BURY
+    return k.D_ACK_IN if p.transaction[row] != 0 else k.D_ACK
+
+
+@inlined
+def acknowledge(
+    p: Any, q: Any, tables: Any, connections: Any, consumers: Any, held: Any, out: Any, c: int,
+    row: int,
+) -> None:  # fmt: skip
+    """Observe an ACKNOWLEDGE, unless it only counts delivery attempts."""
+    at, transaction = p.properties[row], p.transaction[row]
+    if at >= 0 and q.count_only[at] != 0:
         return
-    for of_one in range(2):
-        target = p.pause[row] if of_one else whole
-        mark = k.LAST_OF_ONE if of_one else k.LAST_OF_CONNECTION
-        if target >= 0:
-            event = k.F_SEND_LAST if flags & mark else k.F_SEND
-            apply_to_pause(p, tables, connections, pauses, out, c, flow, target, event, row)
+    if p.malformed[row]:
+        add_violation(tables, connections, out, c, k.MALFORMED_RECORDS, row, -2, 1)
+    event = acknowledgement(p, q, row)
+    not_held, count = k.LONG(-1), 0
+    for block in range(p.blocks[row], p.blocks[row + 1]):
+        delivered = apply_to_delivery(
+            p, tables, connections, consumers, held, c, held.block_message[block], event
+        )
+        if delivered >= 0:
+            p.acknowledged[delivered], p.joined[delivered] = row, transaction
+            held.pending[block] = 1
+        else:
+            count += 1
+            not_held = block if not_held < 0 else not_held
+    if not_held >= 0 and p.flags[row] & k.RESENT == 0:
+        add_violation(tables, connections, out, c, k.ACKNOWLEDGED_NOTHING, row, not_held, count)
+    if transaction != 0:
+        blocks = p.blocks[row + 1] - p.blocks[row]
+        use(p, connections, out, c, row, transaction, k.U_ACK, blocks)
+
+
+@inlined
+def confirm(
+    p: Any, q: Any, tables: Any, connections: Any, consumers: Any, held: Any, out: Any, c: int,
+    request: int, row: int, accepted: bool,
+) -> None:  # fmt: skip
+    """Confirm or deny an ACKNOWLEDGE."""
+    event = k.D_CONFIRMED if accepted else k.D_DENIED
+    for block in range(p.blocks[request], p.blocks[request + 1]):
+        if held.pending[block]:
+            delivered = apply_to_delivery(
+                p, tables, connections, consumers, held, c, held.block_message[block], event
+            )
+            if delivered >= 0 and not accepted:
+                p.acknowledged[delivered], p.joined[delivered] = -1, 0
+    at, transaction = p.properties[request], p.transaction[request]
+    if not accepted and transaction != 0 and (at < 0 or q.count_only[at] == 0):
+        blocks = p.blocks[request + 1] - p.blocks[request]
+        use(p, connections, out, c, row, transaction, k.U_DENY_ACK, blocks)
