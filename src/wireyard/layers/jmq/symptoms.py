@@ -109,7 +109,11 @@ WITH marks AS ({marks}), paused AS (
     AND r.dst_addr = p.to_addr AND r.dst_port = p.to_port
     AND r.properties['{id_property}'].value IS NOT DISTINCT FROM p.number
     AND coalesce(r.properties['JMQSize'].value, '') <> '0'
-  WHERE p.captured_ns IS NOT NULL
+  WHERE p.captured_ns IS NOT NULL AND NOT EXISTS (
+      FROM sessions i
+      WHERE i.source = p.source AND i.client = p.client AND i.in_flight_sent IS NULL
+        AND i.protocol = 'jms'
+    )
   GROUP BY 1, 2, 3, 4, 5, 6, p.captured_ns
 )
 SELECT destination, client, count(*) AS count, max(paused_ns) // 1000000 / 1000 AS longest_s,
