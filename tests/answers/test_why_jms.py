@@ -13,10 +13,10 @@ from tests.layers.jmq.make import Talk
 from wireyard.answers import open_tables
 from wireyard.answers.latencies import measure_latencies
 
-QUEUE = {"JMQDestination": "q", "JMQDestType": 1}
-TOPIC = {"JMQDestination": "t", "JMQDestType": 2}
+QUEUE: dict[str, Any] = {"JMQDestination": "q", "JMQDestType": 1}
+TOPIC: dict[str, Any] = {"JMQDestination": "t", "JMQDestType": 2}
+DURABLE: dict[str, Any] = {"JMQDurableName": "night"}
 OTHER = ("10.0.0.8", 50008)
-ADMIN, DURABLE = ("10.0.0.7", 50007), {"JMQDurableName": "night"}
 
 
 def producer(**values: Any) -> Talk:

@@ -243,6 +243,11 @@ def message_of(row: Row) -> Key:
     return tuple(row[name] for name in SYS_MESSAGE_ID)
 
 
+def order_of_end(end: Row) -> Key:
+    """Return the place of the end of a stream among others."""
+    return end["captured_ns"], end["frame"] or 0
+
+
 # J-3 (errata 20, 22) A message is identified by its SysMessageID. Its producer is the address and
 # port in it; stock clients put a MAC address in parentheses behind the address.
 def producer_of(row: Row) -> str:
@@ -355,7 +360,7 @@ class Connection:
     def __init__(self, rows: list[Row], ended: Ends, facts: Facts) -> None:
         self.rows = rows
         streams = {(row["source"], row["stream"]) for row in rows}
-        self.ends = [
+        self.ends: list[Row] = [
             {"captured_ns": ended[stream][0], "frame": ended[stream][1]}
             for stream in sorted(streams & ended.keys())
         ]
@@ -509,10 +514,9 @@ class Connection:
     # packet. Of a connection with a missing side, the time is unknown.
     def ended_at(self) -> Row:
         last = self.packets[-1]
-        timed = [end for end in self.ends if end["captured_ns"] is not None]
-        end = max(timed, key=lambda each: (each["captured_ns"], each["frame"] or 0), default=last)
-        is_later = end["captured_ns"] >= (last.get("captured_ns") or 0) if timed else False
-        return end if is_later else last
+        reached = last.get("captured_ns") or 0
+        later = [end for end in self.ends if (end["captured_ns"] or -1) >= reached]
+        return max(later, key=order_of_end, default=last)
 
     def finish(self) -> None:
         if self.in_gap:

@@ -10,7 +10,7 @@ from typing import Any
 
 import wireyard
 from tests.layers.jmq.judge import derive
-from wireyard.captures.directed import CapturedStream
+from wireyard.captures.connections.stream import Stream
 from wireyard.captures.read import read_capture
 from wireyard.formats.base import Row
 from wireyard.layers.jmq.tracking import Ends
@@ -50,7 +50,7 @@ def ended(path: Path) -> Ends:
     return {(str(path), stream.name): _end(stream) for stream in streams if stream.ended}
 
 
-def _end(stream: CapturedStream) -> tuple[int | None, int | None]:
+def _end(stream: Stream) -> tuple[int | None, int | None]:
     frame, ns = stream.closed or (None, None)
     return ns, frame
 

@@ -389,7 +389,7 @@ def test_what_may_have_been_delivered_in_the_gap_has_no_row_yet(
         times = [ns[len(ns) - len(delivered) - 1], ns[-1]]
         return {
             row["message_key"]
-            for _, several in made(packets, times, SOURCE, frozenset())
+            for _, several in made(packets, times, SOURCE, NO_ENDS)
             for name, *both in several
             if name == "messages"
             for some in both

@@ -1,6 +1,6 @@
 """The first phase of the columnar engine, key: source and connection.
 
-The kernel (``connection_kernels.py``) tracks all connections by their packets. Here its results
+The kernel (``kernels``) tracks all connections by their packets. Here its results
 become columns: facts that are final, and records for later phases.
 """
 
@@ -22,7 +22,7 @@ from wireyard.formats.jmq.layout import FLAGS
 from wireyard.formats.message_id import message_id_text
 from wireyard.layers.endpoints import endpoint
 from wireyard.layers.grouping import decode_texts, dense_ids, text_codes
-from wireyard.layers.jmq import codes as k
+from wireyard.layers.jmq.kernels import codes as k
 from wireyard.layers.jmq.packet_columns import (
     GPACKET,
     JMQ,

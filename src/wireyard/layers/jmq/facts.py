@@ -7,8 +7,8 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Final
 
 from wireyard.layers.facts import DerivedFiles, Facts, PacketFile, Verdict
-from wireyard.layers.jmq.cluster_symptoms import CLUSTER
 from wireyard.layers.jmq.symptoms import SYMPTOMS
+from wireyard.layers.jmq.symptoms.cluster import CLUSTER
 
 if TYPE_CHECKING:
     import pyarrow as pa

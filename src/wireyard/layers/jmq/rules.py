@@ -1,6 +1,6 @@
 """What JMQ packets do and who sends them, the rules that they can break, and limits.
 
-All of it is data. The kernels get it as numbers (``codes.py``).
+All of it is data. The kernels get it as numbers (``kernels.codes``).
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """JMQ connections tracked on columns: the input of the kernel, and its final state.
 
 Requests, consumers, messages, transactions and sessions in the columns of packets
-(``packet_columns.py``) get slots. Then the kernel (``connection_kernels.py``) runs over the
+(``packet_columns.py``) get slots. Then the kernel (``kernels``) runs over the
 packets, and items that are still open at the end are ended. ``connection_columns.py`` makes tables
 of the results.
 """
@@ -18,9 +18,9 @@ import pyarrow as pa
 from wireyard.formats.jmq.layout import FLAGS, HEADERS, MESSAGE_TYPES, PACKET_TYPES
 from wireyard.layers.endpoints import endpoints_of
 from wireyard.layers.grouping import dense_ids, text_codes
-from wireyard.layers.jmq import codes as k
-from wireyard.layers.jmq import connection_state as records
-from wireyard.layers.jmq.connection_kernels import track_packets
+from wireyard.layers.jmq.kernels import codes as k
+from wireyard.layers.jmq.kernels import state as records
+from wireyard.layers.jmq.kernels.connections import track_packets
 from wireyard.layers.jmq.packet_columns import (
     GPACKET,
     JMQ,

@@ -17,7 +17,7 @@ from wireyard.layers.grouping import (
     order_groups,
     text_codes,
 )
-from wireyard.layers.jmq.codes import DELIVERY_STATES, USE_EVENTS
+from wireyard.layers.jmq.kernels.codes import DELIVERY_STATES, USE_EVENTS
 from wireyard.layers.jmq.record_columns import (
     empty_to_null,
     join_codes,

@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 from wireyard.accelerate import inlined
-from wireyard.layers.jmq import codes as k
-from wireyard.layers.jmq.session_kernels import (
+from wireyard.layers.jmq.kernels import codes as k
+from wireyard.layers.jmq.kernels.sessions import (
     add_violation,
     admit,
     append,

@@ -1,4 +1,4 @@
-"""The columns and the state of JMQ connections as records of arrays, for ``connection_kernels.py``.
+"""The columns and the state of JMQ connections as records of arrays.
 
 A row is the index of a packet in the columns; -1 is none. A code is the index of a text. A slot is
 the number of a key that packets name, such as a consumer, a request id or a held message.

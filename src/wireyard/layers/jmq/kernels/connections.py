@@ -1,38 +1,12 @@
-"""The kernel that tracks JMQ connections, packet by packet, on integer columns.
-
-The state tables and the handlers of packets are arrays (``codes.py``). The state has one slot for
-each key that packets name (a consumer, a request id, a held message), so the kernel needs no
-lookups and no allocations. What packets do to consumers is in ``consumer_kernels.py``, and what
-they do to the connection as a whole in ``session_kernels.py``.
-
-Rules of this file, and of the other kernels of this folder:
-
-1. A row is the index of a packet in the columns; -1 is none. A code is the index of a text.
-2. Slots that must be kept in the order of insertion are doubly linked lists.
-3. The kernel returns as soon as an output buffer may become full; the next call continues there.
-4. `p` are the packets, `q` the properties of control packets, `c` is the connection of the row, and
-   `at` the index of the row's properties, -1 for none.
-5. A request takes effect when it is settled: by its reply, or at once if it wants none.
-"""
+"""The kernel itself, and requests with their replies."""
 
 from __future__ import annotations
 
 from typing import Any
 
 from wireyard.accelerate import I64, inlined, kernel, record
-from wireyard.layers.jmq import codes as k
-from wireyard.layers.jmq.connection_state import (
-    Buffers,
-    Connections,
-    Consumers,
-    Held,
-    Packets,
-    Pauses,
-    Properties,
-    Streams,
-    Waiting,
-)
-from wireyard.layers.jmq.consumer_kernels import (
+from wireyard.layers.jmq.kernels import codes as k
+from wireyard.layers.jmq.kernels.consumers import (
     acknowledge,
     add_consumer,
     confirm,
@@ -41,7 +15,7 @@ from wireyard.layers.jmq.consumer_kernels import (
     destroy_session,
     redeliver,
 )
-from wireyard.layers.jmq.session_kernels import (
+from wireyard.layers.jmq.kernels.sessions import (
     add_violation,
     admit,
     append,
@@ -59,6 +33,17 @@ from wireyard.layers.jmq.session_kernels import (
     start_transaction,
     unlink,
     use,
+)
+from wireyard.layers.jmq.kernels.state import (
+    Buffers,
+    Connections,
+    Consumers,
+    Held,
+    Packets,
+    Pauses,
+    Properties,
+    Streams,
+    Waiting,
 )
 
 __all__ = ["track_packets"]

@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import Any
 
 from wireyard.accelerate import inlined
-from wireyard.layers.jmq import codes as k
+from wireyard.layers.jmq.kernels import codes as k
 
 __all__ = [
     "add_violation",
