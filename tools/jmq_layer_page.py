@@ -54,6 +54,19 @@ that never acknowledges, until it acknowledges any. A transaction that was open 
 null, and so is `ended_by` if the client's last bytes are missing, because it may have sent GOODBYE.
 A gap has no time: its packets were sent between those around it in their stream.
 
+A side of which nothing was captured is such a gap, from the first packet to the last. Then all
+deliveries are `undecided`, only the rules about one packet or one stream are applied, and the end
+of the connection has neither a time nor a side. Of a connection with both sides, the end is its
+last FIN or reset, or else its last packet.
+
+A reply has the id of its request, whatever their types. A packet that a client sends again has flag
+I, and its type and its SysMessageID as before. It is the same request, on another connection too:
+it breaks no rule, and `conversations` has one row for it, with the first reply.
+
+Only clients are known to leave numbers out. The counter of a broker also numbers the copies that it
+makes of messages to several topics, and the packets of services that were not captured, such as the
+one for administrators.
+
 The diagrams show allowed transitions that change something. A capture may begin in any state.
 """
 _CONNECTION = """

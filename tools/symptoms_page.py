@@ -25,7 +25,11 @@ symptoms, one each.
 - Messages that have waited for less than {long} s when the capture ends are in flight, not stuck.
 - A consumer is slow if its median is at least {times} times that of the other consumers of its
   destination, and at least {much} ms more, over at least {fewest} messages. It is also slow if
-  messages waited for a second or more in a JMS queue while it was connected.
+  messages waited for a second or more in a JMS queue while it was connected. Time before the
+  consumer came, or while another one had the message, does not count.
+- A JMS message waits in a queue until a consumer has it for good: one that was given back waits
+  again. Nobody consumes a queue that has no consumer now, whoever had one before. Where packets of
+  any connection of the broker are missing, nothing is known to wait there.
 - A keep-alive is missed after one and a half times its length.
 - The two brokers of an Open MQ link are compared: what one forwarded, announced or requested over
   their link, and what the other delivered, routed or answered. A broker is named by its instance
