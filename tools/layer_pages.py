@@ -7,12 +7,11 @@ from enum import StrEnum
 from typing import Any
 
 from tools.format_pages import markdown
-from wireyard.layers.mqtt.connection import CONNECTION
+from wireyard.layers.mqtt.connection import CONNECTION, WILL
 from wireyard.layers.mqtt.directions import EVIDENCE
 from wireyard.layers.mqtt.facts import VERDICTS
 from wireyard.layers.mqtt.qos import FACTS, RECEIVER, SENDER, UNASKED
 from wireyard.layers.mqtt.violations import RULES
-from wireyard.layers.mqtt.will import WILL
 from wireyard.layers.states import StateTable
 from wireyard.layers.tables import (
     CONVERSATIONS,

@@ -7,9 +7,8 @@ from typing import Any
 import pytest
 
 from wireyard.layers.jmq.states import DELIVERY, FLOW, SESSION, TRANSACTION
-from wireyard.layers.mqtt.connection import CONNECTION
+from wireyard.layers.mqtt.connection import CONNECTION, WILL
 from wireyard.layers.mqtt.qos import RECEIVER, SENDER
-from wireyard.layers.mqtt.will import WILL
 from wireyard.layers.states import EFFECT, NEXT, NONE, RULE, Cell, StateTable, transitions
 
 DOOR: StateTable[str, str, str] = StateTable(

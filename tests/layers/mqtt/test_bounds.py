@@ -12,8 +12,8 @@ from wireyard.formats.mqtt import layout
 from wireyard.formats.mqtt.filters import Filter
 from wireyard.layers.mqtt.columns import derive_columns
 from wireyard.layers.mqtt.qos import MAX_IN_FLIGHT, RECEIVER, SENDER
+from wireyard.layers.mqtt.request_kernels import MAX_FILTERS
 from wireyard.layers.mqtt.retained import Retained, Value
-from wireyard.layers.mqtt.session_kernels import MAX_FILTERS
 from wireyard.layers.mqtt.subscriptions import Subscription, Subscriptions
 
 MANY: Final = 200_000

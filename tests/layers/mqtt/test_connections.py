@@ -5,9 +5,14 @@ from __future__ import annotations
 import pytest
 
 from wireyard.formats.mqtt import layout
-from wireyard.layers.mqtt.connection import CONNECTION, CONNECTION_EVENTS, connection_event
+from wireyard.layers.mqtt.connection import (
+    CONNECTION,
+    CONNECTION_EVENTS,
+    WILL,
+    WILL_EVENTS,
+    connection_event,
+)
 from wireyard.layers.mqtt.violations import RULES
-from wireyard.layers.mqtt.will import WILL, WILL_EVENTS
 
 FROM_CLIENT = ("connect", "client", "client_auth", "client_disconnect")
 LEGAL = {

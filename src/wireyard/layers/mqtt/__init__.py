@@ -4,11 +4,11 @@
 
 - ``directions``, ``evidence``: which stream of a connection the client sends
 - ``packets``, ``rare``: packets as integers
-- ``tracking``: follows all packets of clients in one call of ``connection_kernels``, with
-  ``message_kernels`` and ``session_kernels``; its arrays are in ``grids``, its results in
+- ``tracking``: follows all packets of clients in one call of ``client_kernels``, with those of
+  connections, sessions, requests and messages; its arrays are in ``grids``, its results in
   ``tracked``
-- ``connection``, ``qos``, ``will``: the state tables; ``violations``: the rules that only several
-  packets together can break
+- ``connection``, ``qos``: the state tables; ``violations``: the rules that only several packets
+  together can break
 - ``published``, ``retained``, ``delivery_columns``: messages, retained values, and the deliveries
   that are expected and those that happened
 - ``missing``: the reasons for deliveries that did not happen

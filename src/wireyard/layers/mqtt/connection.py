@@ -1,4 +1,8 @@
-"""The states of a connection: the packets that each side may send, from CONNECT to DISCONNECT."""
+"""The states of a connection and of its will, as state tables.
+
+A connection: the packets that each side may send, from CONNECT to DISCONNECT. A will: from CONNECT
+until it is published or dropped (MQTT 5.0, 3.1.2.5).
+"""
 
 from __future__ import annotations
 
@@ -7,7 +11,7 @@ from typing import Final
 from wireyard.formats.mqtt import layout
 from wireyard.layers.states import Cell, StateTable
 
-__all__ = ["CONNECTION", "CONNECTION_EVENTS", "connection_event"]
+__all__ = ["CONNECTION", "CONNECTION_EVENTS", "WILL", "WILL_EVENTS", "connection_event"]
 
 CONNECTION_EVENTS: Final = (
     "connect", "client", "client_auth", "client_disconnect",
@@ -127,3 +131,38 @@ def connection_event(
     if packet_type == _NOT_OF_A_BROKER_BEFORE_5 and version < 5:
         return None
     return "refusal" if packet_type == layout.CONNACK and code else _SERVER.get(packet_type)
+
+
+# --- wills ------------------------------------------------------------------------------------
+
+WILL_EVENTS: Final = (
+    "connected", "disconnected", "disconnected_with_will", "dropped", "delay_over",
+    "session_over", "back",
+)  # fmt: skip
+"""``connected`` is a CONNECT with a will; ``back`` is a new connection of the client before the
+will delay is over."""
+
+WILL: Final[StateTable[str, str, str]] = StateTable(
+    {
+        "none": {
+            **dict.fromkeys(WILL_EVENTS, Cell("none")),
+            "connected": Cell("armed"),
+        },
+        "armed": {
+            **dict.fromkeys(WILL_EVENTS, Cell("armed")),
+            "disconnected": Cell("none", "dropped"),
+            "disconnected_with_will": Cell("delayed"),
+            "dropped": Cell("delayed"),
+            "session_over": Cell("none", "published"),
+        },
+        # The connection has ended; without a delay, ``delay_over`` follows at once.
+        "delayed": {
+            **dict.fromkeys(WILL_EVENTS, Cell("delayed")),
+            "back": Cell("none", "dropped"),
+            "delay_over": Cell("none", "published"),
+            "session_over": Cell("none", "published"),
+        },
+    },
+    WILL_EVENTS,
+)
+"""The states of a will; the table is complete."""

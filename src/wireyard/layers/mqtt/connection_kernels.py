@@ -18,10 +18,9 @@ from typing import Any, Final
 
 import numpy as np
 
-from wireyard.accelerate import BOOL, inlined, kernel
-from wireyard.accelerate import record as record_type
+from wireyard.accelerate import inlined
 from wireyard.formats.mqtt import layout
-from wireyard.layers.mqtt.connection import CONNECTION, connection_event
+from wireyard.layers.mqtt.connection import CONNECTION, WILL_EVENTS, connection_event
 from wireyard.layers.mqtt.grids import (
     ALWAYS,
     NONE,
@@ -29,15 +28,11 @@ from wireyard.layers.mqtt.grids import (
     Count,
     EndedBy,
     Flag,
-    Key,
     LostSpan,
     Packet,
     Rare,
     Session,
     Stream,
-    Subscription,
-    TopicFilter,
-    Tracking,
 )
 from wireyard.layers.mqtt.message_kernels import (
     RULE_NAMES,
@@ -45,34 +40,15 @@ from wireyard.layers.mqtt.message_kernels import (
     acknowledge,
     add_breach,
     breaks,
-    confirm_read,
-    pingreq,
-    pingresp,
     publish,
 )
 from wireyard.layers.mqtt.qos import MAX_IN_FLIGHT
-from wireyard.layers.mqtt.session_kernels import (
-    active,
-    client_of,
-    close,
-    end_flows,
-    finish_session,
-    new_session,
-    rare_of,
-    resume,
-    slots_of,
-    subscribe,
-    take_over,
-    unsubscribe,
-)
-from wireyard.layers.mqtt.slots import Owner, clear, slot_of
-from wireyard.layers.mqtt.will import WILL_EVENTS
+from wireyard.layers.mqtt.request_kernels import ask, pingreq, pingresp, suback, unsuback
+from wireyard.layers.mqtt.session_kernels import close, new_session, resume, take_over
+from wireyard.layers.mqtt.slots import Owner, rare_of, slot_of
 from wireyard.layers.states import NEXT, RULE, transitions
 
-__all__ = ["MOST_BREACHES", "track"]
-
-MOST_BREACHES: Final = 8
-"""Violations that one packet may add, at most."""
+__all__ = ["add_stream", "keep_session", "lose_until", "observe", "open_session", "take_effect"]
 
 _CONNECT, _CONNACK = int(layout.CONNECT), int(layout.CONNACK)
 _PUBLISH, _PUBACK, _PUBCOMP = int(layout.PUBLISH), int(layout.PUBACK), int(layout.PUBCOMP)
@@ -116,11 +92,10 @@ _DISCONNECTED, _WITH_WILL, _DROPPED = map(
     WILL_EVENTS.index, ("disconnected", "disconnected_with_will", "dropped")
 )
 (
-    _WRONG_SIDE, _SIZE_CLIENT, _SIZE_BROKER, _PRESENT_CLEAN, _SUBACK_UNASKED, _UNSUBACK_UNASKED,
+    _WRONG_SIDE, _SIZE_CLIENT, _SIZE_BROKER, _PRESENT_CLEAN,
 ) = map(
     RULE_NAMES.index,
-    ("wrong_side", "packet_size_client", "packet_size_broker", "session_present_clean",
-     "suback_unasked", "unsuback_unasked"),
+    ("wrong_side", "packet_size_client", "packet_size_broker", "session_present_clean"),
 )  # fmt: skip
 _CODE_WITH_WILL: Final = 4
 """Reason code of a DISCONNECT after which the will is still published."""
@@ -129,9 +104,6 @@ _WITH_SESSION_PRESENT: Final = 4
 _LATEST: Final = 5
 _FOREVER_S: Final = 0xFFFF_FFFF
 """Session Expiry Interval of a session that does not expire."""
-_ERROR: Final = 128
-_IF_NEW: Final = 1
-"""Retain Handling: retained values are sent only if the subscription is new."""
 _SMALLEST_BYTES: Final = 5
 """Of a packet that subscribes or publishes, or grants a subscription."""
 _SMALLEST_CHANGE_BYTES: Final = 4
@@ -142,7 +114,7 @@ _SMALLEST_CHANGE_BYTES: Final = 4
 
 
 @inlined
-def _add_stream(t: Any, packet: int, from_client: bool) -> None:
+def add_stream(t: Any, packet: int, from_client: bool) -> None:
     """Add the stream of its first packet, and its connection if it is new."""
     stream, kind = t.stream[packet], t.packets[packet, Packet.KIND]
     row = t.streams[stream]
@@ -249,7 +221,7 @@ def _connack(t: Any, c: int, packet: int) -> None:
 
 
 @inlined
-def _open(t: Any, c: int, packet: int) -> None:
+def open_session(t: Any, c: int, packet: int) -> None:
     """Open the session of a connection, by its CONNACK or by a packet that shows there was one."""
     row, kind = t.connections[c], t.packets[packet, Packet.KIND]
     row[Connection.ACCEPTED] = packet
@@ -276,7 +248,7 @@ def _open(t: Any, c: int, packet: int) -> None:
         connect = t.rare[rare_of(t, row[Connection.CONNECT])]
         if connect[Rare.RECEIVE_MAXIMUM] != NONE:
             down = connect[Rare.RECEIVE_MAXIMUM]
-    slot = slot_of(t, slots_of(t), Owner.NAME, 0, row[Connection.NAME])
+    slot = slot_of(t, Owner.NAME, 0, row[Connection.NAME])
     session = t.slot_values[slot]
     if session == NONE:
         session = t.slot_values[slot] = new_session(t, c, 1 - kept, 1)
@@ -328,7 +300,7 @@ def _behind_gap(t: Any, c: int, packet: int, from_client: bool) -> None:
         if row[Connection.LOST_SINCE_NS] == 0:
             row[Connection.LOST_SINCE_NS] = t.reached_ns[packet]
         if from_client:
-            _lose_until(t, c, t.reached_ns[packet])
+            lose_until(t, c, t.reached_ns[packet])
     own = Connection.LOST_LAST_UP if from_client else Connection.LOST_LAST_DOWN
     other = Connection.LOST_LAST_DOWN if from_client else Connection.LOST_LAST_UP
     if row[own]:
@@ -338,7 +310,7 @@ def _behind_gap(t: Any, c: int, packet: int, from_client: bool) -> None:
 
 
 @inlined
-def _lose_until(t: Any, c: int, stop_ns: int) -> None:
+def lose_until(t: Any, c: int, stop_ns: int) -> None:
     """Note that packets of the client may be missing until a time, if any are."""
     since_ns = t.connections[c, Connection.LOST_SINCE_NS]
     if since_ns != NONE:
@@ -353,7 +325,7 @@ def _lose_until(t: Any, c: int, stop_ns: int) -> None:
 
 
 @inlined
-def _observe(t: Any, c: int, packet: int, from_client: bool) -> bool:
+def observe(t: Any, c: int, packet: int, from_client: bool) -> bool:
     """Follow a packet; return whether it takes effect now."""
     row, kind = t.connections[c], t.packets[packet, Packet.KIND]
     if kind == 0 and t.rare[rare_of(t, packet), Rare.IS_BYTES] == 1:
@@ -416,11 +388,11 @@ def _hold(t: Any, c: int, packet: int) -> None:
 
 
 @inlined
-def _take_effect(t: Any, c: int, packet: int, from_client: bool) -> None:
+def take_effect(t: Any, c: int, packet: int, from_client: bool) -> None:
     """Apply a packet to the session of its connection."""
     kind = t.packets[packet, Packet.KIND]
     if kind != _CONNACK:
-        _keep_session(t, c)
+        keep_session(t, c)
     if kind == _PUBLISH:
         publish(t, c, packet, from_client)
     elif _PUBACK <= kind <= _PUBCOMP:
@@ -432,17 +404,17 @@ def _take_effect(t: Any, c: int, packet: int, from_client: bool) -> None:
     elif kind == _CONNACK:
         _connack(t, c, packet)
     elif kind in (_SUBSCRIBE, _UNSUBSCRIBE):
-        t.slot_values[_request(t, c, packet, kind == _SUBSCRIBE)] = packet
+        ask(t, c, packet, kind == _SUBSCRIBE)
     elif kind == _SUBACK:
-        _suback(t, c, packet)
+        suback(t, c, packet)
     elif kind == _UNSUBACK:
-        _unsuback(t, c, packet)
+        unsuback(t, c, packet)
     elif kind == _DISCONNECT:
         _disconnect(t, c, packet, from_client)
 
 
 @inlined
-def _keep_session(t: Any, c: int) -> None:
+def keep_session(t: Any, c: int) -> None:
     """Use a session of its own, if there is none, or if it has moved to a newer connection."""
     session = t.connections[c, Connection.SESSION]
     if session == NONE or t.sessions[session, Session.CONNECTION] != c:
@@ -462,229 +434,3 @@ def _disconnect(t: Any, c: int, packet: int, from_client: bool) -> None:
     close(t, row[Connection.SESSION], packet, ended_by, event, packet)
     if from_client:
         accept_before(t, c, packet, packet)
-
-
-# --- SUBSCRIBE and UNSUBSCRIBE --------------------------------------------------------------
-
-
-@inlined
-def _request(t: Any, c: int, packet: int, is_subscribe: bool) -> int:
-    """Return the slot of a request, or of the one that a packet answers."""
-    kind = Owner.SUBSCRIBE if is_subscribe else Owner.UNSUBSCRIBE
-    return slot_of(t, slots_of(t), kind, c, t.packets[packet, Packet.ID])
-
-
-@inlined
-def _suback(t: Any, c: int, packet: int) -> None:
-    """Follow a SUBACK: add the granted subscriptions."""
-    slot = _request(t, c, packet, True)
-    request = t.slot_values[slot]
-    t.slot_values[slot] = NONE
-    answer = t.rare[rare_of(t, packet)]
-    count = answer[Rare.COUNT]
-    if request == NONE or t.rare[rare_of(t, request), Rare.COUNT] != count:
-        breaks(t, c, _SUBACK_UNASKED, False, packet, NONE)
-        return
-    confirm_read(t, c, request, packet)
-    for place in range(count):
-        code = t.codes[answer[Rare.FIRST] + place]
-        filter = t.rare[rare_of(t, request), Rare.FIRST] + place
-        if code < _ERROR and t.filters[filter, TopicFilter.FILTER] != NONE:
-            _grant(t, c, request, packet, place, code)
-
-
-@inlined
-def _grant(t: Any, c: int, request: int, answer: int, place: int, code: int) -> None:
-    """Add the granted subscription for one filter of a SUBSCRIBE."""
-    connection, session = t.connections[c], t.connections[c, Connection.SESSION]
-    asked = t.rare[rare_of(t, request)]
-    filter = t.filters[asked[Rare.FIRST] + place]
-    handling = filter[TopicFilter.HANDLING]
-    is_shared = connection[Connection.VERSION] == _LATEST and filter[TopicFilter.IS_SHARED]
-    is_known = t.sessions[session, Session.IS_KNOWN]
-    is_new = is_known and active(t, session, filter[TopicFilter.FILTER]) == NONE
-    sub = t.counts[Count.SUBSCRIPTIONS]
-    t.counts[Count.SUBSCRIPTIONS] = sub + 1
-    row = t.subscriptions[sub]
-    row[:] = NONE
-    row[Subscription.CLIENT] = client_of(t, c)
-    row[Subscription.FILTER] = asked[Rare.FIRST] + place
-    row[Subscription.PLACE] = row[Subscription.SINCE_PLACE] = place
-    row[Subscription.IS_SHARED] = is_shared
-    row[Subscription.QOS] = code
-    row[Subscription.IDENTIFIER] = asked[Rare.IDENTIFIER]
-    row[Subscription.ASKED] = row[Subscription.SINCE] = request
-    row[Subscription.GRANTED] = answer
-    row[Subscription.VERSION] = connection[Connection.VERSION]
-    row[Subscription.IS_KNOWN] = is_known
-    gets_values = not is_shared and (handling <= 0 or (handling == _IF_NEW and is_new))
-    row[Subscription.GETS_VALUES] = gets_values
-    row[Subscription.PACKET_SIZE] = connection[Connection.MOST_BYTES_DOWN]
-    row[Subscription.IS_ACTIVE] = 0
-    subscribe(t, session, sub)
-    if gets_values:
-        if connection[Connection.UNCONFIRMED_FIRST] == NONE:
-            connection[Connection.UNCONFIRMED_FIRST] = sub
-        else:
-            last = connection[Connection.UNCONFIRMED_LAST]
-            t.subscriptions[last, Subscription.NEXT_UNCONFIRMED] = sub
-        connection[Connection.UNCONFIRMED_LAST] = sub
-
-
-@inlined
-def _unsuback(t: Any, c: int, packet: int) -> None:
-    """Follow an UNSUBACK: end subscriptions."""
-    slot = _request(t, c, packet, False)
-    request = t.slot_values[slot]
-    t.slot_values[slot] = NONE
-    if request == NONE:
-        breaks(t, c, _UNSUBACK_UNASKED, False, packet, NONE)
-        return
-    confirm_read(t, c, request, packet)
-    asked, session = t.rare[rare_of(t, request)], t.connections[c, Connection.SESSION]
-    for filter in range(asked[Rare.FIRST], asked[Rare.FIRST] + asked[Rare.COUNT]):
-        number = t.filters[filter, TopicFilter.FILTER]
-        if number != NONE:
-            unsubscribe(t, session, number, request, packet)
-
-
-# --- ends -----------------------------------------------------------------------------------
-
-
-@inlined
-def _is_before(t: Any, stream: int, packet: int) -> bool:
-    """Return whether a stream ended before a packet."""
-    ns, frame = t.streams[stream, Stream.ENDED_NS], t.streams[stream, Stream.ENDED_FRAME]
-    if ns != t.reached_ns[packet]:
-        return bool(ns < t.reached_ns[packet])
-    if frame != t.reached_frame[packet]:
-        return bool(frame < t.reached_frame[packet])
-    return bool(stream < t.stream[packet])
-
-
-@inlined
-def _end_stream(t: Any, stream: int) -> None:
-    """End a stream by its FIN or RST; the first end of a stream ends the connection."""
-    c = t.streams[stream, Stream.CONNECTION]
-    row = t.connections[c]
-    if row[Connection.SESSION] == NONE:
-        _keep_session(t, c)
-    session = row[Connection.SESSION]
-    if t.sessions[session, Session.CONNECTION] != c:
-        return
-    # If no packet of the client was captured, its DISCONNECT may have been before.
-    is_shown = row[Connection.CONNECT] != NONE or row[Connection.HAS_CLIENT]
-    at = len(t.packets) + stream
-    if is_shown and not (row[Connection.LOST_LAST_UP] or row[Connection.LOST_LAST_DOWN]):
-        close(t, session, at, EndedBy.DROPPED, _DROPPED, at)
-    else:
-        close(t, session, at, EndedBy.UNSEEN, _DISCONNECTED, at)
-
-
-@inlined
-def _end_streams(t: Any, key: Any, packet: int) -> None:
-    """End the streams of a key that end before a packet; all of them before its last one."""
-    counts = t.counts
-    while counts[Count.END] < key[Key.STOP_END]:
-        stream = t.ends[counts[Count.END]]
-        if packet < key[Key.STOP] and not _is_before(t, stream, packet):
-            return
-        counts[Count.END] += 1
-        first = t.streams[stream, Stream.FIRST]
-        if first != NONE and first != packet:
-            _end_stream(t, stream)
-
-
-@inlined
-def _finish(t: Any) -> None:
-    """End everything that is open after the packets of a key."""
-    c = t.counts[Count.CONNECTIONS]
-    while c != NONE:
-        row = t.connections[c]
-        if row[Connection.SESSION] == NONE:
-            _keep_session(t, c)
-        session = row[Connection.SESSION]
-        has_session = t.sessions[session, Session.CONNECTION] == c
-        if row[Connection.ENDED_BY] == EndedBy.OPEN and has_session:
-            last = row[Connection.OPENED]
-            if row[Connection.LAST] != NONE:
-                last = row[Connection.LAST]
-            begun = t.streams[t.stream[row[Connection.FIRST]], Stream.BEGUN]
-            row[Connection.UNTIL] = last if begun == NONE else NONE
-            end_flows(t, session, c)
-        _lose_until(t, c, _closed_ns(t, row[Connection.CLOSED]))
-        kept = t.slot_values[slot_of(t, slots_of(t), Owner.NAME, 0, row[Connection.NAME])]
-        if kept != NONE:
-            row[Connection.SERVED_AS] = t.sessions[kept, Session.NAMES]
-        c = row[Connection.NEXT]
-    for session in range(t.counts[Count.SESSIONS]):
-        finish_session(t, session)
-
-
-@inlined
-def _closed_ns(t: Any, moment: int) -> int:
-    """Return the time of the end of a connection."""
-    if moment == NONE:
-        return ALWAYS
-    if moment < len(t.packets):
-        return int(t.reached_ns[moment])
-    return int(t.streams[moment - len(t.packets), Stream.ENDED_NS])
-
-
-@inlined
-def _begin_key(t: Any, key: Any) -> None:
-    counts = t.counts
-    counts[Count.PACKET], counts[Count.END] = key[Key.FIRST], key[Key.FIRST_END]
-    counts[Count.OPENING] = counts[Count.REPLAY] = counts[Count.CONNECTIONS] = NONE
-    counts[Count.HAS_OLDER] = counts[Count.FLOWS] = counts[Count.SESSIONS] = 0
-    clear(t, key[Key.SLOTS])
-
-
-@kernel(BOOL(record_type(Tracking)))
-def track(t: Tracking) -> bool:
-    """Track packets, from where the last call has ended.
-
-    Returns
-    -------
-    is_done
-        Whether all packets are tracked. If not, `t.breaches` is full: the next call needs an empty
-        one.
-    """
-    counts = t.counts
-    while counts[Count.KEY] < len(t.keys):
-        key = t.keys[counts[Count.KEY]]
-        if counts[Count.PACKET] == NONE:
-            _begin_key(t, key)
-        while True:
-            if counts[Count.BREACHES] + MOST_BREACHES > len(t.breaches):
-                return False
-            packet = counts[Count.OPENING]
-            if packet != NONE:
-                counts[Count.OPENING] = NONE
-                _open(t, t.streams[t.stream[packet], Stream.CONNECTION], packet)
-                continue
-            is_replay = counts[Count.REPLAY] != NONE
-            packet = counts[Count.REPLAY] if is_replay else counts[Count.PACKET]
-            if not is_replay:
-                if packet < key[Key.STOP] and t.streams[t.stream[packet], Stream.FIRST] == NONE:
-                    from_client = t.packets[packet, Packet.FLAGS] & Flag.FROM_CLIENT != 0
-                    _add_stream(t, packet, from_client)
-                    continue
-                _end_streams(t, key, packet)
-                if packet == key[Key.STOP]:
-                    break
-            c = t.streams[t.stream[packet], Stream.CONNECTION]
-            from_client = t.packets[packet, Packet.FLAGS] & Flag.FROM_CLIENT != 0
-            takes = is_replay
-            if is_replay:
-                counts[Count.REPLAY] = t.link[packet]
-            else:
-                counts[Count.PACKET] = packet + 1
-                takes = _observe(t, c, packet, from_client)
-            if takes:
-                _take_effect(t, c, packet, from_client)
-        _finish(t)
-        key[Key.HAS_OLDER] = counts[Count.HAS_OLDER]
-        counts[Count.KEY] += 1
-        counts[Count.PACKET] = NONE
-    return True

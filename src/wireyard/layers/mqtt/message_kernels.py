@@ -31,31 +31,26 @@ from wireyard.layers.mqtt.grids import (
     Stream,
     Subscription,
 )
-from wireyard.layers.mqtt.qos import EVENTS, FACTS, RECEIVER, SENDER
+from wireyard.layers.mqtt.qos import EVENTS, FACTS, IN_FLIGHT, RECEIVER, SENDER
 from wireyard.layers.mqtt.records import SMALLEST_WINDOW
-from wireyard.layers.mqtt.session_kernels import (
-    FIRST_STATES,
-    IN_FLIGHT_STATES,
-    client_of,
-    slots_of,
-)
-from wireyard.layers.mqtt.slots import Owner, slot_of
+from wireyard.layers.mqtt.slots import Owner, client_of, slot_of
 from wireyard.layers.mqtt.violations import NEEDS_ALL_CONNECTIONS, NEEDS_ALL_PACKETS, RULES
 from wireyard.layers.states import EFFECT, NEXT, RULE, transitions
 
 __all__ = [
+    "FIRST_STATES",
+    "IN_FLIGHT_STATES",
     "RULE_NAMES",
+    "TABLES",
+    "accept_before",
     "acknowledge",
     "add_breach",
     "breaks",
     "confirm_read",
-    "pingreq",
-    "pingresp",
     "publish",
 ]
 
 RULE_NAMES: Final = tuple(RULES)
-_RULES: Final = {name: place for place, name in enumerate(RULE_NAMES)}
 _NEEDS_ALL_PACKETS: Final = np.array([name in NEEDS_ALL_PACKETS for name in RULE_NAMES])
 _NEEDS_ALL_CONNECTIONS: Final = np.array([name in NEEDS_ALL_CONNECTIONS for name in RULE_NAMES])
 _FACTS: Final = tuple(FACTS)
@@ -65,7 +60,13 @@ TABLES: Final = np.full((2, len(SENDER.states), len(EVENTS), 3), NONE, np.int32)
 """Role (0 sends, 1 receives) x state x event -> next state, effect and rule, as `transitions`."""
 for _role, _table in enumerate((SENDER, RECEIVER)):
     TABLES[_role, : len(_table.states)] = transitions(_table, _FACTS, RULE_NAMES)
-
+_STATES: Final = (SENDER.states, RECEIVER.states)
+FIRST_STATES: Final = np.array(
+    [[states.index("free" if known else "unknown") for states in _STATES] for known in (0, 1)]
+)
+"""Whether a session was captured from its beginning x role -> the state of a packet identifier."""
+IN_FLIGHT_STATES: Final = np.array([state in IN_FLIGHT for state in SENDER.states], np.int64)
+"""Whether a message is in flight in each state of the sender."""
 _PUBACK, _PUBREL = int(layout.PUBACK), int(layout.PUBREL)
 _PUBLISHED: Final = np.array(
     [[_EVENT[f"{name}_{qos}"] for name in ("publish", "dup")] for qos in (1, 2)], np.int32
@@ -94,13 +95,13 @@ _REPEATED, _LOST_ACK, _DELIVERED, _RELEASED, _ACKNOWLEDGED, _REFUSED = map(
 )
 (
     _ID_IN_USE, _ID_IN_USE_BROKER, _MAXIMUM_CLIENT, _MAXIMUM_BROKER, _ALIAS_CLIENT, _ALIAS_BROKER,
-    _ALIAS_UNKNOWN, _SUBSCRIPTION_IDENTIFIER, _PINGRESP_UNASKED,
+    _ALIAS_UNKNOWN, _SUBSCRIPTION_IDENTIFIER,
 ) = map(
     RULE_NAMES.index,
     (
         "id_in_use", "id_in_use_broker", "receive_maximum_client", "receive_maximum_broker",
         "alias_maximum_client", "alias_maximum_broker", "alias_unknown",
-        "subscription_identifier", "pingresp_unasked",
+        "subscription_identifier",
     ),
 )  # fmt: skip
 _ERROR: Final = 128
@@ -181,29 +182,6 @@ def confirm_read(t: Any, c: int, request: int, answer: int) -> None:
     row[Connection.UNCONFIRMED_FIRST] = sub
 
 
-@inlined
-def pingreq(t: Any, c: int, packet: int) -> None:
-    """Add a PINGREQ to those that wait for PINGRESP."""
-    row = t.connections[c]
-    t.link[packet] = NONE
-    if row[Connection.PING_FIRST] == NONE:
-        row[Connection.PING_FIRST] = packet
-    else:
-        t.link[row[Connection.PING_LAST]] = packet
-    row[Connection.PING_LAST] = packet
-
-
-@inlined
-def pingresp(t: Any, c: int, packet: int) -> None:
-    """Match a PINGRESP with the first PINGREQ that waits for it."""
-    request = t.connections[c, Connection.PING_FIRST]
-    if request == NONE:
-        breaks(t, c, _PINGRESP_UNASKED, False, packet, NONE)
-        return
-    t.connections[c, Connection.PING_FIRST] = t.link[request]
-    confirm_read(t, c, request, packet)
-
-
 # --- records --------------------------------------------------------------------------------
 
 
@@ -246,7 +224,7 @@ def _may_be_published(t: Any, c: int) -> bool:
 @inlined
 def _flow_of(t: Any, d: int, packet_id: int) -> int:
     """Return the flow of a packet identifier."""
-    slot = slot_of(t, slots_of(t), Owner.FLOW, d, packet_id)
+    slot = slot_of(t, Owner.FLOW, d, packet_id)
     flow = t.slot_values[slot]
     if flow == NONE:
         flow = t.counts[Count.FLOWS]
@@ -285,7 +263,7 @@ def _topic_of(t: Any, c: int, packet: int, to_broker: bool) -> int:
         side = 0 if to_broker else 1
         most = t.connections[c, Connection.ALIAS_MAXIMUM_UP + side]
         number = t.connections[c, Connection.ALIASES_UP + side] << 16 | alias
-        slot = slot_of(t, slots_of(t), Owner.ALIASES_UP + side, c, number)
+        slot = slot_of(t, Owner.ALIASES_UP + side, c, number)
         if topic != t.counts[Count.EMPTY_TOPIC]:
             t.slot_values[slot] = topic
         else:

@@ -8,112 +8,43 @@ from __future__ import annotations
 
 from typing import Any, Final
 
-import numpy as np
-
 from wireyard.accelerate import inlined
+from wireyard.layers.mqtt.connection import WILL
 from wireyard.layers.mqtt.grids import (
     ALWAYS,
     NO_TIME,
     NONE,
-    Client,
     Connection,
     Count,
     Direction,
     EndedBy,
     Flow,
-    Key,
     Moment,
-    Name,
     Rare,
     Record,
     Session,
     Status,
     Stream,
     Subscription,
-    TopicFilter,
     Will,
     WillFate,
 )
-from wireyard.layers.mqtt.qos import EVENTS, IN_FLIGHT, MAX_IN_FLIGHT, RECEIVER, SENDER
-from wireyard.layers.mqtt.slots import Owner, slot_of
-from wireyard.layers.mqtt.will import WILL
+from wireyard.layers.mqtt.message_kernels import FIRST_STATES, IN_FLIGHT_STATES, TABLES
+from wireyard.layers.mqtt.qos import EVENTS, MAX_IN_FLIGHT
+from wireyard.layers.mqtt.request_kernels import end_subscriptions
+from wireyard.layers.mqtt.slots import client_of, rare_of
 from wireyard.layers.states import EFFECT, NEXT, transitions
 
-__all__ = [
-    "FIRST_STATES",
-    "IN_FLIGHT_STATES",
-    "MAX_FILTERS",
-    "client_of",
-    "close",
-    "end_flows",
-    "end_subscriptions",
-    "finish_session",
-    "new_session",
-    "rare_of",
-    "resume",
-    "slots_of",
-    "subscribe",
-    "take_over",
-    "unsubscribe",
-]
+__all__ = ["close", "end_flows", "finish_session", "new_session", "resume", "take_over"]
 
-MAX_FILTERS: Final = 1 << 14
-"""Subscriptions of one session; brokers that limit them allow thousands."""
-
-_STATES: Final = (SENDER.states, RECEIVER.states)
-FIRST_STATES: Final = np.array(
-    [[states.index("free" if known else "unknown") for states in _STATES] for known in (0, 1)]
-)
-"""Whether a session was captured from its beginning x role -> the state of a packet identifier."""
-IN_FLIGHT_STATES: Final = np.array([state in IN_FLIGHT for state in SENDER.states], np.int64)
-"""Whether a message is in flight in each state of the sender."""
-_NEW_CONNECTION: Final = np.array(
-    [
-        [transitions(table)[state, EVENTS.index(name), NEXT] for state in range(len(table.states))]
-        + [NONE] * (len(SENDER.states) - len(table.states))
-        for table in (SENDER, RECEIVER)
-        for name in ("discarded", "resumed")
-    ]
-).reshape(2, 2, -1)
-"""Role x whether the session is resumed x state -> next state."""
+_RESUMED, _DISCARDED = map(EVENTS.index, ("resumed", "discarded"))
 _PUBLISHED, _DROPPED = range(2)
 _WILLS: Final = transitions(WILL, ("published", "dropped"))
 _ARMED: Final = WILL.states.index("armed")
-(
-    _DISCONNECTED, _DISCONNECTED_WITH_WILL, _WILL_DROPPED, _DELAY_OVER, _SESSION_OVER, _BACK,
-) = map(
-    WILL.events.index,
-    ("disconnected", "disconnected_with_will", "dropped", "delay_over", "session_over", "back"),
-)  # fmt: skip
-WILL_EVENT_OF_END: Final = np.array([_DISCONNECTED, _DISCONNECTED_WITH_WILL, _WILL_DROPPED])
+_WILL_DROPPED, _DELAY_OVER, _SESSION_OVER, _BACK = map(
+    WILL.events.index, ("dropped", "delay_over", "session_over", "back")
+)
 _NS_PER_S: Final = 1_000_000_000
-
-
-@inlined
-def slots_of(t: Any) -> int:
-    """Return the number of slots of the current key."""
-    return int(t.keys[t.counts[Count.KEY], Key.SLOTS])
-
-
-@inlined
-def rare_of(t: Any, packet: int) -> int:
-    """Return the row of `Rare` of a packet."""
-    return int(t.rare_row[t.kept_row[packet]])
-
-
-@inlined
-def client_of(t: Any, c: int) -> int:
-    """Return the number of the client of a connection, as it is named now."""
-    connections = t.connections
-    client = connections[c, Connection.CLIENT]
-    if client == NONE:
-        client = t.counts[Count.CLIENTS]
-        t.counts[Count.CLIENTS] = client + 1
-        t.clients[client, Client.CONNECTION] = c
-        t.clients[client, Client.NAME] = connections[c, Connection.NAME]
-        t.clients[client, Client.CLIENT_ID] = connections[c, Connection.CLIENT_ID]
-        connections[c, Connection.CLIENT] = client
-    return int(client)
 
 
 @inlined
@@ -178,12 +109,12 @@ def _connect_direction(t: Any, d: int, kept: int, receive_maximum: int) -> None:
     if not kept:
         direction[Direction.IS_KNOWN] = 1
     first = FIRST_STATES[direction[Direction.IS_KNOWN], 0]
-    in_flight = 0
+    event, in_flight = _RESUMED if kept else _DISCARDED, 0
     flow = direction[Direction.FLOWS]
     while flow != NONE:
-        sender = _NEW_CONNECTION[0, kept, flows[flow, Flow.SENDER]]
+        sender = TABLES[0, flows[flow, Flow.SENDER], event, NEXT]
         flows[flow, Flow.SENDER] = sender
-        flows[flow, Flow.RECEIVER] = _NEW_CONNECTION[1, kept, flows[flow, Flow.RECEIVER]]
+        flows[flow, Flow.RECEIVER] = TABLES[1, flows[flow, Flow.RECEIVER], event, NEXT]
         if sender == first:
             flows[flow, Flow.RECORD] = NONE
         in_flight += IN_FLIGHT_STATES[sender]
@@ -306,87 +237,6 @@ def _close_will(t: Any, will: int, event: int, c: int, at: int) -> None:
     else:
         seconds = delay_s if expires_s == NONE else min(delay_s, expires_s)
         t.wills[will, Will.DUE] = _delay(t, at, seconds)
-
-
-# --- subscriptions --------------------------------------------------------------------------
-
-
-@inlined
-def _end_subscription(t: Any, session: int, sub: int, leaving: int, gone: int) -> None:
-    if t.subscriptions[sub, Subscription.LEAVING] == NONE:
-        t.subscriptions[sub, Subscription.LEAVING] = leaving
-    t.subscriptions[sub, Subscription.GONE] = gone
-    t.subscriptions[sub, Subscription.IS_ACTIVE] = 0
-    t.sessions[session, Session.ACTIVE] -= 1
-
-
-@inlined
-def end_subscriptions(t: Any, session: int, leaving: int, gone: int) -> None:
-    """End all subscriptions of a session."""
-    sub = t.sessions[session, Session.SUBSCRIPTIONS]
-    while sub != NONE:
-        if t.subscriptions[sub, Subscription.IS_ACTIVE]:
-            _end_subscription(t, session, sub, leaving, gone)
-        sub = t.subscriptions[sub, Subscription.NEXT]
-    t.sessions[session, Session.SUBSCRIPTIONS] = NONE
-
-
-@inlined
-def active(t: Any, session: int, filter: int) -> int:
-    """Return the active subscription of a session to a filter, -1 if there is none."""
-    sub = t.slot_values[slot_of(t, slots_of(t), Owner.FILTER, session, filter)]
-    return int(sub) if sub != NONE and t.subscriptions[sub, Subscription.IS_ACTIVE] else NONE
-
-
-@inlined
-def unsubscribe(t: Any, session: int, filter: int, asked: int, answered: int) -> None:
-    """End the subscription to a filter, if there is one."""
-    sub = active(t, session, filter)
-    if sub != NONE:
-        _end_subscription(t, session, sub, asked, answered)
-
-
-@inlined
-def subscribe(t: Any, session: int, sub: int) -> None:
-    """Add a subscription, within `MAX_FILTERS`; it replaces one to the same filter."""
-    row, sessions = t.subscriptions[sub], t.sessions
-    filter = t.filters[row[Subscription.FILTER], TopicFilter.FILTER]
-    older = active(t, session, filter)
-    if older == NONE and sessions[session, Session.ACTIVE] >= MAX_FILTERS:
-        t.counts[Count.DROPPED] += 1
-        return
-    if older != NONE:
-        row[Subscription.SINCE] = t.subscriptions[older, Subscription.SINCE]
-        row[Subscription.SINCE_PLACE] = t.subscriptions[older, Subscription.SINCE_PLACE]
-        _end_subscription(t, session, older, row[Subscription.ASKED], row[Subscription.GRANTED])
-    t.slot_values[slot_of(t, slots_of(t), Owner.FILTER, session, filter)] = sub
-    row[Subscription.IS_ACTIVE] = 1
-    row[Subscription.NEXT] = sessions[session, Session.SUBSCRIPTIONS]
-    sessions[session, Session.SUBSCRIPTIONS] = sub
-    sessions[session, Session.ACTIVE] += 1
-    _serve_as(t, session, sub, filter)
-
-
-@inlined
-def _serve_as(t: Any, session: int, sub: int, filter: int) -> None:
-    """Note the name that messages of a subscription are delivered to."""
-    row, sessions = t.subscriptions[sub], t.sessions
-    name = NONE
-    kind, number = Owner.GROUP_NAME, filter
-    if not row[Subscription.IS_SHARED]:
-        name = t.clients[row[Subscription.CLIENT], Client.NAME]
-        kind, number = Owner.CLIENT_NAME, name
-    slot = slot_of(t, slots_of(t), kind, session, number)
-    if t.slot_values[slot] != NONE or sessions[session, Session.NAME_COUNT] >= MAX_FILTERS:
-        return
-    place = t.counts[Count.NAMES]
-    t.counts[Count.NAMES] = place + 1
-    t.slot_values[slot] = place
-    t.names[place, Name.NAME] = name
-    t.names[place, Name.FILTER] = row[Subscription.FILTER]
-    t.names[place, Name.NEXT] = sessions[session, Session.NAMES]
-    sessions[session, Session.NAMES] = place
-    sessions[session, Session.NAME_COUNT] += 1
 
 
 # --- the end of connections and sessions ----------------------------------------------------

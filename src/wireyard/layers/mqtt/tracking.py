@@ -1,6 +1,6 @@
 """The first stage: tracks the packets of clients and their brokers, all of them in one call.
 
-The kernel (`connection_kernels`) follows each connection packet by packet over integer columns.
+The kernel (`client_kernels`) follows each connection packet by packet over integer columns.
 Here its arrays are made; `tracked` has its results.
 """
 
@@ -14,7 +14,7 @@ import numpy as np
 from wireyard.arena import room
 from wireyard.arrays import Grid, Ints
 from wireyard.formats.mqtt import layout
-from wireyard.layers.mqtt.connection_kernels import track
+from wireyard.layers.mqtt.client_kernels import track
 from wireyard.layers.mqtt.grids import (
     NO_TIME,
     NONE,
