@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import io
 import json
 import math
 import os
@@ -30,6 +31,7 @@ from wireyard.accelerate import (
     TEXT,
     array,
     cache_folder,
+    compiling,
     declare,
     find_kernels,
     inlined,
@@ -343,6 +345,43 @@ def test_warming_leaves_nothing_to_compile(site: Path) -> None:
     assert len(python(site, code).splitlines()) == 2
     found = run(site)
     assert (found["compiled"], found["origin"]) == (0, "kept")
+
+
+def test_only_kernels_of_loaded_modules_are_compiled(site: Path) -> None:
+    (site / "wireyard" / "other_kernels.py").write_text(PROBE)
+    assert run(site)["compiled"] == 1
+    assert [file.name.partition("-")[0] for file in kept(site)] == ["probe.probe"]
+
+
+class Terminal(io.StringIO):
+    """Standard error as a terminal."""
+
+    def isatty(self) -> bool:
+        return True
+
+
+def test_a_terminal_gets_a_bar_that_moves(monkeypatch: pytest.MonkeyPatch) -> None:
+    terminal = Terminal()
+    monkeypatch.setattr(sys, "stderr", terminal)
+    monkeypatch.setattr(sys, "__stderr__", terminal)
+    notice = compiling._Notice()
+    for done in range(3):
+        notice.report(compiling.Progress(done, 2, 9.0 - done))
+    assert terminal.getvalue().split("\r\x1b[K") == [
+        "",
+        f"compiling kernels, once [{'.' * 24}] 0 of 2, about 9 s left",
+        f"compiling kernels, once [{'#' * 12}{'.' * 12}] 1 of 2, about 8 s left",
+        "",
+    ]
+
+
+def test_what_is_no_terminal_gets_one_line() -> None:
+    notice, lines = compiling._Notice(), list[str]()
+    notice.show = lines.append
+    for done in range(3):
+        notice.report(compiling.Progress(done, 2, 9.0 - done))
+    (line,) = lines
+    assert line.startswith("compiling 2 kernels for this processor, once: about 9 s on ")
 
 
 def with_change(path: Path, old: str, new: str) -> tuple[Path, bytes]:

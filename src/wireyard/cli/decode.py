@@ -317,7 +317,9 @@ def _payload_request(given: tuple[str, ...]) -> dict[str, Any]:
 @click.option(
     "--nested", is_flag=True, help="Show the packets inside packets too, each after its parent."
 )
-@click.option("--limit", type=click.IntRange(min=1), metavar="N", help="Stop after N rows.")
+@click.option("--since", metavar="TIME", help="Only packets captured at this time or later.")
+@click.option("--until", metavar="TIME", help="Only packets captured before this time.")
+@click.option("-c", "--limit", type=click.IntRange(min=1), metavar="N", help="Stop after N rows.")
 @click.option(
     "--follow",
     is_flag=True,
@@ -338,6 +340,8 @@ def command(
     keylog: tuple[str, ...],
     out: str | None,
     write: str | None,
+    since: str | None,
+    until: str | None,
     limit: int | None,
     follow: bool,
     rotated: bool,
@@ -369,6 +373,8 @@ def command(
     if request["spreadsheet"] and kind != "csv":
         raise UsageError("decode: --spreadsheet is for csv")
     request |= _payload_request(payloads)
+    times = ((">=", since), ("<", until))
+    request["where"] += tuple(f"captured_ns {sign} {time}" for sign, time in times if time)
     wanted = Request(**request, lenient=format_name is None, csv=kind == "csv"), Budget(limit)
     shows_progress = not (to_terminal(write) and kind in _SEEN)
     live = request["max_packet_bytes"], follow, rotated
