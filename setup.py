@@ -1,8 +1,9 @@
-"""The build of a wheel: kernels are compiled into it, for this kind of processor (ADR 6)."""
+"""The build of a wheel: kernels are compiled into it, for this kind of processor (ADR 16)."""
 
 import os
 import subprocess
 import sys
+import sysconfig
 from pathlib import Path
 
 from setuptools import setup
@@ -30,15 +31,13 @@ class BuildWithKernels(build_py):
 class WheelOfPlatform(bdist_wheel):
     """A wheel for any version of Python, and for one platform if it has compiled kernels."""
 
-    def finalize_options(self) -> None:
-        """Choose a wheel of a platform."""
-        super().finalize_options()
-        self.root_is_pure = False
-
     def get_tag(self) -> tuple[str, str, str]:
         """Return the tags of Python, its binary interface, and the platform."""
-        has_kernels = any(Path(self.bdist_dir, COMPILED).glob("*"))
-        return "py3", "none", super().get_tag()[2] if has_kernels else "any"
+        python, abi, platform = super().get_tag()
+        built = Path(self.get_finalized_command("build_py").build_lib)
+        if platform == "any" and any((built / COMPILED).glob("*")):
+            platform = sysconfig.get_platform().replace("-", "_").replace(".", "_")
+        return python, abi, platform
 
 
 setup(cmdclass={"build_py": BuildWithKernels, "bdist_wheel": WheelOfPlatform})
