@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from difflib import get_close_matches
 from functools import cached_property
@@ -128,10 +128,14 @@ class Tables:
         ------
         UsageError
             It is no such statement, names an unknown table or column, or fails.
+        LakeDamaged
+            It fails because a file of the lake is damaged.
         """
         import duckdb
 
-        with self._errors():
+        given = parameters.values() if isinstance(parameters, Mapping) else parameters or ()
+        _check_text([query, *given])
+        with self._explaining(query):
             self._define_named(query)
             statements = self.connection.extract_statements(query)
             if len(statements) != 1 or statements[0].type != duckdb.StatementType.SELECT:
@@ -146,10 +150,11 @@ class Tables:
 
         Raises
         ------
-        UsageError
+        UsageError, LakeDamaged
             The query fails.
         """
-        with self._errors():
+        _check_text((parameters or {}).values())
+        with self._explaining(query):
             self._define_named(query)
             done = self.connection.execute(query, parameters)
             names = [column[0] for column in done.description]
@@ -157,26 +162,14 @@ class Tables:
 
     def keep(self, name: str, query: str) -> None:
         """Store the result of a query in memory, as a table for later queries."""
-        self._define_named(query)
-        self.connection.execute(f"CREATE OR REPLACE TEMP TABLE {identifier(name)} AS {query}")
+        with self._explaining(query):
+            self._define_named(query)
+            self.connection.execute(f"CREATE OR REPLACE TEMP TABLE {identifier(name)} AS {query}")
 
     @cached_property
     def formats(self) -> frozenset[str]:
         """The formats whose packets occur; stored messages are JMQ's."""
         return frozenset(row["name"] for row in self.rows(_OCCURRING))
-
-    def _define_named(self, query: str) -> None:
-        """Create the views of the tables that a query names."""
-        words = set(re.findall(r"\w+", query.lower()))
-        for name in self.names:
-            if name in words and name not in self._defined:
-                self._define(name)
-                self._defined.add(name)
-
-    @cached_property
-    def frame_files(self) -> FrameFiles:
-        """The files of captures, with their frame numbers."""
-        return FrameFiles(self.rows("FROM files"))
 
     def suggestion(self, asked: str) -> str:
         """Return the destination or client that is written most like a name, as an addition."""
@@ -185,14 +178,37 @@ class Tables:
         return f"; there is '{close[0]}'" if close else ""
 
     @contextmanager
-    def _errors(self) -> Iterator[None]:
-        """Raise DuckDB's errors as usage errors."""
+    def _explaining(self, query: str) -> Iterator[None]:
+        """Turn errors of DuckDB into ours; a damaged file is named instead of the query."""
         import duckdb
 
         try:
             yield
         except duckdb.Error as error:
+            mistakes = duckdb.ParserException, duckdb.BinderException, duckdb.CatalogException
+            if not isinstance(error, mistakes):
+                for name in self._named(query):
+                    self._check_files(name)
             raise UsageError(self._reason(error)) from None
+
+    def _check_files(self, name: str) -> None:
+        """Check the files of a table, if somebody else can have changed them."""
+
+    def _define_named(self, query: str) -> None:
+        """Create the views of the tables that a query names."""
+        for name in self._named(query):
+            if name not in self._defined:
+                self._define(name)
+                self._defined.add(name)
+
+    def _named(self, query: str) -> list[str]:
+        words = set(re.findall(r"\w+", query.lower()))
+        return [name for name in self.names if name in words]
+
+    @cached_property
+    def frame_files(self) -> FrameFiles:
+        """The files of captures, with their frame numbers."""
+        return FrameFiles(self.rows("FROM files"))
 
     def _reason(self, error: Exception) -> str:
         """Return DuckDB's message in one line; if a table is unknown, with the names of all."""
@@ -219,6 +235,15 @@ class Tables:
     def _files(self, name: str) -> list[str]:
         """Return the Parquet files of a table."""
         raise NotImplementedError
+
+
+def _check_text(values: Iterable[object]) -> None:
+    for value in values:
+        if isinstance(value, str) and not value.isascii():
+            try:
+                value.encode()
+            except UnicodeEncodeError:
+                raise UsageError(f"{value}: is not UTF-8") from None
 
 
 def identifier(name: str) -> str:
@@ -283,6 +308,10 @@ class _LakeTables(Tables):
 
     def _files(self, name: str) -> list[str]:
         return self._snapshot.paths(name)
+
+    def _check_files(self, name: str) -> None:
+        for file in self._snapshot.files.get(name, ()):
+            self._snapshot.check_file(name, file)
 
 
 class _InputTables(Tables):

@@ -100,6 +100,7 @@ class _Commands(click.Group):
         # Nothing here multiplies matrices, for which numpy starts a thread for each core.
         os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
         named["standalone_mode"] = False
+        exits.open_standard_streams()
         try:
             status = super().main(*args, **named)
             sys.stdout.flush()
