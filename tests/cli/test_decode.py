@@ -442,6 +442,17 @@ def test_a_table_of_a_store_has_its_packets_by_file(run: Run) -> None:
     assert "gap" not in result.stdout and str(store) not in result.stdout
 
 
+def test_columns_of_one_format_of_a_capture(run: Run) -> None:
+    capture = ROOT / "examples/traffic.pcap"
+    every = rows_of(run("decode", capture, "--columns", "format,topic,message_id"))
+    assert {row["format"]: set(row) for row in every} == {
+        "mqtt": {"format", "topic"},
+        "jmq": {"format", "message_id"},
+    }
+    refused = run("decode", capture, "--columns", "format,tpoic")
+    assert (refused.exit_code, "has no column 'tpoic'" in one_line(refused)) == (2, True)
+
+
 def test_packets_of_a_time(run: Run) -> None:
     words = ["decode", ROOT / "examples/traffic.pcap", "--columns", "frame", "--format", "mqtt"]
     every = run(*words).stdout.splitlines()

@@ -264,6 +264,8 @@ def test_a_file_appears_whole_or_not_at_all(out: str, big: Path, tmp_path: Path)
     target.write_text("what was there before")
     done = call(
         *("decode", big, "--out", out, "-w", target),
+        # Python would leave the first bytes of compiled modules, and fail to read them later.
+        env={**os.environ, "PYTHONDONTWRITEBYTECODE": "1"},
         preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (1000, 1000)),
     )
     assert (done.returncode, done.stderr) == (

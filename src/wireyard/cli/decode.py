@@ -92,9 +92,10 @@ class _Job:
                 exits.note(f"{path}: {found.damage}")
                 self.status = exits.DATA_LOST
         if self.matchless and all(self.matchless.values()):
-            conditions = " ".join(self.request.where)
+            where, columns = " ".join(self.request.where), ",".join(self.request.columns or ())
+            asked = f"--where {where}" if where else f"--columns {columns}"
             known = " and ".join(self.matchless)
-            raise UsageError(f"--where {conditions}: {known} rows have no such column")
+            raise UsageError(f"{asked}: {known} rows have no such column")
 
     def _follow(self, path: str, named: Format | None) -> Generator[OpenInput]:
         """Yield the streams of a followed input each time they have grown."""

@@ -40,6 +40,7 @@ __all__ = [
     "Condition",
     "Where",
     "bind",
+    "every_column",
     "parse",
 ]
 
@@ -185,7 +186,7 @@ def bind(
         column = known.get(name) or known.get(ALIASES.get(name, ""))
         if column is not None:
             columns[column.name] = column
-        elif lenient and name in _every_column():
+        elif lenient and name in every_column():
             missing[name] = None
         elif lenient:
             raise UsageError(_position(comparison) + _unknown(name))
@@ -272,13 +273,14 @@ def _comparisons(tree: Tree) -> Iterator[Comparison]:
             yield from _comparisons(part)
 
 
-def _every_column() -> set[str]:
+def every_column() -> set[str]:
+    """Return the names of the columns of all formats."""
     own = {column.name for name in names() for column in get_format(name).columns}
     return own | {column.name for column in (*COMMON, *CAPTURED)}
 
 
 def _unknown(name: str) -> str:
-    close = get_close_matches(name, sorted(_every_column()), 1)
+    close = get_close_matches(name, sorted(every_column()), 1)
     return f"no format has a column '{name}'" + (f"; there is '{close[0]}'" if close else "")
 
 
