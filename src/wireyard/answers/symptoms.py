@@ -9,8 +9,11 @@ from collections.abc import Set
 from typing import Final
 
 from wireyard.layers.facts import registered
+from wireyard.layers.jmq.symptoms import CLOSED
+from wireyard.layers.jmq.waiting import PASSED_ON
 from wireyard.layers.mqtt.symptoms import LAST_WORD, SILENT, TAKEN_OVER
 from wireyard.layers.symptoms import (
+    CHARGED,
     ENDS,
     LONG_NS,
     MUCH_SLOWER_NS,
@@ -42,7 +45,7 @@ WITH busy AS (
   UNION ALL
   SELECT l.destination, coalesce(l.consumer_client_id, l.consumer), count(*), 'in queue',
     quantile_cont(l.queue_ns, 0.5), NULL
-  FROM latencies l JOIN busy b USING (source, consumer, destination)
+  FROM ({CHARGED}) l JOIN busy b USING (source, consumer, destination)
   WHERE l.sent_ns >= b.first_ns AND l.queue_ns >= {LONG_NS} AND l.protocol = 'jms'
   GROUP BY 1, 2
 )
@@ -103,7 +106,7 @@ _EVERY: Final = (
         "stuck",
         "{messages} delivered; the session ended without an acknowledgement",
         TRACE,
-        deliveries("d.verdict IN ('abandoned', 'left')"),
+        deliveries(f"d.verdict IN ('abandoned', 'left') AND NOT {PASSED_ON} AND NOT {CLOSED}"),
     ),
     Symptom(
         "login_refused",
@@ -157,6 +160,8 @@ _EVERY: Final = (
 def symptoms(formats: Set[str] | None = None) -> tuple[Symptom, ...]:
     """Return symptoms, the worst first; those of one severity in the order of display.
 
+    A symptom that several protocols have is one, with the findings of all.
+
     Parameters
     ----------
     formats
@@ -168,4 +173,10 @@ def symptoms(formats: Set[str] | None = None) -> tuple[Symptom, ...]:
         if formats is None or not formats.isdisjoint(facts.formats)
         for symptom in facts.symptoms
     )
-    return tuple(sorted((*of_protocols, *_EVERY), key=lambda each: SEVERITIES.index(each.severity)))
+    known: dict[str, Symptom] = {}
+    for symptom in (*of_protocols, *_EVERY):
+        other = known.setdefault(symptom.code, symptom)
+        if other is not symptom:
+            query = f"({other.query}) UNION ALL BY NAME ({symptom.query})"
+            known[symptom.code] = other._replace(query=query)
+    return tuple(sorted(known.values(), key=lambda each: SEVERITIES.index(each.severity)))

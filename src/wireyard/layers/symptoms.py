@@ -14,9 +14,11 @@ from __future__ import annotations
 
 from typing import Final, NamedTuple
 
+from wireyard.layers.jmq.waiting import ENDS, NOT_CHARGED, WAITING_JMS
+
 __all__ = [
+    "CHARGED",
     "CONSUMER_NAME",
-    "DENIED",
     "ENDS",
     "FEWEST",
     "LONG_NS",
@@ -98,20 +100,6 @@ SQL_SESSIONS: Final = 'wireyard sql {input} "FROM sessions ORDER BY client_id, o
 
 # --- queries that symptoms and other answers share ------------------------------------------
 
-ENDS: Final = "SELECT source, max(last_ns) AS end_ns FROM streams GROUP BY source"
-"""The end of each capture."""
-DENIED: Final = """
-SELECT s.source, s.stream, s."offset", s.frame, s.destination, s.src_addr, s.src_port,
-  r.frame AS reply_frame, r.captured_ns, r.properties['JMQStatus'].value AS status,
-  r.properties['JMQReason'].value AS reason
-FROM packets_jmq r JOIN packets_jmq s
-ON s.source = r.source AND s.consumer_id = r.consumer_id
-  AND s.src_addr = r.dst_addr AND s.src_port = r.dst_port
-  AND s.dst_addr = r.src_addr AND s.dst_port = r.src_port
-WHERE r.packet_type = 9 AND r.properties['JMQStatus'].value <> '200'
-  AND s.packet_type BETWEEN 1 AND 6
-"""
-"""Messages that an Open MQ broker did not accept: SEND_REPLY with a status other than 200."""
 WAITING: Final = f"""
 SELECT d.source, d.destination, d.message_key,
   if(d.verdict = 'queued', 'queued', 'unacknowledged') AS state,
@@ -123,15 +111,7 @@ WHERE d.verdict IN ('queued', 'in_flight', 'held', 'in_transaction')
   AND if(d.verdict = 'queued', d.sent_ns, d.delivered_ns) IS NOT NULL
   AND (d.verdict = 'queued' OR d.outcome = 'unacknowledged')
 UNION ALL
-SELECT m.source, m.destination, m.message_key, 'no consumer', NULL, m.captured_ns, m.frame
-FROM messages m JOIN ({ENDS}) e ON e.source = m.source
-LEFT JOIN transactions t ON t.source = m.source AND t.transaction_id = m.transaction_id
-WHERE m.protocol = 'jms' AND m.captured_ns IS NOT NULL AND m.first_seen = 'sent'
-  AND m.destination_kind IN ('queue', 'temporary_queue') AND m.destination <> '__JMQAdmin'
-  AND NOT EXISTS (FROM deliveries d WHERE d.message_key = m.message_key)
-  AND (t.outcome IS NULL OR t.outcome = 'committed')
-  AND NOT (m.expiration_ms > 0 AND m.expiration_ms < e.end_ns // 1000000)
-  AND (m.source, m.stream, m."offset") NOT IN (SELECT (source, stream, "offset") FROM ({DENIED}))
+{WAITING_JMS}
 """
 """Messages that were still waiting at the end of their capture: for a consumer that is away
 (`queued`), for an acknowledgement, or in a JMS queue for any consumer. Messages that the broker
@@ -144,12 +124,18 @@ FEWEST: Final = 5
 over at least this many deliveries. Differences below a millisecond come from the scheduling of
 processes, and the median of a few deliveries is just one of them."""
 CONSUMER_NAME: Final = "coalesce(consumer_client_id, consumer)"
+CHARGED: Final = f"""
+SELECT l.* REPLACE (if(n.source IS NULL, l.queue_ns, NULL) AS queue_ns)
+FROM latencies l LEFT JOIN ({NOT_CHARGED}) n
+ON n.source = l.source AND n.stream = l.stream AND n."offset" = l."offset"
+"""
+"""Latencies, without the time in queue that is not the consumer's."""
 SLOWER: Final = f"""
 WITH medians AS MATERIALIZED (
   SELECT destination, {CONSUMER_NAME} AS name,
     count(queue_ns) AS queued, quantile_cont(queue_ns, 0.5) AS queue_ns,
     count(acknowledge_ns) AS acknowledged, quantile_cont(acknowledge_ns, 0.5) AS acknowledge_ns
-  FROM latencies
+  FROM ({CHARGED})
   WHERE {CONSUMER_NAME} IS NOT NULL
   GROUP BY ALL
 ), each AS (

@@ -16,24 +16,20 @@ import pyarrow as pa
 
 from wireyard.arrays import Grid, Ints
 from wireyard.layers.mqtt.delivery_columns import Will
+from wireyard.layers.mqtt.grids import NONE, Flag, Packet, Record, Status
 from wireyard.layers.mqtt.packets import NO_TIME, Packets, hash_payloads
-from wireyard.layers.mqtt.qos_kernels import NONE, Flag, Packet, Record, Status
 from wireyard.layers.mqtt.records import (
     Client,
     ConnectionRecord,
-    Message,
     Subscribed,
     TopicKey,
     properties_of,
 )
-from wireyard.layers.mqtt.rows import session_row, violation_row
 from wireyard.layers.mqtt.subscriptions import Last
-from wireyard.layers.mqtt.tracking import Tracked
-from wireyard.layers.tables import fact_table
+from wireyard.layers.mqtt.tracked import Tracked, TrackedWill
 
 __all__ = ["DELIVERED", "SENT", "Clients", "message_tables", "published"]
 
-_CONNECT: Final = 1
 _AT_ONCE: Final = 1 << 17
 """Messages in a batch."""
 _ORDER: Final = (
@@ -103,7 +99,7 @@ class Clients:
     users: dict[Client, str]
     """User names of the clients that logged in with one."""
     connections: list[ConnectionRecord]
-    """The connections of clients that are not plain."""
+    """The accepted connections that messages were delivered to by a subscription."""
     subscriptions: list[Subscribed]
     wills: list[Will]
     """Published wills."""
@@ -131,13 +127,8 @@ def published(tracked: Tracked) -> Clients:
         tracked.last,
         tracked.dropped,
         {
-            "sessions": pa.concat_tables(
-                [
-                    tracked.sessions,
-                    fact_table("sessions", list(map(session_row, tracked.connections))),
-                ]
-            ),
-            "violations": fact_table("violations", list(map(violation_row, tracked.violations))),
+            "sessions": tracked.sessions,
+            "violations": tracked.violations,
         },
     )
 
@@ -198,21 +189,14 @@ def _extra(packets: Packets) -> dict[int, Mapping[str, Any]]:
     return dict(zip(numbers.tolist(), map(properties_of, taken.to_pylist()), strict=True))
 
 
-def _hashed(packets: Packets, wills: list[Message]) -> list[Will]:
+def _hashed(packets: Packets, wills: list[TrackedWill]) -> list[Will]:
     """Return wills with the hashes of their payloads, and the file and row of their CONNECT."""
-    if not wills:
-        return []
-    connects = np.flatnonzero(packets.grid[:, Packet.KIND] == _CONNECT)
-    at = {
-        (packets.streams[stream].source, packets.key_of(packet)): packet
-        for packet, stream in zip(connects.tolist(), packets.stream[connects].tolist(), strict=True)
-    }
-    numbers = [at[will.sent.source, will.sent.key] for will in wills]
+    numbers = np.array([will.packet for will in wills], np.int64)
     payloads = packets.kept["will_payload"].take(pa.array(packets.kept_row[numbers]))
     hashes = hash_payloads(payloads, packets.secret).tolist()
     places = packets.file[numbers].tolist(), packets.row[numbers].tolist()
     return [
-        Will(will, (one, other), file, row)
+        Will(will.message, (one, other), file, row)
         for will, (one, other), file, row in zip(wills, hashes, *places, strict=True)
     ]
 
