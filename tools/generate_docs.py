@@ -91,11 +91,18 @@ parentheses; NOT binds closest, then AND:
 
     topic == plant/7/state OR (qos > 0 AND NOT retain == true)
     destination in orders, 'a, b' and payload_size >= 0x100
+    topic == plant/+/state OR topic contains alarm OR topic ~ ^plant/[0-9]+$
+    captured_ns >= 2026-11-21T20:22:47.5Z
 
-A comparison is COLUMN, one of `== != < <= > >= in`, VALUE. A value is plain text up to AND, OR or a
-closing parenthesis, or it is in quotes of either kind. After `in` there may be several values,
-separated by commas. `wireyard formats NAME` lists the columns.
+A comparison is COLUMN, one of `== != < <= > >= in contains ~`, VALUE. A value is plain text up to
+AND, OR or a closing parenthesis, or it is in quotes of either kind. After `in` there may be several
+values, separated by commas. `wireyard formats NAME` lists the columns.
 
+- `==` and `!=` compare a `topic` with a topic filter if the value has `+` or `#` as a level.
+- `contains` takes a part of a text, `~` a regular expression of RE2, whose time is linear, of up to
+  1,000 characters.
+- A time since 1970 may be written as it is printed, in UTC. `decode --since TIME --until TIME` does
+  the same for the time of capture.
 - A row without a value in the column matches neither a comparison nor its opposite, as in SQL. A
   format without the column has no value in any row, so `--format` is not needed.
 - `topic` and `destination` stand for each other in formats that have only one of them.

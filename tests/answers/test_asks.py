@@ -301,7 +301,15 @@ def test_the_page_names_tests_that_there_are() -> None:
     root = Path(__file__).parents[2]
     page = (root / "docs" / "asks.md").read_text()
     assert len(re.findall(r"^## \d+\. ", page, re.MULTILINE)) == 15
-    named = 0
+    assert named_tests(page) > 40
+    _, threats = (root / "docs" / "architecture.md").read_text().split("## Threats\n")
+    rows = re.findall(r"^\| .*", threats.partition("\n## ")[0], re.MULTILINE)[1:]
+    assert all(map(named_tests, rows)) and len(rows) > 10
+
+
+def named_tests(page: str) -> int:
+    """Return how many tests a page names; each of them exists."""
+    root, named = Path(__file__).parents[2], 0
     for row in page.splitlines():
         text = ""
         for file, test in re.findall(r"`(?:(tests/[\w/.]+))?(?:::)?(test_\w+)?`", row):
@@ -311,4 +319,4 @@ def test_the_page_names_tests_that_there_are() -> None:
             if test:
                 assert f"def {test}(" in text, (file, test)
                 named += 1
-    assert named > 40
+    return named

@@ -10,9 +10,11 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
+import wireyard
 from tests.captures.make import one_way, pcap
 from tests.captures.test_live import connect, publish
 from tests.cli.results import Run
+from wireyard import mqtt
 from wireyard.answers.why import _command
 from wireyard.cli import main
 from wireyard.cli.answers import shown_inputs
@@ -60,6 +62,33 @@ def test_a_capture_without_traffic_of_ours(
         assert result.exit_code == 1
         first = result.stderr.splitlines()[0]
         assert first == "wireyard: no packet was read, so nothing is known"
+
+
+@pytest.mark.parametrize(
+    ("command", "asked", "near"),
+    [
+        ("trace", "a/bc", "a/b"),
+        ("why", "client20", "client2"),
+        ("trace", "x", None),
+    ],
+)
+def test_a_name_that_is_not_there_suggests_one_that_is(
+    command: str, asked: str, near: str | None, run: Run, tmp_path: Path
+) -> None:
+    path = tmp_path / "capture"
+    sent = mqtt.Connect(client_id="client2"), mqtt.Publish(topic="a/b", payload=b"x")
+    path.write_bytes(one_way([(0, b"".join(map(wireyard.encode, sent)))]))
+    result = run(command, path, asked)
+    assert (result.exit_code, result.stderr.count("\n")) == (2, 1)
+    assert result.stderr.endswith(f"; there is '{near}'\n") == (near is not None)
+
+
+def test_a_report_is_written_by_either_option(run: Run, tmp_path: Path) -> None:
+    path = tmp_path / "capture"
+    path.write_bytes(one_way([(0, connect(1) + publish(20))]))
+    for option in ("-w", "--write", "-o", "--output"):
+        assert run("report", path, option, tmp_path / option).exit_code == 0
+        assert (tmp_path / option).read_text().startswith("<!doctype html>")
 
 
 @example("-x/y", "-i.pcap")

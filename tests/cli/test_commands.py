@@ -122,14 +122,6 @@ def test_arrow_and_numpy_share_the_memory_of_a_command(stream: Path) -> None:
         assert done.stderr.split() == [taken]
 
 
-WHERE = ("decode", "--format", "mqtt", "--where", "packet_type in (1, 3) and not topic == a")
-
-
-def test_commands_on_a_capture_load_no_pandas() -> None:
-    lines = [("flows",), ("flows", "--segments"), ("decode",), ("inspect",), WHERE]
-    assert "pandas" not in loaded_by(*((*line, "examples/traffic.pcap") for line in lines))
-
-
 @pytest.mark.parametrize("name", COMMANDS)
 def test_every_command_teaches(name: str, run: Run) -> None:
     command = main.get_command(click.Context(main), name)
@@ -144,6 +136,11 @@ def test_no_arguments_give_the_help(run: Run) -> None:
     result = run()
     assert (result.exit_code, result.stdout) == (2, "")
     assert result.stderr == run("--help").stdout
+
+
+@pytest.mark.parametrize("words", [["help"], ["help", "decode"]])
+def test_help_is_a_command_too(words: list[str], run: Run) -> None:
+    assert run(*words).stdout == run(*words[1:], "--help").stdout
 
 
 def test_version(run: Run) -> None:

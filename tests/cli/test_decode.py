@@ -19,6 +19,7 @@ from rich.cells import cell_len
 
 import wireyard
 from tests.cli.results import LOGIN, Run, one_line, rows_of
+from tests.conftest import ROOT
 from tests.make import ALL_TYPES, item, items, packet, section, variety
 from tests.mutations import damaged_stream
 from wireyard.cli import main
@@ -439,3 +440,25 @@ def test_a_table_of_a_store_has_its_packets_by_file(run: Run) -> None:
     )
     assert sum("_MESSAGE " in line for line in lines) == len(rows)
     assert "gap" not in result.stdout and str(store) not in result.stdout
+
+
+def test_columns_of_one_format_of_a_capture(run: Run) -> None:
+    capture = ROOT / "examples/traffic.pcap"
+    every = rows_of(run("decode", capture, "--columns", "format,topic,message_id"))
+    assert {row["format"]: set(row) for row in every} == {
+        "mqtt": {"format", "topic"},
+        "jmq": {"format", "message_id"},
+    }
+    refused = run("decode", capture, "--columns", "format,tpoic")
+    assert (refused.exit_code, "has no column 'tpoic'" in one_line(refused)) == (2, True)
+
+
+def test_packets_of_a_time(run: Run) -> None:
+    words = ["decode", ROOT / "examples/traffic.pcap", "--columns", "frame", "--format", "mqtt"]
+    every = run(*words).stdout.splitlines()
+    bound = "2026-11-21T20:22:47Z"
+    before = run(*words, "--until", bound).stdout.splitlines()
+    since = run(*words, "--since", bound).stdout.splitlines()
+    assert [*before, *since] and sorted([*before, *since]) == sorted(every)
+    assert min(map(len, (before, since))) > 0
+    assert run(*words, "--since", bound, "-c", 2).stdout.splitlines() == since[:2]

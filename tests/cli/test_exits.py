@@ -187,7 +187,7 @@ def test_no_memory_is_no_full_disk(
         (["decode"], "decode: name a FILE, or - for standard input"),
         (["decode", "-", "-"], "decode: standard input can be read once only"),
         (["decode", "{}", "--nope"], "decode: No such option"),
-        (["decode", "{}", "--limit", "x"], "decode: Invalid value for '--limit'"),
+        (["decode", "{}", "--limit", "x"], "decode: Invalid value for '-c' / '--limit'"),
         (["decode", "{}", "--format", "nope"], "unknown format 'nope'; there are: jmq"),
         (["decode", "{}", "--columns", "nope"], "jmq has no column 'nope'; it has source,"),
         (["decode", "{}", "--columns", "body,body"], "a column was asked for twice"),
@@ -202,7 +202,14 @@ def test_no_memory_is_no_full_disk(
         ),
         (["decode", "{}", "--where", "body == x"], "condition 'body == x', character 1: 'body'"),
         (["inspect"], "inspect: Missing argument 'FILE'"),
-        (["nope"], "No such command 'nope'"),
+        (["decode", "{}", "--where", "size = 1"], "condition 'size = 1', character 6: = is no"),
+        (
+            ["decode", "{}", "-o", "rows.csv"],
+            "-o rows.csv: there is no such key log; -w rows.csv writes there",
+        ),
+        (["nope"], "No such command 'nope'; there are decode, inspect,"),
+        (["decod", "{}"], "No such command 'decod'; there is 'decode'"),
+        (["help", "decod"], "No such command 'decod'; there is 'decode'"),
         (["completion", "tcsh"], "completion: Invalid value"),
         (["formats", "nope"], "unknown format 'nope'; there are: jmq"),
     ],
@@ -257,6 +264,8 @@ def test_a_file_appears_whole_or_not_at_all(out: str, big: Path, tmp_path: Path)
     target.write_text("what was there before")
     done = call(
         *("decode", big, "--out", out, "-w", target),
+        # Python would leave the first bytes of compiled modules, and fail to read them later.
+        env={**os.environ, "PYTHONDONTWRITEBYTECODE": "1"},
         preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (1000, 1000)),
     )
     assert (done.returncode, done.stderr) == (

@@ -101,6 +101,11 @@ def test_without_a_query_the_tables_are_listed(run: Run) -> None:
     assert max(map(len, shown.splitlines())) <= 80
 
 
+@pytest.mark.parametrize("query", ["SHOW TABLES", " show all tables ; "])
+def test_tables_are_listed_as_duckdb_is_asked_for_them(query: str, run: Run) -> None:
+    assert run("sql", CAPTURE, query).stdout == run("sql", CAPTURE).stdout
+
+
 @pytest.mark.parametrize(
     ("query", "problem"),
     [

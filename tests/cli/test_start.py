@@ -25,7 +25,7 @@ except SystemExit as end:
 finally:
     print(json.dumps(sorted(sys.modules)), file=sys.stderr)
 """
-SPARK = ("pandas", "pyspark")
+NEVER = ("numba", "pandas", "pyspark")
 ANSWERS = ("duckdb", "pyarrow.parquet", "wireyard.layers", "wireyard.pipeline")
 """What only the commands need that answer from tables."""
 LAYERS = {
@@ -72,7 +72,7 @@ def test_answers_load_the_layers_of_what_is_there(
     }
     loaded = loaded_by(tmp_path, command, str(CAPTURES[protocol]), *more.get(command, []))
     others = tuple(module for name, module in LAYERS.items() if name != protocol)
-    assert among((*SPARK, *others), loaded) == set()
+    assert among((*NEVER, *others), loaded) == set()
     assert LAYERS[protocol] in loaded
 
 
@@ -94,4 +94,4 @@ def test_reading_packets_loads_no_layer_and_no_database(words: list[str], tmp_pa
     command, *more = words
     loaded = loaded_by(tmp_path, command, str(CAPTURES["mqtt"]), *more)
     written = {"pyarrow.parquet"} if "rows.parquet" in words else set()
-    assert among((*SPARK, *ANSWERS), loaded) == written
+    assert among((*NEVER, *ANSWERS), loaded) == written

@@ -254,7 +254,7 @@ def test_workers_after_the_first_start_with_the_kernels_loaded(spark: SparkSessi
 
         time.sleep(1)  # so that each task has a worker of its own
         kernels: Any = sys.modules.get("wireyard.formats.jmq.kernels")
-        loaded = kernels is not None and len(kernels.scan_frames.dispatcher.signatures) > 0
+        loaded = kernels is not None and kernels.scan_frames.origin is not None
         return (
             "wireyard.spark.reader" in sys.modules,
             loaded and gc.get_freeze_count() > 0,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Callable
+from itertools import product
 from random import Random
 from typing import Any
 
@@ -14,6 +15,7 @@ import wireyard
 from wireyard import mqtt
 from wireyard.errors import UsageError
 from wireyard.formats import get_format
+from wireyard.layers.mqtt.topics import matches
 from wireyard.streams.conditions import bind, parse
 from wireyard.streams.plan import make_plan
 
@@ -61,6 +63,75 @@ def matching(where: Any) -> list[int]:
 )
 def test_texts_mean_what_they_say(text: str, rows: list[int]) -> None:
     assert matching(text) == rows
+
+
+TOPICS = ["plant", "plant/1", "plant/1/state", "plants", "/1", "$SYS/1", "$SYS", "", None, "a+/#b"]
+
+
+@pytest.mark.parametrize(
+    ("text", "found"),
+    [
+        ("topic == plant/#", ["plant", "plant/1", "plant/1/state"]),
+        ("topic == plant/+", ["plant/1"]),
+        ("topic == plant/+/#", ["plant/1", "plant/1/state"]),
+        ("topic == +/1", ["plant/1", "/1"]),
+        ("topic == +/+/state", ["plant/1/state"]),
+        ("topic == $SYS/#", ["$SYS/1", "$SYS"]),
+        ("topic == +", ["plant", "plants", ""]),
+        ("topic != #", ["$SYS/1", "$SYS"]),
+        ("topic == a+/#b", ["a+/#b"]),
+        ("topic contains lant/1", ["plant/1", "plant/1/state"]),
+        ("topic contains +/#", ["a+/#b"]),
+        ("topic ~ ^plant.*[1e]$", ["plant/1", "plant/1/state"]),
+        ("NOT topic CONTAINS plant", ["/1", "$SYS/1", "$SYS", "", "a+/#b"]),
+        ("topic~s$ or topic contains 'S/'", ["plants", "$SYS/1"]),
+    ],
+)
+def test_topics_are_found_by_filter_part_and_pattern(text: str, found: list[str]) -> None:
+    rows = pa.RecordBatch.from_pydict({"topic": TOPICS})
+    mask = bind(parse(text), MQTT, captured=False).mask
+    assert mask is not None
+    assert [
+        name for name, holds in zip(TOPICS, mask(rows).to_pylist(), strict=True) if holds
+    ] == found
+
+
+@pytest.mark.parametrize(
+    "filter", ["#", "+", "+/#", "a/#", "a/+", "+/b/#", "a/b", "/+", "$x/#", "+/"]
+)
+def test_filters_match_as_subscriptions_do(filter: str) -> None:
+    names = [
+        "/".join(levels)
+        for size in (1, 2, 3)
+        for levels in product(["a", "b", "$x", ""], repeat=size)
+    ]
+    rows = pa.RecordBatch.from_pydict({"topic": names})
+    mask = bind(parse([("topic", "==", filter)]), MQTT, captured=False).mask
+    assert mask is not None
+    assert mask(rows).to_pylist() == [matches(filter, name) for name in names]
+
+
+@pytest.mark.parametrize(
+    ("text", "ns"),
+    [
+        ("2026-11-21T20:22:47.285508001Z", 1_795_292_567_285_508_001),
+        ("2026-11-21 20:22:47.5", 1_795_292_567_500_000_000),
+        ("2026-11-21T20:22Z", 1_795_292_520_000_000_000),
+        ("2026-11-21", 1_795_219_200_000_000_000),
+        ("1969-12-31T23:59:59.75Z", -250_000_000),
+        ("17", 17),
+    ],
+)
+def test_times_are_written_as_they_are_printed(text: str, ns: int) -> None:
+    rows = pa.RecordBatch.from_pydict({"captured_ns": [ns - 1, ns, ns + 1, None]})
+    mask = bind(parse(f"captured_ns == {text}"), MQTT, captured=True).mask
+    assert mask is not None and mask(rows).to_pylist() == [False, True, False, None]
+
+
+@pytest.mark.parametrize("text", ["yesterday", "2026-11-21T20:22:47+01:00", "20:22", "2026-13-01"])
+def test_what_is_no_time_is_refused_with_an_example(text: str) -> None:
+    with pytest.raises(UsageError, match="captured_ns is a time, such as 2026-"):
+        bind(parse(f"captured_ns > {text}"), MQTT, captured=True)
 
 
 def test_several_have_to_hold_all() -> None:
@@ -125,7 +196,12 @@ def test_any_tree_is_judged_as_sql_does(seed: int) -> None:
         ("(topic == a", 1),
         ("topic == a)", 11),
         ("topic == a AND OR qos == 1", 16),
-        ("topic = a", 1),
+        ("topic = a", 7),
+        ("qos == 1 and qos=2", 17),
+        ("topic ~ '('", 1),
+        ("qos ~ 1", 1),
+        ("qos == 1 and retain contains u", 14),
+        (f"topic ~ {'a' * 1001}", 1),
         ("qos == 1 and (qos == 2 or )", 27),
         ("topic == 'a' b", 14),
         ("topic in (a, b", 15),

@@ -3,7 +3,7 @@
 There are three decorators. A `kernel` is called from Python with arrays; an `inlined` function is
 called from kernels only; an `instruction` is one written as LLVM code, with an equivalent Python
 function. With ``NUMBA_DISABLE_JIT=1`` all three are plain Python, and kernels run over numpy
-arrays. Numba is loaded by the first call of a kernel.
+arrays. Numba is loaded only to compile.
 
 Compiled code is loaded from the package if it was shipped (`caching`), else from the cache of this
 machine; if it is in neither, the missing kernels of all modules that are loaded are compiled in

@@ -1,60 +1,193 @@
-"""The cache of compiled kernels, in two places.
+"""Compiled kernels on disk: where they are, whether they fit, and how they are loaded.
+
+The file of a kernel is a line about what it was made from, with a digest of its code, and then the
+code: an object file with one function. To load it only LLVM is needed, not Numba, and no value of
+Python is read from it. There are two places.
 
 1. The package: shipped code, compiled for a baseline of processor features (`BASELINES`), used if
-   sources and versions are the same as when it was compiled. Nothing is written or locked for it.
+   it was made from the same sources. Nothing is written or locked for it.
 2. The cache of this machine, for its own processor: ``__pycache__`` beside the source, else a
    private folder of the user. Kernels that are in neither place are compiled and stored here.
 """
 
 from __future__ import annotations
 
-import contextlib
 import functools
 import hashlib
 import inspect
 import os
-import pickle
 import stat
 import sys
 import tempfile
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from importlib import resources
 from importlib.resources.abc import Traversable
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, Protocol
 
-import llvmlite
 import llvmlite.binding as llvm
-import numba
-from llvmlite import ir
-from numba.core import caching, config
-from numba.core.serialize import dumps
-
-from wireyard.accelerate.compiling import (
-    PACKAGE,
-    Baseline,
-    compile_loaded,
-    is_compiler,
-    platform_baseline,
-)
 
 __all__ = [
-    "NUMBA_CONFIG",
-    "KernelCache",
+    "BASELINES",
+    "ENTRY",
+    "PACKAGE",
+    "Baseline",
     "cache_folder",
+    "find_code",
     "fitting_baseline",
-    "shipped_folder",
+    "is_kept",
+    "keep_code",
+    "load_code",
+    "platform_baseline",
+    "ship_code",
     "shipped_for",
+    "shipped_name",
 ]
 
-NUMBA_CONFIG: Final[Any] = config  # its attributes are set at run time, from the environment
+PACKAGE: Final = __name__.partition(".")[0]
+ENTRY: Final = "entry"
+"""The function of an object file."""
+_ENDING: Final = ".kernel"
 
 
-# --- shipped code ---------------------------------------------------------------------------
+class Compilable(Protocol):
+    """What the code of a kernel is found by: its function and its signature."""
+
+    py_func: Callable[..., Any]
+    signature: Any
 
 
-_PARTS_OF_A_BUILD: Final = 5
-"""Versions of Numba, llvmlite and Python, platform, processor: the same for all shipped code."""
+# --- loading --------------------------------------------------------------------------------
+
+_ENGINES: Final[list[Any]] = []
+"""What holds the memory of loaded code; nothing is unloaded."""
+
+
+def load_code(code: bytes) -> int:
+    """Return the address of the function of an object file."""
+    if not _ENGINES:
+        llvm.initialize_native_target()
+        llvm.initialize_native_asmprinter()
+    target = llvm.Target.from_triple(llvm.get_process_triple())
+    machine = target.create_target_machine(codemodel="jitdefault", jit=True)
+    engine = llvm.create_mcjit_compiler(llvm.parse_assembly(""), machine)
+    engine.add_object_file(llvm.ObjectFileRef.from_data(code))
+    engine.finalize_object()
+    _ENGINES.append(engine)
+    return int(engine.get_function_address(ENTRY))
+
+
+# --- files ----------------------------------------------------------------------------------
+
+
+def find_code(kernel: Compilable) -> tuple[bytes, str] | None:
+    """Return the code of a kernel and its origin, None if it has to be compiled.
+
+    The origin is ``shipped`` or ``kept``.
+    """
+    baseline = fitting_baseline()
+    if baseline is not None:
+        line = _made_from(kernel, baseline)
+        if code := _read(shipped_folder() / shipped_name(kernel.py_func), line):
+            return code, "shipped"
+    line = _made_from(kernel, _this_processor())
+    source = _source(kernel.py_func)
+    # An image or a site installation may have compiled code in read-only folders.
+    for folder in (_folder_of(source.parent), source.parent / "__pycache__"):
+        if folder and (code := _read(folder / _kept_name(kernel.py_func, line), line)):
+            return code, "kept"
+    return None
+
+
+def is_kept(kernel: Compilable) -> bool:
+    """Return whether the code of a kernel can be stored on this machine."""
+    line = _made_from(kernel, _this_processor())
+    return bool(line) and _folder_of(_source(kernel.py_func).parent) is not None
+
+
+def keep_code(kernel: Compilable, code: bytes) -> None:
+    """Write code to the cache of this machine, if possible."""
+    line, folder = _made_from(kernel, _this_processor()), _folder_of(_source(kernel.py_func).parent)
+    if not line or folder is None:
+        return
+    whole = folder / _kept_name(kernel.py_func, line)
+    part = whole.with_suffix(f".{os.getpid()}")
+    try:
+        part.write_bytes(_content(line, code))
+        part.replace(whole)
+    except OSError:
+        part.unlink(missing_ok=True)
+
+
+def ship_code(kernel: Compilable, folder: Path, code: bytes) -> None:
+    """Write code to ship to `folder`."""
+    baseline = platform_baseline()
+    assert baseline is not None, "compiled for no baseline"
+    content = _content(_made_from(kernel, baseline), code)
+    (folder / shipped_name(kernel.py_func)).write_bytes(content)
+
+
+def shipped_name(function: Callable[..., Any]) -> str:
+    """Return the name of the file that a function's code is shipped in."""
+    return f"{function.__module__.partition('.')[2]}.{function.__qualname__}"
+
+
+def _kept_name(function: Callable[..., Any], line: bytes) -> str:
+    return f"{_source(function).stem}.{function.__qualname__}-{_digest(line)}{_ENDING}"
+
+
+def _content(line: bytes, code: bytes) -> bytes:
+    return b"%s; code %s\n%s" % (line, _digest(code).encode(), code)
+
+
+def _read(file: Traversable, line: bytes) -> bytes | None:
+    """Return the code in a file if it was made from what the line says, and is whole."""
+    try:
+        data = file.read_bytes()
+    except OSError:
+        return None
+    code = data[data.find(b"\n") + 1 :]
+    return code if line and data == _content(line, code) else None
+
+
+def _made_from(kernel: Compilable, target: Baseline) -> bytes:
+    """Return the line about what the code of a kernel is made from; empty if it has no source."""
+    try:
+        sources = _digest(b"\0".join(_sources(kernel.py_func)))
+    except OSError:
+        return b""
+    features = _digest(target.features.encode())
+    processor = f"{llvm.get_process_triple()}; {target.cpu}; features {features}"
+    return f"{processor}; sources {sources}; {kernel.signature}".encode()
+
+
+# --- processors -----------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Baseline:
+    """A target of code: LLVM's name of the processor, and its features."""
+
+    cpu: str
+    features: str
+
+
+BASELINES: Final = {
+    "x86_64": Baseline(
+        "x86-64-v3",
+        "avx avx2 bmi bmi2 cmov cx16 cx8 f16c fma fxsr lzcnt mmx movbe popcnt sahf "
+        "sse sse2 sse3 sse4.1 sse4.2 ssse3 xsave",
+    ),
+    "aarch64": Baseline("generic", ""),
+}
+"""By the architecture in LLVM's name of a platform. Every 64-bit Arm processor has the features of
+``generic``; processors of Intel since 2013 and of AMD since 2015 are x86-64-v3."""
+
+
+def platform_baseline() -> Baseline | None:
+    """Return the baseline of this architecture, None if no code is shipped for it."""
+    return BASELINES.get(llvm.get_process_triple().partition("-")[0])
 
 
 def shipped_folder() -> Traversable:
@@ -63,14 +196,13 @@ def shipped_folder() -> Traversable:
 
 
 def shipped_for() -> str | None:
-    """Return the versions and the processor of the shipped code, None if there is none."""
+    """Return the platform and the processor of the shipped code, None if there is none."""
     try:
         first = min(shipped_folder().iterdir(), key=lambda file: file.name)
         with first.open("rb") as file:
-            parts = file.readline().decode().split("; ")
+            return ", ".join(file.readline().decode().split("; ")[:2])
     except (OSError, ValueError):
         return None
-    return ", ".join(parts[:_PARTS_OF_A_BUILD])
 
 
 @functools.cache
@@ -80,13 +212,26 @@ def fitting_baseline() -> Baseline | None:
     None, too, if ``NUMBA_CPU_NAME`` or ``NUMBA_CPU_FEATURES`` set another target.
     """
     baseline = platform_baseline()
-    if baseline is None or NUMBA_CONFIG.CPU_NAME or NUMBA_CONFIG.CPU_FEATURES is not None:
+    named = os.environ.get("NUMBA_CPU_NAME"), os.environ.get("NUMBA_CPU_FEATURES")
+    if baseline is None or named != (None, None):
         return None
     try:
         features = llvm.get_host_cpu_features()
     except RuntimeError:  # unknown to LLVM
         return None
     return baseline if all(features.get(name) for name in baseline.features.split()) else None
+
+
+@functools.cache
+def _this_processor() -> Baseline:
+    """Return the processor that Numba compiles for here."""
+    cpu, features = os.environ.get("NUMBA_CPU_NAME"), os.environ.get("NUMBA_CPU_FEATURES")
+    if features is None:
+        try:
+            features = llvm.get_host_cpu_features().flatten()
+        except RuntimeError:  # unknown to LLVM
+            features = ""
+    return Baseline(cpu or llvm.get_host_cpu_name(), features)
 
 
 # --- the cache of this machine --------------------------------------------------------------
@@ -99,7 +244,8 @@ def cache_folder(source: Path) -> Path | None:
     private folder in the user's cache, and one in the folder for temporary files.
     """
     name = f"{source.parent.name}_{_digest(str(source.parent).encode())}"
-    if NUMBA_CONFIG.CACHE_DIR and (folder := _writable(Path(NUMBA_CONFIG.CACHE_DIR, name))):
+    asked = os.environ.get("NUMBA_CACHE_DIR")
+    if asked and (folder := _writable(Path(asked, name))):
         return folder
     # A source inside a zip file has no folder.
     if source.parent.is_dir() and (folder := _writable(source.parent / "__pycache__")):
@@ -112,6 +258,12 @@ def cache_folder(source: Path) -> Path | None:
         if base.is_absolute() and _writable(private) and _is_private(private, owner):
             return _writable(private / name)
     return None
+
+
+@functools.cache
+def _folder_of(parent: Path) -> Path | None:
+    """Return `cache_folder` for all sources of a folder, determined once."""
+    return cache_folder(parent / "source")
 
 
 def _writable(folder: Path) -> Path | None:
@@ -131,16 +283,22 @@ def _is_private(folder: Path, owner: int | None) -> bool:
     )
 
 
+# --- sources --------------------------------------------------------------------------------
+
+
 def _digest(data: bytes) -> str:
     return hashlib.sha256(data).hexdigest()[:16]
+
+
+def _source(function: Callable[..., Any]) -> Path:
+    return Path(os.path.abspath(inspect.getfile(function)))
 
 
 def _sources(function: Callable[..., Any]) -> Iterator[bytes]:
     """Yield a digest of every folder or file whose functions or constants a kernel may use.
 
     These are the files beside it, above it up to the top of the package, and those of `java` and
-    `accelerate`, because formats import nothing else. Numba itself checks the kernel's own file
-    only, so it would keep using old code after an inlined function or a constant has changed.
+    `accelerate`, because formats import nothing else.
     """
     folders = {PACKAGE, f"{PACKAGE}.accelerate", f"{PACKAGE}.java"}
     package = getattr(sys.modules.get(function.__module__), "__package__", None) or ""
@@ -149,7 +307,8 @@ def _sources(function: Callable[..., Any]) -> Iterator[bytes]:
             folders.add(package)
             package = package.rpartition(".")[0]
     else:
-        yield hashlib.sha256(Path(inspect.getfile(function)).read_bytes()).digest()
+        yield hashlib.sha256(_source(function).read_bytes()).digest()
+        yield str(function.__code__.co_firstlineno).encode()
     for folder in sorted(folders):
         yield _digest_of(folder)
 
@@ -160,167 +319,3 @@ def _digest_of(package: str) -> bytes:
     files = sorted(resources.files(package).iterdir(), key=lambda file: file.name)
     sources = (file.read_bytes() for file in files if file.name.endswith(".py"))
     return hashlib.sha256(b"\0".join(sources)).digest()
-
-
-class _Locator(caching._CacheLocator):
-    """The cache folder of one kernel, and the digest of its sources."""
-
-    def __init__(self, function: Callable[..., Any], source: Path) -> None:
-        self._py_file = str(source)
-        self._source = source
-        self._line = function.__code__.co_firstlineno
-        self._stamp = _digest(b"\0".join(_sources(function)))
-        self.beside = source.parent / "__pycache__"
-
-    @functools.cached_property
-    def folder(self) -> Path | None:
-        """The folder to write to, searched only if there is no shipped code."""
-        return cache_folder(self._source)
-
-    def get_cache_path(self) -> str:
-        return str(self.folder or self.beside)
-
-    def get_source_stamp(self) -> str:
-        return self._stamp
-
-    def get_disambiguator(self) -> str:
-        # Numba writes its index before the code. If versions shared names, another process could
-        # read the new index and run the old code.
-        return f"{self._line}-{self._stamp}"
-
-    @classmethod
-    def from_function(cls, function: Callable[..., Any], file: str) -> _Locator | None:
-        try:
-            return cls(function, Path(os.path.abspath(file)))
-        except OSError:  # there is no source to identify it by
-            return None
-
-
-class _Serializer(caching.CompileResultCacheImpl):
-    _locator_classes = [_Locator]  # noqa: RUF012
-
-    def reduce(self, compiled: Any) -> Any:
-        """Return compiled code to write: machine code, and the names that it defines.
-
-        Numba also stores the bitcode, so that other functions can inline it. Kernels are never
-        inlined, and reading the bitcode took half of their loading time.
-        """
-        (name, kind, (code, bitcode)), *rest = super().reduce(compiled)  # type: ignore[no-untyped-call]
-        return (name, kind, (code, _names_alone(bitcode))), *rest
-
-
-def _names_alone(bitcode: bytes) -> bytes:
-    """Return a module that only defines the same names, because Numba looks them up there."""
-    module, whole = ir.Module(), llvm.parse_bitcode(bitcode)
-    for symbol in (*whole.functions, *whole.global_variables):
-        if not symbol.is_declaration:
-            ir.GlobalVariable(module, ir.IntType(8), symbol.name).initializer = ir.IntType(8)(0)
-    return llvm.parse_assembly(str(module)).as_bitcode()  # type: ignore[no-any-return]
-
-
-class KernelCache(caching.FunctionCache):
-    """The cache of one kernel's compiled code. If it fails, the kernel is compiled."""
-
-    def __init__(self, function: Callable[..., Any]) -> None:
-        # The constructor of the base searches a folder to write to; shipped code needs none.
-        self._py_func, self._name = function, repr(function)
-        self._impl = _Serializer(function)  # type: ignore[no-untyped-call]
-        self._place: _Locator = self._impl.locator
-        self.origin = "compiled"
-        """Origin of the code: ``shipped``, ``kept`` (cached), or ``compiled`` in this process."""
-        self.enable()  # type: ignore[no-untyped-call]
-
-    @functools.cached_property
-    def _kept(self) -> Any:
-        return self._file_in(self._place.get_cache_path())
-
-    @property
-    def cache_path(self) -> str:
-        """The cache folder."""
-        return self._place.get_cache_path()
-
-    @property
-    def keeps(self) -> bool:
-        """Whether there is a writable cache folder."""
-        return self._place.folder is not None
-
-    def _file_in(self, folder: str) -> Any:
-        return caching.IndexDataCacheFile(  # type: ignore[no-untyped-call]
-            folder, self._impl.filename_base, self._place.get_source_stamp()
-        )
-
-    def find(self, signature: Any, target: Any) -> Any:
-        """Return the loaded code for a signature, or None if it has to be compiled.
-
-        Numba's own caches initialize its compiler first, which takes a quarter of a second and is
-        not needed for compiled code.
-        """
-        code, origin = self._load_shipped(signature, target), "shipped"
-        if code is None:
-            code, origin = self._load_from(self._kept, signature, target), "kept"
-        if code is None and self.keeps:
-            # An image or a site installation may have compiled code in read-only folders.
-            code = self._load_from(self._file_in(str(self._place.beside)), signature, target)
-        self.origin = self.origin if code is None else origin
-        return code
-
-    def load_overload(self, sig: Any, target_context: Any) -> Any:
-        """Return the code for a signature, after compiling in parallel what else is missing."""
-        code = self.find(sig, target_context)
-        ours = self._py_func.__module__.partition(".")[0] == PACKAGE
-        if code is None and ours and self.keeps and not is_compiler() and compile_loaded():
-            code = self.find(sig, target_context)
-        return code
-
-    def save_overload(self, sig: Any, data: Any) -> None:
-        """Write compiled code to the cache, if possible."""
-        self._cache_file = self._kept
-        with contextlib.suppress(OSError):
-            super().save_overload(sig, data)  # type: ignore[no-untyped-call]
-
-    def _load_from(self, file: Any, signature: Any, target: Any) -> Any:
-        try:
-            payload = file.load(self._index_key(signature, target.codegen()))  # type: ignore[no-untyped-call]
-            return None if payload is None else self._impl.rebuild(target, payload)
-        except Exception:  # unpickling a damaged file may raise anything
-            with contextlib.suppress(OSError):
-                file.flush()
-        return None
-
-    def ship(self, folder: Path, signature: Any, compiled: Any) -> None:
-        """Write code to ship to `folder`: a line with its versions and sources, then the code."""
-        baseline = platform_baseline()
-        assert baseline is not None, "compiled for no baseline"
-        made_from = self._made_from(signature, baseline)
-        # The annotation is text for display, whose addresses differ between builds.
-        plain = compiled._replace(type_annotation="")
-        payload = dumps(self._impl.reduce(plain))  # type: ignore[no-untyped-call]
-        (folder / self._shipped_name()).write_bytes(made_from + payload)
-
-    def _load_shipped(self, signature: Any, target: Any) -> Any:
-        baseline = fitting_baseline()
-        if baseline is None:
-            return None
-        try:
-            data = (shipped_folder() / self._shipped_name()).read_bytes()
-            made_from = self._made_from(signature, baseline)
-            if not data.startswith(made_from):
-                return None
-            return self._impl.rebuild(target, pickle.loads(data[len(made_from) :]))
-        except Exception:  # missing or damaged
-            return None
-
-    def _shipped_name(self) -> str:
-        return f"{self._py_func.__module__.partition('.')[2]}.{self._py_func.__qualname__}"
-
-    def _made_from(self, signature: Any, baseline: Baseline) -> bytes:
-        parts = (
-            f"numba {numba.__version__}",
-            f"llvmlite {llvmlite.__version__}",
-            str(sys.implementation.cache_tag),
-            llvm.get_process_triple(),
-            baseline.cpu,
-            f"sources {self._place.get_source_stamp()}",
-            str(signature),
-        )
-        return ("; ".join(parts) + "\n").encode()

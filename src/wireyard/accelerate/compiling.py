@@ -2,7 +2,8 @@
 
 Numba compiles under one lock, so kernels are compiled in parallel by processes. A process is
 started that finds the missing kernels and forks one process for each, the longest kernel first. The
-process that needs a kernel is not forked itself, because it may have threads.
+process that needs a kernel is not forked itself, because it may have threads; nor does it load
+Numba, unless no code can be stored.
 """
 
 from __future__ import annotations
@@ -25,30 +26,29 @@ from importlib.resources.abc import Traversable
 from pathlib import Path
 from typing import Any, Final
 
-import llvmlite.binding as llvm
-from numba.core import event
-from numba.core.registry import cpu_target
-
+from wireyard.accelerate.caching import (
+    PACKAGE,
+    cache_folder,
+    find_code,
+    is_kept,
+    keep_code,
+    platform_baseline,
+    ship_code,
+)
 from wireyard.accelerate.declare import KERNELS, Kernel
 
 __all__ = [
-    "BASELINES",
-    "PACKAGE",
-    "Baseline",
     "Progress",
-    "compile_loaded",
+    "code_of",
     "compile_missing",
     "core_count",
     "find_kernels",
-    "is_compiler",
     "load_kernels",
     "main",
-    "platform_baseline",
     "print_notice",
     "set_notice",
 ]
 
-PACKAGE: Final = __name__.partition(".")[0]
 _DECLARATION: Final = re.compile(rb"^@kernel\(", re.MULTILINE)
 _NOTICE_AFTER_S: Final = 0.3
 _TICK_S: Final = 0.5
@@ -70,34 +70,6 @@ class Progress:
     total: int
     seconds_left: float
     name: str = ""
-
-
-# --- the targets of shipped code -------------------------------------------------------------
-
-
-@dataclass(frozen=True, slots=True)
-class Baseline:
-    """A target of shipped code: LLVM's name of the processor, and the required features."""
-
-    cpu: str
-    features: str
-
-
-BASELINES: Final = {
-    "x86_64": Baseline(
-        "x86-64-v3",
-        "avx avx2 bmi bmi2 cmov cx16 cx8 f16c fma fxsr lzcnt mmx movbe popcnt sahf "
-        "sse sse2 sse3 sse4.1 sse4.2 ssse3 xsave",
-    ),
-    "aarch64": Baseline("generic", ""),
-}
-"""By the architecture in LLVM's name of a platform. Every 64-bit Arm processor has the features of
-``generic``; processors of Intel since 2013 and of AMD since 2015 are x86-64-v3."""
-
-
-def platform_baseline() -> Baseline | None:
-    """Return the baseline of this architecture, None if no code is shipped for it."""
-    return BASELINES.get(llvm.get_process_triple().partition("-")[0])
 
 
 # --- finding and loading --------------------------------------------------------------------
@@ -151,6 +123,29 @@ def _length(function: Callable[..., Any]) -> int:
 
 
 # --- the process that needs kernels ---------------------------------------------------------
+
+
+def code_of(kernel: Kernel) -> tuple[bytes, str]:
+    """Return the code of a kernel, and its origin: ``shipped``, ``kept`` or ``compiled`` here.
+
+    If it is missing, what else is missing is compiled in parallel.
+    """
+    found = find_code(kernel)
+    can_start = _is_ours(kernel) and not _COMPILER.is_set()
+    if found is None and can_start and is_kept(kernel) and _compile_loaded():
+        found = find_code(kernel)
+    if found is None:
+        with _NOTICE.compiling(is_kept(kernel)):
+            found = _compile(kernel), "compiled"
+        keep_code(kernel, found[0])
+    return found
+
+
+def _compile(kernel: Kernel) -> bytes:
+    from wireyard.accelerate.dispatchers import compile_kernel
+
+    code: bytes = compile_kernel(kernel.py_func, kernel.signature)
+    return code
 
 
 def compile_missing(
@@ -215,7 +210,7 @@ _ATTEMPTED: Final[set[str]] = set()
 """Modules whose kernels this process has had compiled, or has tried to."""
 
 
-def compile_loaded() -> bool:
+def _compile_loaded() -> bool:
     """Compile what is missing of the modules that are loaded, once each; return success.
 
     They are those that this process needs, because formats and layers are loaded where they occur.
@@ -233,11 +228,7 @@ def core_count() -> int:
 # --- the process that compiles --------------------------------------------------------------
 
 _COMPILER: Final = threading.Event()
-
-
-def is_compiler() -> bool:
-    """Return whether this process compiles kernels, so that it must not start another one."""
-    return _COMPILER.is_set()
+"""Set if this process compiles kernels, so that it must not start another one."""
 
 
 def main(words: Sequence[str] | None = None) -> None:
@@ -248,13 +239,9 @@ def main(words: Sequence[str] | None = None) -> None:
     folder, *modules = sys.argv[1:] if words is None else words
     _COMPILER.set()
     with _alone():
-        target = cpu_target.target_context
-        missing = [
-            kernel
-            for kernel in find_kernels(modules)
-            if kernel.dispatcher._cache.find(kernel.signature.numba, target) is None
-        ]
-        done = _compile(missing, Path(folder) if folder else None)
+        kernels = find_kernels(modules)
+        missing = [kernel for kernel in kernels if folder or find_code(kernel) is None]
+        done = _compile_all(missing, Path(folder) if folder else None)
     sys.exit(0 if done == len(missing) else 1)
 
 
@@ -262,8 +249,6 @@ def main(words: Sequence[str] | None = None) -> None:
 def _alone() -> Iterator[None]:
     """Lock the cache folder: wait for another process that compiles the same kernels."""
     import fcntl
-
-    from wireyard.accelerate.caching import cache_folder
 
     folder = cache_folder(Path(__file__))
     if folder is None:
@@ -279,7 +264,7 @@ def _alone() -> Iterator[None]:
         yield
 
 
-def _compile(kernels: Sequence[Kernel], ship_to: Path | None) -> int:
+def _compile_all(kernels: Sequence[Kernel], ship_to: Path | None) -> int:
     """Compile kernels, each in a process of its own; return the number of successes."""
     waiting = sorted(kernels, key=lambda kernel: _length(kernel.py_func))
     running: dict[int, Kernel] = {}
@@ -287,6 +272,8 @@ def _compile(kernels: Sequence[Kernel], ship_to: Path | None) -> int:
     whole = left = sum(_length(kernel.py_func) for kernel in kernels)
     done, end = 0, start
     if kernels:
+        from numba.core.registry import cpu_target
+
         cpu_target.target_context.refresh()  # once, and not in each process
         longest = _length(waiting[-1].py_func)
         end += max(left / cores, longest) / _LENGTH_A_SECOND
@@ -329,10 +316,11 @@ def _compile_and_exit(kernel: Kernel, ship_to: Path | None) -> None:
     """Compile one kernel and exit the process, without its exit handlers."""
     status = 1
     try:
-        kernel.load()
-        if ship_to is not None:
-            (compiled,) = kernel.dispatcher.overloads.values()
-            kernel.dispatcher._cache.ship(ship_to, kernel.signature.numba, compiled)
+        code = _compile(kernel)
+        if ship_to is None:
+            keep_code(kernel, code)
+        else:
+            ship_code(kernel, ship_to, code)
         status = 0
     finally:
         os._exit(status)
@@ -355,31 +343,26 @@ def set_notice(show: Callable[[str], None]) -> None:
     _NOTICE.show = show
 
 
-def _is_kernel(dispatcher: Any) -> bool:
-    return any(dispatcher.py_func is kernel.py_func for kernel in KERNELS)
-
-
-class _Notice(event.Listener):
+class _Notice:
     """Shows one notice per process if compiling a kernel in it takes over `_NOTICE_AFTER_S`."""
 
     def __init__(self) -> None:
         self.show: Callable[[str], None] = print_notice
-        self._timer: threading.Timer | None = None
         self._shown = False
 
-    def on_start(self, event: Any) -> None:
-        dispatcher = event.data["dispatcher"]
-        if not _is_kernel(dispatcher) or self._shown or self._timer or is_compiler():
+    @contextmanager
+    def compiling(self, kept: bool) -> Iterator[None]:
+        """Show the notice if the context is not left in time."""
+        if self._shown or _COMPILER.is_set():
+            yield
             return
-        kept = getattr(dispatcher._cache, "keeps", False)
-        self._timer = threading.Timer(_NOTICE_AFTER_S, self._show, (kept,))
-        self._timer.daemon = True
-        self._timer.start()
-
-    def on_end(self, event: Any) -> None:
-        if _is_kernel(event.data["dispatcher"]) and self._timer:
-            self._timer.cancel()
-            self._timer = None
+        timer = threading.Timer(_NOTICE_AFTER_S, self._show, (kept,))
+        timer.daemon = True
+        timer.start()
+        try:
+            yield
+        finally:
+            timer.cancel()
 
     def _show(self, kept: bool) -> None:
         self._shown = True
@@ -417,4 +400,3 @@ class _Notice(event.Listener):
 
 
 _NOTICE: Final = _Notice()
-event.register("numba:compile", _NOTICE)  # type: ignore[no-untyped-call]

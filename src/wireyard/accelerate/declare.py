@@ -1,15 +1,19 @@
 """The decorators `kernel`, `inlined` and `instruction`, and the types of signatures.
 
-Nothing here loads Numba. A kernel loads it when it is first called, and the functions that are
-inlined in it become Numba's only if it has to be compiled.
+Nothing here loads Numba, and to call compiled code does not either: it is called by its address.
+Kernels, and the functions that are inlined in them, become Numba's only to be compiled.
 """
 
 from __future__ import annotations
 
+import ctypes
 import functools
 import os
 import threading
+from abc import ABC, abstractmethod
 from collections.abc import Callable
+from dataclasses import dataclass
+from operator import index
 from typing import Any, Final, ParamSpec, TypeVar, cast, get_args, get_type_hints
 
 import numpy as np
@@ -40,42 +44,151 @@ COMPILED: Final[bool] = os.environ.get("NUMBA_DISABLE_JIT", "") in ("", "0")
 # --- types of signatures ----------------------------------------------------------------------
 
 
-class Kind:
-    """A type in a signature. Called with the types of arguments, it returns a signature.
-
-    Parameters
-    ----------
-    make
-        Returns Numba's type.
-    """
-
-    def __init__(self, make: Callable[[], Any]) -> None:
-        self._make = make
-
-    @functools.cached_property
-    def numba(self) -> Any:
-        """Numba's type; the same object each time, because Numba compares types by number."""
-        return self._make()
+class Kind(ABC):
+    """A type in a signature. Called with the types of arguments, it returns a signature."""
 
     def __call__(self, *arguments: Kind) -> Signature:
         return Signature(self, arguments)
+
+    @abstractmethod
+    def __str__(self) -> str: ...
+
+    @functools.cached_property
+    @abstractmethod
+    def numba(self) -> Any:
+        """Numba's type."""
+
+    @property
+    @abstractmethod
+    def size(self) -> int:
+        """Number of words (`pack`)."""
+
+    @abstractmethod
+    def pack(self, value: Any, words: list[int]) -> None:
+        """Append a value as words, as the entry of compiled code reads them.
+
+        An integer is a word. An array is the address of its first element and the length of each
+        axis. A record is its fields.
+
+        Raises
+        ------
+        TypeError
+            The value is of another type.
+        """
+
+
+@dataclass(frozen=True, eq=False)
+class _Scalar(Kind):
+    name: str
+
+    def __str__(self) -> str:
+        return self.name
+
+    @functools.cached_property
+    def numba(self) -> Any:
+        return getattr(_numba_types(), self.name)
+
+    @property
+    def size(self) -> int:
+        return 1
+
+    def pack(self, value: Any, words: list[int]) -> None:
+        words.append(index(value))
+
+
+@dataclass(frozen=True, eq=False)
+class _Array(Kind):
+    dtype: np.dtype[Any]
+    axes: int
+    readonly: bool
+
+    def __str__(self) -> str:
+        return f"{'read-only ' * self.readonly}{self.dtype}[{self.axes}]"
+
+    @functools.cached_property
+    def numba(self) -> Any:
+        types = _numba_types()
+        element = getattr(types, "boolean" if self.dtype == np.bool_ else self.dtype.name)
+        return types.Array(element, self.axes, "C", readonly=self.readonly)
+
+    @property
+    def size(self) -> int:
+        return 1 + self.axes
+
+    def pack(self, value: Any, words: list[int]) -> None:
+        if not isinstance(value, np.ndarray):
+            raise TypeError(f"a {type(value).__name__} is no {self}")
+        flags, shape = value.flags, value.shape
+        is_plain = flags.c_contiguous and flags.aligned and (self.readonly or flags.writeable)
+        if value.dtype != self.dtype or len(shape) != self.axes or not is_plain:
+            raise TypeError(f"{value.dtype}[{len(shape)}] is no plain {self}")
+        words.append(value.ctypes.data)
+        words.extend(shape)
+
+
+@dataclass(frozen=True, eq=False)
+class _Record(Kind):
+    kind: type
+
+    def __str__(self) -> str:
+        return f"({', '.join(map(str, self.fields))})"
+
+    @functools.cached_property
+    def fields(self) -> tuple[Kind, ...]:
+        """The types of the fields."""
+        return tuple(map(_field_type, get_type_hints(self.kind, include_extras=True).values()))
+
+    @functools.cached_property
+    def numba(self) -> Any:
+        types, fields = _numba_types(), [field.numba for field in self.fields]
+        if len(set(fields)) == 1:  # Numba has another type for these
+            return types.NamedUniTuple(fields[0], len(fields), self.kind)
+        return types.NamedTuple(fields, self.kind)
+
+    @property
+    def size(self) -> int:
+        return sum(field.size for field in self.fields)
+
+    def pack(self, value: Any, words: list[int]) -> None:
+        if not isinstance(value, self.kind):
+            raise TypeError(f"a {type(value).__name__} is no {self.kind.__name__}")
+        for field, one in zip(self.fields, cast("tuple[Any, ...]", value), strict=True):
+            field.pack(one, words)
 
 
 class Signature:
     """The types of a function's result and arguments; without a result it returns None."""
 
     def __init__(self, result: Kind | None, arguments: tuple[Kind, ...]) -> None:
-        self._result, self._arguments = result, arguments
+        self.result, self.arguments = result, arguments
 
-    @functools.cached_property
+    def __str__(self) -> str:
+        return f"{self.result}({', '.join(map(str, self.arguments))})"
+
+    @property
     def numba(self) -> Any:
         """Numba's signature."""
-        arguments = tuple(one.numba for one in self._arguments)
-        return arguments if self._result is None else self._result.numba(*arguments)
+        arguments = tuple(one.numba for one in self.arguments)
+        return arguments if self.result is None else self.result.numba(*arguments)
 
+    def caller(self, address: int, name: str, brief: bool) -> Callable[..., Any]:
+        """Return a function that calls the compiled code at an address; parameters as `kernel`."""
+        # The code is called with a buffer of words, in the first of which it leaves its result.
+        buffer = ctypes.c_int64 * max(sum(one.size for one in self.arguments), 1)
+        prototype = ctypes.PYFUNCTYPE if brief else ctypes.CFUNCTYPE
+        entry = prototype(ctypes.c_int32, ctypes.c_void_p)(address)
+        arguments, convert = self.arguments, bool if self.result is BOOL else int
 
-def _scalar(name: str) -> Kind:
-    return Kind(lambda: getattr(_numba_types(), name))
+        def call(*values: Any) -> Any:
+            words: list[int] = []
+            for kind, value in zip(arguments, values, strict=True):
+                kind.pack(value, words)
+            packed = buffer(*words)
+            if status := entry(packed):
+                raise RuntimeError(f"{name}: compiled code failed with status {status}")
+            return None if self.result is None else convert(packed[0])
+
+        return call
 
 
 def _numba_types() -> Any:
@@ -90,24 +203,12 @@ def array(dtype: str, axes: int = 1, *, readonly: bool = False) -> Kind:
 
     If it is `readonly`, the argument may be a read-only or a writable array.
     """
-    return Kind(lambda: _array_types(dtype, axes)[readonly])
+    return _Array(np.dtype(dtype), axes, readonly)
 
 
-@functools.cache
-def _array_types(dtype: str, axes: int) -> tuple[Any, Any]:
-    """Return the types of a writable and of a read-only array.
-
-    Both are kept: if the first writable arrays were passed for read-only ones in two threads at the
-    same time, Numba could number that type twice, and find no kernel for it.
-    """
-    types = _numba_types()
-    kind = getattr(types, dtype)
-    return types.Array(kind, axes, "C"), types.Array(kind, axes, "C", readonly=True)
-
-
-BOOL: Final = _scalar("boolean")
-I32: Final = _scalar("int32")
-I64: Final = _scalar("int64")
+BOOL: Final = _Scalar("boolean")
+I32: Final = _Scalar("int32")
+I64: Final = _Scalar("int64")
 READ: Final = array("uint8", readonly=True)
 """Bytes that a kernel only reads."""
 TEXT: Final = array("uint8")
@@ -116,21 +217,11 @@ TEXT: Final = array("uint8")
 
 @functools.cache
 def record(kind: type) -> Kind:
-    """Return the signature type of a NamedTuple of arrays and integers.
+    """Return the signature type of a NamedTuple of writable arrays and integers.
 
-    Arrays are annotated with types of `wireyard.arrays`. It cannot have read-only arrays, because
-    Numba does not convert the elements of a tuple.
+    Arrays are annotated with types of `wireyard.arrays`.
     """
-
-    def make() -> Any:
-        hints = get_type_hints(kind, include_extras=True)
-        fields = [_field_type(hint).numba for hint in hints.values()]
-        types = _numba_types()
-        if len(set(fields)) == 1:  # Numba has another type for these
-            return types.NamedUniTuple(fields[0], len(fields), kind)
-        return types.NamedTuple(fields, kind)
-
-    return Kind(make)
+    return _Record(kind)
 
 
 def _field_type(hint: Any) -> Kind:
@@ -200,32 +291,31 @@ class Kernel(_Declared):
     def __init__(self, function: Callable[..., Any], signature: Signature, brief: bool) -> None:
         super().__init__(function)
         self.signature, self._brief = signature, brief
+        self.origin: str | None = None
+        """Origin of the code (`compiling.code_of`), None before it is loaded."""
         self._run: Callable[..., Any] = self._load_and_run if COMPILED else super().__call__
         if COMPILED:
             KERNELS.append(self)
 
-    def __call__(self, *args: Any, **named: Any) -> Any:
+    def __call__(self, *args: Any) -> Any:
         """Run the compiled code, or the function where nothing is compiled."""
-        return self._run(*args, **named)
+        return self._run(*args)
 
-    def _load_and_run(self, *args: Any, **named: Any) -> Any:
+    def _load_and_run(self, *args: Any) -> Any:
         self.load()
-        return self._run(*args, **named)
-
-    @functools.cached_property
-    def dispatcher(self) -> Any:
-        """Numba's dispatcher, which loads or compiles the code at its first call."""
-        from wireyard.accelerate.dispatchers import kernel_dispatcher
-
-        return kernel_dispatcher(self.py_func, self._brief)
+        return self._run(*args)
 
     def load(self) -> None:
         """Load the compiled code, or compile it; calls run it from now on."""
         with _LOADING:
-            if self.dispatcher._can_compile:
-                self.dispatcher.compile(self.signature.numba)
-                self.dispatcher.disable_compile()
-            self._run = self.dispatcher
+            if self.origin is None:
+                from wireyard.accelerate.caching import load_code
+                from wireyard.accelerate.compiling import code_of
+
+                code, origin = code_of(self)
+                name = self.py_func.__qualname__
+                self._run = self.signature.caller(load_code(code), name, self._brief)
+                self.origin = origin
 
 
 def kernel(

@@ -5,6 +5,7 @@ The latter are verdicts of deliveries, ends of connections, and bad bytes.
 
 from __future__ import annotations
 
+from collections.abc import Set
 from typing import Final
 
 from wireyard.layers.facts import registered
@@ -156,12 +157,22 @@ _EVERY: Final = (
 )
 
 
-def symptoms() -> tuple[Symptom, ...]:
-    """Return all symptoms, the worst first; those of one severity in the order of display.
+def symptoms(formats: Set[str] | None = None) -> tuple[Symptom, ...]:
+    """Return symptoms, the worst first; those of one severity in the order of display.
 
     A symptom that several protocols have is one, with the findings of all.
+
+    Parameters
+    ----------
+    formats
+        Formats whose packets occur, so that symptoms of other protocols are left out; None for all.
     """
-    of_protocols = (symptom for facts in registered() for symptom in facts.symptoms)
+    of_protocols = (
+        symptom
+        for facts in registered()
+        if formats is None or not formats.isdisjoint(facts.formats)
+        for symptom in facts.symptoms
+    )
     known: dict[str, Symptom] = {}
     for symptom in (*of_protocols, *_EVERY):
         other = known.setdefault(symptom.code, symptom)

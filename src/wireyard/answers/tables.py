@@ -12,6 +12,7 @@ import os
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from difflib import get_close_matches
 from functools import cached_property
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any, Final
@@ -63,6 +64,20 @@ def _schema(table: str) -> pa.Schema:
 _FEW_BYTES: Final = 4 << 20
 """Size of the files of a table up to which queries run over a copy of it in memory: to open files
 again for each query takes longer."""
+_OCCURRING: Final = """
+SELECT DISTINCT split_part(s.format, '/', 1) AS name
+FROM ledger l JOIN streams s USING (source, stream)
+WHERE l.packets_ok + l.packets_malformed > 0
+UNION
+SELECT 'jmq' FROM store_records
+"""
+_NAMES: Final = """
+SELECT DISTINCT name FROM (
+  SELECT unnest([destination, producer_client_id]) AS name FROM messages
+  UNION ALL SELECT unnest([destination, consumer_client_id]) FROM deliveries
+  UNION ALL SELECT client_id FROM sessions
+) WHERE name <> '' LIMIT 10000
+"""
 _SUM: Final = pa.decimal128(38, 0)
 """DuckDB's type for the sum of integers."""
 _NOT_PLAIN: Final = re.compile(r"\b(INTERVAL|(?<!WITH )TIME|TIMETZ|UUID|BIT|UNION|VARIANT)\b")
@@ -150,6 +165,17 @@ class Tables:
         with self._explaining(query):
             self._define_named(query)
             self.connection.execute(f"CREATE OR REPLACE TEMP TABLE {identifier(name)} AS {query}")
+
+    @cached_property
+    def formats(self) -> frozenset[str]:
+        """The formats whose packets occur; stored messages are JMQ's."""
+        return frozenset(row["name"] for row in self.rows(_OCCURRING))
+
+    def suggestion(self, asked: str) -> str:
+        """Return the destination or client that is written most like a name, as an addition."""
+        names = [row["name"] for row in self.rows(_NAMES)]
+        close = get_close_matches(asked, names, 1)
+        return f"; there is '{close[0]}'" if close else ""
 
     @contextmanager
     def _explaining(self, query: str) -> Iterator[None]:

@@ -187,7 +187,8 @@ def find_messages(tables: Tables, asked: str, *, verdict: str | None, limit: int
     given = {"asked": asked, "topics": _topics(tables, asked), "verdict": verdict}
     (counts,) = tables.rows(_TRACED + _COUNTS, given)
     if not counts["messages"]:
-        raise UsageError(_nothing(asked, verdict, counts["unseen"]))
+        nothing = _nothing(asked, verdict, counts["unseen"])
+        raise UsageError(nothing + tables.suggestion(asked))
     verdicts = tables.rows(_TRACED + _VERDICTS, given)
     worst = tables.rows(_TRACED + _WORST_ONES, given)
     messages = tables.sql(_TRACED + _MESSAGES, {**given, "limit": limit})

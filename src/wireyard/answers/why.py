@@ -71,8 +71,9 @@ def find_symptoms(tables: Tables, asked: str | None, *, shown_as: str) -> list[F
         There is no such destination or client.
     """
     if asked is not None and not tables.rows(_KNOWN, {"asked": asked}):
-        raise UsageError(f"there is no destination, client or file '{asked}'")
-    known = symptoms()
+        near = tables.suggestion(asked)
+        raise UsageError(f"there is no destination, client or file '{asked}'{near}")
+    known = symptoms(tables.formats)
     findings = [
         finding
         for symptom in known

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import sys
+from difflib import get_close_matches
 from importlib import import_module
 from typing import Any, NoReturn
 
@@ -48,7 +49,7 @@ _HELP = """Read message-broker traffic exactly: bytes to packets, packets to tab
     wireyard decode traffic.jmq                    a table of what is in it
     wireyard inspect traffic.jmq --at 4711         one packet, byte by byte
     wireyard decode traffic.jmq | jq .destination  JSON Lines when piped
-    wireyard COMMAND --help                        every command has an example
+    wireyard help COMMAND                          every command has an example
 
     Results go to standard output, notes to standard error; - is standard input or output. Exit
     status: 0 done, 1 data lost, 2 bad usage, 3 cannot read, 4 cannot write.
@@ -66,6 +67,21 @@ class _Commands(click.Group):
             return None
         found: click.Command = import_module(f"{__name__}.{cmd_name.replace('-', '_')}").command
         return found
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        """Find the command of a line; ``help COMMAND`` is ``COMMAND --help``."""
+        if args[0] == "help":
+            if not args[1:]:
+                click.echo(ctx.get_help())
+                ctx.exit()
+            args = [args[1], "--help"]
+        if args[0] not in COMMANDS and not args[0].startswith("-"):
+            close = get_close_matches(args[0], COMMANDS, 1)
+            near = f"; there is '{close[0]}'" if close else f"; there are {', '.join(COMMANDS)}"
+            raise click.UsageError(f"No such command '{args[0]}'{near}", ctx)
+        return super().resolve_command(ctx, args)
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         with formatter.section("Commands"):

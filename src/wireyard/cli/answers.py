@@ -26,10 +26,6 @@ __all__ = [
     "status_of",
 ]
 
-_READ = """
-SELECT 1 FROM ledger WHERE packets_ok + packets_malformed > 0
-UNION ALL SELECT 1 FROM store_records LIMIT 1
-"""
 F = TypeVar("F", bound=Callable[..., Any])
 
 
@@ -78,7 +74,7 @@ def opened_tables(
 
 def nothing_read(tables: Tables) -> str | None:
     """Return the answer to any question about inputs in which no packet was found; else None."""
-    return None if tables.rows(_READ) else "no packet was read, so nothing is known"
+    return None if tables.formats else "no packet was read, so nothing is known"
 
 
 def status_of(tables: Tables) -> int:

@@ -94,9 +94,7 @@ def _kernels(report: Callable[[Progress], None]) -> Iterator[Check]:
     accelerate.compile_missing(note)
     count = accelerate.load_kernels()
     seconds = time.perf_counter() - start
-    shipped = sum(
-        kernel.dispatcher._cache.origin == "shipped" for kernel in accelerate.find_kernels()
-    )
+    shipped = sum(kernel.origin == "shipped" for kernel in accelerate.find_kernels())
     if shipped == count:
         yield Check("kernels", f"{count} that came compiled, loaded in {seconds:.1f} s")
         return

@@ -92,9 +92,10 @@ class _Job:
                 exits.note(f"{path}: {found.damage}")
                 self.status = exits.DATA_LOST
         if self.matchless and all(self.matchless.values()):
-            conditions = " ".join(self.request.where)
+            where, columns = " ".join(self.request.where), ",".join(self.request.columns or ())
+            asked = f"--where {where}" if where else f"--columns {columns}"
             known = " and ".join(self.matchless)
-            raise UsageError(f"--where {conditions}: {known} rows have no such column")
+            raise UsageError(f"{asked}: {known} rows have no such column")
 
     def _follow(self, path: str, named: Format | None) -> Generator[OpenInput]:
         """Yield the streams of a followed input each time they have grown."""
@@ -317,7 +318,9 @@ def _payload_request(given: tuple[str, ...]) -> dict[str, Any]:
 @click.option(
     "--nested", is_flag=True, help="Show the packets inside packets too, each after its parent."
 )
-@click.option("--limit", type=click.IntRange(min=1), metavar="N", help="Stop after N rows.")
+@click.option("--since", metavar="TIME", help="Only packets captured at this time or later.")
+@click.option("--until", metavar="TIME", help="Only packets captured before this time.")
+@click.option("-c", "--limit", type=click.IntRange(min=1), metavar="N", help="Stop after N rows.")
 @click.option(
     "--follow",
     is_flag=True,
@@ -338,6 +341,8 @@ def command(
     keylog: tuple[str, ...],
     out: str | None,
     write: str | None,
+    since: str | None,
+    until: str | None,
     limit: int | None,
     follow: bool,
     rotated: bool,
@@ -369,6 +374,8 @@ def command(
     if request["spreadsheet"] and kind != "csv":
         raise UsageError("decode: --spreadsheet is for csv")
     request |= _payload_request(payloads)
+    times = ((">=", since), ("<", until))
+    request["where"] += tuple(f"captured_ns {sign} {time}" for sign, time in times if time)
     wanted = Request(**request, lenient=format_name is None, csv=kind == "csv"), Budget(limit)
     shows_progress = not (to_terminal(write) and kind in _SEEN)
     live = request["max_packet_bytes"], follow, rotated

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from typing import Any, TypeVar
 
 import click
 from click.shell_completion import CompletionItem
 
+from wireyard.errors import UsageError
 from wireyard.formats import labels
 
 __all__ = [
@@ -30,9 +32,10 @@ PATH = click.Path(allow_dash=True, path_type=str)
 
 
 WHERE_HELP = (
-    "{}: COLUMN, one of == != < <= > >= in, VALUE; with AND, OR, NOT and parentheses. Of several"
-    " all have to hold. Rows of a format without the column do not match; topic and destination"
-    " stand for each other."
+    "{}: COLUMN, one of == != < <= > >= in contains ~, VALUE; with AND, OR, NOT and parentheses. ~"
+    " takes a regular expression; topic == plant/# a topic filter; a time since 1970 may be written"
+    " as it is printed. Of several all have to hold. Rows of a format without the column do not"
+    " match; topic and destination stand for each other."
 )
 
 
@@ -93,7 +96,11 @@ def keylog_option(function: F) -> F:
 
 def _without_preference(ctx: Any, param: Any, value: tuple[str, ...]) -> tuple[str, ...]:
     """Remove the name of Wireshark's preference from paths; a callback of click."""
-    return tuple(path.removeprefix("tls.keylog_file:") for path in value)
+    paths = tuple(path.removeprefix("tls.keylog_file:") for path in value)
+    for path in paths:
+        if not ("://" in path or path == "-" or os.path.exists(path)):
+            raise UsageError(f"-o {path}: there is no such key log; -w {path} writes there")
+    return paths
 
 
 def rotated_option(function: F) -> F:

@@ -30,8 +30,11 @@ __all__ = ["command"]
 )
 @click.argument("inputs", metavar="INPUT|LAKE...", nargs=-1, required=True, type=PATH)
 @click.option(
+    "-w",
+    "--write",
     "-o",
     "--output",
+    "output",
     type=PATH,
     metavar="FILE",
     required=True,

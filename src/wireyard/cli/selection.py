@@ -15,7 +15,7 @@ from wireyard.formats.base import Row
 from wireyard.formats.rows import pick_columns
 from wireyard.layout import Column
 from wireyard.schema import CAPTURED, COMMON, schema_of
-from wireyard.streams.conditions import bind, parse
+from wireyard.streams.conditions import bind, every_column, parse
 from wireyard.streams.plan import Plan, make_plan
 
 if TYPE_CHECKING:
@@ -93,9 +93,18 @@ class Selection:
 
     @cached_property
     def columns(self) -> tuple[Column, ...]:
-        """The columns to show."""
-        columns = pick_columns(self.format, self.request.columns, captured=self.captured)
+        """The columns to show, without those of other formats if there may be several."""
+        columns = pick_columns(self.format, self._names, captured=self.captured)
         return tuple(c for c in columns if self.payload != "none" or not self._is_body(c))
+
+    @cached_property
+    def _names(self) -> tuple[str, ...] | None:
+        names = self.request.columns
+        if names is None or not self.request.lenient:
+            return names
+        known = {each.name for each in pick_columns(self.format, None, captured=self.captured)}
+        elsewhere = every_column() - known
+        return tuple(name for name in names if name not in elsewhere)
 
     @cached_property
     def shown_columns(self) -> tuple[Column, ...]:
@@ -188,7 +197,9 @@ class Selection:
 
     @cached_property
     def matches_nothing(self) -> bool:
-        """Whether the format has none of the columns of the conditions."""
+        """Whether the format has none of the columns of the conditions, or of those to show."""
         request = self.request
+        if self._names == () != request.columns:
+            return True
         wanted = parse(request.where)
         return bind(wanted, self.format, captured=self.captured, lenient=request.lenient).never

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import textwrap
 from collections.abc import Callable, Mapping
 from types import MappingProxyType
@@ -25,6 +26,7 @@ __all__ = ["command"]
 
 _LINE: Final = 80
 _BATCH_ROWS: Final = 1 << 12
+_SHOW_TABLES: Final = re.compile(r"\s*show\s+(?:all\s+)?tables\s*;?\s*", re.IGNORECASE)
 
 
 @click.command(
@@ -53,10 +55,11 @@ def command(
 ) -> int:
     """Ask captures, streams, stores or a lake with SQL.
 
-    QUERY is one SELECT in DuckDB's SQL; without one the tables are listed, with their rows and
-    columns. The tables are those of a lake: of captures, streams and stores they are made in a
-    temporary folder while the command runs. The word offset, a column of all tables, is quoted
-    in SQL: "offset". A query reads the tables and nothing else: no file, no network.
+    QUERY is one SELECT in DuckDB's SQL; without one, or with SHOW TABLES, the tables are listed,
+    with their rows and columns. The tables are those of a lake: of captures, streams and stores
+    they are made in a temporary folder while the command runs. The word offset, a column of all
+    tables, is quoted in SQL: "offset". A query reads the tables and nothing else: no file, no
+    network.
     """
     *paths, last = inputs
     is_query = any(char.isspace() for char in last) and not os.path.exists(last)
@@ -66,7 +69,7 @@ def command(
         raise UsageError("sql: name an INPUT or a LAKE before the query")
     kind = kind_of(write, out, _WRITERS)
     with opened_tables(paths, **how) as tables:
-        if query is not None:
+        if query is not None and not _SHOW_TABLES.fullmatch(query):
             found = tables.sql(query)
             with open_output(write, binary=kind == "parquet") as file:
                 _WRITERS[kind](found, file)

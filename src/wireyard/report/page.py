@@ -146,7 +146,8 @@ class _Symptoms:
 
     def __init__(self, tables: Tables) -> None:
         self._tables = tables
-        self._waiting = iter(all_symptoms())
+        self.formats = tables.formats
+        self._waiting = iter(all_symptoms(self.formats))
         self._until = monotonic() + _SYMPTOMS_S
         self.answers: dict[str, Answer] = {}
         self.left: list[str] = []

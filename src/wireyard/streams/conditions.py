@@ -1,9 +1,13 @@
 r"""Conditions on rows: a parser for their text, and masks that Arrow filters by.
 
     condition:   comparisons with AND, OR, NOT and parentheses; NOT binds closest, then AND
-    comparison:  COLUMN OPERATOR VALUE, the operator one of == != < <= > >= in
+    comparison:  COLUMN OPERATOR VALUE, the operator one of == != < <= > >= in contains ~
     value:       text in '...' or "..." with \ before a quote or a backslash; or without quotes, up
                  to AND, OR or a closing parenthesis; after in, several with commas between them
+
+``contains`` takes a part of the text, ``~`` a regular expression of RE2, whose time is linear.
+``topic`` is compared (== and !=) with a topic filter where + or # stands for levels: no topic of a
+message has them. A time since 1970 may be written as it is printed, 2026-11-21T20:22:47.5Z.
 
 As in SQL, a row with null in the column of a comparison matches neither the comparison nor its
 negation. The same holds for every row of a format without that column.
@@ -14,6 +18,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from difflib import get_close_matches
 from functools import partial, reduce
 from types import MappingProxyType
@@ -35,11 +40,12 @@ __all__ = [
     "Condition",
     "Where",
     "bind",
+    "every_column",
     "parse",
 ]
 
 Condition: TypeAlias = tuple[str, str, Any]
-"""Column, operator (``== != < <= > >= in``), value."""
+"""Column, operator (``== != < <= > >= in contains ~``), value."""
 Where: TypeAlias = str | Sequence[Condition | str]
 """A condition as text, or several conditions, all of which have to hold."""
 
@@ -71,11 +77,20 @@ _FUNCTIONS: Mapping[str, str] = MappingProxyType(
 )
 """Arrow's functions. They are called directly, because evaluating an `Expression` loads pandas."""
 _IN = "in"
+_CONTAINS, _REGEX = "contains", "~"
+_SIGNS = (*_FUNCTIONS, _IN, _CONTAINS, _REGEX)
+_MOST_REGEX = 1000
+_TOPIC = "topic"
+_PER_SECOND: Mapping[str, int] = MappingProxyType({"ns": 10**9, "ms since epoch": 10**3})
+"""Units of columns that are times since 1970."""
+_TIME = re.compile(r"(\d{4}-\d\d-\d\d)(?:[T ](\d\d:\d\d(?::\d\d)?)(?:\.(\d{1,9}))?)?Z?")
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _INT64 = range(-(1 << 63), 1 << 63)
 _MOST_DEPTH = 64
 """Deepest nesting of parentheses and NOT; each level takes a few frames of Python's stack."""
 _MOST_COMPARISONS = 1000
-_HEAD = re.compile(r"(?P<name>\w+)\s*(?P<sign>==|!=|<=|>=|<|>|\b(?i:in)\b)")
+_HEAD = re.compile(r"(?P<name>\w+)\s*(?P<sign>==|!=|<=|>=|<|>|~|\b(?i:in|contains)\b)")
+_ASSIGNED = re.compile(r"\w+\s*(?==)")
 _QUOTED = re.compile(r"""\s*(?:'((?:[^'\\]|\\.)*)'|"((?:[^"\\]|\\.)*)")\s*""", re.DOTALL)
 _JOINS = re.compile(r"\s(?:and|or)\b", re.IGNORECASE)
 
@@ -171,7 +186,7 @@ def bind(
         column = known.get(name) or known.get(ALIASES.get(name, ""))
         if column is not None:
             columns[column.name] = column
-        elif lenient and name in _every_column():
+        elif lenient and name in every_column():
             missing[name] = None
         elif lenient:
             raise UsageError(_position(comparison) + _unknown(name))
@@ -194,6 +209,9 @@ def bind(
         name, value, kind = column.name, _value(part, column), _COMPARED_AS[column.kind]
         if part.sign == _IN:
             return partial(_is_in, name, array_of(list(value), kind))
+        if pattern := _pattern(part, name, value):
+            matching = partial(_matches, name, pattern)
+            return (lambda rows: pc.invert(matching(rows))) if part.sign == "!=" else matching
         compare, compared = getattr(pc, _FUNCTIONS[part.sign]), scalar_of(value, kind)
         return lambda rows: compare(rows[name], compared)
 
@@ -209,6 +227,42 @@ def _is_in(name: str, values: pa.Array, rows: pa.RecordBatch) -> pa.BooleanArray
     return pc.or_kleene(pc.is_in(column, value_set=values), pc.not_equal(column, column))
 
 
+def _pattern(comparison: Comparison, column: str, value: Any) -> str | None:
+    """Return the regular expression that a comparison searches for, None for other comparisons."""
+    if comparison.sign == _CONTAINS:
+        return re.escape(str(value))
+    if comparison.sign == _REGEX:
+        if len(value) > _MOST_REGEX:
+            raise UsageError(f"{_position(comparison)}over {_MOST_REGEX} characters")
+        try:
+            _matches(
+                column, value, pa.RecordBatch.from_arrays([array_of([""], pa.string())], [column])
+            )
+        except pa.ArrowInvalid as error:
+            raise UsageError(f"{_position(comparison)}{error}") from None
+        return str(value)
+    is_filter = not {"+", "#"}.isdisjoint(value.split("/")) if column == _TOPIC else False
+    return _filter_pattern(value) if is_filter and comparison.sign in ("==", "!=") else None
+
+
+def _filter_pattern(filter: str) -> str:
+    """Return a regular expression for the topics that a filter matches (MQTT 5.0, 4.7)."""
+    if filter == "#":
+        return "^(?:[^$]|$)"
+    levels = ["[^/]*" if level == "+" else re.escape(level) for level in filter.split("/")]
+    if filter.startswith("+"):  # as "#", it matches no topic that begins with $
+        levels[0] = "(?:[^$/][^/]*)?"
+    if filter.endswith("/#"):
+        return f"^{'/'.join(levels[:-1])}(?:/|$)"
+    return f"^{'/'.join(levels)}$"
+
+
+def _matches(name: str, pattern: str, rows: pa.RecordBatch) -> pa.BooleanArray:
+    from pyarrow import compute as pc
+
+    return pc.match_substring_regex(rows[name].cast(pa.string()), pattern)
+
+
 def _comparisons(tree: Tree) -> Iterator[Comparison]:
     if isinstance(tree, Comparison):
         yield tree
@@ -219,13 +273,14 @@ def _comparisons(tree: Tree) -> Iterator[Comparison]:
             yield from _comparisons(part)
 
 
-def _every_column() -> set[str]:
+def every_column() -> set[str]:
+    """Return the names of the columns of all formats."""
     own = {column.name for name in names() for column in get_format(name).columns}
     return own | {column.name for column in (*COMMON, *CAPTURED)}
 
 
 def _unknown(name: str) -> str:
-    close = get_close_matches(name, sorted(_every_column()), 1)
+    close = get_close_matches(name, sorted(every_column()), 1)
     return f"no format has a column '{name}'" + (f"; there is '{close[0]}'" if close else "")
 
 
@@ -242,14 +297,17 @@ def _value(comparison: Comparison, column: Column) -> Any:
     wanted = FILTERED_KINDS.get(kind)
     if wanted is None:
         raise UsageError(f"{_position(comparison)}'{name}' cannot be filtered by; it is {kind}")
-    if sign not in (*_FUNCTIONS, _IN):
-        known = ", ".join((*_FUNCTIONS, _IN))
-        raise UsageError(f"unknown operator '{sign}'; there are: {known}")
+    if sign not in _SIGNS:
+        raise UsageError(f"unknown operator '{sign}'; there are: {', '.join(_SIGNS)}")
+    if sign in (_CONTAINS, _REGEX) and kind != "string":
+        raise UsageError(f"{_position(comparison)}{name} is {kind}; {sign} is for text")
     if comparison.at is not None:
         try:
-            value = [_read(kind, text) for text in value]
+            value = [_read(column, text) for text in value]
         except (ValueError, KeyError):
-            raise UsageError(f"{_position(comparison)}{name} is {kind}, not like that") from None
+            is_time = column.unit in _PER_SECOND
+            wanted_text = "a time, such as 2026-11-21T20:22:47.5Z" if is_time else kind
+            raise UsageError(f"{_position(comparison)}{name} is {wanted_text}") from None
         value = value if sign == "in" else value[0]
     if sign == "in" and (isinstance(value, str) or not isinstance(value, Collection)):
         raise UsageError(f"'{name}' in takes a list of values, not {value!r:.60}")
@@ -262,11 +320,17 @@ def _value(comparison: Comparison, column: Column) -> Any:
     return value
 
 
-def _read(kind: str, text: str) -> Any:
-    """Return text as a value of a column kind."""
-    if kind == "bool":
+def _read(column: Column, text: str) -> Any:
+    """Return text as a value of a column."""
+    if column.kind == "bool":
         return {"true": True, "false": False}[text.lower()]
-    return text if kind == "string" else int(text, 0)
+    per_second = _PER_SECOND.get(column.unit or "")
+    if per_second and (time := _TIME.fullmatch(text)):
+        day, clock, fraction = time.groups()
+        since = datetime.fromisoformat(f"{day}T{clock or '00:00'}+00:00") - _EPOCH
+        part = int((fraction or "").ljust(9, "0")) * per_second // 10**9
+        return (since.days * 86_400 + since.seconds) * per_second + part
+    return text if column.kind == "string" else int(text, 0)
 
 
 class _Parser:
@@ -308,7 +372,10 @@ class _Parser:
             if self._take_word("not"):
                 return Negation(self._term())
             if not self._text.startswith("(", self._at):
-                raise self._fault("COLUMN OPERATOR VALUE is expected; == != < <= > >= in")
+                if assigned := _ASSIGNED.match(self._text, self._at):
+                    self._at = assigned.end()
+                    raise self._fault("= is no operator; == compares")
+                raise self._fault(f"COLUMN OPERATOR VALUE is expected; {' '.join(_SIGNS)}")
             opened = self._at
             self._at += 1
             tree = self._disjunction()

@@ -53,12 +53,9 @@ Turn = tuple[Plan, Any, Iterable[Part]]
 DecodedParts = tuple[Sequence[Part], list[pa.RecordBatch]]
 """Blocks, and their rows."""
 
-_COLD_BYTES = 1 << 20
+_COLD_BYTES = 1 << 17
 """Fewer bytes are decoded by the scalar reader while no kernels are loaded: that takes about as
-long as loading them, 0.4 s. It decodes 1.6 MB/s of the smallest MQTT packets."""
-_SMALLER_WITH_NUMBA: Final = 2
-"""Bits by which `_COLD_BYTES` shrinks if Numba is loaded, as for all captures: loading the kernels
-alone takes 0.1 s."""
+long as loading them. It decodes 1.6 MB/s of the smallest MQTT packets."""
 _WARM_BYTES = 1 << 10
 """The same limit for a process that has loaded the kernels."""
 _MOST_THREADS: Final = 8
@@ -401,10 +398,6 @@ def _of_same_data(parts: Iterable[Part]) -> Iterator[list[Part]]:
 
 def load_fast_path(format: Format, size: int) -> Any:
     """Return the module of the format's compiled decoder, None if loading it would not pay."""
-    if format.fast_path in sys.modules:
-        least = _WARM_BYTES
-    else:
-        least = _COLD_BYTES >> (_SMALLER_WITH_NUMBA if "numba" in sys.modules else 0)
-    if size < least:
+    if size < (_WARM_BYTES if format.fast_path in sys.modules else _COLD_BYTES):
         return None
     return import_module(format.fast_path)

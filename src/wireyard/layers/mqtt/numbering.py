@@ -161,8 +161,8 @@ def _longest_tie(ordered: Ints) -> int:
     return int(np.diff(bounds, prepend=0, append=len(ordered)).max(initial=0))
 
 
-@kernel(_INTS(_INTS, _INTS, _INTS, _INTS, _INTS))
-def _rank(order: Ints, ns: Ints, frame: Ints, offset: Ints, ranks: Ints) -> Ints:
+@kernel((_INTS, _INTS, _INTS, _INTS, _INTS))
+def _rank(order: Ints, ns: Ints, frame: Ints, offset: Ints, ranks: Ints) -> None:
     """Fill `ranks`, equal positions sharing one; sort each run of equal `ns` in `order` first."""
     latest = -1
     start = 0
@@ -188,4 +188,3 @@ def _rank(order: Ints, ns: Ints, frame: Ints, offset: Ints, ranks: Ints) -> Ints
                 latest += 1
             ranks[one] = latest
         start = stop
-    return ranks
