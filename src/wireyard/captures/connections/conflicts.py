@@ -12,7 +12,7 @@ from typing import Final
 import numpy as np
 
 from wireyard.arena import parts
-from wireyard.arrays import Ints
+from wireyard.arrays import Bools, Int32s, Ints
 from wireyard.captures.connections.merge_kernels import find_differing
 from wireyard.captures.connections.stream import Runs
 from wireyard.captures.files.places import Places
@@ -58,9 +58,19 @@ def find_conflicts(
         stream = stream._replace(offsets=stream.offsets + begins[side])
         rows = rows_of(side)
         rows = rows[np.argsort(kept["positions"][rows], kind="stable")]
+        rows = rows[_overlapping(kept["positions"][rows], captured[rows])]
         for part in parts(len(rows), _ROWS):
             found += [(side, record) for record in _conflicts(kept, rows[part], stream, places)]
     return found
+
+
+def _overlapping(starts: Ints, lengths: Int32s) -> Bools:
+    """Return a mask of the segments, ascending by position, that share bytes with another one."""
+    overlaps = starts[1:] < np.maximum.accumulate(starts + lengths)[:-1]
+    mask = np.zeros(len(starts), np.bool_)
+    mask[1:] = overlaps
+    mask[:-1] |= overlaps
+    return mask
 
 
 def _conflicts(kept: Columns, rows: Ints, stream: Runs, places: Places) -> list[int]:
