@@ -86,6 +86,7 @@ class Reassembly:
             sizes=np.where(begun | seen, stream_ends(sides) - begins, 0),
             opened=states & State.OPENED != 0,
             begun=begun,
+            captured=states & (State.SEEN | State.RST) != 0,
             reset=states & State.RST != 0,
             finished=states & State.FIN != 0,
             closing_records=sides[:, Side.CLOSING_RECORD],

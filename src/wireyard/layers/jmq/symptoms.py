@@ -172,7 +172,7 @@ WHERE c.kind = 'control' AND c.requested_ns IS NOT NULL AND c.status >= 400
   AND NOT (c.request = 'CREATE_DESTINATION' AND c.status = 409)
 GROUP BY c.requester, c.request, c.status
 """
-_REQUEST_UNANSWERED: Final = f"""
+REQUEST_UNANSWERED: Final = f"""
 SELECT NULL AS destination, c.requester AS client, count(*) AS count, c.request,
   arg_min(c.source, c.requested_ns) AS source, arg_min(c.requested_frame, c.requested_ns) AS frame,
   arg_min(c.stream, c.requested_ns) AS stream, arg_min(c."offset", c.requested_ns) AS "offset"
@@ -290,13 +290,6 @@ SYMPTOMS: Final = (
         "{messages} of this client refused by the broker, status {status}: {reason}",
         TRACE_ALL,
         _denied("status NOT IN ('414', '423')"),
-    ),
-    Symptom(
-        "request_unanswered",
-        "stuck",
-        "{request} not answered by the broker ({times})",
-        SQL_SESSIONS,
-        _REQUEST_UNANSWERED,
     ),
     Symptom(
         "request_refused",

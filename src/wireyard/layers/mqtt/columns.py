@@ -140,11 +140,14 @@ def known_of(
     Parameters
     ----------
     streams
-        The beginning and end of each stream, as captured; see `stream_rows`.
+        The beginning and end of each stream, as captured; see `stream_rows`. Rows of other streams
+        show how long the capture lasts.
     sides
         The side of each stream, if it is known already.
     """
-    shown = None if streams is None else shown_streams(streams)
+    rows = None if streams is None else list(streams)
+    shown = None if rows is None else shown_streams(rows)
+    ends_ns = evidence.ends_ns(rows or ())
     if sides is None:
         sides = evidence.sides(shown or {})
     known = [
@@ -152,6 +155,7 @@ def known_of(
             row["source"], row["stream"], row["from_client"],
             sides[row["source"], row["stream"]].key, row["alone"], row["older"], row["followed"],
             row["begun"], row["ended"], row.get("ended_ns"), row.get("ended_frame"),
+            ends_ns.get(row["source"]),
             *evidence.ends((row["source"], row["stream"])),
         )
         for row in stream_rows(sides, shown)

@@ -195,6 +195,8 @@ class StreamInfo(NamedTuple):
     older: bool = False
     """As of `Side`, like the next one."""
     followed: bool = False
+    until_ns: int | None = None
+    """The time of the last packet of its capture."""
 
 
 class Request(NamedTuple):
@@ -260,7 +262,7 @@ class Connection:
         self.shows_end = info.begun is not None
         """Whether the capture would show its end."""
         self.alone = info.alone
-        self.unanswered = info.alone
+        self.unanswered = False
         """Whether its CONNACK was not captured."""
         self.lost_last = {True: False, False: False}
         """Whether the latest gap is behind all captured packets, by `from_client`."""
@@ -372,7 +374,9 @@ class Connection:
         self.pending_violations.clear()
 
     def release_session(self, session: Session) -> None:
-        """Output the messages of a session that no connection will resume."""
+        """Output the messages and subscriptions of a session that no connection will resume."""
+        self.output.subscriptions += session.filters.values()
+        session.filters.clear()
         over = list(session.leave())
         self.broker.tracked -= len(over)
         self.output.tracker.over(over)
@@ -413,6 +417,8 @@ _WITH_WILL: Final = 4
 """Reason code of a DISCONNECT after which the will is still published."""
 _WITH_SESSION_PRESENT: Final = 4
 """The first version whose CONNACK has Session Present."""
+_WITH_SERVER_KEEP_ALIVE: Final = 5
+"""The version whose CONNACK may replace the keep-alive of the client."""
 _FOREVER_S: Final = 0xFFFF_FFFF
 """Session Expiry Interval of a session that does not expire."""
 
@@ -440,6 +446,8 @@ def connect(connection: Connection, row: PacketRow, at: Position) -> None:
 def open_unanswered(connection: Connection, at: Position) -> None:
     """Open a connection whose CONNACK was not captured: presume that it was accepted."""
     connection.state = "unknown"
+    if connection.record.version == _WITH_SERVER_KEEP_ALIVE:
+        connection.record.keep_alive = None
     _open(connection, {}, at)
     connection.aliases[True] = Aliases()
 
@@ -469,6 +477,7 @@ def _open(connection: Connection, answer: Properties, at: Position) -> None:
         record.client = record.client._replace(name=assigned, client_id=assigned)
     if "session_expiry_interval" in answer:
         _set_expiry(record, answer["session_expiry_interval"])
+    record.keep_alive = answer.get("server_keep_alive", record.keep_alive)
     connection.aliases[True] = Aliases(answer.get("topic_alias_maximum", 0))
     connection.most_bytes[True] = answer.get("maximum_packet_size")
     limits = (
@@ -499,6 +508,9 @@ def disconnect(connection: Connection, row: PacketRow, at: Position, from_client
     if from_client:
         with_will = row.get("return_code") == _WITH_WILL
         event = "disconnected_with_will" if with_will else "disconnected"
+    elif record.ended_by == "open":
+        record.end_code = row.get("return_code") or 0
+        record.end_reason = properties.get("reason_string")
     connection.broker.close(session, at, "client" if from_client else "server", event)
     if from_client:
         # The broker reads the stream in order, so it has read everything before.

@@ -24,6 +24,7 @@ from wireyard.layers.mqtt.delivery_grids import (
     DeliveredColumns,
     SentColumns,
     assign_all,
+    assign_retained,
     delivered_grid,
     group_contents,
     group_starts,
@@ -58,7 +59,12 @@ from wireyard.layers.mqtt.records import (
     value_records,
 )
 from wireyard.layers.mqtt.records import Message as Sent
-from wireyard.layers.mqtt.retained import attempt_record, keep_values, new_subscription_record
+from wireyard.layers.mqtt.retained import (
+    attempt_record,
+    broker_violations,
+    keep_values,
+    new_subscription_record,
+)
 from wireyard.layers.mqtt.subscriptions import ends_of
 from wireyard.layers.records import Position
 from wireyard.layers.stages import Fact, Found, Key, KeyedRecord
@@ -220,6 +226,8 @@ class _Derivation:
             refused=joined(_ints(table, "refused"), [NONE] * len(wills)),
             malformed=joined(_ints(table, "malformed"), [0] * len(wills)),
             is_repeated=joined(_ints(table, "is_repeated"), [0] * len(wills)),
+            is_received=joined(_ints(table, "is_received"), [0] * len(wills)),
+            is_unseen=joined(_ints(table, "is_unseen"), [0] * len(wills)),
             is_will=joined(np.zeros(len(number), np.int64), [1] * len(wills)),
             expires_s=joined(
                 _ints(table, "expires_s"),
@@ -385,6 +393,19 @@ class _Derivation:
         count = find_expected(messages, subs, firsts, matching, expected, expected_subs, numbers)
         expected = expected[:count]
         assigned, ordinals = assign_all(messages, expected, expected_subs, subs, attempts, names)
+        retained = assign_retained(
+            messages, expected, expected_subs, subs, attempts, assigned,
+            lambda topic: matching[firsts[topic] : firsts[topic + 1]],
+        )  # fmt: skip
+        for attempt, sub in retained:
+            place = delivered_order[attempt]
+            delivered.is_live[place] = 1
+            message = message_order[expected[assigned[attempt], Expected.MESSAGE]]
+            at, key = (
+                self.positions.at(int(number))
+                for number in (delivered.at[place], sent.sent[message])
+            )
+            self._collect(broker_violations("retained_live", subscriptions[sub], at, key.key))
         first_messages = group_starts(messages[:, Message.GROUP], groups)
         entry_groups = messages[expected[:, Expected.MESSAGE], Message.GROUP]
         first_expected = group_starts(entry_groups, groups)
@@ -403,7 +424,7 @@ class _Derivation:
             messages, expected, expected_subs, attempts, assigned, message_order, delivered_order,
             by_rank, subscriptions, subs, names,
         )  # fmt: skip
-        sent_ns, is_null = self.positions.column(sent.sent[message_order], "ns")
+        sent_ns, is_null = self.positions.column(sent.start[message_order], "ns")
         sent_ns[is_null] = NO_TIME
         explain_absence(
             rows, expected, expected_subs, subs, messages, confirmed, connections, sent_ns,
@@ -472,7 +493,7 @@ class _Derivation:
     def _pass_on_latest(
         self, delivered: DeliveredColumns, grids: DeliveryGrids, missed: Mapping[int, set[int]]
     ) -> None:
-        """Pass on the latest delivered message for each recipient, endpoint and QoS.
+        """Pass on the latest delivered message for each recipient, connection and QoS.
 
         Parameters
         ----------
@@ -492,9 +513,17 @@ class _Derivation:
             grids.messages[message, Message.TOPIC],
         )
         at, qos = grids.attempts[places, Delivered.AT], grids.attempts[places, Delivered.QOS]
-        endpoints = Numbers[str]()
-        by_client = np.array([endpoints[client.endpoint] for client in self.clients.all], np.int64)
-        endpoint = by_client[delivered.client[grids.delivered_order[places]]]
+        endpoints = Numbers[tuple[str, str]]()
+        order = grids.delivered_order[places]
+        stream, _ = self.positions.column(delivered.at[order], "stream")
+        pairs, of_pair = np.unique(
+            delivered.client[order] * len(self.streams) + stream, return_inverse=True
+        )
+        numbers = [
+            endpoints[self.clients.all[client].endpoint, self.streams[on].name.partition("#")[2]]
+            for client, on in (divmod(pair, len(self.streams)) for pair in pairs.tolist())
+        ]
+        endpoint = np.array(numbers, np.int64)[of_pair]
         keys = (names * len(endpoints.all) + endpoint) * 3 + qos
         latest: list[tuple[int, str | None]] = [
             (one, None) for one in kernels.latest_of(keys, start, at).tolist()

@@ -70,6 +70,10 @@ _SMALLEST_BYTES: Final = 5
 """Of a packet that subscribes or publishes, or grants a subscription."""
 _SMALLEST_CHANGE_BYTES: Final = 4
 """Of a packet that changes a retained value: PUBREL."""
+_BRIDGES: Final = (0x83, 0x84)
+"""The protocol levels of bridges (erratum M18)."""
+_OF_LEVEL: Final = ("MQTT-3.1.2-2", "protocol_level")
+"""The rule on the protocol level, by version."""
 _NO_LENGTH: Final = "remaining_length"
 """The rule that a Remaining Length of five bytes violates."""
 _StreamName = tuple[str, str]
@@ -127,7 +131,7 @@ class Observer:
     def _add_stream_info(self, row: StreamRow) -> None:
         name, begun = (row["source"], row["stream"]), row["begun"]
         resets = row["ended"] == "rst"
-        context = bool(row.get("older")), bool(row.get("followed"))
+        context = bool(row.get("older")), bool(row.get("followed")), row.get("until_ns")
         self._stream_info[name] = StreamInfo(
             row["from_client"], row["alone"], begun, resets, *context
         )
@@ -167,7 +171,10 @@ class Observer:
         if most is not None and row["length"] > most:
             rule = "packet_size_client" if from_client else "packet_size_broker"
             connection.breaks(rule, from_client, at)
-        if verdict := row.get("verdict"):
+        is_bridge = kind == layout.CONNECT and row.get("protocol_version") in _BRIDGES
+        record.is_bridge |= is_bridge
+        verdict = row.get("verdict")
+        if verdict and not (is_bridge and verdict in _OF_LEVEL):
             connection.add_violation(Breach(verdict, _problem(row), record, from_client, at))
             if kind == layout.DISCONNECT:
                 return  # Its receiver closes the connection, as after any malformed packet.
@@ -193,11 +200,17 @@ class Observer:
         self, connection: Connection, row: PacketRow, at: Position, from_client: bool
     ) -> None:
         """Observe bytes that were not captured, which may have been any packets."""
+        self._lose(connection, at, from_client, row["length"])
+
+    def _lose(
+        self, connection: Connection, at: Position, from_client: bool, most: int = END_OFFSET
+    ) -> None:
+        """Note that up to `most` bytes of one side were not captured, all if its stream was not."""
         connection.lost_last[from_client] = True
         connection.record.unsure_before = ALWAYS
-        connection.broker.has_older |= row["length"] >= _SMALLEST_BYTES
+        connection.broker.has_older |= most >= _SMALLEST_BYTES
         if from_client:
-            if connection.lost_since_ns is None and row["length"] >= _SMALLEST_CHANGE_BYTES:
+            if connection.lost_since_ns is None and most >= _SMALLEST_CHANGE_BYTES:
                 connection.lost_since_ns = at.reached_ns
             if connection.state == "new":
                 connection.state = "unknown"
@@ -226,7 +239,8 @@ class Observer:
             if broker is None:
                 broker = self.brokers[client[:2]] = Broker(self.output)
             broker.has_older |= info.older
-            record = ConnectionRecord(client, stream.first, followed=info.followed)
+            record = ConnectionRecord(client, stream.first)
+            record.followed, record.capture_ends_ns = info.followed, info.until_ns
             connection = Connection(key, info, record, broker, self.output)
             if row.get("packet_type") == layout.CONNECT:
                 connection.state = "new"
@@ -235,6 +249,8 @@ class Observer:
                 self._evict(next(iter(self._connections.values())))
         stream.connection = connection
         connection.streams.append(name)
+        if info.alone:
+            self._lose(connection, stream.first, not stream.from_client)
         is_answer = stream.from_client or row.get("packet_type") in _FIRST_OF_BROKER
         if info.begun is False and not is_answer:
             self._miss_connack(connection, stream.first)

@@ -57,7 +57,7 @@ NEEDED: Final = (
     "client_id", "clean_start", "keep_alive", "will_topic", "will_payload", "will_qos",
     "will_retain", "username", "session_present", "return_code", "return_codes", "topic",
     "packet_id", "payload", "filters", "properties", "will_properties", "version_in_force",
-    "verdict",
+    "protocol_version", "verdict",
 )  # fmt: skip
 """Columns of MQTT packets that this layer reads."""
 _REPEATING: Final = ("source", "stream", "status", "src_addr", "dst_addr", "topic")
@@ -174,7 +174,7 @@ def _is_ordered(order: Ints, key: Ints, ns: Ints, frame: Ints, stream: Ints, off
 _ENDS: Final = ("source", "stream", "src_addr", "src_port", "dst_addr", "dst_port")
 _KNOWN: Final = (
     "source", "stream", "from_client", "alone", "older", "followed", "begun", "ended", "ended_ns",
-    "ended_frame",
+    "ended_frame", "until_ns",
 )  # fmt: skip
 
 
@@ -193,6 +193,7 @@ class KnownStream(NamedTuple):
     ended: str | None = None
     ended_ns: int | None = None
     ended_frame: int | None = None
+    until_ns: int | None = None
     """As of `StreamRow`."""
     src_addr: str | None = None
     src_port: int | None = None
@@ -213,7 +214,7 @@ class KnownStream(NamedTuple):
     def known(self) -> Row:
         """Its row of `stream_rows`, without the key."""
         return dict(
-            zip(_KNOWN, (self.source, self.name, self.from_client, *self[4:11]), strict=True)
+            zip(_KNOWN, (self.source, self.name, self.from_client, *self[4:12]), strict=True)
         )
 
 

@@ -49,6 +49,7 @@ _EXCLUDING: Final = pa.array(
     [
         "assigned_client_identifier",
         "maximum_packet_size",
+        "server_keep_alive",
         "session_expiry_interval",
     ]
 )

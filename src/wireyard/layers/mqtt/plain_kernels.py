@@ -268,7 +268,7 @@ def track_plain(
                 grid, packets.contents, at + 2, until, records, to_broker, to_client, connection,
                 total, breaches,
             )  # fmt: skip
-            if end < stop:
+            if end < stop or is_left or ended != NONE:
                 _abandon(grid, at + 2, until, to_client, records)
             found[count, PlainConnection.SENT] = _leave(grid, at + 2, until, to_broker)
             found[count, PlainConnection.RECEIVED] = _leave(grid, at + 2, until, to_client)

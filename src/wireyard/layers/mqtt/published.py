@@ -14,11 +14,12 @@ from typing import Any, Final
 import numpy as np
 import pyarrow as pa
 
-from wireyard.arrays import Grid, Ints
+from wireyard.arrays import Bools, Grid, Ints
 from wireyard.layers.mqtt.delivery_columns import Will
 from wireyard.layers.mqtt.packets import NO_TIME, Packets, hash_payloads
 from wireyard.layers.mqtt.qos_kernels import NONE, Flag, Packet, Record, Status
 from wireyard.layers.mqtt.records import (
+    ALWAYS,
     Client,
     ConnectionRecord,
     Message,
@@ -29,6 +30,8 @@ from wireyard.layers.mqtt.records import (
 from wireyard.layers.mqtt.rows import session_row, violation_row
 from wireyard.layers.mqtt.subscriptions import Last
 from wireyard.layers.mqtt.tracking import Tracked
+from wireyard.layers.records import Position
+from wireyard.layers.stages import Key
 from wireyard.layers.tables import fact_table
 
 __all__ = ["DELIVERED", "SENT", "Clients", "message_tables", "published"]
@@ -66,6 +69,8 @@ SENT: Final = pa.schema(
         *_COMMON,
         ("malformed", pa.bool_()),
         ("is_repeated", pa.bool_()),
+        ("is_received", pa.bool_()),
+        ("is_unseen", pa.bool_()),
         ("expires_s", pa.int64()),
         ("length", pa.int64()),
         ("response_topic", pa.string()),
@@ -75,7 +80,8 @@ SENT: Final = pa.schema(
     ]
 )
 """A message that a client sent: the positions of its PUBLISH, of its acceptance and of PUBREL
-(`NO_TIME` if there is none), the payload if it has RETAIN, its file and row."""
+(`NO_TIME` if there is none), the payload if it has RETAIN, its file and row. `is_received`: whether
+the broker answered with PUBREC; `is_unseen`: whether its answers may not have been captured."""
 DELIVERED: Final = pa.schema(
     [
         *_position("at", *_ORDER, *_OWN),
@@ -147,14 +153,39 @@ def message_tables(tracked: Tracked) -> Iterator[tuple[pa.Table, pa.Table]]:
 
     The columns are those of `SENT` and `DELIVERED`.
     """
-    extra = _extra(tracked.packets)
+    extra, unsure = _extra(tracked.packets), _unsure_before(tracked)
     for start in range(0, max(len(tracked.records), 1), _AT_ONCE):
         records = tracked.records[start : start + _AT_ONCE].astype(np.int64)
         to_broker = records[:, Record.TO_BROKER] == 1
         yield (
-            _sent(tracked.packets, records[to_broker], extra),
+            _sent(tracked.packets, records[to_broker], extra, unsure),
             _delivered(tracked.packets, records[~to_broker], extra),
         )
+
+
+def _unsure_before(tracked: Tracked) -> dict[int, Position]:
+    """Return by client until when answers to its session may be in bytes that were not captured."""
+    by_name: dict[Key, Position] = {}
+    for one in tracked.connections:
+        if one.unsure_before is not None:
+            key = one.client[:3]
+            by_name[key] = max(one.unsure_before, by_name.get(key, one.unsure_before))
+    if not by_name:
+        return {}
+    clients = enumerate(tracked.clients)
+    return {number: by_name[one[:3]] for number, one in clients if one[:3] in by_name}
+
+
+def _is_unseen(packets: Packets, records: Grid, unsure: Mapping[int, Position]) -> Bools:
+    """Return which messages are not accepted by a captured answer, and may be by a lost one."""
+    unseen = np.zeros(len(records), np.bool_)
+    if unsure:
+        open_ones = records[:, Record.ACCEPTED] == NONE
+        for row in np.flatnonzero(open_ones & np.isin(records[:, Record.CLIENT], [*unsure])):
+            before = unsure[int(records[row, Record.CLIENT])]
+            packet = int(records[row, Record.PACKET])
+            unseen[row] = before is ALWAYS or packets.position(packet) < before
+    return unseen
 
 
 def _topics_of(tracked: Tracked) -> set[tuple[TopicKey, bool]]:
@@ -250,7 +281,12 @@ def _common(packets: Packets, records: Grid) -> dict[str, Any]:
     }
 
 
-def _sent(packets: Packets, records: Grid, extra: Mapping[int, Mapping[str, Any]]) -> pa.Table:
+def _sent(
+    packets: Packets,
+    records: Grid,
+    extra: Mapping[int, Mapping[str, Any]],
+    unsure: Mapping[int, Position],
+) -> pa.Table:
     numbers = records[:, Record.PACKET]
     properties = [extra.get(number, {}) for number in numbers.tolist()] if extra else None
     texts = {
@@ -268,6 +304,8 @@ def _sent(packets: Packets, records: Grid, extra: Mapping[int, Mapping[str, Any]
             **_common(packets, records),
             "malformed": packets.grid[numbers, Packet.FLAGS] & Flag.MALFORMED != 0,
             "is_repeated": records[:, Record.STATUS] & Status.REPEATED != 0,
+            "is_received": records[:, Record.STATUS] & Status.RECEIVED != 0,
+            "is_unseen": _is_unseen(packets, records, unsure),
             "expires_s": packets.expires_s[numbers],
             "length": packets.length[numbers],
             "file": packets.file[numbers],

@@ -122,6 +122,8 @@ class Status(IntEnum):
     UNTRACED = 8
     REPEATED = 16
     MAY_BE_LIVE = 32
+    RECEIVED = 64
+    """The broker answered it with PUBREC."""
 
 
 class Total(IntEnum):
@@ -242,7 +244,7 @@ _FREES: Final = np.array(
 )
 _SENT_AGAIN: Final = tuple(map(_FACTS.index, ("repeated", "lost_ack")))
 _REPEATED, _LOST_ACK = _SENT_AGAIN
-_DELIVERED, _RELEASED = map(_FACTS.index, ("delivered", "released"))
+_DELIVERED, _RECEIVED, _RELEASED = map(_FACTS.index, ("delivered", "received", "released"))
 _ACKNOWLEDGED, _REFUSED = map(_FACTS.index, ("acknowledged", "refused"))
 (
     _ID_IN_USE, _ID_IN_USE_BROKER, _MAXIMUM_CLIENT, _MAXIMUM_BROKER, _ALIAS_CLIENT, _ALIAS_BROKER,
@@ -449,6 +451,8 @@ def _acknowledge(
             _accept_before(records, fields, total, request, packet)
         if fact == _REFUSED:
             records[record, Record.REFUSED] = code
+        elif fact == _RECEIVED:
+            records[record, Record.STATUS] |= Status.RECEIVED
         elif fact == _RELEASED and records[record, Record.RELEASED] == NONE:
             records[record, Record.RELEASED] = packet
         elif (

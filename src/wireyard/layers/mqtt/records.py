@@ -126,6 +126,8 @@ class ConnectionRecord:
     status: int | None = None
     resumed: bool | None = None
     keep_alive: int | None = None
+    is_bridge: bool = False
+    """Whether it is that of another broker, to which its own messages are not sent back."""
     clean_start: bool = True
     """Whether it began with a clean start."""
     persistent: bool = True
@@ -141,6 +143,11 @@ class ConnectionRecord:
     until: Position | None = None
     """Once it has ended: the last packet at which it was certainly open."""
     ended_by: str = "open"
+    end_code: int | None = None
+    """Reason code of the broker's DISCONNECT."""
+    end_reason: str | None = None
+    capture_ends_ns: int | None = None
+    """The time of the last packet of its capture."""
     accepted: Position | None = None
     """CONNACK."""
     damaged: bool = False
@@ -163,6 +170,16 @@ class ConnectionRecord:
     def has_gap(self) -> bool:
         """Whether bytes of it were not captured."""
         return self.unsure_before is not None
+
+    @property
+    def session_over_ns(self) -> int | None:
+        """When its session ends if no other connection resumes it; None if it does not."""
+        if self.closed is None or self.ended_by == "refused":
+            return None
+        if not self.persistent:
+            return self.closed.ns
+        due = None if self.expires_s is None else self.closed.after(self.expires_s)
+        return due and due.ns
 
     @property
     def may_be_resumed(self) -> bool:
@@ -458,7 +475,7 @@ class Output:
 
 _NUMBERS: Final = frozenset(
     {"message_expiry_interval", "session_expiry_interval", "receive_maximum", "topic_alias"}
-    | {"topic_alias_maximum", "maximum_packet_size", "will_delay_interval"}
+    | {"topic_alias_maximum", "maximum_packet_size", "will_delay_interval", "server_keep_alive"}
 )
 
 

@@ -51,6 +51,8 @@ def session_row(connection: ConnectionRecord) -> _Row:
         "version": (connection.version or None) if connection.begun else None,
         "resumed": connection.resumed,
         "keep_alive": connection.keep_alive,
+        "end_code": connection.end_code,
+        "end_reason": connection.end_reason,
         "in_flight_sent": sent,
         "in_flight_received": received,
         "opened_frame": connection.opened.frame if connection.begun else None,

@@ -9,7 +9,15 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any, Final
 
-from wireyard.layers.mqtt.records import ALWAYS, ConnectionRecord, Output, Span, Subscribed, Tracker
+from wireyard.layers.mqtt.records import (
+    ALWAYS,
+    UNSEEN,
+    ConnectionRecord,
+    Output,
+    Span,
+    Subscribed,
+    Tracker,
+)
 from wireyard.layers.mqtt.will import Will
 from wireyard.layers.records import Position
 
@@ -198,6 +206,8 @@ class Broker:
         connection = session.connection
         if connection is None or connection.ended_by != "open":
             return
+        if ended_by == "dropped" and connection.unsure_before is ALWAYS:
+            ended_by = UNSEEN  # A goodbye may have been in the bytes that were not captured.
         connection.ended_by, connection.closed = ended_by, at
         connection.until = until or at
         self.end_flows(session, at)
@@ -205,6 +215,7 @@ class Broker:
             session.to_client.untrace(ALWAYS)
         self._close_will(session.will, will_event, connection, at)
         if not connection.persistent:
+            session.to_client.abandon()
             self._end_subscriptions(session, connection.until, at)
         elif session.may_have_changed:
             session.will = None
@@ -269,7 +280,9 @@ class Broker:
             self._output.dropped["subscriptions"] += 1
             return
         if older is not None:
-            subscribed.since = older.since
+            if subscribed.asked < older.asked:  # They were answered in another order.
+                subscribed, older = older, subscribed
+            subscribed.since = min(subscribed.since, older.since)
             self._end_subscription(older, subscribed.asked, subscribed.granted)
         session.filters[subscribed.filter] = subscribed
         if len(session.served_as) < MAX_FILTERS:
@@ -295,9 +308,12 @@ class Broker:
     def finish(self) -> None:
         """Output all messages and subscriptions of the sessions, and the wills still delayed."""
         for session in self.sessions.values():
-            self._output.tracker.over(session.leave())
             if session.expires is not None:
+                last = session.connection
+                if last and session.expires.time <= (last.capture_ends_ns or 0):
+                    session.to_client.abandon()
                 self._end_subscriptions(session, session.expires, session.expires)
+            self._output.tracker.over(session.leave())
             self._output.subscriptions += session.filters.values()
             will = session.will
             if will and will.due and will.step("delay_over") == "published":

@@ -227,7 +227,7 @@ def _granted(
 ) -> Subscribed:
     """Return the granted subscription for one filter of a SUBSCRIBE, the one with index `place`."""
     record, session, filter = connection.record, connection.session, asked["filter"]
-    group = split_shared(filter)[0] if record.version == 5 else None
+    group = split_shared(filter)[0]
     handling = asked.get("retain_handling") or 0
     is_new = filter not in session.filters and session.known
     return Subscribed(
@@ -235,8 +235,8 @@ def _granted(
         filter,
         group,
         code,
-        bool(asked.get("no_local")),
-        bool(asked.get("retain_as_published")),
+        bool(asked.get("no_local")) or record.is_bridge,
+        bool(asked.get("retain_as_published")) or record.is_bridge,
         request.identifier,
         asked=request.at,
         granted=at,
@@ -372,7 +372,8 @@ def ends_of(subscriptions: Iterable[Subscribed]) -> dict[Subscribed, Boundary | 
     """Return the end of each subscription, given all subscriptions to the same filters."""
     newer: dict[tuple[str, str], Boundary] = {}
     ends: dict[Subscribed, Boundary | None] = {}
-    for one in sorted(subscriptions, key=lambda one: one.asked, reverse=True):
+    # Of several to one filter in one SUBSCRIBE the last one counts.
+    for one in sorted(reversed([*subscriptions]), key=lambda one: one.asked, reverse=True):
         key = one.client.name, one.filter
         end = None if one.gone is None else (one.gone, ENDS)
         # A newer subscription to the same filter replaces it, which may be a little earlier.

@@ -91,6 +91,8 @@ _TABLE: Final = (
     # --- retained values
     ("retained_qos", "RETAIN", "3.8", "MQTT-3.8.4-6", "MQTT-3.8.4-8",
      "a retained value is sent at the lower of the QoS it was published with and that granted"),
+    ("retained_live", "RETAIN", "3.3.1", "MQTT-3.3.1-9", "MQTT-3.3.1-12",
+     "a message that matches an established subscription is sent without RETAIN"),
     ("retained_missing", "", "2.1", "MQTT-3.3.1-6", "MQTT-3.3.1-9",
      "the retained value of each topic that a new subscription matches is sent"),
     # --- topics

@@ -49,6 +49,7 @@ from wireyard.layers.mqtt.files import (
     count_evidence,
     messages_of,
     parts_of,
+    shown_rows,
 )
 from wireyard.layers.mqtt.messages import marks_of
 from wireyard.layers.mqtt.packets import KnownStream, new_secret
@@ -112,7 +113,7 @@ class Group:
     def stream_rows(self) -> list[Row]:
         """Return the rows of their MQTT streams, for `known_of`."""
         tables = captured_streams(self.streams, self.sources, STREAM_COLUMNS)
-        return [row for table in tables for row in rows_of_streams(table, FORMAT)]
+        return [row for table in tables for row in shown_rows(table, FORMAT)]
 
 
 def rows_of_streams(streams: pa.Table, format: str) -> list[Row]:

@@ -101,7 +101,8 @@ def write_tables(
 
 
 STREAM_COLUMNS: Final = (
-    "source", "stream", "format", "opened", "begun", "ended", "ended_frame", "ended_ns",
+    "source", "stream", "format", "opened", "begun", "paired", "ended", "ended_frame",
+    "ended_ns", "last_ns",
 )  # fmt: skip
 """Columns of the table `streams` that facts follow from."""
 
