@@ -30,7 +30,7 @@ $(CLASSES): $(READY) src/wireyard/spark/java.py
 
 setup: $(READY) $(CLASSES) ## Install the locked packages into .venv, check Java, compile the kernels
 
-demo: $(READY) ## Read captured and recorded broker traffic into a lake under build/ and show what is in it
+demo: $(READY) $(CLASSES) ## Read captured and recorded broker traffic into a lake under build/ and show what is in it
 	@rm -rf build/lake-demo
 	@$(JAVA) $(BIN)/wireyard run examples/traffic.pcap examples/traffic/shop-*.jmq examples/store/fs370 \
 		--lake build/lake-demo

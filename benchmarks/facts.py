@@ -23,7 +23,7 @@ from wireyard.lake.writer import Lake
 from wireyard.pipeline.inputs.finding import list_inputs
 from wireyard.pipeline.job import fill_lake
 from wireyard.spark import session
-from wireyard.spark.running import on_spark
+from wireyard.spark.running import SparkEngine
 
 ROUNDS = 3
 JMQ_MESSAGES = 100_000
@@ -51,7 +51,7 @@ def measure(spark: SparkSession, path: Path) -> tuple[float, float, int]:
     with Lake.open(str(lake)) as opened:
         watch = Stopwatch()
         inputs = list_inputs([str(path)]).inputs
-        report = fill_lake(opened, inputs, on_spark(lambda: spark), watch, few_bytes=-1)
+        report = fill_lake(opened, inputs, SparkEngine(lambda: spark), watch)
         end = time.perf_counter()
     packets = sum(one.packets_ok for each in report.added for one in each.ledger.values())
     shutil.rmtree(lake)

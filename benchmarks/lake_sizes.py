@@ -36,6 +36,7 @@ from wireyard.pipeline.job import add_missing_tables
 from wireyard.pipeline.replacing import Draft
 
 ROOT: Final = FOLDER / "lake_sizes"
+PROCESS: Final = ("--engine", "process")
 CAPTURES: Final = (10, 160, 3_000, 10_000)
 _SETTLED_S: Final = 3
 """A run opens captures again that had only just been written when they were read."""
@@ -145,12 +146,12 @@ def measure_captures() -> None:
         write_captures(folder, count)
         time.sleep(_SETTLED_S)
         if not lake.exists():
-            run("run", str(folder), "--lake", str(lake), "-q")
+            run("run", str(folder), "--lake", str(lake), "-q", *PROCESS)
         costs = []
         for number in range(count, count + ADDED):
             write_captures(folder, number + 1)
             path = folder / f"capture-{number:06d}.pcap"
-            costs.append(run("run", str(path), "--lake", str(lake)).seconds)
+            costs.append(run("run", str(path), "--lake", str(lake), *PROCESS).seconds)
         added = sorted(costs)[ADDED // 2]
         first = first or added
         unchanged = min(run("run", str(folder), "--lake", str(lake)) for _ in range(3))
@@ -230,7 +231,13 @@ def measure_streams() -> None:
         "lake commits": ("lake", "commits", str(lake)),
         "lake check": ("lake", "check", str(lake)),
         "sql": ("sql", str(lake), question),
-        "run, one capture added": ("run", str(more / "capture-000002.pcap"), "--lake", str(lake)),
+        "run, one capture added": (
+            "run",
+            str(more / "capture-000002.pcap"),
+            "--lake",
+            str(lake),
+            *PROCESS,
+        ),
     }
     table = Table(title=f"A lake of {STREAMS_HELD:,} streams; wanted: 2 s, 500 MB")
     for heading in ("case", "s", "wall, s", "MB"):
@@ -256,7 +263,7 @@ def measure_rotated() -> None:
         folder, lake = ROOT / f"rotated-{count}", ROOT / f"lake-rotated-{count}"
         write_rotated(folder, count)
         shutil.rmtree(lake, ignore_errors=True)
-        arguments = ("run", str(folder), "--rotated", "--lake", str(lake))
+        arguments = ("run", str(folder), "--rotated", "--lake", str(lake), *PROCESS)
         costs = [run(*arguments, files=1024) for _ in range(2)]
         cells = [f"{count:,}", f"{costs[0].seconds:.2f}", f"{costs[0].wall_s:.2f}"]
         cells += [f"{costs[0].peak_bytes / 1e6:.0f}"]

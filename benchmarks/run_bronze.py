@@ -29,7 +29,7 @@ from wireyard.pipeline.inputs.finding import list_inputs
 from wireyard.pipeline.job import SPLIT_BYTES
 from wireyard.pipeline.running import Runner
 from wireyard.spark import session
-from wireyard.spark.running import on_spark
+from wireyard.spark.running import SparkEngine
 from wireyard.streams.plan import make_plan
 from wireyard.streams.scan import scan_source
 
@@ -76,7 +76,7 @@ def cases(spark: SparkSession, lake: Lake, path: str) -> dict[str, Callable[[], 
     )
     lake.make_staging(["packets_jmq"])
     stage = BronzeStage(
-        Runner(on_spark(lambda: spark), lake), lake, BronzeSettings(lake.staged("")), Unseen()
+        Runner(SparkEngine(lambda: spark), lake), lake, BronzeSettings(lake.staged("")), Unseen()
     )
     source = spark.read.format("wireyard").option("protocol", "jmq").load(path)
     return {

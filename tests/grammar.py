@@ -70,6 +70,7 @@ def text(data: bytes) -> bytes:
 
 # --- the marshalled section -----------------------------------------------------------------
 
+_JAVA_STRING = bytes.fromhex("aced0005740001 61")
 _WIDTHS = {1: 1, 2: 1, 3: 2, 4: 4, 5: 8, 6: 4, 7: 8}
 _FLOATS = {6: (b"\x7f\xc0\0\0", b"\x7f\x80\0\1", b"\xff\xff\xff\xff", b"\x80\0\0\0"),
            7: (b"\x7f\xf8" + bytes(6), b"\x7f\xf0" + b"\0" * 5 + b"\1", b"\xff" * 8)}  # fmt: skip
@@ -87,13 +88,15 @@ def section(rng: Random, short_objects: bool) -> bytes:
 
 
 def _property(rng: Random, short_objects: bool) -> bytes:
-    name = lenient_text(rng, 12) or b"n"
+    name = lenient_text(rng, 12)
     code = rng.choice((1, 2, 3, 4, 5, 6, 7, 8, 8, 9))
     if code == 8:
         value = text(lenient_text(rng, 30))
     elif code == 9:
-        held = odd_bytes(rng, (0, 1, 5, 30))
-        value = struct.pack(">H" if short_objects else ">i", len(held)) + held
+        held, is_short = odd_bytes(rng, (0, 1, 5, 30)), short_objects
+        if rng.random() < 0.5:  # a serialized object shows the width of its length
+            held, is_short = _JAVA_STRING + held, rng.random() < 0.5
+        value = struct.pack(">H" if is_short else ">i", len(held)) + held
     elif code in _FLOATS and rng.random() < 0.1:
         value = rng.choice(_FLOATS[code])
     elif code == 1 and rng.random() < 0.9:

@@ -138,7 +138,7 @@ def variety() -> list[bytes]:
         packet(packet_type=20),
         packet(items=ALL_ITEMS, properties=section(*ALL_TYPES), body=b"hello", bit_flags=0x1FFF),
         packet(items=items(item(1, "q0")), body=b"x" * 40, source_ip=MAC_ADDRESS, sequence=-1),
-        packet(properties=section(("n", 4, 1), ("m", 8, "text")), consumer_id=2**40, priority=9),
+        packet(properties=section(("", 4, 1), ("m", 8, "text")), consumer_id=2**40, priority=9),
         packet(properties=section(), packet_type=55, source_ip=IPV6),
         packet(items=items(item(77, b"new"), item(1, "t"), item(0xFFFF, b"")), packet_type=6),
         packet(items=items(item(1, "first"), item(1, "second"))),
@@ -146,7 +146,7 @@ def variety() -> list[bytes]:
         packet(properties=section(*((f"p{n}", 4, n) for n in range(70))), packet_type=74),
         packet(version=200, items=items(long_item(8, 5)), properties=hashtable, body=b"\0\1"),
         packet(version=200, body=b"two hundred", packet_type=-3),
-        packet(version=103, items=items(), transaction_id=-5, consumer_id=-6, bit_flags=0xAB15),
+        packet(version=103, items=items(), transaction_id=-5, consumer_id=-6, bit_flags=0xAB95),
         packet(version=103, items=items(item(1, "old")), properties=hashtable, body=b"103"),
         packet(packet_type=2, body=bytes(range(256)), timestamp=-1, expiration=2**63 - 1),
     ]

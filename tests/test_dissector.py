@@ -317,8 +317,11 @@ def rmp_rows(packet: bytes, context: int) -> list[Row]:
 def test_short_objects_are_a_preference(
     name: str, tshark: str, script: Path, tmp_path: Path
 ) -> None:
-    properties = struct.pack(">ii", 1, 2) + text("o") + struct.pack(">hH", 9, 3) + b"\1\2\3"
+    properties = struct.pack(">ii", 1, 4) + text("o") + struct.pack(">hH", 9, 3) + b"\1\2\3"
     properties += text("n") + struct.pack(">hi", 4, -7)
+    java = bytes.fromhex("aced0005740001 61")  # shows the width of its length
+    for name_of_object, code in (("s", ">hH"), ("l", ">hi")):
+        properties += text(name_of_object) + struct.pack(code, 9, len(java)) + java
     make: Callable[..., bytes] = packet if name == "jmq" else any_gpacket
     data = make(properties=properties)
     capture = capture_of(tmp_path / "short.pcap", [data])

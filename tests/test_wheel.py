@@ -189,7 +189,7 @@ def test_commands_compile_nothing(ready: Path, recorder: Path, tmp_path: Path) -
 def test_a_growing_capture_compiles_nothing(ready: Path, recorder: Path, tmp_path: Path) -> None:
     data = (ROOT / "examples" / "traffic.pcap").read_bytes()
     capture, words = tmp_path / "growing.pcap", ["-m", "wireyard", "run"]
-    words += [str(capture), "--lake", str(tmp_path / "lake")]
+    words += [str(capture), "--lake", str(tmp_path / "lake"), "--engine", "process"]
     ends = record_ends(data)
     for end in (ends[len(ends) // 2], ends[len(ends) * 3 // 4], len(data)):
         capture.write_bytes(data[:end])

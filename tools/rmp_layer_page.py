@@ -62,7 +62,8 @@ until all of them have come back.
 | `wireyard_ring.MemoryHub` | total | views | nothing; all members in one event loop |
 | `wireyard_ring.sim.SimRing` | every one | views | nothing |
 
-`SimRing` is a simulation for tests: crashes after any packet, joins, parts, slow members, loss and
+Passing tokens, ordering and repeating packets is the task of the rings, not of this layer (errata
+R36). `SimRing` is a simulation for tests: crashes after any packet, joins, parts, slow members, loss and
 duplicates, repeatable by a seed. `wireyard_ring.Ring` combines the layer, one of the other rings,
 and a clock:
 
@@ -147,7 +148,8 @@ service. At a change of view, complete messages are delivered before it, and unf
 dropped, also those of members that live; afterwards, message numbers begin anew. All members see
 the view at the same position among the packets, so all do the same, and a restarted process cannot
 be mistaken for its former self. In an ordered ring nothing depends on time, because time passes
-differently at each member.
+differently at each member. Where packets keep no order, a message is delivered when all its packets
+are there, whichever came first (errata R25).
 """
 _OWN_TEXT = """
 A packet of an own message is *back* when the ring has delivered it to its sender. A view *cuts* a
@@ -174,7 +176,8 @@ such messages: `max_packet_bytes` is that of the transport, for corosync 32 KiB.
 """
 _HANDLERS_TEXT = """
 `register_layer` requests the messages of a destination layer: as events, or for a handler, which
-`next_event` calls at the position of each message. A handler replies as any sender does.
+`next_event` calls at the position of each message. A handler replies as any sender does. Replies are
+events, or end a request; no handler gets one (errata R32).
 
 ```python
 def upper(message):
@@ -194,7 +197,8 @@ from the beginning. A message that is complete when its turn comes is delivered 
 is every reply. Each member chooses for itself, and the others see no difference.
 """
 _REQUESTS_TEXT = """
-A request states how many replies it wants: a number, `all` members that it could reach when it was
+A request needs a registered layer, because replies for another would be dropped (errata R35). It
+states how many replies it wants: a number, `all` members that it could reach when it was
 sent, or a `stream` of all replies that come. This process counts as one of them if another of its
 clients gets the request. Members that have left do not answer, and a member answers at most once. A
 message number is not used again before twice the timeout has passed since the request ended.
@@ -222,8 +226,8 @@ derive_tables(rows).tables["conversations"]
 
 A sender is everything that one endpoint sent to one group, in the order of capture. It is
 reassembled as unordered packets are, because no capture shows a quality of service, and UDP keeps
-no order. So a message is complete with the last of its packets, and a packet that overtook packet 1
-is lost with its message, as it is for receivers that saw the same order.
+no order. So a message is complete with the last of its packets, in whichever order they came, and
+its fields are those of packet 1.
 
 No row has what a capture cannot show:
 

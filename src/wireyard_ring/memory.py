@@ -20,6 +20,7 @@ _MAX_PACKET_BYTES = 32 << 10
 _WINDOW_BYTES = 1 << 20
 """Bytes that wait for one member before no more packets are accepted: 32 of the longest."""
 _PACKET_OVERHEAD_BYTES = 128
+_hub_numbers = count(1)
 _AT_ONCE = 64
 """The most packets delivered to a receiver before other callbacks of the event loop run."""
 
@@ -28,6 +29,7 @@ class MemoryHub:
     """A ring in memory: the members, and the order of their packets."""
 
     def __init__(self, *, max_packet_bytes: int = _MAX_PACKET_BYTES) -> None:
+        self.name = f"memory:{next(_hub_numbers)}"
         self.max_packet_bytes = max_packet_bytes
         self._ports = count(1)
         self._members: dict[str, Memory] = {}
@@ -87,12 +89,12 @@ class Memory:
         The id of this member, unique in the ring.
     """
 
-    name = "memory"
     qualities: Sequence[QoS] = (QoS.TOTALLY_ORDERED,)
     has_views = True
     waiting_bytes = 0
 
     def __init__(self, hub: MemoryHub, process_id: str) -> None:
+        self.name = hub.name
         self.process_id = process_id
         self.max_packet_bytes = hub.max_packet_bytes
         self._hub = hub

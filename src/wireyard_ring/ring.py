@@ -277,7 +277,13 @@ class Ring:
         """Return the replies to a message, which is sent when the iteration begins.
 
         The parameters are those of `MessagingLayer.request`.
+
+        Raises
+        ------
+        UsageError
+            The layer is not registered, or the transport does not provide that quality of service.
         """
+        self._layer.check_layer(layer)
         ask = partial(
             self._ask, data, want=want, timeout_s=timeout_s, stall_s=stall_s, sentinel=sentinel,
             qos=self._checked_qos(qos), layer=layer, client=client, domain=domain,

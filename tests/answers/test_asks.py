@@ -20,7 +20,7 @@ from tests.answers.talks import Talk, puback
 from tests.captures.make import Packet
 from tests.captures.make import pcap as pcap_of
 from tests.formats.mqtt.make import packet, publish
-from tests.spark.lakes import Silent, no_session
+from tests.spark.lakes import Silent
 from wireyard.answers import open_tables
 from wireyard.captures.files.file import read_records
 from wireyard.cli import main
@@ -237,7 +237,7 @@ def lake(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("lakes") / "lake"
     with Lake.open(str(folder)) as opened:
         found = list_inputs([str(CAPTURE), str(EXAMPLES / "store" / "fs370")]).inputs
-        fill_lake(opened, found, no_session, Silent())
+        fill_lake(opened, found, None, Silent())
     return folder
 
 

@@ -17,7 +17,7 @@ import pyarrow.compute as pc
 import pytest
 from click.testing import CliRunner
 
-from tests.spark.lakes import Silent, no_session
+from tests.spark.lakes import Silent
 from wireyard.answers import Tables, open_tables
 from wireyard.captures.files.file import read_records
 from wireyard.cli import main
@@ -70,7 +70,7 @@ def tables(
     lake = tmp_path_factory.mktemp("lakes") / "lake"
     with Lake.open(str(lake)) as opened:
         inputs = list_inputs([str(ring)], rotated=True).inputs
-        fill_lake(opened, inputs, no_session, Silent())
+        fill_lake(opened, inputs, None, Silent())
     with open_tables([str(lake)]) as found:
         yield found
 
@@ -101,7 +101,7 @@ def test_streams_and_stores_have_a_hash_too(tmp_path: Path) -> None:
     copy(EXAMPLES / "traffic" / "office-c2b.mqtt", inputs)
     lake = str(tmp_path / "lake")
     with Lake.open(lake) as opened:
-        fill_lake(opened, list_inputs([str(inputs)]).inputs, no_session, Silent(), split_bytes=300)
+        fill_lake(opened, list_inputs([str(inputs)]).inputs, None, Silent(), split_bytes=300)
     with open_tables([lake]) as tables:
         rows = tables.sql("SELECT source, file, frames, sha256 FROM files").to_pylist()
         without = tables.sql(

@@ -20,7 +20,7 @@ from tests.formats.mqtt import make as mqtt
 from tests.make import item, items, packet
 from wireyard.answers import Tables, open_tables
 from wireyard.cli import main
-from wireyard.errors import LakeError, SourceError, UsageError
+from wireyard.errors import LakeDamaged, LakeError, SourceError, UsageError
 from wireyard.lake import read_lake
 from wireyard.lake.writer import Change, Lake
 from wireyard.pipeline.decoding import task as bronze
@@ -234,8 +234,9 @@ def test_a_table_may_be_called_like_a_word_of_sql(lake: Path) -> None:
 def test_files_that_are_no_parquet(lake: Path) -> None:
     (path,) = read_lake(str(lake)).paths("all")
     Path(path).write_bytes(b"x" * Path(path).stat().st_size)
-    with open_tables([str(lake)]) as tables, pytest.raises(UsageError) as caught:
+    with open_tables([str(lake)]) as tables, pytest.raises(LakeDamaged) as caught:
         tables.sql('FROM "all"')
+    assert f"/all/{Path(path).name} is not what was written" in str(caught.value)
     assert "\n" not in str(caught.value)
     with pytest.raises(LakeError, match=r"table 'all': .*Parquet") as damaged:
         read_lake(str(lake)).read("all")

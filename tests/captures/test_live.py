@@ -116,7 +116,10 @@ def live_rows(data: bytes, rng: Random, named: Format | None = None) -> tuple[li
 
 def assert_same(data: bytes, rng: Random, named: Format | None = None) -> tuple[int, int]:
     rows, early = live_rows(data, rng, named)
-    assert in_order(rows) == in_order(whole_rows(data, named))
+    whole = whole_rows(data, named)
+    if read_capture(data).repairs.moved_ns:  # times of packets that are out of order differ
+        rows, whole = ([row | {"captured_ns": None} for row in each] for each in (rows, whole))
+    assert in_order(rows) == in_order(whole)
     return early, len(rows)
 
 

@@ -24,10 +24,9 @@ LINES = [
     ["inspect", ORDERS, "--at", "0"],
     ["inspect", CAPTURE, "--frame", "127"],
     ["convert", ORDERS, "-w", "{}/shop.gpacket"],
-    ["run", CAPTURE, ORDERS, "--lake", "{}/small", "-q"],
     ["run", CAPTURE, ORDERS, "--lake", "{}/lake", "-q", "--engine", "process"],
     ["lake", "check", "{}/lake"],
-    ["lake", "drop", "{}/lake", ORDERS],
+    ["lake", "drop", "{}/lake", ORDERS, "--engine", "process"],
     ["trace", CAPTURE, "shop.orders"],
     ["why", CAPTURE],
     ["slow", CAPTURE],
@@ -113,11 +112,13 @@ def test_every_command_needs_no_extra(absent: list[str], tmp_path: Path) -> None
 
 
 def test_where_spark_is_needed_the_extra_is_named(absent: list[str], tmp_path: Path) -> None:
-    lake = ["--lake", f"{tmp_path}/lake"]
-    done = run_all([["run", ORDERS, *lake, "--engine", "spark"]], absent)
+    line = ["run", ORDERS, "--lake", f"{tmp_path}/lake"]
+    done = run_all([line, [*line, "--engine", "process", "-q"], line], absent)
     assert done.stderr.splitlines() == [
-        "wireyard: run: needs Spark for this; pip install 'wireyard[spark]'",
+        "wireyard: run: needs Spark: pip install 'wireyard[spark]', or --engine process",
         "DONE run 2",
+        "DONE run 0",
+        "DONE run 0",  # nothing new
     ]
 
 

@@ -226,6 +226,9 @@ def test_any_nested_value_is_json_that_reads_back() -> None:
 def test_a_spreadsheet_runs_nothing(run: Run, tmp_path: Path) -> None:
     path = tmp_path / "evil.mqtt"
     payloads = [b'=HYPERLINK("http://127.0.0.1")', b"-12.5", b"+1e3", b"@SUM(A1)", b"-", b"fine"]
+    payloads += [
+        text.encode() for text in (" =1", "\u00a0\u200b+1", "\uff1d1", "\uff20A", "a\u202eb")
+    ]
     packets = [mqtt.Publish(topic="t", payload=one) for one in payloads]
     path.write_bytes(b"".join(map(wireyard.encode, [mqtt.Connect(client_id="=1+1"), *packets])))
     plain = run("decode", path, "--out", "csv")
@@ -241,6 +244,11 @@ def test_a_spreadsheet_runs_nothing(run: Run, tmp_path: Path) -> None:
         "'@SUM(A1)",
         "'-",
         "fine",
+        "' =1",
+        "'\u00a0\u200b+1",
+        "'\uff1d1",
+        "'\uff20A",
+        "a\\u202eb",
     ]
     assert one_line(run("decode", path, "--spreadsheet")) == "decode: --spreadsheet is for csv"
 

@@ -13,7 +13,9 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 import wireyard
+from tests.captures.make import one_way
 from tests.cli.results import Run, one_line, rows_of
+from tests.formats.gpacket.make import variety as gpacket_variety
 from tests.make import item, items, packet, section, variety
 from wireyard.formats import get_format, names
 from wireyard.formats.base import Row
@@ -24,6 +26,8 @@ from wireyard.formats.rmp import packet as rmp
 from wireyard.formats.rows import pick_columns
 
 JMQ = get_format("jmq")
+CONNECT = bytes.fromhex("10 0d 0004 4d515454 04 02 003c 0001 61")
+PUBLISH = bytes.fromhex("30 05 0003 612f62")
 
 
 def there_and_back(run: Run, source: Path) -> bytes:
@@ -40,6 +44,25 @@ def test_recorded_streams_come_back(
 ) -> None:
     for source in [*traffic, *mqtt_traffic]:
         assert there_and_back(run, source) == source.read_bytes(), source.name
+
+
+@pytest.mark.parametrize("name", ["jmq", "gpacket", "mqtt"])
+def test_captured_packets_come_back(name: str, run: Run, tmp_path: Path) -> None:
+    """Rows of captures have columns that the rows of streams do not have."""
+    packets = {"jmq": variety(), "gpacket": gpacket_variety(), "mqtt": [CONNECT, PUBLISH]}[name]
+    data, source = b"".join(packets), tmp_path / "captured.pcap"
+    pieces = [(at, data[at : at + 1400]) for at in range(0, len(data), 1400)]
+    source.write_bytes(one_way(pieces, server=4567))
+    assert there_and_back(run, source) == data
+
+
+def test_a_recorded_capture_comes_back(run: Run) -> None:
+    source = Path(__file__).resolve().parents[2] / "examples" / "traffic.pcap"
+    printed = run("decode", source, "--out", "jsonl", "--secrets")
+    result = run("encode", stdin=printed.stdout_bytes)
+    assert (result.exit_code, result.stderr) == (0, "")
+    lengths = [json.loads(line)["length"] for line in printed.stdout.splitlines()]
+    assert len(result.stdout_bytes) == sum(lengths)
 
 
 def test_real_streams_come_back(run: Run, shared: Path) -> None:

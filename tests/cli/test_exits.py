@@ -146,6 +146,38 @@ def test_a_lake_whose_name_is_no_text(run: Run, tmp_path: Path) -> None:
     assert (result.exit_code, one_line(result)) == (3, wanted)
 
 
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["sql", "{stream}", "SELECT '\udcff'"],
+        ["trace", "{stream}", "\udcff"],
+        ["decode", "{stream}", "--where", "destination == '\udcff'"],
+    ],
+)
+def test_words_that_are_no_text(words: list[str], run: Run, stream: Path) -> None:
+    result = run(*(word.replace("{stream}", str(stream)) for word in words))
+    assert (result.exit_code, result.stdout) == (exits.USAGE, "")
+    assert one_line(result).endswith("is not UTF-8")
+
+
+@pytest.mark.parametrize(
+    ("error", "line"),
+    [
+        (MemoryError(), "there is not enough memory for this, or too low a limit for it"),
+        (
+            RuntimeError("can't start new thread"),
+            "there is not enough memory for this, or too low a limit for it",
+        ),
+        (OSError("libsomething.so: cannot map"), "libsomething.so: cannot map"),
+    ],
+)
+def test_no_memory_is_no_full_disk(
+    error: Exception, line: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert exits.report_error(error) == exits.CANNOT_READ
+    assert capsys.readouterr().err == f"wireyard: {line}\n"
+
+
 # --- what was typed wrong -------------------------------------------------------------------
 
 
@@ -271,6 +303,44 @@ def test_rows_come_out_of_a_pipe_as_from_a_file(big: Path) -> None:
         piped = call("decode", "-", *words, stdin=file, stdout=subprocess.PIPE)
     assert piped.stdout == call("decode", big, *words, stdout=subprocess.PIPE).stdout
     assert piped.stdout.count("\n") == 1000
+
+
+@pytest.mark.parametrize(
+    ("closed", "status", "line"),
+    [
+        ("<&-", exits.CANNOT_READ, "wireyard: -: Bad file descriptor\n"),
+        (
+            ">&-",
+            exits.CANNOT_WRITE,
+            "wireyard: standard output: cannot be written (Bad file descriptor)\n",
+        ),
+        ("2>&-", exits.DONE, ""),
+        ("<&- >&- 2>&-", exits.CANNOT_READ, ""),
+    ],
+)
+def test_closed_standard_streams(closed: str, status: int, line: str, stream: Path) -> None:
+    """No file that is opened later gets their numbers, and what they are for fails or is lost."""
+    command = f'{sys.executable} -m wireyard decode - < "{stream}" {closed}'
+    found = subprocess.run(["sh", "-c", command], capture_output=True, text=True, check=False)
+    assert (found.returncode, found.stderr) == (status, line)
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_fifo_that_nobody_writes_to_can_be_left(number: int, tmp_path: Path) -> None:
+    path = tmp_path / "fifo"
+    os.mkfifo(path)
+    words = [*WIREYARD, "decode", str(path), "--format", "jmq", "--out", "jsonl"]
+    with subprocess.Popen(words, stderr=subprocess.PIPE, text=True) as process:
+        while str(path) not in str([*map(os.path.realpath, _files_of(process.pid))]):
+            assert process.poll() is None
+            time.sleep(0.02)
+        process.send_signal(number)
+        _, said = process.communicate(timeout=60)
+    assert (process.returncode, said) == (exits.DONE, "")
+
+
+def _files_of(number: int) -> list[Path]:
+    return [*Path(f"/proc/{number}/fd").iterdir()]
 
 
 def test_an_interrupt_leaves_nothing_behind(tmp_path: Path, big: Path) -> None:

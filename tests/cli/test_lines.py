@@ -108,13 +108,22 @@ def test_maps_are_those_of_rows() -> None:
     assert password not in written and password in lines_of(data, "--secrets")
 
 
+MARKS = (0x61C, 0x200E, 0x200F, *range(0x2028, 0x202F), *range(0x2066, 0x206A))
+"""Line separators and characters that set the direction of text."""
+BESIDE = (0x61B, 0x61D, 0x200D, 0x2010, 0x2027, 0x202F, 0x2065, 0x206A, 0x20A8)
+"""Their neighbours, which stay as they are."""
+
+
 def test_what_is_escaped_is_escaped_wherever_it_stands() -> None:
     """DEL too, though it is ASCII."""
-    odd = [chr(code) for code in (*range(1, 0x24), 0x5B, 0x5C, 0x5D, *range(0x7D, 0xA2), 0x2028)]
+    odd = [
+        chr(code)
+        for code in (*range(1, 0x24), 0x5B, 0x5C, 0x5D, *range(0x7D, 0xA2), *MARKS, *BESIDE)
+    ]
     texts = ("x" * place + one + "y" * (17 - place) for one in odd for place in range(18))
     parts = [packet(items=items(item(1, text)), body=text.encode()) for text in texts]
     written = lines_of(b"".join(parts), "--columns", "destination,body")
-    assert written.count(b"\\") == 18 * (0x1F + 1 + 2 + 0x21 + 1)
+    assert written.count(b"\\") == 18 * (0x1F + 1 + 2 + 0x21 + len(MARKS))
 
 
 def test_a_stream_that_the_scalar_reader_gives_alone_is_that_of_rows() -> None:

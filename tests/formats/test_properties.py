@@ -12,6 +12,8 @@ from hypothesis import strategies as st
 
 from tests.make import ALL_TYPES, section, text
 from wireyard.errors import DecodeError, EncodeError
+from wireyard.formats.jmq import packet as jmq
+from wireyard.formats.jmq.packet import decode, encode, packet_of, read_row
 from wireyard.formats.properties import (
     TYPES,
     Properties,
@@ -143,7 +145,7 @@ def test_a_value_its_type_cannot_hold_is_refused(kind: str, value: object) -> No
 
 
 def test_a_name_has_one_to_65535_bytes() -> None:
-    for name in ("", "n" * 65536, "\0" * 32768):
+    for name in ("n" * 65536, "\0" * 32768):
         with pytest.raises(EncodeError):
             encode_properties({name: Property("integer", 1)})
     for name in ("n", "n" * 65535, "\0" * 32767, "😀" * 10922):
@@ -252,3 +254,51 @@ def test_any_bytes_are_properties_or_a_reported_error(tail: bytes) -> None:
             assert 0 <= error.offset <= len(data)
         else:
             assert decoded(encode_properties(found)) == found
+
+
+def test_an_empty_name_is_a_name() -> None:
+    """As of any other, two of them are one property (errata 31)."""
+    data = section(("", 4, 1), ("m", 8, ""), ("", 1, 1))
+    found = decoded(data)
+    assert dict(found) == {"m": ("string", ""), "": ("boolean", True)}
+    assert encode_properties(decoded(section(("", 1, 1)))) == section(("", 1, 1))
+
+
+@pytest.mark.parametrize("version", [103, 200, 301])
+def test_an_empty_name_is_a_name_in_every_version(version: int) -> None:
+    packet = jmq.Packet(version=version, packet_type=1, properties={"": 1, "m": "text"})
+    data = encode(packet)
+    assert decode(data) == packet
+    row, error = read_row(data)
+    assert error is None and encode(packet_of(row)) == data
+
+
+# --- lengths of objects (errata 41) ---------------------------------------------------------
+
+
+JAVA_STRING = bytes.fromhex("aced0005740001 61")
+
+
+def one_object(length: bytes, value: bytes) -> bytes:
+    return struct.pack(">ii", 1, 2) + b"".join(
+        (text("o"), struct.pack(">h", 9), length, value, text("n"), struct.pack(">hi", 4, 7))
+    )
+
+
+@pytest.mark.parametrize("short_objects", [False, True])
+@pytest.mark.parametrize("code", [">H", ">i"])
+def test_a_serialized_object_shows_the_width_of_its_length(code: str, short_objects: bool) -> None:
+    data = one_object(struct.pack(code, len(JAVA_STRING)), JAVA_STRING)
+    found = decode_properties(data, "jmq", 0, "a document", short_objects)
+    assert found == {"o": ("object", JAVA_STRING), "n": ("integer", 7)}
+    assert found.section == data
+
+
+@pytest.mark.parametrize("value", [b"", b"\1\2", b"\xac\xed", 0xACED * b"."])
+def test_the_length_of_other_bytes_is_that_of_the_dialect(value: bytes) -> None:
+    """A length of 0000ACED is none of 16 bits with an object behind it."""
+    for short_objects, code in ((False, ">i"), (True, ">H")):
+        data = one_object(struct.pack(code, len(value)), value)
+        found = decode_properties(data, "jmq", 0, "a document", short_objects)
+        assert found["o"].value == value
+        assert encode_properties(found, short_objects) == data

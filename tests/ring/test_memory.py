@@ -7,9 +7,10 @@ import asyncio
 import pytest
 
 from tests.ring.loops import eventually, in_a_loop
-from wireyard.layers.rmp import QoS
+from wireyard.errors import UsageError
+from wireyard.layers.rmp import Delivered, Foreign, Piece, QoS
 from wireyard.layers.rmp.events import ViewChanged
-from wireyard_ring import MemoryHub, Ring, inbox
+from wireyard_ring import MemoryHub, Process, Ring, inbox
 
 
 @in_a_loop
@@ -49,3 +50,39 @@ async def test_who_does_not_read_holds_the_ring_and_loses_nothing(
             found.append((await anext(slow)).data[0])
         assert found == [n % 250 for n in range(500)]
         await sending
+
+
+@in_a_loop
+async def test_a_process_may_be_on_several_rings_in_memory() -> None:
+    one, other = MemoryHub(), MemoryHub()
+    process = Process()
+    async with (
+        Ring(one.transport(), process=process) as here,
+        Ring(other.transport(), process=process) as there,
+        Ring(one.transport()) as sender,
+    ):
+        clients = here.client(1), there.client(1)
+        await sender.send(b"here", urgent=True)
+        assert (await anext(clients[0])).data == b"here"
+        await there.send(b"there", urgent=True)
+        assert (await anext(clients[1])).data == b"there"
+
+
+@in_a_loop
+async def test_requests_and_handlers_of_a_layer() -> None:
+    hub = MemoryHub()
+    handled: list[bytes] = []
+
+    async def upper(message: Delivered | Piece | Foreign) -> bytes:
+        handled.append(message.data)
+        return message.data.upper()
+
+    async with Ring(hub.transport()) as asking, Ring(hub.transport()) as answering:
+        answering.register_layer(2, upper)
+        with pytest.raises(UsageError, match="layer 2 is not registered"):
+            asking.request(b"?", layer=2)
+        asking.register_layer(2)
+        assert [reply.data async for reply in asking.request(b"hey", layer=2)] == [b"HEY"]
+        await answering.send(b"last", layer=2, urgent=True)
+        await eventually(lambda: b"last" in handled)
+    assert handled == [b"hey", b"last"]  # and not its own reply

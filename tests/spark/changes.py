@@ -21,7 +21,7 @@ from tests.captures.make import BEGAN_NS, Packet, one_way_frames, pcap
 from tests.formats.mqtt.make import connack, connect, publish
 from tests.make import item, items, long_item
 from tests.spark import lakes
-from tests.spark.lakes import Silent, no_session
+from tests.spark.lakes import Silent
 from wireyard.lake import read_lake
 from wireyard.lake.parts import write_table
 from wireyard.lake.writer import Lake
@@ -31,7 +31,7 @@ from wireyard.pipeline.growing.following import Progress, follow_lake
 from wireyard.pipeline.growing.input import OPEN_STATE
 from wireyard.pipeline.inputs import watching
 from wireyard.pipeline.inputs.finding import identity_of, is_unchanged, list_inputs
-from wireyard.pipeline.job import FEW_BYTES, add_missing_tables, drop_from_lake, fill_lake
+from wireyard.pipeline.job import add_missing_tables, drop_from_lake, fill_lake
 from wireyard.pipeline.replacing import OPEN_PREFIX, OPEN_STATES, Draft, drop_damaged
 
 __all__ = ["SETTLED_S", "Quiet", "check_runs"]
@@ -202,7 +202,7 @@ class Runs:
         """Drop some inputs, and compare."""
         dropped = self.rng.sample(sorted(self.held), self.rng.randint(1, len(self.held)))
         with self.opened() as lake:
-            drop_from_lake(lake, dropped, no_session)
+            drop_from_lake(lake, dropped, None)
         present = {source: data for source, data in self.held.items() if source not in dropped}
         self.compare(present)
 
@@ -267,8 +267,8 @@ class Runs:
             return
         listing = list_inputs([str(self.folder)])
         with self.opened() as lake:
-            given = lake, listing.inputs, no_session, Silent()
-            fill_lake(*given, few_bytes=FEW_BYTES, payload=self.payload)
+            given = lake, listing.inputs, None, Silent()
+            fill_lake(*given, payload=self.payload)
         self.check()
 
     def follow(self) -> None:
@@ -284,7 +284,7 @@ class Runs:
             return looks < 0
 
         with self.opened() as lake:
-            given = lake, [str(self.folder)], no_session, Silent(), Quiet(), stop
+            given = lake, [str(self.folder)], None, Silent(), Quiet(), stop
             follow_lake(*given, payload=self.payload)
         self.check()
 
@@ -312,7 +312,7 @@ class Runs:
             Path(source).write_bytes(data)
         shutil.rmtree(once := self.lake.with_name("once"), ignore_errors=True)
         if self.held:
-            lakes.run(once, None, *map(Path, self.held), few_bytes=FEW_BYTES, payload=self.payload)
+            lakes.run(once, None, *map(Path, self.held), payload=self.payload)
         found, expected = (
             lakes.all_rows(each) if each.exists() else {} for each in (self.lake, once)
         )

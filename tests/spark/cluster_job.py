@@ -11,7 +11,7 @@ from wireyard.cli.follow import FollowLine
 from wireyard.lake.writer import Lake
 from wireyard.pipeline.growing.following import follow_lake
 from wireyard.spark import session
-from wireyard.spark.running import on_spark
+from wireyard.spark.running import SparkEngine
 
 
 def main(url: str, split_bytes: int, lake: str, folder: str, end: str) -> None:
@@ -19,8 +19,8 @@ def main(url: str, split_bytes: int, lake: str, folder: str, end: str) -> None:
     sources = str(Path(__file__).parents[2] / "src")
     spark = session(url, **{**CONF, "spark.executorEnv.PYTHONPATH": sources})
     with Lake.open(lake) as opened:
-        given = opened, [folder], on_spark(lambda: spark), Silent(), FollowLine(quiet=True)
-        follow_lake(*given, Path(end).exists, few_bytes=-1, split_bytes=split_bytes)
+        given = opened, [folder], SparkEngine(lambda: spark), Silent(), FollowLine(quiet=True)
+        follow_lake(*given, Path(end).exists, split_bytes=split_bytes)
     spark.stop()
 
 

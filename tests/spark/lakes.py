@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 import pyarrow.dataset as ds
+import pytest
 
 import wireyard
 from tests.make import item, items, long_item, packet
@@ -16,12 +17,12 @@ from wireyard.lake import read_lake
 from wireyard.lake.records import is_shown
 from wireyard.lake.writer import Lake
 from wireyard.layers.tables import TABLES as FACTS
+from wireyard.pipeline.facts import jmq, mqtt, rmp
 from wireyard.pipeline.inputs.finding import list_inputs
-from wireyard.pipeline.job import FEW_BYTES, fill_lake
+from wireyard.pipeline.job import fill_lake
 from wireyard.pipeline.report import Report
-from wireyard.pipeline.running import Cluster, StartCluster
 from wireyard.schema import CAPTURED
-from wireyard.spark.running import on_spark
+from wireyard.spark.running import SparkEngine
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -35,8 +36,8 @@ __all__ = [
     "Silent",
     "all_rows",
     "assert_as_one_run",
+    "divide",
     "message",
-    "no_session",
     "nothing_left",
     "packets_equal",
     "parquet_files",
@@ -79,26 +80,27 @@ class Silent:
         self.bytes.append((done_bytes, total_bytes))
 
 
-def no_session(lake: object) -> Cluster:
-    raise AssertionError("Spark was started for nothing")
-
-
 def run(
     lake: Path,
     spark: SparkSession | None,
     *inputs: Path,
     watch: Silent | None = None,
-    few_bytes: int = -1,
     rotated: bool = False,
     **settings: Any,
 ) -> Report:
-    """Do one run over inputs; Spark reads them unless `few_bytes` says that this process does."""
-    start: StartCluster = no_session if spark is None else on_spark(lambda: spark)
+    """Do one run over inputs, by Spark if there is a session."""
+    start = None if spark is None else SparkEngine(lambda: spark)
     with Lake.open(str(lake)) as opened:
         paths = [str(path) for path in inputs]
         found = list_inputs(paths, inside=str(lake), rotated=rotated).inputs
-        settings["few_bytes"] = few_bytes
         return fill_lake(opened, found, start, watch or Silent(), **settings)
+
+
+def divide(monkeypatch: pytest.MonkeyPatch, most_packets: int = 0) -> None:
+    """Have the facts of more than so many packets be divided among tasks."""
+    for module in (jmq, mqtt, rmp):
+        divided = module.DIVISION._replace(most_packets=most_packets)
+        monkeypatch.setattr(module, "DIVISION", divided)
 
 
 def all_rows(lake: Path) -> dict[str, list[str]]:
@@ -116,7 +118,7 @@ def assert_as_one_run(folder: Path, lake: Path, **settings: Any) -> None:
     """Compare a lake with that of one run over the folder as it is now."""
     once = lake.with_name("once")
     shutil.rmtree(once, ignore_errors=True)
-    run(once, None, folder, few_bytes=FEW_BYTES, **settings)
+    run(once, None, folder, **settings)
     found, expected = all_rows(lake), all_rows(once)
     assert found.keys() == expected.keys()
     for name, rows in expected.items():

@@ -29,13 +29,12 @@ from typing import Final
 from tests.captures.fuzz import parse_arguments
 from tests.spark import lakes
 from tests.spark.changes import SETTLED_S, Quiet, check_runs
-from tests.spark.lakes import Silent, no_session
+from tests.spark.lakes import Silent
 from wireyard.lake import read_lake
 from wireyard.lake.writer import Lake
 from wireyard.pipeline.growing import following, growth
 from wireyard.pipeline.growing.following import follow_lake
 from wireyard.pipeline.inputs import watching
-from wireyard.pipeline.job import FEW_BYTES
 from wireyard.pipeline.replacing import OPEN_STATES
 
 EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
@@ -68,7 +67,7 @@ class Case:
         self.partition_by = "day" if self.rng.random() < 0.2 else None
         self.beside = self.rng.random() < 0.4
         """Whether facts of all packets are made beside the parts, however few they are."""
-        self.most_bytes = self.rng.choice((1 << 12, 1 << 16, FEW_BYTES))
+        self.most_bytes = self.rng.choice((1 << 12, 1 << 16, 1 << 28))
 
     @property
     def growing(self) -> list[str]:
@@ -138,7 +137,7 @@ class Case:
             return looks <= 0
 
         with Lake.open(str(self.lake), partition_by=self.partition_by) as lake:
-            given = lake, [str(self.folder)], no_session, Silent(), Quiet(), stop
+            given = lake, [str(self.folder)], None, Silent(), Quiet(), stop
             follow_lake(*given, most_bytes=self.most_bytes)
 
     def check(self) -> None:
@@ -166,7 +165,7 @@ def check_case(number: int) -> None:
             assert status in (0, _KILLED), status
             case.check()
             if case.has_commit and case.rng.random() < 0.2:
-                lakes.run(case.lake, None, case.folder, few_bytes=FEW_BYTES)
+                lakes.run(case.lake, None, case.folder)
                 case.check()
         while case.growing:
             case.write(case.rng)

@@ -13,7 +13,7 @@ import pytest
 
 from tests.captures.make import one_way
 from tests.spark import lakes
-from tests.spark.lakes import HEADER_BYTES, no_session, nothing_left, records
+from tests.spark.lakes import HEADER_BYTES, nothing_left, records
 from wireyard.errors import LakeError
 from wireyard.lake.writer import Lake
 from wireyard.pipeline import job
@@ -21,7 +21,7 @@ from wireyard.pipeline.growing import all_facts
 from wireyard.pipeline.growing import growth as spark_growth
 from wireyard.pipeline.growing.growth import Growth
 from wireyard.pipeline.inputs.finding import list_inputs
-from wireyard.pipeline.job import FEW_BYTES, drop_from_lake, fill_lake
+from wireyard.pipeline.job import drop_from_lake, fill_lake
 
 CAPTURE = Path(__file__).resolve().parents[2] / "examples" / "traffic.pcap"
 PARTS = 8
@@ -80,7 +80,7 @@ class Growing:
         self._head, self._frames = data[:HEADER_BYTES], records(data)
         self._open = Lake.open(str(self.root), partition_by=partition_by)
         self.lake = self._open.__enter__()
-        self.growth = Growth(self.lake, no_session)
+        self.growth = Growth(self.lake, None)
 
     def path(self, name: str = "grows.pcap") -> str:
         return str(self.folder / name)
@@ -145,7 +145,7 @@ class Growing:
         self.close()
         self._open = Lake.open(str(self.root))
         self.lake = self._open.__enter__()
-        self.growth = Growth(self.lake, no_session)
+        self.growth = Growth(self.lake, None)
 
     def assert_as_one_run(self) -> None:
         self.close()
@@ -227,7 +227,7 @@ def test_a_run_makes_what_was_not_made(tmp_path: Path, slow: Slow, ends: bool) -
     slow.error = LakeError("killed")
     slow.leave.set()
     growing.close()
-    report = lakes.run(growing.root, None, growing.folder, few_bytes=FEW_BYTES)
+    report = lakes.run(growing.root, None, growing.folder)
     assert report.grown == 1
     lakes.assert_as_one_run(growing.folder, growing.root)
     nothing_left(growing.root)
@@ -300,7 +300,7 @@ def test_facts_that_others_have_made_anew_are_made_again(
     copy.write_bytes((growing.folder / "grows.pcap").read_bytes())
     growing.lake.begin_run()
     found = list_inputs([str(copy)]).inputs
-    fill_lake(growing.lake, found, no_session, lakes.Silent(), few_bytes=FEW_BYTES)
+    fill_lake(growing.lake, found, None, lakes.Silent())
     growing.check()
     if grows:
         growing.grow(4)
@@ -329,7 +329,7 @@ def test_an_input_that_comes_meanwhile_and_shows_the_same_messages(
     copy.write_bytes((growing.folder / "grows.pcap").read_bytes())
     growing.lake.begin_run()
     found = list_inputs([str(copy)]).inputs
-    fill_lake(growing.lake, found, no_session, lakes.Silent(), few_bytes=FEW_BYTES)
+    fill_lake(growing.lake, found, None, lakes.Silent())
     slow.leave.set()
     growing.growth.commit_facts(wait=True)
     growing.check()
@@ -414,7 +414,7 @@ def test_a_capture_that_is_dropped_while_it_grows_is_read_anew(tmp_path: Path) -
     growing.growth.commit_facts(wait=True)
     growing.growth.close()
     growing.lake.begin_run()
-    drop_from_lake(growing.lake, {growing.path()}, no_session)
+    drop_from_lake(growing.lake, {growing.path()}, None)
     assert growing.lake.inputs.keys() == {growing.path("other.pcap")}
     growing.write(1)
     growing.commit(ending=["grows.pcap"])

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING
 from uuid import uuid4
 
 import pytest
@@ -17,9 +16,6 @@ from wireyard.layers.tables import TABLES as FACTS
 from wireyard.pipeline.inputs.finding import list_inputs
 from wireyard.pipeline.job import fill_lake
 
-if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
-
 EXAMPLES = Path(__file__).parents[2] / "examples"
 INPUTS = (
     "traffic.pcap", "ring.pcap", "store/fs370", "traffic/shop-b2c.jmq", "traffic/shop-c2b.jmq",
@@ -28,15 +24,13 @@ INPUTS = (
 DECODE_AS = ("udp.port==7078,rmp",)
 TABLES = ("ledger", "streams", "packets_jmq", "packets_mqtt", "packets_rmp", *FACTS)
 
-pytestmark = pytest.mark.spark
-
 
 @pytest.fixture(scope="module")
-def lake(tmp_path_factory: pytest.TempPathFactory, spark: SparkSession) -> Path:
+def lake(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("lakes") / "lake"
     bad = folder.parent / "bad.jmq"
     bad.write_bytes(lakes.HELLO + b"no packet" + lakes.HELLO[:-1])
-    lakes.run(folder, spark, bad, *(EXAMPLES / name for name in INPUTS), decode_as=DECODE_AS)
+    lakes.run(folder, None, bad, *(EXAMPLES / name for name in INPUTS), decode_as=DECODE_AS)
     return folder
 
 
@@ -63,7 +57,7 @@ def test_a_lake_in_a_store_answers_like_one_on_a_disk(
     urls = (str(tmp_path / "lake"), f"s3://bucket/{uuid4().hex}")
     for url in urls:
         with Lake.open(url) as lake:
-            fill_lake(lake, found, lakes.no_session, lakes.Silent())
+            fill_lake(lake, found, None, lakes.Silent())
     assert not is_lake("s3://bucket/nothing-there")
     with open_tables(urls[:1]) as ours, open_tables(urls[1:]) as theirs:
         assert theirs.lake and theirs.names == ours.names

@@ -39,8 +39,8 @@ def read(folder: Path, frames: Sequence[bytes], pieces: int) -> Report:
     path = folder / "in.pcap"
     path.write_bytes(pcap(packets(list(frames))))
     split = path.stat().st_size // pieces
-    whole = run(folder / "whole", None, path, few_bytes=ALL, split_bytes=ALL)
-    cut = run(folder / "cut", None, path, few_bytes=ALL, split_bytes=split)
+    whole = run(folder / "whole", None, path, split_bytes=ALL)
+    cut = run(folder / "cut", None, path, split_bytes=split)
     assert not whole.repaired
     expected, found = all_rows(folder / "whole"), all_rows(folder / "cut")
     assert found.keys() == expected.keys()
@@ -130,7 +130,7 @@ def test_parts_with_more_endpoints_than_they_list_are_read_again(
     many = [frame for port in range(ODD, ODD + LONE) for frame in opening(port)]
     path.write_bytes(pcap(packets([*lones(ODD), *many])))
     lake, split = tmp_path / "more" / "lake", path.stat().st_size // 3
-    report = run(lake, None, path, few_bytes=ALL, split_bytes=split // 4)
+    report = run(lake, None, path, split_bytes=split // 4)
     assert sum("more endpoints than its parts report" in note for note in report.notes) == 1
 
 

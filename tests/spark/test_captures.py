@@ -35,7 +35,7 @@ from wireyard.lake.writer import Lake
 from wireyard.pipeline.inputs.finding import list_inputs
 from wireyard.pipeline.job import fill_lake
 from wireyard.schema import CAPTURED
-from wireyard.spark.running import on_spark
+from wireyard.spark.running import SparkEngine
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -109,12 +109,10 @@ def test_the_same_rows_for_any_number_of_tasks(
         assert ours.to_pylist() == theirs.to_pylist()
 
 
-def test_a_run_reads_all_formats_of_a_capture(
-    spark: SparkSession, capture: Path, tmp_path: Path
-) -> None:
+def test_a_run_reads_all_formats_of_a_capture(capture: Path, tmp_path: Path) -> None:
     for tasks in (1, 7):
         lake = tmp_path / str(tasks)
-        report = run(lake, spark, capture, split_bytes=capture.stat().st_size // (4 * tasks))
+        report = run(lake, None, capture, split_bytes=capture.stat().st_size // (4 * tasks))
         assert [each.source for each in report.added] == [str(capture)]
         for format in ("mqtt", "jmq"):
             found = table(lake, f"packets_{format}")
@@ -137,7 +135,7 @@ def test_a_run_reads_all_formats_of_a_capture(
         assert all((row["first_bytes"] == "") == (row["status"] == "gap") for row in bad)
 
 
-def test_pieces_that_mislead_are_read_again(spark: SparkSession, tmp_path: Path) -> None:
+def test_pieces_that_mislead_are_read_again(tmp_path: Path) -> None:
     """In packets that carry captures most guesses are wrong, and sections change what is read."""
     inner = pcap(packets([bytes(range(40))] * 12))[24:]
     carriers = [
@@ -155,7 +153,7 @@ def test_pieces_that_mislead_are_read_again(spark: SparkSession, tmp_path: Path)
         )
         + bytes(7)
     )
-    report = run(tmp_path / "lake", spark, path, split_bytes=path.stat().st_size // 40)
+    report = run(tmp_path / "lake", None, path, split_bytes=path.stat().st_size // 40)
     assert report.repaired > 5
     assert "7 bytes are not read" in report.notes[0]
     for format in ("mqtt", "jmq"):
@@ -173,7 +171,7 @@ def test_a_rotated_capture_is_one(
     found = list_inputs([str(rotated)], rotated=True).inputs
     assert [each.path for each in found] == [str(rotated)]
     with Lake.open(str(tmp_path / "lake")) as lake:
-        fill_lake(lake, found, on_spark(lambda: spark), Silent(), split_bytes=4000)
+        fill_lake(lake, found, SparkEngine(lambda: spark), Silent(), split_bytes=4000)
     for format in ("mqtt", "jmq"):
         rows = table(tmp_path / "lake", f"packets_{format}")
         assert set(rows["source"].to_pylist()) == {str(rotated)}
@@ -204,7 +202,7 @@ def test_captures_and_streams_mixed(spark: SparkSession, capture: Path, tmp_path
     (tmp_path / "in").mkdir()
     (tmp_path / "in" / "a.jmq").write_bytes(packet() * 3)
     (tmp_path / "in" / "b").write_bytes(capture.read_bytes())
-    run(tmp_path / "lake", spark, tmp_path / "in")
+    run(tmp_path / "lake", None, tmp_path / "in")
     found = table(tmp_path / "lake", "packets_jmq")
     bare = found.filter(pc.ends_with(found["source"], "a.jmq"))
     assert bare.num_rows == 3 and bare["frame"].null_count == 3
@@ -227,12 +225,12 @@ def test_options_of_captures(spark: SparkSession, tmp_path: Path) -> None:
     assert set(taken.load(str(path)).toArrow()["status"].to_pylist()) != {"ok"}
 
 
-def test_what_a_capture_does_not_tell_is_noted(spark: SparkSession, tmp_path: Path) -> None:
+def test_what_a_capture_does_not_tell_is_noted(tmp_path: Path) -> None:
     path = tmp_path / "web.pcap"
     frames = both_ways(CONNECT, PUBLISH) + both_ways(b"GET /", b"200 OK", (5, 80))
     frames.append(ethernet(bytes(28), 0x0806))
     path.write_bytes(pcap([Packet(frame) for frame in frames]) + bytes(5))
-    report = run(tmp_path / "lake", spark, path)
+    report = run(tmp_path / "lake", None, path)
     assert [note.startswith(f"{path}: ") for note in report.notes] == [True, True, True]
     assert "5 bytes are not read" in report.notes[0]
     assert "frames not read: 1 ARP" in report.notes[1]
@@ -247,7 +245,7 @@ def test_what_keys_open_is_the_same_for_any_number_of_tasks(
     """From a key log, and from the secrets in a capture, whose headers are read before."""
     names = ["stream", "offset", "frame", "length", "captured_ns"]
     keys = (str(MQTT_KEYS),)
-    report = run(tmp_path, spark, MQTT, JMS, split_bytes=10_000, keylog=keys)
+    report = run(tmp_path, None, MQTT, JMS, split_bytes=10_000, keylog=keys)
     for path, format in ((MQTT, "mqtt"), (JMS, "jmq")):
         expected = wireyard.read(path, format, names, keylog=keys).sort_by(KEYS)
         found = table(tmp_path, f"packets_{format}").select(names).sort_by(KEYS)

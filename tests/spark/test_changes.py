@@ -20,7 +20,7 @@ from wireyard.pipeline.growing.grown import open_growing
 from wireyard.pipeline.growing.growth import Growth
 from wireyard.pipeline.growing.readers import GrowthSettings
 from wireyard.pipeline.inputs.finding import list_inputs
-from wireyard.pipeline.job import FEW_BYTES, fill_lake
+from wireyard.pipeline.job import fill_lake
 from wireyard.pipeline.replacing import OPEN_STATES
 
 
@@ -77,8 +77,8 @@ def test_an_input_that_is_deleted_before_it_is_read_again_keeps_its_rows(
     found = list_inputs([str(folder)]).inputs
     paths[0].unlink()
     with Lake.open(str(lake)) as opened:
-        given = opened, found, lakes.no_session, lakes.Silent()
-        report = fill_lake(*given, few_bytes=FEW_BYTES, skip_missing=True)
+        given = opened, found, None, lakes.Silent()
+        report = fill_lake(*given, skip_missing=True)
     assert (report.replaced, len(report.notes)) == (0, 1)
     assert lakes.all_rows(lake) == before
 
@@ -110,7 +110,7 @@ def test_files_of_small_captures_are_not_merged_while_they_grow(
     for path in paths:
         Path(path).write_bytes(whole[: lakes.HEADER_BYTES])
     with Lake.open(str(lake)) as opened:
-        growth = Growth(opened, lakes.no_session)
+        growth = Growth(opened, None)
         for path in paths:
             assert growth.open_input(list_inputs([path]).inputs[0])
         for some in (paths[:2], paths[2:]):

@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import random
 import re
+import socket
 import subprocess
 import sys
 import time
@@ -18,12 +19,15 @@ from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import pyspark
 import pytest
 
+from tests.conftest import JAVA_OPTIONS
 from tests.spark.cluster import CONF, kill_one, pids, standalone
 from tests.spark.lakes import (
     HELLO,
     HELLO_REPLY,
+    all_rows,
     assert_as_one_run,
     message,
     nothing_left,
@@ -143,6 +147,24 @@ def wireyard_run(master: str, lake: Path, *options: str, **environ: str) -> tupl
     return done.returncode, done.stderr
 
 
+def test_the_example_runs_the_pipeline_on_two_workers(tmp_path: Path) -> None:
+    capture = ROOT / "examples" / "traffic.pcap"
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = free.getsockname()[1]
+    options = {"PYTHON": sys.executable, "PORT": str(port), "SPARK_DAEMON_JAVA_OPTS": JAVA_OPTIONS}
+    done = subprocess.run(
+        [ROOT / "examples" / "cluster" / "run", capture, "--lake", tmp_path / "lake"],
+        env={**os.environ, **options},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    assert f"Spark {pyspark.__version__}, spark://127.0.0.1:{port}: 4 stages, " in done.stdout
+    run(tmp_path / "here", None, capture)
+    assert all_rows(tmp_path / "lake") == all_rows(tmp_path / "here")
+
+
 def test_a_package_that_executors_lack_is_said_in_one_line(master: str, tmp_path: Path) -> None:
     # The same Python without its packages.
     python = tmp_path / "python"
@@ -189,7 +211,7 @@ def test_wireyard_is_sent_to_executors_that_have_none(
     python.chmod(0o755)
     status, error = wireyard_run(master, lake, "--conf", f"spark.pyspark.python={python}")
     assert status == 0, error
-    run(tmp_path / "here", spark, ROOT / "examples/traffic/shop-c2b.jmq", few_bytes=1 << 30)
+    run(tmp_path / "here", None, ROOT / "examples/traffic/shop-c2b.jmq")
     assert rows(lake, "packets_jmq") == rows(tmp_path / "here", "packets_jmq")
 
 

@@ -28,6 +28,7 @@ from wireyard.spark import sessions
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
+PROCESS = ("--engine", "process")
 STREAM = packet(packet_type=10) + b"".join(
     packet(items=items(item(1, "orders")), sequence=n, bit_flags=1) for n in range(5)
 )
@@ -92,7 +93,7 @@ def test_a_run_with_nothing_to_do_reads_the_record_once(
     stream: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     lake = tmp_path / "lake"
-    assert wireyard_run(stream, "--lake", lake, "-q").exit_code == 0
+    assert wireyard_run(stream, "--lake", lake, "-q", *PROCESS).exit_code == 0
     read: list[int] = []
     read_commit = CommitLog.read
 
@@ -109,8 +110,8 @@ def test_a_run_and_another(stream: Path, asked: list[str | None]) -> None:
     (stream.parent / "README").write_text("what this is")
     (stream.parent / "cut.jmq").write_bytes(STREAM[:-5])
     lake = stream.parent / "lake"
-    result = wireyard_run(stream.parent, "--lake", lake, "--master", "local[2]")
-    assert (result.exit_code, asked) == (exits.DONE, ["local[2]"])
+    result = wireyard_run(stream.parent, "--lake", lake)
+    assert (result.exit_code, asked) == (exits.DONE, [None])
     (line,) = notes_of(result.stderr).splitlines()
     assert line.startswith(f"wireyard: left out: {stream.parent}/README: begins like no")
     shown = re.sub(r"\d+\.\d s|[\d.]+ k?B/s", "#", result.stdout)
@@ -125,6 +126,8 @@ def test_a_run_and_another(stream: Path, asked: list[str | None]) -> None:
     assert f"ledger  {balance}\n" in shown
     first = f"1 stream with bytes in no well-formed packet; the first: {stream.parent}/cut.jmq"
     assert f"quarantine  {first}\n" in shown
+    spark = r"engine  Spark 4\S+, local\[2\]: 4 stages, 4 tasks, # \(# of it the start\)\n"
+    assert re.search(spark, shown), shown
 
     before = sorted(lake.rglob("*.parquet"))
     again = wireyard_run(stream.parent, "--lake", lake)
@@ -191,7 +194,7 @@ def refuse(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_a_lake_that_cannot_be_written(stream: Path) -> None:
-    result = wireyard_run(stream, "--lake", stream / "lake")
+    result = wireyard_run(stream, "--lake", stream / "lake", *PROCESS)
     assert result.exit_code == exits.CANNOT_WRITE
     assert result.stderr == f"wireyard: {stream}/lake: cannot be written (Not a directory)\n"
 
@@ -207,7 +210,17 @@ def test_a_folder_that_is_no_lake(stream: Path) -> None:
     [
         (LedgerError("some.jmq: out of balance"), exits.DATA_LOST, "nothing was added to the lake"),
         (LakeError("lake: cannot be written (full)"), exits.CANNOT_WRITE, "cannot be written"),
-        (SourceError("Spark needs Java 17"), exits.CANNOT_READ, "Spark needs Java 17"),
+        (
+            SourceError("Spark needs Java 17"),
+            exits.CANNOT_READ,
+            "Spark needs Java 17; --engine process works without Spark",
+        ),
+        (
+            RuntimeError("Call failed.\n: x.SparkException: Could not parse Master URL: 'locl'"),
+            exits.CANNOT_READ,
+            "wireyard: Spark does not start: Could not parse Master URL: 'locl'",
+        ),
+        (RuntimeError("no way"), exits.CANNOT_READ, "wireyard: Spark does not start: no way"),
     ],
 )
 def test_how_a_run_that_fails_ends(
@@ -222,16 +235,72 @@ def test_how_a_run_that_fails_ends(
         raise error
 
     monkeypatch.setattr(sessions, "session", fail)
-    result = wireyard_run(stream, "--lake", tmp_path / "lake", "--master", "local[2]")
+    result = wireyard_run(stream, "--lake", tmp_path / "lake")
     assert result.exit_code == status
     (line,) = notes_of(result.stderr).splitlines()
     assert said in line
     assert not list((tmp_path / "lake").rglob("*.parquet"))
 
 
+def test_what_java_refuses_is_said_in_one_line(
+    stream: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    refuse = (
+        "import sys; sys.exit('Using a profile\\nInvalid maximum heap size: -Xmx4gg\\nError: no')"
+    )
+
+    def fail(*arguments: Any, **named: Any) -> SparkSession:
+        subprocess.run([sys.executable, "-c", refuse], check=False)
+        raise RuntimeError("[JAVA_GATEWAY_EXITED] Java gateway process exited.")
+
+    monkeypatch.setattr(sessions, "session", fail)
+    result = wireyard_run(stream, "--lake", tmp_path / "lake")
+    assert result.exit_code == exits.CANNOT_READ
+    (line,) = notes_of(result.stderr).splitlines()
+    expected = (
+        "wireyard: Spark does not start: Invalid maximum heap size: -Xmx4gg; --engine process"
+    )
+    assert line.startswith(expected)
+
+
+def test_settings_reach_spark(
+    stream: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An embedded Spark has ours too, which those of the command line replace."""
+    given: list[dict[str, Any]] = []
+
+    def start(master: str | None = None, **named: Any) -> SparkSession:
+        given.append(named)
+        raise SourceError("enough")
+
+    monkeypatch.setattr(sessions, "session", start)
+    monkeypatch.setattr("wireyard.accelerate.load_kernels", lambda: None)
+    monkeypatch.setattr(sessions, "_has_java", lambda: False)
+    options = "spark.driver.extraJavaOptions"
+    for more in ((), ("--conf", f"{options}=-Dx=y"), ("--master", "spark://head:7077")):
+        wireyard_run(stream, "--lake", tmp_path / "lake", *more)
+    first, replaced, cluster = given
+    assert first[options] == "-XX:TieredStopAtLevel=1"
+    assert replaced[options] == "-Dx=y"
+    assert options not in cluster
+
+
+@pytest.mark.parametrize(
+    ("conf", "said"),
+    [
+        ("master=local", "--conf master=local: is no setting of Spark"),
+        ("spark.master=local", "--conf spark.master=local: say --master local"),
+    ],
+)
+def test_settings_that_are_refused(conf: str, said: str, stream: Path, tmp_path: Path) -> None:
+    result = wireyard_run(stream, "--lake", tmp_path / "lake", "--conf", conf)
+    assert result.exit_code == exits.USAGE
+    assert result.stderr.startswith(f"wireyard: {said}")
+
+
 def test_two_runs_at_once(stream: Path, tmp_path: Path) -> None:
     with Lake.open(str(tmp_path / "lake")):
-        result = wireyard_run(stream, "--lake", tmp_path / "lake")
+        result = wireyard_run(stream, "--lake", tmp_path / "lake", *PROCESS)
     assert result.exit_code == exits.CANNOT_WRITE
     assert "another run is writing to it" in result.stderr
 

@@ -23,8 +23,8 @@ def test_rows_are_those_of_one_run(tmp_path: Path, monkeypatch: pytest.MonkeyPat
         paths.append(tmp_path / "in" / f"{number:02}.jmq")
         content = b"".join(message(100 * number + one) for one in range(3))
         paths[-1].write_bytes(LOGIN + content + b"\xff" * (number % 3))
-        run(tmp_path / "grown", None, tmp_path / "in", few_bytes=1 << 30)
-    run(tmp_path / "whole", None, tmp_path / "in", few_bytes=1 << 30)
+        run(tmp_path / "grown", None, tmp_path / "in")
+    run(tmp_path / "whole", None, tmp_path / "in")
     grown, whole = read_lake(str(tmp_path / "grown")), read_lake(str(tmp_path / "whole"))
     assert grown.commits == INPUTS
     for name, files in grown.files.items():
@@ -43,7 +43,7 @@ def test_rows_are_those_of_one_run(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     nothing_left(tmp_path / "grown")
 
     paths[2].write_bytes(paths[2].read_bytes() + message(999))
-    report = run(tmp_path / "grown", None, tmp_path / "in", few_bytes=1 << 30)
+    report = run(tmp_path / "grown", None, tmp_path / "in")
     assert (len(report.added), report.grown) == (1, 1)
     packets_equal(tmp_path / "grown", paths)
 
@@ -56,7 +56,7 @@ def test_few_files_and_large_ones_are_left_alone(
     for number in range(4):
         path = tmp_path / f"{number}.jmq"
         path.write_bytes(message(number))
-        run(tmp_path / "lake", None, path, few_bytes=1 << 30)
+        run(tmp_path / "lake", None, path)
     assert len(read_lake(str(tmp_path / "lake")).files["packets_jmq"]) == 4
 
 
@@ -67,7 +67,7 @@ def test_fewer_become_one_where_they_are_large_together(
     for number in range(4):
         path = tmp_path / f"{number}.jmq"
         path.write_bytes(message(number))
-        run(tmp_path / "lake", None, path, few_bytes=1 << 30)
+        run(tmp_path / "lake", None, path)
         files = read_lake(str(tmp_path / "lake")).files["packets_jmq"]
         counts.append(len(files))
         if number == 0:

@@ -22,7 +22,10 @@ INPUTS = ("one.jmq", "two.jmq", "three.jmq")
 
 def read(lake: Path, *inputs: Path) -> Report:
     """Do a run in this process."""
-    return run(lake, None, *inputs, few_bytes=1 << 30)
+    return run(lake, None, *inputs)
+
+
+PROCESS = ("--engine", "process")
 
 
 def cli(*arguments: object) -> Result:
@@ -156,16 +159,16 @@ def test_inputs_are_dropped_by_name_or_folder(
     lake: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    refused = cli("lake", "drop", lake, "in/one.jmq", "in/none.jmq")
+    refused = cli("lake", "drop", *PROCESS, lake, "in/one.jmq", "in/none.jmq")
     assert refused.exit_code == 2
     assert f"{tmp_path}/in/none.jmq: is no input of {lake}" in refused.stderr
     assert len(read_lake(str(lake)).inputs) == 3
     (tmp_path / "in" / INPUTS[1]).unlink()  # what is dropped need not exist
-    done = cli("lake", "drop", lake, f"in/{INPUTS[1]}")
+    done = cli("lake", "drop", *PROCESS, lake, f"in/{INPUTS[1]}")
     assert (done.exit_code, done.output) == (0, f"dropped: {tmp_path}/in/{INPUTS[1]}\n")
     packets_equal(lake, [tmp_path / "in" / name for name in (INPUTS[0], INPUTS[2])])
     assert "2 inputs, " in cli("lake", "check", lake).output
-    done = cli("lake", "drop", lake, "in/")
+    done = cli("lake", "drop", *PROCESS, lake, "in/")
     assert done.output.count("dropped: ") == 2
     assert "0 inputs, " in cli("lake", "check", lake).output
     read(lake, *(tmp_path / "in" / name for name in (INPUTS[0], INPUTS[2])))
@@ -225,7 +228,7 @@ def test_files_of_the_commit_before_that_are_gone(lake: Path) -> None:
     """What an earlier commit needs may be deleted already; its inputs are read again too."""
     before = contents(lake)
     one = lake.parent / "in" / INPUTS[0]
-    assert cli("lake", "drop", lake, one).exit_code == 0
+    assert cli("lake", "drop", *PROCESS, lake, one).exit_code == 0
     older = records_of(lake)[1].read_bytes()
     assert cli("lake", "expire", lake, "--keep-hours", "0").exit_code == 0
     (newest,) = records_of(lake)
@@ -275,7 +278,7 @@ def test_names_cannot_forge_lines(tmp_path: Path) -> None:
     assert shown in check.stdout
     assert f"to be read again: {tmp_path}/{shown}\n" in repair.stdout
     read(lake, evil)
-    drop = cli("lake", "drop", lake, evil)
+    drop = cli("lake", "drop", *PROCESS, lake, evil)
     assert drop.stdout == f"dropped: {tmp_path}/{shown}\n"
     for found in (check, repair, drop):
         assert forged not in found.stdout.splitlines()
@@ -287,3 +290,18 @@ def test_no_length_of_time_is_too_long(lake: Path) -> None:
     refused = cli("lake", "expire", lake, "--keep-hours", "1e300")
     assert refused.exit_code == 2
     assert refused.stderr.count("\n") == 1
+
+
+@pytest.mark.parametrize(
+    "words", [["sql", "FROM packets_jmq"], ["why"], ["report", "-o", "{out}"]], ids=lambda w: w[0]
+)
+def test_a_damaged_file_of_the_right_size(words: list[str], lake: Path, tmp_path: Path) -> None:
+    """The question names the file, not a mistake in the query."""
+    snapshot = read_lake(str(lake))
+    for path in {path for name in snapshot.files for path in snapshot.paths(name)}:
+        overwrite(Path(path))
+    command, *rest = words
+    asked = cli(command, lake, *(word.replace("{out}", f"{tmp_path}/page.html") for word in rest))
+    assert (asked.exit_code, asked.stdout) == (1, ""), asked.stderr
+    assert asked.stderr.startswith(f"wireyard: {lake}: is damaged: {lake}/_wireyard/data/")
+    assert asked.stderr.count("\n") == 1

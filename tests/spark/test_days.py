@@ -13,7 +13,7 @@ import pytest
 
 from benchmarks.lake_sizes import PCAP_HEADER, mqtt, record, segment
 from tests.spark import lakes
-from tests.spark.lakes import HELLO, message, no_session
+from tests.spark.lakes import HELLO, message
 from wireyard.answers import open_tables
 from wireyard.errors import LakeError
 from wireyard.lake import read_lake
@@ -39,7 +39,7 @@ def capture(path: Path, step_ms: int, count: int) -> Path:
 
 def fill(url: str, *paths: Path, partition_by: str | None = "day") -> None:
     with Lake.open(url, partition_by=partition_by) as lake:
-        fill_lake(lake, list_inputs(list(map(str, paths))).inputs, no_session, lakes.Silent())
+        fill_lake(lake, list_inputs(list(map(str, paths))).inputs, None, lakes.Silent())
 
 
 @pytest.fixture
@@ -134,7 +134,7 @@ def test_open_tables_by_day(kind: str, tmp_path: Path, paths: list[Path]) -> Non
     url = str(tmp_path / "lake")
     with Lake.open(url, partition_by="day", table_format=kind) as lake:
         found = list_inputs(list(map(str, paths))).inputs
-        fill_lake(lake, found, no_session, lakes.Silent())
+        fill_lake(lake, found, None, lakes.Silent())
     path = f"{url}/packets_mqtt"
     rows = read(kind, path)
     assert rows.num_rows == 10

@@ -22,7 +22,7 @@ from tests.layers.jmq.judge import derive
 from tests.make import item, items, long_item, packet
 from tests.reference.mqtt import derive as derive_mqtt
 from tests.reference.order import in_order
-from tests.spark.lakes import message, run, table
+from tests.spark.lakes import divide, message, run, table
 from wireyard.captures.read import read_capture
 from wireyard.cli import main
 from wireyard.lake.parts import read_footer_table
@@ -34,10 +34,9 @@ from wireyard.layers.mqtt.packets import KnownStream
 from wireyard.layers.tables import TABLES
 from wireyard.pipeline.facts import jmq as jmq_facts
 from wireyard.pipeline.facts import mqtt as mqtt_facts
-from wireyard.pipeline.facts import stage as facts
 from wireyard.pipeline.facts.stage import write_facts
 from wireyard.pipeline.running import Runner
-from wireyard.spark.running import on_spark
+from wireyard.spark.running import SparkEngine
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -92,7 +91,7 @@ def check(lake: Path, expected: Mapping[str, list[Row]]) -> None:
                     assert at is None or round(at.timestamp() * 1e6) == time_ns // 1000
 
 
-def test_recorded_captures(spark: SparkSession, shared: Path, tmp_path: Path) -> None:
+def test_recorded_captures(shared: Path, tmp_path: Path) -> None:
     recorded = shared / "captures"
     if not recorded.is_dir():
         pytest.skip("no captures in the shared folder")
@@ -105,7 +104,7 @@ def test_recorded_captures(spark: SparkSession, shared: Path, tmp_path: Path) ->
     for name in mqtt:
         shutil.copy(recorded / "mosquitto" / f"{name}.pcap", folder)
     # The user of a JMS login stands in one body with the password.
-    run(tmp_path / "lake", spark, folder, split_bytes=20_000, secrets=True)
+    run(tmp_path / "lake", None, folder, split_bytes=20_000, secrets=True)
     expected: dict[str, list[Row]] = {}
     for name in jms:
         path = folder / f"{name}.pcap"
@@ -124,7 +123,7 @@ def test_recorded_captures(spark: SparkSession, shared: Path, tmp_path: Path) ->
 def test_captures_of_several_points_are_joined(
     spark: SparkSession, examples: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(facts, "FEW", 0)
+    divide(monkeypatch)
     paths = [examples / "points" / f"{name}.pcap" for name in ("client", "broker")]
     run(tmp_path / "lake", spark, *paths)
     ended = {
@@ -148,29 +147,29 @@ def test_captures_of_several_points_are_joined(
     assert " ms (± 20." in shown[1] and " ms) after hop 1 in frame " in shown[1]
 
 
-def test_bare_streams_and_nothing(spark: SparkSession, tmp_path: Path) -> None:
+def test_bare_streams_and_nothing(tmp_path: Path) -> None:
     (tmp_path / "a.jmq").write_bytes(packet(packet_type=10) + message(1) + message(2))
-    run(tmp_path / "lake", spark, tmp_path / "a.jmq")
+    run(tmp_path / "lake", None, tmp_path / "a.jmq")
     check(tmp_path / "lake", derive(packets_of(tmp_path / "a.jmq", "jmq")))
     (tmp_path / "b.mqtt").write_bytes(CONNECT + PUBLISH)
-    run(tmp_path / "lake", spark, tmp_path / "b.mqtt")
+    run(tmp_path / "lake", None, tmp_path / "b.mqtt")
     sessions = table(tmp_path / "lake", "sessions").to_pylist()
     assert [row["client_id"] for row in sessions if row["protocol"] == "mqtt"] == ["cd"]
     (tmp_path / "empty.jmq").write_bytes(b"")
-    run(tmp_path / "other", spark, tmp_path / "empty.jmq")
+    run(tmp_path / "other", None, tmp_path / "empty.jmq")
     check(tmp_path / "other", {})
 
 
-def test_a_session_has_both_directions(spark: SparkSession, tmp_path: Path) -> None:
+def test_a_session_has_both_directions(tmp_path: Path) -> None:
     path = tmp_path / "a.pcap"
     path.write_bytes(pcap([Packet(frame) for frame in both_ways(CONNECT, b"\x20\x02\x00\x00")]))
-    run(tmp_path / "lake", spark, path)
+    run(tmp_path / "lake", None, path)
     (session,) = table(tmp_path / "lake", "sessions").to_pylist()
     assert (session["client"], session["server"]) == ("10.0.0.1:40000", "10.0.0.2:1999")
     assert session["status"] == 0
 
 
-def test_a_capture_that_begins_in_the_middle(spark: SparkSession, tmp_path: Path) -> None:
+def test_a_capture_that_begins_in_the_middle(tmp_path: Path) -> None:
     """The table of messages and the facts take the same streams for a client's."""
     sent, received = (mqtt_publish(4, topic=topic, payload=b"x" * 30) for topic in ("up", "down"))
     clear = both_ways(PUBLISH + b"\xc0\x00", PUBLISH, (5001, 5000))
@@ -180,7 +179,7 @@ def test_a_capture_that_begins_in_the_middle(spark: SparkSession, tmp_path: Path
     frames = [*clear[2:], *known[2:], *opened, *unknown[2:]]
     path = tmp_path / "a.pcap"
     path.write_bytes(pcap([Packet(frame) for frame in frames]))
-    run(tmp_path / "lake", spark, path, decode_as=("tcp.port==5000,mqtt", "tcp.port==5004,mqtt",
+    run(tmp_path / "lake", None, path, decode_as=("tcp.port==5000,mqtt", "tcp.port==5004,mqtt",
                                                    "tcp.port==5006,mqtt"))  # fmt: skip
     expected = derive_mqtt(packets_of_rule(path), streams_of(path))
     check(tmp_path / "lake", expected)
@@ -204,7 +203,7 @@ def staged(lake: Path, spark: SparkSession) -> tuple[dict[str, list[Row]], Seque
     """Run the stage anew over the packets of a lake; return its tables, and what was said."""
     with Lake.open(str(lake)) as opened:
         files = {name: opened.paths(f"packets_{name}") for name in ("jmq", "gpacket", "mqtt")}
-        runner, inputs = Runner(on_spark(lambda: spark), opened), list(opened.inputs.values())
+        runner, inputs = Runner(SparkEngine(lambda: spark), opened), list(opened.inputs.values())
         captured = opened.paths("streams"), opened.paths("files")
         found = write_facts(runner, opened, files, *captured, inputs, {})
         tables = {name: ds.dataset(opened.staged(name)).to_table() for name in TABLES}
@@ -237,12 +236,10 @@ def test_facts_are_the_same_whatever_tasks_they_come_from(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     lake, expected = filled
-    monkeypatch.setattr(facts, "FEW", 0)
+    divide(monkeypatch)
     # Of one task all that there is, of several some clients and topics.
-    monkeypatch.setattr(mqtt_facts, "FEW", 0)
     monkeypatch.setattr(mqtt_facts, "MOST_PACKETS", 1200 // tasks)
-    monkeypatch.setattr(jmq_facts, "FEW", 0)
-    monkeypatch.setattr(jmq_facts, "MOST_PACKETS", 1800 // tasks)
+    monkeypatch.setattr(jmq_facts, "PARTITION_PACKETS", 1800 // tasks)
     settings = {
         "spark.sql.shuffle.partitions": str(tasks),
         "spark.sql.adaptive.coalescePartitions.enabled": "false",
@@ -299,8 +296,8 @@ def test_evidence_is_counted_where_packets_are_decoded(
     counted = [mqtt_facts.counted_evidence(path, sources) for path in paths]
     assert found == counted and sum(rows.num_rows for rows in counted) > 10
 
-    monkeypatch.setattr(mqtt_facts, "FEW", 0)
-    for most in (mqtt_facts.MOST_PACKETS, 10):
+    for most in (mqtt_facts.MOST_PACKETS, 100):
+        divide(monkeypatch, most)
         monkeypatch.setattr(mqtt_facts, "MOST_PACKETS", most)
         monkeypatch.setattr(mqtt_facts, "read_footer_table", lambda path, name, schema: None)
         again, _ = staged(lake, spark)
@@ -324,13 +321,13 @@ def test_what_another_attempt_left_is_not_in_a_table(
 
 
 def test_records_that_caps_dropped_are_reported(
-    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("wireyard.layers.jmq.rules.MAX_REMEMBERED", 2)
     asking = items(long_item(9, 7), item(1, "orders"), item(4, "back"))
     messages = b"".join(message(number, items=asking) for number in range(5))
     (tmp_path / "a.jmq").write_bytes(messages)
-    report = run(tmp_path / "lake", spark, tmp_path / "a.jmq")
+    report = run(tmp_path / "lake", None, tmp_path / "a.jmq")
     note = "facts: too much was open at once; dropped: 3 above MAX_REMEMBERED"
     assert report.notes == [note]
     asked = [row["request"] for row in table(tmp_path / "lake", "conversations").to_pylist()]

@@ -33,19 +33,19 @@ from wireyard.pipeline.growing import growth as spark_growth
 from wireyard.pipeline.growing.following import Progress, follow_lake
 from wireyard.pipeline.inputs import watching
 from wireyard.pipeline.inputs.watching import SETTLED_S
-from wireyard.pipeline.job import FEW_BYTES
 
 EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
 KILLS = int(os.environ.get("WIREYARD_STREAM_KILLS", "3"))
 """Number of times that the process is killed; few in the suite."""
 _WAIT_S = 120
 PAYLOAD = ["--payload", "shop/#=json"]
+PROCESS = ["--engine", "process"]
 Command = subprocess.Popen[str] | ForkedCommand
 
 
 def words(folder: Path, lake: Path, *how: str) -> list[str]:
     """Return the words of the command that follows a folder."""
-    return ["run", str(folder), "--follow", "--lake", str(lake), "-q", *PAYLOAD, *how]
+    return ["run", str(folder), "--follow", "--lake", str(lake), "-q", *PROCESS, *PAYLOAD, *how]
 
 
 def following(folder: Path, lake: Path, *how: str) -> AbstractContextManager[ForkedCommand]:
@@ -122,7 +122,7 @@ def test_files_that_come(tmp_path: Path) -> None:
     assert_as_one_run(folder, lake)
     nothing_left(lake)
     # It is a lake like any other: a run that follows has nothing to do.
-    assert not lakes.run(lake, None, folder, few_bytes=FEW_BYTES).added
+    assert not lakes.run(lake, None, folder).added
 
 
 @pytest.mark.spark
@@ -239,7 +239,7 @@ def test_files_that_grow(tmp_path: Path) -> None:
     nothing_left(lake)
     before = read_lake(str(lake)).commits
     # Not read again as it is; read on where it goes on.
-    assert not lakes.run(lake, None, folder, few_bytes=FEW_BYTES).added
+    assert not lakes.run(lake, None, folder).added
     with (folder / "shop-c2b.jmq").open("ab") as file:
         file.write((EXAMPLES / "traffic" / "stock-1-c2b.mqtt").read_bytes()[:99])
     with (folder / "traffic.pcap").open("r+b") as file:
@@ -328,7 +328,7 @@ def test_killed_while_a_capture_rotates(tmp_path: Path) -> None:
     assert_as_one_run(folder, lake, rotated=True)
     nothing_left(lake)
     # A plain run has nothing to do, and goes on with what comes.
-    assert not lakes.run(lake, None, folder, few_bytes=FEW_BYTES, rotated=True).added
+    assert not lakes.run(lake, None, folder, rotated=True).added
 
 
 class Heard:
@@ -356,7 +356,7 @@ def test_states_are_forgotten(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
     def follow() -> None:
         with Lake.open(str(lake)) as opened:
             rules = tuple(PAYLOAD[1:])
-            given = opened, [str(folder)], lakes.no_session, Silent(), heard, ended.is_set
+            given = opened, [str(folder)], None, Silent(), heard, ended.is_set
             follow_lake(*given, payload=rules)
 
     def wait(there: Callable[[], bool]) -> None:
@@ -400,7 +400,7 @@ def test_a_large_file_delays_no_file_that_grows(tmp_path: Path) -> None:
 
     def follow() -> None:
         with Lake.open(str(lake)) as opened:
-            given = opened, [str(folder)], lakes.no_session, Silent(), Heard(), ended.is_set
+            given = opened, [str(folder)], None, Silent(), Heard(), ended.is_set
             follow_lake(*given, most_bytes=most_bytes, payload=tuple(PAYLOAD[1:]))
 
     def look() -> None:

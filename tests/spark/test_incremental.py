@@ -25,14 +25,14 @@ from wireyard.pipeline.facts import stage as facts
 from wireyard.pipeline.growing.growth import Growth
 from wireyard.pipeline.growing.input import GrowingInput
 from wireyard.pipeline.inputs.finding import list_inputs
-from wireyard.pipeline.job import FEW_BYTES, drop_from_lake
+from wireyard.pipeline.job import drop_from_lake
 
 DELIVERED = items(item(11, (1).to_bytes(4, "big")), long_item(9, 7), item(1, "orders"))
 
 
 def run(lake: Path, *paths: Path) -> None:
     """Do one run, in this process."""
-    lakes.run(lake, None, *paths, few_bytes=FEW_BYTES)
+    lakes.run(lake, None, *paths)
 
 
 def mqtt(name: str) -> bytes:
@@ -140,7 +140,7 @@ def test_inputs_that_are_dropped_were_never_read(tmp_path: Path, dropped: list[s
     paths = {path.name: path for path in inputs(tmp_path / "in")}
     run(tmp_path / "lake", *paths.values())
     with Lake.open(str(tmp_path / "lake")) as lake:
-        drop_from_lake(lake, {str(paths[name]) for name in dropped}, lakes.no_session)
+        drop_from_lake(lake, {str(paths[name]) for name in dropped}, None)
     run(tmp_path / "without", *(path for name, path in paths.items() if name not in dropped))
     assert lakes.all_rows(tmp_path / "lake") == lakes.all_rows(tmp_path / "without")
     assert read_lake(str(tmp_path / "lake")).inputs.keys() == {
@@ -155,7 +155,7 @@ def test_the_last_input_that_is_dropped_leaves_empty_tables(tmp_path: Path) -> N
     paths = inputs(tmp_path / "in")
     run(tmp_path / "lake", *paths)
     with Lake.open(str(tmp_path / "lake")) as lake:
-        drop_from_lake(lake, {str(path) for path in paths}, lakes.no_session)
+        drop_from_lake(lake, {str(path) for path in paths}, None)
     assert lakes.all_rows(tmp_path / "lake") == {}
     assert not any(rows(tmp_path / "lake").values())
 
@@ -175,7 +175,7 @@ def test_a_file_that_has_lost_all_rows_is_written_anew(tmp_path: Path) -> None:
         (folder / name).write_bytes(first)
     names = [str(folder / name) for name in contents]
     with Lake.open(str(lake)) as opened:
-        growth = Growth(opened, lakes.no_session)
+        growth = Growth(opened, None)
         for name in names:
             assert growth.open_input(list_inputs([name]).inputs[0])
         growth.commit({name: growth.unread_bytes(name) for name in names}, names)
@@ -232,7 +232,7 @@ def test_what_has_grown_is_read_on(
             stop = len(data) if part == 1.0 else int(len(data) * (part + rng.random() / 10))
             (folder / path.name).write_bytes(data[:stop])
             sizes[path.name].append(stop)
-        reports.append(lakes.run(lake, None, folder, few_bytes=FEW_BYTES))
+        reports.append(lakes.run(lake, None, folder))
         lakes.assert_as_one_run(folder, lake)
     assert [report.grown for report in reports] == [0, 4, 4, 4]
     assert [report.replaced for report in reports] == [0, 0, 0, 0]
@@ -249,7 +249,7 @@ def test_what_has_grown_is_read_on(
     (folder / "shop-c2b.jmq").write_bytes((streams / "shop-b2c.jmq").read_bytes())
     with (folder / "monitor-b2c.mqtt").open("ab") as file:
         file.write(b"\xc0")
-    report = lakes.run(lake, None, folder, few_bytes=FEW_BYTES)
+    report = lakes.run(lake, None, folder)
     assert report.grown + report.replaced == 2
     lakes.assert_as_one_run(folder, lake)
 
@@ -269,20 +269,20 @@ def test_a_rotated_capture_is_read_on(examples: Path, tmp_path: Path) -> None:
             (folder / f"{next(names):02}.pcap").write_bytes(head + b"".join(frames[start:stop]))
         if first == 1:
             (folder / "quiet.pcap").write_bytes(head)
-        reports.append(lakes.run(lake, None, folder, few_bytes=FEW_BYTES, rotated=True))
+        reports.append(lakes.run(lake, None, folder, rotated=True))
         lakes.assert_as_one_run(folder, lake, rotated=True)
     assert [report.grown for report in reports] == [0, 1, 1, 1]
     last = len(head) + sum(map(len, frames[cuts[8] :]))
     (whole,) = (each for each in reports[-1].added if each.source == str(folder))
     read = sum(one.bytes_read for one in whole.ledger.values()) - reports[-1].held_bytes
     assert 0 < read < last
-    assert not lakes.run(lake, None, folder, few_bytes=FEW_BYTES, rotated=True).added
+    assert not lakes.run(lake, None, folder, rotated=True).added
     # A packet that belongs before what was read: all of it is read again.
     early = min(folder.glob("[0-9]*.pcap"), key=lambda path: path.read_bytes()[24:32][::-1])
     data = early.read_bytes()
     early.unlink()
     (folder / "again.pcap").write_bytes(data[:-100])
-    lakes.run(lake, None, folder, few_bytes=FEW_BYTES, rotated=True)
+    lakes.run(lake, None, folder, rotated=True)
     lakes.assert_as_one_run(folder, lake, rotated=True)
 
 

@@ -9,24 +9,28 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from tests.spark.lakes import HELLO, Silent, message, no_session, packets_equal, rows, run
+from tests.spark.lakes import HELLO, Silent, message, packets_equal, rows, run
 from wireyard.errors import SourceError
 from wireyard.lake.writer import Lake
 from wireyard.pipeline.decoding import task as bronze
 from wireyard.pipeline.inputs import finding as inputs
-from wireyard.pipeline.inputs.finding import InputOptions, is_unchanged, list_inputs
+from wireyard.pipeline.inputs.finding import (
+    InputOptions,
+    examine_files,
+    is_unchanged,
+    list_inputs,
+)
 from wireyard.pipeline.inputs.listing import list_files
 from wireyard.pipeline.inputs.options import Options
+from wireyard.pipeline.inputs.watching import Watched
 from wireyard.pipeline.job import fill_lake
 from wireyard.pipeline.report import Report
-from wireyard.spark.running import on_spark
+from wireyard.spark.running import SparkEngine
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 pytestmark = pytest.mark.spark
-
-SMALL = 1 << 30
 
 
 def stream(number: int) -> bytes:
@@ -47,7 +51,7 @@ def read(lake: Path, *inputs: Path, **how: Any) -> Report:
     with Lake.open(str(lake)) as opened:
         options = InputOptions(**how)
         found = list_inputs([str(path) for path in inputs], options, inside=str(lake)).inputs
-        return fill_lake(opened, found, no_session, Silent())
+        return fill_lake(opened, found, None, Silent())
 
 
 def sources(lake: Path) -> list[str]:
@@ -60,6 +64,44 @@ def test_a_link_to_a_folder_that_it_is_in_leads_nowhere(folder: Path) -> None:
     found = list_files(Options(paths=(str(folder),), recursive=True))
     assert [Path(file.path).name for file in found] == ["two.jmq", "one.jmq"]
     assert len(list_inputs([str(folder)]).inputs) == 2
+
+
+def test_links_out_of_a_folder_are_not_followed(folder: Path, tmp_path: Path) -> None:
+    far = tmp_path / "far" / "deep"
+    far.mkdir(parents=True)
+    for name in ("three.jmq", "four.jmq"):
+        (far / name).write_bytes(stream(3))
+    (folder / "file.jmq").symlink_to(far / "three.jmq")
+    (folder / "below" / "tree").symlink_to(far.parent)
+    (folder / "inner").symlink_to(folder / "below")
+    note = "is a link out of its folder, which is not followed; name it to read it"
+    listing = list_inputs([str(folder)])
+    assert [Path(each.path).name for each in listing.inputs] == ["two.jmq", "one.jmq"]
+    assert sorted(listing.left_out) == [
+        f"{folder / name}: {note}" for name in ("below/tree", "file.jmq")
+    ]
+    named = [str(folder / "file.jmq"), str(folder / "below" / "tree")]
+    assert len(list_inputs([*named, str(folder)]).inputs) == 5
+    assert len(list_inputs(named).inputs) == 3
+
+
+def test_a_link_to_a_folder_is_a_folder_to_read(folder: Path, tmp_path: Path) -> None:
+    (tmp_path / "link").symlink_to(folder)
+    listing = list_inputs([str(tmp_path / "link")])
+    assert (len(listing.inputs), listing.left_out) == (2, [])
+
+
+def test_a_watched_folder_is_not_left_by_its_links(folder: Path, tmp_path: Path) -> None:
+    (tmp_path / "other.pcap").write_bytes(b"\xd4\xc3\xb2\xa1" + bytes(20))
+    (folder / "link.pcap").symlink_to(tmp_path / "other.pcap")
+    watched = Watched([str(folder)], str(tmp_path / "lake"), rotated=True)
+    watched.poll()
+    assert sorted(Path(file.path).name for file in watched.changed()) == [
+        "link.pcap", "one.jmq", "two.jmq",
+    ]  # fmt: skip
+    found = examine_files(watched.changed(), InputOptions(), watched.roots)
+    assert sorted(Path(each.path).name for each in found.inputs) == ["one.jmq", "two.jmq"]
+    assert len(found.left_out) == 1
 
 
 def test_links_are_the_file_that_they_stand_for(folder: Path, tmp_path: Path) -> None:
@@ -173,10 +215,10 @@ def test_a_file_that_vanishes_before_it_is_read(
     with Lake.open(str(lake)) as opened:
         found = list_inputs([str(folder)]).inputs
         (folder / gone).unlink()
-        how: dict[str, Any] = {"split_bytes": split_bytes, "few_bytes": SMALL}
+        how: dict[str, Any] = {"split_bytes": split_bytes}
         with pytest.raises(SourceError, match=gone):
-            fill_lake(opened, found, no_session, Silent(), **how)
-        report = fill_lake(opened, found, no_session, Silent(), **how, skip_missing=True)
+            fill_lake(opened, found, None, Silent(), **how)
+        report = fill_lake(opened, found, None, Silent(), **how, skip_missing=True)
     assert f"left out: {folder / gone}: is not there any more" in report.notes
     left = {"one.jmq", "large.jmq", "two.jmq", "traffic.pcap"} - {gone}
     assert set(sources(lake)) == left
@@ -198,7 +240,7 @@ def test_a_file_that_vanishes_while_it_is_read_is_a_failure(
     with Lake.open(str(tmp_path / "lake")) as opened:
         found = list_inputs([str(folder / "one.jmq")]).inputs
         with pytest.raises(SourceError):
-            fill_lake(opened, found, no_session, Silent(), skip_missing=True)
+            fill_lake(opened, found, None, Silent(), skip_missing=True)
 
 
 def test_a_table_of_a_catalog_is_refused_in_one_line(spark: SparkSession, folder: Path) -> None:
@@ -216,14 +258,14 @@ def test_an_input_is_read_by_executors_though_another_is_gone(
     with Lake.open(str(tmp_path / "lake")) as opened:
         found = list_inputs([str(folder)]).inputs
         (folder / "one.jmq").unlink()
-        fill_lake(opened, found, on_spark(lambda: spark), Silent(), few_bytes=-1, skip_missing=True)
+        fill_lake(opened, found, SparkEngine(lambda: spark), Silent(), skip_missing=True)
     assert sources(tmp_path / "lake") == ["two.jmq"]
 
 
 def test_a_run_on_a_lake_of_before_reads_nothing_anew(
     folder: Path, tmp_path: Path, spark: SparkSession
 ) -> None:
-    run(tmp_path / "lake", spark, folder, few_bytes=SMALL)
+    run(tmp_path / "lake", None, folder)
     # The number of a device may be another after the machine was started again.
     with Lake.open(str(tmp_path / "lake")) as opened:
         found = list_inputs([str(folder)]).inputs
@@ -232,5 +274,5 @@ def test_a_run_on_a_lake_of_before_reads_nothing_anew(
             assert is_unchanged(
                 {"files": [each.stamp]}, {"files": [{**each.stamp, "file": [0, 0]}]}
             )
-        report = fill_lake(opened, found, no_session, Silent())
+        report = fill_lake(opened, found, None, Silent())
     assert (report.unchanged, report.added) == (2, [])

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
-
-import pytest
+from typing import Any
 
 from tests.make import item, items, long_item, packet, section
 from tests.spark.lakes import (
@@ -18,20 +16,15 @@ from tests.spark.lakes import (
     table,
 )
 
-if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
-
-pytestmark = pytest.mark.spark
-
 MINUTE_MS = 60_000
 
 
-def messages_of(tmp_path: Path, spark: SparkSession, **streams: bytes) -> list[dict[str, Any]]:
+def messages_of(tmp_path: Path, **streams: bytes) -> list[dict[str, Any]]:
     """Return the messages in streams, in the order they were sent."""
     for name, data in streams.items():
         (tmp_path / "in").mkdir(exist_ok=True)
         (tmp_path / "in" / f"{name}.jmq").write_bytes(data)
-    run(tmp_path / "lake", spark, tmp_path / "in")
+    run(tmp_path / "lake", None, tmp_path / "in")
     found: list[dict[str, Any]] = table(tmp_path / "lake", "messages").to_pylist()
     return sorted(found, key=lambda row: (row["sent_ms"], row["stream"]))
 
@@ -41,12 +34,11 @@ def client_id(name: str | None) -> bytes:
     return packet(packet_type=50, properties=properties)
 
 
-def test_which_packets_are_messages(tmp_path: Path, spark: SparkSession) -> None:
+def test_which_packets_are_messages(tmp_path: Path) -> None:
     delivered = items(item(11, (1).to_bytes(4, "big")), item(1, "orders"))
     resent = message(2, bit_flags=0x0007)  # flag R
     found = messages_of(
         tmp_path,
-        spark,
         client=HELLO + resent + message(1) + message(2) + message(2, bit_flags=0x0805),
         broker=HELLO_REPLY + message(1, items=delivered) * 2 + message(8) + message(8),
         unknown=message(20) + message(21, items=delivered),
@@ -68,7 +60,7 @@ def test_which_packets_are_messages(tmp_path: Path, spark: SparkSession) -> None
     assert by_number[8]["offset"] == len(HELLO_REPLY + message(1, items=delivered) * 2)
 
 
-def test_what_a_message_says(tmp_path: Path, spark: SparkSession) -> None:
+def test_what_a_message_says(tmp_path: Path) -> None:
     mac = bytes.fromhex("ff000000 ad1c83d091ae ffff 7f000001")
     temporary = "temporary_destination://topic/127.0.0.1/4711/1"
     every = items(
@@ -82,7 +74,6 @@ def test_what_a_message_says(tmp_path: Path, spark: SparkSession) -> None:
     )
     first, second, third = messages_of(
         tmp_path,
-        spark,
         client=HELLO
         + message(1, source_ip=bytes.fromhex("20010db8") + bytes(11) + b"\x01", sequence=-1)
         + client_id("shop")
@@ -155,10 +146,10 @@ def test_what_a_message_says(tmp_path: Path, spark: SparkSession) -> None:
     ) * 3
 
 
-def test_times_that_no_calendar_has(tmp_path: Path, spark: SparkSession) -> None:
+def test_times_that_no_calendar_has(tmp_path: Path) -> None:
     ends = (-(2**63), -1, 2**63 - 1)
     found = messages_of(
-        tmp_path, spark, client=HELLO + b"".join(message(n, timestamp=ends[n]) for n in range(3))
+        tmp_path, client=HELLO + b"".join(message(n, timestamp=ends[n]) for n in range(3))
     )
     assert [row["sent_ms"] for row in found] == list(ends)
     assert [row["sent_at"] is None for row in found] == [True, False, True]

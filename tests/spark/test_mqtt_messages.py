@@ -20,12 +20,12 @@ pytestmark = pytest.mark.spark
 PINGREQ, PINGRESP = packet(0xC0), packet(0xD0)
 
 
-def messages_of(tmp_path: Path, spark: SparkSession, **streams: bytes) -> list[dict[str, Any]]:
+def messages_of(tmp_path: Path, **streams: bytes) -> list[dict[str, Any]]:
     """Return the messages in streams, in the order of stream and offset."""
     (tmp_path / "in").mkdir()
     for name, data in streams.items():
         (tmp_path / "in" / f"{name}.mqtt").write_bytes(data)
-    run(tmp_path / "lake", spark, tmp_path / "in")
+    run(tmp_path / "lake", None, tmp_path / "in")
     found: list[dict[str, Any]] = table(tmp_path / "lake", "messages").to_pylist()
     return sorted(found, key=lambda row: (row["stream"], row["offset"]))
 
@@ -34,10 +34,9 @@ def alias(number: int) -> bytes:
     return b"\x23" + number.to_bytes(2, "big")
 
 
-def test_which_packets_are_messages(tmp_path: Path, spark: SparkSession) -> None:
+def test_which_packets_are_messages(tmp_path: Path) -> None:
     found = messages_of(
         tmp_path,
-        spark,
         client=connect(4, client="one") + publish(4, topic="sent") + publish(4, topic="sent"),
         broker=connack(4) + publish(4, topic="delivered"),
         broken=connect(4) + publish(4, first=0x36, topic="qos 3", packet_id=1),
@@ -47,7 +46,7 @@ def test_which_packets_are_messages(tmp_path: Path, spark: SparkSession) -> None
     assert len({row["message_key"] for row in found}) == 2
 
 
-def test_a_resend_is_no_other_message(tmp_path: Path, spark: SparkSession) -> None:
+def test_a_resend_is_no_other_message(tmp_path: Path) -> None:
     """It is one where the source does not have what it repeats; sources are apart."""
     first, again = (
         publish(4, first=first, topic="t", packet_id=7, payload=b"x") for first in (0x32, 0x3A)
@@ -55,7 +54,6 @@ def test_a_resend_is_no_other_message(tmp_path: Path, spark: SparkSession) -> No
     alone = publish(4, first=0x3A, topic="t", packet_id=8, payload=b"x")
     found = messages_of(
         tmp_path,
-        spark,
         a=connect(4, client="one") + first + again,
         b=connect(4, client="one") + again + alone,
         c=connect(4, client="") + again,
@@ -68,11 +66,10 @@ def test_a_resend_is_no_other_message(tmp_path: Path, spark: SparkSession) -> No
     ]
 
 
-def test_an_alias_is_the_topic_it_stands_for(tmp_path: Path, spark: SparkSession) -> None:
+def test_an_alias_is_the_topic_it_stands_for(tmp_path: Path) -> None:
     """One that stands for nothing makes a PUBLISH no message: that is a violation."""
     found = messages_of(
         tmp_path,
-        spark,
         client=connect(5, client="one")
         + publish(5, topic="first", properties=alias(1))
         + publish(5, topic="second", properties=alias(2))
@@ -92,7 +89,7 @@ def test_an_alias_is_the_topic_it_stands_for(tmp_path: Path, spark: SparkSession
     ]
 
 
-def test_what_a_message_says(tmp_path: Path, spark: SparkSession) -> None:
+def test_what_a_message_says(tmp_path: Path) -> None:
     properties = b"".join(
         (
             b"\x01\x01",
@@ -108,7 +105,6 @@ def test_what_a_message_says(tmp_path: Path, spark: SparkSession) -> None:
     other = b"\x09" + text("id 1")
     rich, plain = messages_of(
         tmp_path,
-        spark,
         client=connect(5, client="one")
         + publish(5, first=0x35, topic="q", packet_id=9, payload=b"hi", properties=properties)
         + publish(5, topic="q", properties=other),
@@ -141,17 +137,16 @@ def test_what_a_message_says(tmp_path: Path, spark: SparkSession) -> None:
     assert [plain[name] for name in nulls] == [None] * len(nulls)
 
 
-def test_a_direction_that_nothing_tells_is_sent(tmp_path: Path, spark: SparkSession) -> None:
+def test_a_direction_that_nothing_tells_is_sent(tmp_path: Path) -> None:
     found = messages_of(
         tmp_path,
-        spark,
         both=connect(4) + PINGRESP + publish(4, topic="both"),
         pings=connack(4) + PINGRESP + publish(4, topic="broker"),
     )
     assert [row["destination"] for row in found] == ["both"]
 
 
-def test_one_lake_takes_every_format(tmp_path: Path, spark: SparkSession) -> None:
+def test_one_lake_takes_every_format(tmp_path: Path) -> None:
     streams = {
         "a.jmq": (message(1), "jmq"),
         "b.gpacket": (gpacket(packet_type=9, payload=b"x"), "gpacket"),
@@ -161,7 +156,7 @@ def test_one_lake_takes_every_format(tmp_path: Path, spark: SparkSession) -> Non
     folder.mkdir()
     for name, (data, _) in streams.items():
         (folder / name).write_bytes(data)
-    report = run(tmp_path / "lake", spark, folder)
+    report = run(tmp_path / "lake", None, folder)
     assert sorted(each.format or "" for each in report.added) == ["gpacket", "jmq", "mqtt"]
     for name, (data, format) in streams.items():
         expected = wireyard.read(str(folder / name), format=format)
@@ -196,6 +191,6 @@ def test_a_stream_is_cut_where_its_version_is_known(tmp_path: Path, spark: Spark
     found = frame.select("offset", "version_in_force", "status").orderBy("offset").toArrow()
     expected = wireyard.read(path, format="mqtt", columns=found.schema.names)
     assert found.equals(expected.cast(found.schema))
-    run(tmp_path / "lake", spark, path, split_bytes=3000)
+    run(tmp_path / "lake", None, path, split_bytes=3000)
     bronze = table(tmp_path / "lake", "packets_mqtt").sort_by("offset")
     assert uncaptured(bronze).equals(wireyard.read(path, format="mqtt"))

@@ -12,14 +12,14 @@ import pytest
 
 from tests.captures.make import BEGAN_NS, Packet, both_ways, ethernet, ipv4, packets, pcap, udp
 from tests.spark import lakes
-from tests.spark.lakes import HEADER_BYTES, no_session, records
+from tests.spark.lakes import HEADER_BYTES, records
 from wireyard.captures.live.state import StateError
 from wireyard.lake.writer import Lake
 from wireyard.layers import newest
 from wireyard.pipeline.growing import growth as spark_growth
 from wireyard.pipeline.growing.growth import Growth
 from wireyard.pipeline.inputs.finding import list_inputs
-from wireyard.pipeline.job import FEW_BYTES, fill_lake
+from wireyard.pipeline.job import fill_lake
 
 CAPTURE = Path(__file__).resolve().parents[2] / "examples" / "traffic.pcap"
 PARTS = 9
@@ -39,7 +39,7 @@ def one_run(tmp_path_factory: pytest.TempPathFactory) -> OneRun:
     def lake_of(parts: int) -> Path:
         path, lake = folder / "begins.pcap", folder / f"lake-{parts}"
         path.write_bytes(data[:HEADER_BYTES] + b"".join(frames[: len(frames) * parts // PARTS]))
-        lakes.run(lake, None, path, few_bytes=FEW_BYTES)
+        lakes.run(lake, None, path)
         return lake
 
     return lake_of
@@ -124,7 +124,7 @@ def test_another_process_goes_on_with_the_newest(tmp_path: Path, one_run: OneRun
     # The first commit has no state that says how long it takes to make all facts.
     for parts in ((0, 1, 2), (3,), (4, 5), (6,), (7, 8)):
         with Lake.open(str(root)) as lake:
-            growth = Growth(lake, no_session)
+            growth = Growth(lake, None)
             for part in parts:
                 some = frames[len(frames) * part // PARTS : len(frames) * (part + 1) // PARTS]
                 with path.open("ab") as file:
@@ -141,7 +141,7 @@ def test_another_process_goes_on_with_the_newest(tmp_path: Path, one_run: OneRun
     assert len({*positions}) == 1
     assert counts[-1] > 3 * counts[0]
     assert others[-1] > 2 * others[0]
-    lakes.run(root, None, path, few_bytes=FEW_BYTES)
+    lakes.run(root, None, path)
     lakes.assert_as_one_run(path.parent, root)
 
 
@@ -157,7 +157,7 @@ def test_messages_are_there_before_all_facts_are(
     path.write_bytes(data[:HEADER_BYTES])
     name, times, counts, others = str(path), set[float](), list[int](), list[int]()
     with Lake.open(str(root), partition_by=partition_by) as lake:
-        growth = Growth(lake, no_session)
+        growth = Growth(lake, None)
         for part in range(PARTS):
             first, stop = (len(frames) * number // PARTS for number in (part, part + 1))
             with path.open("ab") as file:
@@ -187,7 +187,7 @@ def test_messages_that_two_captures_show_have_one_row(tmp_path: Path) -> None:
     one, other = map(str, paths)
     counts = list[int]()
     with Lake.open(str(tmp_path / "lake")) as lake:
-        growth = Growth(lake, no_session)
+        growth = Growth(lake, None)
         for part in range(6):
             some = frames[len(frames) * part // 6 : len(frames) * (part + 1) // 6]
             for path in paths:
@@ -228,7 +228,7 @@ def test_messages_of_a_file_that_comes_meanwhile_have_one_row(tmp_path: Path, ki
     name, root = str(path), tmp_path / "lake"
     counts = list[int]()
     with Lake.open(str(root)) as lake:
-        growth = Growth(lake, no_session)
+        growth = Growth(lake, None)
         for part in range(5):
             some = frames[len(frames) * part // 5 : len(frames) * (part + 1) // 5]
             with path.open("ab") as file:
@@ -242,10 +242,10 @@ def test_messages_of_a_file_that_comes_meanwhile_have_one_row(tmp_path: Path, ki
                 whole.write_bytes(path.read_bytes())
                 lake.begin_run()
                 found = list_inputs([str(whole)]).inputs
-                fill_lake(lake, found, no_session, lakes.Silent(), few_bytes=FEW_BYTES)
+                fill_lake(lake, found, None, lakes.Silent())
                 if killed:
                     growth.close()
-                    growth = Growth(lake, no_session)
+                    growth = Growth(lake, None)
                     assert growth.open_input(list_inputs([name]).inputs[0])
             for protocol in ("jms", "mqtt"):
                 messages = rows_of(protocol, root, "messages", "source", "message_key")
@@ -270,7 +270,7 @@ def test_a_part_without_an_open_session(tmp_path: Path) -> None:
     path.parent.mkdir()
     name, root = str(path), tmp_path / "lake"
     with Lake.open(str(root)) as lake:
-        growth = Growth(lake, no_session)
+        growth = Growth(lake, None)
         for part in range(4):
             path.write_bytes(pcap([*session, *others[:part]]))
             if part:
@@ -295,7 +295,7 @@ def test_a_session_that_closed_later_than_facts_said_has_one_row(
     path.write_bytes(data[:HEADER_BYTES])
     name, root = str(path), tmp_path / "lake"
     with Lake.open(str(root)) as lake:
-        growth = Growth(lake, no_session)
+        growth = Growth(lake, None)
         assert growth.open_input(list_inputs([name]).inputs[0])
         for number, record in enumerate(records(data), first):
             with path.open("ab") as file:
@@ -318,7 +318,7 @@ def test_facts_of_a_damaged_state_are_refused(tmp_path: Path) -> None:
         "position": 100, "seconds": 2.0, "until_ns": {"jms": 5}, "has_open": True, "are_made": True,
     }  # fmt: skip
     with Lake.open(str(tmp_path / "lake")) as lake:
-        growth = Growth(lake, no_session)
+        growth = Growth(lake, None)
         assert growth.open_input(list_inputs([str(path)]).inputs[0])
         growth.commit({str(path): growth.unread_bytes(str(path))}, ())
         one = growth._inputs[str(path)]

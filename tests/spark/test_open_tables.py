@@ -15,7 +15,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
 
-from tests.spark.lakes import HELLO, Silent, message, no_session
+from tests.spark.lakes import HELLO, Silent, message
 from tests.spark.test_lake import AFTER, BEFORE, first_commit, second_commit
 from wireyard.errors import LakeError
 from wireyard.lake import read_lake
@@ -183,7 +183,7 @@ def test_all_tables_of_a_run(kind: str, tmp_path: Path) -> None:
     url = str(tmp_path / "lake")
     with Lake.open(url, table_format=kind) as lake:
         found = list_inputs([str(tmp_path / "in.jmq")]).inputs
-        fill_lake(lake, found, no_session, Silent(), few_bytes=1 << 30)
+        fill_lake(lake, found, None, Silent())
     snapshot = read_lake(url)
     assert len(snapshot.files) > 10
     for table in snapshot.files:

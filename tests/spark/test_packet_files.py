@@ -13,7 +13,7 @@ import pytest
 
 from tests.captures.connections import make_capture
 from tests.layers.mqtt.make import Capture, table_of
-from tests.spark.lakes import all_rows, run
+from tests.spark.lakes import all_rows, divide, run
 from wireyard.layers.mqtt.evidence import StreamEvidence
 from wireyard.layers.mqtt.packets import PACKETS, Part, new_secret, stream_numbers
 from wireyard.layers.mqtt.qos_kernels import NONE
@@ -30,7 +30,6 @@ from wireyard.pipeline.decoding.packet_files import (
 from wireyard.pipeline.exchange import EXCHANGE
 from wireyard.pipeline.facts import mqtt as mqtt_facts
 from wireyard.pipeline.facts import tasks as fact_tasks
-from wireyard.pipeline.job import FEW_BYTES
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -133,10 +132,10 @@ def test_tables_are_the_same_whoever_leaves_the_packets(
         return run_tasks(runner, tasks, work, **options)
 
     monkeypatch.setattr(mqtt_facts, "run_tasks", counted)
-    run(tmp_path / "whole", None, capture, few_bytes=FEW_BYTES)
+    run(tmp_path / "whole", None, capture)
     report = run(tmp_path / "few", spark, capture, split_bytes=20_000)
     assert report.repaired and not split
-    monkeypatch.setattr(mqtt_facts, "FEW", 0)
+    divide(monkeypatch)
     monkeypatch.setattr(mqtt_facts, "MOST_PACKETS", 200)
     run(tmp_path / "left", spark, capture, split_bytes=20_000)
     assert split == [0]

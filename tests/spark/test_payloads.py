@@ -42,7 +42,7 @@ def stream(tmp_path: Path) -> Path:
 def test_a_lake_has_what_payloads_carry(stream: Path, tmp_path: Path) -> None:
     lake = tmp_path / "lake"
     given = [word for rule in RULES for word in ("--payload", rule)]
-    words = ["run", str(stream.parent), "--lake", str(lake), "-q", *given]
+    words = ["run", str(stream.parent), "--lake", str(lake), "-q", "--engine", "process", *given]
     done = CliRunner().invoke(main, words, catch_exceptions=False)
     assert done.exit_code == 0, done.output
     with open_tables([str(lake)]) as tables:
@@ -58,7 +58,7 @@ def test_a_lake_has_what_payloads_carry(stream: Path, tmp_path: Path) -> None:
 
 
 def test_a_lake_without_rules_has_no_such_table(stream: Path, tmp_path: Path) -> None:
-    run(tmp_path / "lake", None, stream, few_bytes=1 << 20)
+    run(tmp_path / "lake", None, stream)
     assert not (tmp_path / "lake" / "payloads").exists()
 
 
@@ -67,7 +67,7 @@ def test_rows_of_an_input_that_changed_are_replaced(stream: Path, tmp_path: Path
     for count in (2, 4):
         said = [mqtt.Publish(topic=topic, payload=data) for topic, data in MESSAGES[:count]]
         stream.write_bytes(b"".join(map(wireyard.encode, [mqtt.Connect(client_id="c"), *said])))
-        run(lake, None, stream, few_bytes=1 << 20, payload=RULES)
+        run(lake, None, stream, payload=RULES)
         assert table(lake, "payloads").num_rows == count
 
 
@@ -120,6 +120,6 @@ def test_the_data_source_has_typed_columns(
 def test_values_with_a_schema_are_json_in_the_lake(stream: Path, tmp_path: Path) -> None:
     kind = pa.struct({"bytes": pa.int64()})
     payloads.register("test_size", lambda data, _: {"bytes": len(data)}, kind)
-    run(tmp_path / "lake", None, stream, few_bytes=1 << 20, payload=("plant/1=test_size",))
+    run(tmp_path / "lake", None, stream, payload=("plant/1=test_size",))
     (row,) = table(tmp_path / "lake", "payloads").to_pylist()
     assert (row["destination"], row["value"]) == ("plant/1", '{"bytes":17}')

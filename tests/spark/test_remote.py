@@ -17,7 +17,7 @@ from tests.captures.make import BEGAN_NS, Packet, both_ways, ethernet, ipv4, pca
 from tests.captures.rfc8448 import CLIENT_STREAM, SERVER_STREAM
 from tests.captures.test_parts import streams_of
 from tests.captures.test_parts import traffic as damaged_traffic
-from tests.spark.lakes import HELLO, Silent, message, no_session, run
+from tests.spark.lakes import HELLO, Silent, message, run
 from wireyard.captures.detection.assignment import PORT_MAPPER_PORT
 from wireyard.captures.index import read_indexed
 from wireyard.captures.inputs import open_captures
@@ -227,6 +227,16 @@ def test_pieces_of_a_remote_file(store: str) -> None:
     assert cut_headers(input_of([path], size), size) == []
 
 
+def listed(bucket: str, prefix: str) -> list[dict[str, Any]]:
+    """Return the objects of a bucket."""
+    import boto3  # which moto needs
+
+    found: list[dict[str, Any]] = boto3.client("s3").list_objects_v2(Bucket=bucket, Prefix=prefix)[
+        "Contents"
+    ]
+    return found
+
+
 @pytest.mark.usefixtures("s3")
 def test_inputs_and_lake_on_s3(tmp_path: Path) -> None:
     system, _ = filesystem("s3://bucket")
@@ -238,11 +248,11 @@ def test_inputs_and_lake_on_s3(tmp_path: Path) -> None:
     for unchanged in (0, 3):
         with Lake.open("s3://bucket/lake") as lake:
             found = list_inputs(["s3://bucket/in"]).inputs
-            report = fill_lake(lake, found, no_session, Silent(), few_bytes=1 << 30)
+            report = fill_lake(lake, found, None, Silent())
         assert (len(report.added), report.unchanged) == (3 - unchanged, unchanged)
     remote = read_lake("s3://bucket/lake")
     assert remote.commits == 1
-    run(tmp_path / "lake", None, *(tmp_path / name for name in contents), few_bytes=1 << 30)
+    run(tmp_path / "lake", None, *(tmp_path / name for name in contents))
     local = read_lake(str(tmp_path / "lake"))
     assert {name: remote.read(name).num_rows for name in remote.files} == {
         name: local.read(name).num_rows for name in local.files
@@ -257,3 +267,7 @@ def test_inputs_and_lake_on_s3(tmp_path: Path) -> None:
         .equals(packets[1].drop_columns(["source", "stream"]))
     )
     assert not remote.damage(checksums=True)
+    tags = {each["Key"]: each["ETag"] for each in listed("bucket", "lake/_wireyard/data/")}
+    # No folder without files, and each file is written by one request.
+    assert len(tags) > 10 and not any(name.endswith("/headers/") for name in tags)
+    assert not any("-" in tag for tag in tags.values()), "written in parts"

@@ -6,19 +6,13 @@ import hashlib
 import json
 from collections import Counter
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 from click.testing import CliRunner, Result
 
 from tests.spark.lakes import table
 from wireyard.cli import main
-from wireyard.spark import sessions
-
-if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
-
-pytestmark = pytest.mark.spark
 
 PORT = 7078
 
@@ -32,13 +26,11 @@ def wireyard(*words: object) -> Result:
 
 
 @pytest.fixture(scope="module")
-def lake(spark: SparkSession, examples: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+def lake(examples: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Return the lake that the command makes of the recording."""
     target = tmp_path_factory.mktemp("ring") / "lake"
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(sessions, "session", lambda *_, **__: spark)
-        decode_as = ("--decode-as", f"udp.port=={PORT},rmp")
-        wireyard("run", examples / "ring.pcap", *decode_as, "--lake", target)
+    given = ("--decode-as", f"udp.port=={PORT},rmp", "--engine", "process")
+    wireyard("run", examples / "ring.pcap", *given, "--lake", target)
     return target
 
 

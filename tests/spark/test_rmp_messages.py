@@ -23,7 +23,7 @@ from wireyard.layers.rmp.chain import derive_tables, key_of
 from wireyard.layers.rmp.observer import NEEDED, Observer, observe
 from wireyard.pipeline.inputs.finding import InputOptions, list_inputs
 from wireyard.pipeline.job import fill_lake
-from wireyard.spark.running import on_spark
+from wireyard.spark.running import SparkEngine
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -189,7 +189,7 @@ def test_a_raw_stream_has_messages(tmp_path: Path, spark: SparkSession) -> None:
         fill_lake(
             lake,
             list_inputs([str(path)], InputOptions("rmp/framed")).inputs,
-            on_spark(lambda: spark),
+            SparkEngine(lambda: spark),
             Silent(),
         )
     found = ds.dataset(tmp_path / "lake" / "messages").to_table().to_pylist()

@@ -9,7 +9,6 @@ import pyarrow.parquet as pq
 
 from tests.marked import capture, leaks, mark, variants
 from tests.spark.lakes import run
-from wireyard.pipeline.job import FEW_BYTES
 
 OPEN = "_open"
 
@@ -34,7 +33,7 @@ def test_a_lake(tmp_path: Path) -> None:
     for format in ("mqtt", "jmq", "gpacket"):
         streams = (each.data for each in variants(cuts=False) if each.place.format == format)
         (folder / f"bare.{format}").write_bytes(b"".join(streams))
-    run(lake, None, folder, few_bytes=FEW_BYTES)
+    run(lake, None, folder)
     tables = {path.parent.name for path in lake.rglob("*.parquet")}
     assert {"packets_mqtt", "packets_jmq", "packets_gpacket", "quarantine"} <= tables
     found = [each for each in _leaks_of(lake) if OPEN not in each[0].parts]
@@ -48,7 +47,7 @@ def test_states_are_private_and_deleted(tmp_path: Path) -> None:
     states: list[Path] = []
     for size in (len(whole) - 9, len(whole) - 5, len(whole)):
         path.write_bytes(whole[:size])
-        run(lake, None, path, few_bytes=FEW_BYTES)
+        run(lake, None, path)
         states = [each for each in lake.rglob("*") if each.parent.name == OPEN]
         assert sum(each.suffix == ".parquet" for each in states) <= 1
         for each in states:

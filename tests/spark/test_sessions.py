@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -14,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from wireyard.errors import SourceError, UsageError
 from wireyard.spark import daemon, sessions
 from wireyard.spark.java import Java
 from wireyard.spark.sessions import LOCAL_SETTINGS, SETTINGS, session
@@ -58,7 +60,8 @@ def spark_builder(monkeypatch: pytest.MonkeyPatch) -> None:
 
     monkeypatch.setattr(SparkSession, "builder", Builder())
     monkeypatch.setattr(sessions, "find_java", lambda: Java("java", "17", ""))
-    monkeypatch.delenv("PYSPARK_GATEWAY_PORT", raising=False)
+    monkeypatch.setattr(sessions, "_has_java", lambda: False)
+    monkeypatch.setattr(sessions, "_check_applied", lambda *_: None)
 
 
 def settings_of(*args: Any, **conf: Any) -> dict[str, Any]:
@@ -96,6 +99,7 @@ def test_the_callers_settings_go_first() -> None:
 
 @pytest.mark.usefixtures("spark_builder")
 def test_clusters_keep_their_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sessions, "_check_reachable", lambda _: None)
     said = settings_of("spark://host:7077")
     assert (said["master"], said["config"]) == ("spark://host:7077", dict(SETTINGS))
     assert settings_of("sc://host:15002", **{"spark.sql.ansi.enabled": "true"}) == {
@@ -107,8 +111,30 @@ def test_clusters_keep_their_own(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.usefixtures("spark_builder")
 def test_what_spark_submit_chose_stays(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("PYSPARK_GATEWAY_PORT", "1")
+    monkeypatch.setattr(sessions, "_has_java", lambda: True)
     assert "master" not in settings_of()
+    with pytest.raises(UsageError, match=r"^spark\.driver\.memory: cannot be set, because Java"):
+        session(**{"spark.driver.memory": "7g"})
+
+
+@pytest.mark.parametrize("master", ["spark://nohost", "spark://127.0.0.1:0x1f", "spark://:7077"])
+def test_a_master_needs_a_port(master: str) -> None:
+    with pytest.raises(SourceError, match=f"^{master}: names no port, as in spark://head:7077$"):
+        session(master)
+
+
+def test_a_master_that_is_not_there_is_not_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    with socket() as closed:
+        closed.bind(("127.0.0.1", 0))
+        url = f"spark://127.0.0.1:{closed.getsockname()[1]}"
+        with pytest.raises(
+            SourceError, match=rf"^{url}: cannot be reached \(Connection refused\)$"
+        ):
+            session(url)
+    with socket() as one:
+        one.bind(("127.0.0.1", 0))
+        one.listen()
+        sessions._check_reachable(f"{url},127.0.0.1:{one.getsockname()[1]}")
 
 
 @pytest.mark.usefixtures("spark_builder")
@@ -262,3 +288,13 @@ def test_a_task_that_fails_once_is_tried_again(spark: SparkSession, tmp_path: Pa
         raise OSError("once")
 
     assert spark.sparkContext.parallelize(range(2), 2).map(stumble).collect() == [0, 1]
+
+
+@pytest.mark.spark
+def test_a_setting_is_applied_or_refused(spark: SparkSession) -> None:
+    """A session that is there takes some settings, and no others."""
+    assert session(**{"spark.sql.ansi.enabled": "true"}) is not None
+    assert spark.conf.get("spark.sql.ansi.enabled") == "true"
+    for name in ("spark.executor.memory", "spark.sql.warehouse.dir", "spark.driver.memory"):
+        with pytest.raises(UsageError, match=f"^{re.escape(name)}.*: cannot be set, because"):
+            session(**{name: "9g"})

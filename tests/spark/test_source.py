@@ -3,11 +3,16 @@
 from __future__ import annotations
 
 import gzip
+import os
+import re
+import subprocess
+import sys
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from pyspark.errors import AnalysisException
 
 import wireyard
 from tests.spark.rows import BAD, GOOD, STREAM, plain, read
@@ -319,3 +324,47 @@ def test_planning_loads_no_compiler() -> None:
         [sys.executable, "-c", plan, __file__], capture_output=True, text=True, check=False
     )
     assert (ran.stdout, ran.stderr) == ("\n", "")
+
+
+# --- mistakes -------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ({"protcol": "jmq"}, "the wireyard data source has no option 'protcol'"),
+        ({"mode": "PERMISIVE"}, "unknown mode 'permisive'"),
+        ({"columns": "nosuch"}, "jmq has no column 'nosuch'"),
+    ],
+)
+def test_a_mistake_is_said_without_a_traceback(
+    options: dict[str, str], said: str, spark: SparkSession, folder: Path
+) -> None:
+    with pytest.raises(AnalysisException) as caught:
+        spark.read.format("wireyard").options(**options).load(str(folder / "all.jmq"))
+    (line,) = filter(None, re.sub(r"\s+SQLSTATE.*", "", str(caught.value)).splitlines())
+    assert line.startswith("[PYTHON_DATA_SOURCE_ERROR] ") and said in line
+
+
+PLAIN = """
+import sys
+from pyspark.sql import SparkSession
+import wireyard
+spark = SparkSession.builder.master("local[1]").config("spark.ui.enabled", "false").getOrCreate()
+wireyard.register(spark)
+print("rows", spark.read.format("wireyard").load(sys.argv[1]).count())
+"""
+
+
+@pytest.mark.slow
+def test_a_session_of_spark_alone_runs_the_python_that_registers(folder: Path) -> None:
+    """Without PYSPARK_PYTHON it would run the first one on the path, which has no wireyard."""
+    environ = {name: text for name, text in os.environ.items() if name != "PYSPARK_PYTHON"}
+    done = subprocess.run(
+        [sys.executable, "-c", PLAIN, str(folder / "small.jmq")],
+        env={**environ, "PATH": "/usr/bin:/bin"},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.stdout == "rows 2\n", done.stderr

@@ -3,22 +3,18 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import wireyard
 from tests.spark.lakes import message, run, table
 from wireyard.captures.stores.read import read_store
 
-if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
-
 STORE = Path(__file__).parents[2] / "examples" / "store"
 
 
-def test_a_store_fills_the_lake(spark: SparkSession, tmp_path: Path) -> None:
+def test_a_store_fills_the_lake(tmp_path: Path) -> None:
     stream = tmp_path / "more.jmq"
     stream.write_bytes(message(1))
-    report = run(tmp_path / "lake", spark, STORE, stream)
+    report = run(tmp_path / "lake", None, STORE, stream)
     files = [
         file for one in report.added if one.source != str(stream) for file in read_store(one.source)
     ]

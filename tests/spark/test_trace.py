@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import pytest
 from click.testing import CliRunner
@@ -11,18 +10,13 @@ from click.testing import CliRunner
 from tests.spark import lakes
 from wireyard.cli import main
 
-if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
-
 CAPTURE = Path(__file__).parents[2] / "examples" / "traffic.pcap"
-
-pytestmark = pytest.mark.spark
 
 
 @pytest.fixture(scope="module")
-def lake(tmp_path_factory: pytest.TempPathFactory, spark: SparkSession) -> Path:
+def lake(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("answers") / "lake"
-    lakes.run(folder, spark, CAPTURE)
+    lakes.run(folder, None, CAPTURE)
     return folder
 
 

@@ -32,7 +32,9 @@ from wireyard.pipeline.decoding.task import AnyPiece, Piece
 from wireyard.pipeline.exchange import EXCHANGE, dump, load
 from wireyard.pipeline.facts import jmq as jmq_facts
 from wireyard.pipeline.facts import mqtt as mqtt_facts
+from wireyard.pipeline.facts import stage
 from wireyard.pipeline.facts.keyed import _record_type
+from wireyard.pipeline.facts.tasks import derive_groups
 from wireyard.pipeline.inputs.captures import CapturePart
 from wireyard.pipeline.typed_json import first_parameter, from_json, to_json
 
@@ -102,7 +104,9 @@ def test_what_is_written_is_read(value: Any, kind: Any) -> None:
     [
         Clients, Topics, Will, KnownStream, StreamsOfFile, mqtt_facts._TrackedPartition,
         mqtt_facts._Known, mqtt_facts._Rest, mqtt_facts._Streams, mqtt_facts._Wills,
-        first_parameter(mqtt_facts._write_small), first_parameter(mqtt_facts._write_rest),
+        mqtt_facts._MatchedFiles, first_parameter(mqtt_facts._match),
+        first_parameter(derive_groups), first_parameter(stage._derive_more), stage._Parts,
+        first_parameter(mqtt_facts._write_rest),
         first_parameter(mqtt_facts._split), first_parameter(partial(mqtt_facts._track)),
         first_parameter(jmq_facts._split), first_parameter(jmq_facts._follow),
         first_parameter(replacing._split_file), *map(_record_type, HOP_STAGES.values()),

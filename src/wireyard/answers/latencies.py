@@ -107,9 +107,9 @@ class Latencies:
 def measure_latencies(tables: Tables) -> Latencies:
     """Run the latency queries."""
     return Latencies(
-        slower=tables.sql(SLOWER).to_pylist(),
-        waiting=tables.sql(_OLDEST).to_pylist(),
-        ages=tables.sql(f"FROM ({ages(_MINUTE_NS)}) ORDER BY at_ns, destination").to_pylist(),
-        destinations=tables.sql(_BY.format(name="destination")).to_pylist(),
-        consumers=tables.sql(_BY.format(name=CONSUMER_NAME)).to_pylist(),
+        slower=tables.rows(SLOWER),
+        waiting=tables.rows(_OLDEST),
+        ages=tables.rows(f"FROM ({ages(_MINUTE_NS)}) ORDER BY at_ns, destination"),
+        destinations=tables.rows(_BY.format(name="destination")),
+        consumers=tables.rows(_BY.format(name=CONSUMER_NAME)),
     )

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import cached_property
 from tempfile import TemporaryDirectory
@@ -24,7 +24,8 @@ from wireyard.captures.quarantine import QUARANTINE
 from wireyard.captures.stores.rows import SCHEMA as STORE_RECORDS
 from wireyard.captures.stream_table import FILES, LEDGER_TABLE, STREAMS
 from wireyard.errors import SourceError, UsageError
-from wireyard.formats import get_format, names
+from wireyard.formats import get_format
+from wireyard.formats import names as format_names
 from wireyard.lake.records import is_shown
 from wireyard.lake.snapshot import read_lake
 from wireyard.layers.frame_files import FrameFiles
@@ -36,7 +37,9 @@ from wireyard.streams.source import filesystem, reading
 if TYPE_CHECKING:
     from duckdb import DuckDBPyConnection, DuckDBPyRelation
 
-__all__ = ["Tables", "identifier", "is_lake", "open_tables"]
+__all__ = ["Row", "Tables", "identifier", "is_lake", "open_tables"]
+
+Row = dict[str, Any]
 
 _READ: Final[Mapping[str, pa.Schema]] = {
     "files": FILES,
@@ -45,18 +48,21 @@ _READ: Final[Mapping[str, pa.Schema]] = {
     "quarantine": QUARANTINE,
     "store_records": STORE_RECORDS,
 }
+_OF_PACKETS: Final = {f"packets_{name}": name for name in format_names()}
+_ALWAYS: Final = (*_READ, *_OF_PACKETS, *all_tables())
+"""The names of the tables that exist even without rows."""
 
 
-def _schemas() -> dict[str, pa.Schema]:
-    """Return the schemas of the tables that always exist, even without rows."""
-    plans = {f"packets_{name}": make_plan(get_format(name), captured=True) for name in names()}
-    return {
-        **_READ,
-        **{name: plan.schema for name, plan in plans.items()},
-        **{name: with_times(name, fact_table(name, ())).schema for name in all_tables()},
-    }
+def _schema(table: str) -> pa.Schema:
+    """Return the schema of such a table."""
+    if table in _OF_PACKETS:
+        return make_plan(get_format(_OF_PACKETS[table]), captured=True).schema
+    return _READ.get(table) or with_times(table, fact_table(table, ())).schema
 
 
+_FEW_BYTES: Final = 4 << 20
+"""Size of the files of a table up to which queries run over a copy of it in memory: to open files
+again for each query takes longer."""
 _SUM: Final = pa.decimal128(38, 0)
 """DuckDB's type for the sum of integers."""
 _NOT_PLAIN: Final = re.compile(r"\b(INTERVAL|(?<!WITH )TIME|TIMETZ|UUID|BIT|UNION|VARIANT)\b")
@@ -88,7 +94,6 @@ class Tables:
     def __init__(self, folders: Sequence[str] = (), files: Sequence[str] = ()) -> None:
         self.notes: list[str] = []
         self.lost = False
-        self._schemas = _schemas()
         self.connection = _connect(folders, files)
         self._defined: set[str] = set()
 
@@ -108,10 +113,14 @@ class Tables:
         ------
         UsageError
             It is no such statement, names an unknown table or column, or fails.
+        LakeDamaged
+            It fails because a file of the lake is damaged.
         """
         import duckdb
 
-        try:
+        given = parameters.values() if isinstance(parameters, Mapping) else parameters or ()
+        _check_text([query, *given])
+        with self._explaining(query):
             self._define_named(query)
             statements = self.connection.extract_statements(query)
             if len(statements) != 1 or statements[0].type != duckdb.StatementType.SELECT:
@@ -120,26 +129,60 @@ class Tables:
             if result is None:
                 raise UsageError("a query is one statement that selects")
             return _with_integers(_with_unique_names(_plain(result).to_arrow_table()))
-        except duckdb.Error as error:
-            raise UsageError(self._reason(error)) from None
+
+    def rows(self, query: str, parameters: Mapping[str, Any] | None = None) -> list[Row]:
+        """Run one of our own queries, which needs no check; return its rows.
+
+        Raises
+        ------
+        UsageError, LakeDamaged
+            The query fails.
+        """
+        _check_text((parameters or {}).values())
+        with self._explaining(query):
+            self._define_named(query)
+            done = self.connection.execute(query, parameters)
+            names = [column[0] for column in done.description]
+            return [dict(zip(names, row, strict=True)) for row in done.fetchall()]
 
     def keep(self, name: str, query: str) -> None:
         """Store the result of a query in memory, as a table for later queries."""
-        self._define_named(query)
-        self.connection.execute(f"CREATE OR REPLACE TEMP TABLE {identifier(name)} AS {query}")
+        with self._explaining(query):
+            self._define_named(query)
+            self.connection.execute(f"CREATE OR REPLACE TEMP TABLE {identifier(name)} AS {query}")
+
+    @contextmanager
+    def _explaining(self, query: str) -> Iterator[None]:
+        """Turn errors of DuckDB into ours; a damaged file is named instead of the query."""
+        import duckdb
+
+        try:
+            yield
+        except duckdb.Error as error:
+            mistakes = duckdb.ParserException, duckdb.BinderException, duckdb.CatalogException
+            if not isinstance(error, mistakes):
+                for name in self._named(query):
+                    self._check_files(name)
+            raise UsageError(self._reason(error)) from None
+
+    def _check_files(self, name: str) -> None:
+        """Check the files of a table, if somebody else can have changed them."""
 
     def _define_named(self, query: str) -> None:
         """Create the views of the tables that a query names."""
-        words = set(re.findall(r"\w+", query.lower()))
-        for name in self.names:
-            if name in words and name not in self._defined:
+        for name in self._named(query):
+            if name not in self._defined:
                 self._define(name)
                 self._defined.add(name)
+
+    def _named(self, query: str) -> list[str]:
+        words = set(re.findall(r"\w+", query.lower()))
+        return [name for name in self.names if name in words]
 
     @cached_property
     def frame_files(self) -> FrameFiles:
         """The files of captures, with their frame numbers."""
-        return FrameFiles(self.sql("FROM files").to_pylist())
+        return FrameFiles(self.rows("FROM files"))
 
     def _reason(self, error: Exception) -> str:
         """Return DuckDB's message in one line; if a table is unknown, with the names of all."""
@@ -151,20 +194,30 @@ class Tables:
         return f"SQL: {text}"
 
     def _define(self, name: str) -> None:
-        """Create the view of a table."""
+        """Create a table in memory, or a view of its files if they are large."""
         files = self._files(name)
         if not files:
-            self.connection.register(name, self._schemas[name].empty_table())
+            self.connection.register(name, _schema(name).empty_table())
             return
+        is_small = sum(map(os.path.getsize, files)) <= _FEW_BYTES
         listed = ", ".join(f"'{path.replace(chr(39), chr(39) * 2)}'" for path in files)
         self.connection.execute(
-            f"CREATE VIEW {identifier(name)} AS"
+            f"CREATE TEMP {'TABLE' if is_small else 'VIEW'} {identifier(name)} AS"
             f" SELECT * FROM read_parquet([{listed}], union_by_name = true)"
         )
 
     def _files(self, name: str) -> list[str]:
         """Return the Parquet files of a table."""
         raise NotImplementedError
+
+
+def _check_text(values: Iterable[object]) -> None:
+    for value in values:
+        if isinstance(value, str) and not value.isascii():
+            try:
+                value.encode()
+            except UnicodeEncodeError:
+                raise UsageError(f"{value}: is not UTF-8") from None
 
 
 def identifier(name: str) -> str:
@@ -218,7 +271,7 @@ class _LakeTables(Tables):
         paths = [path for name in there for path in self._snapshot.paths(name)]
         super().__init__(files=() if self._remote else paths)
         self.lake = True
-        self.names = tuple(sorted({*self._schemas, *there}))
+        self.names = tuple(sorted({*_ALWAYS, *there}))
 
     def _define(self, name: str) -> None:
         # DuckDB has no network access, so Arrow reads the files of a store.
@@ -230,6 +283,10 @@ class _LakeTables(Tables):
     def _files(self, name: str) -> list[str]:
         return self._snapshot.paths(name)
 
+    def _check_files(self, name: str) -> None:
+        for file in self._snapshot.files.get(name, ()):
+            self._snapshot.check_file(name, file)
+
 
 class _InputTables(Tables):
     """Tables made from inputs: packets at the first query, facts at the first query of any."""
@@ -239,7 +296,7 @@ class _InputTables(Tables):
         self.lake = False
         self._run = run
         self.notes = run.notes
-        self.names = tuple(sorted(self._schemas))
+        self.names = tuple(sorted(_ALWAYS))
 
     def _files(self, name: str) -> list[str]:
         files = self._run.files(name)

@@ -187,11 +187,11 @@ def find_messages(tables: Tables, asked: str, *, verdict: str | None, limit: int
         There is no such message.
     """
     given = {"asked": asked, "topics": _topics(tables, asked), "verdict": verdict}
-    (counts,) = tables.sql(_TRACED + _COUNTS, given).to_pylist()
+    (counts,) = tables.rows(_TRACED + _COUNTS, given)
     if not counts["messages"]:
         raise UsageError(_nothing(asked, verdict, counts["unseen"]))
-    verdicts = tables.sql(_TRACED + _VERDICTS, given).to_pylist()
-    worst = tables.sql(_TRACED + _WORST_ONES, given).to_pylist()
+    verdicts = tables.rows(_TRACED + _VERDICTS, given)
+    worst = tables.rows(_TRACED + _WORST_ONES, given)
     messages = tables.sql(_TRACED + _MESSAGES, {**given, "limit": limit})
     return Trace(
         **counts,
@@ -205,8 +205,8 @@ def _topics(tables: Tables, asked: str) -> list[str]:
     """Return the destinations that a topic filter matches; none if `asked` is no filter."""
     if _WILDCARDS.isdisjoint(asked):
         return []
-    names = tables.sql("SELECT DISTINCT destination FROM messages WHERE destination IS NOT NULL")
-    return [name for name in names["destination"].to_pylist() if matches(asked, name)]
+    rows = tables.rows("SELECT DISTINCT destination FROM messages WHERE destination IS NOT NULL")
+    return [row["destination"] for row in rows if matches(asked, row["destination"])]
 
 
 def _nothing(asked: str, verdict: str | None, unseen: int) -> str:

@@ -36,7 +36,7 @@ FROM unseen
 
 def how_far(tables: Tables) -> str | None:
     """Return in a line what a capture does not show, None if it shows both directions."""
-    (row,) = tables.sql(_COUNTS).to_pylist()
+    (row,) = tables.rows(_COUNTS)
     unseen, connections = row["unseen"], row["connections"]
     if not unseen:
         return None
@@ -55,7 +55,7 @@ def how_far(tables: Tables) -> str | None:
 
 def reasons(tables: Tables) -> dict[tuple[str, str], str]:
     """Return why nothing is known of some clients, by source and endpoint, in words."""
-    rows = tables.sql(f"SELECT DISTINCT source, client, up FROM ({_UNSEEN})").to_pylist()
+    rows = tables.rows(f"SELECT DISTINCT source, client, up FROM ({_UNSEEN})")
     return {
         (row["source"], row["client"]): (
             f"the {'answers to' if row['up'] else 'packets of'} {row['client']} were not captured"

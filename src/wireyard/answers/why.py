@@ -70,7 +70,7 @@ def find_symptoms(tables: Tables, asked: str | None, *, shown_as: str) -> list[F
     UsageError
         There is no such destination or client.
     """
-    if asked is not None and not tables.sql(_KNOWN, {"asked": asked}).num_rows:
+    if asked is not None and not tables.rows(_KNOWN, {"asked": asked}):
         raise UsageError(f"there is no destination, client or file '{asked}'")
     known = symptoms()
     findings = [
@@ -90,7 +90,7 @@ def find_symptoms(tables: Tables, asked: str | None, *, shown_as: str) -> list[F
 
 
 def _findings(tables: Tables, symptom: Symptom, shown_as: str) -> Iterator[Finding]:
-    for row in tables.sql(symptom.query).to_pylist():
+    for row in tables.rows(symptom.query):
         subject = row["destination"] or row["client"] or row["source"]
         words = {**row, "subject": subject}
         yield Finding(

@@ -146,9 +146,9 @@ class Input:
 
     @property
     def notes(self) -> list[str]:
-        """Notes on parts of a capture that are no streams, and no losses: frames, proxy headers."""
-        headers = None if self.left_out is None else self.left_out.headers
-        return [*filter(None, (self.frames_unread, headers))]
+        """Notes on a capture that are about no loss: frames, proxy headers, repairs."""
+        notes = [] if self.left_out is None else self.left_out.notes
+        return [*filter(None, [self.frames_unread]), *notes]
 
     @property
     def closed(self) -> list[str]:
@@ -342,7 +342,8 @@ def open_captures(
     size = sum(each.stream.size for each in wanted) + int(capture.table.sizes[indexes].sum())
     name = shown_url(name or capture.name)
     problems = problems_of(wanted)
-    left_out = LeftOut.of(unknown, problems, proxies_of(assigned), keyed=bool(keylog))
+    proxies = proxies_of(assigned)
+    left_out = LeftOut.of(unknown, problems, proxies, capture.repairs, keyed=bool(keylog))
     pool = BufferPool()
     carried = [each for each in wanted if each.stream.size]  # TLS may carry no bytes
     readables = [
@@ -409,11 +410,13 @@ def describe_unknown(
     keyed
         Whether there are key logs.
     """
-    from wireyard.captures.left_out import LeftOut, Placed
+    from wireyard.captures.left_out import LeftOut
     from wireyard.captures.packets.unread import describe_unread, name_unread
+    from wireyard.captures.records import Placed
+    from wireyard.captures.repairs import NO_REPAIRS
 
     placed = [Placed(0, problem) for problem in problems]
-    left_out = LeftOut.of(unknown, placed, proxies, keyed=keyed)
+    left_out = LeftOut.of(unknown, placed, proxies, NO_REPAIRS, keyed=keyed)
     frames = describe_unread(name_unread(endings))
     return Input(name, True, [], unknown, damage, frames, problems=problems, left_out=left_out)
 

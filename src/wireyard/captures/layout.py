@@ -231,6 +231,8 @@ class Unit(IntEnum):
     FLAGS = 14
     WINDOW = 15
     """As in the TCP header, without the window scale; -1 if it was truncated."""
+    NETWORK = 16
+    """The VLANs, tunnels and interface that it was captured in, as one number; 0 for none."""
     # The rows of fragments in place of ports and what follows.
     FRAGMENT_OFFSET = 10
     MORE_FRAGMENTS = 11

@@ -15,8 +15,10 @@ from typing import Final, NamedTuple
 
 from wireyard.captures.connections.stream import Stream
 from wireyard.captures.detection.assignment import Assigned, count_proxies
+from wireyard.captures.records import Placed
+from wireyard.captures.repairs import NO_REPAIRS, Repairs, first_of
 
-__all__ = ["LeftOut", "Placed", "problems_of"]
+__all__ = ["LeftOut", "problems_of"]
 
 _SHOWN: Final = 3
 _MOST_PORTS: Final = 256
@@ -24,13 +26,6 @@ _MOST_PORTS: Final = 256
 _MOST_PROBLEMS: Final = 64
 _NO_FRAME: Final = 1 << 62
 """The frame of a stream without captured bytes."""
-
-
-class Placed(NamedTuple):
-    """A text, and the frame that it is about."""
-
-    frame: int
-    text: str
 
 
 class ServerPort(NamedTuple):
@@ -77,6 +72,7 @@ class LeftOut:
     reported: Sequence[Placed] = ()
     """The first of these problems."""
     proxies: Sequence[ProxyHeaders] = ()
+    repairs: Repairs = NO_REPAIRS
 
     @classmethod
     def of(
@@ -84,6 +80,7 @@ class LeftOut:
         unknown: Sequence[Assigned],
         problems: Iterable[Placed],
         proxies: Mapping[tuple[str, int], int],
+        repairs: Repairs,
         *,
         keyed: bool,
     ) -> LeftOut:
@@ -113,7 +110,7 @@ class LeftOut:
         return cls(
             len(plain),
             sum(stream.size for stream in plain),
-            _first((Placed(_frame(stream), stream.name) for stream in plain), _SHOWN),
+            first_of((Placed(_frame(stream), stream.name) for stream in plain), _SHOWN),
             _most_common(
                 _server_ports(
                     each.stream
@@ -123,14 +120,14 @@ class LeftOut:
             ),
             len(carried),
             sum(each.captured.size for each in carried),
-            _first(
+            first_of(
                 _distinct(
                     Placed(_frame(each.captured), " in ".join(map(str, each.carriers[::-1])))
                     for each in carried
                 ),
                 _SHOWN + 1,
             ),
-            _first(
+            first_of(
                 (
                     Placed(_frame(each.captured), carrier.problem)
                     for each in carried
@@ -141,8 +138,9 @@ class LeftOut:
             ),
             not keyed and any(each.closed and each.carriers[-1].is_locked for each in carried),
             len(reported),
-            _first(reported, _MOST_PROBLEMS),
+            first_of(reported, _MOST_PROBLEMS),
             [ProxyHeaders(*header, count) for header, count in proxies.items()],
+            repairs,
         )
 
     @classmethod
@@ -155,16 +153,17 @@ class LeftOut:
         return cls(
             sum(each.streams for each in parts),
             sum(each.size for each in parts),
-            _first(every(each.names for each in parts), _SHOWN),
+            first_of(every(each.names for each in parts), _SHOWN),
             _most_common(every(each.ports for each in parts)),
             sum(each.closed for each in parts),
             sum(each.closed_bytes for each in parts),
-            _first(_distinct(every(each.carriers for each in parts)), _SHOWN + 1),
-            _first(every(each.reasons for each in parts), 1),
+            first_of(_distinct(every(each.carriers for each in parts)), _SHOWN + 1),
+            first_of(every(each.reasons for each in parts), 1),
             any(each.locked for each in parts),
             sum(each.problems for each in parts),
-            _first(_distinct(every(each.reported for each in parts)), _MOST_PROBLEMS),
+            first_of(_distinct(every(each.reported for each in parts)), _MOST_PROBLEMS),
             [ProxyHeaders(*header, count) for header, count in headers.items()],
+            Repairs.total([each.repairs for each in parts]),
         )
 
     @classmethod
@@ -173,7 +172,7 @@ class LeftOut:
         fields = json.loads(text)
         for name, kind in _LISTED.items():
             fields[name] = [kind(*each) for each in fields[name]]
-        return cls(**fields)
+        return cls(**{**fields, "repairs": Repairs.load(fields["repairs"])})
 
     def dump(self) -> str:
         """Return the counts as JSON."""
@@ -181,7 +180,12 @@ class LeftOut:
 
     def lines(self) -> list[str]:
         """Return all notes."""
-        return [*filter(None, (self.headers, *self.describe_closed(), self.unread))]
+        return [*self.notes, *self.describe_closed(), *filter(None, [self.unread])]
+
+    @property
+    def notes(self) -> list[str]:
+        """The notes that are about no loss: proxy headers, and repairs."""
+        return [*filter(None, [self.headers]), *self.repairs.lines()]
 
     @property
     def headers(self) -> str | None:
@@ -253,11 +257,6 @@ def problems_of(assigned: Iterable[Assigned]) -> list[Placed]:
 def _frame(stream: Stream) -> int:
     records = stream.runs.records
     return int(records[0]) if len(records) else _NO_FRAME
-
-
-def _first(placed: Iterable[Placed], count: int) -> list[Placed]:
-    """Return the first `count` texts by frame; those of the same frame keep their order."""
-    return sorted(placed, key=lambda each: each.frame)[:count]
 
 
 def _distinct(placed: Iterable[Placed]) -> Iterator[Placed]:

@@ -15,7 +15,8 @@ from wireyard.captures.connections.flows import FlowTable
 from wireyard.captures.connections.stream import Content, Stream
 from wireyard.captures.connections.table import Connections, StreamTable
 from wireyard.captures.connections.tcp import Reassembly
-from wireyard.captures.connections.tcp_kernels import Verdict
+from wireyard.captures.connections.tcp_kernels import Count, Verdict
+from wireyard.captures.connections.times import Clock, continue_times
 from wireyard.captures.connections.udp import Datagrams
 from wireyard.captures.files.file import CaptureFile
 from wireyard.captures.layout import Fate, Protocol, Unit
@@ -23,6 +24,7 @@ from wireyard.captures.packets.headers import Headers, PacketReader
 from wireyard.captures.packets.units import Columns, Share, Units
 from wireyard.captures.packets.unread import name_unread
 from wireyard.captures.records import Records
+from wireyard.captures.repairs import NO_REPAIRS, Repairs, first_of
 from wireyard.errors import UsageError, WireError
 from wireyard.streams.scan import OpenedStream
 from wireyard.streams.source import Damaged, Source
@@ -67,6 +69,7 @@ class Capture:
     payload_bytes: dict[str, int]
     other_bytes: dict[str, int]
     cut_bytes: int
+    repairs: Repairs = NO_REPAIRS
     damage: WireError | Damaged | None = None
     unread_bytes: int = 0
 
@@ -148,6 +151,8 @@ class CaptureBuilder:
         self._files: list[Bytes] = []
         self._units = Columns({"records": np.int32, "times_ns": np.int64})
         self._tcp, self._udp = Reassembly(), Datagrams()
+        self.clock = Clock()
+        self._stepped_ns = 0
 
     def begin_file(self, name: str) -> None:
         """Continue with another file."""
@@ -160,7 +165,8 @@ class CaptureBuilder:
 
     def read(self, records: Records) -> None:
         """Read the next packets of the file."""
-        self._add(*self.packets.read(records))
+        grid, times_ns = self.packets.read(records)
+        self._add(grid, self.clock.steady(times_ns))
 
     def take(self, headers: Headers) -> None:
         """Add the next packets, whose headers were read already."""
@@ -192,7 +198,11 @@ class CaptureBuilder:
         packets, tally = self.packets, self.packets.tally
         records, times_ns = self._units["records"], self._units["times_ns"]
         content = Content(packets.places, records, times_ns, packets.fragments)
-        tcp = self._tcp.connections(newest=newest)
+        if self._share is None and len(times_ns):
+            counts = self._tcp.counts
+            if counts[Count.EARLY_ACKS] > counts[Count.LATE_DATA]:
+                self._stepped_ns = continue_times(times_ns)
+        tcp = self._tcp.connections(self._flows, content, newest=newest)
         udp = self._udp.connections(len(self._flows))
         table = StreamTable((tcp, udp), self._flows, content)
         guides: list[Stream] = []
@@ -219,6 +229,20 @@ class CaptureBuilder:
             payload_bytes=payload,
             other_bytes=_rest(tally.frame_bytes, sum(payload.values())),
             cut_bytes=tally.cut_bytes,
+            repairs=self._repairs(),
+        )
+
+    def _repairs(self) -> Repairs:
+        """Return what was repaired, of the conversations of the share."""
+        copied = self._tcp.copied(self._flows)
+        if self._share is not None:
+            own = self._flows.parts(0, self._share.of) == self._share.part
+            copied = [each for each in copied if own[each[0]]]
+        return Repairs(
+            copies=len(copied),
+            copied=first_of([placed for _, placed in copied]),
+            moved_ns=max(self.clock.moved_ns, self._tcp.moved_ns),
+            stepped_ns=self._stepped_ns,
         )
 
     def _rows_of_share(self, flows: Ints) -> Bools:

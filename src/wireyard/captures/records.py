@@ -9,7 +9,15 @@ from wireyard.arrays import Ints
 from wireyard.errors import DecodeError
 from wireyard.streams.blocks import UNKNOWN
 
-__all__ = ["BLOCK_RECORDS", "NO_TIME", "Context", "Interface", "Records", "describe_damage"]
+__all__ = [
+    "BLOCK_RECORDS",
+    "NO_TIME",
+    "Context",
+    "Interface",
+    "Placed",
+    "Records",
+    "describe_damage",
+]
 
 NO_TIME: Final = UNKNOWN
 """The time of a packet without one, such as that of a Simple Packet Block."""
@@ -25,6 +33,13 @@ class Interface(NamedTuple):
     snapshot_bytes: int
     units: int = 1_000_000
     offset_s: int = 0
+
+
+class Placed(NamedTuple):
+    """A text, and the frame that it is about."""
+
+    frame: int
+    text: str
 
 
 class Context(NamedTuple):
@@ -58,6 +73,8 @@ class Records:
     damage: DecodeError | None = None
     context: Context | None = None
     """The context at `stop`; set in the last records of a capture."""
+    interfaces: Ints | None = None
+    """Number of each packet's interface in its section; None if all are of the first one."""
 
     def __len__(self) -> int:
         return len(self.starts)

@@ -81,7 +81,10 @@ class _Commands(click.Group):
         """Run a command line and exit with its status."""
         # Arrow and numpy then share an allocator, which reuses freed memory and asks for less.
         os.environ.setdefault("ARROW_DEFAULT_MEMORY_POOL", "system")  # read when Arrow is loaded
+        # Nothing here multiplies matrices, for which numpy starts a thread for each core.
+        os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
         named["standalone_mode"] = False
+        exits.open_standard_streams()
         try:
             status = super().main(*args, **named)
             sys.stdout.flush()

@@ -8,6 +8,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from wireyard.cli import exits
+from wireyard.cli.arrow import leave_out_pandas
 from wireyard.cli.blocks import wrapped
 from wireyard.cli.options import decode_as_option, format_option, keylog_option, rotated_option
 from wireyard.errors import LakeDamaged, LakeError, UsageError
@@ -58,6 +59,7 @@ def opened_tables(
     CannotWrite
         The temporary folder is full.
     """
+    leave_out_pandas()
     from wireyard.answers import open_tables
 
     try:
@@ -78,7 +80,7 @@ def opened_tables(
 
 def nothing_read(tables: Tables) -> str | None:
     """Return the answer to any question about inputs in which no packet was found; else None."""
-    return None if tables.sql(_READ).num_rows else "no packet was read, so nothing is known"
+    return None if tables.rows(_READ) else "no packet was read, so nothing is known"
 
 
 def head_of(tables: Tables) -> Iterator[str]:

@@ -9,7 +9,9 @@ from __future__ import annotations
 
 import base64
 import hashlib
+import re
 from collections.abc import Callable, Iterable, Mapping
+from functools import partial
 from types import MappingProxyType
 from typing import IO, Any
 
@@ -20,7 +22,7 @@ from pyarrow import csv
 
 from wireyard.cli.bodies import cut_note
 from wireyard.cli.exits import printable
-from wireyard.cli.jsonl import json_text
+from wireyard.cli.jsonl import UNSAFE, json_text
 
 __all__ = ["PAYLOADS", "PAYLOAD_TEXTS", "CsvWriter", "write_csv"]
 
@@ -30,9 +32,11 @@ PAYLOADS = ("payload", "will_payload", "body", "data")
 _HEX = np.array([f"{byte:02x}".encode() for byte in range(256)], "S2").view(np.uint16)
 _CONTROL = "[\x00-\x08\x0b\x0c\x0e-\x1f\x7f]"
 """Characters by which bytes count as binary: all controls except tab and line breaks."""
-_UNSEEN = "[\x00-\x1f\x7f-\x9f]"
-"""Control characters for a terminal."""
-_FORMULA = "^[=+\\-@\t\r]"
+_NOT_PLAIN = "[^ -~]"
+"""Characters that a terminal may not show as they are."""
+_UNSAFE = f"[{UNSAFE}]"
+_FORMULA = "^([\t\r]|[\\pZ\\pC]*[=+\\-@\uff1d\uff0b\uff0d\uff20])"
+"""Beginnings of formulas: a sign, also one of full width, behind what looks like nothing."""
 _NUMBER = r"^[+-]?([0-9]+(\.[0-9]*)?|\.[0-9]+)([eE][+-]?[0-9]+)?$"
 _YEAR_1, _YEAR_10000 = -62_135_596_800, 253_402_300_800  # seconds since 1970
 _IN_SECOND = {"s": 1, "ms": 10**3, "us": 10**6, "ns": 10**9}
@@ -54,8 +58,8 @@ class CsvWriter:
     times
         Integer columns that are times since 1970, each with its unit: ``ms`` or ``ns``.
     spreadsheet
-        Whether to begin the file with a byte order mark, and to put an apostrophe before text that
-        a spreadsheet would take for a formula.
+        Whether to begin the file with a byte order mark, to put an apostrophe before text that a
+        spreadsheet would take for a formula, and to escape characters that change how text looks.
     terminal
         Whether the text goes to a terminal, so that control characters are escaped.
     """
@@ -110,11 +114,15 @@ class CsvWriter:
 
     def _guarded(self, texts: pa.Array) -> pa.Array:
         """Return texts that are safe for spreadsheets and terminals, as far as requested."""
-        if self._terminal and pc.any(pc.match_substring_regex(texts, _UNSEEN)).as_py():
+        if self._terminal and pc.any(pc.match_substring_regex(texts, _NOT_PLAIN)).as_py():
             shown = [None if text is None else printable(text) for text in texts.to_pylist()]
             texts = pa.array(shown, texts.type)
         if not self._spreadsheet:
             return texts
+        if pc.any(pc.match_substring_regex(texts, _UNSAFE)).as_py():
+            escaped = partial(re.compile(_UNSAFE).sub, lambda at: printable(at[0]))
+            shown = [None if text is None else escaped(text) for text in texts.to_pylist()]
+            texts = pa.array(shown, texts.type)
         formula = pc.match_substring_regex(texts, _FORMULA)
         formula = pc.and_not(formula, pc.match_substring_regex(texts, _NUMBER))
         return pc.if_else(formula, _join("'", texts), _join(texts))
@@ -289,7 +297,7 @@ def _joined(values: pa.Array, items: pa.Array, opening: str, closing: str) -> pa
 
 def _quoted(texts: pa.Array) -> pa.Array:
     """Return texts as JSON strings."""
-    if pc.any(pc.match_substring_regex(texts, '[\x00-\x1f"\\\\\x7f-\x9f\u2028\u2029]')).as_py():
+    if pc.any(pc.match_substring_regex(texts, f'[\x00-\x1f"\\\\{UNSAFE}]')).as_py():
         shown = [None if text is None else json_text(text) for text in texts.to_pylist()]
         return pa.array(shown, pa.large_string())
     return _join('"', texts, '"')

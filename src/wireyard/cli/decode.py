@@ -13,6 +13,7 @@ from typing import IO, TYPE_CHECKING, Any, cast
 import click
 
 from wireyard.cli import exits
+from wireyard.cli.arrow import leave_out_pandas
 from wireyard.cli.bodies import CHOICES
 from wireyard.cli.jsonl import JsonArray, json_line
 from wireyard.cli.options import (
@@ -376,6 +377,7 @@ def command(
     job = _Job(paths, format_name, decode_as, keylog, *wanted, shows_progress, *live, *shape)
     with closing(job.readings()) as readings:
         if tables:
+            leave_out_pandas()
             from wireyard.cli.columnar import Tables
 
             for name, format in Tables(write, kind).write(readings).items():

@@ -20,10 +20,9 @@ from wireyard.cli.selection import PARENT
 from wireyard.errors import EncodeError, SourceError, UsageError
 from wireyard.formats import Format, get_format, names
 from wireyard.formats.base import Row
-from wireyard.formats.rows import pick_columns
 from wireyard.layout import Column
 from wireyard.payloads.columns import ROW_COLUMNS
-from wireyard.schema import COMMON
+from wireyard.schema import CAPTURED, COMMON
 from wireyard.streams.source import Reading, open_source, reading
 
 __all__ = ["command"]
@@ -33,6 +32,7 @@ _MAX_LINE_BYTES = 1 << 30
 columns; or six characters, JSON's longest escape, for each of JMQ's largest text (70 MiB)."""
 
 _CHUNK_BYTES = 1 << 20
+_OF_EVERY_ROW = {column.name: column for column in (*COMMON, *CAPTURED, PARENT)}
 
 
 @click.command(
@@ -177,9 +177,9 @@ def _format(name: str) -> tuple[Format, dict[str, Column]]:
     for format in others:
         if own := format.other_rows.get(name):
             columns = {column.name: replace(column, name=at) for at, column in own.items()}
-            return format, {**{column.name: column for column in COMMON}, **columns}
+            return format, {**_OF_EVERY_ROW, **columns}
     format = get_format(name)
-    return format, {column.name: column for column in (*pick_columns(format, None), PARENT)}
+    return format, {**_OF_EVERY_ROW, **{column.name: column for column in format.columns}}
 
 
 def _check_body(format: Format, row: Row) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import sys
 
@@ -29,6 +30,7 @@ __all__ = [
     "drop_stdout",
     "follows_interrupt",
     "note",
+    "open_standard_streams",
     "printable",
     "report_error",
     "say",
@@ -36,6 +38,7 @@ __all__ = [
 
 DONE, DATA_LOST, USAGE, CANNOT_READ, CANNOT_WRITE = range(5)
 _INTERRUPTED = 130  # what shells report for SIGINT
+_NO_THREAD = "can't start new thread"
 
 
 class CannotWrite(WireError):
@@ -90,14 +93,31 @@ def report_error(error: Exception) -> int:
         if isinstance(error, kind):
             note("; ".join([str(error), *getattr(error, "__notes__", ())]))
             return status
+    if _lacks_memory(error):
+        note("there is not enough memory for this, or too low a limit for it")
+        return CANNOT_READ
     if not isinstance(error, OSError):
         raise error
+    if error.errno is None:
+        note(str(error))  # of a library that cannot be loaded
+        return CANNOT_READ
     if error.filename is not None:
         note(f"{error.filename}: {error.strerror}")
         return CANNOT_READ
     drop_stdout()
     note(f"standard output: cannot be written ({error.strerror or error})")
     return CANNOT_WRITE
+
+
+def _lacks_memory(error: BaseException | None) -> bool:
+    """Return whether an error follows from one by which memory or a thread was refused."""
+    while error is not None:
+        if isinstance(error, MemoryError) or getattr(error, "errno", None) == errno.ENOMEM:
+            return True
+        if isinstance(error, RuntimeError) and str(error) == _NO_THREAD:
+            return True
+        error = error.__cause__ or error.__context__
+    return False
 
 
 def follows_interrupt(error: BaseException | None) -> bool:
@@ -118,6 +138,21 @@ def _usage_text(error: click.ClickException) -> str:
     command = context.command_path.partition(" ")[2]
     where = f"{command}: " if command else ""
     return f"{where}{text} (see {context.command_path} --help)"
+
+
+def open_standard_streams() -> None:
+    """Open standard streams that the caller closed, so that no other file gets their numbers.
+
+    Reading input and writing output fail then, as they do in other programs; notes are lost.
+    """
+    for number, name in enumerate(("stdin", "stdout", "stderr")):
+        if getattr(sys, name) is not None:
+            continue
+        descriptor = os.open(os.devnull, os.O_RDONLY if name == "stdout" else os.O_WRONLY)
+        if descriptor != number:
+            os.dup2(descriptor, number)
+            os.close(descriptor)
+        setattr(sys, name, os.fdopen(number, "w" if number else "r", encoding="utf-8"))
 
 
 def drop_stdout() -> None:

@@ -19,11 +19,13 @@ from wireyard.errors import EncodeError
 from wireyard.formats.base import Row
 from wireyard.layout import Column
 
-__all__ = ["JsonArray", "json_line", "json_text", "json_value", "row_of"]
+__all__ = ["UNSAFE", "JsonArray", "json_line", "json_text", "json_value", "row_of"]
 
 _JSON = json.JSONEncoder(ensure_ascii=False, allow_nan=False, separators=(",", ":"))
-_UNSAFE = re.compile("[\x7f-\x9f\u2028\u2029]")
-"""Characters that are line ends for some readers, or control characters for some terminals."""
+UNSAFE = "\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069"
+"""Characters, as in a regular expression, that are line ends for some readers, control characters
+for some terminals, or set the direction of text, so that it looks like another one."""
+_UNSAFE = re.compile(f"[{UNSAFE}]")
 
 
 def _properties(properties: Mapping[str, tuple[str, Any]]) -> Row:

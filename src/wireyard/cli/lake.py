@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from contextlib import nullcontext
 from datetime import timedelta
-from functools import partial
 from typing import Final
 
 import click
 
 from wireyard.cli import exits
+from wireyard.cli.engine import Engine, engine_options
 from wireyard.cli.options import PATH, examples
 from wireyard.errors import LakeDamaged, UsageError
 from wireyard.lake.snapshot import DamagedFile, LakeSnapshot, read_lake
@@ -89,7 +90,10 @@ def repair(lake: str) -> int:
 @command.command("drop")
 @click.argument("lake", type=PATH)
 @click.argument("inputs", metavar="INPUT...", nargs=-1, required=True, type=PATH)
-def drop(lake: str, inputs: tuple[str, ...]) -> int:
+@engine_options
+def drop(
+    lake: str, inputs: tuple[str, ...], engine: str, master: str | None, conf: tuple[str, ...]
+) -> int:
     """Take inputs out of a lake, as if they had never been read.
 
     INPUT is an input of the lake, or a folder for all that were in it; they need not exist any
@@ -99,8 +103,8 @@ def drop(lake: str, inputs: tuple[str, ...]) -> int:
     from wireyard.lake.writer import Lake
     from wireyard.pipeline.inputs.listing import absolute
     from wireyard.pipeline.job import drop_from_lake
-    from wireyard.spark.running import on_spark
 
+    chosen = Engine.of("lake drop", engine, master, conf)
     with SparkLog() as log, Lake.open(lake) as opened:
         dropped = set[str]()
         for path in map(absolute, inputs):
@@ -109,8 +113,7 @@ def drop(lake: str, inputs: tuple[str, ...]) -> int:
             if not found:
                 raise UsageError(f"{path}: is no input of {lake}")
             dropped |= found
-        start = partial(log.start, None, "wireyard lake drop")
-        notes = drop_from_lake(opened, dropped, on_spark(start))
+        notes = drop_from_lake(opened, dropped, chosen.start(log, nullcontext))
     for text in notes:
         exits.note(text)
     for source in sorted(dropped):

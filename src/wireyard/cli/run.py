@@ -5,13 +5,15 @@ from __future__ import annotations
 import os
 import sys
 import time
-from contextlib import ExitStack
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
-from typing import IO, TYPE_CHECKING, Any, Self
+from typing import IO, Any, Self
 
 import click
 
 from wireyard.cli import exits
+from wireyard.cli.engine import Engine, engine_options, engine_text
 from wireyard.cli.options import (
     PATH,
     decode_as_option,
@@ -23,10 +25,6 @@ from wireyard.cli.options import (
 )
 from wireyard.cli.output import open_output
 from wireyard.errors import LakeDamaged, LakeError, LedgerError, UsageError
-
-if TYPE_CHECKING:
-    from wireyard.cli.spark_log import SparkLog
-    from wireyard.pipeline.running import StartCluster
 
 __all__ = ["command"]
 
@@ -66,6 +64,7 @@ their last change, growing captures and streams part by part. At the end everyth
     help=_HELP,
     epilog=examples(
         "wireyard run traffic/ --lake lake",
+        "wireyard run traffic/ --lake lake --engine process",
         "wireyard run /var/captures --follow --rotated --lake lake",
         "wireyard run rotated/ --rotated -d tcp.port==1884,mqtt --lake lake",
         "wireyard run '/captures/2026-*/*.jmq.gz' --lake /data/lake",
@@ -86,19 +85,7 @@ their last change, growing captures and streams part by part. At the end everyth
     type=click.Choice(["day"]),
     help="Files of a day each, by UTC and the time of rows; as the lake is if not given.",
 )
-@click.option(
-    "--engine",
-    type=click.Choice(["process", "spark"]),
-    help="What reads: this process alone, or Spark; Spark only for much input if not given.",
-)
-@click.option(
-    "--master",
-    metavar="URL",
-    help="Spark to run on; this machine if not given.",
-)
-@click.option(
-    "--conf", metavar="KEY=VALUE", multiple=True, help="A setting of Spark; can be given again."
-)
+@engine_options
 @format_option("by the first bytes of each file")
 @decode_as_option
 @keylog_option
@@ -127,7 +114,7 @@ def command(
     lake: str,
     table_format: str | None,
     partition_by: str | None,
-    engine: str | None,
+    engine: str,
     master: str | None,
     conf: tuple[str, ...],
     format_name: str | None,
@@ -147,8 +134,7 @@ def command(
         raise UsageError("run: name INPUTs: files, folders, patterns or URLs")
     if follow and rotated and by_content:
         raise UsageError("run: --follow --rotated reads files on, which --by-content would not")
-    if engine == "process" and (master is not None or conf):
-        raise UsageError("run: --engine process starts no Spark: leave out --master and --conf")
+    chosen = Engine.of("run", engine, master, conf)
     if payload:
         from wireyard.payloads import parse_rules
 
@@ -160,15 +146,9 @@ def command(
         "keylog": keylog,
         "payload": payload,
     }
-    if engine == "process":
-        settings["few_bytes"] = sys.maxsize
-    elif engine == "spark" or master is not None:
-        settings["few_bytes"] = -1
     kinds = {"table_format": table_format, "partition_by": partition_by}
     options = {"format": format_name, "by_content": by_content, "skip_missing": skip_missing}
-    spark_settings = _settings_of(conf)
-    spark = None if engine == "process" else _Spark(master, spark_settings)
-    given = _Given(inputs, lake, kinds, spark, options, rotated, quiet, settings)
+    given = _Given(inputs, lake, kinds, chosen, options, rotated, quiet, settings)
     lost = False
     try:
         if follow:
@@ -185,25 +165,6 @@ def command(
     return exits.DATA_LOST if lost else exits.DONE
 
 
-def _settings_of(conf: tuple[str, ...]) -> dict[str, str]:
-    """Parse settings of Spark, KEY=VALUE."""
-    settings = {}
-    for each in conf:
-        key, sign, value = each.partition("=")
-        if not sign or not key.startswith("spark."):
-            raise UsageError(f"--conf {each}: is no setting of Spark, as in spark.driver.memory=4g")
-        settings[key] = value
-    return settings
-
-
-@dataclass(frozen=True, slots=True)
-class _Spark:
-    """The Spark to start if there is much to read."""
-
-    master: str | None
-    conf: dict[str, str]
-
-
 @dataclass(frozen=True, slots=True)
 class _Given:
     """The arguments of the command line."""
@@ -212,8 +173,7 @@ class _Given:
     lake: str
     kinds: dict[str, Any]
     """Table format and partitioning: parameters of `Lake.open`."""
-    spark: _Spark | None
-    """None to read in this process, whatever the size."""
+    engine: Engine
     input_options: dict[str, Any]
     """Parameters of `InputOptions`."""
     rotated: bool
@@ -246,17 +206,20 @@ def _fill(given: _Given) -> bool:
         if new:
             from wireyard.pipeline.job import fill_lake
 
-            start = _starter(given, log, watch)
+            engine = given.engine.start(log, watch.starting_spark)
             missing = given.input_options["skip_missing"]
             settings = given.settings
-            report = fill_lake(lake, listing.inputs, start, watch, skip_missing=missing, **settings)
+            report = fill_lake(
+                lake, listing.inputs, engine, watch, skip_missing=missing, **settings
+            )
         else:
             report = Report(unchanged=len(listing.inputs) - len(again), notes=again)
+        ran = engine_text(engine) if new else None
     for text in report.notes:
         exits.note(text)
     if not given.quiet:
         with open_output(None, binary=False) as target:
-            print_summary(target, lake, report, watch.reading_s, watch.total_s)
+            print_summary(target, lake, report, watch.reading_s, watch.total_s, ran)
     return report.lost
 
 
@@ -277,30 +240,12 @@ def _follow(given: _Given) -> None:
         _Watch(quiet=True) as watch,
         stopping() as stop,
     ):
-        start = _starter(given, log, watch)
+        engine = given.engine.start(log, watch.starting_spark)
         try:
             how = {"options": options, "rotated": given.rotated, **given.settings}
-            follow_lake(lake, given.inputs, start, watch, line, stop, **how)
+            follow_lake(lake, given.inputs, engine, watch, line, stop, **how)
         finally:
             line.end()
-
-
-def _starter(given: _Given, log: SparkLog, watch: _Watch) -> StartCluster | None:
-    """Return the function that starts Spark; None to run in this process."""
-    spark = given.spark
-    if spark is None:
-        return None
-
-    from wireyard.spark.running import on_spark
-
-    def start() -> Any:
-        before = watch.name
-        watch.stage("starting Spark")
-        session = log.start(spark.master, "wireyard run", **spark.conf)
-        watch.stage(before)
-        return session
-
-    return on_spark(start)
 
 
 _SHARES = {"starting Spark": 10, "reading headers": 5, "reading": 50, "writing tables": 35}
@@ -357,6 +302,14 @@ class _Watch:
         self.name, self._since = name, now
         self._start, self._share = self._span_of(name)
         self._show(name, 0.0, "")
+
+    @contextmanager
+    def starting_spark(self) -> Iterator[None]:
+        """Show that Spark starts; then the stage of before again."""
+        before = self.name
+        self.stage("starting Spark")
+        yield
+        self.stage(before)
 
     def at(self, done_bytes: int, total_bytes: int) -> None:
         """Show the number of bytes that are in rows, and of all bytes to read."""

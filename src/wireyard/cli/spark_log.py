@@ -3,21 +3,29 @@
 from __future__ import annotations
 
 import os
+import re
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
-from importlib.util import find_spec
 from shutil import copyfileobj
 from tempfile import TemporaryFile
 from types import TracebackType
-from typing import IO, Any, Self
+from typing import IO, TYPE_CHECKING, Self
 
 from wireyard.cli.exits import follows_interrupt
-from wireyard.errors import UsageError, WireError
+from wireyard.errors import SourceError, WireError
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
 
 __all__ = ["SparkLog"]
 
 _STDERR = 2
+_JAVAS_REASON = re.compile(
+    # An exception, with the names of its class, or the launcher's refusal of an option.
+    r"(?:^: |Exception in thread \S+ )[\w.$]+: (.+)|^(?:Invalid|Unrecognized|Error:) .+",
+    re.MULTILINE,
+)
 
 
 class SparkLog:
@@ -58,21 +66,17 @@ class SparkLog:
             os.dup2(own, _STDERR)
             os.close(own)
 
-    def start(self, master: str | None, app_name: str, **conf: str) -> Any:
+    def start(self, master: str | None, app_name: str, **conf: str) -> SparkSession:
         """Start Spark with its log taken; return the session.
 
         The parameters are those of `wireyard.spark.sessions.session`.
 
         Raises
         ------
-        UsageError
-            Spark is not installed.
+        SourceError
+            It does not start.
         """
         from wireyard.spark.sessions import session  # only `wireyard.spark` may import pyspark
-
-        command = app_name.partition(" ")[2]
-        if find_spec("pyspark") is None:
-            raise UsageError(f"{command}: needs Spark for this; pip install 'wireyard[spark]'")
 
         if master is None or master.startswith("local"):
             from wireyard.accelerate import load_kernels
@@ -80,7 +84,21 @@ class SparkLog:
             # Here, because notes on the time to compile would go to the log from the workers.
             load_kernels()
         with self.taking():
-            return session(master, app_name=app_name, **conf)
+            try:
+                return session(master, app_name=app_name, **conf)
+            except WireError:
+                raise
+            except Exception as error:
+                raise SourceError(f"Spark does not start: {self._reason(error)}") from None
+
+    def _reason(self, error: Exception) -> str:
+        """Return one line of what Java has said, or of the error."""
+        self._file.seek(0)
+        said = self._file.read().decode(errors="replace")
+        for text in (str(error), said):
+            if found := _JAVAS_REASON.search(text):
+                return found[1] or found[0]
+        return str(error).partition("\n")[0]
 
     def _show(self) -> None:
         self._file.seek(0)

@@ -26,9 +26,20 @@ _BAD = ("malformed", "garbage", "tail")
 
 
 def print_summary(
-    file: IO[bytes], lake: Lake, report: Report, reading_s: float, total_s: float
+    file: IO[bytes],
+    lake: Lake,
+    report: Report,
+    reading_s: float,
+    total_s: float,
+    engine: str | None,
 ) -> None:
-    """Print the summary of a run."""
+    """Print the summary of a run.
+
+    Parameters
+    ----------
+    engine
+        What ran the pipeline; None if there was nothing to do.
+    """
     inputs = list(lake.inputs.values())
     with console_on(file) as console:
         done = Text(_done(report, reading_s, total_s), style="bold")
@@ -38,7 +49,10 @@ def print_summary(
             print_lines(console, table)
         console.print()
         total = _total(inputs)
-        for line in (_balance(total), _quarantine(lake, total), _place(lake)):
+        lines = [_balance(total), _quarantine(lake, total), _place(lake)]
+        if engine is not None:
+            lines.append(Text(f"engine      {engine}"))
+        for line in lines:
             console.print(line, soft_wrap=not console.is_terminal)
 
 
@@ -136,7 +150,8 @@ def _total(inputs: Iterable[Input]) -> LedgerSum:
 
 def _place(lake: Lake) -> Text:
     filled = sum(bool(files) and is_shown(name) for name, files in lake.files.items())
-    return Text(f"lake        {lake.url}: {count_text(filled, 'table')}, a folder each")
+    folders = "" if "://" in lake.url else ", a folder each"
+    return Text(f"lake        {lake.url}: {count_text(filled, 'table')}{folders}")
 
 
 def _table(*names: str) -> Table:

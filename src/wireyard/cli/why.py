@@ -94,7 +94,7 @@ def command(inputs: tuple[str, ...], limit: int, out: str, **how: Any) -> int:
         )
         for line in lines:
             target.write(f"{line}\n".encode())
-        if not found and not tables.sql(_TIMED).num_rows:
+        if not found and not tables.rows(_TIMED):
             exits.note("no packet has a time, so nothing can be concluded; captures have times")
     return status_of(tables)
 

@@ -19,9 +19,6 @@ __all__ = ["MAX_SHOWN", "Marks", "bytes_text", "mark_marshalled", "number_text",
 MAX_SHOWN = 200
 """Most characters of a value in an annotation, which is one line."""
 
-_LENGTHS = {"string": 2, "object": 4}
-"""Bytes of the length before a property value; other types have a fixed size."""
-_SHORT_LENGTHS = {**_LENGTHS, "object": 2}
 _CODES = {name: code for code, name in TYPES.items()}
 
 
@@ -63,7 +60,7 @@ def mark_marshalled(
     format, spec
         For errors and annotations: the format's name, its document.
     short_objects
-        Whether an OBJECT has a length of 16 bits.
+        As in `decode_properties`.
     """
     stop = start + len(section)
     cursor = section_cursor(section, format, start, spec)
@@ -95,10 +92,13 @@ def _mark_property(marks: Marks, cursor: Cursor, short_objects: bool) -> None:
     kind, value = decode_value(cursor, short_objects)
     stop = start + cursor.at
     marks.to(type_at + 2, "property type", f"{_CODES[kind]} ({kind})", spec)
-    lengths = _SHORT_LENGTHS if short_objects else _LENGTHS
-    value_at = marks.at + lengths.get(kind, 0)
+    value_at = marks.at
+    if kind == "string":
+        value_at += 2
+    elif isinstance(value, bytes):
+        value_at = stop - len(value)
     marks.to(value_at, "property value length", bytes_text(stop - value_at), spec)
-    marks.to(stop, shown(name), shown(property_text(kind, value)), spec)
+    marks.to(stop, shown(name) or "(empty name)", shown(property_text(kind, value)), spec)
 
 
 def shown(text: str) -> str:

@@ -2,8 +2,9 @@
 
 ``i32 version = 1``, ``i32 count``, then per property a name (u16 length, modified UTF-8), an i16
 type and the value. No padding. The specification gives OBJECT a short length; every shipped class
-writes and reads 32 bits, and pads the value with the slack of its buffer (errata 1). Sections in
-the form of the specification are those with `short_objects` (errata 41).
+writes and reads 32 bits, and pads the value with the slack of its buffer (errata 1). Both are read,
+because a serialized object shows by its first bytes where it begins; `short_objects` chooses the
+length to write (errata 41).
 """
 
 from __future__ import annotations
@@ -29,6 +30,7 @@ __all__ = [
     "decode_properties",
     "decode_value",
     "encode_properties",
+    "object_length_bytes",
     "plain_properties",
     "plain_property",
     "section_cursor",
@@ -52,11 +54,11 @@ TYPES = MappingProxyType(
 SHORT_OBJECTS = MappingProxyType(
     {
         "short-object": Dialect(
-            1, "OBJECT properties with a length of 16 bits, as the specification prints it"
+            1, "OBJECT properties are written with lengths of 16 bits, as specified"
         )
     }
 )
-"""The dialect whose sections have `short_objects`; its context is 1, that of the plain format 0."""
+"""The dialect that writes `short_objects`; its context is 1, that of the plain format 0."""
 SECTION_VERSION = 1
 _CODES = MappingProxyType({name: code for code, name in TYPES.items()})
 _CODE_BYTES = MappingProxyType({name: struct.pack(">h", code) for code, name in TYPES.items()})
@@ -64,10 +66,12 @@ _TEXT_LENGTH = struct.Struct(">H")
 _NUMBERS = MappingProxyType(
     {name: struct.Struct(">" + code) for name, code in zip(TYPES.values(), "?bhiqfd", strict=False)}
 )
+_SERIALIZED = b"\xac\xed"
+"""The first bytes of every serialized Java object."""
 _INTEGERS = range(-(2**31), 2**31)
 _LONGS = range(-(2**63), 2**63)
-_MIN_PROPERTY_BYTES = 6
-"""Smallest property: name length 2, one character, type 2, one byte. It bounds the count."""
+_MIN_PROPERTY_BYTES = 5
+"""Smallest property: name length 2, type 2, one byte. It bounds the count."""
 
 
 PlainValue = bool | int | float | str | bytes
@@ -95,7 +99,7 @@ class Properties(Mapping[str, Property]):
     section
         The bytes that they were decoded from, if any. An encoder writes these bytes unchanged.
     short_objects
-        Whether an OBJECT in these bytes has a length of 16 bits.
+        Whether they were decoded in the dialect with this name.
     """
 
     __slots__ = ("_entries", "section", "short_objects")
@@ -151,13 +155,12 @@ def decode_properties(
     format, base, spec
         For errors: the format's name, the section's offset in its packet, its document.
     short_objects
-        Whether an OBJECT has a length of 16 bits.
+        The length of an OBJECT whose bytes show no serialized object: 16 bits or 32.
 
     Raises
     ------
     DecodeError
-        A version other than 1, an impossible count, an empty name, an unknown type, or a field
-        that does not fit.
+        A version other than 1, an impossible count, an unknown type, or a field that does not fit.
     """
     cursor = section_cursor(data, format, base, spec)
     version = cursor.integer(4, "property version")
@@ -172,11 +175,7 @@ def decode_properties(
         raise cursor.fault(LimitExceeded, "property count", 4, problem)
     entries: dict[str, Property] = {}
     for _ in range(count):
-        start = cursor.at
-        name = cursor.text("property name")
-        if not name:
-            # The shipped reader stops here without an error and loses the rest (errata 31).
-            raise cursor.fault(Malformed, "property name", start, "is empty")
+        name = cursor.text("property name")  # an empty one is a name too (errata 31)
         entries.pop(name, None)
         entries[name] = decode_value(cursor, short_objects)
     return Properties(entries, data, short_objects)
@@ -198,12 +197,22 @@ def decode_value(cursor: Cursor, short_objects: bool = False) -> Property:
         return Property(kind, cursor.text("property value"))
     if kind == "object":
         start = cursor.at
-        size = cursor.integer(2 if short_objects else 4, "object length", signed=not short_objects)
+        width = object_length_bytes(cursor.data[start : start + 6], short_objects)
+        size = cursor.integer(width, "object length", signed=width == 4)
         if size < 0:
             raise cursor.fault(Malformed, "object length", start, f"is {size}")
         return Property(kind, cursor.take(size, "property value"))
     number = _NUMBERS[kind]
     return Property(kind, number.unpack(cursor.take(number.size, "property value"))[0])
+
+
+def object_length_bytes(head: bytes, short_objects: bool) -> int:
+    """Return the bytes of the length at the start of an OBJECT, given its first six (errata 41)."""
+    if head[4:6] == _SERIALIZED:
+        return 4
+    if head[2:4] == _SERIALIZED and head[:2] > b"\0\1":
+        return 2
+    return 2 if short_objects else 4
 
 
 def encode_properties(entries: Mapping[str, Property], short_objects: bool = False) -> bytes:
@@ -212,13 +221,11 @@ def encode_properties(entries: Mapping[str, Property], short_objects: bool = Fal
     Raises
     ------
     EncodeError
-        An unknown type, a value its type cannot hold, an empty name, text over 65535 bytes, or with
+        An unknown type, a value its type cannot hold, text over 65535 bytes, or with
         `short_objects` an OBJECT over 65535 bytes.
     """
     parts = [struct.pack(">ii", SECTION_VERSION, len(entries))]
     for name, (kind, value) in entries.items():
-        if not name:
-            raise EncodeError("property name", name, "a name has at least one character")
         if kind not in _CODES:
             raise EncodeError(f"type of property {name}", kind, f"one of {', '.join(_CODES)}")
         field = f"property {name}"

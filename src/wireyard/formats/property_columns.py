@@ -17,6 +17,7 @@ from wireyard.memory import SLACK
 __all__ = ["PROPERTY_ENDS", "Scratch", "add_texts", "buffer_of", "columns_of", "row_sources"]
 
 _MIN_PROPERTY_BYTES = 6
+"""Smallest property that a kernel decodes: its name is not empty."""
 _SCRATCH_STEP = 8 << 20
 _MOST_KEPT = 16 << 20
 

@@ -131,15 +131,19 @@ local function flag_columns(flags, width)
     return columns
 end
 
-local function add_flags(of, tree, flags, range)
+-- Add the flags of a word, or those of them in `counted`.
+local function add_flags(of, tree, flags, range, counted)
     local word, letters = range:uint(), ""
+    if counted then word = bit.band(word, counted) end
     for _, flag in ipairs(flags) do
         if has(word, flag.value) then letters = letters .. flag.name end
     end
     local item = tree:add(of.fields.flags, letters)
     item:set_generated()
     for _, flag in ipairs(flags) do
-        item:add(of.fields["flags." .. flag.name], range)
+        if not counted or has(counted, flag.value) then
+            item:add(of.fields["flags." .. flag.name], range)
+        end
     end
 end
 
@@ -163,10 +167,21 @@ local function property_columns(types)
     return columns
 end
 
--- Add a preference: the protocol's OBJECT properties have the short length of the specification.
+-- Add a preference: the length of OBJECT properties whose bytes do not show it.
 local function may_have_short_objects(of)
     of.proto.prefs.short_objects = Pref.bool(
-        "Short objects", false, "OBJECT properties have a length of 16 bits")
+        "Short objects", false, "OBJECT properties that are no Java objects have a length of 16 bits")
+end
+
+-- Return the bytes of the length of an OBJECT at `at`: every serialized object begins with AC ED
+-- (errata 41).
+local function object_length_bytes(of, tvb, at, stop)
+    local function is_serialized(start)
+        return start + 2 <= stop and tvb(start, 2):uint() == 0xACED
+    end
+    if is_serialized(at + 4) then return 4 end
+    if is_serialized(at + 2) and tvb(at, 2):uint() > 1 then return 2 end
+    return of.proto.prefs.short_objects and 2 or 4
 end
 
 local function add_properties(of, root, types, tvb, start, stop)
@@ -184,9 +199,9 @@ local function add_properties(of, root, types, tvb, start, stop)
         local from = at
         if stop - at < 2 then return broken("end early") end
         local length = tvb(at, 2):uint()
-        if length == 0 then return broken("have an empty name") end
         if stop - at < length + 4 then return broken("end early") end
-        local name = tvb(at + 2, length)
+        local text = length > 0 and text_of(tvb(at + 2, length)) or ""
+        local name = length > 0 and tvb(at + 2, length) or tvb(at, 2)
         at = at + 2 + length
         local kind = types[tvb(at, 2):int()]
         if kind == nil then return broken("have an unknown type") end
@@ -194,14 +209,12 @@ local function add_properties(of, root, types, tvb, start, stop)
         at = at + 2
         local width = PROPERTY_KINDS[kind][2]
         if width == nil then
-            local long = kind == "object" and not of.proto.prefs.short_objects
-            local prefix = long and 4 or 2
+            local prefix = kind == "object" and object_length_bytes(of, tvb, at, stop) or 2
             if stop - at < prefix then return broken("end early") end
             width = prefix == 4 and tvb(at, 4):int() or tvb(at, 2):uint()
             at = at + prefix
         end
         if width < 0 or stop - at < width then return broken("end early") end
-        local text = text_of(name)
         local item = tree:add(tvb(from, at + width - from), text)
         add_text(of, item, "property.name", name, length)
         item:add(of.fields["property.type"], type_range, kind)

@@ -19,7 +19,12 @@ local function size_at(tvb, at)
     local header, order = header_at(tvb, at)
     if header == nil then return nil end
     local size = tvb(at + field_of(header, "size").offset, 4):int()
-    local least = order and layout.HEADER_BYTES or layout.LINK_BYTES
+    local least = layout.LINK_BYTES
+    if order then
+        local version = field_of(header, "version")
+        local known = tvb(at + version.offset, version.width):uint() == layout.VERSION
+        least = known and layout.HEADER_BYTES or layout.PREFIX_BYTES
+    end
     local most = order and layout.MAX_PACKET_BYTES or layout.MAX_LINK_BYTES
     if size < least or size > most then return nil end
     return size
@@ -45,11 +50,12 @@ local function dissect(tvb, pinfo, root)
     local name = layout.PACKET_TYPES[kind]
     show_type(of, pinfo, tree, name, kind)
     add_generated(of, tree, "header_order", order)
-    add_header(of, tree, header, tvb, layout.HEADER_BYTES)
     local version = number_at(header, "version", tvb)
     if version ~= layout.VERSION then
+        add_header(of, tree, header, tvb, layout.PREFIX_BYTES)
         return fault(of, tree, tvb(0, 8), "nobody knows version " .. version)
     end
+    add_header(of, tree, header, tvb, layout.HEADER_BYTES)
     local flags = field_of(header, "bit_flags")
     add_flags(of, tree, layout.FLAGS, tvb(flags.offset, flags.width))
     local length, size = number_at(header, "property_size", tvb), tvb:len()
@@ -65,4 +71,4 @@ local function dissect(tvb, pinfo, root)
     add_rest(of, tree, "payload", tvb, payload, size)
 end
 
-dissect_stream(of, layout.LINK_BYTES, size_at, dissect)
+dissect_stream(of, layout.PREFIX_BYTES, size_at, dissect)

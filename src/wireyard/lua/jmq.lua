@@ -8,7 +8,9 @@ local function size_at(tvb, at)
     if tvb:len() - at < layout.PREFIX_BYTES then return nil end
     if tvb(at, 4):uint() ~= layout.MAGIC then return nil end
     local size = tvb(at + 8, 4):int()
-    if size < layout.HEADER_BYTES or size > layout.MAX_PACKET_BYTES then return nil end
+    local known = layout.HEADERS[tvb(at + 4, 2):uint()]
+    local least = known and layout.HEADER_BYTES or layout.PREFIX_BYTES
+    if size < least or size > layout.MAX_PACKET_BYTES then return nil end
     return size
 end
 
@@ -93,13 +95,13 @@ local function dissect(tvb, pinfo, root)
         return fault(of, tree, tvb(4, 2), "nobody knows version " .. version)
     end
     local flags = field_of(header, "bit_flags")
-    local counted, known = tvb(flags.offset, flags.width), {}
-    if version == 103 then -- 2.0 clients left garbage in the upper byte (errata 27)
-        counted = tvb(flags.offset + 1, 1)
-        known.bit_flags = counted:uint()
+    local word, known, counted = tvb(flags.offset, flags.width), {}, nil
+    if version == 103 then -- 2.0 clients left garbage above (errata 27)
+        counted = layout.FLAGS_OF_103
+        known.bit_flags = bit.band(word:uint(), counted)
     end
     add_header(of, tree, header, tvb, layout.HEADER_BYTES, known)
-    add_flags(of, tree, layout.FLAGS, counted)
+    add_flags(of, tree, layout.FLAGS, word, counted)
     local ip = field_of(header, "source_ip")
     local address = address_text(tvb(ip.offset, ip.width))
     add_generated(of, tree, "source_ip_text", address)
@@ -107,7 +109,7 @@ local function dissect(tvb, pinfo, root)
         "%d-%s-%d-%s", number_at(header, "sequence", tvb), address,
         number_at(header, "source_port", tvb),
         tostring(tvb(field_of(header, "timestamp").offset, 8):int64())))
-    local is_queue = has(counted:uint(), field_of(layout.FLAGS, "Q").value)
+    local is_queue = has(word:uint(), field_of(layout.FLAGS, "Q").value)
     local start = number_at(header, "property_offset", tvb)
     local length = number_at(header, "property_size", tvb)
     if start < layout.HEADER_BYTES or start > size or length < 0 or length > size - start then

@@ -12,8 +12,9 @@ like one that is followed: as a whole this time, and later from its state in the
 
 from __future__ import annotations
 
+import sys
 from collections import defaultdict
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import replace
 from functools import partial
 
@@ -22,8 +23,6 @@ from pyarrow import fs
 
 from wireyard.captures.quarantine import QUARANTINE
 from wireyard.captures.stream_table import FILES, LEDGER_TABLE, STREAMS
-from wireyard.errors import SourceError
-from wireyard.formats import load_columns
 from wireyard.formats import names as format_names
 from wireyard.lake.parts import write_table
 from wireyard.lake.writer import Input, Lake
@@ -44,17 +43,8 @@ from wireyard.pipeline.facts.stage import (
     write_empty,
     write_facts,
 )
-from wireyard.pipeline.growing.grown import (
-    GrownPart,
-    add_parts,
-    divide_sessions,
-    drop_old_states,
-    has_grown,
-    make_part_staging,
-    open_growing,
-)
-from wireyard.pipeline.growing.input import GrowingInput
-from wireyard.pipeline.growing.newest import by_protocol
+from wireyard.pipeline.growing.continued import continue_inputs, grown_inputs
+from wireyard.pipeline.growing.grown import add_parts, divide_sessions, drop_old_states
 from wireyard.pipeline.growing.readers import GrowthSettings
 from wireyard.pipeline.inputs.finding import FoundInput
 from wireyard.pipeline.replacing import Draft, compact, split_by_day
@@ -62,7 +52,6 @@ from wireyard.pipeline.report import Report, Watch, new_inputs
 from wireyard.pipeline.running import Runner, StartCluster
 
 __all__ = [
-    "FEW_BYTES",
     "SPLIT_BYTES",
     "add_facts",
     "add_missing_tables",
@@ -73,8 +62,8 @@ __all__ = [
 
 SPLIT_BYTES = 64 << 20
 """Input of a task; to start one costs as much as to decode 8 MB."""
-FEW_BYTES = 4 * SPLIT_BYTES
-"""Input up to which this process reads it itself, in less time than Spark takes to start."""
+MOST_GROWN_BYTES = 4 * SPLIT_BYTES
+"""Bytes of a grown input that one task of a cluster reads from the beginning."""
 _NEVER_EMPTY = {
     QUARANTINE_TABLE: QUARANTINE,
     "ledger": LEDGER_TABLE,
@@ -95,7 +84,6 @@ def fill_lake(
     split_bytes: int = SPLIT_BYTES,
     decode_as: tuple[str, ...] = (),
     keylog: tuple[str, ...] = (),
-    few_bytes: int = FEW_BYTES,
     skip_missing: bool = False,
     payload: tuple[str, ...] = (),
 ) -> Report:
@@ -106,7 +94,7 @@ def fill_lake(
     found
         The inputs as they are now.
     start_cluster
-        Starts a cluster; called if there is too much to do for this process.
+        Starts the cluster that runs all tasks; None to run them in this process.
     secrets
         Whether passwords stay in the rows.
     split_bytes
@@ -115,8 +103,6 @@ def fill_lake(
         Formats by port, as in ``tcp.port==1884,mqtt``.
     keylog
         Key logs with the secrets of TLS connections, at paths that every task can read.
-    few_bytes
-        Input up to which this process reads it itself.
     skip_missing
         Whether to leave out inputs that are deleted before they are read.
     payload
@@ -142,25 +128,24 @@ def fill_lake(
         lake.staged(""), secrets, max_packet_bytes, skip_missing, payload, secret=secret
     )
     growth = GrowthSettings(decode_as, keylog, max_packet_bytes)
-    grown = _open_grown(lake, new, growth, reads_again=few_bytes >= 0)
-    try:
-        whole = [each for each in new if each.path not in grown]
-        stage = BronzeStage(runner, lake, settings, watch, decode_as, keylog, few_bytes)
-        if whole:
-            report.added = stage.read(whole, split_bytes)
-        report.repaired = stage.repaired
-        report.notes += stage.notes
-        report.lost = stage.lost
-        changed = [each.source for each in report.added if each.source in lake.inputs]
-        report.replaced = len(changed)
-        parts, notes = _read_grown(lake, grown, new, settings, stage.tasks, watch)
-    finally:
-        for growing in grown.values():
-            growing.close()
+    few = sys.maxsize if runner.in_process else MOST_GROWN_BYTES
+    grown = grown_inputs(lake, new, growth, few)
+    in_parts = {each.path for each in grown}
+    stage = BronzeStage(runner, lake, settings, watch, decode_as, keylog)
+    if whole := [each for each in new if each.path not in in_parts]:
+        report.added = stage.read(whole, split_bytes)
+    report.repaired = stage.repaired
+    report.notes += stage.notes
+    report.lost = stage.lost
+    changed = [each.source for each in report.added if each.source in lake.inputs]
+    report.replaced = len(changed)
+    if grown:
+        watch.stage("reading")
+    parts, notes = continue_inputs(runner, lake, grown, settings, growth, stage.tasks)
     report.notes += notes
     watch.stage("writing tables")
     draft = Draft(lake)
-    draft.drop([*changed, *(part.source for part in parts if part.input.replaces)])
+    draft.drop([*changed, *(part.source for part in parts if part.is_whole)])
     for each in report.added:
         draft.put(replace(each, files={}), each.files)
     add_parts(draft, parts)
@@ -169,7 +154,7 @@ def fill_lake(
     report.held_bytes = sum(
         ledger.bytes_read
         for part in parts
-        if not part.input.replaces
+        if not part.is_whole
         for ledger in lake.inputs[part.source].ledger.values()
     )
     of_facts, _ = add_facts(runner, draft, [each.source for each in report.added])
@@ -180,7 +165,7 @@ def fill_lake(
 
 
 def drop_from_lake(
-    lake: Lake, sources: Collection[str], start_cluster: StartCluster
+    lake: Lake, sources: Collection[str], start_cluster: StartCluster | None
 ) -> Sequence[str]:
     """Commit a lake without some of its inputs, as if they had never been read; return notes.
 
@@ -196,54 +181,6 @@ def drop_from_lake(
     notes, _ = add_facts(runner, draft, ())
     commit_draft(runner, draft)
     return notes
-
-
-def _open_grown(
-    lake: Lake, new: Sequence[FoundInput], settings: GrowthSettings, *, reads_again: bool
-) -> dict[str, GrowingInput]:
-    """Open the inputs that have grown, at their states in the lake.
-
-    Parameters
-    ----------
-    reads_again
-        Whether to open inputs without a state too, at their beginning.
-    """
-    opened = {}
-    for each in new:
-        if has_grown(lake, each):
-            try:
-                growing = open_growing(lake, each, settings)
-            except SourceError:
-                continue  # reading it as a whole reports the error
-            if not growing.has_begun or (growing.replaces and not reads_again):
-                growing.close()
-            else:
-                opened[each.path] = growing
-    return opened
-
-
-def _read_grown(
-    lake: Lake,
-    grown: Mapping[str, GrowingInput],
-    found: Sequence[FoundInput],
-    settings: BronzeSettings,
-    first: int,
-    watch: Watch,
-) -> tuple[list[GrownPart], list[str]]:
-    """Stage the new parts of inputs that have grown; return them, and notes."""
-    parts, notes = list[GrownPart](), list[str]()
-    if grown:
-        watch.stage("reading")
-        make_part_staging(lake)
-        load_columns()
-    for number, each in enumerate((one for one in found if one.path in grown), first):
-        growing = grown[each.path]
-        part = GrownPart(lake, growing, settings, number)
-        notes += part.read(growing.unread_bytes, ends=True)
-        growing.mark_facts_made(by_protocol(growing.now_ns))
-        part.write_state()
-        parts.append(part)
-    return parts, notes
 
 
 def add_facts(
@@ -264,7 +201,7 @@ def add_facts(
     draft.drop_facts(sources)
     if lake.inputs:
         packets = _paths(draft, sources, packets_table("jmq"))
-        related = related_to(lake, producers_shown(packets, sources), draft.changed)
+        related = related_to(lake, producers_shown(runner, packets, sources), draft.changed)
     while True:
         draft.drop_facts(related)
         inputs = [draft.inputs[source] for source in (*sources, *sorted(related))]

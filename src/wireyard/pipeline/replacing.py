@@ -17,7 +17,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from wireyard.lake.commits import move_file
-from wireyard.lake.parts import PartFile, measure
+from wireyard.lake.parts import PartFile
 from wireyard.lake.records import NO_DAY, DataFile, is_shown
 from wireyard.lake.snapshot import DamagedFile
 from wireyard.lake.staging import writing
@@ -266,7 +266,6 @@ _TIMES: Final = (
 _EPOCH: Final = date(1970, 1, 1).toordinal()
 _DAYS_AT_ONCE: Final = 16
 """Files that a task writes at once; each holds a row group."""
-_FEW_BYTES: Final = 64 << 20
 _DAY_S: Final = 24 * 60 * 60
 _FIRST, _LAST = date.min.toordinal() - _EPOCH, date.max.toordinal() - _EPOCH
 """The days since 1970 that a date can represent; times on the wire may be outside of them."""
@@ -287,10 +286,9 @@ def split_by_day(runner: Runner, draft: Draft) -> None:
         for name in names
         if is_shown(table) and not _folder(name)
     ]
-    few = sum(measure(lake.staged(*one))[1] for one in new) <= _FEW_BYTES
     become: defaultdict[str, dict[str, list[str]]] = defaultdict(dict)
     work = partial(_split_file, staging=lake.staged(""))
-    for row in runner.run(new, work, _SPLIT, here=few).to_pylist():
+    for row in runner.run(new, work, _SPLIT).to_pylist():
         table, _, name = row["name"].partition("/")
         become[table][name] = row["become"]
     for table, names in become.items():

@@ -1,19 +1,20 @@
-"""Running the tasks of a stage: in this process, or on a cluster.
+"""Running the tasks of a stage: the engine of the pipeline, which is a cluster or this process.
 
 A task is a function of its input that returns record batches. A cluster, Spark, schedules and
-retries tasks. To start it takes longer than to read some tens of megabytes, so a stage with little
-input calls the same function in this process, and the cluster is started by the first stage that
-needs it. Without a cluster all stages run in this process.
+retries tasks; it is started by the first stage that has any. Without a cluster the same functions
+are called in this process, one after the other.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import cached_property
-from typing import Any, NamedTuple, Protocol, TypeVar
+from typing import Any, Final, NamedTuple, Protocol, TypeVar
 
 import pyarrow as pa
+import pyarrow.compute as pc
 
+from wireyard.lake.parts import read_batches
 from wireyard.lake.staging import Staging
 from wireyard.pipeline.typed_json import first_parameter
 
@@ -22,11 +23,16 @@ __all__ = ["Cluster", "Keyed", "Runner", "StartCluster"]
 Task = TypeVar("Task")
 
 
+_BETWEEN: Final = "\0"
+"""Separator of the parts of a key: it is in no path, address or id."""
+
+
 class Keyed(NamedTuple):
     """Rows of Parquet files for tasks that run key by key, sorted within each key."""
 
     paths: Sequence[str]
     schema: pa.Schema
+    """The schema of the files, or more."""
     columns: Sequence[str]
     """The columns that the tasks read besides `key`."""
     key: Sequence[str]
@@ -35,6 +41,25 @@ class Keyed(NamedTuple):
     """The column by which the rows of a key are sorted."""
     sources: Sequence[str] | None = None
     """The inputs whose rows are read; None for all."""
+
+    @property
+    def keyed_schema(self) -> pa.Schema:
+        """The schema of `read`: the column `key`, then the others."""
+        names = dict.fromkeys((*self.columns, self.order))
+        return pa.schema([("key", pa.string()), *map(self.schema.field, names)])
+
+    def read(self, path: str) -> Iterator[pa.RecordBatch]:
+        """Yield the rows of a file with their keys."""
+        schema = self.keyed_schema
+        needed = dict.fromkeys((*schema.names[1:], *self.key, *(("source",) * bool(self.sources))))
+        for table in read_batches(path, needed):
+            if self.sources is not None:
+                of_source = pc.is_in(table["source"].cast(pa.string()), pa.array(self.sources))
+                table = table.filter(of_source)
+            texts = [table[name].cast(pa.string()) for name in self.key]
+            key = pc.binary_join_element_wise(*texts, _BETWEEN, null_handling="skip")
+            columns = [table[name].cast(schema.field(name).type) for name in schema.names[1:]]
+            yield from pa.Table.from_arrays([key, *columns], schema=schema).to_batches()
 
 
 class Cluster(Protocol):
@@ -64,7 +89,7 @@ StartCluster = Callable[[Staging], Cluster]
 
 
 class Runner:
-    """Runs tasks; starts the cluster when the first stage needs it.
+    """Runs tasks; starts the cluster when a stage has the first ones.
 
     Parameters
     ----------
@@ -94,7 +119,6 @@ class Runner:
         work: Callable[[Task], Iterable[pa.RecordBatch]],
         schema: pa.Schema,
         *,
-        here: bool = False,
         together: int = 1,
         kind: Any = None,
     ) -> pa.Table:
@@ -106,8 +130,6 @@ class Runner:
             The function of a task; a cluster may call it again for a task that was lost.
         schema
             Schema of the batches.
-        here
-            Whether the tasks run in this process, one after the other.
         together
             How many short tasks a task of the cluster may run, if there are many.
         kind
@@ -120,7 +142,7 @@ class Runner:
         SourceError
             The cluster cannot run our tasks.
         """
-        if here or self.in_process or not tasks:
+        if self.in_process or not tasks:
             batches = (batch for task in tasks for batch in work(task))
             return pa.Table.from_batches(batches, schema)
         kind = first_parameter(work) if kind is None else kind
@@ -132,7 +154,7 @@ class Runner:
         work: Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]],
         schema: pa.Schema,
     ) -> pa.Table:
-        """Run tasks on the cluster, each over the rows of some keys; return their batches.
+        """Run tasks, each over the rows of some keys; return their batches.
 
         Parameters
         ----------
@@ -141,4 +163,9 @@ class Runner:
         schema
             Schema of the batches that it yields.
         """
-        return self._cluster.run_by_key(rows, work, schema)
+        if not self.in_process:
+            return self._cluster.run_by_key(rows, work, schema)
+        batches = [batch for path in rows.paths for batch in rows.read(path)]
+        read = pa.Table.from_batches(batches, rows.keyed_schema)
+        ordered = read.sort_by([("key", "ascending"), (rows.order, "ascending")])
+        return pa.Table.from_batches(work(iter(ordered.to_batches())), schema)

@@ -11,10 +11,9 @@ from threading import Timer
 from time import monotonic
 from typing import TYPE_CHECKING, Any, Final
 
-import pyarrow as pa
-
 from wireyard.answers.evidence import MOST_SOURCE_BYTES, Evidence, RowPosition, find_evidence
 from wireyard.answers.symptoms import symptoms as all_symptoms
+from wireyard.answers.tables import Row
 from wireyard.answers.visibility import how_far
 from wireyard.answers.why import Finding, find_symptoms
 from wireyard.errors import UsageError
@@ -154,7 +153,7 @@ class _Symptoms:
         self.answers: dict[str, Answer] = {}
         self.left: list[str] = []
 
-    def sql(self, query: str) -> pa.Table:
+    def rows(self, query: str) -> list[Row]:
         """Return the rows for the next symptom."""
         symptom = next(self._waiting)
         text = (
@@ -165,7 +164,7 @@ class _Symptoms:
         timer = Timer(max(rest, 0), self._tables.connection.interrupt)
         timer.start()
         try:
-            found = self._tables.sql(text) if rest > 0 else None
+            found = self._tables.rows(text) if rest > 0 else None
         except UsageError:
             if monotonic() < self._until:
                 raise
@@ -174,9 +173,9 @@ class _Symptoms:
             timer.cancel()
         if found is None:
             self.left.append(symptom.code)
-            return pa.table({})
-        if found.num_rows:
-            self.answers[symptom.code] = Answer(symptom.code, text, found.to_pylist())
+            return []
+        if found:
+            self.answers[symptom.code] = Answer(symptom.code, text, found)
         return found
 
     @property

@@ -77,7 +77,7 @@ def ask_all(tables: Tables) -> dict[str, Answer]:
 
     def ask(name: str, sql: str) -> Answer:
         text = "\n".join(line.rstrip() for line in sql.strip().splitlines())
-        answers[name] = Answer(name, _complete(text), tables.sql(text).to_pylist())
+        answers[name] = Answer(name, _complete(text), tables.rows(text))
         return answers[name]
 
     overview = ask("overview", _OVERVIEW).rows[0]

@@ -1,4 +1,4 @@
-"""Checks that Spark can access the lake, and that remote executors can run our tasks.
+"""Checks that remote executors can run our tasks and access the lake.
 
 On a cluster a task runs in a Python that Spark starts there. Before any work is done we check that
 this Python has the modules that tasks import and the driver's wireyard, and can access the lake:
@@ -14,7 +14,6 @@ import shutil
 import tempfile
 import zipfile
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from functools import partial
 from importlib import resources
 from importlib.resources.abc import Traversable
@@ -26,7 +25,6 @@ import pyarrow as pa
 from wireyard.errors import LakeError, SourceError
 from wireyard.lake.staging import Staging
 from wireyard.pipeline.exchange import dump, load
-from wireyard.pipeline.inputs.listing import literal
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -35,7 +33,6 @@ __all__ = [
     "check_access",
     "check_executors",
     "explained",
-    "explaining_access",
     "is_elsewhere",
     "make_archive",
 ]
@@ -56,8 +53,9 @@ _REASONS: Final = (
     (r"ImportError: ([^\n\"]+)", "the Python there cannot import what tasks need: {0}"),
 )
 """Patterns in Spark's error texts, and our explanation of each."""
+_FULL: Final = "No space left on device"
 _CHECKSUM: Final = pa.schema([("checksum", pa.int64())])
-_ACCESS: Final = pa.schema([("has_access", pa.bool_())])
+_ACCESS: Final = pa.schema([("failure", pa.string())])
 _Work = Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]
 
 
@@ -67,15 +65,13 @@ def is_elsewhere(spark: SparkSession) -> bool:
     return not master.startswith("local") or master.startswith("local-cluster")
 
 
-def check_executors(spark: SparkSession, lake: Staging) -> None:
-    """Check that executors can run tasks and access the lake; send them wireyard if needed.
+def check_executors(spark: SparkSession) -> None:
+    """Check that executors can run tasks; send them wireyard if needed.
 
     Raises
     ------
     SourceError
         The Python of the executors cannot run our tasks; the text names what is missing.
-    LakeError
-        Executors cannot access the lake.
     """
     package_checksum, yield_checksum = _checksum_functions()
     try:
@@ -83,14 +79,26 @@ def check_executors(spark: SparkSession, lake: Staging) -> None:
         checksums = _run_on_executors(spark, yield_checksum, _CHECKSUM)
         if own is None or any(checksum != own for checksum in checksums):
             _send(spark, make_archive())
-        path = dump(lake.staged(""), _PACKAGE, str)
-        have_access = _run_on_executors(spark, partial(_yield_access, path=path), _ACCESS)
     except Exception as error:
         raise explained(error) from None
-    if not all(have_access):
+
+
+def check_access(spark: SparkSession, lake: Staging) -> None:
+    """Check that executors can read what the driver writes into the lake.
+
+    Raises
+    ------
+    LakeError
+        They cannot; the text says why.
+    """
+    try:
+        path = dump(lake.staged(""), _PACKAGE, str)
+        failures = _run_on_executors(spark, partial(_yield_failure, path=path), _ACCESS)
+    except Exception as error:
+        raise explained(error) from None
+    if failure := next(filter(None, failures), None):
         raise LakeError(
-            f"{lake.url}: Spark's executors do not see it; name a folder that all machines share,"
-            " or a URL"
+            f"{lake.url}: Spark's executors cannot read it ({failure}); {_advice(lake)}"
         )
 
 
@@ -136,59 +144,37 @@ def _checksum_functions() -> tuple[Callable[[Path], int | None], _Work]:
     return package_checksum, yield_checksum
 
 
-def _yield_access(batches: Iterator[pa.RecordBatch], path: str) -> Iterator[pa.RecordBatch]:
-    """Yield whether the executor can read a file of the lake. For `mapInArrow`."""
+def _yield_failure(batches: Iterator[pa.RecordBatch], path: str) -> Iterator[pa.RecordBatch]:
+    """Yield why the executor cannot read a file of the lake, or None. For `mapInArrow`."""
     from wireyard.spark.workers import import_tasks
 
     import_tasks()
     for _ in batches:
         try:
-            has_access = load(path, str) == _PACKAGE
-        except OSError:
-            has_access = False
-        yield pa.RecordBatch.from_pylist([{"has_access": has_access}], _ACCESS)
+            failure = None if load(path, str) == _PACKAGE else "it has other content there"
+        except OSError as error:
+            failure = error.strerror or f"{type(error).__name__}: {error}"
+        yield pa.RecordBatch.from_pylist([{"failure": failure}], _ACCESS)
+
+
+def _advice(lake: Staging) -> str:
+    """Return how executors get access to a lake."""
+    if lake.url.startswith("s3"):
+        return (
+            "they need the driver's endpoint and credentials in their own environment: --conf"
+            " spark.executorEnv.AWS_ENDPOINT_URL=URL and the like"
+        )
+    return "name a folder or a URL that all machines see"
 
 
 def explained(error: Exception) -> Exception:
     """Return a one-line error in place of Spark's if executors lack something; else the same."""
+    if _FULL in str(error):
+        return LakeError(f"Spark's executors: {_FULL}")
     for pattern, reason in _REASONS:
         if match := re.search(pattern, str(error)):
             return SourceError(f"Spark's executors: {reason.format(match[1])}; {_REMEDY}")
     return error
-
-
-# --- the lake -----------------------------------------------------------------------------
-
-_NO_ACCESS: Final = {
-    "No space left on device": "No space left on device",
-    "S3AFileSystem not found": "Spark has no S3A file system; its jars (hadoop-aws) are missing",
-    "No FileSystem for scheme": "Spark has no file system for such URLs; its jars are missing",
-}
-"""Texts in Spark's errors, and our explanation of each."""
-
-
-def check_access(spark: SparkSession, lake: Staging) -> None:
-    """Check that Spark can access the lake, before any work is done in vain.
-
-    Raises
-    ------
-    LakeError
-        Spark cannot access it.
-    """
-    with explaining_access(lake):
-        spark.read.schema("nothing int").parquet(literal(lake.root))
-
-
-@contextmanager
-def explaining_access(lake: Staging) -> Iterator[None]:
-    """Turn Spark's error into one line if it cannot read the lake, or write to it."""
-    try:
-        yield
-    except Exception as error:
-        for text, reason in _NO_ACCESS.items():
-            if text in str(error):
-                raise LakeError(f"{lake.url}: cannot be written ({reason})") from None
-        raise
 
 
 # --- sending --------------------------------------------------------------------------------

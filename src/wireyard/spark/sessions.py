@@ -11,15 +11,17 @@ import threading
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
+from socket import create_connection
 from types import FrameType
 from typing import TYPE_CHECKING, Any
 
+from wireyard.errors import SourceError, UsageError
 from wireyard.spark.java import archive_options, find_java
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-__all__ = ["session"]
+__all__ = ["SHORT_LIVED", "is_embedded", "session"]
 
 _TASK_ATTEMPTS = 4
 """Spark's default on a cluster; ``local[*]`` has one, so that a lost worker would end the job."""
@@ -47,6 +49,23 @@ LOCAL_SETTINGS: Mapping[str, str] = {
     "spark.driver.host": "127.0.0.1",
 }
 """Further settings for a Spark that runs on this machine only."""
+SHORT_LIVED: Mapping[str, str] = {
+    # Its second compiler takes half of the processor time of a Java that lives for some seconds.
+    "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1",
+}
+"""Settings of a Spark on this machine that only runs our tasks, which are not in Java."""
+_OF_LAUNCH = (
+    "spark.driver.memory", "spark.driver.extraJavaOptions", "spark.driver.defaultJavaOptions",
+    "spark.driver.extraClassPath", "spark.driver.extraLibraryPath", "spark.jars.packages",
+)  # fmt: skip
+"""Settings that have no effect once Java runs."""
+_CONNECT_S = 3.0
+"""Time to connect to a master."""
+
+
+def is_embedded(master: str | None) -> bool:
+    """Return whether Spark runs in a Java of its own on this machine."""
+    return not _has_java() and (master is None or master.startswith("local"))
 
 
 def session(master: str | None = None, app_name: str = "wireyard", **conf: Any) -> SparkSession:
@@ -67,7 +86,9 @@ def session(master: str | None = None, app_name: str = "wireyard", **conf: Any) 
     Raises
     ------
     SourceError
-        There is no Java that Spark can start on.
+        There is no Java that Spark can start on, or the master cannot be reached.
+    UsageError
+        A setting cannot be applied, because Spark runs already.
 
     Examples
     --------
@@ -79,8 +100,13 @@ def session(master: str | None = None, app_name: str = "wireyard", **conf: Any) 
     builder = SparkSession.builder.appName(app_name)
     if master is not None and master.startswith("sc://"):
         return builder.remote(master).config(map=conf).getOrCreate()
+    if master is not None and master.startswith("spark://"):
+        _check_reachable(master)
     settings = dict(SETTINGS)
-    if "PYSPARK_GATEWAY_PORT" not in os.environ:  # else spark-submit has started Java
+    if _has_java():
+        for name in conf.keys() & _OF_LAUNCH:
+            raise UsageError(f"{name}: cannot be set, because Java runs already")
+    else:
         if options := archive_options(find_java()):
             settings["spark.driver.defaultJavaOptions"] = options
         master = _with_attempts(master or "local[*]")
@@ -93,7 +119,45 @@ def session(master: str | None = None, app_name: str = "wireyard", **conf: Any) 
         if master.startswith("local"):
             settings |= _local_settings()
     with _startup_on_path(), _interrupts_wait():
-        return builder.config(map=settings | conf).getOrCreate()
+        spark = builder.config(map=settings | conf).getOrCreate()
+    _check_applied(spark, conf)
+    return spark
+
+
+def _has_java() -> bool:
+    """Return whether the Java of sessions runs: spark-submit, or an earlier session, started it."""
+    from pyspark import SparkContext
+
+    return "PYSPARK_GATEWAY_PORT" in os.environ or SparkContext._gateway is not None
+
+
+def _check_reachable(master: str) -> None:
+    """Raise an error if no master of a standalone cluster listens: Spark would try for a minute."""
+    reason = ""
+    for each in master.removeprefix("spark://").split(","):
+        host, _, port = each.rpartition(":")
+        if not host or not port.isdigit():
+            raise SourceError(f"{master}: names no port, as in spark://head:7077")
+        try:
+            with create_connection((host.strip("[]"), int(port)), _CONNECT_S):
+                return
+        except (OSError, OverflowError) as error:
+            reason = getattr(error, "strerror", None) or str(error)
+    raise SourceError(f"{master}: cannot be reached ({reason})")
+
+
+def _check_applied(spark: SparkSession, conf: Mapping[str, Any]) -> None:
+    """Raise an error if a setting has no effect, because the session was there before."""
+    from pyspark.sql.utils import to_str
+
+    of_context = spark.sparkContext.getConf()
+    for name, value in conf.items():
+        wanted = str(to_str(value))
+        # Spark puts options of its own before those of a Java.
+        is_of_context = (of_context.get(name) or "").endswith(wanted)
+        is_of_session = spark.conf.isModifiable(name) and spark.conf.get(name) == wanted
+        if not (is_of_context or is_of_session):
+            raise UsageError(f"{name}={wanted}: cannot be set, because Spark runs already")
 
 
 def _with_attempts(master: str) -> str:

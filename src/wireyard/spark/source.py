@@ -6,13 +6,16 @@ imported here before it is needed, and the first two need no kernels unless a fi
 
 from __future__ import annotations
 
-from collections.abc import MutableMapping
-from typing import TYPE_CHECKING
+import os
+import sys
+from collections.abc import Callable, MutableMapping
+from functools import wraps
+from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 from pyspark.sql.datasource import DataSource
 
 from wireyard.captures.packets.segment_columns import TABLE, segment_schema
-from wireyard.errors import UsageError
+from wireyard.errors import UsageError, WireError
 from wireyard.formats import get_format, labels
 from wireyard.pipeline.inputs.options import WRITE_OPTIONS, Options, opener_of, read_options
 
@@ -28,6 +31,26 @@ if TYPE_CHECKING:
 __all__ = ["WireyardSource", "register"]
 
 
+F = TypeVar("F", bound=Callable[..., Any])
+
+
+def _without_traceback(method: F) -> F:
+    """Have Spark report a user's mistake in one line.
+
+    Spark formats the error next, and ends the process after that.
+    """
+
+    @wraps(method)
+    def call(*args: Any, **named: Any) -> Any:
+        try:
+            return method(*args, **named)
+        except WireError:
+            os.environ["SPARK_HIDE_TRACEBACK"] = "1"
+            raise
+
+    return cast(F, call)
+
+
 class WireyardSource(DataSource):
     """Read and write streams of packets.
 
@@ -40,6 +63,7 @@ class WireyardSource(DataSource):
     >>> rows.load("traffic").select("destination").show()  # doctest: +SKIP
     """
 
+    @_without_traceback
     def __init__(self, options: MutableMapping[str, str]) -> None:
         super().__init__(options)
         self._options = read_options(options)
@@ -49,6 +73,7 @@ class WireyardSource(DataSource):
         """Return the name that ``format()`` takes."""
         return "wireyard"
 
+    @_without_traceback
     def schema(self) -> StructType:
         """Return the columns of the protocol, or those that option ``columns`` names."""
         import pyarrow as pa
@@ -75,6 +100,7 @@ class WireyardSource(DataSource):
             schema = schema.add(corrupt, BinaryType())
         return schema
 
+    @_without_traceback
     def reader(self, schema: StructType) -> Reader | SegmentReader:
         """Return the reader of the columns of `schema`, in its order."""
         from wireyard.spark.reader import FilteringReader, Reader
@@ -86,6 +112,7 @@ class WireyardSource(DataSource):
         kind = FilteringReader if self._options.push_filters else Reader
         return kind(_with_paths(self._options), schema)
 
+    @_without_traceback
     def streamReader(self, schema: StructType) -> StreamReader:  # noqa: N802
         """Return the streaming reader of the columns of `schema`."""
         from wireyard.spark.stream_reader import StreamReader
@@ -94,6 +121,7 @@ class WireyardSource(DataSource):
             raise UsageError(f"option 'table' cannot be '{TABLE}' with readStream")
         return StreamReader(_with_paths(self._options), schema)
 
+    @_without_traceback
     def writer(self, schema: StructType, overwrite: bool) -> Writer:
         """Return the writer of rows as streams of packets into a folder."""
         from wireyard.spark.writer import Writer
@@ -113,12 +141,16 @@ def register(spark: SparkSession) -> None:
 
     This is not needed if wireyard is installed for the Python that runs Spark's workers. It is
     needed if wireyard was sent with ``--py-files`` or ``addPyFile``, or if another package named
-    ``pyspark_*`` cannot be imported, which hides the data sources of all packages.
+    ``pyspark_*`` cannot be imported, which hides the data sources of all packages. In a session
+    that was made without ``PYSPARK_PYTHON``, the Python of this process runs workers from now on.
 
     Examples
     --------
     >>> wireyard.register(spark)  # doctest: +SKIP
     """
+    context = getattr(spark, "sparkContext", None)  # Spark Connect has none
+    if context is not None and "PYSPARK_PYTHON" not in os.environ:
+        context.pythonExec = sys.executable
     spark.dataSource.register(WireyardSource)
 
 

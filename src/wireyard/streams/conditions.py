@@ -257,6 +257,8 @@ def _value(comparison: Comparison, column: Column) -> Any:
         if type(item) is not wanted or (wanted is int and item not in _INT64):
             problem = f"'{name}' is {kind}; it cannot be compared with {item!r:.60}"
             raise UsageError(_position(comparison) + problem)
+        if isinstance(item, str) and any("\ud800" <= char <= "\udfff" for char in item):
+            raise UsageError(f"{_position(comparison)}{item!r:.60} is not UTF-8")
     return value
 
 

@@ -222,6 +222,10 @@ class Framer:
         """Find the next packet; return the garbage before it, or the packet if there is none."""
         stop = len(view)
         header_at, certain = self.format.find_header(view, start, stop, self.max_packet_bytes)
+        while at_end and not certain and not self._may_begin(view, header_at):
+            header_at, certain = self.format.find_header(
+                view, header_at + 1, stop, self.max_packet_bytes
+            )
         confirmed = None
         for at in self._segments(start, header_at):
             confirmed = self._confirm(view, at, at_end)
@@ -238,6 +242,14 @@ class Framer:
         elif frame is not None and header_at < stop:
             self.context = self.format.context
         return frame or self.next_frame(view, at_end)
+
+    def _may_begin(self, view: View, at: int) -> bool:
+        """Return whether the last bytes of a stream may be the beginning of a packet."""
+        try:
+            self.format.frame_size(view, at, len(view), self.max_packet_bytes, self.context, True)
+        except DecodeError:
+            return False
+        return True
 
     def _segments(self, start: int, stop: int) -> Iterator[int]:
         """Yield the starts of TCP segments in ``[start, stop)``, counted from `position`."""

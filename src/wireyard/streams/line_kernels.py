@@ -51,7 +51,8 @@ _INFINITY: Final = int.from_bytes(b"Infinity", "little")
 _INFINITE: Final = 0x7FF << 52
 _FRACTION: Final = (1 << 52) - 1
 _UNICODE: Final = int.from_bytes(b"\\u00\0\0\0\0", "little")
-_UNICODE_20: Final = int.from_bytes(b"\\u202\0\0\0", "little")
+_UNICODE_20: Final = int.from_bytes(b"\\u20\0\0\0\0", "little")
+_UNICODE_061C: Final = int.from_bytes(b"\\u061c\0\0", "little")
 _SHORT: Final = {0x08: 0x62, 0x09: 0x74, 0x0A: 0x6E, 0x0C: 0x66, 0x0D: 0x72}
 _BACKSPACE, _TAB, _NEWLINE, _FORM_FEED, _RETURN = _SHORT.values()
 
@@ -93,10 +94,11 @@ def put_escape(out: Bytes, at: int, char: int) -> int:
 
 @inlined
 def put_unsafe(out: Bytes, at: int, data: Bytes, place: int) -> int:
-    """Escape a character that would end a line for some readers, or move a terminal's cursor.
+    """Escape a character that would end a line for some readers, or change how others look.
 
-    These are DEL, control characters beyond ASCII and line separators; each escape has six bytes.
-    Return the number of UTF-8 bytes of the character, 0 if it is none of these.
+    These are DEL, control characters beyond ASCII, line separators, and the characters that set the
+    direction of text; each escape has six bytes. Return the number of UTF-8 bytes of the character,
+    0 if it is none of these.
     """
     char = load_u8(data, place)
     if char == 0x7F:
@@ -105,14 +107,15 @@ def put_unsafe(out: Bytes, at: int, data: Bytes, place: int) -> int:
     if char == 0xC2 and load_u8(data, place + 1) < 0xA0:
         put_unicode(out, at, load_u8(data, place + 1))
         return 2
-    if (
-        char == 0xE2
-        and load_u8(data, place + 1) == 0x80
-        and load_u8(data, place + 2) & 0xFE == 0xA8
-    ):
-        store_word(out, at, _UNICODE_20)
-        store_word(out, at + 5, 0x38 + (load_u8(data, place + 2) & 1))
-        return 3
+    if char == 0xD8 and load_u8(data, place + 1) == 0x9C:
+        store_word(out, at, _UNICODE_061C)
+        return 2
+    if char == 0xE2 and load_u8(data, place + 1) & 0xFE == 0x80:
+        low = (load_u8(data, place + 1) & 1) << 6 | load_u8(data, place + 2) & 0x3F
+        if 0x28 <= low <= 0x2E or 0x66 <= low <= 0x69 or low == 0x0E or low == 0x0F:
+            store_word(out, at, _UNICODE_20)
+            store_word(out, at + 4, digit(low >> 4) | digit(low & 15) << 8)
+            return 3
     return 0
 
 

@@ -254,6 +254,8 @@ def filesystem(path: str) -> tuple[fs.FileSystem, str]:
     scheme, rest = path.split("://", 1)
     # Hadoop's s3a is the same store; Arrow does not accept that scheme.
     scheme = {"s3a": "s3", "s3n": "s3"}.get(scheme, scheme)
+    if scheme == "s3":  # a small file is written by one request instead of three
+        rest += f"{'&' if '?' in rest else '?'}allow_delayed_open=true"
     try:
         return cast(tuple[fs.FileSystem, str], fs.FileSystem.from_uri(f"{scheme}://{rest}"))
     except (pa.ArrowInvalid, pa.ArrowNotImplementedError, ImportError):

@@ -90,7 +90,7 @@ def variety() -> list[bytes]:
         gpacket(properties=section(*ALL_TYPES[:8]), payload=b"hello", bit_flags=0xFFFFFFFF),
         gpacket(properties=section(*ALL_TYPES), payload=bytes(300), documented=True),
         gpacket(properties=section(), sequence=2**32 + 1, bit_flags=0x06000000),
-        gpacket(properties=section(("a", 8, b"\xc0\x80\xed\xa0\xbd\xed\xb8\x80"), ("d", 7, 0.1))),
+        gpacket(properties=section(("", 8, b"\xc0\x80\xed\xa0\xbd\xed\xb8\x80"), ("d", 7, 0.1))),
         gpacket(properties=section(*((f"p{n}", 4, n) for n in range(70))), packet_type=-3),
         gpacket(payload=b"x" * 40, timestamp=-1, sequence=-(2**63), documented=True),
         message(b"whole packet"),

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
+import struct
 from random import Random
 
 import pytest
 
 from tests.formats.gpacket.make import (
-    DOCUMENTED,
     LINK,
     MAGIC,
-    SHIPPED,
     gpacket,
     link,
     message,
@@ -23,8 +22,8 @@ from tests.mutations import mutate_packet
 from tests.readings import table_of
 from wireyard.errors import DecodeError, LimitExceeded, Malformed
 from wireyard.formats import get_format, sniff
-from wireyard.formats.gpacket.framing import begins, find_header, frame_size
-from wireyard.formats.gpacket.layout import HEADER_BYTES, MAX_PACKET_BYTES
+from wireyard.formats.gpacket.framing import EXAMINED_BYTES, begins, find_header, frame_size
+from wireyard.formats.gpacket.layout import MAX_PACKET_BYTES
 
 LIMIT = 1 << 20
 
@@ -110,13 +109,24 @@ def believable(data: bytes, at: int, limit: int) -> bool:
         known = version == 100 and kind in (1, 2, 3, 4, 5, 6, 7, 9)
         if known and 16 <= size <= min(65536, limit) and destination == 0 and flags in (0, 1):
             return True
-    if len(data) - at < 36:
+    if len(data) - at < 12:
         return False
-    version, _, size, magic, section, *_ = SHIPPED.unpack_from(data, at)
-    if data[at : at + 4] == MAGIC:
-        magic, version, _, size, section, *_ = DOCUMENTED.unpack_from(data, at)
-    fits = section == 0 or 8 <= section <= size - 36
-    return bool(magic == MAGIC and version == 350 and 36 <= size <= limit and fits)
+    magic, *documented = struct.unpack_from(">4sHhi", data, at)
+    if magic == MAGIC:
+        version, _, size = documented
+        # A magic is first that of the header that begins before it.
+        return version > 0 and fits(version, size, limit)
+    version, _, size, magic = struct.unpack_from(">Hhi4s", data, at)
+    if magic != MAGIC or not fits(version, size, limit):
+        return False
+    if version == 350 or len(data) - at < 20:
+        return True
+    version, _, size = struct.unpack_from(">Hhi", data, at + 12)
+    return version == 0 or not fits(version, size, limit)
+
+
+def fits(version: int, size: int, limit: int) -> bool:
+    return (36 if version == 350 else 12) <= size <= limit
 
 
 def first_believable(data: bytes, start: int, limit: int) -> int:
@@ -138,20 +148,18 @@ LINK_FIELDS = {"version": (0, 2), "type": (2, 2), "size": (4, 4), "id": (8, 4), 
 @pytest.mark.parametrize(
     ("field", "value", "found"),
     [
-        ("version", 351, False),
+        ("version", 351, True),
+        ("version", 65535, True),
         ("size", 35, False),
         ("size", LIMIT, True),
         ("size", LIMIT + 1, False),
         ("size", 2**32 - 1, False),
         ("magic", 0x7FFFE3C3, False),
-        ("section", 12, True),
-        ("section", 13, False),
-        ("section", 7, False),
-        ("section", 2**32 - 1, False),
+        ("section", 2**32 - 1, True),
     ],
 )
 @pytest.mark.parametrize("documented", [False, True])
-def test_every_check_on_a_header_counts(
+def test_only_what_no_version_changes_counts(
     field: str, value: int, found: bool, documented: bool
 ) -> None:
     data = bytearray(gpacket(payload=b"x" * 12, documented=documented))
@@ -191,19 +199,46 @@ def test_every_check_on_a_link_header_counts(field: str, value: int, found: bool
 
 @pytest.mark.parametrize(
     ("data", "whole"),
-    [(gpacket(payload=b"p"), 36), (gpacket(documented=True), 36), (link(4, b"body"), 16)],
+    [
+        (gpacket(payload=b"p"), 12),
+        (gpacket(documented=True), 12),
+        (gpacket(version=351), 20),
+        (gpacket(version=351, documented=True), 12),
+        (link(4, b"body"), 16),
+    ],
 )
 def test_a_header_cut_off_is_not_certain(data: bytes, whole: int) -> None:
+    """A header may also begin in the last bytes before it, because any version may."""
     stream = b"lead" + data
     for stop in range(5, 4 + whole):
-        assert find_header(stream, 0, stop, LIMIT) == (4, False), stop
-        assert find_header(stream[:stop], 0, stop, LIMIT) == (4, False)
+        position, certain = find_header(stream, 0, stop, LIMIT)
+        assert position <= 4 and not certain, stop
+        assert find_header(stream[:stop], 0, stop, LIMIT) == (position, certain)
     assert find_header(stream, 0, 4 + whole, LIMIT) == (4, True)
 
 
 def test_the_end_of_nothing_is_certain() -> None:
     assert find_header(b"", 0, 0, LIMIT) == (0, True)
-    assert find_header(b"\2" * 500, 100, 400, LIMIT) == (400, True)
+    assert find_header(b"\2" * 500, 100, 400, LIMIT) == (393, False)
+
+
+@pytest.mark.parametrize("end", [b"\2" * 7, b"\2" * 40, gpacket(version=351)[:8]])
+def test_bytes_at_the_end_that_show_no_packet_are_garbage(end: bytes) -> None:
+    """Any bytes could be the first of a packet of any version, but nothing shows it."""
+    table = table_of(gpacket() + end, format=SUBJECT.format, compiled=False)
+    assert table["status"].to_pylist() == ["ok", "garbage"]
+
+
+@pytest.mark.parametrize("documented", [False, True])
+@pytest.mark.parametrize("version", [1, 100, 351, 65535])
+def test_packets_of_an_unknown_version_are_found_behind_lost_bytes(
+    version: int, documented: bool
+) -> None:
+    odd = gpacket(version=version, payload=b"x" * 9, documented=documented)
+    data = b"\2" * 50 + odd + odd + gpacket()
+    table = table_of(data, format=SUBJECT.format, compiled=False)
+    assert table["offset"].to_pylist() == [0, 50, 50 + len(odd), 50 + 2 * len(odd)]
+    assert table["status"].to_pylist() == ["garbage", "malformed", "malformed", "ok"]
 
 
 def test_a_search_is_that_of_trying_every_position() -> None:
@@ -224,7 +259,7 @@ def test_a_search_is_that_of_trying_every_position() -> None:
             assert position == expected
         else:
             # Held back: nothing before it is a header, and what is there could begin one.
-            assert position <= expected and len(data) - position < HEADER_BYTES
+            assert position <= expected and len(data) - position < EXAMINED_BYTES
         views = (memoryview(data), memoryview(b"?" * 7 + data)[7:])
         assert all(
             find_header(view, start, len(data), LIMIT) == (position, certain) for view in views
@@ -244,7 +279,7 @@ def test_a_search_goes_across_any_inner_boundary() -> None:
 def test_a_view_full_of_signs_is_searched_in_time_that_grows_with_it(sign: bytes) -> None:
     data = memoryview(sign * 50_000)
     position, _ = find_header(data, 1, len(data), LIMIT)
-    assert position > len(data) - HEADER_BYTES
+    assert position > len(data) - EXAMINED_BYTES
 
 
 def test_a_packet_inside_a_payload_does_not_begin_a_frame() -> None:
@@ -270,7 +305,7 @@ def test_other_streams_are_not_taken_for_it() -> None:
     assert not begins(b"noise" + gpacket())
     assert not begins(jmq_packet())
     assert not begins(bytes(100))
-    assert not begins(gpacket(version=351))
+    assert begins(gpacket(version=351)) and begins(gpacket(version=351, documented=True))
     assert not get_format("jmq").begins(gpacket())
 
 
@@ -283,4 +318,4 @@ def test_nothing_else_than_an_error_about_the_start_is_raised() -> None:
         except DecodeError as error:
             assert error.offset in (4, 8)
         else:
-            assert size is None or 16 <= size <= LIMIT
+            assert size is None or 12 <= size <= LIMIT

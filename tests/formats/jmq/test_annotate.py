@@ -192,7 +192,7 @@ def broken(at: int, value: bytes, data: bytes = GOLDEN) -> bytes:
         (99, b"\2", 104, 125, "version"),
         (100, b"\x7f", 104, 125, "count"),
         (103, b"\3", 125, 125, "needs 2 bytes, 0 left"),
-        (105, b"\0", 104, 125, "empty"),
+        (105, b"\0", 106, 125, "not 1 to 9"),
         (106, b"\xff", 104, 125, "UTF-8"),
         (108, b"\x0a", 107, 125, "10"),
         (119, b"\6", 116, 125, "needs 6 bytes, 5 left"),

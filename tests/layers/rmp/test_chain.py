@@ -112,15 +112,16 @@ def test_a_raw_stream_has_no_conversations() -> None:
 
 
 def test_violations_lead_to_their_packets() -> None:
-    sent = [Sent(ask(domain=0)), Sent(segment(7, 1, 2, b"a"), 1.0), Sent(b"\0", 2.0, OTHER)]
+    asked = plain(b"?", reply_requested=True)
+    sent = [Sent(asked), Sent(segment(7, 1, 2, b"a"), 1.0), Sent(b"\0", 2.0, OTHER)]
     rows = derive_tables(rows_of(sent)).tables["violations"]
     for row in rows:
         assert row.keys() <= {column.name for column in TABLES["violations"]}
         assert row["protocol"] == "rmp" and row["captured_ns"] is not None
     found = {row["rule"]: (row["client"], row["message_key"], row["frame"]) for row in rows}
     assert found == {
-        "domain_zero": (f"10.0.0.1:{ASKER}", None, 1),
-        "incomplete": (f"10.0.0.1:{ASKER}", f"{KEY}{len(ask(domain=0))}", 2),
+        "reply_not_addressable": (f"10.0.0.1:{ASKER}", None, 1),
+        "incomplete": (f"10.0.0.1:{ASKER}", f"{KEY}{len(asked)}", 2),
         "malformed_packet": (f"10.0.0.1:{OTHER}", None, 3),
     }
 

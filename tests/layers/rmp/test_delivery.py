@@ -243,11 +243,36 @@ def test_a_handler_may_reply() -> None:
         there.send(RING, message.data.upper(), now=0.0, reply_to=message.message_id)
 
     there.register_layer(2, answer)
+    here.register_layer(2)
     here.request(RING, b"shout", now=0.0, want=1, timeout_s=1.0, layer=2)
     receive(there, *packets(here), source=ME)
     assert there.next_event() is None
     receive(here, *packets(there))
     assert [event.reply.data for event in events(here) if isinstance(event, Replied)] == [b"SHOUT"]
+
+
+def test_a_handler_gets_no_replies() -> None:
+    """A reply is for whoever asked, so at every member it is an event (errata R32)."""
+    at = layer()
+    seen: list[object] = []
+    at.register_layer(2, seen.append)
+    request = at.request(RING, b"?", now=0.0, want=1, timeout_s=1.0, layer=2)
+    reply = {"layer": 2, "reply_message_number": 0xFFF0}
+    receive(
+        at, plain(b"mine", reply_source=ME, **reply), plain(b"theirs", reply_source=YOU, **reply)
+    )
+    [replied, _, *others] = events(at)
+    assert isinstance(replied, Replied) and replied.request == request
+    assert [event.data for event in others if isinstance(event, Delivered)] == [b"mine", b"theirs"]
+    assert seen == []
+
+
+def test_a_request_on_a_layer_that_is_not_registered_is_refused() -> None:
+    """Its replies would be dropped."""
+    at = layer()
+    with pytest.raises(UsageError, match="layer 2 is not registered"):
+        at.request(RING, b"?", now=0.0, want=1, timeout_s=1.0, layer=2)
+    assert packets(at) == []
 
 
 def test_a_handler_gets_pieces_too() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import permutations
 
 import pytest
 
@@ -203,6 +204,15 @@ def test_r8_time_decides_nothing_where_there_is_an_order(qos: QoS) -> None:
 
 
 @pytest.mark.parametrize("qos", [QoS.UNORDERED, QoS.UNRELIABLE])
+@pytest.mark.parametrize("order", [*permutations(range(3))])
+def test_r8_elsewhere_x_of_n_are_whole_in_any_order(qos: QoS, order: tuple[int, ...]) -> None:
+    at = layer()
+    for place in order:
+        receive(at, A[place], A[place], qos=qos)
+    assert delivered(at) == [b"A1A2A3"]
+
+
+@pytest.mark.parametrize("qos", [QoS.UNORDERED, QoS.UNRELIABLE])
 def test_r8_elsewhere_an_unfinished_message_ends_in_time(qos: QoS) -> None:
     at = layer(reassembly_timeout_s=5.0)
     receive(at, A[0], now=1.0, qos=qos)
@@ -215,7 +225,9 @@ def test_r8_elsewhere_an_unfinished_message_ends_in_time(qos: QoS) -> None:
     assert reasons(events(at)) == ["timeout"]
     assert at.get_timer() is None
     receive(at, A[1], A[2], now=8.0, qos=qos)
-    assert at.dropped == {Drop.ABORTED: 2, Drop.ORPHAN: 2}
+    assert at.dropped == {Drop.ABORTED: 2}
+    at.handle_timer(13.0)
+    assert reasons(events(at)) == ["timeout"]
 
 
 def test_what_is_whole_while_nothing_waits_is_there_at_once() -> None:

@@ -53,6 +53,7 @@ def test_s1_a_small_message_has_no_number() -> None:
 
 def test_s2_a_request_has_a_number_though_it_is_small() -> None:
     at = layer()
+    at.register_layer(2)
     at.request(RING, b"?", now=0.0, want=1, timeout_s=1.0, layer=2)
     assert packets(at) == [segment(0xFFF0, 1, 1, b"?", layer=2, reply_requested=True)]
 

@@ -95,6 +95,9 @@ ARRIVALS = {
         [part(1, 1, 99, b"a")], [], ["too_big"], {Drop.TOO_BIG: 1},
     ),
     (Arriving.ABSENT, Arrival.LATER): ([part(1, 2, 3, b"b")], [], [], {Drop.ORPHAN: 1}),
+    (Arriving.ABSENT, Arrival.OVERTAKING): (
+        [part(1, 2, 3, b"b"), part(1, 1, 3, b"a")], [], [], {},
+    ),
     (Arriving.OPEN, Arrival.ONLY): (
         [*OPEN, part(1, 1, 1, b"x")], [b"x"], ["restarted"], {Drop.ABORTED: 1},
     ),
@@ -132,9 +135,9 @@ ARRIVALS = {
 @pytest.mark.parametrize("cell", ARRIVING, ids=": ".join)
 def test_messages_that_arrive(cell: tuple[Arriving, Arrival]) -> None:
     happenings, ready, reasons, counts = ARRIVALS[cell]
-    expires = cell[1] is Arrival.EXPIRY
+    without_order = cell[1] in (Arrival.EXPIRY, Arrival.OVERTAKING)
     found, drops = reassembly(
-        Order.NONE if expires else Order.TOTAL, max_message_bytes=BIG, max_unfinished=4
+        Order.NONE if without_order else Order.TOTAL, max_message_bytes=BIG, max_unfinished=4
     )
     for happening in happenings:
         match happening:
@@ -143,7 +146,7 @@ def test_messages_that_arrive(cell: tuple[Arriving, Arrival]) -> None:
             case "later":
                 found.handle_timer(5.0)
             case (fields, data):
-                found.receive(YOU, NONE if expires else TOTAL, fields, data, 0.0)
+                found.receive(YOU, NONE if without_order else TOTAL, fields, data, 0.0)
     assert [whole.data for whole in found.output if isinstance(whole, Whole)] == ready
     aborted = [event for event in found.output if isinstance(event, Aborted)]
     assert [(event.source, event.reason) for event in aborted] == [(YOU, why) for why in reasons]

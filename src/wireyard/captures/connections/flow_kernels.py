@@ -37,7 +37,7 @@ class Key(IntEnum):
     """Columns of a conversation's key: protocol, and both endpoints, the lesser one first."""
 
     PROTOCOL = 0
-    """IP version and protocol."""
+    """Network, IP version and protocol: the version from bit 8 on, the network from bit 16 on."""
     PORTS = 1
     LESS_HIGH = 2
     LESS_LOW = 3
@@ -88,6 +88,7 @@ def number_flows(
         dst_high, dst_low = int(units[Unit.DST_HIGH, row]), int(units[Unit.DST_LOW, row])
         src_port, dst_port = int(units[Unit.SRC_PORT, row]), int(units[Unit.DST_PORT, row])
         protocol = int(units[Unit.VERSION, row]) << 8 | int(units[Unit.PROTOCOL, row])
+        protocol |= int(units[Unit.NETWORK, row]) << 16
         way = 0
         if src_high != dst_high:
             way = 1 if src_high > dst_high else 0

@@ -102,10 +102,8 @@ class FlowTable:
         fill_slots(self._keys, self._count, self._seed, self._slots)
 
     def pair(self, conversation: int) -> bytes:
-        """Return a key of the two endpoints, the same for TCP and UDP."""
-        key = self._keys[conversation].copy()
-        key[Key.PROTOCOL] >>= 8  # the IP version stays
-        return bytes(key)
+        """Return a key of the two endpoints, the same for TCP and UDP, and in all networks."""
+        return bytes(_endpoints_only(self._keys[conversation : conversation + 1]))
 
     def _make_room(self, most: int) -> None:
         self._keys = with_room(self._keys, self._count, most)
@@ -117,10 +115,11 @@ class FlowTable:
         """Return the part, of `of` parts, of each conversation from number `first` on.
 
         The part depends only on the endpoints, not on the rest of the capture. TCP and UDP between
-        the same endpoints are in the same part, because their streams are numbered together.
+        the same endpoints are in the same part, in all networks, because their streams are
+        numbered together.
         """
         hashes = np.zeros(self._count - first, np.uint64)
-        for column in _without_protocol(self._keys[first : self._count]).T.astype(np.uint64):
+        for column in _endpoints_only(self._keys[first : self._count]).T.astype(np.uint64):
             hashes = (hashes ^ column) * _FACTOR
             hashes ^= hashes >> _SHIFT
         return (hashes % np.uint64(of)).astype(np.int64)
@@ -131,19 +130,26 @@ class FlowTable:
         mask: Bools = (ports >> 16 == port) | (ports & 0xFFFF == port)
         return mask
 
+    def has_networks(self) -> bool:
+        """Return whether any conversation is in a network that its packets name."""
+        return bool((self._keys[: self._count, Key.PROTOCOL] >> 16).any())
+
     def protocols(self) -> Ints:
         """Return the IP protocol of each conversation."""
         return self._keys[: self._count, Key.PROTOCOL] & 0xFF
 
     def endpoint_pairs(self) -> Ints:
-        """Return a number for the endpoints of each conversation, the same for TCP and UDP."""
-        keys = _without_protocol(self._keys[: self._count])
+        """Return a number for the endpoints of each conversation.
+
+        It is the same for TCP and UDP, and in all networks.
+        """
+        keys = _endpoints_only(self._keys[: self._count])
         return np.unique(keys, axis=0, return_inverse=True)[1].reshape(-1)
 
     def endpoints(self, conversation: int) -> tuple[Endpoint, Endpoint]:
         """Return the endpoints of a conversation: the sources of its first and its second flow."""
         key = self._keys[conversation].tolist()
-        version, ports = key[Key.PROTOCOL] >> 8, key[Key.PORTS]
+        version, ports = key[Key.PROTOCOL] >> 8 & 0xFF, key[Key.PORTS]
         return (
             _endpoint(version, key[Key.LESS_HIGH], key[Key.LESS_LOW], ports >> 16),
             _endpoint(version, key[Key.MORE_HIGH], key[Key.MORE_LOW], ports & 0xFFFF),
@@ -161,6 +167,11 @@ class FlowTable:
         endpoints = {_endpoint(_IPV4, 0, each >> 16, each & 0xFFFF) for each in packed}
         others = np.stack([version, high, low, port], axis=1)[~ipv4].tolist()
         return endpoints | {_endpoint(*each) for each in set(map(tuple, others))}
+
+    def name(self, conversation: int, way: int) -> str:
+        """Return the name of the first stream of a conversation in one direction."""
+        ends = self.endpoints(conversation)
+        return stream_name(ends[way], ends[1 - way], 1)
 
     def names(self, conversations: Ints, ways: Ints, ordinals: Ints) -> pa.StringArray:
         """Return the names of streams.
@@ -196,7 +207,7 @@ class FlowTable:
 
     def _all_ipv4(self, conversations: Ints) -> bool:
         """Return whether all conversations are over IPv4."""
-        return bool((self._keys[conversations, Key.PROTOCOL] >> 8 == _IPV4).all())
+        return bool((self._keys[conversations, Key.PROTOCOL] >> 8 & 0xFF == _IPV4).all())
 
     @staticmethod
     def _room(count: int) -> tuple[Bytes, Int32s]:
@@ -213,10 +224,10 @@ def _texts(out: Bytes, ends: Int32s) -> pa.StringArray:
     return pa.StringArray.from_buffers(len(ends) - 1, pa.py_buffer(ends), pa.py_buffer(text))
 
 
-def _without_protocol(keys: Grid) -> Grid:
-    """Return a copy of keys in which TCP and UDP are the same."""
+def _endpoints_only(keys: Grid) -> Grid:
+    """Return a copy of keys in which TCP and UDP are the same, and all networks."""
     keys = keys.copy()
-    keys[:, Key.PROTOCOL] >>= 8  # the IP version stays
+    keys[:, Key.PROTOCOL] = keys[:, Key.PROTOCOL] >> 8 & 0xFF  # the IP version stays
     return keys
 
 

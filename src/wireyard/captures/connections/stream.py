@@ -50,6 +50,13 @@ class Content(NamedTuple):
             times_ns[part] = self.times_ns[self.records.searchsorted(wanted)]
         return times_ns
 
+    def move(self, records: Ints, times_ns: Ints) -> None:
+        """Change the times of packets, before any stream has them."""
+        places = records
+        if len(self.records) and self.records[-1] != len(self.records) - 1:
+            places = self.records.searchsorted(records.astype(self.records.dtype))
+        self.times_ns[places] = times_ns
+
     def completed_with(self, packet: int) -> list[int]:
         """Return a packet and the packets that completed the datagrams it has fragments of."""
         return [packet, *(last for last, parts in self.fragments.items() if packet in parts)]
@@ -96,6 +103,50 @@ class Runs(NamedTuple):
     def stops(self) -> Ints:
         """Offsets in the stream at which the runs end."""
         return self.offsets + self.lengths
+
+    @property
+    def pieces(self) -> Grid:
+        """The contiguous parts of the stream. Shapes: (p, 2), start and stop."""
+        starts = self.offsets
+        if not len(starts):
+            return np.empty((0, 2), np.int64)
+        stop = starts[-1] + self.lengths[-1]
+        if stop - starts[0] == self.lengths.sum():  # no gaps, as in most streams
+            return np.array([[starts[0], stop]])
+        stops = self.stops
+        apart = np.flatnonzero(starts[1:] != stops[:-1])
+        pieces = np.empty((len(apart) + 1, 2), np.int64)
+        pieces[0, 0], pieces[-1, 1] = starts[0], stops[-1]
+        pieces[1:, 0], pieces[:-1, 1] = starts[apart + 1], stops[apart]
+        return pieces
+
+    def reaching(self, starts: Any, stops: Any) -> tuple[Any, Any]:
+        """Return the half-open range of runs that contain bytes."""
+        offsets = self.offsets
+        return np.maximum(offsets.searchsorted(starts, "right") - 1, 0), offsets.searchsorted(stops)
+
+    def copy(self, places: Places, start: int, stop: int, out: Bytes) -> None:
+        """Copy bytes ``[start, stop)`` to `out`.
+
+        Raises
+        ------
+        ValueError
+            They are not all in one piece.
+        """
+        touched = slice(*self.reaching(start, stop))
+        offsets, lengths, starts = (column[touched] for column in self[:3])
+        begin = end = start
+        if len(offsets):
+            begin, end = int(offsets[0]), int(offsets[-1] + lengths[-1])
+        if start < begin or end < stop or end - begin != lengths.sum():
+            raise ValueError(f"bytes {start} to {stop} are not all in one piece")
+        places.copy(starts, lengths, out, start - begin)
+
+    def read(self, places: Places, start: int, stop: int) -> Bytes:
+        """Return bytes ``[start, stop)``; raises like `copy`."""
+        out = np.empty(stop - start, np.uint8)
+        self.copy(places, start, stop, out)
+        return out
 
 
 def previous_stops(stops: Ints, firsts: Ints) -> Ints:
@@ -189,18 +240,7 @@ class Stream:
     @property
     def pieces(self) -> Grid:
         """The contiguous parts of the stream. Shapes: (p, 2), start and stop."""
-        starts = self.runs.offsets
-        if not len(starts):
-            return np.empty((0, 2), np.int64)
-        stop = starts[-1] + self.runs.lengths[-1]
-        if stop - starts[0] == self.runs.lengths.sum():  # no gaps, as in most streams
-            return np.array([[starts[0], stop]])
-        stops = self.runs.stops
-        apart = np.flatnonzero(starts[1:] != stops[:-1])
-        pieces = np.empty((len(apart) + 1, 2), np.int64)
-        pieces[0, 0], pieces[-1, 1] = starts[0], stops[-1]
-        pieces[1:, 0], pieces[:-1, 1] = starts[apart + 1], stops[apart]
-        return pieces
+        return self.runs.pieces
 
     @property
     def gaps(self) -> Grid:
@@ -230,19 +270,7 @@ class Stream:
 
     def read(self, start: int, stop: int) -> Bytes:
         """Return bytes ``[start, stop)``, which have to be in one piece."""
-        out = np.empty(stop - start, np.uint8)
-        self._copy(start, stop, out)
-        return out
-
-    def _copy(self, start: int, stop: int, out: Bytes) -> None:
-        touched = slice(*self._runs_of(start, stop))
-        offsets, lengths, starts = (column[touched] for column in self.runs[:3])
-        begin = end = start
-        if len(offsets):
-            begin, end = int(offsets[0]), int(offsets[-1] + lengths[-1])
-        if start < begin or end < stop or end - begin != lengths.sum():
-            raise ValueError(f"{self.name}: bytes {start} to {stop} are not all in one piece")
-        self.content.places.copy(starts, lengths, out, start - begin)
+        return self.runs.read(self.content.places, start, stop)
 
     def windows(
         self,
@@ -270,7 +298,7 @@ class Stream:
                 reached = min(reached, self._behind_runs(start, window_bytes))
             place = pool.allocate(reached - start)
             end = place + reached - start
-            self._copy(start, reached, pool.data[place:end])
+            self.runs.copy(self.content.places, start, reached, pool.data[place:end])
             yield (window := Window(pool.data, start - place, place, end, ends and reached == stop))
             if reached == stop:
                 return
@@ -301,10 +329,5 @@ class Stream:
 
     def packets_of(self, starts: Ints, stops: Ints) -> Ints:
         """Return the numbers, from 0 on, of all packets with some of the bytes; ascending."""
-        first, last = self._runs_of(starts, stops)
+        first, last = self.runs.reaching(starts, stops)
         return self.content.packets_of(self.runs.records, first, last)
-
-    def _runs_of(self, starts: Any, stops: Any) -> tuple[Any, Any]:
-        """Return the half-open range of runs that contain the bytes."""
-        offsets = self.runs.offsets
-        return np.maximum(offsets.searchsorted(starts, "right") - 1, 0), offsets.searchsorted(stops)

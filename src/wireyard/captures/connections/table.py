@@ -250,8 +250,8 @@ class StreamTable(Sequence[Stream]):
 def _endpoints(flows: FlowTable, conversations: Ints) -> Ints:
     """Return a number for the endpoints of each connection."""
     protocols = flows.protocols()
-    if len(protocols) and (protocols == protocols[0]).all():
-        return conversations  # one for each pair of endpoints, as there is only one protocol
+    if len(protocols) and (protocols == protocols[0]).all() and not flows.has_networks():
+        return conversations  # one for each pair of endpoints
     return flows.endpoint_pairs()[conversations]
 
 

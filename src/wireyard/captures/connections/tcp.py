@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import pairwise
 from typing import Any, Final
 
@@ -10,6 +10,8 @@ import numpy as np
 
 from wireyard.arena import room, with_room
 from wireyard.arrays import Bytes, Grid, Int32s, Ints
+from wireyard.captures.connections.copies import Copy, find_copies, join
+from wireyard.captures.connections.flows import FlowTable
 from wireyard.captures.connections.merge_kernels import (
     Run,
     gather_rows,
@@ -17,18 +19,21 @@ from wireyard.captures.connections.merge_kernels import (
     merge_rows,
     sort_rows,
 )
-from wireyard.captures.connections.stream import Runs
+from wireyard.captures.connections.stream import Content, Runs
 from wireyard.captures.connections.table import Connections
 from wireyard.captures.connections.tcp_kernels import (
     AFTERMATH,
     NONE,
     Connection,
+    Count,
     Side,
     State,
     Verdict,
     place_segments,
 )
+from wireyard.captures.connections.times import order_by_acknowledgments
 from wireyard.captures.packets.units import Columns, Units
+from wireyard.captures.records import Placed
 
 __all__ = ["Placer", "Reassembly", "stream_ends"]
 
@@ -42,6 +47,7 @@ _KEPT: Final = {
     "captured": np.int32,
     "starts": np.int64,
     "records": np.int32,
+    "acknowledgments": np.uint32,
 }
 """Types of the columns that are kept of segments with bytes for streams."""
 
@@ -52,38 +58,72 @@ class Reassembly:
     def __init__(self) -> None:
         self.captured_bytes = np.zeros(len(Verdict), np.int64)
         """Captured bytes of payload by `Verdict`."""
+        self._copies: list[Copy] = []
+        self.moved_ns = 0
+        """Largest change of the time of a packet; known after `connections`."""
+        self._late: set[int] = set()
+        """Sides with bytes that were captured behind their acknowledgment."""
         self._placer = Placer()
         self._kept = Columns(_KEPT)
 
+    @property
+    def counts(self) -> Ints:
+        """Numbers by `Count`."""
+        return self._placer.counts
+
     def add(self, segments: Units, times_ns: Ints, conversation_count: int) -> None:
         """Add the next segments; parameters as of `Placer.place`."""
-        sides, positions, verdicts = self._placer.place(segments, times_ns, conversation_count)
+        placed = self._placer.place(segments, times_ns, conversation_count)
+        sides, positions, verdicts, late = placed
         captured = segments.captured
         counts = np.bincount(verdicts, captured, len(Verdict))
         self.captured_bytes += counts.astype(np.int64)
         rows = np.flatnonzero((verdicts == Verdict.TAKEN) & (captured > 0))
-        self._kept.append((sides, positions, captured, segments.starts, segments.records), rows)
+        columns = sides, positions, captured, segments.starts, segments.records
+        self._kept.append((*columns, segments.acknowledgments), rows)
+        if late.any():
+            self._late.update(np.unique(sides[late != 0]).tolist())
 
-    def connections(self, *, newest: bool = False) -> Connections:
+    def connections(
+        self, flows: FlowTable, content: Content, *, newest: bool = False
+    ) -> Connections:
         """Return all connections; nothing can be added afterwards.
 
         Parameters
         ----------
+        flows
+            Their conversations.
+        content
+            The bytes and times of their packets.
         newest
             Whether overlapping bytes are taken from the segment captured last, instead of the
             first.
         """
         connections, sides = self._placer.connections, self._placer.sides
+        begins = _begins(sides)
+        bounds, runs = _merge(self._kept, begins, newest)
+        self._copies = find_copies(connections, sides, begins, bounds, runs, flows, content)
+        if self._copies:
+            self._join(self._copies)
+            begins = _begins(sides)
+            bounds, runs = _merge(self._kept, begins, newest)
+        if self._late:
+            numbers_of = self._acknowledgments(len(sides))
+            settled = sides, begins, bounds, runs, numbers_of, content
+            self.moved_ns = order_by_acknowledgments(self._late, *settled)
+        # The sides of copies have no runs any more, so the runs of the others are contiguous.
+        ours = np.ones(len(connections), np.bool_)
+        ours[[copy.number for copy in self._copies]] = False
+        connections, sides = connections[ours], sides[np.repeat(ours, 2)]
+        run_bounds = np.append(bounds[:-1][np.repeat(ours, 2)], bounds[-1])
         states = sides[:, Side.STATE]
         begun, seen = states & State.BEGUN != 0, states & State.DATA != 0
-        begins = np.where(begun, sides[:, Side.BEGIN], sides[:, Side.LOW])
-        run_bounds, runs = _merge(self._kept, begins, newest)
         return Connections(
             protocol="tcp",
             conversations=connections[:, Connection.CONVERSATION],
             first_records=connections[:, Connection.FIRST_RECORD],
             first_ways=connections[:, Connection.FIRST_WAY],
-            sizes=np.where(begun | seen, stream_ends(sides) - begins, 0),
+            sizes=np.where(begun | seen, stream_ends(sides) - _begins(sides), 0),
             opened=states & State.OPENED != 0,
             begun=begun,
             captured=states & (State.SEEN | State.RST) != 0,
@@ -93,6 +133,46 @@ class Reassembly:
             run_bounds=run_bounds,
             runs=runs,
         )
+
+    def copied(self, flows: FlowTable) -> list[tuple[int, Placed]]:
+        """Return the conversations and the names of connections that were captured again.
+
+        They are known after `connections`.
+        """
+        found = []
+        for copy in self._copies:
+            row, other = (self._placer.connections[at] for at in (copy.number, copy.of))
+            way, conversation = int(row[Connection.FIRST_WAY]), int(row[Connection.CONVERSATION])
+            names = (
+                flows.name(conversation, way),
+                flows.name(int(other[Connection.CONVERSATION]), way ^ copy.turned),
+            )
+            if copy.common_bytes:
+                text = " as ".join(dict.fromkeys(names))
+                found.append((conversation, Placed(int(row[Connection.FIRST_RECORD]), text)))
+        return found
+
+    def _join(self, copies: Sequence[Copy]) -> None:
+        """Give the segments of copies to the connections that they are copies of."""
+        targets, shifts = join(copies, self._placer.connections, self._placer.sides)
+        sides = self._kept["sides"]
+        self._kept["positions"][:] += shifts[sides]
+        sides[:] = targets[sides]
+        self._late = set(targets[[*self._late]].tolist())
+
+    def _acknowledgments(self, side_count: int) -> Callable[[int, Ints], Ints]:
+        """Return a function that returns the acknowledgment numbers of packets of a side."""
+        sides, records = self._kept["sides"], self._kept["records"]
+        bounds, order = np.zeros(side_count + 2, np.int64), room(len(sides), np.int64)
+        group_rows(sides, bounds, order)
+
+        def numbers_of(side: int, wanted: Ints) -> Ints:
+            rows = order[bounds[side] : bounds[side + 1]]
+            places = records[rows].searchsorted(wanted.astype(np.int32))
+            numbers: Ints = self._kept["acknowledgments"][rows[places]].astype(np.int64)
+            return numbers
+
+        return numbers_of
 
 
 def stream_ends(sides: Grid) -> Ints:
@@ -116,6 +196,12 @@ def stream_ends(sides: Grid) -> Ints:
     return found
 
 
+def _begins(sides: Grid) -> Ints:
+    """Return the position at which the stream of each side begins."""
+    begun = sides[:, Side.STATE] & State.BEGUN != 0
+    return np.where(begun, sides[:, Side.BEGIN], sides[:, Side.LOW])
+
+
 class Placer:
     """Assigns segments, in the order of capture, to connections and positions in their streams."""
 
@@ -124,10 +210,11 @@ class Placer:
         self._conversation_count = 0
         self._connections = np.empty((0, len(Connection)), np.int64)
         self._sides = np.empty((0, len(Side)), np.int64)
-        self._count = np.zeros(1, np.int64)
+        self.counts = np.zeros(len(Count), np.int64)
+        """Numbers by `Count`."""
 
     def __len__(self) -> int:
-        return int(self._count[0])
+        return int(self.counts[Count.CONNECTIONS])
 
     @property
     def latest(self) -> Int32s:
@@ -146,8 +233,10 @@ class Placer:
 
     def place(
         self, segments: Units, times_ns: Ints, conversation_count: int
-    ) -> tuple[Int32s, Ints, Bytes]:
+    ) -> tuple[Int32s, Ints, Bytes, Bytes]:
         """Return the side of each segment, its position in that stream, and its `Verdict`.
+
+        The last array shows whether its bytes were acknowledged before.
 
         Parameters
         ----------
@@ -158,7 +247,7 @@ class Placer:
         """
         streams = room(len(segments), np.int32)
         positions = room(len(segments), np.int64)
-        verdicts = room(len(segments), np.uint8)
+        verdicts, late = room(len(segments), np.uint8), room(len(segments), np.uint8)
         known, self._conversation_count = self._conversation_count, conversation_count
         self._latest = with_room(self._latest, known, conversation_count)
         self._latest[known:conversation_count] = NONE
@@ -177,13 +266,14 @@ class Placer:
                 self._latest,
                 self._connections,
                 self._sides,
-                self._count,
+                self.counts,
                 streams,
                 positions,
                 verdicts,
+                late,
             )
             if row == len(segments):
-                return streams, positions, verdicts
+                return streams, positions, verdicts, late
             self._make_room(len(self) + 1)
 
     def state(self) -> dict[str, Any]:
@@ -214,7 +304,7 @@ class Placer:
             raise ValueError("no state of connections")
         self._latest, self._conversation_count = latest.astype(np.int32), len(latest)
         self._connections, self._sides = connections.copy(), sides.copy()
-        self._count[0] = count
+        self.counts[Count.CONNECTIONS] = count
 
     def keep(self, kept: Ints, conversations: Ints, conversation_count: int) -> None:
         """Evict all connections except `kept`.
@@ -239,7 +329,7 @@ class Placer:
         self._latest[conversations] = np.arange(len(kept))  # of several the last counts
         self._conversation_count = conversation_count
         self._connections, self._sides = connections, sides
-        self._count[0] = len(kept)
+        self.counts[Count.CONNECTIONS] = len(kept)
 
     def _make_room(self, most: int) -> None:
         self._connections = with_room(self._connections, len(self), most)
@@ -252,7 +342,7 @@ def _within(numbers: Ints, start: int, stop: int) -> bool:
 
 def _merge(kept: Columns, begins: Ints, newest: bool) -> tuple[Ints, Runs]:
     """Return the runs of all streams, one stream after the other, and where those of each begin."""
-    sides, positions, captured, starts, records = (kept[name] for name in _KEPT)
+    sides, positions, captured, starts, records, _ = (kept[name] for name in _KEPT)
     bounds = np.zeros(len(begins) + 2, np.int64)
     order = room(len(sides), np.int64)
     group_rows(sides, bounds, order)

@@ -10,7 +10,8 @@ Rules of this file:
    connection that was silent for `SILENCE_NS` counts as ended: segments that continue where it
    stopped still belong to it, others do not.
 3. Acknowledgments never decide about data, as captures may have data after its acknowledgment. They
-   tell connections apart, and show where a stream begins whose SYN was not captured.
+   tell connections apart, show where a stream begins whose SYN was not captured, and show the order
+   in which both sides sent: see `times`.
 
 Axes: r = segments in the order of capture; e = connections; s = their sides, 2 e + direction.
 """
@@ -29,6 +30,7 @@ __all__ = [
     "NONE",
     "SILENCE_NS",
     "Connection",
+    "Count",
     "Side",
     "State",
     "Verdict",
@@ -84,6 +86,8 @@ class Side(IntEnum):
     """Record of the first packet with a FIN or RST; `NONE` without one."""
     CLOSED_NS = 9
     """Capture time of that packet."""
+    HIGH_NS = 10
+    """Capture time of the segment that ends at `HIGH`."""
 
 
 class State(IntEnum):
@@ -113,6 +117,16 @@ class Connection(IntEnum):
     """The direction of that packet."""
     LATEST_NS = 5
     """Capture time of its latest segment."""
+
+
+class Count(IntEnum):
+    """Numbers that are counted while segments are placed."""
+
+    CONNECTIONS = 0
+    EARLY_ACKS = 1
+    """Acknowledgments behind their data in the file, but before it by their times."""
+    LATE_DATA = 2
+    """Data behind its acknowledgment in the file, but before it by their times."""
 
 
 class Verdict(IntEnum):
@@ -287,12 +301,15 @@ def begin_connection(
         sides[side, Side.ACKNOWLEDGED] = NONE
         sides[side, Side.CLOSING_RECORD] = NONE
         sides[side, Side.CLOSED_NS] = NO_TIME
+        sides[side, Side.HIGH_NS] = NO_TIME
         sides[side, Side.END] = NOWHERE
     latest[conversation] = count
 
 
 @inlined
-def take_payload(sides: Grid, side: int, position: int, flags: int, length: int) -> int:
+def take_payload(
+    sides: Grid, side: int, position: int, flags: int, length: int, time_ns: int
+) -> int:
     """Advance a stream by a segment; return the verdict on its payload."""
     state = sides[side, Side.STATE]
     if flags & (Flag.FIN | Flag.SYN) == 0:
@@ -308,6 +325,8 @@ def take_payload(sides: Grid, side: int, position: int, flags: int, length: int)
         state |= State.FIN
     if length:
         first = state & State.DATA == 0
+        if first or stop > int(sides[side, Side.HIGH]):
+            sides[side, Side.HIGH_NS] = time_ns
         sides[side, Side.LOW] = position if first else min(int(sides[side, Side.LOW]), position)
         sides[side, Side.HIGH] = stop if first else max(int(sides[side, Side.HIGH]), stop)
         sides[side, Side.END] = max(int(sides[side, Side.END]), stop)
@@ -316,10 +335,34 @@ def take_payload(sides: Grid, side: int, position: int, flags: int, length: int)
     return Verdict.TAKEN if length else Verdict.EMPTY
 
 
+@inlined
+def take_acknowledgment(
+    sides: Grid, side: int, acknowledgment: int, time_ns: int, counts: Ints
+) -> None:
+    """Set the number that a side acknowledged last."""
+    other = side ^ 1
+    if int(sides[side, Side.ACKNOWLEDGED]) == acknowledgment:
+        return
+    sides[side, Side.ACKNOWLEDGED] = acknowledgment
+    if time_ns < int(sides[other, Side.HIGH_NS]) and time_ns != NO_TIME:
+        high = int(sides[other, Side.BASE]) + int(sides[other, Side.HIGH])
+        counts[Count.EARLY_ACKS] += _distance(acknowledgment, high) >= 0
+
+
+@inlined
+def is_late(sides: Grid, side: int, stop: int, time_ns: int, counts: Ints) -> bool:
+    """Return whether data that ends at a sequence number was acknowledged before it came."""
+    acknowledged = int(sides[side ^ 1, Side.ACKNOWLEDGED])
+    if acknowledged == NONE or not 0 <= _distance(acknowledged, stop) <= AFTERMATH:
+        return False
+    counts[Count.LATE_DATA] += time_ns < int(sides[side ^ 1, Side.HIGH_NS]) and time_ns != NO_TIME
+    return True
+
+
 @kernel(
     I64(
         I64, _SHORTS, _SHORTS, _INTS, _WORDS, _WORDS, _OCTETS, _SHORTS,
-        _SHORTS, _GRID, _GRID, _INTS, _SHORTS, _INTS, _OCTETS,
+        _SHORTS, _GRID, _GRID, _INTS, _SHORTS, _INTS, _OCTETS, _OCTETS,
     )
 )  # fmt: skip
 def place_segments(
@@ -334,19 +377,21 @@ def place_segments(
     latest: Int32s,
     connections: Grid,
     sides: Grid,
-    count: Ints,
+    counts: Ints,
     streams: Int32s,
     positions: Ints,
     verdicts: Bytes,
+    late: Bytes,
 ) -> int:
     """Fill in the side, the position and the verdict of each segment from `first_row` on.
 
-    `latest` has the latest connection of each conversation, `count` the number of connections.
+    Fills in, too, whether its bytes were acknowledged before. `latest` has the latest connection of
+    each conversation; `counts`, as numbered by `Count`, goes on.
     Returns the number of rows, or the row at which `connections` is full: to be called again from
     there with more room.
     """
     for row in range(first_row, len(flows)):
-        if count[0] == len(connections):
+        if counts[Count.CONNECTIONS] == len(connections):
             return row
         conversation, way = int(flows[row]) >> 1, int(flows[row]) & 1
         sequence, acknowledgment = int(sequences[row]), int(acknowledgments[row])
@@ -364,13 +409,14 @@ def place_segments(
             connection = int(connections[connection, Connection.BEFORE])
         positions[row] = 0
         verdicts[row] = Verdict.EMPTY
+        late[row] = 0
         if chosen == NONE:
             if latest[conversation] != NONE and length == 0 and flags & Flag.SYN == 0:
                 streams[row] = 2 * latest[conversation] + way
                 continue
-            chosen = int(count[0])
+            chosen = int(counts[Count.CONNECTIONS])
             begin_connection(connections, sides, latest, chosen, int(flows[row]), int(records[row]))
-            count[0] = chosen + 1
+            counts[Count.CONNECTIONS] = chosen + 1
         latest_ns = int(connections[chosen, Connection.LATEST_NS])
         connections[chosen, Connection.LATEST_NS] = max(latest_ns, time_ns)
         side = 2 * chosen + way
@@ -390,9 +436,11 @@ def place_segments(
             sides[side, Side.BASE] = sequence
         sides[side, Side.STATE] = sides[side, Side.STATE] | State.SEEN
         if flags & Flag.ACK:
-            sides[side, Side.ACKNOWLEDGED] = acknowledgment
+            take_acknowledgment(sides, side, acknowledgment, time_ns, counts)
         positions[row] = position_of(sides, side, sequence)
-        verdicts[row] = take_payload(sides, side, int(positions[row]), flags, length)
+        if length:
+            late[row] = is_late(sides, side, sequence + length, time_ns, counts)
+        verdicts[row] = take_payload(sides, side, int(positions[row]), flags, length, time_ns)
         if sides[side, Side.STATE] & sides[side ^ 1, Side.STATE] & State.FIN:
             connections[chosen, Connection.ENDED] = 1
     return len(flows)

@@ -70,6 +70,8 @@ class _Reader:
         self._data, self._view = data, data.data
         self._little = context.little
         self._interfaces = [*context.interfaces]
+        self._numbers = [*range(len(context.interfaces))]
+        """The number of each interface in its section."""
         self._section_from = 0
         """Number, over all sections, of the first interface of the current section."""
         self._grid = np.empty((len(Record), most_records), np.int64)
@@ -135,6 +137,7 @@ class _Reader:
                 problem = f"is {major}, 1 is known"
                 raise UnsupportedVersion("pcapng", "Major Version", at + 12, problem, _SPEC)
         else:
+            self._numbers.append(len(self._interfaces) - self._section_from)
             self._interfaces.append(self._interface(at, at + size - 4))
         return at + size
 
@@ -196,6 +199,7 @@ class _Reader:
             stop,
             damage,
             context,
+            np.array(self._numbers)[np.maximum(interfaces, 0)] if len(self._numbers) > 1 else None,
         )
 
 

@@ -239,13 +239,15 @@ class LiveCapture:
         if not grid.shape[1]:
             return self._advance_due()
         grid = np.ascontiguousarray(grid)
+        grid[Unit.NETWORK] = 0  # later packets would show which networks belong together
         flows = self.connections.flows.number(grid, grid.shape[1])
         is_tcp = grid[Unit.PROTOCOL] == Protocol.TCP
         rows = np.flatnonzero(is_tcp)
         segments = Units.of(grid[:, rows], flows[rows])
         connections, placer = self.connections, self.connections.placer
         before = len(placer)
-        sides, positions, verdicts = placer.place(segments, times_ns[rows], len(connections.flows))
+        placed = placer.place(segments, times_ns[rows], len(connections.flows))
+        sides, positions, verdicts, _ = placed
         datagrams = np.flatnonzero(~is_tcp)
         replaced = connections.add_new(before, grid[:, datagrams], flows[datagrams])
         for connection in replaced:

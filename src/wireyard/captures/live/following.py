@@ -93,10 +93,15 @@ def _arrivals(path: str, stop: Callable[[], bool]) -> Iterator[Arrival]:
             yield Arrival(cast(BufferedReader, sys.stdin.buffer).read1(len(head)))
         yield from arrivals_of_pipe(_STANDARD_INPUT, path, stop)
     elif Path(path).is_fifo():
-        with Path(path).open("rb", buffering=0) as file:
+        with open(path, "rb", buffering=0, opener=_without_waiting) as file:
             yield from arrivals_of_pipe(file.fileno(), path, stop)
     else:
         yield from arrivals_of_file(path, stop)
+
+
+def _without_waiting(path: str, flags: int) -> int:
+    """Open a FIFO that no program writes to yet; opening would wait, and hear no `stop`."""
+    return os.open(path, flags | os.O_NONBLOCK)
 
 
 @dataclass

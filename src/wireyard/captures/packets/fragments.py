@@ -30,14 +30,16 @@ _UNIT_BYTES: Final = 8
 class Datagrams(NamedTuple):
     """Reassembled datagrams, each with an IP header without options and without a length.
 
-    Shapes: starts, sizes, kinds, records, times_ns (d); `kinds` are those of their headers,
-    `records` and `times_ns` the packets that completed them. `members` has all packets of each.
+    Shapes: starts, sizes, kinds, networks, records, times_ns (d); `kinds` are those of their
+    headers, `records` and `times_ns` the packets that completed them. `members` has all packets of
+    each.
     """
 
     data: Bytes
     starts: Ints
     sizes: Ints
     kinds: Ints
+    networks: Ints
     records: Ints
     times_ns: Ints
     members: list[list[int]]
@@ -99,30 +101,32 @@ class Fragments:
         Shapes: fragments (f, r), times_ns (r).
         """
         waiting = self._waiting
-        done: list[tuple[_Datagram, int, bytes]] = []
+        done: list[tuple[_Datagram, int, int, bytes]] = []
         done_ns: list[int] = []
         for column, time_ns in zip(fragments.T.tolist(), times_ns.tolist(), strict=True):
-            key = tuple(column[Unit.SRC_HIGH : Unit.DST_LOW + 1])
+            version, network = column[Unit.VERSION], column[Unit.NETWORK]
+            key = (network, *column[Unit.SRC_HIGH : Unit.DST_LOW + 1])
             # The fragments of an IPv6 datagram may differ in the protocol; the first one's counts.
-            protocol = column[Unit.PROTOCOL] if column[Unit.VERSION] == 4 else 0
-            key += (column[Unit.VERSION], protocol, column[Unit.IDENTIFICATION])
+            protocol = column[Unit.PROTOCOL] if version == 4 else 0
+            key += (version, protocol, column[Unit.IDENTIFICATION])
             datagram = waiting.get(key)
             if datagram is None or time_ns - datagram.begun_ns > _LIFETIME_NS:
                 datagram = waiting[key] = _Datagram(time_ns)
             datagram.add(column)
             if datagram.complete:
                 done_ns.append(time_ns)
-                done.append((waiting.pop(key), column[Unit.VERSION], datagram.write(places)))
-        sizes = np.array([len(written) for _, _, written in done], np.int64)
+                done.append((waiting.pop(key), version, network, datagram.write(places)))
+        sizes = np.array([len(written) for *_, written in done], np.int64)
         kinds = {4: Header.IPV4, 6: Header.IPV6}
         return Datagrams(
-            np.frombuffer(b"".join(written for _, _, written in done), np.uint8),
+            np.frombuffer(b"".join(written for *_, written in done), np.uint8),
             np.cumsum(sizes) - sizes,
             sizes,
-            np.array([kinds[version] for _, version, _ in done], np.int64),
-            np.array([datagram.records[-1] for datagram, _, _ in done], np.int64),
+            np.array([kinds[version] for _, version, *_ in done], np.int64),
+            np.array([network for _, _, network, _ in done], np.int64),
+            np.array([datagram.records[-1] for datagram, *_ in done], np.int64),
             np.array(done_ns, np.int64),
-            [datagram.records for datagram, _, _ in done],
+            [datagram.records for datagram, *_ in done],
         )
 
     def state(self, places: Places) -> list[Any]:

@@ -11,6 +11,10 @@ Rules of this file:
    It is zero if the sender's network card was to split the segment later: then the length of the
    record, or that of the header around it, counts.
 4. Checksums are not compared: a capture at the sender has them from before the network card.
+5. Equal addresses in different networks are different hosts. What names the network of a packet is
+   mixed into one number, the outermost first: VLAN ids, service ids of 802.1ah, network ids of
+   VXLAN and GENEVE, keys of GRE, the VLAN in ERSPAN. Labels of MPLS, endpoint ids of GTP-U and
+   sessions of L2TP are of one direction, so they name none.
 
 Axes: f = `Unit`, r = packets.
 """
@@ -23,10 +27,10 @@ from wireyard.accelerate import I64, READ, array, inlined, kernel
 from wireyard.arrays import Bytes, Grid, Int32s, Ints
 from wireyard.captures.layout import Fate, Header, Kinds, Protocol, Unit
 from wireyard.captures.packets.link_kernels import FIRST_KIND, after_ethernet, next_header
-from wireyard.captures.packets.tunnel_kernels import in_udp
+from wireyard.captures.packets.tunnel_kernels import in_udp, network_named
 from wireyard.memory import LINE, load_i64, load_u8, load_u16, load_u32, prefetch_lines
 
-__all__ = ["CODE_BITS", "read_headers"]
+__all__ = ["CODE_BITS", "NETWORK_FACTOR", "read_headers"]
 
 _INTS: Final = array("int64")
 _WORDS: Final = array("int32")
@@ -34,6 +38,8 @@ _GRID: Final = array("int64", 2)
 _AHEAD_PACKETS: Final = 4
 """The headers of a packet are prefetched so many packets before it is read."""
 CODE_BITS: Final = 24
+NETWORK_FACTOR: Final = 0x9E3779B1
+_NETWORKS: Final = (1 << 40) - 1
 _MOST_HEADERS: Final = 32
 """Headers of a packet below its transport. Real networks stack up to twelve; more come from
 forwarding loops of a tunnel into itself, or from attacks on readers."""
@@ -233,13 +239,14 @@ def read_udp(data: Bytes, at: int, stop: int, wire: int, units: Grid, row: int) 
     return _UDP
 
 
-@kernel(I64(READ, _INTS, _INTS, _INTS, _INTS, _INTS, _WORDS, _GRID, _GRID, _GRID, _INTS))
+@kernel(I64(READ, _INTS, _INTS, _INTS, _INTS, _INTS, _INTS, _WORDS, _GRID, _GRID, _GRID, _INTS))
 def read_headers(
     data: Bytes,
     starts: Ints,
     captured: Ints,
     originals: Ints,
     kinds: Ints,
+    networks: Ints,
     records: Ints,
     endings: Int32s,
     units: Grid,
@@ -249,11 +256,12 @@ def read_headers(
 ) -> int:
     """Read the headers of packets; `kinds` has the kind of each packet's first header.
 
-    `records` has their numbers. Fills in `endings`: the fate shifted by `CODE_BITS`, and in the
-    lower bits, for packets that are neither TCP nor UDP, the kind of the header at which reading
-    ended. Fills in TCP segments and UDP datagrams as `units`, fragments as `fragments`, and as
-    `counts` the number of both and of bytes not captured. Adds the packets and captured bytes of
-    each fate to `tally`. Returns the number of packets.
+    `networks` has what is known of their networks already, `records` their numbers. Fills in
+    `endings`: the fate shifted by `CODE_BITS`, and in the lower bits, for packets that are neither
+    TCP nor UDP, the kind of the header at which reading ended. Fills in TCP segments and
+    UDP datagrams as `units`, fragments as `fragments`, and as `counts` the number of both and of
+    bytes not captured. Adds the packets and captured bytes of each fate to `tally`. Returns the
+    number of packets.
     """
     count, fragment_count, cut_bytes = 0, 0, 0
     for packet in range(len(starts)):
@@ -265,9 +273,9 @@ def read_headers(
         wire = stop
         if captured[packet] < originals[packet] <= _MOST_ORIGINAL_BYTES:
             wire = at + originals[packet]
-        code, depth = 0, 0
+        code, depth, network = 0, 0, networks[packet]
         while kind >= FIRST_KIND:
-            code = kind
+            code, begin = kind, at
             depth += 1
             if depth > _MOST_HEADERS:
                 kind, code = _MALFORMED, _NESTED
@@ -283,9 +291,14 @@ def read_headers(
                 kind, at = after_authentication(data, at, stop)
             else:
                 kind, at, wire = next_header(data, kind, at, stop, wire)
+            if code != Header.IPV4 and code != Header.ETHERNET and kind >= FIRST_KIND:
+                named = network_named(data, code, begin, stop)
+                if named != 0:
+                    network = (network * NETWORK_FACTOR + named) & _NETWORKS
             stop = min(stop, wire)
         fate = kind
         units[Unit.RECORD, count] = records[packet]
+        units[Unit.NETWORK, count] = network
         if fate == _FRAGMENT:
             for field in range(units.shape[0]):
                 fragments[field, fragment_count] = units[field, count]

@@ -13,7 +13,7 @@ from wireyard.arrays import Bytes, Grid, Int32s, Ints
 from wireyard.captures.files.places import Places
 from wireyard.captures.layout import Fate, Header, Unit
 from wireyard.captures.packets.fragments import Fragments
-from wireyard.captures.packets.header_kernels import CODE_BITS, read_headers
+from wireyard.captures.packets.header_kernels import CODE_BITS, NETWORK_FACTOR, read_headers
 from wireyard.captures.packets.link_kernels import FIRST_LINK, HEADERS
 from wireyard.captures.records import Records
 
@@ -94,7 +94,10 @@ def scan_headers(data: Bytes, records: Records, first: int, base: int = 0) -> He
     """
     kinds = HEADERS[np.minimum(records.links - FIRST_LINK, len(HEADERS) - 1)]
     numbers = np.arange(first, first + len(records))
-    columns = records.starts, records.captured, records.originals, kinds, numbers
+    networks = np.zeros(len(records), np.int64)
+    if records.interfaces is not None:
+        networks = (records.interfaces & 0xFF) * NETWORK_FACTOR
+    columns = records.starts, records.captured, records.originals, kinds, networks, numbers
     units, fragments, _, tally = _read(data, base, *columns)
     rows = fragments[Unit.RECORD] - first
     return Headers(
@@ -114,13 +117,14 @@ def _read(
     captured: Ints,
     originals: Ints,
     kinds: Ints,
+    networks: Ints,
     numbers: Ints,
 ) -> tuple[Grid, Grid, Int32s, Tally]:
     """Return the units, fragments, endings and tally of packets of `data`, which is at `base`."""
     endings = np.empty(len(numbers), np.int32)
     units, fragments = np.empty((2, len(Unit), len(numbers)), np.int64)
     tally, counts = np.zeros((2, len(Fate)), np.int64), np.empty(3, np.int64)
-    packets = starts, captured, originals, kinds, numbers
+    packets = starts, captured, originals, kinds, networks, numbers
     read_headers(data, *packets, endings, units, fragments, tally, counts)
     units, fragments = units[:, : counts[0]], fragments[:, : counts[1]]
     for grid in (units, fragments):
@@ -244,7 +248,7 @@ class PacketReader:
                 return
             base = self.places.append(made.data)
             sizes = made.sizes
-            columns = made.starts, sizes, sizes, made.kinds, made.records
+            columns = made.starts, sizes, sizes, made.kinds, made.networks, made.records
             units, fragments, endings, _ = _read(made.data, base, *columns)
             self._settle(made.members, endings)
             yield units, made.times_ns[np.searchsorted(made.records, units[Unit.RECORD])]

@@ -11,9 +11,17 @@ from typing import Final
 from wireyard.accelerate import inlined
 from wireyard.arrays import Bytes
 from wireyard.captures.layout import Fate, Header, Kinds
-from wireyard.memory import load_u8, load_u16
+from wireyard.memory import load_u8, load_u16, load_u32
 
-__all__ = ["after_erspan", "after_gre", "after_pim", "after_service_chain", "by_version", "in_udp"]
+__all__ = [
+    "after_erspan",
+    "after_gre",
+    "after_pim",
+    "after_service_chain",
+    "by_version",
+    "in_udp",
+    "network_named",
+]
 
 _CUT: Final = int(Fate.CUT)
 _MALFORMED: Final = int(Fate.MALFORMED)
@@ -46,6 +54,28 @@ def by_version(first: int) -> int:
     if first >> 4 == 4:
         return Header.IPV4
     return Header.IPV6 if first >> 4 == 6 else _OTHER_NETWORK
+
+
+@inlined
+def network_named(data: Bytes, kind: int, at: int, stop: int) -> int:
+    """Return the number by which a header that was read names a network; 0 if it names none."""
+    if kind in (Header.VLAN, Header.PROVIDER_VLAN, Header.QINQ_9100, Header.QINQ_9200):
+        return load_u16(data, at) & 0xFFF  # 0 is a priority only (IEEE 802.1Q, 9.6)
+    if kind == Header.PROVIDER_BACKBONE:
+        return load_u32(data, at) & 0xFFFFFF if at + 4 <= stop else 0
+    if kind in (Header.ERSPAN, Header.ERSPAN_3):
+        return load_u16(data, at) & 0xFFF
+    if kind == Header.GRE:
+        flags = load_u16(data, at)
+        key = at + 4 + 4 * (flags >> 15)
+        # The key of PPTP has a length, and a call id of one direction (RFC 2637, 4.1).
+        is_keyed = flags & _KEY and flags & 7 == 0 and key + 4 <= stop
+        return load_u32(data, key) if is_keyed else 0
+    # These tunnels over UDP have 24 bits for a network in the same place.
+    virtual = (_VXLAN, _VXLAN_OF_LINUX, _VXLAN_GPE, _GENEVE)
+    if kind == Header.UDP and load_u16(data, at + 2) in virtual:
+        return load_u32(data, at + 12) >> 8
+    return 0
 
 
 # --- over IP --------------------------------------------------------------------------------

@@ -2,11 +2,10 @@
 
 from wireyard.formats.base import Format
 from wireyard.formats.gpacket.annotate import annotate
-from wireyard.formats.gpacket.framing import begins, find_header, frame_size
+from wireyard.formats.gpacket.framing import EXAMINED_BYTES, begins, find_header, frame_size
 from wireyard.formats.gpacket.layout import (
     COLUMNS,
     DERIVED,
-    HEADER_BYTES,
     LINK,
     LINK_COLUMNS,
     MAX_PACKET_BYTES,
@@ -24,7 +23,7 @@ FORMAT = Format(
     title="broker-broker packets of Sun/Open Message Queue",
     columns=COLUMNS,
     fast_path="wireyard.formats.gpacket.columns",
-    header_bytes=HEADER_BYTES,
+    header_bytes=EXAMINED_BYTES,
     max_packet_bytes=MAX_PACKET_BYTES,
     frame_size=frame_size,
     find_header=find_header,

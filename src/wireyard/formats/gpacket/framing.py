@@ -1,25 +1,30 @@
 """Framing of GPackets and link packets in a stream.
 
-While the framing is intact, magic and size decide, or version and size of link packets, which have
-no magic; a packet of an unknown version is skipped by its size (errata G5). After lost bytes a
-header is accepted only if all its fields are consistent.
+Magic and size decide, at the beginning of a stream, after another packet and after lost bytes: only
+they stay the same in every version, and a packet of an unknown version is skipped by its size
+(errata G5). Link packets have no magic: while the framing is intact, version and size decide, and
+otherwise all fields of their header have to be consistent.
+
+In the order of the shipped classes a header begins before its magic, so a magic found after lost
+bytes has two readings. It is that of a shipped header of version 350; otherwise that of a header in
+the documented order, which has a version other than 0: in a shipped header, the property size is at
+that place, and hardly any is over 65535; otherwise that of a shipped header of another version.
 """
 
 from __future__ import annotations
 
+import struct
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import Any, Final
 
 from wireyard.errors import LimitExceeded, Malformed
 from wireyard.formats.base import View
 from wireyard.formats.gpacket.layout import (
-    HEADER_BYTES,
     HEADERS,
     LINK_BYTES,
     LINK_HEADER,
     LINK_TYPES,
     LINK_VERSION,
-    MAGIC,
     MAGIC_BYTES,
     MAX_LINK_BYTES,
     MAX_PACKET_BYTES,
@@ -27,19 +32,21 @@ from wireyard.formats.gpacket.layout import (
     SHIPPED,
     SPEC,
     VERSION,
+    least_bytes,
 )
 from wireyard.formats.gpacket.packet import header_of
 from wireyard.formats.views import find_magic
 from wireyard.layout import Layout
 
-__all__ = ["begins", "find_header", "frame_size"]
+__all__ = ["EXAMINED_BYTES", "begins", "find_header", "frame_size"]
 
 _SPEC = f"{SPEC}, packet format"
-_MAGIC_AT = HEADERS[SHIPPED]["magic"].offset
+_MAGIC_AT: Final = HEADERS[SHIPPED]["magic"].offset
+EXAMINED_BYTES: Final = _MAGIC_AT + PREFIX_BYTES
+"""Both readings of a magic: it ends the prefix of one, and begins that of the other."""
+_VERSION_AND_SIZE = struct.Struct(">HHi")
 _LINK_SIGN = LINK_VERSION.to_bytes(2, "big") + b"\0"
 """First bytes of a link header: the version, and the high byte of the type, which is always 0."""
-_LEAST_SECTION_BYTES = 8
-"""Smallest property section: version and count."""
 
 
 def frame_size(
@@ -48,7 +55,7 @@ def frame_size(
     stop: int,
     max_packet_bytes: int,
     _context: int = 0,
-    _at_end: bool = False,
+    at_end: bool = False,
 ) -> int | None:
     """Return the size of the packet at `start`, None if more bytes are needed.
 
@@ -56,20 +63,25 @@ def frame_size(
     ------
     Malformed
         There is neither a magic nor the version of a link packet, or the size is below the header.
+        At the end of a stream: a part of a prefix that has neither the magic nor a known version.
     LimitExceeded
         The size is over `max_packet_bytes`, or over the limit of link packets.
     """
-    if stop - start < PREFIX_BYTES:
+    prefix = bytes(view[start : min(start + PREFIX_BYTES, stop)])
+    is_cut = len(prefix) < PREFIX_BYTES
+    if is_cut and not (
+        at_end and all(prefix[: len(sign)] != sign[: len(prefix)] for sign in _SIGNS)
+    ):
         return None
-    prefix = bytes(view[start : start + PREFIX_BYTES])
-    layout = header_of(prefix)
+    layout = None if is_cut else header_of(prefix)
     if layout is None:
         raise Malformed("gpacket", "magic", _MAGIC_AT, "is not there", _SPEC, "bad_magic")
     field = layout["size"]
     size = int.from_bytes(prefix[field.offset : field.stop], "big", signed=True)
-    least, most = _bounds(layout, max_packet_bytes)
+    at = layout["version"].offset
+    least, most = _bounds(layout, int.from_bytes(prefix[at : at + 2], "big"), max_packet_bytes)
     if size < least:
-        problem = f"is {size}, less than the {least} of the fixed header"
+        problem = f"is {size}, less than the {least} of the header"
         raise Malformed("gpacket", "size", field.offset, problem, field.spec, "bad_size")
     if size > most:
         problem = f"is {size}, over {most}"
@@ -77,14 +89,14 @@ def frame_size(
     return size
 
 
-def _bounds(layout: Layout, max_packet_bytes: int) -> tuple[int, int]:
+def _bounds(layout: Layout, version: int, max_packet_bytes: int) -> tuple[int, int]:
     if layout is LINK_HEADER:
         return LINK_BYTES, min(MAX_LINK_BYTES, max_packet_bytes)
-    return HEADER_BYTES, max_packet_bytes
+    return least_bytes(version), max_packet_bytes
 
 
 def find_header(view: View, start: int, stop: int, max_packet_bytes: int) -> tuple[int, bool]:
-    """Return the first position at or after `start` of a header with consistent fields.
+    """Return the first position at or after `start` of a header.
 
     Returns
     -------
@@ -92,37 +104,66 @@ def find_header(view: View, start: int, stop: int, max_packet_bytes: int) -> tup
         `stop` if there is none. Not certain: a header may begin at `position`, but `stop` cuts it
         off.
     """
-    first = _find_magic_header(view, start, stop, max_packet_bytes)
+    first, certain = _find_magic_header(view, start, stop, max_packet_bytes)
     # Link packets are searched only before the first GPacket, so no byte is searched often.
-    first = _find_link(view, start, first, stop, max_packet_bytes)
-    for at in range(max(start, stop - HEADER_BYTES + 1), first):
-        for form in _FORMS:
-            if stop - at < form.layout.size and _agrees(view, at, stop, form, max_packet_bytes):
-                return at, False
-    return first, True
+    link = _find_link(view, start, first, stop, max_packet_bytes)
+    if link < first:
+        first, certain = link, True
+    for at in range(max(start, stop - EXAMINED_BYTES + 1), first):
+        if _is_cut_off(view, at, stop, max_packet_bytes):
+            return at, False
+    return first, certain
 
 
-def _find_magic_header(view: View, start: int, stop: int, max_packet_bytes: int) -> int:
-    """Return the position of the first whole header with a magic, or `stop`."""
+def _find_magic_header(
+    view: View, start: int, stop: int, max_packet_bytes: int
+) -> tuple[int, bool]:
+    """Return the position of the first header with a magic or its beginning, and if it is certain.
+
+    The position is `stop` if there is none.
+    """
     at = find_magic(view, MAGIC_BYTES, start, stop)
     while at >= 0:
-        for form in (_SHIPPED, _DOCUMENTED):
-            first = at - form.layout["magic"].offset
-            whole = first >= start and stop - first >= HEADER_BYTES
-            if whole and _agrees(view, first, stop, form, max_packet_bytes):
-                return first
+        before = at - _MAGIC_AT
+        shipped = None
+        if before >= start and view[before : before + 4] != MAGIC_BYTES:
+            shipped = _version(view, before, max_packet_bytes)
+        if stop - at < PREFIX_BYTES:
+            is_known = shipped == VERSION and stop - at >= len(MAGIC_BYTES)
+            return (at, False) if shipped is None else (before, is_known)
+        documented = _version(view, at + len(MAGIC_BYTES), max_packet_bytes)
+        if shipped == VERSION:
+            return before, True
+        if documented:
+            return at, True
+        if shipped is not None:
+            return before, True
         at = find_magic(view, MAGIC_BYTES, at + 1, stop)
-    return stop
+    return stop, True
+
+
+def _version(view: View, at: int, max_packet_bytes: int) -> int | None:
+    """Return the version at `at` if the size after it is possible, otherwise None."""
+    version, _, size = _VERSION_AND_SIZE.unpack_from(view, at)
+    return int(version) if least_bytes(version) <= size <= max_packet_bytes else None
 
 
 def _find_link(view: View, start: int, before: int, stop: int, max_packet_bytes: int) -> int:
     """Return the position of the first whole link header before `before`, or `before`."""
     at = find_magic(view, _LINK_SIGN, start, before)
     while at >= 0:
-        if stop - at >= LINK_BYTES and _agrees(view, at, stop, _LINK, max_packet_bytes):
+        if stop - at >= LINK_BYTES and _is_link(view, at, stop, max_packet_bytes):
             return at
         at = find_magic(view, _LINK_SIGN, at + 1, before)
     return before
+
+
+def _is_cut_off(view: View, at: int, stop: int, max_packet_bytes: int) -> bool:
+    """Return whether a header may begin at `at` of which `stop` cuts off what identifies it."""
+    left = stop - at
+    if left < _MAGIC_AT or (left == _MAGIC_AT and _version(view, at, max_packet_bytes) is not None):
+        return True
+    return left < LINK_BYTES and _is_link(view, at, stop, max_packet_bytes)
 
 
 def begins(head: View) -> bool:
@@ -130,62 +171,36 @@ def begins(head: View) -> bool:
 
     Fewer than `PREFIX_BYTES` identify nothing: almost any bytes could begin a packet.
     """
-    return len(head) >= PREFIX_BYTES and any(
-        _agrees(head, 0, len(head), form, MAX_PACKET_BYTES) for form in _FORMS
+    if len(head) < PREFIX_BYTES:
+        return False
+    layout = header_of(bytes(head[:PREFIX_BYTES]))
+    if layout is LINK_HEADER:
+        return _is_link(head, 0, len(head), MAX_PACKET_BYTES)
+    return (
+        layout is not None
+        and _version(head, layout["version"].offset, MAX_PACKET_BYTES) is not None
     )
 
 
-Check = Callable[[Any, int], bool]
-
-
-class _Form(NamedTuple):
-    """A kind of header, with its constant bytes and the checks of its fields."""
-
-    layout: Layout
-    constants: tuple[tuple[int, bytes], ...]
-    checks: tuple[tuple[str, Check], ...]
-    """Each with the last field that it needs."""
-
-
-def _form(layout: Layout, checks: tuple[tuple[str, Check], ...], **constants: int) -> _Form:
-    known = ((layout[name], value) for name, value in constants.items())
-    return _Form(
-        layout,
-        tuple((field.offset, value.to_bytes(field.width, "big")) for field, value in known),
-        checks,
-    )
-
-
-_PACKET_CHECKS: tuple[tuple[str, Check], ...] = (
-    ("size", lambda header, most: HEADER_BYTES <= header["size"] <= most),
-    (
-        "property_size",
-        lambda header, _: (
-            header["property_size"] == 0
-            or _LEAST_SECTION_BYTES <= header["property_size"] <= header["size"] - HEADER_BYTES
-        ),
-    ),
-)
-_LINK_CHECKS: tuple[tuple[str, Check], ...] = (
+_LINK_CHECKS: tuple[tuple[str, Callable[[Any, int], bool]], ...] = (
     ("packet_type", lambda header, _: header["packet_type"] in LINK_TYPES),
-    ("size", lambda header, most: LINK_BYTES <= header["size"] <= most),
+    ("size", lambda header, most: LINK_BYTES <= header["size"] <= min(most, MAX_LINK_BYTES)),
     ("destination_id", lambda header, _: header["destination_id"] == 0),
     ("bit_flags", lambda header, _: header["bit_flags"] in (0, 1)),
 )
-_SHIPPED, _DOCUMENTED = (
-    _form(layout, _PACKET_CHECKS, magic=MAGIC, version=VERSION) for layout in HEADERS.values()
-)
-_LINK = _form(LINK_HEADER, _LINK_CHECKS, version=LINK_VERSION)
-_FORMS = (_SHIPPED, _DOCUMENTED, _LINK)
+"""Checks of a link header, each with the last field that it needs."""
 
 
-def _agrees(view: View, start: int, stop: int, form: _Form, max_packet_bytes: int) -> bool:
-    """Return whether the available fields of a header are consistent."""
-    layout = form.layout
-    head = bytes(view[start : min(start + layout.size, stop)])
-    for at, data in form.constants:
-        if not data.startswith(head[at : at + len(data)]):
-            return False
-    header = layout.unpack(head.ljust(layout.size, b"\0"))
-    most = min(max_packet_bytes, MAX_LINK_BYTES) if form is _LINK else max_packet_bytes
-    return all(check(header, most) for name, check in form.checks if layout[name].stop <= len(head))
+def _is_link(view: View, start: int, stop: int, max_packet_bytes: int) -> bool:
+    """Return whether the available fields are those of a link header."""
+    head = bytes(view[start : min(start + LINK_BYTES, stop)])
+    header = LINK_HEADER.unpack(head.ljust(LINK_BYTES, b"\0"))
+    return _LINK_SIGN.startswith(head[: len(_LINK_SIGN)]) and all(
+        check(header, max_packet_bytes)
+        for name, check in _LINK_CHECKS
+        if LINK_HEADER[name].stop <= len(head)
+    )
+
+
+_SIGNS: Final = (MAGIC_BYTES, VERSION.to_bytes(2, "big"), _LINK_SIGN)
+"""The first bytes of headers whose order or version is known."""

@@ -55,6 +55,7 @@ __all__ = [
     "SHIPPED",
     "SPEC",
     "VERSION",
+    "least_bytes",
 ]
 
 SPEC = "GPacket 3.5"
@@ -114,6 +115,12 @@ HEADERS = MappingProxyType(
     }
 )
 """Fixed header by order."""
+
+
+def least_bytes(version: int) -> int:
+    """Return the smallest size of a GPacket; of an unknown version only the prefix is known."""
+    return HEADER_BYTES if version == VERSION else PREFIX_BYTES
+
 
 LINK_HEADER = _header(
     "gpacket link",

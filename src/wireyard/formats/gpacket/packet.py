@@ -43,6 +43,7 @@ from wireyard.formats.gpacket.layout import (
     SHIPPED,
     SPEC,
     VERSION,
+    least_bytes,
 )
 from wireyard.formats.properties import (
     PlainProperties,
@@ -195,7 +196,7 @@ def _read(view: View, values: Row, short_objects: bool) -> None:
         values["payload"] = bytes(view[LINK_BYTES:]) or None
         return
     values["header_order"] = DOCUMENTED if layout is HEADERS[DOCUMENTED] else SHIPPED
-    _check_size(view, values["size"], layout, HEADER_BYTES)
+    _check_size(view, values["size"], layout, least_bytes(values["version"]))
     if values["version"] != VERSION:
         problem = f"is {values['version']}, not {VERSION}"
         at = layout["version"].offset
@@ -207,7 +208,7 @@ def _read(view: View, values: Row, short_objects: bool) -> None:
 def _check_size(view: View, size: int, layout: Layout, least: int) -> None:
     at, spec = layout["size"].offset, layout["size"].spec
     if size < least:
-        problem = f"is {size}, less than the {least} of the fixed header"
+        problem = f"is {size}, less than the {least} of the header"
         raise Malformed("gpacket", "size", at, problem, spec, "bad_size")
     if size > len(view):
         raise Truncated("gpacket", "packet", 0, size, len(view), spec)

@@ -4,7 +4,7 @@ from wireyard.formats.base import Format
 from wireyard.formats.jmq.annotate import annotate
 from wireyard.formats.jmq.body import body_text, body_value
 from wireyard.formats.jmq.framing import begins, find_header, frame_size
-from wireyard.formats.jmq.layout import COLUMNS, DERIVED, HEADER_BYTES, MAX_PACKET_BYTES
+from wireyard.formats.jmq.layout import COLUMNS, DERIVED, MAX_PACKET_BYTES, PREFIX_BYTES
 from wireyard.formats.jmq.packet import decode, encode, packet_of, read_row
 from wireyard.formats.jmq.secrets import SECRET_COLUMNS, SECRET_TYPES, redact
 from wireyard.formats.properties import SHORT_OBJECTS
@@ -16,7 +16,7 @@ FORMAT = Format(
     title="client-broker packets of Sun/Open Message Queue",
     columns=COLUMNS,
     fast_path="wireyard.formats.jmq.columns",
-    header_bytes=HEADER_BYTES,
+    header_bytes=PREFIX_BYTES,
     max_packet_bytes=MAX_PACKET_BYTES,
     frame_size=frame_size,
     find_header=find_header,

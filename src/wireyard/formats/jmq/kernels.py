@@ -212,6 +212,11 @@ def fill_headers(
         size = frames.sizes[row]
         ahead = frames.starts[min(row + _ROWS_AHEAD, last - 1)]
         prefetch_lines(data, ahead, ahead + HEADER_BYTES)
+        if size < HEADER_BYTES:  # of an unknown version
+            columns.rejected[row] = 1
+            i32[c.PACKET_TYPE, row] = -1
+            i32[c.BIT_FLAGS, row] = 0
+            continue
         version = load_u16(data, start + _VERSION_AT)
         offset = load_i32(data, start + _PROPERTY_OFFSET_AT)
         if wanted & (_PROPERTIES | _BODIES):
@@ -316,7 +321,7 @@ def fill_rows(
         if wanted & _NAMES:
             fill_names(columns, texts, first, last)
         if wanted & _IDS:
-            fill_ids(data, frames.starts, columns.text_offsets, texts, first, last)
+            fill_ids(data, frames.starts, columns, texts, first, last)
         if wanted & _ITEMS:
             fill_items(data, frames, columns, seen, texts, first, last)
         if wanted & _HASHES:

@@ -33,6 +33,7 @@ __all__ = [
     "COLUMNS",
     "DERIVED",
     "FLAGS",
+    "FLAGS_OF_103",
     "HEADERS",
     "HEADER_BYTES",
     "ITEMS",
@@ -48,6 +49,7 @@ __all__ = [
     "SYS_MESSAGE_ID",
     "VERSIONS",
     "Item",
+    "least_bytes",
 ]
 
 SPEC = "JMQ 3.0.1c"
@@ -104,12 +106,18 @@ _HEADER_103 = _header(
     ("property_size", 60, 4, "i32", "length of the properties", "bytes"),
     ("priority", 64, 1, "i8", "0 to 9", None),
     ("encryption", 65, 1, "u8", "unused", None),
-    ("bit_flags", 66, 2, "u16", "one-bit flags; only the low byte counts", None),
+    ("bit_flags", 66, 2, "u16", "one-bit flags; only Q to F count", None),
     ("consumer_id", 68, 4, "i32", "32-bit consumer id", None),
 )
 
 HEADERS = MappingProxyType({103: _HEADER_103, 200: _HEADER_301, 301: _HEADER_301})
 """Fixed header by version."""
+
+
+def least_bytes(version: int) -> int:
+    """Return the smallest size of a packet; of an unknown version only the prefix is known."""
+    return HEADER_BYTES if version in HEADERS else PREFIX_BYTES
+
 
 SYS_MESSAGE_ID = ("timestamp", "source_ip", "source_port", "sequence")
 """The four fields that identify a message: 32 contiguous bytes of the header."""
@@ -170,6 +178,8 @@ FLAGS = MappingProxyType(
     }
 )
 """Bit of each flag letter, lowest first. 0xE000 is reserved."""
+FLAGS_OF_103 = 0x007F
+"""The flags of version 103, Q to F: T was added in 200, the others later (errata 27)."""
 
 MESSAGE_TYPES = (1, 2, 3, 4, 5, 6)
 """Packet types that carry a JMS message."""

@@ -38,6 +38,7 @@ from wireyard.formats.jmq.items import (
 )
 from wireyard.formats.jmq.layout import (
     FLAGS,
+    FLAGS_OF_103,
     HEADER_BYTES,
     HEADERS,
     ITEMS,
@@ -47,6 +48,7 @@ from wireyard.formats.jmq.layout import (
     SECRET_BODIES,
     SPEC,
     VERSIONS,
+    least_bytes,
 )
 from wireyard.formats.message_id import address_bytes, address_text, sys_message_id_text
 from wireyard.formats.properties import (
@@ -282,7 +284,7 @@ def _read_header(view: View, version: int, values: Row) -> dict[str, Any]:
     values.update(header)
     del values["magic"]
     if version == 103:
-        values["bit_flags"] &= 0x00FF  # 2.0 clients left garbage above (errata 27).
+        values["bit_flags"] &= FLAGS_OF_103  # 2.0 clients left garbage above (errata 27).
     check_sections(layout["property_offset"].offset, header)
     return header
 
@@ -303,8 +305,9 @@ def read_prefix(view: View, values: Row) -> int:
     if magic != MAGIC:
         raise Malformed("jmq", "magic", 0, f"is {magic}, not {MAGIC}", _HEAD, "bad_magic")
     values.update(version=version, packet_type=packet_type, size=size)
-    if size < HEADER_BYTES or size > len(view):
-        raise Truncated("jmq", "packet", 0, max(size, HEADER_BYTES), len(view), _HEAD)
+    least = least_bytes(version)
+    if size < least or size > len(view):
+        raise Truncated("jmq", "packet", 0, max(size, least), len(view), _HEAD)
     if size < len(view):
         raise Malformed("jmq", "size", 8, f"is {size}, {len(view)} bytes were given", _HEAD)
     if version not in HEADERS:
@@ -383,8 +386,8 @@ def encode(packet: Packet) -> bytes:
     for item in layout.fields:
         value = computed[item.name] if item.name in computed else getattr(packet, item.name)
         values.append(value if item.kind == "bytes" else in_range(item, value))
-    if packet.version == 103 and packet.bit_flags > 0xFF:
-        raise EncodeError("bit_flags", packet.bit_flags, "103 has the flags Q to T only")
+    if packet.version == 103 and packet.bit_flags > FLAGS_OF_103:
+        raise EncodeError("bit_flags", packet.bit_flags, "103 has the flags Q to F only")
     return b"".join((layout.struct.pack(*values), items, section, body))
 
 

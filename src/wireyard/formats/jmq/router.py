@@ -22,6 +22,7 @@ from wireyard.formats.base import Row
 from wireyard.formats.jmq.items import ItemSpan, destination_hash, item_value, walk_items
 from wireyard.formats.jmq.layout import (
     FLAGS,
+    FLAGS_OF_103,
     HEADER_BYTES,
     HEADERS,
     ITEMS_BY_NAME,
@@ -129,7 +130,7 @@ class RouterView:
         """Return every field of the fixed header by name."""
         header: Row = HEADERS[self.version].unpack(self.head)
         if self.version == 103:
-            header["bit_flags"] &= 0x00FF  # 2.0 clients left garbage above (errata 27).
+            header["bit_flags"] &= FLAGS_OF_103  # 2.0 clients left garbage above (errata 27).
         return header
 
     def item(self, name: str) -> int | str | bytes | None:
@@ -222,10 +223,10 @@ class RouterView:
 
     def _set_flag(self, head: bytearray, name: str, on: bool) -> None:
         bit = ROUTER_FLAGS[name]
-        if self.version == 103 and bit > 0xFF:
-            # The high byte of the flags is garbage in 103 and is not changed.
+        if self.version == 103 and bit > FLAGS_OF_103:
+            # The other bits are garbage in 103 and are not changed.
             if on:
-                raise EncodeError(name, on, "version 103 has the flags Q to T only")
+                raise EncodeError(name, on, "version 103 has the flags Q to F only")
             return
         offset, form = _PLACES[self.version]["bit_flags"]
         flags = form.unpack_from(head, offset)[0]

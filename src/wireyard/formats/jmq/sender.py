@@ -1,12 +1,7 @@
 """A sender of JMQ packets, which gives each a unique SysMessageID.
 
 A SysMessageID is timestamp, address, port and sequence. The specification requires increasing
-sequences and unique ids; a sequence has 31 bits, and a clock can go back. Rules of this file:
-
-1. The timestamp is that of the clock, but never less than the one before.
-2. The sequence counts up from 1, as in the shipped classes. After 2^31 - 1 it begins again, with a
-   later timestamp, because the text form of ids has no minus sign (errata 45).
-3. So ids increase by timestamp and then sequence, and no two of a sender are equal.
+sequences and unique ids (``wireyard.formats.stamps``).
 """
 
 from __future__ import annotations
@@ -14,13 +9,15 @@ from __future__ import annotations
 from dataclasses import replace
 from datetime import datetime
 
-from wireyard.formats.fields import in_range, milliseconds
+from wireyard.formats.fields import in_range
 from wireyard.formats.jmq.layout import HEADERS
 from wireyard.formats.jmq.packet import Packet, source_address
+from wireyard.formats.stamps import Stamps
 
 __all__ = ["MAX_SEQUENCE", "Sender"]
 
 MAX_SEQUENCE = 2**31 - 1
+"""The text form of ids has no minus sign (errata 45)."""
 _PORT = HEADERS[301]["source_port"]
 
 
@@ -47,13 +44,12 @@ class Sender:
     ['1-10.0.0.7-7676-1000', '2-10.0.0.7-7676-1000']
     """
 
-    __slots__ = ("_address", "_port", "_sequence", "_timestamp")
+    __slots__ = ("_address", "_port", "_stamps")
 
     def __init__(self, address: str | bytes, port: int) -> None:
         self._address = source_address("source_ip", address)
         self._port = in_range(_PORT, port)
-        self._sequence = 0
-        self._timestamp: int | None = None
+        self._stamps = Stamps(MAX_SEQUENCE)
 
     def stamp(self, packet: Packet, now: int | datetime) -> Packet:
         """Return the packet with the next id of this sender; `now` is the time of its clock.
@@ -63,15 +59,11 @@ class Sender:
         EncodeError
             A time that is neither ms since epoch nor a `datetime` with its time zone.
         """
-        timestamp = milliseconds("timestamp", now)
-        if self._timestamp is not None:
-            timestamp = max(timestamp, self._timestamp + (self._sequence == MAX_SEQUENCE))
-        self._timestamp = timestamp
-        self._sequence = self._sequence % MAX_SEQUENCE + 1
+        timestamp, sequence = self._stamps.next(now)
         return replace(
             packet,
             timestamp=timestamp,
-            sequence=self._sequence,
+            sequence=sequence,
             source_ip=self._address,
             source_port=self._port,
         )

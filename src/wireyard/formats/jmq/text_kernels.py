@@ -12,7 +12,7 @@ from typing import Final
 import numpy as np
 
 from wireyard.accelerate import inlined
-from wireyard.arrays import Bytes, Grid32, Ints
+from wireyard.arrays import Bytes, Ints
 from wireyard.formats.jmq import kernel_columns as c
 from wireyard.formats.jmq.items import DESTINATION_KINDS
 from wireyard.formats.jmq.layout import FLAGS, HEADERS, PACKET_TYPES
@@ -142,22 +142,26 @@ def fill_names(columns: Columns, texts: Texts, first: int, last: int) -> None:
 def fill_ids(
     data: Bytes,
     starts: Ints,
-    offsets: Grid32,
+    columns: Columns,
     texts: Texts,
     first: int,
     last: int,
 ) -> None:
     """Fill the text of sender addresses and of SysMessageIDs."""
-    text = texts.text
+    text, offsets, rejected = texts.text, columns.text_offsets, columns.rejected
     addresses_from, ids_from = c.ADDRESS * texts.capacity, c.MESSAGE_ID * texts.capacity
     at = addresses_from + texts.used[c.ADDRESS]
     id_at = ids_from + texts.used[c.MESSAGE_ID]
     same = address_at = address_size = 0
     for number in range(first, last):
         row = place_of(number)
+        if rejected[row]:
+            offsets[c.ADDRESS, row + 1] = at - addresses_from
+            offsets[c.MESSAGE_ID, row + 1] = id_at - ids_from
+            continue
         start = starts[row]
         source = start + _SOURCE_IP_AT
-        if row > first and (
+        if address_size > 0 and (
             load_word(data, source) == load_word(data, same)
             and load_word(data, source + 8) == load_word(data, same + 8)
         ):

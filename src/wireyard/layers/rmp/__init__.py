@@ -1,22 +1,43 @@
 """The RMP messaging layer above packets, sans-IO.
 
 `MessagingLayer` is the interface, `Limits` its bounds, `events` its output. The package
-`wireyard_ring` has rings to run it on, one of them simulated.
+`wireyard_ring` has rings to run it on, one of them simulated. Each name is imported at its first
+use, because `facts` is loaded by every command that answers from tables.
 """
 
-from wireyard.layers.rmp.delivery import MESSAGING
-from wireyard.layers.rmp.events import Delivered, Event, Foreign, MessageId, Piece
-from wireyard.layers.rmp.layer import MessagingLayer
-from wireyard.layers.rmp.limits import (
-    Drop,
-    Limits,
-    MessageTooBig,
-    NotWritable,
-    NumbersExhausted,
-    SendRefused,
-)
-from wireyard.layers.rmp.qos import Order, QoS
-from wireyard.layers.rmp.requests import Want
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from wireyard.layers.rmp.delivery import MESSAGING
+    from wireyard.layers.rmp.events import Delivered, Event, Foreign, MessageId, Piece
+    from wireyard.layers.rmp.layer import MessagingLayer
+    from wireyard.layers.rmp.limits import (
+        Drop,
+        Limits,
+        MessageTooBig,
+        NotWritable,
+        NumbersExhausted,
+        SendRefused,
+    )
+    from wireyard.layers.rmp.qos import Order, QoS
+    from wireyard.layers.rmp.requests import Want
+
+_HOMES = {
+    "delivery": ("MESSAGING",),
+    "events": ("Delivered", "Event", "Foreign", "MessageId", "Piece"),
+    "layer": ("MessagingLayer",),
+    "limits": (
+        "Drop",
+        "Limits",
+        "MessageTooBig",
+        "NotWritable",
+        "NumbersExhausted",
+        "SendRefused",
+    ),
+    "qos": ("Order", "QoS"),
+    "requests": ("Want",),
+}
 
 __all__ = [
     "MESSAGING",
@@ -36,3 +57,10 @@ __all__ = [
     "SendRefused",
     "Want",
 ]
+
+
+def __getattr__(name: str) -> Any:
+    for home, names in _HOMES.items():
+        if name in names:
+            return getattr(import_module(f"{__name__}.{home}"), name)
+    raise AttributeError(f"module '{__name__}' has no attribute '{name}'")

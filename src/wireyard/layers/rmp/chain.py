@@ -86,16 +86,16 @@ def _conversation_messages(message: Seen, row: PacketRow) -> Iterator[KeyedRecor
     """Yield records of a message for its sender, and for the process that it replies to."""
     if row["src_addr"] is None:
         return
-    fields, last = message.fields, message.packets[-1]
+    fields, order = message.fields, max(at.order for at in message.packets)
     sender = endpoint(row["src_addr"], row["src_port"])
     ring = row["source"], endpoint(row["dst_addr"], row["dst_port"])
     common = message.packets[0], sender, fields.layer
     if fields.message_number is not None:
         asked = ConversationMessage(*common, fields.message_number, fields.reply_requested, None)
-        yield KeyedRecord(_CONVERSATIONS, (*ring, sender), last.order, asked)
+        yield KeyedRecord(_CONVERSATIONS, (*ring, sender), order, asked)
     if fields.reply_message_number is not None:
         answer = ConversationMessage(*common, None, False, fields.reply_message_number)
-        yield KeyedRecord(_CONVERSATIONS, (*ring, fields.reply_source), last.order, answer)
+        yield KeyedRecord(_CONVERSATIONS, (*ring, fields.reply_source), order, answer)
 
 
 # --- conversations --------------------------------------------------------------------------

@@ -115,16 +115,26 @@ class Delivery:
             raise UsageError(f"{name} has a handler already")
         self._handlers[key] = handler
 
+    def check_layer(self, layer: int) -> None:
+        """Raise `UsageError` if a layer is not registered; see `MessagingLayer`."""
+        if layer not in self._layers:
+            raise UsageError(f"layer {layer} is not registered, so replies would be dropped")
+
     def wants_pieces(self, fields: Fields) -> bool:
         """Return whether a message is delivered in pieces as it arrives; a reply never is (R31)."""
         return fields.layer in self._in_pieces and fields.reply_source is None
 
     def next_event(self) -> Event | None:
-        """Call the handlers of events up to the next one without a handler; return that or None."""
+        """Call the handlers of events up to the next one without a handler; return that or None.
+
+        A reply is for the application that waits for it, and has no handler (errata R32).
+        """
         events = self._events
         while events:
             event = events.popleft()
             if not self._handlers or not isinstance(event, (Delivered, Piece, Foreign)):
+                return event
+            if isinstance(event, Delivered) and event.reply_to is not None:
                 return event
             key = event.typing if isinstance(event, Foreign) else event.layer
             if key not in self._handlers:

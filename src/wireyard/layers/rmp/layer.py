@@ -118,6 +118,10 @@ class MessagingLayer:
         """Unregister a destination layer: its messages are dropped, and its handler is removed."""
         self._delivery.unregister_layer(layer)
 
+    def check_layer(self, layer: int) -> None:
+        """Raise `UsageError` if a layer is not registered: replies on it would be dropped."""
+        self._delivery.check_layer(layer)
+
     def register_foreign(self, typing: int, handler: Handler) -> None:
         """Register a handler of the `Foreign` messages that begin with a typing word.
 
@@ -287,8 +291,10 @@ class MessagingLayer:
         SendRefused, EncodeError
             As in `send`.
         UsageError
-            All members are wanted but not known, or less than one reply is wanted.
+            All members are wanted but not known, less than one reply is wanted, or the layer is not
+            registered.
         """
+        self.check_layer(layer)
         to = self._room_for(ring, data)
         if want is Want.ALL and to.members is None:
             raise UsageError(f"the members of ring {ring} are not known, so 'all' has no number")

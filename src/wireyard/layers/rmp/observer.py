@@ -64,7 +64,7 @@ class Seen(NamedTuple):
     """The fields of its first packet."""
     data: bytes
     packets: tuple[Position, ...]
-    """Its packets in the order of capture; the first is packet 1."""
+    """Packet 1, then its others in the order of capture."""
     length: int
     """Bytes of all its packets."""
 
@@ -75,14 +75,6 @@ class _Part(NamedTuple):
     at: Position
     length: int
     fields: Fields
-
-
-class _Orphans(NamedTuple):
-    """Consecutive packets of one message without its first packet."""
-
-    number: int | None
-    first: Position
-    packets: int
 
 
 class Observer:
@@ -99,7 +91,6 @@ class Observer:
         self._drops = Drops(max_counted_sources=0)
         self._reassembly = Reassembly(Order.NONE, "", _ANY_PACKET_BYTES, self._limits, self._drops)
         self._repeats = Repeats(self._limits)
-        self._orphans: _Orphans | None = None
         self._now = 0.0
         self._ns: int | None = None
         self._sender: str | None = None
@@ -133,7 +124,9 @@ class Observer:
             if fields.message_number is None:  # a message of one packet
                 found.append(Seen(fields, data, (Position.of(row),), row["length"]))
             else:
-                found += self._part(_Part(Position.of(row), row["length"], fields), data)
+                part = _Part(Position.of(row), row["length"], fields)
+                self._reassembly.receive("", QoS.UNRELIABLE, fields, data, self._now, part)
+                found += self._collect(part)
         return found
 
     def receive_truncated(self, packet: Sequence[PacketRow]) -> Violation:
@@ -152,9 +145,8 @@ class Observer:
 
     def finish(self) -> list[Seen | Violation]:
         """Abort unfinished messages at the end of the capture."""
-        found = self._end_orphans()
         self._reassembly.view()
-        return found + self._collect(None)
+        return self._collect(None)
 
     def _advance(self, ns: int | None) -> list[Seen | Violation]:
         """Advance the time to that of a packet, and return what times out before."""
@@ -168,19 +160,6 @@ class Observer:
         self._reassembly.handle_timer(self._now)
         return self._collect(None)
 
-    def _part(self, part: _Part, data: bytes) -> list[Seen | Violation]:
-        """Observe a packet of a message that has a number."""
-        number, orphans = part.fields.message_number, self._drops.counts[Drop.ORPHAN]
-        self._reassembly.receive("", QoS.UNRELIABLE, part.fields, data, self._now, part)
-        is_orphan = self._drops.counts[Drop.ORPHAN] > orphans and not self._reassembly.output
-        found: list[Seen | Violation] = []
-        if self._orphans and not (is_orphan and self._orphans.number == number):
-            found = self._end_orphans()
-        if is_orphan:
-            run = self._orphans or _Orphans(number, part.at, 0)
-            self._orphans = run._replace(packets=run.packets + 1)
-        return found + self._collect(part)
-
     def _collect(self, part: _Part | None) -> list[Seen | Violation]:
         """Return the output of the reassembly after a packet, or after time has passed."""
         found: list[Seen | Violation] = []
@@ -193,15 +172,6 @@ class Observer:
                     length = sum(each.length for each in parts)
                     found.append(Seen(fields, data, positions, length))
         return found
-
-    def _end_orphans(self) -> list[Seen | Violation]:
-        if self._orphans is None:
-            return []
-        number, at, packets = self._orphans
-        self._orphans = None
-        count = f"{packets} packet{'s' * (packets != 1)}"
-        text = f"message {number}: {count}, and its first was not seen before"
-        return [self._violation("orphan", text, at)]
 
     def _abort_violation(self, event: Aborted, part: _Part | None) -> Violation:
         """Return the violation for an aborted message; `part` is the packet that aborted it."""

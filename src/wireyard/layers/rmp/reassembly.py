@@ -3,7 +3,8 @@
 Rules of this file:
 
 1. A message has the place of its first packet in the order. It is delivered when it is complete and
-   no unfinished message is before it; without order, when it is complete.
+   no unfinished message is before it; without order, when it is complete, in whichever order its
+   packets came.
 2. At a view all unfinished messages are dropped, complete ones are delivered before the view, and
    message numbers start to mean new messages. All members see the view at the same point in the
    order, so all do the same.
@@ -46,7 +47,7 @@ class Whole(NamedTuple):
     """The fields of its first packet."""
     data: bytes
     places: tuple[Any, ...]
-    """The `place` of each packet as passed to `receive`, in the order of arrival."""
+    """The `place` of each packet as passed to `receive`: packet 1, then the others as they came."""
 
 
 class Part(NamedTuple):
@@ -86,7 +87,8 @@ class _Entry:
         self.source = source
         self.qos = qos
         self.fields = fields
-        self.parts = {1: data}
+        """Those of packet 1; without order, those of another packet until that has arrived."""
+        self.parts = {fields.packet_number or 1: data}
         self.places = [place]
         self.data_bytes = len(data)
         self.size = len(data) + MESSAGE_OVERHEAD_BYTES
@@ -226,16 +228,15 @@ class Reassembly:
     ) -> Arrival:
         number, count = fields.packet_number, fields.packet_count
         assert number is not None and count is not None
-        if number == 1 and not (entry and self._is_repeat_of_first(entry, fields, data)):
+        if entry is None and number > 1 and self.order is not Order.NONE:
+            return Arrival.LATER
+        if entry is None or (number == 1 and self._begins_again(entry, qos, fields, data)):
             if count == 1:
                 return Arrival.ONLY
             if count > self._max_packets or self._too_many(entry, source):
-                return Arrival.REFUSED
-            return Arrival.FIRST
-        if entry is None:
-            return Arrival.LATER
-        first = entry.fields
-        if count != first.packet_count or fields.layer != first.layer or qos is not entry.qos:
+                return Arrival.REFUSED if number == 1 else Arrival.LATER
+            return Arrival.FIRST if number == 1 else Arrival.OVERTAKING
+        if self._contradicts(entry, qos, fields):
             return Arrival.CONFLICT
         kept = entry.parts.get(number)
         if kept is not None:
@@ -246,12 +247,25 @@ class Reassembly:
             return Arrival.OVERSIZE
         return Arrival.LAST if len(entry.parts) + 1 == count else Arrival.NEXT
 
-    def _is_repeat_of_first(self, entry: _Entry, fields: Fields, data: bytes) -> bool:
-        """Return whether the network duplicated a first packet.
+    def _begins_again(self, entry: _Entry, qos: QoS, fields: Fields, data: bytes) -> bool:
+        """Return whether a packet 1 is not that of the unfinished message with its number.
 
-        A ring that keeps an order does not duplicate packets: there the sender began anew.
+        The network may duplicate or reorder packets only where a ring keeps no order: elsewhere the
+        sender began anew.
         """
-        return self.order is Order.NONE and fields == entry.fields and data == entry.parts[1]
+        if 1 not in entry.parts:
+            return self._contradicts(entry, qos, fields)
+        is_repeat = fields == entry.fields and data == entry.parts[1]
+        return self.order is not Order.NONE or not is_repeat
+
+    @staticmethod
+    def _contradicts(entry: _Entry, qos: QoS, fields: Fields) -> bool:
+        known = entry.fields
+        return (
+            fields.packet_count != known.packet_count
+            or fields.layer != known.layer
+            or qos is not entry.qos
+        )
 
     def _too_many(self, entry: _Entry | None, source: str) -> bool:
         others = self._open_of[source] - (entry is not None)
@@ -270,7 +284,7 @@ class Reassembly:
         self._open[key] = entry
         self._open_of[entry.source] += 1
         self._held_bytes += entry.size
-        entry.in_pieces = self._wants_pieces(entry.fields)
+        entry.in_pieces = 1 in entry.parts and self._wants_pieces(entry.fields)
         if self.order is not Order.NONE:
             self._ordered[entry] = None
         self._deliver_early(entry)
@@ -278,7 +292,12 @@ class Reassembly:
     def _keep(self, entry: _Entry, fields: Fields, data: bytes, place: Any) -> None:
         assert fields.packet_number is not None
         entry.parts[fields.packet_number] = data
-        entry.places.append(place)
+        if fields.packet_number == 1:
+            entry.fields = fields
+            entry.places.insert(0, place)
+            entry.in_pieces = self._wants_pieces(fields)
+        else:
+            entry.places.append(place)
         entry.data_bytes += len(data)
         entry.size += len(data) + PACKET_OVERHEAD_BYTES
         self._held_bytes += len(data) + PACKET_OVERHEAD_BYTES

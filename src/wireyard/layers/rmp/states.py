@@ -43,6 +43,7 @@ class Arrival(StrEnum):
     ONLY = "packet 1 of 1"
     FIRST = "packet 1"
     REFUSED = "packet 1, over a bound"
+    OVERTAKING = "a later packet without order, unknown number"
     LATER = "a later packet, unknown number"
     NEXT = "a new packet"
     LAST = "the last one missing"
@@ -74,6 +75,8 @@ ARRIVING: Final[StateTable[Arriving, Arrival, tuple[Step, ...]]] = StateTable(
             Arrival.ONLY: Cell(Arriving.ABSENT, (Step.WHOLE,)),
             Arrival.FIRST: Cell(Arriving.OPEN, (Step.BEGIN,)),
             Arrival.REFUSED: Cell(Arriving.ABSENT, (Step.REFUSE,)),
+            # Without order it may have overtaken packet 1.
+            Arrival.OVERTAKING: Cell(Arriving.OPEN, (Step.BEGIN,)),
             # A late joiner lacks first packets, and all members lack those from before the view.
             Arrival.LATER: Cell(Arriving.ABSENT, (Step.ORPHAN,)),
         },

@@ -24,18 +24,13 @@ RULES: Final[Mapping[str, str]] = MappingProxyType(
         "cut_packet": "a packet of which the capture has only the beginning; it is not used",
         "repeated_packet": "a packet that came again; its messages count once",
         "later_fields": "a later packet of a message with fields that only the first should have",
-        "segment_followed": "a message after a part of another, in one packet",
-        "reply_followed": "a message after a reply, where readings of the format differ",
         "reply_not_addressable": "a reply is requested, without a number that it could name",
-        "domain_zero": "domain 0, which is written by leaving the domain out",
-        "client_zero": "client 0, which is written by leaving the client out",
         # --- a message of several packets
         "count_changed": "packets of a message that do not agree how many there are",
         "layer_changed": "packets of a message for different layers",
         "packet_changed": "the same packet of a message with other data",
         "restarted": "another message with the number of one that was unfinished",
         "incomplete": "a message of which packets are missing",
-        "orphan": "packets of a message whose first was not seen before them",
         # --- a bound
         "over_bound": "a message over a bound of receivers",
     }
@@ -45,7 +40,7 @@ RULES: Final[Mapping[str, str]] = MappingProxyType(
 _FIRST_ONLY: Final = sum(
     FLAGS[flag] for flag in ("domain", "client", "reply_to", "reply_requested")
 )
-CHECKED_FLAGS: Final = FLAGS["segmentation"] | _FIRST_ONLY
+CHECKED_FLAGS: Final = FLAGS["segmentation"] | FLAGS["reply_requested"]
 """Only messages with one of these flags need `violated_rules`."""
 
 
@@ -60,13 +55,4 @@ def violated_rules(row: PacketRow, fields: Fields) -> list[str]:
             rules.append("reply_not_addressable")
     elif fields.packet_number > 1 and row["typing"] & _FIRST_ONLY:
         rules.append("later_fields")
-    if row["more_follows"]:
-        if (fields.packet_count or 1) > 1:
-            rules.append("segment_followed")
-        if fields.reply_source is not None:
-            rules.append("reply_followed")
-    if fields.domain == 0:
-        rules.append("domain_zero")
-    if fields.client == 0:
-        rules.append("client_zero")
     return rules

@@ -67,10 +67,8 @@ from wireyard.pipeline.running import Runner
 __all__ = ["BronzeStage"]
 
 _POLL_S: Final = 0.2
-_EXPANSION: Final = 10
-"""Bytes that a compressed byte counts as."""
-_OPEN_BYTES: Final = 1 << 17
-"""Bytes that opening an input counts as."""
+_POLL_STORE_S: Final = 5.0
+"""The same where each poll is a request to an object store."""
 _WARM_BYTES: Final = 1 << 20
 """Size of all inputs from which on even small ones are decoded with kernels: loading these takes
 less time than the scalar reader would need."""
@@ -93,10 +91,8 @@ class BronzeStage:
         watch: Watch,
         decode_as: tuple[str, ...] = (),
         keylog: tuple[str, ...] = (),
-        few_bytes: int = 0,
     ) -> None:
         self._runner = runner
-        self._few_bytes, self._here = few_bytes, False
         self._lake = lake
         self._settings = settings
         self._watch = watch
@@ -118,8 +114,7 @@ class BronzeStage:
         staged = [*sorted(named | held), bronze.QUARANTINE_TABLE, bronze.STORE_RECORDS_TABLE]
         staged += [*LEDGER_FILES, bronze.FILES_TABLE, bronze.PAYLOADS_TABLE]
         self._lake.make_staging([*staged, EXCHANGE, bronze.HEADERS, bronze.DONE_MARKS])
-        self._here = self._runner.in_process or sum(map(_weight, found)) <= self._few_bytes
-        if self._here and sum(each.size for each in found) >= _WARM_BYTES:
+        if self._runner.in_process and sum(each.size for each in found) >= _WARM_BYTES:
             load_columns()
         indexed = self._index(found, split_bytes)
         self._watch.stage("reading")
@@ -251,7 +246,7 @@ class BronzeStage:
         self.tasks += len(tasks)
         work = partial(bronze.write_task, settings=self._settings)
         with _marks_watched(self._lake, numbered, self._watch):
-            manifest = self._runner.run(numbered, work, MANIFEST, here=self._here)
+            manifest = self._runner.run(numbered, work, MANIFEST)
         for result in read_manifest(manifest):
             if isinstance(result, FailureResult):
                 raise bronze.FAILURES[result.error](result.message)
@@ -271,8 +266,10 @@ def _marks_watched(
     total = sum(weights.values())
     done = Event()
 
+    poll_s = _POLL_STORE_S if "://" in lake.root else _POLL_S
+
     def poll() -> None:
-        while not done.wait(_POLL_S):
+        while not done.wait(poll_s):
             marks = lake.list_staged(bronze.DONE_MARKS)
             watch.at(sum(weights.get(mark, 0) for mark in marks), total)
 
@@ -320,8 +317,3 @@ def _files_of(results: Iterable[PieceResult | FilesResult]) -> dict[str, list[st
         for table in each.tables:
             files[table][each.file] = None
     return {table: list(names) for table, names in files.items()}
-
-
-def _weight(found: FoundInput) -> int:
-    """Return the number of bytes that an input counts as, to decide whether Spark reads it."""
-    return found.size * (_EXPANSION if found.compressed else 1) + _OPEN_BYTES

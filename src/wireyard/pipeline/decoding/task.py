@@ -10,8 +10,9 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import dataclass, replace
+from functools import cached_property
 from itertools import groupby
-from typing import IO, Final, cast
+from typing import IO, TYPE_CHECKING, Final, cast
 from uuid import uuid4
 
 import numpy as np
@@ -51,14 +52,11 @@ from wireyard.lake.ledgers import (
 )
 from wireyard.lake.parts import PartFile
 from wireyard.lake.staging import writing
-from wireyard.layers.mqtt.evidence import StreamEvidence
 from wireyard.layers.mqtt.facts import EVIDENCE
-from wireyard.layers.mqtt.packets import Part as TrackedPart
 from wireyard.payloads import parse_rules
 from wireyard.payloads.columns import PAYLOADS, PayloadTable
 from wireyard.pipeline.decoding.balance import RowCounts, count_rows, make_ledger, make_ledgers
 from wireyard.pipeline.decoding.indexing import HeaderPiece, write_headers
-from wireyard.pipeline.decoding.packet_files import PacketFile, packet_file_path
 from wireyard.pipeline.decoding.results import (
     FailureResult,
     FilesResult,
@@ -88,6 +86,10 @@ from wireyard.streams.scan import (
 from wireyard.streams.source import Reading, filesystem
 from wireyard.streams.split import guess_start
 from wireyard.streams.window import windows_of_file
+
+if TYPE_CHECKING:
+    from wireyard.layers.mqtt.evidence import StreamEvidence
+    from wireyard.pipeline.decoding.packet_files import PacketFile
 
 __all__ = [
     "DONE_MARKS",
@@ -244,10 +246,16 @@ class BronzeTask:
         self._rules = parse_rules(settings.payload)
         self._openers: dict[str, PayloadTable] = {}
         self._ledgers: list[StreamLedger] = []
-        self._evidence = StreamEvidence()
         self._writes_packets = writes_packets
         self._packets: PacketFile | None = None
         self._writes = 0
+
+    @cached_property
+    def _evidence(self) -> StreamEvidence:
+        """The evidence in MQTT packets, whose code is loaded when the first occur."""
+        from wireyard.layers.mqtt.evidence import StreamEvidence
+
+        return StreamEvidence()
 
     def write_or_skip(self, piece: AnyPiece) -> list[Result]:
         """Write a piece; if its source was deleted and may be, return a `GoneResult`."""
@@ -531,6 +539,9 @@ class BronzeTask:
         secret = self._settings.secret
         if secret is None or not self._writes_packets:
             return
+        from wireyard.layers.mqtt.packets import Part as TrackedPart
+        from wireyard.pipeline.decoding.packet_files import PacketFile, packet_file_path
+
         if self._packets is None:
             path = packet_file_path(self._settings.staging, self._name)
             self._packets = PacketFile(path, secret)

@@ -1,10 +1,10 @@
-"""Fact tables of JMQ packets and GPackets in Spark: in one task for few packets, else in phases.
+"""Fact tables of many JMQ packets and GPackets, in phases.
 
 Several inputs may show the same message, and its hops are numbered over all of them, so inputs with
-common messages are processed together. One task makes all rows if it can hold the packets. More
-packets go through the phases of ``wireyard.layers.jmq.columns``. Each phase is a stage of tasks
-that is partitioned by key: packets by connection, records in transactions by transaction, messages
-by id, requests by reply destination.
+common messages are processed together. Packets that are too many for a task go through the phases
+of ``wireyard.layers.jmq.columns``. Each phase is a stage of tasks that is partitioned by key:
+packets by connection, records in transactions by transaction, messages by id, requests by reply
+destination.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from wireyard.lake.ledgers import captured_streams
-from wireyard.lake.parts import measure, read_batches
+from wireyard.lake.parts import read_batches
 from wireyard.layers.facts import PacketFile
 from wireyard.layers.grouping import split_rows
 from wireyard.layers.jmq.columns import (
@@ -35,7 +35,6 @@ from wireyard.layers.jmq.columns import (
     records_of,
     stand_for_messages,
 )
-from wireyard.layers.jmq.facts import FACTS as JMS
 from wireyard.layers.jmq.facts import FORMATS
 from wireyard.layers.jmq.files import (
     file_numbers,
@@ -47,7 +46,9 @@ from wireyard.layers.tables import join_tables
 from wireyard.pipeline.exchange import read_part, write_parts
 from wireyard.pipeline.facts.keyed import write_records
 from wireyard.pipeline.facts.tasks import (
-    derive_whole,
+    Division,
+    Group,
+    Results,
     dropped_rows,
     intermediate_file,
     run_tasks,
@@ -55,13 +56,12 @@ from wireyard.pipeline.facts.tasks import (
 )
 from wireyard.pipeline.running import Runner
 
-__all__ = ["FEW", "FORMATS", "MOST_PACKETS", "write_jmq_facts"]
+__all__ = ["DIVISION", "PARTITION_PACKETS"]
 
-MOST_PACKETS: Final = 1 << 16
-"""Packets of a partition, about 1.5 kB each with all records derived from them."""
-FEW: Final = 1 << 19
-"""Packets whose facts this process derives itself: they take no longer than Spark's start, and no
-more memory than Spark."""
+_MOST_PACKETS: Final = 1 << 18
+"""Packets that a task holds at once, about 1.5 kB each with all records derived from them."""
+PARTITION_PACKETS: Final = 1 << 16
+"""Packets of a partition of more."""
 _SHOWN: Final = (
     "source", "stream", "src_addr", "src_port", "dst_addr", "dst_port", "format", "ended",
 )  # fmt: skip
@@ -71,8 +71,6 @@ _HELD_BATCHES: Final = 4
 
 Files = Mapping[str, Sequence[str]]
 """Paths of intermediate files, by name."""
-Results = Iterator[Mapping[str, Any]]
-"""Results of a task: rows of `RESULTS`."""
 
 
 class _File(NamedTuple):
@@ -81,35 +79,6 @@ class _File(NamedTuple):
     number: int
     format: str
     path: str
-
-
-def write_jmq_facts(
-    runner: Runner,
-    staging: str,
-    files: Files,
-    streams: Sequence[str],
-    sources: Collection[str],
-) -> Results:
-    """Stage the rows of all tables; yield rows of `RESULTS`.
-
-    Parameters
-    ----------
-    files
-        Files of packets, by format.
-    streams
-        Files of the table `streams`.
-    sources
-        The inputs; files may have packets and streams of others too.
-    """
-    named = [(name, path) for name in FORMATS for path in files.get(name, ())]
-    numbered = [_File(number, *each) for number, each in enumerate(named)]
-    job = _Job(staging, frozenset(sources), tuple(streams), len(numbered))
-    packets = sum(measure(file.path)[0] for file in numbered)
-    if packets > FEW:
-        yield from _write_by_phases(runner, job, numbered, -(-packets // MOST_PACKETS))
-    elif packets:
-        work = partial(_write_all, job=job)
-        yield from run_tasks(runner, [numbered], work, here=True)
 
 
 class _Job(NamedTuple):
@@ -155,17 +124,6 @@ def _of_files(marks: pa.Table, files: int) -> list[pa.Table]:
     return split_rows(marks, file_numbers(marks), files)
 
 
-# --- one task -------------------------------------------------------------------------------
-
-
-def _write_all(files: Sequence[_File], job: _Job) -> Results:
-    """Write all facts of the packets in some files."""
-    named = [(file.format, file.path) for file in files]
-    derived = derive_whole(JMS, named, job.streams, job.sources)
-    yield from write_tables(derived.tables, job.staging)
-    yield from dropped_rows(derived.dropped)
-
-
 # --- phases ---------------------------------------------------------------------------------
 
 _ENDED, _TRANSACTIONS, _MESSAGES, _RELAYS, _REQUESTS, _RUNS, _MARKS = _BETWEEN = (
@@ -174,8 +132,11 @@ _ENDED, _TRANSACTIONS, _MESSAGES, _RELAYS, _REQUESTS, _RUNS, _MARKS = _BETWEEN =
 """Names of the intermediate files, by their content."""
 
 
-def _write_by_phases(runner: Runner, job: _Job, files: Sequence[_File], count: int) -> Results:
-    """Run the phases one after the other, each with `count` tasks."""
+def _write_by_phases(runner: Runner, staging: str, group: Group) -> Results:
+    """Write the facts of some inputs, phase by phase; yield rows of `RESULTS`."""
+    files = [_File(number, *each) for number, each in enumerate(group.files)]
+    job = _Job(staging, frozenset(group.sources), group.streams, len(files))
+    count = -(-group.packets // PARTITION_PACKETS)
     between: dict[str, list[str]] = {name: [] for name in (*FORMATS, *_BETWEEN)}
     numbers = range(count)
 
@@ -197,6 +158,9 @@ def _write_by_phases(runner: Runner, job: _Job, files: Sequence[_File], count: i
     later = {name: between[name] for name in (_REQUESTS, _RUNS)}
     yield from run(numbers, _finish, files=later)
     yield from run(files, _write_marked, files=between[_MARKS])
+
+
+DIVISION: Final = Division(_MOST_PACKETS, 1 << 19, _write_by_phases, HOP_STAGES)
 
 
 def _split(file: _File, job: _Job, count: int) -> Results:

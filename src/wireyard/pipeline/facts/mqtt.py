@@ -1,21 +1,19 @@
-"""Fact tables of MQTT packets in Spark: small inputs whole in a task, a large one in stages.
+"""Fact tables of many MQTT packets, in stages.
 
-Every key of the layer begins with the source, so inputs are independent of each other. A task
-derives all facts of a few small inputs. An input that is too large for a task goes through the
-stages of ``wireyard.layers.mqtt.columns``, whose tasks are partitioned by key: packets by client,
-messages by topic.
+An input that is too large for a task goes through the stages of ``wireyard.layers.mqtt.columns``,
+whose tasks are partitioned by key: packets by client, messages by topic.
 """
 
 from __future__ import annotations
 
 import zlib
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from functools import lru_cache, partial
 from heapq import heapreplace
-from itertools import accumulate, chain
+from itertools import accumulate
 from operator import attrgetter
 from typing import Any, Final, NamedTuple
 
@@ -27,10 +25,7 @@ from wireyard.arrays import Ints
 from wireyard.formats.base import Row
 from wireyard.lake.ledgers import captured_streams
 from wireyard.lake.parts import read_batches, read_footer_table
-from wireyard.lake.records import Input
-from wireyard.lake.snapshot import name_of
 from wireyard.layers.grouping import split_rows, text_codes
-from wireyard.layers.latencies import with_latencies
 from wireyard.layers.mqtt.columns import (
     Matched,
     RestRecord,
@@ -43,7 +38,6 @@ from wireyard.layers.mqtt.delivery_columns import Topics, Will, deliver
 from wireyard.layers.mqtt.directions import Stream
 from wireyard.layers.mqtt.evidence import SCHEMA, StreamEvidence
 from wireyard.layers.mqtt.facts import EVIDENCE, FORMAT
-from wireyard.layers.mqtt.facts import FACTS as MQTT
 from wireyard.layers.mqtt.files import (
     Batches,
     count_evidence,
@@ -54,7 +48,7 @@ from wireyard.layers.mqtt.files import (
 from wireyard.layers.mqtt.messages import marks_of
 from wireyard.layers.mqtt.packets import KnownStream, new_secret
 from wireyard.layers.mqtt.published import SENT, Clients
-from wireyard.layers.mqtt.records import Client, TopicKey
+from wireyard.layers.mqtt.records import Client, ConnectionRecord, TopicKey
 from wireyard.layers.stages import Key, KeyedRecord, Order
 from wireyard.pipeline.decoding.packet_files import (
     UNDIVIDED,
@@ -68,52 +62,29 @@ from wireyard.pipeline.decoding.packet_files import (
 from wireyard.pipeline.exchange import dump, load, read_part, remove, write_parts
 from wireyard.pipeline.facts.tasks import (
     STREAM_COLUMNS,
-    derive_whole,
+    Division,
+    Group,
+    Results,
     dropped_rows,
     intermediate_file,
     run_tasks,
     write_tables,
 )
-from wireyard.pipeline.inputs.tasks import group_in_order
 from wireyard.pipeline.running import Runner
 from wireyard.streams.source import filesystem
 
 __all__ = [
-    "FEW",
+    "DIVISION",
     "MOST_PACKETS",
-    "Group",
     "counted_evidence",
-    "mqtt_groups",
     "partition_streams",
     "rows_of_streams",
-    "write_mqtt_facts",
 ]
 
 MOST_PACKETS: Final = 1 << 19
 """Packets that a task holds at once, at most about 500 bytes each with all derived records."""
-FEW: Final = 1 << 20
-"""Packets whose facts this process derives itself: they take no longer than Spark's start, and no
-more memory than Spark."""
 _THREADS: Final = 8
 """Threads that read footers; they mostly wait for the storage."""
-_TABLE: Final = "packets_mqtt"
-
-
-@dataclass(frozen=True, slots=True)
-class Group:
-    """Inputs that share files of packets with each other, and with no other inputs."""
-
-    files: tuple[str, ...]
-    """Files of packets. They may have packets of other inputs, which are ignored."""
-    sources: tuple[str, ...]
-    packets: int
-    streams: tuple[str, ...]
-    """Files of the table `streams`."""
-
-    def stream_rows(self) -> list[Row]:
-        """Return the rows of their MQTT streams, for `known_of`."""
-        tables = captured_streams(self.streams, self.sources, STREAM_COLUMNS)
-        return [row for table in tables for row in shown_rows(table, FORMAT)]
 
 
 def rows_of_streams(streams: pa.Table, format: str) -> list[Row]:
@@ -121,71 +92,6 @@ def rows_of_streams(streams: pa.Table, format: str) -> list[Row]:
     of_format = streams.filter(pc.starts_with(streams["format"], format))
     rows: list[Row] = of_format.select(STREAM_COLUMNS).drop_columns("format").to_pylist()
     return rows
-
-
-def mqtt_groups(
-    files: Iterable[str], inputs: Iterable[Input], streams: Iterable[str]
-) -> list[Group]:
-    """Return the inputs with MQTT packets, grouped by the files that they have in common.
-
-    Parameters
-    ----------
-    files
-        Files with the packets of all inputs.
-    streams
-        Files of the table `streams` of all inputs.
-    """
-    packets_of, streams_of = ({name_of(path): path for path in paths} for paths in (files, streams))
-    by_file: defaultdict[str, list[Input]] = defaultdict(list)
-    for each in inputs:
-        for name in each.files.get(_TABLE, ()):
-            by_file[name].append(each)
-    groups: list[Group] = []
-    seen: set[str] = set()
-    for name in by_file:
-        if name in seen:
-            continue
-        sources: dict[str, Input] = {}
-        waiting = [name]
-        names: dict[str, None] = {}
-        while waiting:
-            file = waiting.pop()
-            if file in names:
-                continue
-            names[file] = None
-            for each in by_file[file]:
-                if each.source not in sources:
-                    sources[each.source] = each
-                    waiting += each.files[_TABLE]
-        seen |= names.keys()
-        packets = sum(map(_count, sources.values()))
-        stream_names = dict.fromkeys(
-            file for each in sources.values() for file in each.files["streams"]
-        )
-        packet_files = tuple(packets_of[file] for file in names)
-        stream_files = tuple(streams_of[file] for file in stream_names)
-        groups.append(Group(packet_files, tuple(sources), packets, stream_files))
-    return groups
-
-
-def _count(each: Input) -> int:
-    """Return the number of MQTT packets of an input."""
-    sums = each.ledger.items()
-    return sum(total.packets for format, total in sums if format.partition("/")[0] == FORMAT)
-
-
-def write_mqtt_facts(
-    runner: Runner, staging: str, groups: Sequence[Group]
-) -> Iterator[Mapping[str, Any]]:
-    """Stage the rows of all tables; yield rows of `RESULTS`."""
-    here = sum(group.packets for group in groups) <= FEW
-    most = FEW if here else MOST_PACKETS
-    small = [group for group in groups if group.packets <= most]
-    tasks = group_in_order(small, attrgetter("packets"), MOST_PACKETS)
-    yield from run_tasks(runner, tasks, partial(_write_small, staging=staging), here=here)
-    for group in groups:
-        if group.packets > most:
-            yield from _LargeInput(runner, staging, group).write()
 
 
 # --- files ----------------------------------------------------------------------------------
@@ -206,7 +112,10 @@ def _footers_of(files: Sequence[str]) -> _Footers:
 
 
 def _evidence_of(
-    group: Group, footers: _Footers, count: Callable[[Sequence[str]], Mapping[str, pa.Table]]
+    files: Sequence[str],
+    sources: Sequence[str],
+    footers: _Footers,
+    count: Callable[[Sequence[str]], Mapping[str, pa.Table]],
 ) -> StreamEvidence:
     """Return the evidence for the directions of streams.
 
@@ -215,11 +124,11 @@ def _evidence_of(
     count
         Counts the evidence in the packets of files that have none in their footers.
     """
-    uncounted = [file for file, one in zip(group.files, footers, strict=True) if one is None]
+    uncounted = [file for file, one in zip(files, footers, strict=True) if one is None]
     counted = count(uncounted) if uncounted else {}
     evidence = StreamEvidence()
-    for file, footer in zip(group.files, footers, strict=True):
-        evidence.add_counted(counted[file] if footer is None else footer, group.sources)
+    for file, footer in zip(files, footers, strict=True):
+        evidence.add_counted(counted[file] if footer is None else footer, sources)
     return evidence
 
 
@@ -232,26 +141,6 @@ def counted_evidence(path: str, sources: Sequence[str]) -> pa.Table:
 
 def _all(tables: Mapping[str, Iterable[pa.Table]]) -> Iterator[tuple[str, pa.Table]]:
     return ((name, part) for name, parts in tables.items() for part in parts)
-
-
-def _write_facts(
-    tables: Iterable[tuple[str, pa.Table]], staging: str
-) -> Iterator[Mapping[str, Any]]:
-    """Write rows of tables, and the latencies of deliveries."""
-    return write_tables(chain.from_iterable(map(with_latencies, tables)), staging)
-
-
-# --- small inputs ---------------------------------------------------------------------------
-
-
-def _write_small(groups: Iterable[Group], staging: str) -> Iterator[Mapping[str, Any]]:
-    """Write the facts of small inputs; yield rows of `RESULTS`."""
-    derived = [
-        derive_whole(MQTT, [(FORMAT, path) for path in group.files], group.streams, group.sources)
-        for group in groups
-    ]
-    yield from _write_facts(chain.from_iterable(each.tables for each in derived), staging)
-    yield from dropped_rows(sum((each.dropped for each in derived), Counter()))
 
 
 # --- a large input --------------------------------------------------------------------------
@@ -297,6 +186,20 @@ class _TrackedPartition(NamedTuple):
     """Files that mark which packets are messages, by file of packets."""
 
 
+class _MatchedFiles(NamedTuple):
+    """The files that the stage behind the tracking of clients has written, or passes on."""
+
+    topics: list[str]
+    """By partition of topics: its topics, and all clients."""
+    wills: str
+    """The published wills, and the user names of their senders."""
+    connections: str
+    messages: list[tuple[str, int]]
+    """Files of messages, each with the number that its first client has among all clients."""
+    marks: list[str]
+    """Files that mark which packets are messages."""
+
+
 _Streams = tuple[list[KnownStream], Ints]
 """The streams of an input, and the partition of each."""
 _PacketFiles = list[StreamsOfFile]
@@ -304,49 +207,72 @@ _Wills = tuple[list[Will], dict[Client, str]]
 """Published wills, and the user names of their senders."""
 _Known = tuple[Topics, list[Client]]
 """The state of some topics, and all clients."""
+_Connections = list[ConnectionRecord]
 _Rest = list[tuple[str, Key, Order, RestRecord]]
 """Keyed records for `explain_rest`."""
 
 
+def _write_in_stages(runner: Runner, staging: str, group: Group) -> Results:
+    """Write the facts of some inputs, stage by stage; yield rows of `RESULTS`."""
+    return _LargeInput(runner, staging, group).write()
+
+
+DIVISION: Final = Division(MOST_PACKETS, 1 << 20, _write_in_stages, {})
+
+
 class _LargeInput:
-    """An input that is too large for a task."""
+    """Inputs that are too large for a task."""
 
     def __init__(self, runner: Runner, staging: str, group: Group) -> None:
-        self._runner, self._staging = runner, staging
-        self._group = replace(group, files=_largest_first(group.files))
+        self._runner, self._staging, self._group = runner, staging, group
+        self._files = _largest_first([path for _, path in group.files])
         # Few partitions, because each task writes a part for each task of the next stage.
         self._partitions = -(-group.packets // (MOST_PACKETS // 2))
 
-    def write(self) -> Iterator[Mapping[str, Any]]:
+    def write(self) -> Results:
         """Write the rows of all tables; yield rows of `RESULTS`."""
         shared, packets = self._partition()
         work = partial(_track, shared=shared, files=dump(self._staging, packets, _PacketFiles))
-        results = list(run_tasks(self._runner, range(self._partitions), work))
+        tracked = yield from self._run(range(self._partitions), work, _CLIENTS)
         remove(self._staging, (each.path for each in packets))
-        yield from (row for row in results if row["kind"] == "fact")
-        # In the order of partitions, by which clients are numbered.
-        tracked: list[_TrackedPartition] = sorted(
-            (load(row["file"], _TrackedPartition) for row in results if row["name"] == _CLIENTS),
-            key=attrgetter("number"),
+        (path,) = yield from self._run([tracked], partial(_match, shared=shared), _MATCHED)
+        matched: _MatchedFiles = load(path, _MatchedFiles)
+        # The tasks that take longest come first.
+        tasks = [
+            *(_TopicsTask(*each) for each in enumerate(matched.topics)),
+            *(_FileTask(*each) for each in enumerate(self._files)),
+        ]
+        records = yield from self._run(
+            tasks, partial(_write_rest, shared=shared, matched=matched), _RECORDS
         )
-        matched = match([each.clients for each in tracked])
-        dropped = (each.clients.dropped for each in tracked)
-        yield from dropped_rows(sum(dropped, matched.dropped))
-        yield from self._write_messages(tracked, matched, shared)
+        remove(self._staging, [*matched.marks, *(path for path, _ in matched.messages)])
+        work = partial(_explain, connections=matched.connections, staging=self._staging)
+        yield from run_tasks(self._runner, [records], work)
+
+    def _run(
+        self, tasks: Sequence[Any], work: Callable[[Any], Results], passed_on: str
+    ) -> Generator[Mapping[str, Any], None, list[str]]:
+        """Run a stage; yield its results, but return the paths of files that it passes on."""
+        paths = list[str]()
+        for row in run_tasks(self._runner, tasks, work):
+            if (row["kind"], row["name"]) == ("intermediate", passed_on):
+                paths.append(row["file"])
+            else:
+                yield row
+        return paths
 
     def _partition(self) -> tuple[_Shared, list[StreamsOfFile]]:
         """Partition the streams by client; return the arguments of tasks, and all packet files."""
-        files = self._group.files
+        files, sources = self._files, self._group.sources
 
         def count(files: Sequence[str]) -> Mapping[str, pa.Table]:
-            sources = self._group.sources
             work = partial(_write_evidence, sources=sources, staging=self._staging)
             results = run_tasks(self._runner, files, work)
             return {row["name"]: load(row["file"], pa.Table) for row in results}
 
         footers = _footers_of(files)
-        evidence = _evidence_of(self._group, footers, count)
-        streams = known_of(evidence, self._group.stream_rows())
+        evidence = _evidence_of(files, sources, footers, count)
+        streams = known_of(evidence, _stream_rows(self._group))
         partition = partition_streams(streams, evidence, self._partitions)
         from_bronze = find_packet_files(self._staging, files, footers, streams)
         heads = read_heads(from_bronze)
@@ -362,68 +288,17 @@ class _LargeInput:
         divided = _divided([*heads, *read_heads(split)], shared.topic_partitions)
         return replace(shared, divided=divided), [*from_bronze, *split]
 
-    def _write_messages(
-        self, tracked: Sequence[_TrackedPartition], matched: Matched, shared: _Shared
-    ) -> Iterator[Mapping[str, Any]]:
-        """Write messages, deliveries and the tables derived from deliveries, in one stage."""
-        marks = [path for each in tracked for path in each.marks]
-        senders = {will.message.client for will in matched.wills}
-        users = {sender: matched.users[sender] for sender in senders & matched.users.keys()}
-        wills = dump(self._staging, (matched.wills, users), _Wills)
-        topics = self._write_topics(matched, shared)
-        firsts = accumulate((len(each.clients.clients) for each in tracked), initial=0)
-        messages = [
-            (path, first)
-            for each, first in zip(tracked, firsts, strict=False)
-            for path in each.messages
-        ]
-        # The tasks that take longest come first.
-        tasks = [
-            *(_TopicsTask(*each) for each in enumerate(topics)),
-            *(_FileTask(*each) for each in enumerate(self._group.files)),
-        ]
-        work = partial(_write_rest, shared=shared, marks=marks, wills=wills, messages=messages)
-        results = list(run_tasks(self._runner, tasks, work))
-        remove(self._staging, [*marks, *(path for path, _ in messages)])
-        records: list[KeyedRecord] = []
-        for row in results:
-            if row["name"] == _RECORDS:
-                records += map(KeyedRecord._make, load(row["file"], _Rest))
-            else:
-                yield row
-        rest = explain_rest(records, matched.connections)
-        yield from _write_facts(_all(rest.tables), self._staging)
-        yield from dropped_rows(rest.dropped)
-
     def _split_others(
         self, from_bronze: Sequence[StreamsOfFile], streams: int, shared: _Shared
     ) -> list[StreamsOfFile]:
         """Write packet files for the bronze files for which the bronze stage has written none."""
         covered = {each.file for each in from_bronze}
-        numbers = {path: number for number, path in enumerate(self._group.files)}
+        numbers = {path: number for number, path in enumerate(self._files)}
         tasks = [(number, path) for path, number in numbers.items() if number not in covered]
         return [
             StreamsOfFile(row["file"], numbers[row["name"]], np.arange(streams))
             for row in run_tasks(self._runner, tasks, partial(_split, shared=shared))
         ]
-
-    def _write_topics(self, matched: Matched, shared: _Shared) -> list[str]:
-        """Write a file for each partition of topics, with its topics and all clients."""
-        of_will: defaultdict[int, set[int]] = defaultdict(set)
-        for will in matched.wills:
-            of_will[_will_partition(will, shared)].add(id(will))
-
-        def is_divided(key: TopicKey) -> bool:
-            return key[2] in shared.divided
-
-        def write(number: int) -> str:
-            def is_wanted(key: TopicKey) -> bool:
-                return is_divided(key) or shared.partition(key[2]) == number
-
-            topics = matched.topics(is_wanted, lambda will: id(will) in of_will[number], is_divided)
-            return dump(self._staging, (topics, matched.clients), _Known)
-
-        return [write(number) for number in range(shared.topic_partitions)]
 
 
 def _largest_first(files: Sequence[str]) -> tuple[str, ...]:
@@ -434,10 +309,16 @@ def _largest_first(files: Sequence[str]) -> tuple[str, ...]:
     return tuple(sorted(files, key=sizes.__getitem__, reverse=True))
 
 
-_CLIENTS, _RECORDS = "clients", "records"
+_CLIENTS, _MATCHED, _RECORDS = "clients", "matched", "records"
 
 
-def _write_evidence(path: str, sources: Sequence[str], staging: str) -> Iterator[Mapping[str, Any]]:
+def _stream_rows(group: Group) -> list[Row]:
+    """Return the rows of the MQTT streams of some inputs, for `known_of`."""
+    tables = captured_streams(group.streams, group.sources, STREAM_COLUMNS)
+    return [row for table in tables for row in shown_rows(table, FORMAT)]
+
+
+def _write_evidence(path: str, sources: Sequence[str], staging: str) -> Results:
     """Write the evidence in a file of packets; the result is named by the path of that file."""
     yield intermediate_file(path, dump(staging, counted_evidence(path, sources), pa.Table))
 
@@ -475,7 +356,7 @@ def _packet_files(path: str) -> _PacketFiles:
     return files
 
 
-def _split(task: tuple[int, str], shared: _Shared) -> Iterator[Mapping[str, Any]]:
+def _split(task: tuple[int, str], shared: _Shared) -> Results:
     """Partition the packets of a file by client; the result is named by the path of that file."""
     number, path = task
     streams, of_stream = _streams(shared.streams)
@@ -500,7 +381,7 @@ def _will_partition(will: Will, shared: _Shared) -> int:
     return number
 
 
-def _track(number: int, shared: _Shared, files: str) -> Iterator[Mapping[str, Any]]:
+def _track(number: int, shared: _Shared, files: str) -> Results:
     """Track the clients of a partition; write their messages, partitioned by topic.
 
     Parameters
@@ -524,6 +405,56 @@ def _track(number: int, shared: _Shared, files: str) -> Iterator[Mapping[str, An
     yield intermediate_file(_CLIENTS, dump(shared.staging, tracked, _TrackedPartition))
 
 
+def _match(paths: Sequence[str], shared: _Shared) -> Results:
+    """Match subscriptions with the topics of all clients; write what the next stage needs.
+
+    Parameters
+    ----------
+    paths
+        Files that `_track` has written, one for each partition of clients.
+    """
+    # In the order of partitions, by which clients are numbered.
+    tracked: list[_TrackedPartition] = sorted(
+        (load(path, _TrackedPartition) for path in paths), key=attrgetter("number")
+    )
+    matched = match([each.clients for each in tracked])
+    yield from dropped_rows(sum((each.clients.dropped for each in tracked), matched.dropped))
+    senders = {will.message.client for will in matched.wills}
+    users = {sender: matched.users[sender] for sender in senders & matched.users.keys()}
+    firsts = accumulate((len(each.clients.clients) for each in tracked), initial=0)
+    files = _MatchedFiles(
+        _write_topics(matched, shared),
+        dump(shared.staging, (matched.wills, users), _Wills),
+        dump(shared.staging, matched.connections, _Connections),
+        [
+            (path, first)
+            for each, first in zip(tracked, firsts, strict=False)
+            for path in each.messages
+        ],
+        [path for each in tracked for path in each.marks],
+    )
+    yield intermediate_file(_MATCHED, dump(shared.staging, files, _MatchedFiles))
+
+
+def _write_topics(matched: Matched, shared: _Shared) -> list[str]:
+    """Write a file for each partition of topics, with its topics and all clients."""
+    of_will: defaultdict[int, set[int]] = defaultdict(set)
+    for will in matched.wills:
+        of_will[_will_partition(will, shared)].add(id(will))
+
+    def is_divided(key: TopicKey) -> bool:
+        return key[2] in shared.divided
+
+    def write(number: int) -> str:
+        def is_wanted(key: TopicKey) -> bool:
+            return is_divided(key) or shared.partition(key[2]) == number
+
+        topics = matched.topics(is_wanted, lambda will: id(will) in of_will[number], is_divided)
+        return dump(shared.staging, (topics, matched.clients), _Known)
+
+    return [write(number) for number in range(shared.topic_partitions)]
+
+
 class _TopicsTask(NamedTuple):
     """A task that matches the messages of some topics with their deliveries."""
 
@@ -540,40 +471,32 @@ class _FileTask(NamedTuple):
     path: str
 
 
-def _write_rest(
-    task: _TopicsTask | _FileTask,
-    shared: _Shared,
-    marks: Sequence[str],
-    wills: str,
-    messages: Sequence[tuple[str, int]],
-) -> Iterator[Mapping[str, Any]]:
-    """Run a task of the last stage.
-
-    Parameters
-    ----------
-    marks, messages
-        Files that `_track` has written.
-    wills
-        File with the published wills, and the user names of their senders.
-    """
+def _write_rest(task: _TopicsTask | _FileTask, shared: _Shared, matched: _MatchedFiles) -> Results:
+    """Write the deliveries of some topics, or the messages of a file."""
     if isinstance(task, _TopicsTask):
-        yield from _deliver(task, shared, messages)
+        yield from _deliver(task, shared, matched.messages)
     else:
-        yield from _write_messages(task, shared, marks, wills)
+        yield from _write_messages(task, shared, matched)
 
 
-def _write_messages(
-    task: _FileTask, shared: _Shared, marks: Sequence[str], wills: str
-) -> Iterator[Mapping[str, Any]]:
+def _write_messages(task: _FileTask, shared: _Shared, matched: _MatchedFiles) -> Results:
     """Write the messages among the packets of a file."""
     number, path = task
-    published, users = load(wills, _Wills)
+    published, users = load(matched.wills, _Wills)
     own_wills = [will for will in published if will.file == number]
-    parts = [table for (table,) in read_part(marks, number)]
+    parts = [table for (table,) in read_part(matched.marks, number)]
     marked = pa.concat_tables([*parts, marks_of(SENT.empty_table(), (), own_wills, users)])
     messages = messages_of(_packets_of(path), marked, shared.unknown)
     tables = (("messages", table) for table in messages)
     yield from write_tables(tables, shared.staging)
+
+
+def _explain(records: Sequence[str], connections: str, staging: str) -> Results:
+    """Write the rows that follow from the records of all topics."""
+    found = (KeyedRecord._make(one) for path in records for one in load(path, _Rest))
+    rest = explain_rest(found, load(connections, _Connections))
+    yield from write_tables(_all(rest.tables), staging)
+    yield from dropped_rows(rest.dropped)
 
 
 def _by_topic(sent: pa.Table, delivered: pa.Table, shared: _Shared) -> Iterator[list[pa.Table]]:
@@ -595,9 +518,7 @@ def _topic_partitions(table: pa.Table, shared: _Shared) -> Ints:
     return partitions
 
 
-def _deliver(
-    task: _TopicsTask, shared: _Shared, files: Sequence[tuple[str, int]]
-) -> Iterator[Mapping[str, Any]]:
+def _deliver(task: _TopicsTask, shared: _Shared, files: Sequence[tuple[str, int]]) -> Results:
     """Write the deliveries of the messages of some topics.
 
     Parameters
@@ -612,7 +533,7 @@ def _deliver(
     both = zip(*read_part(paths, number), strict=True)
     sent, delivered = (_joined(tables, firsts) for tables in both)
     derived = deliver(sent, delivered, topics, clients, streams)
-    yield from _write_facts(_all(derived.tables), shared.staging)
+    yield from write_tables(_all(derived.tables), shared.staging)
     yield from dropped_rows(derived.dropped)
     yield intermediate_file(_RECORDS, dump(shared.staging, derived.records, _Rest))
 

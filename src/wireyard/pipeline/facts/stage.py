@@ -3,67 +3,60 @@
 Every key of the layers begins with the source, except for JMS messages, which several captures may
 show. So the facts of some inputs can be made while those of others stay.
 
-MQTT and JMQ are columnar (`mqtt`, `jmq`). For RMP, and for JMS messages that several inputs show,
-stages (``wireyard.layers.stages``) run over records: a cluster partitions the input of a stage by
-key and sorts it, and a task processes its keys one after the other. It writes facts to files of its
-own, as the tasks of the bronze stage do, and keyed records for a later stage too, which are
-partitioned again. A task makes one Python call for a stage, and holds the state of one key and some
-thousand rows.
+1. A task derives the facts of a protocol from all packets of some inputs, if they are few enough to
+   be held (`registered`). More packets are divided among tasks, in several stages (`Division`):
+   columns are partitioned by key (`mqtt`, `jmq`), or rows are processed key by key (`rmp`, and the
+   hops of many JMS messages; see ``wireyard.layers.stages``).
+2. Tasks compute latencies from the files of deliveries, and count the files of messages.
+3. One task merges the counts, and the producers that several tasks have seen.
 """
 
 from __future__ import annotations
 
+import sys
 from collections import Counter, defaultdict
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
+from importlib import import_module
 from itertools import chain
-from typing import Any, Final
+from operator import attrgetter
+from typing import Any, Final, NamedTuple
 
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from wireyard.formats import get_format
 from wireyard.formats.jmq.layout import MESSAGE_TYPES
-from wireyard.lake.parts import measure, read_batches, write_table
+from wireyard.lake.parts import read_batches, write_table
 from wireyard.lake.records import Input
 from wireyard.lake.staging import Staging, writing
 from wireyard.lake.writer import Lake
 from wireyard.layers.destinations import NEEDED as COUNTED
 from wireyard.layers.destinations import count_messages, destinations
-from wireyard.layers.facts import Facts as ProtocolFacts
 from wireyard.layers.facts import registered
 from wireyard.layers.frame_files import FrameFiles
-from wireyard.layers.jmq.columns import producers_of_keys
-from wireyard.layers.jmq.hops import HOP_STAGES
 from wireyard.layers.latencies import DELAYS, delayed, latencies
 from wireyard.layers.latencies import NEEDED as LATENCY_NEEDED
-from wireyard.layers.rmp.chain import CHAIN as RMP
-from wireyard.layers.rmp.facts import FACTS as RMP_FACTS
-from wireyard.layers.rmp.observer import NEEDED as RMP_NEEDED
 from wireyard.layers.stages import Chain
 from wireyard.layers.tables import TABLES, all_tables, fact_table, with_times
 from wireyard.pipeline.exchange import EXCHANGE, dump, dump_frame_files, load
-from wireyard.pipeline.facts.jmq import FORMATS as JMS_FORMATS
-from wireyard.pipeline.facts.jmq import write_jmq_facts
 from wireyard.pipeline.facts.keyed import RECORD, RECORDS, RESULTS, run_stage
-from wireyard.pipeline.facts.mqtt import mqtt_groups, write_mqtt_facts
 from wireyard.pipeline.facts.tasks import (
-    COUNTS,
-    Counts,
-    derive_whole,
-    dropped_rows,
+    Division,
+    Group,
+    Results,
+    derive_groups,
+    groups_of,
     intermediate_file,
     run_tasks,
     write_tables,
 )
+from wireyard.pipeline.inputs.tasks import group_in_order
 from wireyard.pipeline.running import Keyed, Runner
-from wireyard.streams.plan import make_plan
 from wireyard.streams.source import filesystem
 
 __all__ = [
-    "FEW",
     "Facts",
     "producers_shown",
     "read_producers",
@@ -72,19 +65,15 @@ __all__ = [
     "write_facts",
 ]
 
-_IN_STAGES: Final = ("mqtt", "jms", "rmp")
-"""Protocols whose facts are derived in stages if there are many packets."""
-FEW: Final = 1 << 14
-"""Records of a stage, or RMP packets, up to which the driver processes them itself: to start tasks
-would take longer."""
-_FEW_BYTES: Final = 64 << 20
-_COUNTED_HERE: Final = 1 << 19
-"""Messages up to which the driver counts them itself."""
 _SPANS: Final = ("source", "producer", "first_ms", "last_ms")
 _OF_MESSAGES: Final = ("source", "packet_type", "sys_message_id")
 
-_Work = Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]
-"""The function of a task, for `mapInArrow`."""
+_COUNTS: Final = "counts"
+"""Name of the intermediate files with the messages of a file counted by destination."""
+
+
+_DIVIDED: Final = {"mqtt": "mqtt", "jms": "jmq", "rmp": "rmp"}
+"""By protocol, the module with its `DIVISION`, which is loaded where its packets occur."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,26 +119,31 @@ def write_facts(
     lake.make_staging([*all_tables(), RECORDS, EXCHANGE])
     dump_frame_files(lake.staged(""), FrameFiles(chain.from_iterable(map(_rows, captured))))
     staged_facts = _StagedFacts(runner, lake)
-    staging, sources = lake.staged(""), [each.source for each in inputs]
-    jms = {name: files[name] for name in JMS_FORMATS if files.get(name)}
-    staged_facts.add(write_jmq_facts(runner, staging, jms, streams, sources))
-    staged_facts.run(HOP_STAGES)
-    rmp = files.get("rmp", ())
-    sizes = [measure(path) for path in rmp]
-    few = sum(rows for rows, _ in sizes) <= FEW and sum(size for _, size in sizes) <= _FEW_BYTES
-    if few or runner.in_process:
-        staged_facts.add(_write_whole(RMP_FACTS, files, (), sources, staging))
-    else:
-        first, *later = RMP
-        staged_facts.run_by_key(_rmp_packets(rmp, sources), first, RMP, packed=False)
-        staged_facts.run({name: RMP[name] for name in later})
-    staged_facts.measure_latencies()
+    tasks, large = list[list[Group]](), list[tuple[Division, Group]]()
     for facts in registered():
-        if facts.protocol not in _IN_STAGES:
-            staged_facts.add(_write_whole(facts, files, streams, sources, staging))
-    groups = mqtt_groups(files.get("mqtt", ()), inputs, streams)
-    staged_facts.add(write_mqtt_facts(runner, staging, groups))
+        groups = groups_of(facts, files, inputs, streams)
+        division = _division(facts.protocol) if groups else None
+        most = sys.maxsize
+        if division is not None:
+            most = division.most_here if runner.in_process else division.most_packets
+            large += [(division, group) for group in groups if group.packets > most]
+        small = [group for group in groups if group.packets <= most]
+        tasks += group_in_order(small, attrgetter("packets"), most)
+    staged_facts.add(run_tasks(runner, tasks, partial(derive_groups, staging=lake.staged(""))))
+    for division, group in large:
+        staged_facts.add(division.divide(runner, lake.staged(""), group))
+        staged_facts.run(division.later_stages)
+    staged_facts.derive_more()
     return staged_facts.finish(staged)
+
+
+def _division(protocol: str) -> Division | None:
+    """Return how a protocol is divided; None if one task derives all, however many packets."""
+    name = _DIVIDED.get(protocol)
+    if name is None:
+        return None
+    found: Division = import_module(f"wireyard.pipeline.facts.{name}").DIVISION
+    return found
 
 
 def related_to(lake: Lake, producers: pa.Table, changed: Collection[str]) -> set[str]:
@@ -186,21 +180,26 @@ def related_to(lake: Lake, producers: pa.Table, changed: Collection[str]) -> set
     return related
 
 
-def producers_shown(paths: Sequence[str], sources: Collection[str]) -> pa.Table:
+def producers_shown(runner: Runner, paths: Sequence[str], sources: Collection[str]) -> pa.Table:
     """Return the producers in JMQ packets whose facts are not made yet.
 
     Messages inside GPackets are not considered.
     """
-    wanted = pa.array(list(sources), pa.string())
-    parts = [fact_table("producers", ())]
-    for path in paths:
-        for table in read_batches(path, _OF_MESSAGES):
-            is_message = pc.is_in(table["packet_type"], pa.array(MESSAGE_TYPES, pa.int32()))
-            of_source = pc.is_in(table["source"].cast(pa.string()), wanted)
-            messages = table.filter(pc.and_(is_message, of_source))
-            keys = [messages[name].cast(pa.string()) for name in ("source", "sys_message_id")]
-            parts.append(producers_of_keys(pa.table(keys, ["source", "message_key"])))
-    return pa.concat_tables(parts)
+    schema = fact_table("producers", ()).schema
+    return runner.run(paths, partial(_producers, sources=tuple(sources)), schema)
+
+
+def _producers(path: str, sources: Sequence[str]) -> Iterator[pa.RecordBatch]:
+    """Yield the producers in a file of JMQ packets."""
+    from wireyard.layers.jmq.columns import producers_of_keys
+
+    wanted = pa.array(sources, pa.string())
+    for table in read_batches(path, _OF_MESSAGES):
+        is_message = pc.is_in(table["packet_type"], pa.array(MESSAGE_TYPES, pa.int32()))
+        of_source = pc.is_in(table["source"].cast(pa.string()), wanted)
+        messages = table.filter(pc.and_(is_message, of_source))
+        keys = [messages[name].cast(pa.string()) for name in ("source", "sys_message_id")]
+        yield from producers_of_keys(pa.table(keys, ["source", "message_key"])).to_batches()
 
 
 def read_producers(paths: Iterable[str]) -> pa.Table:
@@ -224,42 +223,12 @@ def _read(path: str, columns: Sequence[str] | None = None) -> pa.Table:
     return pq.read_table(inner, filesystem=system, columns=columns)
 
 
-# --- rmp ------------------------------------------------------------------------------------
-
-
-def _rmp_packets(files: Sequence[str], sources: Collection[str]) -> Keyed:
-    """Return RMP packets by stream, in its order; a sender and its group are one stream."""
-    schema = make_plan(get_format("rmp"), captured=True).schema
-    return Keyed(files, schema, RMP_NEEDED, ("source", "stream"), "offset", list(sources))
-
-
-def _write_whole(
-    facts: ProtocolFacts,
-    files: Mapping[str, Sequence[str]],
-    streams: Sequence[str],
-    sources: Collection[str],
-    staging: str,
-) -> Iterator[Mapping[str, Any]]:
-    """Write the facts of few packets; parameters as for `write_facts`."""
-    named = [(format, path) for format in facts.formats for path in files.get(format, ())]
-    derived = derive_whole(facts, named, streams, sources)
-    yield from write_tables(derived.tables, staging)
-    yield from dropped_rows(derived.dropped)
-
-
 # --- stages ---------------------------------------------------------------------------------
 
 
 def _records(paths: Sequence[str]) -> Keyed:
     """Return the keyed records in some files."""
     return Keyed(paths, RECORD, ("record",), ("key",), "order")
-
-
-def _run_here(paths: Iterable[str], work: _Work) -> pa.Table:
-    """Process a few keyed records in this process, in the order in which a task would get them."""
-    rows = pa.concat_tables(map(_read, paths))
-    ordered = rows.sort_by([("key", "ascending"), ("order", "ascending")])
-    return pa.Table.from_batches(work(iter(ordered.to_batches())), RESULTS)
 
 
 class _StagedFacts:
@@ -269,46 +238,34 @@ class _StagedFacts:
         self._runner = runner
         self._lake = lake
         self._facts: defaultdict[str, dict[str, Sequence[str]]] = defaultdict(dict)
-        self._rows: Counter[str] = Counter()
-        self._intermediate: defaultdict[str, list[tuple[str, int]]] = defaultdict(list)
+        self._intermediate: defaultdict[str, list[str]] = defaultdict(list)
         self._dropped: Counter[str] = Counter()
 
     def run(self, stages: Chain) -> None:
         """Run stages, each over the keyed records for it."""
-        for name in stages:
-            files = self._intermediate.pop(name, [])
-            paths = [self._lake.staged(RECORDS, file) for file, _ in files]
-            if sum(count for _, count in files) > FEW and not self._runner.in_process:
-                self.run_by_key(_records(paths), name, stages, packed=True)
-            elif files:
-                self.add(_run_here(paths, self._work(name, stages, packed=True)).to_pylist())
-            self._delete(paths)
-
-    def run_by_key(self, rows: Keyed, name: str, stages: Chain, *, packed: bool) -> None:
-        """Run one of some stages on the cluster, key by key."""
-        work = self._work(name, stages, packed=packed)
-        self.add(self._runner.run_by_key(rows, work, RESULTS).to_pylist())
-
-    def _work(self, name: str, stages: Chain, *, packed: bool) -> _Work:
         staging = self._lake.staged("")
-        return partial(run_stage, name=name, stages=dict(stages), packed=packed, staging=staging)
+        for name in stages:
+            paths = [self._lake.staged(RECORDS, file) for file in self._intermediate.pop(name, ())]
+            if paths:
+                work = partial(
+                    run_stage, name=name, stages=dict(stages), packed=True, staging=staging
+                )
+                self.add(self._runner.run_by_key(_records(paths), work, RESULTS).to_pylist())
+            self._delete(paths)
 
     def add(self, results: Iterable[Mapping[str, Any]]) -> None:
         """Add the results of tasks, rows of `RESULTS`."""
         for row in results:
-            kind, name, file, count = (row[column] for column in RESULTS.names[:4])
+            kind, name, file = row["kind"], row["name"], row["file"]
             if kind == "fact":
                 self._facts[name][file] = row["sources"]
-                self._rows[name] += count
             elif kind == "intermediate":
-                self._intermediate[name].append((file, count))
+                self._intermediate[name].append(file)
             else:
-                self._dropped[name] += count
+                self._dropped[name] += row["count"]
 
     def finish(self, staged: Mapping[str, Collection[str]]) -> Facts:
-        """Write the summary tables, and delete the files of failed attempts; return all facts."""
-        self._count_destinations()
-        self._join_producers()
+        """Delete the files of failed attempts; return all facts."""
         for table in all_tables():
             self._delete_others(table, {*self._facts[table], *staged.get(table, ())})
         notes = []
@@ -318,44 +275,24 @@ class _StagedFacts:
             notes = [f"facts: too much was open at once; dropped: {things}"]
         return Facts(dict(self._facts), notes)
 
-    def _count_destinations(self) -> None:
-        """Write the table `destinations` from the counts of tasks, and count the other files."""
-        counted = dict(load(path, Counts) for path, _ in self._intermediate.pop(COUNTS, []))
-        names = [name for name in self._facts["messages"] if name not in counted]
-        paths = [self._lake.staged("messages", name) for name in names]
-        here = self._rows["messages"] <= _COUNTED_HERE
-        work = partial(_count, staging=self._lake.staged(""))
-        results = run_tasks(self._runner, paths, work, here=here)
-        counted |= (load(row["file"], Counts) for row in results)
-        if counted:
-            self._add("destinations", destinations([*counted.values()]))
+    def derive_more(self) -> None:
+        """Write the tables that follow from the files of other tables.
 
-    def measure_latencies(self) -> None:
-        """Write the latencies of the deliveries that were written, file by file.
-
-        Delivery delays that producers requested are in the files of messages. MQTT has none.
+        Delivery delays that producers requested are in the files of messages.
         """
-        paths = [self._lake.staged("deliveries", file) for file in self._facts["deliveries"]]
-        sent = [self._lake.staged("messages", file) for file in self._facts["messages"]]
-        work = partial(_measure, delays=_delays(sent), staging=self._lake.staged(""))
-        here = self._rows["deliveries"] <= _COUNTED_HERE
-        self.add(run_tasks(self._runner, paths, work, here=here))
-
-    def _join_producers(self) -> None:
-        """Merge the rows of a producer that several tasks have written."""
-        paths = [self._lake.staged("producers", file) for file in self._facts.pop("producers", ())]
-        if paths:
-            rows = pa.concat_tables(map(_read, paths))
-            merged = rows.group_by(["source", "producer"], use_threads=False).aggregate(
-                [("first_ms", "min"), ("last_ms", "max")]
-            )
-            names = {"first_ms": "first_ms_min", "last_ms": "last_ms_max"}
-            columns = [merged[names.get(one.name, one.name)] for one in TABLES["producers"]]
-            self._add("producers", pa.table(columns, [one.name for one in TABLES["producers"]]))
-
-    def _add(self, table: str, rows: pa.Table) -> None:
-        sources = sorted(pc.unique(rows["source"]).to_pylist())
-        self._facts[table][write_table(self._lake.staged(table), with_times(table, rows))] = sources
+        staging = self._lake.staged("")
+        tables = ("deliveries", "messages")
+        paths = {name: [self._lake.staged(name, file) for file in self._facts[name]]
+                 for name in tables}  # fmt: skip
+        work = partial(_derive_more, delays=_delays(paths["messages"]), staging=staging)
+        tasks = [(name, path) for name in tables for path in paths[name]]
+        self.add(run_tasks(self._runner, tasks, work))
+        seen = self._facts.pop("producers", {})
+        parts = _Parts(
+            tuple(self._intermediate.pop(_COUNTS, ())),
+            tuple(self._lake.staged("producers", file) for file in seen),
+        )
+        self.add(run_tasks(self._runner, [parts] * any(parts), partial(_merge, staging=staging)))
 
     def _delete_others(self, table: str, names: Collection[str]) -> None:
         """Delete all staged files of a table but these: failed or superseded attempts left them."""
@@ -381,13 +318,37 @@ def _delays(paths: Iterable[str]) -> pa.Table:
     return pa.concat_tables(parts)
 
 
-def _measure(path: str, delays: pa.Table, staging: str) -> Iterator[Mapping[str, Any]]:
-    """Write the latencies of a file of deliveries."""
-    parts = (latencies(table, delays) for table in read_batches(path, LATENCY_NEEDED))
-    yield from write_tables((("latencies", part) for part in parts), staging)
+def _derive_more(file: tuple[str, str], delays: pa.Table, staging: str) -> Results:
+    """Write the latencies of a file of deliveries, or count a file of messages."""
+    table, path = file
+    if table == "deliveries":
+        parts = (latencies(rows, delays) for rows in read_batches(path, LATENCY_NEEDED))
+        yield from write_tables((("latencies", part) for part in parts), staging)
+    else:
+        counts = pa.concat_tables(map(count_messages, read_batches(path, COUNTED)))
+        yield intermediate_file(_COUNTS, dump(staging, counts, pa.Table))
 
 
-def _count(path: str, staging: str) -> Iterator[Mapping[str, Any]]:
-    """Write the messages of a file counted by destination."""
-    counts = path, count_messages(_read(path, list(COUNTED)))
-    yield intermediate_file(COUNTS, dump(staging, counts, Counts))
+class _Parts(NamedTuple):
+    """Files with parts of tables of which an input has few rows."""
+
+    counts: tuple[str, ...]
+    """Counts of messages."""
+    producers: tuple[str, ...]
+
+
+def _merge(parts: _Parts, staging: str) -> Results:
+    """Write the tables `destinations` and `producers`, with one row for a key of several parts."""
+    tables = list[tuple[str, pa.Table]]()
+    if parts.counts:
+        counts = [load(path, pa.Table) for path in parts.counts]
+        tables.append(("destinations", destinations(counts)))
+    if parts.producers:
+        rows = pa.concat_tables(map(_read, parts.producers))
+        merged = rows.group_by(["source", "producer"], use_threads=False).aggregate(
+            [("first_ms", "min"), ("last_ms", "max")]
+        )
+        names = {"first_ms": "first_ms_min", "last_ms": "last_ms_max"}
+        columns = [merged[names.get(one.name, one.name)] for one in TABLES["producers"]]
+        tables.append(("producers", pa.table(columns, [one.name for one in TABLES["producers"]])))
+    yield from write_tables(tables, staging)

@@ -1,11 +1,12 @@
-"""Columnar tasks of the facts stage: run them, and write the tables that they make."""
+"""Tasks of the facts stage: those that derive the facts of whole inputs, and how tasks are run."""
 
 from __future__ import annotations
 
 from collections import Counter, defaultdict
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from functools import partial
-from typing import Any, Final
+from itertools import chain
+from typing import Any, Final, NamedTuple
 from uuid import uuid4
 
 import pyarrow as pa
@@ -14,48 +15,135 @@ import pyarrow.compute as pc
 from wireyard.captures.stream_table import STREAMS
 from wireyard.lake.ledgers import captured_streams
 from wireyard.lake.parts import PartFile, read_batches, read_footer_table
-from wireyard.layers.destinations import NEEDED as COUNTED
-from wireyard.layers.destinations import count_messages
-from wireyard.layers.facts import DerivedFiles, Facts, PacketFile
+from wireyard.lake.records import Input
+from wireyard.lake.snapshot import name_of
+from wireyard.layers.facts import DerivedFiles, Facts, PacketFile, facts_of
 from wireyard.layers.frame_files import FrameFiles
-from wireyard.layers.tables import join_tables, with_times
-from wireyard.pipeline.exchange import dump, load_frame_files
+from wireyard.layers.stages import Chain
+from wireyard.layers.tables import with_times
+from wireyard.pipeline.decoding.task import packets_table
+from wireyard.pipeline.exchange import load_frame_files
 from wireyard.pipeline.facts.keyed import RESULTS
 from wireyard.pipeline.running import Runner
 from wireyard.pipeline.typed_json import first_parameter
 
 __all__ = [
-    "COUNTS",
     "STREAM_COLUMNS",
-    "Counts",
+    "Division",
+    "Group",
+    "Results",
+    "derive_groups",
     "derive_whole",
     "dropped_rows",
+    "groups_of",
     "intermediate_file",
     "run_tasks",
     "write_tables",
 ]
 
-COUNTS: Final = "counts"
-"""Name of the intermediate files with the messages of a file counted by destination."""
-Counts = tuple[str, pa.Table]
-"""The content of such a file: the name of the file of messages, and `count_messages` of it."""
-_COUNTED_AT_ONCE: Final = 1 << 17
+Results = Iterator[Mapping[str, Any]]
+"""Results of a task: rows of `RESULTS`."""
 _TOGETHER: Final = 4
 """Tasks that Spark starts as one: to start a task takes Java some 30 ms, its work about 150."""
 
 
+class Group(NamedTuple):
+    """Inputs whose facts of a protocol are derived together, from files that they share."""
+
+    protocol: str
+    files: tuple[tuple[str, str], ...]
+    """Format and path of each file of packets. Packets of other inputs in them are ignored."""
+    sources: tuple[str, ...]
+    packets: int
+    streams: tuple[str, ...]
+    """Files of the table `streams`."""
+
+
+class Division(NamedTuple):
+    """How the facts of a protocol are divided among tasks if there are many packets."""
+
+    most_packets: int
+    """Packets of inputs that a task of a cluster holds at once."""
+    most_here: int
+    """The same in this process, which has all of the memory, and to which stages are no gain."""
+    divide: Callable[[Runner, str, Group], Results]
+    """Runs the stages over the packets of a group, in a staging folder."""
+    later_stages: Chain
+    """The stages over the keyed records that it passes on."""
+
+
+def groups_of(
+    facts: Facts,
+    files: Mapping[str, Sequence[str]],
+    inputs: Iterable[Input],
+    streams: Iterable[str],
+) -> list[Group]:
+    """Return the inputs with packets of a protocol, grouped by the files that they have in common.
+
+    If several inputs may show the same message, they are one group.
+
+    Parameters
+    ----------
+    files
+        Files with the packets of all inputs, by format.
+    streams
+        Files of the table `streams` of all inputs.
+    """
+    # Files of several tables may have the same name.
+    paths = {
+        (format, name_of(path)): path for format in facts.formats for path in files.get(format, ())
+    }
+    stream_paths = {name_of(path): path for path in streams}
+    of_input: dict[str, list[tuple[str, str]]] = {}
+    by_file: defaultdict[tuple[str, str], list[Input]] = defaultdict(list)
+    for each in inputs:
+        of_input[each.source] = [
+            (format, name)
+            for format in facts.formats
+            for name in each.files.get(packets_table(format), ())
+        ]
+        for file in of_input[each.source]:
+            by_file[file].append(each)
+    groups, left = list[Group](), dict.fromkeys(by_file)
+    while left:
+        waiting = list(left) if facts.shares_messages else [next(iter(left))]
+        members, found = dict[str, Input](), dict[tuple[str, str], None]()
+        while waiting:
+            file = waiting.pop()
+            if file not in found:
+                found[file] = None
+                for each in by_file[file]:
+                    members[each.source] = each
+                    waiting += of_input[each.source]
+        left = {file: None for file in left if file not in found}
+        stream_names = dict.fromkeys(
+            name for each in members.values() for name in each.files.get("streams", ())
+        )
+        groups.append(
+            Group(
+                facts.protocol,
+                tuple((file[0], paths[file]) for file in sorted(found)),
+                tuple(members),
+                sum(_count(each, facts) for each in members.values()),
+                tuple(map(stream_paths.__getitem__, stream_names)),
+            )
+        )
+    return groups
+
+
+def _count(each: Input, facts: Facts) -> int:
+    """Return the number of packets of an input from which the facts follow."""
+    sums = each.ledger.items()
+    return sum(total.packets for label, total in sums if label.partition("/")[0] in facts.formats)
+
+
 def run_tasks(
-    runner: Runner,
-    tasks: Sequence[Any],
-    work: Callable[[Any], Iterable[Mapping[str, Any]]],
-    *,
-    here: bool = False,
-) -> Iterator[Mapping[str, Any]]:
+    runner: Runner, tasks: Sequence[Any], work: Callable[[Any], Iterable[Mapping[str, Any]]]
+) -> Results:
     """Run tasks; yield the rows of `RESULTS` that they return."""
     do = partial(_work, work=work)
     kind = first_parameter(work)
-    results = runner.run(tasks, do, RESULTS, here=here, together=_TOGETHER, kind=kind)
-    yield from results.to_pylist()
+    yield from runner.run(tasks, do, RESULTS, together=_TOGETHER, kind=kind).to_pylist()
 
 
 def _work(
@@ -64,25 +152,18 @@ def _work(
     yield pa.RecordBatch.from_pylist(list(map(dict, work(task))), RESULTS)
 
 
-def write_tables(
-    tables: Iterable[tuple[str, pa.Table]], staging: str
-) -> Iterator[Mapping[str, Any]]:
-    """Write rows of tables, one file for each table; yield rows of `RESULTS`.
-
-    Messages are also counted by destination, for the table `destinations`.
-    """
+def write_tables(tables: Iterable[tuple[str, pa.Table]], staging: str) -> Results:
+    """Write rows of tables, one file for each table; yield rows of `RESULTS`."""
     captured: FrameFiles | None = None
     files: dict[str, tuple[str, PartFile]] = {}
     rows: Counter[str] = Counter()
     sources: defaultdict[str, set[str]] = defaultdict(set)
-    destinations = _Destinations()
     for name, table in tables:
         if not table.num_rows:
             continue
         if name == "messages":
             captured = captured or load_frame_files(staging)
             table = captured.locate(table)
-            destinations.add(table)
         timed = with_times(name, table)
         if name not in files:
             file = f"part-{uuid4().hex}.parquet"
@@ -95,9 +176,6 @@ def write_tables(
         part.close()
         written = {"file": file, "count": rows[name], "sources": sorted(sources[name])}
         yield {"kind": "fact", "name": name, **written}
-    if "messages" in files:
-        counts = files["messages"][0], destinations.counts()
-        yield intermediate_file(COUNTS, dump(staging, counts, Counts))
 
 
 STREAM_COLUMNS: Final = (
@@ -131,29 +209,15 @@ def derive_whole(
     return facts.derive(opened, shown, sources)
 
 
-class _Destinations:
-    """Counts messages by destination, many at once because most destinations repeat."""
-
-    def __init__(self) -> None:
-        self._held: list[pa.Table] = []
-        self._rows = 0
-        self._counts: list[pa.Table] = []
-
-    def add(self, messages: pa.Table) -> None:
-        self._held.append(messages.select(COUNTED))
-        self._rows += messages.num_rows
-        if self._rows >= _COUNTED_AT_ONCE:
-            self._count()
-
-    def counts(self) -> pa.Table:
-        """Return the results of `count_messages` for all messages."""
-        if self._held:
-            self._count()
-        return pa.concat_tables(self._counts)
-
-    def _count(self) -> None:
-        self._counts.append(count_messages(join_tables(self._held)))
-        self._held, self._rows = [], 0
+def derive_groups(groups: Sequence[Group], staging: str) -> Results:
+    """Write the facts of some groups of one protocol; yield rows of `RESULTS`."""
+    derived = [
+        derive_whole(facts, each.files, each.streams, each.sources)
+        for each in groups
+        if (facts := facts_of(each.protocol)) is not None
+    ]
+    yield from write_tables(chain.from_iterable(each.tables for each in derived), staging)
+    yield from dropped_rows(sum((each.dropped for each in derived), Counter()))
 
 
 def intermediate_file(name: str, path: str) -> Mapping[str, Any]:
@@ -161,7 +225,7 @@ def intermediate_file(name: str, path: str) -> Mapping[str, Any]:
     return {"kind": "intermediate", "name": name, "file": path, "count": 0}
 
 
-def dropped_rows(dropped: Counter[str]) -> Iterator[Mapping[str, Any]]:
+def dropped_rows(dropped: Counter[str]) -> Results:
     """Yield rows of `RESULTS` for the records that a task dropped, counted by cap."""
     for cap, count in dropped.items():
         yield {"kind": "dropped", "name": cap, "file": None, "count": count}

@@ -26,7 +26,7 @@ from wireyard.pipeline.inputs.finding import (
 )
 from wireyard.pipeline.inputs.listing import FoundFile
 from wireyard.pipeline.inputs.watching import Watched
-from wireyard.pipeline.job import FEW_BYTES, SPLIT_BYTES, fill_lake
+from wireyard.pipeline.job import SPLIT_BYTES, fill_lake
 from wireyard.pipeline.replacing import OPEN_STATES
 from wireyard.pipeline.report import Report, Watch, new_inputs
 from wireyard.pipeline.running import StartCluster
@@ -42,7 +42,7 @@ _EXPIRE_S: Final = 30.0
 _POLL_S: Final = 0.2
 _POLL_SHARE: Final = 10
 """Polling for files takes at most one part in so many of the time."""
-_OF_TASKS: Final = frozenset({"few_bytes", "skip_missing", "split_bytes"})
+_OF_TASKS: Final = frozenset({"skip_missing", "split_bytes"})
 """Settings of `fill_lake` that do not apply to a file that is read part by part."""
 _COMMIT_S: Final = 1.0
 """Least time between two commits of growing files, unless one has more to read than a commit."""
@@ -278,10 +278,10 @@ class _Following:
     def _is_large_beside(self, file: FoundFile) -> bool:
         """Return whether reading a file as a whole would delay the rows of growing files.
 
-        With executors, this process reads only files that were seen to grow.
+        On a cluster a batch of its tasks does not.
         """
-        reads_here = self._settings.fill.get("few_bytes", FEW_BYTES) >= 0
-        return reads_here and file.size > self._settings.most_bytes and bool(self._growth.paths)
+        is_large = self._start_cluster is None and file.size > self._settings.most_bytes
+        return is_large and bool(self._growth.paths)
 
     def _open_growing(self, file: FoundFile) -> bool:
         """Open a file to be read part by part, or update it; return whether it is open."""

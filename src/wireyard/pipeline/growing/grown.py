@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import json
 import time
 from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
-from typing import Any, Final
+from typing import Any, Final, NamedTuple, Protocol
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -17,9 +19,16 @@ from wireyard.captures.read import FrameSpan
 from wireyard.captures.stream_table import FILES, file_rows
 from wireyard.errors import LakeDamaged
 from wireyard.formats import names as format_names
-from wireyard.lake.ledgers import LEDGER_FILES, StreamLedger, ledger_table, streams_table
+from wireyard.lake.ledgers import (
+    LEDGER_FILES,
+    LedgerSum,
+    StreamLedger,
+    ledger_table,
+    streams_table,
+)
 from wireyard.lake.parts import read_batches, write_table
 from wireyard.lake.records import is_shown
+from wireyard.lake.staging import Staging
 from wireyard.lake.writer import Input, Lake
 from wireyard.layers.frame_files import FrameFiles
 from wireyard.layers.latencies import delayed, with_latencies
@@ -53,6 +62,7 @@ from wireyard.streams.source import filesystem
 __all__ = [
     "SESSIONS",
     "GrownPart",
+    "StagedPart",
     "add_parts",
     "can_grow",
     "divide_sessions",
@@ -64,7 +74,9 @@ __all__ = [
     "provisional_facts",
     "read_open_sessions",
     "read_sessions",
+    "restored",
     "session_keys",
+    "states_of",
     "without_sessions",
 ]
 
@@ -119,20 +131,46 @@ def open_growing(
     SourceError
         It cannot be read.
     """
-    held = lake.inputs.get(found.path)
+    states, has_provisional = states_of(lake, found.path)
+    return restored(found, settings, states, has_provisional, in_progress=in_progress)
+
+
+def states_of(lake: Lake, source: str) -> tuple[list[str], bool]:
+    """Return the files with an input's state, and whether it has provisional facts in the lake."""
+    held, paths = lake.inputs.get(source), list[str]()
     files = held.files if held else {}
     for name in files.get(OPEN_STATES, ()):
+        with suppress(LakeDamaged):
+            lake.check_file(OPEN_STATES, name)
+            paths.append(lake.path(OPEN_STATES, name))
+    return paths, bool(provisional_facts(files))
+
+
+def restored(
+    found: InputFiles,
+    settings: GrowthSettings,
+    states: Iterable[str],
+    has_provisional: bool,
+    *,
+    in_progress: bool = False,
+) -> GrowingInput:
+    """Open an input at its state, or from its beginning if there is none that is of this file.
+
+    Raises
+    ------
+    SourceError
+        It cannot be read.
+    """
+    for path in states:
         growing = _open_input(found, settings)
         try:
-            lake.check_file(OPEN_STATES, name)
-            state = read_state(lake.path(OPEN_STATES, name), found.path)
+            state = read_state(path, found.path)
             growing.restore(state)
-            has_provisional = bool(provisional_facts(files))
             for made in state["made"]:
                 growing.restore_facts(
                     made, has_provisional=has_provisional, in_progress=in_progress
                 )
-        except (StateError, LakeDamaged):
+        except StateError:
             growing.close()
         else:
             return growing
@@ -242,7 +280,7 @@ def without_sessions(rows: pa.Table, keys: pa.Array) -> pa.Table:
     return rows.filter(pc.invert(pc.is_in(session_keys(rows), keys)))
 
 
-def _open_input(found: FoundInput, settings: GrowthSettings) -> GrowingInput:
+def _open_input(found: InputFiles, settings: GrowthSettings) -> GrowingInput:
     growing = GrowingInput(found.path, found.format, found.files, settings)
     growing.open()
     return growing
@@ -255,11 +293,55 @@ def make_part_staging(lake: Lake) -> None:
     lake.make_staging([*staged, *LEDGER_FILES, FILES_TABLE, PAYLOADS_TABLE, OPEN_STATES])
 
 
+class InputFiles(Protocol):
+    """An input and its files, as far as growing inputs need it."""
+
+    @property
+    def path(self) -> str:
+        """Its name in the lake."""
+
+    @property
+    def format(self) -> str | None:
+        """Label of its format; None for a capture of any formats."""
+
+    @property
+    def files(self) -> tuple[str, ...]:
+        """The files of a capture; empty for a bare stream."""
+
+
+class StagedPart(NamedTuple):
+    """The staged part of a growing input, for the commit."""
+
+    source: str
+    format: str | None
+    is_whole: bool
+    """Whether it begins at the beginning, and replaces all that the lake has of the input."""
+    stamp: str
+    """The stamp of the input, in JSON."""
+    ledger: dict[str, LedgerSum]
+    """By format, that of the input as far as it was read."""
+    files: dict[str, list[str]]
+    """The staged files, by table."""
+    has_newest: bool = False
+    """Whether it has facts of the newest packets, which replace those of the part before."""
+    kept: tuple[str, ...] = ()
+    """Provisional files of facts that stay: their replacement is made in the background."""
+
+    def replaces(self, table: str, name: str) -> bool:
+        """Return whether this part replaces a file of the input in the lake."""
+        has_newer = table not in all_tables() or self.has_newest
+        return is_provisional(name) and has_newer and name not in self.kept
+
+    def updated_input(self, files: Mapping[str, Sequence[str]]) -> Input:
+        """Return the input as it will be in the lake, with the files of the parts before."""
+        return Input(self.source, self.format, json.loads(self.stamp), self.ledger, files)
+
+
 class GrownPart:
     """The staged part of a growing input: the rows and facts of its new bytes."""
 
     def __init__(
-        self, lake: Lake, growing: GrowingInput, settings: BronzeSettings, number: int
+        self, lake: Staging, growing: GrowingInput, settings: BronzeSettings, number: int
     ) -> None:
         self.input = growing
         self.source = growing.source
@@ -373,14 +455,13 @@ class GrownPart:
         stamp, self._stamp = self._stamp, {"growing": self.input.position}
         return stamp
 
-    def replaces(self, table: str, name: str) -> bool:
-        """Return whether this part replaces a file of the input in the lake."""
-        has_newer = table not in all_tables() or self.has_newest
-        return is_provisional(name) and has_newer and name not in self.kept
-
-    def updated_input(self, files: Mapping[str, Sequence[str]]) -> Input:
-        """Return the input as it will be in the lake, with the files of the parts before."""
-        return Input(self.source, self.input.format, self._stamp, self.input.ledger(), files)
+    def staged(self) -> StagedPart:
+        """Return it for the commit."""
+        growing = self.input
+        stamp, kept = json.dumps(self._stamp), tuple(self.kept)
+        files, ledger = dict(self.files), growing.ledger()
+        own = self.source, growing.format, growing.replaces
+        return StagedPart(*own, stamp, ledger, files, self.has_newest, kept)
 
 
 def _delays(rows: Sequence[NewestRows]) -> pa.Table:
@@ -390,7 +471,7 @@ def _delays(rows: Sequence[NewestRows]) -> pa.Table:
     return join_tables(map(delayed, [none, *messages]))
 
 
-def add_parts(draft: Draft, parts: Sequence[GrownPart]) -> None:
+def add_parts(draft: Draft, parts: Sequence[StagedPart]) -> None:
     """Add parts to the inputs that there are, without the files that the parts replace."""
     old: defaultdict[str, dict[str, Sequence[str]]] = defaultdict(dict)
     for part in parts:

@@ -240,7 +240,7 @@ class Growth:
         draft = Draft(lake)
         replaced = {part.source for part in parts if part.input.replaces} & lake.inputs.keys()
         draft.drop(replaced)
-        add_parts(draft, parts)
+        add_parts(draft, [part.staged() for part in parts])
         notes: Sequence[str] = ()
         runner = Runner(self._start_cluster, lake)
         if with_facts or replaced:

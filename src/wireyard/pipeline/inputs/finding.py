@@ -19,7 +19,13 @@ from wireyard.captures.inputs import begins_store, name_the_format, shown_format
 from wireyard.captures.signatures import is_capture
 from wireyard.errors import SourceError, UnknownFormat, UsageError
 from wireyard.formats import get_format
-from wireyard.pipeline.inputs.listing import FoundFile, absolute, is_missing, list_files
+from wireyard.pipeline.inputs.listing import (
+    FoundFile,
+    absolute,
+    is_missing,
+    links_out,
+    list_files,
+)
 from wireyard.pipeline.inputs.options import Options
 from wireyard.streams.source import filesystem, open_source, reading
 from wireyard.streams.urls import shown_url
@@ -125,7 +131,9 @@ def list_inputs(
                 " credentials; set them in the environment"
             )
     roots = tuple(absolute(path) for path in paths)
-    found = {file.path: file for file in list_files(Options(paths=roots, recursive=True))}
+    listed = list_files(Options(paths=roots, recursive=True))
+    # A file of a folder and of one in it counts as one of the latter, which the user named too.
+    found = {file.path: file for file in sorted(listed, key=lambda file: len(file.origin))}
     kept = [file for file in found.values() if not (inside and file.path.startswith(f"{inside}/"))]
     if not kept:
         raise SourceError(f"{', '.join(paths)}: no file to read there")
@@ -140,6 +148,9 @@ def examine_files(
 ) -> Listing:
     """Find out which of some files are inputs, and of which formats.
 
+    A link in a folder that leads out of it is not followed: whoever fills a folder does not decide
+    which other files are read.
+
     Parameters
     ----------
     roots
@@ -153,13 +164,19 @@ def examine_files(
         A file named by itself begins like no format.
     """
     named = get_format(options.format).label if options.format else None
+    links = links_out(files)
+    outside = [
+        f"{link}: is a link out of its folder, which is not followed; name it to read it"
+        for link in dict.fromkeys(links.values())
+    ]
+    files = [file for file in files if file.path not in links]
     known = {tuple(each["file"]): each for stamp in options.held for each in _kept(stamp)}
     with ThreadPoolExecutor(_THREADS) as pool:
         recognized = [_recognized(file, known, named, options.by_content) for file in files]
         new = [file for file, before in zip(files, recognized, strict=True) if before is None]
         examining = pool.map(partial(_examine_or_skip, named=named, options=options), new)
         examined = [each or next(examining) for each in recognized]
-    left_out = [each for each in examined if isinstance(each, str)]
+    left_out = [*outside, *(each for each in examined if isinstance(each, str))]
     for file, each in zip(files, examined, strict=True):
         if isinstance(each, str) and file.path in roots and not each.endswith(MISSING):
             raise UnknownFormat(f"{each}; {name_the_format()}")

@@ -9,10 +9,11 @@ from __future__ import annotations
 import os
 import re
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
+from functools import cache
 
 from pyarrow import fs
 
@@ -26,6 +27,7 @@ __all__ = [
     "faults",
     "is_missing",
     "is_pattern",
+    "links_out",
     "list_files",
     "literal",
 ]
@@ -95,6 +97,35 @@ def list_files(options: Options) -> list[FoundFile]:
 def is_pattern(path: str) -> bool:
     """Return whether a path has wildcards."""
     return bool((_URL_PATTERN if "://" in path else _PATTERN).search(path))
+
+
+def links_out(files: Iterable[FoundFile]) -> dict[str, str]:
+    """Return the paths of local files to which a link leads out of the folder they are found by.
+
+    Each has the path of that link. A file that is named by itself, or by a pattern, has none.
+    """
+    real = cache(os.path.realpath)
+    found = {}
+    for file in files:
+        folder = file.origin.rstrip("/")
+        if "://" in file.path or not file.path.startswith(f"{folder}/"):
+            continue
+        above, _, name = file.path.rpartition("/")
+        is_link = os.path.islink(file.path)
+        path = os.path.realpath(file.path) if is_link else f"{real(above)}/{name}"
+        if _is_below(real(folder), path):
+            continue
+        link = folder
+        for name in file.path[len(folder) + 1 :].split("/"):
+            link = f"{link}/{name}"
+            if not _is_below(real(folder), os.path.realpath(link)):
+                break
+        found[file.path] = link
+    return found
+
+
+def _is_below(folder: str, path: str) -> bool:
+    return path.startswith(f"{folder.rstrip('/')}/")
 
 
 def is_missing(path: str) -> bool:

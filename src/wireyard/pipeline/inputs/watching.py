@@ -13,7 +13,14 @@ from typing import Final
 
 from wireyard.captures.signatures import is_capture
 from wireyard.errors import SourceError
-from wireyard.pipeline.inputs.listing import FoundFile, absolute, is_missing, is_pattern, list_files
+from wireyard.pipeline.inputs.listing import (
+    FoundFile,
+    absolute,
+    is_missing,
+    is_pattern,
+    links_out,
+    list_files,
+)
 from wireyard.pipeline.inputs.options import Options
 from wireyard.streams.source import open_source, reading
 
@@ -112,6 +119,9 @@ class Watched:
         if not self._rotated:
             yield from files
             return
+        links = links_out(files)
+        yield from (file for file in files if file.path in links)  # to be reported, not to be read
+        files = [file for file in files if file.path not in links]
         self._kinds = {file.path: self._kind_of(file) for file in files if file.size}
         self._files = {}
         for file in files:

@@ -1,0 +1,164 @@
+"""Times of packets, made consistent with the order in which they were sent.
+
+Several queues, interfaces, taps and clocks give packets times, and places in a file, that cannot
+be: an answer before its request. All that compares packets of several streams goes by time.
+
+Rules of this file:
+
+1. Times do not go back by less than `JITTER_NS`: such a packet gets the time of the one before it
+   in the file, which was captured first.
+2. If times go back further, they count, and the order in the file does not, unless acknowledgments
+   show the opposite: more of them are before their data by their times than by their place in the
+   file. Then the clock was set back, and times continue from before.
+3. A segment is behind all bytes that it acknowledges. If its time is before theirs by at most
+   `_SKEW_NS`, it gets the time behind them. If it is further before them, they were captured when
+   they were sent again, or by another clock, and get the time before it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import Final
+
+import numpy as np
+
+from wireyard.arrays import Grid, Ints
+from wireyard.captures.connections.stream import Content, Runs
+from wireyard.captures.connections.tcp_kernels import AFTERMATH, Side, distance
+from wireyard.captures.connections.time_kernels import Timed, order_runs
+from wireyard.captures.records import NO_TIME
+
+__all__ = ["Clock", "continue_times", "order_by_acknowledgments"]
+
+JITTER_NS: Final = 1_000_000
+"""Disorder of the queues of one network card; packets of several cards may differ by more."""
+_STEP_NS: Final = 1_000_000_000
+"""A clock that goes back further was set; time goes on from there at the same speed."""
+_SKEW_NS: Final = 5_000_000
+"""Less than it takes to send a segment again: 10 ms (RFC 8985, 7.2)."""
+_LATE_NS: Final = 10_000_000_000
+"""More than the clocks of two taps differ by; an acknowledgment further before is of no use."""
+
+
+class Clock:
+    """Times of packets in the order of a file: rule 1."""
+
+    def __init__(self) -> None:
+        self.moved_ns = 0
+        """Largest change of a time."""
+        self.latest_ns = NO_TIME
+
+    def steady(self, times_ns: Ints) -> Ints:
+        """Return the times of the next packets, without small steps back."""
+        if not len(times_ns):
+            return times_ns
+        if times_ns[0] >= self.latest_ns and (times_ns[1:] >= times_ns[:-1]).all():
+            self.latest_ns = int(times_ns[-1])
+            return times_ns
+        latest = np.maximum(np.maximum.accumulate(times_ns), self.latest_ns)
+        self.latest_ns = int(latest[-1])
+        back = (times_ns != NO_TIME) & (latest - JITTER_NS <= times_ns)
+        steady = np.where(back, latest, times_ns)
+        self.moved_ns = max(self.moved_ns, int((steady - times_ns).max()))
+        return steady
+
+
+def continue_times(times_ns: Ints) -> int:
+    """Move times in place, so that they follow the order of the file: rule 2.
+
+    Returns the largest step of a clock that was set back.
+    """
+    timed = np.flatnonzero(times_ns != NO_TIME)
+    back_ns = -np.diff(times_ns[timed])
+    steps_ns = np.where(back_ns > _STEP_NS, back_ns, 0)
+    steady = times_ns[timed]
+    steady[1:] += np.cumsum(steps_ns)
+    times_ns[timed] = np.maximum.accumulate(steady)
+    return int(back_ns.max(initial=0))
+
+
+def order_by_acknowledgments(
+    late: Iterable[int],
+    sides: Grid,
+    begins: Ints,
+    bounds: Ints,
+    runs: Runs,
+    numbers_of: Callable[[int, Ints], Ints],
+    content: Content,
+) -> int:
+    """Move the times of packets so that each is behind those that it acknowledges: rule 3.
+
+    Parameters
+    ----------
+    late
+        Sides with bytes that were captured behind their acknowledgment.
+    sides, begins, bounds, runs
+        The rows of `Side`, where their streams begin, and the bytes of these.
+    numbers_of
+        Returns the acknowledgment number of packets of a side.
+
+    Returns
+    -------
+    moved_ns
+        The largest change of a time.
+    """
+    moved_ns = 0
+    for first in sorted({side & ~1 for side in late}):
+        bounded = [slice(*bounds[side : side + 2].tolist()) for side in (first, first + 1)]
+        if any(rows.start == rows.stop for rows in bounded):
+            continue
+        both = [_timed(runs, rows, content) for rows in bounded]
+        if min(each[Timed.TIME].min() for each in both) == NO_TIME:
+            continue
+        before = [each[Timed.TIME].copy() for each in both]
+        for way, rows in enumerate(bounded):
+            side, records = sides[first + way], both[1 - way][Timed.RECORD]
+            positions = _acknowledged(side, numbers_of(first + 1 - way, records))
+            counts = runs.offsets[rows].searchsorted(positions - begins[first + way])
+            counts[positions - side[Side.END] > AFTERMATH] = 0
+            both[1 - way][Timed.NEEDS] = counts
+            _bring_forward(both[way][Timed.TIME], both[1 - way][Timed.TIME], counts)
+        order_runs(both[0], both[1], _SKEW_NS)
+        for each, times_ns in zip(both, before, strict=True):
+            changed = np.flatnonzero(each[Timed.TIME] != times_ns)
+            if len(changed):
+                moved = each[Timed.TIME, changed]
+                moved_ns = max(moved_ns, int(np.abs(moved - times_ns[changed]).max()))
+                content.move(each[Timed.RECORD, changed], moved)
+    return moved_ns
+
+
+def _timed(runs: Runs, rows: slice, content: Content) -> Grid:
+    """Return the times and records of the runs of a side as a grid of `Timed`."""
+    grid = np.empty((len(Timed), rows.stop - rows.start), np.int64)
+    grid[Timed.RECORD] = runs.records[rows]
+    grid[Timed.TIME] = content.times_of(grid[Timed.RECORD])
+    return grid
+
+
+def _acknowledged(side: Ints, numbers: Ints) -> Ints:
+    """Return the positions in a stream that its receiver's packets acknowledge, in their order."""
+    high = int(side[Side.HIGH])
+    last = high + distance(int(numbers[-1]), int(side[Side.BASE]) + high)
+    steps = np.diff(numbers).astype(np.uint32).view(np.int32).astype(np.int64)
+    positions: Ints = last - np.append(np.cumsum(steps[::-1])[::-1], 0)
+    return positions
+
+
+def _bring_forward(times_ns: Ints, answered_ns: Ints, counts: Ints) -> None:
+    """Give bytes that were captured long behind their acknowledgment the time before it, in place.
+
+    Parameters
+    ----------
+    times_ns, answered_ns
+        The times of the runs of a stream, and of those of the stream that answers it.
+    counts
+        The number of runs that each run of the answering stream acknowledges.
+    """
+    needs = np.flatnonzero(counts)
+    late_ns = np.maximum.accumulate(times_ns)[counts[needs] - 1] - answered_ns[needs]
+    far = needs[(late_ns > _SKEW_NS) & (late_ns <= _LATE_NS)]
+    if len(far):
+        limits = np.full(len(times_ns), times_ns.max() + 1)
+        np.minimum.at(limits, counts[far] - 1, answered_ns[far] - 1)
+        np.minimum(times_ns, np.minimum.accumulate(limits[::-1])[::-1], out=times_ns)

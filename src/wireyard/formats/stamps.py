@@ -1,0 +1,49 @@
+"""Timestamps and sequences of one sender, which both specifications require to increase.
+
+Rules of this file:
+
+1. The timestamp is that of the clock, but never less than the one before.
+2. The sequence counts up from 1, as in the shipped classes. After the largest one it begins again,
+   with a later timestamp.
+3. So pairs of timestamp and sequence increase, and no two of a sender are equal.
+"""
+
+from __future__ import annotations
+
+from datetime import datetime
+
+from wireyard.formats.fields import milliseconds
+
+__all__ = ["Stamps"]
+
+
+class Stamps:
+    """The timestamp and the sequence of each packet of a sender.
+
+    Parameters
+    ----------
+    max_sequence
+        The largest sequence.
+    """
+
+    __slots__ = ("_max_sequence", "_sequence", "_timestamp")
+
+    def __init__(self, max_sequence: int) -> None:
+        self._max_sequence = max_sequence
+        self._sequence = 0
+        self._timestamp: int | None = None
+
+    def next(self, now: int | datetime) -> tuple[int, int]:
+        """Return the next timestamp and sequence; `now` is the time of the sender's clock.
+
+        Raises
+        ------
+        EncodeError
+            A time that is neither ms since epoch nor a `datetime` with its time zone.
+        """
+        timestamp = milliseconds("timestamp", now)
+        if self._timestamp is not None:
+            timestamp = max(timestamp, self._timestamp + (self._sequence == self._max_sequence))
+        self._timestamp = timestamp
+        self._sequence = self._sequence % self._max_sequence + 1
+        return timestamp, self._sequence
