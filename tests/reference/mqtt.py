@@ -393,6 +393,7 @@ class Attempt:
     identifiers: list[int]
     redelivered: bool
     may_be_live: bool  # whether a subscription that was not captured may have Retain As Published
+    expires_s: int | None = None
     count: int = 1
     acknowledged: At | None = None
     refused: int | None = None
@@ -576,8 +577,9 @@ class Flows:
             elif not kept:
                 is_over = phase in ("published", "received", "released", "acknowledged", "refused")
                 flow.phase, flow.owes = "over" if is_over else "free", "free"
-            if flow.owes == "puback":
+            if flow.owes in ("puback", "pubacks", "again"):
                 flow.owes = "nothing"  # 4.3.2: a receiver keeps no state of QoS 1
+            flow.owes = {"pubrecs": "pubrec", "held again": "held"}.get(flow.owes, flow.owes)
             flow.away = True
         if not kept:
             self.first = "free"
@@ -594,12 +596,16 @@ class Flows:
         effect, rule = self._send(flow, qos, dup)
         # M-4 (4.3.2, 4.3.3): A receiver knows a second copy at QoS 2 by its identifier until
         # PUBREL; at QoS 1 DUP shows only that this may be one.
+        # M-71: Where a message is sent again before it was acknowledged, each copy may be.
+        owes = flow.owes
         if qos == 2:
-            arrives = "duplicate" if flow.owes in ("pubrec", "held") else "delivered"
+            is_known = owes in ("pubrec", "pubrecs", "held", "held again")
+            flow.owes = "pubrecs" if owes in ("pubrec", "pubrecs") else "pubrec"
         else:
-            arrives = "duplicate" if dup and flow.owes in ("puback", "nothing") else "delivered"
+            is_known = dup and owes in ("puback", "pubacks", "again", "nothing")
+            flow.owes = "pubacks" if is_known and owes != "nothing" else "puback"
+        arrives = "duplicate" if is_known else "delivered"
         flow.phase, flow.qos, flow.away = "published", qos, False
-        flow.owes = "pubrec" if qos == 2 else "puback"
         return effect, rule, arrives
 
     @staticmethod
@@ -622,6 +628,9 @@ class Flows:
             if not (is_due or dup):
                 return "sent", "id_in_use"
             effect = "lost_ack" if flow.away and flow.phase == "received" else "repeated"
+            # M-72 (4.3.3): It is not sent again once its PUBREL was sent.
+            if flow.phase == "released":
+                return effect, "resend_released"
             if not is_due:
                 return effect, "resend_unasked"
             # M-9 (3.3.1.1): and with DUP.
@@ -633,16 +642,18 @@ class Flows:
         # M-10 (4.4): PUBACK was on the wire when the connection ended, and was not read.
         if qos == 1 and flow.away and flow.phase == "acknowledged":
             return "lost_ack", None
-        return "repeated", "resend_unasked"
+        is_released = qos == 2 and flow.phase == "acknowledged"
+        return "repeated", "resend_released" if is_released else "resend_unasked"
 
     def pubrel(self, packet_id: int) -> tuple[str | None, str | None]:
         """Send PUBREL; return its effect and the rule broken."""
         flow = self[packet_id]
         phase, away, owes = flow.phase, flow.away, flow.owes
         effect, rule = self._release(flow)
-        if owes in ("free", "nothing", "held", "pubrec", "unknown"):
+        of_two = ("held", "held again", "pubrec", "pubrecs", "unknown")
+        if owes in ("free", "nothing", "again", *of_two):
             flow.owes = "pubcomp"
-            if owes in ("held", "pubrec", "unknown"):
+            if owes in of_two:
                 effect = effect or "released"
         if phase in ("published", "acknowledged") and flow.qos == 1:
             flow.phase, flow.away = phase, away
@@ -680,11 +691,18 @@ class Flows:
         if read and (kind != PUBREC or is_error):
             self.quota = min(self.quota + 1, self.maximum)  # M-3
         # M-13 (2.2.1): PUBACK and PUBREC answer a PUBLISH, PUBCOMP a PUBREL.
-        if flow.owes not in (name, "unknown"):
+        if (kind, flow.owes) in ((PUBACK, "again"), (PUBREC, "held again")) and not (
+            is_error and kind == PUBREC
+        ):
+            return (effect if read == "effect" else None), None  # M-71
+        was_again = flow.owes in ("pubacks", "pubrecs")
+        if flow.owes not in (name, f"{name}s", "unknown"):
             return (effect if read == "effect" else None), f"{name}_unasked"
-        flow.owes = "held" if kind == PUBREC and not is_error else "free"
+        flow.owes = "free"
         if kind == PUBACK:
-            flow.owes = "nothing"
+            flow.owes = "again" if was_again else "nothing"
+        elif kind == PUBREC and not is_error:
+            flow.owes = "held again" if was_again else "held"
         return effect, None
 
     @staticmethod
@@ -788,6 +806,8 @@ class Following:
         """Whether packets of the client may be missing, so that its session may be older."""
         self.lost: list[tuple[int, int]] = []
         self.sessions: dict[str, Session] = {}
+        self.unnamed: list[Session] = []
+        """Those of connections before their client id was known."""
         self.subscriptions: list[Subscription] = []
         self.connections: dict[tuple[str, ...], Connection] = {}
         self.streams: dict[Stream, tuple[Connection, At]] = {}
@@ -1089,6 +1109,7 @@ class Following:
         session.to_broker.connect(kept, answer.get("receive_maximum", _NO_LIMIT))
         session.to_client.connect(kept, asked.get("receive_maximum", _NO_LIMIT))
         session.will = self._will(connection)
+        self.unnamed.append(connection.session)
         connection.session = session
         self.has_older |= not (session.known or connection.alone)
 
@@ -1246,7 +1267,8 @@ class Following:
                 self.facts.delayed.append(will.message)
         # C-14: A session that no connection can resume, as its client id is unknown, lasts as long
         # as its connection is captured.
-        sessions = [*self.sessions.values(), *(one.session for one in self.connections.values())]
+        sessions = [*self.sessions.values(), *self.unnamed]
+        sessions += (one.session for one in self.connections.values())
         lasting = [one for of in sessions for one in of.filters.values()]
         self.facts.subscriptions += [
             one for one in self.subscriptions if one.gone is not None or one in lasting
@@ -1295,8 +1317,9 @@ class Following:
             may_be_live = retain and connection.version == 5 and not known
             identifiers = properties.get("subscription_identifier", [])
             record = Attempt(
-                at, connection.client, topic, payload, qos, retain, identifiers, dup, may_be_live
-            )
+                at, connection.client, topic, payload, qos, retain, identifiers, dup, may_be_live,
+                properties.get("message_expiry_interval"),
+            )  # fmt: skip
         if not (qos and packet_id):
             self._keep(record)
             if isinstance(record, Message):
@@ -1754,7 +1777,8 @@ class Deliveries:
         # A will is published after the last packet of its connection.
         self.messages = sorted(messages, key=lambda one: (one.start, one.origin == "will"))
         self.attempts = sorted(attempts, key=lambda one: one.at)
-        self.of, self.topic, self.has_older = of, topic, of.is_older
+        self.of, self.topic = of, topic
+        self.has_older = of.is_older or of.is_served_elsewhere(topic)
         self.expected = [one for message in self.messages for one in self._expected(message)]
         self.missed: list[tuple[Expected, list[Subscription], At]] = []
 
@@ -1845,13 +1869,41 @@ class Deliveries:
         with_row = {id(one.message) for one in self.expected}
         for attempt in rest:
             message, verdict = self._unexpected(attempt, rest)
+            self._judge_own(attempt, message)
             with_row.add(id(message))
             yield _delivery(message, attempt, None, verdict)
         for message in self.messages:
             if id(message) not in with_row:
                 yield _delivery(message, None, None, self._unmatched(message))
 
+    # M-73 (3.3.4, MQTT-3.3.5-1): Of the copies that a client gets, one comes at the highest QoS.
+    # M-74 (3.3.2.3.3): No delivery begins once the Message Expiry Interval has passed, and it is
+    # reduced by the time that the message waited; a second of each is not certain.
+    def _judge(self, one: Expected) -> None:
+        message, sub = one.message, one.matching[0]
+        if self.has_older or one.matching[0].group or len(self.messages) > 1:
+            return
+        highest = max(min(message.qos, each.qos) for each in one.matching)
+        is_certain = all(each.granted < message.start for each in one.matching) and all(
+            each.leaving is None for each in one.matching
+        )
+        got = max((attempt.qos for attempt in one.attempts), default=highest)
+        if is_certain and len(one.matching) > 1 and got < highest:
+            self.of.breaks("overlapping_qos", sub, one.attempts[0].at, message)
+        expires_s, sent_ns = message.properties.get("message_expiry_interval"), message.start.ns
+        for attempt in one.attempts:
+            if expires_s is None or sent_ns is None or attempt.at.ns is None:
+                continue
+            waited_ns = attempt.at.ns - sent_ns - _NS_PER_S
+            if waited_ns > expires_s * _NS_PER_S and attempt.count == 1 and not attempt.redelivered:
+                self.of.breaks("delivered_expired", sub, attempt.at, message)
+            elif attempt.expires_s is not None and not attempt.redelivered:
+                left_ns = (expires_s - attempt.expires_s) * _NS_PER_S
+                if waited_ns > left_ns:
+                    self.of.breaks("expiry_kept", sub, attempt.at, message)
+
     def _of(self, one: Expected) -> Iterator[Row]:
+        self._judge(one)
         message = one.message
         # C-18: A copy that was not captured may have come before those that were.
         is_short = self.has_older and message.copies > 1 and len(one.attempts) < one.capacity
@@ -1882,6 +1934,17 @@ class Deliveries:
                 return
             verdict = "undecided"  # it was subscribed before or after, and not certainly then
         yield _delivery(message, None, one.matching[0], verdict)
+
+    # M-75 (MQTT-3.8.3-3): With No Local a client does not get its own messages.
+    def _judge_own(self, attempt: Attempt, message: Message | None) -> None:
+        if message is None or self.has_older or not attempt.is_live or len(self.messages) > 1:
+            return
+        own = [
+            one for one in self.of.matching(self.topic) if one.client.name == attempt.client.name
+        ]
+        is_own = message.client.name == attempt.client.name
+        if is_own and own and all(one.no_local and one.granted < message.start for one in own):
+            self.of.breaks("own_message", own[0], attempt.at, message)
 
     def _unexpected(self, attempt: Attempt, rest: list[Attempt]) -> tuple[Message | None, str]:
         """Return the message and the verdict of a delivery that no subscription accounts for."""
@@ -2018,6 +2081,15 @@ class Server:
         """Return the subscriptions that ever matched a topic."""
         found = [one for one in self.subscriptions if _matches(one.filter, topic)]
         return sorted(found, key=lambda one: (_rank(one.filter), one.since))
+
+    # C-27: Another endpoint may be another listener of the same broker.
+    def is_served_elsewhere(self, topic: str) -> bool:
+        """Return whether only subscriptions at other endpoints match a topic."""
+        others = (
+            one for one in self.facts.subscriptions
+            if one.client.source == self.key[0] and one.client.server != self.key[1]
+        )  # fmt: skip
+        return not self.matching(topic) and any(_matches(one.filter, topic) for one in others)
 
     def active(self, topic: str, at: At) -> list[Subscription]:
         """Return the subscriptions that match a topic, and that the broker had at a time."""

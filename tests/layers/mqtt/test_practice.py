@@ -193,3 +193,104 @@ def test_a_client_that_is_back_on_the_same_port() -> None:
         if row["stream"] in ends:
             row["stream"] += "#2"
     assert sorted(verdicts_of(capture)) == ["delivered", "delivered", "not_forwarded"]
+
+
+# --- rules of several packets --------------------------------------------------------------------
+
+
+def _rules(capture: Capture) -> list[str]:
+    return [row["rule"] for row in tables_of(capture)["violations"]]
+
+
+@pytest.mark.parametrize(("version", "rule"), [(4, "MQTT-3.3.5-1"), (5, "MQTT-3.3.4-2")])
+def test_a_copy_below_the_highest_qos_of_its_subscriptions(version: int, rule: str) -> None:
+    for copies, broken in (((0,), [rule]), ((1,), []), ((0, 1), [])):
+        capture = Capture(version)
+        capture.connect("sub")
+        capture.subscribe("sub", "t/#", qos=0)
+        capture.subscribe("sub", "t/1", qos=1)
+        capture.connect("pub")
+        capture.message("pub", "t/1", b"x", 1)
+        for qos in copies:
+            capture.hand("sub", "t/1", b"x", qos)
+        assert _rules(capture) == broken
+
+
+def test_a_clients_own_message_in_spite_of_no_local() -> None:
+    for options, broken in ((4, ["MQTT-3.8.3-3"]), (0, [])):
+        capture = Capture(5)
+        capture.connect("me")
+        capture.subscribe("me", "t", qos=1, options=options)
+        capture.message("me", "t", b"x", 1)
+        capture.hand("me", "t", b"x", 1, 2)
+        assert _rules(capture) == broken
+
+
+@pytest.mark.parametrize(
+    ("waits_s", "left_s", "broken"),
+    [(20, None, ["MQTT-3.3.2-5"]), (3, None, []), (3, 2, []), (3, 5, ["MQTT-3.3.2-6"]), (0, 5, [])],
+)
+def test_the_expiry_interval_of_a_message_that_waited(
+    waits_s: int, left_s: int | None, broken: list[str]
+) -> None:
+    capture = Capture(5)
+    said = (("session_expiry_interval", 600),)
+    capture.connect("sub", clean=False, properties=said)
+    capture.subscribe("sub", "t", qos=1)
+    capture.disconnect("sub")
+    capture.connect("pub")
+    capture.message("pub", "t", b"x", 1, properties=(("message_expiry_interval", 5),))
+    capture.wait(waits_s)
+    capture.connect("sub", clean=False, present=True, properties=said)
+    left = () if left_s is None else (("message_expiry_interval", left_s),)
+    capture.hand("sub", "t", b"x", 1, properties=left)
+    assert _rules(capture) == broken
+
+
+@pytest.mark.parametrize(("version", "rule"), [(4, "MQTT-4.3.3-1"), (5, "MQTT-4.3.3-6")])
+@pytest.mark.parametrize("released", [True, False])
+def test_a_message_that_is_sent_again_after_its_pubrel(
+    version: int, rule: str, released: bool
+) -> None:
+    capture = Capture(version)
+    said = (("session_expiry_interval", 600),) if version == 5 else ()
+    capture.connect("pub", clean=False, properties=said)
+    capture.publish("pub", True, "t", b"x", 2)
+    capture.put("pub", False, layout.PUBREC, packet_id=1)
+    if released:
+        capture.put("pub", True, layout.PUBREL, packet_id=1)
+    capture.end("pub")
+    capture.connect("pub", clean=False, present=True, properties=said)
+    capture.publish("pub", True, "t", b"x", 2, dup=True)
+    assert _rules(capture) == ([rule] if released else [])
+
+
+@pytest.mark.parametrize("version", [3, 4])
+@pytest.mark.parametrize("copies", [2, 3])
+def test_each_copy_may_be_acknowledged(version: int, copies: int) -> None:
+    for kind, qos in ((layout.PUBACK, 1), (layout.PUBREC, 2)):
+        capture = Capture(version)
+        capture.connect("pub")
+        for number in range(copies):
+            capture.publish("pub", True, "t", b"x", qos, dup=number > 0)
+        for _ in range(copies):
+            capture.put("pub", False, kind, packet_id=1)
+        assert not [rule for rule in _rules(capture) if rule.startswith(("puback", "pubrec"))]
+        assert not [rule for rule in _rules(capture) if rule == "MQTT-2.3.1-6"]
+
+
+def test_another_listener_may_have_the_subscriber() -> None:
+    for listener, verdict in ((8883, "undecided"), (1883, "delivered")):
+        capture = Capture(4)
+        capture.connect("sub")
+        capture.subscribe("sub", "t", qos=1)
+        seen = len(capture.rows)
+        capture.connect("pub")
+        capture.message("pub", "t", b"x", 1)
+        for row in capture.rows[seen:]:
+            for name in ("src_port", "dst_port"):
+                row[name] = listener if row[name] == 1883 else row[name]
+            row["stream"] = row["stream"].replace(":1883", f":{listener}")
+        capture.hand("sub", "t", b"x", 1)
+        rows = [row for row in deliveries_of(capture) if row["message_key"]]
+        assert [row["verdict"] for row in rows] == [verdict]

@@ -34,6 +34,7 @@ from wireyard.layers.mqtt.delivery_grids import (
 )
 from wireyard.layers.mqtt.delivery_kernels import MISSED, Delivered, DeliveryRow
 from wireyard.layers.mqtt.delivery_rows import DeliveryGrids, Numbered, delivery_table
+from wireyard.layers.mqtt.delivery_rules import Times, broken_rules
 from wireyard.layers.mqtt.expected_kernels import (
     Expected,
     Message,
@@ -262,6 +263,7 @@ class _Derivation:
             is_live=np.ones(table.num_rows, np.int64),
             may_be_live=(_ints(table, "status") & Status.MAY_BE_LIVE != 0).astype(np.int64),
             setter=np.full(table.num_rows, NONE, np.int64),
+            expires_s=_ints(table, "expires_s"),
             acknowledged_ns=_ints(table, "acknowledged_ns"),
             acknowledged_frame=_ints(table, "acknowledged_frame"),
             several=several,
@@ -393,19 +395,21 @@ class _Derivation:
         count = find_expected(messages, subs, firsts, matching, expected, expected_subs, numbers)
         expected = expected[:count]
         assigned, ordinals = assign_all(messages, expected, expected_subs, subs, attempts, names)
+
+        def matching_of(topic: int) -> Ints:
+            return matching[firsts[topic] : firsts[topic + 1]]
+
+        def breaks(rule: str, sub: int, attempt: int, message: int) -> None:
+            at = self.positions.at(int(delivered.at[delivered_order[attempt]]))
+            key = self.positions.at(int(sent.sent[message_order[message]])).key
+            self._collect(broker_violations(rule, subscriptions[sub], at, key))
+
         retained = assign_retained(
-            messages, expected, expected_subs, subs, attempts, assigned,
-            lambda topic: matching[firsts[topic] : firsts[topic + 1]],
-        )  # fmt: skip
+            messages, expected, expected_subs, subs, attempts, assigned, matching_of
+        )
         for attempt, sub in retained:
-            place = delivered_order[attempt]
-            delivered.is_live[place] = 1
-            message = message_order[expected[assigned[attempt], Expected.MESSAGE]]
-            at, key = (
-                self.positions.at(int(number))
-                for number in (delivered.at[place], sent.sent[message])
-            )
-            self._collect(broker_violations("retained_live", subscriptions[sub], at, key.key))
+            delivered.is_live[delivered_order[attempt]] = 1
+            breaks("retained_live", sub, attempt, expected[assigned[attempt], Expected.MESSAGE])
         first_messages = group_starts(messages[:, Message.GROUP], groups)
         entry_groups = messages[expected[:, Expected.MESSAGE], Message.GROUP]
         first_expected = group_starts(entry_groups, groups)
@@ -426,6 +430,17 @@ class _Derivation:
         )  # fmt: skip
         sent_ns, is_null = self.positions.column(sent.start[message_order], "ns")
         sent_ns[is_null] = NO_TIME
+        at_ns, is_null = self.positions.column(delivered.at[delivered_order], "ns")
+        at_ns[is_null] = NO_TIME
+        is_again = delivered.status[delivered_order] & Status.AGAIN != 0
+        times = Times(
+            sent_ns, sent.expires_s[message_order], at_ns, delivered.expires_s[delivered_order],
+            is_again | (delivered.copies[delivered_order] > 1),
+        )  # fmt: skip
+        for broken in broken_rules(
+            messages, expected, expected_subs, subs, attempts, assigned, rows, times, matching_of
+        ):
+            breaks(*broken)
         explain_absence(
             rows, expected, expected_subs, subs, messages, confirmed, connections, sent_ns,
             sent.expires_s[message_order],

@@ -85,6 +85,7 @@ class DeliveredColumns:
     is_live: Ints
     may_be_live: Ints
     setter: Ints
+    expires_s: Ints
     acknowledged_ns: Ints
     acknowledged_frame: Ints
     several: Mapping[int, Sequence[int]]

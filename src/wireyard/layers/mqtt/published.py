@@ -89,6 +89,7 @@ DELIVERED: Final = pa.schema(
         ("is_acknowledged", pa.bool_()),
         *_COMMON,
         ("status", pa.int8()),
+        ("expires_s", pa.int64()),
         ("identifiers", pa.list_(pa.int64())),
     ]
 )
@@ -332,6 +333,7 @@ def _delivered(packets: Packets, records: Grid, extra: Mapping[int, Mapping[str,
             "is_acknowledged": done != NONE,
             **_common(packets, records),
             "status": records[:, Record.STATUS],
+            "expires_s": packets.expires_s[numbers],
             "identifiers": identifiers,
         },
     )
