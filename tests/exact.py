@@ -46,6 +46,7 @@ GRAMMARS: Mapping[str, tuple[str, Callable[[Random], bytes]]] = MappingProxyType
             "jmq/short-object",
             partial(random_jmq, version=301, short_objects=True),
         ),
+        "JMQ, time stamps": ("jmq/timestamps", partial(random_jmq, version=301, stamped=True)),
         "GPacket": ("gpacket", random_gpacket),
         "GPacket, short objects": (
             "gpacket/short-object",

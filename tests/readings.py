@@ -15,6 +15,7 @@ import pyarrow.compute as pc
 
 from wireyard.formats import get_format
 from wireyard.formats.base import Annotation, Format, Row
+from wireyard.formats.jmq.trailer import Stamp, stamp_rows
 from wireyard.formats.rows import rows_to_batch
 from wireyard.layout import Column
 from wireyard.streams import scan
@@ -179,6 +180,8 @@ def _items(value: Any, _packet: Any) -> list[Row] | None:
 def _named(value: Any, _packet: Any) -> list[Row] | None:
     if value is None:
         return None
+    if value and isinstance(value[0], Stamp):
+        return stamp_rows(value)
     return [
         {"name": name, "value": list(one) if isinstance(one, tuple) else one} for name, one in value
     ]

@@ -251,12 +251,13 @@ def test_both_orders_of_the_gpacket_and_the_packets_of_the_link(
     tshark: str, script: Path, tmp_path: Path
 ) -> None:
     link = struct.pack(">HHIII", 100, 7, 20, 0, 1) + b"ping"
-    data = [link, gpacket("shipped"), gpacket("documented")]
+    ported = any_gpacket(packet_type=54, properties=section((".v", 3, 301)), bit_flags=0x1010)
+    data = [link, gpacket("shipped"), gpacket("documented"), ported]
     capture = capture_of(tmp_path / "gpacket.pcap", data)
     # A link packet is short and weakly marked: another heuristic of Wireshark may come first.
     output = run(tshark, script, capture, "-T", "json", "-d", "tcp.port==5000,gpacket")
     shown = list(shown_packets(output, ("gpacket", "gpacket_link")))
-    assert [name for _, name, _ in shown] == ["gpacket_link", "gpacket", "gpacket"]
+    assert [name for _, name, _ in shown] == ["gpacket_link", *["gpacket"] * 3]
     format = get_format("gpacket")
     for (_, name, fields), one in zip(shown, data, strict=True):
         row, error = format.read_row(one, 0)

@@ -188,11 +188,22 @@ def _same_values(one: Any, other: Any) -> bool:
 
 
 class _Source:
-    """A layout's module and its text: the order of its names, their texts, comments in tables."""
+    """A layout's module and its text: the order of its names, their texts, comments in tables.
+
+    The tables that it has from a module shared by formats come last.
+    """
 
     def __init__(self, module: ModuleType) -> None:
         self.module = module
-        self._text = inspect.getsource(module)
+        text = inspect.getsource(module)
+        shared = [
+            inspect.getsource(import_module(node.module))
+            for node in ast.parse(text).body
+            if isinstance(node, ast.ImportFrom)
+            and node.module
+            and any(each.asname is None and each.name in module.__all__ for each in node.names)
+        ]
+        self._text = "".join((text, *shared))
 
     @property
     def introduction(self) -> str:

@@ -63,9 +63,9 @@ until all of them have come back.
 | `wireyard_ring.sim.SimRing` | every one | views | nothing |
 
 Passing tokens, ordering and repeating packets is the task of the rings, not of this layer (errata
-R36). `SimRing` is a simulation for tests: crashes after any packet, joins, parts, slow members, loss and
-duplicates, repeatable by a seed. `wireyard_ring.Ring` combines the layer, one of the other rings,
-and a clock:
+R36). `SimRing` is a simulation for tests: crashes after any packet, joins, parts, slow members,
+loss and duplicates, repeatable by a seed. `wireyard_ring.Ring` combines the layer, one of the other
+rings, and a clock:
 
 ```python
 from wireyard_ring import Ring, Tcp
@@ -176,8 +176,8 @@ such messages: `max_packet_bytes` is that of the transport, for corosync 32 KiB.
 """
 _HANDLERS_TEXT = """
 `register_layer` requests the messages of a destination layer: as events, or for a handler, which
-`next_event` calls at the position of each message. A handler replies as any sender does. Replies are
-events, or end a request; no handler gets one (errata R32).
+`next_event` calls at the position of each message. A handler replies as any sender does. Replies
+are events, or end a request; no handler gets one (errata R32).
 
 ```python
 def upper(message):

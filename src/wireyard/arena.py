@@ -210,9 +210,9 @@ def with_room(
     return larger
 
 
-def parts(count: int) -> Iterable[slice]:
+def parts(count: int, rows: int = _PART_ROWS) -> Iterable[slice]:
     """Return slices that divide very large arrays, so that temporary arrays stay small."""
-    return (slice(at, min(at + _PART_ROWS, count)) for at in range(0, count, _PART_ROWS))
+    return (slice(at, min(at + rows, count)) for at in range(0, count, rows))
 
 
 @dataclass(frozen=True, slots=True)

@@ -41,6 +41,7 @@ from wireyard.captures.inputs import open_input
 from wireyard.captures.live import capture as live_module
 from wireyard.captures.live.capture import MAX_OPEN, LiveCapture
 from wireyard.captures.live.stream import ACKED_HOLE_NS, HOLE_NS
+from wireyard.captures.read import read_capture
 from wireyard.formats import Format, get_format
 from wireyard.streams.growth import Grown, read_turns
 from wireyard.streams.plan import Plan, make_plan
@@ -116,11 +117,16 @@ def live_rows(data: bytes, rng: Random, named: Format | None = None) -> tuple[li
 
 def assert_same(data: bytes, rng: Random, named: Format | None = None) -> tuple[int, int]:
     rows, early = live_rows(data, rng, named)
+    assert_rows(rows, data, named)
+    return early, len(rows)
+
+
+def assert_rows(rows: list[Row], data: bytes, named: Format | None = None) -> None:
+    """Assert that rows are those of the whole capture."""
     whole = whole_rows(data, named)
     if read_capture(data).repairs.moved_ns:  # times of packets that are out of order differ
         rows, whole = ([row | {"captured_ns": None} for row in each] for each in (rows, whole))
     assert in_order(rows) == in_order(whole)
-    return early, len(rows)
 
 
 # --- the same rows --------------------------------------------------------------------------

@@ -469,3 +469,22 @@ def test_a_reset_of_a_side_without_bytes_ends_the_other_stream(says_something: b
     ends = {name: (stream.ended, stream.closed) for name, stream in streams.items()}
     reset = ("rst", (6, BEGAN_NS + 5000))
     assert ends == ({NAME: (None, None), BACK: reset} if says_something else {NAME: reset})
+
+
+@pytest.mark.parametrize(
+    ("sent", "frames"),
+    [
+        ([client(0, b"abc"), client(0, b"abc")], []),
+        ([client(0, b"abc"), client(0, b"abX")], [5]),
+        ([client(0, b"abc"), client(2, b"cde"), client(0, b"abcde"), client(3, b"dE")], [7]),
+        ([client(4, b"efgh"), client(0, b"abcdEfghij"), client(8, b"ij"), client(6, b"gh")], [5]),
+        # A byte to keep the connection alive may have any value.
+        ([client(0, b"abc"), client(2, b"?")], []),
+    ],
+)
+def test_other_bytes_than_were_sent_before_are_named(sent: list[bytes], frames: list[int]) -> None:
+    repairs = read(*HELLO, *sent, server(0, b"x"), server(0, b"x")).repairs
+    named = [f"frame {frame} of {NAME}" for frame in frames]
+    assert [placed.text for placed in repairs.different] == named
+    assert repairs.differing == len(frames)
+    assert len([*repairs.lines()]) == bool(frames)

@@ -318,3 +318,74 @@ def test_streams_are_those_that_tshark_unmasks_and_inflates() -> None:
 def test_damaged_connections_give_rows_or_reasons() -> None:
     count, intact = read_damaged(RECORDED, KEYS, CASES, 2)
     assert count > intact > 0
+
+
+# --- not the first request, and no request at all ---------------------------------------------
+
+CONNECT: Final = bytes.fromhex("100d 0004 4d515454 0402003c 0001 78".replace(" ", ""))
+CONNACK: Final = bytes.fromhex("20020000")
+
+
+def masked(payload: bytes) -> bytes:
+    head = frame(2, payload)[: -len(payload)]
+    mask = bytes.fromhex("11223344")
+    data = bytes(byte ^ mask[at & 3] for at, byte in enumerate(payload))
+    return head[:1] + bytes([head[1] | 0x80]) + head[2:] + mask + data
+
+
+def answer(status: str, body: bytes = b"", field: str = "Content-Length: {}") -> bytes:
+    return f"HTTP/1.1 {status}\r\n{field.format(len(body))}\r\n\r\n".encode() + body
+
+
+@pytest.mark.parametrize(
+    ("asked", "answered"),
+    [
+        (b"GET / HTTP/1.1\r\nHost: b\r\n\r\n", answer("200 OK", b"ok")),
+        (b"GET / HTTP/1.1\r\n\r\n", answer("200 OK", b"HTTP/1.1 101 no\r\n\r\n")),
+        (
+            b"POST / HTTP/1.1\r\nContent-Length: 5\r\n\r\nGET /",
+            answer("200 OK", b"2\r\nok\r\n0\r\n\r\n", "Transfer-Encoding: chunked"),
+        ),
+        (b"GET / HTTP/1.1\r\n\r\n" * 3, answer("304 No", b"", "X: y") * 2 + answer("404 No", b"-")),
+        (b"PUT / HTTP/1.1\r\nContent-Length: 1\r\n\r\nx", answer("100 Go on") + answer("200 OK")),
+        (heads()[0], answer("401 Unauthorized", b"who?")),
+    ],
+)
+def test_websocket_may_be_what_a_later_request_asks_for(asked: bytes, answered: bytes) -> None:
+    request, response = heads()
+    client = asked + request + masked(CONNECT)
+    found = opened(client, answered + response + frame(2, CONNACK))
+    assert [content(each) for each in found] == [CONNECT, CONNACK]
+    assert found[0].format is get_format("mqtt")
+    carrier = found[0].carriers[0]
+    assert (carrier.name, carrier.target, carrier.problem) == ("websocket", "GET /chat", None)
+
+
+def test_what_was_refused_is_no_websocket() -> None:
+    found = opened(heads()[0], answer("401 Unauthorized", b"who?"))
+    assert found[0].carriers[0].name == "http" and found[0].closed
+
+
+@pytest.mark.parametrize("sent", [[b"\xc0\0"] * 2, [b"\x30\3\0\1t"] * 5, [b"0\3\0\1t" * 40] * 3])
+@pytest.mark.parametrize("answers", [[], [b"\xd0\0"], [b"\xd0\0"] * 7])
+def test_frames_without_a_handshake_are_recognised(sent: list[bytes], answers: list[bytes]) -> None:
+    client, server = (b"".join(map(each, data)) for each, data in (
+        (masked, sent), (lambda payload: frame(2, payload), answers)
+    ))  # fmt: skip
+    found = opened(client, server)
+    assert found[0].carriers[0].name == "websocket"
+    assert [content(each) for each in found] == [b"".join(sent), b"".join(answers)][: len(found)]
+
+
+@pytest.mark.parametrize(
+    "client",
+    [
+        b"\xc0\0" * 9,
+        bytes.fromhex("820a 0001 0005 612f62 2f63 00 01".replace(" ", "")) * 3,
+        frame(2, b"ab") * 3,
+        masked(b"a") + b"\x82",
+        masked(b"a"),
+    ],
+)
+def test_other_bytes_are_no_frames(client: bytes) -> None:
+    assert not opened(client, b"\x40\2\0\1")[0].carriers

@@ -38,6 +38,10 @@ class Segment:
     """Bytes that the snapshot cut off."""
     silences: int = 0
     """How often nothing at all was captured for long before it."""
+    vlan: int | None = None
+    """The VLAN that it was captured in."""
+    again: bool = False
+    """Whether it is a copy of the segment before it, in another VLAN."""
 
     @property
     def control(self) -> bool:
@@ -57,6 +61,9 @@ class Segment:
         (src, src_port), (dst, dst_port) = self.ends
         numbers = self.sequence, self.payload, self.flags, self.acknowledgment
         whole = ethernet(ipv4(tcp(src_port, dst_port, *numbers), 6, src, dst))
+        if self.vlan is not None:
+            tag = self.vlan.to_bytes(2, "big") + b"\x08\0"
+            whole = ethernet(tag + whole[14:], 0x8100)
         return Packet(whole[: len(whole) - self.cut], self.time_ns(number), len(whole))
 
     def time_ns(self, number: int) -> int:
@@ -94,6 +101,20 @@ def make_flow(flow: int, rng: Random) -> list[Segment]:
         far = NEAR if silent else FAR
         numbers = [(number + far + rng.randrange(1 << 28)) % WRAP for number in numbers]
     return _keep_alive(captured, rng)
+
+
+def spread(captured: list[Segment], rng: Random) -> list[Segment]:
+    """Return the segments of a flow as they are captured in one VLAN, or two, or twice."""
+    kind = rng.choice(("one", "each way", "both", "both"))
+    first, second = rng.choice(((10, 20), (None, 20), (10, None)))
+    out = []
+    for segment in captured:
+        out.append(replace(segment, vlan=first))
+        if kind == "each way" and segment.way:
+            out[-1] = replace(segment, vlan=second)
+        elif kind == "both":
+            out.append(replace(segment, vlan=second, again=True))
+    return out
 
 
 def _opens(segment: Segment) -> bool:
@@ -248,6 +269,8 @@ def model(segments: list[Segment], *, newest: bool = False) -> dict[str, Expecte
     streams: defaultdict[tuple[int, int, int], Expected] = defaultdict(Expected)
     order: defaultdict[int, list[int]] = defaultdict(list)
     for frame, segment in enumerate(segments, 1):
+        if segment.again:
+            continue
         connections = order[segment.flow]
         # Of a lone reset nobody can tell which connection it ends.
         opens = _opens(segment) or not (connections or segment.flags & RST)

@@ -191,8 +191,8 @@ def test_commands_options_and_formats_are_completed() -> None:
     assert completions("de") == ["decode"]
     assert completions("decode", "--o") == ["--out"]
     assert completions("decode", "--out", "pa") == ["parquet"]
-    assert completions("decode", "--format", "j") == ["jmq", "jmq/short-object"]
-    assert completions("formats", "j") == ["jmq", "jmq/short-object"]
+    assert completions("decode", "--format", "j") == ["jmq", "jmq/short-object", "jmq/timestamps"]
+    assert completions("formats", "j") == ["jmq", "jmq/short-object", "jmq/timestamps"]
 
 
 def test_bash_completes_without_loading_an_engine() -> None:

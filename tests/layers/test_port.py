@@ -15,8 +15,10 @@ from tests.formats.jmq.subject import SUBJECT
 from tests.golden import GOLDEN
 from tests.make import random_packet, variety
 from tests.mutations import mutate_packet
+from tests.readings import assert_one_reading
 from wireyard.errors import DecodeError, EncodeError
 from wireyard.formats.gpacket import packet as gpacket
+from wireyard.formats.gpacket.payload import nested_packets, payload_value
 from wireyard.formats.jmq import packet as jmq
 from wireyard.formats.properties import Properties, Property, encode_properties
 from wireyard.layers.port import TERSE, to_gpacket, to_jmq
@@ -100,6 +102,24 @@ def test_no_terse_name_is_a_java_identifier() -> None:
     for terse in TERSE:
         assert terse.name.startswith(".") and not terse.name.startswith("..")
         assert len(terse.name) == 2 and terse.doc
+
+
+# --- shown as what it is --------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("data", variety(), ids=range(len(variety())))
+def test_a_ported_packet_has_the_names_of_jmq(data: bytes) -> None:
+    packet = jmq.decode(data)
+    ported = to_gpacket(packet)
+    assert (ported.packet_type_name, ported.flags) == (packet.packet_type_name, packet.flags)
+    stream = gpacket.encode(ported) + gpacket.encode(gpacket.Packet(packet_type=1))
+    table = assert_one_reading(stream, Random(1), format="gpacket")
+    names = [packet.packet_type_name, "G_MESSAGE_DATA"]
+    assert table["packet_type_name"].to_pylist() == names
+    assert table["flags"].to_pylist() == [packet.flags, ""]
+    row, _ = gpacket.read_row(gpacket.encode(ported))
+    assert payload_value(row) == ported.payload
+    assert nested_packets(gpacket.encode(ported)) == ()
 
 
 # --- nothing is lost ------------------------------------------------------------------------

@@ -14,7 +14,7 @@ from __future__ import annotations
 import re
 import struct
 from collections import defaultdict
-from collections.abc import Callable, Collection, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, Final, NamedTuple
 
 from wireyard.errors import DecodeError
@@ -36,12 +36,15 @@ __all__ = ["Facts", "facts_of"]
 
 Row = dict[str, Any]
 Key = tuple[Any, ...]
+Ends = Mapping[tuple[str, str], tuple[int | None, int | None]]
+"""By source and name of a stream that ends with a FIN or a reset, the time and frame of that."""
 MS: Final = 1_000_000
 OK: Final = 200
 TYPE: Final = {name: code for code, name in PACKET_TYPES.items()}
 MESSAGES: Final = range(1, 7)
 MOST_TEXT: Final = 1024
 """The characters of a name or id that tables have."""
+NO_ENDS: Final[Ends] = {}
 
 # --- packets --------------------------------------------------------------------------------
 
@@ -62,8 +65,12 @@ class Facts:
         self.sent: list[Row] = []
         self.delivered: list[Row] = []
         self.relayed: list[Row] = []
+        self.exchanges: list[tuple[Row, Row]] = []
+        """Requests, and their rows among the conversations."""
         self.uses: list[Use] = []
         self.runs: list[Run] = []
+        self.incomplete: set[Key] = set()
+        """Sources and hosts of clients of which a side is missing."""
 
 
 class Use(NamedTuple):
@@ -76,6 +83,8 @@ class Use(NamedTuple):
     messages: int
     client: str
     client_id: str | None
+    is_sure: bool
+    """Whether no packet is missing that may explain it, and the packet was not sent again."""
     row: Row
 
 
@@ -84,7 +93,6 @@ class Run(NamedTuple):
 
     source: str
     host: str
-    from_client: bool
     sender: str
     start: int
     stop: int
@@ -93,7 +101,7 @@ class Run(NamedTuple):
     """Whether it is all numbers of the stream, those that are missing too."""
 
 
-def facts_of(rows: Iterable[Row], ended: Collection[tuple[str, str]] = ()) -> Facts:
+def facts_of(rows: Iterable[Row], ended: Ends = NO_ENDS) -> Facts:
     """Return what packets of captures say.
 
     Parameters
@@ -101,7 +109,7 @@ def facts_of(rows: Iterable[Row], ended: Collection[tuple[str, str]] = ()) -> Fa
     rows
         JMQ packets and GPackets, in any order.
     ended
-        Source and name of the streams that end with a FIN or a reset.
+        The streams that end with a FIN or a reset.
     """
     facts = Facts()
     for connection in connections_of(rows):
@@ -110,6 +118,7 @@ def facts_of(rows: Iterable[Row], ended: Collection[tuple[str, str]] = ()) -> Fa
         for row in links:
             facts.relayed += relays_of(row)
         Connection(connection, ended, facts).follow()
+    join_resent(facts)
     end_transactions(facts)
     find_missing_numbers(facts)
     join_deliveries(facts)
@@ -234,6 +243,11 @@ def message_of(row: Row) -> Key:
     return tuple(row[name] for name in SYS_MESSAGE_ID)
 
 
+def order_of_end(end: Row) -> Key:
+    """Return the place of the end of a stream among others."""
+    return end["captured_ns"], end["frame"] or 0
+
+
 # J-3 (errata 20, 22) A message is identified by its SysMessageID. Its producer is the address and
 # port in it; stock clients put a MAC address in parentheses behind the address.
 def producer_of(row: Row) -> str:
@@ -262,8 +276,9 @@ RULES: Final = {
 }
 NEEDS_ALL: Final = {
     "reply_without_request", "request_id_reused", "unknown_consumer", "handed_over_twice",
-    "acknowledged_nothing",
+    "acknowledged_nothing", "transaction_over",
 }  # fmt: skip
+NEEDS_BOTH: Final = {"before_login", "second_login", "after_goodbye", "sent_while_paused"}
 
 
 def violation(rule: str, wording: str, row: Row, sender: str, **more: Any) -> Row:
@@ -342,9 +357,13 @@ and the packet that shows this."""
 class Connection:
     """One connection of a client and a broker, packet by packet."""
 
-    def __init__(self, rows: list[Row], ended: Collection[tuple[str, str]], facts: Facts) -> None:
+    def __init__(self, rows: list[Row], ended: Ends, facts: Facts) -> None:
         self.rows = rows
-        self.ended = any((row["source"], row["stream"]) in ended for row in rows)
+        streams = {(row["source"], row["stream"]) for row in rows}
+        self.ends: list[Row] = [
+            {"captured_ns": ended[stream][0], "frame": ended[stream][1]}
+            for stream in sorted(streams & ended.keys())
+        ]
         self.facts = facts
         self.known = False
         """Whether all packets from the first on were captured: unknown means nonexistent."""
@@ -357,8 +376,10 @@ class Connection:
         self.goodbye_by: str | None = None
         self.client_id: str | None = None
         self.in_gap: set[str] = set()
-        self.has_gap = False
+        self.has_gap = self.is_one_sided = False
         self.waiting: dict[tuple[bool, int], Row] = {}
+        self.asked: dict[Key, Row] = {}
+        """Packets of the client by type and SysMessageID: what each requests."""
         self.consumers: dict[int, Row] = {}
         self.held: list[Row] = []
         self.begun: dict[int, bool] = {}
@@ -375,6 +396,11 @@ class Connection:
             return
         src, dst = ends_of(self.rows[shown])
         self.client, self.server = (src, dst) if sides[shown] else (dst, src)
+        # J-36 (docs/layers/jmq.md) A side of which nothing was captured is missing from the first
+        # packet to the last. Then only rules about one stream are applied.
+        silent = {self.client, self.server} - {ends_of(row)[0] for row in self.rows}
+        self.in_gap |= silent
+        self.is_one_sided = bool(silent)
         for at, row in enumerate(self.rows):
             if row.get("status") == "gap":
                 self.begin_gap(row)
@@ -438,7 +464,7 @@ class Connection:
     # J-10 (docs/layers/jmq.md, Rules) A violation is of the sender of the packet. Where packets
     # may be missing, those rules are not applied that missing packets may explain.
     def breaks(self, rule: str, row: Row, message: str | None = None, times: int = 1) -> None:
-        if rule in NEEDS_ALL and not self.known:
+        if (rule in NEEDS_ALL and not self.known) or (rule in NEEDS_BOTH and self.is_one_sided):
             return
         name = row.get("packet_type_name") or f"packet type {row['packet_type']}"
         wording = f"{name}: {RULES[rule]}" + (f", {times} times" if times > 1 else "")
@@ -473,19 +499,31 @@ class Connection:
 
     # J-12 (docs/layers/jmq.md, ended by) A connection was ended by the side that sent GOODBYE
     # first. Without GOODBYE it was dropped if the capture shows its end, and else it is open as far
-    # as that shows. If the last bytes of the client are missing, it may have sent GOODBYE.
+    # as that shows. If the last bytes of the client are missing, it may have sent GOODBYE; a side
+    # that is missing may have been the first to send it.
     def ended_by(self) -> str | None:
         if self.state == "refused":
             return "refused"
-        if self.goodbye_by is not None or not self.ended:
-            return self.goodbye_by or "open"
-        return None if self.client in self.in_gap else "dropped"
+        if self.goodbye_by is None and not self.ends:
+            return "open"
+        if self.is_one_sided:
+            return None
+        return self.goodbye_by or (None if self.client in self.in_gap else "dropped")
+
+    # J-38 (docs/layers/jmq.md) A connection ends with its last FIN or reset, or else with its last
+    # packet. Of a connection with a missing side, the time is unknown.
+    def ended_at(self) -> Row:
+        last = self.packets[-1]
+        reached = last.get("captured_ns") or 0
+        later = [end for end in self.ends if (end["captured_ns"] or -1) >= reached]
+        return max(later, key=order_of_end, default=last)
 
     def finish(self) -> None:
         if self.in_gap:
             self.lose()
         ended_by = self.ended_by()
         first, last = self.packets[0], self.packets[-1]
+        end = last if ended_by == "open" else self.ended_at()
         in_flight = len(self.held)
         # J-13 What is held when the connection ends is left, unconfirmed or undecided.
         for delivery in self.held:
@@ -499,7 +537,7 @@ class Connection:
             if is_open and ended_by != "open":
                 self.use(transaction, "leave", last)
         for target in list(self.paused):
-            self.end_pause(target, last)
+            self.end_pause(target, end)
         counts = {
             "in_flight_sent": sum(
                 by_client and request["row"]["packet_type"] in MESSAGES
@@ -516,25 +554,42 @@ class Connection:
             "bytes": sum(row["size"] for row in self.packets),
             "version": number(self.hello, "JMQProtocolLevel"),
             **time_of(first if self.opened_by_hello else None, "opened"),
-            **time_of(last if ended_by != "open" else None, "closed"),
+            **time_of(None if ended_by == "open" or self.is_one_sided else end, "closed"),
             **{name: None if self.has_gap else count for name, count in counts.items()},
             **place_of(first),
         }  # fmt: skip
         self.facts.sessions.append(session)
         for record in (*self.facts.sent, *self.facts.delivered):
             record.setdefault("user", self.user)
+        if self.client not in {ends_of(row)[0] for row in self.rows}:
+            self.facts.incomplete.add((first["source"], self.client_host()))
         for numbers in self.numbers.values():
-            host = numbers.rows[0].get("src_addr") or ends_of(numbers.rows[0])[0]
-            sender = ends_of(numbers.rows[0])[0]
-            self.facts.runs += numbers.runs(host, sender)
+            if numbers.from_client:
+                self.facts.runs += numbers.runs(self.client_host(), self.client)
+
+    def client_host(self) -> str:
+        """Return the address of the client, or the name of a bare stream."""
+        src, _ = ends_of(self.packets[0])
+        name = "src_addr" if src == self.client else "dst_addr"
+        return self.packets[0].get(name) or self.client
 
     # --- packets of the client and of the broker --------------------------------------------
 
+    # J-37 (3.0.1c, bit flags, I) A packet that is sent again has flag I, and its type and its
+    # SysMessageID as before. It is the same request: its only effect is that the request waits, and
+    # it breaks no rule. On another connection it breaks no rule about requests either.
     def observe_client(self, row: Row) -> None:
         name = PACKET_TYPES.get(row["packet_type"], "")
+        identity = row["packet_type"], message_of(row)
+        if has(row, "I") and identity in self.asked:
+            if row["packet_type"] in MESSAGES:
+                self.facts.sent.append(self.sending(row) | {"request": NO_REQUEST})
+            self.wait_again(self.asked[identity], row)
+            return
+        self.asked[identity] = NO_REQUEST
         if row["packet_type"] in MESSAGES:
             self.send(row)
-        elif name.endswith("_REPLY"):
+        elif self.is_reply(row, by_client=False):
             self.reply(row, by_client=False)
         elif name in ("ADD_CONSUMER", "BROWSE"):
             self.ask(row, lambda reply, ok, at: self.add_consumer(row, reply, ok))
@@ -565,7 +620,7 @@ class Connection:
         name = PACKET_TYPES.get(row["packet_type"], "")
         if row["packet_type"] in MESSAGES:
             self.deliver(row)
-        elif name.endswith("_REPLY"):
+        elif self.is_reply(row, by_client=True):
             self.reply(row, by_client=True)
         elif name == "RESUME_FLOW":
             event = "stop" if number(row, "JMQSize") == 0 else "resume"
@@ -577,16 +632,14 @@ class Connection:
     # the consumer id, chosen by the requester; each side has its own ids. A request without flag A
     # takes effect at once. No id is used again while a request waits with it.
     def ask(self, row: Row, settle: Settle | None = None, *, by_client: bool = True) -> Row:
-        request = {"row": row, "settle": settle, "reply": None, "status": None}
+        request = NO_REQUEST | {"row": row, "settle": settle}
         if not has(row, "A"):
             if settle is not None:
                 settle(None, True, row)
             return request
-        key = by_client, row["consumer_id"]
-        if key in self.waiting:
-            self.breaks("request_id_reused", row)
-            self.waiting.pop(key)
-        self.waiting[key] = request
+        self.wait(request, row, by_client)
+        if by_client:
+            self.asked[row["packet_type"], message_of(row)] = request
         request["exchange"] = exchange = {
             "kind": "control",
             "request": row.get("packet_type_name") or str(row["packet_type"]),
@@ -597,19 +650,41 @@ class Connection:
             **place_of(row),
         }
         self.facts.conversations.append(exchange)
+        if by_client:
+            self.facts.exchanges.append((row, exchange))
         return request
 
-    # J-16 (docs/errata.md 29; openmq protocol) The type of a reply is that of the request and one;
-    # SEND_REPLY answers messages, and any packet that is too large for the broker to read its type.
-    # A request is accepted if the status of the reply is 200.
-    def reply(self, row: Row, *, by_client: bool) -> None:
+    def wait(self, request: Row, row: Row, by_client: bool) -> None:
         key = by_client, row["consumer_id"]
-        request = self.waiting.get(key)
-        types = {TYPE["SEND_REPLY"], reply_type(request["row"]) if request else None}
-        if request is None or row["packet_type"] not in types:
+        if key in self.waiting:
+            if not has(row, "I"):
+                self.breaks("request_id_reused", row)
+            self.waiting.pop(key)
+        self.waiting[key] = request
+
+    def wait_again(self, request: Row, row: Row) -> None:
+        self.waiting = {key: each for key, each in self.waiting.items() if each is not request}
+        if request["row"] is not None and has(row, "A"):
+            self.wait(request, row, True)
+
+    # J-16 (3.0.1c, consumer id; docs/errata.md 29, 30) A reply has the id of its request, whatever
+    # their types: a broker does not read the type of a packet that is too large, and there may be
+    # types that have no name here. A packet without a name, with such an id and without flag A is a
+    # reply; one whose type is that of a reply breaks a rule if no request has the id. A request is
+    # accepted if the status of the reply is 200.
+    def is_reply(self, row: Row, *, by_client: bool) -> bool:
+        name = PACKET_TYPES.get(row["packet_type"])
+        if name is not None:
+            return name.endswith("_REPLY")
+        return not has(row, "A") and (by_client, row["consumer_id"]) in self.waiting
+
+    def reply(self, row: Row, *, by_client: bool) -> None:
+        request = self.waiting.pop((by_client, row["consumer_id"]), None)
+        if request is None:
             self.breaks("reply_without_request", row)
             return
-        del self.waiting[key]
+        if request["reply"] is not None:
+            return  # It was sent again, after the broker had read it.
         status = number(row, "JMQStatus")
         took = between(request["row"], row)
         request["exchange"].update(
@@ -631,10 +706,8 @@ class Connection:
     # J-17 (docs/layers/jmq.md) A message that a client sends is accepted by SEND_REPLY with status
     # 200. If it is refused, it is not in its transaction.
     def send(self, row: Row) -> None:
-        transaction = row.get("transaction_id") or None
-        sending = self.message(row) | {
-            "client_id": self.client_id, "producer": self.client, "transaction": transaction,
-        }  # fmt: skip
+        sending = self.sending(row)
+        transaction = sending["transaction"]
         self.facts.sent.append(sending)
         self.flow(True, row.get("producer_id"), row)
         if transaction is not None:
@@ -646,6 +719,12 @@ class Connection:
 
         sending["request"] = self.ask(row, settle)
 
+    def sending(self, row: Row) -> Row:
+        return self.message(row) | {
+            "client_id": self.client_id, "producer": self.client,
+            "transaction": row.get("transaction_id") or None,
+        }  # fmt: skip
+
     def message(self, row: Row) -> Row:
         return {
             "row": row, "key": row["sys_message_id"], "server": self.server,
@@ -656,7 +735,7 @@ class Connection:
     def use(self, transaction: int, event: str, at: Row, messages: int = 0) -> None:
         self.facts.uses.append(
             Use(at["source"], self.server, transaction, event, messages, self.client,
-                self.client_id, at)
+                self.client_id, self.known and not has(at, "I"), at)
         )  # fmt: skip
 
     # J-18 A client begins a transaction with START_TRANSACTION, or with a COMMIT whose reply names
@@ -843,7 +922,7 @@ class Connection:
             consumer = self.consumers[consumer_id]
             if consumer["state"] == "undecided":  # It is no browser, because it acknowledges.
                 consumer["state"] = "held"
-        if not_held:
+        if not_held and not has(row, "I"):
             key = message_id_text(*not_held[0])
             self.breaks("acknowledged_nothing", row, key, len(not_held))
         if transaction:
@@ -885,7 +964,7 @@ class Connection:
             targets.append((target, "C"))
         for each, flag in targets:
             state = self.paused.get((from_client, each), ("flowing", row))[0]
-            if state == "paused":
+            if state == "paused" and not (from_client and has(row, "I")):
                 self.breaks("sent_while_paused", row, row["sys_message_id"])
             elif state == "flowing" and has(row, flag):
                 self.pause((from_client, each), "paused", row)
@@ -912,6 +991,7 @@ class Connection:
             self.end_pause((True, producer_id), at)
 
 
+NO_REQUEST: Final[Row] = {"row": None, "settle": None, "reply": None, "status": None}
 MESSAGE_ITEMS: Final = "destination", "reply_to", "correlation_id", "message_id"
 ENDS: Final = {
     "ROLLBACK_TRANSACTION": "roll_back",
@@ -943,15 +1023,6 @@ def is_from_client(row: Row) -> bool | None:
     if packet_type in CLIENT_TYPES or (reply.endswith("_REPLY") and reply != "PING_REPLY"):
         return True
     return False if packet_type in BROKER_TYPES else None
-
-
-def reply_type(row: Row) -> int | None:
-    """Return the type of the reply to a packet."""
-    if row["packet_type"] in MESSAGES:
-        return TYPE["SEND_REPLY"]
-    following: int = row["packet_type"] + 1
-    has_reply = PACKET_TYPES.get(following, "").endswith("_REPLY")
-    return following if has_reply and row["packet_type"] in PACKET_TYPES else None
 
 
 def session_event(row: Row, from_client: bool) -> str | None:
@@ -1040,19 +1111,23 @@ class Numbers:
     def runs(self, host: str, sender: str) -> Iterator[Run]:
         """Yield the runs of the stream, and the span of all of them."""
         for start, stop, row in self.found:
-            yield Run(row["source"], host, self.from_client, sender, start, stop, row, False)
+            yield Run(row["source"], host, sender, start, stop, row, False)
         if self.found:
             start, stop, row = self.found[0][0], self.found[-1][1], self.found[-1][2]
-            yield Run(row["source"], host, self.from_client, sender, start, stop, row, True)
+            yield Run(row["source"], host, sender, start, stop, row, True)
 
 
 # J-28 (errata 48) A program numbers the packets of all its connections with one counter. So a
-# number is missing if the numbers of a stream go on behind it and no stream of the host has it.
+# number of a client is missing if the numbers of a stream go on behind it, no stream of the host
+# has it, and no side of a client of the host is missing. A broker's counter also numbers the copies
+# that it makes of messages, and the packets of services that are not captured: of a broker, no
+# number is known to be missing.
 def find_missing_numbers(facts: Facts) -> None:
     """Add a violation for each gap in the numbers of a host."""
     hosts: dict[Key, list[Run]] = defaultdict(list)
     for run in facts.runs:
-        hosts[run.source, run.host, run.from_client].append(run)
+        if (run.source, run.host) not in facts.incomplete:
+            hosts[run.source, run.host].append(run)
     for runs in hosts.values():
         spans = [run for run in runs if run.is_span]
         of_host = sorted(
@@ -1189,6 +1264,8 @@ def end_transaction(uses: list[Use], facts: Facts) -> str:
     for use in uses:
         following = TRANSACTIONS[state][SHORT.get(use.event, use.event)]
         if following == "-":
+            if not all(each.is_sure for each in uses):
+                continue
             # The client causes all events but the start: there the broker chooses the id.
             sender = use.server if use.event == "start" else use.client
             wording = f"{use.event} of {use.transaction}: {RULES['transaction_over']}"
@@ -1285,6 +1362,33 @@ def join_deliveries(facts: Facts) -> None:
                 **place_of(row),
             }
         )  # fmt: skip
+
+
+# --- requests that are sent again ---------------------------------------------------------
+
+
+# J-39 (3.0.1c, bit flags, I) A request that a client sends again on another connection is the one
+# that no reply came to: one conversation, from the first packet to the reply of the last.
+def join_resent(facts: Facts) -> None:
+    """Join the conversations of requests that were sent again on another connection."""
+    same: dict[Key, list[tuple[Row, Row]]] = defaultdict(list)
+    for row, exchange in facts.exchanges:
+        if has(row, "I") or "reply_key" not in exchange:
+            same[row["source"], row["packet_type"], row["sys_message_id"]].append((row, exchange))
+    joined = set()
+    for exchanges in same.values():
+        exchanges.sort(key=lambda each: order_of(each[0]))
+        row, first = exchanges[0]
+        for other, exchange in exchanges[1:]:
+            if has(other, "I"):
+                joined.add(id(exchange))
+                if "reply_key" in exchange and "reply_key" not in first:
+                    names = "responder", "reply_key", "status", "replied_ns", "replied_frame"
+                    first.update({name: exchange[name] for name in names})
+                    begun, over = row.get("captured_ns"), exchange["replied_ns"]
+                    is_timed = begun is not None and over is not None
+                    first["latency_ms"] = (over - begun) // MS if is_timed else None
+    facts.conversations = [each for each in facts.conversations if id(each) not in joined]
 
 
 # --- JMS requests and replies ---------------------------------------------------------------

@@ -19,12 +19,13 @@ import pytest
 
 import wireyard
 from tests.layers.jmq.conversation import conversations
-from tests.layers.jmq.judge import Ended, Tables, packet_tables
+from tests.layers.jmq.judge import Tables, packet_tables
 from tests.layers.jmq.recorded import ended
 from tests.layers.jmq.test_lost import write_without
 from tests.layers.mqtt.test_beginnings import frames_of
 from tests.reference.goldens import Digests, digests, write_goldens
 from wireyard.layers.jmq import columns
+from wireyard.layers.jmq.tracking import Ends
 
 __all__ = ["FORMATS", "Case", "case_of", "golden_of", "limit_of", "names"]
 
@@ -54,10 +55,10 @@ _CUT: Final = "examples/traffic.pcap", "examples/symptoms/cluster-healthy.pcap"
 
 
 class Case(NamedTuple):
-    """Packets of each format, and the source and name of the streams whose end is known."""
+    """Packets of each format, and the streams whose end is known."""
 
     tables: Tables
-    ended: Ended
+    ended: Ends
 
 
 def names(shared: Path) -> list[str]:
@@ -103,7 +104,7 @@ def _read(paths: list[Path]) -> Case:
         if filled:
             tables[format] = pa.concat_tables(filled).unify_dictionaries()
     captures = (path for path in paths if path.suffix.startswith(".pcap"))
-    return Case(tables, frozenset().union(*map(ended, captures)))
+    return Case(tables, {stream: end for path in captures for stream, end in ended(path).items()})
 
 
 def _is_other(path: Path, format: str) -> bool:

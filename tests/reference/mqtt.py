@@ -2372,6 +2372,23 @@ def _violation(found: tuple[str, str, Any, bool, At, str | None]) -> Row:
     }  # fmt: skip
 
 
+def facts_of(
+    rows: list[Row], streams: Iterable[Row] | None = None, following: type[Following] = Following
+) -> Facts:
+    """Return what follows from the packets of each client; see `derive`."""
+    shown = None if streams is None else {(one["source"], one["stream"]): one for one in streams}
+    sides, facts = sides_of(rows, shown or {}), Facts()
+    for row in (*rows, *(shown or {}).values()):
+        times_ns = (row.get(f"{name}_ns") for name in ("captured", "ended", "last"))
+        latest_ns = max((ns for ns in times_ns if ns is not None), default=0)
+        facts.ends_ns[row["source"]] = max(facts.ends_ns.get(row["source"], 0), latest_ns)
+    for key in dict.fromkeys(side.key for side in sides.values()):
+        own = {name: side for name, side in sides.items() if side.key == key}
+        packets = [row for row in rows if (row["source"], row["stream"]) in own]
+        following(facts, own, shown).run(packets)
+    return facts
+
+
 def derive(rows: Iterable[Row], streams: Iterable[Row] | None = None) -> dict[str, list[Row]]:
     """Return the tables that follow from MQTT packets.
 
@@ -2383,16 +2400,7 @@ def derive(rows: Iterable[Row], streams: Iterable[Row] | None = None) -> dict[st
         The beginnings and ends of streams, as captured; None if the capture shows none.
     """
     rows = list(rows)
-    shown = None if streams is None else {(one["source"], one["stream"]): one for one in streams}
-    sides, facts = sides_of(rows, shown or {}), Facts()
-    for row in (*rows, *(shown or {}).values()):
-        times_ns = (row.get(f"{name}_ns") for name in ("captured", "ended", "last"))
-        latest_ns = max((ns for ns in times_ns if ns is not None), default=0)
-        facts.ends_ns[row["source"]] = max(facts.ends_ns.get(row["source"], 0), latest_ns)
-    for key in dict.fromkeys(side.key for side in sides.values()):
-        own = {name: side for name, side in sides.items() if side.key == key}
-        packets = [row for row in rows if (row["source"], row["stream"]) in own]
-        Following(facts, own, shown).run(packets)
+    facts = facts_of(rows, streams)
     names = ("conversations", "deliveries", "retained", "sessions", "violations")
     tables: dict[str, list[Row]] = {name: [] for name in names}
     for server in facts.last:

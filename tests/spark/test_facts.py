@@ -27,6 +27,7 @@ from wireyard.captures.read import read_capture
 from wireyard.cli import main
 from wireyard.lake.parts import read_footer_table
 from wireyard.lake.writer import Lake
+from wireyard.layers.jmq.tracking import Ends
 from wireyard.layers.mqtt.evidence import NEEDED as EVIDENCE_NEEDED
 from wireyard.layers.mqtt.evidence import SCHEMA, StreamEvidence
 from wireyard.layers.mqtt.facts import EVIDENCE
@@ -42,6 +43,15 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 Row = dict[str, Any]
+
+
+def ends_of(streams: Iterable[Row]) -> Ends:
+    """Return the ends of streams, from rows of their table."""
+    return {
+        (row["source"], row["stream"]): (row["ended_ns"], row["ended_frame"])
+        for row in streams
+        if row["ended"]
+    }
 
 
 def streams_of(path: Path) -> list[Row]:
@@ -108,7 +118,7 @@ def test_recorded_captures(shared: Path, tmp_path: Path) -> None:
     expected: dict[str, list[Row]] = {}
     for name in jms:
         path = folder / f"{name}.pcap"
-        ended = {(row["source"], row["stream"]) for row in streams_of(path) if row["ended"]}
+        ended = ends_of(streams_of(path))
         for one, rows in derive(packets_of(path, "jmq", "gpacket"), ended).items():
             expected.setdefault(one, []).extend(rows)
     for name in mqtt:
@@ -126,9 +136,7 @@ def test_captures_of_several_points_are_joined(
     divide(monkeypatch)
     paths = [examples / "points" / f"{name}.pcap" for name in ("client", "broker")]
     run(tmp_path / "lake", spark, *paths)
-    ended = {
-        (row["source"], row["stream"]) for path in paths for row in streams_of(path) if row["ended"]
-    }
+    ended = ends_of(row for path in paths for row in streams_of(path))
     expected = derive(chain.from_iterable(packets_of(path, "jmq") for path in paths), ended)
     assert {row["unknown"] for row in expected["hops"]} == {"first", None}
     assert len({row["clock_ahead_ns"] for row in expected["hops"]}) > 2

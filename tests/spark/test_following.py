@@ -13,7 +13,7 @@ from contextlib import AbstractContextManager, contextmanager, suppress
 from pathlib import Path
 from random import Random
 from threading import Event, Thread
-from typing import Self
+from typing import TYPE_CHECKING, Self
 
 import pytest
 from click.testing import CliRunner
@@ -33,19 +33,23 @@ from wireyard.pipeline.growing import growth as spark_growth
 from wireyard.pipeline.growing.following import Progress, follow_lake
 from wireyard.pipeline.inputs import watching
 from wireyard.pipeline.inputs.watching import SETTLED_S
+from wireyard.spark.running import SparkEngine
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
 
 EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
 KILLS = int(os.environ.get("WIREYARD_STREAM_KILLS", "3"))
 """Number of times that the process is killed; few in the suite."""
 _WAIT_S = 120
 PAYLOAD = ["--payload", "shop/#=json"]
-PROCESS = ["--engine", "process"]
 Command = subprocess.Popen[str] | ForkedCommand
 
 
 def words(folder: Path, lake: Path, *how: str) -> list[str]:
     """Return the words of the command that follows a folder."""
-    return ["run", str(folder), "--follow", "--lake", str(lake), "-q", *PROCESS, *PAYLOAD, *how]
+    engine = () if "--master" in how else ("--engine", "process")
+    return ["run", str(folder), "--follow", "--lake", str(lake), "-q", *PAYLOAD, *engine, *how]
 
 
 def following(folder: Path, lake: Path, *how: str) -> AbstractContextManager[ForkedCommand]:
@@ -436,6 +440,47 @@ def test_a_large_file_delays_no_file_that_grows(tmp_path: Path) -> None:
     parts = [each for each in seen.values() if each[1]]
     assert len({large_bytes for _, large_bytes in parts}) > 3, "the large file came as a whole"
     assert len({bytes_read for bytes_read, _ in parts}) > 3, "the growing file waited for it"
+    assert_as_one_run(folder, lake)
+    nothing_left(lake)
+
+
+@pytest.mark.spark
+def test_spark_runs_the_tasks_of_a_lake_that_follows(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It reads whole files, and makes the facts of those that grow."""
+    monkeypatch.setattr(watching, "SETTLED_S", 0.5)
+    folder, lake, ended, engine = (
+        tmp_path / "in", tmp_path / "lake", Event(), SparkEngine(lambda: spark)
+    )  # fmt: skip
+    folder.mkdir()
+    data = (EXAMPLES / "traffic.pcap").read_bytes()
+
+    def follow() -> None:
+        with Lake.open(str(lake)) as opened:
+            given = opened, [str(folder)], engine, Silent(), Heard(), ended.is_set
+            follow_lake(*given, payload=tuple(PAYLOAD[1:]))
+
+    def stages() -> int:
+        return engine.use.stages if engine.use else 0
+
+    thread = Thread(target=follow)
+    thread.start()
+    try:
+        end = time.monotonic() + _WAIT_S
+        for at in range(0, len(data), 4000):
+            with (folder / "a.pcap").open("ab") as file:
+                file.write(data[at : at + 4000])
+            time.sleep(0.1)
+        facts = stages()
+        shutil.copy(EXAMPLES / "traffic" / "shop-c2b.jmq", folder)
+        while held(lake) < 2:
+            assert thread.is_alive() and time.monotonic() < end
+            time.sleep(0.1)
+        assert stages() > facts > 0
+    finally:
+        ended.set()
+        thread.join()
     assert_as_one_run(folder, lake)
     nothing_left(lake)
 

@@ -15,8 +15,8 @@ from tests.captures.connections import make_capture
 from tests.layers.mqtt.make import Capture, table_of
 from tests.spark.lakes import all_rows, divide, run
 from wireyard.layers.mqtt.evidence import StreamEvidence
+from wireyard.layers.mqtt.grids import NONE
 from wireyard.layers.mqtt.packets import PACKETS, Part, new_secret, stream_numbers
-from wireyard.layers.mqtt.qos_kernels import NONE
 from wireyard.pipeline import job
 from wireyard.pipeline.decoding import packet_files
 from wireyard.pipeline.decoding.packet_files import (

@@ -146,7 +146,7 @@ def test_the_same_object_is_the_same_again() -> None:
 
 def test_records_of_layers_are_as_they_were() -> None:
     connection = ConnectionRecord(
-        client("c"), at(1), True, 5, "user", accepted=at(2), served_as=("c", "$share/g/t")
+        client("c"), at(1), True, None, False, 9, accepted=at(2), served_as=("c", "$share/g/t")
     )
     message = Message(
         "publish", at(1), client("c"), "t", b"x", 1, True, b"x", 9, 5, "r", b"d", True, at(2), None,

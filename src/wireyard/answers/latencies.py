@@ -72,6 +72,7 @@ WITH across AS MATERIALIZED (
   UNION ALL
   SELECT w.destination, if(w.state = 'unacknowledged', w.state, 'waiting'), w.since_ns, e.end_ns + 1
   FROM {waiting} w JOIN ({ENDS}) e USING (source)
+  WHERE w.state NOT LIKE 'delayed%'
 ), spans AS (
   SELECT destination, state, (since_ns + {step_ns - 1}) // {step_ns} AS first,
     (until_ns + {step_ns - 1}) // {step_ns} AS stop, count(*) AS n, min(since_ns) AS since_ns

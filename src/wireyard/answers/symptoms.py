@@ -8,7 +8,8 @@ from __future__ import annotations
 from typing import Final
 
 from wireyard.layers.facts import registered
-from wireyard.layers.jmq.symptoms import REQUEST_UNANSWERED
+from wireyard.layers.jmq.symptoms import CLOSED, REQUEST_UNANSWERED
+from wireyard.layers.jmq.waiting import PASSED_ON
 from wireyard.layers.mqtt.symptoms import (
     LAST_WORD,
     LOGIN_ANSWER,
@@ -18,6 +19,7 @@ from wireyard.layers.mqtt.symptoms import (
     UNANSWERED,
 )
 from wireyard.layers.symptoms import (
+    CHARGED,
     ENDS,
     LONG_NS,
     MUCH_SLOWER_NS,
@@ -50,7 +52,7 @@ WITH busy AS (
   UNION ALL
   SELECT l.destination, coalesce(l.consumer_client_id, l.consumer), count(*), 'in queue',
     quantile_cont(l.queue_ns, 0.5), NULL
-  FROM latencies l JOIN busy b USING (source, consumer, destination)
+  FROM ({CHARGED}) l JOIN busy b USING (source, consumer, destination)
   WHERE l.sent_ns >= b.first_ns AND l.queue_ns >= {LONG_NS} AND l.protocol = 'jms'
   GROUP BY 1, 2
 )
@@ -121,7 +123,10 @@ _EVERY: Final = (
         "stuck",
         "{messages} delivered; the session ended without an acknowledgement",
         TRACE,
-        deliveries(f"d.verdict IN ('abandoned', 'left') AND NOT {RESCUED}"),
+        deliveries(
+            f"d.verdict IN ('abandoned', 'left') AND NOT {PASSED_ON} AND NOT {CLOSED}"
+            f" AND NOT {RESCUED}"
+        ),
     ),
     Symptom(
         "login_refused",
@@ -173,6 +178,15 @@ _EVERY: Final = (
 
 
 def symptoms() -> tuple[Symptom, ...]:
-    """Return all symptoms, the worst first; those of one severity in the order of display."""
+    """Return all symptoms, the worst first; those of one severity in the order of display.
+
+    A symptom that several protocols have is one, with the findings of all.
+    """
     of_protocols = (symptom for facts in registered() for symptom in facts.symptoms)
-    return tuple(sorted((*of_protocols, *_EVERY), key=lambda each: SEVERITIES.index(each.severity)))
+    known: dict[str, Symptom] = {}
+    for symptom in (*of_protocols, *_EVERY):
+        other = known.setdefault(symptom.code, symptom)
+        if other is not symptom:
+            query = f"({other.query}) UNION ALL BY NAME ({symptom.query})"
+            known[symptom.code] = other._replace(query=query)
+    return tuple(sorted(known.values(), key=lambda each: SEVERITIES.index(each.severity)))

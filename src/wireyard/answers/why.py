@@ -105,6 +105,8 @@ def _findings(tables: Tables, symptom: Symptom, shown_as: str) -> Iterator[Findi
 
 def _command(template: str, words: Mapping[str, Any], shown_as: str) -> str:
     """Return a command for bash; a word that begins with a dash comes last, behind ``--``."""
+    if words.get("verdict") is None:  # it has no delivery
+        template = template.replace(" --verdict {verdict}", "")
     for name in ("subject", "client"):
         place = f" {{{name}}}"
         if place in template and str(words[name]).startswith("-"):

@@ -166,7 +166,7 @@ class CaptureBuilder:
     def read(self, records: Records) -> None:
         """Read the next packets of the file."""
         grid, times_ns = self.packets.read(records)
-        self._add(grid, self.clock.steady(times_ns))
+        self._add(grid, self.clock.steady(times_ns, grid[Unit.CAPTURED] > 0))
 
     def take(self, headers: Headers) -> None:
         """Add the next packets, whose headers were read already."""
@@ -234,13 +234,17 @@ class CaptureBuilder:
 
     def _repairs(self) -> Repairs:
         """Return what was repaired, of the conversations of the share."""
-        copied = self._tcp.copied(self._flows)
+        copied, different = self._tcp.copied(self._flows), self._tcp.conflicts(self._flows)
         if self._share is not None:
             own = self._flows.parts(0, self._share.of) == self._share.part
-            copied = [each for each in copied if own[each[0]]]
+            copied, different = (
+                [one for one in each if own[one[0]]] for each in (copied, different)
+            )
         return Repairs(
             copies=len(copied),
-            copied=first_of([placed for _, placed in copied]),
+            copied=first_of(placed for _, placed in copied),
+            differing=len(different),
+            different=first_of(placed for _, placed in different),
             moved_ns=max(self.clock.moved_ns, self._tcp.moved_ns),
             stepped_ns=self._stepped_ns,
         )

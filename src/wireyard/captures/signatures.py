@@ -19,6 +19,7 @@ __all__ = [
     "is_capture",
     "is_http",
     "is_tls",
+    "is_websocket",
 ]
 
 # --- capture files --------------------------------------------------------------------------
@@ -58,7 +59,8 @@ _HANDSHAKE: Final = re.compile(rb"\x16\x03[\0-\x04](..[\x01\x02]|.{0,2}\Z)", re.
 """A record with a ClientHello or ServerHello, or the beginning of one."""
 _HEADER_BYTES: Final = 5
 _CHAIN: Final = 3
-"""Record headers in a row that are taken as TLS if no handshake was captured."""
+"""Record headers in a row that are taken as TLS if no handshake was captured; frames in a row that
+are taken as WebSocket."""
 
 
 def is_tls(head: bytes) -> bool:
@@ -86,6 +88,29 @@ def _is_chain(head: bytes, at: int) -> bool:
         if at > len(head):
             return False
     return True
+
+
+def is_websocket(head: bytes, *, masked: bool) -> bool:
+    """Return whether a stream's first bytes are frames of WebSocket (RFC 6455, 5.2).
+
+    Parameters
+    ----------
+    masked
+        Whether they are of a client, which masks them.
+    """
+    at, count = 0, 0
+    while at + 2 <= len(head) and count < _CHAIN:
+        first, second = head[at : at + 2]
+        if first & 0x70 or first & 0x0F not in (0, 2, 8, 9, 10) or (second >= 0x80) != masked:
+            return False
+        size, head_bytes = second & 0x7F, 2 + 4 * masked
+        if size > 125:
+            more = 2 if size == 126 else 8
+            size = int.from_bytes(head[at + 2 : at + 2 + more], "big")
+            head_bytes += more
+        at += head_bytes + size
+        count += 1
+    return count == _CHAIN or (at == len(head) and count >= (2 if masked else 1))
 
 
 def is_http(head: bytes) -> bool:

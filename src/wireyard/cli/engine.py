@@ -13,8 +13,6 @@ from wireyard.cli.exits import note
 from wireyard.errors import SourceError, UsageError
 
 if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
-
     from wireyard.cli.spark_log import SparkLog
     from wireyard.spark.running import SparkEngine
 
@@ -105,7 +103,7 @@ class Engine(NamedTuple):
         from wireyard.spark.running import SparkEngine, context_of
         from wireyard.spark.sessions import SHORT_LIVED, is_embedded
 
-        def get_session() -> SparkSession:
+        def get_session() -> Any:
             with starting():
                 ours = SHORT_LIVED if is_embedded(self.master) else {}
                 conf = {**ours, **self.conf}

@@ -10,13 +10,10 @@ from contextlib import contextmanager
 from shutil import copyfileobj
 from tempfile import TemporaryFile
 from types import TracebackType
-from typing import IO, TYPE_CHECKING, Self
+from typing import IO, Any, Self
 
 from wireyard.cli.exits import follows_interrupt
 from wireyard.errors import SourceError, WireError
-
-if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
 
 __all__ = ["SparkLog"]
 
@@ -66,7 +63,7 @@ class SparkLog:
             os.dup2(own, _STDERR)
             os.close(own)
 
-    def start(self, master: str | None, app_name: str, **conf: str) -> SparkSession:
+    def start(self, master: str | None, app_name: str, **conf: str) -> Any:
         """Start Spark with its log taken; return the session.
 
         The parameters are those of `wireyard.spark.sessions.session`.

@@ -28,6 +28,7 @@ from wireyard.errors import EncodeError
 from wireyard.formats.gpacket import packet as gpacket
 from wireyard.formats.jmq import packet as jmq
 from wireyard.formats.jmq.layout import MESSAGE_TYPES
+from wireyard.formats.jmq.trailer import read_stamps, write_stamps
 from wireyard.formats.properties import Properties, Property
 from wireyard.formats.property_rows import typed_properties
 
@@ -66,6 +67,7 @@ TERSE = (
     Terse(".u", "object", "unknown_items", "byte[]: items of other types, as the list has them"),
     Terse(".w", "object", "raw_header", "byte[]: both JMQ headers, where the others lose them"),
     Terse(".b", "boolean", "short_objects", "JMQ properties have OBJECTs with lengths of 16 bits"),
+    Terse(".y", "object", "timestamps", "byte[]: time stamps behind the body"),
     Terse(".n", "integer", "", "bytes of JMS properties in front of the body; absent if none"),
     Terse(
         ".s", "object", "", "byte[]: section of a control packet, where properties alone lose it"
@@ -287,9 +289,19 @@ def _items_of(data: bytes) -> tuple[tuple[int, bytes], ...]:
 
 
 _WRITERS: Mapping[str, Callable[[Any], Any]] = MappingProxyType(
-    {".a": bytes.hex, ".u": _items_bytes, ".s": _byte_array}
+    {
+        ".a": bytes.hex,
+        ".u": _items_bytes,
+        ".s": _byte_array,
+        ".y": lambda stamps: _byte_array(write_stamps(stamps)),
+    }
 )
 _READERS: Mapping[str, Callable[[Any], Any]] = MappingProxyType(
-    {".a": bytes.fromhex, ".u": _items_of, ".s": _array_bytes}
+    {
+        ".a": bytes.fromhex,
+        ".u": _items_of,
+        ".s": _array_bytes,
+        ".y": lambda data: read_stamps(_array_bytes(data)),
+    }
 )
 """Conversions of the fields whose property value differs from the field's value."""

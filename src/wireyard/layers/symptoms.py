@@ -14,11 +14,12 @@ from __future__ import annotations
 
 from typing import Final, NamedTuple
 
+from wireyard.layers.jmq.waiting import ENDS, NOT_CHARGED, WAITING_JMS
+
 __all__ = [
     "BACK",
     "CHARGED",
     "CONSUMER_NAME",
-    "DENIED",
     "ENDS",
     "FEWEST",
     "LONG_NS",
@@ -110,22 +111,6 @@ SQL_SESSIONS: Final = 'wireyard sql {input} "FROM sessions ORDER BY client_id, o
 
 BACK: Final = r"regexp_replace(stream, '^([^>]+)>([^#]+)(#.*)?$', '\2>\1\3')"
 """The name of the other stream of a connection, for a column `stream`."""
-ENDS: Final = """
-SELECT source, max(greatest(last_ns, ended_ns)) AS end_ns FROM streams GROUP BY source
-"""
-"""The end of each capture."""
-DENIED: Final = """
-SELECT s.source, s.stream, s."offset", s.frame, s.destination, s.src_addr, s.src_port,
-  r.frame AS reply_frame, r.captured_ns, r.properties['JMQStatus'].value AS status,
-  r.properties['JMQReason'].value AS reason
-FROM packets_jmq r JOIN packets_jmq s
-ON s.source = r.source AND s.consumer_id = r.consumer_id
-  AND s.src_addr = r.dst_addr AND s.src_port = r.dst_port
-  AND s.dst_addr = r.src_addr AND s.dst_port = r.src_port
-WHERE r.packet_type = 9 AND r.properties['JMQStatus'].value <> '200'
-  AND s.packet_type BETWEEN 1 AND 6
-"""
-"""Messages that an Open MQ broker did not accept: SEND_REPLY with a status other than 200."""
 RESCUED: Final = """EXISTS (
     FROM deliveries o
     WHERE o.source = d.source AND o.message_key = d.message_key AND o.protocol = 'mqtt'
@@ -145,15 +130,7 @@ WHERE d.verdict IN ('queued', 'in_flight', 'held', 'in_transaction')
   AND if(d.verdict = 'queued', d.sent_ns, d.delivered_ns) IS NOT NULL
   AND (d.verdict = 'queued' OR d.outcome = 'unacknowledged' AND NOT {RESCUED})
 UNION ALL
-SELECT m.source, m.destination, m.message_key, 'no consumer', NULL, m.captured_ns, m.frame
-FROM messages m JOIN ({ENDS}) e ON e.source = m.source
-LEFT JOIN transactions t ON t.source = m.source AND t.transaction_id = m.transaction_id
-WHERE m.protocol = 'jms' AND m.captured_ns IS NOT NULL AND m.first_seen = 'sent'
-  AND m.destination_kind IN ('queue', 'temporary_queue') AND m.destination <> '__JMQAdmin'
-  AND NOT EXISTS (FROM deliveries d WHERE d.message_key = m.message_key)
-  AND (t.outcome IS NULL OR t.outcome = 'committed')
-  AND NOT (m.expiration_ms > 0 AND m.expiration_ms < e.end_ns // 1000000)
-  AND (m.source, m.stream, m."offset") NOT IN (SELECT (source, stream, "offset") FROM ({DENIED}))
+{WAITING_JMS}
 """
 """Messages that were still waiting at the end of their capture: for a consumer that is away
 (`queued`), for an acknowledgement, or in a JMS queue for any consumer. Messages that the broker
@@ -166,12 +143,15 @@ FEWEST: Final = 5
 over at least this many deliveries. Differences below a millisecond come from the scheduling of
 processes, and the median of a few deliveries is just one of them."""
 CONSUMER_NAME: Final = "coalesce(consumer_client_id, consumer)"
-CHARGED: Final = """
+CHARGED: Final = f"""
 SELECT l.* REPLACE (
-    if(coalesce(s.opened_ns > l.sent_ns, false) OR h.message_key IS NOT NULL, NULL, l.queue_ns)
+    if(n.source IS NOT NULL OR h.message_key IS NOT NULL
+      OR l.protocol = 'mqtt' AND coalesce(s.opened_ns > l.sent_ns, false), NULL, l.queue_ns)
     AS queue_ns
   )
 FROM latencies l
+LEFT JOIN ({NOT_CHARGED}) n
+ON n.source = l.source AND n.stream = l.stream AND n."offset" = l."offset"
 ASOF LEFT JOIN (
   SELECT source, client, opened_ns FROM sessions WHERE opened_ns IS NOT NULL
 ) s ON s.source = l.source AND s.client = l.consumer AND s.opened_ns <= l.delivered_ns

@@ -131,15 +131,20 @@ local function flag_columns(flags, width)
     return columns
 end
 
--- Add the flags of a word, or those of them in `counted`.
-local function add_flags(of, tree, flags, range, counted)
-    local word, letters = range:uint(), ""
-    if counted then word = bit.band(word, counted) end
+-- Add the letters of the flags that are set in a word, and return their item.
+local function add_letters(of, tree, flags, word)
+    local letters = ""
     for _, flag in ipairs(flags) do
         if has(word, flag.value) then letters = letters .. flag.name end
     end
-    local item = tree:add(of.fields.flags, letters)
-    item:set_generated()
+    return tree:add(of.fields.flags, letters):set_generated()
+end
+
+-- Add the flags of a word, or those of them in `counted`.
+local function add_flags(of, tree, flags, range, counted)
+    local word = range:uint()
+    if counted then word = bit.band(word, counted) end
+    local item = add_letters(of, tree, flags, word)
     for _, flag in ipairs(flags) do
         if not counted or has(counted, flag.value) then
             item:add(of.fields["flags." .. flag.name], range)

@@ -42,22 +42,36 @@ local function dissect_link(tvb, pinfo, root)
     add_rest(link, tree, "payload", tvb, layout.LINK_BYTES, tvb:len())
 end
 
+-- Return whether a packet is a ported JMQ packet: by its first property (errata G11).
+local function is_ported(tvb)
+    local at, sign = layout.HEADER_BYTES + 8, layout.PORTED_SIGN
+    local stop = at + #sign / 2
+    return stop <= tvb:len() and stop <= layout.HEADER_BYTES + tvb(12, 4):int()
+        and tvb(at, stop - at):bytes():tohex(true) == sign
+end
+
 local function dissect(tvb, pinfo, root)
     local header, order = header_at(tvb, 0)
     if order == nil then return dissect_link(tvb, pinfo, root) end
     local tree = root:add(of.proto, tvb())
     local kind = number_at(header, "packet_type", tvb)
-    local name = layout.PACKET_TYPES[kind]
+    local known = number_at(header, "version", tvb) == layout.VERSION
+    local ported = known and is_ported(tvb)
+    local name = (ported and layout.PORTED_TYPES or layout.PACKET_TYPES)[kind]
     show_type(of, pinfo, tree, name, kind)
     add_generated(of, tree, "header_order", order)
-    local version = number_at(header, "version", tvb)
-    if version ~= layout.VERSION then
+    if not known then
         add_header(of, tree, header, tvb, layout.PREFIX_BYTES)
+        local version = number_at(header, "version", tvb)
         return fault(of, tree, tvb(0, 8), "nobody knows version " .. version)
     end
     add_header(of, tree, header, tvb, layout.HEADER_BYTES)
     local flags = field_of(header, "bit_flags")
-    add_flags(of, tree, layout.FLAGS, tvb(flags.offset, flags.width))
+    if ported then
+        add_letters(of, tree, layout.PORTED_FLAGS, tvb(flags.offset, flags.width):uint())
+    else
+        add_flags(of, tree, layout.FLAGS, tvb(flags.offset, flags.width))
+    end
     local length, size = number_at(header, "property_size", tvb), tvb:len()
     if length < 0 or length > size - layout.HEADER_BYTES then
         local at = field_of(header, "property_size").offset

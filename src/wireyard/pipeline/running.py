@@ -40,7 +40,7 @@ class Keyed(NamedTuple):
     order: str
     """The column by which the rows of a key are sorted."""
     sources: Sequence[str] | None = None
-    """The inputs whose rows are read; None for all."""
+    """The inputs whose rows are read, if `key` has the column `source`; None for all."""
 
     @property
     def keyed_schema(self) -> pa.Schema:
@@ -51,8 +51,7 @@ class Keyed(NamedTuple):
     def read(self, path: str) -> Iterator[pa.RecordBatch]:
         """Yield the rows of a file with their keys."""
         schema = self.keyed_schema
-        needed = dict.fromkeys((*schema.names[1:], *self.key, *(("source",) * bool(self.sources))))
-        for table in read_batches(path, needed):
+        for table in read_batches(path, dict.fromkeys((*schema.names[1:], *self.key))):
             if self.sources is not None:
                 of_source = pc.is_in(table["source"].cast(pa.string()), pa.array(self.sources))
                 table = table.filter(of_source)

@@ -53,7 +53,6 @@ _REASONS: Final = (
     (r"ImportError: ([^\n\"]+)", "the Python there cannot import what tasks need: {0}"),
 )
 """Patterns in Spark's error texts, and our explanation of each."""
-_FULL: Final = "No space left on device"
 _CHECKSUM: Final = pa.schema([("checksum", pa.int64())])
 _ACCESS: Final = pa.schema([("failure", pa.string())])
 _Work = Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]
@@ -169,8 +168,6 @@ def _advice(lake: Staging) -> str:
 
 def explained(error: Exception) -> Exception:
     """Return a one-line error in place of Spark's if executors lack something; else the same."""
-    if _FULL in str(error):
-        return LakeError(f"Spark's executors: {_FULL}")
     for pattern, reason in _REASONS:
         if match := re.search(pattern, str(error)):
             return SourceError(f"Spark's executors: {reason.format(match[1])}; {_REMEDY}")

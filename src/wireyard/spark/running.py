@@ -1,6 +1,7 @@
 """The cluster of the pipeline on Spark: a session that runs the tasks of stages.
 
-Rows of tables do not pass through Java. Tasks return small results.
+Rows of tables do not pass through Java, except those that are ordered by key. Tasks return small
+results.
 """
 
 from __future__ import annotations
@@ -15,21 +16,23 @@ from uuid import uuid4
 
 import pyarrow as pa
 
+from wireyard.errors import LakeError
 from wireyard.formats import load_columns
 from wireyard.lake.staging import Staging
 from wireyard.pipeline.exchange import dump_each, load_one
 from wireyard.pipeline.running import Keyed
-from wireyard.spark.executors import check_access, check_executors, explained, is_elsewhere
+from wireyard.spark.executors import check_access, check_executors, is_elsewhere
 from wireyard.spark.workers import begin_task, settle
 
 if TYPE_CHECKING:
     from pyspark import SparkContext
     from pyspark.sql import DataFrame, SparkSession
 
-__all__ = ["SparkCluster", "SparkEngine", "SparkUse"]
+__all__ = ["SparkCluster", "SparkEngine", "SparkUse", "context_of"]
 
 _ROUNDS: Final = 4
 """Least number of Spark tasks per core, so that no core is idle for long at the end of a stage."""
+_FULL: Final = "No space left on device"
 _Work = Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]
 
 
@@ -130,7 +133,9 @@ class SparkEngine:
         try:
             return rows.toArrow()
         except Exception as error:
-            raise explained(error) from None
+            if _FULL in str(error):
+                raise LakeError(f"Spark: {_FULL}") from None
+            raise
         finally:
             with self._lock:
                 self._use.total_s += time.monotonic() - began_s

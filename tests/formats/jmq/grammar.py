@@ -16,13 +16,17 @@ _ADDRESSES = (
 )  # fmt: skip
 
 
-def random_jmq(rng: Random, version: int, short_objects: bool = False) -> bytes:
-    """Return a well-formed packet of a version."""
-    items = _items(rng)
+def random_jmq(
+    rng: Random, version: int, short_objects: bool = False, stamped: bool = False
+) -> bytes:
+    """Return a well-formed packet of a version; a stamped one may have time stamps at its end."""
+    body = odd_bytes(rng, (0, 0, 1, 9, 100))
+    items = _items(rng, len(body) if stamped else None)
+    if stamped and b"\0\x0c\0\4" + struct.pack(">I", len(body)) in items:
+        body += b"".join(rng.randbytes(32) for _ in range(rng.randrange(4)))
     properties = b""
     if rng.random() < 0.6:
         properties = section(rng, short_objects) if version == 301 else java_table(rng)
-    body = odd_bytes(rng, (0, 0, 1, 9, 100))
     offset = 72 + len(items)
     size = offset + len(properties) + len(body)
     kind = rng.choice((1, 2, 3, 6, 24, 54, 55, 74, bits(rng, 16)))
@@ -40,8 +44,11 @@ def random_jmq(rng: Random, version: int, short_objects: bool = False) -> bytes:
     return b"".join((*parts, items, properties, body))
 
 
-def _items(rng: Random) -> bytes:
-    """Return the variable header: nothing at all, or a list with its end and padding."""
+def _items(rng: Random, message_bytes: int | None) -> bytes:
+    """Return the variable header: nothing at all, or a list with its end and padding.
+
+    It may have an item with the bytes of the message, if that is given.
+    """
     if rng.random() < 0.15:
         return b""
     codes = [code for code in _SHIPPED if rng.random() < 0.4]
@@ -53,8 +60,11 @@ def _items(rng: Random) -> bytes:
         case 3 if codes:
             codes.insert(rng.randrange(len(codes) + 1), rng.choice(codes))
         case 4:
-            codes.insert(rng.randrange(len(codes) + 1), rng.choice((12, 77, 65535)))
-    listed = b"".join(_item(rng, code) for code in codes) + b"\0\0"
+            codes.insert(rng.randrange(len(codes) + 1), rng.choice((13, 77, 65535)))
+    parts = [_item(rng, code) for code in codes]
+    if message_bytes is not None and rng.random() < 0.8:
+        parts.insert(rng.randrange(len(parts) + 1), struct.pack(">HHI", 12, 4, message_bytes))
+    listed = b"".join(parts) + b"\0\0"
     aligned = -len(listed) % 4
     padding = bytes(rng.choice((aligned, aligned, aligned, aligned or 4, 0, 4, 5, 13)))
     return listed + (rng.randbytes(len(padding)) if rng.random() < 0.1 else padding)

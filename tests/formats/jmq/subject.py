@@ -49,7 +49,8 @@ def _packets(subject: Subject, corpus: Corpus, rng: Random, count: int) -> list[
             packet = random_packet(rng)
         elif rng.random() < 0.2:
             version = rng.choice((103, 200, 301, 301, 301))
-            packet = random_jmq(rng, version, bool(subject.format.context))
+            dialect = subject.format.dialect
+            packet = random_jmq(rng, version, dialect == "short-object", dialect == "timestamps")
         if rng.random() < 0.05:
             inner = b"".join(rng.choices(corpus[0], k=rng.randint(1, 3)))
             if rng.random() < 0.3:
@@ -100,7 +101,7 @@ def _seal(data: bytearray, _: Subject) -> None:
 
 SUBJECT = Subject(
     format=get_format("jmq"),
-    labels=("jmq", "jmq/short-object"),
+    labels=("jmq", "jmq/short-object", "jmq/timestamps"),
     corpus=_corpus,
     packets=_packets,
     places=_places,

@@ -11,6 +11,7 @@ from tests.layers.jmq.test_joins import relayed, returned
 from wireyard.formats.base import Row
 from wireyard.formats.jmq.layout import FLAGS
 from wireyard.layers.jmq.rules import DEAD_REASON
+from wireyard.layers.jmq.tracking import Ends
 
 TEMPORARY = "temporary_destination://queue/10.0.0.9/50000/1"
 DESTINATIONS = "orders", "prices", "back", TEMPORARY, None
@@ -35,6 +36,7 @@ class Speaker:
             (self.add, 3), (self.delete, 1), (self.destroy, 1), (self.redeliver, 1),
             (self.start, 2), (self.end_transaction, 3), (self.set_client_id, 1),
             (self.resume, 2), (self.odd, 2), (self.producer, 1), (self.lose, 1),
+            (self.send_again, 2),
         )  # fmt: skip
 
     # --- what both sides say ------------------------------------------------------------------
@@ -187,6 +189,25 @@ class Speaker:
 
     # --- the rest -----------------------------------------------------------------------------
 
+    def send_again(self) -> None:
+        """Send a packet of this or of another connection again, with the same id or another."""
+        own = [row for row in self.talk.rows if row["stream"] == self.talk.stream(True)]
+        known = own[-9:] if self.dice.random() < 0.7 else self.messages
+        if not known:
+            return
+        row = self.dice.choice(known)
+        here = self.talk.packet("PING", True)
+        self.talk.sequence[True] -= 1
+        same = ("source", "stream", "offset", "captured_ns", "frame", "src_addr", "src_port",
+                "dst_addr", "dst_port")  # fmt: skip
+        here |= row | {name: here[name] for name in same}
+        here["bit_flags"] |= FLAGS["I"]
+        if self.dice.random() < 0.2:
+            here["consumer_id"] += 1
+        if here["bit_flags"] & FLAGS["A"] and self.dice.random() < 0.5:
+            reply = self.dice.choice(("SEND_REPLY", "ACKNOWLEDGE_REPLY", "of no name"))
+            self.talk.reply(reply, self.status(), here["consumer_id"])
+
     def set_client_id(self) -> None:
         values: dict[str, Any] = {}
         if self.dice.random() < 0.8:
@@ -232,7 +253,7 @@ class Speaker:
             act()
 
 
-def conversation(seed: int, number: int, acts: int = 40) -> tuple[list[Row], set[tuple[str, str]]]:
+def conversation(seed: int, number: int, acts: int = 40) -> tuple[list[Row], Ends]:
     """Return the rows of a conversation over some connections, and which streams ended.
 
     Parameters
@@ -267,7 +288,12 @@ def conversation(seed: int, number: int, acts: int = 40) -> tuple[list[Row], set
         rows += _mutated(dice, speaker.talk.rows) if dice.random() < 0.5 else speaker.talk.rows
     if messages and dice.random() < 0.4:
         rows += _between_brokers(dice, host, messages)
-    ended = {(row["source"], row["stream"]) for row in rows if dice.random() < 0.02}
+    if rows and dice.random() < 0.1:
+        lost = dice.choice(rows)["stream"]
+        rows = [row for row in rows if row["stream"] != lost]
+    ended = {
+        (row["source"], row["stream"]): _some_end(dice, row) for row in rows if dice.random() < 0.02
+    }
     if dice.random() < 0.15:
         rows += _seen_elsewhere(dice, rows)
     if dice.random() < 0.1:
@@ -277,15 +303,22 @@ def conversation(seed: int, number: int, acts: int = 40) -> tuple[list[Row], set
     return rows, ended
 
 
-def conversations(seed: int, count: int) -> tuple[list[Row], set[tuple[str, str]]]:
+def conversations(seed: int, count: int) -> tuple[list[Row], Ends]:
     """Return the rows of some conversations, and which streams ended."""
     rows: list[Row] = []
-    ended: set[tuple[str, str]] = set()
+    ended: dict[tuple[str, str], tuple[int | None, int | None]] = {}
     for number in range(count):
         some, these = conversation(seed * 100_000 + number, number)
         rows += some
         ended |= these
     return rows, ended
+
+
+def _some_end(dice: random.Random, row: Row) -> tuple[int | None, int | None]:
+    """Return when a stream ends: at a packet or later, or at an unknown time."""
+    if dice.random() < 0.2:
+        return None, None
+    return row["captured_ns"] + dice.randrange(3) * MS * 1000, row["frame"]
 
 
 def _in_file(row: Row) -> Row:

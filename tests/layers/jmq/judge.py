@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from typing import Any, Final
 
@@ -19,11 +19,12 @@ from wireyard.formats.property_rows import typed_value
 from wireyard.formats.rows import rows_to_batch
 from wireyard.layers.jmq import columns
 from wireyard.layers.jmq.packet_columns import ROW_NUMBER
+from wireyard.layers.jmq.tracking import Ends
 from wireyard.layers.tables import TABLES
 from wireyard.schema import CAPTURED, COMMON
 
 Tables = Mapping[str, pa.Table]
-Ended = Collection[tuple[str, str]]
+NO_ENDS: Final[Ends] = {}
 _PLACE: Final = ("source", "stream", "offset")
 
 
@@ -64,7 +65,7 @@ def _pair(name: str, entry: Row) -> tuple[str, Any]:
     return kind, value
 
 
-def derive(rows: Iterable[Row], ended: Ended = ()) -> dict[str, list[Row]]:
+def derive(rows: Iterable[Row], ended: Ends = NO_ENDS) -> dict[str, list[Row]]:
     """Return what packets say; columns and model have to agree. Rows are in the model's order."""
     tables = packet_tables(rows)
     model, made = facts_of(_rows_of(tables), ended), columns.derive_columns(tables, ended)
@@ -83,7 +84,7 @@ def derive(rows: Iterable[Row], ended: Ended = ()) -> dict[str, list[Row]]:
     return found
 
 
-def differences(tables: Tables, ended: Ended = ()) -> list[str]:
+def differences(tables: Tables, ended: Ends = NO_ENDS) -> list[str]:
     """Return the rows on which model and columns do not agree."""
     made = columns.derive_columns(tables, ended)
     return _differences(facts_of(_rows_of(tables), ended), made, tables)
@@ -125,7 +126,7 @@ def _without_message(found: columns.DerivedColumns) -> list[str]:
     return [f"no message for {key}" for key in keys - known]
 
 
-def derive_in_parts(tables: Tables, ended: Ended, parts: int) -> dict[str, list[Row]]:
+def derive_in_parts(tables: Tables, ended: Ends, parts: int) -> dict[str, list[Row]]:
     """Return the rows of all phases, each run on partitions by its key."""
     rows: dict[str, list[Row]] = {table: [] for table in columns.FACTS}
 
@@ -156,6 +157,8 @@ def derive_in_parts(tables: Tables, ended: Ended, parts: int) -> dict[str, list[
     sendings = pa.concat_tables([_plain(one.sendings) for one in after])
     deliveries = pa.concat_tables([_plain(one.deliveries) for one in after])
     messages = []
+    for (requests,) in in_parts("messages", together("requests")):
+        keep({"conversations": columns.join_requests(requests)})
     for records in in_parts("messages", sendings, deliveries, relays):
         joined = columns.join_messages(*records)
         keep({"deliveries": joined.deliveries})

@@ -84,7 +84,7 @@ class Talk:
         columns = {
             "version", "timestamp", "source_ip", "source_port", "sequence", "consumer_id", "body",
             "transaction_id", "producer_id", "delivery_count", "destination", "reply_to",
-            "correlation_id", "message_id", "status", "parent_offset", "format",
+            "correlation_id", "message_id", "status", "parent_offset", "format", "delivery_time",
         }  # fmt: skip
         row |= {name: value for name, value in values.items() if name in columns}
         found = {name: typed(value) for name, value in values.items() if name not in columns}
@@ -165,7 +165,8 @@ class Talk:
 
     def tables(self, dropped: bool = False) -> dict[str, list[Row]]:
         """Return what the packets say, by columns and model."""
-        ended = {(self.source, self.stream(True))} if dropped else set()
+        end = self.now_ms * MS, len(self.rows)
+        ended = {(self.source, self.stream(True)): end} if dropped else {}
         return derive(self.rows, ended)
 
 

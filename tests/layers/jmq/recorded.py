@@ -10,8 +10,10 @@ from typing import Any
 
 import wireyard
 from tests.layers.jmq.judge import derive
+from wireyard.captures.connections.stream import Stream
 from wireyard.captures.read import read_capture
 from wireyard.formats.base import Row
+from wireyard.layers.jmq.tracking import Ends
 
 Rows = list[Row]
 
@@ -42,10 +44,15 @@ def packets(path: Path) -> tuple[Row, ...]:
 
 
 @cache
-def ended(path: Path) -> frozenset[tuple[str, str]]:
+def ended(path: Path) -> Ends:
     """Return the streams that end with a FIN or a reset."""
     streams = read_capture(path).streams
-    return frozenset((str(path), stream.name) for stream in streams if stream.ended)
+    return {(str(path), stream.name): _end(stream) for stream in streams if stream.ended}
+
+
+def _end(stream: Stream) -> tuple[int | None, int | None]:
+    frame, ns = stream.closed or (None, None)
+    return ns, frame
 
 
 @cache

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from tests.layers.jmq.judge import derive
-from tests.layers.jmq.make import BROKER, CLIENT, Talk, held
+from tests.layers.jmq.make import BROKER, CLIENT, OK, Talk, held
 from tests.layers.jmq.tables import control, only, rules, verdicts
 from wireyard.layers.jmq.facts import VERDICTS
 from wireyard.layers.jmq.rules import RULES
@@ -88,14 +88,29 @@ def test_what_is_too_large_is_answered_like_a_message() -> None:
     assert only(control(tables, "ACKNOWLEDGE"))["status"] == 423 and not rules(tables)
 
 
-@pytest.mark.parametrize("name", ["COMMIT_TRANSACTION_REPLY", "CREATE_SESSION_REPLY"])
-def test_a_reply_needs_a_request_of_its_kind(name: str) -> None:
+@pytest.mark.parametrize("name", ["COMMIT_TRANSACTION_REPLY", "CREATE_SESSION_REPLY", "of no name"])
+def test_a_reply_has_the_id_of_its_request_whatever_its_type(name: str) -> None:
     talk = Talk().login()
     talk.ask("START_TRANSACTION")
     talk.reply(name)
     tables = talk.tables()
-    assert rules(tables) == ["reply_without_request"]
-    assert only(control(tables, "START_TRANSACTION"))["reply_key"] is None
+    assert not rules(tables)
+    assert only(control(tables, "START_TRANSACTION"))["status"] == OK
+
+
+def test_types_without_a_name_are_matched_by_their_id() -> None:
+    talk = Talk().login()
+    talk.ask("of no name")
+    talk.packet("of no name", False, consumer_id=99)
+    talk.reply("of no name", 501)
+    talk.packet("of no name", False, flags="A", consumer_id=7)
+    talk.tell("of no name", consumer_id=7)
+    tables = talk.tables()
+    assert not rules(tables)
+    asked, told = control(tables, "99")
+    assert (asked["status"], told["reply_key"] is None) == (501, False)
+    talk.reply("PING_REPLY", ack_id=4242)
+    assert rules(talk.tables()) == ["reply_without_request"]
 
 
 def test_an_id_is_used_again_only_when_it_was_answered() -> None:

@@ -229,7 +229,7 @@ def test_any_packets_in_any_order_give_tables() -> None:
                     row["consumer_id"] = dice.choice((0, 1, 7, -1))
                 case 3:
                     row["body"] = dice.randbytes(dice.choice((0, 32, 40, 41)))
-        ended = {(talk.source, talk.stream(True))} if dice.randrange(2) else ()
+        ended = {(talk.source, talk.stream(True)): (0, 1)} if dice.randrange(2) else {}
         found = derive(rows, ended)
         assert len(found["sessions"]) <= 1
         keys = {(row["stream"], row["offset"]) for row in found["deliveries"]}

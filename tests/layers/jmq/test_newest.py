@@ -14,6 +14,7 @@ import pyarrow as pa
 import pytest
 
 import wireyard
+from tests.layers.jmq.judge import NO_ENDS
 from tests.layers.jmq.make import BROKER, Talk
 from tests.layers.jmq.recorded import SCENARIOS, ended
 from tests.layers.kept_rows import KeptRows
@@ -23,6 +24,7 @@ from wireyard.formats.jmq.layout import FLAGS
 from wireyard.formats.rows import rows_to_batch
 from wireyard.layers import newest
 from wireyard.layers.jmq.newest import JMS
+from wireyard.layers.jmq.tracking import Ends
 from wireyard.layers.newest import NewestPackets, NewestRows
 from wireyard.schema import CAPTURED, COMMON
 
@@ -155,16 +157,18 @@ def recorded(path: Path) -> Tables:
     return found
 
 
-def shown_of(packets: Tables, over: frozenset[tuple[str, str]]) -> list[Row]:
+def shown_of(packets: Tables, over: Ends) -> list[Row]:
     """Return what a capture shows of its streams: those end that show it, and have no more rows."""
     rows = [
         row for some in packets.values() for row in some.select(["source", "stream"]).to_pylist()
     ]
     keys = sorted({(row["source"], row["stream"]) for row in rows})
-    return [
-        {"source": source, "stream": stream, "ended": "fin" if (source, stream) in over else None}
-        for source, stream in keys
-    ]
+    shown = []
+    for key in keys:
+        ns, frame = over.get(key, (None, None))
+        end = {"ended": "fin" if key in over else None, "ended_ns": ns, "ended_frame": frame}
+        shown.append({"source": key[0], "stream": key[1], **end})
+    return shown
 
 
 def until(packets: Tables, ns: int, since: int = -1) -> Tables:
@@ -190,7 +194,7 @@ def as_text(row: Row) -> str:
 
 
 def made(
-    packets: Tables, times: list[int], source: str, over: frozenset[tuple[str, str]]
+    packets: Tables, times: list[int], source: str, over: Ends
 ) -> Iterator[tuple[int, list[NewestRows]]]:
     """Yield rows as they are made part by part, and until when."""
     some = NewestPackets(JMS, source, times[0])
@@ -199,7 +203,7 @@ def made(
     for since, ns in pairwise(times):
         for name, rows in until(packets, ns, since).items():
             some.add(name, rows)
-        shown = shown_of(until(packets, ns), over if ns == times[-1] else frozenset())
+        shown = shown_of(until(packets, ns), over if ns == times[-1] else NO_ENDS)
         yield ns, some.rows(shown)
 
 
@@ -214,7 +218,7 @@ def parts_of(packets: Tables, parts: int) -> list[int]:
 def judge(
     packets: Tables,
     source: str,
-    over: frozenset[tuple[str, str]] = frozenset(),
+    over: Ends = NO_ENDS,
     parts: int = 9,
     whole: Whole | None = None,
     *,
@@ -241,7 +245,7 @@ def judge(
     def rows_of(ns: int) -> dict[str, list[Row]]:
         if ns not in whole:
             so_far = until(packets, ns)
-            shown = shown_of(so_far, over if ns == times[-1] else frozenset())
+            shown = shown_of(so_far, over if ns == times[-1] else NO_ENDS)
             whole[ns] = derived(so_far, shown, source)
         return whole[ns]
 
@@ -385,7 +389,7 @@ def test_what_may_have_been_delivered_in_the_gap_has_no_row_yet(
         times = [ns[len(ns) - len(delivered) - 1], ns[-1]]
         return {
             row["message_key"]
-            for _, several in made(packets, times, SOURCE, frozenset())
+            for _, several in made(packets, times, SOURCE, NO_ENDS)
             for name, *both in several
             if name == "messages"
             for some in both

@@ -35,7 +35,7 @@ def test_gaps() -> None:
     assert gaps([1, 2, 3]) == gaps([1, 2, 2, 1, 3]) == gaps([7]) == gaps() == []
     assert gaps([1, 2, 5, 9]) == [(3, 5), (6, 9)]
     assert gaps([1, 2, 5, 1]) == [(3, 5)]
-    assert gaps([1, 2, 5, 9], client=False) == [(3, 5), (6, 9)]
+    assert gaps([1, 2, 5, 9], client=False) == []
 
 
 def test_connections_of_one_program_share_a_counter() -> None:
@@ -82,10 +82,8 @@ def test_brokers_hand_on_the_numbers_of_others() -> None:
         talk.deliver(talk.send(), 7)
     talk.goodbye()
     assert talk.tables()["violations"] == []
-    del talk.rows[2]
-    (row,) = (one for one in talk.tables()["violations"] if one["rule"] == "sequence_gap")
-    assert row["text"] == "numbers 2 of this sender are in no packet that was seen"
-    assert row["client"] == "10.0.0.1:7677"
+    del talk.rows[8]  # A copy of a message, or a packet of a service that is not captured, has it.
+    assert talk.tables()["violations"] == []
 
 
 # --- numbers that go back -------------------------------------------------------------------

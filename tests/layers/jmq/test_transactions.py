@@ -157,7 +157,7 @@ def test_a_prepared_transaction_outlives_its_connection() -> None:
     talk.acknowledge(talk.deliver(talk.send(), 7), transaction_id=9)
     xa(talk, "END_TRANSACTION", "PREPARE_TRANSACTION")
     other = Talk(client=("10.0.0.9", 50001), now_ms=talk.now_ms).login()
-    ended = {(talk.source, talk.stream(True))}
+    ended = {(talk.source, talk.stream(True)): (None, None)}
     assert verdicts(derive(talk.rows + other.rows, ended)) == ["in_transaction"]
     xa(other, "COMMIT_TRANSACTION")
     tables = derive(talk.rows + other.rows, ended)

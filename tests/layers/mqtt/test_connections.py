@@ -5,16 +5,9 @@ from __future__ import annotations
 import pytest
 
 from wireyard.formats.mqtt import layout
-from wireyard.layers.mqtt.connection import (
-    CONNECTION,
-    CONNECTION_EVENTS,
-    FLOWING,
-    PLAIN,
-    connection_event,
-)
+from wireyard.layers.mqtt.connection import CONNECTION, CONNECTION_EVENTS, connection_event
 from wireyard.layers.mqtt.violations import RULES
 from wireyard.layers.mqtt.will import WILL, WILL_EVENTS
-from wireyard.layers.states import Cell
 
 FROM_CLIENT = ("connect", "client", "client_auth", "client_disconnect")
 LEGAL = {
@@ -47,17 +40,6 @@ def test_every_state_is_reached_from_a_new_connection() -> None:
         reached |= {cell.state for state in before for cell in CONNECTION.row(state).values()}
     assert reached == set(CONNECTION.states) == set(LEGAL)
     assert {event for _, event in CONNECTION} == set(CONNECTION_EVENTS)
-
-
-@pytest.mark.parametrize("state", sorted(FLOWING))
-@pytest.mark.parametrize("version", [3, 4, 5])
-def test_plain_packets_change_nothing(state: str, version: int) -> None:
-    for from_client, kinds in PLAIN.items():
-        for kind in layout.PACKET_TYPES:
-            event = connection_event(from_client, kind, version)
-            plain = event in ("client", "server")
-            assert plain == (kind in kinds)
-            assert not plain or (event and CONNECTION[state, event] == Cell(state))
 
 
 WILLS = {

@@ -14,9 +14,8 @@ from tests.layers.mqtt.sides import sides_of
 from tests.reference import mqtt
 from wireyard.layers.mqtt import deliveries, subscriptions
 from wireyard.layers.mqtt.columns import derive_columns
-from wireyard.layers.mqtt.connection import Stream
 from wireyard.layers.mqtt.deliveries import content_record
-from wireyard.layers.mqtt.packet_row import as_packet
+from wireyard.layers.mqtt.packets import KnownStream, Packets, Part, new_secret, stream_numbers
 from wireyard.layers.mqtt.records import (
     Attempt,
     Client,
@@ -45,13 +44,19 @@ def client(name: str) -> Client:
 
 
 @pytest.mark.parametrize("name", ["bulk-v4", "qos-v3", "splits-v5", "keepalive-v5"])
-def test_the_order_of_moments_is_that_of_the_capture(folder: Path, name: str) -> None:
-    streams: dict[tuple[str, str], Stream] = {}
-    positions = []
-    for row in map(as_packet, rows_of(capture_of(folder, name))):
-        stream = streams.setdefault((row["source"], row["stream"]), Stream(row, True))
-        positions.append(stream.advance(row))
+def test_the_order_of_packets_is_that_of_the_capture(folder: Path, name: str) -> None:
+    rows = rows_of(capture_of(folder, name))
+    numbers = {stream: 0 for stream in sorted({(row["source"], row["stream"]) for row in rows})}
+    streams = [KnownStream(*stream, True, (stream[0], "", "")) for stream in numbers]
+    numbers = {stream: number for number, stream in enumerate(numbers)}
+    table, secret = table_of(rows), new_secret()
+    part = Part.of(table, stream_numbers(table, numbers), secret)
+    packets = Packets.of([part], streams, secret)
+    positions = list(map(packets.position, range(len(packets))))
     assert positions == sorted(positions)
+    assert [(one.stream, one.offset) for one in positions] == [
+        (row["stream"], row["offset"]) for row in rows
+    ]
 
 
 def keys_of(capture: Capture) -> set[tuple[str, str, str]]:

@@ -6,8 +6,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.layers.mqtt.make import Capture, tables_of
+from wireyard.formats.mqtt import layout
 from wireyard.layers.mqtt.subscriptions import MAX_LEVELS, Subscription, Subscriptions
-from wireyard.layers.mqtt.topics import Aliases, matches, split_shared
+from wireyard.layers.mqtt.topics import matches, split_shared
 
 MATCHES = [
     # From the standard (4.7.1), or what follows from it.
@@ -103,13 +105,20 @@ def test_a_filter_of_too_many_levels_is_refused() -> None:
 
 
 def test_aliases() -> None:
-    aliases = Aliases(maximum=2)
-    assert aliases.resolve("a", None) == ("a", None)
-    assert aliases.resolve("", 1) == (None, "alias_unknown")
-    assert aliases.resolve("a", 1) == ("a", None)
-    assert aliases.resolve("", 1) == ("a", None)
-    assert aliases.resolve("b", 1) == ("b", None)
-    assert aliases.resolve("", 1) == ("b", None)
-    assert aliases.resolve("c", 3) == ("c", "alias_maximum")
-    assert aliases.resolve("", 3) == ("c", "alias_maximum")
-    assert Aliases().resolve("c", 65_535) == ("c", None)
+    capture = Capture(5)
+    capture.connect("one", said=(("topic_alias_maximum", 2),))
+    sent = [("", 1), ("a", 1), ("", 1), ("b", 1), ("", 1), ("c", 3), ("", 3)]
+    for number, (topic, alias) in enumerate(sent, 1):
+        capture.publish(
+            "one", True, topic, b"x", 1, number, properties=(("topic_alias", alias),)
+        )  # fmt: skip
+    # Those of the broker, and of another connection, are others; without CONNACK any may be right.
+    capture.publish("one", False, "", b"x", 0, properties=(("topic_alias", 1),))
+    capture.disconnect("one")
+    capture.put("one", True, layout.CONNECT, client_id="one", clean_start=True, keep_alive=0)
+    capture.publish("one", True, "", b"x", 0, properties=(("topic_alias", 1),))
+    tables = tables_of(capture)
+    topics = [row["destination"] for row in tables["deliveries"]]
+    assert topics == ["a", "a", "b", "b", "c", "c"]
+    rules = [row["rule"] for row in tables["violations"]]
+    assert rules == ["alias_unknown", *["MQTT-3.3.2-9"] * 2, "MQTT-3.3.2-11"]

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Final
 
 from wireyard.captures.carriers.inner import Carrier
 from wireyard.captures.connections.stream import Stream
-from wireyard.captures.signatures import is_http, is_tls
+from wireyard.captures.signatures import is_http, is_tls, is_websocket
 from wireyard.formats import sniff
 
 if TYPE_CHECKING:
@@ -60,12 +60,29 @@ class Carriers:
             self._budget = self._budget or InflateBudget()
             carrier, inside = open_http(inside, self._budget)
             carriers.append(carrier)
+        elif inside is not None and inside[0].protocol == "tcp" and _are_frames(heads):
+            from wireyard.captures.carriers.websocket import InflateBudget, open_frames
+
+            self._budget = self._budget or InflateBudget()
+            carrier, inside = open_frames(inside, self._budget)
+            carriers.append(carrier)
         return tuple(carriers), inside
 
 
 def first_bytes(stream: Stream) -> bytes:
     """Return the first bytes of a stream, for detection; empty if they were not captured."""
     return stream.head(_SNIFFED_BYTES).tobytes()
+
+
+def _are_frames(heads: Sequence[bytes]) -> bool:
+    """Return whether a connection is a WebSocket whose handshake was not captured."""
+    if any(map(sniff, filter(None, heads))):
+        return False
+    masked = [is_websocket(head, masked=True) for head in heads]
+    return any(masked) and all(
+        one or not head or is_websocket(head, masked=False)
+        for one, head in zip(masked, heads, strict=True)
+    )
 
 
 def _begins(heads: Sequence[bytes], test: Callable[[bytes], bool]) -> bool:

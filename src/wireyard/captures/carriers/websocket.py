@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 import zlib
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from typing import Final, NamedTuple
 
 import numpy as np
@@ -18,7 +19,7 @@ from wireyard.captures.connections.stream import Stream
 from wireyard.captures.signatures import HTTP_START
 from wireyard.streams.urls import shown_target
 
-__all__ = ["InflateBudget", "OpenedHttp", "open_http"]
+__all__ = ["InflateBudget", "OpenedHttp", "open_frames", "open_http"]
 
 MAX_HEAD_BYTES: Final = 1 << 16
 """Largest head of a request or response; servers accept 8 to 16 KiB."""
@@ -27,6 +28,11 @@ _MAX_MESSAGE_BYTES: Final = (1 << 28) + 4
 _MAX_INFLATED_BYTES: Final = 1 << 30
 """Inflated bytes of all streams of a capture together, which are in memory."""
 
+_MAX_BEFORE_BYTES: Final = 1 << 20
+"""First bytes of a connection that are searched for the change to WebSocket."""
+_MOST_DIGITS: Final = 10
+_CHUNK: Final = re.compile(rb"([0-9A-Fa-f]{1,7})[^\r\n]{0,256}\r\n")
+"""The head of a chunk (RFC 9112, 7.1)."""
 _TUNNEL: Final = re.compile(r"[^?]*\?Type=(?:connect|push|pull)(?:&.*)?")
 """Request targets of Open MQ's HTTP tunnel."""
 _CONTINUATION, _TEXT, _BINARY, _CLOSE = 0, 1, 2, 8
@@ -71,45 +77,101 @@ def open_http(streams: Sequence[Stream], budget: InflateBudget) -> OpenedHttp:
     streams
         Its directions, one or both.
     """
-    first = [stream.head(MAX_HEAD_BYTES).tobytes() for stream in streams]
-    heads = [_head(data) for data in first]
-    request = next((head for head in heads if head and not _is_response(head)), None)
-    response = next((head for head in heads if head and _is_response(head)), None)
+    walked = [[*_heads(stream.head(_MAX_BEFORE_BYTES).tobytes())] for stream in streams]
+    asks = [bool(heads) and not _is_response(heads[0]) for heads in walked]
+    requests = [
+        head for heads, is_client in zip(walked, asks, strict=True) if is_client for head in heads
+    ]
+    responses = [head for heads in walked for head in heads if _is_response(head)]
+    request, response = _upgrade(requests, responses)
     if not _is_websocket(request, response):
-        return OpenedHttp(_http(request, response, first[0][:3] == b"PRI"), None)
+        is_version_2 = any(stream.head(3).tobytes() == b"PRI" for stream in streams)
+        return OpenedHttp(_http(request, response, is_version_2), None)
     # Without the response, the client's offer is assumed to have been accepted.
     agreed = _deflate(response or request)
     walks = []
-    for stream, head in zip(streams, heads, strict=True):
-        side = "client" if head is None or not _is_response(head) else "server"
+    for stream, heads, is_client in zip(streams, walked, asks, strict=True):
+        head = (request if is_client else response) if heads else None
+        side = "server" if heads and not is_client else "client"
         resets = f"{side}_no_context_takeover" in agreed if agreed is not None else None
-        walks.append(_Walk(stream, head, resets, budget))
-    problems = [f"{walk.stream.name}: {walk.problem}" for walk in walks if walk.problem]
+        walks.append(_Walk(stream, head.size if head else None, resets, budget))
     carrier = Carrier(
         "websocket",
         server_name=request.fields.get("host") if request else None,
         protocol=_protocol(request, response),
         target=_request_text(request),
-        problem="; ".join(problems) or None,
     )
-    return OpenedHttp(carrier, [inner_stream(walk.stream, walk.parts) for walk in walks])
+    return _opened(carrier, walks)
+
+
+def open_frames(streams: Sequence[Stream], budget: InflateBudget) -> OpenedHttp:
+    """Read a WebSocket whose handshake was not captured."""
+    return _opened(Carrier("websocket"), [_Walk(stream, 0, None, budget) for stream in streams])
+
+
+def _opened(carrier: Carrier, walks: Sequence[_Walk]) -> OpenedHttp:
+    problems = [f"{walk.stream.name}: {walk.problem}" for walk in walks if walk.problem]
+    inside = [inner_stream(walk.stream, walk.parts) for walk in walks]
+    return OpenedHttp(replace(carrier, problem="; ".join(problems) or None), inside)
 
 
 # --- heads ----------------------------------------------------------------------------------
 
 
-def _head(data: bytes) -> _Head | None:
-    """Parse the head at the beginning of `data`; return None if there is no complete one."""
-    stop = data.find(b"\r\n\r\n")
-    if not HTTP_START.match(data) or stop < 0:
+def _heads(data: bytes) -> Iterator[_Head]:
+    """Yield the heads at the beginning of `data`, up to the one that changes the protocol.
+
+    HTTP 1.1 keeps connections: WebSocket may be what a later request asks for, after a page or
+    after 401. The size of a head is where it ends in `data`.
+    """
+    at: int | None = 0
+    while at is not None and (start := HTTP_START.match(data, at)) is not None:
+        stop = data.find(b"\r\n\r\n", at, at + MAX_HEAD_BYTES)
+        if stop < 0 or start[0].startswith(b"PRI"):
+            return
+        line, *lines = data[at:stop].decode("latin-1").split("\r\n")
+        fields: dict[str, str] = {}
+        for name, colon, value in (each.partition(":") for each in lines):
+            if colon:
+                key = name.strip().lower()
+                fields[key] = f"{fields[key]}, {value.strip()}" if key in fields else value.strip()
+        head = _Head(line.split(" "), fields, stop + 4)
+        yield head
+        if _is_response(head) and head.line[1] == "101":
+            return
+        at = _behind_body(data, head)
+
+
+def _behind_body(data: bytes, head: _Head) -> int | None:
+    """Return where the body of a request or response ends; None if its end is not known."""
+    at = head.size
+    if "chunked" in head.fields.get("transfer-encoding", "").lower():
+        while (chunk := _CHUNK.match(data, at)) is not None:
+            size = int(chunk[1], 16)
+            at = chunk.end() + size + 2
+            if size == 0:
+                return at
         return None
-    line, *lines = data[:stop].decode("latin-1").split("\r\n")
-    fields: dict[str, str] = {}
-    for name, colon, value in (each.partition(":") for each in lines):
-        if colon:
-            key = name.strip().lower()
-            fields[key] = f"{fields[key]}, {value.strip()}" if key in fields else value.strip()
-    return _Head(line.split(" "), fields, stop + 4)
+    if _is_response(head) and (head.line[1][:1] == "1" or head.line[1] in ("204", "304")):
+        return at
+    length = head.fields.get("content-length", "0")
+    return at + int(length) if length.isdecimal() and len(length) < _MOST_DIGITS else None
+
+
+def _upgrade(
+    requests: Sequence[_Head], responses: Sequence[_Head]
+) -> tuple[_Head | None, _Head | None]:
+    """Return the request that was answered by a change of the protocol, and this answer.
+
+    If there is no answer, the last request; if there is no change, the first of both.
+    """
+    final = [head for head in responses if head.line[1] == "101" or head.line[1][:1] != "1"]
+    if final and final[-1].line[1] == "101":
+        at = len(final) - 1
+        return (requests[at] if at < len(requests) else None), final[-1]
+    if not final and requests:
+        return requests[-1], None
+    return next(iter(requests), None), next(iter(final), None)
 
 
 def _is_response(head: _Head) -> bool:
@@ -180,24 +242,26 @@ class _Walk:
 
     Parameters
     ----------
+    begin
+        Where its frames begin; None if that is not known.
     resets
         Whether each message is compressed independently; None without permessage-deflate.
     """
 
     def __init__(
-        self, stream: Stream, head: _Head | None, resets: bool | None, budget: InflateBudget
+        self, stream: Stream, begin: int | None, resets: bool | None, budget: InflateBudget
     ) -> None:
         self.stream = stream
         self.parts: list[Part] = []
         self.problem: str | None = None
         self._data = stream.head()
-        self._at = head.size if head else 0
+        self._at = begin or 0
         self._resets = resets
         self._inflater = _Inflater(budget)
         self._opcode: int | None = None
         """Opcode of the message whose fragments are being read; None between messages."""
         self._deflated = False
-        if head is not None:
+        if begin is not None:
             self._read()
         elif stream.size:
             self.problem = "its HTTP head was not captured whole"

@@ -16,6 +16,7 @@ __all__ = [
     "Run",
     "complete_rows",
     "copy_runs",
+    "find_differing",
     "gather_datagrams",
     "gather_rows",
     "group_rows",
@@ -252,6 +253,25 @@ def copy_runs(data: Bytes, base: int, starts: Ints, lengths: Ints, skip: int, ou
         at += length
         skip = 0
     return at
+
+
+@kernel(I64(READ, READ, _INTS, _INTS, TEXT))
+def find_differing(stream: Bytes, pieces: Bytes, starts: Ints, lengths: Ints, out: Bytes) -> int:
+    """Mark in `out` the pieces whose bytes differ from those of their stream; return how many do.
+
+    Shapes: starts, lengths, out (r): where each piece is in `stream`, and its bytes, which are one
+    piece behind the other in `pieces`.
+    """
+    at, count = 0, 0
+    for piece in range(len(starts)):
+        out[piece] = 0
+        for byte in range(lengths[piece]):
+            if stream[starts[piece] + byte] != pieces[at + byte]:
+                out[piece] = 1
+                count += 1
+                break
+        at += lengths[piece]
+    return count
 
 
 @inlined

@@ -10,6 +10,7 @@ import numpy as np
 
 from wireyard.arena import room, with_room
 from wireyard.arrays import Bytes, Grid, Int32s, Ints
+from wireyard.captures.connections.conflicts import find_conflicts
 from wireyard.captures.connections.copies import Copy, find_copies, join
 from wireyard.captures.connections.flows import FlowTable
 from wireyard.captures.connections.merge_kernels import (
@@ -59,6 +60,8 @@ class Reassembly:
         self.captured_bytes = np.zeros(len(Verdict), np.int64)
         """Captured bytes of payload by `Verdict`."""
         self._copies: list[Copy] = []
+        self._conflicts: list[tuple[int, int]] = []
+        """The side and the record of each segment with other bytes than were taken."""
         self.moved_ns = 0
         """Largest change of the time of a packet; known after `connections`."""
         self._late: set[int] = set()
@@ -111,6 +114,9 @@ class Reassembly:
             numbers_of = self._acknowledgments(len(sides))
             settled = sides, begins, bounds, runs, numbers_of, content
             self.moved_ns = order_by_acknowledgments(self._late, *settled)
+        if self.captured_bytes[Verdict.TAKEN] != runs.lengths.sum():
+            told = self._kept, self._rows_of(len(sides)), begins, bounds, runs, content.places
+            self._conflicts = find_conflicts(*told)
         # The sides of copies have no runs any more, so the runs of the others are contiguous.
         ours = np.ones(len(connections), np.bool_)
         ours[[copy.number for copy in self._copies]] = False
@@ -152,6 +158,19 @@ class Reassembly:
                 found.append((conversation, Placed(int(row[Connection.FIRST_RECORD]), text)))
         return found
 
+    def conflicts(self, flows: FlowTable) -> list[tuple[int, Placed]]:
+        """Return the conversations and frames of segments with other bytes than were sent before.
+
+        They are known after `connections`.
+        """
+        found = []
+        for side, record in self._conflicts:
+            row = self._placer.connections[side >> 1]
+            conversation = int(row[Connection.CONVERSATION])
+            text = f"frame {record + 1} of {flows.name(conversation, side & 1)}"
+            found.append((conversation, Placed(record, text)))
+        return found
+
     def _join(self, copies: Sequence[Copy]) -> None:
         """Give the segments of copies to the connections that they are copies of."""
         targets, shifts = join(copies, self._placer.connections, self._placer.sides)
@@ -160,14 +179,19 @@ class Reassembly:
         sides[:] = targets[sides]
         self._late = set(targets[[*self._late]].tolist())
 
-    def _acknowledgments(self, side_count: int) -> Callable[[int, Ints], Ints]:
-        """Return a function that returns the acknowledgment numbers of packets of a side."""
-        sides, records = self._kept["sides"], self._kept["records"]
+    def _rows_of(self, side_count: int) -> Callable[[int], Ints]:
+        """Return a function that returns the kept segments of a side, in the order of capture."""
+        sides = self._kept["sides"]
         bounds, order = np.zeros(side_count + 2, np.int64), room(len(sides), np.int64)
         group_rows(sides, bounds, order)
+        return lambda side: order[bounds[side] : bounds[side + 1]]
+
+    def _acknowledgments(self, side_count: int) -> Callable[[int, Ints], Ints]:
+        """Return a function that returns the acknowledgment numbers of packets of a side."""
+        records, rows_of = self._kept["records"], self._rows_of(side_count)
 
         def numbers_of(side: int, wanted: Ints) -> Ints:
-            rows = order[bounds[side] : bounds[side + 1]]
+            rows = rows_of(side)
             places = records[rows].searchsorted(wanted.astype(np.int32))
             numbers: Ints = self._kept["acknowledgments"][rows[places]].astype(np.int64)
             return numbers

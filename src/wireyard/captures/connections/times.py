@@ -5,8 +5,8 @@ be: an answer before its request. All that compares packets of several streams g
 
 Rules of this file:
 
-1. Times do not go back by less than `JITTER_NS`: such a packet gets the time of the one before it
-   in the file, which was captured first.
+1. Times of packets with bytes do not go back by up to `JITTER_NS`: such a packet gets the time of
+   the one before it in the file, which was captured first.
 2. If times go back further, they count, and the order in the file does not, unless acknowledgments
    show the opposite: more of them are before their data by their times than by their place in the
    file. Then the clock was set back, and times continue from before.
@@ -22,7 +22,7 @@ from typing import Final
 
 import numpy as np
 
-from wireyard.arrays import Grid, Ints
+from wireyard.arrays import Bools, Grid, Ints
 from wireyard.captures.connections.stream import Content, Runs
 from wireyard.captures.connections.tcp_kernels import AFTERMATH, Side, distance
 from wireyard.captures.connections.time_kernels import Timed, order_runs
@@ -41,24 +41,27 @@ _LATE_NS: Final = 10_000_000_000
 
 
 class Clock:
-    """Times of packets in the order of a file: rule 1."""
+    """Times of packets with bytes in the order of a file: rule 1."""
 
     def __init__(self) -> None:
         self.moved_ns = 0
         """Largest change of a time."""
-        self.latest_ns = NO_TIME
+        self._latest_ns = NO_TIME
 
-    def steady(self, times_ns: Ints) -> Ints:
+    def steady(self, times_ns: Ints, has_bytes: Bools) -> Ints:
         """Return the times of the next packets, without small steps back."""
-        if not len(times_ns):
+        rows = np.flatnonzero(has_bytes)
+        if not len(rows):
             return times_ns
-        if times_ns[0] >= self.latest_ns and (times_ns[1:] >= times_ns[:-1]).all():
-            self.latest_ns = int(times_ns[-1])
+        times = times_ns[rows]
+        if times[0] >= self._latest_ns and (times[1:] >= times[:-1]).all():
+            self._latest_ns = int(times[-1])
             return times_ns
-        latest = np.maximum(np.maximum.accumulate(times_ns), self.latest_ns)
-        self.latest_ns = int(latest[-1])
-        back = (times_ns != NO_TIME) & (latest - JITTER_NS <= times_ns)
-        steady = np.where(back, latest, times_ns)
+        latest = np.maximum(np.maximum.accumulate(times), self._latest_ns)
+        self._latest_ns = int(latest[-1])
+        back = (times != NO_TIME) & (latest - JITTER_NS <= times)
+        steady = times_ns.copy()
+        steady[rows[back]] = latest[back]
         self.moved_ns = max(self.moved_ns, int((steady - times_ns).max()))
         return steady
 

@@ -2,7 +2,7 @@
 
 Rules of this file:
 
-1. Packets with anything rare (an unknown version, a property section that
+1. Packets with anything rare (an unknown version, a ported JMQ packet, a property section that
    ``wireyard.formats.property_kernels`` rejects, any broken rule) are marked in `rejected`, and the
    scalar reader decodes their rows. Link packets and the documented header order are not framed
    here either.
@@ -32,6 +32,7 @@ from wireyard.formats.gpacket.layout import (
     HEADERS,
     MAGIC,
     PACKET_TYPES,
+    PORTED_SIGN,
     SHIPPED,
     VERSION,
 )
@@ -103,6 +104,10 @@ _NAME_BIT: Final = BITS.index("packet_type_name")
     _SEQUENCE_AT, _BIT_FLAGS_AT,
 ) = (field.offset for field in HEADERS[SHIPPED].fields)  # fmt: skip
 """Offset of each header field."""
+_PORTED_SIGN: Final = int.from_bytes(PORTED_SIGN, "big")
+_PORTED_AT: Final = HEADER_BYTES + 8
+_PORTED_BYTES: Final = 8 + len(PORTED_SIGN)
+"""Where the property of ported packets is, and the bytes of properties up to its type."""
 _DOCUMENTED_MAGIC_AT: Final = HEADERS[DOCUMENTED]["magic"].offset
 _NAMES, _PROPERTIES, _PAYLOADS = WANT.values()
 
@@ -194,6 +199,12 @@ def fill_headers(data: Bytes, frames: Frames, columns: Columns, first: int, last
         i64[_SEQUENCE, row] = load_i64(data, start + _SEQUENCE_AT)
         i64[_BIT_FLAGS, row] = load_u32(data, start + _BIT_FLAGS_AT)
         i64[_PAYLOAD_SIZE, row] = size - HEADER_BYTES - property_size
+        if (
+            min(property_size, size - HEADER_BYTES) >= _PORTED_BYTES
+            and load_u32(data, start + _PORTED_AT) == _PORTED_SIGN >> 16
+            and load_u16(data, start + _PORTED_AT + 4) == _PORTED_SIGN & 0xFFFF
+        ):
+            columns.rejected[row] = 1
         if (
             version != VERSION
             or i64[_MAGIC, row] != MAGIC

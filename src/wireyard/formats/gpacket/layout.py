@@ -30,6 +30,8 @@ from __future__ import annotations
 from types import MappingProxyType
 from typing import NamedTuple
 
+from wireyard.formats.jmq_names import FLAGS as PORTED_FLAGS
+from wireyard.formats.jmq_names import PACKET_TYPES as PORTED_TYPES
 from wireyard.layout import Column, Field, Layout
 
 __all__ = [
@@ -51,6 +53,10 @@ __all__ = [
     "MAX_LINK_BYTES",
     "MAX_PACKET_BYTES",
     "PACKET_TYPES",
+    "PORTED_FLAGS",
+    "PORTED_NAME",
+    "PORTED_SIGN",
+    "PORTED_TYPES",
     "PREFIX_BYTES",
     "SHIPPED",
     "SPEC",
@@ -224,6 +230,11 @@ PACKET_TYPES = MappingProxyType(
 )
 """Names of the packet types of the cluster protocol, as the shipped classes have them."""
 
+PORTED_NAME = ".v"
+"""The first property of a ported JMQ packet: its version, a short (errata G11)."""
+PORTED_SIGN = b"\0\2.v\0\3"
+"""Name and type of that property, after the 8 bytes at the start of the section."""
+
 
 def _columns() -> tuple[Column, ...]:
     head = HEADERS[SHIPPED]
@@ -234,14 +245,16 @@ def _columns() -> tuple[Column, ...]:
     return (
         plain("version", "int32"),
         plain("packet_type", "int32"),
-        Column("packet_type_name", "string", "name of the packet type, null if unknown", _HEAD),
+        Column(
+            "packet_type_name", "string", "name of the packet type, that of JMQ if ported", _HEAD
+        ),
         plain("size", "int64"),
         plain("magic", "int64"),
         plain("property_size", "int64"),
         plain("timestamp", "int64"),
         plain("sequence", "int64"),
         plain("bit_flags", "int64"),
-        Column("flags", "string", "letters of the set flags, in bit order from A", _HEAD),
+        Column("flags", "string", "letters of the set flags, those of JMQ if ported", _HEAD),
         Column("header_order", "string", "shipped, or documented: the magic first", _HEAD),
         Column("properties", "properties", "typed properties, null if none", f"{SPEC}, properties"),
         Column("payload_size", "int64", "length of the payload", f"{SPEC}, payload", "bytes"),

@@ -39,6 +39,9 @@ from wireyard.formats.gpacket.layout import (
     MAGIC_BYTES,
     MAX_LINK_BYTES,
     PACKET_TYPES,
+    PORTED_FLAGS,
+    PORTED_NAME,
+    PORTED_TYPES,
     PREFIX_BYTES,
     SHIPPED,
     SPEC,
@@ -55,7 +58,16 @@ from wireyard.formats.properties import (
 from wireyard.formats.property_rows import matching_section, raw_section, typed_properties
 from wireyard.layout import Layout
 
-__all__ = ["LinkPacket", "Packet", "decode", "encode", "header_of", "packet_of", "read_row"]
+__all__ = [
+    "LinkPacket",
+    "Packet",
+    "decode",
+    "encode",
+    "header_of",
+    "is_ported",
+    "packet_of",
+    "read_row",
+]
 
 _HEAD = f"{SPEC}, packet format"
 
@@ -88,12 +100,16 @@ class Packet(PlainFields):
     @property
     def packet_type_name(self) -> str | None:
         """Name of the packet type, None if it has none."""
-        return PACKET_TYPES.get(self.packet_type)
+        return _names(self.properties)[0].get(self.packet_type)
 
     @property
     def flags(self) -> str:
-        """Letters of the set flags, in bit order from A."""
-        return flag_letters(self.bit_flags)
+        """Letters of the set flags, in bit order."""
+        return _letters(self.bit_flags, self.properties)
+
+    def _shown(self, name: str, value: Any) -> str:
+        is_other = name in self._spelled and is_ported(self.properties)
+        return repr(value) if is_other else PlainFields._shown(self, name, value)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)
@@ -118,9 +134,20 @@ _FIELDS = tuple(item.name for item in fields(Packet) if item.name != "short_obje
 _LINK_FIELDS = tuple(item.name for item in fields(LinkPacket))
 
 
-def flag_letters(bit_flags: int) -> str:
-    """Return the letters of the set flags, in bit order from A."""
-    return "".join(letter for letter, bit in FLAGS.items() if bit_flags & bit)
+def is_ported(properties: Properties | None) -> bool:
+    """Return whether a packet with these properties is a ported JMQ packet (errata G11)."""
+    name, entry = next(iter((properties or {}).items()), (None, None))
+    return name == PORTED_NAME and entry is not None and entry.type == "short"
+
+
+def _names(properties: Properties | None) -> tuple[Mapping[int, str], Mapping[str, int]]:
+    """Return the names of packet types, and the bits of flag letters."""
+    return (PORTED_TYPES, PORTED_FLAGS) if is_ported(properties) else (PACKET_TYPES, FLAGS)
+
+
+def _letters(bit_flags: int, properties: Properties | None) -> str:
+    _, flags = _names(properties)
+    return "".join(letter for letter, bit in flags.items() if bit_flags & bit)
 
 
 def header_of(prefix: bytes) -> Layout | None:
@@ -168,10 +195,11 @@ def read_row(view: View, context: int = 0) -> tuple[Row, DecodeError | None]:
             values.update(raw_section(values["properties"], write))
     except DecodeError as raised:
         error = raised
-    names = LINK_TYPES if "format" in values else PACKET_TYPES
+    properties = values.get("properties")
+    names = LINK_TYPES if "format" in values else _names(properties)[0]
     values["packet_type_name"] = names.get(values.get("packet_type", 0))
     if "bit_flags" in values and "format" not in values:
-        values["flags"] = flag_letters(values["bit_flags"])
+        values["flags"] = _letters(values["bit_flags"], properties)
     return values, error
 
 

@@ -23,7 +23,7 @@ from wireyard.formats.gpacket.layout import (
     LINK_VERSION,
     MAX_PACKET_BYTES,
 )
-from wireyard.formats.gpacket.packet import read_row
+from wireyard.formats.gpacket.packet import is_ported, read_row
 from wireyard.formats.message_id import MESSAGE_ID_CODES, message_id_text
 from wireyard.formats.plain_values import plain_objects, value_text
 from wireyard.formats.properties import decode_properties
@@ -60,6 +60,8 @@ def payload_value(row: Row) -> Any:
     if data is None:
         return None
     link = row["version"] == LINK_VERSION
+    if not link and is_ported(typed_properties(row.get("properties"))):
+        return data
     reader = (_LINK_READERS if link else _READERS).get(row["packet_type"])
     if reader is None:
         return data
@@ -93,6 +95,8 @@ def nested_packets(view: View, context: int = 0) -> Sequence[Nested]:
     """
     row, error = read_row(view, context)
     if error or row.get("payload") is None or row["version"] == LINK_VERSION:
+        return ()
+    if is_ported(row.get("properties")):
         return ()
     start = HEADER_BYTES + row["property_size"]
     dialect = "/short-object" if context else ""

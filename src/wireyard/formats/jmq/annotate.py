@@ -26,6 +26,7 @@ from wireyard.formats.jmq.layout import (
 )
 from wireyard.formats.jmq.packet import read_properties, read_row
 from wireyard.formats.jmq.secrets import login_user
+from wireyard.formats.jmq.trailer import STAMP_BYTES
 from wireyard.formats.marks import Marks, bytes_text, mark_marshalled, number_text, shown
 from wireyard.formats.message_id import address_text
 from wireyard.formats.property_rows import property_text
@@ -54,8 +55,14 @@ def annotate(view: View, context: int = 0) -> list[Annotation]:
         marks.hide(len(view), "not readable", SPEC)
     elif "body_size" in row:
         _mark_items(marks, view, row["property_offset"])
-        _mark_properties(marks, view, row, bool(context))
-        _mark_body(marks, len(view), row)
+        _mark_properties(marks, view, row, context == 1)
+        if error and error.offset >= marks.at:  # the size of the message, or its time stamps
+            marks.unreadable(len(view), error)
+            return marks.annotations
+        _mark_body(marks, marks.at + row["body_size"], row)
+        for stamp in row.get("timestamps") or ():
+            text = shown(f"whence {stamp['name']}: {stamp['value']}")
+            marks.to(marks.at + STAMP_BYTES, "time stamp", text, f"{SPEC}, open issue 2")
     elif error:
         marks.unreadable(len(view), error)
     return marks.annotations

@@ -15,6 +15,7 @@ from wireyard.arena import Arena, Shape
 from wireyard.arrays import Bytes, Ints
 from wireyard.formats.jmq import kernel_columns, kernels, stream_kernels
 from wireyard.formats.jmq.layout import HEADER_BYTES, ITEMS, MAX_PACKET_BYTES
+from wireyard.formats.jmq.packet import STAMPS
 from wireyard.formats.property_columns import (
     PROPERTY_ENDS,
     Scratch,
@@ -147,7 +148,7 @@ class ColumnDecoder:
         self._bodies = "bodies" in groups
 
     def decode(
-        self, data: Bytes, stop: int, starts: Ints, sizes: Ints, _contexts: Ints, offsets: Ints
+        self, data: Bytes, stop: int, starts: Ints, sizes: Ints, contexts: Ints, offsets: Ints
     ) -> tuple[pa.RecordBatch, Ints]:
         """Decode whole packets at `starts` of `data`, which are at `offsets` of the stream.
 
@@ -171,6 +172,8 @@ class ColumnDecoder:
         if arena.has("addresses"):
             ends = a["address_offsets"][0]
             np.multiply(np.arange(len(ends), dtype=np.int32), _ADDRESS_BYTES, out=ends)
+        if (stamped := contexts == STAMPS).any():  # the scalar reader finds the end of the body
+            columns.rejected[stamped] = rejected_count = 1
         rejected = np.flatnonzero(columns.rejected) if rejected_count else _NONE
         add_texts(arena, texts, buffer, int(texts.used[STOP]))
         return arena.batch(int(texts.used[ENTRIES])), rejected

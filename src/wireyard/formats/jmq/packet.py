@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from datetime import datetime
 from functools import partial
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Final
 
 from wireyard import java
 from wireyard.errors import DecodeError, EncodeError, Malformed, Truncated, UnsupportedVersion
@@ -50,6 +50,15 @@ from wireyard.formats.jmq.layout import (
     VERSIONS,
     least_bytes,
 )
+from wireyard.formats.jmq.trailer import (
+    Stamp,
+    size_message,
+    stamp_rows,
+    stamps_in,
+    stamps_of,
+    stamps_of_rows,
+    write_stamps,
+)
 from wireyard.formats.message_id import address_bytes, address_text, sys_message_id_text
 from wireyard.formats.properties import (
     PlainProperties,
@@ -62,6 +71,7 @@ from wireyard.formats.properties import (
 from wireyard.formats.property_rows import matching_section, raw_section, typed_properties
 
 __all__ = [
+    "STAMPS",
     "Packet",
     "check_sections",
     "decode",
@@ -74,6 +84,9 @@ __all__ = [
     "write_properties",
 ]
 
+_SHORT_OBJECTS: Final = 1
+STAMPS: Final = 2
+"""The contexts of the dialects: short objects, and time stamps behind the body."""
 _HEAD = f"{SPEC}, fixed header"
 _PREFIX = struct.Struct(">IHhi")
 _NO_ADDRESS = bytes(10) + b"\xff\xff" + bytes(4)
@@ -141,6 +154,9 @@ class Packet(PlainFields):
     )
     properties: Takes[PlainProperties | None, Properties | None] = Takes(plain_properties, None)
     body: Takes[PlainBody | None, bytes | None] = Takes(_as_given, None)
+    timestamps: Takes[Sequence[Any] | None, tuple[Stamp, ...] | None] = Takes(stamps_of, None)
+    """Stamps behind the body, only in the dialect `timestamps`; None if the packet has no size of
+    its message (errata 37)."""
     raw_header: bytes | None = field(default=None, compare=False, repr=False)
     short_objects: Takes[bool, bool] = Takes(flag, False)
     """Whether an OBJECT property has a length of 16 bits (errata 41)."""
@@ -152,11 +168,17 @@ class Packet(PlainFields):
     }
 
     def __post_init__(self) -> None:
-        """Convert the arguments; a header of 103 always has a transaction id."""
+        """Convert the arguments, and add what a packet always has.
+
+        This is a transaction id in the header of 103, and the size of a message before its stamps.
+        """
         PlainFields.__post_init__(self)
         object.__setattr__(self, "body", body_bytes(self.packet_type, self.bit_flags, self.body))
         if self.version == 103 and self.transaction_id is None:
             object.__setattr__(self, "transaction_id", 0)
+        if self.timestamps is not None:
+            items = size_message(self.unknown_items, len(self.body or b""))
+            object.__setattr__(self, "unknown_items", items)
 
     @property
     def packet_type_name(self) -> str | None:
@@ -192,7 +214,9 @@ class Packet(PlainFields):
 
 
 _FIELDS = tuple(item.name for item in fields(Packet) if item.name != "short_objects")
-_ELSEWHERE = ("property_offset", "properties", "body", "raw_header", "short_objects")
+_ELSEWHERE = (
+    "property_offset", "properties", "body", "timestamps", "raw_header", "short_objects",
+)  # fmt: skip
 _OF_HEADERS = {item.name: item.default for item in fields(Packet) if item.name not in _ELSEWHERE}
 """The fields that the two headers hold, with their defaults."""
 
@@ -203,7 +227,7 @@ def flag_letters(bit_flags: int) -> str:
 
 
 def decode(view: View, context: int = 0) -> Packet:
-    """Decode one whole packet; a context of 1 means short objects.
+    """Decode one whole packet; its context is that of its dialect.
 
     Raises
     ------
@@ -211,9 +235,9 @@ def decode(view: View, context: int = 0) -> Packet:
         The first rule that the packet breaks.
     """
     values: Row = {}
-    _read(view, values, bool(context))
+    _read(view, values, context)
     known = {name: values[name] for name in _FIELDS if name in values}
-    return Packet(**known, short_objects=bool(context))
+    return Packet(**known, short_objects=context == _SHORT_OBJECTS)
 
 
 def read_row(view: View, context: int = 0) -> tuple[Row, DecodeError | None]:
@@ -224,9 +248,11 @@ def read_row(view: View, context: int = 0) -> tuple[Row, DecodeError | None]:
     values: Row = {}
     error: DecodeError | None = None
     try:
-        _read(view, values, bool(context))
+        _read(view, values, context)
         if "properties" in values:
-            write = partial(_encode_section, values["version"], short_objects=bool(context))
+            write = partial(
+                _encode_section, values["version"], short_objects=context == _SHORT_OBJECTS
+            )
             values.update(raw_section(values["properties"], write))
     except DecodeError as raised:
         error = raised
@@ -242,6 +268,8 @@ def read_row(view: View, context: int = 0) -> tuple[Row, DecodeError | None]:
     if "destination" in values:
         values["destination_hash"] = destination_hash(values["destination"], values["bit_flags"])
     values["packet_type_name"] = PACKET_TYPES.get(values.get("packet_type", 0))
+    if values.get("timestamps") is not None:
+        values["timestamps"] = stamp_rows(values["timestamps"])
     if "unknown_items" in values:
         values["unknown_items"] = [
             {"type": code, "value": data} for code, data in values["unknown_items"]
@@ -249,7 +277,7 @@ def read_row(view: View, context: int = 0) -> tuple[Row, DecodeError | None]:
     return values, error
 
 
-def _read(view: View, values: Row, short_objects: bool) -> None:
+def _read(view: View, values: Row, context: int) -> None:
     """Fill `values` section by section; the values before an error are valid."""
     version = read_prefix(view, values)
     header = _read_header(view, version, values)
@@ -265,12 +293,18 @@ def _read(view: View, values: Row, short_objects: bool) -> None:
     try:
         if size:
             section = bytes(view[offset:body_start])
-            values["properties"] = read_properties(version, section, offset, short_objects)
+            values["properties"] = read_properties(
+                version, section, offset, context == _SHORT_OBJECTS
+            )
     except DecodeError as raised:
         if values["packet_type"] in SECRET_BODIES:  # Java's names may be parts of the secret.
             where = raised.offset, "cannot be read", raised.spec, raised.code
             raised = Malformed("jmq", "properties", *where)
         error = error or raised
+    if context == STAMPS and error is None:
+        items = values.get("unknown_items", ())
+        body, values["timestamps"] = stamps_in(items, bytes(view[body_start:]), body_start)
+        values.update(body_size=len(body), body=body or None)
     if error:
         raise error
     if header["bit_flags"] != values["bit_flags"] or not _is_written(view, offset, values):
@@ -371,6 +405,9 @@ def encode(packet: Packet) -> bytes:
     layout = HEADERS[packet.version]
     section = write_properties(packet.version, packet.properties, packet.short_objects)
     body = packet.body or b""
+    stamps = packet.timestamps
+    if stamps is not None:
+        body += write_stamps(stamps)
     head = maybe(octets)("raw_header", packet.raw_header)
     if head is not None and _matches(head + section + body, len(head), packet):
         return bytes(head + section + body)
@@ -454,10 +491,12 @@ def packet_of(row: Mapping[str, Any], context: int = 0) -> Packet:
     if "properties" in values:
         properties = typed_properties(values["properties"])
         version = values.get("version", VERSIONS[-1])
-        read = partial(read_properties, version, start=0, short_objects=bool(context))
+        read = partial(read_properties, version, start=0, short_objects=context == _SHORT_OBJECTS)
         values["properties"] = matching_section(properties, row.get("raw_properties"), read)
     if "unknown_items" in values:
         values["unknown_items"] = tuple(
             (item["type"], item["value"]) for item in values["unknown_items"]
         )
-    return Packet(**values, short_objects=bool(context))
+    if "timestamps" in values:
+        values["timestamps"] = stamps_of_rows("timestamps", values["timestamps"])
+    return Packet(**values, short_objects=context == _SHORT_OBJECTS)

@@ -6,10 +6,9 @@ clock. The modules:
 - ``states``: the state tables; ``rules``: what packets do, the rules that they can break, limits
 - ``columns``: the phases, and their keys; ``files``: the same on files of packets
 - ``packet_columns``, ``packet_row``, ``record_columns``: how packets and records are read
-- ``tracking``, ``connection_columns``: connections by their packets, with the kernels
-  ``connection_kernels``, ``session_kernels`` and ``consumer_kernels``, whose numbers are in
-  ``codes`` and whose state is in ``connection_state``
+- ``tracking``, ``connection_columns``: connections by their packets, with the kernel in ``kernels``
 - ``transaction_columns``, ``message_columns``, ``hop_columns``: the later phases
 - ``hops``, ``clocks``: messages of several captures, and the clock offsets between these
 - ``messages``: the rows of messages; ``newest``: the newest ones of a growing input
+- ``waiting``: queries for messages that wait; ``symptoms``: problems, each with its query
 """

@@ -4,9 +4,9 @@ The phases, each with its key:
 
 1. ``connections`` (`follow_connections`), key: source and connection.
 2. ``transactions`` (`follow_transactions`), key: source, broker and transaction id.
-3. ``messages`` (`join_messages`), key: source and message.
+3. ``messages`` (`join_messages`, `join_requests`), key: source and message.
 4. ``conversations`` (`match_replies`), key: source and where replies go.
-5. ``numbers`` (`find_gaps`), key: source, host and side.
+5. ``numbers`` (`find_gaps`), key: source and host.
 6. ``hops`` (`order_hops`, `stand_for_messages`), key: message, whatever the source.
 
 The input of a phase is tables of records in any order, and its rows are the same for any partition
@@ -27,7 +27,11 @@ import pyarrow as pa
 from wireyard.formats.base import Row
 from wireyard.layers.endpoints import connection_of
 from wireyard.layers.grouping import hash_keys, text_codes, text_hashes
-from wireyard.layers.jmq.connection_columns import ConnectionResult, follow_connections
+from wireyard.layers.jmq.connection_columns import (
+    NO_ENDS,
+    ConnectionResult,
+    follow_connections,
+)
 from wireyard.layers.jmq.hop_columns import (
     FIRST_SEEN,
     HopResult,
@@ -42,9 +46,11 @@ from wireyard.layers.jmq.message_columns import (
     MessageResult,
     find_gaps,
     join_messages,
+    join_requests,
     match_replies,
 )
 from wireyard.layers.jmq.packet_row import NEEDED
+from wireyard.layers.jmq.tracking import Ends
 from wireyard.layers.jmq.transaction_columns import TransactionResult, follow_transactions
 from wireyard.layers.stages import Chain, Derived, KeyedRecord, run_chain
 from wireyard.layers.tables import fact_table
@@ -66,6 +72,7 @@ __all__ = [
     "follow_transactions",
     "hops_of_several",
     "join_messages",
+    "join_requests",
     "match_replies",
     "order_hops",
     "partition_keys",
@@ -83,7 +90,7 @@ KEYS: Final[Mapping[str, tuple[str, ...]]] = {
     "transactions": ("source", "server", "transaction_id"),
     "messages": ("source", "message_key"),
     "conversations": ("source", "at"),
-    "numbers": ("source", "host", "from_client"),
+    "numbers": ("source", "host"),
     "hops": ("message_key",),
 }
 """The key columns of each phase's records."""
@@ -140,9 +147,7 @@ def _integers(column: pa.ChunkedArray) -> Any:
     return column.cast(pa.int64()).fill_null(0).to_numpy()
 
 
-def derive_columns(
-    packets: Mapping[str, pa.Table], ended: Iterable[tuple[str, str]] = ()
-) -> DerivedColumns:
+def derive_columns(packets: Mapping[str, pa.Table], ended: Ends = NO_ENDS) -> DerivedColumns:
     """Run all phases in memory.
 
     Parameters
@@ -150,7 +155,7 @@ def derive_columns(
     packets
         The columns `NEEDED` of the packets of each format (``jmq``, ``gpacket``), stream by stream.
     ended
-        Source and name of the streams that end with a FIN or a reset.
+        The streams that end with a FIN or a reset.
     """
     first = follow_connections(packets, ended)
     after = follow_transactions(first.uses, first.sendings, first.deliveries)
@@ -163,7 +168,7 @@ def derive_columns(
         first.facts,
         after.facts,
         {"deliveries": joined.deliveries, "conversations": conversations, "hops": hops.hops},
-        {"violations": find_gaps(first.runs)},
+        {"conversations": join_requests(first.requests), "violations": find_gaps(first.runs)},
         {table: fact_table(table, rows) for table, rows in of_several.tables.items()},
     ]
     tables = {table: _join_parts(table, [part[table] for part in parts if table in part])

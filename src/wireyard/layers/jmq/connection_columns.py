@@ -1,14 +1,15 @@
 """The first phase of the columnar engine, key: source and connection.
 
-The kernel (``connection_kernels.py``) tracks all connections by their packets. Here its results
+The kernel (``kernels``) tracks all connections by their packets. Here its results
 become columns: facts that are final, and records for later phases.
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from functools import cached_property
+from types import MappingProxyType
 from typing import Any, Final, NamedTuple
 
 import numpy as np
@@ -19,9 +20,9 @@ from wireyard.formats.base import Row
 from wireyard.formats.gpacket.layout import LINK_VERSION
 from wireyard.formats.jmq.layout import FLAGS
 from wireyard.formats.message_id import message_id_text
-from wireyard.layers.endpoints import endpoint, endpoints_of
+from wireyard.layers.endpoints import endpoint
 from wireyard.layers.grouping import decode_texts, dense_ids, text_codes
-from wireyard.layers.jmq import codes as k
+from wireyard.layers.jmq.kernels import codes as k
 from wireyard.layers.jmq.packet_columns import (
     GPACKET,
     JMQ,
@@ -41,13 +42,16 @@ from wireyard.layers.jmq.packet_row import (
     user_of,
 )
 from wireyard.layers.jmq.rules import DEAD_REASON, OK, RULES
-from wireyard.layers.jmq.tracking import Tracking
+from wireyard.layers.jmq.tracking import Ends, Tracking
 from wireyard.layers.records import Position
 from wireyard.layers.tables import as_fact_table, fact_table, join_tables, packet_keys
 
-__all__ = ["ConnectionResult", "follow_connections"]
+__all__ = ["NO_ENDS", "ConnectionResult", "follow_connections"]
 
+NO_ENDS: Final[Ends] = MappingProxyType({})
 _RESENT: Final = FLAGS["I"] | FLAGS["R"]
+_OF_REQUEST: Final = ("message_key", "packet_type", "resent")
+"""What is known of a request besides the columns of its conversation."""
 _NS_PER_MS: Final = 1_000_000
 _GPACKET_RULES: Final = ("sequence_back", "sequence_reused")
 _PARTS: Final = ("source", "stream", "src_addr", "src_port", "dst_addr", "dst_port")
@@ -61,8 +65,8 @@ class ConnectionResult(NamedTuple):
     ----------
     facts
         Rows that are final, by table.
-    sendings, deliveries, relays, uses, runs
-        Records for later phases.
+    sendings, deliveries, relays, uses, runs, requests
+        Records for later phases; `requests` are those that may be sent again elsewhere.
     dropped
         The number of items that caps dropped.
     """
@@ -73,6 +77,7 @@ class ConnectionResult(NamedTuple):
     relays: pa.Table
     uses: pa.Table
     runs: pa.Table
+    requests: pa.Table
     dropped: Counter[str]
 
 
@@ -80,9 +85,7 @@ def _masked(values: Any, is_valid: Any) -> pa.Array:
     return pa.array(values, mask=~np.asarray(is_valid, bool))
 
 
-def follow_connections(
-    tables: Mapping[str, pa.Table], ended: Iterable[tuple[str, str]] = ()
-) -> ConnectionResult:
+def follow_connections(tables: Mapping[str, pa.Table], ended: Ends = NO_ENDS) -> ConnectionResult:
     """Track whole connections by their packets.
 
     Parameters
@@ -92,9 +95,9 @@ def follow_connections(
         the format has. The rows of a stream are contiguous and in the order of its bytes. Messages
         may have null `properties` and `body`: only the reason why a message is dead is read.
     ended
-        Source and name of the streams that end with a FIN or a reset.
+        The streams that end with a FIN or a reset.
     """
-    return _ConnectionTables(PacketColumns(tables), frozenset(ended)).run()
+    return _ConnectionTables(PacketColumns(tables), ended).run()
 
 
 class _ConnectionTables(Tracking):
@@ -103,8 +106,10 @@ class _ConnectionTables(Tracking):
     def run(self) -> ConnectionResult:
         """Track the packets and return the results as columns."""
         self.track()
+        requests, may_be_resent = self._requests()
+        final = requests.filter(pa.array(~may_be_resent)).drop_columns(_OF_REQUEST)
         facts: dict[str, list[pa.Table]] = {
-            "conversations": [self._conversations()],
+            "conversations": [final],
             "violations": [self._violations()],
             "sessions": [self._sessions()],
         }
@@ -118,6 +123,7 @@ class _ConnectionTables(Tracking):
             self._relays(gpackets),
             self._uses(),
             self._runs(),
+            requests.filter(pa.array(may_be_resent)),
             self.dropped,
         )
 
@@ -273,8 +279,8 @@ class _ConnectionTables(Tracking):
                 codes[at] = reasons.setdefault(reason, len(reasons))
         return decode_texts(codes, pa.array(list(reasons), pa.string()))
 
-    def _conversations(self) -> pa.Table:
-        """Return the rows of requests and their replies, of all connections."""
+    def _requests(self) -> tuple[pa.Table, Any]:
+        """Return conversations with the columns `_OF_REQUEST`, and which may be sent again."""
         rows = np.flatnonzero(self.p.is_request)
         reply = self.p.reply[rows]
         client, server = self.client[self.connection[rows]], self.server[self.connection[rows]]
@@ -286,7 +292,8 @@ class _ConnectionTables(Tracking):
         timed = has_reply & columns.timed[at] & columns.timed[rows] if len(rows) else has_reply
         latency = (columns.ns[at] - columns.ns[rows]) // _NS_PER_MS if len(rows) else reply
         names = text_codes(columns.jmq("packet_type_name", rows))
-        return as_fact_table(
+        resent = (self.flags[rows] & FLAGS["I"]) != 0
+        conversations = as_fact_table(
             "conversations",
             {
                 "kind": decode_texts(np.zeros(len(rows)), pa.array(["control"])),
@@ -306,6 +313,14 @@ class _ConnectionTables(Tracking):
                 "offset": requested["offset"],
             },
         )
+        of_request = {
+            "message_key": columns.jmq("sys_message_id", rows).cast(pa.string()),
+            "packet_type": self.packet_type[rows],
+            "resent": resent,
+        }
+        for name, column in of_request.items():
+            conversations = conversations.append_column(name, pa.array(column))
+        return conversations, from_client & (resent | ~has_reply)
 
     def _type_names(self, rows: Any, codes: Any, names: pa.Array, unnamed: str) -> pa.Array:
         """Return the names of packet types; `unnamed` formats the number of a type without one."""
@@ -387,11 +402,11 @@ class _ConnectionTables(Tracking):
 
     def _session(self, c: int) -> Row:
         connections = self.connections
-        first, last = (
-            self._position(int(row[c])) for row in (connections.opened, connections.last)
-        )
+        first = self._position(int(connections.opened[c]))
         opened = first if connections.login_known[c] else None
-        closed = last if self.ended_by[c] != "open" else None
+        closed_ns, closed_frame = self.ended_at[c]
+        if self.is_open[c] or connections.one_sided[c]:
+            closed_ns = closed_frame = None
         code, hello = int(connections.client_id[c]), int(connections.hello[c])
         status, has_status = self._status(np.array([connections.status[c]]))
         at = int(self.property[hello]) if hello >= 0 else -1
@@ -410,8 +425,8 @@ class _ConnectionTables(Tracking):
             "user": self._users.get(c),
             "opened_ns": opened and opened.ns,
             "opened_frame": opened and opened.frame,
-            "closed_ns": closed and closed.ns,
-            "closed_frame": closed and closed.frame,
+            "closed_ns": closed_ns,
+            "closed_frame": closed_frame,
             "status": int(status[0]) if has_status[0] else None,
             "ended_by": self.ended_by[c],
             "packets": int(connections.packets[c]),
@@ -438,14 +453,9 @@ class _ConnectionTables(Tracking):
     # --- records for transactions, numbers, brokers -------------------------------------------
 
     def _uses(self) -> pa.Table:
-        rows, event, transaction, messages, client_id = self.used or _no_columns(5)
-        rows, event, transaction, messages, client_id = (
-            np.concatenate(pair)
-            for pair in zip(
-                (rows, event, transaction, messages, client_id),
-                self._left_transactions(),
-                strict=True,
-            )
+        used = self.used or _no_columns(6)
+        rows, event, transaction, messages, client_id, is_sure = (
+            np.concatenate(pair) for pair in zip(used, self._left_transactions(), strict=True)
         )
         client, server = self._client_and_server(rows)
         return pa.table(
@@ -456,6 +466,7 @@ class _ConnectionTables(Tracking):
                 "messages": messages,
                 "client": client,
                 "client_id": self._client_ids(client_id),
+                "is_sure": is_sure != 0,
                 "order": np.arange(len(rows)),
                 "source": self._source(rows),
                 **self._positions(rows),
@@ -478,32 +489,36 @@ class _ConnectionTables(Tracking):
         left = left[(self.held.begun_at[left] >= missed) & ~self.is_open[connection[left]]]
         of = connection[left]
         event = np.full(len(left), k.USE_EVENTS.index("leave"), np.int32)
+        last = self.connections.last[of]
+        is_sure = (self.connections.known[of] != 0) & ((self.flags[last] & FLAGS["I"]) == 0)
         nothing = np.zeros(len(left), np.int64)
-        return (
-            self.connections.last[of],
-            event,
-            of_slot[left],
-            nothing,
-            self.connections.client_id[of],
-        )
+        return last, event, of_slot[left], nothing, self.connections.client_id[of], is_sure
 
     def _runs(self) -> pa.Table:
+        """Return the sequence numbers of clients, and clients of which a side is missing."""
         stream, start, stop, place = self.ran or _no_columns(4)
         s = self.streams
-        over = np.flatnonzero(s.place >= 0)
-        streams = np.concatenate([stream, over, over])
-        kinds = np.zeros(len(streams), np.int8)
-        kinds[len(stream) + len(over) :] = 1
-        hosts = [row.get("src_addr") or endpoints_of(row)[0] for row in self.columns.streams]
-        rows = np.concatenate([place, s.place[over], s.place[over]])
+        over = np.flatnonzero((s.place >= 0) & (s.from_client != 0))
+        of, connections = self.columns.connection_of_stream, self.connections
+        clientless = np.flatnonzero((connections.active[of] != 0) & self.clientless[of])
+        streams = np.concatenate([stream, over, over, clientless])
+        kinds = np.repeat([0, 1, 2], [len(stream) + len(over), len(over), len(clientless)])
+        names = np.where(s.from_client != 0, "src_addr", "dst_addr")
+        hosts = [
+            row.get(name) or self.endpoints[self.client[c]]
+            for row, name, c in zip(self.columns.streams, names, of, strict=True)
+        ]
+        rows = np.concatenate(
+            [place, s.place[over], s.place[over], connections.opened[of[clientless]]]
+        )
+        nothing = np.zeros(len(clientless), np.int64)
         return pa.table(
             {
-                "kind": decode_texts(kinds, pa.array(["run", "span"])),
+                "kind": decode_texts(kinds, pa.array(["run", "span", "clientless"])),
                 "host": decode_texts(*_codes(hosts, streams)),
-                "from_client": self.from_client[streams] != 0,
                 "sender": decode_texts(self.src[streams], self.endpoint_texts),
-                "start": np.concatenate([start, s.start[over], s.first[over]]),
-                "stop": np.concatenate([stop, s.stop[over], s.stop[over]]),
+                "start": np.concatenate([start, s.start[over], s.first[over], nothing]),
+                "stop": np.concatenate([stop, s.stop[over], s.stop[over], nothing]),
                 "source": self._source(rows),
                 **self._positions(rows),
             }

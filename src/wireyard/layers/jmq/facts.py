@@ -7,8 +7,8 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Final
 
 from wireyard.layers.facts import DerivedFiles, Facts, PacketFile, Verdict
-from wireyard.layers.jmq.cluster_symptoms import CLUSTER
 from wireyard.layers.jmq.symptoms import SYMPTOMS
+from wireyard.layers.jmq.symptoms.cluster import CLUSTER
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -71,15 +71,9 @@ def _derive(
     files: Sequence[PacketFile], streams: pa.Table, sources: Collection[str]
 ) -> DerivedFiles:
     """Derive the tables; memory holds about 1.5 kB for each packet, without bodies."""
-    import pyarrow as pa
-    import pyarrow.compute as pc
+    from wireyard.layers.jmq.files import derive_files, ends_of
 
-    from wireyard.layers.jmq.files import derive_files
-
-    of_format = pc.is_in(streams["format"], pa.array(FORMATS))
-    ended = streams.filter(pc.and_(of_format, streams["ended"].is_valid()))
-    names = zip(ended["source"].to_pylist(), ended["stream"].to_pylist(), strict=True)
-    return derive_files(files, sources, names)
+    return derive_files(files, sources, ends_of([streams]))
 
 
 FACTS: Final = Facts(

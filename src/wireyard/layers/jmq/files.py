@@ -17,24 +17,28 @@ import pyarrow.compute as pc
 from wireyard.formats.jmq.layout import MESSAGE_TYPES
 from wireyard.layers.facts import DerivedFiles, PacketFile
 from wireyard.layers.jmq.columns import NEEDED, derive_columns
+from wireyard.layers.jmq.facts import FORMATS
 from wireyard.layers.jmq.messages import NEEDED as MESSAGE_NEEDED
 from wireyard.layers.jmq.messages import message_table
 from wireyard.layers.jmq.packet_columns import JMQ, ROW_NUMBER
 from wireyard.layers.jmq.rules import DEAD_REASON
+from wireyard.layers.jmq.tracking import Ends
 
 __all__ = [
     "derive_files",
+    "ends_of",
     "file_numbers",
     "messages_of",
     "packets_of",
 ]
 
+_END: Final = ("source", "stream", "ended_ns", "ended_frame")
 _FILE_BITS: Final = 40
 """The low bits of a row number are the row's index in its file, the high bits the file's number."""
 
 
 def derive_files(
-    files: Sequence[PacketFile], sources: Collection[str], ended: Iterable[tuple[str, str]]
+    files: Sequence[PacketFile], sources: Collection[str], ended: Ends
 ) -> DerivedFiles:
     """Return the tables that follow from the packets of some inputs.
 
@@ -43,7 +47,7 @@ def derive_files(
     sources
         The inputs; packets of other inputs in the files are skipped.
     ended
-        Source and name of the streams whose end is in the captures.
+        The streams whose end is in the captures.
     """
     parts: dict[str, list[pa.Table]] = {}
     for file in files:
@@ -60,6 +64,18 @@ def derive_files(
     )
     tables = chain(derived.tables.items(), [("producers", derived.producers)], messages)
     return DerivedFiles(tables, derived.dropped)
+
+
+def ends_of(streams: Iterable[pa.Table]) -> dict[tuple[str, str], tuple[int | None, int | None]]:
+    """Return the ends of streams of JMQ packets and GPackets, from the table of streams."""
+    ends = {}
+    for table in streams:
+        of_format = pc.is_in(table["format"], pa.array(FORMATS))
+        rows = table.filter(pc.and_(of_format, table["ended"].is_valid())).select(_END).to_pylist()
+        ends.update(
+            {(row["source"], row["stream"]): (row["ended_ns"], row["ended_frame"]) for row in rows}
+        )
+    return ends
 
 
 def packets_of(file: PacketFile, sources: Collection[str]) -> Iterator[pa.Table]:

@@ -40,6 +40,7 @@ __all__ = [
     "MessageResult",
     "find_gaps",
     "join_messages",
+    "join_requests",
     "match_replies",
 ]
 
@@ -190,6 +191,41 @@ def _may_answer(table: pa.Table) -> Any:
 # --- conversations --------------------------------------------------------------------------
 
 
+def join_requests(requests: pa.Table) -> pa.Table:
+    """Return the conversations of requests, those sent again joined with the first sending.
+
+    Key: source and message. A request with flag I and the SysMessageID of another is the same
+    request, on another connection: its reply is that to the first one.
+    """
+    facts = requests.drop_columns(["message_key", "packet_type", "resent"])
+    resent = requests["resent"].to_numpy()
+    if not resent.any():
+        return facts
+    sources, _ = text_codes(requests["source"])
+    keys, _ = text_codes(requests["message_key"])
+    of, count = dense_ids(sources, keys, requests["packet_type"].to_numpy())
+    (positions,) = positions_of(requests.rename_columns(
+        {"requested_ns": "ns", "requested_frame": "frame"}
+    ))  # fmt: skip
+    first = first_of_groups(of, count, *positions)
+    is_first = first[of] == np.arange(len(of))
+    has_reply = requests["reply_key"].is_valid().to_numpy()
+    again = np.flatnonzero(resent & ~is_first)
+    answered = again[has_reply[again]]
+    replied_by = first_of_groups(of[answered], count, *(part[answered] for part in positions))
+    chosen = np.flatnonzero(~resent | is_first)
+    reply = np.where(
+        is_first & ~has_reply & (replied_by[of] >= 0), answered[replied_by[of]], np.arange(len(of))
+    )[chosen] if len(answered) else chosen  # fmt: skip
+    rows, replies = facts.take(pa.array(chosen)), facts.take(pa.array(reply))
+    for name in ("responder", "reply_key", "status", "replied_ns", "replied_frame"):
+        rows = rows.set_column(rows.column_names.index(name), name, replies[name])
+    requested, timed = nullable(rows["requested_ns"])
+    replied, reply_timed = nullable(rows["replied_ns"])
+    latency = pa.array((replied - requested) // _NS_PER_MS, mask=~(timed & reply_timed))
+    return rows.set_column(rows.column_names.index("latency_ms"), "latency_ms", latency)
+
+
 def match_replies(messages: pa.Table) -> tuple[pa.Table, Counter[str]]:
     """Return a row for each reply to a request, and one for each request without any.
 
@@ -336,18 +372,27 @@ def _conversation_rows(messages: pa.Table, requests: Any, replies: Any) -> pa.Ta
 def find_gaps(runs: pa.Table) -> pa.Table:
     """Return violations for the numbers of a host that are missing in the span of a stream.
 
-    Key: source, host and `from_client`. A program numbers the packets of all its connections with
-    one counter; other programs on the host have their own. So a number is missing if the numbers of
-    a connection continue after it and no connection of the host has it.
+    Key: source and host. A program numbers the packets of all its connections with one counter;
+    other programs on the host have their own. So a number of a client is missing if the numbers of
+    a connection continue after it, no connection of the host has it, and the client's side of all
+    of them was captured. A broker's counter also numbers copies of messages, and packets of
+    services that are not captured.
     """
     sources, _ = text_codes(runs["source"])
     hosts, _ = text_codes(runs["host"])
-    of, count = dense_ids(sources, hosts, runs["from_client"].to_numpy())
+    of, count = dense_ids(sources, hosts)
+    kinds, names = text_codes(runs["kind"])
+    is_clientless, is_span = (
+        np.array([*(each == name for each in names.to_pylist()), False])[kinds]
+        for name in ("clientless", "span")
+    )
+    unseen = np.zeros(count, bool)
+    unseen[of[is_clientless]] = True
+    whole_hosts = np.flatnonzero(~unseen[of])
+    runs, of = runs.take(pa.array(whole_hosts)), of[whole_hosts]
     (positions,) = positions_of(runs)
     start, stop = nullable(runs["start"])[0].copy(), nullable(runs["stop"])[0].copy()
-    kinds, names = text_codes(runs["kind"])
-    span = np.array([*(name == "span" for name in names.to_pylist()), False])[kinds]
-    span = span.astype(np.int8)
+    span = is_span[whole_hosts].astype(np.int8)
     order, starts = order_groups(of, count, start, span, *positions)
     missing = np.full(len(of), 0, np.int64)
     broken = np.zeros(len(of), np.int8)

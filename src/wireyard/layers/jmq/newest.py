@@ -78,7 +78,11 @@ def _derive(packets: Packets, shown: Sequence[Row], source: str) -> Iterable[tup
         PacketFile(number, format, partial(_batches, table))
         for number, (format, table) in enumerate(packets.items())
     ]
-    ended = ((row["source"], row["stream"]) for row in shown if row["ended"] is not None)
+    ended = {
+        (row["source"], row["stream"]): (row["ended_ns"], row["ended_frame"])
+        for row in shown
+        if row["ended"] is not None
+    }
     return derive_files(files, [source], ended).tables
 
 

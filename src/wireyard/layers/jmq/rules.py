@@ -1,6 +1,6 @@
 """What JMQ packets do and who sends them, the rules that they can break, and limits.
 
-All of it is data. The kernels get it as numbers (``codes.py``).
+All of it is data. The kernels get it as numbers (``kernels.codes``).
 """
 
 from __future__ import annotations
@@ -31,12 +31,12 @@ __all__ = [
     "MAX_TRANSACTIONS",
     "MAX_WAITING",
     "NEEDS_ALL",
+    "NEEDS_BOTH",
     "NO_ACKNOWLEDGE",
     "OK",
     "PINGS",
-    "REPLY_OF",
+    "REPLIES",
     "RULES",
-    "SEND_REPLY",
     "TEMPORARY",
     "UNDELIVERABLE",
     "WITHOUT_T",
@@ -72,11 +72,14 @@ HANDLERS: Final[Mapping[str, str]] = MappingProxyType(
 """What packets do, and which do it. Any packet but messages for consumers, replies and RESUME_FLOW
 may be a request: it is one with flag A."""
 
-_REPLIES: Final = frozenset(code for code, name in PACKET_TYPES.items() if name.endswith("_REPLY"))
+REPLIES: Final = frozenset(code for code, name in PACKET_TYPES.items() if name.endswith("_REPLY"))
+"""Types of replies. A reply has the id of its request, whatever their types: a broker does not read
+the type of a packet that is too large. So a packet without flag A of a type that is not known may
+be a reply too."""
 CLIENT_HANDLERS: Final[Mapping[int, str]] = MappingProxyType(
     {
         **dict.fromkeys(MESSAGE_TYPES, "send"),
-        **dict.fromkeys(_REPLIES, "client_reply"),
+        **dict.fromkeys(REPLIES, "client_reply"),
         14: "add",
         16: "delete",
         24: "acknowledge",
@@ -97,25 +100,18 @@ CLIENT_HANDLERS: Final[Mapping[int, str]] = MappingProxyType(
 BROKER_HANDLERS: Final[Mapping[int, str]] = MappingProxyType(
     {
         **dict.fromkeys(MESSAGE_TYPES, "deliver"),
-        **dict.fromkeys(_REPLIES, "reply"),
+        **dict.fromkeys(REPLIES, "reply"),
         52: "be_resumed",
     }
 )
 """The handlers of packets of the broker by type; of all other types it is ``broker_request``."""
 
-SEND_REPLY: Final = 9
-REPLY_OF: Final[Mapping[int, int]] = MappingProxyType(
-    {code: code + 1 for code in PACKET_TYPES if code + 1 in _REPLIES}
-    | dict.fromkeys(MESSAGE_TYPES, SEND_REPLY)
-)
-"""The type of the reply by the type of the request. SEND_REPLY answers requests of any type: a
-broker does not read the type of a packet that is too large."""
 OK: Final = 200
 """The status of a reply that accepts its request."""
 
 _PING_REPLY: Final = 55
 PINGS: Final = frozenset({54, _PING_REPLY})
-BY_CLIENT: Final = frozenset(CLIENT_TYPES) | {code - 1 for code in _REPLIES - {_PING_REPLY}}
+BY_CLIENT: Final = frozenset(CLIENT_TYPES) | {code - 1 for code in REPLIES - {_PING_REPLY}}
 BY_BROKER: Final = frozenset(BROKER_TYPES)
 """Types of packets that only clients send, and only brokers."""
 
@@ -172,9 +168,14 @@ NEEDS_ALL: Final = frozenset(
         "unknown_consumer",
         "handed_over_twice",
         "acknowledged_nothing",
+        "transaction_over",
     }
 )
-"""The rules whose violation may be explained by lost packets."""
+"""The rules whose violation may be explained by missing packets."""
+NEEDS_BOTH: Final = frozenset(
+    {"before_login", "second_login", "after_goodbye", "sent_while_paused"}
+)
+"""The rules whose violation may be explained by a side of the connection that was not captured."""
 
 # --- limits ---------------------------------------------------------------------------------
 

@@ -1,6 +1,6 @@
 """The state tables of JMQ: connections, deliveries, transactions and flow.
 
-They are the one place of these rules. The kernels index them as arrays (``codes.py``), the page
+They are the one place of these rules. The kernels index them as arrays (``kernels.codes``), the page
 about JMQ draws them, and tests check them cell by cell.
 """
 

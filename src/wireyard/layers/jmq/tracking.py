@@ -1,7 +1,7 @@
 """JMQ connections tracked on columns: the input of the kernel, and its final state.
 
 Requests, consumers, messages, transactions and sessions in the columns of packets
-(``packet_columns.py``) get slots. Then the kernel (``connection_kernels.py``) runs over the
+(``packet_columns.py``) get slots. Then the kernel (``kernels``) runs over the
 packets, and items that are still open at the end are ended. ``connection_columns.py`` makes tables
 of the results.
 """
@@ -9,17 +9,18 @@ of the results.
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Mapping
 from typing import Any, Final
 
 import numpy as np
 import pyarrow as pa
 
-from wireyard.formats.jmq.layout import FLAGS, HEADERS, MESSAGE_TYPES
+from wireyard.formats.jmq.layout import FLAGS, HEADERS, MESSAGE_TYPES, PACKET_TYPES
 from wireyard.layers.endpoints import endpoints_of
 from wireyard.layers.grouping import dense_ids, text_codes
-from wireyard.layers.jmq import codes as k
-from wireyard.layers.jmq import connection_state as records
-from wireyard.layers.jmq.connection_kernels import track_packets
+from wireyard.layers.jmq.kernels import codes as k
+from wireyard.layers.jmq.kernels import state as records
+from wireyard.layers.jmq.kernels.connections import track_packets
 from wireyard.layers.jmq.packet_columns import (
     GPACKET,
     JMQ,
@@ -33,7 +34,10 @@ from wireyard.layers.jmq.rules import BY_BROKER, BY_CLIENT, DEAD_MESSAGE_QUEUE
 from wireyard.layers.jmq.states import DELIVERY, SESSION
 from wireyard.layers.records import GAP
 
-__all__ = ["Tracking"]
+__all__ = ["Ends", "Tracking"]
+
+Ends = Mapping[tuple[str, str], tuple[int | None, int | None]]
+"""By source and name of a stream that ends with a FIN or a reset, the time and frame of that."""
 
 _ROOM: Final = 1 << 16
 _NUMBERED: Final = {
@@ -72,10 +76,10 @@ class Tracking:
     columns
         The packets, in order.
     ended
-        Source and name of the streams that end with a FIN or a reset.
+        The streams that end with a FIN or a reset.
     """
 
-    def __init__(self, columns: PacketColumns, ended: frozenset[tuple[str, str]]) -> None:
+    def __init__(self, columns: PacketColumns, ended: Ends) -> None:
         self.columns = columns
         self.rows = len(columns.rows)
         sources, streams = ([row[name] for row in columns.streams] for name in ("source", "stream"))
@@ -92,7 +96,9 @@ class Tracking:
         self.no_endpoint = known.get("", -2)
         self.source_code, self.sources = text_codes(pa.array(sources, pa.string()))
         self.stream_code, self.stream_texts = text_codes(pa.array(streams, pa.string()))
-        self.ended = np.array([key in ended for key in zip(sources, streams, strict=True)], bool)
+        keys = list(zip(sources, streams, strict=True))
+        self.ended = np.array([key in ended for key in keys], bool)
+        self.ends = [ended.get(key, (None, None)) for key in keys]
         self.client_ids: list[str] = []
         self.subscriptions: list[str] = []
 
@@ -124,11 +130,41 @@ class Tracking:
         cells[(cells < 0) | (cells >= k.TYPES)] = k.TYPES - 1
         from_client = self.from_client[columns.stream] != 0
         self.handler = np.where(from_client, k.CLIENT_HANDLERS[cells], k.BROKER_HANDLERS[cells])
+        # A type that is not known may be that of a reply: the id shows which request it answers.
+        may_answer = ~np.isin(self.packet_type, list(PACKET_TYPES))
+        may_answer &= (self.flags & FLAGS["A"]) == 0
+        reply = np.where(from_client, k.CLIENT_REPLIES, k.REPLIES)
+        self.handler = np.where(may_answer, reply, self.handler)
         packets = self.kind == k.PACKET
+        self._find_repeated(packets & from_client)
         self.sent = np.flatnonzero(packets & (self.handler == k.SENDS))
         self.delivered = np.flatnonzero(packets & (self.handler == k.DELIVERS))
         messages = (self.handler == k.SENDS) | (self.handler == k.DELIVERS)
         self.control = np.flatnonzero(packets & ~messages)
+
+    def _find_repeated(self, from_client: Any) -> None:
+        """Read the ids of packets, and find those that clients send again on their connection."""
+        columns = self.columns
+        jmq = columns.tables.get(JMQ)
+        address = None if jmq is None else read_addresses(jmq["source_ip"])
+        pad = np.zeros(self.rows - self._jmq_rows(), np.int64)
+        self.ip = [np.concatenate([half, pad])[columns.rows] for half in address or (pad, pad)]
+        self.port = columns.ints("source_port", np.int32)
+        self.sequence, self.timestamp = columns.ints("sequence"), columns.ints("timestamp")
+        self.again = np.full(self.rows, -1, np.int32)
+        is_resent = (self.flags & FLAGS["I"]) != 0
+        if not (is_resent & from_client).any():
+            return
+        rows = np.flatnonzero(from_client)
+        same, _ = dense_ids(
+            *(column[rows] for column in (self.connection, self.packet_type, self.timestamp,
+                                          *self.ip, self.port, self.sequence))
+        )  # fmt: skip
+        order = np.argsort(same, kind="stable")
+        is_first = np.diff(same[order], prepend=-1) != 0
+        is_new = is_first | ~is_resent[rows[order]]
+        newest = np.maximum.accumulate(np.where(is_new, np.arange(len(order)), 0))
+        self.again[rows[order[~is_new]]] = rows[order[newest[~is_new]]]
 
     def _find_clients(self) -> None:
         """Find the client's end of each connection, and the first packet that shows it."""
@@ -266,15 +302,9 @@ class Tracking:
 
     def _assign_message_slots(self, consumer_of_block: Any) -> None:
         """Assign slots to the messages of consumers: delivered, in blocks, or seen last."""
-        columns, words = self.columns, self.blocks.words
+        words = self.blocks.words
         seen_last = self._last_seen(self.numbers.present["consumer"])
         last_words = self.last_blocks.words
-        jmq = columns.tables.get(JMQ)
-        address = None if jmq is None else read_addresses(jmq["source_ip"])
-        pad = np.zeros(self.rows - self._jmq_rows(), np.int64)
-        self.ip = [np.concatenate([half, pad])[columns.rows] for half in address or (pad, pad)]
-        self.port = columns.ints("source_port", np.int32)
-        self.sequence, self.timestamp = columns.ints("sequence"), columns.ints("timestamp")
         at = self.delivered
         message = [self.timestamp[at], self.ip[0][at], self.ip[1][at], self.port[at],
                    self.sequence[at]]  # fmt: skip
@@ -406,6 +436,7 @@ class Tracking:
             pause=self.pause,
             blocks=self.block_start,
             malformed=self.malformed,
+            again=self.again,
         )
         self.streams = records.blank(
             records.Streams,
@@ -414,6 +445,9 @@ class Tracking:
             from_client=self.from_client,
         )
         count = columns.connections
+        silent = np.ones(2 * count, np.int8)
+        silent[2 * columns.connection_of_stream + self.from_client] = 0
+        self.clientless = silent[1::2] != 0
         lists = ("first_waiting", "last_waiting", "first_paused", "last_paused")
         self.connections = records.blank(
             records.Connections,
@@ -421,7 +455,8 @@ class Tracking:
             state=np.full(count, SESSION.states.index("new"), np.int8),
             open=np.zeros(len(k.CAPS) * count, np.int64),
             pause=self.whole,
-            in_gap=np.zeros(2 * count, np.int8),
+            one_sided=silent.reshape(-1, 2).any(axis=1).astype(np.int8),
+            in_gap=silent,
             **{name: np.full(2 * count, -1, np.int32) for name in lists},
         )
         buffers = records.blank(
@@ -438,7 +473,7 @@ class Tracking:
                 row, tables, p, self.q, self.streams, self.connections, self.waiting,
                 self.consumers, self.held, self.pauses, buffers, _ROOM,
             )  # fmt: skip
-            for which, (first, stop) in enumerate(((2, 7), (7, 12), (12, 16))):
+            for which, (first, stop) in enumerate(((2, 7), (7, 13), (13, 17))):
                 count = int(buffers.counts[which])
                 kept[which].append([column[:count].copy() for column in buffers[first:stop]])
             buffers.counts[:] = 0
@@ -455,18 +490,19 @@ class Tracking:
         """End what is still open at the end of the packets."""
         connections, columns = self.connections, self.columns
         in_gap = connections.in_gap.reshape(-1, 2) != 0
-        self.has_gap = connections.missed >= 0
         connections.missed[in_gap.any(axis=1)] = self.rows
+        self.has_gap = connections.missed >= 0
         seen_ended = np.zeros(columns.connections, bool)
-        seen_ended[columns.connection_of_stream[(self.streams.seen != 0) & self.ended]] = True
-        states = SESSION.states
-        refused = connections.state == states.index("refused")
+        seen_ended[columns.connection_of_stream[self.ended]] = True
+        refused = connections.state == SESSION.states.index("refused")
+        goodbye = connections.ended_by > 0
         names = np.array(["refused", "client", "server", "dropped", "open", None])
-        unseen = np.where(in_gap[:, 1], 5, 3)
-        by = np.where(refused, 0, np.where(connections.ended_by > 0, connections.ended_by,
-                                           np.where(seen_ended, unseen, 4)))  # fmt: skip
+        unknown = (connections.one_sided != 0) | (~goodbye & in_gap[:, 1])
+        by = np.where(unknown, 5, np.where(goodbye, connections.ended_by, 3))
+        by = np.where(refused, 0, np.where(goodbye | seen_ended, by, 4))
         self.ended_by = names[by]
         self.is_open = by == 4
+        self._find_ends()
         waiting = self.waiting.row[self.waiting.row >= 0]
         messages = waiting[self.handler[waiting] == k.SENDS]
         self.in_flight_sent = np.bincount(self.connection[messages], minlength=columns.connections)
@@ -481,14 +517,29 @@ class Tracking:
         for flow in range(2):
             self._end_pauses(flow)
 
+    def _find_ends(self) -> None:
+        """Find the time and frame of the end of each connection: its last packet, or its FIN."""
+        columns, last = self.columns, self.connections.last
+        self.ended_at: list[tuple[int | None, int | None]] = [
+            (int(columns.ns[row]) if columns.timed[row] else None,
+             int(columns.frame[row]) if columns.has_frame[row] else None)
+            if row >= 0 else (None, None)
+            for row in last.tolist()
+        ]  # fmt: skip
+        ends = [(ns, frame or 0, s) for s, (ns, frame) in enumerate(self.ends) if ns is not None]
+        for ns, _, s in sorted(ends):
+            c = int(columns.connection_of_stream[s])
+            if not self.is_open[c] and ns >= (self.ended_at[c][0] or 0):
+                self.ended_at[c] = self.ends[s]
+
     def _end_pauses(self, flow: int) -> None:
         connections = self.connections
         for c in np.flatnonzero(connections.first_paused[flow::2] >= 0).tolist():
-            targets, last = int(connections.first_paused[2 * c + flow]), int(connections.last[c])
+            targets, end = int(connections.first_paused[2 * c + flow]), self.ended_at[c][0]
             while targets >= 0:
                 since = int(self.pauses.since[targets])
-                if self.p.timed[since] and self.p.timed[last]:
-                    connections.paused_ns[c] += max(int(self.p.ns[last]) - int(self.p.ns[since]), 0)
+                if self.p.timed[since] and end is not None:
+                    connections.paused_ns[c] += max(end - int(self.p.ns[since]), 0)
                 targets = int(self.pauses.after[targets])
 
 

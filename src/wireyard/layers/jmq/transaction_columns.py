@@ -17,7 +17,7 @@ from wireyard.layers.grouping import (
     order_groups,
     text_codes,
 )
-from wireyard.layers.jmq.codes import DELIVERY_STATES, USE_EVENTS
+from wireyard.layers.jmq.kernels.codes import DELIVERY_STATES, USE_EVENTS
 from wireyard.layers.jmq.record_columns import (
     empty_to_null,
     join_codes,
@@ -95,13 +95,15 @@ def follow_transactions(
         begun, ended, counted, refused,
     )  # fmt: skip
     outcome = _OUTCOME_OF[state]
+    is_sure = np.ones(count, np.int8)
+    is_sure[of_use[~uses["is_sure"].to_numpy()]] = 0
     used = np.flatnonzero(np.diff(starts))
     first = order[starts[used]] if len(used) else np.empty(0, np.int64)
     facts = {
         "transactions": _transaction_rows(
             uses, first, outcome[used], begun[used], ended[used], counted[:, used]
         ),
-        "violations": _over_rows(uses, np.flatnonzero(refused)),
+        "violations": _over_rows(uses, np.flatnonzero(refused & is_sure[of_use])),
     }
     rolled_back = np.zeros(len(of_sending), bool)
     inside = of_sending >= 0

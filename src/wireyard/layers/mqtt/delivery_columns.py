@@ -42,11 +42,11 @@ from wireyard.layers.mqtt.expected_kernels import (
     count_expected,
     find_expected,
 )
+from wireyard.layers.mqtt.grids import NONE, Status
 from wireyard.layers.mqtt.missing import LatestDelivered, latest_record, missing_record
 from wireyard.layers.mqtt.missing_columns import connections_of, explain_absence
 from wireyard.layers.mqtt.numbering import Numbers, Positions, joined
 from wireyard.layers.mqtt.packets import NO_TIME, KnownStream
-from wireyard.layers.mqtt.qos_kernels import NONE, Status
 from wireyard.layers.mqtt.records import (
     Attempt,
     Client,

@@ -18,8 +18,8 @@ from wireyard.layers.grouping import by_group, dense_ids
 from wireyard.layers.mqtt import delivery_kernels as kernels
 from wireyard.layers.mqtt.delivery_kernels import VERDICT_NAMES, Delivered
 from wireyard.layers.mqtt.expected_kernels import Expected, Message, Subscription
+from wireyard.layers.mqtt.grids import NONE, Status
 from wireyard.layers.mqtt.numbering import Numbers
-from wireyard.layers.mqtt.qos_kernels import NONE, Status
 from wireyard.layers.mqtt.records import Subscribed
 from wireyard.layers.mqtt.topics import OWN_PREFIXES
 

@@ -13,9 +13,9 @@ from wireyard.arrays import Bools, Grid, Ints
 from wireyard.layers.mqtt.delivery_grids import DeliveredColumns, SentColumns
 from wireyard.layers.mqtt.delivery_kernels import VERDICT_NAMES, Delivered, DeliveryRow
 from wireyard.layers.mqtt.expected_kernels import Expected, Subscription
+from wireyard.layers.mqtt.grids import NONE, Status
 from wireyard.layers.mqtt.numbering import Numbers, Positions, values_at
 from wireyard.layers.mqtt.packets import NO_TIME, KnownStream
-from wireyard.layers.mqtt.qos_kernels import NONE, Status
 from wireyard.layers.mqtt.records import Client, Subscribed, TopicKey
 from wireyard.layers.tables import as_fact_table, packet_keys, text_array
 

@@ -10,8 +10,8 @@ import pyarrow as pa
 
 from wireyard.accelerate import array, kernel
 from wireyard.arrays import Bools, Ints
+from wireyard.layers.mqtt.grids import NONE
 from wireyard.layers.mqtt.packets import NO_TIME, KnownStream
-from wireyard.layers.mqtt.qos_kernels import NONE
 from wireyard.layers.records import Position, position_of
 
 __all__ = ["Numbers", "Positions", "joined", "values_at"]

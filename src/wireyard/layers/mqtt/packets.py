@@ -21,11 +21,10 @@ import pyarrow.compute as pc
 from wireyard.accelerate import BOOL, READ, array, inlined, kernel
 from wireyard.arena import room
 from wireyard.arrays import Bools, Bytes, Grid, Grid32, Int32s, Ints
-from wireyard.formats.base import Row
 from wireyard.formats.mqtt import layout
 from wireyard.layers.grouping import split_rows
 from wireyard.layers.mqtt.directions import Stream
-from wireyard.layers.mqtt.qos_kernels import NONE, Flag, Packet
+from wireyard.layers.mqtt.grids import NO_TIME, NONE, Flag, Packet
 from wireyard.layers.records import Position, position_of
 from wireyard.memory import load_word
 
@@ -44,8 +43,6 @@ __all__ = [
     "stream_numbers",
 ]
 
-NO_TIME: Final = -(1 << 63)
-"""The value for a missing time."""
 LARGE_BYTES: Final = 4 << 20
 """Arrays of this size and more are in files (`arena.room`); a task has about twenty of them."""
 _PRIME: Final = (1 << 61) - 1
@@ -171,13 +168,6 @@ def _is_ordered(order: Ints, key: Ints, ns: Ints, frame: Ints, stream: Ints, off
     return True
 
 
-_ENDS: Final = ("source", "stream", "src_addr", "src_port", "dst_addr", "dst_port")
-_KNOWN: Final = (
-    "source", "stream", "from_client", "alone", "older", "followed", "begun", "ended", "ended_ns",
-    "ended_frame", "until_ns",
-)  # fmt: skip
-
-
 class KnownStream(NamedTuple):
     """A stream with its context, which is known before its packets are tracked."""
 
@@ -204,18 +194,6 @@ class KnownStream(NamedTuple):
     def addresses(self) -> tuple[str | None, int | None, str | None, int | None]:
         """``src_addr, src_port, dst_addr, dst_port``."""
         return self[-4:]
-
-    @property
-    def ends(self) -> Row:
-        """Its name and endpoints, as columns of a row."""
-        return dict(zip(_ENDS, (self.source, self.name, *self.addresses), strict=True))
-
-    @property
-    def known(self) -> Row:
-        """Its row of `stream_rows`, without the key."""
-        return dict(
-            zip(_KNOWN, (self.source, self.name, self.from_client, *self[4:12]), strict=True)
-        )
 
 
 class Part(NamedTuple):
@@ -352,14 +330,6 @@ class Packets:
     def __len__(self) -> int:
         return len(self.kept_row)
 
-    @property
-    def pings(self) -> Bools:
-        """Whether a packet is a PINGREQ of a client, or a PINGRESP of a broker."""
-        kind, flags = self.grid[:, Packet.KIND], self.grid[:, Packet.FLAGS]
-        from_client = flags & Flag.FROM_CLIENT != 0
-        pings: Bools = np.where(from_client, kind == layout.PINGREQ, kind == layout.PINGRESP)
-        return pings
-
     def position(self, packet: int) -> Position:
         """Return the position of a packet in the capture."""
         stream = self.streams[self.stream[packet]]
@@ -376,30 +346,6 @@ class Packets:
                 stream.source,
             )
         )
-
-    def rows(self, packets: Ints) -> list[Row]:
-        """Return packets as rows; if a row is not kept, only the fields that an observer reads."""
-        places = self.kept_row[packets]
-        kept = iter(self.kept.take(pa.array(places[places != NONE])).to_pylist())
-        rows: list[Row] = []
-        for packet, place in zip(packets.tolist(), places.tolist(), strict=True):
-            row = next(kept) if place != NONE else self._bare_row(packet)
-            row["packet"] = packet
-            rows.append(row)
-        return rows
-
-    def _bare_row(self, packet: int) -> Row:
-        ns, grid = int(self.ns[packet]), self.grid[packet]
-        return {
-            **self.streams[self.stream[packet]].ends,
-            "offset": int(self.offset[packet]),
-            "length": int(self.length[packet]),
-            "captured_ns": None if ns == NO_TIME else ns,
-            "frame": None if ns == NO_TIME else int(self.frame[packet]),
-            "packet_type": int(grid[Packet.KIND]),
-            "return_code": int(grid[Packet.CODE]),
-            "version_in_force": int(self.version[packet]),
-        }
 
     def key_of(self, packet: int) -> str:
         """Return the message key of a packet."""

@@ -16,27 +16,20 @@ import pyarrow as pa
 
 from wireyard.arrays import Bools, Grid, Ints
 from wireyard.layers.mqtt.delivery_columns import Will
+from wireyard.layers.mqtt.grids import NONE, Flag, Packet, Record, Status
 from wireyard.layers.mqtt.packets import NO_TIME, Packets, hash_payloads
-from wireyard.layers.mqtt.qos_kernels import NONE, Flag, Packet, Record, Status
 from wireyard.layers.mqtt.records import (
-    ALWAYS,
     Client,
     ConnectionRecord,
-    Message,
     Subscribed,
     TopicKey,
     properties_of,
 )
-from wireyard.layers.mqtt.rows import session_row, violation_row
 from wireyard.layers.mqtt.subscriptions import Last
-from wireyard.layers.mqtt.tracking import Tracked
-from wireyard.layers.records import Position
-from wireyard.layers.stages import Key
-from wireyard.layers.tables import fact_table
+from wireyard.layers.mqtt.tracked import Tracked, TrackedWill
 
 __all__ = ["DELIVERED", "SENT", "Clients", "message_tables", "published"]
 
-_CONNECT: Final = 1
 _AT_ONCE: Final = 1 << 17
 """Messages in a batch."""
 _ORDER: Final = (
@@ -110,7 +103,7 @@ class Clients:
     users: dict[Client, str]
     """User names of the clients that logged in with one."""
     connections: list[ConnectionRecord]
-    """The connections of clients that are not plain."""
+    """The accepted connections that messages were delivered to by a subscription."""
     subscriptions: list[Subscribed]
     wills: list[Will]
     """Published wills."""
@@ -138,13 +131,8 @@ def published(tracked: Tracked) -> Clients:
         tracked.last,
         tracked.dropped,
         {
-            "sessions": pa.concat_tables(
-                [
-                    tracked.sessions,
-                    fact_table("sessions", list(map(session_row, tracked.connections))),
-                ]
-            ),
-            "violations": fact_table("violations", list(map(violation_row, tracked.violations))),
+            "sessions": tracked.sessions,
+            "violations": tracked.violations,
         },
     )
 
@@ -154,7 +142,7 @@ def message_tables(tracked: Tracked) -> Iterator[tuple[pa.Table, pa.Table]]:
 
     The columns are those of `SENT` and `DELIVERED`.
     """
-    extra, unsure = _extra(tracked.packets), _unsure_before(tracked)
+    extra, unsure = _extra(tracked.packets), tracked.unsure_before
     for start in range(0, max(len(tracked.records), 1), _AT_ONCE):
         records = tracked.records[start : start + _AT_ONCE].astype(np.int64)
         to_broker = records[:, Record.TO_BROKER] == 1
@@ -164,28 +152,14 @@ def message_tables(tracked: Tracked) -> Iterator[tuple[pa.Table, pa.Table]]:
         )
 
 
-def _unsure_before(tracked: Tracked) -> dict[int, Position]:
-    """Return by client until when answers to its session may be in bytes that were not captured."""
-    by_name: dict[Key, Position] = {}
-    for one in tracked.connections:
-        if one.unsure_before is not None:
-            key = one.client[:3]
-            by_name[key] = max(one.unsure_before, by_name.get(key, one.unsure_before))
-    if not by_name:
-        return {}
-    clients = enumerate(tracked.clients)
-    return {number: by_name[one[:3]] for number, one in clients if one[:3] in by_name}
-
-
-def _is_unseen(packets: Packets, records: Grid, unsure: Mapping[int, Position]) -> Bools:
+def _is_unseen(records: Grid, unsure: Mapping[int, int]) -> Bools:
     """Return which messages are not accepted by a captured answer, and may be by a lost one."""
-    unseen = np.zeros(len(records), np.bool_)
-    if unsure:
-        open_ones = records[:, Record.ACCEPTED] == NONE
-        for row in np.flatnonzero(open_ones & np.isin(records[:, Record.CLIENT], [*unsure])):
-            before = unsure[int(records[row, Record.CLIENT])]
-            packet = int(records[row, Record.PACKET])
-            unseen[row] = before is ALWAYS or packets.position(packet) < before
+    before = np.full(int(records[:, Record.CLIENT].max(initial=0)) + 1, NONE, np.int64)
+    for client, packet in unsure.items():
+        if client < len(before):
+            before[client] = packet
+    is_open = records[:, Record.ACCEPTED] == NONE
+    unseen: Bools = is_open & (records[:, Record.PACKET] < before[records[:, Record.CLIENT]])
     return unseen
 
 
@@ -230,21 +204,14 @@ def _extra(packets: Packets) -> dict[int, Mapping[str, Any]]:
     return dict(zip(numbers.tolist(), map(properties_of, taken.to_pylist()), strict=True))
 
 
-def _hashed(packets: Packets, wills: list[Message]) -> list[Will]:
+def _hashed(packets: Packets, wills: list[TrackedWill]) -> list[Will]:
     """Return wills with the hashes of their payloads, and the file and row of their CONNECT."""
-    if not wills:
-        return []
-    connects = np.flatnonzero(packets.grid[:, Packet.KIND] == _CONNECT)
-    at = {
-        (packets.streams[stream].source, packets.key_of(packet)): packet
-        for packet, stream in zip(connects.tolist(), packets.stream[connects].tolist(), strict=True)
-    }
-    numbers = [at[will.sent.source, will.sent.key] for will in wills]
+    numbers = np.array([will.packet for will in wills], np.int64)
     payloads = packets.kept["will_payload"].take(pa.array(packets.kept_row[numbers]))
     hashes = hash_payloads(payloads, packets.secret).tolist()
     places = packets.file[numbers].tolist(), packets.row[numbers].tolist()
     return [
-        Will(will, (one, other), file, row)
+        Will(will.message, (one, other), file, row)
         for will, (one, other), file, row in zip(wills, hashes, *places, strict=True)
     ]
 
@@ -286,7 +253,7 @@ def _sent(
     packets: Packets,
     records: Grid,
     extra: Mapping[int, Mapping[str, Any]],
-    unsure: Mapping[int, Position],
+    unsure: Mapping[int, int],
 ) -> pa.Table:
     numbers = records[:, Record.PACKET]
     properties = [extra.get(number, {}) for number in numbers.tolist()] if extra else None
@@ -306,7 +273,7 @@ def _sent(
             "malformed": packets.grid[numbers, Packet.FLAGS] & Flag.MALFORMED != 0,
             "is_repeated": records[:, Record.STATUS] & Status.REPEATED != 0,
             "is_received": records[:, Record.STATUS] & Status.RECEIVED != 0,
-            "is_unseen": _is_unseen(packets, records, unsure),
+            "is_unseen": _is_unseen(records, unsure),
             "expires_s": packets.expires_s[numbers],
             "length": packets.length[numbers],
             "file": packets.file[numbers],

@@ -1,48 +1,34 @@
-"""Records that stages pass on, and the output buffers of the observer.
-
-A record changes while packets add to it. A record in an output buffer is final and can be written.
-"""
+"""Records that stages pass on."""
 
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from hashlib import sha256
 from operator import itemgetter
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol, cast
+from typing import Any, Final, NamedTuple, cast
 
-from wireyard.layers.mqtt.packet_row import PacketRow, Properties
+from wireyard.layers.mqtt.packet_row import Properties
 from wireyard.layers.records import Position
 from wireyard.layers.stages import KeyedRecord, Order, keyed_record
 
-if TYPE_CHECKING:
-    from wireyard.layers.mqtt.connection import Connection
-    from wireyard.layers.mqtt.violations import Breach
-
 __all__ = [
-    "ALWAYS",
     "DELIVERED",
     "END_OFFSET",
     "SMALLEST_WINDOW",
     "SUBSCRIBED",
-    "UNSEEN",
     "VALUES",
     "Attempt",
     "Client",
     "ConnectionRecord",
-    "Direction",
-    "FlowEvent",
     "Lost",
     "Message",
-    "Output",
     "PendingChange",
     "Span",
     "Subscribed",
     "TopicKey",
-    "Tracker",
     "ValueChange",
     "content_of",
     "lost_record",
@@ -61,10 +47,6 @@ _ADDED_BYTES: Final = 16
 SMALLEST_WINDOW: Final = 10
 """The smallest window of the brokers in use: with this many messages in flight, a broker may wait
 for acknowledgements."""
-ALWAYS: Final = Position((1 << 63) - 1, 0, "", 0, None, None, "")
-"""A position after all packets."""
-UNSEEN: Final = "unseen"
-"""`ended_by` of a connection whose end was not captured."""
 _HASH_BYTES: Final = 32
 """The size of SHA-256, which most processors compute faster than other secure hashes."""
 
@@ -102,84 +84,38 @@ class ValueChange(NamedTuple):
     """Bytes of the PUBLISH."""
 
 
-class FlowEvent(NamedTuple):
-    """The effect of a packet on a flow; `to_broker` is the direction of the message."""
-
-    kind: str
-    client_id: str
-    to_broker: bool
-    packet_id: int | None
-    at: Position
-
-
 @dataclass(slots=True, eq=False)
 class ConnectionRecord:
-    """A connection of a client to a broker, accepted or not."""
+    """A connection of a client to a broker that accepted it."""
 
     client: Client
     opened: Position
     """Its CONNECT, or its first captured packet."""
     begun: bool = False
     """Whether its CONNECT was captured."""
-    version: int = 0
-    user: str | None = None
-    status: int | None = None
     resumed: bool | None = None
-    keep_alive: int | None = None
-    is_bridge: bool = False
-    """Whether it is that of another broker, to which its own messages are not sent back."""
+    """Session Present."""
     clean_start: bool = True
     """Whether it began with a clean start."""
-    persistent: bool = True
-    """Whether the session outlives the connection."""
-    expires_s: int | None = None
-    """The Session Expiry Interval; None if it never expires."""
     maximum_packet_size: int | None = None
-    packets: int = 0
-    bytes: int = 0
-    last: Position | None = None
     closed: Position | None = None
     """The packet, FIN or RST that ended it."""
     until: Position | None = None
     """Once it has ended: the last packet at which it was certainly open."""
-    ended_by: str = "open"
-    end_code: int | None = None
-    """Reason code of the broker's DISCONNECT."""
-    end_reason: str | None = None
+    session_over_ns: int | None = None
+    """When its session ends if no other connection resumes it; None if it does not."""
     capture_ends_ns: int | None = None
     """The time of the last packet of its capture."""
     accepted: Position | None = None
     """CONNACK."""
     damaged: bool = False
     """Whether bytes of it were not captured or belong to no packet."""
-    unsure_before: Position | None = None
-    """The first packet behind the last of its gaps; an acknowledgement of an earlier message may
-    have been in a gap."""
     in_flight: tuple[int, int] = (0, 0)
     """Messages in flight at its end: to the broker, and to the client."""
-    shows_in_flight: bool = True
-    """Whether no message or acknowledgement of its session can be missing."""
     served_as: tuple[str, ...] = ()
     """The names that messages to it were delivered to: see `Subscribed.served_as`."""
     answered: Position | None = None
     """Its last answered request; the broker had sent all messages from before it."""
-    followed: bool = False
-    """Whether the next connection of its client may be one whose CONNECT was not captured."""
-
-    @property
-    def has_gap(self) -> bool:
-        """Whether bytes of it were not captured."""
-        return self.unsure_before is not None
-
-    @property
-    def session_over_ns(self) -> int | None:
-        """When its session ends if no other connection resumes it; None if it does not."""
-        if self.closed is None or self.ended_by == "refused":
-            return None
-        if not self.persistent:
-            return self.closed.ns
-        due = None if self.expires_s is None else self.closed.after(self.expires_s)
-        return due and due.ns
 
     @property
     def may_be_resumed(self) -> bool:
@@ -386,91 +322,6 @@ def value_records(change: ValueChange) -> Iterator[KeyedRecord]:
 def value_order(at: Position, rank: int) -> Order:
     """Return the order key of a record among those of its topic."""
     return at.time, rank, *at.order
-
-
-class Direction(Protocol):
-    """The messages of a session in one direction, as a tracker represents them."""
-
-    def connect(self, kept: bool, receive_maximum: int) -> list[Any]:
-        """Begin a new connection, which resumes the session if `kept`.
-
-        `receive_maximum` is that of the receiver. Returns the messages that this ends.
-        """
-
-    def abandon(self) -> None:
-        """Mark the tracked messages: the session ends before they are acknowledged."""
-
-    def untrace(self, before: Position) -> None:
-        """Mark tracked messages sent before a position, unless they are acknowledged."""
-
-    def leave(self) -> Iterable[Any]:
-        """Remove the tracked messages; return them."""
-
-    def in_flight(self) -> list[int]:
-        """Return the packet identifiers of the messages in flight."""
-
-
-class Tracker(Protocol):
-    """Interface of the tracker of the messages of an observer."""
-
-    def new_direction(self, known: bool) -> Direction:
-        """Return one direction of a new session."""
-
-    def accept_before(self, connection: Connection, request: Position, answer: Position) -> None:
-        """Mark all messages before an answered request as accepted by the broker."""
-
-    def accept_all(self, connection: Connection, at: Position) -> None:
-        """Mark all messages of a connection as accepted by the broker."""
-
-    def leave(self, connection: Connection) -> None:
-        """Output the messages of a connection without evidence that the broker accepted them."""
-
-    def over(self, records: Iterable[Any]) -> None:
-        """Output messages and delivery attempts that are final."""
-
-    def observe(
-        self, connection: Connection, row: PacketRow, at: Position, from_client: bool
-    ) -> None:
-        """Observe a PUBLISH, an acknowledgement of one, or a ping."""
-
-
-class Output:
-    """Output buffers of the observer: records that are final. Its caller may empty them.
-
-    Parameters
-    ----------
-    on_event
-        Is called with every `FlowEvent`.
-    """
-
-    def __init__(self, on_event: Callable[[FlowEvent], None] | None = None) -> None:
-        self.connections: list[ConnectionRecord] = []
-        self.messages: list[Message] = []
-        """Messages that clients sent, and published wills."""
-        self.waiting: list[Message] = []
-        """Wills whose delay ends after the last packet of their client."""
-        self.changes: list[ValueChange] = []
-        """Retained-value changes that are final before their messages."""
-        self.attempts: list[Attempt] = []
-        self.subscriptions: list[Subscribed] = []
-        self.violations: list[Breach] = []
-        self.dropped: Counter[str] = Counter()
-        """Counts of what exceeded a limit, by limit."""
-        self._on_event = on_event
-        self.tracker: Tracker
-        """Set by the tracker itself."""
-
-    def flow_event(
-        self,
-        kind: str | None,
-        connection: ConnectionRecord,
-        to_broker: bool,
-        packet_id: int | None,
-        at: Position,
-    ) -> None:
-        """Report the effect of a packet on a flow to `on_event`, if there is one."""
-        if kind is not None and self._on_event is not None:
-            self._on_event(FlowEvent(kind, connection.client.name, to_broker, packet_id, at))
 
 
 _NUMBERS: Final = frozenset(

@@ -4,16 +4,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final
 
-from wireyard.layers import records as layers
 from wireyard.layers.mqtt.records import (
-    UNSEEN,
     Attempt,
     ConnectionRecord,
     Message,
     Subscribed,
     ValueChange,
 )
-from wireyard.layers.mqtt.violations import Breach
 
 if TYPE_CHECKING:
     from wireyard.layers.mqtt.retained import Value
@@ -23,47 +20,11 @@ __all__ = [
     "conversation_row",
     "delivery_row",
     "retained_row",
-    "session_row",
-    "violation_row",
 ]
 
 PROTOCOL: Final = "mqtt"
 _Row = dict[str, Any]
 _NS_PER_MS: Final = 1_000_000
-
-
-def session_row(connection: ConnectionRecord) -> _Row:
-    """Return a row of `SESSIONS`."""
-    shows = connection.begun and connection.shows_in_flight
-    sent, received = connection.in_flight if shows else (None, None)
-    return {
-        "protocol": PROTOCOL,
-        "client": connection.client.endpoint,
-        "server": connection.client.server,
-        "client_id": connection.client.client_id,
-        "user": connection.user,
-        "opened_ns": connection.opened.ns if connection.begun else None,
-        "closed_ns": connection.closed.ns if connection.closed else None,
-        "status": connection.status,
-        "ended_by": None if connection.ended_by == UNSEEN else connection.ended_by,
-        "packets": connection.packets,
-        "bytes": connection.bytes,
-        "version": (connection.version or None) if connection.begun else None,
-        "resumed": connection.resumed,
-        "keep_alive": connection.keep_alive,
-        "end_code": connection.end_code,
-        "end_reason": connection.end_reason,
-        "in_flight_sent": sent,
-        "in_flight_received": received,
-        "opened_frame": connection.opened.frame if connection.begun else None,
-        "closed_frame": connection.closed.frame if connection.closed else None,
-        **connection.opened.lead,
-    }
-
-
-def violation_row(breach: Breach) -> _Row:
-    """Return a row of `VIOLATIONS`."""
-    return layers.violation_row(PROTOCOL, breach.violation)
 
 
 def retained_row(value: Value, setter: ValueChange) -> _Row:

@@ -1,4 +1,4 @@
-"""Subscriptions: the tree of a broker, SUBSCRIBE and its answer, and the stage `match_topics`."""
+"""Subscriptions: the tree of a broker, and the stage `match_topics`."""
 
 from __future__ import annotations
 
@@ -8,20 +8,15 @@ from itertools import chain, groupby
 from operator import attrgetter
 from typing import Final, NamedTuple
 
-from wireyard.layers.mqtt.connection import Connection, Request
 from wireyard.layers.mqtt.deliveries import message_records, older_record, subscribed_record
-from wireyard.layers.mqtt.packet_row import FilterRow, PacketRow
 from wireyard.layers.mqtt.records import (
     Lost,
     Message,
-    Output,
     Span,
     Subscribed,
     lost_record,
-    properties_of,
 )
 from wireyard.layers.mqtt.retained import new_subscription_record
-from wireyard.layers.mqtt.session import MAX_FILTERS
 from wireyard.layers.mqtt.topics import split_shared, topic_hash
 from wireyard.layers.records import Position
 from wireyard.layers.stages import Dropped, Found
@@ -30,11 +25,9 @@ __all__ = [
     "BEGINS",
     "ENDS",
     "MAX_ALL_LEVELS",
-    "MAX_ASKED",
     "MAX_LEVELS",
     "MAX_SUBSCRIPTIONS",
     "Last",
-    "Requests",
     "Subscription",
     "Subscriptions",
     "ends_of",
@@ -164,88 +157,6 @@ class Subscriptions:
                 return None
             at = at.below.get(level)
         return at
-
-
-MAX_ASKED: Final = 1000
-"""Unanswered requests of one connection; brokers answer in order and at once."""
-_ERROR: Final = 128
-_IF_NEW: Final = 1
-"""Retain Handling: retained values are sent only if the subscription is new."""
-
-
-class Requests:
-    """Observer of SUBSCRIBE and UNSUBSCRIBE and of their answers."""
-
-    def __init__(self, output: Output) -> None:
-        self._output = output
-
-    def subscribe(self, connection: Connection, row: PacketRow, at: Position, _: bool) -> None:
-        """Observe a SUBSCRIBE."""
-        identifiers = properties_of(row.get("properties")).get("subscription_identifier")
-        request = Request(row.get("filters") or [], identifiers[0] if identifiers else None, at)
-        self._ask(connection.asked, row, request)
-
-    def unsubscribe(self, connection: Connection, row: PacketRow, at: Position, _: bool) -> None:
-        """Observe an UNSUBSCRIBE."""
-        self._ask(connection.leaving, row, Request(row.get("filters") or [], None, at))
-
-    def _ask(self, waiting: dict[int, Request], row: PacketRow, request: Request) -> None:
-        if len(waiting) < MAX_ASKED:
-            waiting[row.get("packet_id") or 0] = request
-        else:
-            self._output.dropped["requests"] += 1
-
-    def suback(self, connection: Connection, row: PacketRow, at: Position, _: bool) -> None:
-        """Observe a SUBACK: add the granted subscriptions."""
-        request = connection.asked.pop(row.get("packet_id") or 0, None)
-        codes = row.get("return_codes") or []
-        if request is None or len(codes) != len(request.filters):
-            connection.breaks("suback_unasked", False, at)
-            return
-        connection.confirm_read(request.at, at)
-        for place, (asked, code) in enumerate(zip(request.filters, codes, strict=True)):
-            if code < _ERROR and asked["filter"]:
-                subscribed = _granted(connection, request, place, asked, code, at)
-                connection.broker.subscribe(connection.session, subscribed)
-                if subscribed.gets_values and len(connection.unconfirmed) < MAX_FILTERS:
-                    connection.unconfirmed.append(subscribed)
-
-    def unsuback(self, connection: Connection, row: PacketRow, at: Position, _: bool) -> None:
-        """Observe an UNSUBACK: end subscriptions."""
-        request = connection.leaving.pop(row.get("packet_id") or 0, None)
-        if request is None:
-            connection.breaks("unsuback_unasked", False, at)
-            return
-        connection.confirm_read(request.at, at)
-        for asked in request.filters:
-            if asked["filter"]:
-                connection.broker.unsubscribe(connection.session, asked["filter"], request.at, at)
-
-
-def _granted(
-    connection: Connection, request: Request, place: int, asked: FilterRow, code: int, at: Position
-) -> Subscribed:
-    """Return the granted subscription for one filter of a SUBSCRIBE, the one with index `place`."""
-    record, session, filter = connection.record, connection.session, asked["filter"]
-    group = split_shared(filter)[0]
-    handling = asked.get("retain_handling") or 0
-    is_new = filter not in session.filters and session.known
-    return Subscribed(
-        record.client,
-        filter,
-        group,
-        code,
-        bool(asked.get("no_local")) or record.is_bridge,
-        bool(asked.get("retain_as_published")) or record.is_bridge,
-        request.identifier,
-        asked=request.at,
-        granted=at,
-        since=request.at._replace(offset=request.at.offset + place),
-        version=record.version,
-        known=session.known,
-        gets_values=group is None and (handling == 0 or (handling == _IF_NEW and is_new)),
-        maximum_packet_size=record.maximum_packet_size,
-    )
 
 
 MAX_SUBSCRIPTIONS: Final = 1 << 20

@@ -1,4 +1,4 @@
-"""Topic names, topic filters (MQTT 5.0, 4.7 and 4.8) and topic aliases (3.3.2.3.4)."""
+"""Topic names and topic filters (MQTT 5.0, 4.7 and 4.8)."""
 
 from __future__ import annotations
 
@@ -9,7 +9,6 @@ from wireyard.formats.mqtt.topics import is_shared
 
 __all__ = [
     "OWN_PREFIXES",
-    "Aliases",
     "matches",
     "split_shared",
     "topic_hash",
@@ -53,41 +52,3 @@ def matches(filter: str, topic: str) -> bool:
         if place == len(levels) or level not in ("+", levels[place]):
             return False
     return len(filter_levels) == len(levels)
-
-
-class Aliases:
-    """The topic of each alias in one direction of a connection.
-
-    Parameters
-    ----------
-    maximum
-        The Topic Alias Maximum of the receiver; None if it is unknown.
-
-    Limits
-    ------
-    An alias has 16 bits, so there are at most 65,535.
-    """
-
-    __slots__ = ("_topics", "maximum")
-
-    def __init__(self, maximum: int | None = None) -> None:
-        self.maximum = maximum
-        self._topics: dict[int, str] = {}
-
-    def resolve(self, topic: str, alias: int | None) -> tuple[str | None, str | None]:
-        """Return the topic of a PUBLISH, and a fault if there is one.
-
-        Returns
-        -------
-        topic, fault
-            The topic is None if it is unknown. The fault is ``alias_unknown`` or
-            ``alias_maximum``; an alias above the maximum is still resolved.
-        """
-        if alias is None:
-            return topic, None
-        above = self.maximum is not None and alias > self.maximum
-        if topic:
-            self._topics[alias] = topic
-            return topic, "alias_maximum" if above else None
-        known = self._topics.get(alias)
-        return known, "alias_maximum" if above else None if known else "alias_unknown"

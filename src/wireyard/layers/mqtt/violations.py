@@ -7,17 +7,16 @@ version that has it; connections of other versions cannot violate it.
 from __future__ import annotations
 
 from types import MappingProxyType
-from typing import Final, NamedTuple
+from typing import Final
 
 from wireyard.formats.mqtt.rules import Rule
-from wireyard.layers.mqtt.records import Client, ConnectionRecord
+from wireyard.layers.mqtt.records import Client
 from wireyard.layers.records import Position, Violation
 
 __all__ = [
     "NEEDS_ALL_CONNECTIONS",
     "NEEDS_ALL_PACKETS",
     "RULES",
-    "Breach",
     "cite",
     "violation_of",
 ]
@@ -142,30 +141,6 @@ def cite(name: str, version: int) -> tuple[str, str] | None:
     if not rule.holds(version):
         return None
     return rule.verdict(version), f"against the rule that {rule.text}"
-
-
-class Breach(NamedTuple):
-    """A protocol violation on a connection whose client id a later packet may still assign."""
-
-    rule: str
-    text: str
-    connection: ConnectionRecord
-    from_client: bool
-    """Whether the client violated the rule, and not the broker."""
-    at: Position
-    message_key: str | None = None
-
-    @property
-    def violation(self) -> Violation:
-        """The violation, with the client id that the connection has now."""
-        return violation_of(
-            self.rule,
-            self.text,
-            self.connection.client,
-            self.from_client,
-            self.at,
-            self.message_key,
-        )
 
 
 def violation_of(

@@ -4,11 +4,9 @@ from __future__ import annotations
 
 from typing import Final
 
-from wireyard.layers.mqtt.records import Message
-from wireyard.layers.records import Position
 from wireyard.layers.states import Cell, StateTable
 
-__all__ = ["WILL", "WILL_EVENTS", "Will"]
+__all__ = ["WILL", "WILL_EVENTS"]
 
 WILL_EVENTS: Final = (
     "connected", "disconnected", "disconnected_with_will", "dropped", "delay_over",
@@ -41,30 +39,3 @@ WILL: Final[StateTable[str, str, str]] = StateTable(
     WILL_EVENTS,
 )
 """The states of a will; the table is complete."""
-
-
-class Will:
-    """A will and its state.
-
-    Parameters
-    ----------
-    message
-        The message to publish.
-    delay_s
-        The Will Delay Interval: seconds from the end of the connection.
-    """
-
-    __slots__ = ("delay_s", "due", "message", "state")
-
-    def __init__(self, message: Message, delay_s: int = 0) -> None:
-        self.message = message
-        self.delay_s = delay_s
-        self.due: Position | None = None
-        """The end of its delay, once the delay has begun."""
-        self.state = WILL["none", "connected"].state
-
-    def step(self, event: str) -> str | None:
-        """Apply an event of `WILL_EVENTS`; return ``published``, ``dropped`` or None."""
-        cell = WILL[self.state, event]
-        self.state = cell.state
-        return cell.effect

@@ -25,8 +25,8 @@ import pyarrow.compute as pc
 
 from wireyard.arrays import Ints
 from wireyard.layers.grouping import text_codes
+from wireyard.layers.mqtt.grids import NONE
 from wireyard.layers.mqtt.packets import PACKETS, KnownStream, Part
-from wireyard.layers.mqtt.qos_kernels import NONE
 from wireyard.pipeline.exchange import EXCHANGE, Parts, PartsWriter, narrowed, with_own_texts
 from wireyard.streams.source import filesystem
 

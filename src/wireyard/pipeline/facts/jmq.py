@@ -9,7 +9,7 @@ destination.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from itertools import chain
 from typing import Any, Final, NamedTuple
@@ -28,6 +28,7 @@ from wireyard.layers.jmq.columns import (
     follow_connections,
     follow_transactions,
     join_messages,
+    join_requests,
     match_replies,
     order_hops,
     partition_keys,
@@ -37,6 +38,7 @@ from wireyard.layers.jmq.columns import (
 )
 from wireyard.layers.jmq.facts import FORMATS
 from wireyard.layers.jmq.files import (
+    ends_of,
     file_numbers,
     messages_of,
     packets_of,
@@ -64,6 +66,7 @@ PARTITION_PACKETS: Final = 1 << 16
 """Packets of a partition of more."""
 _SHOWN: Final = (
     "source", "stream", "src_addr", "src_port", "dst_addr", "dst_port", "format", "ended",
+    "ended_ns", "ended_frame",
 )  # fmt: skip
 """Columns of the table `streams`."""
 _HELD_BATCHES: Final = 4
@@ -104,19 +107,6 @@ def _write_messages(file: _File, marks: pa.Table, staging: str) -> Results:
     """Write the rows of the table `messages` for the marked packets of a file."""
     messages = messages_of(_opened(file), marks)
     yield from write_tables((("messages", table) for table in messages), staging)
-
-
-def _ended_streams(path: str, sources: Collection[str]) -> Iterator[pa.Table]:
-    """Yield the streams of some inputs whose end is in the captures."""
-    formats = pa.array(FORMATS)
-    for table in captured_streams([path], sources, _SHOWN):
-        yield table.filter(pc.and_(table["ended"].is_valid(), pc.is_in(table["format"], formats)))
-
-
-def _names(streams: Iterable[pa.Table]) -> Iterator[tuple[str, str]]:
-    """Yield the source and name of each stream."""
-    for table in streams:
-        yield from zip(table["source"].to_pylist(), table["stream"].to_pylist(), strict=True)
 
 
 def _of_files(marks: pa.Table, files: int) -> list[pa.Table]:
@@ -183,7 +173,8 @@ def _split(file: _File, job: _Job, count: int) -> Results:
 
 def _split_ended(path: str, job: _Job, count: int) -> Results:
     """Partition the streams whose end is in the captures by connection."""
-    for table in _ended_streams(path, job.sources):
+    for table in captured_streams([path], job.sources, _SHOWN):
+        table = table.filter(table["ended"].is_valid())
         if table.num_rows:
             parts = split_rows(table, _part(connection_keys(table), count), count)
             yield intermediate_file(_ENDED, write_parts(job.staging, ([part] for part in parts)))
@@ -210,7 +201,7 @@ def _follow(number: int, job: _Job, count: int, files: Files) -> Results:
     """Follow the connections of a partition."""
     packets = {name: _read(files[name], number)[0] for name in FORMATS if files[name]}
     ended = chain.from_iterable(read_part(files[_ENDED], number))
-    followed = follow_connections(packets, _names(ended))
+    followed = follow_connections(packets, ends_of(ended))
     del packets
     yield from write_tables(followed.facts.items(), job.staging)
     yield from dropped_rows(followed.dropped)
@@ -222,7 +213,7 @@ def _follow(number: int, job: _Job, count: int, files: Files) -> Results:
     others = follow_transactions(followed.uses.slice(0, 0), *outside)
     parts = _by_key("hops", count, others.sendings, others.deliveries)
     yield intermediate_file(_MESSAGES, write_parts(job.staging, parts))
-    parts = _by_key("hops", count, followed.relays)
+    parts = _by_key("hops", count, followed.relays, followed.requests)
     yield intermediate_file(_RELAYS, write_parts(job.staging, parts))
     parts = _by_key("numbers", count, followed.runs)
     yield intermediate_file(_RUNS, write_parts(job.staging, parts))
@@ -245,10 +236,11 @@ def _end_transactions(number: int, job: _Job, count: int, files: Sequence[str]) 
 def _join(number: int, job: _Job, count: int, files: Files) -> Results:
     """Join the records of the messages of a partition."""
     sendings, deliveries = _read(files[_MESSAGES], number)
-    (relays,) = _read(files[_RELAYS], number)
+    relays, requests = _read(files[_RELAYS], number)
     joined = join_messages(sendings, deliveries, relays)
     hops = order_hops(sendings, deliveries, relays)
     tables = {
+        "conversations": join_requests(requests),
         "deliveries": joined.deliveries,
         "hops": hops.hops,
         "producers": producers_of(sendings, deliveries, relays),

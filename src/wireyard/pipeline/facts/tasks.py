@@ -104,9 +104,11 @@ def groups_of(
         ]
         for file in of_input[each.source]:
             by_file[file].append(each)
-    groups, left = list[Group](), dict.fromkeys(by_file)
-    while left:
-        waiting = list(left) if facts.shares_messages else [next(iter(left))]
+    groups, seen = list[Group](), set[tuple[str, str]]()
+    for first in by_file:
+        if first in seen:
+            continue
+        waiting = list(by_file) if facts.shares_messages else [first]
         members, found = dict[str, Input](), dict[tuple[str, str], None]()
         while waiting:
             file = waiting.pop()
@@ -115,7 +117,7 @@ def groups_of(
                 for each in by_file[file]:
                     members[each.source] = each
                     waiting += of_input[each.source]
-        left = {file: None for file in left if file not in found}
+        seen |= found.keys()
         stream_names = dict.fromkeys(
             name for each in members.values() for name in each.files.get("streams", ())
         )

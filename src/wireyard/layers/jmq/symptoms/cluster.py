@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from typing import Final
 
-from wireyard.layers.jmq.symptoms import CONSUMERS
-from wireyard.layers.symptoms import ENDS, LONG_NS, TRACE_ALL, WAITING, Symptom
+from wireyard.layers.jmq.waiting import CONSUMERS, ENDS, QUEUED
+from wireyard.layers.symptoms import LONG_NS, TRACE_ALL, Symptom
 
 __all__ = ["CLUSTER"]
 
@@ -123,13 +123,9 @@ GROUP BY 1, 2, 4, 5, 6, 7
 """
 _NOT_ROUTED: Final = f"""
 WITH links AS ({_LINKS}), brokers AS ({_BROKERS}), waits AS (
-  SELECT w.destination, w.source, w.frame, w.since_ns, m.stream, m."offset", e.end_ns,
-    regexp_extract(m.stream, '>(.*):', 1) AS server_addr
-  FROM ({WAITING}) w JOIN ({ENDS}) e ON e.source = w.source
-  JOIN messages m ON m.source = w.source AND m.message_key = w.message_key
-  WHERE w.state = 'no consumer' AND NOT EXISTS (
-      FROM hops h WHERE h.message_key = w.message_key AND h.kind = 'relayed'
-    ) AND NOT EXISTS (
+  SELECT w.*, regexp_extract(w.stream, '>(.*):', 1) AS server_addr
+  FROM ({QUEUED}) w
+  WHERE w.delayed_ms IS NULL AND NOT EXISTS (
       FROM deliveries o WHERE o.destination = w.destination AND o.outcome = 'unacknowledged'
     )
 ), found AS (

@@ -10,10 +10,10 @@ from typing import Any, Final, NamedTuple
 
 import numpy as np
 
-from wireyard.arrays import Int8s, Int32s, Ints
+from wireyard.arrays import Int8s, Ints
 from wireyard.formats.jmq.layout import FLAGS, MESSAGE_TYPES
 from wireyard.layers.jmq import rules, states
-from wireyard.layers.jmq.rules import HANDLERS, NEEDS_ALL, RULES
+from wireyard.layers.jmq.rules import HANDLERS, NEEDS_ALL, NEEDS_BOTH, RULES
 from wireyard.layers.jmq.states import DELIVERY, FLOW, SESSION, TRANSACTION
 from wireyard.layers.states import NEXT, RULE, transitions
 
@@ -58,6 +58,9 @@ RULE_CODES: Final = {rule: code for code, rule in enumerate(RULES)}
     )
 )  # fmt: skip
 
+BOTH, ALL = 1, 2
+"""What a rule needs: packets of both sides, or all packets."""
+
 USE_EVENTS: Final = TRANSACTION.events
 (U_START, U_SEND, U_DENY_SEND, U_ACK, U_DENY_ACK, U_END, U_PREPARE, U_ASK_COMMIT,
  U_COMMIT, U_DENY_COMMIT, U_ROLL_BACK) = (
@@ -95,10 +98,9 @@ CAP_WAITING, CAP_HELD, CAP_CONSUMERS, CAP_PAUSED, CAP_TRANSACTIONS = range(len(C
 CAP_COUNT: Final = len(CAPS)
 
 OK: Final = rules.OK
-WANTED, TRANSACTED = FLAGS["A"], FLAGS["T"]
+WANTED, TRANSACTED, RESENT = FLAGS["A"], FLAGS["T"], FLAGS["I"]
 LAST_OF_CONNECTION, LAST_OF_ONE = FLAGS["F"], FLAGS["C"]
 WITHOUT_T: Final = rules.WITHOUT_T
-SEND_REPLY: Final = rules.SEND_REPLY
 UNDELIVERABLE, DEAD, EXPIRED = rules.UNDELIVERABLE, rules.DEAD, rules.EXPIRED
 NEVER_ACKNOWLEDGES: Final = rules.NO_ACKNOWLEDGE
 LAST_MESSAGE_TYPE: Final = max(MESSAGE_TYPES)
@@ -139,9 +141,10 @@ class Compiled(NamedTuple):
     status determines the event, -5 a packet whose direction does."""
     flow: Int8s
     flow_rules: Int8s
-    reply_of: Int32s
-    needs_all: Int8s
-    """For each rule, whether lost packets may explain a violation."""
+    is_reply: Int8s
+    """Whether a packet type is one of `rules.REPLIES`."""
+    needs: Int8s
+    """For each rule, which packets may explain a violation if they are missing: `ALL`, `BOTH`."""
     caps: Ints
     """The caps in the order of `CAPS`: the most items of a connection that may be open at once."""
 
@@ -154,9 +157,6 @@ def compiled() -> Compiled:
         events[packet_type] = LOGIN_EVENTS.index(event)
     for code, packet_type in enumerate((*rules.BY_STATUS, *rules.BY_SIDE), 3):
         events[packet_type] = -code
-    reply_of = np.full(TYPES, -1, np.int32)
-    for packet_type, reply in rules.REPLY_OF.items():
-        reply_of[packet_type] = reply
     delivery, login, flow = (
         transitions(table, (), tuple(RULES)).astype(np.int8) for table in (DELIVERY, SESSION, FLOW)
     )
@@ -170,8 +170,8 @@ def compiled() -> Compiled:
         events,
         flow[:, :, NEXT].ravel(),
         flow[:, :, RULE].ravel(),
-        reply_of,
-        np.array([rule in NEEDS_ALL for rule in RULES], np.int8),
+        np.isin(np.arange(TYPES), list(rules.REPLIES)).astype(np.int8),
+        np.array([(rule in NEEDS_BOTH) + 2 * (rule in NEEDS_ALL) for rule in RULES], np.int8),
         np.array([getattr(rules, cap) for cap in CAPS]),
     )
 

@@ -1,4 +1,4 @@
-"""Short connections: plain clients are tracked in one call, with the rows of an `Observer`."""
+"""Short connections, one after the other: their sessions and the messages in flight at the end."""
 
 from __future__ import annotations
 
@@ -6,32 +6,13 @@ from typing import Any
 
 import pytest
 
-from tests.layers.mqtt.conversations import BATCH, short_connections
-from tests.layers.mqtt.make import Capture, by_columns, tables_of
+from tests.layers.mqtt.make import Capture, tables_of
 from wireyard.formats.mqtt import layout
-from wireyard.layers.mqtt import tracking
-from wireyard.layers.mqtt.plain import Plain, find_plain
-
-Row = dict[str, Any]
-
-
-@pytest.fixture
-def plain(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """The names of the plain clients of the last call, once for each connection."""
-    names: list[str] = []
-
-    def find(*args: Any) -> Plain:
-        result = find_plain(*args)
-        names[:] = sorted(client.name for client in result.clients)
-        return result
-
-    monkeypatch.setattr(tracking, "find_plain", find)
-    return names
 
 
 @pytest.mark.parametrize("version", [3, 4, 5])
 @pytest.mark.parametrize("end", ["disconnect", "end", "leave"])
-def test_a_plain_connection(plain: list[str], version: int, end: str) -> None:
+def test_a_short_connection(version: int, end: str) -> None:
     capture = Capture(version)
     capture.connect("one", username="somebody")
     capture.publish("one", True, "a", b"x", 0)
@@ -40,7 +21,6 @@ def test_a_plain_connection(plain: list[str], version: int, end: str) -> None:
     capture.publish("one", False, "c", b"z", 2, 7)
     getattr(capture, end)("one")
     (session,) = tables_of(capture)["sessions"]
-    assert plain == ["one"]
     ended_by = {"disconnect": "client", "end": "dropped", "leave": "open"}
     assert session["ended_by"] == ended_by[end]
     assert (session["in_flight_sent"], session["in_flight_received"]) == (0, 1)
@@ -95,32 +75,29 @@ def taken_over(capture: Capture) -> None:
     capture.connect("one")
 
 
-@pytest.mark.parametrize(
-    "begin",
-    [no_connack, refused, resumed, with_will, subscribed, unexpected_ack, with_gap,
-     after_disconnect, taken_over],
-)  # fmt: skip
-def test_a_connection_that_is_not_plain(plain: list[str], begin: Any) -> None:
+SESSIONS = {
+    no_connack: "open", refused: "refused", resumed: "open", with_will: "open",
+    subscribed: "open", unexpected_ack: "open", with_gap: "open", after_disconnect: "client",
+    taken_over: "dropped",
+}  # fmt: skip
+"""How the first connection ends."""
+
+
+@pytest.mark.parametrize("begin", SESSIONS, ids=lambda one: one.__name__)
+def test_a_connection_beside_a_short_one(begin: Any) -> None:
+    """What happens on one connection changes nothing on another."""
     capture = Capture(4)
     begin(capture)
     capture.connect("two")
     capture.publish("two", True, "a", b"x", 1, 1)
-    tables_of(capture)
-    assert plain == ["two"]
-
-
-def test_some_properties_make_a_connection_not_plain(plain: list[str]) -> None:
-    capture = Capture(5)
-    capture.connect("one", properties=(("user_property", ("a", "b")),))
-    capture.connect("two", properties=(("session_expiry_interval", 1),))
-    capture.connect("three", said=(("maximum_packet_size", 10),))
-    by_columns(capture.rows, capture.streams)
-    assert plain == ["one"]
+    *others, last = tables_of(capture)["sessions"]
+    assert others[0]["ended_by"] == SESSIONS[begin]
+    assert (last["client_id"], last["in_flight_sent"]) == ("two", 1)
 
 
 @pytest.mark.parametrize("to_broker", [True, False])
-def test_a_receive_maximum(plain: list[str], to_broker: bool) -> None:
-    """It limits the side that it is sent to; a client is not plain if one is exceeded."""
+def test_a_receive_maximum(to_broker: bool) -> None:
+    """It limits the side that it is sent to."""
     capture = Capture(5)
     own, other = (("receive_maximum", 1),), (("receive_maximum", 2),)
     for name, messages in (("one", 1), ("two", 2)):
@@ -131,25 +108,16 @@ def test_a_receive_maximum(plain: list[str], to_broker: bool) -> None:
         for number in range(messages):
             capture.publish(name, to_broker, "a", b"x", 1, number + 1)
     violations = tables_of(capture)["violations"]
-    assert plain == ["one"]
     assert [row["rule"] for row in violations] == ["MQTT-3.3.4-7" if to_broker else "MQTT-3.3.4-9"]
 
 
-def test_a_client_connects_again(plain: list[str]) -> None:
+def test_a_client_connects_again() -> None:
+    """Each connection begins with the packet identifiers free."""
     capture = Capture(4)
     for end in (capture.disconnect, capture.end, capture.disconnect):
         capture.connect("one")
         capture.publish("one", False, "a", b"x", 1, 1)
         end("one")
-    assert len(tables_of(capture)["sessions"]) == 3
-    assert plain == ["one"] * 3
-
-
-@pytest.mark.parametrize("version", [3, 4, 5])
-def test_most_of_the_random_short_connections_are_plain(plain: list[str], version: int) -> None:
-    """Their rows are judged with those of all other conversations."""
-    sessions = 0
-    for packets in short_connections(version, seed=1):
-        by_columns(*packets)
-        sessions += len(plain)
-    assert sessions >= BATCH
+    tables = tables_of(capture)
+    assert [row["in_flight_received"] for row in tables["sessions"]] == [1, 1, 1]
+    assert not tables["violations"]

@@ -4,52 +4,60 @@ from __future__ import annotations
 
 from typing import Final
 
-from wireyard.layers.symptoms import (
+from wireyard.layers.jmq.waiting import (
+    AWAY,
+    CONSUMERS,
     DENIED,
+    DIED,
     ENDS,
+    OVERTAKEN,
+    QUEUED,
+    SENT,
+)
+from wireyard.layers.symptoms import (
     LONG_NS,
     SLOW,
     SQL_SESSIONS,
     TRACE,
     TRACE_ALL,
-    WAITING,
     Symptom,
     deliveries,
 )
 
-__all__ = ["CONSUMERS", "SYMPTOMS"]
+__all__ = ["CLOSED", "SYMPTOMS"]
 
 _STORE: Final = "wireyard store {source}"
 _WAITS: Final = f"""
-  SELECT w.destination, w.source, w.frame, w.message_key, w.since_ns, m.stream, m."offset"
-  FROM ({WAITING}) w JOIN ({ENDS}) e ON e.source = w.source
-  JOIN messages m ON m.source = w.source AND m.message_key = w.message_key
-  WHERE w.state = 'no consumer' AND e.end_ns - w.since_ns >= {LONG_NS}
+SELECT * FROM ({QUEUED}) WHERE delayed_ms IS NULL AND end_ns - since_ns >= {LONG_NS}
 """
-CONSUMERS: Final = """
-  SELECT c.source, c.frame, c.stream, c."offset", c.captured_ns, c.src_addr, c.src_port,
-    c.dst_addr, c.dst_port,
-    c.properties['JMQDestination'].value AS destination,
-    c.properties['JMQDestType'].value::INTEGER & 2 > 0 AS is_topic,
-    nullif(c.properties['JMQSelector'].value, '') AS selector,
-    r.properties['JMQConsumerID'].value::BIGINT AS consumer_id
-  FROM packets_jmq c JOIN packets_jmq r
-  ON r.source = c.source AND r.consumer_id = c.consumer_id AND r.packet_type = 15
-    AND r.src_addr = c.dst_addr AND r.src_port = c.dst_port
-    AND r.dst_addr = c.src_addr AND r.dst_port = c.src_port
-  WHERE c.packet_type = 14 AND r.properties['JMQStatus'].value = '200'
-    AND c.captured_ns IS NOT NULL
+
+
+def _messages(
+    query: str, client: str = "coalesce(producer_client_id, client)", by: str = "1, 2"
+) -> str:
+    """Return a query for messages, grouped by destination and client; the first is the proof."""
+    return f"""
+SELECT destination, {client} AS client, count(*) AS count, NULL AS verdict,
+  arg_min(source, captured_ns) AS source, arg_min(frame, captured_ns) AS frame,
+  arg_min(stream, captured_ns) AS stream, arg_min("offset", captured_ns) AS "offset"
+FROM ({query})
+GROUP BY {by}
 """
-_NO_CONSUMER: Final = f"""
-SELECT w.destination, NULL AS client, count(*) AS count, arg_min(w.source, w.since_ns) AS source,
-  arg_min(w.frame, w.since_ns) AS frame, arg_min(w.stream, w.since_ns) AS stream,
-  arg_min(w."offset", w.since_ns) AS "offset"
-FROM ({_WAITS}) w
-WHERE NOT EXISTS (
-  FROM ({CONSUMERS}) c WHERE c.source = w.source AND c.destination = w.destination
-)
-GROUP BY 1
+
+
+_UNCLAIMED: Final = f"""
+SELECT * FROM ({_WAITS}) w
+WHERE NOT has_consumer AND NOT EXISTS (
+    FROM ({CONSUMERS}) c
+    WHERE c.source = w.source AND c.destination = w.destination AND c.selector IS NOT NULL
+  )
+QUALIFY bool_or(NOT was_left) OVER (PARTITION BY source, destination)
 """
+"""Messages in queues without a consumer, but not those that only wait because nobody acknowledged
+them."""
+_NO_CONSUMER: Final = _messages(_UNCLAIMED, "NULL", "1")
+CLOSED: Final = f"EXISTS (FROM ({_UNCLAIMED}) w WHERE w.message_key = d.message_key)"
+"""Condition for a delivery `d` whose consumer has closed: its message waits for any consumer."""
 _SELECTOR: Final = f"""
 WITH unmatched AS (
   SELECT source, destination, message_key, since_ns, false AS is_topic FROM ({_WAITS})
@@ -101,7 +109,11 @@ WITH marks AS ({marks}), paused AS (
     AND r.dst_addr = p.to_addr AND r.dst_port = p.to_port
     AND r.properties['{id_property}'].value IS NOT DISTINCT FROM p.number
     AND coalesce(r.properties['JMQSize'].value, '') <> '0'
-  WHERE p.captured_ns IS NOT NULL
+  WHERE p.captured_ns IS NOT NULL AND NOT EXISTS (
+      FROM sessions i
+      WHERE i.source = p.source AND i.client = p.client AND i.in_flight_sent IS NULL
+        AND i.protocol = 'jms'
+    )
   GROUP BY 1, 2, 3, 4, 5, 6, p.captured_ns
 )
 SELECT destination, client, count(*) AS count, max(paused_ns) // 1000000 / 1000 AS longest_s,
@@ -173,16 +185,35 @@ WHERE c.kind = 'control' AND c.requested_ns IS NOT NULL AND c.status >= 400
 GROUP BY c.requester, c.request, c.status
 """
 REQUEST_UNANSWERED: Final = f"""
-SELECT NULL AS destination, c.requester AS client, count(*) AS count, c.request,
-  arg_min(c.source, c.requested_ns) AS source, arg_min(c.requested_frame, c.requested_ns) AS frame,
-  arg_min(c.stream, c.requested_ns) AS stream, arg_min(c."offset", c.requested_ns) AS "offset"
-FROM conversations c
-JOIN ({ENDS}) e ON e.source = c.source
-JOIN sessions s
-ON s.source = c.source AND s.protocol = 'jms' AND s.client = c.requester AND s.ended_by = 'open'
-WHERE c.kind = 'control' AND c.replied_ns IS NULL AND e.end_ns - c.requested_ns >= {LONG_NS}
-GROUP BY c.requester, c.request
+WITH asked AS (
+  SELECT c.*, max(c.replied_ns) OVER (
+      PARTITION BY c.source, c.requester ORDER BY c.requested_ns DESC
+    ) AS later_ns,
+    coalesce(s.closed_ns, e.end_ns) - c.requested_ns AS waited_ns
+  FROM conversations c
+  JOIN ({ENDS}) e ON e.source = c.source
+  JOIN sessions s
+  ON s.source = c.source AND s.protocol = 'jms' AND s.client = c.requester
+    AND split_part(s.stream, '#', 2) = split_part(c.stream, '#', 2)
+    AND s.in_flight_sent IS NOT NULL
+  WHERE c.kind = 'control'
+)
+SELECT NULL AS destination, requester AS client, count(*) AS count, request,
+  arg_min(source, requested_ns) AS source, arg_min(requested_frame, requested_ns) AS frame,
+  arg_min(stream, requested_ns) AS stream, arg_min("offset", requested_ns) AS "offset"
+FROM asked
+WHERE reply_key IS NULL AND (waited_ns >= {LONG_NS} OR later_ns IS NOT NULL)
+  AND NOT (request LIKE '%_MESSAGE' OR request = 'MESSAGE')
+GROUP BY requester, request
 """
+_UNACCEPTED: Final = _messages(
+    f"""
+SELECT m.* FROM ({SENT}) m
+WHERE m.is_unanswered AND m.is_whole
+  AND (m.ended_by <> 'open' OR m.end_ns - m.since_ns >= {LONG_NS})
+  AND NOT EXISTS (FROM deliveries d WHERE d.message_key = m.message_key)
+"""
+)
 _NEVER_DELIVERED: Final = f"""
 SELECT m.destination, coalesce(m.producer_client_id, m.client) AS client, count(*) AS count,
   arg_min(m.source, m.captured_ns) AS source, arg_min(m.frame, m.captured_ns) AS frame,
@@ -234,6 +265,35 @@ SYMPTOMS: Final = (
         "{messages} came out of the dead message queue, reason {dead_reason}",
         TRACE_ALL,
         deliveries("d.dead_reason IS NOT NULL"),
+    ),
+    Symptom(
+        "died_with_queue",
+        "lost",
+        "{messages} in a temporary queue that the requester closed without reading",
+        TRACE_ALL,
+        _messages(DIED, "coalesce(owner_id, owner)"),
+    ),
+    Symptom(
+        "overtaken",
+        "lost",
+        "{messages} gone from the queue while a consumer was connected, which got later ones"
+        " (paused or purged?)",
+        TRACE_ALL,
+        _messages(OVERTAKEN, "NULL", "1"),
+    ),
+    Symptom(
+        "queued_away",
+        "stuck",
+        "{messages} queued for a client that is away",
+        TRACE,
+        _messages(AWAY, "subscriber"),
+    ),
+    Symptom(
+        "unaccepted",
+        "stuck",
+        "nothing shows that the broker took {messages} of this client",
+        TRACE,
+        _UNACCEPTED,
     ),
     Symptom(
         "no_consumer",

@@ -1,4 +1,4 @@
-"""The columns and the state of JMQ connections as records of arrays, for ``connection_kernels.py``.
+"""The columns and the state of JMQ connections as records of arrays.
 
 A row is the index of a packet in the columns; -1 is none. A code is the index of a text. A slot is
 the number of a key that packets name, such as a consumer, a request id or a held message.
@@ -69,6 +69,8 @@ class Packets(NamedTuple):
     from_dead_queue: Int8s
     reply: Int32s
     """Row of the reply to a request."""
+    again: Int32s
+    """Of a packet that the client sends again on the connection, the row that it repeats."""
     is_request: Int8s
     """Whether a row is a request that wants a reply."""
 
@@ -100,7 +102,6 @@ class Streams(NamedTuple):
 
     connection: Int32s
     from_client: Int8s
-    seen: Int8s
     first: Ints
     start: Ints
     stop: Ints
@@ -115,6 +116,9 @@ class Connections(NamedTuple):
 
     active: Int8s
     known: Int8s
+    """Whether all packets from the first on were captured."""
+    one_sided: Int8s
+    """Whether a side is missing from the first packet to the last."""
     login_known: Int8s
     state: Int8s
     ended_by: Int8s
@@ -220,6 +224,8 @@ class Buffers(NamedTuple):
     use_transaction: Ints
     use_messages: Ints
     use_client_id: Int32s
+    use_sure: Int8s
+    """Whether no missing packets may explain the event, and its packet was not sent again."""
     run_stream: Int32s
     run_start: Ints
     run_stop: Ints

@@ -1,0 +1,240 @@
+"""JMS messages that wait, and those that nobody gets any more: the queries behind the symptoms.
+
+Rules of this file:
+
+1. A message waits in a queue after its broker took it, until a consumer has it for good: one that
+   was given back waits again.
+2. A message that was relayed to another broker waits there, if at all.
+3. Where packets of any connection of a broker are missing, nothing is known to wait there.
+4. Who consumes a queue is who has a consumer there now, whoever had one before.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+__all__ = [
+    "AWAY",
+    "CONSUMERS",
+    "DENIED",
+    "DIED",
+    "ENDS",
+    "NOT_CHARGED",
+    "OVERTAKEN",
+    "PASSED_ON",
+    "QUEUED",
+    "SENT",
+    "WAITING_JMS",
+]
+
+ENDS: Final = """
+SELECT source, max(greatest(last_ns, ended_ns)) AS end_ns FROM streams GROUP BY source
+"""
+"""The end of each capture: its last packet or FIN."""
+DENIED: Final = """
+SELECT s.source, s.stream, s."offset", s.frame, s.destination, s.src_addr, s.src_port,
+  r.frame AS reply_frame, r.captured_ns, r.properties['JMQStatus'].value AS status,
+  r.properties['JMQReason'].value AS reason
+FROM packets_jmq r JOIN packets_jmq s
+ON s.source = r.source AND s.consumer_id = r.consumer_id
+  AND s.src_addr = r.dst_addr AND s.src_port = r.dst_port
+  AND s.dst_addr = r.src_addr AND s.dst_port = r.src_port
+WHERE r.packet_type = 9 AND r.properties['JMQStatus'].value <> '200'
+  AND s.packet_type BETWEEN 1 AND 6
+"""
+"""Messages that an Open MQ broker did not accept: SEND_REPLY with a status other than 200."""
+
+# --- consumers ------------------------------------------------------------------------------
+
+_SAME_CONNECTION: Final = """s.source = {0}.source AND s.protocol = 'jms'
+  AND s.client = if(contains({0}.src_addr, ':'), '[' || {0}.src_addr || ']', {0}.src_addr)
+    || ':' || {0}.src_port
+  AND split_part(s.stream, '#', 2) = split_part({0}.stream, '#', 2)"""
+"""Join condition of a client's packets and the row `s` of its connection."""
+CONSUMERS: Final = f"""
+SELECT c.source, c.frame, c.stream, c."offset", c.captured_ns, c.src_addr, c.src_port, c.dst_addr,
+  c.dst_port, c.properties['JMQDestination'].value AS destination,
+  c.properties['JMQDestType'].value::INTEGER & 2 > 0 AS is_topic,
+  nullif(c.properties['JMQSelector'].value, '') AS selector,
+  nullif(c.properties['JMQDurableName'].value, '') AS durable,
+  coalesce(c.properties['JMQNoLocal'].value, 'false') = 'true' AS no_local,
+  r.properties['JMQConsumerID'].value::BIGINT AS consumer_id,
+  s.client_id, s.client, s.server, least(x.closed_ns, s.closed_ns) AS until_ns
+FROM packets_jmq c JOIN packets_jmq r
+ON r.source = c.source AND r.consumer_id = c.consumer_id AND r.packet_type = 15
+  AND r.captured_ns >= c.captured_ns
+  AND split_part(r.stream, '#', 2) = split_part(c.stream, '#', 2)
+  AND r.src_addr = c.dst_addr AND r.src_port = c.dst_port
+  AND r.dst_addr = c.src_addr AND r.dst_port = c.src_port
+LEFT JOIN sessions s ON {_SAME_CONNECTION.format("c")}
+LEFT JOIN (
+  SELECT source, properties['JMQConsumerID'].value AS id, min(captured_ns) AS closed_ns
+  FROM packets_jmq WHERE packet_type = 16 GROUP BY ALL
+) x ON x.source = c.source AND x.id = r.properties['JMQConsumerID'].value
+WHERE c.packet_type = 14 AND r.properties['JMQStatus'].value = '200'
+  AND c.captured_ns IS NOT NULL
+"""
+"""Consumers whose creation was captured, and when each was closed."""
+_PRESENT: Final = f"""
+SELECT source, destination FROM ({CONSUMERS}) WHERE NOT is_topic AND until_ns IS NULL
+UNION
+SELECT d.source, d.destination
+FROM deliveries d JOIN sessions s
+ON s.source = d.source AND s.protocol = 'jms' AND s.client = d.consumer AND s.closed_ns IS NULL
+WHERE d.protocol = 'jms' AND d.verdict <> 'browsed' AND d.dead_reason IS NULL
+  AND (d.source, d.consumer_id) NOT IN (SELECT (source, consumer_id) FROM ({CONSUMERS}))
+"""
+"""Queues that have a consumer at the end; one created before the capture shows by deliveries."""
+
+# --- messages -------------------------------------------------------------------------------
+
+_RETURNED: Final = "('rolled_back', 'returned_seen', 'returned_unseen', 'left', 'browsed')"
+"""Verdicts of deliveries after which the message is where it was."""
+SENT: Final = f"""
+SELECT m.source, m.destination, m.destination_kind, m.message_key, m.client, m.producer_client_id,
+  m.captured_ns, m.frame, m.stream, m."offset", m.priority, p.server, p.client_id,
+  p.in_flight_sent IS NOT NULL AS is_whole, p.ended_by, e.end_ns,
+  greatest(m.captured_ns, t.ended_ns) AS since_ns,
+  if(m.delivery_time_ms > e.end_ns // 1000000, m.delivery_time_ms, NULL) AS delayed_ms,
+  q.request_key IS NOT NULL AS is_unanswered
+FROM messages m JOIN ({ENDS}) e ON e.source = m.source
+LEFT JOIN sessions p
+ON p.source = m.source AND p.protocol = 'jms' AND p.client = m.client
+  AND split_part(p.stream, '#', 2) = split_part(m.stream, '#', 2)
+LEFT JOIN transactions t ON t.source = m.source AND t.transaction_id = m.transaction_id
+LEFT JOIN conversations q
+ON q.source = m.source AND q.stream = m.stream AND q."offset" = m."offset"
+  AND q.kind = 'control' AND q.reply_key IS NULL
+WHERE m.protocol = 'jms' AND m.captured_ns IS NOT NULL AND m.first_seen = 'sent'
+  AND m.destination <> '__JMQAdmin' AND (t.outcome IS NULL OR t.outcome = 'committed')
+  AND NOT coalesce(m.expiration_ms > 0 AND m.expiration_ms < e.end_ns // 1000000, false)
+  AND (m.source, m.stream, m."offset") NOT IN (SELECT (source, stream, "offset") FROM ({DENIED}))
+  AND NOT EXISTS (FROM hops h WHERE h.message_key = m.message_key AND h.kind LIKE 'relay%')
+"""
+"""Messages that were sent to a broker and have neither expired nor been refused or relayed."""
+_TAKEN: Final = f"""
+SELECT m.* FROM ({SENT}) m
+WHERE NOT m.is_unanswered AND NOT EXISTS (
+    FROM sessions i
+    WHERE i.source = m.source AND i.protocol = 'jms' AND i.in_flight_sent IS NULL
+      AND i.server = m.server
+  )
+"""
+"""Those that the broker took, where no packets of its connections are missing."""
+_UNCONSUMED: Final = f"""
+SELECT m.* FROM ({_TAKEN}) m
+WHERE m.destination_kind IN ('queue', 'temporary_queue') AND NOT EXISTS (
+    FROM deliveries d WHERE d.message_key = m.message_key AND d.verdict NOT IN {_RETURNED}
+  )
+"""
+DIED: Final = f"""
+SELECT m.*, o.client AS owner, o.client_id AS owner_id
+FROM ({_UNCONSUMED}) m JOIN (
+  SELECT c.source, c.properties['JMQDestination'].value AS destination,
+    arg_max(s.client, c.captured_ns) AS client, arg_max(s.client_id, c.captured_ns) AS client_id,
+    max(coalesce(x.captured_ns, s.closed_ns)) AS closed_ns
+  FROM packets_jmq c
+  JOIN sessions s ON {_SAME_CONNECTION.format("c")}
+  LEFT JOIN packets_jmq x
+  ON x.source = c.source AND x.packet_type = 36 AND x.src_addr = c.src_addr
+    AND x.src_port = c.src_port AND x.captured_ns >= c.captured_ns
+    AND x.properties['JMQDestination'].value = c.properties['JMQDestination'].value
+  WHERE c.packet_type = 34
+    AND starts_with(c.properties['JMQDestination'].value, 'temporary_destination://')
+  GROUP BY ALL
+  HAVING max(coalesce(x.captured_ns, s.closed_ns)) IS NOT NULL
+) o ON o.source = m.source AND o.destination = m.destination AND o.closed_ns >= m.since_ns
+WHERE m.destination_kind = 'temporary_queue'
+"""
+"""Messages in a temporary queue that its owner, the requester, has closed."""
+OVERTAKEN: Final = f"""
+WITH later AS (
+  SELECT n.source, d.server, n.destination, n.priority, max(n.captured_ns) AS sent_ns
+  FROM messages n JOIN deliveries d ON d.message_key = n.message_key AND d.source = n.source
+  JOIN ({CONSUMERS}) c ON c.source = d.source AND c.consumer_id = d.consumer_id
+  WHERE n.protocol = 'jms' AND n.first_seen = 'sent' AND c.selector IS NULL
+    AND d.verdict <> 'browsed' AND d.dead_reason IS NULL
+  GROUP BY ALL
+)
+SELECT m.* FROM ({_UNCONSUMED}) m
+WHERE m.delayed_ms IS NULL AND EXISTS (
+    FROM later n
+    WHERE n.source = m.source AND n.server = m.server AND n.destination = m.destination
+      AND n.priority <= m.priority AND n.sent_ns > m.since_ns
+  ) AND NOT EXISTS (FROM deliveries d WHERE d.message_key = m.message_key)
+"""
+"""Messages that were never delivered, while a consumer without a selector got later ones."""
+QUEUED: Final = f"""
+SELECT m.*, EXISTS (
+    FROM deliveries d WHERE d.message_key = m.message_key AND d.verdict = 'left'
+  ) AS was_left,
+  (m.source, m.destination) IN (SELECT (source, destination) FROM ({_PRESENT})) AS has_consumer
+FROM ({_UNCONSUMED}) m
+WHERE (m.source, m.message_key) NOT IN (SELECT (source, message_key) FROM ({DIED}))
+  AND (m.source, m.message_key) NOT IN (SELECT (source, message_key) FROM ({OVERTAKEN}))
+"""
+"""Messages that wait in a queue."""
+AWAY: Final = f"""
+WITH durable AS (
+  SELECT source, server, destination, durable, client_id, min(captured_ns) AS since_ns,
+    bool_or(until_ns IS NULL) AS is_present, arg_max(client, captured_ns) AS client,
+    bool_or(selector IS NOT NULL) AS selects, bool_or(no_local) AS no_local
+  FROM ({CONSUMERS})
+  WHERE is_topic AND durable IS NOT NULL
+  GROUP BY ALL
+)
+SELECT m.*, s.durable, coalesce(s.client_id, s.durable) AS subscriber
+FROM ({_TAKEN}) m JOIN durable s
+ON s.source = m.source AND s.server = m.server AND s.destination = m.destination
+  AND s.since_ns <= m.since_ns AND NOT s.is_present AND NOT s.selects
+  AND NOT (s.no_local AND coalesce(s.client_id = m.producer_client_id, true))
+WHERE m.destination_kind = 'topic' AND NOT EXISTS (
+    FROM deliveries d
+    WHERE d.message_key = m.message_key AND d.subscription = s.durable
+      AND d.verdict NOT IN {_RETURNED}
+  ) AND NOT EXISTS (
+    FROM packets_jmq u
+    WHERE u.source = m.source AND u.packet_type = 16
+      AND u.properties['JMQDurableName'].value = s.durable AND u.captured_ns >= s.since_ns
+  )
+"""
+"""Messages of a topic that wait for a durable subscriber who is away."""
+WAITING_JMS: Final = f"""
+SELECT source, destination, message_key,
+  if(delayed_ms IS NOT NULL,
+    'delayed until ' || strftime(make_timestamp(delayed_ms * 1000), '%Y-%m-%dT%H:%M:%SZ'),
+    if(has_consumer, 'not delivered', 'no consumer')) AS state,
+  NULL AS name, since_ns, frame
+FROM ({QUEUED})
+UNION ALL
+SELECT source, destination, message_key, 'queued', subscriber, since_ns, frame FROM ({AWAY})
+"""
+"""What waits for a consumer at the end of a capture."""
+PASSED_ON: Final = """EXISTS (
+    FROM deliveries o LEFT JOIN messages m
+    ON m.source = o.source AND m.message_key = o.message_key
+    WHERE d.protocol = 'jms' AND o.source = d.source AND o.message_key = d.message_key
+      AND o.delivered_ns > d.delivered_ns AND o.verdict <> 'browsed'
+      AND (o.subscription = d.subscription OR m.destination_kind LIKE '%queue')
+  )"""
+"""Condition for a JMS delivery `d` whose message another consumer got later."""
+NOT_CHARGED: Final = f"""
+SELECT d.source, d.stream, d."offset"
+FROM deliveries d
+LEFT JOIN ({CONSUMERS}) c ON c.source = d.source AND c.consumer_id = d.consumer_id
+LEFT JOIN messages m ON m.source = d.source AND m.message_key = d.message_key
+LEFT JOIN transactions t ON t.source = m.source AND t.transaction_id = m.transaction_id
+WHERE d.protocol = 'jms' AND (
+    d.dead_reason IS NOT NULL OR d.verdict = 'browsed' OR d.redelivered OR d.delivery_count > 1
+    OR c.captured_ns > greatest(d.sent_ns, m.delivery_time_ms * 1000000)
+    OR t.ended_ns > d.sent_ns
+    OR EXISTS (
+      FROM deliveries o
+      WHERE o.source = d.source AND o.message_key = d.message_key
+        AND o.delivered_ns < d.delivered_ns
+        AND (o.subscription = d.subscription OR m.destination_kind LIKE '%queue')
+    )
+  )
+"""
+"""Deliveries whose time in queue is not that of their consumer: it came later, or read the dead
+message queue, or another one had the message before."""

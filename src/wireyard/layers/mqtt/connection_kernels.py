@@ -1,0 +1,710 @@
+"""Connections in a kernel: all packets of clients and brokers, in the order of the capture.
+
+Rules of this file:
+
+1. A connection consists of the two streams with the same endpoints and ordinal. Its packets and
+   the ends of its streams are events; `CONNECTION` has their rules.
+2. Packets of a client before CONNACK wait for it: CONNACK decides whether they count, and for which
+   session.
+3. A packet that violates a rule still takes effect as far as it can be read, because brokers accept
+   much that the standard forbids. An unexpected acknowledgement is a violation by its sender.
+4. Missing packets prove nothing. In a session that is older than the capture every packet counts as
+   allowed.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+import numpy as np
+
+from wireyard.accelerate import BOOL, inlined, kernel
+from wireyard.accelerate import record as record_type
+from wireyard.formats.mqtt import layout
+from wireyard.layers.mqtt.connection import CONNECTION, connection_event
+from wireyard.layers.mqtt.grids import (
+    ALWAYS,
+    NONE,
+    UNKNOWN,
+    Bridge,
+    Connection,
+    Count,
+    EndedBy,
+    Flag,
+    Key,
+    LostSpan,
+    Packet,
+    Rare,
+    Session,
+    Stream,
+    Subscription,
+    TopicFilter,
+    Tracking,
+)
+from wireyard.layers.mqtt.message_kernels import (
+    RULE_NAMES,
+    accept_before,
+    acknowledge,
+    add_breach,
+    breaks,
+    confirm_read,
+    pingreq,
+    pingresp,
+    publish,
+)
+from wireyard.layers.mqtt.qos import MAX_IN_FLIGHT
+from wireyard.layers.mqtt.session_kernels import (
+    active,
+    client_of,
+    close,
+    end_flows,
+    finish_session,
+    new_session,
+    rare_of,
+    resume,
+    slots_of,
+    subscribe,
+    take_over,
+    unsubscribe,
+)
+from wireyard.layers.mqtt.slots import Owner, clear, slot_of
+from wireyard.layers.mqtt.will import WILL_EVENTS
+from wireyard.layers.states import NEXT, RULE, transitions
+
+__all__ = ["MOST_BREACHES", "track"]
+
+MOST_BREACHES: Final = 8
+"""Violations that one packet may add, at most."""
+
+_CONNECT, _CONNACK = int(layout.CONNECT), int(layout.CONNACK)
+_PUBLISH, _PUBACK, _PUBCOMP = int(layout.PUBLISH), int(layout.PUBACK), int(layout.PUBCOMP)
+_SUBSCRIBE, _SUBACK = int(layout.SUBSCRIBE), int(layout.SUBACK)
+_UNSUBSCRIBE, _UNSUBACK = int(layout.UNSUBSCRIBE), int(layout.UNSUBACK)
+_PINGREQ, _PINGRESP = int(layout.PINGREQ), int(layout.PINGRESP)
+_DISCONNECT, _AUTH = int(layout.DISCONNECT), int(layout.AUTH)
+_TYPES: Final = 16
+_IS_TYPE: Final = np.array([kind in layout.PACKET_TYPES for kind in range(_TYPES)])
+
+
+def _event(from_client: int, kind: int, is_new: int, is_refusal: int) -> int:
+    version = 5 if is_new else 4
+    event = connection_event(bool(from_client), kind, version, is_refusal)
+    return NONE if event is None else CONNECTION.events.index(event)
+
+
+_EVENTS: Final = np.array(
+    [
+        [
+            [[_event(side, kind, is_new, code) for code in (0, 1)] for is_new in (0, 1)]
+            for kind in range(_TYPES)
+        ]
+        for side in (0, 1)
+    ]
+)
+"""Whether the client sends it x packet type x whether it is of 5.0 x whether its code is not 0 ->
+the event of a packet in its connection, -1 if its sender may not send it."""
+_CELLS: Final = transitions(CONNECTION, (), RULE_NAMES)
+_NEW, _UNKNOWN, _ASKED, _LEFT, _REFUSED, _CLOSED = map(
+    CONNECTION.states.index, ("new", "unknown", "asked", "left", "refused", "closed")
+)
+_TAKES: Final = np.array(
+    [
+        [state not in ("refused", "closed") for state in CONNECTION.states],
+        [state not in ("refused", "closed", "left", "asked") for state in CONNECTION.states],
+    ]
+)
+"""By whether the client sends it, and the state before: whether a packet takes effect at once."""
+_DISCONNECTED, _WITH_WILL, _DROPPED = map(
+    WILL_EVENTS.index, ("disconnected", "disconnected_with_will", "dropped")
+)
+(
+    _WRONG_SIDE, _SIZE_CLIENT, _SIZE_BROKER, _PRESENT_CLEAN, _SUBACK_UNASKED, _UNSUBACK_UNASKED,
+) = map(
+    RULE_NAMES.index,
+    ("wrong_side", "packet_size_client", "packet_size_broker", "session_present_clean",
+     "suback_unasked", "unsuback_unasked"),
+)  # fmt: skip
+_CODE_WITH_WILL: Final = 4
+"""Reason code of a DISCONNECT after which the will is still published."""
+_WITH_SESSION_PRESENT: Final = 4
+"""The first version whose CONNACK has Session Present."""
+_LATEST: Final = 5
+_BY_LEVEL_ALONE: Final = int(Bridge.BY_LEVEL_ALONE)
+_FOREVER_S: Final = 0xFFFF_FFFF
+"""Session Expiry Interval of a session that does not expire."""
+_ERROR: Final = 128
+_IF_NEW: Final = 1
+"""Retain Handling: retained values are sent only if the subscription is new."""
+_SMALLEST_BYTES: Final = 5
+"""Of a packet that subscribes or publishes, or grants a subscription."""
+_SMALLEST_CHANGE_BYTES: Final = 4
+"""Of a packet that changes a retained value: PUBREL."""
+
+
+# --- the beginning of a connection ----------------------------------------------------------
+
+
+@inlined
+def _add_stream(t: Any, packet: int, from_client: bool) -> None:
+    """Add the stream of its first packet, and its connection if it is new."""
+    stream, kind = t.stream[packet], t.packets[packet, Packet.KIND]
+    row = t.streams[stream]
+    c = row[Stream.CONNECTION]
+    row[Stream.FIRST] = packet
+    begun = row[Stream.BEGUN]
+    if t.connections[c, Connection.FIRST] == NONE:
+        _add_connection(t, c, packet)
+        if row[Stream.IS_OLDER]:
+            t.counts[Count.HAS_OLDER] = 1
+        is_new = begun == 1 or kind == _CONNECT
+        t.connections[c, Connection.STATE] = _NEW if is_new else _UNKNOWN
+    if row[Stream.IS_ALONE]:
+        _lose(t, c, packet, not from_client, ALWAYS)
+    if from_client:
+        t.connections[c, Connection.HAS_CLIENT] = 1
+    elif begun == 0 and kind != _CONNACK and kind != _AUTH:
+        _miss_connack(t, c, packet)
+
+
+@inlined
+def _add_connection(t: Any, c: int, packet: int) -> None:
+    row = t.connections[c]
+    row[:] = NONE
+    row[Connection.FIRST] = row[Connection.OPENED] = packet
+    row[Connection.NEXT] = t.counts[Count.CONNECTIONS]
+    t.counts[Count.CONNECTIONS] = c
+    row[Connection.NAME] = t.counts[Count.CLIENT_IDS] + c
+    row[Connection.IS_CLEAN] = row[Connection.IS_PERSISTENT] = 1
+    row[Connection.SHOWS_IN_FLIGHT] = 1
+    row[Connection.ENDED_BY] = EndedBy.OPEN
+    for column in (
+        Connection.VERSION, Connection.PACKETS, Connection.BYTES, Connection.SENT,
+        Connection.RECEIVED, Connection.IS_DAMAGED, Connection.LOST_LAST_UP,
+        Connection.LOST_LAST_DOWN, Connection.HAS_CLIENT, Connection.ALIASES_UP,
+        Connection.ALIASES_DOWN, Connection.IS_UNANSWERED, Connection.IS_BRIDGE,
+    ):  # fmt: skip
+        row[column] = 0
+
+
+@inlined
+def _miss_connack(t: Any, c: int, packet: int) -> None:
+    """Note that CONNACK was not captured, unless it was seen before."""
+    if t.connections[c, Connection.STATE] == _NEW:
+        t.connections[c, Connection.IS_UNANSWERED] = 1
+    elif t.connections[c, Connection.STATE] == _ASKED:
+        t.counts[Count.OPENING] = packet
+
+
+@inlined
+def _connect(t: Any, c: int, packet: int) -> None:
+    """Follow the CONNECT of a connection."""
+    row, rare = t.connections[c], t.rare[rare_of(t, packet)]
+    row[Connection.OPENED] = row[Connection.CONNECT] = packet
+    _name(t, c, rare[Rare.CLIENT_ID])
+    row[Connection.IS_CLEAN] = rare[Rare.IS_CLEAN] == 1
+    row[Connection.MOST_BYTES_DOWN] = rare[Rare.PACKET_SIZE]
+    _set_expiry(t, c, max(rare[Rare.EXPIRY_S], 0))
+    row[Connection.ALIAS_MAXIMUM_DOWN] = max(rare[Rare.ALIAS_MAXIMUM], 0)
+    row[Connection.ALIASES_DOWN] += 1
+    if row[Connection.IS_UNANSWERED]:
+        t.counts[Count.OPENING] = packet
+
+
+@inlined
+def _name(t: Any, c: int, client_id: int) -> None:
+    """Give a connection the client id of its CONNECT, or one that the broker assigns."""
+    row = t.connections[c]
+    if client_id != NONE and client_id != t.counts[Count.EMPTY_ID]:
+        row[Connection.NAME] = client_id
+    row[Connection.CLIENT_ID], row[Connection.CLIENT] = client_id, NONE
+
+
+@inlined
+def _set_expiry(t: Any, c: int, expiry_s: int) -> None:
+    """Set how long the session outlives the connection."""
+    row = t.connections[c]
+    if row[Connection.VERSION] == _LATEST:
+        row[Connection.IS_PERSISTENT] = expiry_s > 0
+        row[Connection.EXPIRES_S] = NONE if expiry_s == _FOREVER_S else expiry_s
+    else:
+        row[Connection.IS_PERSISTENT] = 1 - row[Connection.IS_CLEAN]
+
+
+@inlined
+def _connack(t: Any, c: int, packet: int) -> None:
+    """Follow a CONNACK, which refuses the connection or opens it."""
+    row, code = t.connections[c], t.packets[packet, Packet.CODE]
+    row[Connection.STATUS] = code
+    if code:
+        row[Connection.ENDED_BY] = EndedBy.REFUSED
+        row[Connection.CLOSED] = row[Connection.UNTIL] = packet
+        row[Connection.EARLY_FIRST] = NONE
+    elif row[Connection.ACCEPTED] == NONE:
+        present = NONE
+        if row[Connection.VERSION] >= _WITH_SESSION_PRESENT:
+            present = t.rare[rare_of(t, packet), Rare.IS_PRESENT]
+        row[Connection.RESUMED] = present
+        if present == 1 and row[Connection.IS_CLEAN] and row[Connection.CONNECT] != NONE:
+            breaks(t, c, _PRESENT_CLEAN, False, packet, NONE)
+        t.counts[Count.OPENING] = packet
+    else:
+        t.counts[Count.REPLAY] = row[Connection.EARLY_FIRST]
+        row[Connection.EARLY_FIRST] = NONE
+
+
+@inlined
+def _open(t: Any, c: int, packet: int) -> None:
+    """Open the session of a connection, by its CONNACK or by a packet that shows there was one."""
+    row, kind = t.connections[c], t.packets[packet, Packet.KIND]
+    row[Connection.ACCEPTED] = packet
+    up = down = MAX_IN_FLIGHT
+    alias_maximum, most_bytes = NONE, NONE
+    if kind == _CONNACK:
+        rare = t.rare[rare_of(t, packet)]
+        if rare[Rare.CLIENT_ID] != NONE:
+            _name(t, c, rare[Rare.CLIENT_ID])
+        if rare[Rare.EXPIRY_S] != NONE:
+            _set_expiry(t, c, rare[Rare.EXPIRY_S])
+        alias_maximum, most_bytes = max(rare[Rare.ALIAS_MAXIMUM], 0), rare[Rare.PACKET_SIZE]
+        if rare[Rare.RECEIVE_MAXIMUM] != NONE:
+            up = rare[Rare.RECEIVE_MAXIMUM]
+        if rare[Rare.KEEP_ALIVE_S] != NONE:
+            row[Connection.KEEP_ALIVE_S] = rare[Rare.KEEP_ALIVE_S]
+    else:
+        row[Connection.STATE] = _UNKNOWN
+        if row[Connection.VERSION] == _LATEST:
+            row[Connection.KEEP_ALIVE_S] = UNKNOWN
+    row[Connection.ALIAS_MAXIMUM_UP], row[Connection.MOST_BYTES_UP] = alias_maximum, most_bytes
+    row[Connection.ALIASES_UP] += 1
+    # Without the CONNECT the client id is unknown, so the session may be an older one.
+    kept = 1
+    if row[Connection.CONNECT] != NONE:
+        resumed = row[Connection.RESUMED]
+        kept = 1 - row[Connection.IS_CLEAN] if resumed == NONE else resumed
+        connect = t.rare[rare_of(t, row[Connection.CONNECT])]
+        if connect[Rare.RECEIVE_MAXIMUM] != NONE:
+            down = connect[Rare.RECEIVE_MAXIMUM]
+    slot = slot_of(t, slots_of(t), Owner.NAME, 0, row[Connection.NAME])
+    session = t.slot_values[slot]
+    if session == NONE:
+        session = t.slot_values[slot] = new_session(t, c, 1 - kept, 1)
+    else:
+        take_over(t, session, c, kept)
+    resume(t, session, c, kept, up, down)
+    row[Connection.SESSION] = session
+    is_alone = t.streams[t.stream[row[Connection.FIRST]], Stream.IS_ALONE]
+    if not t.sessions[session, Session.IS_KNOWN] and not is_alone:
+        t.counts[Count.HAS_OLDER] = 1
+    t.counts[Count.REPLAY] = row[Connection.EARLY_FIRST]
+    row[Connection.EARLY_FIRST] = NONE
+
+
+# --- gaps -----------------------------------------------------------------------------------
+
+
+@inlined
+def _other_bytes(t: Any, c: int, packet: int, from_client: bool) -> None:
+    """Follow bytes that are no packet, or that were not captured."""
+    row, rare = t.connections[c], t.rare[rare_of(t, packet)]
+    # After a gap, or before the first captured packet, bytes need not begin a packet.
+    is_in_order = not row[Connection.IS_DAMAGED] and row[Connection.STATE] != _UNKNOWN
+    if rare[Rare.HAS_NO_LENGTH] == 1 and is_in_order:
+        add_breach(t, c, NONE, from_client, packet, NONE)
+    # An unfinished tail loses no packet before it.
+    if rare[Rare.IS_TAIL] != 1:
+        row[Connection.IS_DAMAGED] = 1
+    if rare[Rare.IS_GAP] == 1:
+        _lose(t, c, packet, from_client, t.length[packet])
+
+
+@inlined
+def _lose(t: Any, c: int, packet: int, from_client: bool, most: int) -> None:
+    """Note that up to `most` bytes of one side were not captured, all if its stream was not."""
+    row = t.connections[c]
+    row[Connection.LOST_LAST_UP if from_client else Connection.LOST_LAST_DOWN] = 1
+    row[Connection.UNSURE_BEFORE] = ALWAYS
+    if most >= _SMALLEST_BYTES:
+        t.counts[Count.HAS_OLDER] = 1
+    if not from_client:
+        _miss_connack(t, c, packet)
+        return
+    if row[Connection.LOST_SINCE_NS] == NONE and most >= _SMALLEST_CHANGE_BYTES:
+        row[Connection.LOST_SINCE_NS] = t.reached_ns[packet]
+    if row[Connection.STATE] == _NEW:
+        row[Connection.STATE] = _UNKNOWN
+
+
+@inlined
+def _behind_gap(t: Any, c: int, packet: int, from_client: bool) -> None:
+    """Follow a packet of one side that may be the first one behind a gap."""
+    row = t.connections[c]
+    if row[Connection.LOST_SINCE_NS] != NONE:
+        if row[Connection.LOST_SINCE_NS] == 0:
+            row[Connection.LOST_SINCE_NS] = t.reached_ns[packet]
+        if from_client:
+            _lose_until(t, c, t.reached_ns[packet])
+    own = Connection.LOST_LAST_UP if from_client else Connection.LOST_LAST_DOWN
+    other = Connection.LOST_LAST_DOWN if from_client else Connection.LOST_LAST_UP
+    if row[own]:
+        row[own] = 0
+        if not row[other]:
+            row[Connection.UNSURE_BEFORE] = packet
+
+
+@inlined
+def _lose_until(t: Any, c: int, stop_ns: int) -> None:
+    """Note that packets of the client may be missing until a time, if any are."""
+    since_ns = t.connections[c, Connection.LOST_SINCE_NS]
+    if since_ns != NONE:
+        at = t.counts[Count.LOST]
+        t.counts[Count.LOST] = at + 1
+        t.lost[at, LostSpan.KEY] = t.counts[Count.KEY]
+        t.lost[at, LostSpan.FIRST_NS], t.lost[at, LostSpan.LAST_NS] = since_ns, stop_ns
+        t.connections[c, Connection.LOST_SINCE_NS] = NONE
+
+
+# --- packets --------------------------------------------------------------------------------
+
+
+@inlined
+def _observe(t: Any, c: int, packet: int, from_client: bool) -> bool:
+    """Follow a packet; return whether it takes effect now."""
+    row, kind = t.connections[c], t.packets[packet, Packet.KIND]
+    if kind == 0 and t.rare[rare_of(t, packet), Rare.IS_BYTES] == 1:
+        _other_bytes(t, c, packet, from_client)
+        return False
+    _behind_gap(t, c, packet, from_client)
+    row[Connection.PACKETS] += 1
+    row[Connection.BYTES] += t.length[packet]
+    row[Connection.LAST] = packet
+    if row[Connection.VERSION] == 0:
+        row[Connection.VERSION] = t.version[packet]
+    most = row[Connection.MOST_BYTES_UP if from_client else Connection.MOST_BYTES_DOWN]
+    if most != NONE and t.length[packet] > most:
+        breaks(t, c, _SIZE_CLIENT if from_client else _SIZE_BROKER, from_client, packet, NONE)
+    bridge = t.rare[rare_of(t, packet), Rare.BRIDGE] if kind == _CONNECT else 0
+    if bridge:
+        row[Connection.IS_BRIDGE] = 1
+    is_level = bridge == _BY_LEVEL_ALONE
+    if t.packets[packet, Packet.FLAGS] & Flag.MALFORMED and not is_level:
+        add_breach(t, c, NONE, from_client, packet, NONE)
+        if kind == _DISCONNECT:
+            return False  # Its receiver closes the connection, as after any malformed packet.
+    return _step(t, c, packet, from_client)
+
+
+@inlined
+def _step(t: Any, c: int, packet: int, from_client: bool) -> bool:
+    """Apply the event of a packet to its connection; return whether it takes effect now."""
+    row, kind = t.connections[c], t.packets[packet, Packet.KIND]
+    if kind == _CONNECT:
+        # The version that CONNECT declares decides which rules apply.
+        row[Connection.VERSION] = t.version[packet]
+    is_new = row[Connection.VERSION] == 0 or row[Connection.VERSION] >= _LATEST
+    has_code = t.packets[packet, Packet.CODE] != 0
+    event = _EVENTS[1 if from_client else 0, kind, 1 if is_new else 0, 1 if has_code else 0]
+    if event == NONE:
+        if _IS_TYPE[kind]:
+            breaks(t, c, _WRONG_SIDE, from_client, packet, NONE)
+        return False
+    before = row[Connection.STATE]
+    cell = _CELLS[before, event]
+    row[Connection.STATE] = cell[NEXT]
+    if cell[RULE] != NONE:
+        breaks(t, c, int(cell[RULE]), from_client, packet, NONE)
+    if kind == _CONNECT:
+        if before in (_NEW, _UNKNOWN):
+            _connect(t, c, packet)
+        return False
+    if before == _ASKED and from_client:
+        _hold(t, c, packet)
+    return bool(_TAKES[1 if from_client else 0, before])
+
+
+@inlined
+def _hold(t: Any, c: int, packet: int) -> None:
+    """Add a packet to those that wait for CONNACK."""
+    row = t.connections[c]
+    t.link[packet] = NONE
+    if row[Connection.EARLY_FIRST] == NONE:
+        row[Connection.EARLY_FIRST] = packet
+    else:
+        t.link[row[Connection.EARLY_LAST]] = packet
+    row[Connection.EARLY_LAST] = packet
+
+
+@inlined
+def _take_effect(t: Any, c: int, packet: int, from_client: bool) -> None:
+    """Apply a packet to the session of its connection."""
+    kind = t.packets[packet, Packet.KIND]
+    if kind != _CONNACK:
+        _keep_session(t, c)
+    if kind == _PUBLISH:
+        publish(t, c, packet, from_client)
+    elif _PUBACK <= kind <= _PUBCOMP:
+        acknowledge(t, c, packet, from_client)
+    elif kind == _PINGREQ:
+        pingreq(t, c, packet)
+    elif kind == _PINGRESP:
+        pingresp(t, c, packet)
+    elif kind == _CONNACK:
+        _connack(t, c, packet)
+    elif kind in (_SUBSCRIBE, _UNSUBSCRIBE):
+        t.slot_values[_request(t, c, packet, kind == _SUBSCRIBE)] = packet
+    elif kind == _SUBACK:
+        _suback(t, c, packet)
+    elif kind == _UNSUBACK:
+        _unsuback(t, c, packet)
+    elif kind == _DISCONNECT:
+        _disconnect(t, c, packet, from_client)
+
+
+@inlined
+def _keep_session(t: Any, c: int) -> None:
+    """Use a session of its own, if there is none, or if it has moved to a newer connection."""
+    session = t.connections[c, Connection.SESSION]
+    if session == NONE or t.sessions[session, Session.CONNECTION] != c:
+        t.connections[c, Connection.SESSION] = new_session(t, c, 0, 0)
+
+
+@inlined
+def _disconnect(t: Any, c: int, packet: int, from_client: bool) -> None:
+    row, event = t.connections[c], _DROPPED
+    if not from_client and row[Connection.ENDED_BY] == EndedBy.OPEN:
+        row[Connection.ENDED_WITH] = packet
+    if from_client:
+        expiry_s = t.rare[rare_of(t, packet), Rare.EXPIRY_S]
+        if expiry_s != NONE:
+            _set_expiry(t, c, expiry_s)
+        code = t.packets[packet, Packet.CODE]
+        event = _WITH_WILL if code == _CODE_WITH_WILL else _DISCONNECTED
+    ended_by = EndedBy.CLIENT if from_client else EndedBy.SERVER
+    close(t, row[Connection.SESSION], packet, ended_by, event, packet)
+    if from_client:
+        accept_before(t, c, packet, packet)
+
+
+# --- SUBSCRIBE and UNSUBSCRIBE --------------------------------------------------------------
+
+
+@inlined
+def _request(t: Any, c: int, packet: int, is_subscribe: bool) -> int:
+    """Return the slot of a request, or of the one that a packet answers."""
+    kind = Owner.SUBSCRIBE if is_subscribe else Owner.UNSUBSCRIBE
+    return slot_of(t, slots_of(t), kind, c, t.packets[packet, Packet.ID])
+
+
+@inlined
+def _suback(t: Any, c: int, packet: int) -> None:
+    """Follow a SUBACK: add the granted subscriptions."""
+    slot = _request(t, c, packet, True)
+    request = t.slot_values[slot]
+    t.slot_values[slot] = NONE
+    answer = t.rare[rare_of(t, packet)]
+    count = answer[Rare.COUNT]
+    if request == NONE or t.rare[rare_of(t, request), Rare.COUNT] != count:
+        breaks(t, c, _SUBACK_UNASKED, False, packet, NONE)
+        return
+    confirm_read(t, c, request, packet)
+    for place in range(count):
+        code = t.codes[answer[Rare.FIRST] + place]
+        filter = t.rare[rare_of(t, request), Rare.FIRST] + place
+        if code < _ERROR and t.filters[filter, TopicFilter.FILTER] != NONE:
+            _grant(t, c, request, packet, place, code)
+
+
+@inlined
+def _grant(t: Any, c: int, request: int, answer: int, place: int, code: int) -> None:
+    """Add the granted subscription for one filter of a SUBSCRIBE."""
+    connection, session = t.connections[c], t.connections[c, Connection.SESSION]
+    asked = t.rare[rare_of(t, request)]
+    filter = t.filters[asked[Rare.FIRST] + place]
+    handling = filter[TopicFilter.HANDLING]
+    is_shared = filter[TopicFilter.IS_SHARED]
+    is_known = t.sessions[session, Session.IS_KNOWN]
+    is_new = is_known and active(t, session, filter[TopicFilter.FILTER]) == NONE
+    sub = t.counts[Count.SUBSCRIPTIONS]
+    t.counts[Count.SUBSCRIPTIONS] = sub + 1
+    row = t.subscriptions[sub]
+    row[:] = NONE
+    row[Subscription.CLIENT] = client_of(t, c)
+    row[Subscription.FILTER] = asked[Rare.FIRST] + place
+    row[Subscription.PLACE] = row[Subscription.SINCE_PLACE] = place
+    row[Subscription.IS_SHARED] = is_shared
+    row[Subscription.QOS] = code
+    row[Subscription.IDENTIFIER] = asked[Rare.IDENTIFIER]
+    row[Subscription.ASKED] = row[Subscription.SINCE] = request
+    row[Subscription.GRANTED] = answer
+    row[Subscription.VERSION] = connection[Connection.VERSION]
+    row[Subscription.IS_KNOWN] = is_known
+    gets_values = not is_shared and (handling <= 0 or (handling == _IF_NEW and is_new))
+    row[Subscription.GETS_VALUES] = gets_values
+    row[Subscription.PACKET_SIZE] = connection[Connection.MOST_BYTES_DOWN]
+    row[Subscription.IS_ACTIVE] = 0
+    subscribe(t, session, sub)
+    if gets_values:
+        if connection[Connection.UNCONFIRMED_FIRST] == NONE:
+            connection[Connection.UNCONFIRMED_FIRST] = sub
+        else:
+            last = connection[Connection.UNCONFIRMED_LAST]
+            t.subscriptions[last, Subscription.NEXT_UNCONFIRMED] = sub
+        connection[Connection.UNCONFIRMED_LAST] = sub
+
+
+@inlined
+def _unsuback(t: Any, c: int, packet: int) -> None:
+    """Follow an UNSUBACK: end subscriptions."""
+    slot = _request(t, c, packet, False)
+    request = t.slot_values[slot]
+    t.slot_values[slot] = NONE
+    if request == NONE:
+        breaks(t, c, _UNSUBACK_UNASKED, False, packet, NONE)
+        return
+    confirm_read(t, c, request, packet)
+    asked, session = t.rare[rare_of(t, request)], t.connections[c, Connection.SESSION]
+    for filter in range(asked[Rare.FIRST], asked[Rare.FIRST] + asked[Rare.COUNT]):
+        number = t.filters[filter, TopicFilter.FILTER]
+        if number != NONE:
+            unsubscribe(t, session, number, request, packet)
+
+
+# --- ends -----------------------------------------------------------------------------------
+
+
+@inlined
+def _is_before(t: Any, stream: int, packet: int) -> bool:
+    """Return whether a stream ended before a packet."""
+    ns, frame = t.streams[stream, Stream.ENDED_NS], t.streams[stream, Stream.ENDED_FRAME]
+    if ns != t.reached_ns[packet]:
+        return bool(ns < t.reached_ns[packet])
+    if frame != t.reached_frame[packet]:
+        return bool(frame < t.reached_frame[packet])
+    return bool(stream < t.stream[packet])
+
+
+@inlined
+def _end_stream(t: Any, stream: int) -> None:
+    """End a stream by its FIN or RST; the first end of a stream ends the connection."""
+    c = t.streams[stream, Stream.CONNECTION]
+    row = t.connections[c]
+    if row[Connection.SESSION] == NONE:
+        _keep_session(t, c)
+    session = row[Connection.SESSION]
+    if t.sessions[session, Session.CONNECTION] != c:
+        return
+    # If no packet of the client was captured, its DISCONNECT may have been before.
+    is_shown = row[Connection.CONNECT] != NONE or row[Connection.HAS_CLIENT]
+    at = len(t.packets) + stream
+    if is_shown and not (row[Connection.LOST_LAST_UP] or row[Connection.LOST_LAST_DOWN]):
+        close(t, session, at, EndedBy.DROPPED, _DROPPED, at)
+    else:
+        close(t, session, at, EndedBy.UNSEEN, _DISCONNECTED, at)
+
+
+@inlined
+def _end_streams(t: Any, key: Any, packet: int) -> None:
+    """End the streams of a key that end before a packet; all of them before its last one."""
+    counts = t.counts
+    while counts[Count.END] < key[Key.STOP_END]:
+        stream = t.ends[counts[Count.END]]
+        if packet < key[Key.STOP] and not _is_before(t, stream, packet):
+            return
+        counts[Count.END] += 1
+        first = t.streams[stream, Stream.FIRST]
+        if first != NONE and first != packet:
+            _end_stream(t, stream)
+
+
+@inlined
+def _finish(t: Any) -> None:
+    """End everything that is open after the packets of a key."""
+    c = t.counts[Count.CONNECTIONS]
+    while c != NONE:
+        row = t.connections[c]
+        if row[Connection.SESSION] == NONE:
+            _keep_session(t, c)
+        session = row[Connection.SESSION]
+        has_session = t.sessions[session, Session.CONNECTION] == c
+        if row[Connection.ENDED_BY] == EndedBy.OPEN and has_session:
+            last = row[Connection.OPENED]
+            if row[Connection.LAST] != NONE:
+                last = row[Connection.LAST]
+            begun = t.streams[t.stream[row[Connection.FIRST]], Stream.BEGUN]
+            row[Connection.UNTIL] = last if begun == NONE else NONE
+            end_flows(t, session, c)
+        _lose_until(t, c, _closed_ns(t, row[Connection.CLOSED]))
+        kept = t.slot_values[slot_of(t, slots_of(t), Owner.NAME, 0, row[Connection.NAME])]
+        if kept != NONE:
+            row[Connection.SERVED_AS] = t.sessions[kept, Session.NAMES]
+        c = row[Connection.NEXT]
+    for session in range(t.counts[Count.SESSIONS]):
+        finish_session(t, session)
+
+
+@inlined
+def _closed_ns(t: Any, moment: int) -> int:
+    """Return the time of the end of a connection."""
+    if moment == NONE:
+        return ALWAYS
+    if moment < len(t.packets):
+        return int(t.reached_ns[moment])
+    return int(t.streams[moment - len(t.packets), Stream.ENDED_NS])
+
+
+@inlined
+def _begin_key(t: Any, key: Any) -> None:
+    counts = t.counts
+    counts[Count.PACKET], counts[Count.END] = key[Key.FIRST], key[Key.FIRST_END]
+    counts[Count.OPENING] = counts[Count.REPLAY] = counts[Count.CONNECTIONS] = NONE
+    counts[Count.HAS_OLDER] = counts[Count.FLOWS] = counts[Count.SESSIONS] = 0
+    clear(t, key[Key.SLOTS])
+
+
+@kernel(BOOL(record_type(Tracking)))
+def track(t: Tracking) -> bool:
+    """Track packets, from where the last call has ended.
+
+    Returns
+    -------
+    is_done
+        Whether all packets are tracked. If not, `t.breaches` is full: the next call needs an empty
+        one.
+    """
+    counts = t.counts
+    while counts[Count.KEY] < len(t.keys):
+        key = t.keys[counts[Count.KEY]]
+        if counts[Count.PACKET] == NONE:
+            _begin_key(t, key)
+        while True:
+            if counts[Count.BREACHES] + MOST_BREACHES > len(t.breaches):
+                return False
+            packet = counts[Count.OPENING]
+            if packet != NONE:
+                counts[Count.OPENING] = NONE
+                _open(t, t.streams[t.stream[packet], Stream.CONNECTION], packet)
+                continue
+            is_replay = counts[Count.REPLAY] != NONE
+            packet = counts[Count.REPLAY] if is_replay else counts[Count.PACKET]
+            if not is_replay:
+                if packet < key[Key.STOP] and t.streams[t.stream[packet], Stream.FIRST] == NONE:
+                    from_client = t.packets[packet, Packet.FLAGS] & Flag.FROM_CLIENT != 0
+                    _add_stream(t, packet, from_client)
+                    continue
+                _end_streams(t, key, packet)
+                if packet == key[Key.STOP]:
+                    break
+            c = t.streams[t.stream[packet], Stream.CONNECTION]
+            from_client = t.packets[packet, Packet.FLAGS] & Flag.FROM_CLIENT != 0
+            takes = is_replay
+            if is_replay:
+                counts[Count.REPLAY] = t.link[packet]
+            else:
+                counts[Count.PACKET] = packet + 1
+                takes = _observe(t, c, packet, from_client)
+            if takes:
+                _take_effect(t, c, packet, from_client)
+        _finish(t)
+        key[Key.HAS_OLDER] = counts[Count.HAS_OLDER]
+        counts[Count.KEY] += 1
+        counts[Count.PACKET] = NONE
+    return True

@@ -1,0 +1,453 @@
+"""The results of tracking: rows of the kernel's grids as tables, and as records of later stages."""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from wireyard.arrays import Grid, Grid32, Ints
+from wireyard.layers.endpoints import stream_endpoints
+from wireyard.layers.mqtt import grids
+from wireyard.layers.mqtt.grids import (
+    NO_TIME,
+    NONE,
+    UNKNOWN,
+    Breach,
+    Connection,
+    Count,
+    EndedBy,
+    Key,
+    Packet,
+    Record,
+    Stream,
+    Subscription,
+    TopicFilter,
+    Tracking,
+    WillFate,
+)
+from wireyard.layers.mqtt.message_kernels import RULE_NAMES
+from wireyard.layers.mqtt.packets import Packets
+from wireyard.layers.mqtt.rare import NO_LENGTH, RarePackets
+from wireyard.layers.mqtt.records import (
+    END_OFFSET,
+    Client,
+    ConnectionRecord,
+    Message,
+    Span,
+    Subscribed,
+    content_of,
+    properties_of,
+)
+from wireyard.layers.mqtt.rows import PROTOCOL
+from wireyard.layers.mqtt.subscriptions import Last
+from wireyard.layers.mqtt.topics import split_shared
+from wireyard.layers.mqtt.violations import cite, violation_of
+from wireyard.layers.records import Position, violation_row
+from wireyard.layers.tables import as_fact_table, fact_table
+
+__all__ = ["Tracked", "TrackedWill", "results_of"]
+
+_ENDED_BY: Final = pa.array(
+    [None if one == EndedBy.UNSEEN else one.name.lower() for one in EndedBy], pa.string()
+)
+_BEFORE: Final = -1
+"""The offset of a time that is before all packets then."""
+
+
+@dataclass(slots=True, eq=False)
+class TrackedWill:
+    """A will that is published, and the number of its CONNECT."""
+
+    message: Message
+    packet: int
+
+
+@dataclass(slots=True, eq=False)
+class Tracked:
+    """The results of tracking clients; all are final."""
+
+    packets: Packets
+    records: Grid32
+    """Columns of `Record`."""
+    clients: list[Client]
+    """By number."""
+    users: dict[Client, str]
+    """User names of the clients that logged in with one."""
+    sessions: pa.Table
+    violations: pa.Table
+    connections: list[ConnectionRecord]
+    """The accepted connections that messages were delivered to by a subscription."""
+    subscriptions: list[Subscribed]
+    wills: list[TrackedWill]
+    """Published wills."""
+    waiting: list[TrackedWill]
+    """Wills whose delay ends after the last packet of their client."""
+    last: dict[tuple[str, str], Last]
+    """The last packet of each broker."""
+    unsure_before: dict[int, int]
+    """By client, the packet before which answers to its session may not have been captured."""
+    dropped: Counter[str]
+
+
+def results_of(packets: Packets, rare: RarePackets, arrays: Tracking, breaches: Grid) -> Tracked:
+    """Return the results that are in the arrays of tracking."""
+    results = _Results(packets, rare, arrays)
+    counts = arrays.counts
+    dropped = {"subscriptions": int(counts[Count.DROPPED])}
+    return Tracked(
+        packets,
+        arrays.records[: counts[Count.RECORDS]],
+        results.clients,
+        results.users(),
+        results.sessions(),
+        results.violations(breaches),
+        list(results.connections()),
+        list(results.subscriptions()),
+        list(results.wills(WillFate.PUBLISHED)),
+        list(results.wills(WillFate.WAITING)),
+        results.last(),
+        results.unsure_before(),
+        +Counter(dropped),
+    )
+
+
+class _Results:
+    """The arrays of tracking, read as results."""
+
+    def __init__(self, packets: Packets, rare: RarePackets, arrays: Tracking) -> None:
+        self._packets, self._rare, self._arrays = packets, rare, arrays
+        self._client_ids: list[str] = rare.client_ids.to_pylist()
+        self._first: list[int] = arrays.connections[:, Connection.FIRST].tolist()
+        """The first packet of each connection."""
+        self._sources: list[str] = []
+        self._servers: list[str] = []
+        self._endpoints: list[str] = []
+        """Of the client of each connection."""
+        for number in packets.stream[self._first].tolist():
+            stream = packets.streams[number]
+            src, dst = stream_endpoints(stream.name, *stream.addresses)
+            self._sources.append(stream.source)
+            self._servers.append(dst if stream.from_client else src)
+            self._endpoints.append(src if stream.from_client else dst)
+        clients = arrays.clients[: arrays.counts[Count.CLIENTS]]
+        self.clients = list(map(self._client, *clients.T.tolist()))
+
+    # --- names and positions ----------------------------------------------------------------
+
+    def _client(self, connection: int, name: int, client_id: int) -> Client:
+        return Client(
+            self._sources[connection],
+            self._servers[connection],
+            self._name(name),
+            self._endpoints[connection],
+            None if client_id == NONE else self._client_ids[client_id],
+        )
+
+    def _name(self, number: int) -> str:
+        """Return a client id, or the substitute for that of a connection."""
+        ids = self._client_ids
+        if number < len(ids):
+            return ids[number]
+        return self._packets.key_of(self._first[number - len(ids)])
+
+    def _client_of(self, connection: int) -> Client:
+        """Return the client of a connection, as it is named at the end."""
+        row = self._arrays.connections[connection]
+        if row[Connection.CLIENT] != NONE:
+            return self.clients[int(row[Connection.CLIENT])]
+        return self._client(connection, int(row[Connection.NAME]), int(row[Connection.CLIENT_ID]))
+
+    def _at(self, moment: int) -> Position | None:
+        """Return the position of a moment."""
+        packets, row = self._packets, moment - len(self._packets)
+        if moment == NONE:
+            return None
+        if row < 0:
+            return packets.position(moment)
+        if row < len(packets.streams):
+            stream = packets.streams[row]
+            ns, frame = (
+                int(self._arrays.streams[row, column])
+                for column in (Stream.ENDED_NS, Stream.ENDED_FRAME)
+            )
+            return Position(ns, frame, stream.name, END_OFFSET, ns, frame, stream.source)
+        ns, number = self._arrays.moments[row - len(packets.streams)].tolist()
+        stream = packets.streams[number]
+        return Position(ns, 0, stream.name, _BEFORE, ns, None, stream.source)
+
+    # --- connections ------------------------------------------------------------------------
+
+    def users(self) -> dict[Client, str]:
+        """Return the user names of the clients that logged in with one."""
+        names = self._of_connects("username")
+        numbers = np.flatnonzero(names.is_valid().to_numpy(zero_copy_only=False))
+        clients = map(self._client_of, numbers.tolist())
+        return dict(zip(clients, names.drop_null().to_pylist(), strict=True))
+
+    def _of_connects(self, name: str) -> pa.Array:
+        """Return a column of the CONNECT of each connection; null if that was not captured."""
+        connects = self._arrays.connections[:, Connection.CONNECT]
+        is_missing = connects == NONE
+        rows = self._packets.kept_row[np.where(is_missing, 0, connects)]
+        return self._packets.kept[name].take(pa.array(rows, mask=is_missing)).combine_chunks()
+
+    def sessions(self) -> pa.Table:
+        """Return the table of connections."""
+        packets = self._packets
+        if not self._first:
+            return fact_table("sessions", ())
+        columns = self._arrays.connections.T
+        opened, begun = columns[Connection.OPENED], columns[Connection.CONNECT] != NONE
+        closed_ns, closed_frame = self._times(columns[Connection.CLOSED])
+        is_timed = begun & (packets.ns[opened] != NO_TIME)
+        shows = begun & (columns[Connection.SHOWS_IN_FLIGHT] == 1)
+        version, resumed = columns[Connection.VERSION], columns[Connection.RESUMED]
+        streams = [packets.streams[number].name for number in packets.stream[opened].tolist()]
+        protocol = pa.DictionaryArray.from_arrays(np.zeros(len(opened), np.int32), [PROTOCOL])
+        return as_fact_table(
+            "sessions",
+            {
+                "protocol": protocol.cast(pa.string()),
+                "client": pa.array(self._endpoints, pa.string()),
+                "server": pa.array(self._servers, pa.string()),
+                "client_id": self._rare.client_ids.take(_present(columns[Connection.CLIENT_ID])),
+                "user": self._of_connects("username").cast(pa.string()),
+                "opened_ns": pa.array(packets.ns[opened], mask=~is_timed),
+                "closed_ns": pa.array(closed_ns, mask=closed_ns == NO_TIME),
+                "status": _present(columns[Connection.STATUS]),
+                "ended_by": _ENDED_BY.take(pa.array(columns[Connection.ENDED_BY])),
+                "packets": columns[Connection.PACKETS],
+                "bytes": columns[Connection.BYTES],
+                "version": pa.array(version, mask=~begun | (version == 0)),
+                "resumed": _present(resumed).cast(pa.bool_()),
+                "keep_alive": self._keep_alives(),
+                "in_flight_sent": pa.array(columns[Connection.SENT], mask=~shows),
+                "in_flight_received": pa.array(columns[Connection.RECEIVED], mask=~shows),
+                "opened_frame": pa.array(packets.frame[opened], mask=~is_timed),
+                "closed_frame": pa.array(closed_frame, mask=closed_ns == NO_TIME),
+                **self._ends(columns[Connection.ENDED_WITH]),
+                "source": pa.array(self._sources, pa.string()),
+                "stream": pa.array(streams, pa.string()),
+                "offset": packets.offset[opened],
+            },
+        )
+
+    def _keep_alives(self) -> pa.Array:
+        """Return the keep-alive in force on each connection."""
+        by_broker = self._arrays.connections[:, Connection.KEEP_ALIVE_S]
+        own = self._of_connects("keep_alive").cast(pa.int64())
+        own = pc.if_else(pa.array(by_broker == UNKNOWN), None, own)
+        return pc.coalesce(pa.array(by_broker, mask=by_broker < 0), own)
+
+    def _ends(self, packets: Ints) -> dict[str, pa.Array]:
+        """Return reason code and reason string of the DISCONNECT of brokers."""
+        is_missing = packets == NONE
+        codes = self._packets.grid[np.where(is_missing, 0, packets), Packet.CODE]
+        reasons: list[str | None] = [None] * len(packets)
+        kept = self._packets.kept["properties"]
+        for place in np.flatnonzero(~is_missing).tolist():
+            row = kept[int(self._packets.kept_row[packets[place]])].as_py()
+            reasons[place] = properties_of(row).get("reason_string")
+        return {
+            "end_code": pa.array(codes, pa.int64(), mask=is_missing),
+            "end_reason": pa.array(reasons, pa.string()),
+        }
+
+    def _times(self, moments: Ints) -> tuple[Ints, Ints]:
+        """Return time and frame of packets and ends of streams; `NO_TIME` if there is none."""
+        packets, streams = self._packets, self._arrays.streams
+        is_packet, is_end = (moments != NONE) & (moments < len(packets)), moments >= len(packets)
+        at, ends = moments[is_packet], moments[is_end] - len(packets)
+        ns, frame = np.full((2, len(moments)), NO_TIME)
+        ns[is_packet], frame[is_packet] = packets.ns[at], packets.frame[at]
+        ns[is_end] = streams[ends, Stream.ENDED_NS]
+        frame[is_end] = streams[ends, Stream.ENDED_FRAME]
+        return ns, frame
+
+    def connections(self) -> Iterator[ConnectionRecord]:
+        """Yield the accepted connections that messages were delivered to by a subscription."""
+        rows = self._arrays.connections
+        wanted = (rows[:, Connection.SERVED_AS] != NONE) & (rows[:, Connection.ACCEPTED] != NONE)
+        for number in np.flatnonzero(wanted).tolist():
+            row = self._arrays.connections[number].tolist()
+            opened = self._at(row[Connection.OPENED])
+            assert opened is not None
+            size, resumed = row[Connection.MOST_BYTES_DOWN], row[Connection.RESUMED]
+            closed = self._at(row[Connection.CLOSED])
+            ends_ns = int(
+                self._arrays.streams[
+                    self._packets.stream[row[Connection.FIRST]], Stream.CAPTURE_ENDS_NS
+                ]
+            )
+            yield ConnectionRecord(
+                client=self._client_of(number),
+                opened=opened,
+                begun=row[Connection.CONNECT] != NONE,
+                resumed=None if resumed == NONE else bool(resumed),
+                clean_start=bool(row[Connection.IS_CLEAN]),
+                maximum_packet_size=None if size == NONE else size,
+                session_over_ns=_session_over_ns(row, closed),
+                capture_ends_ns=None if ends_ns == NO_TIME else ends_ns,
+                closed=closed,
+                until=self._at(row[Connection.UNTIL]),
+                accepted=self._at(row[Connection.ACCEPTED]),
+                damaged=bool(row[Connection.IS_DAMAGED]),
+                in_flight=(row[Connection.SENT], row[Connection.RECEIVED]),
+                answered=self._at(row[Connection.ANSWERED]),
+                served_as=tuple(self._names(row[Connection.SERVED_AS])),
+            )
+
+    def _names(self, place: int) -> Iterator[str]:
+        """Yield the names of a linked list."""
+        while place != NONE:
+            name, filter, following = self._arrays.names[place].tolist()
+            is_group = name == NONE
+            yield self._rare.filter_texts[filter].as_py() if is_group else self._name(name)
+            place = following
+
+    # --- subscriptions and wills ------------------------------------------------------------
+
+    def subscriptions(self) -> Iterator[Subscribed]:
+        """Yield the subscriptions that have ended, and the active ones of named sessions."""
+        rows = self._arrays.subscriptions[: self._arrays.counts[Count.SUBSCRIPTIONS]]
+        final = (rows[:, Subscription.GONE] != NONE) | (rows[:, Subscription.IS_ACTIVE] == 1)
+        for row in rows[final].tolist():
+            asked, since = self._at(row[Subscription.ASKED]), self._at(row[Subscription.SINCE])
+            granted = self._at(row[Subscription.GRANTED])
+            assert asked is not None and granted is not None and since is not None
+            filter = self._arrays.filters[row[Subscription.FILTER]].tolist()
+            text = self._rare.filter_texts[row[Subscription.FILTER]].as_py()
+            identifier, size = row[Subscription.IDENTIFIER], row[Subscription.PACKET_SIZE]
+            connection = self._arrays.clients[row[Subscription.CLIENT], grids.Client.CONNECTION]
+            is_bridge = bool(self._arrays.connections[connection, Connection.IS_BRIDGE])
+            yield Subscribed(
+                self.clients[row[Subscription.CLIENT]],
+                text,
+                split_shared(text)[0] if row[Subscription.IS_SHARED] else None,
+                row[Subscription.QOS],
+                bool(filter[TopicFilter.NO_LOCAL]) or is_bridge,
+                bool(filter[TopicFilter.AS_PUBLISHED]) or is_bridge,
+                None if identifier == NONE else identifier,
+                asked,
+                granted,
+                since._replace(offset=since.offset + row[Subscription.SINCE_PLACE]),
+                self._at(row[Subscription.LEAVING]),
+                self._at(row[Subscription.GONE]),
+                row[Subscription.VERSION],
+                bool(row[Subscription.IS_KNOWN]),
+                bool(row[Subscription.GETS_VALUES]),
+                None if size == NONE else size,
+                self._at(row[Subscription.CONFIRMED]),
+            )
+
+    def wills(self, fate: WillFate) -> Iterator[TrackedWill]:
+        """Yield the wills of a fate."""
+        rows = self._arrays.wills[: self._arrays.counts[Count.WILLS]]
+        rows = rows[rows[:, grids.Will.FATE] == fate]
+        packets = self._packets
+        places = pa.array(packets.kept_row[rows[:, grids.Will.CONNECT]])
+        connects = packets.kept.take(places).to_pylist()
+        for row, connect in zip(rows.tolist(), connects, strict=True):
+            properties = properties_of(connect["will_properties"])
+            payload, retain = connect["will_payload"] or b"", bool(connect["will_retain"])
+            message = Message(
+                origin="will",
+                sent=packets.position(row[grids.Will.CONNECT]),
+                client=self.clients[row[grids.Will.CLIENT]],
+                topic=connect["will_topic"],
+                content=content_of(payload),
+                qos=connect["will_qos"] or 0,
+                retain=retain,
+                value=payload if retain else None,
+                expires_s=properties.get("message_expiry_interval"),
+                response_topic=properties.get("response_topic"),
+                correlation_data=properties.get("correlation_data"),
+                accepted=self._at(row[grids.Will.ACCEPTED]),
+                released=self._at(row[grids.Will.RELEASED]),
+            )
+            yield TrackedWill(message, row[grids.Will.CONNECT])
+
+    def unsure_before(self) -> dict[int, int]:
+        """Return until when answers to the session of each client may not have been captured."""
+        rows = self._arrays.connections
+        latest: dict[tuple[str, str, int], int] = {}
+        for number in np.flatnonzero(rows[:, Connection.UNSURE_BEFORE] != NONE).tolist():
+            key = self._sources[number], self._servers[number], int(rows[number, Connection.NAME])
+            unsure = int(rows[number, Connection.UNSURE_BEFORE])
+            latest[key] = max(unsure, latest.get(key, unsure))
+        clients = self._arrays.clients[: self._arrays.counts[Count.CLIENTS]].tolist()
+        keys = ((self._sources[one], self._servers[one], name) for one, name, _ in clients)
+        return {number: latest[key] for number, key in enumerate(keys) if key in latest}
+
+    # --- violations, and what brokers have in common ----------------------------------------
+
+    def violations(self, breaches: Grid) -> pa.Table:
+        """Return the table of violations: those of rules that the version of a connection has."""
+        packets, rows = self._packets, []
+        for breach in breaches.tolist():
+            packet, rule = breach[Breach.PACKET], breach[Breach.RULE]
+            citation = (
+                self._citation(packet)
+                if rule == NONE
+                else cite(RULE_NAMES[rule], breach[Breach.VERSION])
+            )
+            if citation is None:
+                continue
+            record, key = breach[Breach.RECORD], None
+            if record != NONE:
+                key = packets.key_of(int(self._arrays.records[record, Record.PACKET]))
+            client, from_client = self._client_of(breach[Breach.CONNECTION]), breach[1] == 1
+            at = packets.position(packet)
+            rows.append(
+                violation_row(PROTOCOL, violation_of(*citation, client, from_client, at, key))
+            )
+        return fact_table("violations", rows)
+
+    def _citation(self, packet: int) -> tuple[str, str]:
+        """Return the rule that a packet itself violates, and the error as a sentence."""
+        kept, row = self._packets.kept, int(self._packets.kept_row[packet])
+        error = kept["error"][row].as_py() or {}
+        text = error.get("message") or "the packet violates a rule"
+        return kept["verdict"][row].as_py() or NO_LENGTH, text
+
+    def last(self) -> dict[tuple[str, str], Last]:
+        """Return the last packet of each broker, and what may be missing of it."""
+        packets, arrays = self._packets, self._arrays
+        last = arrays.keys[:, Key.STOP] - 1
+        columns = (packets.offset, packets.stream, packets.reached_frame, packets.reached_ns)
+        connections = arrays.streams[packets.stream[last], Stream.CONNECTION].tolist()
+        shared: dict[tuple[str, str], tuple[str, str]] = {}
+        pairs = ((self._sources[number], self._servers[number]) for number in connections)
+        brokers = [shared.setdefault(pair, pair) for pair in pairs]
+        spans: defaultdict[tuple[str, str], list[Span]] = defaultdict(list)
+        for key, first_ns, last_ns in arrays.lost[: arrays.counts[Count.LOST]].tolist():
+            spans[brokers[key]].append((first_ns, last_ns))
+        older = {brokers[key] for key in np.flatnonzero(arrays.keys[:, Key.HAS_OLDER]).tolist()}
+        order = np.lexsort([column[last] for column in columns]).tolist()
+        latest = {brokers[key]: int(last[key]) for key in order}
+        return {
+            broker: Last(broker, packets.position(packet), broker in older, tuple(spans[broker]))
+            for broker, packet in latest.items()
+        }
+
+
+def _session_over_ns(row: Sequence[int], closed: Position | None) -> int | None:
+    """Return when the session of a connection ends if no other connection resumes it."""
+    if closed is None or row[Connection.ENDED_BY] == EndedBy.REFUSED:
+        return None
+    if not row[Connection.IS_PERSISTENT]:
+        return closed.ns
+    expires_s = row[Connection.EXPIRES_S]
+    due = None if expires_s == NONE else closed.after(expires_s)
+    return due and due.ns
+
+
+def _present(values: Ints) -> pa.Array:
+    """Return integers; -1 is null."""
+    return pa.array(values, mask=values == NONE)

@@ -1,0 +1,237 @@
+"""``wireyard why`` of JMS conversations that people misread: what is true, and nothing else."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.answers.jms_talks import write_capture
+from tests.answers.test_why import findings
+from tests.layers.jmq.make import Talk
+from wireyard.answers import open_tables
+from wireyard.answers.latencies import measure_latencies
+
+QUEUE: dict[str, Any] = {"JMQDestination": "q", "JMQDestType": 1}
+TOPIC: dict[str, Any] = {"JMQDestination": "t", "JMQDestType": 2}
+DURABLE: dict[str, Any] = {"JMQDurableName": "night"}
+OTHER = ("10.0.0.8", 50008)
+
+
+def producer(**values: Any) -> Talk:
+    return Talk(**values).login()
+
+
+def send(talk: Talk, count: int = 1, **values: Any) -> list[dict[str, Any]]:
+    """Send messages to a queue, which the broker accepts."""
+    wanted = {"flags": "Q", "destination": "q", **values}
+    return [talk.request("TEXT_MESSAGE", reply="SEND_REPLY", **wanted) for _ in range(count)]
+
+
+def consumer(talk: Talk, number: int = 7, **values: Any) -> Talk:
+    """Log a consumer of the queue in, after what `talk` has done."""
+    other = Talk(client=OTHER, now_ms=talk.now_ms).login()
+    other.consumer(number, **{**QUEUE, **values})
+    other.tell("START")
+    return other
+
+
+def close(talk: Talk, number: int = 7) -> None:
+    talk.request("DELETE_CONSUMER", JMQConsumerID=number)
+
+
+def wait(*talks: Talk, ms: int = 3_000) -> None:
+    """Let time pass; whoever is there says so."""
+    now = max(talk.now_ms for talk in talks) + ms
+    for talk in talks:
+        talk.now_ms = now
+        talk.request("PING")
+
+
+def found(path: Path, *talks: Talk, **how: Any) -> dict[str, int]:
+    """Return the findings of a capture: how many of each symptom."""
+    return {one["symptom"]: one["count"] for one in findings(write_capture(path, *talks, **how))}
+
+
+def waiting(path: Path) -> dict[str, int]:
+    """Return what `wireyard slow` shows as waiting, by state."""
+    with open_tables([str(path)]) as tables:
+        return {row["state"]: row["messages"] for row in measure_latencies(tables).waiting}
+
+
+def test_who_consumed_once_and_left_does_not_consume(tmp_path: Path) -> None:
+    talk = producer()
+    (first,) = send(talk)
+    reader = consumer(talk)
+    reader.acknowledge(reader.deliver(first, 7))
+    close(reader)
+    reader.goodbye()
+    talk.now_ms = reader.now_ms
+    send(talk, 5)
+    wait(talk)
+    assert found(tmp_path / "a", talk, reader) == {"no_consumer": 5}
+    assert waiting(tmp_path / "a") == {"no consumer": 5}
+
+
+def test_a_durable_subscriber_who_is_away_has_messages(tmp_path: Path) -> None:
+    talk = producer()
+    reader = consumer(talk, **TOPIC, **DURABLE)
+    close(reader)
+    reader.goodbye()
+    talk.now_ms = reader.now_ms
+    send(talk, 5, flags="", destination="t")
+    wait(talk)
+    assert found(tmp_path / "a", talk, reader) == {"queued_away": 5}
+    assert waiting(tmp_path / "a") == {"queued": 5}
+    reader.rows[-3]["properties"] = None  # another way to close: it unsubscribes
+    gone = Talk(client=OTHER, now_ms=talk.now_ms, rows=[])
+    gone.client = ("10.0.0.8", 50009)
+    gone.login()
+    gone.request("DELETE_CONSUMER", **DURABLE)
+    assert found(tmp_path / "b", talk, reader, gone) == {}
+
+
+def test_what_was_given_back_waits(tmp_path: Path) -> None:
+    talk = producer()
+    messages = send(talk, 2)
+    reader = consumer(talk)
+    for message in messages:
+        reader.deliver(message, 7)
+    close(reader)
+    reader.goodbye()
+    talk.now_ms = reader.now_ms
+    wait(talk)
+    assert found(tmp_path / "a", talk, reader) == {"no_consumer": 2}
+
+
+def test_a_reply_dies_with_its_temporary_queue(tmp_path: Path) -> None:
+    talk = producer()
+    name = "temporary_destination://queue/10.0.0.8/50008/1"
+    asker = Talk(client=OTHER, now_ms=talk.now_ms).login()
+    asker.request("CREATE_DESTINATION", JMQDestination=name, JMQDestType=17)
+    talk.now_ms = asker.now_ms
+    (reply,) = send(talk, destination=name)
+    asker.now_ms = talk.now_ms
+    asker.goodbye()
+    wait(talk)
+    path = write_capture(tmp_path / "a", talk, asker, ended=[asker], last_ms=asker.now_ms)
+    (one,) = findings(path)
+    assert (one["symptom"], one["severity"], one["client"]) == (
+        "died_with_queue", "lost", "10.0.0.8:50008",
+    )  # fmt: skip
+    assert reply["destination"] == one["destination"]
+
+
+def test_what_was_purged_is_gone_and_nobody_is_blamed(tmp_path: Path) -> None:
+    talk = producer()
+    reader = consumer(talk)
+    talk.now_ms = reader.now_ms
+    send(talk, 6)
+    wait(talk, reader)
+    later = send(talk, 3)
+    reader.now_ms = talk.now_ms
+    for message in later:
+        reader.sequence[False] += 9  # the broker has written to the administrator
+        reader.acknowledge(reader.deliver(message, 7))
+    wait(talk, reader)
+    assert found(tmp_path / "a", talk, reader) == {"overtaken": 6}
+    assert waiting(tmp_path / "a") == {}
+
+
+def test_a_message_that_nobody_accepted_waits_nowhere(tmp_path: Path) -> None:
+    talk = producer()
+    talk.ask("TEXT_MESSAGE", flags="Q", destination="q")
+    assert found(tmp_path / "a", talk, ended=[talk], last_ms=20_000) == {
+        "unaccepted": 1, "dropped": 1,
+    }  # fmt: skip
+    assert waiting(tmp_path / "a") == {}
+
+
+def test_the_end_of_a_killed_client_is_its_fin(tmp_path: Path) -> None:
+    talk = producer()
+    send(talk, 5)
+    path = tmp_path / "a"
+    assert found(path, talk, ended=[talk], last_ms=9_000) == {"no_consumer": 5, "dropped": 1}
+    with open_tables([str(path)]) as tables:
+        (row,) = tables.sql("SELECT closed_ns - opened_ns AS ns FROM sessions").to_pylist()
+    assert row["ns"] == (9_000 - talk.rows[0]["timestamp"]) * 1_000_000
+
+
+def test_a_delayed_message_is_late_for_nobody(tmp_path: Path) -> None:
+    talk = producer()
+    reader = consumer(talk)
+    talk.now_ms = reader.now_ms
+    for _ in range(3):
+        send(talk, delivery_time=1_700_000_060_000)
+    wait(talk, reader)
+    assert found(tmp_path / "a", talk, reader) == {}
+    assert waiting(tmp_path / "a") == {"delayed until 2023-11-14T22:14:20Z": 3}
+
+
+@pytest.mark.parametrize("ended", [True, False])
+def test_an_heir_is_neither_slow_nor_is_anything_stuck(tmp_path: Path, ended: bool) -> None:
+    talk = producer()
+    reader = consumer(talk)
+    heir = Talk(client=("10.0.0.6", 50006), now_ms=reader.now_ms).login()
+    heir.consumer(8, **QUEUE)
+    talk.now_ms = heir.now_ms
+    messages = send(talk, 6)
+    reader.now_ms = heir.now_ms = talk.now_ms
+    heir.acknowledge(heir.deliver(messages[0], 8))
+    for message in messages[1:]:
+        reader.deliver(message, 7)
+    if not ended:
+        close(reader)
+        reader.packet("GOODBYE", False)
+    at = max(reader.now_ms, heir.now_ms) + 5_000
+    heir.now_ms = at
+    for message in messages[1:]:
+        heir.acknowledge(heir.deliver(message, 8))
+    named = found(tmp_path / "a", talk, reader, heir, ended=[reader], last_ms=at)
+    assert named == ({"dropped": 1} if ended else {})
+
+
+def test_a_reader_of_the_dead_message_queue_is_not_slow(tmp_path: Path) -> None:
+    talk = producer()
+    messages = send(talk, 6)
+    reader = consumer(talk, **{**QUEUE, "JMQDestination": "mq.sys.dmq"})
+    busy = Talk(client=("10.0.0.6", 50006), now_ms=reader.now_ms).login()
+    busy.consumer(8, **QUEUE)
+    reader.now_ms = busy.now_ms + 5_000
+    for message in messages:
+        row = reader.deliver(message, 7)
+        row["properties"] = {"JMS_SUN_DMQ_UNDELIVERED_REASON": "EXPIRED"}
+        reader.acknowledge(row)
+    assert found(tmp_path / "a", talk, reader, busy) == {"dead_messages": 6}
+
+
+def test_a_request_that_others_overtook_is_named(tmp_path: Path) -> None:
+    talk = producer()
+    talk.ask("PING")
+    talk.request("of no name")
+    assert found(tmp_path / "a", talk, ended=[talk], last_ms=talk.now_ms) == {
+        "request_unanswered": 1, "dropped": 1,
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize("up", [True, False])
+@pytest.mark.parametrize("which", [0, 1])
+def test_a_side_that_is_missing_accuses_nobody(tmp_path: Path, which: int, up: bool) -> None:
+    talk = producer()
+    reader = consumer(talk)
+    talk.now_ms = reader.now_ms
+    messages = send(talk, 4)
+    reader.now_ms = talk.now_ms
+    for message in messages:
+        reader.acknowledge(reader.deliver(message, 7, "FC"))
+        reader.tell("RESUME_FLOW")
+        reader.tell("RESUME_FLOW", JMQConsumerID=7)
+    wait(talk, reader)
+    for one in (talk, reader):
+        one.goodbye()
+    lost = (talk, reader)[which].stream(up)
+    path = write_capture(
+        tmp_path / "a", talk, reader, ended=[talk, reader], last_ms=9_000, lost=lost
+    )
+    assert findings(path) == []
