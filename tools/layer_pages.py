@@ -72,7 +72,7 @@ each further copy. Nothing that a capture leaves open counts against a broker: e
 between a packet and its answer may have happened in either order. The verdict
 `not_forwarded` needs a later packet on the subscriber's own connection that shows that the message
 was passed over (errata M31 and M32). So a verdict does not depend on where a capture ends, except
-those of messages that wait: `in_flight`, `queued`, `unaccepted` and `undecided`.
+those of messages that wait: `in_flight`, `queued`, `unaccepted`, `unreleased` and `undecided`.
 """
 
 
@@ -127,6 +127,35 @@ A gap may have had any packets that fit into it, and nothing is concluded from t
   it.
 - If the last bytes of either side were lost, `ended_by` is null and no will is published: the
   client may have sent DISCONNECT, or the broker may have refused it.
+- A message whose answer may be in a gap, on any connection of its session, is `undecided` and not
+  `unaccepted`.
+- A direction of which nothing was captured, as with a one-way mirror port or a slice, is a gap from
+  its beginning to its end. `why`, `slow`, `trace` and the report begin with a line on how many
+  connections have one direction only, and `trace` names the packets that an `undecided` message
+  lacks. A side that sent nothing, but of which TCP packets were captured, is not such a gap.
+
+## Deadlines
+
+No packet shows that a session or a message has expired. The time that counts is that of the last
+packet of the whole capture:
+
+- A session ends with its connection, or when its Session Expiry Interval has passed, unless a
+  connection resumes it. What was delivered in it and not acknowledged is `abandoned`, and what
+  waited is `discarded`. A broker that resumes the session later has kept it.
+- A message that waits longer than its Message Expiry Interval is `expired`. The first of both
+  deadlines counts.
+- A Server Keep Alive of 5.0 replaces the client's, and 0 turns it off. It is unknown if the CONNACK
+  was not captured.
+
+## What brokers do beside the standard
+
+- Brokers share `$share/GROUP/FILTER` before 5.0 too. `$queue/FILTER` and `$exclusive/FILTER` are
+  groups as well; as they match nothing in other brokers, a message that no member got is
+  `undecided`.
+- A bridge has 128 added to its protocol level (erratum M18), which counts as no violation. It does
+  not get its own messages, and gets others with their RETAIN.
+- A live message that comes with RETAIN is the delivery, if nothing else was delivered and no newer
+  subscription may be why. It breaks the rule `retained_live`.
 """
 
 _LATER = """

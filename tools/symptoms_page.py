@@ -25,12 +25,16 @@ symptoms, one each.
 - Messages that have waited for less than {long} s when the capture ends are in flight, not stuck.
 - A consumer is slow if its median is at least {times} times that of the other consumers of its
   destination, and at least {much} ms more, over at least {fewest} messages. It is also slow if
-  messages waited for a second or more in a JMS queue while it was connected. Time before the
-  consumer came, or while another one had the message, does not count.
+  messages waited for a second or more in a JMS queue while it was connected.
+- Time in queue does not count against a consumer that was not connected then, or while another
+  consumer, or another member of its shared subscription, had the message.
 - A JMS message waits in a queue until a consumer has it for good: one that was given back waits
   again. Nobody consumes a queue that has no consumer now, whoever had one before. Where packets of
   any connection of the broker are missing, nothing is known to wait there.
-- A keep-alive is missed after one and a half times its length.
+- A keep-alive is missed after one and a half times its length. Of a broker that replaces the
+  client's keep-alive, its own counts.
+- A request is not answered after a second, if the packets of the broker were captured.
+- Codes have the names of MQTT 5.0, with the reason string of the broker if it sent one.
 - The two brokers of an Open MQ link are compared: what one forwarded, announced or requested over
   their link, and what the other delivered, routed or answered. A broker is named by its instance
   and its address. Consumers that are full, or hold messages, do not count against a broker.

@@ -56,6 +56,11 @@ class Talk:
     def say(self, ms: float, port: int, data: bytes, *, up: bool) -> None:
         self._said.append(_Said(ms, port, up, data, ACK))
 
+    def begin(self, ms: float, port: int) -> None:
+        """Open a connection."""
+        self._said.append(_Said(ms, port, True, b"", SYN))
+        self._said.append(_Said(ms, port, False, b"", SYN | ACK))
+
     def login(
         self,
         ms: float,
@@ -70,8 +75,7 @@ class Talk:
         """Connect, with topic and payload of a will; the broker answers 0.1 ms later."""
         flags = 2 if will is None else 6
         rest = b"" if will is None else block(version) + text(will[0]) + binary(will[1])
-        self._said.append(_Said(ms, port, True, b"", SYN))
-        self._said.append(_Said(ms, port, False, b"", SYN | ACK))
+        self.begin(ms, port)
         login = connect(version, flags, rest, client=client, properties=properties)
         self.say(ms, port, login, up=True)
         self.say(ms + 0.1, port, connack(version, code=code), up=False)

@@ -25,7 +25,7 @@ ROOT = Path(__file__).parents[2]
 RECORDED = ROOT / "examples" / "symptoms"
 NAMED = {
     "cluster-healthy": [],
-    "cluster-lock_unanswered": ["request_unanswered", "broker_silent"],
+    "cluster-lock_unanswered": ["broker_silent", "request_unanswered"],
     "cluster-not_routed": ["not_routed"],
     "cluster-relay_unanswered": ["relay_unanswered"],
     "jms-consumer_paused": ["consumer_paused"],
@@ -222,7 +222,7 @@ def test_the_broker_that_disagrees_is_named() -> None:
         "3 messages kept by broker one (10.78.0.1); broker two (10.78.0.2) has a consumer,"
         " and announced it"
     )
-    _, one = recorded("cluster-lock_unanswered")
+    one, _ = recorded("cluster-lock_unanswered")
     assert one["client"] == "10.78.0.1" and "G_LOCK queue:symptoms" in one["text"]
 
 
@@ -273,7 +273,9 @@ def test_a_refused_subscription(tmp_path: Path) -> None:
     talk.say(11, 5001, packet(0x90, b"\0\x05\x80"), up=False)
     (one,) = findings(talk.write(tmp_path / "in.pcap"))
     assert (one["symptom"], one["client"]) == ("subscription_refused", "gets")
-    assert one["text"] == "1 subscription refused by the broker, with code 128"
+    assert one["text"] == (
+        "1 subscription refused by the broker, with reason 128 (Unspecified error)"
+    )
 
 
 def test_a_copy_too_many(tmp_path: Path) -> None:

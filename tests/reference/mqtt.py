@@ -71,13 +71,15 @@ class At(NamedTuple):
         return At(due_ns, 0, self.stream, -1, due_ns, None, self.source)
 
 
+_OF_LEVEL: Final = ("MQTT-3.1.2-2", "protocol_level")
+"""The rule on the protocol level, by version."""
 _LAST_OFFSET: Final = (1 << 63) - 1
 _ALWAYS: Final = At((1 << 63) - 1, 0, "", 0, None, None, "")
 
 
 _NUMBERS: Final = frozenset(
     {"message_expiry_interval", "session_expiry_interval", "receive_maximum", "topic_alias"}
-    | {"topic_alias_maximum", "maximum_packet_size", "will_delay_interval"}
+    | {"topic_alias_maximum", "maximum_packet_size", "will_delay_interval", "server_keep_alive"}
 )
 
 
@@ -147,6 +149,7 @@ class Evidence:
     dst: tuple[Any, Any]
     opened: bool = False  # its sender opened the connection
     begun: bool = False  # its first byte was captured
+    paired: bool = False  # packets of the other stream were captured, be it without bytes
     connects: int = 0
     packets: int = 0  # those that only clients send, minus those that only servers send
     names: list[str | None] = field(default_factory=list)
@@ -205,6 +208,7 @@ def _evidence(rows: list[Row], shown: dict[Stream, Row]) -> Iterable[Evidence]:
         one = found.setdefault((row["source"], row["stream"]), _stream(row))
         seen = shown.get(one.name, {})
         one.opened, one.begun = bool(seen.get("opened")), bool(seen.get("begun"))
+        one.paired = bool(seen.get("paired"))
         one.gaps += row.get("status") == "gap"
         if row.get("captured_ns") is not None:
             one.times_ns.append(row["captured_ns"])
@@ -251,6 +255,8 @@ class Decided(NamedTuple):
     @property
     def lacks_connect(self) -> bool:
         one, other = self.client, self.server
+        if self.alone and not one.name[1]:
+            return True
         is_whole = not (one.gaps or other.gaps) and (one.begun or other.begun)
         return not (one.connects or other.connects or is_whole)
 
@@ -316,7 +322,8 @@ def _decide(connections: dict[tuple[str, ...], list[Evidence]]) -> list[Decided]
             value = next((found for rule in rules if (found := rule(one) - rule(other))), 0)
             if value:
                 ends = (one, other) if value > 0 else (other, one)
-                new.append(Decided(key, *ends, len(pair) == 1, len(decided) + len(new)))
+                alone = len(pair) == 1 and not one.paired
+                new.append(Decided(key, *ends, alone, len(decided) + len(new)))
         decided += new
         for each in new:
             servers.update((each.client.dst, each.client.dst[1]))
@@ -355,6 +362,7 @@ class Message:
     again: list[At] = field(default_factory=list)
     copies: int = 1  # how many messages the broker may have taken its copies for
     is_repeated: bool = False
+    received: bool = False  # whether the broker answered with PUBREC
 
     @property
     def start(self) -> At:
@@ -385,6 +393,7 @@ class Attempt:
     identifiers: list[int]
     redelivered: bool
     may_be_live: bool  # whether a subscription that was not captured may have Retain As Published
+    expires_s: int | None = None
     count: int = 1
     acknowledged: At | None = None
     refused: int | None = None
@@ -448,6 +457,7 @@ class Connection:
     status: int | None = None
     resumed: bool | None = None
     keep_alive: int | None = None
+    is_bridge: bool = False
     clean_start: bool = True
     persistent: bool = True
     expires_s: int | None = None
@@ -457,6 +467,8 @@ class Connection:
     closed: At | None = None
     until: At | None = None  # the last packet at which it was certainly open
     ended_by: str | None = "open"
+    end_code: int | None = None  # of the DISCONNECT of the server
+    end_reason: str | None = None
     accepted: At | None = None
     damaged: bool = False  # whether bytes of it were not captured, or belong to no packet
     unsure_before: At | None = None  # the first packet behind its last gap
@@ -487,6 +499,18 @@ class Connection:
     @property
     def has_gap(self) -> bool:
         return self.unsure_before is not None
+
+    # M-65 (3.1.2.4, 3.1.2.11.2): A session ends with its connection, or when its Session Expiry
+    # Interval has passed, unless a connection resumes it. No packet shows that.
+    @property
+    def session_over_ns(self) -> int | None:
+        """Return when its session ends if no other connection follows; None if it does not."""
+        if self.closed is None or self.closed.ns is None or self.ended_by == "refused":
+            return None
+        if not self.persistent:
+            return self.closed.ns
+        due = None if self.expires_s is None else self.closed.after(self.expires_s)
+        return due and due.ns
 
 
 @dataclass(eq=False)
@@ -553,8 +577,9 @@ class Flows:
             elif not kept:
                 is_over = phase in ("published", "received", "released", "acknowledged", "refused")
                 flow.phase, flow.owes = "over" if is_over else "free", "free"
-            if flow.owes == "puback":
+            if flow.owes in ("puback", "pubacks", "again"):
                 flow.owes = "nothing"  # 4.3.2: a receiver keeps no state of QoS 1
+            flow.owes = {"pubrecs": "pubrec", "held again": "held"}.get(flow.owes, flow.owes)
             flow.away = True
         if not kept:
             self.first = "free"
@@ -571,12 +596,16 @@ class Flows:
         effect, rule = self._send(flow, qos, dup)
         # M-4 (4.3.2, 4.3.3): A receiver knows a second copy at QoS 2 by its identifier until
         # PUBREL; at QoS 1 DUP shows only that this may be one.
+        # M-71: Where a message is sent again before it was acknowledged, each copy may be.
+        owes = flow.owes
         if qos == 2:
-            arrives = "duplicate" if flow.owes in ("pubrec", "held") else "delivered"
+            is_known = owes in ("pubrec", "pubrecs", "held", "held again")
+            flow.owes = "pubrecs" if owes in ("pubrec", "pubrecs") else "pubrec"
         else:
-            arrives = "duplicate" if dup and flow.owes in ("puback", "nothing") else "delivered"
+            is_known = dup and owes in ("puback", "pubacks", "again", "nothing")
+            flow.owes = "pubacks" if is_known and owes != "nothing" else "puback"
+        arrives = "duplicate" if is_known else "delivered"
         flow.phase, flow.qos, flow.away = "published", qos, False
-        flow.owes = "pubrec" if qos == 2 else "puback"
         return effect, rule, arrives
 
     @staticmethod
@@ -599,6 +628,9 @@ class Flows:
             if not (is_due or dup):
                 return "sent", "id_in_use"
             effect = "lost_ack" if flow.away and flow.phase == "received" else "repeated"
+            # M-72 (4.3.3): It is not sent again once its PUBREL was sent.
+            if flow.phase == "released":
+                return effect, "resend_released"
             if not is_due:
                 return effect, "resend_unasked"
             # M-9 (3.3.1.1): and with DUP.
@@ -610,16 +642,18 @@ class Flows:
         # M-10 (4.4): PUBACK was on the wire when the connection ended, and was not read.
         if qos == 1 and flow.away and flow.phase == "acknowledged":
             return "lost_ack", None
-        return "repeated", "resend_unasked"
+        is_released = qos == 2 and flow.phase == "acknowledged"
+        return "repeated", "resend_released" if is_released else "resend_unasked"
 
     def pubrel(self, packet_id: int) -> tuple[str | None, str | None]:
         """Send PUBREL; return its effect and the rule broken."""
         flow = self[packet_id]
         phase, away, owes = flow.phase, flow.away, flow.owes
         effect, rule = self._release(flow)
-        if owes in ("free", "nothing", "held", "pubrec", "unknown"):
+        of_two = ("held", "held again", "pubrec", "pubrecs", "unknown")
+        if owes in ("free", "nothing", "again", *of_two):
             flow.owes = "pubcomp"
-            if owes in ("held", "pubrec", "unknown"):
+            if owes in of_two:
                 effect = effect or "released"
         if phase in ("published", "acknowledged") and flow.qos == 1:
             flow.phase, flow.away = phase, away
@@ -657,11 +691,18 @@ class Flows:
         if read and (kind != PUBREC or is_error):
             self.quota = min(self.quota + 1, self.maximum)  # M-3
         # M-13 (2.2.1): PUBACK and PUBREC answer a PUBLISH, PUBCOMP a PUBREL.
-        if flow.owes not in (name, "unknown"):
+        if (kind, flow.owes) in ((PUBACK, "again"), (PUBREC, "held again")) and not (
+            is_error and kind == PUBREC
+        ):
+            return (effect if read == "effect" else None), None  # M-71
+        was_again = flow.owes in ("pubacks", "pubrecs")
+        if flow.owes not in (name, f"{name}s", "unknown"):
             return (effect if read == "effect" else None), f"{name}_unasked"
-        flow.owes = "held" if kind == PUBREC and not is_error else "free"
+        flow.owes = "free"
         if kind == PUBACK:
-            flow.owes = "nothing"
+            flow.owes = "again" if was_again else "nothing"
+        elif kind == PUBREC and not is_error:
+            flow.owes = "held again" if was_again else "held"
         return effect, None
 
     @staticmethod
@@ -750,6 +791,8 @@ class Facts:
         """Servers that may have subscriptions and messages that were not captured."""
         self.lost: defaultdict[tuple[str, str], list[tuple[int, int]]] = defaultdict(list)
         """Spans of time in which packets of clients were sent that were not captured."""
+        self.ends_ns: dict[str, int] = {}
+        """C-24: A capture ends with the last packet of any of its streams; by source."""
 
 
 class Following:
@@ -763,6 +806,8 @@ class Following:
         """Whether packets of the client may be missing, so that its session may be older."""
         self.lost: list[tuple[int, int]] = []
         self.sessions: dict[str, Session] = {}
+        self.unnamed: list[Session] = []
+        """Those of connections before their client id was known."""
         self.subscriptions: list[Subscription] = []
         self.connections: dict[tuple[str, ...], Connection] = {}
         self.streams: dict[Stream, tuple[Connection, At]] = {}
@@ -814,13 +859,16 @@ class Following:
             new = begun or row.get("packet_type") == CONNECT
             connection = self.connections[key] = Connection(
                 client, at, "new" if new else "unknown", bool(begun), begun is not None,
-                side.alone, side.followed, session, side.alone,
+                side.alone, side.followed, session, False,
             )  # fmt: skip
             session.connection = connection
             self.has_older |= side.older
         connection = self.connections[key]
         self.streams[name] = connection, at
         connection.has_client_packets |= side.from_client
+        # C-25: A direction that was not captured is a gap from its beginning to its end.
+        if side.alone:
+            self._lost(connection, at, not side.from_client, _LAST_OFFSET)
         is_answer = side.from_client or row.get("packet_type") in (CONNACK, AUTH)
         if begun is False and not is_answer:
             self._connack_missing(connection, at)
@@ -864,7 +912,11 @@ class Following:
         most = connection.most_bytes[up]
         if most is not None and row["length"] > most:
             self._breaks(connection, f"packet_size_{'client' if up else 'broker'}", up, at)
-        if row.get("verdict"):
+        # M-69 (E M18): A bridge has 128 added to its level. Brokers do not send it its own
+        # messages, and keep their RETAIN, as with No Local and Retain As Published.
+        is_bridge = kind == CONNECT and row.get("protocol_version") in (0x83, 0x84)
+        connection.is_bridge |= is_bridge
+        if row.get("verdict") and not (is_bridge and row["verdict"] in _OF_LEVEL):
             self._malformed(connection, row["verdict"], row, up, at)
             if kind == DISCONNECT:
                 return  # 4.13: its receiver closes the connection
@@ -932,15 +984,17 @@ class Following:
         if code == "remaining_length" and is_start:
             self._malformed(connection, code, row, up, at)
         connection.damaged |= row.get("status") != "tail"
-        if row.get("status") != "gap":
-            return
+        if row.get("status") == "gap":
+            self._lost(connection, at, up, row["length"])
+
+    def _lost(self, connection: Connection, at: At, up: bool, size: int) -> None:
         connection.lost_last[up] = True
         connection.unsure_before = _ALWAYS
-        self.has_older |= row["length"] >= 5
+        self.has_older |= size >= 5
         if not up:
             self._connack_missing(connection, at)
             return
-        if connection.lost_since_ns is None and row["length"] >= 4:
+        if connection.lost_since_ns is None and size >= 4:
             connection.lost_since_ns = at.reached_ns
         if connection.state == "new":
             connection.state = "unknown"
@@ -1028,6 +1082,11 @@ class Following:
             connection.client = connection.client._replace(name=assigned, client_id=assigned)
         if "session_expiry_interval" in answer:  # 3.2.2.3.2: the server decides
             self._expiry(connection, answer["session_expiry_interval"])
+        # M-66 (3.2.2.3.14): A Server Keep Alive replaces the client's. C-11: without the CONNACK
+        # of 5.0 it is unknown.
+        if connection.version == 5 and connection.state == "unknown":
+            connection.keep_alive = None
+        connection.keep_alive = answer.get("server_keep_alive", connection.keep_alive)
         connection.aliases[True] = {}
         connection.alias_maximum[True] = answer.get("topic_alias_maximum", 0)  # M-27
         connection.most_bytes[True] = answer.get("maximum_packet_size")
@@ -1046,12 +1105,11 @@ class Following:
         session.known |= not kept
         if not kept:
             session.is_whole = True
-            for flow in session.to_client.flows.values():
-                if isinstance(flow.record, Attempt):
-                    flow.record.abandoned = True
+            self._abandon(session)
         session.to_broker.connect(kept, answer.get("receive_maximum", _NO_LIMIT))
         session.to_client.connect(kept, asked.get("receive_maximum", _NO_LIMIT))
         session.will = self._will(connection)
+        self.unnamed.append(connection.session)
         connection.session = session
         self.has_older |= not (session.known or connection.alone)
 
@@ -1089,6 +1147,9 @@ class Following:
         keeps_will = not up or row.get("return_code") == 4
         if session.connection is not connection:
             return
+        if not up and connection.ended_by == "open":
+            connection.end_code = row.get("return_code") or 0
+            connection.end_reason = properties.get("reason_string")
         end = "dropped" if keeps_will else "disconnected"
         self._close(session, at, "client" if up else "server", end)
         if up:  # The broker reads in order, so it has read all before.
@@ -1101,12 +1162,15 @@ class Following:
         connection = session.connection
         if connection is None or connection.ended_by != "open":
             return
+        if ended_by == "dropped" and connection.unsure_before is _ALWAYS:
+            ended_by = None  # C-13
         connection.ended_by, connection.closed, connection.until = ended_by, at, until or at
         self._count_in_flight(session, connection)
         if not connection.begun or session.may_have_changed:
             self._untrace(session, _ALWAYS)  # C-6: it may be sent again to a client id
         self._close_will(session, connection, at, end)
         if not connection.persistent:
+            self._abandon(session)
             self._end_all(session, connection.until, at)
         elif session.may_have_changed:
             session.will = None
@@ -1154,6 +1218,13 @@ class Following:
             if isinstance(one := flow.record, Attempt):
                 one.untraced |= one.acknowledged is None and one.at < before
 
+    # M-67 (3.1.2.4): What was delivered and not acknowledged ends with the session.
+    @staticmethod
+    def _abandon(session: Session) -> None:
+        for flow in session.to_client.flows.values():
+            if isinstance(flow.record, Attempt):
+                flow.record.abandoned = True
+
     def _end_all(self, session: Session, leaving: At, gone: At) -> None:
         for subscription in session.filters.values():
             subscription.leaving, subscription.gone = subscription.leaving or leaving, gone
@@ -1187,14 +1258,18 @@ class Following:
             self.facts.connections.append(connection)
         for session in self.sessions.values():
             if session.expires is not None:
+                if session.expires.time <= self.facts.ends_ns[session.expires.source]:
+                    self._abandon(session)
                 self._end_all(session, session.expires, session.expires)
             will = session.will
             if will and will.due and will.state == "delayed":
                 will.message.accepted = will.due
                 self.facts.delayed.append(will.message)
-        # C-14: Of subscriptions that last only those of sessions with a client id count. Columns
-        # have it so; nothing in the standard makes this difference.
-        lasting = [one for of in self.sessions.values() for one in of.filters.values()]
+        # C-14: A session that no connection can resume, as its client id is unknown, lasts as long
+        # as its connection is captured.
+        sessions = [*self.sessions.values(), *self.unnamed]
+        sessions += (one.session for one in self.connections.values())
+        lasting = [one for of in sessions for one in of.filters.values()]
         self.facts.subscriptions += [
             one for one in self.subscriptions if one.gone is not None or one in lasting
         ]
@@ -1242,8 +1317,9 @@ class Following:
             may_be_live = retain and connection.version == 5 and not known
             identifiers = properties.get("subscription_identifier", [])
             record = Attempt(
-                at, connection.client, topic, payload, qos, retain, identifiers, dup, may_be_live
-            )
+                at, connection.client, topic, payload, qos, retain, identifiers, dup, may_be_live,
+                properties.get("message_expiry_interval"),
+            )  # fmt: skip
         if not (qos and packet_id):
             self._keep(record)
             if isinstance(record, Message):
@@ -1340,6 +1416,8 @@ class Following:
                 self._read(connection, record.again[-1] if record.again else record.sent, at)
             if effect == "refused":
                 record.refused = code
+            elif effect == "received":
+                record.received = True
             elif effect == "released":
                 record.released = record.released or at
             elif effect == "acknowledged" and record.refused is None:
@@ -1386,23 +1464,31 @@ class Following:
             if code >= _ERROR or not one["filter"]:
                 continue
             name, handling = one["filter"], one.get("retain_handling") or 0
-            # M-41 (4.8.2): A filter $share/GROUP/FILTER is that of a group, from 5.0 on.
-            group = name.split("/")[1] if _is_shared(name) and connection.version == 5 else None
+            # M-41 (4.8.2): A filter $share/GROUP/FILTER is that of a group. Brokers share so before
+            # 5.0 too, and some have $queue/FILTER and $exclusive/FILTER.
+            group = _group(name)
             # M-42 (3.8.4, 3.8.3.1): Retained values are sent for a new subscription, for a renewed
             # one if Retain Handling is 0, for a shared one never.
             is_new = session.known and name not in session.filters
             gets_values = group is None and (handling == 0 or (handling == 1 and is_new))
             subscription = Subscription(
-                connection.client, name, group, code, bool(one.get("no_local")),
-                bool(one.get("retain_as_published")), identifiers[0] if identifiers else None,
+                connection.client, name, group, code,
+                bool(one.get("no_local")) or connection.is_bridge,
+                bool(one.get("retain_as_published")) or connection.is_bridge,
+                identifiers[0] if identifiers else None,
                 connection.version, asked_at, at, asked_at._replace(offset=asked_at.offset + place),
                 session.known, gets_values, connection.maximum_packet_size,
             )  # fmt: skip
             # M-43 (3.8.4): A subscription replaces one of its session with the same filter.
             if (older := session.filters.get(name)) is not None:
-                subscription.since = older.since
-                older.leaving, older.gone = older.leaving or asked_at, at
-            session.filters[name] = subscription
+                newer = subscription
+                if subscription.asked < older.asked:  # they were answered in another order
+                    newer, older = older, subscription
+                newer.since = min(newer.since, older.since)
+                older.leaving, older.gone = older.leaving or newer.asked, newer.granted
+                session.filters[name] = newer
+            else:
+                session.filters[name] = subscription
             session.served_as.add(subscription.served_as)
             self.subscriptions.append(subscription)
             if gets_values:
@@ -1425,17 +1511,26 @@ class Following:
 # --- topics (4.7, 4.8) ----------------------------------------------------------------------------
 
 
-def _is_shared(name: str) -> bool:
-    return name.startswith("$share/")
+_OWN_PREFIXES: Final = ("$queue", "$exclusive")
+
+
+def _group(name: str) -> str | None:
+    """Return the group of a filter, None if it is that of one client."""
+    prefix, _, rest = name.partition("/")
+    if prefix in _OWN_PREFIXES and rest:
+        return prefix
+    return rest.split("/")[0] if prefix == "$share" and rest else None
 
 
 def _levels(name: str) -> list[str]:
     """Return the levels of a filter, without those of a group."""
-    return (name.split("/", 2)[-1] if _is_shared(name) else name).split("/")
+    group = _group(name)
+    if group is None:
+        return name.split("/")
+    return name.split("/")[1 if group in _OWN_PREFIXES else 2 :] or [""]
 
 
 # M-46 (4.7.1): + matches one level, # the level above it and all below.
-# Columns match $share/GROUP/FILTER like FILTER in every version; it is a plain filter before 5.0.
 # M-47 (4.7.2): A filter that begins with a wildcard matches no topic that begins with $.
 def _matches(name: str, topic: str) -> bool:
     asked, levels = _levels(name), topic.split("/")
@@ -1603,10 +1698,7 @@ class Retained:
         return count <= copies
 
     def _breaks(self, rule: str, one: Subscription, at: At, message: Message) -> None:
-        text, cited = _RULES[rule]
-        if (number := cited.get(one.version or 4)) is not None:
-            found = number, text, one.client, False, at, message.sent.key
-            self.facts.violations.append(found)
+        _broker_breaks(self.facts, rule, one, at, message)
 
     def rows(self) -> Iterator[Row]:
         for value in self.values:
@@ -1625,6 +1717,12 @@ class Retained:
                 "from_frame": message.sent.frame,
                 **_lead(message.sent),
             }
+
+
+def _broker_breaks(facts: Facts, rule: str, one: Subscription, at: At, message: Message) -> None:
+    text, cited = _RULES[rule]
+    if (number := cited.get(one.version or 4)) is not None:
+        facts.violations.append((number, text, one.client, False, at, message.sent.key))
 
 
 def _is_over(value: Value, time: int) -> bool:
@@ -1679,7 +1777,8 @@ class Deliveries:
         # A will is published after the last packet of its connection.
         self.messages = sorted(messages, key=lambda one: (one.start, one.origin == "will"))
         self.attempts = sorted(attempts, key=lambda one: one.at)
-        self.of, self.topic, self.has_older = of, topic, of.is_older
+        self.of, self.topic = of, topic
+        self.has_older = of.is_older or of.is_served_elsewhere(topic)
         self.expected = [one for message in self.messages for one in self._expected(message)]
         self.missed: list[tuple[Expected, list[Subscription], At]] = []
 
@@ -1724,7 +1823,29 @@ class Deliveries:
             theirs.sort(key=lambda one: one.at)
             rest = [one for one in rest if one.client.name not in members]
             rest += _assign(own, theirs)
-        return rest
+        return [one for one in rest if not self._is_live_with_retain(one)]
+
+    # M-70 (MQTT-3.3.1-9, MQTT-3.3.1-12): A message that matches an established subscription is sent
+    # without RETAIN. One that came with it all the same, where nothing else was delivered, and no
+    # newer subscription may be why, is the delivery.
+    def _is_live_with_retain(self, attempt: Attempt) -> bool:
+        if attempt.is_live or attempt.setter is None or attempt.may_be_live:
+            return False
+        message = attempt.setter
+        for one in self.expected:
+            own = [sub for sub in one.matching if sub.granted < message.start]
+            if one.message is not message or one.attempts or one.matching[0].group or not own:
+                continue
+            if one.served_as != attempt.client.name or attempt.at < message.start:
+                continue
+            later = (sub for sub in self.of.matching(self.topic) if message.start < sub.asked)
+            if any(sub.client.name == one.served_as and sub.asked < attempt.at for sub in later):
+                return False
+            one.attempts.append(attempt)
+            attempt.is_live = True
+            self.of.breaks("retained_live", own[0], attempt.at, message)
+            return True
+        return False
 
     # M-56 (4.3, E M31): A broker has accepted a message if it answered for it, or delivered it to
     # anybody. Of several with one payload, the delivery may be of the first.
@@ -1748,13 +1869,41 @@ class Deliveries:
         with_row = {id(one.message) for one in self.expected}
         for attempt in rest:
             message, verdict = self._unexpected(attempt, rest)
+            self._judge_own(attempt, message)
             with_row.add(id(message))
             yield _delivery(message, attempt, None, verdict)
         for message in self.messages:
             if id(message) not in with_row:
                 yield _delivery(message, None, None, self._unmatched(message))
 
+    # M-73 (3.3.4, MQTT-3.3.5-1): Of the copies that a client gets, one comes at the highest QoS.
+    # M-74 (3.3.2.3.3): No delivery begins once the Message Expiry Interval has passed, and it is
+    # reduced by the time that the message waited; a second of each is not certain.
+    def _judge(self, one: Expected) -> None:
+        message, sub = one.message, one.matching[0]
+        if self.has_older or one.matching[0].group or len(self.messages) > 1:
+            return
+        highest = max(min(message.qos, each.qos) for each in one.matching)
+        is_certain = all(each.granted < message.start for each in one.matching) and all(
+            each.leaving is None for each in one.matching
+        )
+        got = max((attempt.qos for attempt in one.attempts), default=highest)
+        if is_certain and len(one.matching) > 1 and got < highest:
+            self.of.breaks("overlapping_qos", sub, one.attempts[0].at, message)
+        expires_s, sent_ns = message.properties.get("message_expiry_interval"), message.start.ns
+        for attempt in one.attempts:
+            if expires_s is None or sent_ns is None or attempt.at.ns is None:
+                continue
+            waited_ns = attempt.at.ns - sent_ns - _NS_PER_S
+            if waited_ns > expires_s * _NS_PER_S and attempt.count == 1 and not attempt.redelivered:
+                self.of.breaks("delivered_expired", sub, attempt.at, message)
+            elif attempt.expires_s is not None and not attempt.redelivered:
+                left_ns = (expires_s - attempt.expires_s) * _NS_PER_S
+                if waited_ns > left_ns:
+                    self.of.breaks("expiry_kept", sub, attempt.at, message)
+
     def _of(self, one: Expected) -> Iterator[Row]:
+        self._judge(one)
         message = one.message
         # C-18: A copy that was not captured may have come before those that were.
         is_short = self.has_older and message.copies > 1 and len(one.attempts) < one.capacity
@@ -1769,9 +1918,11 @@ class Deliveries:
         if message.refused is not None:
             verdict = "refused"
         elif confirmed is None:
-            verdict = "unaccepted"
+            verdict = self._unconfirmed(message)
         elif self.has_older and one.matching[0].group:
             verdict = "undecided"  # C-19: a group may have members that were not captured
+        elif one.matching[0].group in _OWN_PREFIXES:
+            verdict = "undecided"  # to other brokers it is a filter that matches nothing
         else:
             active = [
                 sub
@@ -1783,6 +1934,17 @@ class Deliveries:
                 return
             verdict = "undecided"  # it was subscribed before or after, and not certainly then
         yield _delivery(message, None, one.matching[0], verdict)
+
+    # M-75 (MQTT-3.8.3-3): With No Local a client does not get its own messages.
+    def _judge_own(self, attempt: Attempt, message: Message | None) -> None:
+        if message is None or self.has_older or not attempt.is_live or len(self.messages) > 1:
+            return
+        own = [
+            one for one in self.of.matching(self.topic) if one.client.name == attempt.client.name
+        ]
+        is_own = message.client.name == attempt.client.name
+        if is_own and own and all(one.no_local and one.granted < message.start for one in own):
+            self.of.breaks("own_message", own[0], attempt.at, message)
 
     def _unexpected(self, attempt: Attempt, rest: list[Attempt]) -> tuple[Message | None, str]:
         """Return the message and the verdict of a delivery that no subscription accounts for."""
@@ -1826,8 +1988,18 @@ class Deliveries:
         if message.refused is not None:
             return "refused"
         if message.qos and message.accepted is None:
-            return "unaccepted"
+            return self._unconfirmed(message)
         return "undecided" if self.has_older else "no_subscriber"
+
+    # M-68 (4.3.3): With PUBREC the broker has accepted a message; with PUBREL it delivers it.
+    # C-26: Nothing shows that it was not accepted where the answer may have been lost, on any
+    # connection of the session.
+    def _unconfirmed(self, message: Message) -> str:
+        if self.of.is_unseen(message):
+            return "undecided"
+        if not message.received:
+            return "unaccepted"
+        return "undecided" if message.released else "unreleased"
 
 
 def _assign(expected: list[Expected], attempts: list[Attempt]) -> list[Attempt]:
@@ -1893,10 +2065,31 @@ class Server:
         self.connections.sort(key=lambda one: one.opened)
         self.expected: list[Expected] = []
 
+    def breaks(self, rule: str, one: Subscription, at: At, message: Message) -> None:
+        _broker_breaks(self.facts, rule, one, at, message)
+
+    def is_unseen(self, message: Message) -> bool:
+        """Return whether the answer to a message may have been where nothing was captured."""
+        return message.accepted is None and any(
+            one.unsure_before is not None
+            and one.client[:3] == message.client[:3]
+            and message.sent < one.unsure_before
+            for one in self.facts.connections
+        )
+
     def matching(self, topic: str) -> list[Subscription]:
         """Return the subscriptions that ever matched a topic."""
         found = [one for one in self.subscriptions if _matches(one.filter, topic)]
         return sorted(found, key=lambda one: (_rank(one.filter), one.since))
+
+    # C-27: Another endpoint may be another listener of the same broker.
+    def is_served_elsewhere(self, topic: str) -> bool:
+        """Return whether only subscriptions at other endpoints match a topic."""
+        others = (
+            one for one in self.facts.subscriptions
+            if one.client.source == self.key[0] and one.client.server != self.key[1]
+        )  # fmt: skip
+        return not self.matching(topic) and any(_matches(one.filter, topic) for one in others)
 
     def active(self, topic: str, at: At) -> list[Subscription]:
         """Return the subscriptions that match a topic, and that the broker had at a time."""
@@ -1961,7 +2154,7 @@ class Server:
             qos = max(sub.qos for sub in active if sub.client.name == name)
             result = self._missed_by(name, min(qos, one.message.qos), one, confirmed)
             # M-59 (4.8.2): A broker may choose any member of a group.
-            if result[1] != "not_forwarded":
+            if result[1] not in ("not_forwarded", "not_kept"):
                 break
         return result
 
@@ -1977,25 +2170,19 @@ class Server:
         connection = before[-1] if before else None
         if connection and connection.closed is not None and connection.closed < message.start:
             connection = None
+        was_away = connection is None
         if connection is None:
             # M-60 (3.1.2.4, 4.1): At QoS 0 a broker need not keep a message for a client that is
             # away; above it keeps it in the session.
             if qos == 0:
                 return None, "offline"
             after = [each for each in own if _accepted(each) > confirmed]
+            verdict = self._waited(message, before[-1] if before else None, after[:1])
             if not after:
-                return None, "queued"
+                return None, verdict or "queued"
             connection = after[0]
-            resumed = connection.resumed
-            if not (not connection.clean_start if resumed is None else resumed):
-                return connection, "discarded"
-            # M-61 (3.3.2.3.3): A message expires after its Message Expiry Interval.
-            expires_s = message.properties.get("message_expiry_interval")
-            opened_ns, sent_ns = connection.opened.ns, message.sent.ns
-            if None not in (expires_s, opened_ns, sent_ns):
-                assert opened_ns is not None and sent_ns is not None and expires_s is not None
-                if opened_ns >= sent_ns + expires_s * _NS_PER_S:
-                    return connection, "expired"
+            if verdict is not None:
+                return connection, verdict
         elif not (
             _accepted(connection) < message.start
             and (connection.until is None or confirmed <= connection.until)
@@ -2007,7 +2194,8 @@ class Server:
         # topic only (4.6), which was sent after it was accepted, at the same QoS or a higher one.
         overtaken = self._has_later(connection, qos, confirmed, one.served_as, message.topic)
         if not overtaken and qos and connection.in_flight[1] >= 10:
-            return connection, "queued"
+            after = [each for each in own if each.opened > connection.opened]
+            return connection, self._waited(message, connection, after[:1]) or "queued"
         # M-63 (4.3, E M31): It was not forwarded if the broker was past it: by a later message, or
         # by an answer to a request after it was accepted.
         answered = connection.answered
@@ -2019,7 +2207,31 @@ class Server:
         ):
             return connection, "undecided"
         too_large = _may_exceed(connection.maximum_packet_size, message)
-        return connection, "too_large" if too_large else "not_forwarded"
+        if too_large:
+            return connection, "too_large"
+        return connection, "not_kept" if was_away else "not_forwarded"
+
+    # M-61 (3.3.2.3.3, 3.1.2.11.2): A message that waits expires after its Message Expiry Interval,
+    # or ends with the session: whichever is first, also if no packet is sent then.
+    def _waited(
+        self, message: Message, last: Connection | None, after: list[Connection]
+    ) -> str | None:
+        """Return what ended the wait of a message, None if nothing did."""
+        until_ns = after[0].opened.ns if after else self.facts.ends_ns[message.sent.source]
+        resumed = after[0].resumed if after else None
+        is_kept = bool(after) and (not after[0].clean_start if resumed is None else resumed)
+        over_ns = None if last is None or is_kept else last.session_over_ns
+        expires_s = message.properties.get("message_expiry_interval")
+        expires_ns = None
+        if expires_s is not None and (due := message.start.after(expires_s)) is not None:
+            expires_ns = due.ns
+        limits = [ns for ns in (until_ns, over_ns) if ns is not None]
+        if expires_ns is not None and until_ns is not None and expires_ns <= min(limits):
+            return "expired"
+        if after:
+            return None if is_kept else "discarded"
+        is_over = over_ns is not None and until_ns is not None and over_ns <= until_ns
+        return "discarded" if is_over else None
 
     def _has_later(
         self, connection: Connection, qos: int, confirmed: At, name: str, topic: str | None
@@ -2030,6 +2242,7 @@ class Server:
             and topic in (None, one.message.topic)
             and confirmed < one.message.start
             and attempt.client.endpoint == connection.client.endpoint
+            and attempt.at.stream.partition("#")[2] == connection.opened.stream.partition("#")[2]
             and attempt.qos >= qos
             and connection.opened < attempt.at
             and (connection.closed is None or attempt.at < connection.closed)
@@ -2087,6 +2300,7 @@ def _session(one: Connection) -> Row:
         "ended_by": one.ended_by, "packets": one.packets, "bytes": one.bytes,
         "version": (one.version or None) if one.begun else None, "resumed": one.resumed,
         "keep_alive": one.keep_alive, "in_flight_sent": sent, "in_flight_received": received,
+        "end_code": one.end_code, "end_reason": one.end_reason,
         **_lead(opened),
     }  # fmt: skip
 
@@ -2164,6 +2378,10 @@ def facts_of(
     """Return what follows from the packets of each client; see `derive`."""
     shown = None if streams is None else {(one["source"], one["stream"]): one for one in streams}
     sides, facts = sides_of(rows, shown or {}), Facts()
+    for row in (*rows, *(shown or {}).values()):
+        times_ns = (row.get(f"{name}_ns") for name in ("captured", "ended", "last"))
+        latest_ns = max((ns for ns in times_ns if ns is not None), default=0)
+        facts.ends_ns[row["source"]] = max(facts.ends_ns.get(row["source"], 0), latest_ns)
     for key in dict.fromkeys(side.key for side in sides.values()):
         own = {name: side for name, side in sides.items() if side.key == key}
         packets = [row for row in rows if (row["source"], row["stream"]) in own]

@@ -9,15 +9,23 @@ from collections.abc import Set
 from typing import Final
 
 from wireyard.layers.facts import registered
-from wireyard.layers.jmq.symptoms import CLOSED
+from wireyard.layers.jmq.symptoms import CLOSED, REQUEST_UNANSWERED
 from wireyard.layers.jmq.waiting import PASSED_ON
-from wireyard.layers.mqtt.symptoms import LAST_WORD, SILENT, TAKEN_OVER
+from wireyard.layers.mqtt.symptoms import (
+    LAST_WORD,
+    LOGIN_ANSWER,
+    LOGIN_REASON,
+    SILENT,
+    TAKEN_OVER,
+    UNANSWERED,
+)
 from wireyard.layers.symptoms import (
     CHARGED,
     ENDS,
     LONG_NS,
     MUCH_SLOWER_NS,
     NAME,
+    RESCUED,
     SEVERITIES,
     SLOW,
     SLOWER,
@@ -30,7 +38,7 @@ from wireyard.layers.symptoms import (
 
 __all__ = ["symptoms"]
 
-_STATUS: Final = ", min(s.status) AS status, min(s.protocol) AS protocol"
+_REFUSED_WITH: Final = f"if(s.protocol = 'mqtt', {LOGIN_REASON}, s.status::VARCHAR)"
 _END: Final = f"JOIN ({ENDS}) e ON e.source = d.source"
 _SLOW_CONSUMER: Final = f"""
 WITH busy AS (
@@ -66,20 +74,23 @@ SELECT NULL AS destination, stream AS client, 1 AS count, bytes_gap AS bytes, so
 FROM streams
 WHERE bytes_gap > 0 AND format IS NOT NULL AND transport IS NOT NULL
 """
-_MALFORMED: Final = """
+_MALFORMED: Final = """  -- Levels 131 and 132 are those of bridges (erratum M18).
 SELECT NULL AS destination, q.stream AS client, count(*) AS count, q.source, NULL AS frame,
   q.stream, min(q."offset") AS "offset"
 FROM quarantine q JOIN streams s ON s.source = q.source AND s.stream = q.stream
 WHERE s.transport IS NOT NULL AND q.status IN ('malformed', 'garbage')
+  AND NOT coalesce(regexp_matches(q.error.message, '''protocol level'' is 13[12] '), false)
 GROUP BY q.source, q.stream
 """
 _VIOLATIONS: Final = """
 SELECT NULL AS destination, coalesce(client_id, client) AS client, count(*) AS count, rule,
+  if((source, client) IN (SELECT (source, server) FROM sessions), 'the broker', 'this client')
+  AS side,
   min(text) AS said, arg_min(source, captured_ns) AS source, arg_min(frame, captured_ns) AS frame,
   arg_min(stream, captured_ns) AS stream, arg_min("offset", captured_ns) AS "offset"
 FROM violations
 WHERE captured_ns IS NOT NULL
-GROUP BY 2, rule
+GROUP BY 2, rule, side
 """
 
 _EVERY: Final = (
@@ -91,13 +102,20 @@ _EVERY: Final = (
         deliveries("d.verdict = 'expired'"),
     ),
     Symptom(
+        "request_unanswered",
+        "stuck",
+        "{request} not answered by the broker ({times})",
+        SQL_SESSIONS,
+        f"FROM ({REQUEST_UNANSWERED}) UNION ALL BY NAME FROM ({UNANSWERED})",
+    ),
+    Symptom(
         "unacknowledged",
         "stuck",
         "{messages} delivered more than a second before the end, not acknowledged",
         TRACE,
         deliveries(
             "d.verdict IN ('in_flight', 'held', 'in_transaction')"
-            f" AND e.end_ns - d.delivered_ns >= {LONG_NS}",
+            f" AND e.end_ns - d.delivered_ns >= {LONG_NS} AND NOT {RESCUED}",
             join=_END,
         ),
     ),
@@ -106,14 +124,17 @@ _EVERY: Final = (
         "stuck",
         "{messages} delivered; the session ended without an acknowledgement",
         TRACE,
-        deliveries(f"d.verdict IN ('abandoned', 'left') AND NOT {PASSED_ON} AND NOT {CLOSED}"),
+        deliveries(
+            f"d.verdict IN ('abandoned', 'left') AND NOT {PASSED_ON} AND NOT {CLOSED}"
+            f" AND NOT {RESCUED}"
+        ),
     ),
     Symptom(
         "login_refused",
         "refused",
-        "{logins} refused, with status {status}",
+        "{logins} refused, with status {said}",
         SQL_SESSIONS,
-        sessions("s.ended_by = 'refused'", _STATUS),
+        sessions("s.ended_by = 'refused'", "", LOGIN_ANSWER, _REFUSED_WITH),
     ),
     Symptom(
         "dropped",
@@ -136,7 +157,7 @@ _EVERY: Final = (
     Symptom(
         "rule_broken",
         "odd",
-        "{rule} was broken ({times}): {said}",
+        "{rule} was broken by {side} ({times}): {said}",
         'wireyard sql {input} "FROM violations"',
         _VIOLATIONS,
     ),

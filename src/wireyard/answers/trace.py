@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from itertools import chain
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final
 
+from wireyard.answers.visibility import reasons
 from wireyard.errors import UsageError
 from wireyard.layers.facts import CONDITIONS, registered
 from wireyard.layers.latencies import delayed, queue_times
@@ -231,11 +233,21 @@ def _stories(tables: Tables, table: pa.Table) -> list[Row]:
     times = queue_times(deliveries, delayed(table))
     rows["deliveries"] = deliveries.append_column("queue_ns", times)
     grouped = {name: _grouped(related.to_pylist()) for name, related in rows.items()}
+    _add_reasons(tables, chain.from_iterable(grouped["deliveries"].values()))
     keys = [(home, row["message_key"]) for home, row in zip(homes, messages, strict=True)]
     return [
         {"message": message, **{name: of_key.get(key, []) for name, of_key in grouped.items()}}
         for key, message in zip(keys, messages, strict=True)
     ]
+
+
+def _add_reasons(tables: Tables, deliveries: Iterable[Row]) -> None:
+    """Add to deliveries without a verdict the packets that were not captured, as `unseen`."""
+    undecided = [row for row in deliveries if row["verdict"] == "undecided"]
+    known = reasons(tables) if undecided else {}
+    for row in undecided:
+        clients = ((row["source"], row[name]) for name in ("producer", "consumer"))
+        row["unseen"] = next((known[one] for one in clients if one in known), None)
 
 
 def _grouped(rows: list[Row]) -> dict[tuple[str, str], list[Row]]:

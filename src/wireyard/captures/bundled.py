@@ -152,6 +152,7 @@ class BundledStreams(StreamBundle):
                 "dst_port": pa.array(table.flows.ports(conversations, ways ^ 1), pa.int32()),
                 "opened": pa.array(connections.opened[self._sides[owners]].astype(np.bool_)),
                 "begun": pa.array(connections.begun[self._sides[owners]].astype(np.bool_)),
+                "paired": pa.array(connections.captured[self._sides[owners] ^ 1].astype(np.bool_)),
                 "ended": kinds.take(ends),
                 "ended_ns": pa.array(table.content.times_of(closing), mask=~shows_end),
                 "ended_frame": pa.array(closing + 1, mask=~shows_end),

@@ -45,6 +45,7 @@ STREAMS: Final = pa.schema(
         ("bytes_gap", pa.int64()),
         ("opened", pa.bool_()),
         ("begun", pa.bool_()),
+        ("paired", pa.bool_()),
         ("ended", pa.string()),
         *(
             (f"{name}_{unit}", kind)
@@ -55,7 +56,8 @@ STREAMS: Final = pa.schema(
     ]
 )
 """The table ``streams``. `opened`: whether the capture shows that its sender opened the connection;
-`begun`: whether the capture shows the first byte; `ended`: ``fin``,
+`begun`: whether the capture shows the first byte; `paired`: whether it has packets of the other
+direction, which has no row here if it has no bytes; `ended`: ``fin``,
 ``rst``, or null where it shows no end."""
 _TIMELESS: Final = [field for field in STREAMS if field.type != _TIME]
 CAPTURED_FACTS: Final = (
@@ -66,6 +68,7 @@ CAPTURED_FACTS: Final = (
     "dst_port",
     "opened",
     "begun",
+    "paired",
     "ended",
     "ended_ns",
     "ended_frame",
@@ -138,6 +141,7 @@ def describe_stream(stream: Stream) -> dict[str, Any]:
     ended_frame, ended_ns = stream.closed or (None, None)
     return {
         **describe_beginning(stream),
+        "paired": stream.paired,
         "ended": stream.ended,
         "first_ns": first_ns,
         "last_ns": last_ns,

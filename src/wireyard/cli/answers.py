@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from wireyard.cli import exits
 from wireyard.cli.arrow import leave_out_pandas
+from wireyard.cli.blocks import wrapped
 from wireyard.cli.options import decode_as_option, format_option, keylog_option, rotated_option
 from wireyard.errors import LakeDamaged, LakeError, UsageError
 from wireyard.streams.urls import shown_url
@@ -18,6 +19,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "frame_text",
+    "head_of",
     "nothing_read",
     "opened_tables",
     "reading_options",
@@ -75,6 +77,15 @@ def opened_tables(
 def nothing_read(tables: Tables) -> str | None:
     """Return the answer to any question about inputs in which no packet was found; else None."""
     return None if tables.formats else "no packet was read, so nothing is known"
+
+
+def head_of(tables: Tables) -> Iterator[str]:
+    """Yield the lines above an answer in words: what the capture does not show, if anything."""
+    from wireyard.answers.visibility import how_far
+
+    if unseen := how_far(tables):
+        yield from wrapped(unseen, 0)
+        yield ""
 
 
 def status_of(tables: Tables) -> int:

@@ -5,13 +5,14 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict
+from itertools import chain
 from pathlib import PurePath
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from wireyard.cli import exits
-from wireyard.cli.answers import nothing_read, opened_tables, reading_options, status_of
+from wireyard.cli.answers import head_of, nothing_read, opened_tables, reading_options, status_of
 from wireyard.cli.blocks import columns, ms_text
 from wireyard.cli.options import PATH, examples
 from wireyard.cli.output import open_output
@@ -77,7 +78,11 @@ def command(inputs: tuple[str, ...], limit: int, out: str, **how: Any) -> int:
             return exits.DATA_LOST
         found = measure_latencies(tables)
         files = tables.frame_files
-        lines = _json_lines(found) if out == "jsonl" else _text(found, limit, files)
+        lines = (
+            _json_lines(found)
+            if out == "jsonl"
+            else chain(head_of(tables), _text(found, limit, files))
+        )
         for line in lines:
             target.write(f"{line}\n".encode())
     return status_of(tables)

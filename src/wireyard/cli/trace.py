@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Iterator, Sequence
-from itertools import groupby
+from itertools import chain, groupby
 from pathlib import PurePath
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from wireyard.cli import exits
-from wireyard.cli.answers import nothing_read, opened_tables, reading_options, status_of
+from wireyard.cli.answers import head_of, nothing_read, opened_tables, reading_options, status_of
 from wireyard.cli.blocks import columns, field, ms_text, wrapped
 from wireyard.cli.options import PATH, examples
 from wireyard.cli.output import open_output
@@ -104,7 +104,8 @@ def command(
             lines: Iterable[str] = (_json_line(story) for story in found.stories)
         else:
             files = tables.frame_files
-            lines = _picture(found, message, files, every=every, hops=hops)
+            picture = _picture(found, message, files, every=every, hops=hops)
+            lines = chain(head_of(tables), picture)
         for line in lines:
             target.write(f"{line}\n".encode())
     if found.messages > len(found.stories):
@@ -300,6 +301,8 @@ def _bad(one: Row, source: str) -> Iterator[str]:
     text = meaning_of(one["protocol"], one["verdict"])
     if one["subscription"]:
         text += f"; subscribed to {one['subscription']}{_frame(one, 'subscribed')}"
+    if one.get("unseen"):
+        text += f": {one['unseen']}"
     if one["dead_reason"]:
         text += f"; {one['dead_reason']}"
     yield from wrapped(text, _COLUMNS[0] + _COLUMNS[1])

@@ -7,6 +7,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict
 from functools import partial
+from itertools import chain
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -14,6 +15,7 @@ import click
 from wireyard.cli import exits
 from wireyard.cli.answers import (
     frame_text,
+    head_of,
     nothing_read,
     opened_tables,
     reading_options,
@@ -85,7 +87,11 @@ def command(inputs: tuple[str, ...], limit: int, out: str, **how: Any) -> int:
             return exits.DATA_LOST
         found = find_symptoms(tables, subject, shown_as=shown_inputs(paths, **how))
         proof = partial(_proof, tables)
-        lines = map(_json_line, found) if out == "jsonl" else _text(found, limit, proof)
+        lines = (
+            map(_json_line, found)
+            if out == "jsonl"
+            else chain(head_of(tables), _text(found, limit, proof))
+        )
         for line in lines:
             target.write(f"{line}\n".encode())
         if not found and not tables.rows(_TIMED):

@@ -17,6 +17,7 @@ from typing import Final, NamedTuple
 from wireyard.layers.jmq.waiting import ENDS, NOT_CHARGED, WAITING_JMS
 
 __all__ = [
+    "BACK",
     "CHARGED",
     "CONSUMER_NAME",
     "ENDS",
@@ -24,6 +25,7 @@ __all__ = [
     "LONG_NS",
     "MUCH_SLOWER_NS",
     "NAME",
+    "RESCUED",
     "SENDER",
     "SEVERITIES",
     "SLOW",
@@ -79,16 +81,23 @@ GROUP BY 1, 2
 """
 
 
-def sessions(condition: str, columns: str = "", join: str = "") -> str:
-    """Return a query for connections, grouped by client; the last one's last frame is the proof."""
+def sessions(condition: str, columns: str = "", join: str = "", by: str = "NULL") -> str:
+    """Return a query for connections, grouped by client; the last one's last frame is the proof.
+
+    Parameters
+    ----------
+    by
+        A further column that they are grouped by, `said`.
+    """
     return f"""
 SELECT NULL AS destination, coalesce(nullif(s.client_id, ''), s.client) AS client,
   count(*) AS count, arg_max(s.source, s.closed_ns) AS source,
   arg_max(coalesce(s.closed_frame, s.opened_frame), s.closed_ns) AS frame,
-  arg_max(s.stream, s.closed_ns) AS stream, arg_max(s."offset", s.closed_ns) AS "offset"{columns}
+  arg_max(s.stream, s.closed_ns) AS stream, arg_max(s."offset", s.closed_ns) AS "offset",
+  {by} AS said{columns}
 FROM sessions s {join}
 WHERE s.opened_ns IS NOT NULL AND ({condition})
-GROUP BY 2
+GROUP BY 2, said
 """
 
 
@@ -100,6 +109,16 @@ SQL_SESSIONS: Final = 'wireyard sql {input} "FROM sessions ORDER BY client_id, o
 
 # --- queries that symptoms and other answers share ------------------------------------------
 
+BACK: Final = r"regexp_replace(stream, '^([^>]+)>([^#]+)(#.*)?$', '\2>\1\3')"
+"""The name of the other stream of a connection, for a column `stream`."""
+RESCUED: Final = """EXISTS (
+    FROM deliveries o
+    WHERE o.source = d.source AND o.message_key = d.message_key AND o.protocol = 'mqtt'
+      AND o.consumer <> d.consumer AND o.acknowledged_ns >= d.delivered_ns
+      AND regexp_matches(o.subscription, '^[$](share|queue)/')
+      AND coalesce(o.subscription = d.subscription, true)
+  )"""
+"""Another member of a shared subscription has acknowledged the message since."""
 WAITING: Final = f"""
 SELECT d.source, d.destination, d.message_key,
   if(d.verdict = 'queued', 'queued', 'unacknowledged') AS state,
@@ -109,7 +128,7 @@ SELECT d.source, d.destination, d.message_key,
 FROM deliveries d
 WHERE d.verdict IN ('queued', 'in_flight', 'held', 'in_transaction')
   AND if(d.verdict = 'queued', d.sent_ns, d.delivered_ns) IS NOT NULL
-  AND (d.verdict = 'queued' OR d.outcome = 'unacknowledged')
+  AND (d.verdict = 'queued' OR d.outcome = 'unacknowledged' AND NOT {RESCUED})
 UNION ALL
 {WAITING_JMS}
 """
@@ -125,11 +144,27 @@ over at least this many deliveries. Differences below a millisecond come from th
 processes, and the median of a few deliveries is just one of them."""
 CONSUMER_NAME: Final = "coalesce(consumer_client_id, consumer)"
 CHARGED: Final = f"""
-SELECT l.* REPLACE (if(n.source IS NULL, l.queue_ns, NULL) AS queue_ns)
-FROM latencies l LEFT JOIN ({NOT_CHARGED}) n
+SELECT l.* REPLACE (
+    if(n.source IS NOT NULL OR h.message_key IS NOT NULL
+      OR l.protocol = 'mqtt' AND coalesce(s.opened_ns > l.sent_ns, false), NULL, l.queue_ns)
+    AS queue_ns
+  )
+FROM latencies l
+LEFT JOIN ({NOT_CHARGED}) n
 ON n.source = l.source AND n.stream = l.stream AND n."offset" = l."offset"
+ASOF LEFT JOIN (
+  SELECT source, client, opened_ns FROM sessions WHERE opened_ns IS NOT NULL
+) s ON s.source = l.source AND s.client = l.consumer AND s.opened_ns <= l.delivered_ns
+LEFT JOIN (
+  SELECT DISTINCT l.source, l.message_key, l.consumer
+  FROM latencies l JOIN deliveries o
+  ON o.source = l.source AND o.message_key = l.message_key AND o.consumer <> l.consumer
+    AND o.delivered_ns < l.delivered_ns AND coalesce(o.subscription = l.subscription, true)
+  WHERE l.protocol = 'mqtt' AND regexp_matches(l.subscription, '^[$](share|queue)/')
+) h ON h.source = l.source AND h.message_key = l.message_key AND h.consumer = l.consumer
 """
-"""Latencies, without the time in queue that is not the consumer's."""
+"""Latencies, without the time in queue that is not the consumer's: before it connected, or while
+another member of its shared subscription had the message."""
 SLOWER: Final = f"""
 WITH medians AS MATERIALIZED (
   SELECT destination, {CONSUMER_NAME} AS name,

@@ -301,7 +301,13 @@ SESSIONS: Final = (
     Column("bytes", "int64", "their bytes", unit="bytes"),
     Column("version", "int32", "protocol version of the login"),
     Column("resumed", "bool", "whether the broker still had a session of this client id"),
-    Column("keep_alive", "int32", "longest silence the client announced", unit="s"),
+    Column(
+        "keep_alive",
+        "int32",
+        "longest silence of the client, as it announced it or as the broker decided; 0 is no"
+        " limit; MQTT only",
+        unit="s",
+    ),
     Column(
         "in_flight_sent",
         "int64",
@@ -313,6 +319,8 @@ SESSIONS: Final = (
     Column("paused_ns", "int64", "for how long, all pauses together; JMS only", unit="ns"),
     Column("opened_frame", "int64", "frame of the login; null if it was not captured, MQTT"),
     Column("closed_frame", "int64", "frame that ended the connection"),
+    Column("end_code", "int64", "reason code of the broker's DISCONNECT; MQTT 5.0 only"),
+    Column("end_reason", "string", "reason string of it; MQTT 5.0 only"),
     *_ROW,
 )
 """A row for each connection on which a client logged in, or tried to."""

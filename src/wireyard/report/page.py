@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Final
 from wireyard.answers.evidence import MOST_SOURCE_BYTES, Evidence, RowPosition, find_evidence
 from wireyard.answers.symptoms import symptoms as all_symptoms
 from wireyard.answers.tables import Row
+from wireyard.answers.visibility import how_far
 from wireyard.answers.why import Finding, find_symptoms
 from wireyard.errors import UsageError
 from wireyard.layers.facts import facts_of, registered
@@ -126,6 +127,7 @@ def build_report(
         meanings={facts.protocol: facts.verdicts for facts in registered()},
         severity=_severity,
         most_source=text.bytes_text(MOST_SOURCE_BYTES),
+        unseen=how_far(tables),
         notes=[text.shown(note) for note in tables.notes],
         made=f"{datetime.now(UTC):%Y-%m-%dT%H:%M:%SZ}",
         version=version("wireyard"),

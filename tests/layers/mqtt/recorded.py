@@ -41,6 +41,7 @@ def streams_of(path: Path) -> list[Row]:
                 "stream": stream.name,
                 "opened": stream.opened,
                 "begun": stream.begun,
+                "paired": stream.paired,
                 "ended": stream.ended if frame else None,
                 "ended_frame": frame,
                 "ended_ns": int(stream.content.times_ns[frame - 1]) if frame else None,
@@ -57,7 +58,7 @@ def ends_of(capture: Path | bytes, source: str) -> list[Row]:
         streams.append(
             {
                 "source": source, "stream": stream.name, "opened": stream.opened,
-                "begun": stream.begun, "ended": stream.ended,
+                "begun": stream.begun, "paired": stream.paired, "ended": stream.ended,
                 "ended_frame": frame, "ended_ns": time_ns,
             }
         )  # fmt: skip

@@ -27,7 +27,7 @@ Packet = tuple[str, int]
 
 CUTS: Final = int(os.environ.get("WIREYARD_CUTS", "2"))
 """Beginnings and ends of each recording that are tried."""
-_OPEN: Final = {"in_flight", "queued", "undecided", "unaccepted"}
+_OPEN: Final = {"in_flight", "queued", "undecided", "unaccepted", "unreleased"}
 """Verdicts that more of the capture may change."""
 _MOST_UNDECIDED: Final = 0.02
 _KNOWN: Final = {
@@ -84,7 +84,8 @@ def read_frames(path: Path, kept: Sequence[int]) -> Read:
         streams.append(
             {
                 "source": source, "stream": one.name, "opened": one.opened, "begun": one.begun,
-                "ended": one.ended, "ended_frame": frame, "ended_ns": time_ns,
+                "paired": one.paired, "ended": one.ended, "ended_frame": frame,
+                "ended_ns": time_ns,
             }
         )  # fmt: skip
         numbers = [kept[record] for record in one.runs.records.tolist()]

@@ -197,7 +197,7 @@ def test_what_the_broker_did_not_take() -> None:
     capture.put("pub", False, layout.PUBREC, packet_id=1)
     capture.publish("pub", True, "t/1", b"no sign", 0)
     capture.ping("sub")
-    assert verdicts_of(capture) == ["unaccepted", "unaccepted"]
+    assert verdicts_of(capture) == ["unreleased", "unaccepted"]
 
 
 @pytest.mark.parametrize("sign", ["ping", "disconnect"])
@@ -284,12 +284,12 @@ def test_what_waited_is_discarded_with_the_session() -> None:
     assert verdicts_of(capture) == ["discarded"]
 
 
-def test_what_waited_is_not_forwarded() -> None:
+def test_what_waited_is_not_kept() -> None:
     capture = away()
     capture.message("pub", "t", b"1", 1)
     capture.connect("sub", clean=False, present=True)
     capture.ping("sub")
-    assert verdicts_of(capture) == ["not_forwarded"]
+    assert verdicts_of(capture) == ["not_kept"]
 
 
 def test_what_waited_too_long_is_expired() -> None:

@@ -308,7 +308,7 @@ def test_a_raw_stream_has_no_times_and_no_other_side() -> None:
         if row["stream"] == stream
     ]
     tables = mqtt.derive(rows)
-    assert [row["verdict"] for row in tables["deliveries"]] == ["unaccepted"]
+    assert [row["verdict"] for row in tables["deliveries"]] == ["undecided"]
     assert tables["sessions"][0]["opened_ns"] is None
     assert tables["retained"][0]["from_ns"] is None
 

@@ -25,7 +25,7 @@ CUTS: Final = int(os.environ.get("WIREYARD_CUTS", "2"))
 """Ends of each recording that are tried."""
 MESSAGES: Final = int(os.environ.get("WIREYARD_LOAD", "1500"))
 """Messages of each capture that is made."""
-_OPEN: Final = {"in_flight", "queued", "undecided", "unaccepted"}
+_OPEN: Final = {"in_flight", "queued", "undecided", "unaccepted", "unreleased"}
 """Verdicts that what comes later may change."""
 _KNOWN_EARLY: Final = ("client", "server", "client_id", "user", "status", "version", "resumed")
 

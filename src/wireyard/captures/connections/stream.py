@@ -203,6 +203,8 @@ class Stream:
     """Whether the capture shows that its sender opened the connection."""
     begun: bool
     """Whether the capture shows that the stream begins at offset 0."""
+    paired: bool
+    """Whether the capture has packets of the other direction, be it without bytes."""
     ended: str | None
     """``fin``, ``rst``, or None where the capture shows no end."""
     closing_record: int | None

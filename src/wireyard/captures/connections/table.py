@@ -34,8 +34,8 @@ class Endings(NamedTuple):
 class Connections(NamedTuple):
     """Connections of one protocol; connection e has the sides 2 e and 2 e + 1.
 
-    Shapes: conversations, first_records, first_ways (e); sizes, opened, begun, reset, finished,
-    closing_records (s); run_bounds (s + 1); runs (u).
+    Shapes: conversations, first_records, first_ways (e); sizes, opened, begun, captured, reset,
+    finished, closing_records (s); run_bounds (s + 1); runs (u).
     """
 
     protocol: str
@@ -47,6 +47,8 @@ class Connections(NamedTuple):
     sizes: Ints
     opened: Bools
     begun: Bools
+    captured: Bools
+    """Whether there are packets of each side, be it without bytes."""
     reset: Bools
     finished: Bools
     closing_records: Ints
@@ -236,6 +238,7 @@ class StreamTable(Sequence[Stream]):
             size=int(found.sizes[side]),
             opened=bool(found.opened[side]),
             begun=bool(found.begun[side]),
+            paired=bool(found.captured[side ^ 1]),
             ended=ENDINGS[self.endings.kinds[place]],
             closing_record=None if closing == NONE else closing,
             runs=Runs(*(column[run] for column in found.runs)),

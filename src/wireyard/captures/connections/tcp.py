@@ -132,6 +132,7 @@ class Reassembly:
             sizes=np.where(begun | seen, stream_ends(sides) - _begins(sides), 0),
             opened=states & State.OPENED != 0,
             begun=begun,
+            captured=states & (State.SEEN | State.RST) != 0,
             reset=states & State.RST != 0,
             finished=states & State.FIN != 0,
             closing_records=sides[:, Side.CLOSING_RECORD],

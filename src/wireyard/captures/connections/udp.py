@@ -69,6 +69,7 @@ class Datagrams:
             sizes=sizes[sides],
             opened=never,
             begun=never,
+            captured=never,
             reset=never,
             finished=never,
             closing_records=np.full(len(sides), NONE, np.int64),

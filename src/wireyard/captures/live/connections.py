@@ -345,11 +345,13 @@ class LiveConnections:
         """Return the columns of a stream from the capture: see `describe_stream`."""
         closing, is_reset, is_finished = NONE, False, False
         closed_ns = NO_TIME
+        is_paired = False
         if stream.protocol == "tcp":
             number = 2 * connection.number + (stream is connection.sides[1])
             sides = self.placer.sides
             state, other = (int(sides[side, Side.STATE]) for side in (number, number ^ 1))
             is_reset, is_finished = bool(state & State.RST), bool(state & State.FIN)
+            is_paired = bool(other & (State.SEEN | State.RST))
             closing, closed_ns = sides[number, _CLOSING].tolist()
             if other & State.RST and not self._has_bytes(number ^ 1):
                 theirs, theirs_ns = sides[number ^ 1, _CLOSING].tolist()
@@ -358,6 +360,7 @@ class LiveConnections:
                     closing, closed_ns = theirs, theirs_ns
         return {
             **describe_beginning(stream),
+            "paired": is_paired,
             "ended": "rst" if is_reset else "fin" if is_finished else None,
             "first_ns": None if stream.first_ns == NO_TIME else stream.first_ns,
             "last_ns": None if stream.last_ns == NO_TIME else stream.last_ns,

@@ -77,6 +77,7 @@ def stream_of(live: LiveStream, held: HeldRuns, size: int, places: Places) -> St
         size=size,
         opened=live.opened,
         begun=live.begun,
+        paired=False,
         ended=None,
         closing_record=None,
         runs=runs,

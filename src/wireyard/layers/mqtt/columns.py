@@ -64,7 +64,12 @@ from wireyard.layers.mqtt.records import (
     Subscribed,
     TopicKey,
 )
-from wireyard.layers.mqtt.subscriptions import Topic, match_topics
+from wireyard.layers.mqtt.subscriptions import (
+    Subscription,
+    Subscriptions,
+    Topic,
+    match_topics,
+)
 from wireyard.layers.mqtt.topics import topic_hash
 from wireyard.layers.mqtt.tracking import track_clients
 from wireyard.layers.records import Position
@@ -140,11 +145,14 @@ def known_of(
     Parameters
     ----------
     streams
-        The beginning and end of each stream, as captured; see `stream_rows`.
+        The beginning and end of each stream, as captured; see `stream_rows`. Rows of other streams
+        show how long the capture lasts.
     sides
         The side of each stream, if it is known already.
     """
-    shown = None if streams is None else shown_streams(streams)
+    rows = None if streams is None else list(streams)
+    shown = None if rows is None else shown_streams(rows)
+    ends_ns = evidence.ends_ns(rows or ())
     if sides is None:
         sides = evidence.sides(shown or {})
     known = [
@@ -152,6 +160,7 @@ def known_of(
             row["source"], row["stream"], row["from_client"],
             sides[row["source"], row["stream"]].key, row["alone"], row["older"], row["followed"],
             row["begun"], row["ended"], row.get("ended_ns"), row.get("ended_frame"),
+            ends_ns.get(row["source"]),
             *evidence.ends((row["source"], row["stream"])),
         )
         for row in stream_rows(sides, shown)
@@ -288,7 +297,23 @@ def match(found: Sequence[Clients]) -> Matched:
                     matched.lost[one.key] = one.record  # type: ignore[index]
                 else:
                     matched.valued.add(one.key)  # type: ignore[arg-type]
+    matched.older |= _served_elsewhere(matched, {key for key, _ in named})
     return matched
+
+
+def _served_elsewhere(matched: Matched, topics: Iterable[TopicKey]) -> set[TopicKey]:
+    """Return the topics that only subscriptions at other endpoints of their source match.
+
+    These endpoints may be other listeners of the same broker.
+    """
+    servers: defaultdict[str, set[str]] = defaultdict(set)
+    for one in matched.subscriptions:
+        servers[one.client.source].add(one.client.server)
+    topics = [key for key in topics if key not in matched.matching and servers[key[0]] - {key[1]}]
+    trees: defaultdict[str, Subscriptions] = defaultdict(Subscriptions)
+    for one in matched.subscriptions if topics else ():
+        trees[one.client.source].subscribe(Subscription(one.client.server, one.filter))
+    return {key for key in topics if any(trees[key[0]].matching(key[2]))}
 
 
 RestRecord = LatestDelivered | MissedDelivery | RequestMessage | Message

@@ -24,6 +24,8 @@ from wireyard.layers.mqtt.connection import CONNECTION, WILL_EVENTS, connection_
 from wireyard.layers.mqtt.grids import (
     ALWAYS,
     NONE,
+    UNKNOWN,
+    Bridge,
     Connection,
     Count,
     EndedBy,
@@ -102,6 +104,7 @@ _CODE_WITH_WILL: Final = 4
 _WITH_SESSION_PRESENT: Final = 4
 """The first version whose CONNACK has Session Present."""
 _LATEST: Final = 5
+_BY_LEVEL_ALONE: Final = int(Bridge.BY_LEVEL_ALONE)
 _FOREVER_S: Final = 0xFFFF_FFFF
 """Session Expiry Interval of a session that does not expire."""
 _SMALLEST_BYTES: Final = 5
@@ -127,6 +130,8 @@ def add_stream(t: Any, packet: int, from_client: bool) -> None:
             t.counts[Count.HAS_OLDER] = 1
         is_new = begun == 1 or kind == _CONNECT
         t.connections[c, Connection.STATE] = _NEW if is_new else _UNKNOWN
+    if row[Stream.IS_ALONE]:
+        _lose(t, c, packet, not from_client, ALWAYS)
     if from_client:
         t.connections[c, Connection.HAS_CLIENT] = 1
     elif begun == 0 and kind != _CONNACK and kind != _AUTH:
@@ -148,10 +153,9 @@ def _add_connection(t: Any, c: int, packet: int) -> None:
         Connection.VERSION, Connection.PACKETS, Connection.BYTES, Connection.SENT,
         Connection.RECEIVED, Connection.IS_DAMAGED, Connection.LOST_LAST_UP,
         Connection.LOST_LAST_DOWN, Connection.HAS_CLIENT, Connection.ALIASES_UP,
-        Connection.ALIASES_DOWN,
+        Connection.ALIASES_DOWN, Connection.IS_UNANSWERED, Connection.IS_BRIDGE,
     ):  # fmt: skip
         row[column] = 0
-    row[Connection.IS_UNANSWERED] = t.streams[t.stream[packet], Stream.IS_ALONE]
 
 
 @inlined
@@ -236,8 +240,12 @@ def open_session(t: Any, c: int, packet: int) -> None:
         alias_maximum, most_bytes = max(rare[Rare.ALIAS_MAXIMUM], 0), rare[Rare.PACKET_SIZE]
         if rare[Rare.RECEIVE_MAXIMUM] != NONE:
             up = rare[Rare.RECEIVE_MAXIMUM]
+        if rare[Rare.KEEP_ALIVE_S] != NONE:
+            row[Connection.KEEP_ALIVE_S] = rare[Rare.KEEP_ALIVE_S]
     else:
         row[Connection.STATE] = _UNKNOWN
+        if row[Connection.VERSION] == _LATEST:
+            row[Connection.KEEP_ALIVE_S] = UNKNOWN
     row[Connection.ALIAS_MAXIMUM_UP], row[Connection.MOST_BYTES_UP] = alias_maximum, most_bytes
     row[Connection.ALIASES_UP] += 1
     # Without the CONNECT the client id is unknown, so the session may be an older one.
@@ -277,16 +285,22 @@ def _other_bytes(t: Any, c: int, packet: int, from_client: bool) -> None:
     # An unfinished tail loses no packet before it.
     if rare[Rare.IS_TAIL] != 1:
         row[Connection.IS_DAMAGED] = 1
-    if rare[Rare.IS_GAP] != 1:
-        return
+    if rare[Rare.IS_GAP] == 1:
+        _lose(t, c, packet, from_client, t.length[packet])
+
+
+@inlined
+def _lose(t: Any, c: int, packet: int, from_client: bool, most: int) -> None:
+    """Note that up to `most` bytes of one side were not captured, all if its stream was not."""
+    row = t.connections[c]
     row[Connection.LOST_LAST_UP if from_client else Connection.LOST_LAST_DOWN] = 1
     row[Connection.UNSURE_BEFORE] = ALWAYS
-    if t.length[packet] >= _SMALLEST_BYTES:
+    if most >= _SMALLEST_BYTES:
         t.counts[Count.HAS_OLDER] = 1
     if not from_client:
         _miss_connack(t, c, packet)
         return
-    if row[Connection.LOST_SINCE_NS] == NONE and t.length[packet] >= _SMALLEST_CHANGE_BYTES:
+    if row[Connection.LOST_SINCE_NS] == NONE and most >= _SMALLEST_CHANGE_BYTES:
         row[Connection.LOST_SINCE_NS] = t.reached_ns[packet]
     if row[Connection.STATE] == _NEW:
         row[Connection.STATE] = _UNKNOWN
@@ -340,7 +354,11 @@ def observe(t: Any, c: int, packet: int, from_client: bool) -> bool:
     most = row[Connection.MOST_BYTES_UP if from_client else Connection.MOST_BYTES_DOWN]
     if most != NONE and t.length[packet] > most:
         breaks(t, c, _SIZE_CLIENT if from_client else _SIZE_BROKER, from_client, packet, NONE)
-    if t.packets[packet, Packet.FLAGS] & Flag.MALFORMED:
+    bridge = t.rare[rare_of(t, packet), Rare.BRIDGE] if kind == _CONNECT else 0
+    if bridge:
+        row[Connection.IS_BRIDGE] = 1
+    is_level = bridge == _BY_LEVEL_ALONE
+    if t.packets[packet, Packet.FLAGS] & Flag.MALFORMED and not is_level:
         add_breach(t, c, NONE, from_client, packet, NONE)
         if kind == _DISCONNECT:
             return False  # Its receiver closes the connection, as after any malformed packet.
@@ -424,6 +442,8 @@ def keep_session(t: Any, c: int) -> None:
 @inlined
 def _disconnect(t: Any, c: int, packet: int, from_client: bool) -> None:
     row, event = t.connections[c], _DROPPED
+    if not from_client and row[Connection.ENDED_BY] == EndedBy.OPEN:
+        row[Connection.ENDED_WITH] = packet
     if from_client:
         expiry_s = t.rare[rare_of(t, packet), Rare.EXPIRY_S]
         if expiry_s != NONE:

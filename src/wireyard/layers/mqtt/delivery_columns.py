@@ -24,6 +24,7 @@ from wireyard.layers.mqtt.delivery_grids import (
     DeliveredColumns,
     SentColumns,
     assign_all,
+    assign_retained,
     delivered_grid,
     group_contents,
     group_starts,
@@ -33,6 +34,7 @@ from wireyard.layers.mqtt.delivery_grids import (
 )
 from wireyard.layers.mqtt.delivery_kernels import MISSED, Delivered, DeliveryRow
 from wireyard.layers.mqtt.delivery_rows import DeliveryGrids, Numbered, delivery_table
+from wireyard.layers.mqtt.delivery_rules import Times, broken_rules
 from wireyard.layers.mqtt.expected_kernels import (
     Expected,
     Message,
@@ -58,7 +60,12 @@ from wireyard.layers.mqtt.records import (
     value_records,
 )
 from wireyard.layers.mqtt.records import Message as Sent
-from wireyard.layers.mqtt.retained import attempt_record, keep_values, new_subscription_record
+from wireyard.layers.mqtt.retained import (
+    attempt_record,
+    broker_violations,
+    keep_values,
+    new_subscription_record,
+)
 from wireyard.layers.mqtt.subscriptions import ends_of
 from wireyard.layers.records import Position
 from wireyard.layers.stages import Fact, Found, Key, KeyedRecord
@@ -220,6 +227,8 @@ class _Derivation:
             refused=joined(_ints(table, "refused"), [NONE] * len(wills)),
             malformed=joined(_ints(table, "malformed"), [0] * len(wills)),
             is_repeated=joined(_ints(table, "is_repeated"), [0] * len(wills)),
+            is_received=joined(_ints(table, "is_received"), [0] * len(wills)),
+            is_unseen=joined(_ints(table, "is_unseen"), [0] * len(wills)),
             is_will=joined(np.zeros(len(number), np.int64), [1] * len(wills)),
             expires_s=joined(
                 _ints(table, "expires_s"),
@@ -254,6 +263,7 @@ class _Derivation:
             is_live=np.ones(table.num_rows, np.int64),
             may_be_live=(_ints(table, "status") & Status.MAY_BE_LIVE != 0).astype(np.int64),
             setter=np.full(table.num_rows, NONE, np.int64),
+            expires_s=_ints(table, "expires_s"),
             acknowledged_ns=_ints(table, "acknowledged_ns"),
             acknowledged_frame=_ints(table, "acknowledged_frame"),
             several=several,
@@ -385,6 +395,21 @@ class _Derivation:
         count = find_expected(messages, subs, firsts, matching, expected, expected_subs, numbers)
         expected = expected[:count]
         assigned, ordinals = assign_all(messages, expected, expected_subs, subs, attempts, names)
+
+        def matching_of(topic: int) -> Ints:
+            return matching[firsts[topic] : firsts[topic + 1]]
+
+        def breaks(rule: str, sub: int, attempt: int, message: int) -> None:
+            at = self.positions.at(int(delivered.at[delivered_order[attempt]]))
+            key = self.positions.at(int(sent.sent[message_order[message]])).key
+            self._collect(broker_violations(rule, subscriptions[sub], at, key))
+
+        retained = assign_retained(
+            messages, expected, expected_subs, subs, attempts, assigned, matching_of
+        )
+        for attempt, sub in retained:
+            delivered.is_live[delivered_order[attempt]] = 1
+            breaks("retained_live", sub, attempt, expected[assigned[attempt], Expected.MESSAGE])
         first_messages = group_starts(messages[:, Message.GROUP], groups)
         entry_groups = messages[expected[:, Expected.MESSAGE], Message.GROUP]
         first_expected = group_starts(entry_groups, groups)
@@ -403,8 +428,19 @@ class _Derivation:
             messages, expected, expected_subs, attempts, assigned, message_order, delivered_order,
             by_rank, subscriptions, subs, names,
         )  # fmt: skip
-        sent_ns, is_null = self.positions.column(sent.sent[message_order], "ns")
+        sent_ns, is_null = self.positions.column(sent.start[message_order], "ns")
         sent_ns[is_null] = NO_TIME
+        at_ns, is_null = self.positions.column(delivered.at[delivered_order], "ns")
+        at_ns[is_null] = NO_TIME
+        is_again = delivered.status[delivered_order] & Status.AGAIN != 0
+        times = Times(
+            sent_ns, sent.expires_s[message_order], at_ns, delivered.expires_s[delivered_order],
+            is_again | (delivered.copies[delivered_order] > 1),
+        )  # fmt: skip
+        for broken in broken_rules(
+            messages, expected, expected_subs, subs, attempts, assigned, rows, times, matching_of
+        ):
+            breaks(*broken)
         explain_absence(
             rows, expected, expected_subs, subs, messages, confirmed, connections, sent_ns,
             sent.expires_s[message_order],
@@ -472,7 +508,7 @@ class _Derivation:
     def _pass_on_latest(
         self, delivered: DeliveredColumns, grids: DeliveryGrids, missed: Mapping[int, set[int]]
     ) -> None:
-        """Pass on the latest delivered message for each recipient, endpoint and QoS.
+        """Pass on the latest delivered message for each recipient, connection and QoS.
 
         Parameters
         ----------
@@ -492,9 +528,17 @@ class _Derivation:
             grids.messages[message, Message.TOPIC],
         )
         at, qos = grids.attempts[places, Delivered.AT], grids.attempts[places, Delivered.QOS]
-        endpoints = Numbers[str]()
-        by_client = np.array([endpoints[client.endpoint] for client in self.clients.all], np.int64)
-        endpoint = by_client[delivered.client[grids.delivered_order[places]]]
+        endpoints = Numbers[tuple[str, str]]()
+        order = grids.delivered_order[places]
+        stream, _ = self.positions.column(delivered.at[order], "stream")
+        pairs, of_pair = np.unique(
+            delivered.client[order] * len(self.streams) + stream, return_inverse=True
+        )
+        numbers = [
+            endpoints[self.clients.all[client].endpoint, self.streams[on].name.partition("#")[2]]
+            for client, on in (divmod(pair, len(self.streams)) for pair in pairs.tolist())
+        ]
+        endpoint = np.array(numbers, np.int64)[of_pair]
         keys = (names * len(endpoints.all) + endpoint) * 3 + qos
         latest: list[tuple[int, str | None]] = [
             (one, None) for one in kernels.latest_of(keys, start, at).tolist()

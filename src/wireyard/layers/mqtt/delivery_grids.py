@@ -7,7 +7,7 @@ grids.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -21,12 +21,14 @@ from wireyard.layers.mqtt.expected_kernels import Expected, Message, Subscriptio
 from wireyard.layers.mqtt.grids import NONE, Status
 from wireyard.layers.mqtt.numbering import Numbers
 from wireyard.layers.mqtt.records import Subscribed
+from wireyard.layers.mqtt.topics import OWN_PREFIXES
 
 __all__ = [
     "NO_INTS",
     "DeliveredColumns",
     "SentColumns",
     "assign_all",
+    "assign_retained",
     "delivered_grid",
     "group_contents",
     "group_starts",
@@ -59,6 +61,8 @@ class SentColumns:
     """Reason code; -1 if it was not refused."""
     malformed: Ints
     is_repeated: Ints
+    is_received: Ints
+    is_unseen: Ints
     is_will: Ints
     expires_s: Ints
 
@@ -81,6 +85,7 @@ class DeliveredColumns:
     is_live: Ints
     may_be_live: Ints
     setter: Ints
+    expires_s: Ints
     acknowledged_ns: Ints
     acknowledged_frame: Ints
     several: Mapping[int, Sequence[int]]
@@ -109,6 +114,7 @@ def subscription_grid(
         row[Subscription.SERVED_AS] = names[*broker, one.served_as]
         row[Subscription.FILTER] = filters[one.filter]
         row[Subscription.IS_SHARED] = bool(one.group)
+        row[Subscription.IS_OWED] = one.group not in OWN_PREFIXES
         row[Subscription.QOS] = one.qos
         row[Subscription.RETAIN_AS_PUBLISHED] = one.retain_as_published
         row[Subscription.NO_LOCAL] = one.no_local
@@ -152,11 +158,23 @@ def message_grid(
     grid[:, Message.RETAIN] = sent.retain[order]
     grid[:, Message.COPIES] = sent.copies[order]
     grid[:, Message.IS_REPEATED] = sent.is_repeated[order]
+    grid[:, Message.UNCONFIRMED] = _unconfirmed(sent, order)
     refused = sent.refused[order] != NONE
     grid[:, Message.IS_REFUSED] = np.where(
         refused, _REFUSED, np.where(sent.malformed[order] != 0, _MALFORMED, 0)
     )
     return grid
+
+
+def _unconfirmed(sent: SentColumns, order: Ints) -> Ints:
+    """Return the verdict of each message if nothing shows that the broker accepted it."""
+    unaccepted, unreleased, undecided = map(
+        VERDICT_NAMES.index, ("unaccepted", "unreleased", "undecided")
+    )
+    is_released = sent.released[order] != NONE
+    received = np.where(is_released, undecided, unreleased)
+    verdicts = np.where(sent.is_received[order] != 0, received, unaccepted)
+    return np.where(sent.is_unseen[order] != 0, undecided, verdicts)
 
 
 def delivered_grid(
@@ -174,6 +192,7 @@ def delivered_grid(
     grid[:, Delivered.QOS] = delivered.qos[order]
     grid[:, Delivered.RETAIN] = delivered.retain[order]
     grid[:, Delivered.IS_LIVE] = delivered.is_live[order]
+    grid[:, Delivered.MAY_BE_LIVE] = delivered.may_be_live[order]
     grid[:, Delivered.IDENTIFIER] = delivered.identifier[order]
     grid[:, Delivered.SETTER] = ranks[delivered.setter[order]]
     is_open = (delivered.qos[order] > 0) & (delivered.is_acknowledged[order] == 0)
@@ -255,6 +274,51 @@ def _assign_shared(
                 messages, expected, np.zeros(len(entries), np.int64), np.array(entries, np.int64),
                 delivered, np.zeros(len(of_members), np.int64), of_members, *buffers,
             )  # fmt: skip
+
+
+def assign_retained(
+    messages: Grid, expected: Grid, expected_subs: Ints, subs: Grid, delivered: Grid,
+    assigned: Ints, matching: Callable[[int], Ints],
+) -> Iterator[tuple[int, int]]:  # fmt: skip
+    """Assign deliveries with RETAIN that are no retained values; yield each with its subscription.
+
+    A broker has to forward a message without RETAIN to a subscription that was there before. Where
+    nothing else was delivered, and no newer subscription may be why, the one with RETAIN counts.
+
+    Parameters
+    ----------
+    matching
+        Returns the subscriptions that match a topic.
+    """
+    open_ones = (delivered[:, Delivered.IS_LIVE] == 0) & (delivered[:, Delivered.SETTER] != NONE)
+    open_ones &= delivered[:, Delivered.MAY_BE_LIVE] == 0
+    places = np.flatnonzero(open_ones & (assigned == NONE))
+    if not len(places) or not len(expected):
+        return
+    sent = messages[expected[:, Expected.MESSAGE], Message.SENT]
+    is_shared = subs[expected_subs[expected[:, Expected.FIRST]], Subscription.IS_SHARED] != 0
+    missing = np.flatnonzero(~is_shared & (expected[:, Expected.DELIVERED] == 0))
+    names = expected[missing, Expected.NAME].tolist()
+    entries = dict(zip(zip(names, sent[missing].tolist(), strict=True), missing, strict=True))
+    for place in places.tolist():
+        name, at = int(delivered[place, Delivered.NAME]), delivered[place, Delivered.AT]
+        key = name, int(delivered[place, Delivered.SETTER])
+        if key not in entries:
+            continue
+        entry = entries[key]
+        message = expected[entry, Expected.MESSAGE]
+        start, first = messages[message, Message.START], expected[entry, Expected.FIRST]
+        own = expected_subs[first : first + expected[entry, Expected.SUBSCRIPTIONS]]
+        own = own[subs[own, Subscription.GRANTED] < start]
+        others = subs[matching(int(messages[message, Message.TOPIC]))]
+        others = others[others[:, Subscription.NAME] == name, Subscription.BEGINS]
+        if not len(own) or at < start or ((2 * start < others) & (others < 2 * at)).any():
+            continue
+        del entries[key]
+        expected[entry, [Expected.DELIVERED, Expected.FIRST_AT]] = 1, at
+        delivered[place, Delivered.IS_LIVE] = 1
+        assigned[place] = entry
+        yield place, int(own[0])
 
 
 def older_messages(

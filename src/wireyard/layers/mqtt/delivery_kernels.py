@@ -32,12 +32,12 @@ __all__ = [
 VERDICT_NAMES: Final = tuple(VERDICTS)
 (
     _DELIVERED, _LOST_ACK, _IN_FLIGHT, _DUPLICATE, _ABANDONED, _REFUSED_BY_CLIENT, _REFUSED,
-    _UNACCEPTED, _NO_SUBSCRIBER, _UNDECIDED,
+    _NO_SUBSCRIBER, _UNDECIDED,
 ) = map(
     VERDICT_NAMES.index,
     (
         "delivered", "lost_ack", "in_flight", "duplicate", "abandoned", "refused_by_client",
-        "refused", "unaccepted", "no_subscriber", "undecided",
+        "refused", "no_subscriber", "undecided",
     ),
 )  # fmt: skip
 _NO_OLDER: Final = -2
@@ -62,6 +62,8 @@ class Delivered(IntEnum):
     """Its verdict if it was expected."""
     SETTER = 8
     """Position of the message that set the delivered retained value; -1 if it is unknown."""
+    MAY_BE_LIVE = 9
+    """Whether a subscription that was not captured may have Retain As Published."""
 
 
 class DeliveryRow(IntEnum):
@@ -373,8 +375,10 @@ def find_verdicts(
         if messages[message, Message.IS_REFUSED] == 1:
             verdict = _REFUSED
         elif confirmed[message] == NONE:
-            verdict = _UNACCEPTED
-        elif messages[message, Message.HAS_OLDER] and subs[first_sub, Subscription.IS_SHARED]:
+            verdict = messages[message, Message.UNCONFIRMED]
+        elif (
+            messages[message, Message.HAS_OLDER] and subs[first_sub, Subscription.IS_SHARED]
+        ) or not subs[first_sub, Subscription.IS_OWED]:
             verdict = _UNDECIDED
         elif _has_active(messages, subs, expected, expected_subs, entry, confirmed[message]):
             verdict = MISSED
@@ -392,7 +396,7 @@ def find_verdicts(
         if messages[message, Message.IS_REFUSED] == 1:
             verdict = _REFUSED
         elif messages[message, Message.QOS] > 0 and messages[message, Message.ACCEPTED] == NONE:
-            verdict = _UNACCEPTED
+            verdict = messages[message, Message.UNCONFIRMED]
         elif messages[message, Message.HAS_OLDER]:
             verdict = _UNDECIDED
         rows[count, DeliveryRow.MESSAGE] = message

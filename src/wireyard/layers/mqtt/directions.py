@@ -73,7 +73,7 @@ class Side(NamedTuple):
 
     from_client: bool
     alone: bool
-    """Whether no packet of the other stream was captured."""
+    """Whether nothing of the other stream was captured, so that its packets are unknown."""
     key: tuple[str, str, str]
     """The key of its state: source, server, and the client id or a substitute."""
     older: bool
@@ -109,6 +109,8 @@ class Evidence(NamedTuple):
     first_ns: int | None = None
     """Times of its first and of its last packet; None if no packet has a time."""
     last_ns: int | None = None
+    paired: bool = False
+    """Whether the capture has packets of the other stream, be it without bytes."""
 
 
 class Shown(NamedTuple):
@@ -119,6 +121,7 @@ class Shown(NamedTuple):
     ended: str | None = None
     ended_frame: int | None = None
     ended_ns: int | None = None
+    paired: bool = False
 
 
 NOT_SHOWN: Final = Shown()
@@ -140,6 +143,7 @@ def shown_streams(streams: Iterable[Row]) -> dict[Stream, Shown]:
             row.get("ended"),
             row.get("ended_frame"),
             row.get("ended_ns"),
+            bool(row.get("paired")),
         )
         for row in streams
     }
@@ -312,19 +316,32 @@ def _decide_source(
         name = next((one.client_id for one in named if one.client_id), "#".join(connection[1:]))
         keys.append((connection[0], server, name))
     pairs = [pair for _, pair, _ in decided]
-    lacking = [_lacks_connect(pair) for pair in pairs]
+    lacking = [_lacks_connect(pair, from_client) for _, pair, from_client in decided]
     older = {*compress(servers, lacking)}
     followed = _followed(keys, pairs, lacking) if older else set()
     for number, (key, (_, pair, from_client)) in enumerate(zip(keys, decided, strict=True)):
-        context = len(pair) == 1, key, key[1] in older, number in followed
+        context = _is_alone(pair), key, key[1] in older, number in followed
         for place, one in enumerate(pair):
             yield one, Side(from_client == (place == 0), *context)
 
 
-def _lacks_connect(pair: Sequence[Evidence]) -> bool:
-    """Return whether the CONNECT of a connection was not captured."""
+def _is_alone(pair: Sequence[Evidence]) -> bool:
+    """Return whether only one direction of a connection was captured."""
+    return len(pair) == 1 and not pair[0].paired
+
+
+def _lacks_connect(pair: Sequence[Evidence], from_client: bool) -> bool:
+    """Return whether the CONNECT of a connection was not captured.
+
+    Parameters
+    ----------
+    from_client
+        Whether the first stream is the client's.
+    """
     if any(one.connects for one in pair):
         return False
+    if _is_alone(pair) and not from_client:
+        return True
     return any(one.gaps for one in pair) or not any(one.begun for one in pair)
 
 

@@ -13,6 +13,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from wireyard.formats.base import Row
 from wireyard.formats.mqtt.layout import BROKER_TYPES, CLIENT_TYPES, CONNECT
 from wireyard.layers.mqtt.directions import (
     BROKER_CODES,
@@ -58,6 +59,7 @@ SCHEMA: Final = pa.schema(
 counted; `client_id` is that of the first one."""
 
 _CLIENT, _BROKER = 1, 2
+_LAST: Final = ("ended_ns", "last_ns")
 _LATEST_NS: Final = (1 << 63) - 1
 
 
@@ -226,9 +228,26 @@ class StreamEvidence:
                 gaps=one.gaps,
                 first_ns=one.first_ns,
                 last_ns=one.last_ns,
+                paired=shown.get(name, NOT_SHOWN).paired,
             )
             for name, one in zip(self._numbers, self._counts, strict=True)
         )
+
+    def ends_ns(self, shown: Iterable[Row]) -> dict[str, int]:
+        """Return when each capture ends, by source: the last time of its packets and streams.
+
+        Parameters
+        ----------
+        shown
+            Rows of the table `streams`.
+        """
+        ends: dict[str, int] = {}
+        times = [(one.source, one.last_ns) for one in self._counts]
+        times += ((row["source"], row.get(name)) for row in shown for name in _LAST)
+        for source, ns in times:
+            if ns is not None:
+                ends[source] = max(ns, ends.get(source, ns))
+        return ends
 
     def without_side(self, sides: Collection[Stream]) -> list[Stream]:
         """Return the streams whose side is not in `sides`."""

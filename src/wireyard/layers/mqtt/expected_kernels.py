@@ -44,6 +44,8 @@ class Message(IntEnum):
     IS_REPEATED = 10
     HAS_OLDER = 11
     """Whether there may be subscriptions to its topic that were not captured."""
+    UNCONFIRMED = 12
+    """Its verdict if nothing shows that the broker accepted it."""
 
 
 class Subscription(IntEnum):
@@ -66,6 +68,8 @@ class Subscription(IntEnum):
     RETAIN_AS_PUBLISHED = 9
     NO_LOCAL = 10
     IDENTIFIER = 11
+    IS_OWED = 12
+    """Whether it has the same meaning for every broker."""
 
 
 class Expected(IntEnum):

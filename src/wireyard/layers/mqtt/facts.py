@@ -22,10 +22,20 @@ VERDICTS: Final[Mapping[str, Verdict]] = MappingProxyType(
         "not_forwarded": Verdict(
             "bad", "the broker accepted it and did not deliver it to a connected subscriber"
         ),
+        "not_kept": Verdict(
+            "bad",
+            "the broker accepted it while its subscriber was away, and did not deliver it when the"
+            " subscriber came back",
+        ),
         "unaccepted": Verdict(
             "bad",
-            "nothing shows that the broker accepted it: no PUBACK, PUBCOMP, later answer or"
+            "nothing shows that the broker accepted it: no PUBACK, PUBREC, PUBCOMP, later answer or"
             " delivery to anybody",
+        ),
+        "unreleased": Verdict(
+            "bad",
+            "the broker took it with PUBREC, and its client did not send the PUBREL after which"
+            " it is to be delivered",
         ),
         "refused": Verdict(
             "bad", "the broker acknowledged it with an error, and need not forward it"
@@ -64,10 +74,8 @@ def _derive(
     files: Sequence[PacketFile], streams: pa.Table, sources: Collection[str]
 ) -> DerivedFiles:
     """Derive the tables; memory holds about 500 bytes for each packet, without payloads."""
-    import pyarrow.compute as pc
-
     from wireyard.layers.mqtt.evidence import SCHEMA, StreamEvidence
-    from wireyard.layers.mqtt.files import count_evidence, derive_files
+    from wireyard.layers.mqtt.files import count_evidence, derive_files, shown_rows
 
     evidence = StreamEvidence()
     for file in files:
@@ -76,8 +84,7 @@ def _derive(
             count_evidence(evidence, file.batches, sources)
         else:
             evidence.add_counted(counted, sources)
-    of_format = streams.filter(pc.starts_with(streams["format"], FORMAT))
-    shown = of_format.drop_columns("format").to_pylist()
+    shown = shown_rows(streams, FORMAT)
     return derive_files([file.batches for file in files], shown, sources, evidence)
 
 

@@ -24,7 +24,14 @@ from wireyard.layers.mqtt.evidence import NEEDED as EVIDENCE_NEEDED
 from wireyard.layers.mqtt.evidence import StreamEvidence
 from wireyard.layers.mqtt.messages import NEEDED as MESSAGE_NEEDED
 from wireyard.layers.mqtt.messages import marks_of, message_table, unknown_marks
-from wireyard.layers.mqtt.packets import NEEDED, KnownStream, Part, new_secret, stream_numbers
+from wireyard.layers.mqtt.packets import (
+    NEEDED,
+    NO_TIME,
+    KnownStream,
+    Part,
+    new_secret,
+    stream_numbers,
+)
 
 __all__ = [
     "Batches",
@@ -32,6 +39,7 @@ __all__ = [
     "derive_files",
     "messages_of",
     "parts_of",
+    "shown_rows",
 ]
 
 Batches = Callable[[Sequence[str]], Iterable[pa.Table]]
@@ -52,7 +60,7 @@ def derive_files(
         The files with packets of the inputs.
     shown
         The beginning and end of each stream, as captured: ``source, stream, opened, begun, ended,
-        ended_frame, ended_ns``.
+        ended_frame, ended_ns, last_ns``. Rows of other streams show how long a capture lasts.
     sources
         The inputs; files may have packets of other inputs too.
     evidence
@@ -97,6 +105,17 @@ def _of_sources(table: pa.Table, sources: Collection[str]) -> Any:
     """Return a mask of the rows of the sources."""
     wanted = pa.array(list(sources), pa.string())
     return pc.is_in(table["source"].cast(pa.string()), wanted).to_numpy()
+
+
+def shown_rows(streams: pa.Table, format: str) -> list[Row]:
+    """Return the rows of the table `streams` of a format, and the last to end of each source."""
+    last_ns = streams["last_ns"].fill_null(NO_TIME).to_numpy()
+    sources = streams["source"].combine_chunks().dictionary_encode().indices.to_numpy()
+    order = np.lexsort((last_ns, sources))
+    wanted = pc.starts_with(streams["format"], format).fill_null(False).to_numpy().copy()
+    wanted[order[np.flatnonzero(np.diff(sources[order], append=-1))]] = True
+    rows: list[Row] = streams.filter(pa.array(wanted)).drop_columns("format").to_pylist()
+    return rows
 
 
 def count_evidence(evidence: StreamEvidence, file: Batches, sources: Collection[str]) -> None:

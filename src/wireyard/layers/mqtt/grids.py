@@ -25,7 +25,9 @@ __all__ = [
     "ALWAYS",
     "NONE",
     "NO_TIME",
+    "UNKNOWN",
     "Breach",
+    "Bridge",
     "Client",
     "Connection",
     "Count",
@@ -54,6 +56,9 @@ NO_TIME: Final = -(1 << 63)
 """The value for a missing time."""
 ALWAYS: Final = (1 << 63) - 1
 """A packet, or a time, after all others."""
+
+UNKNOWN: Final = -2
+"""A value that the capture does not show, where -1 is none."""
 
 # --- packets and their context --------------------------------------------------------------
 
@@ -114,6 +119,19 @@ class Rare(IntEnum):
     COUNT = 14
     IDENTIFIER = 15
     """Subscription Identifier."""
+    KEEP_ALIVE_S = 16
+    """Server Keep Alive."""
+    BRIDGE = 17
+    """Values of `Bridge`."""
+
+
+class Bridge(IntEnum):
+    """Whether the protocol level of a CONNECT is that of a bridge (erratum M18)."""
+
+    NO = 0
+    YES = 1
+    BY_LEVEL_ALONE = 2
+    """It is, and no other rule is broken."""
 
 
 class TopicFilter(IntEnum):
@@ -144,6 +162,8 @@ class Stream(IntEnum):
     ENDED_FRAME = 7
     FIRST = 8
     """Its first packet, once that was tracked."""
+    CAPTURE_ENDS_NS = 9
+    """The time of the last packet of its capture."""
 
 
 class Key(IntEnum):
@@ -268,6 +288,11 @@ class Connection(IntEnum):
     """Subscriptions whose retained values may still follow."""
     SERVED_AS = 47
     """The first `Name` that messages to it were delivered to."""
+    KEEP_ALIVE_S = 48
+    """Server Keep Alive; -1 if there is none, `UNKNOWN` if CONNACK was not captured."""
+    IS_BRIDGE = 49
+    ENDED_WITH = 50
+    """The broker's DISCONNECT."""
 
 
 class Session(IntEnum):
@@ -426,6 +451,8 @@ class Status(IntEnum):
     UNTRACED = 8
     REPEATED = 16
     MAY_BE_LIVE = 32
+    RECEIVED = 64
+    """The broker answered it with PUBREC."""
 
 
 class Breach(IntEnum):

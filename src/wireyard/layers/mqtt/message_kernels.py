@@ -90,8 +90,9 @@ _QUOTA: Final = np.array(
     np.int64,
 )  # fmt: skip
 """What an event does to the quota of the sender."""
-_REPEATED, _LOST_ACK, _DELIVERED, _RELEASED, _ACKNOWLEDGED, _REFUSED = map(
-    _FACTS.index, ("repeated", "lost_ack", "delivered", "released", "acknowledged", "refused")
+_REPEATED, _LOST_ACK, _DELIVERED, _RECEIVED, _RELEASED, _ACKNOWLEDGED, _REFUSED = map(
+    _FACTS.index,
+    ("repeated", "lost_ack", "delivered", "received", "released", "acknowledged", "refused"),
 )
 (
     _ID_IN_USE, _ID_IN_USE_BROKER, _MAXIMUM_CLIENT, _MAXIMUM_BROKER, _ALIAS_CLIENT, _ALIAS_BROKER,
@@ -394,6 +395,8 @@ def acknowledge(t: Any, c: int, packet: int, from_client: bool) -> None:
         confirm_read(t, c, row[Record.PACKET] if again == NONE else again, packet)
     if fact == _REFUSED:
         row[Record.REFUSED] = code
+    elif fact == _RECEIVED and to_broker:
+        row[Record.STATUS] |= Status.RECEIVED
     elif fact == _RELEASED and to_broker:
         if row[Record.RELEASED] == NONE:
             row[Record.RELEASED] = packet

@@ -40,7 +40,6 @@ __all__ = [
 MISSING: Final = "missing"
 _LATEST, _CONNECTION, _MISSED = range(3)
 """The order of the kinds of records; missed deliveries are ordered by topic."""
-_NS_PER_S: Final = 1_000_000_000
 
 
 class MissedDelivery(NamedTuple):
@@ -55,11 +54,12 @@ class MissedDelivery(NamedTuple):
 
 
 class LatestDelivered(NamedTuple):
-    """The message sent last among those delivered to one endpoint at a QoS."""
+    """The message sent last among those delivered on one connection at a QoS."""
 
     topic: str | None
     """Its topic; None if it is the last among all topics."""
-    endpoint: str
+    connection: tuple[str, str]
+    """The endpoint of the client, and which connection from there."""
     qos: int
     sent: Position
     at: Position
@@ -124,7 +124,7 @@ def explain(
 
     Limits
     ------
-    The connections are held, and for each endpoint and QoS the latest delivered message: among all
+    The connections are held, and for each of them and QoS the latest delivered message: among all
     topics, and of each topic with the current hash.
     """
     history = ConnectionHistory()
@@ -144,8 +144,8 @@ class ConnectionHistory:
 
     def __init__(self) -> None:
         self._connections: dict[str, list[ConnectionRecord]] = {}
-        self._latest: dict[tuple[str, int], LatestDelivered] = {}
-        self._latest_on_topic: dict[tuple[str, str, int], LatestDelivered] = {}
+        self._latest: dict[tuple[tuple[str, str], int], LatestDelivered] = {}
+        self._latest_on_topic: dict[tuple[str, tuple[str, str], int], LatestDelivered] = {}
         """The same by topic, for the topics with the current hash."""
         self._hash = -1
 
@@ -183,7 +183,7 @@ class ConnectionHistory:
         topic
             Its topic; None for any.
         """
-        endpoint = connection.client.endpoint
+        endpoint = connection.client.endpoint, connection.opened.stream.partition("#")[2]
         latest = (
             self._latest.get((endpoint, level))
             if topic is None
@@ -198,7 +198,13 @@ class ConnectionHistory:
             for one in latest
         )
 
-    def at(
+    def at(self, name: str, position: Position) -> ConnectionRecord | None:
+        """Return the last connection of a client that was accepted up to a position."""
+        connections = self._connections.get(name, [])
+        after = bisect_right(connections, position, key=_accepted)
+        return connections[after - 1] if after else None
+
+    def between(
         self, name: str, start: Position, stop: Position
     ) -> tuple[ConnectionRecord | None, bool]:
         """Return the connection that a client had from `start` to `stop`.
@@ -209,9 +215,7 @@ class ConnectionHistory:
             None if the client was not connected. It is not certain if the connection began or ended
             in between.
         """
-        connections = self._connections.get(name, [])
-        after = bisect_right(connections, stop, key=_accepted)
-        connection = connections[after - 1] if after else None
+        connection = self.at(name, stop)
         if connection is None or (connection.closed is not None and connection.closed < start):
             return None, True
         return connection, _accepted(connection) < start and (
@@ -243,7 +247,7 @@ def _explain_missed(
         result = _explain_client(
             name, min(qos, one.message.qos), one.message, one.confirmed, history
         )
-        if result[1] != "not_forwarded":
+        if result[1] not in ("not_forwarded", "not_kept"):
             break  # A broker may choose any member of a group, even one that is offline.
     return result
 
@@ -254,35 +258,57 @@ def _explain_client(
     """Return the connection and verdict for a subscribed client that did not get a message."""
     if not history.shows(name):
         return None, "undecided"
-    connection, certain = history.at(name, message.start, confirmed)
+    connection, certain = history.between(name, message.start, confirmed)
     if not certain:
         return connection, "undecided"
+    was_away = connection is None
     if connection is None:
         if qos == 0:
             return None, "offline"
         connection = history.after(name, confirmed)
+        verdict = _waited(message, history.at(name, confirmed), connection)
         if connection is None:
-            return None, "queued"
-        if not connection.may_be_resumed:
-            return connection, "discarded"
-        if _expired(message, connection):
-            return connection, "expired"
+            return None, verdict or "queued"
+        if verdict is not None:
+            return connection, verdict
     if connection.damaged:
         return connection, "undecided"
     has_later = history.has_later(connection, qos, confirmed, message.topic)
     if not has_later and qos and connection.in_flight[1] >= SMALLEST_WINDOW:
-        return connection, "queued"
+        after = history.after(name, _accepted(connection))
+        return connection, _waited(message, connection, after) or "queued"
     is_answered = (
         connection.answered is not None and max(confirmed, connection.opened) < connection.answered
     )
     if not (has_later or is_answered or history.has_later(connection, qos, confirmed)):
         return connection, "undecided"
     too_large = may_exceed(connection.maximum_packet_size, message.topic, message.length)
-    return connection, "too_large" if too_large else "not_forwarded"
+    if too_large:
+        return connection, "too_large"
+    return connection, "not_kept" if was_away else "not_forwarded"
 
 
-def _expired(message: Message, connection: ConnectionRecord) -> bool:
-    opened, sent = connection.opened.ns, message.sent.ns
-    if message.expires_s is None or opened is None or sent is None:
-        return False
-    return opened >= sent + message.expires_s * _NS_PER_S
+def _waited(
+    message: Message, last: ConnectionRecord | None, after: ConnectionRecord | None
+) -> str | None:
+    """Return the event that ended the wait of a message for its subscriber, None if none did.
+
+    Parameters
+    ----------
+    last, after
+        The last connection before, and the next one.
+    """
+    is_kept = after is not None and after.may_be_resumed
+    over_ns = None if last is None or is_kept else last.session_over_ns
+    until_ns = None if last is None else last.capture_ends_ns
+    if after is not None:
+        until_ns = after.opened.ns
+    if until_ns is not None and message.expires_s is not None:
+        expires = message.start.after(message.expires_s)
+        limit_ns = until_ns if over_ns is None else min(until_ns, over_ns)
+        if expires is not None and expires.time <= limit_ns:
+            return "expired"
+    if after is not None:
+        return None if is_kept else "discarded"
+    is_over = over_ns is not None and until_ns is not None and over_ns <= until_ns
+    return "discarded" if is_over else None

@@ -46,6 +46,9 @@ class Connection(IntEnum):
     """Number of the client, with its endpoint."""
     IS_SHOWN = 10
     """Whether `IS_BEGUN` holds for all connections of this client and name."""
+    SESSION_OVER_NS = 11
+    """When its session ends if no other connection resumes it; `NO_TIME` if it does not."""
+    CAPTURE_ENDS_NS = 12
 
 
 _INTS: Final = array("int64")
@@ -82,6 +85,8 @@ def connections_of(
             record.damaged,
             client,
             True,
+            NO_TIME if record.session_over_ns is None else record.session_over_ns,
+            NO_TIME if record.capture_ends_ns is None else record.capture_ends_ns,
         )
         for record, ranks, client in zip(records, positions.tolist(), clients, strict=True)
         for name in record.served_as
@@ -210,15 +215,25 @@ def _absence(
         return MISSED, connection
     if qos == 0:
         return _OFFLINE, NONE
-    if after == last:
-        return _QUEUED, NONE
-    if not connections[after, Connection.MAY_BE_RESUMED]:
-        return _DISCARDED, after
-    opened_ns = connections[after, Connection.OPENED_NS]
-    has_times = sent_ns != NO_TIME and opened_ns != NO_TIME
+    returns = after < last
+    is_kept = returns and connections[after, Connection.MAY_BE_RESUMED] != 0
+    over_ns = until_ns = NO_TIME
+    if connection >= first:
+        until_ns = connections[connection, Connection.CAPTURE_ENDS_NS]
+        if not is_kept:
+            over_ns = connections[connection, Connection.SESSION_OVER_NS]
+    if returns:
+        until_ns = connections[after, Connection.OPENED_NS]
+    limit_ns = until_ns if over_ns == NO_TIME else min(until_ns, over_ns)
     # An expiry has 32 bits: its nanoseconds fit.
-    if expires_s != NONE and has_times and opened_ns - sent_ns >= expires_s * _NS_PER_S:
-        return _EXPIRED, after
+    is_due = expires_s != NONE and sent_ns != NO_TIME and limit_ns != NO_TIME
+    if is_due and limit_ns - sent_ns >= expires_s * _NS_PER_S:
+        return _EXPIRED, after if returns else NONE
+    if not returns:
+        is_over = over_ns != NO_TIME and until_ns != NO_TIME and over_ns <= until_ns
+        return _DISCARDED if is_over else _QUEUED, NONE
+    if not is_kept:
+        return _DISCARDED, after
     if connections[after, Connection.IS_DAMAGED]:
         return _UNDECIDED, after
     return MISSED, after

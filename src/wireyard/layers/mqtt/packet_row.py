@@ -39,7 +39,9 @@ class Properties(TypedDict, total=False):
     maximum_packet_size: int
     message_expiry_interval: int
     receive_maximum: int
+    reason_string: str
     response_topic: str
+    server_keep_alive: int
     session_expiry_interval: int
     subscription_identifier: list[int]
     topic_alias: int
@@ -67,6 +69,7 @@ class PacketRow(TypedDict, total=False):
     packet_type: int
     verdict: str
     version_in_force: int
+    protocol_version: int
     dup: bool
     qos: int
     retain: bool
@@ -98,6 +101,8 @@ class StreamRow(TypedDict, total=False):
     ended: Required[str | None]
     ended_ns: int
     ended_frame: int
+    until_ns: int
+    """The time of the last packet of its source."""
     from_client: Required[bool]
     alone: Required[bool]
     older: bool

@@ -54,7 +54,7 @@ NEEDED: Final = (
     "client_id", "clean_start", "keep_alive", "will_topic", "will_payload", "will_qos",
     "will_retain", "username", "session_present", "return_code", "return_codes", "topic",
     "packet_id", "payload", "filters", "properties", "will_properties", "version_in_force",
-    "verdict",
+    "protocol_version", "verdict",
 )  # fmt: skip
 """Columns of MQTT packets that this layer reads."""
 _REPEATING: Final = ("source", "stream", "status", "src_addr", "dst_addr", "topic")
@@ -183,6 +183,7 @@ class KnownStream(NamedTuple):
     ended: str | None = None
     ended_ns: int | None = None
     ended_frame: int | None = None
+    until_ns: int | None = None
     """As of `StreamRow`."""
     src_addr: str | None = None
     src_port: int | None = None

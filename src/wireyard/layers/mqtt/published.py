@@ -14,7 +14,7 @@ from typing import Any, Final
 import numpy as np
 import pyarrow as pa
 
-from wireyard.arrays import Grid, Ints
+from wireyard.arrays import Bools, Grid, Ints
 from wireyard.layers.mqtt.delivery_columns import Will
 from wireyard.layers.mqtt.grids import NONE, Flag, Packet, Record, Status
 from wireyard.layers.mqtt.packets import NO_TIME, Packets, hash_payloads
@@ -62,6 +62,8 @@ SENT: Final = pa.schema(
         *_COMMON,
         ("malformed", pa.bool_()),
         ("is_repeated", pa.bool_()),
+        ("is_received", pa.bool_()),
+        ("is_unseen", pa.bool_()),
         ("expires_s", pa.int64()),
         ("length", pa.int64()),
         ("response_topic", pa.string()),
@@ -71,7 +73,8 @@ SENT: Final = pa.schema(
     ]
 )
 """A message that a client sent: the positions of its PUBLISH, of its acceptance and of PUBREL
-(`NO_TIME` if there is none), the payload if it has RETAIN, its file and row."""
+(`NO_TIME` if there is none), the payload if it has RETAIN, its file and row. `is_received`: whether
+the broker answered with PUBREC; `is_unseen`: whether its answers may not have been captured."""
 DELIVERED: Final = pa.schema(
     [
         *_position("at", *_ORDER, *_OWN),
@@ -79,6 +82,7 @@ DELIVERED: Final = pa.schema(
         ("is_acknowledged", pa.bool_()),
         *_COMMON,
         ("status", pa.int8()),
+        ("expires_s", pa.int64()),
         ("identifiers", pa.list_(pa.int64())),
     ]
 )
@@ -138,14 +142,25 @@ def message_tables(tracked: Tracked) -> Iterator[tuple[pa.Table, pa.Table]]:
 
     The columns are those of `SENT` and `DELIVERED`.
     """
-    extra = _extra(tracked.packets)
+    extra, unsure = _extra(tracked.packets), tracked.unsure_before
     for start in range(0, max(len(tracked.records), 1), _AT_ONCE):
         records = tracked.records[start : start + _AT_ONCE].astype(np.int64)
         to_broker = records[:, Record.TO_BROKER] == 1
         yield (
-            _sent(tracked.packets, records[to_broker], extra),
+            _sent(tracked.packets, records[to_broker], extra, unsure),
             _delivered(tracked.packets, records[~to_broker], extra),
         )
+
+
+def _is_unseen(records: Grid, unsure: Mapping[int, int]) -> Bools:
+    """Return which messages are not accepted by a captured answer, and may be by a lost one."""
+    before = np.full(int(records[:, Record.CLIENT].max(initial=0)) + 1, NONE, np.int64)
+    for client, packet in unsure.items():
+        if client < len(before):
+            before[client] = packet
+    is_open = records[:, Record.ACCEPTED] == NONE
+    unseen: Bools = is_open & (records[:, Record.PACKET] < before[records[:, Record.CLIENT]])
+    return unseen
 
 
 def _topics_of(tracked: Tracked) -> set[tuple[TopicKey, bool]]:
@@ -234,7 +249,12 @@ def _common(packets: Packets, records: Grid) -> dict[str, Any]:
     }
 
 
-def _sent(packets: Packets, records: Grid, extra: Mapping[int, Mapping[str, Any]]) -> pa.Table:
+def _sent(
+    packets: Packets,
+    records: Grid,
+    extra: Mapping[int, Mapping[str, Any]],
+    unsure: Mapping[int, int],
+) -> pa.Table:
     numbers = records[:, Record.PACKET]
     properties = [extra.get(number, {}) for number in numbers.tolist()] if extra else None
     texts = {
@@ -252,6 +272,8 @@ def _sent(packets: Packets, records: Grid, extra: Mapping[int, Mapping[str, Any]
             **_common(packets, records),
             "malformed": packets.grid[numbers, Packet.FLAGS] & Flag.MALFORMED != 0,
             "is_repeated": records[:, Record.STATUS] & Status.REPEATED != 0,
+            "is_received": records[:, Record.STATUS] & Status.RECEIVED != 0,
+            "is_unseen": _is_unseen(records, unsure),
             "expires_s": packets.expires_s[numbers],
             "length": packets.length[numbers],
             "file": packets.file[numbers],
@@ -278,6 +300,7 @@ def _delivered(packets: Packets, records: Grid, extra: Mapping[int, Mapping[str,
             "is_acknowledged": done != NONE,
             **_common(packets, records),
             "status": records[:, Record.STATUS],
+            "expires_s": packets.expires_s[numbers],
             "identifiers": identifiers,
         },
     )

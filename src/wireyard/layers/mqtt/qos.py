@@ -172,7 +172,7 @@ SENDER: Final[StateTable[str, str, str]] = StateTable(
             "publish_1": Cell("published_1", "sent", "id_in_use"),
             "publish_2": Cell("published_2", "sent", "id_in_use"),
             "dup_1": Cell("published_1", "sent", "id_in_use"),
-            "dup_2": Cell("published_2", "repeated", "resend_unasked"),
+            "dup_2": Cell("published_2", "repeated", "resend_released"),
             "pubrel": Cell("released", "repeated", "resend_unasked"),
             "pubrec": Cell("released"),
             "pubcomp": Cell("acknowledged_2", "acknowledged"),
@@ -184,7 +184,7 @@ SENDER: Final[StateTable[str, str, str]] = StateTable(
             "publish_1": Cell("published_1", "sent", "id_in_use"),
             "publish_2": Cell("published_2", "sent", "id_in_use"),
             "dup_1": Cell("published_1", "sent", "id_in_use"),
-            "dup_2": Cell("published_2", "repeated", "resend_unasked"),
+            "dup_2": Cell("published_2", "repeated", "resend_released"),
             "pubrel": Cell("released", "repeated"),
             "resumed": Cell("rerelease"),
             "discarded": Cell("over"),
@@ -193,7 +193,7 @@ SENDER: Final[StateTable[str, str, str]] = StateTable(
             "publish_1": Cell("published_1", "sent"),
             "publish_2": Cell("published_2", "sent"),
             "dup_1": Cell("published_1", "sent", "dup_first"),
-            "dup_2": Cell("published_2", "repeated", "resend_unasked"),
+            "dup_2": Cell("published_2", "repeated", "resend_released"),
             "pubrel": Cell("released", None, "pubrel_unasked"),
             "resumed": Cell("unread_3"),
             "discarded": Cell("over"),
@@ -203,7 +203,7 @@ SENDER: Final[StateTable[str, str, str]] = StateTable(
             "publish_1": Cell("published_1", "sent"),
             "publish_2": Cell("published_2", "sent"),
             "dup_1": Cell("published_1", "sent", "dup_first"),
-            "dup_2": Cell("published_2", "repeated", "resend_unasked"),
+            "dup_2": Cell("published_2", "repeated", "resend_released"),
             "pubrel": Cell("released", "lost_ack"),
             "resumed": Cell("free"),
             "discarded": Cell("over"),
@@ -263,10 +263,32 @@ RECEIVER: Final[StateTable[str, str, str]] = StateTable(
         "owes_puback": {
             "publish_1": Cell("owes_puback", "delivered"),
             "publish_2": Cell("owes_pubrec", "delivered"),
-            "dup_1": Cell("owes_puback", "duplicate"),
+            "dup_1": Cell("owes_pubacks", "duplicate"),
             "dup_2": Cell("owes_pubrec", "delivered"),
             "puback": Cell("answered_1", "acknowledged"),
             "puback_error": Cell("answered_1", "refused"),
+            "resumed": Cell("answered_1"),
+            "discarded": Cell("free"),
+        },
+        # It was sent again before it was acknowledged: each copy may be acknowledged.
+        "owes_pubacks": {
+            "publish_1": Cell("owes_puback", "delivered"),
+            "publish_2": Cell("owes_pubrec", "delivered"),
+            "dup_1": Cell("owes_pubacks", "duplicate"),
+            "dup_2": Cell("owes_pubrec", "delivered"),
+            "puback": Cell("answered_again", "acknowledged"),
+            "puback_error": Cell("answered_again", "refused"),
+            "resumed": Cell("answered_1"),
+            "discarded": Cell("free"),
+        },
+        "answered_again": {
+            "publish_1": Cell("owes_puback", "delivered"),
+            "publish_2": Cell("owes_pubrec", "delivered"),
+            "dup_1": Cell("owes_pubacks", "duplicate"),
+            "dup_2": Cell("owes_pubrec", "delivered"),
+            "pubrel": Cell("owes_pubcomp"),
+            "puback": Cell("answered_again"),
+            "puback_error": Cell("answered_again"),
             "resumed": Cell("answered_1"),
             "discarded": Cell("free"),
         },
@@ -283,11 +305,22 @@ RECEIVER: Final[StateTable[str, str, str]] = StateTable(
         # From the first PUBLISH to PUBREL the receiver recognises copies by the identifier.
         "owes_pubrec": {
             "publish_1": Cell("owes_puback", "delivered"),
-            "publish_2": Cell("owes_pubrec", "duplicate"),
+            "publish_2": Cell("owes_pubrecs", "duplicate"),
             "dup_1": Cell("owes_puback", "delivered"),
-            "dup_2": Cell("owes_pubrec", "duplicate"),
+            "dup_2": Cell("owes_pubrecs", "duplicate"),
             "pubrel": Cell("owes_pubcomp", "released"),
             "pubrec": Cell("held", "received"),
+            "pubrec_error": Cell("free", "refused"),
+            "resumed": Cell("owes_pubrec"),
+            "discarded": Cell("free"),
+        },
+        "owes_pubrecs": {
+            "publish_1": Cell("owes_puback", "delivered"),
+            "publish_2": Cell("owes_pubrecs", "duplicate"),
+            "dup_1": Cell("owes_puback", "delivered"),
+            "dup_2": Cell("owes_pubrecs", "duplicate"),
+            "pubrel": Cell("owes_pubcomp", "released"),
+            "pubrec": Cell("held_again", "received"),
             "pubrec_error": Cell("free", "refused"),
             "resumed": Cell("owes_pubrec"),
             "discarded": Cell("free"),
@@ -298,6 +331,16 @@ RECEIVER: Final[StateTable[str, str, str]] = StateTable(
             "dup_1": Cell("owes_puback", "delivered"),
             "dup_2": Cell("owes_pubrec", "duplicate"),
             "pubrel": Cell("owes_pubcomp", "released"),
+            "resumed": Cell("held"),
+            "discarded": Cell("free"),
+        },
+        "held_again": {
+            "publish_1": Cell("owes_puback", "delivered"),
+            "publish_2": Cell("owes_pubrec", "duplicate"),
+            "dup_1": Cell("owes_puback", "delivered"),
+            "dup_2": Cell("owes_pubrec", "duplicate"),
+            "pubrel": Cell("owes_pubcomp", "released"),
+            "pubrec": Cell("held_again"),
             "resumed": Cell("held"),
             "discarded": Cell("free"),
         },
@@ -335,7 +378,8 @@ FACTS: Final[Mapping[str, str]] = MappingProxyType(
 
 IN_FLIGHT: Final = frozenset(
     {"published_1", "resend_1", "published_2", "resend_2", "received", "unread_2"}
-    | {"released", "rerelease", "owes_puback", "owes_pubrec", "held", "owes_pubcomp"}
+    | {"released", "rerelease", "owes_puback", "owes_pubacks", "owes_pubrec", "owes_pubrecs"}
+    | {"held", "held_again", "owes_pubcomp"}
 )
 """The states in which a message is in flight."""
 

@@ -10,8 +10,8 @@ import pyarrow.compute as pc
 
 from wireyard.arrays import Bools, Grid, Ints
 from wireyard.formats.mqtt import layout
-from wireyard.formats.mqtt.topics import is_shared
-from wireyard.layers.mqtt.grids import NONE, Rare, TopicFilter
+from wireyard.layers.mqtt.grids import NONE, Bridge, Rare, TopicFilter
+from wireyard.layers.mqtt.topics import split_shared
 from wireyard.layers.records import GAP
 
 __all__ = ["NO_LENGTH", "RarePackets"]
@@ -26,7 +26,12 @@ _PROPERTIES: Final = {
     "topic_alias_maximum": Rare.ALIAS_MAXIMUM,
     "maximum_packet_size": Rare.PACKET_SIZE,
     "subscription_identifier": Rare.IDENTIFIER,
+    "server_keep_alive": Rare.KEEP_ALIVE_S,
 }
+_BRIDGES: Final = (0x83, 0x84)
+"""The protocol levels of bridges."""
+_OF_LEVEL: Final = pa.array(["MQTT-3.1.2-2", "protocol_level"])
+"""The rule on the protocol level, by version."""
 
 
 class RarePackets:
@@ -76,6 +81,11 @@ class RarePackets:
             grid[:, Rare.HAS_NO_LENGTH] = _equals(pc.struct_field(error, "code"), NO_LENGTH)
         grid[:, Rare.IS_CLEAN] = self._flags("clean_start")
         grid[:, Rare.IS_PRESENT] = self._flags("session_present")
+        is_bridge = np.isin(self._flags("protocol_version"), _BRIDGES)
+        verdict = self._column("verdict")
+        by_level = verdict.is_null().to_numpy(zero_copy_only=False)
+        by_level |= pc.is_in(verdict, _OF_LEVEL).to_numpy(zero_copy_only=False)
+        grid[:, Rare.BRIDGE] = is_bridge * np.where(by_level, Bridge.BY_LEVEL_ALONE, Bridge.YES)
         grid[:, Rare.HAS_WILL] = self._column("will_topic").is_valid()
 
     def _read_properties(self) -> None:
@@ -118,7 +128,8 @@ class RarePackets:
         grid = np.full((len(filters), len(TopicFilter)), NONE, np.int64)
         grid[:, TopicFilter.FILTER] = encoded.indices.fill_null(NONE).to_numpy()
         grid[_equals(texts, ""), TopicFilter.FILTER] = NONE
-        shared = np.array([is_shared(text) for text in encoded.dictionary.to_pylist()] or [False])
+        groups = [split_shared(text)[0] for text in encoded.dictionary.to_pylist()]
+        shared = np.array([group is not None for group in groups] or [False])
         grid[:, TopicFilter.IS_SHARED] = shared[grid[:, TopicFilter.FILTER]]
         for name, column in (
             ("no_local", TopicFilter.NO_LOCAL),

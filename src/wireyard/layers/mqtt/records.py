@@ -102,6 +102,10 @@ class ConnectionRecord:
     """The packet, FIN or RST that ended it."""
     until: Position | None = None
     """Once it has ended: the last packet at which it was certainly open."""
+    session_over_ns: int | None = None
+    """When its session ends if no other connection resumes it; None if it does not."""
+    capture_ends_ns: int | None = None
+    """The time of the last packet of its capture."""
     accepted: Position | None = None
     """CONNACK."""
     damaged: bool = False
@@ -322,7 +326,7 @@ def value_order(at: Position, rank: int) -> Order:
 
 _NUMBERS: Final = frozenset(
     {"message_expiry_interval", "session_expiry_interval", "receive_maximum", "topic_alias"}
-    | {"topic_alias_maximum", "maximum_packet_size", "will_delay_interval"}
+    | {"topic_alias_maximum", "maximum_packet_size", "will_delay_interval", "server_keep_alive"}
 )
 
 

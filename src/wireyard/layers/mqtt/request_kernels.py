@@ -39,7 +39,6 @@ MAX_FILTERS: Final = 1 << 14
 _PINGRESP_UNASKED, _SUBACK_UNASKED, _UNSUBACK_UNASKED = map(
     RULE_NAMES.index, ("pingresp_unasked", "suback_unasked", "unsuback_unasked")
 )
-_LATEST: Final = 5
 _ERROR: Final = 128
 _IF_NEW: Final = 1
 """Retain Handling: retained values are sent only if the subscription is new."""
@@ -118,6 +117,16 @@ def subscribe(t: Any, session: int, sub: int) -> None:
     if older == NONE and sessions[session, Session.ACTIVE] >= MAX_FILTERS:
         t.counts[Count.DROPPED] += 1
         return
+    if older != NONE and row[Subscription.ASKED] < t.subscriptions[older, Subscription.ASKED]:
+        # They were answered in another order, so the older request is replaced at once.
+        newer = t.subscriptions[older]
+        row[Subscription.LEAVING] = newer[Subscription.ASKED]
+        row[Subscription.GONE] = newer[Subscription.GRANTED]
+        if row[Subscription.SINCE] < newer[Subscription.SINCE]:
+            newer[Subscription.SINCE] = row[Subscription.SINCE]
+            newer[Subscription.SINCE_PLACE] = row[Subscription.SINCE_PLACE]
+        _serve_as(t, session, sub, filter)
+        return
     if older != NONE:
         row[Subscription.SINCE] = t.subscriptions[older, Subscription.SINCE]
         row[Subscription.SINCE_PLACE] = t.subscriptions[older, Subscription.SINCE_PLACE]
@@ -194,7 +203,7 @@ def _grant(t: Any, c: int, request: int, answer: int, place: int, code: int) -> 
     asked = t.rare[rare_of(t, request)]
     filter = t.filters[asked[Rare.FIRST] + place]
     handling = filter[TopicFilter.HANDLING]
-    is_shared = connection[Connection.VERSION] == _LATEST and filter[TopicFilter.IS_SHARED]
+    is_shared = filter[TopicFilter.IS_SHARED]
     is_known = t.sessions[session, Session.IS_KNOWN]
     is_new = is_known and active(t, session, filter[TopicFilter.FILTER]) == NONE
     sub = t.counts[Count.SUBSCRIPTIONS]

@@ -46,6 +46,7 @@ __all__ = [
     "Retained",
     "Value",
     "attempt_record",
+    "broker_violations",
     "keep_values",
     "new_subscription_record",
 ]
@@ -243,7 +244,8 @@ class InitialValues:
             for one in matching
         }
         if allowed and attempt.qos not in allowed:
-            yield from _violations("retained_qos", matching[-1], attempt.at, changes[0])
+            key = changes[0].sent.key
+            yield from broker_violations("retained_qos", matching[-1], attempt.at, key)
 
     def is_live(self, attempt: Attempt, change: ValueChange) -> bool:
         """Return whether a delivery with RETAIN is a forwarded message, by Retain As Published.
@@ -268,17 +270,16 @@ class InitialValues:
         """Yield a violation for each expected value that was not delivered."""
         for expected in self._expected.values():
             for one in expected:
-                yield from _violations(
-                    "retained_missing", one.subscribed, one.confirmed, one.change
-                )
+                key = one.change.sent.key
+                yield from broker_violations("retained_missing", one.subscribed, one.confirmed, key)
 
 
-def _violations(
-    rule: str, subscribed: Subscribed, at: Position, change: ValueChange
+def broker_violations(
+    rule: str, subscribed: Subscribed, at: Position, message_key: str
 ) -> Iterator[Fact]:
     """Yield a violation by the broker, if the version of its client has the rule."""
     if (citation := cite(rule, subscribed.version)) is not None:
-        violation = violation_of(*citation, subscribed.client, False, at, change.sent.key)
+        violation = violation_of(*citation, subscribed.client, False, at, message_key)
         yield fact_of(("violations", violation_row(PROTOCOL, violation)))
 
 

@@ -257,6 +257,9 @@ def close(t: Any, session: int, at: int, ended_by: int, will_event: int, until: 
     row = t.connections[c]
     if row[Connection.ENDED_BY] != EndedBy.OPEN:
         return
+    is_unsure = row[Connection.UNSURE_BEFORE] == ALWAYS
+    if ended_by == EndedBy.DROPPED and is_unsure:
+        ended_by = EndedBy.UNSEEN  # A goodbye may have been in the bytes that were not captured.
     row[Connection.ENDED_BY] = ended_by
     row[Connection.CLOSED], row[Connection.UNTIL] = at, until
     may_have_changed = _may_have_changed(t, session)
@@ -265,6 +268,7 @@ def close(t: Any, session: int, at: int, ended_by: int, will_event: int, until: 
         _mark(t, session, Status.UNTRACED, ALWAYS)
     _close_will(t, t.sessions[session, Session.WILL], will_event, c, at)
     if not row[Connection.IS_PERSISTENT]:
+        _mark(t, session, Status.ABANDONED, ALWAYS)
         end_subscriptions(t, session, until, at)
     elif may_have_changed:
         t.sessions[session, Session.WILL] = NONE
@@ -305,18 +309,15 @@ def take_over(t: Any, session: int, c: int, kept: int) -> None:
 
 @inlined
 def finish_session(t: Any, session: int) -> None:
-    """End what ends after the last packet: a session that expires, a will that is delayed.
-
-    Subscriptions of a session without a name that have not ended are no results.
-    """
+    """End what ends after the last packet: a session that expires, a will that is delayed."""
     row = t.sessions[session]
     if not row[Session.IS_KEPT]:
-        sub = row[Session.SUBSCRIPTIONS]
-        while sub != NONE:
-            t.subscriptions[sub, Subscription.IS_ACTIVE] = 0
-            sub = t.subscriptions[sub, Subscription.NEXT]
         return
     if row[Session.EXPIRES] != NONE:
+        stream = t.stream[t.connections[row[Session.CONNECTION], Connection.FIRST]]
+        moment = row[Session.EXPIRES] - len(t.packets) - len(t.streams)
+        if t.moments[moment, Moment.NS] <= t.streams[stream, Stream.CAPTURE_ENDS_NS]:
+            _mark(t, session, Status.ABANDONED, ALWAYS)
         end_subscriptions(t, session, row[Session.EXPIRES], row[Session.EXPIRES])
     will = row[Session.WILL]
     if will != NONE and t.wills[will, Will.DUE] != NONE:

@@ -283,7 +283,8 @@ def ends_of(subscriptions: Iterable[Subscribed]) -> dict[Subscribed, Boundary | 
     """Return the end of each subscription, given all subscriptions to the same filters."""
     newer: dict[tuple[str, str], Boundary] = {}
     ends: dict[Subscribed, Boundary | None] = {}
-    for one in sorted(subscriptions, key=lambda one: one.asked, reverse=True):
+    # Of several to one filter in one SUBSCRIBE the last one counts.
+    for one in sorted(reversed([*subscriptions]), key=lambda one: one.asked, reverse=True):
         key = one.client.name, one.filter
         end = None if one.gone is None else (one.gone, ENDS)
         # A newer subscription to the same filter replaces it, which may be a little earlier.

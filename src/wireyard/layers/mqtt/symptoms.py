@@ -4,7 +4,11 @@ from __future__ import annotations
 
 from typing import Final
 
+from wireyard.layers.mqtt.reasons import reason_string, reason_text
 from wireyard.layers.symptoms import (
+    BACK,
+    CHARGED,
+    ENDS,
     LONG_NS,
     NAME,
     SENDER,
@@ -17,8 +21,18 @@ from wireyard.layers.symptoms import (
     sessions,
 )
 
-__all__ = ["LAST_WORD", "SILENT", "SYMPTOMS", "TAKEN_OVER"]
+__all__ = [
+    "LAST_WORD",
+    "LOGIN_ANSWER",
+    "LOGIN_REASON",
+    "SILENT",
+    "SYMPTOMS",
+    "TAKEN_OVER",
+    "UNANSWERED",
+]
 
+_TAKEN_OVER, _KEEP_ALIVE_TIMEOUT = 142, 141
+"""Reason codes of DISCONNECT that another symptom explains."""
 _IS_THERE: Final = """EXISTS (
     FROM sessions s
     WHERE s.source = d.source AND s.protocol = 'mqtt' AND s.client_id = d.consumer_client_id
@@ -35,12 +49,21 @@ LAST_WORD: Final = """LEFT JOIN (
   ) p ON p.source = s.source AND p.stream = s.stream"""
 SILENT: Final = """s.protocol = 'mqtt' AND s.keep_alive > 0 AND s.ended_by IN ('dropped', 'server')
   AND s.closed_ns - p.said_ns >= 1500000000 * s.keep_alive::BIGINT"""
+LOGIN_ANSWER: Final = """LEFT JOIN packets_mqtt a
+  ON a.source = s.source AND a.packet_type = 2 AND a.frame = s.closed_frame"""
+LOGIN_REASON: Final = reason_text("s.status", reason_string("a.properties"))
+_DISCONNECTED: Final = f"""s.end_code IS NOT NULL
+  AND NOT (s.end_code = {_TAKEN_OVER} AND {TAKEN_OVER})
+  AND NOT (s.end_code = {_KEEP_ALIVE_TIMEOUT} AND coalesce({SILENT}, false))"""
 _SILENCE: Final = ", max(s.closed_ns - p.said_ns) // 1000000000 AS silent_s, "
 _SILENCE_OF: Final = _SILENCE + "min(s.keep_alive) AS keep_alive"
 
+_END: Final = f"JOIN ({ENDS}) e ON e.source = d.source"
+_LONG_SINCE: Final = f"d.verdict = '{{}}' AND e.end_ns - d.sent_ns >= {LONG_NS}"
+
 _WINDOW_FULL: Final = f"""
 WITH waited AS (
-  SELECT d.* FROM latencies d
+  SELECT d.* FROM ({CHARGED}) d
   WHERE d.protocol = 'mqtt' AND d.qos > 0 AND d.queue_ns >= {LONG_NS}
 ), before AS (
   SELECT w.source, w.destination, {NAME.replace("d.", "w.")} AS client, w.sent_ns,
@@ -99,19 +122,107 @@ WHERE r.from_ns IS NOT NULL AND r.to_ns IS NULL AND octet_length(r.payload) > 0
   )
 GROUP BY 1, 2
 """
-_SUBSCRIPTION_REFUSED: Final = """
+_SUBSCRIPTION_REFUSED: Final = f"""
 SELECT NULL AS destination, coalesce(s.client_id, r.dst_addr || ':' || r.dst_port) AS client,
-  count(*) AS count, arg_min(list_max(r.return_codes), r.captured_ns) AS status,
+  count(*) AS count, {reason_text("r.code", reason_string("r.properties"))} AS said,
   arg_min(r.source, r.captured_ns) AS source, arg_min(r.frame, r.captured_ns) AS frame,
   arg_min(r.stream, r.captured_ns) AS stream, arg_min(r."offset", r.captured_ns) AS "offset"
-FROM packets_mqtt r LEFT JOIN sessions s
+FROM (SELECT *, unnest(return_codes) AS code FROM packets_mqtt WHERE packet_type = 9) r
+LEFT JOIN sessions s
 ON s.source = r.source AND s.protocol = 'mqtt' AND s.client = r.dst_addr || ':' || r.dst_port
   AND r.captured_ns >= s.opened_ns AND coalesce(r.captured_ns <= s.closed_ns, true)
-WHERE r.packet_type = 9 AND r.captured_ns IS NOT NULL AND list_max(r.return_codes) >= 128
-GROUP BY 2
+WHERE r.captured_ns IS NOT NULL AND r.code >= 128
+GROUP BY 2, said
+"""
+_PUBLISH_REFUSED: Final = f"""
+SELECT d.destination, {SENDER} AS client, count(DISTINCT d.message_key) AS count,
+  min(d.verdict) AS verdict, {reason_text("a.return_code", reason_string("a.properties"))} AS said,
+  arg_min(d.source, d.sent_ns) AS source, arg_min(d.sent_frame, d.sent_ns) AS frame,
+  arg_min(d.stream, d.sent_ns) AS stream, arg_min(d."offset", d.sent_ns) AS "offset"
+FROM deliveries d
+JOIN (SELECT *, {BACK} AS back FROM packets_mqtt WHERE packet_type = 3) p
+ON p.source = d.source AND p.stream = d.stream AND p."offset" = d."offset"
+ASOF LEFT JOIN (
+  SELECT * FROM packets_mqtt WHERE packet_type IN (4, 5) AND return_code >= 128
+) a ON a.source = p.source AND a.stream = p.back AND a.packet_id = p.packet_id
+  AND a.captured_ns >= p.captured_ns
+WHERE d.verdict = 'refused' AND d.sent_ns IS NOT NULL
+GROUP BY 1, 2, said
+"""
+UNANSWERED: Final = f"""
+WITH requests AS (
+  SELECT *, {BACK} AS back, row_number() OVER (
+      PARTITION BY source, stream, packet_type, packet_id ORDER BY "offset") AS number
+  FROM packets_mqtt
+  WHERE packet_type IN (1, 6, 8, 10, 12) AND captured_ns IS NOT NULL
+), answers AS (
+  SELECT source, stream, if(packet_type IN (14, 15), 2, packet_type) AS packet_type, packet_id,
+    count(*) AS count
+  FROM packets_mqtt WHERE packet_type IN (2, 7, 9, 11, 13, 14, 15)
+  GROUP BY ALL
+), captured AS (
+  SELECT source, stream FROM streams WHERE bytes_gap = 0
+  UNION
+  SELECT source, {BACK} FROM streams WHERE paired
+), ends AS ({ENDS})
+SELECT NULL AS destination, coalesce(nullif(s.client_id, ''), s.client) AS client,
+  count(*) AS count, r.packet_type_name AS request, arg_min(r.source, r.captured_ns) AS source,
+  arg_min(r.frame, r.captured_ns) AS frame, arg_min(r.stream, r.captured_ns) AS stream,
+  arg_min(r."offset", r.captured_ns) AS "offset"
+FROM requests r
+JOIN captured c ON c.source = r.source AND c.stream = r.back
+JOIN ends e ON e.source = r.source
+JOIN sessions s ON s.source = r.source AND s.stream IN (r.stream, r.back)
+  AND s.protocol = 'mqtt' AND s.ended_by IS DISTINCT FROM 'refused'
+LEFT JOIN streams g ON g.source = r.source AND g.stream = r.back
+LEFT JOIN answers a ON a.source = r.source AND a.stream = r.back
+  AND a.packet_type = r.packet_type + 1 AND a.packet_id IS NOT DISTINCT FROM r.packet_id
+WHERE r.stream = s.stream AND coalesce(g.bytes_gap, 0) = 0 AND r.number > coalesce(a.count, 0)
+  AND coalesce(s.closed_ns, e.end_ns) - r.captured_ns >= {LONG_NS}
+GROUP BY 2, request
+"""
+"""Requests that were not answered for a second or more, on connections whose answers were
+captured."""
+_NEVER_SERVED: Final = f"""
+WITH granted AS (
+  SELECT d.source, {NAME} AS client, d.consumer, d.subscription, count(*) AS count,
+    count(d.delivered_ns) AS served, min(d.sent_ns) AS since_ns, bool_and(
+      d.verdict = 'undecided' AND d.accepted_frame IS NOT NULL) AS is_open,
+    arg_min(d.sent_frame, d.sent_ns) AS frame, arg_min(d.stream, d.sent_ns) AS stream,
+    arg_min(d."offset", d.sent_ns) AS "offset"
+  FROM deliveries d
+  WHERE d.protocol = 'mqtt' AND d.subscription IS NOT NULL
+    AND NOT regexp_matches(d.subscription, '^[$](share|queue)/')
+  GROUP BY ALL
+)
+SELECT NULL AS destination, g.client, sum(g.count)::BIGINT AS count, g.subscription AS filter,
+  g.source, min(g.frame) AS frame, arg_min(g.stream, g.frame) AS stream,
+  arg_min(g."offset", g.frame) AS "offset"
+FROM granted g
+JOIN sessions s ON s.source = g.source AND s.protocol = 'mqtt' AND s.client = g.consumer
+  AND s.opened_ns <= g.since_ns
+JOIN ({ENDS}) e ON e.source = g.source
+WHERE g.served = 0 AND g.is_open AND s.in_flight_sent IS NOT NULL
+  AND coalesce(s.closed_ns, e.end_ns) - g.since_ns >= {LONG_NS}
+GROUP BY ALL
+HAVING sum(g.count) > 1
 """
 
 SYMPTOMS: Final = (
+    Symptom(
+        "never_served",
+        "lost",
+        "{messages} accepted by the broker, which granted {filter} and delivered nothing for it",
+        TRACE_CLIENT,
+        _NEVER_SERVED,
+    ),
+    Symptom(
+        "not_kept",
+        "lost",
+        "{messages} accepted while the client was away, and not delivered when it came back",
+        TRACE,
+        deliveries("d.verdict = 'not_kept'"),
+    ),
     Symptom(
         "not_forwarded",
         "lost",
@@ -152,19 +263,26 @@ SYMPTOMS: Final = (
         "stuck",
         "nothing shows that the broker took {messages} of this client",
         TRACE,
-        deliveries("d.verdict = 'unaccepted'", client=SENDER),
+        deliveries(_LONG_SINCE.format("unaccepted"), client=SENDER, join=_END),
+    ),
+    Symptom(
+        "unreleased",
+        "stuck",
+        "{messages} that the broker took with PUBREC; this client did not send PUBREL",
+        TRACE,
+        deliveries(_LONG_SINCE.format("unreleased"), client=SENDER, join=_END),
     ),
     Symptom(
         "publish_refused",
         "refused",
-        "{messages} of this client refused by the broker",
+        "{messages} of this client refused by the broker, with reason {said}",
         TRACE,
-        deliveries("d.verdict = 'refused'", client=SENDER),
+        _PUBLISH_REFUSED,
     ),
     Symptom(
         "subscription_refused",
         "refused",
-        "{subscriptions} refused by the broker, with code {status}",
+        "{subscriptions} refused by the broker, with reason {said}",
         SQL_SESSIONS,
         _SUBSCRIPTION_REFUSED,
     ),
@@ -188,6 +306,13 @@ SYMPTOMS: Final = (
         "the broker cut it off after {silent_s} s of silence; its keep-alive is {keep_alive} s",
         SQL_SESSIONS,
         sessions(f"{SILENT} AND NOT ({TAKEN_OVER})", _SILENCE_OF, LAST_WORD),
+    ),
+    Symptom(
+        "server_disconnect",
+        "cut",
+        "disconnected by the broker ({times}), with reason {said}",
+        SQL_SESSIONS,
+        sessions(_DISCONNECTED, "", LAST_WORD, reason_text("s.end_code", "s.end_reason")),
     ),
     Symptom(
         "session_expired",

@@ -2,19 +2,31 @@
 
 from __future__ import annotations
 
+from typing import Final
 from zlib import crc32
 
 from wireyard.formats.mqtt.topics import is_shared
 
 __all__ = [
+    "OWN_PREFIXES",
     "matches",
     "split_shared",
     "topic_hash",
 ]
 
 
+OWN_PREFIXES: Final = ("$queue", "$exclusive")
+"""Prefixes of some brokers for filters that one client at a time is served for."""
+
+
 def split_shared(filter: str) -> tuple[str | None, str]:
-    """Return the share name of a filter, None if it is not shared, and the filter without it."""
+    """Return the share name of a filter, None if it is not shared, and the filter without it.
+
+    Brokers share in every version, and some have prefixes of their own.
+    """
+    prefix, _, rest = filter.partition("/")
+    if prefix in OWN_PREFIXES and rest:
+        return prefix, rest
     if not is_shared(filter):
         return None, filter
     group, _, rest = filter.removeprefix("$share/").partition("/")

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from wireyard.arrays import Grid, Grid32, Ints
 from wireyard.layers.endpoints import stream_endpoints
@@ -16,11 +17,13 @@ from wireyard.layers.mqtt import grids
 from wireyard.layers.mqtt.grids import (
     NO_TIME,
     NONE,
+    UNKNOWN,
     Breach,
     Connection,
     Count,
     EndedBy,
     Key,
+    Packet,
     Record,
     Stream,
     Subscription,
@@ -87,6 +90,8 @@ class Tracked:
     """Wills whose delay ends after the last packet of their client."""
     last: dict[tuple[str, str], Last]
     """The last packet of each broker."""
+    unsure_before: dict[int, int]
+    """By client, the packet before which answers to its session may not have been captured."""
     dropped: Counter[str]
 
 
@@ -107,6 +112,7 @@ def results_of(packets: Packets, rare: RarePackets, arrays: Tracking, breaches: 
         list(results.wills(WillFate.PUBLISHED)),
         list(results.wills(WillFate.WAITING)),
         results.last(),
+        results.unsure_before(),
         +Counter(dropped),
     )
 
@@ -220,16 +226,38 @@ class _Results:
                 "bytes": columns[Connection.BYTES],
                 "version": pa.array(version, mask=~begun | (version == 0)),
                 "resumed": _present(resumed).cast(pa.bool_()),
-                "keep_alive": self._of_connects("keep_alive"),
+                "keep_alive": self._keep_alives(),
                 "in_flight_sent": pa.array(columns[Connection.SENT], mask=~shows),
                 "in_flight_received": pa.array(columns[Connection.RECEIVED], mask=~shows),
                 "opened_frame": pa.array(packets.frame[opened], mask=~is_timed),
                 "closed_frame": pa.array(closed_frame, mask=closed_ns == NO_TIME),
+                **self._ends(columns[Connection.ENDED_WITH]),
                 "source": pa.array(self._sources, pa.string()),
                 "stream": pa.array(streams, pa.string()),
                 "offset": packets.offset[opened],
             },
         )
+
+    def _keep_alives(self) -> pa.Array:
+        """Return the keep-alive in force on each connection."""
+        by_broker = self._arrays.connections[:, Connection.KEEP_ALIVE_S]
+        own = self._of_connects("keep_alive").cast(pa.int64())
+        own = pc.if_else(pa.array(by_broker == UNKNOWN), None, own)
+        return pc.coalesce(pa.array(by_broker, mask=by_broker < 0), own)
+
+    def _ends(self, packets: Ints) -> dict[str, pa.Array]:
+        """Return reason code and reason string of the DISCONNECT of brokers."""
+        is_missing = packets == NONE
+        codes = self._packets.grid[np.where(is_missing, 0, packets), Packet.CODE]
+        reasons: list[str | None] = [None] * len(packets)
+        kept = self._packets.kept["properties"]
+        for place in np.flatnonzero(~is_missing).tolist():
+            row = kept[int(self._packets.kept_row[packets[place]])].as_py()
+            reasons[place] = properties_of(row).get("reason_string")
+        return {
+            "end_code": pa.array(codes, pa.int64(), mask=is_missing),
+            "end_reason": pa.array(reasons, pa.string()),
+        }
 
     def _times(self, moments: Ints) -> tuple[Ints, Ints]:
         """Return time and frame of packets and ends of streams; `NO_TIME` if there is none."""
@@ -251,6 +279,12 @@ class _Results:
             opened = self._at(row[Connection.OPENED])
             assert opened is not None
             size, resumed = row[Connection.MOST_BYTES_DOWN], row[Connection.RESUMED]
+            closed = self._at(row[Connection.CLOSED])
+            ends_ns = int(
+                self._arrays.streams[
+                    self._packets.stream[row[Connection.FIRST]], Stream.CAPTURE_ENDS_NS
+                ]
+            )
             yield ConnectionRecord(
                 client=self._client_of(number),
                 opened=opened,
@@ -258,7 +292,9 @@ class _Results:
                 resumed=None if resumed == NONE else bool(resumed),
                 clean_start=bool(row[Connection.IS_CLEAN]),
                 maximum_packet_size=None if size == NONE else size,
-                closed=self._at(row[Connection.CLOSED]),
+                session_over_ns=_session_over_ns(row, closed),
+                capture_ends_ns=None if ends_ns == NO_TIME else ends_ns,
+                closed=closed,
                 until=self._at(row[Connection.UNTIL]),
                 accepted=self._at(row[Connection.ACCEPTED]),
                 damaged=bool(row[Connection.IS_DAMAGED]),
@@ -288,13 +324,15 @@ class _Results:
             filter = self._arrays.filters[row[Subscription.FILTER]].tolist()
             text = self._rare.filter_texts[row[Subscription.FILTER]].as_py()
             identifier, size = row[Subscription.IDENTIFIER], row[Subscription.PACKET_SIZE]
+            connection = self._arrays.clients[row[Subscription.CLIENT], grids.Client.CONNECTION]
+            is_bridge = bool(self._arrays.connections[connection, Connection.IS_BRIDGE])
             yield Subscribed(
                 self.clients[row[Subscription.CLIENT]],
                 text,
                 split_shared(text)[0] if row[Subscription.IS_SHARED] else None,
                 row[Subscription.QOS],
-                bool(filter[TopicFilter.NO_LOCAL]),
-                bool(filter[TopicFilter.AS_PUBLISHED]),
+                bool(filter[TopicFilter.NO_LOCAL]) or is_bridge,
+                bool(filter[TopicFilter.AS_PUBLISHED]) or is_bridge,
                 None if identifier == NONE else identifier,
                 asked,
                 granted,
@@ -334,6 +372,18 @@ class _Results:
                 released=self._at(row[grids.Will.RELEASED]),
             )
             yield TrackedWill(message, row[grids.Will.CONNECT])
+
+    def unsure_before(self) -> dict[int, int]:
+        """Return until when answers to the session of each client may not have been captured."""
+        rows = self._arrays.connections
+        latest: dict[tuple[str, str, int], int] = {}
+        for number in np.flatnonzero(rows[:, Connection.UNSURE_BEFORE] != NONE).tolist():
+            key = self._sources[number], self._servers[number], int(rows[number, Connection.NAME])
+            unsure = int(rows[number, Connection.UNSURE_BEFORE])
+            latest[key] = max(unsure, latest.get(key, unsure))
+        clients = self._arrays.clients[: self._arrays.counts[Count.CLIENTS]].tolist()
+        keys = ((self._sources[one], self._servers[one], name) for one, name, _ in clients)
+        return {number: latest[key] for number, key in enumerate(keys) if key in latest}
 
     # --- violations, and what brokers have in common ----------------------------------------
 
@@ -385,6 +435,17 @@ class _Results:
             broker: Last(broker, packets.position(packet), broker in older, tuple(spans[broker]))
             for broker, packet in latest.items()
         }
+
+
+def _session_over_ns(row: Sequence[int], closed: Position | None) -> int | None:
+    """Return when the session of a connection ends if no other connection resumes it."""
+    if closed is None or row[Connection.ENDED_BY] == EndedBy.REFUSED:
+        return None
+    if not row[Connection.IS_PERSISTENT]:
+        return closed.ns
+    expires_s = row[Connection.EXPIRES_S]
+    due = None if expires_s == NONE else closed.after(expires_s)
+    return due and due.ns
 
 
 def _present(values: Ints) -> pa.Array:

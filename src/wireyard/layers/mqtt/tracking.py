@@ -128,7 +128,7 @@ def _arrays(packets: Packets, rare: RarePackets) -> Tracking:
         names=_rows(len(rare.filters), Name),
         wills=_rows(opened, Will),
         moments=_rows(2 * connections, Moment),
-        lost=_rows(other_bytes, LostSpan),
+        lost=_rows(other_bytes + connections, LostSpan),
         records=room((records, len(Record)), np.int32, LARGE_BYTES),
         breaches=_rows(_BREACHES, Breach),
         counts=counts,
@@ -156,6 +156,8 @@ def _streams(packets: Packets) -> tuple[Grid, Ints, int]:
         (Stream.BEGUN, [NONE if one.begun is None else one.begun for one in known]),
     ):
         grid[used, column] = values
+    ends_ns = [NO_TIME if one.until_ns is None else one.until_ns for one in known]
+    grid[used, Stream.CAPTURE_ENDS_NS] = ends_ns
     grid[used, Stream.FIRST] = NONE
     grid[used, Stream.ENDED_NS] = NO_TIME
     ended = [known[number] for number in np.flatnonzero(is_ended).tolist()]

@@ -67,6 +67,8 @@ _TABLE: Final = (
      "DUP is 0 where a message is sent for the first time"),
     ("resend_unasked", "", "", "", "MQTT-4.4.0-1",
      "a message is sent again on a new connection only"),
+    ("resend_released", "", "", "MQTT-4.3.3-1", "MQTT-4.3.3-6",
+     "a message is not sent again once its PUBREL was sent"),
     ("session_over", "", "", "MQTT-3.1.2-6", "MQTT-3.2.2-5",
      "messages in flight end with their session"),
     ("puback_unasked", "PUBACK", "3.4", "MQTT-2.3.1-6", "MQTT-2.2.1-5",
@@ -90,8 +92,19 @@ _TABLE: Final = (
     # --- retained values
     ("retained_qos", "RETAIN", "3.8", "MQTT-3.8.4-6", "MQTT-3.8.4-8",
      "a retained value is sent at the lower of the QoS it was published with and that granted"),
+    ("retained_live", "RETAIN", "3.3.1", "MQTT-3.3.1-9", "MQTT-3.3.1-12",
+     "a message that matches an established subscription is sent without RETAIN"),
     ("retained_missing", "", "2.1", "MQTT-3.3.1-6", "MQTT-3.3.1-9",
      "the retained value of each topic that a new subscription matches is sent"),
+    # --- deliveries
+    ("own_message", "", "", "", "MQTT-3.8.3-3",
+     "with No Local a client does not get its own messages"),
+    ("overlapping_qos", "", "3.3", "MQTT-3.3.5-1", "MQTT-3.3.4-2",
+     "a message comes at the highest QoS of the subscriptions that match"),
+    ("delivered_expired", "", "", "", "MQTT-3.3.2-5",
+     "no delivery begins once the Message Expiry Interval has passed"),
+    ("expiry_kept", "", "", "", "MQTT-3.3.2-6",
+     "the Message Expiry Interval is reduced by the time that the message waited"),
     # --- topics
     ("alias_maximum_client", "", "", "", "MQTT-3.3.2-9",
      "a client's topic alias is within the broker's Topic Alias Maximum"),
@@ -109,7 +122,8 @@ NEEDS_ALL_PACKETS: Final = frozenset(
         "connack_first", "suback_unasked", "unsuback_unasked", "pingresp_unasked", "alias_unknown",
         "id_in_use", "id_in_use_broker", "dup_missing", "dup_first",
         "puback_unasked", "pubrec_unasked", "pubrel_unasked", "pubcomp_unasked",
-        "receive_maximum_client", "receive_maximum_broker", "resend_unasked", "session_over",
+        "receive_maximum_client", "receive_maximum_broker", "resend_unasked", "resend_released",
+        "session_over",
     }
 )  # fmt: skip
 """Rules that are checked only if all packets before were captured: a missing packet may be the

@@ -43,6 +43,7 @@ from wireyard.layers.mqtt.files import (
     count_evidence,
     messages_of,
     parts_of,
+    shown_rows,
 )
 from wireyard.layers.mqtt.messages import marks_of
 from wireyard.layers.mqtt.packets import KnownStream, new_secret
@@ -314,7 +315,7 @@ _CLIENTS, _MATCHED, _RECORDS = "clients", "matched", "records"
 def _stream_rows(group: Group) -> list[Row]:
     """Return the rows of the MQTT streams of some inputs, for `known_of`."""
     tables = captured_streams(group.streams, group.sources, STREAM_COLUMNS)
-    return [row for table in tables for row in rows_of_streams(table, FORMAT)]
+    return [row for table in tables for row in shown_rows(table, FORMAT)]
 
 
 def _write_evidence(path: str, sources: Sequence[str], staging: str) -> Results:

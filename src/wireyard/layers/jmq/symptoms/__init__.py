@@ -184,7 +184,7 @@ WHERE c.kind = 'control' AND c.requested_ns IS NOT NULL AND c.status >= 400
   AND NOT (c.request = 'CREATE_DESTINATION' AND c.status = 409)
 GROUP BY c.requester, c.request, c.status
 """
-_REQUEST_UNANSWERED: Final = f"""
+REQUEST_UNANSWERED: Final = f"""
 WITH asked AS (
   SELECT c.*, max(c.replied_ns) OVER (
       PARTITION BY c.source, c.requester ORDER BY c.requested_ns DESC
@@ -350,13 +350,6 @@ SYMPTOMS: Final = (
         "{messages} of this client refused by the broker, status {status}: {reason}",
         TRACE_ALL,
         _denied("status NOT IN ('414', '423')"),
-    ),
-    Symptom(
-        "request_unanswered",
-        "stuck",
-        "{request} not answered by the broker ({times})",
-        SQL_SESSIONS,
-        _REQUEST_UNANSWERED,
     ),
     Symptom(
         "request_refused",
