@@ -6,13 +6,12 @@ connection; one of the two is what the receiver got.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Final
 
 import numpy as np
 
-from wireyard.arena import parts
-from wireyard.arrays import Bools, Int32s, Ints
+from wireyard.arena import parts, room
+from wireyard.arrays import Bools, Ints
 from wireyard.captures.connections.merge_kernels import find_differing
 from wireyard.captures.connections.stream import Runs
 from wireyard.captures.files.places import Places
@@ -25,12 +24,7 @@ _ROWS: Final = 256
 
 
 def find_conflicts(
-    kept: Columns,
-    rows_of: Callable[[int], Ints],
-    begins: Ints,
-    bounds: Ints,
-    runs: Runs,
-    places: Places,
+    kept: Columns, begins: Ints, bounds: Ints, runs: Runs, places: Places
 ) -> list[tuple[int, int]]:
     """Return the side and the record of each segment that differs from the stream of its side.
 
@@ -38,55 +32,55 @@ def find_conflicts(
     ----------
     kept
         The segments with bytes: their sides, positions, captured bytes, starts and records.
-    rows_of
-        Returns the segments of a side.
     begins, bounds, runs
         The positions at which the streams begin, and their bytes.
     """
-    sides, captured = kept["sides"], kept["captured"]
-    sent = np.zeros(len(begins), np.int64)
-    for part in parts(len(sides)):
-        sent += np.bincount(sides[part], captured[part], len(begins)).astype(np.int64)
-    filled = bounds[:-1] < bounds[1:]
-    taken = np.zeros(len(begins), np.int64)
-    if filled.any():
-        taken[filled] = np.add.reduceat(runs.lengths, bounds[:-1][filled])
-    found = []
-    for side in np.flatnonzero(sent != taken).tolist():
-        own = slice(*bounds[side : side + 2].tolist())
-        stream = Runs(*(column[own] for column in runs))
-        stream = stream._replace(offsets=stream.offsets + begins[side])
-        rows = rows_of(side)
-        rows = rows[np.argsort(kept["positions"][rows], kind="stable")]
-        rows = rows[_overlapping(kept["positions"][rows], captured[rows])]
-        for part in parts(len(rows), _ROWS):
-            found += [(side, record) for record in _conflicts(kept, rows[part], stream, places)]
+    records = kept["records"]
+    left = room(int(records[-1]) + 1 if len(records) else 0, np.int32)
+    left[:] = 0
+    left[records] = kept["captured"]
+    for part in parts(len(runs.records)):
+        np.subtract.at(left, runs.records[part], runs.lengths[part].astype(np.int32))
+    rows = np.flatnonzero(left[records])  # some of their bytes were captured before
+    if not len(rows):
+        return []
+    rows = rows[np.lexsort((kept["positions"][rows], kept["sides"][rows]))]
+    sides, places_in = np.unique(kept["sides"][rows], return_inverse=True)
+    # The streams of these sides are laid out one behind the other.
+    counts = bounds[sides + 1] - bounds[sides]
+    own = np.arange(counts.sum()) + np.repeat(bounds[sides] - np.cumsum(counts) + counts, counts)
+    stream = Runs(*(column[own] for column in runs))
+    sizes = runs.stops[bounds[sides + 1] - 1]
+    shifts = np.cumsum(sizes) - sizes
+    stream = stream._replace(offsets=stream.offsets + np.repeat(shifts, counts))
+    starts = kept["positions"][rows] + (shifts - begins[sides])[places_in]
+    lengths: Ints = kept["captured"][rows].astype(np.int64)
+    found: list[tuple[int, int]] = []
+    for part in parts(len(rows), _ROWS):
+        theirs = kept["starts"][rows[part]]
+        differing = rows[part][_differ(starts[part], lengths[part], theirs, stream, places)]
+        found += zip(
+            kept["sides"][differing].tolist(), kept["records"][differing].tolist(), strict=True
+        )
     return found
 
 
-def _overlapping(starts: Ints, lengths: Int32s) -> Bools:
-    """Return a mask of the segments, ascending by position, that share bytes with another one."""
-    overlaps = starts[1:] < np.maximum.accumulate(starts + lengths)[:-1]
-    mask = np.zeros(len(starts), np.bool_)
-    mask[1:] = overlaps
-    mask[:-1] |= overlaps
-    return mask
-
-
-def _conflicts(kept: Columns, rows: Ints, stream: Runs, places: Places) -> list[int]:
-    """Return the records of those of some segments, ascending by position, that differ."""
-    starts = kept["positions"][rows]
-    lengths: Ints = kept["captured"][rows].astype(np.int64)
-    touched = slice(*stream.reaching(starts[0], (starts + lengths).max()))
-    offsets, run_lengths = stream.offsets[touched], stream.lengths[touched]
+def _differ(starts: Ints, lengths: Ints, places_of: Ints, stream: Runs, places: Places) -> Bools:
+    """Return which segments, ascending by position, have other bytes than the stream."""
     # The runs of a segment have no gaps between them.
-    at = offsets.searchsorted(starts, "right") - 1
-    inside: Ints = starts - offsets[at] + (np.cumsum(run_lengths) - run_lengths)[at]
-    ours = np.empty(int(run_lengths.sum()), np.uint8)
-    theirs = np.empty(int(lengths.sum()), np.uint8)
+    first = stream.offsets.searchsorted(starts, "right") - 1
+    behind = stream.offsets.searchsorted(starts + lengths)
+    steps = np.zeros(len(stream.offsets) + 1, np.int64)
+    np.add.at(steps, first, 1)
+    np.subtract.at(steps, behind, 1)
+    touched = np.flatnonzero(np.cumsum(steps)[:-1])
+    run_lengths = stream.lengths[touched]
+    ends = np.cumsum(run_lengths)
+    at = touched.searchsorted(first)
+    inside: Ints = starts - stream.offsets[first] + (ends - run_lengths)[at]
+    ours, theirs = np.empty(int(ends[-1]), np.uint8), np.empty(int(lengths.sum()), np.uint8)
     places.copy(stream.starts[touched], run_lengths, ours)
-    places.copy(kept["starts"][rows], lengths, theirs)
-    differs = np.empty(len(rows), np.uint8)
+    places.copy(places_of, lengths, theirs)
+    differs = np.empty(len(starts), np.uint8)
     find_differing(ours, theirs, inside, lengths, differs)
-    records: list[int] = kept["records"][rows[differs != 0]].tolist()
-    return records
+    return differs.astype(np.bool_)

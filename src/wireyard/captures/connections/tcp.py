@@ -115,8 +115,7 @@ class Reassembly:
             settled = sides, begins, bounds, runs, numbers_of, content
             self.moved_ns = order_by_acknowledgments(self._late, *settled)
         if self.captured_bytes[Verdict.TAKEN] != runs.lengths.sum():
-            told = self._kept, self._rows_of(len(sides)), begins, bounds, runs, content.places
-            self._conflicts = find_conflicts(*told)
+            self._conflicts = find_conflicts(self._kept, begins, bounds, runs, content.places)
         # The sides of copies have no runs any more, so the runs of the others are contiguous.
         ours = np.ones(len(connections), np.bool_)
         ours[[copy.number for copy in self._copies]] = False
