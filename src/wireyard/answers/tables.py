@@ -50,8 +50,11 @@ _READ: Final[Mapping[str, pa.Schema]] = {
     "store_records": STORE_RECORDS,
 }
 _OF_PACKETS: Final = {f"packets_{name}": name for name in format_names()}
-_ALWAYS: Final = (*_READ, *_OF_PACKETS, *all_tables())
-"""The names of the tables that exist even without rows."""
+
+
+def _table_names() -> set[str]:
+    """Return the names of the tables that exist even without rows."""
+    return {*_READ, *_OF_PACKETS, *all_tables()}
 
 
 def _schema(table: str) -> pa.Schema:
@@ -297,7 +300,7 @@ class _LakeTables(Tables):
         paths = [path for name in there for path in self._snapshot.paths(name)]
         super().__init__(files=() if self._remote else paths)
         self.lake = True
-        self.names = tuple(sorted({*_ALWAYS, *there}))
+        self.names = tuple(sorted({*_table_names(), *there}))
 
     def _define(self, name: str) -> None:
         # DuckDB has no network access, so Arrow reads the files of a store.
@@ -322,7 +325,7 @@ class _InputTables(Tables):
         self.lake = False
         self._run = run
         self.notes = run.notes
-        self.names = tuple(sorted(_ALWAYS))
+        self.names = tuple(sorted(_table_names()))
 
     def _files(self, name: str) -> list[str]:
         files = self._run.files(name)

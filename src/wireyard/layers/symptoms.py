@@ -150,7 +150,7 @@ SELECT l.* REPLACE (
     AS queue_ns
   )
 FROM latencies l
-LEFT JOIN ({NOT_CHARGED}) n
+LEFT JOIN (SELECT DISTINCT source, stream, "offset" FROM ({NOT_CHARGED})) n
 ON n.source = l.source AND n.stream = l.stream AND n."offset" = l."offset"
 ASOF LEFT JOIN (
   SELECT source, client, opened_ns FROM sessions WHERE opened_ns IS NOT NULL
