@@ -12,7 +12,7 @@ import pytest
 import wireyard
 from tests.peer import read_back, read_bodies
 from wireyard import jmq
-from wireyard.formats.jmq.layout import ITEMS_BY_NAME
+from wireyard.formats.jmq.layout import FLAGS_OF_103, ITEMS_BY_NAME
 from wireyard.formats.jmq.packet import Packet
 from wireyard.formats.properties import Properties, Property
 from wireyard.formats.property_rows import property_text
@@ -66,7 +66,7 @@ def made_packets(version: int, count: int) -> list[Packet]:
                 source_port=rng.randrange(65536),
                 sequence=number,
                 priority=rng.randrange(10),
-                bit_flags=rng.randrange(256 if version == 103 else 0x2000),
+                bit_flags=rng.randrange(1 + FLAGS_OF_103 if version == 103 else 0x2000),
                 consumer_id=rng.randrange(-wide, wide),
                 properties=Properties(entries) if entries else None,
                 body=rng.randbytes(rng.randrange(1, 200)) if rng.random() < 0.7 else None,
@@ -77,7 +77,8 @@ def made_packets(version: int, count: int) -> list[Packet]:
 
 
 NOT_READ_BACK = (
-    "unknown_items", "property_offset", "properties", "message_id", "raw_header", "short_objects",
+    "unknown_items", "property_offset", "properties", "timestamps", "message_id", "raw_header",
+    "short_objects",
 )  # fmt: skip
 """Fields that the classes do not have, or have in another form."""
 

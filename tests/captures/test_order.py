@@ -15,6 +15,7 @@ from wireyard.captures.connections.times import JITTER_NS
 from wireyard.captures.index import read_indexed
 from wireyard.captures.packets.units import Share
 from wireyard.captures.read import Capture, read_capture
+from wireyard.captures.repairs import Repairs
 
 HOUR_NS = 3600 * 1000 * MS
 ASKED = (b"connect", b"publish 1", b"publish 2", b"ping")
@@ -142,18 +143,20 @@ def test_any_disorder_within_the_delay_of_a_queue(seed: int) -> None:
     assert texts(capture_of(segments)) == IN_TURNS
 
 
-def test_parts_of_a_capture_have_the_times_of_the_whole(tmp_path: Path) -> None:
+@pytest.mark.parametrize("extent_bytes", [1 << 20, 100])
+def test_parts_of_a_capture_have_the_times_of_the_whole(tmp_path: Path, extent_bytes: int) -> None:
     segments = [*at_each(10 * MS), *at_each(10 * MS, other())]
     segments.sort(key=lambda each: each[0])
     late = [(1000 * MS, TALK[-1]), (1000 * MS - 20_000, other()[-1])]
     records = [Packet(ethernet(one), BEGAN_NS + after) for after, (_, one) in [*segments, *late]]
     path = tmp_path / "capture"
     path.write_bytes(pcap(records))
-    extents = index(tmp_path, [str(path)], 2, 1 << 20)
+    extents = index(tmp_path, [str(path)], 2, extent_bytes)
     whole = read_capture(str(path))
-    for part in range(2):
-        capture = read_indexed([str(path)], extents, Share(part, 2, 7676))
-        assert capture.repairs.moved_ns == whole.repairs.moved_ns == 20_000
+    captures = [read_indexed([str(path)], extents, Share(part, 2, 7676)) for part in range(2)]
+    repairs = Repairs.total([capture.repairs for capture in captures])
+    assert repairs.moved_ns == whole.repairs.moved_ns == 20_000
+    for capture in captures:
         for stream in capture.streams:
             (same,) = (one for one in whole.streams if one.name == stream.name)
             assert stream.times_ns.tolist() == same.times_ns.tolist()

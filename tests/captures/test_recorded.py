@@ -197,7 +197,8 @@ def test_packets_of_mosquitto_have_their_frames_and_times(
     monkeypatch.setattr(times, "JITTER_NS", -1)  # some are out of order, by up to 24 us
     compared = 0
     for path in sorted((recorded / "mosquitto").glob("*.packets.tsv.gz")):
-        capture = capture_of(next(path.parent.glob(path.name.replace("packets.tsv.gz", "pcap*"))))
+        # Those that `capture_of` keeps may have been read with times that were moved.
+        capture = read_capture(next(path.parent.glob(path.name.replace("packets.tsv.gz", "pcap*"))))
         compared += assert_tshark_packets(capture, lines(path), path.name)
     assert compared > 40_000
 

@@ -20,7 +20,8 @@ def failure(work):
     try:
         work()
     except Exception as error:
-        return next(line for line in str(error).splitlines() if "wireyard.errors." in line)
+        line = next(line for line in str(error).splitlines() if "wireyard.errors." in line)
+        return line[line.index("wireyard.errors."):]  # without what Spark was doing
 
 folder = sys.argv[1]
 packets = spark.read.format("wireyard").option("protocol", "jmq")

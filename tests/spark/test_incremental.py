@@ -165,9 +165,11 @@ def test_a_file_that_has_lost_all_rows_is_written_anew(tmp_path: Path) -> None:
     folder, lake = tmp_path / "in", tmp_path / "lake"
     folder.mkdir()
     flow = both_ways(mqtt("one") + bytes.fromhex("e000"), connack(4), (40000, 1883))
-    other = [*both_ways(mqtt("two") + bytes.fromhex("e000"), connack(4), (40001, 1883))]
+    other = both_ways(mqtt("two") + bytes.fromhex("e000"), connack(4), (40001, 1883))
+    both = pcap(packets([*flow, *other]))
+    first_bytes = len(pcap(packets(flow)))
     contents = {
-        "over.pcap": (pcap(packets([*flow])), pcap(packets(other))[lakes.HEADER_BYTES :]),
+        "over.pcap": (both[:first_bytes], both[first_bytes:]),
         "two.mqtt": (mqtt("two"), publish(4, topic="more")),
         "three.mqtt": (mqtt("three"), publish(4, topic="more")),
     }

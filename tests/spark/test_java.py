@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
+from pyspark import SparkContext
 
 from wireyard.errors import SourceError
 from wireyard.spark import java as java_module
@@ -77,6 +78,7 @@ def test_a_java_that_does_not_do(
 
 
 def test_no_java(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(SparkContext, "_gateway", None)  # another test may have started Java
     monkeypatch.setenv("JAVA_HOME", str(tmp_path / "none"))
     with pytest.raises(SourceError, match=r"JAVA_HOME is .*none, but there is no Java"):
         session()

@@ -295,6 +295,8 @@ def test_a_setting_is_applied_or_refused(spark: SparkSession) -> None:
     """A session that is there takes some settings, and no others."""
     assert session(**{"spark.sql.ansi.enabled": "true"}) is not None
     assert spark.conf.get("spark.sql.ansi.enabled") == "true"
+    # Blanks around a setting are none of it.
+    assert session(**{"spark.driver.host": "127.0.0.1 "}) is not None
     for name in ("spark.executor.memory", "spark.sql.warehouse.dir", "spark.driver.memory"):
         with pytest.raises(UsageError, match=f"^{re.escape(name)}.*: cannot be set, because"):
             session(**{name: "9g"})

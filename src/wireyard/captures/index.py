@@ -46,22 +46,25 @@ _NARROW: Final = {
     Unit.WINDOW: pa.int32(),
 }
 """Columns of fewer than 64 bits; wide enough for fragments too."""
-_TIME, _FRAME_BYTES = "time_ns", "frame_bytes"
+_TIME, _DELAY, _FRAME_BYTES = "time_ns", "delay_ns", "frame_bytes"
 _SCHEMA: Final = pa.schema(
     [
         *((unit.name.lower(), _NARROW.get(unit, pa.int64())) for unit in Unit),
         (_TIME, pa.int64()),
+        (_DELAY, pa.int64()),
         (_FRAME_BYTES, pa.int32()),
     ]
 )
 """Rows of `Headers` with their times; for fragments also the captured bytes of the packet.
 
+Times are as captured, as the extents before may change them; delays are those of `Clock`.
+
 A file has a batch for each share, one for all shares, and one for fragments."""
 _PAYLOAD: Final = pa.field("payload", pa.large_binary())
 """The captured bytes of each row; for remote captures only."""
 _TALLY: Final = b"tally"
-_MOVED: Final = b"moved_ns"
-"""Largest change of a time in the extent: see `Clock`."""
+_LATEST: Final = b"latest_ns"
+"""The latest time in the extent: see `Clock`."""
 _PLACE: Final = (Unit.START, Unit.CAPTURED)
 
 
@@ -102,16 +105,17 @@ def write_index(sink: IO[bytes], file: CaptureFile, extent: Extent, of: int, por
         headers = scan_headers(file.data, records, tally.packets)
         grid = np.ascontiguousarray(headers.units)
         numbers.append(flows.number(grid, grid.shape[1]) >> 1)
-        times_ns = clock.steady(headers.times_ns, grid[Unit.CAPTURED] > 0)
-        units.add(grid, times_ns, np.zeros(grid.shape[1], np.int64))
-        fragments.add(headers.fragments, headers.fragment_times_ns, headers.fragment_bytes)
+        delays = clock.delays(headers.times_ns, grid[Unit.CAPTURED] > 0)
+        units.add(grid, headers.times_ns, delays, np.zeros_like(delays))
+        times_ns = headers.fragment_times_ns
+        fragments.add(headers.fragments, times_ns, np.zeros_like(times_ns), headers.fragment_bytes)
         tally.add(headers.tally)
     shares = np.where(flows.has_port(0, port), of, flows.parts(0, of))[np.concatenate(numbers)]
     order = np.argsort(shares, kind="stable")
     bounds = np.searchsorted(shares[order], np.arange(of + 2))
     payload = file.data if "://" in file.name else None
     fields = _SCHEMA if payload is None else _SCHEMA.append(_PAYLOAD)
-    counts = {_TALLY: json.dumps(_as_lists(tally)), _MOVED: str(clock.moved_ns)}
+    counts = {_TALLY: json.dumps(_as_lists(tally)), _LATEST: str(clock.latest_ns)}
     schema = fields.with_metadata(counts)
     options = pa.ipc.IpcWriteOptions(compression="lz4")
     with pa.ipc.new_file(sink, schema, options=options) as written:
@@ -142,7 +146,7 @@ def read_indexed(paths: Sequence[str], index: Sequence[IndexedExtent], share: Sh
         if "://" in path:
             for kept, payload in (_with_payload(_load(each, share.part)) for each in own):
                 builder.begin_bytes(payload)
-                builder.take(_headers(kept, packets.count, packets.base), kept.moved_ns)
+                builder.take(*_headers(kept, packets.count, packets.base), kept.latest_ns)
             continue
         # Headers of one extent at a time: a share may be a connection of millions of packets.
         data = map_places(path, (_places(_load(each, share.part, _PLACE)) for each in own))
@@ -151,7 +155,7 @@ def read_indexed(paths: Sequence[str], index: Sequence[IndexedExtent], share: Sh
         builder.begin_bytes(data)
         for each in own:
             kept = _load(each, share.part)
-            builder.take(_headers(kept, packets.count, packets.base), kept.moved_ns)
+            builder.take(*_headers(kept, packets.count, packets.base), kept.latest_ns)
     return builder.capture()
 
 
@@ -161,8 +165,8 @@ class _Kept(NamedTuple):
     units: pa.Table
     fragments: pa.Table
     tally: Tally
-    moved_ns: int
-    """Largest change of a time."""
+    latest_ns: int
+    """The latest time of any of its packets with bytes."""
 
 
 class _Columns:
@@ -171,9 +175,9 @@ class _Columns:
     def __init__(self) -> None:
         self._parts: list[list[npt.NDArray[Any]]] = []
 
-    def add(self, grid: Grid, times_ns: Ints, frame_bytes: Ints) -> None:
+    def add(self, grid: Grid, times_ns: Ints, delays: Ints, frame_bytes: Ints) -> None:
         """Add some headers."""
-        columns = [*grid, times_ns, frame_bytes]
+        columns = [*grid, times_ns, delays, frame_bytes]
         kinds = [field.type.to_pandas_dtype() for field in _SCHEMA]
         self._parts.append(
             [column.astype(kind) for column, kind in zip(columns, kinds, strict=True)]
@@ -230,8 +234,8 @@ def _places(kept: _Kept) -> tuple[Ints, Ints]:
     return starts, starts + captured
 
 
-def _headers(kept: _Kept, first: int, base: int) -> Headers:
-    """Return the headers of an extent.
+def _headers(kept: _Kept, first: int, base: int) -> tuple[Headers, Ints]:
+    """Return the headers of an extent, and the delays of its units.
 
     Parameters
     ----------
@@ -240,12 +244,13 @@ def _headers(kept: _Kept, first: int, base: int) -> Headers:
     """
     grid, fragmented = (_grid(table, first, base) for table in kept[:2])
     times_ns, fragment_times_ns = (table[_TIME].to_numpy() for table in kept[:2])
-    records = grid[Unit.RECORD]
+    records, delays = grid[Unit.RECORD], kept.units[_DELAY].to_numpy()
     if (records[1:] < records[:-1]).any():  # those for all shares come after the share's own
         order = np.argsort(records, kind="stable")
-        grid, times_ns = grid[:, order], times_ns[order]
+        grid, times_ns, delays = grid[:, order], times_ns[order], delays[order]
     frame_bytes = kept.fragments[_FRAME_BYTES].to_numpy().astype(np.int64)
-    return Headers(grid, times_ns, fragmented, fragment_times_ns, frame_bytes, kept.tally)
+    headers = Headers(grid, times_ns, fragmented, fragment_times_ns, frame_bytes, kept.tally)
+    return headers, delays
 
 
 def _load(path: str, share: int, units: Sequence[Unit] = ()) -> _Kept:
@@ -258,10 +263,10 @@ def _load(path: str, share: int, units: Sequence[Unit] = ()) -> _Kept:
             file.get_batch(at) for at in (share, *range(file.num_record_batches)[-2:])
         )
         fates, frame_bytes, cut_bytes, endings = json.loads(file.schema.metadata[_TALLY])
-        moved_ns = int(file.schema.metadata[_MOVED])
+        latest_ns = int(file.schema.metadata[_LATEST])
     counts = np.array([fates, frame_bytes], np.int64)
     tally = Tally(counts[0], counts[1], cut_bytes, Counter(dict(endings)))
-    return _Kept(pa.Table.from_batches(own), pa.Table.from_batches([fragments]), tally, moved_ns)
+    return _Kept(pa.Table.from_batches(own), pa.Table.from_batches([fragments]), tally, latest_ns)
 
 
 def _grid(table: pa.Table, first: int, base: int) -> Grid:

@@ -168,10 +168,11 @@ class CaptureBuilder:
         grid, times_ns = self.packets.read(records)
         self._add(grid, self.clock.steady(times_ns, grid[Unit.CAPTURED] > 0))
 
-    def take(self, headers: Headers, moved_ns: int) -> None:
-        """Add the next packets, whose headers were read already, and times moved by `moved_ns`."""
-        self.clock.moved_ns = max(self.clock.moved_ns, moved_ns)
-        self._add(*self.packets.take(headers))
+    def take(self, headers: Headers, delays: Ints, latest_ns: int) -> None:
+        """Add some packets of the next extent, whose headers were read already: `Clock.follow`."""
+        has_bytes = headers.units[Unit.CAPTURED] > 0
+        times_ns = self.clock.follow(headers.times_ns, has_bytes, delays, latest_ns)
+        self._add(*self.packets.take(headers._replace(times_ns=times_ns)))
 
     def _add(self, grid: Grid, times_ns: Ints) -> None:
         grid = np.ascontiguousarray(grid)

@@ -152,10 +152,12 @@ def _check_applied(spark: SparkSession, conf: Mapping[str, Any]) -> None:
 
     of_context = spark.sparkContext.getConf()
     for name, value in conf.items():
-        wanted = str(to_str(value))
-        # Spark puts options of its own before those of a Java.
+        # Spark drops blanks around a setting, and puts options of its own before those of a Java.
+        wanted = str(to_str(value)).strip()
         is_of_context = (of_context.get(name) or "").endswith(wanted)
-        is_of_session = spark.conf.isModifiable(name) and spark.conf.get(name) == wanted
+        is_of_session = (
+            spark.conf.isModifiable(name) and str(spark.conf.get(name)).strip() == wanted
+        )
         if not (is_of_context or is_of_session):
             raise UsageError(f"{name}={wanted}: cannot be set, because Spark runs already")
 

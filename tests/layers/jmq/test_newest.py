@@ -158,7 +158,7 @@ def recorded(path: Path) -> Tables:
 
 
 def shown_of(packets: Tables, over: Ends) -> list[Row]:
-    """Return what a capture shows of its streams: those end that show it, and have no more rows."""
+    """Return what a capture shows of its streams."""
     rows = [
         row for some in packets.values() for row in some.select(["source", "stream"]).to_pylist()
     ]
@@ -169,6 +169,11 @@ def shown_of(packets: Tables, over: Ends) -> list[Row]:
         end = {"ended": "fin" if key in over else None, "ended_ns": ns, "ended_frame": frame}
         shown.append({"source": key[0], "stream": key[1], **end})
     return shown
+
+
+def over_until(over: Ends, ns: int, *, last: bool) -> Ends:
+    """Return the ends that a capture shows up to a time, or at its own end: all."""
+    return {key: end for key, end in over.items() if last or (end[0] or 0) <= ns}
 
 
 def until(packets: Tables, ns: int, since: int = -1) -> Tables:
@@ -203,7 +208,7 @@ def made(
     for since, ns in pairwise(times):
         for name, rows in until(packets, ns, since).items():
             some.add(name, rows)
-        shown = shown_of(until(packets, ns), over if ns == times[-1] else NO_ENDS)
+        shown = shown_of(until(packets, ns), over_until(over, ns, last=ns == times[-1]))
         yield ns, some.rows(shown)
 
 
@@ -245,7 +250,7 @@ def judge(
     def rows_of(ns: int) -> dict[str, list[Row]]:
         if ns not in whole:
             so_far = until(packets, ns)
-            shown = shown_of(so_far, over if ns == times[-1] else NO_ENDS)
+            shown = shown_of(so_far, over_until(over, ns, last=ns == times[-1]))
             whole[ns] = derived(so_far, shown, source)
         return whole[ns]
 

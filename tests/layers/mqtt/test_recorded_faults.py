@@ -16,6 +16,8 @@ NO_RULE_BROKEN: Final = {
     # Allowed, whatever the broker makes of it.
     "empty client id, clean", "publish to $SYS", "unknown authentication method",
     "publish topic with a control character",
+    # What bridges send.
+    "protocol level 131", "protocol level 132",
     # Allowed in one of the versions.
     "empty client id, session kept", "password without user", "remaining length padded",
     "25 QoS 2 messages at once",

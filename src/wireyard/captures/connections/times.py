@@ -46,24 +46,47 @@ class Clock:
     def __init__(self) -> None:
         self.moved_ns = 0
         """Largest change of a time."""
-        self._latest_ns = NO_TIME
+        self.latest_ns = NO_TIME
+        """The latest time of a packet with bytes so far."""
 
     def steady(self, times_ns: Ints, has_bytes: Bools) -> Ints:
         """Return the times of the next packets, without small steps back."""
-        rows = np.flatnonzero(has_bytes)
-        if not len(rows):
+        return self._moved(times_ns, self.delays(times_ns, has_bytes))
+
+    def delays(self, times_ns: Ints, has_bytes: Bools) -> Ints:
+        """Return by how much each of the next packets is before the latest time up to it."""
+        delays = np.zeros(len(times_ns), np.int64)
+        rows = np.flatnonzero(has_bytes & (times_ns != NO_TIME))
+        if len(rows):
+            times = times_ns[rows]
+            latest = np.maximum(np.maximum.accumulate(times), self.latest_ns)
+            delays[rows] = latest - times
+            self.latest_ns = int(latest[-1])
+        return delays
+
+    def follow(self, times_ns: Ints, has_bytes: Bools, delays: Ints, latest_ns: int) -> Ints:
+        """Return the times of some packets of the next extent, without small steps back.
+
+        Parameters
+        ----------
+        delays, latest_ns
+            Those of the clock that read only this extent, but all of its packets.
+        """
+        if self.latest_ns != NO_TIME:
+            timed = has_bytes & (times_ns != NO_TIME)
+            before = np.where(timed, times_ns, self.latest_ns)
+            delays = np.maximum(delays, self.latest_ns - before)
+        self.latest_ns = max(self.latest_ns, latest_ns)
+        return self._moved(times_ns, delays)
+
+    def _moved(self, times_ns: Ints, delays: Ints) -> Ints:
+        """Return times with the delays that are small."""
+        small = (delays > 0) & (delays <= JITTER_NS)
+        if not small.any():
             return times_ns
-        times = times_ns[rows]
-        if times[0] >= self._latest_ns and (times[1:] >= times[:-1]).all():
-            self._latest_ns = int(times[-1])
-            return times_ns
-        latest = np.maximum(np.maximum.accumulate(times), self._latest_ns)
-        self._latest_ns = int(latest[-1])
-        back = (times != NO_TIME) & (latest - JITTER_NS <= times)
-        steady = times_ns.copy()
-        steady[rows[back]] = latest[back]
-        self.moved_ns = max(self.moved_ns, int((steady - times_ns).max()))
-        return steady
+        self.moved_ns = max(self.moved_ns, int(delays[small].max()))
+        moved: Ints = times_ns + np.where(small, delays, 0)
+        return moved
 
 
 def continue_times(times_ns: Ints) -> int:

@@ -59,7 +59,8 @@ _MOST_UNKNOWN: Final = 256
 """Streams of unknown format that are listed at the end; further ones are only counted."""
 _CONNECTIONS_PER_TURN: Final = 256
 """Connections whose last bytes are read together when the capture ends."""
-_ENDED: Final = ("ended", "ended_frame", "ended_ns")
+_OUTER: Final = ("paired", "ended", "ended_frame", "ended_ns")
+"""Columns of a stream inside others that are those of the stream which carries it."""
 _EVICT_FROM: Final = 1 << 12
 """Connections that are over are evicted once they are more than this, and more than half of all."""
 
@@ -165,8 +166,7 @@ class LiveCapture:
                 if each.format is not None and not each.closed:
                     inner = describe_stream(each.stream)
                     outer = self.connections.facts(connection, connection.side(each.captured.name))
-                    ended = {name: outer[name] for name in _ENDED}
-                    yield each.stream.name, inner | ended
+                    yield each.stream.name, inner | {name: outer[name] for name in _OUTER}
         elif connection.stage == Stage.READ:
             for side in connection.sides:
                 yield side.name, self.connections.facts(connection, side)

@@ -122,11 +122,12 @@ def _read(
 ) -> tuple[Grid, Grid, Int32s, Tally]:
     """Return the units, fragments, endings and tally of packets of `data`, which is at `base`."""
     endings = np.empty(len(numbers), np.int32)
-    units, fragments = np.empty((2, len(Unit), len(numbers)), np.int64)
+    units, fragments = (np.empty((len(Unit), len(numbers)), np.int64) for _ in range(2))
     tally, counts = np.zeros((2, len(Fate)), np.int64), np.empty(3, np.int64)
     packets = starts, captured, originals, kinds, networks, numbers
     read_headers(data, *packets, endings, units, fragments, tally, counts)
-    units, fragments = units[:, : counts[0]], fragments[:, : counts[1]]
+    # Few packets are fragments; a copy of these releases the room for all.
+    units, fragments = units[:, : counts[0]], fragments[:, : counts[1]].copy()
     for grid in (units, fragments):
         grid[Unit.START] += base
     counted: Counter[int] = Counter()

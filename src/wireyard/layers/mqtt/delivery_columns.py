@@ -44,7 +44,7 @@ from wireyard.layers.mqtt.expected_kernels import (
 )
 from wireyard.layers.mqtt.grids import NONE, Status
 from wireyard.layers.mqtt.missing import LatestDelivered, latest_record, missing_record
-from wireyard.layers.mqtt.missing_columns import connections_of, explain_absence
+from wireyard.layers.mqtt.missing_columns import capture_ends, connections_of, explain_absence
 from wireyard.layers.mqtt.numbering import Numbers, Positions, joined
 from wireyard.layers.mqtt.packets import NO_TIME, KnownStream
 from wireyard.layers.mqtt.records import (
@@ -436,6 +436,7 @@ class _Derivation:
         times = Times(
             sent_ns, sent.expires_s[message_order], at_ns, delivered.expires_s[delivered_order],
             is_again | (delivered.copies[delivered_order] > 1),
+            capture_ends(connections, attempts[:, Delivered.NAME]),
         )  # fmt: skip
         for broken in broken_rules(
             messages, expected, expected_subs, subs, attempts, assigned, rows, times, matching_of

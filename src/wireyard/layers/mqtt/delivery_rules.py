@@ -21,7 +21,7 @@ __all__ = ["Times", "broken_rules"]
 
 _NS_PER_S: Final = 1_000_000_000
 _SLACK_NS: Final = _NS_PER_S
-"""Expiry intervals are whole seconds."""
+"""Expiry intervals are whole seconds, and all copies of a message are sent within one."""
 
 
 class Times(NamedTuple):
@@ -35,6 +35,8 @@ class Times(NamedTuple):
     """The Message Expiry Interval that each attempt has; -1 without one."""
     is_again: Bools
     """Whether the attempt, or a copy of it, is a redelivery."""
+    ends_ns: Ints
+    """When the capture of each attempt ends."""
 
 
 def broken_rules(
@@ -95,11 +97,19 @@ def _of_expected(
         highest = np.minimum(subs[of_entry, Subscription.QOS], messages[number, Message.QOS]).max()
         is_certain = (subs[of_entry, Subscription.GRANTED] < messages[number, Message.START]).all()
         is_certain &= (subs[of_entry, Subscription.LEAVING] == NONE).all()
+        # A copy at the highest QoS may follow until all have come, or the capture went on.
+        is_certain &= len(own) >= expected[entry, Expected.CAPACITY] or _is_left(times, own[-1])
         if count > 1 and is_certain and delivered[own, Delivered.QOS].max() < highest:
             yield "overlapping_qos", sub, own[0], number
         for attempt in own:
             if rule := _expiry_rule(times, number, attempt):
                 yield rule, sub, attempt, number
+
+
+def _is_left(times: Times, attempt: int) -> bool:
+    """Return whether the capture goes on for a while after an attempt."""
+    at_ns, ends_ns = int(times.at_ns[attempt]), int(times.ends_ns[attempt])
+    return NO_TIME not in (at_ns, ends_ns) and ends_ns - at_ns > _SLACK_NS
 
 
 def _expiry_rule(times: Times, message: int, attempt: int) -> str | None:

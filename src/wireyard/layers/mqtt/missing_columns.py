@@ -19,7 +19,7 @@ from wireyard.layers.mqtt.expected_kernels import NONE, Expected, Message, Subsc
 from wireyard.layers.mqtt.packets import NO_TIME
 from wireyard.layers.mqtt.records import ConnectionRecord
 
-__all__ = ["Connection", "connections_of", "explain_absence"]
+__all__ = ["Connection", "capture_ends", "connections_of", "explain_absence"]
 
 _NS_PER_S: Final = 1_000_000_000
 _OFFLINE, _QUEUED, _DISCARDED, _EXPIRED, _UNDECIDED = map(
@@ -100,6 +100,14 @@ def connections_of(
         sizes = np.diff(starts, append=len(grid))
         grid[:, Connection.IS_SHOWN] = np.repeat(are_begun, sizes)
     return grid
+
+
+def capture_ends(connections: Grid, names: Ints) -> Ints:
+    """Return when the captures end that show clients, given their names; `NO_TIME` if unknown."""
+    known = connections[:, Connection.NAME]
+    ends_ns = np.full(max(known.max(initial=0), names.max(initial=0)) + 1, NO_TIME, np.int64)
+    np.maximum.at(ends_ns, known, connections[:, Connection.CAPTURE_ENDS_NS])
+    return ends_ns[names]
 
 
 @inlined
