@@ -41,46 +41,48 @@ def find_conflicts(
     left[records] = kept["captured"]
     for part in parts(len(runs.records)):
         np.subtract.at(left, runs.records[part], runs.lengths[part].astype(np.int32))
-    rows = np.flatnonzero(left[records])  # some of their bytes were captured before
-    if not len(rows):
-        return []
-    rows = rows[np.lexsort((kept["positions"][rows], kept["sides"][rows]))]
-    sides, places_in = np.unique(kept["sides"][rows], return_inverse=True)
-    # The streams of these sides are laid out one behind the other.
-    counts = bounds[sides + 1] - bounds[sides]
-    own = np.arange(counts.sum()) + np.repeat(bounds[sides] - np.cumsum(counts) + counts, counts)
-    stream = Runs(*(column[own] for column in runs))
-    sizes = runs.stops[bounds[sides + 1] - 1]
-    shifts = np.cumsum(sizes) - sizes
-    stream = stream._replace(offsets=stream.offsets + np.repeat(shifts, counts))
-    starts = kept["positions"][rows] + (shifts - begins[sides])[places_in]
-    lengths: Ints = kept["captured"][rows].astype(np.int64)
+    # Segments of which some bytes were captured before.
+    again = [part.start + np.flatnonzero(left[records[part]]) for part in parts(len(records))]
+    rows = np.concatenate([np.empty(0, np.int64), *again])
     found: list[tuple[int, int]] = []
     for part in parts(len(rows), _ROWS):
-        theirs = kept["starts"][rows[part]]
-        differing = rows[part][_differ(starts[part], lengths[part], theirs, stream, places)]
+        own = rows[part]
+        differing = own[_differ(kept, own, begins, bounds, runs, places)]
         found += zip(
             kept["sides"][differing].tolist(), kept["records"][differing].tolist(), strict=True
         )
-    return found
+    return sorted(found)
 
 
-def _differ(starts: Ints, lengths: Ints, places_of: Ints, stream: Runs, places: Places) -> Bools:
-    """Return which segments, ascending by position, have other bytes than the stream."""
+def _differ(
+    kept: Columns, rows: Ints, begins: Ints, bounds: Ints, runs: Runs, places: Places
+) -> Bools:
+    """Return which of some segments have other bytes than the streams of their sides."""
+    sides = kept["sides"][rows]
+    starts: Ints = kept["positions"][rows] - begins[sides]
+    lengths: Ints = kept["captured"][rows].astype(np.int64)
     # The runs of a segment have no gaps between them.
-    first = stream.offsets.searchsorted(starts, "right") - 1
-    behind = stream.offsets.searchsorted(starts + lengths)
-    steps = np.zeros(len(stream.offsets) + 1, np.int64)
-    np.add.at(steps, first, 1)
-    np.subtract.at(steps, behind, 1)
-    touched = np.flatnonzero(np.cumsum(steps)[:-1])
-    run_lengths = stream.lengths[touched]
+    first = _runs_up_to(starts, runs.offsets, bounds[sides], bounds[sides + 1]) - 1
+    last = _runs_up_to(starts + lengths - 1, runs.offsets, bounds[sides], bounds[sides + 1])
+    ranges = zip(first.tolist(), last.tolist(), strict=True)
+    touched = np.unique(np.concatenate([np.arange(*each) for each in ranges]))
+    run_lengths = runs.lengths[touched]
     ends = np.cumsum(run_lengths)
-    at = touched.searchsorted(first)
-    inside: Ints = starts - stream.offsets[first] + (ends - run_lengths)[at]
+    inside: Ints = starts - runs.offsets[first] + (ends - run_lengths)[touched.searchsorted(first)]
     ours, theirs = np.empty(int(ends[-1]), np.uint8), np.empty(int(lengths.sum()), np.uint8)
-    places.copy(stream.starts[touched], run_lengths, ours)
-    places.copy(places_of, lengths, theirs)
-    differs = np.empty(len(starts), np.uint8)
+    places.copy(runs.starts[touched], run_lengths, ours)
+    places.copy(kept["starts"][rows], lengths, theirs)
+    differs = np.empty(len(rows), np.uint8)
     find_differing(ours, theirs, inside, lengths, differs)
     return differs.astype(np.bool_)
+
+
+def _runs_up_to(positions: Ints, offsets: Ints, low: Ints, high: Ints) -> Ints:
+    """Return the end of the runs, within the range of each position, that begin up to it."""
+    low, high = low.copy(), high.copy()
+    while (is_open := low < high).any():
+        middle = (low + high) // 2
+        is_before = is_open & (offsets[np.minimum(middle, len(offsets) - 1)] <= positions)
+        high = np.where(is_open & ~is_before, middle, high)
+        low = np.where(is_before, middle + 1, low)
+    return low

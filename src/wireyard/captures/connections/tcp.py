@@ -178,19 +178,15 @@ class Reassembly:
         sides[:] = targets[sides]
         self._late = set(targets[[*self._late]].tolist())
 
-    def _rows_of(self, side_count: int) -> Callable[[int], Ints]:
-        """Return a function that returns the kept segments of a side, in the order of capture."""
-        sides = self._kept["sides"]
-        bounds, order = np.zeros(side_count + 2, np.int64), room(len(sides), np.int64)
-        group_rows(sides, bounds, order)
-        return lambda side: order[bounds[side] : bounds[side + 1]]
-
     def _acknowledgments(self, side_count: int) -> Callable[[int, Ints], Ints]:
         """Return a function that returns the acknowledgment numbers of packets of a side."""
-        records, rows_of = self._kept["records"], self._rows_of(side_count)
+        records, sides = self._kept["records"], self._kept["sides"]
+        # The kept segments of each side, in the order of capture.
+        bounds, order = np.zeros(side_count + 2, np.int64), room(len(sides), np.int64)
+        group_rows(sides, bounds, order)
 
         def numbers_of(side: int, wanted: Ints) -> Ints:
-            rows = rows_of(side)
+            rows = order[bounds[side] : bounds[side + 1]]
             places = records[rows].searchsorted(wanted.astype(np.int32))
             numbers: Ints = self._kept["acknowledgments"][rows[places]].astype(np.int64)
             return numbers
