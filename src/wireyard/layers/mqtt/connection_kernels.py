@@ -47,7 +47,7 @@ from wireyard.layers.mqtt.message_kernels import (
 from wireyard.layers.mqtt.qos import MAX_IN_FLIGHT
 from wireyard.layers.mqtt.request_kernels import ask, pingreq, pingresp, suback, unsuback
 from wireyard.layers.mqtt.session_kernels import close, new_session, resume, take_over
-from wireyard.layers.mqtt.slots import Owner, rare_of, slot_of
+from wireyard.layers.mqtt.slots import Owner, queue, rare_of, slot_of
 from wireyard.layers.states import NEXT, RULE, transitions
 
 __all__ = ["add_stream", "keep_session", "lose_until", "observe", "open_session", "take_effect"]
@@ -389,20 +389,8 @@ def _step(t: Any, c: int, packet: int, from_client: bool) -> bool:
             _connect(t, c, packet)
         return False
     if before == _ASKED and from_client:
-        _hold(t, c, packet)
+        queue(t, c, Connection.EARLY_FIRST, Connection.EARLY_LAST, packet)  # until CONNACK
     return bool(_TAKES[1 if from_client else 0, before])
-
-
-@inlined
-def _hold(t: Any, c: int, packet: int) -> None:
-    """Add a packet to those that wait for CONNACK."""
-    row = t.connections[c]
-    t.link[packet] = NONE
-    if row[Connection.EARLY_FIRST] == NONE:
-        row[Connection.EARLY_FIRST] = packet
-    else:
-        t.link[row[Connection.EARLY_LAST]] = packet
-    row[Connection.EARLY_LAST] = packet
 
 
 @inlined

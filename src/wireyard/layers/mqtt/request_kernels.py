@@ -22,7 +22,7 @@ from wireyard.layers.mqtt.grids import (
     TopicFilter,
 )
 from wireyard.layers.mqtt.message_kernels import RULE_NAMES, breaks, confirm_read
-from wireyard.layers.mqtt.slots import Owner, client_of, rare_of, slot_of
+from wireyard.layers.mqtt.slots import Owner, client_of, queue, rare_of, slot_of
 
 __all__ = [
     "MAX_FILTERS",
@@ -50,13 +50,7 @@ _IF_NEW: Final = 1
 @inlined
 def pingreq(t: Any, c: int, packet: int) -> None:
     """Add a PINGREQ to those that wait for PINGRESP."""
-    row = t.connections[c]
-    t.link[packet] = NONE
-    if row[Connection.PING_FIRST] == NONE:
-        row[Connection.PING_FIRST] = packet
-    else:
-        t.link[row[Connection.PING_LAST]] = packet
-    row[Connection.PING_LAST] = packet
+    queue(t, c, Connection.PING_FIRST, Connection.PING_LAST, packet)
 
 
 @inlined

@@ -1,4 +1,4 @@
-"""Lookups in the grids of tracking, and a hash table for what has no row of its own.
+"""Lookups and queues in the grids of tracking, and a hash table for what has no row of its own.
 
 The table has a value for each pair of an owner and a number, by kind of owner. It is that of the
 packets of one key, whose `Key.SLOTS` is its size: a power of two, at least twice the pairs.
@@ -12,7 +12,7 @@ from typing import Any, Final
 from wireyard.accelerate import inlined
 from wireyard.layers.mqtt.grids import NONE, Client, Connection, Count, Key
 
-__all__ = ["Owner", "clear", "client_of", "rare_of", "slot_of"]
+__all__ = ["Owner", "clear", "client_of", "queue", "rare_of", "slot_of"]
 
 
 class Owner(IntEnum):
@@ -83,3 +83,15 @@ def client_of(t: Any, c: int) -> int:
         t.clients[client, Client.CLIENT_ID] = connections[c, Connection.CLIENT_ID]
         connections[c, Connection.CLIENT] = client
     return int(client)
+
+
+@inlined
+def queue(t: Any, c: int, first: int, last: int, packet: int) -> None:
+    """Add a packet to those of a connection that wait, given the columns of both ends."""
+    row = t.connections[c]
+    t.link[packet] = NONE
+    if row[first] == NONE:
+        row[first] = packet
+    else:
+        t.link[row[last]] = packet
+    row[last] = packet
