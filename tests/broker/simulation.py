@@ -214,3 +214,14 @@ class Simulation:
             for client in self.clients:
                 self.read(client)
                 self.acknowledge(client)
+        self.check_account()
+
+    def check_account(self) -> None:
+        """Compare the bytes that the broker counts for each session with those that it keeps."""
+        router = self.core.router
+        for session in router.sessions.values():
+            flights = [flow.delivery for flow in session.flows.sending.values()]
+            assert session.kept_bytes == sum(
+                delivery.message.size for delivery in (*session.queue, *flights)
+            )
+        assert router._kept_bytes == sum(one.kept_bytes for one in router.sessions.values())

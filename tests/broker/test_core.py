@@ -287,3 +287,45 @@ def test_limits_of_sessions_subscriptions_and_queues() -> None:
     assert "a: 2 messages wait for it, more are dropped" in broker.lines
     peer.lose()
     assert broker.lines[-1] == "a: 3 messages were dropped"
+
+
+def test_what_is_kept_for_a_session_is_counted_in_bytes() -> None:
+    size = 300 + len("t")
+    broker = Broker(max_kept_bytes=3 * size)
+    peer = joined(broker, "a")
+    subscribed(peer, ("t", 1))
+    peer.received()
+    for _ in range(5):
+        publish(peer, "t", "x" * 100, 1)
+    packets = [one for one in peer.received() if isinstance(one, mqtt.Publish)]
+    assert len(packets) == 3
+    assert (
+        f"a: {3 * size} bytes are kept for it, {3 * size} for all, more are dropped" in broker.lines
+    )
+    for packet in packets:
+        peer.send(mqtt.PubAck, packet_id=packet.packet_id)
+    publish(peer, "t", "x" * 100, 1)
+    assert len(peer.messages()) == 1
+    peer.lose()
+    assert broker.core.router._kept_bytes == 0
+
+
+def test_unfinished_packets_are_counted_over_all_connections() -> None:
+    broker = Broker(max_held_bytes=150)
+    peers = [joined(broker, name) for name in "ab"]
+    half = b"\x30\x7f\x00\x01t" + bytes(95)
+    for peer in peers:
+        broker.core.receive(peer.link, half, broker.now)
+    assert peers[0].link.endpoint.ended is None and peers[1].link.endpoint.ended is not None
+    assert "200 bytes of unfinished packets are held" in broker.lines[-1]
+    broker.core.receive(peers[0].link, bytes(29), broker.now)
+    assert broker.core._held_bytes == 0
+
+
+@ANY
+def test_messages_in_flight_of_a_client_are_bounded(version: int) -> None:
+    broker = Broker(endpoint=Limits(receive_maximum=2))
+    peer = joined(broker, "a", version)
+    for number in range(3):
+        peer.send(mqtt.Publish, topic="t", qos=2, packet_id=number + 1)
+    assert peer.link.endpoint.ended is not None and peer.link.endpoint.ended.code == 147

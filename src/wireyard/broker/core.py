@@ -82,8 +82,10 @@ class Core:
         self._known = KnownTopics()
         self._timers: list[tuple[float, int, Callable[[], None]]] = []
         self._numbers = count()
+        self._held_bytes = 0
         self._handlers: dict[type, Callable[[Link, Any], None]] = {
             Message: self._on_message,
+            Completed: self._on_completed,
             Connect: self._on_connect,
             Auth: self._on_auth,
             Subscribe: self._on_subscribe,
@@ -117,14 +119,24 @@ class Core:
         """Read what a client sent."""
         self.router.now = now
         self._handle(link, link.endpoint.receive(data, now))
+        held = link.endpoint.held_bytes
+        if held != link.held_bytes:
+            self._hold(link, held)
+        if self._held_bytes > self.settings.max_held_bytes:
+            text = f"{self._held_bytes} bytes of unfinished packets are held"
+            self.end(link, QUOTA_EXCEEDED, text)
+
+    def _hold(self, link: Link, size: int) -> None:
+        self._held_bytes += size - link.held_bytes
+        link.held_bytes = size
 
     def _handle(self, link: Link, events: Iterable[Event]) -> None:
+        handlers, links = self._handlers, self.links
         for event in events:
-            if link not in self.links:
+            if link not in links:
                 break
-            if type(event) is not Completed:
-                self._handlers[type(event)](link, event)
-        if link.session is not None:
+            handlers[type(event)](link, event)
+        if link.session is not None and link.session.queue:
             self.router.pump(link.session)
         self.router.dirty.add(link)
 
@@ -283,6 +295,7 @@ class Core:
     def _on_ended(self, link: Link, ended: Ended) -> None:
         self.links.discard(link)
         self.unidentified.discard(link)
+        self._hold(link, 0)
         self.router.dirty.add(link)
         reason = f" [{ended.code}]" if ended.code else ""
         self.say(f"{link.shown}: {ended.text}{reason}")
@@ -376,7 +389,8 @@ class Core:
         assert session is not None
         if self._may_write(session.user, session.client_id, message.topic):
             count = self.router.publish(message, session)
-            link.endpoint.acknowledge(message, 0 if count else NO_SUBSCRIBERS)
+            if message.qos:
+                link.endpoint.acknowledge(message, 0 if count else NO_SUBSCRIBERS)
             return
         text = f"may not publish to {message.topic}"
         if message.qos and _VERSIONS[link.endpoint.version] == "5.0":
@@ -385,6 +399,10 @@ class Core:
         else:
             # Nothing else tells the client that the message is not passed on.
             self.end(link, NOT_AUTHORIZED, text)
+
+    def _on_completed(self, link: Link, completed: Completed) -> None:
+        if link.session is not None:
+            self.router.release(link.session, completed.delivery)
 
     def _may_write(self, user: str | None, client_id: str, topic: str | None) -> bool:
         access = self.settings.access

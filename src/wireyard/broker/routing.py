@@ -87,7 +87,7 @@ class Router:
         self.retained = Retained(settings.max_retained, settings.max_retained_bytes)
         self._tree = Subscriptions()
         self._targets: dict[str, _Targets] = {}
-        self._queued_bytes = 0
+        self._kept_bytes = 0
 
     # --- subscriptions --------------------------------------------------------------------
 
@@ -119,9 +119,9 @@ class Router:
         """Remove a session, with its subscriptions and messages."""
         for filter in list(session.subscriptions):
             self.unsubscribe(session, filter)
-        self._queued_bytes -= session.queued_bytes
+        self._kept_bytes -= session.kept_bytes
+        session.kept_bytes = 0
         session.queue.clear()
-        session.queued_bytes = 0
         session.flows.discard()
         if self.sessions.get(session.client_id) is session:
             del self.sessions[session.client_id]
@@ -183,38 +183,45 @@ class Router:
     def _deliver(self, session: Session, delivery: Delivery) -> None:
         """Send a message to a session, or keep it for later."""
         link = session.link
-        if link is not None:
-            endpoint = link.endpoint
-            if endpoint.unsent_bytes > self.settings.max_unsent_bytes:
-                link.is_slow = True
-            if not link.is_slow and (not delivery.qos or (not session.queue and endpoint.room > 0)):
+        if link is not None and link.endpoint.unsent_bytes > self.settings.max_unsent_bytes:
+            link.is_slow = True
+        if not delivery.qos:
+            if link is not None and not link.is_slow:
                 self._send(link, session, delivery)
-                return
-        if delivery.qos:
-            self._enqueue(session, delivery)
-        elif link is not None:
-            self._drop(session, "reads too slowly, messages of QoS 0 are dropped")
+            elif link is not None:
+                self._drop(session, "reads too slowly, messages of QoS 0 are dropped")
+        elif self._keep(session, delivery):
+            if link is None or link.is_slow or session.queue or link.endpoint.room <= 0:
+                session.queue.append(delivery)
+            else:
+                self._send(link, session, delivery)
 
     def _send(self, link: Link, session: Session, delivery: Delivery) -> None:
         if not link.endpoint.send(delivery, self.now):
             most = link.endpoint.peer_max_packet
             self._drop(session, f"takes packets of {most} bytes at most, larger ones are dropped")
+            self.release(session, delivery)
         self.dirty.add(link)
 
-    def _enqueue(self, session: Session, delivery: Delivery) -> None:
+    def _keep(self, session: Session, delivery: Delivery) -> bool:
+        """Account for a message that waits or is in flight; return False if there is no room."""
         settings, size = self.settings, delivery.message.size
+        kept, all_kept = session.kept_bytes + size, self._kept_bytes + size
         if len(session.queue) >= settings.max_queued:
             self._drop(session, f"{settings.max_queued} messages wait for it, more are dropped")
-        elif (
-            session.queued_bytes + size > settings.max_queued_bytes
-            or self._queued_bytes + size > settings.max_all_queued_bytes
-        ):
-            shown = f"{session.queued_bytes} bytes of messages wait for it, {self._queued_bytes}"
-            self._drop(session, f"{shown} for all, more are dropped")
+        elif kept > settings.max_kept_bytes or all_kept > settings.max_all_kept_bytes:
+            shown = f"{session.kept_bytes} bytes are kept for it, {self._kept_bytes} for all"
+            self._drop(session, f"{shown}, more are dropped")
         else:
-            session.queue.append(delivery)
-            session.queued_bytes += size
-            self._queued_bytes += size
+            session.kept_bytes, self._kept_bytes = kept, all_kept
+            return True
+        return False
+
+    def release(self, session: Session, delivery: Delivery) -> None:
+        """Take note that a message does not wait, and is not in flight, any more."""
+        if delivery.qos:
+            session.kept_bytes -= delivery.message.size
+            self._kept_bytes -= delivery.message.size
 
     def _drop(self, session: Session, text: str) -> None:
         if not session.dropped:
@@ -232,9 +239,9 @@ class Router:
         link = session.link
         while link is not None and session.queue and not link.is_slow and link.endpoint.room > 0:
             delivery = session.queue.popleft()
-            session.queued_bytes -= delivery.message.size
-            self._queued_bytes -= delivery.message.size
-            if not delivery.is_expired(self.now):
+            if delivery.is_expired(self.now):
+                self.release(session, delivery)
+            else:
                 self._send(link, session, delivery)
             if link.endpoint.unsent_bytes > self.settings.max_unsent_bytes:
                 link.is_slow = True

@@ -19,12 +19,14 @@ FOR_EVER: Final = 0xFFFF_FFFF
 class Link:
     """One connection of a client."""
 
-    __slots__ = ("conversation", "endpoint", "is_slow", "name", "session")
+    __slots__ = ("conversation", "endpoint", "held_bytes", "is_slow", "name", "session")
 
     def __init__(self, endpoint: ServerEndpoint, name: str) -> None:
         self.endpoint, self.name = endpoint, name
         self.session: Session | None = None
         self.conversation: Conversation | None = None
+        self.held_bytes = 0
+        """Of a packet that has not arrived whole."""
         self.is_slow = False
         """Whether the client has not read what was sent long ago."""
 
@@ -38,7 +40,7 @@ class Session:
     """The state of a client id; without a connection it ends at `expires_at`."""
 
     __slots__ = (
-        "client_id", "dropped", "expires_at", "expiry_s", "flows", "link", "queue", "queued_bytes",
+        "client_id", "dropped", "expires_at", "expiry_s", "flows", "kept_bytes", "link", "queue",
         "subscriptions", "user", "will",
     )  # fmt: skip
 
@@ -49,7 +51,8 @@ class Session:
         self.flows = Flows()
         self.subscriptions: dict[str, Subscription] = {}
         self.queue: deque[Delivery] = deque()
-        self.queued_bytes = 0
+        self.kept_bytes = 0
+        """Of messages that wait or are in flight."""
         self.dropped = 0
         """Messages that were not kept for it, since it was last said."""
         self.expiry_s = 0

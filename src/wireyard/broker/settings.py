@@ -49,9 +49,11 @@ class Settings:
     """Of one session."""
     max_queued: int = 100_000
     """Messages that wait for one session."""
-    max_queued_bytes: int = 64 << 20
-    """Of one session."""
-    max_all_queued_bytes: int = 1 << 30
+    max_kept_bytes: int = 64 << 20
+    """Of messages that wait for one session, or are in flight to it."""
+    max_all_kept_bytes: int = 1 << 30
+    max_held_bytes: int = 256 << 20
+    """Of packets that have not arrived whole, of all connections."""
     max_retained: int = 100_000
     max_retained_bytes: int = 256 << 20
     max_unsent_bytes: int = 8 << 20

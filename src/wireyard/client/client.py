@@ -40,6 +40,7 @@ from wireyard.errors import SourceError, UsageError
 from wireyard.formats.mqtt.control import ConnAck, Connect, SubAck, UnsubAck
 from wireyard.formats.mqtt.filters import Filter
 from wireyard.formats.mqtt.properties import PlainProperties, plain_properties
+from wireyard.formats.mqtt.topics import has_wildcard
 from wireyard.layers.mqtt.reasons import REASONS
 
 __all__ = ["VERSIONS", "Client"]
@@ -288,7 +289,11 @@ class Client:
             The broker refused the message.
         ConnectionLost
             The connection is lost for good.
+        UsageError
+            The topic is none, or the message is larger than the broker takes.
         """
+        if not topic or has_wildcard(topic):
+            raise UsageError(f"'{topic}' is no topic: it has a character, and no + or #")
         if self._failure is not None:
             raise self._failure
         data = payload.encode() if isinstance(payload, str) else payload

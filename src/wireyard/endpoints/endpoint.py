@@ -7,9 +7,9 @@ from __future__ import annotations
 
 from typing import Any, ClassVar
 
-from wireyard.endpoints.codes import NOT_FOUND
+from wireyard.endpoints.codes import NOT_FOUND, code_of_rule
 from wireyard.endpoints.flows import Flows
-from wireyard.endpoints.messages import Delivery, Message, publish_packet
+from wireyard.endpoints.messages import Delivery, Message, key_of, publish_packet
 from wireyard.endpoints.packets import (
     ERROR,
     PLAIN_ACKS,
@@ -39,6 +39,8 @@ __all__ = ["Endpoint"]
 _CLASSES = {"puback": PubAck, "pubrec": PubRec, "pubrel": PubRel, "pubcomp": PubComp}
 _EVENTS: dict[type[Packet], str] = {packet: event for event, packet in _CLASSES.items()}
 _HEADS = {event: bytes((first, 2)) for first, event in PLAIN_ACKS.items()}
+_PUBLISH_EVENTS = ("", "publish_1", "publish_2")
+_DUP_EVENTS = ("", "dup_1", "dup_2")
 _DUP = 8
 
 
@@ -107,14 +109,23 @@ class Endpoint(PacketEndpoint):
         if not message.qos:
             events.append(message)
             return
-        event = f"{'dup' if message.dup else 'publish'}_{message.qos}"
+        event = _DUP_EVENTS[message.qos] if message.dup else _PUBLISH_EVENTS[message.qos]
         cell = self.flows.received(message.packet_id, event)
-        if self.version == 5 and len(self.flows.receiving) > self.limits.receive_maximum:
-            self.break_rule(self.receive_rule, events)
+        if len(self.flows.receiving) > self.limits.receive_maximum:
+            self._refuse_more(events)
         elif cell.effect == "delivered" or message.qos == 1:
             events.append(message)
         elif cell.state == "owes_pubrec":
             self.acknowledge(message)
+
+    def _refuse_more(self, events: list[Event]) -> None:
+        """End a connection with too many messages in flight; before 5.0 no rule limits them."""
+        if self.version == 5:
+            self.break_rule(self.receive_rule, events)
+        else:
+            most = self.limits.receive_maximum
+            code = code_of_rule(self.receive_rule)
+            self.end_by(code, f"has more than {most} messages in flight", events)
 
     def acknowledge(self, message: Message, code: int = 0) -> None:
         """Acknowledge a message of QoS 1 or 2; do nothing for one of QoS 0.
@@ -144,17 +155,22 @@ class Endpoint(PacketEndpoint):
 
         A message of QoS 1 or 2 needs `room`.
         """
-        topic = delivery.message.topic
-        alias, is_new = self._alias_of(topic) if self._most_aliases else (None, True)
-        before, after = publish_packet(delivery, self.version == 5, now, alias, is_new)
-        if len(before) + len(after) + 2 > self.peer_max_packet:
+        message, qos, is_version_5 = delivery.message, delivery.qos, self.version == 5
+        alias, is_new = self._alias_of(message.topic) if self._most_aliases else (None, True)
+        pieces = None
+        if alias is None and not delivery.identifiers:
+            pieces = message.encoded.get(key_of(is_version_5, qos, delivery.retain))
+        before, after = pieces or publish_packet(delivery, is_version_5, now, alias, is_new)
+        size = len(before) + len(after) + 2
+        if size > self.peer_max_packet:
             return False
         if alias is not None:
-            self._aliases_out[topic] = alias
-        if delivery.qos:
-            before += self.flows.begin(delivery).to_bytes(2, "big")
-        self.out += (before, after)
-        self.unsent_bytes += len(before) + len(after)
+            self._aliases_out[message.topic] = alias
+        self.out.append(before)
+        if qos:
+            self.out.append(self.flows.begin(delivery).to_bytes(2, "big"))
+        self.out.append(after)
+        self.unsent_bytes += size
         return True
 
     def _alias_of(self, topic: str) -> tuple[int | None, bool]:

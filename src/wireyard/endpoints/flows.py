@@ -16,6 +16,7 @@ from wireyard.layers.states import Cell
 
 __all__ = ["Flow", "Flows", "NoIdentifier"]
 
+_BEGINS: Final = ("", SENDER["free", "publish_1"].state, SENDER["free", "publish_2"].state)
 _TO_RESEND: Final = frozenset({"resend_1", "resend_2"})
 _TO_RELEASE: Final = frozenset({"unread_2", "rerelease"})
 
@@ -54,8 +55,7 @@ class Flows:
             There is none left.
         """
         packet_id = self.free_id()
-        state = SENDER["free", f"publish_{delivery.qos}"].state
-        self.sending[packet_id] = Flow(delivery, state)
+        self.sending[packet_id] = Flow(delivery, _BEGINS[delivery.qos])
         return packet_id
 
     def free_id(self) -> int:
@@ -72,7 +72,8 @@ class Flows:
         An event that violates a rule changes nothing: the connection ends.
         """
         flow = self.sending.get(packet_id)
-        cell = SENDER.lookup("free" if flow is None else flow.state, event)
+        state = "free" if flow is None else flow.state
+        cell = SENDER.get((state, event)) or SENDER.lookup(state, event)
         if flow is not None and cell.rule is None:
             flow.state = cell.state
             if cell.state not in IN_FLIGHT:
@@ -81,7 +82,8 @@ class Flows:
 
     def received(self, packet_id: int, event: str) -> Cell[str, str]:
         """Apply an event to a flow that this side receives, unless it violates a rule."""
-        cell = RECEIVER.lookup(self.receiving.get(packet_id, "free"), event)
+        state = self.receiving.get(packet_id, "free")
+        cell = RECEIVER.get((state, event)) or RECEIVER.lookup(state, event)
         if cell.rule is None:
             if cell.state in IN_FLIGHT:
                 self.receiving[packet_id] = cell.state

@@ -116,20 +116,19 @@ def key_of(is_version_5: bool, qos: int, retain: bool) -> int:
 def publish_packet(
     delivery: Delivery, is_version_5: bool, now: float, alias: int | None, names_topic: bool
 ) -> tuple[bytes, bytes]:
-    """Return the bytes before and after the packet identifier of a PUBLISH without DUP."""
+    """Return the bytes before and after the packet identifier of a PUBLISH without DUP.
+
+    What does not depend on the receiver is kept in `Message.encoded`.
+    """
     message = delivery.message
-    key = key_of(is_version_5, delivery.qos, delivery.retain)
-    is_common = message.expires_at is None and alias is None and not delivery.identifiers
-    if is_common and (known := message.encoded.get(key)):
-        return known
     properties = _properties(delivery, now, alias) if is_version_5 else ()
     topic = message.topic if names_topic else ""
     before, after = _variable_header(is_version_5, topic, properties)
     size = len(before) + len(after) + len(message.payload) + (2 if delivery.qos else 0)
     first = PUBLISH << 4 | delivery.qos << 1 | delivery.retain
     pieces = bytes((first, *_digits(size))) + before, after + message.payload
-    if is_common:
-        message.encoded[key] = pieces
+    if message.expires_at is None and alias is None and not delivery.identifiers:
+        message.encoded[key_of(is_version_5, delivery.qos, delivery.retain)] = pieces
     return pieces
 
 

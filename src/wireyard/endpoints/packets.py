@@ -72,7 +72,8 @@ class Limits:
     """What this side accepts, and announces to a 5.0 peer."""
 
     receive_maximum: int = 1000
-    topic_alias_maximum: int = 100
+    topic_alias_maximum: int = 10
+    """Topics of up to 64 KiB that are kept for a connection."""
     max_packet_bytes: int = 10 << 20
     max_connect_bytes: int = 64 << 10
     """Largest CONNECT: it comes from clients that nobody knows yet."""
@@ -102,7 +103,7 @@ Event = Message | Completed | Ended | Packet
 class KnownTopics:
     """Topics of PUBLISH packets that were decoded, by version and first byte of the packet."""
 
-    _MAX_TOPICS: ClassVar = 4096
+    _MAX_TOPICS: ClassVar = 1024
     _MAX_BYTES: ClassVar = 256
 
     def __init__(self) -> None:
