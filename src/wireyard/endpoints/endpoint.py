@@ -213,7 +213,8 @@ class Endpoint(PacketEndpoint):
                 self.flows.sent(packet_id, "pubrel")
                 self._send_ack("pubrel", packet_id)
             elif cell.effect is not None and flow is not None:
-                events.append(Completed(flow.delivery, code))
+                # PUBCOMP has only one other code: the receiver had completed the flow before.
+                events.append(Completed(flow.delivery, 0 if event == "pubcomp" else code))
                 self._resend(self.heard_at)
         if cell.rule is not None:
             self.break_rule(cell.rule, events)
