@@ -92,8 +92,6 @@ class Server:
         self.loop = asyncio.get_running_loop()
         self.core.tick(self.now())
         try:
-            if self._record is not None:
-                self._open_record(self._record)
             bind, port = self.address
             self._server = await self.loop.create_server(
                 lambda: _Connection(self),
@@ -102,8 +100,14 @@ class Server:
                 ssl=self._tls,
                 ssl_handshake_timeout=self.settings.connect_timeout_s if self._tls else None,
                 backlog=1024,
+                start_serving=False,
             )
+            if self._record is not None:
+                self._open_record(self._record)
+            await self._server.start_serving()
         except OSError as error:
+            if self._server is not None:
+                self._server.close()
             raise SourceError(f"{error.filename or self.address[0]}: {error.strerror}") from None
         self.address = self._server.sockets[0].getsockname()[:2]
 
@@ -188,6 +192,8 @@ class Server:
         if link is not None:
             self._connections[link] = connection
             self.wake()
+        elif tape is not None:
+            tape.close(by_client=False)
         return link
 
     def close(self, link: Link, tape: Tape | None, by_client: bool) -> None:
