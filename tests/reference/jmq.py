@@ -1120,9 +1120,9 @@ class Numbers:
 
 # J-28 (errata 48) A program numbers the packets of all its connections with one counter. So a
 # number of a client is missing if the numbers of a stream go on behind it, no stream of the host
-# has it, and no bytes of a client of the host are missing or damaged. A broker's counter also numbers the copies
-# that it makes of messages, and the packets of services that are not captured: of a broker, no
-# number is known to be missing.
+# has it, and no bytes of a client of the host are missing or damaged. A broker's counter also
+# numbers the copies that it makes of messages, and the packets of services that are not captured:
+# of a broker, no number is known to be missing.
 def find_missing_numbers(facts: Facts) -> None:
     """Add a violation for each gap in the numbers of a host."""
     hosts: dict[Key, list[Run]] = defaultdict(list)
