@@ -136,9 +136,10 @@ def test_nothing_is_lost_when_connections_are_cut(version: str) -> None:
     assert not any("violates" in line for line in broker.lines)
 
 
-def test_a_session_that_the_broker_has_lost_is_made_anew() -> None:
+@pytest.mark.parametrize("version", ["3.1.1", "5"])
+def test_a_session_that_the_broker_has_lost_is_made_anew(version: str) -> None:
     async def talk() -> None:
-        async with Client(first.url, version="3.1.1") as client:
+        async with Client(first.url, version=version) as client:
             await client.subscribe("t", 1)
             first.__exit__(None, None, None)
             with wireyard.broker(port=first.port) as second:

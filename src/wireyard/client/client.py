@@ -50,6 +50,8 @@ _MOST_WAITING: Final = 1000
 _MOST_UNSENT: Final = 10_000
 _SESSION_S: Final = 3600
 _SECONDS_TO_CONNECT: Final = 10.0
+_PASSING: Final = frozenset({3, 136, 137, 139, 141})
+"""Codes of a broker that is unavailable, busy or shuts down, or did not hear from the client."""
 _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.05, 10.0
 
 
@@ -60,6 +62,11 @@ class _Request:
     filters: list[Filter]
     is_subscribe: bool
     answer: asyncio.Future[tuple[int, ...]]
+
+
+def _passes(error: SourceError) -> bool:
+    """Return whether it is worth to connect again."""
+    return not isinstance(error, Refused) or error.code in _PASSING
 
 
 class Client:
@@ -225,11 +232,11 @@ class Client:
     async def _keep_connected(self) -> None:
         while self._failure is None:
             await self._gone.wait()
-            lost = ConnectionLost(f"{self.address}: the connection is lost")
-            if not self._reconnect or self._reason is not None:
-                self._fail(self._reason or lost)
+            reason = self._reason or ConnectionLost(f"{self.address}: the connection is lost")
+            if not self._reconnect or not _passes(reason):
+                self._fail(reason)
                 return
-            self._say(str(lost))
+            self._say(str(reason))
             await self._connect_again()
 
     async def _connect_again(self) -> None:
@@ -240,10 +247,9 @@ class Client:
             try:
                 await self._connect()
                 self._say(f"{self.address}: connected again")
-            except ConnectionLost:
-                continue
-            except Refused as error:
-                self._fail(error)
+            except SourceError as error:
+                if not _passes(error):
+                    self._fail(error)
 
     def _lose(self, wire: Wire) -> None:
         """Take note of the end of a connection."""
