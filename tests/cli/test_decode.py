@@ -385,7 +385,7 @@ def test_what_is_cut_says_how_much_there_was(run: Run, tmp_path: Path) -> None:
     path = tmp_path / "body.jmq"
     path.write_bytes(packet(body=bytes(1000)))
     table = run("decode", path, "--out", "table", "--columns", "body").stdout
-    assert table.splitlines()[1] == f"{'00' * 16}.. (1000 bytes)"
+    assert table.splitlines()[1] == f"0x{'00' * 16}.. (1000 bytes)"
 
 
 @pytest.mark.parametrize("word", ["payload_value", "payload_error"])

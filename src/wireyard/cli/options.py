@@ -15,6 +15,7 @@ from wireyard.formats import labels
 __all__ = [
     "PATH",
     "WHERE_HELP",
+    "complete_columns",
     "complete_format",
     "decode_as_option",
     "examples",
@@ -23,6 +24,7 @@ __all__ = [
     "max_packet_option",
     "rotated_option",
     "split_names",
+    "write_option",
 ]
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -56,6 +58,28 @@ def complete_format(ctx: Any, param: Any, incomplete: str) -> list[CompletionIte
     return [CompletionItem(name) for name in labels() if name.startswith(incomplete)]
 
 
+def complete_columns(ctx: Any, param: Any, incomplete: str) -> list[CompletionItem]:
+    """Return the columns whose names begin like the last of a list; a `shell_complete` of click."""
+    from wireyard.streams.conditions import every_column
+
+    before, comma, last = incomplete.rpartition(",")
+    names = sorted(name for name in every_column() if name.startswith(last))
+    return [CompletionItem(f"{before}{comma}{name}") for name in names]
+
+
+def write_option(more: str = "", *, required: bool = False) -> Callable[[F], F]:
+    """Return the decorator that adds ``-w``, which is ``-o`` too; `more` is a part of its help."""
+    return click.option(
+        "-w",
+        "--write",
+        "-o",
+        type=PATH,
+        metavar="FILE",
+        required=required,
+        help=f"Write there, whole or not at all{'; ' if more else ''}{more}.",
+    )
+
+
 def format_option(otherwise: str) -> Callable[[F], F]:
     """Return the decorator that adds ``--format``; `otherwise` is what happens without it."""
     return click.option(
@@ -81,26 +105,24 @@ def decode_as_option(function: F) -> F:
 
 
 def keylog_option(function: F) -> F:
-    """Add ``--keylog``, which also accepts tshark's form ``-o tls.keylog_file:FILE``."""
+    """Add ``--keylog``; ``wireyard.cli`` reads tshark's form."""
     return click.option(
-        "-o",
         "--keylog",
         multiple=True,
         type=PATH,
         metavar="FILE",
-        callback=_without_preference,
+        callback=_existing,
         help="A key log with the secrets of a capture's TLS connections, as SSLKEYLOGFILE names it;"
         " also as in -o tls.keylog_file:FILE.",
     )(function)
 
 
-def _without_preference(ctx: Any, param: Any, value: tuple[str, ...]) -> tuple[str, ...]:
-    """Remove the name of Wireshark's preference from paths; a callback of click."""
-    paths = tuple(path.removeprefix("tls.keylog_file:") for path in value)
-    for path in paths:
+def _existing(ctx: Any, param: Any, value: tuple[str, ...]) -> tuple[str, ...]:
+    """Check that key logs exist; a callback of click."""
+    for path in value:
         if not ("://" in path or path == "-" or os.path.exists(path)):
-            raise UsageError(f"-o {path}: there is no such key log; -w {path} writes there")
-    return paths
+            raise UsageError(f"--keylog {path}: there is no such key log")
+    return value
 
 
 def rotated_option(function: F) -> F:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
@@ -187,6 +187,10 @@ class Selection:
         if self.redacts:
             names += self.format.redact_reads
         names += self.opener.needed if self.opener else []
+        return self.plan_of(names)
+
+    def plan_of(self, names: Iterable[str]) -> Plan:
+        """Return the plan that reads some columns, and those that are always read."""
         return self._plan(tuple(dict.fromkeys((*names, "stream", *_ROW))))
 
     def _plan(self, names: tuple[str, ...]) -> Plan:

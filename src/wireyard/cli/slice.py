@@ -16,6 +16,7 @@ from wireyard.cli.options import (
     format_option,
     keylog_option,
     max_packet_option,
+    write_option,
 )
 from wireyard.cli.output import open_output
 from wireyard.errors import UsageError
@@ -52,9 +53,7 @@ _ROW = ("offset",)
     help="All frames of this client's connections, both directions, with all that TCP sent; a"
     " client id, or ADDRESS:PORT. With --where only the frames of rows among those.",
 )
-@click.option(
-    "-w", "--write", type=PATH, metavar="FILE", required=True, help="Write the capture there."
-)
+@write_option(required=True)
 @format_option("each stream by its first bytes")
 @decode_as_option
 @keylog_option
