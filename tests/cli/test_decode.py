@@ -18,7 +18,7 @@ from pyarrow import parquet
 from rich.cells import cell_len
 
 import wireyard
-from tests.cli.results import LOGIN, Run, one_line, rows_of
+from tests.cli.results import LOGIN, Run, notes_of, one_line, rows_of
 from tests.conftest import ROOT
 from tests.make import ALL_TYPES, item, items, packet, section, variety
 from tests.mutations import damaged_stream
@@ -142,8 +142,8 @@ def test_what_may_have_been_wanted_is_missed(run: Run, damaged: Path) -> None:
     for out in ("jsonl", "arrow"):
         result = run("decode", damaged, "--where", "packet_type == 2", "--out", out)
         assert result.exit_code == 1
-        assert "2 malformed packets" not in one_line(result)
-        assert "1 run of bytes" in one_line(result) and "cut short" in one_line(result)
+        assert "2 malformed packets" not in notes_of(result.stderr)
+        assert "1 run of bytes" in notes_of(result.stderr) and "cut short" in notes_of(result.stderr)
 
 
 def test_what_comes_after_the_limit_is_nobodys_loss(run: Run, damaged: Path) -> None:

@@ -71,8 +71,11 @@ class Job:
                 found = open_captures(self.paths, named, self.decode_as, keylog=self.keylog)
             else:
                 found = open_input(path, named, self.decode_as, self.keylog)
+            before = self.budget.taken
             with closing(found):
                 yield from self._read(found, named)
+            if self.request.where and self.budget.taken == before and path != "-":
+                self._explain_nothing(path, named)
             for note in (*found.notes, *found.closed):
                 exits.note(f"{path}: {note}")
             if found.unread:
@@ -86,6 +89,22 @@ class Job:
             asked = f"--where {where}" if where else f"--columns {columns}"
             known = " and ".join(self.matchless)
             raise UsageError(f"{asked}: {known} rows have no such column")
+
+    def _explain_nothing(self, path: str, named: Format | None) -> None:
+        """Print what an input has, of which no row meets the conditions."""
+        from wireyard.captures.inputs import open_captures, open_input
+        from wireyard.cli.nothing import what_there_is
+
+        if self.matchless and all(self.matchless.values()):
+            return
+        how = named, self.decode_as
+        with closing(
+            open_captures(self.paths, *how, keylog=self.keylog)
+            if self.rotated
+            else open_input(path, *how, self.keylog)
+        ) as found:
+            there = what_there_is(found, self.request.where)
+        exits.note(f"{path}: no row matches{f'; {there}' if there else ''}")
 
     def _follow(self, path: str, named: Format | None) -> Generator[OpenInput]:
         """Yield the streams of a followed input each time they have grown."""

@@ -39,6 +39,8 @@ class Budget:
 
     def __init__(self, limit: int | None) -> None:
         self.limited = limit is not None
+        self.taken = 0
+        """The number of rows so far."""
         self._left = sys.maxsize if limit is None else limit
 
     @property
@@ -50,6 +52,7 @@ class Budget:
         """Return how many of `count` rows are within the limit, and count them."""
         taken = min(count, self._left)
         self._left -= taken
+        self.taken += taken
         return taken
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from difflib import get_close_matches
 from typing import TYPE_CHECKING
 
 import click
@@ -28,6 +29,7 @@ if TYPE_CHECKING:
 __all__ = ["command"]
 
 _ROW = ("offset",)
+_MOST_NAMED = 5
 
 
 @click.command(
@@ -85,12 +87,15 @@ def command(
         raise UsageError(f"{found.name}: no stream of it is known")
     streams: Sequence[Readable] = found.readables
     if clients:
-        from wireyard.captures.clients import frames_of_connections, streams_of_clients
+        from wireyard.captures.clients import Clients, frames_of_connections, streams_of_clients
 
         streams = streams_of_clients(found, clients)
         if not streams:
-            shown = " or ".join(clients)
-            raise UsageError(f"--client {shown}: {found.name} shows no client of this id")
+            shown, known = " or ".join(clients), sorted({*Clients.of(found.readables).ids.values()})
+            close = [like for one in clients for like in get_close_matches(one, known, 1)]
+            there = close or known[:_MOST_NAMED]
+            near = f"; there is {', '.join(there)}" if there else ""
+            raise UsageError(f"--client {shown}: {found.name} shows no client of this id{near}")
     if clients and not where:
         wanted = frames_of_connections(found, streams)
     else:
