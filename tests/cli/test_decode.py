@@ -142,8 +142,9 @@ def test_what_may_have_been_wanted_is_missed(run: Run, damaged: Path) -> None:
     for out in ("jsonl", "arrow"):
         result = run("decode", damaged, "--where", "packet_type == 2", "--out", out)
         assert result.exit_code == 1
-        assert "2 malformed packets" not in notes_of(result.stderr)
-        assert "1 run of bytes" in notes_of(result.stderr) and "cut short" in notes_of(result.stderr)
+        notes = notes_of(result.stderr)
+        assert "2 malformed packets" not in notes
+        assert "1 run of bytes" in notes and "cut short" in notes
 
 
 def test_what_comes_after_the_limit_is_nobodys_loss(run: Run, damaged: Path) -> None:

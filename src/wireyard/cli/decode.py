@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import re
-from contextlib import closing
-from typing import Any
+from contextlib import ExitStack, closing
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -25,6 +25,9 @@ from wireyard.cli.options import (
 )
 from wireyard.cli.output import kind_of, open_output, to_terminal
 from wireyard.errors import UsageError
+
+if TYPE_CHECKING:
+    from wireyard.cli.job import Job
 
 __all__ = ["command"]
 
@@ -88,6 +91,7 @@ def _conditions(
         "wireyard decode traffic.jmq --where 'packet_type in 1,2' --body text | jq -r .body",
         "wireyard decode *.jmq -w packets.parquet",
         "wireyard decode traffic.pcap --payload 'plant/#=json' -w plant.parquet",
+        "wireyard decode -i lo -f 'port 1883'",
         "tcpdump --immediate-mode -U -w - port 1883 | wireyard decode -",
         "wireyard decode --follow 'traffic.pcap*'",
         "wireyard decode --rotated traffic.pcap* -w packets.parquet",
@@ -95,6 +99,19 @@ def _conditions(
 )
 @click.argument("files", metavar="FILE...", nargs=-1, type=PATH)
 @click.option("-r", "--read", multiple=True, type=PATH, metavar="FILE", help="The same as FILE.")
+@click.option(
+    "-i",
+    "--interface",
+    metavar="NAME",
+    help="Instead of FILE: what this machine sends and receives, such as lo, through dumpcap or"
+    " tcpdump, until Ctrl-C or for -c rows.",
+)
+@click.option(
+    "-f",
+    "--capture-filter",
+    metavar="FILTER",
+    help="With -i: only such packets, as libpcap filters them, such as 'port 1883'.",
+)
 @format_option("by the first bytes")
 @decode_as_option
 @keylog_option
@@ -210,6 +227,8 @@ def _conditions(
 def command(
     files: tuple[str, ...],
     read: tuple[str, ...],
+    interface: str | None,
+    capture_filter: str | None,
     format_name: str | None,
     decode_as: tuple[str, ...],
     keylog: tuple[str, ...],
@@ -244,11 +263,16 @@ def command(
     from wireyard.cli.job import Job
     from wireyard.cli.reading import Budget
     from wireyard.cli.selection import Request
-    from wireyard.cli.writers import WRITERS
 
     paths = (*read, *files)
+    if interface is not None:
+        if paths:
+            raise UsageError("decode: -i takes the place of FILE")
+        paths = ("-",)
+    elif capture_filter is not None:
+        raise UsageError("decode: --capture-filter is for -i; --where and -Y select rows")
     if not paths:
-        raise UsageError("decode: name a FILE, or - for standard input")
+        raise UsageError("decode: name a FILE, - for standard input, or -i INTERFACE")
     if paths.count("-") > 1:
         raise UsageError("decode: standard input can be read once only")
     if follow and (len(paths) > 1 or paths == ("-",)):
@@ -277,8 +301,21 @@ def command(
     shape = tables, tables and write in (None, "-")
     job = Job(paths, format_name, decode_as, keylog, *wanted, shows_progress, *live, *shape)
     job.verbose, job.fields, job.field_options = verbose, fields, field_options
+    with ExitStack() as opened:
+        if interface is not None:
+            from wireyard.cli.interface import capturing
+
+            opened.enter_context(capturing(interface, capture_filter))
+        _write(job, kind, write)
+    return job.status
+
+
+def _write(job: Job, kind: str, write: str | None) -> None:
+    """Write the rows of a job."""
+    from wireyard.cli.writers import WRITERS
+
     with closing(job.readings()) as readings:
-        if tables:
+        if kind in _TABLES:
             leave_out_pandas()
             from wireyard.cli.columnar import Tables
 
@@ -287,4 +324,3 @@ def command(
         else:
             with open_output(write, binary=False) as file:
                 WRITERS[kind](job, readings, file)
-    return job.status
