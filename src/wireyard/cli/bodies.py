@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import base64
 import hashlib
-import re
 from collections.abc import Callable, Mapping
 from types import MappingProxyType
 from typing import Any
@@ -13,22 +12,9 @@ from wireyard.cli.jsonl import json_text, json_value
 from wireyard.errors import DecodeError, UsageError
 from wireyard.formats import Format
 from wireyard.formats.base import Row
+from wireyard.text import cut_note, payload_text
 
-__all__ = [
-    "CHOICES",
-    "CONTROL",
-    "PAYLOADS",
-    "body_view",
-    "cut_note",
-    "payload_cell",
-    "payload_text",
-]
-
-PAYLOADS = ("payload", "will_payload", "body", "data")
-"""The columns of bytes that are payloads of messages."""
-CONTROL = "[\x00-\x08\x0b\x0c\x0e-\x1f\x7f]"
-"""Characters by which bytes count as binary: all controls except tab and line breaks."""
-_CONTROL = re.compile(CONTROL)
+__all__ = ["CHOICES", "body_view", "payload_cell"]
 
 _OF_BYTES: Mapping[str, Callable[[bytes], str]] = MappingProxyType(
     {
@@ -39,30 +25,6 @@ _OF_BYTES: Mapping[str, Callable[[bytes], str]] = MappingProxyType(
 )
 CHOICES = (*_OF_BYTES, "text", "value", "none")
 """``hash`` is SHA-256; ``text`` and ``value`` decode a body, if the format can."""
-
-
-def cut_note(count: int) -> str:
-    """Return the note behind a payload of which `count` bytes were cut."""
-    return f"...[{count} byte{'s' * (count != 1)} cut]"
-
-
-def payload_text(data: bytes, most_bytes: int | None = None) -> str:
-    """Return a payload as text if it is printable UTF-8, else as ``0x`` and hexadecimal.
-
-    It is cut after `most_bytes`, before a character that would be split.
-    """
-    stop = len(data) if most_bytes is None else min(most_bytes, len(data))
-    whole = stop
-    while whole and whole > stop - 4 and data[whole : whole + 1] and data[whole] & 0xC0 == 0x80:
-        whole -= 1
-    note = cut_note(len(data) - whole) if whole < len(data) else ""
-    try:
-        text = data[:whole].decode()
-    except UnicodeDecodeError:
-        text = None
-    if text is not None and not _CONTROL.search(text):
-        return text + note
-    return f"0x{_cut(data, most_bytes, bytes.hex)}"
 
 
 def payload_cell(format: Format, choice: str, row: Row, most_bytes: int | None = None) -> str:

@@ -20,9 +20,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pyarrow import csv
 
-from wireyard.cli.bodies import CONTROL, PAYLOADS, cut_note
 from wireyard.cli.exits import printable
 from wireyard.cli.jsonl import UNSAFE, json_text
+from wireyard.text import CONTROL, PAYLOADS, cut_note
 
 __all__ = ["PAYLOAD_TEXTS", "CsvWriter", "write_csv"]
 

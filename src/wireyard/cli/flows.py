@@ -12,7 +12,7 @@ import click
 from wireyard.cli import exits
 from wireyard.cli.options import PATH, decode_as_option, examples, keylog_option
 from wireyard.cli.output import open_output, to_terminal
-from wireyard.cli.tables import moment
+from wireyard.text import moment
 
 if TYPE_CHECKING:
     from rich.console import Console

@@ -23,13 +23,14 @@ from wireyard.cli.bodies import payload_cell
 from wireyard.cli.exits import printable
 from wireyard.cli.reading import Budget, OpenInput, read_parts
 from wireyard.cli.selection import Selection
-from wireyard.cli.tables import cell_of, moment, padded, width_of
+from wireyard.cli.tables import cell_of, padded, width_of
 from wireyard.formats.base import Format, Row
 from wireyard.formats.rows import pick_columns
 from wireyard.layout import Column
 from wireyard.streams.conditions import BoundFilter, bind, parse
 from wireyard.streams.framer import OK
 from wireyard.streams.redaction import Redactor
+from wireyard.text import moment
 
 __all__ = ["PacketList"]
 

@@ -7,11 +7,11 @@ from difflib import get_close_matches
 from typing import Any, Final
 
 from wireyard.captures.inputs import Input
-from wireyard.cli.tables import moment
 from wireyard.formats.rows import pick_columns
 from wireyard.streams.conditions import ALIASES, Where, comparisons, parse
 from wireyard.streams.plan import make_plan
 from wireyard.streams.scan import scan_streams
+from wireyard.text import moment
 
 __all__ = ["what_there_is"]
 

@@ -7,7 +7,6 @@ import os
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from datetime import UTC, datetime
 from io import TextIOWrapper
 from itertools import chain, islice
 from types import MappingProxyType
@@ -18,12 +17,12 @@ from rich.console import Console, RenderableType
 from rich.segment import Segment, Segments
 from rich.text import Text
 
-from wireyard.cli.bodies import PAYLOADS, payload_text
 from wireyard.cli.exits import printable
 from wireyard.cli.jsonl import json_value
 from wireyard.formats.base import Row
 from wireyard.layout import Column
 from wireyard.streams.framer import OK
+from wireyard.text import PAYLOADS, moment, payload_text
 
 __all__ = [
     "LiveTables",
@@ -72,16 +71,6 @@ def console_on(file: IO[bytes]) -> Iterator[Console]:
     finally:
         if isinstance(text, TextIOWrapper) and own:
             text.detach()  # leaves the file open
-
-
-def moment(time_ns: int, digits: int = 9) -> str:
-    """Return nanoseconds since 1970 as ISO 8601 in UTC, with `digits` of the second's fraction."""
-    seconds, fraction = divmod(time_ns, 1_000_000_000)
-    try:
-        found = datetime.fromtimestamp(seconds, UTC)
-    except (OverflowError, ValueError, OSError):
-        return str(time_ns)  # a capture may have any year
-    return f"{found:%Y-%m-%dT%H:%M:%S}.{fraction:09d}"[: 20 + digits] + "Z"
 
 
 def print_lines(console: Console, what: RenderableType) -> None:
