@@ -15,6 +15,7 @@ from wireyard.cli.options import (
     PATH,
     WHERE_HELP,
     complete_columns,
+    complete_fields,
     decode_as_option,
     examples,
     format_option,
@@ -146,6 +147,7 @@ def _conditions(
 @click.option(
     "--where",
     multiple=True,
+    shell_complete=complete_columns,
     metavar="CONDITION",
     help=WHERE_HELP.format("Only such rows"),
 )
@@ -165,6 +167,7 @@ def _conditions(
     "-e",
     "fields",
     multiple=True,
+    shell_complete=complete_fields,
     metavar="FIELD",
     help="With -T fields: a column of each line, by Wireshark's name or ours.",
 )

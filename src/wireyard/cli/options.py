@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Callable
 from typing import Any, TypeVar
 
@@ -16,7 +17,9 @@ __all__ = [
     "PATH",
     "WHERE_HELP",
     "complete_columns",
+    "complete_fields",
     "complete_format",
+    "complete_verdicts",
     "decode_as_option",
     "examples",
     "format_option",
@@ -28,6 +31,8 @@ __all__ = [
 ]
 
 F = TypeVar("F", bound=Callable[..., Any])
+
+_COLUMN = re.compile(r"(?s)(.*?)(\w*)")
 
 PATH = click.Path(allow_dash=True, path_type=str)
 """A path, a URL or ``-``; completed as a path, and not checked before it is opened."""
@@ -59,12 +64,27 @@ def complete_format(ctx: Any, param: Any, incomplete: str) -> list[CompletionIte
 
 
 def complete_columns(ctx: Any, param: Any, incomplete: str) -> list[CompletionItem]:
-    """Return the columns whose names begin like the last of a list; a `shell_complete` of click."""
+    """Return the columns that begin like the last word; a `shell_complete` of click."""
     from wireyard.streams.conditions import every_column
 
-    before, comma, last = incomplete.rpartition(",")
+    before, last = _COLUMN.fullmatch(incomplete).groups()  # type: ignore[union-attr]
     names = sorted(name for name in every_column() if name.startswith(last))
-    return [CompletionItem(f"{before}{comma}{name}") for name in names]
+    return [CompletionItem(f"{before}{name}") for name in names]
+
+
+def complete_fields(ctx: Any, param: Any, incomplete: str) -> list[CompletionItem]:
+    """Return Wireshark's names that begin like a word, and columns; a `shell_complete` of click."""
+    from wireyard.cli.wireshark import FIELDS
+
+    found = [CompletionItem(name) for name in FIELDS if name.startswith(incomplete)]
+    return found if "." in incomplete else [*found, *complete_columns(ctx, param, incomplete)]
+
+
+def complete_verdicts(ctx: Any, param: Any, incomplete: str) -> list[CompletionItem]:
+    """Return the verdicts that begin like a word; a `shell_complete` of click."""
+    from wireyard.answers.trace import WORST_FIRST
+
+    return [CompletionItem(name) for name in sorted(WORST_FIRST) if name.startswith(incomplete)]
 
 
 def write_option(more: str = "", *, required: bool = False) -> Callable[[F], F]:

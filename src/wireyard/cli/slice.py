@@ -12,6 +12,7 @@ from wireyard.cli import exits
 from wireyard.cli.options import (
     PATH,
     WHERE_HELP,
+    complete_columns,
     decode_as_option,
     examples,
     format_option,
@@ -44,6 +45,7 @@ _MOST_NAMED = 5
 @click.option(
     "--where",
     multiple=True,
+    shell_complete=complete_columns,
     metavar="CONDITION",
     help=WHERE_HELP.format("Only the frames of such rows"),
 )
