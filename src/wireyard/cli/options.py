@@ -32,8 +32,6 @@ __all__ = [
 
 F = TypeVar("F", bound=Callable[..., Any])
 
-_COLUMN = re.compile(r"(?s)(.*?)(\w*)")
-
 PATH = click.Path(allow_dash=True, path_type=str)
 """A path, a URL or ``-``; completed as a path, and not checked before it is opened."""
 
@@ -67,7 +65,8 @@ def complete_columns(ctx: Any, param: Any, incomplete: str) -> list[CompletionIt
     """Return the columns that begin like the last word; a `shell_complete` of click."""
     from wireyard.streams.conditions import every_column
 
-    before, last = _COLUMN.fullmatch(incomplete).groups()  # type: ignore[union-attr]
+    last = re.split(r"\W", incomplete)[-1]
+    before = incomplete[: len(incomplete) - len(last)]
     names = sorted(name for name in every_column() if name.startswith(last))
     return [CompletionItem(f"{before}{name}") for name in names]
 
