@@ -311,9 +311,6 @@ def _with_logins(reading: OpenInput) -> tuple[OpenInput, BoundFilter]:
 
 def _cells(format: Format, payload: str, row: Row, most_bytes: int | None) -> list[str]:
     """Return the packet's type, its topic, its QoS, and its payload or what else it is about."""
-    if row["status"] != OK:
-        why = row["error"]["message"] if row.get("error") else f"{row['length']} bytes"
-        return [f"!{row['status']}", "", "", printable(why)]
     kind = row.get("packet_type_name") or row.get("layer_name") or ""
     topic = row.get("topic") or row.get("destination") or ""
     if filters := row.get("filters"):
@@ -322,6 +319,9 @@ def _cells(format: Format, payload: str, row: Row, most_bytes: int | None) -> li
     if row.get("qos") is not None and row.get("topic") is not None:
         flags = "R" * row["retain"] + "D" * row["dup"]
         qos = f"{row['qos']} {flags}".rstrip()
+    if row["status"] != OK:
+        why = row["error"]["message"] if row.get("error") else f"{row['length']} bytes"
+        return [f"!{kind}", printable(topic), "", printable(f"{row['status']}: {why}")]
     about = payload_cell(format, payload, row, most_bytes)
     if not topic:
         about = about or ", ".join(_about(row))
