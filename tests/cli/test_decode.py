@@ -327,7 +327,7 @@ def test_an_empty_stream_has_the_same_schema(run: Run, stream: Path, tmp_path: P
 def test_row_groups_stay_small(
     run: Run, stream: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("wireyard.cli.columnar._ROW_GROUP_BYTES", 1)
+    monkeypatch.setattr("wireyard.cli.decoding.columnar._ROW_GROUP_BYTES", 1)
     target = tmp_path / "out.parquet"
     assert run("decode", stream, stream, "-w", target).exit_code == 0
     assert parquet.ParquetFile(target).num_row_groups == 2
@@ -338,7 +338,7 @@ def test_rows_keep_their_order_in_row_groups_of_any_size(
     run: Run, stream: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, group_bytes: int
 ) -> None:
     """Batches that are copied first, and batches that are held as they are, among each other."""
-    monkeypatch.setattr("wireyard.cli.columnar._ROW_GROUP_BYTES", group_bytes)
+    monkeypatch.setattr("wireyard.cli.decoding.columnar._ROW_GROUP_BYTES", group_bytes)
     short = tmp_path / "short.jmq"
     short.write_bytes(stream.read_bytes()[:700])
     sources = [short, short, stream, short, stream, *[short] * 5]

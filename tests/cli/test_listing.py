@@ -12,7 +12,8 @@ from click.testing import CliRunner
 
 from tests.cli.results import Run, one_line, rows_of
 from tests.make import packet
-from wireyard.cli import listing, main
+from wireyard.cli import main
+from wireyard.cli.decoding import listing
 
 CAPTURE = Path(__file__).resolve().parents[2] / "examples" / "traffic.pcap"
 LIST = ("--out", "list")

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from tests.cli.results import Run, one_line, rows_of
-from wireyard.cli.wireshark import FIELDS, condition_of
+from wireyard.cli.decoding.wireshark import FIELDS, condition_of
 from wireyard.formats import get_format
 from wireyard.formats.rows import pick_columns
 

@@ -9,7 +9,7 @@ from typing import Any
 import click
 
 from wireyard.cli import exits
-from wireyard.cli.faults import UNCONVERTED, Faults
+from wireyard.cli.decoding.faults import UNCONVERTED, Faults
 from wireyard.cli.inputs import open_one
 from wireyard.cli.options import PATH, examples, format_option, max_packet_option, write_option
 from wireyard.cli.output import open_output

@@ -10,7 +10,7 @@ import click
 
 from wireyard.cli import exits
 from wireyard.cli.arrow import leave_out_pandas
-from wireyard.cli.bodies import CHOICES
+from wireyard.cli.decoding.bodies import CHOICES
 from wireyard.cli.options import (
     PATH,
     WHERE_HELP,
@@ -28,7 +28,7 @@ from wireyard.cli.output import kind_of, open_output, to_terminal
 from wireyard.errors import UsageError
 
 if TYPE_CHECKING:
-    from wireyard.cli.job import Job
+    from wireyard.cli.decoding.job import Job
 
 __all__ = ["command"]
 
@@ -77,7 +77,7 @@ def _conditions(
     times = [f"captured_ns {sign} {time}" for sign, time in ((">=", since), ("<", until)) if time]
     filters: list[str] = []
     if display_filters:
-        from wireyard.cli.wireshark import condition_of
+        from wireyard.cli.decoding.wireshark import condition_of
 
         filters = [*map(condition_of, display_filters)]
     return (*where, *filter(None, [any_topic]), *filters, *times)
@@ -263,9 +263,9 @@ def command(
     A pipe is read as its bytes arrive, so rows of different streams are in the order of their
     packets. Ctrl-C ends reading: everything read so far is written, and a summary is printed.
     """
-    from wireyard.cli.job import Job
-    from wireyard.cli.reading import Budget
-    from wireyard.cli.selection import Request
+    from wireyard.cli.decoding.job import Job
+    from wireyard.cli.decoding.reading import Budget
+    from wireyard.cli.decoding.selection import Request
 
     paths = (*read, *files)
     if interface is not None:
@@ -293,7 +293,7 @@ def command(
     if bool(fields) != (kind == "fields"):
         raise UsageError("decode: -T fields and -e FIELD need each other")
     if fields:
-        from wireyard.cli.wireshark import column_of
+        from wireyard.cli.decoding.wireshark import column_of
 
         request["columns"] = tuple(dict.fromkeys(map(column_of, fields)))
     request["where"] = _conditions(where, topics, display_filters, since, until)
@@ -306,7 +306,7 @@ def command(
     job.verbose, job.fields, job.field_options = verbose, fields, field_options
     with ExitStack() as opened:
         if interface is not None:
-            from wireyard.cli.interface import capturing
+            from wireyard.cli.decoding.interface import capturing
 
             opened.enter_context(capturing(interface, capture_filter))
         _write(job, kind, write)
@@ -315,12 +315,12 @@ def command(
 
 def _write(job: Job, kind: str, write: str | None) -> None:
     """Write the rows of a job."""
-    from wireyard.cli.writers import WRITERS
+    from wireyard.cli.decoding.writers import WRITERS
 
     with closing(job.readings()) as readings:
         if kind in _TABLES:
             leave_out_pandas()
-            from wireyard.cli.columnar import Tables
+            from wireyard.cli.decoding.columnar import Tables
 
             for name, format in Tables(write, kind).write(readings).items():
                 exits.note(f"{name}: the rows of {format}")

@@ -13,10 +13,10 @@ from operator import itemgetter
 import click
 
 from wireyard.cli import exits
-from wireyard.cli.jsonl import row_of
+from wireyard.cli.decoding.jsonl import row_of
+from wireyard.cli.decoding.selection import PARENT
 from wireyard.cli.options import PATH, examples, format_option, write_option
 from wireyard.cli.output import open_output
-from wireyard.cli.selection import PARENT
 from wireyard.errors import EncodeError, SourceError, UsageError
 from wireyard.formats import Format, get_format, names
 from wireyard.formats.base import Row

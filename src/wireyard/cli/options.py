@@ -73,7 +73,7 @@ def complete_columns(ctx: Any, param: Any, incomplete: str) -> list[CompletionIt
 
 def complete_fields(ctx: Any, param: Any, incomplete: str) -> list[CompletionItem]:
     """Return Wireshark's names that begin like a word, and columns; a `shell_complete` of click."""
-    from wireyard.cli.wireshark import FIELDS
+    from wireyard.cli.decoding.wireshark import FIELDS
 
     found = [CompletionItem(name) for name in FIELDS if name.startswith(incomplete)]
     return found if "." in incomplete else [*found, *complete_columns(ctx, param, incomplete)]

@@ -119,7 +119,7 @@ def _write_listing(found: pa.Table, file: IO[bytes]) -> None:
 
 
 def _write_table(found: pa.Table, file: IO[bytes]) -> None:
-    from wireyard.cli.jsonl import json_value
+    from wireyard.cli.decoding.jsonl import json_value
     from wireyard.cli.tables import console_on, write_table
 
     columns = [Column(field.name, _shown_kind(field.type), "") for field in found.schema]
@@ -149,7 +149,7 @@ def _shown_kind(kind: pa.DataType) -> str:
 
 
 def _write_jsonl(found: pa.Table, file: IO[bytes]) -> None:
-    from wireyard.cli.jsonl import json_line, json_value
+    from wireyard.cli.decoding.jsonl import json_line, json_value
 
     columns = [Column(field.name, "json", "") for field in found.schema]
     for batch in found.to_batches(_BATCH_ROWS):
@@ -158,7 +158,7 @@ def _write_jsonl(found: pa.Table, file: IO[bytes]) -> None:
 
 
 def _write_csv(found: pa.Table, file: IO[bytes]) -> None:
-    from wireyard.cli.csv import write_csv
+    from wireyard.cli.decoding.csv import write_csv
 
     write_csv(found.to_batches(_BATCH_ROWS), found.schema, file)
 

@@ -17,8 +17,8 @@ from rich.console import Console, RenderableType
 from rich.segment import Segment, Segments
 from rich.text import Text
 
+from wireyard.cli.decoding.jsonl import json_value
 from wireyard.cli.exits import printable
-from wireyard.cli.jsonl import json_value
 from wireyard.formats.base import Row
 from wireyard.layout import Column
 from wireyard.streams.framer import OK

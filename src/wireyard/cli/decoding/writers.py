@@ -8,19 +8,19 @@ from itertools import chain
 from types import MappingProxyType
 from typing import IO, TYPE_CHECKING, cast
 
-from wireyard.cli.jsonl import JsonArray, json_line
+from wireyard.cli.decoding.jsonl import JsonArray, json_line
 from wireyard.errors import UsageError
 
 if TYPE_CHECKING:
-    from wireyard.cli.job import Job
-    from wireyard.cli.reading import OpenInput
+    from wireyard.cli.decoding.job import Job
+    from wireyard.cli.decoding.reading import OpenInput
     from wireyard.streams.blocks import DirectedStream
 
 __all__ = ["WRITERS"]
 
 
 def _write_list(job: Job, readings: Iterator[OpenInput], file: IO[bytes]) -> None:
-    from wireyard.cli.listing import PacketList
+    from wireyard.cli.decoding.listing import PacketList
     from wireyard.cli.tables import console_on
 
     with console_on(file) as console, closing(PacketList(console, verbose=job.verbose)) as packets:
@@ -35,7 +35,7 @@ def _write_list(job: Job, readings: Iterator[OpenInput], file: IO[bytes]) -> Non
 
 def _write_table(job: Job, readings: Iterator[OpenInput], file: IO[bytes]) -> None:
     from wireyard.captures.stores.stream import StoreStream
-    from wireyard.cli.rows import read_rows
+    from wireyard.cli.decoding.rows import read_rows
     from wireyard.cli.tables import LiveTables, console_on, write_table
     from wireyard.streams.framer import GAP
 
@@ -66,8 +66,8 @@ def _write_table(job: Job, readings: Iterator[OpenInput], file: IO[bytes]) -> No
 
 
 def _write_fields(job: Job, readings: Iterator[OpenInput], file: IO[bytes]) -> None:
-    from wireyard.cli.columnar import read_batches
-    from wireyard.cli.wireshark import column_of, fields_text
+    from wireyard.cli.decoding.columnar import read_batches
+    from wireyard.cli.decoding.wireshark import column_of, fields_text
 
     options = dict(option.partition("=")[::2] for option in job.field_options)
     if unknown := options.keys() - {"header", "separator"}:
@@ -83,11 +83,11 @@ def _write_fields(job: Job, readings: Iterator[OpenInput], file: IO[bytes]) -> N
 
 
 def _write_jsonl(job: Job, readings: Iterator[OpenInput], file: IO[bytes]) -> None:
-    from wireyard.cli.rows import read_rows
+    from wireyard.cli.decoding.rows import read_rows
 
     for reading in readings:
         if reading.has_compiled_columns:
-            from wireyard.cli.lines import write_lines  # with kernels
+            from wireyard.cli.decoding.lines import write_lines  # with kernels
 
             write_lines(reading, file)
             continue

@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping
 from types import MappingProxyType
 from typing import Any
 
-from wireyard.cli.jsonl import json_text, json_value
+from wireyard.cli.decoding.jsonl import json_text, json_value
 from wireyard.errors import DecodeError, UsageError
 from wireyard.formats import Format
 from wireyard.formats.base import Row

@@ -20,8 +20,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pyarrow import csv
 
+from wireyard.cli.decoding.jsonl import UNSAFE, json_text
 from wireyard.cli.exits import printable
-from wireyard.cli.jsonl import UNSAFE, json_text
 from wireyard.text import CONTROL, PAYLOADS, cut_note
 
 __all__ = ["PAYLOAD_TEXTS", "CsvWriter", "write_csv"]

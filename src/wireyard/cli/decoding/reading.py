@@ -13,9 +13,9 @@ from typing import Any, Final
 
 import pyarrow as pa
 
-from wireyard.cli.faults import Faults
+from wireyard.cli.decoding.faults import Faults
+from wireyard.cli.decoding.selection import Selection
 from wireyard.cli.progress import Progress
-from wireyard.cli.selection import Selection
 from wireyard.java import storable
 from wireyard.schema import empty_batch, scalar_of
 from wireyard.streams.batches import BlockReader, Part

@@ -16,8 +16,8 @@ from wireyard.formats import get_format
 
 if TYPE_CHECKING:
     from wireyard.captures.inputs import Input, Readable
-    from wireyard.cli.reading import Budget, OpenInput
-    from wireyard.cli.selection import Request
+    from wireyard.cli.decoding.reading import Budget, OpenInput
+    from wireyard.cli.decoding.selection import Request
     from wireyard.formats import Format
 
 __all__ = ["Job"]
@@ -93,7 +93,7 @@ class Job:
     def _explain_nothing(self, path: str, named: Format | None) -> None:
         """Print what an input has, of which no row meets the conditions."""
         from wireyard.captures.inputs import open_captures, open_input
-        from wireyard.cli.nothing import what_there_is
+        from wireyard.cli.decoding.nothing import what_there_is
 
         if self.matchless and all(self.matchless.values()):
             return
@@ -136,8 +136,8 @@ class Job:
 
     def _read(self, found: Input, named: Format | None) -> Generator[OpenInput]:
         """Yield runs of adjacent streams of an input that have the same format."""
-        from wireyard.cli.reading import OpenInput
-        from wireyard.cli.selection import Selection
+        from wireyard.cli.decoding.reading import OpenInput
+        from wireyard.cli.decoding.selection import Selection
 
         groups: Iterable[tuple[Format, Iterable[Readable]]]
         groups = groupby(found.readables, key=attrgetter("format"))

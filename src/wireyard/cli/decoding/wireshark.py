@@ -13,8 +13,8 @@ from difflib import get_close_matches
 from types import MappingProxyType
 from typing import Final
 
+from wireyard.cli.decoding.jsonl import json_text, json_value
 from wireyard.cli.exits import printable
-from wireyard.cli.jsonl import json_text, json_value
 from wireyard.errors import UsageError
 from wireyard.formats.base import Row
 

@@ -19,10 +19,10 @@ import pyarrow as pa
 from rich.console import Console
 
 from wireyard.captures.clients import LOGIN_COLUMNS, LOGINS, Clients, opposite
-from wireyard.cli.bodies import payload_cell
+from wireyard.cli.decoding.bodies import payload_cell
+from wireyard.cli.decoding.reading import Budget, OpenInput, read_parts
+from wireyard.cli.decoding.selection import Selection
 from wireyard.cli.exits import printable
-from wireyard.cli.reading import Budget, OpenInput, read_parts
-from wireyard.cli.selection import Selection
 from wireyard.cli.tables import cell_of, padded, width_of
 from wireyard.formats.base import Format, Row
 from wireyard.formats.rows import pick_columns
