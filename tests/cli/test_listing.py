@@ -52,8 +52,11 @@ def test_a_filter_of_topics_keeps_the_names_of_clients(run: Run) -> None:
     assert {row["topic"].split("/")[1] for row in rows} == {"prices", "offers"}
     assert {line.split()[1] for line in lines} >= {"monitor", "office"}
     assert "shop/prices/apples      0 R  2.40 €" in lines[0]
-    assert lines_of(run, CAPTURE, "-t", "shop/prices/#", "-c", 3) != []
-    assert len(lines_of(run, CAPTURE, "-t", "shop/prices/#", "-c", 3)) == 3
+    # A limit is that of the first by time, not of the first stream.
+    first = [line.split() for line in lines_of(run, CAPTURE, "-t", "shop/prices/#", "-c", 3)]
+    assert first == [line.split() for line in lines[:3]]
+    every = [line.split()[0] for line in lines_of(run, CAPTURE)]
+    assert [line.split()[0] for line in lines_of(run, CAPTURE, "-c", 9)] == every[:9]
     # Of JMQ it is the name of the destination.
     (orders,) = {row["destination"] for row in rows_of(run("decode", CAPTURE, "-t", "shop.orders"))}
     assert orders == "shop.orders"
@@ -102,9 +105,30 @@ def test_parts_of_a_large_list_are_the_whole(run: Run, monkeypatch: pytest.Monke
 def test_bad_rows_are_lines_with_their_reason(run: Run, damaged: Path) -> None:
     result = run("decode", damaged, *LIST)
     assert result.exit_code == 1
-    bad = [line.split("  ")[-1] for line in result.stdout.splitlines() if "  !" in line]
+    bad = [line.split("  ")[-1].strip() for line in result.stdout.splitlines() if "  !" in line]
     assert [line.split(":")[0] for line in bad] == ["malformed", "malformed", "garbage", "tail"]
     assert "'version' is 999" in result.stdout
+
+
+def test_a_store_has_its_packets_by_file(run: Run) -> None:
+    store = CAPTURE.parent / "store" / "fs370"
+    result = run("decode", store, *LIST)
+    rows = [row for row in rows_of(run("decode", store)) if row["status"] == "ok"]
+    lines = result.stdout.splitlines()
+    assert [line for line in lines if "/" in line or line == "txnlog"] == list(
+        dict.fromkeys(row["stream"] for row in rows)
+    )
+    assert sum("_MESSAGE " in line for line in lines) == len(rows)
+    assert "gap" not in result.stdout
+
+
+def test_files_have_clients_of_their_own(run: Run, tmp_path: Path) -> None:
+    """The ports of one capture are those of another client in the next."""
+    other = tmp_path / "other.pcap"
+    other.write_bytes(CAPTURE.read_bytes().replace(b"monitor", b"another"))
+    lines = run("decode", CAPTURE, other, "--format", "mqtt", *LIST).stdout.splitlines()
+    names = [line.split()[1] for line in lines]
+    assert names.count("monitor") == names.count("another") > 0
 
 
 def test_all_columns_on_request(run: Run) -> None:

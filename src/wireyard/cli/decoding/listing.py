@@ -8,6 +8,7 @@ memory, however large the capture. Lines of a growing capture are printed before
 from __future__ import annotations
 
 import os
+import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
@@ -27,8 +28,9 @@ from wireyard.cli.tables import cell_of, padded, width_of
 from wireyard.formats.base import Format, Row
 from wireyard.formats.rows import pick_columns
 from wireyard.layout import Column
+from wireyard.schema import as_array
 from wireyard.streams.conditions import BoundFilter, bind, parse
-from wireyard.streams.framer import OK
+from wireyard.streams.framer import GAP, OK
 from wireyard.streams.redaction import Redactor
 from wireyard.text import moment
 
@@ -78,21 +80,37 @@ class PacketList:
         Where; in colour if it is a terminal and NO_COLOR is not set.
     verbose
         Whether each line is followed by all other columns of its packet.
+    limit
+        Print so many packets, of a capture the first by time; None for all.
+    headings
+        Whether the packets of bare streams are printed below their names.
     """
 
-    def __init__(self, console: Console, *, verbose: bool = False) -> None:
-        self._console, self._verbose = console, verbose
+    def __init__(
+        self,
+        console: Console,
+        *,
+        verbose: bool = False,
+        limit: int | None = None,
+        headings: bool = False,
+    ) -> None:
+        self._console, self._verbose, self._headings = console, verbose, headings
+        self._left = sys.maxsize if limit is None else limit
         self._colours = console.is_terminal and not console.no_color
         self._cuts = console.is_terminal or "COLUMNS" in os.environ
+        self._widths = dict.fromkeys(_MOST, 0)
+        self._day = self._heading = ""
+        self._files = ExitStack()
+        self._begin("")
+
+    def _begin(self, source: str) -> None:
+        """Begin to list another source, with clients and streams of its own."""
+        self._source = source
         self._clients = Clients()
         self._streams: list[tuple[str, bool]] = []
         self._numbers: dict[str, int] = {}
         self._topics: dict[tuple[str, str], str] = {}
         """Topics by stream and alias."""
-        self._widths = dict.fromkeys(_MOST, 0)
-        self._day = ""
-        self._heading: str | None = None
-        self._files = ExitStack()
         self._open()
 
     def _open(self) -> None:
@@ -123,31 +141,27 @@ class PacketList:
         self._widths["client"] = max(self._widths["client"], min(widest, _MOST["client"]))
         for first in range(0, int(frames.max()) + 1, _FRAMES_AT_ONCE):
             here = np.flatnonzero((frames >= first) & (frames < first + _FRAMES_AT_ONCE))
-            self._print(keys[here[np.argsort(frames[here], kind="stable")]], clients)
+            here = here[np.argsort(frames[here], kind="stable")][: self._left]
+            self._left -= len(here)
+            self._print(keys[here], clients)
         self._open()
 
     # --- rows ---------------------------------------------------------------------------------
 
-    def add(self, reading: OpenInput, *, heading: bool) -> None:
-        """Add the selected packets of streams.
-
-        Parameters
-        ----------
-        heading
-            Whether bare streams are printed below their names.
-        """
-        selection = reading.selection
+    def add(self, reading: OpenInput) -> None:
+        """Add the selected packets of streams."""
+        if reading.streams[0].name != self._source:
+            self.flush()
+            self._begin(reading.streams[0].name)
+        selection, budget = reading.selection, reading.budget
         format, captured = selection.format, selection.captured
         columns = pick_columns(format, None, captured=captured)
         needed = {*_SHOWN, *LOGIN_COLUMNS, format.body, *format.redact_reads}
         shown = columns if self._verbose else [one for one in columns if one.name in needed]
-        budget = reading.budget
-        reading, mask = _with_logins(reading)
+        sorts = captured and not reading.live
+        reading, mask = _with_logins(replace(reading, budget=Budget(None)) if sorts else reading)
         plan = reading.selection.plan_of([one.name for one in (*shown, *mask.columns)])
         redactor = Redactor(format)
-        if heading and not captured and reading.streams[0].name != self._heading:
-            self._heading = reading.streams[0].name
-            self._write([self._styled(printable(self._heading), "1")])
         for _, batch in read_parts(reading, plan):
             if not selection.request.secrets:
                 batch = redactor.redact(batch)
@@ -155,12 +169,36 @@ class PacketList:
                 self._clients.add(format.name, batch)
             if mask.mask is not None:
                 batch = batch.filter(mask.mask(batch))
+            if sorts:
+                budget.taken += batch.num_rows
+            elif mask.mask is not None:
                 batch = batch.slice(0, budget.take(batch.num_rows))
+            if not captured:
+                batch = self._below_heading(reading, batch)
             self._hold(selection, shown, batch)
             if budget.spent:
                 break
             if not captured or (reading.live and self._rows > _HELD_ROWS):
                 self.flush()
+
+    def _below_heading(self, reading: OpenInput, batch: pa.RecordBatch) -> pa.RecordBatch:
+        """Print the name of a bare stream, or of a file of a store, before its first packet.
+
+        Return the batch, of a store without what is between its packets.
+        """
+        from wireyard.captures.stores.stream import StoreStream
+
+        stored = isinstance(reading.streams[0], StoreStream)
+        if stored:
+            kept = [at for at, one in enumerate(batch["status"].to_pylist()) if one != GAP]
+            batch = batch.take(as_array(np.array(kept, np.int64)))
+        if batch.num_rows and (stored or self._headings):
+            name = batch["stream"][0].as_py()
+            if name != self._heading:
+                self.flush()
+                self._heading = name
+                self._write([self._styled(printable(name), "1")])
+        return batch
 
     def _hold(self, selection: Selection, shown: Sequence[Column], batch: pa.RecordBatch) -> None:
         """Write the lines of a batch to the files."""
@@ -321,7 +359,12 @@ def _cells(format: Format, payload: str, row: Row, most_bytes: int | None) -> li
         qos = f"{row['qos']} {flags}".rstrip()
     if row["status"] != OK:
         why = row["error"]["message"] if row.get("error") else f"{row['length']} bytes"
-        return [f"!{kind}", printable(topic), "", printable(f"{row['status']}: {why}")]
+        return [
+            f"!{kind or row['status']}",
+            printable(topic),
+            "",
+            printable(f"{row['status']}: {why}"),
+        ]
     about = payload_cell(format, payload, row, most_bytes)
     if not topic:
         about = about or ", ".join(_about(row))

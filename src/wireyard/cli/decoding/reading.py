@@ -38,6 +38,7 @@ class Budget:
     """The number of rows that may still be output: unlimited if `limit` is None."""
 
     def __init__(self, limit: int | None) -> None:
+        self.limit = limit
         self.limited = limit is not None
         self.taken = 0
         """The number of rows so far."""

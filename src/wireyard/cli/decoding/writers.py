@@ -23,14 +23,14 @@ def _write_list(job: Job, readings: Iterator[OpenInput], file: IO[bytes]) -> Non
     from wireyard.cli.decoding.listing import PacketList
     from wireyard.cli.tables import console_on
 
-    with console_on(file) as console, closing(PacketList(console, verbose=job.verbose)) as packets:
+    limit, several = job.budget.limit, len(job.paths) > 1
+    with (
+        console_on(file) as console,
+        closing(PacketList(console, verbose=job.verbose, limit=limit, headings=several)) as packets,
+    ):
         job.before_waits = packets.flush
-        source = ""
         for reading in readings:
-            if reading.streams[0].name != source:
-                packets.flush()
-                source = reading.streams[0].name
-            packets.add(reading, heading=len(job.paths) > 1)
+            packets.add(reading)
 
 
 def _write_table(job: Job, readings: Iterator[OpenInput], file: IO[bytes]) -> None:
