@@ -35,6 +35,7 @@ if TYPE_CHECKING:
         UsageError,
         WireError,
     )
+    from wireyard.notebook import show, with_times
     from wireyard.spark import register
     from wireyard.streams.decoder import Decoded, Decoder, Need
 
@@ -64,6 +65,7 @@ _HOMES = {
         "UsageError",
         "WireError",
     ),
+    "wireyard.notebook": ("show", "with_times"),
     "wireyard.spark": ("register",),
     "wireyard.streams.decoder": ("Decoded", "Decoder", "Need"),
 }
@@ -100,6 +102,8 @@ __all__ = [
     "rmp",
     "scan",
     "segments",
+    "show",
+    "with_times",
     "write",
 ]
 
