@@ -15,7 +15,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from types import MappingProxyType
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -40,7 +40,7 @@ __all__ = [
 ]
 
 MAX_NEWEST: Final = 1 << 16
-"""The most packets that are kept and read again together with new ones."""
+"""The most packets that are kept and read again together with new ones, of all inputs."""
 MAX_NEWEST_BYTES: Final = 64 << 20
 """The most memory of these packets, in bytes."""
 MAX_RARE: Final = 1 << 17
@@ -116,10 +116,15 @@ class NewestPackets:
         The input.
     since_ns
         Only messages that were sent after this time get rows.
+    most
+        The most packets that are kept besides the rare ones.
     """
 
-    def __init__(self, protocol: MessageProtocol, source: str, since_ns: int) -> None:
+    def __init__(
+        self, protocol: MessageProtocol, source: str, since_ns: int, most: int = MAX_NEWEST
+    ) -> None:
         self._protocol, self._source, self._since_ns = protocol, source, since_ns
+        self._most = most
         self._made_ns = since_ns
         """The time up to which facts of all packets are known to be made."""
         self._rare: dict[str, list[pa.Table]] = {name: [] for name in protocol.needed}
@@ -193,6 +198,49 @@ class NewestPackets:
         """Set the time up to which facts of all packets are made."""
         self._since_ns = self._made_ns = max(self._since_ns, since_ns)
 
+    def state(self) -> tuple[dict[str, Any], dict[str, pa.Table]]:
+        """Return the state from which another object continues: JSON, and tables by name."""
+        tables = {
+            f"{kind} {name}": pa.concat_tables(parts).unify_dictionaries().combine_chunks()
+            for kind, packets in (("rare", self._rare), ("newest", self._newest))
+            for name, parts in packets.items()
+            if parts
+        }
+        values = {
+            "since_ns": self._since_ns,
+            "made_ns": self._made_ns,
+            "gap_ns": self._gap_ns,
+            "last_ids": self._last_ids,
+            "connections": self._connections,
+            "sums": [[*connection, *sums] for connection, sums in self._sums.items()],
+        }
+        return values, tables
+
+    def restore(self, values: Mapping[str, Any], tables: Mapping[str, pa.Table]) -> None:
+        """Continue from a state.
+
+        Raises
+        ------
+        KeyError, TypeError, ValueError, AttributeError
+            The state is malformed.
+        """
+        self._since_ns, self._made_ns = int(values["since_ns"]), int(values["made_ns"])
+        self._gap_ns = int(values["gap_ns"])
+        self._last_ids = None
+        if (ids := values["last_ids"]) is not None:
+            self._last_ids = {str(name): (int(ms), int(at)) for name, (ms, at) in ids.items()}
+        self._connections = {
+            str(name): tuple(map(str, each)) for name, each in values["connections"].items()
+        }
+        self._sums = {
+            tuple(map(str, each)): (int(count), int(size)) for *each, count, size in values["sums"]
+        }
+        for name, table in tables.items():
+            kind, _, format = name.partition(" ")
+            if not {*self._protocol.needed[format]} >= {*table.column_names} >= {*_PLACE}:
+                raise ValueError(f"a table of {format} with other columns")
+            {"rare": self._rare, "newest": self._newest}[kind][format] = [table]
+
     def rows(self, shown: Sequence[Row]) -> list[NewestRows]:
         """Return the rows that follow from the packets here, table by table; evict old packets.
 
@@ -221,7 +269,7 @@ class NewestPackets:
             )
             sessions, times = chosen[_SESSIONS]
             chosen[_SESSIONS] = self._with_sums(sessions, has_gap=has_gap), times
-        self._evict()
+        self.evict()
         return [self._split_closed(name, *part) for name, part in chosen.items()]
 
     def _parts(self) -> dict[str, list[pa.Table]]:
@@ -281,12 +329,12 @@ class NewestPackets:
         is_closed = pc.fill_null(pc.less_equal(times, self._since_ns), False)
         return NewestRows(name, rows.filter(is_closed), rows.filter(pc.invert(is_closed)))
 
-    def _evict(self) -> None:
+    def evict(self) -> None:
         """Evict the oldest packets above the limits, except for the rare ones."""
         newest = {name: pa.concat_tables(parts) for name, parts in self._newest.items() if parts}
         count = sum(packets.num_rows for packets in newest.values())
         size = sum(packets.nbytes for packets in newest.values())
-        most = min(MAX_NEWEST, MAX_NEWEST_BYTES * count // max(size, 1))
+        most = min(self._most, MAX_NEWEST_BYTES * count // max(size, 1))
         if count <= most:
             return
         times = np.concatenate([_times(packets) for packets in newest.values()])

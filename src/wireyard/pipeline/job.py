@@ -43,10 +43,11 @@ from wireyard.pipeline.facts.stage import (
     write_empty,
     write_facts,
 )
-from wireyard.pipeline.growing.continued import continue_inputs, grown_inputs
-from wireyard.pipeline.growing.grown import add_parts, divide_sessions, drop_old_states
+from wireyard.pipeline.growing.part import read_parts
 from wireyard.pipeline.growing.readers import GrowthSettings
-from wireyard.pipeline.inputs.finding import FoundInput
+from wireyard.pipeline.growing.sessions import divide_sessions
+from wireyard.pipeline.growing.states import add_parts, drop_old_states, grown_parts
+from wireyard.pipeline.inputs.finding import MISSING, FoundInput
 from wireyard.pipeline.replacing import Draft, compact, split_by_day
 from wireyard.pipeline.report import Report, Watch, new_inputs
 from wireyard.pipeline.running import Runner, StartCluster
@@ -129,7 +130,7 @@ def fill_lake(
     )
     growth = GrowthSettings(decode_as, keylog, max_packet_bytes)
     few = sys.maxsize if runner.in_process else MOST_GROWN_BYTES
-    grown = grown_inputs(lake, new, growth, few)
+    grown = grown_parts(lake, new, few)
     in_parts = {each.path for each in grown}
     stage = BronzeStage(runner, lake, settings, watch, decode_as, keylog)
     if whole := [each for each in new if each.path not in in_parts]:
@@ -141,8 +142,9 @@ def fill_lake(
     report.replaced = len(changed)
     if grown:
         watch.stage("reading")
-    parts, notes = continue_inputs(runner, lake, grown, settings, growth, stage.tasks)
-    report.notes += notes
+    parts, gone = read_parts(runner, lake, grown, settings, growth, stage.tasks)
+    report.notes += [note for part in parts for note in part.notes]
+    report.notes += [f"left out: {path}: {MISSING}" for path in gone]
     watch.stage("writing tables")
     draft = Draft(lake)
     draft.drop([*changed, *(part.source for part in parts if part.is_whole)])
