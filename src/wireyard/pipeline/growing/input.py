@@ -18,7 +18,7 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, fields
+from dataclasses import dataclass, field, fields
 from functools import partial
 from itertools import groupby
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
@@ -380,6 +380,7 @@ class GrowingInput:
         reader = self._reader.state()
         if reader is None:
             return None
+        counts = fields(StreamRows)
         whole = {
             "files": self._files.state(self._reader.offset),
             "frames_before": self._frames_before,
@@ -387,7 +388,11 @@ class GrowingInput:
             "ended": {format: list(one) for format, one in self._ended.items()},
             "facts": {name: dict(columns) for name, columns in self._descriptions.items()},
             "open": {
-                stream: [asdict(each.rows), each.garbage_at, each.garbage_head.hex()]
+                stream: [
+                    {one.name: getattr(each.rows, one.name) for one in counts},
+                    each.garbage_at,
+                    each.garbage_head.hex(),
+                ]
                 for stream, each in self._open.items()
             },
         }
