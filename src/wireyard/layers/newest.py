@@ -117,14 +117,14 @@ class NewestPackets:
     since_ns
         Only messages that were sent after this time get rows.
     most
-        The most packets that are kept besides the rare ones.
+        The most packets that are kept besides the rare ones; `MAX_NEWEST` if None.
     """
 
     def __init__(
-        self, protocol: MessageProtocol, source: str, since_ns: int, most: int = MAX_NEWEST
+        self, protocol: MessageProtocol, source: str, since_ns: int, most: int | None = None
     ) -> None:
         self._protocol, self._source, self._since_ns = protocol, source, since_ns
-        self._most = most
+        self._most = MAX_NEWEST if most is None else most
         self._made_ns = since_ns
         """The time up to which facts of all packets are known to be made."""
         self._rare: dict[str, list[pa.Table]] = {name: [] for name in protocol.needed}
@@ -346,8 +346,7 @@ class NewestPackets:
             self._newest[name] = []
             _append(self._newest[name], packets.filter(pa.array(~is_old)).combine_chunks())
             self._add(name, packets.filter(pa.array(is_old)), old=True)
-            if self._rare[name]:
-                self._rare[name] = [self._kept_rare(name).combine_chunks()]
+            self._drop_rare(name)
         if len(self._connections) > 2 * (MAX_RARE + MAX_NEWEST):
             streams = {*self.streams.to_pylist()}
             self._connections = {
@@ -358,24 +357,32 @@ class NewestPackets:
             connections = {*self._connections.values()}
             self._sums = {key: sums for key, sums in self._sums.items() if key in connections}
 
-    def _kept_rare(self, format: str) -> pa.Table:
-        """Return the rare packets that stay within the limit.
+    def _drop_rare(self, format: str) -> None:
+        """Drop rare packets above the limit.
 
-        Packets of streams without any among the newest are dropped first. A stream that loses rare
-        packets also loses its first packet, which marks it as incomplete (`torn_streams`).
+        Packets of streams without any among the newest are dropped first. A connection that loses
+        rare packets also loses the first packet of each stream, which marks it as incomplete
+        (`torn_streams`): the packets of one side alone would give another row of its session.
         """
+        if not self._rare[format]:
+            return
         rare = pa.concat_tables(self._rare[format])
-        if rare.num_rows <= MAX_RARE:
-            return rare
-        rare = rare.unify_dictionaries()
-        streams = rare["stream"].cast(pa.string())
-        is_live = pc.is_in(streams, _stream_names(self._newest[format]))
-        order = pc.array_sort_indices(is_live.cast(pa.int8()))
-        dropped = order.slice(0, rare.num_rows - MAX_RARE // 2)
-        self._add_ids_of_gap(format, rare.take(dropped))
-        rare, incomplete = rare.take(order.slice(len(dropped))), pc.unique(streams.take(dropped))
-        is_incomplete = pc.is_in(rare["stream"].cast(pa.string()), incomplete)
-        return rare.filter(pc.invert(pc.and_(is_incomplete, pc.equal(rare["offset"], 0))))
+        if rare.num_rows > MAX_RARE:
+            rare = rare.unify_dictionaries()
+            streams = rare["stream"].cast(pa.string())
+            is_live = pc.is_in(streams, _stream_names(self._newest[format]))
+            order = pc.array_sort_indices(is_live.cast(pa.int8()))
+            dropped = order.slice(0, rare.num_rows - MAX_RARE // 2)
+            self._add_ids_of_gap(format, rare.take(dropped))
+            rare, names = rare.take(order.slice(len(dropped))), pc.unique(streams.take(dropped))
+            lost = {self._connections.get(name, (name,)) for name in names.to_pylist()}
+            both = [name for name, each in self._connections.items() if each in lost]
+            incomplete = pa.array({*both, *names.to_pylist()}, pa.string())
+            rare = _without_first(rare, incomplete)
+            self._newest[format] = [
+                _without_first(part, incomplete) for part in self._newest[format]
+            ]
+        self._rare[format] = [rare.combine_chunks()]
 
 
 _AT: Final = "at"
@@ -391,6 +398,12 @@ def torn_streams(packets: pa.Table) -> pa.Array:
     streams = starts.aggregate([("offset", "min")]).to_pylist()
     torn = {connection_of(row) for row in streams if row["offset_min"] > 0}
     return pa.array([row["stream"] for row in streams if connection_of(row) in torn], pa.string())
+
+
+def _without_first(packets: pa.Table, streams: pa.Array) -> pa.Table:
+    """Return packets without the first ones of some streams."""
+    is_of_them = pc.is_in(packets["stream"].cast(pa.string()), streams)
+    return packets.filter(pc.invert(pc.and_(is_of_them, pc.equal(packets["offset"], 0))))
 
 
 def _with_column(rows: pa.Table, name: str, values: pa.Array) -> pa.Table:
