@@ -11,7 +11,7 @@ import pytest
 from tests.captures.make import BEGAN_NS, Packet, both_ways, pcap
 from tests.formats.mqtt.make import connack, connect, publish
 from tests.spark import lakes
-from tests.spark.lakes import HEADER_BYTES, records
+from tests.spark.lakes import HEADER_BYTES
 from wireyard.lake.writer import Lake
 from wireyard.pipeline.growing.growth import Growth
 from wireyard.pipeline.growing.input import GrowingInput
@@ -22,7 +22,7 @@ from wireyard.spark.running import SparkEngine
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-CAPTURES, TURNS = 50, 3
+CAPTURES = 50
 
 
 def capture(number: int) -> bytes:
@@ -34,32 +34,20 @@ def capture(number: int) -> bytes:
 
 
 def follow(lake: Path, folder: Path, engine: SparkEngine | None) -> None:
-    """Follow captures that grow in some turns; between two, another process may go on."""
+    """Follow captures that grow in two turns, each by another process, as it were."""
     rng = Random(5)
-    rest = {}
-    for number in range(CAPTURES):
-        data = capture(number)
-        (folder / f"{number}.pcap").write_bytes(data[:HEADER_BYTES])
-        rest[folder / f"{number}.pcap"] = records(data)
+    folder.mkdir()
+    captures = {folder / f"{number}.pcap": capture(number) for number in range(CAPTURES)}
     with Lake.open(str(lake)) as opened:
-        growth = Growth(opened, engine)
-        for turn in range(TURNS):
-            for path, frames in rest.items():
-                size = len(frames) if turn == TURNS - 1 else rng.randint(0, len(frames))
-                with path.open("ab") as file:
-                    file.write(b"".join(frames[:size]))
-                del frames[:size]
-            if rng.random() < 0.5:
-                growth.close()
-                growth = Growth(opened, engine)
-            for each in list_inputs([str(folder)]).inputs:
-                if growth.is_open(each.path):
-                    assert growth.refresh(each.path, [each.path])
-                else:
-                    assert growth.open_input(each)
-            unread = {str(path): growth.unread_bytes(str(path)) for path in rest}
-            growth.commit(unread, unread if turn == TURNS - 1 else ())
-        growth.close()
+        for is_last in (False, True):
+            for path, data in captures.items():
+                size = len(data) if is_last else rng.randint(HEADER_BYTES, len(data))
+                path.write_bytes(data[:size])
+            growth, found = Growth(opened, engine), list_inputs([str(folder)]).inputs
+            assert all(growth.open_input(each) for each in found)
+            unread = {each.path: growth.unread_bytes(each.path) for each in found}
+            growth.commit(unread, unread if is_last else ())
+            growth.close()
     lakes.assert_as_one_run(folder, lake)
 
 
@@ -73,9 +61,8 @@ def test_the_parts_of_a_turn_are_tasks_of_one_stage(
         return run(self, tasks, work, *given, **named)
 
     monkeypatch.setattr(Runner, "run", counted)
-    (tmp_path / "in").mkdir()
     follow(tmp_path / "lake", tmp_path / "in", None)
-    assert [tasks for name, tasks in stages if name == "_read_part"] == [CAPTURES] * TURNS
+    assert [tasks for name, tasks in stages if name == "_read_part"] == [CAPTURES] * 2
 
 
 @pytest.mark.spark
@@ -86,5 +73,4 @@ def test_the_process_that_follows_decodes_nothing(
         raise AssertionError("decoded in the driver")
 
     monkeypatch.setattr(GrowingInput, "read", fail)
-    (tmp_path / "in").mkdir()
     follow(tmp_path / "lake", tmp_path / "in", SparkEngine(lambda: spark))

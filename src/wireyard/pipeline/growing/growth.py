@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import json
 import os
+import sys
 import time
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
@@ -21,9 +22,8 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from wireyard.formats import load_columns
 from wireyard.lake.writer import Lake
-from wireyard.layers.newest import MAX_NEWEST
+from wireyard.layers import newest
 from wireyard.layers.tables import fact_table
 from wireyard.pipeline.decoding.task import BronzeSettings
 from wireyard.pipeline.facts.stage import related_to
@@ -140,7 +140,6 @@ class Growth:
         """Producers of JMS messages, and the input whose parts have rows of their messages."""
         self._all_facts: AllFacts | None = None
         """The facts that are being made in the background."""
-        load_columns()
 
     # --- inputs -------------------------------------------------------------------------------
 
@@ -225,7 +224,8 @@ class Growth:
         most_bytes
             How many bytes to read of each input.
         ending
-            Inputs that stand still: their rows are written as if they had ended.
+            Inputs that stand still: they are read to their ends, and their rows are written as if
+            they had ended.
         """
         turn = [self._inputs[path] for path in most_bytes]
         for each in turn:
@@ -235,32 +235,15 @@ class Growth:
         due = {each.source for each in turn if each.source in ending or self._are_due(each)}
         background = set[str]()
         if due and not self.is_making and take_long(self._packets_of(due)):
-            background = due
-        self._lake.begin_run()
-        settings = BronzeSettings(
-            *(self._lake.staged(""), self._secrets, self._max_packet_bytes),
-            skip_missing=True, payload=self._payload,
-        )  # fmt: skip
-        most = max(MAX_NEWEST // max(len(turn), 1), _FEWEST_NEWEST)
-        tasks = [
-            each.part._replace(
-                stop=each.position + most_bytes[each.source],
-                ends=each.source in ending,
-                facts=self._facts_before(each),
-                makes_facts=each.source in due,
-                facts_come=each.source not in background and not self._is_being_made(each.source),
-                newest=self._newest_task(each, most),
-            )
-            for each in turn
-        ]
-        parts, gone = read_parts(self._runner, self._lake, tasks, settings, self._settings)
-        parts = self._without_shared(parts, tasks, settings)
+            background = {*due}
+        parts, gone = self._read(turn, most_bytes, ending, due, background)
         read_bytes = sum(part.position - self._inputs[part.source].position for part in parts)
         notes = [note for part in parts for note in part.notes]
+        background &= {part.source for part in parts}
         # One that is gone keeps its rows as they are, with facts of all of its packets.
         there = {part.source for part in parts} | (self._lake.inputs.keys() & gone)
         whole = {part.source for part in parts if part.is_whole}
-        with_facts = ((due - background) | whole | {*gone}) & there
+        with_facts = ((due | whole | {*gone}) - background) & there
         stamps: dict[str, Mapping[str, Any] | None] = {}
         for place, part in enumerate(parts):
             if part.source in background:
@@ -274,6 +257,45 @@ class Growth:
         for source in [*gone, *(part.source for part in parts if part.ended)]:
             self.close_input(source)
         return read_bytes, notes
+
+    def _read(
+        self,
+        turn: Sequence[_Open],
+        most_bytes: Mapping[str, int],
+        ending: Collection[str],
+        due: Collection[str],
+        background: Collection[str],
+    ) -> tuple[list[StagedPart], list[str]]:
+        """Stage the next parts of inputs; return them, and the inputs that are gone."""
+        self._lake.begin_run()
+        most = max(newest.MAX_NEWEST // len(turn), min(newest.MAX_NEWEST, _FEWEST_NEWEST))
+        tasks = [
+            each.part._replace(
+                stop=sys.maxsize
+                if each.source in ending
+                else each.position + most_bytes[each.source],
+                ends=each.source in ending,
+                facts=self._facts_before(each),
+                makes_facts=each.source in due,
+                facts_come=each.source not in background and not self._is_being_made(each.source),
+                newest=self._newest_task(each, most),
+            )
+            for each in turn
+        ]
+        parts, gone = self._read_parts(tasks)
+        return self._without_shared(parts, tasks), gone
+
+    def _read_parts(
+        self, tasks: Sequence[Part], first: int = 0
+    ) -> tuple[list[StagedPart], list[str]]:
+        settings = BronzeSettings(
+            self._lake.staged(""),
+            self._secrets,
+            self._max_packet_bytes,
+            skip_missing=True,
+            payload=self._payload,
+        )
+        return read_parts(self._runner, self._lake, tasks, settings, self._settings, first)
 
     def _facts_before(self, each: _Open) -> FactsMade:
         """Return how far facts are made for the next part of an input."""
@@ -305,9 +327,7 @@ class Growth:
             {} if each.has_newest else {table: paths(table) for table in packet_tables()},
         )
 
-    def _without_shared(
-        self, parts: list[StagedPart], tasks: Sequence[Part], settings: BronzeSettings
-    ) -> list[StagedPart]:
+    def _without_shared(self, parts: list[StagedPart], tasks: Sequence[Part]) -> list[StagedPart]:
         """Return parts without rows of JMS messages that another growing input shows too.
 
         Each message has one row. A producer that appeared since facts were made belongs to the
@@ -321,9 +341,7 @@ class Growth:
         again = [
             task._replace(facts=_without_jms(task.facts)) for task in tasks if task.path in shared
         ]
-        more, _ = read_parts(
-            self._runner, self._lake, again, settings, self._settings, first=len(tasks)
-        )
+        more, _ = self._read_parts(again, first=len(tasks))
         return [*(part for part in parts if part.source not in shared), *more]
 
     def _commit(self, parts: Sequence[StagedPart], with_facts: Collection[str]) -> Sequence[str]:

@@ -124,7 +124,7 @@ class NewestFacts:
         The most packets of a protocol that are kept besides the rare ones.
     """
 
-    def __init__(self, source: str, until_ns: Mapping[str, int], most: int = MAX_NEWEST) -> None:
+    def __init__(self, source: str, until_ns: Mapping[str, int], most: int) -> None:
         self._source, self._wanted = source, {*until_ns}
         self._protocols = {
             protocol.name: _ProtocolPackets(protocol, source, until_ns.get(protocol.name, 0), most)
