@@ -72,6 +72,8 @@ class Server:
         self._timer: asyncio.TimerHandle | None = None
         self._flush_is_due = False
         self._connections: dict[Link, _Connection] = {}
+        self.open_connections: set[_Connection] = set()
+        """Those whose sockets are open, refused ones too."""
         # Time since 1970 that never jumps.
         self._epoch = time.time() - time.monotonic()
         has_users = self.settings.access is not None and self.settings.access.users is not None
@@ -126,11 +128,11 @@ class Server:
         self.core.shut_down()
         self._flush()
         until = self.loop.time() + _SECONDS_TO_CLOSE
-        while self._connections and self.loop.time() < until:
+        while self.open_connections and self.loop.time() < until:
             await asyncio.sleep(0.005)
-        for connection in list(self._connections.values()):
+        for connection in list(self.open_connections):
             connection.abort()
-        await asyncio.sleep(0)
+        await asyncio.sleep(0.005)
         if self._timer is not None:
             self._timer.cancel()
         if self._logins is not None:
@@ -215,6 +217,7 @@ class _Connection(asyncio.Protocol):
         self.tape: Tape | None = None
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._server.open_connections.add(self)
         self._transport = cast(asyncio.Transport, transport)
         self._transport.set_write_buffer_limits(high=self._server.settings.max_unsent_bytes)
         client: Any = transport.get_extra_info("peername") or (LOOPBACK, 0)
@@ -268,6 +271,7 @@ class _Connection(asyncio.Protocol):
         self._server.wake()
 
     def connection_lost(self, exc: Exception | None) -> None:
+        self._server.open_connections.discard(self)
         if self._link is not None:
             by_client = self._link.endpoint.ended is None
             self._server.close(self._link, self.tape, by_client)

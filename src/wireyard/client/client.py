@@ -160,6 +160,7 @@ class Client:
             self._keeper.cancel()
             with suppress(asyncio.CancelledError):
                 await self._keeper
+            await asyncio.sleep(0)  # a connection that was being made is closed now
         if self._wire is not None:
             self._wire.flush()
             self._wire.endpoint.disconnect(keeps_session=self._keep_session)
@@ -189,10 +190,12 @@ class Client:
                 wire.endpoint.open(self._connect_packet(), self._flows)
                 wire.flush()
                 await self._accepted
-        except TimeoutError:
+        except BaseException as error:
             wire.abort()
-            raise ConnectionLost(f"{self.address}: gives no answer") from None
-        except OSError as error:
+            if isinstance(error, TimeoutError):
+                raise ConnectionLost(f"{self.address}: gives no answer") from None
+            if not isinstance(error, OSError):
+                raise
             raise ConnectionLost(f"{self.address}: {error.strerror or error}") from None
 
     def _connect_packet(self) -> Connect:
