@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from wireyard.answers.latencies import ages
 from wireyard.formats import names
+from wireyard.layers.facts import registered
 from wireyard.layers.symptoms import ENDS, WAITING
 
 if TYPE_CHECKING:
@@ -42,6 +43,7 @@ _RANKED: Final = 15
 _AGED: Final = 4
 _SESSIONS: Final = 40
 _RETAINED: Final = 30
+_TOPICS: Final = 400
 _SHOWN_BYTES: Final = 48
 
 
@@ -99,6 +101,15 @@ def _complete(sql: str) -> str:
     return f"WITH {counted}" + (f",\n{sql[5:]}" if sql.startswith("WITH ") else f"\n{sql}")
 
 
+_BAD: Final = tuple(
+    dict.fromkeys(
+        name
+        for facts in registered()
+        for name, verdict in facts.verdicts.items()
+        if verdict.condition == "bad"
+    )
+)
+"""The verdicts of deliveries that failed."""
 _LATENCY_NS: Final = "delivered_ns - sent_ns"
 _QUEUED: Final = f"{_LATENCY_NS} >= 0 AND retained IS NOT TRUE"
 """Deliveries whose delay is the broker's; a retained value waits for a subscriber instead."""
@@ -191,12 +202,13 @@ def _questions(width: int) -> Iterator[tuple[str, str]]:
     yield (
         "flow",
         f"""
-SELECT from_ns, sum(sent) AS sent, sum(delivered) AS delivered FROM (
-  SELECT captured_ns // {width} * {width} AS from_ns, count(*) AS sent, 0 AS delivered
+SELECT from_ns, sum(sent) AS sent, sum(delivered) AS delivered, sum(failed) AS failed FROM (
+  SELECT captured_ns // {width} * {width} AS from_ns, count(*) AS sent, 0 AS delivered, 0 AS failed
     FROM messages WHERE captured_ns IS NOT NULL GROUP BY 1
   UNION ALL
-  SELECT delivered_ns // {width} * {width}, 0, count(*)
-    FROM deliveries WHERE delivered_ns IS NOT NULL GROUP BY 1
+  SELECT coalesce(delivered_ns, sent_ns) // {width} * {width}, 0, count(delivered_ns),
+         count(*) FILTER (verdict IN {_BAD})
+    FROM deliveries WHERE coalesce(delivered_ns, sent_ns) IS NOT NULL GROUP BY 1
 ) GROUP BY 1 ORDER BY 1
 """,
     )
@@ -309,12 +321,36 @@ SELECT at_ns, destination, waiting, oldest_ns, unacknowledged, oldest_unacknowle
     yield (
         "sessions",
         f"""
+WITH shown AS (
+  SELECT *, count(*) OVER () AS of FROM sessions
+   ORDER BY ended_by IN ('dropped', 'refused', 'server') DESC NULLS LAST, packets DESC, opened_ns,
+            source, stream LIMIT {_SESSIONS}
+)
 SELECT coalesce(nullif(client_id, ''), client) AS client, client AS endpoint, user, protocol,
-       opened_ns, closed_ns, ended_by, packets, bytes, opened_frame, closed_frame, source,
-       count(*) OVER () AS of
-  FROM sessions
- ORDER BY ended_by IN ('dropped', 'refused', 'server') DESC NULLS LAST, packets DESC, opened_ns,
-          source, stream LIMIT {_SESSIONS}
+       coalesce(opened_ns, first_ns) AS opened_ns,
+       coalesce(closed_ns, if(ended_by = 'open', NULL, last_ns)) AS closed_ns, ended_by,
+       shown.packets, shown.bytes, opened_frame, closed_frame, source, of
+  FROM shown LEFT JOIN streams USING (source, stream)
+ ORDER BY opened_ns, client, source, stream
+""",
+    )
+    yield (
+        "topics",
+        f"""
+WITH shown AS (
+  SELECT destination, sum(messages) AS messages, count(*) OVER () AS of
+    FROM counted_messages WHERE destination IS NOT NULL
+   GROUP BY 1 ORDER BY messages DESC, 1 LIMIT {_TOPICS}
+), latest AS (
+  SELECT destination, max(captured_ns) AS last_ns
+    FROM messages WHERE destination IN (SELECT destination FROM shown) GROUP BY 1
+), contents AS (
+  SELECT destination, last_ns, min(array_slice(body, 1, {_SHOWN_BYTES})) AS begins
+    FROM messages JOIN latest USING (destination)
+   WHERE captured_ns = last_ns GROUP BY ALL
+)
+SELECT destination, messages, last_ns, begins, of
+  FROM shown LEFT JOIN contents USING (destination) ORDER BY destination
 """,
     )
     yield (
