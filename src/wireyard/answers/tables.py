@@ -341,6 +341,7 @@ def open_tables(
     decode_as: Sequence[str] = (),
     keylog: Sequence[str] = (),
     rotated: bool = False,
+    cached: bool = False,
 ) -> Iterator[Tables]:
     """Open a lake, or captures, streams and stores, for SQL queries.
 
@@ -360,6 +361,9 @@ def open_tables(
         Key logs with the secrets of captures' TLS connections.
     rotated
         Whether all captures in a folder are one rotated capture.
+    cached
+        Whether derived tables are kept in the user's cache for the next time, and used if the same
+        inputs have not changed since.
 
     Raises
     ------
@@ -391,6 +395,7 @@ def open_tables(
             decode_as=decode_as,
             keylog=keylog,
             rotated=rotated,
+            cached=cached,
         )
         yield _InputTables(run, folder)
 

@@ -7,7 +7,13 @@ from typing import Any
 import click
 
 from wireyard.cli import exits
-from wireyard.cli.answers import nothing_read, opened_tables, shown_inputs, status_of
+from wireyard.cli.answers import (
+    no_cache_option,
+    nothing_read,
+    opened_tables,
+    shown_inputs,
+    status_of,
+)
 from wireyard.cli.options import (
     PATH,
     decode_as_option,
@@ -50,6 +56,7 @@ __all__ = ["command"]
     help="A key log with the secrets of a capture's TLS connections.",
 )
 @rotated_option
+@no_cache_option
 def command(
     inputs: tuple[str, ...],
     output: str,
