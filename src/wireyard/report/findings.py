@@ -10,11 +10,12 @@ from typing import TYPE_CHECKING, Any, Final
 
 from wireyard.answers.evidence import RowPosition
 from wireyard.answers.tables import Row
-from wireyard.answers.why import Finding, find_symptoms
+from wireyard.answers.why import Finding, find_symptoms, is_known
 from wireyard.errors import UsageError
 from wireyard.layers.frame_files import FrameFiles
 from wireyard.layers.symptoms import MOST_PEERS, Symptom
 from wireyard.report import text
+from wireyard.report.filters import literal
 from wireyard.report.questions import Answer
 
 if TYPE_CHECKING:
@@ -108,8 +109,10 @@ def find_all(tables: Tables, quarantined: Answer, shown_as: str, asked: str | No
     until = monotonic() + _SYMPTOMS_S
 
     def ask(symptom: Symptom, query: str, given: Mapping[str, Any] | None) -> list[Row]:
+        if given is not None:  # in the text, so that the query on the page is complete
+            query = query.replace("$asked", literal(given["asked"]))
         limited = _LIMITED.format(query=query.strip(), most=_MOST_ROWS)
-        rows = _until(tables, until, limited, given)
+        rows = _until(tables, until, limited)
         if rows is None:
             found.left.append(symptom.code)
         elif rows:
@@ -117,9 +120,10 @@ def find_all(tables: Tables, quarantined: Answer, shown_as: str, asked: str | No
             found.severities[symptom.code] = symptom.severity
         return rows or []
 
-    for finding in find_symptoms(tables, asked, shown_as=shown_as, ask=ask):
-        found.shown.append(_shown(finding, found.answers, tables.frame_files))
-    if "malformed" not in found.answers:  # symptoms leave out bare streams
+    if asked is None or is_known(tables, asked):
+        for finding in find_symptoms(tables, asked, shown_as=shown_as, ask=ask):
+            found.shown.append(_shown(finding, found.answers, tables.frame_files))
+    if asked is None and "malformed" not in found.answers:  # symptoms leave out bare streams
         found.shown[:0] = _from_quarantine(quarantined, shown_as)
     return found
 
@@ -132,9 +136,7 @@ LIMIT {most}
 """.strip()
 
 
-def _until(
-    tables: Tables, until: float, query: str, given: Mapping[str, Any] | None
-) -> list[Row] | None:
+def _until(tables: Tables, until: float, query: str) -> list[Row] | None:
     """Return the rows of a query; None if it is not done by a time."""
     rest = until - monotonic()
     if rest <= 0:
@@ -142,7 +144,7 @@ def _until(
     timer = Timer(rest, tables.connection.interrupt)
     timer.start()
     try:
-        return tables.rows(query, given)
+        return tables.rows(query)
     except UsageError:
         if monotonic() < until:
             raise

@@ -14,6 +14,7 @@ from wireyard.answers.symptoms import symptoms as all_symptoms
 from wireyard.answers.visibility import how_far
 from wireyard.layers.facts import facts_of, registered
 from wireyard.report import text
+from wireyard.report.filters import NO_FILTER, Filter
 from wireyard.report.findings import find_all
 from wireyard.report.questions import Answer, ask_all, bucket_ns
 from wireyard.report.topics import topic_tree
@@ -50,6 +51,7 @@ def build_report(
     format: str | None = None,
     decode_as: Sequence[str] = (),
     keylog: Sequence[str] = (),
+    only: Filter | None = None,
 ) -> str:
     """Return a report as a page of HTML.
 
@@ -63,11 +65,15 @@ def build_report(
         The inputs with all options, as on a command line.
     format, decode_as, keylog
         The options that they were opened with.
+    only
+        What it is about; if not None, it has a form for another filter.
     """
     from jinja2 import Environment, PackageLoader, StrictUndefined
 
-    answers = ask_all(tables)
-    found = find_all(tables, answers["quarantined"], shown_as)
+    filtered = only or NO_FILTER
+    answers = ask_all(tables, filtered)
+    asked = filtered.client or filtered.topic
+    found = find_all(tables, answers["quarantined"], shown_as, asked)
     answers |= found.answers
     shown = found.shown[:_MOST_FINDINGS]
     overview = answers["overview"].rows[0]
@@ -94,6 +100,8 @@ def build_report(
         command=f"wireyard sql {shown_as}",
         findings=shown,
         found=found,
+        only=only,
+        asked=asked,
         topics=topic_tree(answers["topics"].rows),
         rate=lambda count: text.rate_text(count, last - first) if first is not None else "",
         bars=_bars(answers["sessions"].rows, first, last),

@@ -12,7 +12,6 @@ Rules of this file:
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from types import MappingProxyType
@@ -22,6 +21,7 @@ from wireyard.answers.latencies import ages
 from wireyard.formats import names
 from wireyard.layers.facts import registered
 from wireyard.layers.symptoms import ENDS, WAITING
+from wireyard.report.filters import NO_FILTER, Filter, with_subqueries
 
 if TYPE_CHECKING:
     from wireyard.answers import Tables
@@ -70,35 +70,29 @@ def bucket_ns(first_ns: int | None, last_ns: int | None) -> int:
     return next((width for width in _WIDTHS_NS if span < width * _MOST_BUCKETS), _WIDTHS_NS[-1])
 
 
-def ask_all(tables: Tables) -> dict[str, Answer]:
-    """Run all queries; return the answers by name."""
+def ask_all(tables: Tables, only: Filter = NO_FILTER) -> dict[str, Answer]:
+    """Run all queries, about the rows that a filter leaves; return the answers by name."""
     answers: dict[str, Answer] = {}
-
+    filtered = only.tables()
     for name, sql in _COUNTED.items():
-        tables.keep(name, sql)
+        tables.keep(name, with_subqueries(sql.strip(), filtered))
 
     def ask(name: str, sql: str) -> Answer:
         text = "\n".join(line.rstrip() for line in sql.strip().splitlines())
-        answers[name] = Answer(name, _complete(text), tables.rows(text))
+        rows = tables.rows(with_subqueries(text, filtered))
+        answers[name] = Answer(name, with_subqueries(text, filtered, _COUNTED), rows)
         return answers[name]
 
-    overview = ask("overview", _OVERVIEW).rows[0]
+    span = ("min(first_ns)", only.since_ns, "greatest"), ("max(last_ns)", only.until_ns, "least")
+    first, last = (
+        f"(SELECT {end} FROM inputs)" if limit is None else
+        f"(SELECT {inner}({end}, {limit}) FROM inputs)" for end, limit, inner in span
+    )  # fmt: skip
+    overview = ask("overview", _OVERVIEW.format(first=first, last=last)).rows[0]
     width = bucket_ns(overview["first_ns"], overview["last_ns"])
     for name, sql in _questions(width):
         ask(name, sql)
     return answers
-
-
-def _complete(sql: str) -> str:
-    """Return a query with a subquery for each table of `_COUNTED` that it names."""
-    counted = ",\n".join(
-        f"{name} AS ({text.strip()})"
-        for name, text in _COUNTED.items()
-        if re.search(rf"\b{name}\b", sql)
-    )
-    if not counted:
-        return sql
-    return f"WITH {counted}" + (f",\n{sql[5:]}" if sql.startswith("WITH ") else f"\n{sql}")
 
 
 _BAD: Final = tuple(
@@ -147,8 +141,8 @@ WITH destinations AS (
 )
 SELECT round(messages * 1e9 / nullif(last_ns - first_ns, 0), 1) AS sent_a_second,
        round(delivered * 1e9 / nullif(last_ns - first_ns, 0), 1) AS delivered_a_second, * FROM (
-SELECT (SELECT min(first_ns) FROM inputs) AS first_ns,
-       (SELECT max(last_ns) FROM inputs) AS last_ns,
+SELECT {first} AS first_ns,
+       {last} AS last_ns,
        (SELECT count(*) FROM inputs) AS inputs,
        coalesce((SELECT sum(streams) FROM inputs), 0) AS streams,
        coalesce((SELECT sum(bytes_read) FROM ledger), 0) AS bytes_read,
