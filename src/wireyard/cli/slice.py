@@ -73,7 +73,8 @@ def command(
 
     INPUT is a pcap or pcapng file; several are pieces of one capture, in any order. Every frame
     that brought some byte of a row that matches is written, byte for byte as it was captured, in
-    the format of its file, so that any other tool shows what the row was made from. --client takes
+    the format of its file, so that any other tool shows what the row was made from. The file
+    says that it is a slice, so that nothing is concluded from what it leaves out. --client takes
     whole connections, from the first SYN to the last ACK.
     """
     from wireyard.captures.files.slicing import slice_captures
