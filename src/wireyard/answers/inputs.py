@@ -10,7 +10,7 @@ from contextlib import nullcontext
 from dataclasses import replace
 from functools import cached_property
 from time import time_ns
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from wireyard.answers.cache import Entry, entry_key, find_entry, keep_entry
 from wireyard.captures.stores.read import is_store
@@ -32,6 +32,9 @@ from wireyard.pipeline.inputs.listing import absolute, is_pattern
 from wireyard.pipeline.running import Runner
 from wireyard.streams.split import TO_THE_END
 from wireyard.streams.urls import shown_url
+
+if TYPE_CHECKING:
+    from wireyard.pipeline.report import Watch
 
 __all__ = ["InputRun"]
 
@@ -55,6 +58,8 @@ class InputRun:
         As for `open_input`.
     cached
         Whether tables are kept for the next question about the same inputs, and used if they are.
+    watch
+        Shows the progress; a stage without a name is the end of all.
 
     Attributes
     ----------
@@ -74,6 +79,7 @@ class InputRun:
         keylog: Sequence[str],
         rotated: bool,
         cached: bool = False,
+        watch: Watch | None = None,
     ) -> None:
         self.notes: list[str] = []
         self.lost = False
@@ -85,6 +91,7 @@ class InputRun:
         self._options, self._rotated = InputOptions(format), rotated
         self._decode_as, self._keylog = tuple(decode_as), tuple(keylog)
         self._cached = cached and not keylog
+        self._watch = watch or _NoWatch()
         self._begun_ns = time_ns()
 
     def files(self, table: str) -> list[str]:
@@ -150,8 +157,9 @@ class InputRun:
         found = self._found
         settings = BronzeSettings(self._staging.staged(""), has_all_cores=True)
         how = self._decode_as, self._keylog
-        stage = BronzeStage(self._runner, self._staging, settings, _NoWatch(), *how)
+        stage = BronzeStage(self._runner, self._staging, settings, self._watch, *how)
         inputs = stage.read(found, TO_THE_END)
+        self._watch.stage("")
         self.notes += stage.notes
         self.lost = stage.lost or stage.has_unknown
         return inputs
@@ -161,7 +169,9 @@ class InputRun:
         files = {name: self._decoded_files(packets_table(name)) for name in format_names()}
         streams, captured = map(self._decoded_files, ("streams", "files"))
         whole = self._runner, self._staging, files, streams, captured, self._inputs
+        self._watch.stage("deriving what became of messages")
         facts = write_facts(*whole, {})
+        self._watch.stage("")
         self.notes += facts.notes
         self._keep(facts)
         return facts

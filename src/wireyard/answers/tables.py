@@ -38,6 +38,8 @@ from wireyard.streams.source import filesystem, reading
 if TYPE_CHECKING:
     from duckdb import DuckDBPyConnection, DuckDBPyRelation
 
+    from wireyard.pipeline.report import Watch
+
 __all__ = ["Row", "Tables", "identifier", "is_lake", "open_tables"]
 
 Row = dict[str, Any]
@@ -342,6 +344,7 @@ def open_tables(
     keylog: Sequence[str] = (),
     rotated: bool = False,
     cached: bool = False,
+    watch: Watch | None = None,
 ) -> Iterator[Tables]:
     """Open a lake, or captures, streams and stores, for SQL queries.
 
@@ -364,6 +367,8 @@ def open_tables(
     cached
         Whether derived tables are kept in the user's cache for the next time, and used if the same
         inputs have not changed since.
+    watch
+        Shows the progress of reading inputs.
 
     Raises
     ------
@@ -396,6 +401,7 @@ def open_tables(
             keylog=keylog,
             rotated=rotated,
             cached=cached,
+            watch=watch,
         )
         yield _InputTables(run, folder)
 

@@ -163,7 +163,8 @@ def _finding(symptom: Symptom, row: Mapping[str, Any], shown_as: str, noun: str)
     several = f" on {destinations:,} {noun}s" if destinations > 1 else ""
     subject = row["destination"] or row["client"] or first["source"]
     words = {**first, "subject": subject, "party": row["client"] or subject}
-    text = symptom.text.format(**words, **_counted(count, several))
+    shown = {name: f"{each:,}" if isinstance(each, float) else each for name, each in words.items()}
+    text = symptom.text.format(**shown, **_counted(count, several))
     if several and any(f"{{{measure}}}" in symptom.text for measure in MEASURES):
         text += f" ({first['destination']})"
     return Finding(

@@ -13,6 +13,7 @@ from wireyard.cli import exits
 from wireyard.cli.arrow import leave_out_pandas
 from wireyard.cli.blocks import wrapped
 from wireyard.cli.options import decode_as_option, format_option, keylog_option, rotated_option
+from wireyard.cli.progress import Waiting
 from wireyard.errors import LakeDamaged, LakeError, UsageError
 from wireyard.streams.urls import shown_url
 
@@ -70,14 +71,18 @@ def opened_tables(
     from wireyard.answers import open_tables
 
     try:
-        with open_tables(
-            inputs,
-            format=format_name,
-            decode_as=decode_as,
-            keylog=keylog,
-            rotated=rotated,
-            cached=not no_cache,
-        ) as tables:
+        with (
+            Waiting() as waiting,
+            open_tables(
+                inputs,
+                format=format_name,
+                decode_as=decode_as,
+                keylog=keylog,
+                rotated=rotated,
+                cached=not no_cache,
+                watch=waiting,
+            ) as tables,
+        ):
             try:
                 yield tables
             except UsageError:  # Where nothing is found, what was not read may be why.

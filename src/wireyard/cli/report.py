@@ -25,6 +25,7 @@ from wireyard.cli.options import (
     rotated_option,
 )
 from wireyard.cli.output import open_output
+from wireyard.cli.progress import Waiting
 from wireyard.errors import UsageError
 from wireyard.streams.urls import shown_url
 
@@ -94,7 +95,9 @@ def command(inputs: tuple[str, ...], output: str | None, serve: bool, port: int,
     with opened_tables(inputs, **how) as tables:
         if nothing := nothing_read(tables):
             exits.note(nothing)
-        page = _build(tables, inputs, how).encode()
+        with Waiting() as waiting:
+            waiting.stage("making the page")
+            page = _build(tables, inputs, how).encode()
     with open_output(output, binary=False) as file:
         file.write(page)
     if output != "-":
