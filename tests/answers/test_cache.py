@@ -14,7 +14,6 @@ from click.testing import CliRunner
 from tests.answers.talks import Talk
 from wireyard.answers import cache, inputs, open_tables
 from wireyard.cli import main
-from wireyard.errors import UsageError
 from wireyard.pipeline.decoding.stage import BronzeStage
 from wireyard.pipeline.facts.stage import write_facts
 
@@ -160,6 +159,11 @@ def test_other_options_are_another_question(
     assert len(decoded) == 2
 
 
+def test_the_age_of_a_file_is_no_part_of_its_name() -> None:
+    young = {"files": [{"size": 1}], "size": 2}
+    assert cache._lasting({"files": [{"size": 1, "kept": [3]}], "size": 2, "kept": [4]}) == young
+
+
 def test_another_wireyard_derives_again(
     tmp_path: Path, decoded: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -217,16 +221,20 @@ def test_a_file_that_changes_meanwhile_is_not_kept(
 
 
 def test_notes_and_losses_are_those_of_the_first_time(tmp_path: Path) -> None:
-    path = capture(tmp_path / "in.pcap")
+    folder = tmp_path / "captures"
+    folder.mkdir()
+    path = capture(folder / "in.pcap")
     path.write_bytes(path.read_bytes()[:-3])
     settled(path)
+    (folder / "else.txt").write_text("no packets")
     said = []
     for _ in range(2):
-        with open_tables([str(path)], cached=True) as tables:
+        with open_tables([str(folder)], cached=True) as tables:
             tables.rows(COUNT)
             said.append((list(tables.notes), tables.lost))
     assert said[0] == said[1]
-    assert said[0][1] and "are not read" in said[0][0][0]
+    left_out, damage = said[0][0]
+    assert "else.txt" in left_out and "are not read" in damage and said[0][1]
 
 
 def test_only_the_user_reads_it_and_it_has_no_password(tmp_path: Path, private: Path) -> None:
@@ -290,11 +298,12 @@ def test_a_damaged_entry_is_as_if_it_were_not_there(
         table.write_bytes(table.read_bytes()[:-1])
     else:
         record.write_text("[]")
-    assert ask(path) == [{"destination": "a/1", "n": 1}]
-    assert len(decoded) == 2
+    for _ in range(3):
+        assert ask(path) == [{"destination": "a/1", "n": 1}]
+    assert len(decoded) == 2  # and the entry was replaced
 
 
-def test_an_entry_names_no_file_outside(tmp_path: Path, private: Path) -> None:
+def test_an_entry_names_no_file_outside(tmp_path: Path, private: Path, decoded: list[str]) -> None:
     path = capture(tmp_path / "in.pcap")
     ask(path)
     (record,) = private.rglob("entry.json")
@@ -302,10 +311,8 @@ def test_an_entry_names_no_file_outside(tmp_path: Path, private: Path) -> None:
     shutil.copy(next(record.parent.rglob("part-*.parquet")), outside)
     name = next((record.parent / "tables" / "messages").iterdir()).name
     record.write_text(record.read_text().replace(name, f"../../../../../../{outside.name}"))
-    try:
-        assert ask(path) == [{"destination": "a/1", "n": 1}]
-    except UsageError as error:
-        assert "outside" not in str(error).replace(str(outside), "")
+    assert ask(path) == [{"destination": "a/1", "n": 1}]
+    assert len(decoded) == 2
 
 
 def test_the_entries_used_last_stay(

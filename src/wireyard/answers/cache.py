@@ -72,12 +72,20 @@ def entry_key(found: Sequence[FoundInput], options: Mapping[str, Any], begun_ns:
         states = [_state(path, begun_ns) for path in each.files or (each.location or each.path,)]
         if not each.stamp or None in states:
             return None
-        stamp = {name: value for name, value in each.stamp.items() if name != "kept"}
-        inputs.append([asdict(replace(each, stamp=stamp)), states])
+        inputs.append([asdict(replace(each, stamp=_lasting(each.stamp))), states])
     if not inputs:
         return None
     made = json.dumps([_code(), options, inputs], sort_keys=True, default=str)
     return sha256(made.encode("utf-8", "surrogatepass")).hexdigest()
+
+
+def _lasting(stamp: Any) -> Any:
+    """Return a stamp, or several in one, without the items that appear once a file has settled."""
+    if isinstance(stamp, list):
+        return [*map(_lasting, stamp)]
+    if not isinstance(stamp, Mapping):
+        return stamp
+    return {name: _lasting(value) for name, value in stamp.items() if name != "kept"}
 
 
 def _state(path: str, begun_ns: int) -> list[Any] | None:
@@ -116,16 +124,18 @@ def find_entry(key: str, tables: str) -> Entry | None:
     root = _root()
     if root is None:
         return None
-    record = root / key / _RECORD
+    folder = root / key
     try:
-        entry: Entry = from_json(record.read_text(), Entry)
+        entry: Entry = from_json((folder / _RECORD).read_text(), Entry)
         for path, size in entry.sizes.items():
-            kept = root / key / _TABLES / path
-            if _PATH.fullmatch(path) is None or kept.stat().st_size != size:
-                return None
-            _link(kept, Path(tables, path))
-        os.utime(record)  # it was used
-    except (ValueError, OSError):
+            if not _PATH.fullmatch(path) or (folder / _TABLES / path).stat().st_size != size:
+                raise ValueError(f"{path} is not as it was kept")
+        for path in entry.sizes:
+            _link(folder / _TABLES / path, Path(tables, path))
+        os.utime(folder / _RECORD)  # it was used
+    except (ValueError, OSError):  # none, or a damaged one in the place of the next
+        for useless in (folder, tables):
+            shutil.rmtree(useless, ignore_errors=True)
         return None
     return entry
 

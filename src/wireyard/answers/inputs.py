@@ -93,6 +93,8 @@ class InputRun:
         self._cached = cached and not keylog
         self._watch = watch or _NoWatch()
         self._begun_ns = time_ns()
+        self._listing_notes = 0
+        """How many of the notes are about files that were left out; they are first."""
 
     def files(self, table: str) -> list[str]:
         """Return the Parquet files of a table, after the stages that make it.
@@ -149,7 +151,8 @@ class InputRun:
             decoded = {name for each in self._inputs for name in each.files}
             files = {name: self._listed(name) for name in decoded}
             files |= {name: [*made] for name, made in facts.files.items()}
-            keep_entry(self._key, self._staging.root, files, self.notes, self.lost)
+            notes = self.notes[self._listing_notes :]
+            keep_entry(self._key, self._staging.root, files, notes, self.lost)
 
     @cached_property
     def _inputs(self) -> Sequence[Input]:
@@ -188,6 +191,7 @@ class InputRun:
         inputs, again = distinct(listing.inputs, {})
         for note in (*listing.left_out, *again):
             self.notes.append(f"left out: {_as_written(note, given)}")
+        self._listing_notes = len(self.notes)
         for each in inputs:
             path = shown_url(_as_written(each.path, given))
             copied = path in self._copies

@@ -173,7 +173,7 @@ _EVERY: Final = (
     Symptom(
         "capture_gap",
         "odd",
-        "the capture lacks {bytes:,} bytes of the stream, so what was in them is not known",
+        "the capture lacks {bytes} bytes of the stream, so what was in them is not known",
         "wireyard flows {source}",
         _GAPS,
     ),

@@ -163,7 +163,10 @@ def _finding(symptom: Symptom, row: Mapping[str, Any], shown_as: str, noun: str)
     several = f" on {destinations:,} {noun}s" if destinations > 1 else ""
     subject = row["destination"] or row["client"] or first["source"]
     words = {**first, "subject": subject, "party": row["client"] or subject}
-    shown = {name: f"{each:,}" if isinstance(each, float) else each for name, each in words.items()}
+    shown = {
+        name: f"{each:,}" if isinstance(each, int | float) and "frame" not in name else each
+        for name, each in words.items()
+    }
     text = symptom.text.format(**shown, **_counted(count, several))
     if several and any(f"{{{measure}}}" in symptom.text for measure in MEASURES):
         text += f" ({first['destination']})"
