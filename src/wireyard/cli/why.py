@@ -146,7 +146,8 @@ class _Text:
         if len(numbered) == len(found):
             counts = Counter(one.severity for one in found)
             summary = ", ".join(f"{count} {severity}" for severity, count in counts.items())
-            yield f"{len(found)} finding{'s' * (len(found) > 1)}, worst first: {summary}"
+            head = f"{len(found)} finding{'s' * (len(found) > 1)}, worst first: {summary}"
+            yield cut(head, self._width)
             yield ""
         shown = list(numbered.items())[:limit]
         for number, one in shown:
