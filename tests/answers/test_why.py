@@ -229,7 +229,7 @@ def test_a_store_shows_who_holds_what() -> None:
     found = findings(ROOT / "examples" / "store" / "fs370")
     assert {one["symptom"] for one in found} == {"stored", "stored_unacknowledged"}
     assert all(one["frame"] is None and Path(one["source"]).exists() for one in found)
-    assert "proof: offset " in why(ROOT / "examples" / "store" / "fs370").stdout
+    assert "proof: offset " in why(ROOT / "examples" / "store" / "fs370", "-v").stdout
 
 
 def test_of_bare_streams_nothing_is_said() -> None:
