@@ -6,7 +6,7 @@ import gc
 import os
 import signal
 import sys
-from collections.abc import Generator
+from collections.abc import Generator, Iterator
 from contextlib import suppress
 from datetime import timedelta
 from pathlib import Path
@@ -101,6 +101,16 @@ def shared() -> Path:
             "no ../shared beside the checkout, and WIREYARD_SHARED does not say where it is"
         )
     return folder
+
+
+@pytest.fixture(scope="session", autouse=True)
+def nothing_kept() -> Iterator[None]:
+    """Keep no derived tables: tests change how they are derived."""
+    from wireyard.answers import inputs
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(inputs, "_SHORT_S", float("inf"))
+        yield
 
 
 @pytest.fixture(scope="session")

@@ -15,8 +15,9 @@ _HEAD = """
 
 `wireyard why` runs a query for each of these symptoms and shows its findings, worst first: by
 severity in the order of this page, then by number of messages. Words in braces are filled in for
-each finding. A finding has evidence, which is a packet with its frame, or a record of a store, and
-a command that shows more.
+each finding. One cause is one finding: what has the same symptom and the same client, or without a
+client the same destination, and the same reason, on however many topics. A finding has evidence,
+which is a packet with its frame, or a record of a store, and a command that shows more.
 
 Nothing is concluded from what a capture does not show. A bare stream, which has one direction and
 no times, gives no findings. [Recordings](../examples/symptoms/README.md) of real brokers show most

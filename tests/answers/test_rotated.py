@@ -134,7 +134,8 @@ def run_on(ring: Path) -> dict[str, list[str]]:
     """Return lines of commands about the ring, and about the capture that it was, by command."""
     found = {}
     for name in ("why", "slow", "trace"):
-        subject = ["shop/#", "--limit", "60", "--all"] if name == "trace" else ["--limit", "60"]
+        more = {"trace": ["shop/#", "--all"], "why": ["-v"]}
+        subject = [*more.get(name, []), "--limit", "60"]
         for kind, given in (("ring", [str(ring), "--rotated"]), ("whole", [str(CAPTURE)])):
             shown = CliRunner().invoke(main, [name, *given, *subject], prog_name="wireyard")
             assert shown.exit_code == 0, shown.output

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import shlex
 from collections.abc import Callable
 from functools import cache
@@ -142,11 +143,93 @@ def test_a_destination_or_a_client_narrows_it_down() -> None:
     assert "next: wireyard sql " + " ".join(both) in shown.output
 
 
+def many_topics(folder: Path) -> Path:
+    """Write a capture in which messages on many topics are not acknowledged: two on the last."""
+    talk = both()
+    talk.subscribe(5, 5001, "plant/#")
+    for number in range(1, 42):
+        topic = f"plant/{min(number, 40):02d}"
+        talk.publish(10 * number, 5002, topic, b"x", number)
+        talk.deliver(10 * number + 1, 5001, topic, b"x", number, acknowledged_ms=None)
+    talk.publish(9000, 5002, "end", b"", 50)
+    return talk.write(folder / "in.pcap")
+
+
+def test_one_cause_is_one_finding(tmp_path: Path) -> None:
+    path = many_topics(tmp_path)
+    (one,) = findings(path)
+    assert (one["symptom"], one["client"], one["destination"]) == ("unacknowledged", "gets", None)
+    assert (one["count"], one["destinations"], one["subject"]) == (41, 40, "gets")
+    assert one["text"].startswith("41 messages on 40 topics delivered more than a second")
+    assert [(row["destination"], row["count"]) for row in one["worst"]] == [
+        ("plant/40", 2), ("plant/01", 1), ("plant/02", 1),
+    ]  # fmt: skip
+    assert (one["frame"], one["producers"], one["consumers"]) == (
+        one["worst"][0]["frame"], ["sends"], ["gets"],
+    )  # fmt: skip
+    assert one["next"] == f"wireyard trace {path} gets --verdict in_flight"
+    narrowed = findings(path, "plant/40")
+    assert [(each["count"], each["destination"]) for each in narrowed] == [(2, "plant/40")]
+
+
+def test_the_number_of_a_finding_shows_all_of_it(tmp_path: Path) -> None:
+    path = many_topics(tmp_path)
+    some = why(path).stdout
+    assert "from sends to gets" in some
+    assert f"and 37 others: wireyard why {path} 1" in " ".join(some.split())
+    every = why(path, 1).stdout
+    assert all(f"1 on plant/{number:02d}, frame" in every for number in range(1, 40))
+    assert "others" not in every
+    none = CliRunner().invoke(main, ["why", str(path), "2"], prog_name="wireyard")
+    assert (none.exit_code, none.stderr) == (2, "wireyard: there is no finding 2; there are 1\n")
+
+
+def test_a_client_whose_name_is_a_number(tmp_path: Path) -> None:
+    talk = Talk()
+    talk.login(1, 5001, "1")
+    talk.login(2, 5002, "sends")
+    talk.end(3000, 5001, reset=True)
+    talk.end(3000, 5002, reset=True)
+    path = talk.write(tmp_path / "in.pcap")
+    assert [one["client"] for one in findings(path, "1")] == ["1"]
+    assert [one["client"] for one in findings(path, "2")] == ["sends"]
+
+
+def test_a_line_for_each_finding_and_details_on_request() -> None:
+    path = ROOT / "examples" / "traffic.pcap"
+    head, empty, *lines = why(path).stdout.splitlines()
+    assert head == "12 findings, worst first: 3 lost, 1 stuck, 2 refused, 2 cut, 1 slow, 3 odd"
+    assert empty == ""
+    assert lines[0].startswith("   1 lost     127.0.0.1:53164, shop.quotes: 3 messages of this")
+    assert "with status 413 (invalid login)" in lines[4]
+    assert [line[:4].strip() for line in lines[:12]] == [f"{n}" for n in range(1, 13)]
+    assert lines[12:] == ["", f"details: wireyard why {path} NUMBER, or -v for all"]
+    details = why(path, "-v").stdout
+    assert details.count("proof: frame ") == details.count("next: wireyard ") == 12
+    assert "not_forwarded: monitor, shop/prices/apples" in details
+    query = "FROM sessions WHERE 'shelf' IN (client_id, client) ORDER BY opened_ns"
+    assert f'next: wireyard sql {path} "{query}"' in details
+    assert "\033" not in details
+
+
+@pytest.mark.parametrize("quiet", ["", "1"])
+def test_severities_have_colours_on_a_terminal_only(
+    quiet: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("wireyard.cli.why.to_terminal", lambda _: True)
+    monkeypatch.setenv("NO_COLOR", quiet)
+    monkeypatch.setenv("COLUMNS", "70")
+    shown = why(ROOT / "examples" / "traffic.pcap").stdout
+    assert ("\033[31m" in shown) == (not quiet)
+    plain = re.sub(r"\033\[[0-9;]*m", "", shown)
+    assert max(map(len, plain.splitlines()[:-1])) == 70
+
+
 def test_a_store_shows_who_holds_what() -> None:
     found = findings(ROOT / "examples" / "store" / "fs370")
     assert {one["symptom"] for one in found} == {"stored", "stored_unacknowledged"}
     assert all(one["frame"] is None and Path(one["source"]).exists() for one in found)
-    assert "proof: offset " in why(ROOT / "examples" / "store" / "fs370").stdout
+    assert "proof: offset " in why(ROOT / "examples" / "store" / "fs370", "-v").stdout
 
 
 def test_of_bare_streams_nothing_is_said() -> None:

@@ -97,7 +97,7 @@ def test_a_report_is_written_by_either_option(run: Run, tmp_path: Path) -> None:
 @settings(max_examples=30, deadline=None)
 @given(WORDS, WORDS)
 def test_a_command_to_run_next_is_what_a_shell_reads(subject: str, path: str) -> None:
-    words = {"subject": subject, "client": None, "verdict": "expired"}
+    words = {"party": subject, "client": None, "verdict": "expired"}
     shown = printable(_command(TRACE, words, shown_inputs([path])))
     printed = subprocess.run(
         ["bash", "-c", f"printf '%s\\0' {shown}"], capture_output=True, check=True

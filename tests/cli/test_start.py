@@ -70,7 +70,9 @@ def test_answers_load_the_layers_of_what_is_there(
         "sql": ["SELECT count(*) FROM deliveries"],
         "report": ["-o", "report.html"],
     }
-    loaded = loaded_by(tmp_path, command, str(CAPTURES[protocol]), *more.get(command, []))
+    loaded = loaded_by(
+        tmp_path, command, str(CAPTURES[protocol]), "--no-cache", *more.get(command, [])
+    )
     others = tuple(module for name, module in LAYERS.items() if name != protocol)
     assert among((*NEVER, *others), loaded) == set()
     assert LAYERS[protocol] in loaded

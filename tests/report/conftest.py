@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import pytest
 
 from tests.cli.conftest import run
-from wireyard.report import page
+from wireyard.report import findings
 
 __all__ = ["patient", "run"]
 
@@ -16,5 +16,5 @@ __all__ = ["patient", "run"]
 def patient() -> Iterator[None]:
     """Look for all symptoms, however long that takes."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(page, "_SYMPTOMS_S", 600.0)
+        patch.setattr(findings, "_SYMPTOMS_S", 600.0)
         yield

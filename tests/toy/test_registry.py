@@ -35,7 +35,7 @@ def test_its_table_and_its_symptom_are_there() -> None:
         assert "pings" in tables.names
         wanted = tables.sql(EXPECTED)["n"][0].as_py()
         assert tables.sql(COUNT)["n"][0].as_py() == wanted > 0
-    shown = CliRunner().invoke(main, ["why", CAPTURE], prog_name="wireyard").stdout
+    shown = CliRunner().invoke(main, ["why", "-v", CAPTURE], prog_name="wireyard").stdout
     assert "odd      pinged: " in shown
 
 

@@ -250,6 +250,14 @@ def cache_folder(source: Path) -> Path | None:
     # A source inside a zip file has no folder.
     if source.parent.is_dir() and (folder := _writable(source.parent / "__pycache__")):
         return folder
+    return private_folder(name)
+
+
+def private_folder(name: str) -> Path | None:
+    """Return a folder in the user's cache, or else in the folder for temporary files.
+
+    Only this user can write to it; None if there is no such folder.
+    """
     owner = os.getuid() if hasattr(os, "getuid") else None
     user_cache = os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")
     for base in (Path(user_cache), Path(tempfile.gettempdir())):

@@ -5,12 +5,14 @@ from __future__ import annotations
 import os
 import shutil
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import replace
 from functools import cached_property
-from typing import Final
+from time import time_ns
+from typing import TYPE_CHECKING, Final
 
+from wireyard.answers.cache import Entry, entry_key, find_entry, keep_entry
 from wireyard.captures.stores.read import is_store
 from wireyard.formats import names as format_names
 from wireyard.lake.records import Input
@@ -31,9 +33,14 @@ from wireyard.pipeline.running import Runner
 from wireyard.streams.split import TO_THE_END
 from wireyard.streams.urls import shown_url
 
+if TYPE_CHECKING:
+    from wireyard.pipeline.report import Watch
+
 __all__ = ["InputRun"]
 
 _STDIN: Final = "-"
+_SHORT_S: Final = 1.0
+"""Time of a run whose tables are not worth keeping."""
 
 
 class InputRun:
@@ -49,6 +56,10 @@ class InputRun:
         As for `list_inputs`.
     decode_as, keylog
         As for `open_input`.
+    cached
+        Whether tables are kept for the next question about the same inputs, and used if they are.
+    watch
+        Shows the progress; a stage without a name is the end of all.
 
     Attributes
     ----------
@@ -67,6 +78,8 @@ class InputRun:
         decode_as: Sequence[str],
         keylog: Sequence[str],
         rotated: bool,
+        cached: bool = False,
+        watch: Watch | None = None,
     ) -> None:
         self.notes: list[str] = []
         self.lost = False
@@ -77,6 +90,11 @@ class InputRun:
         self._runner = Runner(None, self._staging)
         self._options, self._rotated = InputOptions(format), rotated
         self._decode_as, self._keylog = tuple(decode_as), tuple(keylog)
+        self._cached = cached and not keylog
+        self._watch = watch or _NoWatch()
+        self._begun_ns = time_ns()
+        self._listing_notes = 0
+        """How many of the notes are about files that were left out; they are first."""
 
     def files(self, table: str) -> list[str]:
         """Return the Parquet files of a table, after the stages that make it.
@@ -90,22 +108,61 @@ class InputRun:
         LakeError
             The folder cannot be written.
         """
+        if self._kept is not None:
+            return self._staged(table, self._kept.files.get(table, ()))
         if table in all_tables():
-            return [self._staging.staged(table, name) for name in self._facts.files.get(table, ())]
+            return self._staged(table, self._facts.files.get(table, ()))
         return self._decoded_files(table)
 
-    def _decoded_files(self, table: str) -> list[str]:
-        names = dict.fromkeys(name for each in self._inputs for name in each.files.get(table, ()))
+    def _staged(self, table: str, names: Iterable[str]) -> list[str]:
         return [self._staging.staged(table, name) for name in names]
+
+    def _decoded_files(self, table: str) -> list[str]:
+        return self._staged(table, self._listed(table))
+
+    def _listed(self, table: str) -> list[str]:
+        """Return the names of the files of decoded rows of a table."""
+        names = (name for each in self._inputs for name in each.files.get(table, ()))
+        return list(dict.fromkeys(names))
+
+    @cached_property
+    def _kept(self) -> Entry | None:
+        """What a run before derived from these inputs as they are now."""
+        entry = find_entry(self._key, self._staging.root) if self._key else None
+        if entry is None:
+            return None
+        self.notes += entry.notes
+        self.lost = entry.lost
+        return entry
+
+    @cached_property
+    def _key(self) -> str | None:
+        """The name of the entry for the inputs as they were at first."""
+        return self._key_now() if self._cached else None
+
+    def _key_now(self) -> str | None:
+        options = {"format": self._options.format, "decode_as": self._decode_as}
+        return entry_key(self._found, {**options, "rotated": self._rotated}, self._begun_ns)
+
+    def _keep(self, facts: Facts) -> None:
+        """Keep the tables for the next question, if the inputs did not change meanwhile."""
+        took_s = (time_ns() - self._begun_ns) / 1e9
+        if self._key and took_s >= _SHORT_S and self._key == self._key_now():
+            decoded = {name for each in self._inputs for name in each.files}
+            files = {name: self._listed(name) for name in decoded}
+            files |= {name: [*made] for name, made in facts.files.items()}
+            notes = self.notes[self._listing_notes :]
+            keep_entry(self._key, self._staging.root, files, notes, self.lost)
 
     @cached_property
     def _inputs(self) -> Sequence[Input]:
         """The inputs, decoded."""
-        found = self._found()
+        found = self._found
         settings = BronzeSettings(self._staging.staged(""), has_all_cores=True)
         how = self._decode_as, self._keylog
-        stage = BronzeStage(self._runner, self._staging, settings, _NoWatch(), *how)
+        stage = BronzeStage(self._runner, self._staging, settings, self._watch, *how)
         inputs = stage.read(found, TO_THE_END)
+        self._watch.stage("")
         self.notes += stage.notes
         self.lost = stage.lost or stage.has_unknown
         return inputs
@@ -115,10 +172,14 @@ class InputRun:
         files = {name: self._decoded_files(packets_table(name)) for name in format_names()}
         streams, captured = map(self._decoded_files, ("streams", "files"))
         whole = self._runner, self._staging, files, streams, captured, self._inputs
+        self._watch.stage("deriving what became of messages")
         facts = write_facts(*whole, {})
+        self._watch.stage("")
         self.notes += facts.notes
+        self._keep(facts)
         return facts
 
+    @cached_property
     def _found(self) -> list[FoundInput]:
         """Return the inputs, under names that begin as the user has written them."""
         stores = [path for path in self._paths if os.path.isdir(path) and is_store(path)]
@@ -130,6 +191,7 @@ class InputRun:
         inputs, again = distinct(listing.inputs, {})
         for note in (*listing.left_out, *again):
             self.notes.append(f"left out: {_as_written(note, given)}")
+        self._listing_notes = len(self.notes)
         for each in inputs:
             path = shown_url(_as_written(each.path, given))
             copied = path in self._copies

@@ -9,6 +9,7 @@ from collections.abc import Set
 from typing import Final
 
 from wireyard.layers.facts import registered
+from wireyard.layers.jmq.statuses import status_text
 from wireyard.layers.jmq.symptoms import CLOSED, REQUEST_UNANSWERED
 from wireyard.layers.jmq.waiting import PASSED_ON
 from wireyard.layers.mqtt.symptoms import (
@@ -27,10 +28,10 @@ from wireyard.layers.symptoms import (
     NAME,
     RESCUED,
     SEVERITIES,
-    SLOW,
     SLOWER,
     SQL_SESSIONS,
     TRACE,
+    TRACE_CLIENT,
     Symptom,
     deliveries,
     sessions,
@@ -38,7 +39,7 @@ from wireyard.layers.symptoms import (
 
 __all__ = ["symptoms"]
 
-_REFUSED_WITH: Final = f"if(s.protocol = 'mqtt', {LOGIN_REASON}, s.status::VARCHAR)"
+_REFUSED_WITH: Final = f"if(s.protocol = 'mqtt', {LOGIN_REASON}, {status_text('s.status')})"
 _END: Final = f"JOIN ({ENDS}) e ON e.source = d.source"
 _SLOW_CONSUMER: Final = f"""
 WITH busy AS (
@@ -151,21 +152,22 @@ _EVERY: Final = (
         "slow_consumer",
         "slow",
         "{messages} took {median_ms} ms {what} by the median{peers}",
-        SLOW,
+        TRACE_CLIENT,
         _SLOW_CONSUMER,
     ),
     Symptom(
         "rule_broken",
         "odd",
         "{rule} was broken by {side} ({times}): {said}",
-        'wireyard sql {input} "FROM violations"',
+        "wireyard sql {input} \"FROM violations WHERE rule = '{rule}'"
+        " AND '{client}' IN (client_id, client)\"",
         _VIOLATIONS,
     ),
     Symptom(
         "malformed",
         "odd",
         "{pieces} of the stream that are no well-formed packet",
-        'wireyard sql {input} "FROM quarantine"',
+        "wireyard sql {input} \"FROM quarantine WHERE stream = '{stream}'\"",
         _MALFORMED,
     ),
     Symptom(

@@ -38,6 +38,8 @@ from wireyard.streams.source import filesystem, reading
 if TYPE_CHECKING:
     from duckdb import DuckDBPyConnection, DuckDBPyRelation
 
+    from wireyard.pipeline.report import Watch
+
 __all__ = ["Row", "Tables", "identifier", "is_lake", "open_tables"]
 
 Row = dict[str, Any]
@@ -361,6 +363,8 @@ def open_tables(
     decode_as: Sequence[str] = (),
     keylog: Sequence[str] = (),
     rotated: bool = False,
+    cached: bool = False,
+    watch: Watch | None = None,
 ) -> Iterator[Tables]:
     """Open a lake, or captures, streams and stores, for SQL queries.
 
@@ -380,6 +384,11 @@ def open_tables(
         Key logs with the secrets of captures' TLS connections.
     rotated
         Whether all captures in a folder are one rotated capture.
+    cached
+        Whether derived tables are kept in the user's cache for the next time, and used if the same
+        inputs have not changed since.
+    watch
+        Shows the progress of reading inputs.
 
     Raises
     ------
@@ -411,6 +420,8 @@ def open_tables(
             decode_as=decode_as,
             keylog=keylog,
             rotated=rotated,
+            cached=cached,
+            watch=watch,
         )
         yield _InputTables(run, folder)
 

@@ -7,10 +7,13 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, TypeVar
 
+import click
+
 from wireyard.cli import exits
 from wireyard.cli.arrow import leave_out_pandas
 from wireyard.cli.blocks import wrapped
 from wireyard.cli.options import decode_as_option, format_option, keylog_option, rotated_option
+from wireyard.cli.progress import Waiting
 from wireyard.errors import LakeDamaged, LakeError, UsageError
 from wireyard.streams.urls import shown_url
 
@@ -20,6 +23,7 @@ if TYPE_CHECKING:
 __all__ = [
     "frame_text",
     "head_of",
+    "no_cache_option",
     "nothing_read",
     "opened_tables",
     "reading_options",
@@ -31,10 +35,17 @@ __all__ = [
 F = TypeVar("F", bound=Callable[..., Any])
 
 
+no_cache_option = click.option(
+    "--no-cache",
+    is_flag=True,
+    help="Neither use nor keep derived tables for the next question about the same inputs.",
+)
+
+
 def reading_options(function: F) -> F:
     """Add the options that `opened_tables` takes."""
     return format_option("by the first bytes of each stream")(
-        decode_as_option(keylog_option(rotated_option(function)))
+        decode_as_option(keylog_option(rotated_option(no_cache_option(function))))
     )
 
 
@@ -45,6 +56,7 @@ def opened_tables(
     decode_as: Sequence[str] = (),
     keylog: Sequence[str] = (),
     rotated: bool = False,
+    no_cache: bool = False,
 ) -> Iterator[Tables]:
     """Open the tables of inputs or of a lake; print their notes at the end.
 
@@ -59,9 +71,18 @@ def opened_tables(
     from wireyard.answers import open_tables
 
     try:
-        with open_tables(
-            inputs, format=format_name, decode_as=decode_as, keylog=keylog, rotated=rotated
-        ) as tables:
+        with (
+            Waiting() as waiting,
+            open_tables(
+                inputs,
+                format=format_name,
+                decode_as=decode_as,
+                keylog=keylog,
+                rotated=rotated,
+                cached=not no_cache,
+                watch=waiting,
+            ) as tables,
+        ):
             try:
                 yield tables
             except UsageError:  # Where nothing is found, what was not read may be why.
@@ -112,8 +133,9 @@ def shown_inputs(
     decode_as: Sequence[str] = (),
     keylog: Sequence[str] = (),
     rotated: bool = False,
+    no_cache: bool = False,
 ) -> str:
-    """Return inputs and their options as on a command line."""
+    """Return inputs and the options that decide their rows, as on a command line."""
     from wireyard.answers.why import quote
 
     # A path that begins with a dash would be taken for an option.

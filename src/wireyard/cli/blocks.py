@@ -9,7 +9,7 @@ from rich.cells import cell_len
 
 from wireyard.cli.tables import printable
 
-__all__ = ["WIDTH", "columns", "field", "ms_text", "wrapped"]
+__all__ = ["WIDTH", "columns", "cut", "field", "ms_text", "wrapped"]
 
 WIDTH = 80
 _INDENT = 13
@@ -57,16 +57,17 @@ def columns(widths: Sequence[int], *cells: str) -> str:
     shown = []
     for place, (text, width) in enumerate(zip(cells, widths, strict=True), 1):
         room = abs(width) - (place < len(widths))  # a space before the next
-        cell = _cut(text, room)
+        cell = cut(text, room)
         fill = " " * (room - cell_len(cell))
         behind = " " * (abs(width) - room)
         shown.append(fill + cell + behind if width < 0 else cell + fill + behind)
     return "".join(shown).rstrip()
 
 
-def _cut(text: str, width: int) -> str:
+def cut(text: str, width: int | None) -> str:
+    """Return text from the wire, cut to a width if there is one."""
     shown = printable(text)
-    if cell_len(shown) <= width:
+    if width is None or cell_len(shown) <= width:
         return shown
     shown = shown[:width]
     while cell_len(shown) > width - 2:

@@ -7,6 +7,7 @@ import time
 from typing import IO
 
 from wireyard.cli import exits
+from wireyard.cli.progress import fitted
 from wireyard.cli.summary import bytes_text, count_text
 from wireyard.pipeline.growing.following import Progress
 
@@ -50,9 +51,10 @@ class FollowLine:
             print(text, file=self._file, flush=True)
             return
         self._clear()
-        self._file.write(text)
+        line = fitted(text)
+        self._file.write(line)
         self._file.flush()
-        self._width = len(text)
+        self._width = len(line)
 
     def end(self) -> None:
         """Print the last line, with the final state of the lake."""
@@ -81,7 +83,8 @@ def progress_text(progress: Progress) -> str:
         f" ({bytes_text(progress.read_bytes)})",
     ]
     if progress.waiting:
-        parts.append(f"{progress.waiting:,} wait ({bytes_text(progress.waiting_bytes)})")
+        wait = "waits" if progress.waiting == 1 else "wait"
+        parts.append(f"{progress.waiting:,} {wait} ({bytes_text(progress.waiting_bytes)})")
     if progress.batches:
         parts.append(f"the last commit {progress.lag_s:.1f} s behind its files")
     return "; ".join(parts)

@@ -2,12 +2,21 @@
 
 from __future__ import annotations
 
-from typing import Any
+import os
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from wireyard.cli import exits
-from wireyard.cli.answers import nothing_read, opened_tables, shown_inputs, status_of
+from wireyard.cli.answers import (
+    no_cache_option,
+    nothing_read,
+    opened_tables,
+    shown_inputs,
+    status_of,
+)
 from wireyard.cli.options import (
     PATH,
     decode_as_option,
@@ -16,7 +25,13 @@ from wireyard.cli.options import (
     rotated_option,
 )
 from wireyard.cli.output import open_output
+from wireyard.cli.progress import Waiting
+from wireyard.errors import UsageError
 from wireyard.streams.urls import shown_url
+
+if TYPE_CHECKING:
+    from wireyard.answers import Tables
+    from wireyard.report.filters import Filter
 
 __all__ = ["command"]
 
@@ -26,6 +41,7 @@ __all__ = ["command"]
     epilog=examples(
         "wireyard report examples/traffic.pcap -o report.html",
         "wireyard report lake -o report.html",
+        "wireyard report lake --serve --port 8080",
     ),
 )
 @click.argument("inputs", metavar="INPUT|LAKE...", nargs=-1, required=True, type=PATH)
@@ -37,8 +53,20 @@ __all__ = ["command"]
     "output",
     type=PATH,
     metavar="FILE",
-    required=True,
     help="Where the page goes, whole or not at all; - is standard output.",
+)
+@click.option(
+    "--serve",
+    is_flag=True,
+    help="Serve the page on 127.0.0.1 instead, with filters by client, topic and time, until"
+    " Ctrl-C; of a lake, the newest version.",
+)
+@click.option(
+    "--port",
+    type=click.IntRange(0, 65535),
+    default=0,
+    metavar="N",
+    help="The port of --serve; any that is free if not given.",
 )
 @format_option("by the first bytes of each stream")
 @decode_as_option
@@ -50,30 +78,70 @@ __all__ = ["command"]
     help="A key log with the secrets of a capture's TLS connections.",
 )
 @rotated_option
-def command(
-    inputs: tuple[str, ...],
-    output: str,
-    **how: Any,
-) -> int:
+@no_cache_option
+def command(inputs: tuple[str, ...], output: str | None, serve: bool, port: int, **how: Any) -> int:
     """Write a page about captures, streams, stores or a lake.
 
-    One file of HTML without scripts that loads nothing: what needs attention and the bytes that
-    prove it, what was sent over time, who talks to whom, latencies, deliveries, sessions, retained
-    values. Each number has its query, and 'wireyard sql' gives the same.
+    One file of HTML without scripts that loads nothing: how much is lost, stuck or slow, what was
+    sent over time, the findings with the bytes that prove them; who talks to whom, latencies,
+    deliveries, sessions, topics with their last values. Each number in a table has its query, and
+    'wireyard sql' gives the same.
     """
+    if serve == (output is not None):
+        raise UsageError("the page goes to a file, -w FILE, or is served, --serve")
+    if serve:
+        return _serve(inputs, port, how)
+    assert output is not None
+    with opened_tables(inputs, **how) as tables:
+        if nothing := nothing_read(tables):
+            exits.note(nothing)
+        with Waiting() as waiting:
+            waiting.stage("making the page")
+            page = _build(tables, inputs, how).encode()
+    with open_output(output, binary=False) as file:
+        file.write(page)
+    if output != "-":
+        exits.note(f"wrote {output}, {len(page) / 1000:,.0f} kB")
+    return exits.DATA_LOST if nothing else status_of(tables)
+
+
+def _build(
+    tables: Tables, inputs: Sequence[str], how: Mapping[str, Any], only: Filter | None = None
+) -> str:
     from wireyard.report import build_report
+
+    return build_report(
+        tables,
+        [*map(shown_url, inputs)],
+        shown_inputs(inputs, **how),
+        format=how["format_name"],
+        decode_as=how["decode_as"],
+        keylog=how["keylog"],
+        only=only,
+    )
+
+
+def _serve(inputs: Sequence[str], port: int, how: Mapping[str, Any]) -> int:
+    """Serve pages until Ctrl-C; inputs are read once, a lake for each page."""
+    from wireyard.report.serve import LOOPBACK, ReportServer
 
     with opened_tables(inputs, **how) as tables:
         if nothing := nothing_read(tables):
             exits.note(nothing)
-        page = build_report(
-            tables,
-            [*map(shown_url, inputs)],
-            shown_inputs(inputs, **how),
-            format=how["format_name"],
-            decode_as=how["decode_as"],
-            keylog=how["keylog"],
-        )
-    with open_output(output, binary=False) as file:
-        file.write(page.encode())
-    return exits.DATA_LOST if nothing else status_of(tables)
+            return exits.DATA_LOST
+
+        def build(only: Filter) -> str:
+            if not tables.lake:
+                return _build(tables, inputs, how, only)
+            with opened_tables(inputs, **how) as newest:
+                return _build(newest, inputs, how, only)
+
+        try:
+            server = ReportServer(build, port)
+        except OSError as error:
+            reason = os.strerror(error.errno) if error.errno else error
+            raise UsageError(f"--port {port}: cannot listen on {LOOPBACK} ({reason})") from None
+        with server, suppress(KeyboardInterrupt):
+            exits.note(f"serving {server.url} until Ctrl-C")
+            server.serve_forever()
+    return status_of(tables)

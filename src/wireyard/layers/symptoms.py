@@ -2,9 +2,14 @@
 
 A query returns a row for each finding, with these columns: `destination` and `client`, of which one
 may be null; `count`; and the proof, `source`, `frame`, `stream` and `offset` of a packet, or of a
-stored record, which has no frame. Other names in braces in `text` and `next` are columns too,
-except ``input`` (the inputs of the command), ``subject`` (the destination, else the client) and
-``messages``, ``times`` and so on (the count with that noun).
+stored record, which has no frame. `producers` and `consumers`, if there are such columns, are the
+first of the clients that sent and received. Other names in braces in `text` and `next` are columns
+too, except ``input`` (the inputs of the command), ``subject`` (the destination, else the client),
+``party`` (the client, else the destination) and ``messages``, ``times`` and so on (the count with
+that noun). Words of `next` that have spaces are SQL.
+
+One cause is one finding: rows of one client, or without a client of one destination, whose columns
+in `text` are the same except for `MEASURES`.
 
 Queries only use packets with a time. A bare stream has none, and only one direction, in which no
 request is answered. The symptoms of a protocol are in its folder; what several share is here.
@@ -12,6 +17,7 @@ request is answered. The symptoms of a protocol are in its folder; what several 
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Final, NamedTuple
 
 from wireyard.layers.jmq.waiting import ENDS, NOT_CHARGED, WAITING_JMS
@@ -23,12 +29,13 @@ __all__ = [
     "ENDS",
     "FEWEST",
     "LONG_NS",
+    "MEASURES",
+    "MOST_PEERS",
     "MUCH_SLOWER_NS",
     "NAME",
     "RESCUED",
     "SENDER",
     "SEVERITIES",
-    "SLOW",
     "SLOWER",
     "SLOWER_NS",
     "SLOWER_TIMES",
@@ -38,7 +45,9 @@ __all__ = [
     "TRACE_CLIENT",
     "WAITING",
     "Symptom",
+    "code_text",
     "deliveries",
+    "peers",
     "sessions",
 ]
 
@@ -50,6 +59,10 @@ MUCH_SLOWER_NS: Final = 100_000_000
 SEVERITIES: Final = ("lost", "stuck", "refused", "cut", "slow", "odd")
 """From worst to mildest: messages are lost; messages wait; a request or login was refused; a client
 was disconnected; deliveries are slow; something is unusual."""
+MEASURES: Final = frozenset({"longest_s", "last_frame", "median_ms", "peers", "silent_s"})
+"""Columns in which rows of one cause may differ; a text has those of the worst row."""
+MOST_PEERS: Final = 4
+"""Producers and consumers in a row: three to name, and one more if there are others."""
 
 
 class Symptom(NamedTuple):
@@ -67,14 +80,27 @@ SENDER: Final = "coalesce(d.producer_client_id, d.producer)"
 _AT: Final = "coalesce(d.delivered_ns, d.sent_ns)"
 
 
-def deliveries(condition: str, *, client: str = NAME, join: str = "") -> str:
+def peers(name: str) -> str:
+    """Return SQL for the first clients of those with a name, as a list."""
+    known = f"list(DISTINCT {name}) FILTER ({name} IS NOT NULL)"
+    return f"list_slice(list_sort({known}), 1, {MOST_PEERS})"
+
+
+def code_text(code: str, names: Mapping[int, str], reason: str = "NULL") -> str:
+    """Return SQL for a code with its name, and a reason: ``135 (Not authorized): why``."""
+    known = " ".join(f"WHEN {number} THEN ' ({name})'" for number, name in names.items())
+    return f"({code} || CASE {code} {known} ELSE '' END || coalesce(': ' || {reason}, ''))"
+
+
+def deliveries(condition: str, columns: str = "", *, client: str = NAME, join: str = "") -> str:
     """Return a query for deliveries, grouped by destination and client; the first is the proof."""
     return f"""
 SELECT d.destination, {client} AS client, count(*) AS count, min(d.verdict) AS verdict,
   arg_min(d.source, {_AT}) AS source,
   arg_min(coalesce(d.delivered_frame, d.sent_frame), {_AT}) AS frame,
   arg_min(d.stream, {_AT}) AS stream, arg_min(d."offset", {_AT}) AS "offset",
-  max(d.dead_reason) AS dead_reason
+  max(d.dead_reason) AS dead_reason, {peers(SENDER)} AS producers, {peers(NAME)} AS consumers
+  {columns}
 FROM deliveries d {join}
 WHERE {_AT} IS NOT NULL AND ({condition})
 GROUP BY 1, 2
@@ -101,11 +127,13 @@ GROUP BY 2, said
 """
 
 
-TRACE: Final = "wireyard trace {input} {subject} --verdict {verdict}"
+TRACE: Final = "wireyard trace {input} {party} --verdict {verdict}"
 TRACE_ALL: Final = "wireyard trace {input} {subject}"
 TRACE_CLIENT: Final = "wireyard trace {input} {client}"
-SLOW: Final = "wireyard slow {input}"
-SQL_SESSIONS: Final = 'wireyard sql {input} "FROM sessions ORDER BY client_id, opened_ns"'
+SQL_SESSIONS: Final = (
+    "wireyard sql {input}"
+    " \"FROM sessions WHERE '{client}' IN (client_id, client) ORDER BY opened_ns\""
+)
 
 # --- queries that symptoms and other answers share ------------------------------------------
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, Final
 
 import vl_convert as vlc
@@ -16,9 +16,13 @@ import vl_convert as vlc
 from wireyard.report.questions import Answer
 from wireyard.report.text import bytes_text, clipped, count_text, span_text
 
-__all__ = ["delays", "graph", "quantiles", "rates", "sessions", "sizes", "throughput"]
+__all__ = ["delays", "graph", "quantiles", "rates", "sizes", "timeline"]
 
 _WIDTH: Final = 520
+_LABEL: Final = 60
+"""Characters of a name in a chart; the table beside it has all."""
+_CHARACTER: Final = 7.6
+"""Width of a character of a name."""
 _HEIGHT: Final = 150
 _SERIES: Final = {
     "mqtt": "var(--c1)",
@@ -28,14 +32,6 @@ _SERIES: Final = {
     "rmp": "var(--c4)",
 }
 """The colours of formats and protocols."""
-_ENDINGS: Final = {
-    "client": "var(--good)",
-    "server": "var(--c3)",
-    "dropped": "var(--bad)",
-    "refused": "var(--warn)",
-    "open": "var(--c1)",
-    "unknown": "var(--muted)",
-}
 _NS_PER_MS: Final = 1_000_000
 _DAY_NS: Final = 86_400 * 10**9
 _CURVE: Final = 24
@@ -49,7 +45,7 @@ _STYLE: Final = {
     "axis": {
         "labelColor": "var(--ink)",
         "labelFontSize": 12,
-        "labelLimit": 190,
+        "labelLimit": 0,
         "titleColor": "var(--muted)",
         "titleFontSize": 12,
         "titleFontWeight": "normal",
@@ -60,23 +56,25 @@ _STYLE: Final = {
     "legend": {
         "labelColor": "var(--ink)",
         "labelFontSize": 12,
+        "labelLimit": 0,
         "orient": "top",
+        "columns": 2,
         "title": None,
         "symbolType": "square",
         "symbolStrokeWidth": 0,
         "symbolOpacity": 1,
     },
 }
-_COUNTS: Final = {"format": "~s", "tickCount": 4}
+_COUNTS: Final = {"format": ",~r", "tickCount": 4}
 """An axis of counts or rates."""
 
 Spec = dict[str, Any]
 """A part of a specification in Vega-Lite."""
 
 
-def _svg(chart: Spec, width: int, height: int) -> str:
-    """Draw a chart."""
-    size = {"width": width, "height": height}
+def _svg(chart: Spec, width: int | None = None, height: int | None = None) -> str:
+    """Draw a chart, of a size unless its parts have theirs."""
+    size = {} if width is None else {"width": width, "height": height}
     text: str = vlc.vegalite_to_svg({"$schema": _SCHEMA, "config": _STYLE, **size, **chart})
     # The figure around it has the name; screen readers skip the parts of the picture.
     return text.replace("<svg ", '<svg aria-hidden="true" focusable="false" ', 1)
@@ -103,11 +101,12 @@ def _colour(
     return _field(field, "nominal", scale=scale, legend=legend)
 
 
-def _time_axis(field: str, span_ns: int) -> Spec:
+def _time_axis(field: str, span_ns: int, ends: Sequence[float] = ()) -> Spec:
     """Return a time axis in UTC, formatted for the length of the span."""
     form = "%H:%M:%S" if span_ns < _DAY_NS else "%d %b %H:%M"
-    axis = {"tickCount": 6, "grid": False, "format": form}
-    return _field(field, "temporal", title="UTC", scale={"type": "utc"}, axis=axis)
+    axis = {"tickCount": 5, "grid": False, "format": form, "labelOverlap": "greedy"}
+    scale = {"type": "utc", **({"domain": list(ends)} if ends else {})}
+    return _field(field, "temporal", title="UTC", scale=scale, axis=axis)
 
 
 # --- over time ------------------------------------------------------------------------------
@@ -118,13 +117,19 @@ def _filled(
 ) -> list[dict[str, Any]]:
     """Return a row for every interval of each series; zeros fill intervals without packets."""
     by_key = {(row["from_ns"], row[series]): row for row in answer.rows}
-    times = range(answer.rows[0]["from_ns"], answer.rows[-1]["from_ns"] + 2 * width_ns, width_ns)
     filled = []
-    for at in times:
+    for at, interval in _intervals(answer, width_ns):
         for name in names:
-            row = by_key.get((at, name), {"packets": 0, "bytes": 0})
+            row = by_key.get((interval, name), {"packets": 0, "bytes": 0})
             filled.append({"at": at / _NS_PER_MS, series: name, **_rates(row, width_ns)})
     return filled
+
+
+def _intervals(answer: Answer, width_ns: int) -> Iterator[tuple[int, int]]:
+    """Yield points in time, each with the interval that begins there; the end has the last one."""
+    first, last = answer.rows[0]["from_ns"], answer.rows[-1]["from_ns"]
+    yield from ((at, at) for at in range(first, last + width_ns, width_ns))
+    yield last + width_ns, last
 
 
 def _rates(row: Mapping[str, Any], width_ns: int) -> dict[str, float]:
@@ -146,44 +151,74 @@ def rates(answer: Answer, width_ns: int, measure: str) -> str:
     return _svg(chart, _WIDTH, _HEIGHT)
 
 
-def throughput(answer: Answer, width_ns: int) -> str:
-    """Return messages sent and delivered per second, over time."""
-    kinds = {"sent": "var(--c1)", "delivered": "var(--c3)"}
+def timeline(answer: Answer, width_ns: int, *, wide: bool) -> str:
+    """Return messages sent and delivered a second over time, above deliveries that failed."""
+    kinds = {"sent": "var(--c1)", "delivered": "var(--c2)"}
     by_time = {row["from_ns"]: row for row in answer.rows}
-    times = range(answer.rows[0]["from_ns"], answer.rows[-1]["from_ns"] + 2 * width_ns, width_ns)
     rows = [
         {
             "at": at / _NS_PER_MS,
             "kind": kind,
-            "rate": by_time.get(at, {}).get(kind, 0) / (width_ns / 1e9),
+            "rate": by_time.get(interval, {}).get(kind, 0) / (width_ns / 1e9),
         }
-        for at in times
+        for at, interval in _intervals(answer, width_ns)
         for kind in kinds
     ]
+    failed = [
+        {
+            "from": row["from_ns"] / _NS_PER_MS,
+            "to": (row["from_ns"] + width_ns) / _NS_PER_MS,
+            "failed": row["failed"],
+        }
+        for row in answer.rows
+    ]
+    ends = [rows[0]["at"], rows[-1]["at"]]
+    span = answer.rows[-1]["from_ns"] - answer.rows[0]["from_ns"]
+    x = _time_axis("at", span, ends)
     encoding = {
-        "x": _time_axis("at", answer.rows[-1]["from_ns"] - answer.rows[0]["from_ns"]),
-        "y": _field("rate", "quantitative", title="messages a second", axis=_COUNTS),
+        "x": {**x, "axis": None},
+        "y": _field("rate", "quantitative", title="a second", axis=_COUNTS),
         "color": _colour("kind", kinds, kinds, lines=True),
     }
-    chart = _chart(rows, "line", encoding, interpolate="step-after", strokeWidth=2)
-    return _svg(chart, _WIDTH, _HEIGHT)
+    losses = {
+        "x": _time_axis("from", span, ends),
+        "x2": {"field": "to"},
+        "y2": {"datum": 0},
+        "y": _field(
+            "failed",
+            "quantitative",
+            title="failed",
+            axis={**_COUNTS, "tickCount": 2, "tickMinStep": 1},
+        ),
+    }
+    size = {"width": 2 * _WIDTH if wide else _WIDTH - 160}
+    above = _chart(rows, "line", encoding, interpolate="step-after", strokeWidth=2)
+    below = _chart(failed, "rect", losses, color="var(--bad)")
+    return _svg({"vconcat": [{**above, **size, "height": 110}, {**below, **size, "height": 44}],
+                 "spacing": 8})  # fmt: skip
 
 
-def ages(answer: Answer, width_ns: int) -> str:
-    """Return the age of the oldest waiting message over time, a line for each destination."""
+def ages(answer: Answer, width_ns: int, end_ns: int) -> str:
+    """Return the age of the oldest waiting message over time, a line for each destination.
+
+    Parameters
+    ----------
+    end_ns
+        The end of the captures, behind which nothing is known.
+    """
     names = sorted({row["destination"] or "" for row in answer.rows})
     oldest = {(row["at_ns"], row["destination"] or ""): row["oldest_ns"] for row in answer.rows}
     first, last = answer.rows[0]["at_ns"], answer.rows[-1]["at_ns"]
     rows = [
         {
             "at": at / _NS_PER_MS,
-            "destination": clipped(name, 30),
+            "destination": clipped(name, _LABEL),
             "age": (oldest.get((at, name)) or 0) / 1e9,
         }
-        for at in range(first - width_ns, last + 2 * width_ns, width_ns)
+        for at in range(first - width_ns, min(last + width_ns, end_ns) + 1, width_ns)
         for name in names
     ]
-    shown = [clipped(name, 30) for name in names]
+    shown = [clipped(name, _LABEL) for name in names]
     series = {name: f"var(--c{number})" for number, name in enumerate(shown, 1)}
     encoding = {
         "x": _time_axis("at", last - first + 2 * width_ns),
@@ -191,39 +226,6 @@ def ages(answer: Answer, width_ns: int) -> str:
         "color": _colour("destination", series, shown, lines=True),
     }
     return _svg(_chart(rows, "line", encoding, strokeWidth=2), _WIDTH, _HEIGHT)
-
-
-def sessions(answer: Answer, first_ns: int, last_ns: int) -> str:
-    """Return sessions as bars over time, in the order of opening."""
-    rows: list[dict[str, Any]] = []
-    ordered = sorted(
-        answer.rows, key=lambda row: (row["opened_ns"] or first_ns, row["client"] or "")
-    )
-    for number, row in enumerate(ordered):
-        start = row["opened_ns"] if row["opened_ns"] is not None else first_ns
-        stop = row["closed_ns"] if row["closed_ns"] is not None else last_ns
-        least = max((last_ns - first_ns) // 250, 1)
-        rows.append(
-            {
-                "row": number,
-                "client": clipped(row["client"] or row["endpoint"] or "unknown", 22),
-                "from": start / _NS_PER_MS,
-                "to": max(stop, start + least) / _NS_PER_MS,
-                "ended": row["ended_by"] or "unknown",
-            }
-        )
-    y = _field("row", "ordinal", title=None, axis=None)
-    spans = {
-        "x": _time_axis("from", last_ns - first_ns),
-        "x2": {"field": "to"},
-        "y": y,
-        "color": _colour("ended", _ENDINGS, {r["ended"] for r in rows}),
-    }
-    names = {"x": {"value": 0}, "y": y, "text": _field("client", "nominal")}
-    look = {"align": "right", "dx": -8, "fontSize": 12, "color": "var(--ink)"}
-    bars = _chart(rows, "bar", spans, height=11, cornerRadius=3)
-    layers = [bars, _chart(rows, "text", names, **look)]
-    return _svg({"layer": layers}, 2 * _WIDTH - 190, max(len(rows) * 20, 40))
 
 
 # --- distributions --------------------------------------------------------------------------
@@ -292,7 +294,7 @@ def quantiles(answer: Answer) -> str:
         for name in ("p50", "p90", "p99"):
             rows.append(
                 {
-                    "destination": clipped(row["destination"] or "unknown", 30),
+                    "destination": clipped(row["destination"] or "unknown", _LABEL),
                     "quantile": name,
                     "ms": max(row[f"{name}_ns"], 1) / _NS_PER_MS,
                     "p99": row["p99_ns"] / _NS_PER_MS,
@@ -339,6 +341,10 @@ def graph(producers: Answer, consumers: Answer) -> str:
         for side, column in enumerate(columns)
         for number, name in enumerate(column)
     }
+    lengths = [max(len(clipped(name, _LABEL)) for name in column or [""]) for column in columns]
+    beside = max(lengths[0], lengths[2]) * _CHARACTER + 16
+    middle = lengths[1] * _CHARACTER / 2 + 12
+    unit = max(330.0, middle + 150)
     most = max(count for *_, count in links)
     curves: list[dict[str, Any]] = []
     nodes: list[list[dict[str, Any]]] = [[], [], []]
@@ -350,7 +356,7 @@ def graph(producers: Answer, consumers: Answer) -> str:
             curves.append(
                 {
                     "link": number,
-                    "x": _curve_x(side, part),
+                    "x": _curve_x(side, part, middle / unit),
                     "y": from_y + (to_y - from_y) * eased,
                     "width": 1 + 9 * math.sqrt(count / most),
                     "side": "sent" if side == 0 else "delivered",
@@ -358,9 +364,10 @@ def graph(producers: Answer, consumers: Answer) -> str:
             )
     for (side, name), place in places.items():
         weight = count_text(weights[side][name])
-        nodes[side].append({"x": side, "y": place, "name": clipped(name, 22), "n": weight})
+        nodes[side].append({"x": side, "y": place, "name": clipped(name, _LABEL), "n": weight})
+    domain = [-beside / unit, 2 + beside / unit]
     scales = {
-        "x": _field("x", "quantitative", axis=None, scale={"domain": [-0.55, 2.55]}),
+        "x": _field("x", "quantitative", axis=None, scale={"domain": domain, "nice": False}),
         "y": _field("y", "quantitative", axis=None, scale={"domain": [tallest - 0.4, -0.6]}),
     }
     kinds = {"sent": "var(--c1)", "delivered": "var(--c3)"}
@@ -379,12 +386,12 @@ def graph(producers: Answer, consumers: Answer) -> str:
             _chart(column, "text", names, fontSize=12, color="var(--ink)", dy=-6, **marks),
             _chart(column, "text", counts, fontSize=11, color="var(--muted)", dy=8, **marks),
         ]
-    return _svg({"layer": layers}, 2 * _WIDTH, tallest * 34 + 10)
+    return _svg({"layer": layers}, round(2 * (unit + beside)), tallest * 34 + 10)
 
 
-def _curve_x(side: int, part: float) -> float:
+def _curve_x(side: int, part: float, room: float) -> float:
     """Return the x of a curve between two columns; it leaves room for the names in the middle."""
-    start, stop = (0.0, 0.74) if side == 0 else (1.26, 2.0)
+    start, stop = (0.0, 1 - room) if side == 0 else (1 + room, 2.0)
     return start + part * (stop - start)
 
 

@@ -3,24 +3,21 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from importlib.metadata import version
-from threading import Timer
-from time import monotonic
 from typing import TYPE_CHECKING, Any, Final
 
-from wireyard.answers.evidence import MOST_SOURCE_BYTES, Evidence, RowPosition, find_evidence
+from wireyard.answers.evidence import MOST_SOURCE_BYTES, Evidence, find_evidence
 from wireyard.answers.symptoms import symptoms as all_symptoms
-from wireyard.answers.tables import Row
 from wireyard.answers.visibility import how_far
-from wireyard.answers.why import Finding, find_symptoms
-from wireyard.errors import UsageError
 from wireyard.layers.facts import facts_of, registered
-from wireyard.layers.frame_files import FrameFiles
 from wireyard.report import text
+from wireyard.report.filters import NO_FILTER, Filter
+from wireyard.report.findings import find_all
 from wireyard.report.questions import Answer, ask_all, bucket_ns
+from wireyard.report.topics import topic_tree
 
 if TYPE_CHECKING:
     from wireyard.answers import Tables
@@ -29,13 +26,11 @@ __all__ = ["build_report"]
 
 _MOST_CELL: Final = 80
 _MOST_FINDINGS: Final = 24
-_MOST_ROWS: Final = 30
-"""Findings of one symptom, the worst of them."""
 _HEX_BYTES: Final = 8
 _HEX_LINES: Final = 6
 _MOST_MARKS: Final = 24
-_SYMPTOMS_S: Final = 10.0
-"""Time limit for the queries of symptoms: of 20 million messages some take longer than the page."""
+_LEAST_BAR: Final = 0.4
+"""Width of the shortest bar of a session, in percent."""
 _MOMENTS: Final = frozenset({"first_ns", "last_ns", "from_ns", "at_ns", "opened_ns", "closed_ns"})
 _SPANS: Final = frozenset(
     {"p50_ns", "p90_ns", "p99_ns", "max_ns", "oldest_ns", "oldest_unacknowledged_ns"}
@@ -48,27 +43,6 @@ _COUNTS_OF_BYTES: Final = frozenset(
 )  # fmt: skip
 
 
-@dataclass(frozen=True)
-class Shown:
-    """A finding as the page shows it."""
-
-    kind: str
-    severity: str
-    title: str
-    text: str
-    query: str
-    """Name of the answer that it is a row of."""
-    row: int
-    column: str
-    """Row and column of the count in that answer."""
-    where: str
-    """Location of the proof, for people."""
-    position: RowPosition
-    """Position of the proof."""
-    command: str
-    """A command that shows more."""
-
-
 def build_report(
     tables: Tables,
     inputs: Sequence[str],
@@ -77,6 +51,7 @@ def build_report(
     format: str | None = None,
     decode_as: Sequence[str] = (),
     keylog: Sequence[str] = (),
+    only: Filter | None = None,
 ) -> str:
     """Return a report as a page of HTML.
 
@@ -90,13 +65,19 @@ def build_report(
         The inputs with all options, as on a command line.
     format, decode_as, keylog
         The options that they were opened with.
+    only
+        What it is about; if not None, it has a form for another filter.
     """
     from jinja2 import Environment, PackageLoader, StrictUndefined
 
-    answers = ask_all(tables)
-    findings, symptoms = _find(tables, answers["quarantined"], shown_as)
-    answers |= symptoms.answers
-    shown = findings[:_MOST_FINDINGS]
+    filtered = only or NO_FILTER
+    answers = ask_all(tables, filtered)
+    asked = filtered.client or filtered.topic
+    found = find_all(tables, answers["quarantined"], shown_as, asked)
+    answers |= found.answers
+    shown = found.shown[:_MOST_FINDINGS]
+    overview = answers["overview"].rows[0]
+    first, last = overview["first_ns"], overview["last_ns"]
     evidence = find_evidence(
         {finding.position for finding in shown if None not in finding.position},
         tables.frame_files,
@@ -118,11 +99,15 @@ def build_report(
         charts=_charts(answers),
         command=f"wireyard sql {shown_as}",
         findings=shown,
-        all_findings=len(findings) + symptoms.cut,
-        symptoms=symptoms,
+        found=found,
+        only=only,
+        asked=asked,
+        topics=topic_tree(answers["topics"].rows),
+        rate=lambda count: text.rate_text(count, last - first) if first is not None else "",
+        bars=_bars(answers["sessions"].rows, first, last),
         all_symptoms=len(all_symptoms()),
         why=f"wireyard why {shown_as}",
-        dumps={position: _dump(found) for position, found in evidence.items()},
+        dumps={position: _dump(one) for position, one in evidence.items()},
         inputs=[text.clipped(name, 60) for name in inputs],
         meanings={facts.protocol: facts.verdicts for facts in registered()},
         severity=_severity,
@@ -134,115 +119,6 @@ def build_report(
         moment=text.moment_text,
         span=text.span_text,
     )
-
-
-# --- findings -------------------------------------------------------------------------------
-
-
-class _Symptoms:
-    """Runs the queries of symptoms within a time limit, and keeps their sorted rows as answers.
-
-    It takes the place of `Tables` for `find_symptoms`. When the time is over, the queries of the
-    remaining symptoms return no rows; their codes are in `left`.
-    """
-
-    def __init__(self, tables: Tables) -> None:
-        self._tables = tables
-        self.formats = tables.formats
-        self._waiting = iter(all_symptoms(self.formats))
-        self._until = monotonic() + _SYMPTOMS_S
-        self.answers: dict[str, Answer] = {}
-        self.left: list[str] = []
-
-    def rows(self, query: str) -> list[Row]:
-        """Return the rows for the next symptom."""
-        symptom = next(self._waiting)
-        text = (
-            f"SELECT *, count(*) OVER () AS of FROM (\n{query.strip()}\n)\n"
-            f"ORDER BY count DESC, destination, client, source, stream LIMIT {_MOST_ROWS}"
-        )
-        rest = self._until - monotonic()
-        timer = Timer(max(rest, 0), self._tables.connection.interrupt)
-        timer.start()
-        try:
-            found = self._tables.rows(text) if rest > 0 else None
-        except UsageError:
-            if monotonic() < self._until:
-                raise
-            found = None  # it was interrupted
-        finally:
-            timer.cancel()
-        if found is None:
-            self.left.append(symptom.code)
-            return []
-        if found:
-            self.answers[symptom.code] = Answer(symptom.code, text, found)
-        return found
-
-    @property
-    def cut(self) -> int:
-        """Number of findings beyond those in the answers."""
-        return sum(answer.of - len(answer.rows) for answer in self.answers.values())
-
-    def row_of(self, finding: Finding) -> int:
-        """Return the number of a finding's row in its answer."""
-        names = ("destination", "client", "source", "stream", "frame", "offset", "count")
-        wanted = [getattr(finding, name) for name in names]
-        rows = self.answers[finding.symptom].rows
-        return next(
-            number for number, row in enumerate(rows) if [row[name] for name in names] == wanted
-        )
-
-
-def _find(tables: Tables, quarantined: Answer, shown_as: str) -> tuple[list[Shown], _Symptoms]:
-    """Return all findings as the page shows them, the worst first."""
-    symptoms = _Symptoms(tables)
-    findings = [
-        Shown(
-            kind=finding.symptom.replace("_", " "),
-            severity=finding.severity,
-            title=text.clipped(finding.subject, _MOST_CELL),
-            text=text.shown(finding.text),
-            query=finding.symptom,
-            row=symptoms.row_of(finding),
-            column="count",
-            where=_where(finding, tables.frame_files),
-            position=(finding.source, finding.stream, finding.offset),
-            command=text.shown(finding.next),
-        )
-        for finding in find_symptoms(symptoms, None, shown_as=shown_as)  # type: ignore[arg-type]
-    ]
-    if "malformed" not in symptoms.answers:  # symptoms leave out bare streams
-        findings[:0] = _from_quarantine(quarantined, shown_as)
-    return findings, symptoms
-
-
-def _from_quarantine(quarantined: Answer, inputs: str) -> Iterator[Shown]:
-    """Yield the rows of the quarantine as findings."""
-    for number, row in enumerate(quarantined.rows):
-        message = row["message"] or "bytes that belong to no packet"
-        sql = f"FROM quarantine WHERE status = '{row['status']}'"
-        yield Shown(
-            kind=f"{row['status']} bytes",
-            severity="lost",
-            title=text.clipped(f"{row['format']} {row['field'] or ''}".strip(), _MOST_CELL),
-            text=text.shown(message),
-            query="quarantined",
-            row=number,
-            column="rows",
-            where=f"{text.clipped(row['source'], 60)}, {text.clipped(row['stream'], 60)}"
-            f" at {row['at']}",
-            position=(row["source"], row["stream"], row["at"]),
-            command=f'wireyard sql {inputs} "{sql}"',
-        )
-
-
-def _where(finding: Finding, files: FrameFiles) -> str:
-    if finding.frame is not None:
-        file, number = files.find(finding.source, finding.frame)
-        return f"{text.clipped(file, 60)}, frame {number}"
-    stream = text.clipped(finding.stream or "", 60)
-    return f"{text.clipped(finding.source or '', 60)}, {stream} at {finding.offset}"
 
 
 def _severity(protocol: str | None, verdict: str | None) -> str:
@@ -272,7 +148,7 @@ def _cell(column: str, value: Any) -> str:
         return text.bytes_text(value)
     if isinstance(value, bytes):
         return text.payload_text(value)
-    if isinstance(value, int):
+    if isinstance(value, int | float):
         return text.count_text(value)
     shown = text.clipped(str(value), _MOST_CELL)
     cut = len(str(value)) > _MOST_CELL
@@ -292,19 +168,40 @@ def _charts(answers: Mapping[str, Answer]) -> dict[str, str]:
     drawn: Mapping[str, Callable[[], str]] = {
         "packets": lambda: charts.rates(answers["rates"], width, "packets"),
         "bytes": lambda: charts.rates(answers["rates"], width, "bytes"),
-        "flow": lambda: charts.throughput(answers["flow"], width),
+        "wide": lambda: charts.timeline(answers["flow"], width, wide=True),
+        "narrow": lambda: charts.timeline(answers["flow"], width, wide=False),
         "sizes": lambda: charts.sizes(answers["sizes"]),
         "delays": lambda: charts.delays(answers["delays"]),
-        "ages": lambda: charts.ages(answers["ages"], width),
+        "ages": lambda: charts.ages(answers["ages"], width, last),
         "slowest": lambda: charts.quantiles(answers["slowest"]),
-        "sessions": lambda: charts.sessions(answers["sessions"], first, last),
         "graph": lambda: charts.graph(answers["producers"], answers["consumers"]),
     }
     source = {"packets": "rates", "bytes": "rates", "graph": "producers"}
+    source |= {"wide": "flow", "narrow": "flow"}
     has_data = {name: bool(answers[source.get(name, name)]) for name in drawn}
     has_data["graph"] |= bool(answers["consumers"])
-    has_data["sessions"] &= first is not None
     return {name: draw() for name, draw in drawn.items() if has_data[name]}
+
+
+def _bars(
+    sessions: Sequence[Mapping[str, Any]], first_ns: int | None, last_ns: int | None
+) -> list[tuple[float, float]]:
+    """Return where the bar of each session begins and how long it is, in percent of the time."""
+    if first_ns is None or last_ns is None:
+        return []
+    bars = []
+    for row in sessions:
+        opened, closed = row["opened_ns"], row["closed_ns"]
+        start, stop = (
+            100 * (at - first_ns) / max(last_ns - first_ns, 1)
+            for at in (
+                first_ns if opened is None else opened,
+                last_ns if closed is None else closed,
+            )
+        )
+        start = min(max(start, 0), 100 - _LEAST_BAR)
+        bars.append((round(start, 2), round(max(min(stop, 100) - start, _LEAST_BAR), 2)))
+    return bars
 
 
 @dataclass(frozen=True)

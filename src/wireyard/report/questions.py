@@ -12,7 +12,6 @@ Rules of this file:
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from types import MappingProxyType
@@ -20,7 +19,9 @@ from typing import TYPE_CHECKING, Any, Final
 
 from wireyard.answers.latencies import ages
 from wireyard.formats import names
+from wireyard.layers.facts import registered
 from wireyard.layers.symptoms import ENDS, WAITING
+from wireyard.report.filters import NO_FILTER, Filter, with_subqueries
 
 if TYPE_CHECKING:
     from wireyard.answers import Tables
@@ -42,6 +43,7 @@ _RANKED: Final = 15
 _AGED: Final = 4
 _SESSIONS: Final = 40
 _RETAINED: Final = 30
+_TOPICS: Final = 400
 _SHOWN_BYTES: Final = 48
 
 
@@ -68,37 +70,40 @@ def bucket_ns(first_ns: int | None, last_ns: int | None) -> int:
     return next((width for width in _WIDTHS_NS if span < width * _MOST_BUCKETS), _WIDTHS_NS[-1])
 
 
-def ask_all(tables: Tables) -> dict[str, Answer]:
-    """Run all queries; return the answers by name."""
+def ask_all(tables: Tables, only: Filter = NO_FILTER) -> dict[str, Answer]:
+    """Run all queries, about the rows that a filter leaves; return the answers by name."""
     answers: dict[str, Answer] = {}
-
+    filtered = only.tables()
     for name, sql in _COUNTED.items():
-        tables.keep(name, sql)
+        tables.keep(name, with_subqueries(sql.strip(), filtered))
 
     def ask(name: str, sql: str) -> Answer:
         text = "\n".join(line.rstrip() for line in sql.strip().splitlines())
-        answers[name] = Answer(name, _complete(text), tables.rows(text))
+        rows = tables.rows(with_subqueries(text, filtered))
+        answers[name] = Answer(name, with_subqueries(text, filtered, _COUNTED), rows)
         return answers[name]
 
-    overview = ask("overview", _OVERVIEW).rows[0]
+    span = ("min(first_ns)", only.since_ns, "greatest"), ("max(last_ns)", only.until_ns, "least")
+    first, last = (
+        f"(SELECT {end} FROM inputs)" if limit is None else
+        f"(SELECT {inner}({end}, {limit}) FROM inputs)" for end, limit, inner in span
+    )  # fmt: skip
+    overview = ask("overview", _OVERVIEW.format(first=first, last=last)).rows[0]
     width = bucket_ns(overview["first_ns"], overview["last_ns"])
     for name, sql in _questions(width):
         ask(name, sql)
     return answers
 
 
-def _complete(sql: str) -> str:
-    """Return a query with a subquery for each table of `_COUNTED` that it names."""
-    counted = ",\n".join(
-        f"{name} AS ({text.strip()})"
-        for name, text in _COUNTED.items()
-        if re.search(rf"\b{name}\b", sql)
+_BAD: Final = tuple(
+    dict.fromkeys(
+        name
+        for facts in registered()
+        for name, verdict in facts.verdicts.items()
+        if verdict.condition == "bad"
     )
-    if not counted:
-        return sql
-    return f"WITH {counted}" + (f",\n{sql[5:]}" if sql.startswith("WITH ") else f"\n{sql}")
-
-
+)
+"""The verdicts of deliveries that failed."""
 _LATENCY_NS: Final = "delivered_ns - sent_ns"
 _QUEUED: Final = f"{_LATENCY_NS} >= 0 AND retained IS NOT TRUE"
 """Deliveries whose delay is the broker's; a retained value waits for a subscriber instead."""
@@ -136,8 +141,8 @@ WITH destinations AS (
 )
 SELECT round(messages * 1e9 / nullif(last_ns - first_ns, 0), 1) AS sent_a_second,
        round(delivered * 1e9 / nullif(last_ns - first_ns, 0), 1) AS delivered_a_second, * FROM (
-SELECT (SELECT min(first_ns) FROM inputs) AS first_ns,
-       (SELECT max(last_ns) FROM inputs) AS last_ns,
+SELECT {first} AS first_ns,
+       {last} AS last_ns,
        (SELECT count(*) FROM inputs) AS inputs,
        coalesce((SELECT sum(streams) FROM inputs), 0) AS streams,
        coalesce((SELECT sum(bytes_read) FROM ledger), 0) AS bytes_read,
@@ -191,12 +196,13 @@ def _questions(width: int) -> Iterator[tuple[str, str]]:
     yield (
         "flow",
         f"""
-SELECT from_ns, sum(sent) AS sent, sum(delivered) AS delivered FROM (
-  SELECT captured_ns // {width} * {width} AS from_ns, count(*) AS sent, 0 AS delivered
+SELECT from_ns, sum(sent) AS sent, sum(delivered) AS delivered, sum(failed) AS failed FROM (
+  SELECT captured_ns // {width} * {width} AS from_ns, count(*) AS sent, 0 AS delivered, 0 AS failed
     FROM messages WHERE captured_ns IS NOT NULL GROUP BY 1
   UNION ALL
-  SELECT delivered_ns // {width} * {width}, 0, count(*)
-    FROM deliveries WHERE delivered_ns IS NOT NULL GROUP BY 1
+  SELECT coalesce(delivered_ns, sent_ns) // {width} * {width}, 0, count(delivered_ns),
+         count(*) FILTER (verdict IN {_BAD})
+    FROM deliveries WHERE coalesce(delivered_ns, sent_ns) IS NOT NULL GROUP BY 1
 ) GROUP BY 1 ORDER BY 1
 """,
     )
@@ -309,12 +315,36 @@ SELECT at_ns, destination, waiting, oldest_ns, unacknowledged, oldest_unacknowle
     yield (
         "sessions",
         f"""
+WITH shown AS (
+  SELECT *, count(*) OVER () AS of FROM sessions
+   ORDER BY ended_by IN ('dropped', 'refused', 'server') DESC NULLS LAST, packets DESC, opened_ns,
+            source, stream LIMIT {_SESSIONS}
+)
 SELECT coalesce(nullif(client_id, ''), client) AS client, client AS endpoint, user, protocol,
-       opened_ns, closed_ns, ended_by, packets, bytes, opened_frame, closed_frame, source,
-       count(*) OVER () AS of
-  FROM sessions
- ORDER BY ended_by IN ('dropped', 'refused', 'server') DESC NULLS LAST, packets DESC, opened_ns,
-          source, stream LIMIT {_SESSIONS}
+       coalesce(opened_ns, first_ns) AS opened_ns,
+       coalesce(closed_ns, if(ended_by = 'open', NULL, last_ns)) AS closed_ns, ended_by,
+       shown.packets, shown.bytes, opened_frame, closed_frame, source, of
+  FROM shown LEFT JOIN streams USING (source, stream)
+ ORDER BY opened_ns, client, source, stream
+""",
+    )
+    yield (
+        "topics",
+        f"""
+WITH shown AS (
+  SELECT destination, sum(messages) AS messages, count(*) OVER () AS of
+    FROM counted_messages WHERE destination IS NOT NULL
+   GROUP BY 1 ORDER BY messages DESC, 1 LIMIT {_TOPICS}
+), latest AS (
+  SELECT destination, max(captured_ns) AS last_ns
+    FROM messages WHERE destination IN (SELECT destination FROM shown) GROUP BY 1
+), contents AS (
+  SELECT destination, last_ns, min(array_slice(body, 1, {_SHOWN_BYTES})) AS begins
+    FROM messages JOIN latest USING (destination)
+   WHERE captured_ns = last_ns GROUP BY ALL
+)
+SELECT destination, messages, last_ns, begins, of
+  FROM shown LEFT JOIN contents USING (destination) ORDER BY destination
 """,
     )
     yield (

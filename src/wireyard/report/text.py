@@ -6,7 +6,15 @@ import unicodedata
 from datetime import UTC, datetime
 from typing import Final
 
-__all__ = ["bytes_text", "clipped", "count_text", "moment_text", "payload_text", "span_text"]
+__all__ = [
+    "bytes_text",
+    "clipped",
+    "count_text",
+    "moment_text",
+    "payload_text",
+    "rate_text",
+    "span_text",
+]
 
 _UNITS: Final = ("B", "kB", "MB", "GB", "TB", "PB")
 _SPANS: Final = (
@@ -34,9 +42,17 @@ def clipped(text: str, most: int) -> str:
     return f"{text[:head]}…{text[len(text) - (most - head - 1) :]}"
 
 
-def count_text(number: int) -> str:
-    """Return a whole number with commas."""
+def count_text(number: float) -> str:
+    """Return a number with commas."""
     return f"{number:,}"
+
+
+def rate_text(count: int, span_ns: int) -> str:
+    """Return how many there were a second; empty if no time passed."""
+    if not span_ns:
+        return ""
+    rate = count * 1e9 / span_ns
+    return f"{rate:,.{0 if rate >= 99.5 else 1 if rate >= 0.95 else 3}f}/s"
 
 
 def bytes_text(size: float) -> str:

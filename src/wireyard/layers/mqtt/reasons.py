@@ -6,6 +6,8 @@ from collections.abc import Mapping
 from types import MappingProxyType
 from typing import Final
 
+from wireyard.layers.symptoms import code_text
+
 __all__ = ["REASONS", "reason_string", "reason_text"]
 
 REASONS: Final[Mapping[int, str]] = MappingProxyType(
@@ -39,6 +41,5 @@ def reason_string(properties: str) -> str:
 
 
 def reason_text(code: str, reason: str = "NULL") -> str:
-    """Return SQL for a code with its name, and a reason string: ``135 (Not authorized): why``."""
-    names = " ".join(f"WHEN {number} THEN ' ({name})'" for number, name in REASONS.items())
-    return f"({code} || CASE {code} {names} ELSE '' END || coalesce(': ' || {reason}, ''))"
+    """Return SQL for a code with its name, and a reason string."""
+    return code_text(code, REASONS, reason)

@@ -18,6 +18,7 @@ from wireyard.layers.symptoms import (
     TRACE_CLIENT,
     Symptom,
     deliveries,
+    peers,
     sessions,
 )
 
@@ -60,6 +61,14 @@ _SILENCE_OF: Final = _SILENCE + "min(s.keep_alive) AS keep_alive"
 
 _END: Final = f"JOIN ({ENDS}) e ON e.source = d.source"
 _LONG_SINCE: Final = f"d.verdict = '{{}}' AND e.end_ns - d.sent_ns >= {LONG_NS}"
+_ABSENCE: Final = """
+ASOF LEFT JOIN (SELECT * FROM sessions WHERE protocol = 'mqtt' AND closed_ns IS NOT NULL) l
+ON l.source = d.source AND l.client_id = d.consumer_client_id AND l.closed_ns <= d.sent_ns
+ASOF LEFT JOIN (SELECT * FROM sessions WHERE protocol = 'mqtt' AND opened_ns IS NOT NULL) c
+ON c.source = d.source AND c.client_id = d.consumer_client_id AND c.opened_ns >= d.sent_ns
+"""
+_AWAY: Final = f""", coalesce(' for ' || round(
+    max(max(c.opened_ns - l.closed_ns)) OVER (PARTITION BY {NAME}) / 1e9, 1) || ' s', '') AS away"""
 
 _WINDOW_FULL: Final = f"""
 WITH waited AS (
@@ -67,7 +76,7 @@ WITH waited AS (
   WHERE d.protocol = 'mqtt' AND d.qos > 0 AND d.queue_ns >= {LONG_NS}
 ), before AS (
   SELECT w.source, w.destination, {NAME.replace("d.", "w.")} AS client, w.sent_ns,
-    w.delivered_frame AS frame, w.stream, w."offset"
+    w.delivered_frame AS frame, w.stream, w."offset", w.message_key
   FROM waited w ASOF JOIN (
     SELECT source, consumer, delivered_ns, acknowledged_ns FROM deliveries
     WHERE protocol = 'mqtt' AND acknowledged_ns IS NOT NULL
@@ -75,14 +84,16 @@ WITH waited AS (
   ) a ON a.source = w.source AND a.consumer = w.consumer AND a.acknowledged_ns <= w.delivered_ns
   WHERE a.delivered_ns <= w.sent_ns AND a.acknowledged_ns >= w.sent_ns
   UNION ALL
-  SELECT d.source, d.destination, {NAME}, d.sent_ns, d.sent_frame, d.stream, d."offset"
+  SELECT d.source, d.destination, {NAME}, d.sent_ns, d.sent_frame, d.stream, d."offset",
+    d.message_key
   FROM deliveries d
   WHERE d.verdict = 'queued' AND d.sent_ns IS NOT NULL AND {_IS_THERE}
 )
-SELECT destination, client, count(*) AS count, arg_min(source, sent_ns) AS source,
-  arg_min(frame, sent_ns) AS frame, arg_min(stream, sent_ns) AS stream,
-  arg_min("offset", sent_ns) AS "offset"
-FROM before
+SELECT b.destination, b.client, count(*) AS count, arg_min(b.source, b.sent_ns) AS source,
+  arg_min(b.frame, b.sent_ns) AS frame, arg_min(b.stream, b.sent_ns) AS stream,
+  arg_min(b."offset", b.sent_ns) AS "offset",
+  {peers("coalesce(m.producer_client_id, m.client)")} AS producers
+FROM before b LEFT JOIN messages m ON m.source = b.source AND m.message_key = b.message_key
 GROUP BY 1, 2
 """
 _PERSISTENT: Final = """
@@ -137,6 +148,7 @@ GROUP BY 2, said
 _PUBLISH_REFUSED: Final = f"""
 SELECT d.destination, {SENDER} AS client, count(DISTINCT d.message_key) AS count,
   min(d.verdict) AS verdict, {reason_text("a.return_code", reason_string("a.properties"))} AS said,
+  {peers(NAME)} AS consumers,
   arg_min(d.source, d.sent_ns) AS source, arg_min(d.sent_frame, d.sent_ns) AS frame,
   arg_min(d.stream, d.sent_ns) AS stream, arg_min(d."offset", d.sent_ns) AS "offset"
 FROM deliveries d
@@ -186,7 +198,8 @@ captured."""
 _NEVER_SERVED: Final = f"""
 WITH granted AS (
   SELECT d.source, {NAME} AS client, d.consumer, d.subscription, count(*) AS count,
-    count(d.delivered_ns) AS served, min(d.sent_ns) AS since_ns, bool_and(
+    count(d.delivered_ns) AS served, {peers(SENDER)} AS producers, min(d.sent_ns) AS since_ns,
+    bool_and(
       d.verdict = 'undecided' AND d.accepted_frame IS NOT NULL) AS is_open,
     arg_min(d.sent_frame, d.sent_ns) AS frame, arg_min(d.stream, d.sent_ns) AS stream,
     arg_min(d."offset", d.sent_ns) AS "offset"
@@ -196,6 +209,7 @@ WITH granted AS (
   GROUP BY ALL
 )
 SELECT NULL AS destination, g.client, sum(g.count)::BIGINT AS count, g.subscription AS filter,
+  list_sort(list_distinct(flatten(list(g.producers)))) AS producers,
   g.source, min(g.frame) AS frame, arg_min(g.stream, g.frame) AS stream,
   arg_min(g."offset", g.frame) AS "offset"
 FROM granted g
@@ -219,9 +233,9 @@ SYMPTOMS: Final = (
     Symptom(
         "not_kept",
         "lost",
-        "{messages} accepted while the client was away, and not delivered when it came back",
+        "{messages} accepted while the client was away{away}, and not delivered when it came back",
         TRACE,
-        deliveries("d.verdict = 'not_kept'"),
+        deliveries("d.verdict = 'not_kept'", _AWAY, join=_ABSENCE),
     ),
     Symptom(
         "not_forwarded",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
+from wireyard.layers.jmq.statuses import status_text
 from wireyard.layers.jmq.waiting import (
     AWAY,
     CONSUMERS,
@@ -18,10 +19,10 @@ from wireyard.layers.jmq.waiting import (
 from wireyard.layers.symptoms import (
     BACK,
     LONG_NS,
-    SLOW,
     SQL_SESSIONS,
     TRACE,
     TRACE_ALL,
+    TRACE_CLIENT,
     Symptom,
     deliveries,
 )
@@ -165,7 +166,8 @@ def _denied(condition: str) -> str:
     """Return a query for messages that an Open MQ broker did not accept."""
     return f"""
 SELECT destination, src_addr || ':' || src_port AS client, count(*) AS count,
-  min(status) AS status, min(reason) AS reason, arg_min(source, captured_ns) AS source,
+  {status_text("min(status)::INTEGER", "min(reason)")} AS said,
+  arg_min(source, captured_ns) AS source,
   arg_min(frame, captured_ns) AS frame, arg_min(stream, captured_ns) AS stream,
   arg_min("offset", captured_ns) AS "offset"
 FROM ({DENIED})
@@ -174,8 +176,9 @@ GROUP BY 1, 2
 """
 
 
-_REQUEST_REFUSED: Final = """
-SELECT NULL AS destination, c.requester AS client, count(*) AS count, c.request, c.status,
+_REQUEST_REFUSED: Final = f"""
+SELECT NULL AS destination, c.requester AS client, count(*) AS count, c.request,
+  {status_text("c.status")} AS said,
   arg_min(c.source, c.requested_ns) AS source, arg_min(c.requested_frame, c.requested_ns) AS frame,
   arg_min(c.stream, c.requested_ns) AS stream, arg_min(c."offset", c.requested_ns) AS "offset"
 FROM conversations c
@@ -328,7 +331,7 @@ SYMPTOMS: Final = (
         "consumer_paused",
         "stuck",
         "the consumer was full and paused delivery for up to {longest_s} s ({times})",
-        SLOW,
+        TRACE_CLIENT,
         _CONSUMER_PAUSED,
     ),
     Symptom(
@@ -348,21 +351,21 @@ SYMPTOMS: Final = (
     Symptom(
         "over_limit",
         "refused",
-        "{messages} over a limit of the broker, status {status}: {reason}",
+        "{messages} over a limit of the broker, status {said}",
         TRACE_ALL,
         _denied("status IN ('414', '423')"),
     ),
     Symptom(
         "send_refused",
         "refused",
-        "{messages} of this client refused by the broker, status {status}: {reason}",
+        "{messages} of this client refused by the broker, status {said}",
         TRACE_ALL,
         _denied("status NOT IN ('414', '423')"),
     ),
     Symptom(
         "request_refused",
         "refused",
-        "{request} refused by the broker ({times}), with status {status}",
+        "{request} refused by the broker ({times}), with status {said}",
         SQL_SESSIONS,
         _REQUEST_REFUSED,
     ),

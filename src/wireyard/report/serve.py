@@ -1,0 +1,131 @@
+"""A report over HTTP on the loopback address, with filters.
+
+Rules of this file:
+
+1. It listens on the loopback address alone, and answers only requests whose Host header names it:
+   a page of another site, whose name resolves to this address, gets nothing.
+2. It answers GET of one path; nothing can be changed by it. Requests are answered one by one.
+3. A value of a filter is data: it is text of a literal in SQL, and escaped on the page.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from http import HTTPStatus
+from http.server import BaseHTTPRequestHandler, HTTPServer
+from typing import Any, Final
+from urllib.parse import parse_qs, urlsplit
+
+import pyarrow as pa
+
+from wireyard.errors import WireError
+from wireyard.report.filters import Filter
+
+__all__ = ["LOOPBACK", "ReportServer", "filter_of"]
+
+LOOPBACK: Final = "127.0.0.1"
+_NAMES: Final = ("client", "topic", "since", "until")
+_TIMEOUT_S: Final = 10
+"""Time for a request to arrive: others wait for it."""
+_HEADERS: Final = (
+    ("Content-Security-Policy", "default-src 'none'; style-src 'unsafe-inline'; form-action 'self';"
+     " frame-ancestors 'none'"),
+    ("X-Content-Type-Options", "nosniff"),
+    ("Referrer-Policy", "no-referrer"),
+    ("Cross-Origin-Resource-Policy", "same-origin"),
+    ("Cache-Control", "no-store"),
+)  # fmt: skip
+
+
+class ReportServer(HTTPServer):
+    """Serves pages until it is interrupted.
+
+    Parameters
+    ----------
+    build
+        Returns the page of a filter.
+    port
+        The port; 0 for any that is free.
+    """
+
+    def __init__(self, build: Callable[[Filter], str], port: int) -> None:
+        super().__init__((LOOPBACK, port), partial(_Handler, build))
+        self.hosts = {f"{name}:{self.server_port}" for name in (LOOPBACK, "localhost")}
+
+    @property
+    def url(self) -> str:
+        """The address of the page."""
+        return f"http://{LOOPBACK}:{self.server_port}/"
+
+
+class _Handler(BaseHTTPRequestHandler):
+    server: ReportServer
+    server_version = "wireyard"
+    sys_version = ""
+    timeout = _TIMEOUT_S
+
+    def __init__(self, build: Callable[[Filter], str], *given: Any) -> None:
+        self._build = build
+        super().__init__(*given)
+
+    def do_GET(self) -> None:
+        """Answer with the page of the filter in the query."""
+        if self.headers.get_all("Host") not in [[host] for host in self.server.hosts]:
+            self._answer(HTTPStatus.MISDIRECTED_REQUEST, "this is not the server of that name")
+            return
+        asked = urlsplit(self.path)
+        if asked.path != "/":
+            self._answer(HTTPStatus.NOT_FOUND, "there is one page: /")
+            return
+        try:
+            page = self._build(filter_of(asked.query))
+        except (ValueError, WireError) as error:
+            self._answer(HTTPStatus.BAD_REQUEST, str(error))
+            return
+        self._answer(HTTPStatus.OK, page, "text/html")
+
+    def _answer(self, status: HTTPStatus, text: str, kind: str = "text/plain") -> None:
+        body = text.encode("utf-8", "backslashreplace")
+        self.send_response(status)
+        for name, value in _HEADERS:
+            self.send_header(name, value)
+        self.send_header("Content-Type", f"{kind}; charset=utf-8")
+        self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body)
+
+    def log_message(self, format: str, *given: object) -> None:
+        """Log nothing: requests name clients and topics."""
+
+
+def filter_of(query: str) -> Filter:
+    """Return the filter in the query of a URL.
+
+    Raises
+    ------
+    ValueError
+        It has other fields, or a time that is none.
+    """
+    fields = parse_qs(query, strict_parsing=bool(query), max_num_fields=len(_NAMES))
+    unknown = fields.keys() - set(_NAMES)
+    if unknown or any(len(values) > 1 for values in fields.values()):
+        raise ValueError(f"a filter has the fields {', '.join(_NAMES)}, each once")
+    given = {name: values[0].strip() for name, values in fields.items() if values[0].strip()}
+    since, until = given.get("since"), given.get("until")
+    return Filter(
+        client=given.get("client"),
+        topic=given.get("topic"),
+        since=since,
+        until=until,
+        since_ns=None if since is None else _time_ns(since),
+        until_ns=None if until is None else _time_ns(until),
+    )
+
+
+def _time_ns(text: str) -> int:
+    try:
+        value = pa.scalar(text).cast(pa.timestamp("ns", "UTC" if text.endswith("Z") else None))
+    except pa.ArrowInvalid:
+        raise ValueError(f"{text}: is no time in the form 2026-11-21T20:22:35Z") from None
+    return int(value.value)
