@@ -105,6 +105,12 @@ class Fed:
 
 def live_rows(data: bytes, rng: Random, named: Format | None = None) -> tuple[list[Row], int]:
     """Return the rows of a capture that arrives in pieces, and how many came before its end."""
+    fed, early = fed_in_pieces(data, rng, named)
+    return fed.rows, early
+
+
+def fed_in_pieces(data: bytes, rng: Random, named: Format | None = None) -> tuple[Fed, int]:
+    """Return a capture that arrived in pieces and ended, and how many rows came before its end."""
     fed, at = Fed.begin(named), 0
     while at < len(data):
         size = rng.randint(1, rng.choice((3, 60, 900, 9000, 40000)))
@@ -112,21 +118,14 @@ def live_rows(data: bytes, rng: Random, named: Format | None = None) -> tuple[li
         at += size
     early = len(fed.rows)
     fed.end()
-    return fed.rows, early
+    return fed, early
 
 
 def assert_same(data: bytes, rng: Random, named: Format | None = None) -> tuple[int, int]:
-    rows, early = live_rows(data, rng, named)
-    assert_rows(rows, data, named)
-    return early, len(rows)
-
-
-def assert_rows(rows: list[Row], data: bytes, named: Format | None = None) -> None:
-    """Assert that rows are those of the whole capture."""
-    whole = whole_rows(data, named)
-    if read_capture(data).repairs.moved_ns:  # times of packets that are out of order differ
-        rows, whole = ([row | {"captured_ns": None} for row in each] for each in (rows, whole))
-    assert in_order(rows) == in_order(whole)
+    fed, early = fed_in_pieces(data, rng, named)
+    assert in_order(fed.rows) == in_order(whole_rows(data, named))
+    assert [*fed.capture.repairs.lines()] == [*read_capture(data).repairs.lines()]
+    return early, len(fed.rows)
 
 
 # --- the same rows --------------------------------------------------------------------------

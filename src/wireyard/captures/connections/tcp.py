@@ -35,8 +35,9 @@ from wireyard.captures.connections.tcp_kernels import (
 from wireyard.captures.connections.times import order_by_acknowledgments
 from wireyard.captures.packets.units import Columns, Units
 from wireyard.captures.records import Placed
+from wireyard.captures.repairs import differing_segment
 
-__all__ = ["Placer", "Reassembly", "stream_ends"]
+__all__ = ["Placer", "Reassembly", "stream_begins", "stream_ends"]
 
 _SEQUENCE_NUMBERS: Final = 1 << 32
 _GROUP_ROWS: Final = 1 << 16
@@ -103,12 +104,12 @@ class Reassembly:
             first.
         """
         connections, sides = self._placer.connections, self._placer.sides
-        begins = _begins(sides)
+        begins = stream_begins(sides)
         bounds, runs = _merge(self._kept, begins, newest)
         self._copies = find_copies(connections, sides, begins, bounds, runs, flows, content)
         if self._copies:
             self._join(self._copies)
-            begins = _begins(sides)
+            begins = stream_begins(sides)
             bounds, runs = _merge(self._kept, begins, newest)
         if self._late:
             numbers_of = self._acknowledgments(len(sides))
@@ -128,7 +129,7 @@ class Reassembly:
             conversations=connections[:, Connection.CONVERSATION],
             first_records=connections[:, Connection.FIRST_RECORD],
             first_ways=connections[:, Connection.FIRST_WAY],
-            sizes=np.where(begun | seen, stream_ends(sides) - _begins(sides), 0),
+            sizes=np.where(begun | seen, stream_ends(sides) - stream_begins(sides), 0),
             opened=states & State.OPENED != 0,
             begun=begun,
             captured=states & (State.SEEN | State.RST) != 0,
@@ -166,8 +167,8 @@ class Reassembly:
         for side, record in self._conflicts:
             row = self._placer.connections[side >> 1]
             conversation = int(row[Connection.CONVERSATION])
-            text = f"frame {record + 1} of {flows.name(conversation, side & 1)}"
-            found.append((conversation, Placed(record, text)))
+            name = flows.name(conversation, side & 1)
+            found.append((conversation, differing_segment(record, name)))
         return found
 
     def _join(self, copies: Sequence[Copy]) -> None:
@@ -215,7 +216,7 @@ def stream_ends(sides: Grid) -> Ints:
     return found
 
 
-def _begins(sides: Grid) -> Ints:
+def stream_begins(sides: Grid) -> Ints:
     """Return the position at which the stream of each side begins."""
     begun = sides[:, Side.STATE] & State.BEGUN != 0
     return np.where(begun, sides[:, Side.BEGIN], sides[:, Side.LOW])

@@ -16,7 +16,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import asdict, replace
 from heapq import heappop, heappush
 from operator import attrgetter
 from typing import Any, Final
@@ -28,6 +28,7 @@ from wireyard.captures.carriers.tls_keys import KeyLog
 from wireyard.captures.connections.flows import Endpoint
 from wireyard.captures.connections.stream import Content, Runs
 from wireyard.captures.connections.tcp_kernels import SILENCE_NS, Connection, Verdict
+from wireyard.captures.connections.times import Clock
 from wireyard.captures.detection.assignment import Assigned, DecodeAs
 from wireyard.captures.files.places import Places
 from wireyard.captures.layout import Protocol, Unit
@@ -38,11 +39,13 @@ from wireyard.captures.live.connections import (
     OpenConnection,
     Stage,
 )
+from wireyard.captures.live.held import HeldRuns, merge_held
 from wireyard.captures.live.readable import LiveReader
-from wireyard.captures.live.stream import HeldRuns, LiveStream, merge_held, stream_of
+from wireyard.captures.live.stream import LiveStream, stream_of
 from wireyard.captures.packets.headers import PacketReader
 from wireyard.captures.packets.units import Units
-from wireyard.captures.records import NO_TIME, Records
+from wireyard.captures.records import NO_TIME, Placed, Records
+from wireyard.captures.repairs import Repairs, differing_segment, first_of
 from wireyard.captures.stream_table import describe_stream
 from wireyard.formats import Format
 from wireyard.streams.growth import Grown
@@ -53,6 +56,8 @@ _SWEEP_NS: Final = 1_000_000_000
 """Capture time between two searches for connections that have ended or are silent."""
 MAX_HELD_BYTES: Final = 128 << 20
 """Unread bytes of all streams together. Above it, those of the largest connections are dropped."""
+MAX_RECENT_BYTES: Final = 32 << 20
+"""Bytes of them that were read, of all streams together."""
 MAX_OPEN: Final = 1 << 16
 """Connections with bytes that are tracked at a time, at about 4 KB each: 256 MB."""
 _MOST_UNKNOWN: Final = 256
@@ -111,6 +116,10 @@ class LiveCapture:
         """Bytes before the first byte of their stream that arrived after that was read."""
         self.connections = LiveConnections()
         self._packets = PacketReader()
+        self._clock = Clock()
+        self._differing = 0
+        self._different: list[Placed] = []
+        self._moved_ns = 0
         settings = named, rules, KeyLog() if keys is None else keys, max_packet_bytes
         self._reader = LiveReader(name, *settings, self._packets, self.connections)
         self._describes = describes
@@ -120,7 +129,7 @@ class LiveCapture:
         self._pushed = 0
         self._now_ns = NO_TIME
         self._swept_ns = NO_TIME
-        self._held_bytes = 0
+        self._held_bytes = self._recent_bytes = 0
 
     @property
     def has_keys(self) -> bool:
@@ -136,6 +145,15 @@ class LiveCapture:
     def proxies(self) -> Counter[tuple[str, int]]:
         """Streams by the kind and size in bytes of their proxy header."""
         return self._reader.proxies
+
+    @property
+    def repairs(self) -> Repairs:
+        """What was repaired so far."""
+        return Repairs(
+            differing=self._differing,
+            different=self._different,
+            moved_ns=max(self._clock.moved_ns, self._moved_ns),
+        )
 
     @property
     def frames(self) -> int:
@@ -192,6 +210,8 @@ class LiveCapture:
             "unnamed": dict(self.unnamed),
             "proxies": [[name, size, count] for (name, size), count in self.proxies.items()],
             "problems": [*self.problems],
+            "clock": [self._clock.moved_ns, self._clock.latest_ns],
+            "repairs": asdict(self.repairs),
             "dropped_bytes": self.dropped_bytes,
             "late_bytes": self.late_bytes,
         }
@@ -217,6 +237,10 @@ class LiveCapture:
                 if each["due_ns"] is not None:
                     self._schedule(connection, int(each["due_ns"]))
                 self._held_bytes += sum(stream.held_bytes for stream in connection.sides)
+        self._clock.moved_ns, self._clock.latest_ns = map(int, state["clock"])
+        repairs = Repairs.load(state["repairs"])
+        self._differing, self._different = repairs.differing, [*repairs.different]
+        self._moved_ns = repairs.moved_ns
         self.unnamed = Counter(state["unnamed"])
         self._reader.proxies = Counter(
             {(name, size): many for name, size, many in state["proxies"]}
@@ -239,6 +263,7 @@ class LiveCapture:
         if not grid.shape[1]:
             return self._advance_due()
         grid = np.ascontiguousarray(grid)
+        times_ns = self._clock.steady(times_ns, grid[Unit.CAPTURED] > 0)
         grid[Unit.NETWORK] = 0  # later packets would show which networks belong together
         flows = self.connections.flows.number(grid, grid.shape[1])
         is_tcp = grid[Unit.PROTOCOL] == Protocol.TCP
@@ -247,14 +272,19 @@ class LiveCapture:
         connections, placer = self.connections, self.connections.placer
         before = len(placer)
         placed = placer.place(segments, times_ns[rows], len(connections.flows))
-        sides, positions, verdicts, _ = placed
+        sides, positions, verdicts, late = placed
         datagrams = np.flatnonzero(~is_tcp)
         replaced = connections.add_new(before, grid[:, datagrams], flows[datagrams])
         for connection in replaced:
             self._schedule(connection, self._now_ns + LINGER_NS)
         changed = self._receive_segments(segments, times_ns[rows], sides, positions, verdicts)
+        out_of_order = set((sides[late != 0] >> 1).tolist())
         readable: list[Grown] = []
         for connection in changed:
+            connection.out_of_order |= connection.number in out_of_order
+            if connection.out_of_order:
+                moved_ns = self.connections.order(connection)
+                self._moved_ns = max(self._moved_ns, moved_ns)
             readable += self._advance(connection)
         readable += self._receive_datagrams(
             grid[:, datagrams], flows[datagrams], times_ns[datagrams]
@@ -324,15 +354,27 @@ class LiveCapture:
                 segments.starts[rows],
                 segments.records[rows].astype(np.int64),
                 times_ns[rows],
+                segments.acknowledgments[rows].astype(np.int64),
+                times_ns[rows],
             )
-            self._touched |= {id(stream): stream for stream in streams}
-            places = self._packets.places
-            self.late_bytes += merge_held(streams, group.reshape(-1), new, places)
+            self._merge(streams, group.reshape(-1), new)
         # An end or an acknowledgment can make bytes readable that were held before.
         touched = np.unique(sides[wanted] >> 1).tolist()
         return [
             self.connections.open[number] for number in touched if number in self.connections.open
         ]
+
+    def _merge(self, streams: Sequence[LiveStream], group: Ints, new: HeldRuns) -> None:
+        """Add runs to streams; see `merge_held`."""
+        self._touched |= {id(stream): stream for stream in streams}
+        merged = merge_held(streams, group, new, self._packets.places)
+        self.late_bytes += merged.late_bytes
+        self._differing += len(merged.differing)
+        placed = [
+            differing_segment(record, streams[at].name.partition("#")[0])
+            for at, record in merged.differing
+        ]
+        self._different = first_of([*self._different, *placed])
 
     # --- datagrams --------------------------------------------------------------------------
 
@@ -355,6 +397,8 @@ class LiveCapture:
                 captured[filled],
                 grid[Unit.START, rows][filled],
                 grid[Unit.RECORD, rows][filled],
+                times_ns[rows][filled],
+                np.zeros(np.count_nonzero(filled), np.int64),
                 times_ns[rows][filled],
             )
             stream.floor = int(stops[-1])
@@ -388,7 +432,8 @@ class LiveCapture:
             held = stream.attach(places)
             self._touched[id(stream)] = stream
             acknowledged = self.connections.acknowledged(connection, direction)
-            count, later_ns = stream.ready(self._now_ns, acknowledged)
+            captured = self.connections.captured(connection, direction ^ 1)
+            count, later_ns = stream.ready(self._now_ns, acknowledged, captured)
             ready[stream.name] = len(held.positions) if final else count
             if later_ns is not None:
                 due_ns.append(later_ns)
@@ -430,13 +475,31 @@ class LiveCapture:
         """Release the bytes that were read, and the buffers that they arrived in."""
         places = self._packets.places
         for stream in self._touched.values():
-            self._held_bytes -= stream.held_bytes
-            stream.compact(places)
-            self._held_bytes += stream.held_bytes
+            self._account(stream, -1)
+            stream.compact(places, self._now_ns)
+            self._account(stream, 1)
         self._touched.clear()
         self._packets.release()
+        if self._recent_bytes > MAX_RECENT_BYTES or self._held_bytes > MAX_HELD_BYTES:
+            self._forget()
         if self._held_bytes > MAX_HELD_BYTES:
             self._shed()
+
+    def _account(self, stream: LiveStream, sign: int) -> None:
+        """Add the bytes that a stream holds, or subtract them."""
+        self._held_bytes += sign * stream.held_bytes
+        self._recent_bytes += sign * stream.recent_bytes
+
+    def _forget(self) -> None:
+        """Release all bytes that were read."""
+        for connection in self.connections.open.values():
+            for stream in connection.sides:
+                if stream.recent_bytes:
+                    self._account(stream, -1)
+                    stream.attach(self._packets.places)
+                    stream.compact(self._packets.places, NO_TIME)
+                    self._account(stream, 1)
+        self._packets.release()
 
     def _shed(self) -> None:
         """Drop what the largest connections hold until half of `MAX_HELD_BYTES` is free."""
@@ -457,7 +520,7 @@ class LiveCapture:
             for stream in connection.sides:
                 if stream.held_bytes:
                     self.dropped_bytes += stream.held_bytes
-                    self._held_bytes -= stream.held_bytes
+                    self._account(stream, -1)
                     stream.shed()
 
     def _ignore(self, connection: OpenConnection) -> None:
@@ -467,7 +530,7 @@ class LiveCapture:
             self.connections.holdings[connection.number] = Holding.IGNORED
         for stream in connection.sides:
             self._touched.pop(id(stream), None)
-            self._held_bytes -= stream.held_bytes
+            self._account(stream, -1)
             stream.drop()
 
     def _close(self, connection: OpenConnection) -> None:

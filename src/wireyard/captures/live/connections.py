@@ -13,10 +13,11 @@ import numpy as np
 from wireyard.arrays import Bools, Grid, Int8s, Ints
 from wireyard.captures.connections.flows import FlowTable
 from wireyard.captures.connections.stream import Stream
-from wireyard.captures.connections.tcp import Placer, stream_ends
+from wireyard.captures.connections.tcp import Placer, stream_begins, stream_ends
 from wireyard.captures.connections.tcp_kernels import NONE, Connection, Side, State, distance
 from wireyard.captures.detection.assignment import Assigned
 from wireyard.captures.layout import Unit
+from wireyard.captures.live.held import order_held
 from wireyard.captures.live.stream import LiveStream
 from wireyard.captures.records import NO_TIME
 from wireyard.captures.stream_table import describe_beginning
@@ -81,6 +82,8 @@ class OpenConnection:
     """Its size when TLS or WebSocket was opened last."""
     latest_ns: int = NO_TIME
     """Time of its latest datagram; for UDP only."""
+    out_of_order: bool = False
+    """Whether bytes of it were captured behind their acknowledgment."""
 
     @property
     def ordered(self) -> tuple[LiveStream, LiveStream]:
@@ -104,6 +107,7 @@ class OpenConnection:
         self.format = None if state["format"] is None else get_format(state["format"])
         self.heads = {name: bytes.fromhex(head) for name, head in state["heads"].items()}
         self.opened_bytes, self.latest_ns = int(state["opened_bytes"]), int(state["latest_ns"])
+        self.out_of_order = bool(state["out_of_order"])
         for stream, each in zip(self.sides, state["sides"], strict=True):
             stream.restore(each, framer_of)
         for name, (label, framed) in state["framers"].items():
@@ -126,6 +130,7 @@ class OpenConnection:
             },
             "opened_bytes": self.opened_bytes,
             "latest_ns": self.latest_ns,
+            "out_of_order": self.out_of_order,
             "sides": [stream.state() for stream in self.sides],
         }
 
@@ -329,6 +334,18 @@ class LiveConnections:
         side = self.placer.sides[number]
         high = int(side[Side.HIGH])
         return high + distance(acknowledgment, int(side[Side.BASE]) + high)
+
+    def captured(self, connection: OpenConnection, direction: int) -> int | None:
+        """Return the number up to which a stream was captured; None if it has no segment."""
+        side = self.placer.sides[2 * connection.number + direction]
+        if not side[Side.STATE] & State.SEEN:
+            return None
+        return int(side[Side.BASE]) + connection.sides[direction].reach(int(side[Side.HIGH]))
+
+    def order(self, connection: OpenConnection) -> int:
+        """Order the held packets of a connection by their acknowledgments; see `order_held`."""
+        sides = self.placer.sides[2 * connection.number : 2 * connection.number + 2]
+        return order_held(sides, stream_begins(sides), connection.sides)
 
     def with_final_size(self, connection: OpenConnection, stream: Stream) -> Stream:
         """Return a stream with its size at the end, including bytes that are missing there."""

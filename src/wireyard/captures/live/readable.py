@@ -259,7 +259,7 @@ class LiveReader:
             live = stream.as_stream(self._packets.places, count)
             if final:
                 live = self._connections.with_final_size(connection, live)
-            if count or (final and live.size):
+            if count > stream.first_unread or (final and live.size):
                 readable.append(
                     self._grown(connection.format, stream.framer, live, growing=not final)
                 )

@@ -9,25 +9,31 @@ Rules of this file:
    off, `ACKED_HOLE_NS` if the receiver acknowledged them, so that only the capture lacks them, else
    `HOLE_NS`. It does so at once if more than `MAX_BEHIND_BYTES` are behind it.
 3. A run is held whole until the frame with its last byte is complete.
+4. A run that acknowledges bytes which were not captured yet is held for `SKEW_NS`: they may have
+   been captured out of order, and its time is then behind theirs.
+5. Runs that were read are held for `RECENT_NS`, up to `RECENT_BYTES` of a stream, to be compared
+   with bytes that are captured again.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
 import numpy as np
 
 from wireyard.arrays import Bytes, Ints
+from wireyard.captures.connections.copies import APART_NS
 from wireyard.captures.connections.flows import Endpoint
-from wireyard.captures.connections.merge_kernels import Run, merge_rows
 from wireyard.captures.connections.stream import Content, Runs, Stream
+from wireyard.captures.connections.times import SKEW_NS
 from wireyard.captures.files.places import Places
+from wireyard.captures.live.held import NO_RUNS, HeldRuns
 from wireyard.captures.records import NO_TIME
 from wireyard.streams.framer import Framer
 
-__all__ = ["HeldRuns", "LiveStream", "merge_held", "stream_of"]
+__all__ = ["LiveStream", "stream_of"]
 
 _SECOND_NS: Final = 1_000_000_000
 TRUNCATED_HOLE_NS: Final = _SECOND_NS // 5
@@ -38,29 +44,15 @@ HOLE_NS: Final = 10 * _SECOND_NS
 """A lost segment is sent again after 1, 3 and 7 s (RFC 6298, 2)."""
 MAX_BEHIND_BYTES: Final = 8 << 20
 """More than the largest receive window that systems have by default: 6 MiB."""
+RECENT_NS: Final = APART_NS
+RECENT_BYTES: Final = 1 << 16
 
 
-class HeldRuns(NamedTuple):
-    """Runs of bytes of a stream, ascending by position, without overlaps.
-
-    Shapes: all columns (u). `starts` are addresses in the `Places` of a turn, or in the stream's
-    own buffer between turns.
-    """
-
-    positions: Ints
-    lengths: Ints
-    starts: Ints
-    records: Ints
-    times_ns: Ints
-
-    def rows(self, rows: slice) -> HeldRuns:
-        """Return a range of the runs."""
-        return HeldRuns(*(column[rows] for column in self))
-
-
-NO_RUNS: Final = HeldRuns(*np.empty((5, 0), np.int64))
 _NO_BYTES: Final[Bytes] = np.empty(0, np.uint8)
-_STORED_COLUMNS: Final = (0, 1, 3, 4)
+_NUMBERS: Final = (1 << 32) - 1
+_AHEAD: Final = 1 << 31
+"""Sequence numbers less than this behind another one are ahead of it."""
+_STORED_COLUMNS: Final = (0, 1, 3, 4, 5, 6)
 """Columns of `HeldRuns` in a stored state; `starts` follow from the lengths."""
 _NO_ROWS: Final = np.empty(0, np.int64)
 
@@ -105,9 +97,11 @@ class LiveStream:
     floor: int | None = None
     """Position below which bytes are discarded; None if none are."""
     held: HeldRuns = NO_RUNS
-    """Runs that were not read to their end."""
+    """Runs that were not read to their end, and before them those read last."""
     held_bytes: int = 0
     """Size of `_data`."""
+    recent_bytes: int = 0
+    """Bytes in it of runs that were read."""
     first_ns: int = NO_TIME
     last_ns: int = NO_TIME
     """Times of the first and the last packet with bytes of this stream."""
@@ -147,6 +141,14 @@ class LiveStream:
             self.first_ns = first_ns if self.first_ns == NO_TIME else min(self.first_ns, first_ns)
             self.last_ns = max(self.last_ns, last_ns)
 
+    def move_times(self, times_ns: Ints) -> None:
+        """Replace the times of the held runs."""
+        before, self.held = self.held, self.held._replace(times_ns=times_ns)
+        if self.first_ns == before.times_ns.min():
+            self.first_ns = int(times_ns.min())
+        if self.last_ns == before.times_ns.max():
+            self.last_ns = int(times_ns.max())
+
     def mark_lost(self, start: int, stop: int) -> None:
         """Record that the bytes at ``[start, stop)`` will not arrive."""
         if self._lost_ranges and self._lost_ranges[-1][0] <= start <= self._lost_ranges[-1][1]:
@@ -169,15 +171,56 @@ class LiveStream:
         self.first_ns = self.last_ns = NO_TIME
         self.note_times(held.times_ns)
 
-    def ready(self, now_ns: int, acknowledged: int | None) -> tuple[int, int | None]:
-        """Return how many held runs can be read, and when a hole will become a gap, if any.
+    @property
+    def first_unread(self) -> int:
+        """Index of the first held run that was not read to its end."""
+        stops = self.held.positions + self.held.lengths
+        expected = self.position if self.floor is None else max(self.position, self.floor)
+        return int(stops.searchsorted(expected, "right"))
+
+    def reach(self, high: int) -> int:
+        """Return the position up to which it was captured without a hole.
+
+        Parameters
+        ----------
+        high
+            Position where the data captured so far ends.
+        """
+        if self.begin is None:
+            return high
+        unread = self.held.rows(slice(self.first_unread, None))
+        stops = np.r_[self.position, unread.positions + unread.lengths]
+        behind = np.flatnonzero(unread.positions > stops[:-1])
+        return int(stops[behind[0]]) if len(behind) else high
+
+    def ready(
+        self, now_ns: int, acknowledged: int | None, captured: int | None
+    ) -> tuple[int, int | None]:
+        """Return how many held runs can be read, and when more of them can be, if known.
 
         Parameters
         ----------
         acknowledged
             Position up to which the receiver acknowledged the stream.
+        captured
+            The number up to which the other stream was captured; None if it was not.
         """
-        positions, lengths = self.held.positions, self.held.lengths
+        first = self.first_unread
+        unread = self.held.rows(slice(first, None))
+        count, due_ns = self._before_hole(unread, now_ns, acknowledged)
+        if captured is not None:
+            ahead = unread.acknowledgments[:count] - captured & _NUMBERS
+            waits = (ahead > 0) & (ahead < _AHEAD) & (unread.times_ns[:count] > now_ns - SKEW_NS)
+            if waits.any():
+                count = int(waits.argmax())
+                due_ns = int(unread.times_ns[count]) + SKEW_NS
+        return first + count, due_ns
+
+    def _before_hole(
+        self, unread: HeldRuns, now_ns: int, acknowledged: int | None
+    ) -> tuple[int, int | None]:
+        """Return the number of runs before a hole, and when the hole will become a gap."""
+        positions, lengths = unread.positions, unread.lengths
         if not len(positions):
             return 0, None
         stops = positions + lengths
@@ -189,7 +232,7 @@ class LiveStream:
             hole = int(previous_stops[at]), int(positions[at])
             if lengths[at:].sum() > MAX_BEHIND_BYTES:
                 continue
-            times_ns = self.held.times_ns[at:]
+            times_ns = unread.times_ns[at:]
             times_ns = times_ns[times_ns != NO_TIME]
             if not len(times_ns):
                 return at, None
@@ -216,15 +259,20 @@ class LiveStream:
             held = HeldRuns(*map(np.concatenate, zip(self._prefix, held, strict=True)))
         return stream_of(self, held, size, places)
 
-    def compact(self, places: Places) -> None:
-        """Release the runs that were read, and copy the rest out of the places of this turn."""
+    def compact(self, places: Places, now_ns: int) -> None:
+        """Release the runs that were read, and copy the rest out of the places of this turn.
+
+        Those that were read last are kept, but none if `now_ns` is `NO_TIME`.
+        """
         if not self._attached:
             return
         held = self.held
-        first = 0
+        first = self.recent_bytes = 0
         if self.framer is not None:
             position = self.position
-            first = int((held.positions + held.lengths).searchsorted(position, "right"))
+            read = held.rows(slice(self.first_unread))
+            first = _first_recent(read, now_ns)
+            self.recent_bytes = int(read.lengths[first:].sum())
             self._update_prefix(held.rows(slice(first)), position)
             self.floor = max(position, self.floor or position)
             if first < len(held.positions):
@@ -259,12 +307,10 @@ class LiveStream:
         if len(runs.positions):
             newest = int(runs.records.argmax())
             stop = runs.positions[-1] + runs.lengths[-1]
-            self._prefix = HeldRuns(
-                runs.positions[:1],
-                stop - runs.positions[:1],
-                np.zeros(1, np.int64),
-                runs.records[newest : newest + 1],
-                runs.times_ns[newest : newest + 1],
+            self._prefix = runs.rows(slice(newest, newest + 1))._replace(
+                positions=runs.positions[:1],
+                lengths=stop - runs.positions[:1],
+                starts=np.zeros(1, np.int64),
             )
 
     def state(self) -> dict[str, Any]:
@@ -309,9 +355,9 @@ class LiveStream:
             self.framer = framer_of(label)
             self.framer.restore(framed)
         if state["held"] is not None:
-            positions, lengths, records, times_ns = state["held"]
+            positions, lengths, *others = state["held"]
             starts = np.cumsum(lengths) - lengths
-            self.held = HeldRuns(positions, lengths, starts, records, times_ns)
+            self.held = HeldRuns(positions, lengths, starts, *others)
             self._data = state["data"].view(np.uint8)
         if state["prefix"] is not None:
             self._prefix = HeldRuns(*(np.array(column, np.int64) for column in state["prefix"]))
@@ -341,64 +387,13 @@ class LiveStream:
     def drop(self) -> None:
         """Drop everything that is held."""
         self.held, self.held_bytes, self._data = NO_RUNS, 0, _NO_BYTES
-        self._attached = False
+        self.recent_bytes, self._attached = 0, False
 
 
-def merge_held(streams: Sequence[LiveStream], group: Ints, new: HeldRuns, places: Places) -> int:
-    """Merge new runs with those that streams hold; each byte comes from the run captured first.
-
-    Return the number of new bytes before the beginning of a stream that was read already.
-
-    Parameters
-    ----------
-    group
-        For each new run the index of its stream in `streams`.
-    places
-        The bytes of the new runs.
-    """
-    late = 0
-    floors = np.array(
-        [-(1 << 62) if stream.floor is None else stream.floor for stream in streams], np.int64
-    )[group]
-    below = np.clip(floors - new.positions, 0, new.lengths)
-    if below.any():
-        for at in np.flatnonzero(below).tolist():
-            stream = streams[int(group[at])]
-            if stream.begin is not None and new.positions[at] < stream.begin:
-                late += int(min(below[at], stream.begin - new.positions[at]))
-        new = new._replace(
-            positions=new.positions + below,
-            lengths=new.lengths - below,
-            starts=new.starts + below,
-        )
-        filled = np.flatnonzero(new.lengths)
-        new, group = HeldRuns(*(column[filled] for column in new)), group[filled]
-    held, groups = [], []
-    for number, stream in enumerate(streams):
-        if len(stream.held.positions):
-            held.append(stream.attach(places))
-            groups.append(np.full(len(stream.held.positions), number, np.int64))
-    rows = HeldRuns(*map(np.concatenate, zip(*held, new, strict=True)))
-    group = np.concatenate([*groups, group])
-    rank = np.arange(len(group))
-    order = np.lexsort((rank, rows.positions, group))
-    bounds = np.searchsorted(group[order], np.arange(len(streams) + 1))
-    pieces = np.empty((len(Run), len(order)), np.int64)
-    pieces[Run.OFFSET], pieces[Run.LENGTH] = rows.positions[order], rows.lengths[order]
-    # Ranks are in the order of capture; records and times are looked up by rank afterwards.
-    pieces[Run.START], pieces[Run.RECORD] = rows.starts[order], order
-    runs = np.empty((len(Run), 2 * len(order)), np.int64)
-    run_bounds = np.empty(len(streams) + 1, np.int64)
-    heap, begins = np.empty(len(order), np.int64), np.zeros(len(streams), np.int64)
-    count = merge_rows(pieces, order, bounds, begins, 0, heap, runs, 0, run_bounds)
-    ranks = runs[Run.RECORD, :count]
-    merged = HeldRuns(
-        runs[Run.OFFSET, :count],
-        runs[Run.LENGTH, :count],
-        runs[Run.START, :count],
-        rows.records[ranks],
-        rows.times_ns[ranks],
-    )
-    for stream, start, stop in zip(streams, run_bounds[:-1], run_bounds[1:], strict=True):
-        stream.replace_held(merged.rows(slice(int(start), int(stop))))
-    return late
+def _first_recent(read: HeldRuns, now_ns: int) -> int:
+    """Return the index of the first of some runs, which were read, that is kept."""
+    if now_ns == NO_TIME:
+        return len(read.lengths)
+    most = int(np.cumsum(read.lengths[::-1]).searchsorted(RECENT_BYTES, "right"))
+    old = np.flatnonzero(read.times_ns < now_ns - RECENT_NS)
+    return max(len(read.lengths) - most, int(old[-1]) + 1 if len(old) else 0)
