@@ -11,7 +11,7 @@ import numpy as np
 from wireyard.arena import room, with_room
 from wireyard.arrays import Bytes, Grid, Int32s, Ints
 from wireyard.captures.connections.conflicts import find_conflicts
-from wireyard.captures.connections.copies import Copy, find_copies, join
+from wireyard.captures.connections.copies import Copy, find_copies, join, name_copy
 from wireyard.captures.connections.flows import FlowTable
 from wireyard.captures.connections.merge_kernels import (
     Run,
@@ -145,18 +145,12 @@ class Reassembly:
 
         They are known after `connections`.
         """
-        found = []
-        for copy in self._copies:
-            row, other = (self._placer.connections[at] for at in (copy.number, copy.of))
-            way, conversation = int(row[Connection.FIRST_WAY]), int(row[Connection.CONVERSATION])
-            names = (
-                flows.name(conversation, way),
-                flows.name(int(other[Connection.CONVERSATION]), way ^ copy.turned),
-            )
-            if copy.common_bytes:
-                text = " as ".join(dict.fromkeys(names))
-                found.append((conversation, Placed(int(row[Connection.FIRST_RECORD]), text)))
-        return found
+        table = self._placer.connections
+        return [
+            (int(table[copy.number, Connection.CONVERSATION]), name_copy(copy, table, flows))
+            for copy in self._copies
+            if copy.common_bytes
+        ]
 
     def conflicts(self, flows: FlowTable) -> list[tuple[int, Placed]]:
         """Return the conversations and frames of segments with other bytes than were sent before.
@@ -173,7 +167,9 @@ class Reassembly:
 
     def _join(self, copies: Sequence[Copy]) -> None:
         """Give the segments of copies to the connections that they are copies of."""
-        targets, shifts = join(copies, self._placer.connections, self._placer.sides)
+        table = self._placer.sides
+        targets, shifts = np.arange(len(table)), np.zeros(len(table), np.int64)
+        join(copies, self._placer.connections, table, targets, shifts)
         sides = self._kept["sides"]
         self._kept["positions"][:] += shifts[sides]
         sides[:] = targets[sides]

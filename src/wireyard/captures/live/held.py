@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 import numpy as np
 
-from wireyard.arrays import Grid, Ints
+from wireyard.arrays import Bytes, Grid, Ints
 from wireyard.captures.connections.conflicts import find_conflicts
 from wireyard.captures.connections.merge_kernels import Run, merge_rows
 from wireyard.captures.connections.stream import Content, Runs
@@ -42,6 +42,27 @@ class HeldRuns(NamedTuple):
         """Return some of the runs."""
         return HeldRuns(*(column[rows] for column in self))
 
+    def copied(self, places: Places) -> tuple[HeldRuns, Bytes]:
+        """Return copies of the runs and of their bytes, one behind the other."""
+        if not len(self.positions):
+            return NO_RUNS, _NO_BYTES
+        columns = np.array(self)
+        columns[2] = np.cumsum(self.lengths) - self.lengths
+        if len(self.positions) == 1:
+            return HeldRuns(*columns), places.view(int(self.starts[0]), int(self.lengths[0])).copy()
+        data = np.empty(int(self.lengths.sum()), np.uint8)
+        places.copy(self.starts, self.lengths, data)
+        return HeldRuns(*columns), data
+
+    def are_of(self, data: Bytes) -> bool:
+        """Return whether they are runs whose bytes are `data`."""
+        return (
+            len({len(column) for column in self}) == 1
+            and bool((self.lengths > 0).all())
+            and bool((self.positions[1:] >= (self.positions + self.lengths)[:-1]).all())
+            and int(self.lengths.sum()) == len(data)
+        )
+
 
 _SEGMENTS: Final = {
     "sides": np.int32,
@@ -52,6 +73,7 @@ _SEGMENTS: Final = {
 }
 """Columns of segments that are compared; their records are ranks."""
 _LEAST: Final = -(1 << 62)
+_NO_BYTES: Final = np.empty(0, np.uint8)
 NO_RUNS: Final = HeldRuns(*np.empty((len(HeldRuns._fields), 0), np.int64))
 
 
@@ -74,7 +96,7 @@ def merge_held(streams: Sequence[LiveStream], group: Ints, new: HeldRuns, places
     places
         The bytes of the new runs.
     """
-    new, group, late_bytes = _above_floors(streams, group, new)
+    new, group, late_bytes = _above_floors(streams, group, new, places)
     held, groups = [], []
     for number, stream in enumerate(streams):
         if len(stream.held.positions):
@@ -107,17 +129,19 @@ def merge_held(streams: Sequence[LiveStream], group: Ints, new: HeldRuns, places
 
 
 def _above_floors(
-    streams: Sequence[LiveStream], group: Ints, new: HeldRuns
+    streams: Sequence[LiveStream], group: Ints, new: HeldRuns, places: Places
 ) -> tuple[HeldRuns, Ints, int]:
     """Return new runs and their streams without the bytes that streams discard.
 
     The number counts those before the beginning of a stream that was read already.
     """
-    late_bytes = 0
-    floors = np.array([_LEAST if one.floor is None else one.floor for one in streams], np.int64)
-    below = np.clip(floors[group] - new.positions, 0, new.lengths)
+    below = _below_floors(streams, group, new)
     if not below.any():
         return new, group, 0
+    for number in np.unique(group[below > 0]).tolist():
+        streams[number].recall(places)
+    below = _below_floors(streams, group, new)
+    late_bytes = 0
     for at in np.flatnonzero(below).tolist():
         begin = streams[int(group[at])].begin
         if begin is not None and new.positions[at] < begin:
@@ -129,6 +153,13 @@ def _above_floors(
     )
     filled = np.flatnonzero(new.lengths)
     return new.rows(filled), group[filled], late_bytes
+
+
+def _below_floors(streams: Sequence[LiveStream], group: Ints, new: HeldRuns) -> Ints:
+    """Return the number of bytes of each new run that its stream discards."""
+    floors = np.array([_LEAST if one.floor is None else one.floor for one in streams], np.int64)
+    below: Ints = np.clip(floors[group] - new.positions, 0, new.lengths)
+    return below
 
 
 def order_held(sides: Grid, begins: Ints, streams: Sequence[LiveStream]) -> int:

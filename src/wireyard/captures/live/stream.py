@@ -17,7 +17,7 @@ Rules of this file:
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
@@ -44,7 +44,8 @@ HOLE_NS: Final = 10 * _SECOND_NS
 """A lost segment is sent again after 1, 3 and 7 s (RFC 6298, 2)."""
 MAX_BEHIND_BYTES: Final = 8 << 20
 """More than the largest receive window that systems have by default: 6 MiB."""
-RECENT_NS: Final = APART_NS
+RECENT_NS: Final = APART_NS + _SECOND_NS
+"""Another capture of a packet comes up to `APART_NS` later, and is compared a little later."""
 RECENT_BYTES: Final = 1 << 16
 
 
@@ -97,11 +98,11 @@ class LiveStream:
     floor: int | None = None
     """Position below which bytes are discarded; None if none are."""
     held: HeldRuns = NO_RUNS
-    """Runs that were not read to their end, and before them those read last."""
+    """Runs that were not read to their end, and before them those that were recalled."""
     held_bytes: int = 0
     """Size of `_data`."""
     recent_bytes: int = 0
-    """Bytes in it of runs that were read."""
+    """Bytes of the runs that were read last."""
     first_ns: int = NO_TIME
     last_ns: int = NO_TIME
     """Times of the first and the last packet with bytes of this stream."""
@@ -109,6 +110,9 @@ class LiveStream:
     """Ranges whose bytes will not arrive, because they were truncated or dropped; ascending."""
     _data: Bytes = field(default_factory=lambda: _NO_BYTES)
     """The bytes of `held` between turns."""
+    _recent: list[HeldRuns] = field(default_factory=list)
+    _recent_data: list[Bytes] = field(default_factory=list)
+    """The runs that were read last, turn by turn, and their bytes."""
     _attached: bool = False
     """Whether `held.starts` are in the places of this turn, not in `_data`."""
     _prefix: HeldRuns = NO_RUNS
@@ -127,6 +131,23 @@ class LiveStream:
             if len(self._data):
                 self.held = self.held._replace(starts=self.held.starts + places.append(self._data))
         return self.held
+
+    def recall(self, places: Places) -> None:
+        """Hold the runs that were read last again until the end of the turn."""
+        if not self._recent:
+            return
+        recalled = [
+            runs._replace(starts=runs.starts + places.append(data))
+            for runs, data in zip(self._recent, self._recent_data, strict=True)
+        ]
+        self.held = HeldRuns(*map(np.concatenate, zip(*recalled, self.attach(places), strict=True)))
+        if self.floor is not None:
+            self.floor = min(self.floor, int(self.held.positions[0]))
+        self._recent, self._recent_data = [], []
+
+    def forget(self) -> None:
+        """Release the runs that were read last."""
+        self._recent, self._recent_data, self.recent_bytes = [], [], 0
 
     def replace_held(self, held: HeldRuns) -> None:
         """Replace the held runs by `held`, which contains them and new ones."""
@@ -178,51 +199,48 @@ class LiveStream:
         expected = self.position if self.floor is None else max(self.position, self.floor)
         return int(stops.searchsorted(expected, "right"))
 
-    def reach(self, high: int) -> int:
-        """Return the position up to which it was captured without a hole.
+    def stop_of(self, count: int) -> int:
+        """Return the position where the first `count` held runs end."""
+        if not count:
+            return self.position
+        return int(self.held.positions[count - 1] + self.held.lengths[count - 1])
 
-        Parameters
-        ----------
-        high
-            Position where the data captured so far ends.
-        """
-        if self.begin is None:
-            return high
-        unread = self.held.rows(slice(self.first_unread, None))
-        stops = np.r_[self.position, unread.positions + unread.lengths]
-        behind = np.flatnonzero(unread.positions > stops[:-1])
-        return int(stops[behind[0]]) if len(behind) else high
-
-    def ready(
-        self, now_ns: int, acknowledged: int | None, captured: int | None
-    ) -> tuple[int, int | None]:
-        """Return how many held runs can be read, and when more of them can be, if known.
+    def ready(self, now_ns: int, acknowledged: int | None) -> tuple[int, int | None]:
+        """Return how many held runs can be read, and when a hole will become a gap, if any.
 
         Parameters
         ----------
         acknowledged
             Position up to which the receiver acknowledged the stream.
-        captured
-            The number up to which the other stream was captured; None if it was not.
         """
         first = self.first_unread
-        unread = self.held.rows(slice(first, None))
-        count, due_ns = self._before_hole(unread, now_ns, acknowledged)
-        if captured is not None:
-            ahead = unread.acknowledgments[:count] - captured & _NUMBERS
-            waits = (ahead > 0) & (ahead < _AHEAD) & (unread.times_ns[:count] > now_ns - SKEW_NS)
-            if waits.any():
-                count = int(waits.argmax())
-                due_ns = int(unread.times_ns[count]) + SKEW_NS
+        if first == len(self.held.positions):
+            return first, None
+        count, due_ns = self._before_hole(self.held.rows(slice(first, None)), now_ns, acknowledged)
         return first + count, due_ns
+
+    def before_answers(self, count: int, now_ns: int, captured: int) -> tuple[int, int | None]:
+        """Return how many of the runs that can be read need not wait for others; until when.
+
+        Parameters
+        ----------
+        captured
+            The number up to which the other stream was captured.
+        """
+        first = self.first_unread
+        runs = self.held.rows(slice(first, count))
+        ahead = runs.acknowledgments - captured & _NUMBERS
+        waits = (ahead > 0) & (ahead < _AHEAD) & (runs.times_ns > now_ns - SKEW_NS)
+        if not waits.any():
+            return count, None
+        at = int(waits.argmax())
+        return first + at, int(runs.times_ns[at]) + SKEW_NS
 
     def _before_hole(
         self, unread: HeldRuns, now_ns: int, acknowledged: int | None
     ) -> tuple[int, int | None]:
         """Return the number of runs before a hole, and when the hole will become a gap."""
         positions, lengths = unread.positions, unread.lengths
-        if not len(positions):
-            return 0, None
         stops = positions + lengths
         expected = max(self.position, self.floor or self.position)
         if positions[0] <= expected and stops[-1] - positions[0] == lengths.sum():
@@ -249,8 +267,8 @@ class LiveStream:
         return any(first <= start and stop <= last for first, last in self._lost_ranges)
 
     def as_stream(self, places: Places, count: int | None = None) -> Stream:
-        """Return the first `count` held runs as a `Stream`; all if None."""
-        held = self.attach(places).rows(slice(count))
+        """Return the unread ones of the first `count` held runs as a `Stream`; of all if None."""
+        held = self.attach(places).rows(slice(self.first_unread if self.framer else 0, count))
         size = 0
         if len(held.positions):
             assert self.begin is not None
@@ -260,35 +278,39 @@ class LiveStream:
         return stream_of(self, held, size, places)
 
     def compact(self, places: Places, now_ns: int) -> None:
-        """Release the runs that were read, and copy the rest out of the places of this turn.
-
-        Those that were read last are kept, but none if `now_ns` is `NO_TIME`.
-        """
+        """Release the runs that were read, and copy the rest out of the places of this turn."""
         if not self._attached:
             return
-        held = self.held
-        first = self.recent_bytes = 0
+        held, self._attached = self.held, False
+        if not len(held.positions):
+            return
+        first = 0
         if self.framer is not None:
             position = self.position
-            read = held.rows(slice(self.first_unread))
-            first = _first_recent(read, now_ns)
-            self.recent_bytes = int(read.lengths[first:].sum())
-            self._update_prefix(held.rows(slice(first)), position)
+            first = self.first_unread
+            read = held.rows(slice(first))
+            self._update_prefix(read, position)
+            self._keep_recent(read, places, now_ns)
             self.floor = max(position, self.floor or position)
             if first < len(held.positions):
                 self.floor = min(self.floor, int(held.positions[first]))
             self._lost_ranges = [each for each in self._lost_ranges if each[1] > position]
         held = held.rows(slice(first, None))
-        size = int(held.lengths.sum())
-        self._data, self._attached = _NO_BYTES, False
-        if size:
-            self._data = np.empty(size, np.uint8)
-            places.copy(held.starts, held.lengths, self._data)
-            columns = [column.copy() for column in held]
-            self.held = HeldRuns(*columns)._replace(starts=np.cumsum(held.lengths) - held.lengths)
-        else:
-            self.held = NO_RUNS
-        self.held_bytes = size
+        self.held, self._data = held.copied(places)
+        self.held_bytes = len(self._data)
+
+    def _keep_recent(self, read: HeldRuns, places: Places, now_ns: int) -> None:
+        """Keep runs that were read for `RECENT_NS`, if they are not too many bytes."""
+        if len(read.positions) and read.lengths.sum() <= RECENT_BYTES:
+            runs, data = read.copied(places)
+            self._recent.append(runs)
+            self._recent_data.append(data)
+        self.recent_bytes = sum(map(len, self._recent_data))
+        while self._recent and (
+            self.recent_bytes > RECENT_BYTES or self._recent[0].clock_ns[-1] < now_ns - RECENT_NS
+        ):
+            self.recent_bytes -= len(self._recent_data.pop(0))
+            self._recent.pop(0)
 
     def _update_prefix(self, read: HeldRuns, position: int) -> None:
         """Keep the newest packet of released runs that unfinished garbage began in."""
@@ -328,8 +350,10 @@ class LiveStream:
             "first_ns": self.first_ns,
             "last_ns": self.last_ns,
             "cuts": [list(each) for each in self._lost_ranges],
-            "held": [self.held[place] for place in _STORED_COLUMNS] if len(self._data) else None,
+            "held": _stored(self.held) if len(self._data) else None,
             "data": self._data,
+            "recent": [*map(_stored, self._recent)],
+            "recent_data": self._recent_data,
             "prefix": [column.tolist() for column in self._prefix] if self._has_prefix else None,
         }
 
@@ -354,21 +378,15 @@ class LiveStream:
             label, framed = state["framer"]
             self.framer = framer_of(label)
             self.framer.restore(framed)
-        if state["held"] is not None:
-            positions, lengths, *others = state["held"]
-            starts = np.cumsum(lengths) - lengths
-            self.held = HeldRuns(positions, lengths, starts, *others)
-            self._data = state["data"].view(np.uint8)
+        self._data = state["data"].view(np.uint8)
+        self.held = NO_RUNS if state["held"] is None else _restored(state["held"])
+        self._recent = [*map(_restored, state["recent"])]
+        self._recent_data = [data.view(np.uint8) for data in state["recent_data"]]
         if state["prefix"] is not None:
             self._prefix = HeldRuns(*(np.array(column, np.int64) for column in state["prefix"]))
-        self.held_bytes = len(self._data)
-        stops = self.held.positions + self.held.lengths
-        if (
-            len({len(column) for column in self.held}) != 1
-            or (self.held.lengths <= 0).any()
-            or (self.held.positions[1:] < stops[:-1]).any()
-            or self.held.lengths.sum() != len(self._data)
-        ):
+        self.held_bytes, self.recent_bytes = len(self._data), sum(map(len, self._recent_data))
+        stored = zip([self.held, *self._recent], [self._data, *self._recent_data], strict=True)
+        if not all(runs.are_of(data) for runs, data in stored):
             raise ValueError("no state of a stream")
 
     @property
@@ -387,13 +405,16 @@ class LiveStream:
     def drop(self) -> None:
         """Drop everything that is held."""
         self.held, self.held_bytes, self._data = NO_RUNS, 0, _NO_BYTES
-        self.recent_bytes, self._attached = 0, False
+        self._attached = False
+        self.forget()
 
 
-def _first_recent(read: HeldRuns, now_ns: int) -> int:
-    """Return the index of the first of some runs, which were read, that is kept."""
-    if now_ns == NO_TIME:
-        return len(read.lengths)
-    most = int(np.cumsum(read.lengths[::-1]).searchsorted(RECENT_BYTES, "right"))
-    old = np.flatnonzero(read.times_ns < now_ns - RECENT_NS)
-    return max(len(read.lengths) - most, int(old[-1]) + 1 if len(old) else 0)
+def _stored(runs: HeldRuns) -> list[Ints]:
+    """Return the columns of runs that are stored."""
+    return [runs[place] for place in _STORED_COLUMNS]
+
+
+def _restored(columns: Sequence[Ints]) -> HeldRuns:
+    """Return the runs with these stored columns."""
+    positions, lengths, *others = columns
+    return HeldRuns(positions, lengths, np.cumsum(lengths) - lengths, *others)
