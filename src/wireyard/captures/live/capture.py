@@ -14,12 +14,12 @@ Rules of this file:
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, replace
 from heapq import heappop, heappush
 from operator import attrgetter
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 
@@ -59,7 +59,7 @@ _SWEEP_NS: Final = 1_000_000_000
 MAX_HELD_BYTES: Final = 128 << 20
 """Unread bytes of all streams together. Above it, those of the largest connections are dropped."""
 MAX_RECENT_BYTES: Final = 32 << 20
-"""Bytes of them that were read, of all streams together."""
+"""Bytes of the last turns, which are kept to be compared with those that come again."""
 MAX_OPEN: Final = 1 << 16
 """Connections with bytes that are tracked at a time, at about 4 KB each: 256 MB."""
 _MOST_UNKNOWN: Final = 256
@@ -74,6 +74,15 @@ _EVICT_FROM: Final = 1 << 12
 
 StreamFacts = tuple[str, dict[str, Any]]
 """The name of a stream, and its columns from the capture: see `describe_stream`."""
+
+
+class _Turn(NamedTuple):
+    """Bytes that arrived together."""
+
+    now_ns: int
+    places: Places
+    streams: Sequence[LiveStream]
+    """The streams that have read some of them."""
 
 
 class LiveCapture:
@@ -129,6 +138,8 @@ class LiveCapture:
         self._pushed = 0
         self._now_ns = NO_TIME
         self._swept_ns = NO_TIME
+        self._recent: deque[_Turn] = deque()
+        """The last turns, the oldest first."""
         self._held_bytes = self._recent_bytes = 0
 
     @property
@@ -226,14 +237,16 @@ class LiveCapture:
             Endpoint(address, port): name for address, port, name in state["services"]
         }
         self._now_ns, self._swept_ns = int(state["now_ns"]), int(state["swept_ns"])
+        recent = Places()
         for kind in ("open", "ended", "datagrams"):
             for each in state[kind]:
                 connection = self.connections.restore_connection(each, kind)
-                connection.restore(each, self._reader.framer_of)
+                connection.restore(each, self._reader.framer_of, recent)
                 if each["due_ns"] is not None:
                     self._schedule(connection, int(each["due_ns"]))
-                for stream in connection.sides:
-                    self._account(stream, 1)
+                self._held_bytes += sum(stream.held_bytes for stream in connection.sides)
+        each_open = (*self.connections.open.values(), *self.connections.ended.values())
+        self._keep_recent(recent, [stream for one in each_open for stream in one.sides])
         self.connections.copies.restore(state)
         self._clock.moved_ns, self._clock.latest_ns = map(int, state["clock"])
         self._repairs = Repairs.load(state["repairs"])
@@ -511,7 +524,7 @@ class LiveCapture:
                 moved = held._replace(positions=held.positions + shift)
                 self._merge([earlier.sides[side & 1]], np.zeros(len(held.records), np.int64), moved)
             self._touched.pop(id(stream), None)
-            self._account(stream, -1)
+            self._held_bytes -= stream.held_bytes
             stream.drop()
         if earlier is not None:
             self._schedule(earlier, self._now_ns)
@@ -539,29 +552,31 @@ class LiveCapture:
     def _release_read(self) -> None:
         """Release the bytes that were read, and the buffers that they arrived in."""
         places = self._packets.places
+        read = []
         for stream in self._touched.values():
-            self._account(stream, -1)
-            stream.compact(places, self._now_ns)
-            self._account(stream, 1)
+            self._held_bytes -= stream.held_bytes
+            if stream.compact(places):
+                read.append(stream)
+            self._held_bytes += stream.held_bytes
         self._touched.clear()
         self._packets.release()
-        if self._recent_bytes > MAX_RECENT_BYTES or self._held_bytes > MAX_HELD_BYTES:
-            self._forget()
+        self._keep_recent(places, read)
         if self._held_bytes > MAX_HELD_BYTES:
             self._shed()
 
-    def _account(self, stream: LiveStream, sign: int) -> None:
-        """Add the bytes that a stream holds, or subtract them."""
-        self._held_bytes += sign * (stream.held_bytes + stream.recent_bytes)
-        self._recent_bytes += sign * stream.recent_bytes
-
-    def _forget(self) -> None:
-        """Release all bytes that were read."""
-        for connection in (*self.connections.open.values(), *self.connections.ended.values()):
-            for stream in connection.sides:
-                self._account(stream, -1)
-                stream.forget()
-                self._account(stream, 1)
+    def _keep_recent(self, places: Places, streams: Sequence[LiveStream]) -> None:
+        """Keep the bytes of a turn, which streams have read, for a while."""
+        if streams:
+            self._recent.append(_Turn(self._now_ns, places, streams))
+            self._recent_bytes += places.size
+        while self._recent and (
+            self._recent_bytes > MAX_RECENT_BYTES
+            or self._recent[0].now_ns < self._now_ns - RECENT_NS
+        ):
+            turn = self._recent.popleft()
+            self._recent_bytes -= turn.places.size
+            for stream in turn.streams:
+                stream.expire(turn.places)
 
     def _shed(self) -> None:
         """Drop what the largest connections hold until half of `MAX_HELD_BYTES` is free."""
@@ -582,7 +597,7 @@ class LiveCapture:
             for stream in connection.sides:
                 if stream.held_bytes:
                     self.dropped_bytes += stream.held_bytes
-                    self._account(stream, -1)
+                    self._held_bytes -= stream.held_bytes
                     stream.shed()
 
     def _ignore(self, connection: OpenConnection) -> None:
@@ -596,7 +611,7 @@ class LiveCapture:
         """Drop what is held of a connection."""
         for stream in connection.sides:
             self._touched.pop(id(stream), None)
-            self._account(stream, -1)
+            self._held_bytes -= stream.held_bytes
             stream.drop()
 
     def _close(self, connection: OpenConnection) -> None:

@@ -108,8 +108,10 @@ class OpenConnection:
         """Return the stream with this name."""
         return self.sides[0] if self.sides[0].name == name else self.sides[1]
 
-    def restore(self, state: Mapping[str, Any], framer_of: Callable[[str], Framer]) -> None:
-        """Continue from the `state` of a connection.
+    def restore(
+        self, state: Mapping[str, Any], framer_of: Callable[[str], Framer], places: Places
+    ) -> None:
+        """Continue from the `state` of a connection; parameters as for its streams.
 
         Raises
         ------
@@ -124,7 +126,7 @@ class OpenConnection:
         self.suspects = [int(number) for number in state["suspects"]]
         self.waits_ns = int(state["waits_ns"])
         for stream, each in zip(self.sides, state["sides"], strict=True):
-            stream.restore(each, framer_of)
+            stream.restore(each, framer_of, places)
         for name, (label, framed) in state["framers"].items():
             self.framers[name] = framer_of(label)
             self.framers[name].restore(framed)

@@ -42,6 +42,11 @@ class HeldRuns(NamedTuple):
         """Return some of the runs."""
         return HeldRuns(*(column[rows] for column in self))
 
+    @classmethod
+    def joined(cls, parts: Sequence[HeldRuns]) -> HeldRuns:
+        """Return runs one behind the other."""
+        return cls(*map(np.concatenate, zip(*parts, strict=True)))
+
     def copied(self, places: Places) -> tuple[HeldRuns, Bytes]:
         """Return copies of the runs and of their bytes, one behind the other."""
         if not len(self.positions):
@@ -102,7 +107,7 @@ def merge_held(streams: Sequence[LiveStream], group: Ints, new: HeldRuns, places
         if len(stream.held.positions):
             held.append(stream.attach(places))
             groups.append(np.full(len(stream.held.positions), number, np.int64))
-    rows = HeldRuns(*map(np.concatenate, zip(*held, new, strict=True)))
+    rows = HeldRuns.joined([*held, new])
     group = np.concatenate([*groups, group])
     # Ranks are in the order of capture; the other columns are looked up by rank afterwards.
     captured = np.argsort(rows.records, kind="stable")
@@ -174,7 +179,7 @@ def order_held(sides: Grid, begins: Ints, streams: Sequence[LiveStream]) -> int:
     """
     held = [stream.held for stream in streams]
     bounds = np.array([0, len(held[0].records), sum(len(each.records) for each in held)])
-    both = HeldRuns(*map(np.concatenate, zip(*held, strict=True)))
+    both = HeldRuns.joined(held)
     records, rows = np.unique(both.records, return_index=True)
     content = Content(Places(), records, both.times_ns[rows], {})
     offsets = both.positions - np.repeat(begins, np.diff(bounds))

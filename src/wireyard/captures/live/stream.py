@@ -11,8 +11,8 @@ Rules of this file:
 3. A run is held whole until the frame with its last byte is complete.
 4. A run that acknowledges bytes which were not captured yet is held for `SKEW_NS`: they may have
    been captured out of order, and its time is then behind theirs.
-5. Runs that were read are held for `RECENT_NS`, up to `RECENT_BYTES` of a stream, to be compared
-   with bytes that are captured again.
+5. Runs that were read can be held again for `RECENT_NS`, to be compared with bytes that are
+   captured again. Until then, they are where they arrived.
 """
 
 from __future__ import annotations
@@ -46,7 +46,6 @@ MAX_BEHIND_BYTES: Final = 8 << 20
 """More than the largest receive window that systems have by default: 6 MiB."""
 RECENT_NS: Final = APART_NS + _SECOND_NS
 """Another capture of a packet comes up to `APART_NS` later, and is compared a little later."""
-RECENT_BYTES: Final = 1 << 16
 
 
 _NO_BYTES: Final[Bytes] = np.empty(0, np.uint8)
@@ -101,8 +100,6 @@ class LiveStream:
     """Runs that were not read to their end, and before them those that were recalled."""
     held_bytes: int = 0
     """Size of `_data`."""
-    recent_bytes: int = 0
-    """Bytes of the runs that were read last."""
     first_ns: int = NO_TIME
     last_ns: int = NO_TIME
     """Times of the first and the last packet with bytes of this stream."""
@@ -110,9 +107,8 @@ class LiveStream:
     """Ranges whose bytes will not arrive, because they were truncated or dropped; ascending."""
     _data: Bytes = field(default_factory=lambda: _NO_BYTES)
     """The bytes of `held` between turns."""
-    _recent: list[HeldRuns] = field(default_factory=list)
-    _recent_data: list[Bytes] = field(default_factory=list)
-    """The runs that were read last, turn by turn, and their bytes."""
+    _recent: list[tuple[HeldRuns, Places]] = field(default_factory=list)
+    """The runs that were read in the last turns, and where their bytes are."""
     _attached: bool = False
     """Whether `held.starts` are in the places of this turn, not in `_data`."""
     _prefix: HeldRuns = NO_RUNS
@@ -133,21 +129,22 @@ class LiveStream:
         return self.held
 
     def recall(self, places: Places) -> None:
-        """Hold the runs that were read last again until the end of the turn."""
+        """Hold the runs that were read in the last turns until the end of this one."""
         if not self._recent:
             return
         recalled = [
             runs._replace(starts=runs.starts + places.append(data))
-            for runs, data in zip(self._recent, self._recent_data, strict=True)
+            for runs, data in (recent.copied(source) for recent, source in self._recent)
         ]
-        self.held = HeldRuns(*map(np.concatenate, zip(*recalled, self.attach(places), strict=True)))
+        self.held = HeldRuns.joined([*recalled, self.attach(places)])
         if self.floor is not None:
             self.floor = min(self.floor, int(self.held.positions[0]))
-        self._recent, self._recent_data = [], []
+        self._recent = []
 
-    def forget(self) -> None:
-        """Release the runs that were read last."""
-        self._recent, self._recent_data, self.recent_bytes = [], [], 0
+    def expire(self, places: Places) -> None:
+        """Release the runs that were read in the oldest turn, whose places these are."""
+        if self._recent and self._recent[0][1] is places:
+            self._recent.pop(0)
 
     def replace_held(self, held: HeldRuns) -> None:
         """Replace the held runs by `held`, which contains them and new ones."""
@@ -274,43 +271,32 @@ class LiveStream:
             assert self.begin is not None
             size = int(held.positions[-1] + held.lengths[-1]) - self.begin
         if len(self._prefix.positions):
-            held = HeldRuns(*map(np.concatenate, zip(self._prefix, held, strict=True)))
+            held = HeldRuns.joined([self._prefix, held])
         return stream_of(self, held, size, places)
 
-    def compact(self, places: Places, now_ns: int) -> None:
-        """Release the runs that were read, and copy the rest out of the places of this turn."""
-        if not self._attached:
-            return
-        held, self._attached = self.held, False
-        if not len(held.positions):
-            return
+    def compact(self, places: Places) -> bool:
+        """Release the runs that were read, and copy the rest out of the places of this turn.
+
+        Return whether any were read.
+        """
+        is_attached, self._attached = self._attached, False
+        held = self.held
+        if not is_attached or not len(held.positions):
+            return False
         first = 0
         if self.framer is not None:
             position = self.position
             first = self.first_unread
-            read = held.rows(slice(first))
-            self._update_prefix(read, position)
-            self._keep_recent(read, places, now_ns)
+            self._update_prefix(held.rows(slice(first)), position)
             self.floor = max(position, self.floor or position)
             if first < len(held.positions):
                 self.floor = min(self.floor, int(held.positions[first]))
             self._lost_ranges = [each for each in self._lost_ranges if each[1] > position]
-        held = held.rows(slice(first, None))
-        self.held, self._data = held.copied(places)
+        if first:
+            self._recent.append((held.rows(slice(first)), places))
+        self.held, self._data = held.rows(slice(first, None)).copied(places)
         self.held_bytes = len(self._data)
-
-    def _keep_recent(self, read: HeldRuns, places: Places, now_ns: int) -> None:
-        """Keep runs that were read for `RECENT_NS`, if they are not too many bytes."""
-        if len(read.positions) and read.lengths.sum() <= RECENT_BYTES:
-            runs, data = read.copied(places)
-            self._recent.append(runs)
-            self._recent_data.append(data)
-        self.recent_bytes = sum(map(len, self._recent_data))
-        while self._recent and (
-            self.recent_bytes > RECENT_BYTES or self._recent[0].clock_ns[-1] < now_ns - RECENT_NS
-        ):
-            self.recent_bytes -= len(self._recent_data.pop(0))
-            self._recent.pop(0)
+        return first > 0
 
     def _update_prefix(self, read: HeldRuns, position: int) -> None:
         """Keep the newest packet of released runs that unfinished garbage began in."""
@@ -322,7 +308,7 @@ class LiveStream:
         parts = [part for part in (self._prefix, read) if len(part.positions)]
         if not parts:
             return
-        runs = HeldRuns(*map(np.concatenate, zip(*parts, strict=True)))
+        runs = HeldRuns.joined(parts)
         runs = runs.rows(
             slice(int((runs.positions + runs.lengths).searchsorted(begun, "right")), None)
         )
@@ -341,6 +327,8 @@ class LiveStream:
         `compact` has to be called before.
         """
         assert not self._attached
+        copied = [runs.copied(places) for runs, places in self._recent]
+        recent, data = [runs for runs, _ in copied], [data for _, data in copied]
         return {
             "begin": self.begin,
             "opened": self.opened,
@@ -352,18 +340,22 @@ class LiveStream:
             "cuts": [list(each) for each in self._lost_ranges],
             "held": _stored(self.held) if len(self._data) else None,
             "data": self._data,
-            "recent": [*map(_stored, self._recent)],
-            "recent_data": self._recent_data,
+            "recent": _stored(HeldRuns.joined(recent)) if recent else None,
+            "recent_data": np.concatenate([_NO_BYTES, *data]),
             "prefix": [column.tolist() for column in self._prefix] if self._has_prefix else None,
         }
 
-    def restore(self, state: Mapping[str, Any], framer_of: Callable[[str], Framer]) -> None:
+    def restore(
+        self, state: Mapping[str, Any], framer_of: Callable[[str], Framer], places: Places
+    ) -> None:
         """Continue from the `state` of a stream.
 
         Parameters
         ----------
         framer_of
             Returns a new framer for the label of a format.
+        places
+            Gets the bytes of the runs that were read in the last turns.
 
         Raises
         ------
@@ -380,12 +372,15 @@ class LiveStream:
             self.framer.restore(framed)
         self._data = state["data"].view(np.uint8)
         self.held = NO_RUNS if state["held"] is None else _restored(state["held"])
-        self._recent = [*map(_restored, state["recent"])]
-        self._recent_data = [data.view(np.uint8) for data in state["recent_data"]]
+        stored = [(self.held, self._data)]
+        if state["recent"] is not None:
+            recent, data = _restored(state["recent"]), state["recent_data"].view(np.uint8)
+            stored.append((recent, data))
+            starts = recent.starts + places.append(data)
+            self._recent = [(recent._replace(starts=starts), places)]
         if state["prefix"] is not None:
             self._prefix = HeldRuns(*(np.array(column, np.int64) for column in state["prefix"]))
-        self.held_bytes, self.recent_bytes = len(self._data), sum(map(len, self._recent_data))
-        stored = zip([self.held, *self._recent], [self._data, *self._recent_data], strict=True)
+        self.held_bytes = len(self._data)
         if not all(runs.are_of(data) for runs, data in stored):
             raise ValueError("no state of a stream")
 
@@ -405,8 +400,7 @@ class LiveStream:
     def drop(self) -> None:
         """Drop everything that is held."""
         self.held, self.held_bytes, self._data = NO_RUNS, 0, _NO_BYTES
-        self._attached = False
-        self.forget()
+        self._recent, self._attached = [], False
 
 
 def _stored(runs: HeldRuns) -> list[Ints]:
