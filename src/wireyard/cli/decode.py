@@ -144,11 +144,9 @@ class _Job:
             reading = OpenInput(streams, selection, self.budget, progress)
             yield reading
             progress.end()
-            for stream, faults in reading.faults.items():
-                if faults:
-                    of_stream = f" {stream}" if found.captured else ""
-                    exits.note(f"{found.name}{of_stream}: {faults.text()}")
-                    self.status = exits.DATA_LOST
+            for line in reading.faults.lines(found.name, captured=found.captured):
+                exits.note(line)
+                self.status = exits.DATA_LOST
 
 
 def _write_table(job: _Job, readings: Iterator[OpenInput], file: IO[bytes]) -> None:
