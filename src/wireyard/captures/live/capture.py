@@ -632,6 +632,8 @@ class LiveCapture:
         if connection.sides[0].protocol == "udp":
             del self.connections.datagrams[connection.number]
             return
+        _, moved_ns = self.connections.closing_times(connection)
+        self._repairs = self._repaired(moved_ns=moved_ns)
         del self.connections.open[connection.number]
         if connection.stage == Stage.READ:
             self.connections.ended[connection.number] = connection

@@ -19,7 +19,7 @@ from wireyard.captures.detection.assignment import Assigned
 from wireyard.captures.files.places import Places
 from wireyard.captures.layout import Unit
 from wireyard.captures.live.copies import LiveCopies
-from wireyard.captures.live.held import order_held
+from wireyard.captures.live.held import closing_times, order_held
 from wireyard.captures.live.stream import LiveStream
 from wireyard.captures.packets.units import Units
 from wireyard.captures.records import NO_TIME
@@ -32,8 +32,6 @@ __all__ = ["LINGER_NS", "Holding", "LiveConnections", "OpenConnection", "Stage"]
 LINGER_NS: Final = 10_000_000_000
 """How long a connection stays open after its end, for segments that were captured late."""
 _REACHED: Final = [Side.BASE, Side.HIGH, Side.STATE]
-_CLOSING: Final = slice(Side.CLOSING_RECORD, Side.CLOSED_NS + 1)
-"""Record and time of the first packet that closes a side."""
 
 
 class Holding(IntEnum):
@@ -432,12 +430,14 @@ class LiveConnections:
             state, other = (int(sides[side, Side.STATE]) for side in (number, number ^ 1))
             is_reset, is_finished = bool(state & State.RST), bool(state & State.FIN)
             is_paired = bool(other & (State.SEEN | State.RST))
-            closing, closed_ns = sides[number, _CLOSING].tolist()
+            times_ns, _ = self.closing_times(connection)
+            way = number & 1
+            closing, closed_ns = int(sides[number, Side.CLOSING_RECORD]), times_ns[way]
             if other & State.RST and not self._has_bytes(number ^ 1):
-                theirs, theirs_ns = sides[number ^ 1, _CLOSING].tolist()
+                theirs = int(sides[number ^ 1, Side.CLOSING_RECORD])
                 is_reset = True
                 if closing == NONE or theirs < closing:
-                    closing, closed_ns = theirs, theirs_ns
+                    closing, closed_ns = theirs, times_ns[1 - way]
         return {
             **describe_beginning(stream),
             "paired": is_paired,
@@ -447,6 +447,11 @@ class LiveConnections:
             "ended_frame": None if closing == NONE else closing + 1,
             "ended_ns": None if closing == NONE else closed_ns,
         }
+
+    def closing_times(self, connection: OpenConnection) -> tuple[list[int], int]:
+        """Return when both sides of a TCP connection were closed; see `closing_times`."""
+        sides = self.placer.sides[2 * connection.number : 2 * connection.number + 2]
+        return closing_times(sides, stream_ends(sides), [one.tail for one in connection.sides])
 
     def _has_bytes(self, number: int) -> bool:
         """Return whether a side sent bytes, captured or not."""

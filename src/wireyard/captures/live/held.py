@@ -11,14 +11,16 @@ from wireyard.arrays import Bytes, Grid, Ints
 from wireyard.captures.connections.conflicts import find_conflicts
 from wireyard.captures.connections.merge_kernels import Run, merge_rows
 from wireyard.captures.connections.stream import Content, Runs
-from wireyard.captures.connections.times import order_by_acknowledgments
+from wireyard.captures.connections.tcp_kernels import NONE, Side
+from wireyard.captures.connections.times import close_behind_bytes, order_by_acknowledgments
 from wireyard.captures.files.places import Places
 from wireyard.captures.packets.units import Columns
+from wireyard.captures.records import NO_TIME
 
 if TYPE_CHECKING:
     from wireyard.captures.live.stream import LiveStream
 
-__all__ = ["NO_RUNS", "HeldRuns", "Merged", "merge_held", "order_held"]
+__all__ = ["NO_RUNS", "HeldRuns", "Merged", "closing_times", "merge_held", "order_held"]
 
 
 class HeldRuns(NamedTuple):
@@ -197,3 +199,31 @@ def order_held(sides: Grid, begins: Ints, streams: Sequence[LiveStream]) -> int:
     for stream, each in zip(streams, held, strict=True):
         stream.move_times(content.times_of(each.records))
     return int(np.abs(content.times_of(both.records) - both.clock_ns).max())
+
+
+def closing_times(
+    sides: Grid, ends: Ints, tails: Sequence[tuple[int, int] | None]
+) -> tuple[list[int], int]:
+    """Return the times at which both sides of a connection were closed; see `times`, rule 4.
+
+    The last value is the largest change of a time.
+
+    Parameters
+    ----------
+    sides, ends
+        The two rows of `Side`, and where the streams end.
+    tails
+        The record and the time of the last run of each stream.
+    """
+    closing = sides[:, [Side.CLOSING_RECORD, Side.CLOSED_NS]].tolist()
+    times_ns = {record: time_ns for record, time_ns in closing if record != NONE}
+    if not times_ns:
+        return [NO_TIME, NO_TIME], 0
+    times_ns.update(filter(None, tails))
+    records = np.array(sorted(times_ns), np.int64)
+    known_ns = np.array([times_ns[record] for record in records.tolist()], np.int64)
+    content = Content(Places(), records, known_ns, {})
+    bounds = np.append(0, np.cumsum([tail is not None for tail in tails]))
+    last = np.array([tail[0] for tail in tails if tail is not None], np.int64)
+    moved_ns = close_behind_bytes(sides, ends, bounds, Runs(*[last] * 4), content)
+    return content.times_ns[records.searchsorted(sides[:, Side.CLOSING_RECORD])].tolist(), moved_ns

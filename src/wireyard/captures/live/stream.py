@@ -103,6 +103,10 @@ class LiveStream:
     first_ns: int = NO_TIME
     last_ns: int = NO_TIME
     """Times of the first and the last packet with bytes of this stream."""
+    tail: tuple[int, int] | None = None
+    """Record and time of its last run."""
+    tail_stop: int = 0
+    """Position where that run ends."""
     _lost_ranges: list[tuple[int, int]] = field(default_factory=list)
     """Ranges whose bytes will not arrive, because they were truncated or dropped; ascending."""
     _data: Bytes = field(default_factory=lambda: _NO_BYTES)
@@ -150,6 +154,15 @@ class LiveStream:
         """Replace the held runs by `held`, which contains them and new ones."""
         self.note_times(held.times_ns)
         self.held, self._attached = held, True
+        self._note_tail()
+
+    def _note_tail(self) -> None:
+        """Set `tail` if the last held run is that of the stream."""
+        if len(self.held.positions):
+            stop = self.stop_of(len(self.held.positions))
+            if self.tail is None or stop >= self.tail_stop:
+                self.tail = int(self.held.records[-1]), int(self.held.times_ns[-1])
+                self.tail_stop = stop
 
     def note_times(self, times_ns: Ints) -> None:
         """Extend `first_ns` and `last_ns` by the times of packets with new bytes."""
@@ -166,6 +179,7 @@ class LiveStream:
             self.first_ns = int(times_ns.min())
         if self.last_ns == before.times_ns.max():
             self.last_ns = int(times_ns.max())
+        self._note_tail()
 
     def mark_lost(self, start: int, stop: int) -> None:
         """Record that the bytes at ``[start, stop)`` will not arrive."""
@@ -337,6 +351,8 @@ class LiveStream:
             "floor": self.floor,
             "first_ns": self.first_ns,
             "last_ns": self.last_ns,
+            "tail": self.tail and [*self.tail],
+            "tail_stop": self.tail_stop,
             "cuts": [list(each) for each in self._lost_ranges],
             "held": _stored(self.held) if len(self._data) else None,
             "data": self._data,
@@ -365,6 +381,10 @@ class LiveStream:
         self.begin, self.floor = state["begin"], state["floor"]
         self.opened, self.begun = bool(state["opened"]), bool(state["begun"])
         self.first_ns, self.last_ns = int(state["first_ns"]), int(state["last_ns"])
+        self.tail_stop = int(state["tail_stop"])
+        if state["tail"] is not None:
+            record, time_ns = map(int, state["tail"])
+            self.tail = record, time_ns
         self._lost_ranges = [(int(start), int(stop)) for start, stop in state["cuts"]]
         if state["framer"] is not None:
             label, framed = state["framer"]
