@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 
 from tests.captures.make import pcap
-from tests.captures.test_live import EXAMPLES, Fed, Row, assert_rows, network
+from tests.captures.test_live import EXAMPLES, Fed, Row, in_order, network, whole_rows
 from tests.captures.test_torture import interleaved
 from tests.captures.torture import make_flow
 from wireyard.captures.carriers.tls_keys import KeyLog, embedded_secrets, read_key_logs
@@ -29,7 +29,6 @@ from wireyard.captures.live.state import (
     restore_capture,
     unpack_state,
 )
-from wireyard.captures.read import read_capture
 from wireyard.captures.stream_table import describe_stream
 from wireyard.formats import Format, get_format
 
@@ -76,11 +75,7 @@ def assert_as_whole(
     whole = open_input(data, named, keylog=keylog or [])
     expected = {one.opened.stream: describe_stream(one.opened.captured) for one in whole.streams}  # type: ignore[attr-defined]
     if not keylog:
-        assert_rows(rows, data, named)
-    if not keylog and read_capture(data).repairs.moved_ns:
-        untimed = {"first_ns": None, "last_ns": None}
-        facts = {name: {**each, **untimed} for name, each in facts.items()}
-        expected = {name: {**each, **untimed} for name, each in expected.items()}
+        assert in_order(rows) == in_order(whole_rows(data, named))
     assert {name: facts.get(name) for name in expected} == expected
     return restarts
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import tracemalloc
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -83,3 +84,23 @@ def test_a_capture_takes_few_bytes_of_memory_for_each_packet(
     assert opened.readables or opened.unknown
     # The batches that are read take 3 MB, however many packets there are.
     assert most < _MOST_BYTES
+
+
+def test_a_compressed_capture_is_inflated_into_a_file(tmp_path: Path) -> None:
+    """164 MB that are compressed to less than 2 MB; more than 16 MiB are put into a file."""
+    frame = pcap([Packet(ethernet(bytes(1 << 16), 0x0806))])
+    path = tmp_path / "small.pcap.gz"
+    with gzip.open(path, "wb", 1) as file:
+        file.write(frame[:24])
+        for _ in range(2500):
+            file.write(frame[24:])
+    open_captures([path])  # compiles, imports
+    tracemalloc.start()
+    try:
+        opened = open_captures([path])
+        peak = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    assert opened.frames_unread == "frames not read: 2,500 ARP"
+    assert path.stat().st_size < 2_000_000
+    assert peak < 32_000_000, peak

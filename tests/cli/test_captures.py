@@ -67,6 +67,18 @@ def test_a_ring_of_files_in_any_order_is_the_whole_capture(run: Run, tmp_path: P
         assert written(*named, merged) == once
 
 
+def test_faults_of_very_many_streams_are_counted(run: Run, tmp_path: Path) -> None:
+    frames = [ethernet(ipv4(tcp(2000 + port, 1883, 1000, b"x"))) for port in range(300)]
+    path = tmp_path / "hostile"
+    path.write_bytes(pcap(packets(frames)))
+    result = run("decode", str(path))
+    notes = notes_of(result.stderr).splitlines()
+    assert (result.exit_code, len(rows_of(result)), len(notes)) == (1, 300, 257)
+    assert (
+        f"{path}: 44 more streams: 44 runs of bytes that belong to no packet, 44 bytes" in notes[-1]
+    )
+
+
 def test_files_are_not_both_rotated_and_followed(run: Run, tmp_path: Path) -> None:
     result = run("decode", "--rotated", "--follow", tmp_path / "a")
     assert result.exit_code == 2

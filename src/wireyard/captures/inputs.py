@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from wireyard.captures.index import IndexedExtent
     from wireyard.captures.left_out import LeftOut
     from wireyard.captures.read import FrameSpan
+    from wireyard.captures.repairs import Repairs
 
 __all__ = [
     "Input",
@@ -406,6 +407,7 @@ def describe_unknown(
     unknown: Sequence[Assigned],
     endings: Mapping[int, int],
     proxies: Mapping[tuple[str, int], int],
+    repairs: Repairs,
     damage: str | None,
     problems: Sequence[str],
     *,
@@ -419,16 +421,17 @@ def describe_unknown(
         As in `Input`.
     endings, proxies
         As for `name_unread` and `count_proxies`.
+    repairs
+        What was repaired.
     keyed
         Whether there are key logs.
     """
     from wireyard.captures.left_out import LeftOut
     from wireyard.captures.packets.unread import describe_unread, name_unread
     from wireyard.captures.records import Placed
-    from wireyard.captures.repairs import NO_REPAIRS
 
     placed = [Placed(0, problem) for problem in problems]
-    left_out = LeftOut.of(unknown, placed, proxies, NO_REPAIRS, keyed=keyed)
+    left_out = LeftOut.of(unknown, placed, proxies, repairs, keyed=keyed)
     frames = describe_unread(name_unread(endings))
     return Input(name, True, [], unknown, damage, frames, problems=problems, left_out=left_out)
 

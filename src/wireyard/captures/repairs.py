@@ -11,7 +11,7 @@ from typing import Any, Final, Self
 
 from wireyard.captures.records import Placed
 
-__all__ = ["NO_REPAIRS", "Repairs", "first_of"]
+__all__ = ["NO_REPAIRS", "Repairs", "differing_segment", "first_of"]
 
 _SHOWN: Final = 3
 _UNITS: Final = ((3_600_000_000_000, "h"), (1_000_000_000, "s"), (1_000_000, "ms"), (1_000, "us"))
@@ -81,6 +81,11 @@ class Repairs:
 
 
 NO_REPAIRS: Final = Repairs()
+
+
+def differing_segment(record: int, stream: str) -> Placed:
+    """Return the entry of a segment with other bytes than were sent before."""
+    return Placed(record, f"frame {record + 1} of {stream}")
 
 
 def first_of(placed: Iterable[Placed], count: int = _SHOWN) -> list[Placed]:

@@ -14,7 +14,7 @@ from types import FrameType
 
 from wireyard.captures.live.following import Following
 from wireyard.cli import exits
-from wireyard.cli.decoding.faults import Faults
+from wireyard.cli.decoding.faults import StreamFaults
 from wireyard.cli.decoding.reading import Budget, OpenInput
 from wireyard.cli.decoding.selection import Request, Selection
 from wireyard.cli.progress import Progress
@@ -24,9 +24,6 @@ from wireyard.streams.growth import Grown
 from wireyard.streams.scan import load_fast_path
 
 __all__ = ["LiveReading", "flush_output", "stopping"]
-
-_MOST_FAULTY = 256
-"""Number of streams with faults from which on faults are printed."""
 
 
 @contextmanager
@@ -81,7 +78,7 @@ class LiveReading:
 
     def readings(self) -> Iterator[OpenInput]:
         """Yield grown streams of one format, turn by turn; at the end print faults and notes."""
-        faults: defaultdict[str, Faults] = defaultdict(Faults)
+        faults = StreamFaults()
         progress = Progress(self.following.name, None, self.shows_progress)
         readers: list[BlockReader] = []
         selections: dict[str, Selection] = {}
@@ -107,13 +104,13 @@ class LiveReading:
                     break
             if self.budget.spent:
                 break
-            if len(faults) > _MOST_FAULTY:
-                self._print_faults(faults)
         if self.tables and self.named is not None and not selections:
             selection = Selection(self.named, self.request, self.following.captured)
             yield OpenInput([], selection, self.budget, progress, faults, {}, readers)
         progress.end()
-        self._print_faults(faults)
+        for line in faults.lines(self.following.name, captured=self.following.captured):
+            exits.note(line)
+            self.status = exits.DATA_LOST
         for name, streams in others.items():
             exits.note(
                 f"{self.following.name}: {len(streams)} streams of {name} are not in a table"
@@ -121,15 +118,6 @@ class LiveReading:
             )
             self.status = exits.DATA_LOST
         self._print_notes()
-
-    def _print_faults(self, faults: defaultdict[str, Faults]) -> None:
-        """Print the faults of streams so far, and reset their counts."""
-        for stream, of_this in faults.items():
-            if of_this:
-                of_stream = f" {stream}" if self.following.captured else ""
-                exits.note(f"{self.following.name}{of_stream}: {of_this.text()}")
-                self.status = exits.DATA_LOST
-        faults.clear()
 
     def _print_notes(self) -> None:
         summary = self.following.summary()

@@ -64,8 +64,9 @@ def _differ(
     # The runs of a segment have no gaps between them.
     first = _runs_up_to(starts, runs.offsets, bounds[sides], bounds[sides + 1]) - 1
     last = _runs_up_to(starts + lengths - 1, runs.offsets, bounds[sides], bounds[sides + 1])
-    ranges = zip(first.tolist(), last.tolist(), strict=True)
-    touched = np.unique(np.concatenate([np.arange(*each) for each in ranges]))
+    counts = last - first
+    before = np.cumsum(counts) - counts
+    touched = np.unique(np.repeat(first - before, counts) + np.arange(int(counts.sum())))
     run_lengths = runs.lengths[touched]
     ends = np.cumsum(run_lengths)
     inside: Ints = starts - runs.offsets[first] + (ends - run_lengths)[touched.searchsorted(first)]

@@ -22,7 +22,7 @@ Rules of this file:
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
 import numpy as np
@@ -38,9 +38,10 @@ from wireyard.captures.connections.tcp_kernels import (
     State,
     distance,
 )
-from wireyard.captures.records import NO_TIME
+from wireyard.captures.files.places import Places
+from wireyard.captures.records import NO_TIME, Placed
 
-__all__ = ["Copy", "find_copies", "join"]
+__all__ = ["Compared", "Copy", "Finder", "find_copies", "join", "name_copy"]
 
 APART_NS: Final = 2_000_000_000
 """Time between two captures of a packet: the clocks of the machines may differ by a second."""
@@ -65,15 +66,15 @@ class Copy(NamedTuple):
     """Bytes that both have."""
 
 
-class _Compared(NamedTuple):
-    """What is compared of connections, as lists, which are faster than arrays by single values."""
+class Compared(NamedTuple):
+    """What is compared of connections by their numbers: in no arrays, which are slow by values."""
 
-    sides: list[list[int]]
-    first_ns: list[int]
-    last_ns: list[int]
-    pairs: list[int]
-    """A number for the endpoints of each connection."""
-    conversations: list[int]
+    sides: Sequence[Sequence[int]] | Mapping[int, Sequence[int]]
+    first_ns: Sequence[int] | Mapping[int, int]
+    last_ns: Sequence[int] | Mapping[int, int]
+    pairs: Sequence[Hashable] | Mapping[int, Hashable]
+    """A value for the endpoints of each connection."""
+    conversations: Sequence[int] | Mapping[int, int]
 
 
 def find_copies(
@@ -103,14 +104,20 @@ def find_copies(
     groups = [*_alike(connections, sides, pairs)]
     if not groups:
         return []
-    compared = _Compared(
+    compared = Compared(
         sides.tolist(),
         content.times_of(connections[:, Connection.FIRST_RECORD]).tolist(),
         connections[:, Connection.LATEST_NS].tolist(),
         pairs.tolist(),
         conversations.tolist(),
     )
-    finder = _Finder(compared, begins, bounds, runs, flows, content)
+
+    def runs_of(side: int) -> Runs:
+        rows = slice(int(bounds[side]), int(bounds[side + 1]))
+        own = Runs(*(column[rows] for column in runs))
+        return own._replace(offsets=own.offsets + begins[side])
+
+    finder = Finder(compared, runs_of, flows, content.places)
     found: dict[int, Copy] = {}
     for group in groups:
         earlier: list[int] = []
@@ -131,6 +138,17 @@ def _of_first(copy: Copy, found: dict[int, Copy]) -> Copy:
     while (other := found.get(copy.of)) is not None:
         copy = copy._replace(of=other.of, turned=copy.turned ^ other.turned)
     return copy
+
+
+def name_copy(copy: Copy, connections: Grid, flows: FlowTable) -> Placed:
+    """Return the entry of a copy with its name and that of the connection captured first."""
+    row, other = (connections[at] for at in (copy.number, copy.of))
+    way = int(row[Connection.FIRST_WAY])
+    names = (
+        flows.name(int(row[Connection.CONVERSATION]), way),
+        flows.name(int(other[Connection.CONVERSATION]), way ^ copy.turned),
+    )
+    return Placed(int(row[Connection.FIRST_RECORD]), " as ".join(dict.fromkeys(names)))
 
 
 def _alike(connections: Grid, sides: Grid, pairs: Ints) -> Iterator[list[int]]:
@@ -173,20 +191,40 @@ def _by_numbers(rows: Ints, numbers: Grid) -> tuple[Ints, Ints]:
     return rows[again], keys[again]
 
 
-class _Finder:
-    """Compares connections."""
+class Finder:
+    """Compares connections.
+
+    Parameters
+    ----------
+    runs_of
+        Returns the bytes of a side, at their positions.
+    places
+        Where these bytes are.
+    """
 
     def __init__(
-        self,
-        compared: _Compared,
-        begins: Ints,
-        bounds: Ints,
-        runs: Runs,
-        flows: FlowTable,
-        content: Content,
+        self, compared: Compared, runs_of: Callable[[int], Runs], flows: FlowTable, places: Places
     ) -> None:
-        self._compared, self._flows, self._places = compared, flows, content.places
-        self._begins, self._bounds, self._runs = begins, bounds, runs
+        self._compared, self._flows, self._places = compared, flows, places
+        self._runs_of = runs_of
+
+    def is_possible(self, number: int, earlier: int) -> bool:
+        """Return whether a connection may be a copy of an earlier one, whatever its bytes are."""
+        compared = self._compared
+        turned = False
+        if compared.pairs[number] != compared.pairs[earlier]:
+            turned = self._is_turned(number, earlier)
+            if not self._is_translated(number, earlier, turned=turned):
+                return False
+        elif compared.conversations[number] == compared.conversations[earlier]:
+            times_ns = compared.first_ns[earlier], compared.first_ns[number]
+            if NO_TIME not in times_ns and times_ns[1] - times_ns[0] > APART_NS:
+                return False
+        return all(
+            shift_between(self._side(2 * earlier + way), self._side(2 * number + (way ^ turned)))
+            is not None
+            for way in (0, 1)
+        )
 
     def copy(self, number: int, earlier: int) -> Copy | None:
         """Return a connection as a copy of an earlier one; None if it is another connection."""
@@ -302,14 +340,8 @@ class _Finder:
             return ends[at].address != others[at].address
         return [one.port for one in ends] == [other.port for other in others]
 
-    def _side(self, number: int) -> list[int]:
+    def _side(self, number: int) -> Sequence[int]:
         return self._compared.sides[number]
-
-    def _runs_of(self, side: int) -> Runs:
-        """Return the bytes of a side, at their positions."""
-        rows = slice(int(self._bounds[side]), int(self._bounds[side + 1]))
-        runs = Runs(*(column[rows] for column in self._runs))
-        return runs._replace(offsets=runs.offsets + self._begins[side])
 
 
 def shift_between(one: Sequence[int], other: Sequence[int]) -> int | None:
@@ -353,15 +385,14 @@ def _overlaps(pieces: Grid, others: Grid) -> Iterator[tuple[int, int]]:
             other += 1
 
 
-def join(copies: Sequence[Copy], connections: Grid, sides: Grid) -> tuple[Ints, Ints]:
+def join(
+    copies: Sequence[Copy], connections: Grid, sides: Grid, targets: Ints, shifts: Ints
+) -> None:
     """Add what is known of copies to the connections that they are copies of.
 
-    Returns
-    -------
-    sides, shifts
-        For each side the one that its segments belong to, and what is added to their positions.
+    Sets in `targets` and `shifts`, for each side of a copy, the side that its segments belong to,
+    and what is added to their positions.
     """
-    targets, shifts = np.arange(len(sides)), np.zeros(len(sides), np.int64)
     for copy in copies:
         for way in (0, 1):
             other, one = 2 * copy.number + (way ^ copy.turned), 2 * copy.of + way
@@ -371,7 +402,6 @@ def join(copies: Sequence[Copy], connections: Grid, sides: Grid) -> tuple[Ints, 
         ours, theirs = connections[copy.of], connections[copy.number]
         ours[Connection.ENDED] |= theirs[Connection.ENDED]
         ours[Connection.LATEST_NS] = max(ours[Connection.LATEST_NS], theirs[Connection.LATEST_NS])
-    return targets, shifts
 
 
 def _join_sides(one: Any, other: Any, shift: int) -> None:

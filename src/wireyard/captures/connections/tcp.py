@@ -11,7 +11,7 @@ import numpy as np
 from wireyard.arena import room, with_room
 from wireyard.arrays import Bytes, Grid, Int32s, Ints
 from wireyard.captures.connections.conflicts import find_conflicts
-from wireyard.captures.connections.copies import Copy, find_copies, join
+from wireyard.captures.connections.copies import Copy, find_copies, join, name_copy
 from wireyard.captures.connections.flows import FlowTable
 from wireyard.captures.connections.merge_kernels import (
     Run,
@@ -35,8 +35,9 @@ from wireyard.captures.connections.tcp_kernels import (
 from wireyard.captures.connections.times import close_behind_bytes, order_by_acknowledgments
 from wireyard.captures.packets.units import Columns, Units
 from wireyard.captures.records import Placed
+from wireyard.captures.repairs import differing_segment
 
-__all__ = ["Placer", "Reassembly", "stream_ends"]
+__all__ = ["Placer", "Reassembly", "stream_begins", "stream_ends"]
 
 _SEQUENCE_NUMBERS: Final = 1 << 32
 _GROUP_ROWS: Final = 1 << 16
@@ -103,12 +104,12 @@ class Reassembly:
             first.
         """
         connections, sides = self._placer.connections, self._placer.sides
-        begins = _begins(sides)
+        begins = stream_begins(sides)
         bounds, runs = _merge(self._kept, begins, newest)
         self._copies = find_copies(connections, sides, begins, bounds, runs, flows, content)
         if self._copies:
             self._join(self._copies)
-            begins = _begins(sides)
+            begins = stream_begins(sides)
             bounds, runs = _merge(self._kept, begins, newest)
         if self._late:
             numbers_of = self._acknowledgments(len(sides))
@@ -130,7 +131,7 @@ class Reassembly:
             conversations=connections[:, Connection.CONVERSATION],
             first_records=connections[:, Connection.FIRST_RECORD],
             first_ways=connections[:, Connection.FIRST_WAY],
-            sizes=np.where(begun | seen, stream_ends(sides) - _begins(sides), 0),
+            sizes=np.where(begun | seen, stream_ends(sides) - stream_begins(sides), 0),
             opened=states & State.OPENED != 0,
             begun=begun,
             captured=states & (State.SEEN | State.RST) != 0,
@@ -146,18 +147,12 @@ class Reassembly:
 
         They are known after `connections`.
         """
-        found = []
-        for copy in self._copies:
-            row, other = (self._placer.connections[at] for at in (copy.number, copy.of))
-            way, conversation = int(row[Connection.FIRST_WAY]), int(row[Connection.CONVERSATION])
-            names = (
-                flows.name(conversation, way),
-                flows.name(int(other[Connection.CONVERSATION]), way ^ copy.turned),
-            )
-            if copy.common_bytes:
-                text = " as ".join(dict.fromkeys(names))
-                found.append((conversation, Placed(int(row[Connection.FIRST_RECORD]), text)))
-        return found
+        table = self._placer.connections
+        return [
+            (int(table[copy.number, Connection.CONVERSATION]), name_copy(copy, table, flows))
+            for copy in self._copies
+            if copy.common_bytes
+        ]
 
     def conflicts(self, flows: FlowTable) -> list[tuple[int, Placed]]:
         """Return the conversations and frames of segments with other bytes than were sent before.
@@ -168,13 +163,15 @@ class Reassembly:
         for side, record in self._conflicts:
             row = self._placer.connections[side >> 1]
             conversation = int(row[Connection.CONVERSATION])
-            text = f"frame {record + 1} of {flows.name(conversation, side & 1)}"
-            found.append((conversation, Placed(record, text)))
+            name = flows.name(conversation, side & 1)
+            found.append((conversation, differing_segment(record, name)))
         return found
 
     def _join(self, copies: Sequence[Copy]) -> None:
         """Give the segments of copies to the connections that they are copies of."""
-        targets, shifts = join(copies, self._placer.connections, self._placer.sides)
+        table = self._placer.sides
+        targets, shifts = np.arange(len(table)), np.zeros(len(table), np.int64)
+        join(copies, self._placer.connections, table, targets, shifts)
         sides = self._kept["sides"]
         self._kept["positions"][:] += shifts[sides]
         sides[:] = targets[sides]
@@ -217,7 +214,7 @@ def stream_ends(sides: Grid) -> Ints:
     return found
 
 
-def _begins(sides: Grid) -> Ints:
+def stream_begins(sides: Grid) -> Ints:
     """Return the position at which the stream of each side begins."""
     begun = sides[:, Side.STATE] & State.BEGUN != 0
     return np.where(begun, sides[:, Side.BEGIN], sides[:, Side.LOW])

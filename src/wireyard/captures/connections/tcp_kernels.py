@@ -353,12 +353,16 @@ def take_acknowledgment(
 
 
 @inlined
-def is_late(sides: Grid, side: int, stop: int, time_ns: int, counts: Ints) -> bool:
-    """Return whether data that ends at a sequence number was acknowledged before it came."""
+def is_late(sides: Grid, side: int, sequence: int, length: int, time_ns: int, counts: Ints) -> bool:
+    """Return whether data, or the first bytes of it, was acknowledged before it came."""
     acknowledged = int(sides[side ^ 1, Side.ACKNOWLEDGED])
-    if acknowledged == NONE or not 0 <= _distance(acknowledged, stop) <= AFTERMATH:
+    if acknowledged == NONE:
         return False
-    counts[Count.LATE_DATA] += time_ns < int(sides[side ^ 1, Side.HIGH_NS]) and time_ns != NO_TIME
+    ahead = _distance(acknowledged, sequence)
+    if not 0 < ahead <= AFTERMATH:
+        return False
+    is_earlier = time_ns < int(sides[side ^ 1, Side.HIGH_NS]) and time_ns != NO_TIME
+    counts[Count.LATE_DATA] += ahead >= length and is_earlier
     return True
 
 
@@ -444,7 +448,7 @@ def place_segments(
             take_acknowledgment(sides, side, acknowledgment, time_ns, counts)
         positions[row] = position_of(sides, side, sequence)
         if length:
-            late[row] = is_late(sides, side, sequence + length, time_ns, counts)
+            late[row] = is_late(sides, side, sequence, length, time_ns, counts)
         verdicts[row] = take_payload(sides, side, int(positions[row]), flags, length, time_ns)
         if sides[side, Side.STATE] & sides[side ^ 1, Side.STATE] & State.FIN:
             connections[chosen, Connection.ENDED] = 1

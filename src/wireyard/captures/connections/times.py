@@ -11,7 +11,7 @@ Rules of this file:
    show the opposite: more of them are before their data by their times than by their place in the
    file. Then the clock was set back, and times continue from before.
 3. A segment is behind all bytes that it acknowledges. If its time is before theirs by at most
-   `_SKEW_NS`, it gets the time behind them. If it is further before them, they were captured when
+   `SKEW_NS`, it gets the time behind them. If it is further before them, they were captured when
    they were sent again, or by another clock, and get the time before it.
 4. A FIN or RST is behind the last bytes of its own stream, and behind those of the other stream if
    it acknowledges all of them.
@@ -30,13 +30,19 @@ from wireyard.captures.connections.tcp_kernels import AFTERMATH, NONE, Side, dis
 from wireyard.captures.connections.time_kernels import Timed, order_runs
 from wireyard.captures.records import NO_TIME
 
-__all__ = ["Clock", "close_behind_bytes", "continue_times", "order_by_acknowledgments"]
+__all__ = [
+    "SKEW_NS",
+    "Clock",
+    "close_behind_bytes",
+    "continue_times",
+    "order_by_acknowledgments",
+]
 
 JITTER_NS: Final = 1_000_000
 """Disorder of the queues of one network card; packets of several cards may differ by more."""
 _STEP_NS: Final = 1_000_000_000
 """A clock that goes back further was set; time goes on from there at the same speed."""
-_SKEW_NS: Final = 5_000_000
+SKEW_NS: Final = 5_000_000
 """Less than it takes to send a segment again: 10 ms (RFC 8985, 7.2)."""
 _LATE_NS: Final = 10_000_000_000
 """More than the clocks of two taps differ by; an acknowledgment further before is of no use."""
@@ -147,7 +153,7 @@ def order_by_acknowledgments(
             counts[positions - side[Side.END] > AFTERMATH] = 0
             both[1 - way][Timed.NEEDS] = counts
             _bring_forward(both[way][Timed.TIME], both[1 - way][Timed.TIME], counts)
-        order_runs(both[0], both[1], _SKEW_NS)
+        order_runs(both[0], both[1], SKEW_NS)
         for each, times_ns in zip(both, before, strict=True):
             changed = np.flatnonzero(each[Timed.TIME] != times_ns)
             if len(changed):
@@ -218,7 +224,7 @@ def _bring_forward(times_ns: Ints, answered_ns: Ints, counts: Ints) -> None:
     """
     needs = np.flatnonzero(counts)
     late_ns = np.maximum.accumulate(times_ns)[counts[needs] - 1] - answered_ns[needs]
-    far = needs[(late_ns > _SKEW_NS) & (late_ns <= _LATE_NS)]
+    far = needs[(late_ns > SKEW_NS) & (late_ns <= _LATE_NS)]
     if len(far):
         limits = np.full(len(times_ns), times_ns.max() + 1)
         np.minimum.at(limits, counts[far] - 1, answered_ns[far] - 1)

@@ -14,20 +14,22 @@ Rules of this file:
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import asdict, replace
 from heapq import heappop, heappush
 from operator import attrgetter
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 
 from wireyard.arrays import Bytes, Grid, Int32s, Ints
 from wireyard.captures.carriers.tls_keys import KeyLog
-from wireyard.captures.connections.flows import Endpoint
+from wireyard.captures.connections.copies import Copy, name_copy
+from wireyard.captures.connections.flows import Endpoint, stream_name
 from wireyard.captures.connections.stream import Content, Runs
 from wireyard.captures.connections.tcp_kernels import SILENCE_NS, Connection, Verdict
+from wireyard.captures.connections.times import Clock
 from wireyard.captures.detection.assignment import Assigned, DecodeAs
 from wireyard.captures.files.places import Places
 from wireyard.captures.layout import Protocol, Unit
@@ -38,11 +40,14 @@ from wireyard.captures.live.connections import (
     OpenConnection,
     Stage,
 )
+from wireyard.captures.live.copies import NEVER
+from wireyard.captures.live.held import HeldRuns, merge_held
 from wireyard.captures.live.readable import LiveReader
-from wireyard.captures.live.stream import HeldRuns, LiveStream, merge_held, stream_of
+from wireyard.captures.live.stream import RECENT_NS, LiveStream, stream_of
 from wireyard.captures.packets.headers import PacketReader
 from wireyard.captures.packets.units import Units
 from wireyard.captures.records import NO_TIME, Records
+from wireyard.captures.repairs import NO_REPAIRS, Repairs, differing_segment
 from wireyard.captures.stream_table import describe_stream
 from wireyard.formats import Format
 from wireyard.streams.growth import Grown
@@ -53,6 +58,8 @@ _SWEEP_NS: Final = 1_000_000_000
 """Capture time between two searches for connections that have ended or are silent."""
 MAX_HELD_BYTES: Final = 128 << 20
 """Unread bytes of all streams together. Above it, those of the largest connections are dropped."""
+MAX_RECENT_BYTES: Final = 32 << 20
+"""Bytes of the last turns, which are kept to be compared with those that come again."""
 MAX_OPEN: Final = 1 << 16
 """Connections with bytes that are tracked at a time, at about 4 KB each: 256 MB."""
 _MOST_UNKNOWN: Final = 256
@@ -67,6 +74,15 @@ _EVICT_FROM: Final = 1 << 12
 
 StreamFacts = tuple[str, dict[str, Any]]
 """The name of a stream, and its columns from the capture: see `describe_stream`."""
+
+
+class _Turn(NamedTuple):
+    """Bytes that arrived together."""
+
+    now_ns: int
+    places: Places
+    streams: Sequence[LiveStream]
+    """The streams that have read some of them."""
 
 
 class LiveCapture:
@@ -111,6 +127,8 @@ class LiveCapture:
         """Bytes before the first byte of their stream that arrived after that was read."""
         self.connections = LiveConnections()
         self._packets = PacketReader()
+        self._clock = Clock()
+        self._repairs = NO_REPAIRS
         settings = named, rules, KeyLog() if keys is None else keys, max_packet_bytes
         self._reader = LiveReader(name, *settings, self._packets, self.connections)
         self._describes = describes
@@ -120,7 +138,9 @@ class LiveCapture:
         self._pushed = 0
         self._now_ns = NO_TIME
         self._swept_ns = NO_TIME
-        self._held_bytes = 0
+        self._recent: deque[_Turn] = deque()
+        """The last turns, the oldest first."""
+        self._held_bytes = self._recent_bytes = 0
 
     @property
     def has_keys(self) -> bool:
@@ -136,6 +156,11 @@ class LiveCapture:
     def proxies(self) -> Counter[tuple[str, int]]:
         """Streams by the kind and size in bytes of their proxy header."""
         return self._reader.proxies
+
+    @property
+    def repairs(self) -> Repairs:
+        """What was repaired so far."""
+        return self._repaired(moved_ns=self._clock.moved_ns)
 
     @property
     def frames(self) -> int:
@@ -192,6 +217,8 @@ class LiveCapture:
             "unnamed": dict(self.unnamed),
             "proxies": [[name, size, count] for (name, size), count in self.proxies.items()],
             "problems": [*self.problems],
+            "clock": [self._clock.moved_ns, self._clock.latest_ns],
+            "repairs": asdict(self.repairs),
             "dropped_bytes": self.dropped_bytes,
             "late_bytes": self.late_bytes,
         }
@@ -210,13 +237,19 @@ class LiveCapture:
             Endpoint(address, port): name for address, port, name in state["services"]
         }
         self._now_ns, self._swept_ns = int(state["now_ns"]), int(state["swept_ns"])
-        for kind in ("open", "datagrams"):
+        recent = Places()
+        for kind in ("open", "ended", "datagrams"):
             for each in state[kind]:
                 connection = self.connections.restore_connection(each, kind)
-                connection.restore(each, self._reader.framer_of)
+                connection.restore(each, self._reader.framer_of, recent)
                 if each["due_ns"] is not None:
                     self._schedule(connection, int(each["due_ns"]))
                 self._held_bytes += sum(stream.held_bytes for stream in connection.sides)
+        each_open = (*self.connections.open.values(), *self.connections.ended.values())
+        self._keep_recent(recent, [stream for one in each_open for stream in one.sides])
+        self.connections.copies.restore(state)
+        self._clock.moved_ns, self._clock.latest_ns = map(int, state["clock"])
+        self._repairs = Repairs.load(state["repairs"])
         self.unnamed = Counter(state["unnamed"])
         self._reader.proxies = Counter(
             {(name, size): many for name, size, many in state["proxies"]}
@@ -239,7 +272,7 @@ class LiveCapture:
         if not grid.shape[1]:
             return self._advance_due()
         grid = np.ascontiguousarray(grid)
-        grid[Unit.NETWORK] = 0  # later packets would show which networks belong together
+        times_ns = self._clock.steady(times_ns, grid[Unit.CAPTURED] > 0)
         flows = self.connections.flows.number(grid, grid.shape[1])
         is_tcp = grid[Unit.PROTOCOL] == Protocol.TCP
         rows = np.flatnonzero(is_tcp)
@@ -247,18 +280,27 @@ class LiveCapture:
         connections, placer = self.connections, self.connections.placer
         before = len(placer)
         placed = placer.place(segments, times_ns[rows], len(connections.flows))
-        sides, positions, verdicts, _ = placed
-        datagrams = np.flatnonzero(~is_tcp)
-        replaced = connections.add_new(before, grid[:, datagrams], flows[datagrams])
+        sides, positions, verdicts, late = placed
+        others = np.flatnonzero(~is_tcp)
+        datagrams = grid[:, others], flows[others]
+        replaced = connections.add_new(before, segments, times_ns[rows], *datagrams)
+        connections.copies.follow(sides, positions)
         for connection in replaced:
             self._schedule(connection, self._now_ns + LINGER_NS)
         changed = self._receive_segments(segments, times_ns[rows], sides, positions, verdicts)
+        places = self._packets.places
+        out_of_order = set((sides[late != 0] >> 1).tolist())
         readable: list[Grown] = []
-        for connection in changed:
+        for connection in sorted(changed, key=lambda each: not each.suspects):
+            if connection.number not in self.connections.open:
+                continue
+            connection.out_of_order |= connection.number in out_of_order
+            if connection.out_of_order:
+                self._repairs = self._repaired(moved_ns=self.connections.order(connection, places))
+                self._touched |= {id(stream): stream for stream in connection.sides}
             readable += self._advance(connection)
-        readable += self._receive_datagrams(
-            grid[:, datagrams], flows[datagrams], times_ns[datagrams]
-        )
+        paired = connections.copies.pair_flows(flows[others])
+        readable += self._receive_datagrams(grid[:, others], paired, times_ns[others])
         readable += self._advance_due()
         if len(self.connections.open) > MAX_OPEN or self._now_ns - self._swept_ns >= _SWEEP_NS:
             readable += self._sweep()
@@ -286,6 +328,9 @@ class LiveCapture:
         UDP streams have no rest: datagrams are read at once.
         """
         self._release_read()
+        for connection in [*self.connections.open.values()]:
+            if connection.suspects:
+                self._is_another(connection, None, final=True)
         self.connections.open_all_lost(np.ones(len(self.connections.holdings), np.bool_))
         for batch in _batches(sorted(self.connections.open.values(), key=attrgetter("number"))):
             yield [grown for each in batch for grown in self._advance(each, final=True)]
@@ -304,7 +349,7 @@ class LiveCapture:
         verdicts: Bytes,
     ) -> list[OpenConnection]:
         """Add the bytes of segments to their streams; return the connections that changed."""
-        wanted = self.connections.holdings[sides >> 1] != Holding.IGNORED
+        wanted = self.connections.holdings[sides >> 1] < Holding.IGNORED
         taken = wanted & (verdicts == Verdict.TAKEN) & (segments.captured > 0)
         truncated = np.flatnonzero(wanted & (segments.captured < segments.lengths))
         rows = np.flatnonzero(taken)
@@ -324,15 +369,31 @@ class LiveCapture:
                 segments.starts[rows],
                 segments.records[rows].astype(np.int64),
                 times_ns[rows],
+                segments.acknowledgments[rows].astype(np.int64),
+                times_ns[rows],
             )
-            self._touched |= {id(stream): stream for stream in streams}
-            places = self._packets.places
-            self.late_bytes += merge_held(streams, group.reshape(-1), new, places)
+            self._merge(streams, group.reshape(-1), new)
         # An end or an acknowledgment can make bytes readable that were held before.
         touched = np.unique(sides[wanted] >> 1).tolist()
         return [
             self.connections.open[number] for number in touched if number in self.connections.open
         ]
+
+    def _merge(self, streams: Sequence[LiveStream], group: Ints, new: HeldRuns) -> None:
+        """Add runs to streams; see `merge_held`."""
+        self._touched |= {id(stream): stream for stream in streams}
+        merged = merge_held(streams, group, new, self._packets.places)
+        self.late_bytes += merged.late_bytes
+        if merged.differing:
+            placed = [
+                differing_segment(record, stream_name(streams[at].src, streams[at].dst, 1))
+                for at, record in merged.differing
+            ]
+            self._repairs = self._repaired(differing=len(placed), different=placed)
+
+    def _repaired(self, **more: Any) -> Repairs:
+        """Return what was repaired so far, and more."""
+        return Repairs.total([self._repairs, Repairs(**more)])
 
     # --- datagrams --------------------------------------------------------------------------
 
@@ -355,6 +416,8 @@ class LiveCapture:
                 captured[filled],
                 grid[Unit.START, rows][filled],
                 grid[Unit.RECORD, rows][filled],
+                times_ns[rows][filled],
+                np.zeros(np.count_nonzero(filled), np.int64),
                 times_ns[rows][filled],
             )
             stream.floor = int(stops[-1])
@@ -380,18 +443,25 @@ class LiveCapture:
         ready = {}
         ended_ns = self.connections.ended_ns(connection)
         final = final or (ended_ns is not None and self._now_ns >= ended_ns)
+        if connection.suspects and not self._is_another(connection, ended_ns, final=final):
+            return []
+        if self._now_ns < connection.waits_ns and not final:
+            self._schedule(connection, connection.waits_ns)
+            return []
         for direction, stream in enumerate(connection.sides):
             if connection.stage == Stage.IGNORED or not self._reader.find_beginning(
                 connection, direction, self._now_ns, due_ns, final=final
             ):
                 continue
-            held = stream.attach(places)
-            self._touched[id(stream)] = stream
             acknowledged = self.connections.acknowledged(connection, direction)
             count, later_ns = stream.ready(self._now_ns, acknowledged)
-            ready[stream.name] = len(held.positions) if final else count
+            ready[stream.name] = len(stream.held.positions) if final else count
+            stream.attach(places)
+            self._touched[id(stream)] = stream
             if later_ns is not None:
                 due_ns.append(later_ns)
+        if not final:
+            due_ns += self._hold_answers(connection, ready)
         if connection.stage == Stage.UNKNOWN:
             self._reader.detect_format(connection, ready, self._now_ns, final=final)
         if ended_ns is not None:
@@ -405,6 +475,59 @@ class LiveCapture:
         elif due_ns:
             self._schedule(connection, min(due_ns))
         return readable
+
+    def _hold_answers(self, connection: OpenConnection, ready: dict[str, int]) -> Iterator[int]:
+        """Leave out runs that acknowledge bytes which were not captured; yield until when."""
+        reached = [ready.get(stream.name, 0) for stream in connection.sides]
+        for direction, stream in enumerate(connection.sides):
+            if reached[direction]:
+                captured = self.connections.acknowledged_ahead(
+                    connection, direction ^ 1, reached[direction ^ 1]
+                )
+                if captured is not None:
+                    count, until_ns = stream.before_answers(
+                        reached[direction], self._now_ns, captured
+                    )
+                    ready[stream.name] = count
+                    if until_ns is not None:
+                        yield until_ns
+
+    def _is_another(self, connection: OpenConnection, ended_ns: int | None, *, final: bool) -> bool:
+        """Return whether a connection is certain to be no copy; join it if it is one."""
+        while connection.suspects:
+            places = self._packets.places
+            for each in (connection, *self.connections.suspected(connection)):
+                self._touched |= {id(stream): stream for stream in each.sides}
+            copy = self.connections.copies.conclude(connection, self._now_ns, places, final=final)
+            if isinstance(copy, Copy):
+                self._join(connection, copy)
+                return False
+            if copy is not None:
+                for each in self.connections.suspected(connection) if copy < NEVER else ():
+                    each.waits_ns = max(each.waits_ns, copy)
+                self._schedule(connection, copy if ended_ns is None else min(copy, ended_ns))
+                return False
+            self.connections.distinguish(connection)
+        return True
+
+    def _join(self, connection: OpenConnection, copy: Copy) -> None:
+        """Give the bytes of a copy to the connection that it is a copy of."""
+        placer, copies = self.connections.placer, self.connections.copies
+        earlier = self.connections.join(connection, copy)
+        if copy.common_bytes:
+            placed = name_copy(copy, placer.connections, self.connections.flows)
+            self._repairs = self._repaired(copies=1, copied=[placed])
+        for way, stream in enumerate(connection.sides):
+            side, shift = copies.target(2 * copy.number + way)
+            held = stream.attach(self._packets.places)
+            if earlier is not None and not earlier.is_ignored and len(held.records):
+                moved = held._replace(positions=held.positions + shift)
+                self._merge([earlier.sides[side & 1]], np.zeros(len(held.records), np.int64), moved)
+            self._touched.pop(id(stream), None)
+            self._held_bytes -= stream.held_bytes
+            stream.drop()
+        if earlier is not None:
+            self._schedule(earlier, self._now_ns)
 
     # --- timers and limits ------------------------------------------------------------------
 
@@ -429,14 +552,31 @@ class LiveCapture:
     def _release_read(self) -> None:
         """Release the bytes that were read, and the buffers that they arrived in."""
         places = self._packets.places
+        read = []
         for stream in self._touched.values():
             self._held_bytes -= stream.held_bytes
-            stream.compact(places)
+            if stream.compact(places):
+                read.append(stream)
             self._held_bytes += stream.held_bytes
         self._touched.clear()
         self._packets.release()
+        self._keep_recent(places, read)
         if self._held_bytes > MAX_HELD_BYTES:
             self._shed()
+
+    def _keep_recent(self, places: Places, streams: Sequence[LiveStream]) -> None:
+        """Keep the bytes of a turn, which streams have read, for a while."""
+        if streams:
+            self._recent.append(_Turn(self._now_ns, places, streams))
+            self._recent_bytes += places.size
+        while self._recent and (
+            self._recent_bytes > MAX_RECENT_BYTES
+            or self._recent[0].now_ns < self._now_ns - RECENT_NS
+        ):
+            turn = self._recent.popleft()
+            self._recent_bytes -= turn.places.size
+            for stream in turn.streams:
+                stream.expire(turn.places)
 
     def _shed(self) -> None:
         """Drop what the largest connections hold until half of `MAX_HELD_BYTES` is free."""
@@ -465,6 +605,10 @@ class LiveCapture:
         connection.stage = Stage.IGNORED
         if connection.sides[0].protocol == "tcp":
             self.connections.holdings[connection.number] = Holding.IGNORED
+        self._drop(connection)
+
+    def _drop(self, connection: OpenConnection) -> None:
+        """Drop what is held of a connection."""
         for stream in connection.sides:
             self._touched.pop(id(stream), None)
             self._held_bytes -= stream.held_bytes
@@ -485,11 +629,17 @@ class LiveCapture:
             self._record_unknown(connection, unread)
         if self._describes:
             self._ended += self._described(connection)
-        self._ignore(connection)
         if connection.sides[0].protocol == "udp":
             del self.connections.datagrams[connection.number]
+            return
+        _, moved_ns = self.connections.closing_times(connection)
+        self._repairs = self._repaired(moved_ns=moved_ns)
+        del self.connections.open[connection.number]
+        if connection.stage == Stage.READ:
+            self.connections.ended[connection.number] = connection
+            self.connections.holdings[connection.number] = Holding.IGNORED
         else:
-            del self.connections.open[connection.number]
+            self._ignore(connection)
 
     def _record_unknown(self, connection: OpenConnection, unread: Sequence[Assigned]) -> None:
         """Record streams that had no known format to the end, without their bytes."""
@@ -533,8 +683,12 @@ class LiveCapture:
             oldest = np.argsort(latest_ns[others], kind="stable")[: excess + MAX_OPEN // 8]
             done.update(others[oldest].tolist())
         readable = []
-        for number in sorted(done):
-            readable += self._advance(self.connections.open[number], final=True)
+        for number in sorted(done, key=lambda one: not self.connections.open[one].suspects):
+            if (connection := self.connections.open.get(number)) is not None:
+                readable += self._advance(connection, final=True)
+        for number in [*self.connections.ended]:
+            if latest_ns[number] < self._now_ns - RECENT_NS:
+                self._drop(self.connections.ended.pop(number))
         for connection in [*self.connections.datagrams.values()]:
             if connection.latest_ns < self._now_ns - SILENCE_NS:
                 self._close(connection)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import IntEnum
@@ -11,13 +10,18 @@ from typing import Any, Final
 import numpy as np
 
 from wireyard.arrays import Bools, Grid, Int8s, Ints
-from wireyard.captures.connections.flows import FlowTable
+from wireyard.captures.connections.copies import Copy
+from wireyard.captures.connections.flows import FlowTable, stream_name
 from wireyard.captures.connections.stream import Stream
-from wireyard.captures.connections.tcp import Placer, stream_ends
+from wireyard.captures.connections.tcp import Placer, stream_begins, stream_ends
 from wireyard.captures.connections.tcp_kernels import NONE, Connection, Side, State, distance
 from wireyard.captures.detection.assignment import Assigned
+from wireyard.captures.files.places import Places
 from wireyard.captures.layout import Unit
+from wireyard.captures.live.copies import LiveCopies
+from wireyard.captures.live.held import closing_times, order_held
 from wireyard.captures.live.stream import LiveStream
+from wireyard.captures.packets.units import Units
 from wireyard.captures.records import NO_TIME
 from wireyard.captures.stream_table import describe_beginning
 from wireyard.formats import Format, get_format
@@ -27,10 +31,7 @@ __all__ = ["LINGER_NS", "Holding", "LiveConnections", "OpenConnection", "Stage"]
 
 LINGER_NS: Final = 10_000_000_000
 """How long a connection stays open after its end, for segments that were captured late."""
-_CLOSING: Final = slice(Side.CLOSING_RECORD, Side.CLOSED_NS + 1)
-"""Record and time of the first packet that closes a side."""
-_MOST_PAIRS: Final = 1 << 17
-"""Pairs of endpoints whose connections are counted, for their names, at about 150 bytes each."""
+_REACHED: Final = [Side.BASE, Side.HIGH, Side.STATE]
 
 
 class Holding(IntEnum):
@@ -42,6 +43,8 @@ class Holding(IntEnum):
     """It is in `LiveConnections.open`."""
     IGNORED = 2
     """Its bytes are ignored."""
+    COPY = 3
+    """It is another connection: its bytes are those of that one."""
 
 
 class Stage(IntEnum):
@@ -81,6 +84,17 @@ class OpenConnection:
     """Its size when TLS or WebSocket was opened last."""
     latest_ns: int = NO_TIME
     """Time of its latest datagram; for UDP only."""
+    out_of_order: bool = False
+    """Whether bytes of it were captured behind their acknowledgment."""
+    suspects: Sequence[int] = ()
+    """Earlier connections of which it may be a copy; it waits until that is certain."""
+    waits_ns: int = NO_TIME
+    """Time until which it is not read, because later ones may be copies of it."""
+
+    @property
+    def is_ignored(self) -> bool:
+        """Whether its bytes are ignored."""
+        return self.stage == Stage.IGNORED
 
     @property
     def ordered(self) -> tuple[LiveStream, LiveStream]:
@@ -92,8 +106,10 @@ class OpenConnection:
         """Return the stream with this name."""
         return self.sides[0] if self.sides[0].name == name else self.sides[1]
 
-    def restore(self, state: Mapping[str, Any], framer_of: Callable[[str], Framer]) -> None:
-        """Continue from the `state` of a connection.
+    def restore(
+        self, state: Mapping[str, Any], framer_of: Callable[[str], Framer], places: Places
+    ) -> None:
+        """Continue from the `state` of a connection; parameters as for its streams.
 
         Raises
         ------
@@ -104,8 +120,11 @@ class OpenConnection:
         self.format = None if state["format"] is None else get_format(state["format"])
         self.heads = {name: bytes.fromhex(head) for name, head in state["heads"].items()}
         self.opened_bytes, self.latest_ns = int(state["opened_bytes"]), int(state["latest_ns"])
+        self.out_of_order = bool(state["out_of_order"])
+        self.suspects = [int(number) for number in state["suspects"]]
+        self.waits_ns = int(state["waits_ns"])
         for stream, each in zip(self.sides, state["sides"], strict=True):
-            stream.restore(each, framer_of)
+            stream.restore(each, framer_of, places)
         for name, (label, framed) in state["framers"].items():
             self.framers[name] = framer_of(label)
             self.framers[name].restore(framed)
@@ -126,6 +145,9 @@ class OpenConnection:
             },
             "opened_bytes": self.opened_bytes,
             "latest_ns": self.latest_ns,
+            "out_of_order": self.out_of_order,
+            "suspects": [*self.suspects],
+            "waits_ns": self.waits_ns,
             "sides": [stream.state() for stream in self.sides],
         }
 
@@ -149,8 +171,9 @@ class LiveConnections:
         """A `Holding` for each TCP connection."""
         self._ordinals: Ints = np.zeros(0, np.int64)
         """For each connection the n of the suffix ``#n`` of its name."""
-        self._pairs: OrderedDict[bytes, int] = OrderedDict()
-        """Number of connections between two endpoints so far; the pair seen longest ago first."""
+        self.ended: dict[int, OpenConnection] = {}
+        """TCP connections that were read to their end lately, with the bytes read last."""
+        self.copies = LiveCopies(self.flows, self.placer, self.open, self.ended, self.datagrams)
 
     # --- state for another process ----------------------------------------------------------
 
@@ -161,9 +184,9 @@ class LiveConnections:
             "placer": self.placer.state(),
             "stages": self.holdings,
             "ordinals": self._ordinals,
-            "pairs": np.frombuffer(b"".join(self._pairs), np.uint8),
-            "pair_counts": np.array([*self._pairs.values()], np.int64),
+            **self.copies.state(),
             "open": [connection.state() for connection in self.open.values()],
+            "ended": [connection.state() for connection in self.ended.values()],
             "datagrams": [connection.state() for connection in self.datagrams.values()],
         }
 
@@ -183,11 +206,6 @@ class LiveConnections:
             raise ValueError("no state of a capture")
         if len(self.placer.latest) > len(self.flows):
             raise ValueError("no state of a capture")
-        counts = state["pair_counts"].tolist()
-        keys = state["pairs"].reshape(len(counts), -1) if counts else ()
-        self._pairs = OrderedDict(
-            (key.tobytes(), ordinal) for key, ordinal in zip(keys, counts, strict=True)
-        )
 
     def restore_connection(self, state: Mapping[str, Any], kind: str) -> OpenConnection:
         """Add an open connection of a stored state, with empty streams.
@@ -195,10 +213,10 @@ class LiveConnections:
         Parameters
         ----------
         kind
-            The list of the state that it is in: ``open`` or ``datagrams``.
+            The list of the state that it is in: ``open``, ``ended`` or ``datagrams``.
         """
         number, ordinal = int(state["number"]), int(state["ordinal"])
-        is_tcp = kind == "open"
+        is_tcp = kind != "datagrams"
         conversation = number
         if is_tcp:
             conversation = int(self.placer.connections[number, Connection.CONVERSATION])
@@ -206,12 +224,16 @@ class LiveConnections:
             raise ValueError("no state of a connection")
         protocol = "tcp" if is_tcp else "udp"
         connection = self._create(number, conversation, int(state["first_way"]), ordinal, protocol)
-        (self.open if is_tcp else self.datagrams)[number] = connection
+        {"open": self.open, "ended": self.ended, "datagrams": self.datagrams}[kind][number] = (
+            connection
+        )
         return connection
 
     # --- input ------------------------------------------------------------------------------
 
-    def add_new(self, before: int, datagrams: Grid, flows: Ints) -> list[OpenConnection]:
+    def add_new(
+        self, before: int, segments: Units, times_ns: Ints, datagrams: Grid, flows: Ints
+    ) -> list[OpenConnection]:
         """Add new connections; count those of each pair of endpoints by their first packets.
 
         Return the open connections that new ones replace.
@@ -220,51 +242,81 @@ class LiveConnections:
         ----------
         before
             Number of TCP connections before the new ones.
+        segments, times_ns
+            The TCP segments, and the time of each.
         datagrams, flows
             The UDP datagrams, and the flow of each.
         """
-        new, superseded = [], []
-        table = self.placer.connections[before:]
-        for number, record, conversation in zip(
-            range(before, len(self.placer)),
-            table[:, Connection.FIRST_RECORD].tolist(),
-            table[:, Connection.CONVERSATION].tolist(),
-            strict=True,
-        ):
-            new.append((record, conversation, number))
-        numbers, first = np.unique(flows >> 1, return_index=True)
-        for conversation, row in zip(numbers.tolist(), first.tolist(), strict=True):
-            if conversation not in self.datagrams:
-                record = int(datagrams[Unit.RECORD, row])
-                new.append((record, conversation, -1 - int(flows[row] & 1)))
         more = len(self.placer) - len(self.holdings)
         if more > 0:
             self.holdings = np.r_[self.holdings, np.zeros(more, np.int8)]
             self._ordinals = np.r_[self._ordinals, np.zeros(more, np.int64)]
-        for _, conversation, number in sorted(new):
-            pair = self.flows.pair(conversation)
-            ordinal = self._pairs[pair] = self._pairs.pop(pair, 0) + 1
-            if len(self._pairs) > _MOST_PAIRS:
-                self._pairs.popitem(last=False)
-            if number >= 0:
-                self._ordinals[number] = ordinal
+        firsts = self.placer.connections[before:, Connection.FIRST_RECORD]
+        first_ns = times_ns[segments.records.searchsorted(firsts)].tolist()
+        new = [(record, before + at, True) for at, record in enumerate(firsts.tolist())]
+        used, rows = np.unique(flows, return_index=True)
+        for record, flow in zip(datagrams[Unit.RECORD, rows].tolist(), used.tolist(), strict=True):
+            if flow >> 1 not in self.datagrams and not self.copies.is_paired(flow):
+                new.append((record, flow, False))
+        superseded = []
+        for _, number, is_tcp in sorted(new):
+            if is_tcp:
+                self._add(number, first_ns[number - before])
                 older = int(self.placer.connections[number, Connection.BEFORE])
                 if older != NONE and (connection := self.open.get(older)) is not None:
                     superseded.append(connection)
-            else:
-                direction = -1 - number
-                connection = self._create(conversation, conversation, direction, ordinal, "udp")
-                self.datagrams[conversation] = connection
+            elif number >> 1 not in self.datagrams:
+                ordinal = self.copies.add_datagrams(number, {*used.tolist()})
+                if ordinal is not None:
+                    conversation, way = number >> 1, number & 1
+                    created = self._create(conversation, conversation, way, ordinal, "udp")
+                    self.datagrams[conversation] = created
         return superseded
+
+    def _add(self, number: int, first_ns: int) -> None:
+        """Add a TCP connection; open it if it may be a copy."""
+        ordinal, suspects = self.copies.add(number, self._conversation(number), first_ns)
+        self._ordinals[number] = ordinal
+        if suspects:
+            self.get_or_open(number).suspects = suspects
+
+    def distinguish(self, connection: OpenConnection) -> None:
+        """Treat a connection as another one than those of which it might have been a copy."""
+        number, connection.suspects = connection.number, ()
+        if self._ordinals[number]:
+            return
+        ordinal = self.copies.count(self._conversation(number))
+        self._ordinals[number] = ordinal
+        for stream in connection.sides:
+            stream.name = stream_name(stream.src, stream.dst, ordinal)
+        connection.suspects = self.copies.with_numbers(number)
+
+    def suspected(self, connection: OpenConnection) -> list[OpenConnection]:
+        """Return those of the connections of which one may be a copy that have bytes."""
+        found = (self.open.get(one) or self.ended.get(one) for one in connection.suspects)
+        return [each for each in found if each is not None]
+
+    def join(self, connection: OpenConnection, copy: Copy) -> OpenConnection | None:
+        """Treat a connection as a copy; return the one that it is a copy of, if that is open."""
+        number = connection.number
+        if self._ordinals[number]:
+            self.copies.uncount(self._conversation(number), int(self._ordinals[number]))
+        earlier = None if copy.of in self.ended else self.get_or_open(copy.of)
+        self.copies.join(copy)
+        self.holdings[number] = Holding.COPY
+        del self.open[number]
+        return earlier
+
+    def _conversation(self, number: int) -> int:
+        return int(self.placer.connections[number, Connection.CONVERSATION])
 
     def _create(
         self, number: int, conversation: int, first_direction: int, ordinal: int, protocol: str
     ) -> OpenConnection:
         """Return a new connection without bytes between two endpoints."""
         ends = self.flows.endpoints(conversation)
-        suffix = "" if ordinal == 1 else f"#{ordinal}"
         sides = [
-            LiveStream(f"{src}>{dst}{suffix}", protocol, src, dst)
+            LiveStream(stream_name(src, dst, ordinal), protocol, src, dst)
             for src, dst in (ends, ends[::-1])
         ]
         return OpenConnection(number, first_direction, (sides[0], sides[1]))
@@ -280,6 +332,8 @@ class LiveConnections:
             connection = self._create(number, conversation, first_direction, ordinal, "tcp")
             self.open[number] = connection
             self.holdings[number] = Holding.OPEN
+            if ordinal:
+                connection.suspects = self.copies.with_numbers(number)
         return connection
 
     # --- state of TCP connections ------------------------------------------------------------
@@ -312,11 +366,7 @@ class LiveConnections:
                 if side[Side.STATE] & State.DATA or side[Side.END] != side[Side.BEGIN]:
                     return False
                 continue
-            held = stream.held
-            if count < len(held.positions):
-                return False
-            stop = int(held.positions[-1] + held.lengths[-1]) if count else stream.position
-            if stop < side[Side.END]:
+            if count < len(stream.held.positions) or stream.stop_of(count) < side[Side.END]:
                 return False
         return True
 
@@ -329,6 +379,34 @@ class LiveConnections:
         side = self.placer.sides[number]
         high = int(side[Side.HIGH])
         return high + distance(acknowledgment, int(side[Side.BASE]) + high)
+
+    def acknowledged_ahead(
+        self, connection: OpenConnection, direction: int, count: int
+    ) -> int | None:
+        """Return the number up to which a stream was captured, if its receiver acknowledged more.
+
+        None if it did not, or if the capture has no segment of this direction.
+
+        Parameters
+        ----------
+        count
+            Number of the stream's held runs before its first hole.
+        """
+        first, stream = 2 * connection.number, connection.sides[direction]
+        base, high, state = self.placer.sides[first + direction, _REACHED].tolist()
+        acknowledgment = int(self.placer.sides[first + 1 - direction, Side.ACKNOWLEDGED])
+        if not state & State.SEEN or acknowledgment == NONE:
+            return None
+        if stream.begin is not None and count < len(stream.held.positions):
+            return int(base + stream.stop_of(count))
+        return int(base + high) if distance(acknowledgment, base + high) > 0 else None
+
+    def order(self, connection: OpenConnection, places: Places) -> int:
+        """Order the packets of a connection by their acknowledgments; see `order_held`."""
+        for stream in connection.sides:
+            stream.recall(places)
+        sides = self.placer.sides[2 * connection.number : 2 * connection.number + 2]
+        return order_held(sides, stream_begins(sides), connection.sides)
 
     def with_final_size(self, connection: OpenConnection, stream: Stream) -> Stream:
         """Return a stream with its size at the end, including bytes that are missing there."""
@@ -352,12 +430,14 @@ class LiveConnections:
             state, other = (int(sides[side, Side.STATE]) for side in (number, number ^ 1))
             is_reset, is_finished = bool(state & State.RST), bool(state & State.FIN)
             is_paired = bool(other & (State.SEEN | State.RST))
-            closing, closed_ns = sides[number, _CLOSING].tolist()
+            times_ns, _ = self.closing_times(connection)
+            way = number & 1
+            closing, closed_ns = int(sides[number, Side.CLOSING_RECORD]), times_ns[way]
             if other & State.RST and not self._has_bytes(number ^ 1):
-                theirs, theirs_ns = sides[number ^ 1, _CLOSING].tolist()
+                theirs = int(sides[number ^ 1, Side.CLOSING_RECORD])
                 is_reset = True
                 if closing == NONE or theirs < closing:
-                    closing, closed_ns = theirs, theirs_ns
+                    closing, closed_ns = theirs, times_ns[1 - way]
         return {
             **describe_beginning(stream),
             "paired": is_paired,
@@ -367,6 +447,11 @@ class LiveConnections:
             "ended_frame": None if closing == NONE else closing + 1,
             "ended_ns": None if closing == NONE else closed_ns,
         }
+
+    def closing_times(self, connection: OpenConnection) -> tuple[list[int], int]:
+        """Return when both sides of a TCP connection were closed; see `closing_times`."""
+        sides = self.placer.sides[2 * connection.number : 2 * connection.number + 2]
+        return closing_times(sides, stream_ends(sides), [one.tail for one in connection.sides])
 
     def _has_bytes(self, number: int) -> bool:
         """Return whether a side sent bytes, captured or not."""
@@ -393,20 +478,29 @@ class LiveConnections:
         """Evict all TCP connections except `kept`, and number those from 0 on."""
         conversations = self.placer.connections[kept, Connection.CONVERSATION]
         datagrams = np.array([*self.datagrams], np.int64)
-        left, numbers = np.unique(np.r_[conversations, datagrams], return_inverse=True)
+        paired = self.copies.conversations
+        left, numbers = np.unique(np.r_[conversations, datagrams, paired], return_inverse=True)
         numbers = numbers.reshape(-1)
         self.flows.keep(left)
         self.placer.keep(kept, numbers[: len(kept)], len(left))
         self.holdings = self.holdings[kept]
         self._ordinals = self._ordinals[kept]
+        of_conversations = zip(left.tolist(), range(len(left)), strict=True)
+        self.holdings[self.copies.keep_only(kept, dict(of_conversations))] = Holding.IGNORED
+        renumbered = dict(zip(kept.tolist(), range(len(kept)), strict=True))
+        for connection in self.open.values():
+            connection.suspects = [
+                renumbered[number] for number in connection.suspects if number in renumbered
+            ]
         for table, old, new in (
             (self.open, kept, np.arange(len(kept))),
-            (self.datagrams, datagrams, numbers[len(kept) :]),
+            (self.ended, kept, np.arange(len(kept))),
+            (self.datagrams, datagrams, numbers[len(kept) : len(kept) + len(datagrams)]),
         ):
             moved = {}
             for before, after in zip(old.tolist(), new.tolist(), strict=True):
-                if (connection := table.get(before)) is not None:
-                    connection.number = after
-                    moved[after] = connection
+                if (found := table.get(before)) is not None:
+                    found.number = after
+                    moved[after] = found
             table.clear()
             table.update(moved)

@@ -155,6 +155,7 @@ class Following:
             capture.unknown,
             capture.tally_endings,
             capture.proxies,
+            capture.repairs,
             damage=damage,
             problems=[*capture.problems, *_losses(capture)],
             keyed=capture.has_keys,

@@ -24,6 +24,7 @@ from wireyard.captures.detection.assignment import (
 )
 from wireyard.captures.directed import CapturedStream
 from wireyard.captures.live.connections import LiveConnections, OpenConnection, Stage
+from wireyard.captures.live.copies import SETTLE_NS
 from wireyard.captures.live.stream import LiveStream
 from wireyard.captures.packets.headers import PacketReader
 from wireyard.captures.records import NO_TIME
@@ -33,8 +34,6 @@ from wireyard.streams.growth import Grown
 
 __all__ = ["LiveReader"]
 
-SETTLE_NS: Final = 200_000_000
-"""How long a connection waits for better evidence of its format, or of where its streams begin."""
 MAX_HEAD_BYTES: Final = 1 << 16
 """Bytes of a direction that are held while its format is unknown: all that detection looks at."""
 MAX_CARRIED_BYTES: Final = 4 << 20
@@ -259,7 +258,7 @@ class LiveReader:
             live = stream.as_stream(self._packets.places, count)
             if final:
                 live = self._connections.with_final_size(connection, live)
-            if count or (final and live.size):
+            if count > stream.first_unread or (final and live.size):
                 readable.append(
                     self._grown(connection.format, stream.framer, live, growing=not final)
                 )

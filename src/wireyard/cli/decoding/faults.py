@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Iterator
+from typing import Any, Final
 
 from wireyard.streams.framer import GAP, GARBAGE, MALFORMED, OK, TAIL
 
-__all__ = ["UNCONVERTED", "UNOPENED", "Faults"]
+__all__ = ["UNCONVERTED", "UNOPENED", "Faults", "StreamFaults"]
 
 UNOPENED = "unopened"
 """A well-formed packet whose body cannot be decoded as the packet declares."""
@@ -14,6 +15,8 @@ UNOPENED = "unopened"
 UNCONVERTED = "unconverted"
 """A well-formed packet that is not a converted packet of the other format."""
 
+_MOST_STREAMS: Final = 256
+"""Streams whose faults are listed; those of further ones are added up."""
 _TEXTS = {
     MALFORMED: "{count} malformed packet{s}, {bytes} byte{bs}",
     GARBAGE: "{count} run{s} of bytes that belong to no packet, {bytes} byte{bs}",
@@ -55,3 +58,31 @@ class Faults:
         text = _TEXTS.get(status, f"{{count}} {status}{{s}}, {{bytes}} byte{{bs}}")
         shown = text.format(count=count, bytes=size, s="s" * (count != 1), bs="s" * (size != 1))
         return f"{shown}, {'first ' if count > 1 else ''}{self._first[status]}"
+
+
+class StreamFaults:
+    """Faults by stream: a line for each of the first streams with any, and one for all others."""
+
+    def __init__(self) -> None:
+        self._streams: dict[str, Faults] = {}
+        self._others = Faults()
+        self._more, self._last = 0, ""
+
+    def __getitem__(self, stream: str) -> Faults:
+        """Return the faults of a stream; the rows of a stream follow each other."""
+        if stream in self._streams:
+            return self._streams[stream]
+        if len(self._streams) < _MOST_STREAMS:
+            return self._streams.setdefault(stream, Faults())
+        self._more += stream != self._last
+        self._last = stream
+        return self._others
+
+    def lines(self, source: str, *, captured: bool) -> Iterator[str]:
+        """Yield the notes on the streams of a source, with their names if it is a capture."""
+        for stream, faults in self._streams.items():
+            if faults:
+                yield f"{source}{f' {stream}' if captured else ''}: {faults.text()}"
+        if self._more:
+            several = "s" if self._more > 1 else ""
+            yield f"{source}: {self._more} more stream{several}: {self._others.text()}"

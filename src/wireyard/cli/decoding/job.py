@@ -160,8 +160,6 @@ class Job:
             reading = OpenInput(streams, selection, self.budget, progress)
             yield reading
             progress.end()
-            for stream, faults in reading.faults.items():
-                if faults:
-                    of_stream = f" {stream}" if found.captured else ""
-                    exits.note(f"{found.name}{of_stream}: {faults.text()}")
-                    self.status = exits.DATA_LOST
+            for line in reading.faults.lines(found.name, captured=found.captured):
+                exits.note(line)
+                self.status = exits.DATA_LOST

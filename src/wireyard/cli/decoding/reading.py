@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import sys
 from bisect import bisect_right
-from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import accumulate, groupby, takewhile
@@ -13,7 +12,7 @@ from typing import Any, Final
 
 import pyarrow as pa
 
-from wireyard.cli.decoding.faults import Faults
+from wireyard.cli.decoding.faults import StreamFaults
 from wireyard.cli.decoding.selection import Selection
 from wireyard.cli.progress import Progress
 from wireyard.java import storable
@@ -76,7 +75,7 @@ class OpenInput:
     selection: Selection
     budget: Budget
     progress: Progress
-    faults: defaultdict[str, Faults] = field(default_factory=lambda: defaultdict(Faults))
+    faults: StreamFaults = field(default_factory=StreamFaults)
     framers: Mapping[int, Framer] | None = None
     readers: list[BlockReader] = field(default_factory=list)
 

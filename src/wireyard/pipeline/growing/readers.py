@@ -107,6 +107,7 @@ class CaptureReader:
             capture.unknown,
             capture.tally_endings,
             capture.proxies,
+            capture.repairs,
             damage=describe_damage(damage, self._unread_bytes) if damage else None,
             problems=[*capture.problems],
             keyed=capture.has_keys,
