@@ -42,6 +42,9 @@ ALLOWED = {
     "spark": STREAMS | {"api", "captures", "lake", "layers", "payloads", "pipeline", "spark"},
     "answers": STREAMS | {"answers", "captures", "lake", "layers", "pipeline"},
     "report": {"answers", "errors", "formats", "layers", "report"},
+    "endpoints": {"endpoints", "errors", "formats", "layers"},
+    "broker": {"broker", "endpoints", "errors", "formats", "layers"},
+    "client": {"client", "endpoints", "errors", "formats", "layers"},
     RING.name: {"errors", "layers", RING.name},
 }
 """Room to the rooms it may import; `cli`, `__main__` and the lazy `__init__` may import all.
@@ -55,7 +58,7 @@ ONLY_IN = {
     "pandas": {"spark"},
     "deltalake": {"lake"},
     "duckdb": {"answers"},
-    "asyncio": {RING.name},
+    "asyncio": {RING.name, "broker", "client"},
     "click": {"cli"},
     "rich": {"cli", "spark"},
     "jinja2": {"report"},
