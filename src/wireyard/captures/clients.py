@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Iterator
 from contextlib import suppress
-from itertools import groupby
+from itertools import chain, groupby
 from operator import attrgetter
 from typing import Any
 
@@ -19,7 +19,7 @@ from wireyard.captures.packets.segment_columns import segment_schema
 from wireyard.captures.packets.segments import scan_files
 from wireyard.errors import SourceError
 from wireyard.formats.base import Row
-from wireyard.schema import as_numbers
+from wireyard.schema import as_array, as_numbers
 from wireyard.streams.plan import make_plan
 from wireyard.streams.scan import scan_streams
 
@@ -38,6 +38,7 @@ _ANSWERS = {"mqtt": (2,)}
 """Those that the broker sends."""
 LOGIN_COLUMNS = ("stream", "packet_type", "client_id", "properties")
 """The columns that have it, of formats that have them."""
+_FEW = 64
 _NAMES = ("assigned_client_identifier", "JMQClientID")
 _SYN, _ACK = 0x02, 0x10
 
@@ -53,13 +54,15 @@ class Clients:
 
     def add(self, format: str, batch: pa.RecordBatch) -> None:
         """Read the logins in a batch that has `LOGIN_COLUMNS`."""
-        types = as_numbers(batch["packet_type"])
+        rows = np.flatnonzero(np.isin(as_numbers(batch["packet_type"]), LOGINS.get(format, ())))
         held = [name for name in LOGIN_COLUMNS if name in batch.schema.names]
-        for at in np.flatnonzero(np.isin(types, LOGINS.get(format, ()))).tolist():
-            row = batch.slice(at, 1).select(held).to_pylist()[0]
-            stream = row["stream"]
-            back = opposite(stream)
-            self.senders.add(back if types[at] in _ANSWERS.get(format, ()) else stream)
+        if len(rows) < _FEW:  # `take` loads Arrow's functions
+            parts = [batch.slice(row, 1) for row in rows.tolist()]
+        else:
+            parts = [batch.take(as_array(rows))]
+        for row in chain.from_iterable(part.select(held).to_pylist() for part in parts):
+            stream, back = row["stream"], opposite(row["stream"])
+            self.senders.add(back if row["packet_type"] in _ANSWERS.get(format, ()) else stream)
             for name in _names(row):
                 self.ids[stream] = self.ids[back] = name
 
