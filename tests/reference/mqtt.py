@@ -14,6 +14,7 @@ from __future__ import annotations
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
+from itertools import product
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
@@ -1745,6 +1746,8 @@ class Expected:
     served_as: str
     matching: list[Subscription]
     attempts: list[Attempt] = field(default_factory=list)
+    is_unsure: bool = False
+    """Whether it may have been delivered: a delivery may belong to it or to another one."""
 
     # M-52 (3.3.4): A client gets a message once for each subscription that matches, or once for
     # all; a group once (4.8.2). More come if the publisher sent it again.
@@ -1781,6 +1784,12 @@ class Deliveries:
         self.has_older = of.is_older or of.is_served_elsewhere(topic)
         self.expected = [one for message in self.messages for one in self._expected(message)]
         self.missed: list[tuple[Expected, list[Subscription], At]] = []
+        self.unsure: list[Attempt] = []
+        """Deliveries that may belong to several messages."""
+        self.open: list[Message] = []
+        """Messages that such a delivery may belong to."""
+        self.older: dict[At, Message] = {}
+        """The messages of deliveries to subscriptions from before the capture."""
 
     # M-54 (3.3.4, 4.7, 4.8): A message is for every client, and every group, with a subscription
     # that matches its topic when the broker takes the message: between its PUBLISH and the answer.
@@ -1813,7 +1822,7 @@ class Deliveries:
         for (name, retain), of_kind in kinds.items():
             own = [one for one in self.expected if not one.matching[0].group]
             own = [one for one in own if (one.served_as, one.retain) == (name, retain)]
-            rest += _assign(own, of_kind)
+            rest += self._pair(own, of_kind)
         # M-55 (4.8.2): What no subscription of a member accounts for may be for its group.
         groups = [one for one in self.expected if one.matching[0].group]
         for group in dict.fromkeys(one.served_as for one in groups):
@@ -1822,8 +1831,32 @@ class Deliveries:
             theirs = [one for one in rest if one.client.name in members]
             theirs.sort(key=lambda one: one.at)
             rest = [one for one in rest if one.client.name not in members]
-            rest += _assign(own, theirs)
-        return [one for one in rest if not self._is_live_with_retain(one)]
+            rest += self._pair(own, theirs)
+        rest = [one for one in rest if not self._is_live_with_retain(one)]
+        return [one for one in self.attempts if one in rest or one in self.unsure]
+
+    # C-28: Where packets may be missing, equal messages have several pairings with their
+    # deliveries. A delivery is of a message if it is so in every pairing in order that leaves as
+    # few of both as possible without a partner.
+    def _pair(self, expected: list[Expected], attempts: list[Attempt]) -> list[Attempt]:
+        """Assign deliveries; return those that no message may account for."""
+        rest = _assign(expected, attempts)
+        if not self.has_older:
+            return rest
+        sent = [(one.message.start, one.capacity) for one in expected]
+        partners = [
+            {*found, *(place for place, one in enumerate(expected) if attempt in one.attempts)}
+            for attempt, found in zip(attempts, _partners(sent, attempts), strict=True)
+        ]
+        unsure = [one for one, found in zip(attempts, partners, strict=True) if len(found) > 1]
+        self.unsure += unsure
+        for place, one in enumerate(expected):
+            one.attempts = [each for each in one.attempts if each not in unsure]
+            is_open = any(len(found) > 1 and place in found for found in partners)
+            one.is_unsure = is_open and not one.attempts
+            if one.is_unsure:
+                self.open.append(one.message)
+        return [one for one in rest if one not in unsure]
 
     # M-70 (MQTT-3.3.1-9, MQTT-3.3.1-12): A message that matches an established subscription is sent
     # without RETAIN. One that came with it all the same, where nothing else was delivered, and no
@@ -1864,11 +1897,13 @@ class Deliveries:
 
     def rows(self) -> Iterator[Row]:
         rest = self.assign()
+        if self.has_older:
+            self._pair_older(rest)
         for one in self.expected:
             yield from self._of(one)
         with_row = {id(one.message) for one in self.expected}
         for attempt in rest:
-            message, verdict = self._unexpected(attempt, rest)
+            message, verdict = self._unexpected(attempt)
             self._judge_own(attempt, message)
             with_row.add(id(message))
             yield _delivery(message, attempt, None, verdict)
@@ -1925,6 +1960,8 @@ class Deliveries:
         confirmed = self.confirmed(message)
         if message.refused is not None:
             verdict = "refused"
+        elif one.is_unsure:
+            verdict = "undecided"
         elif confirmed is None:
             verdict = self._unconfirmed(message)
         elif self.has_older and one.matching[0].group:
@@ -1941,7 +1978,8 @@ class Deliveries:
                 self.missed.append((one, active, confirmed))
                 return
             verdict = "undecided"  # it was subscribed before or after, and not certainly then
-        yield _delivery(message, None, one.matching[0], verdict)
+        row = _delivery(message, None, one.matching[0], verdict)
+        yield row | ({"consumer": None, "consumer_client_id": None} if one.is_unsure else {})
 
     # M-75 (MQTT-3.8.3-3): With No Local a client does not get its own messages.
     def _judge_own(self, attempt: Attempt, message: Message | None) -> None:
@@ -1954,13 +1992,15 @@ class Deliveries:
         if is_own and own and all(one.no_local and one.granted < message.start for one in own):
             self.of.breaks("own_message", own[0], attempt.at, message)
 
-    def _unexpected(self, attempt: Attempt, rest: list[Attempt]) -> tuple[Message | None, str]:
+    def _unexpected(self, attempt: Attempt) -> tuple[Message | None, str]:
         """Return the message and the verdict of a delivery that no subscription accounts for."""
         message: Message | None = None
+        if attempt in self.unsure:
+            return None, _verdict(attempt, None)
         if attempt.setter is not None:
             message = attempt.setter
         elif attempt.is_live and self.has_older:
-            message = self._of_older(attempt, rest)
+            message = self.older.get(attempt.at)
         elif attempt.is_live:
             before = [one for one in self.messages if one.start < attempt.at]
             message = before[-1] if before else None
@@ -1974,23 +2014,19 @@ class Deliveries:
         return message, verdict
 
     # C-20: With subscriptions from before the capture a client gets a message as often as it was
-    # sent. From the last delivery back each belongs to the latest message; one that is left over is
-    # of a message from before the capture.
-    def _of_older(self, attempt: Attempt, rest: list[Attempt]) -> Message | None:
-        count, copies, found = len(self.messages), 0, None
-        for each in reversed(rest):
-            if each.client.name != attempt.client.name:
-                continue
-            before = sum(one.start < each.at for one in self.messages)
-            if before < count:
-                count, copies = before, 0
-            if count and copies == self.messages[count - 1].copies:
-                count, copies = count - 1, 0
-            found = self.messages[count - 1] if count else None
-            if each is attempt:
-                break
-            copies += 1
-        return found
+    # sent; a delivery that is left over is of a message from before the capture.
+    def _pair_older(self, rest: list[Attempt]) -> None:
+        names = {one.served_as for one in self.expected}
+        sent = [(one.start, one.copies) for one in self.messages]
+        live = [one for one in rest if one.is_live and one.setter is None]
+        for name in dict.fromkeys(one.client.name for one in live if one.client.name not in names):
+            own = [one for one in live if one.client.name == name and one not in self.unsure]
+            for attempt, found in zip(own, _partners(sent, own), strict=True):
+                messages = [self.messages[place] for place in found if place is not None]
+                if len(found) > 1:
+                    self.open += messages
+                elif messages:
+                    self.older[attempt.at] = messages[0]
 
     def _unmatched(self, message: Message) -> str:
         if message.refused is not None:
@@ -2003,11 +2039,38 @@ class Deliveries:
     # C-26: Nothing shows that it was not accepted where the answer may have been lost, on any
     # connection of the session.
     def _unconfirmed(self, message: Message) -> str:
-        if self.of.is_unseen(message):
+        if self.of.is_unseen(message) or message in self.open:
             return "undecided"
         if not message.received:
             return "unaccepted"
         return "undecided" if message.released else "unreleased"
+
+
+def _partners(sent: list[tuple[At, int]], attempts: list[Attempt]) -> list[set[int | None]]:
+    """Return the message of each delivery, or None, in every pairing with the most pairs.
+
+    Messages have the position they were sent at, and the most deliveries.
+    """
+    copies = [(at, place) for place, (at, count) in enumerate(sent) for _ in range(count)]
+    rows, columns = len(copies), len(attempts)
+    before, behind = ([[0] * (columns + 1) for _ in range(rows + 1)] for _ in range(2))
+    for row, column in product(range(rows), range(columns)):
+        pair = before[row][column] + (copies[row][0] < attempts[column].at)
+        before[row + 1][column + 1] = max(pair, before[row][column + 1], before[row + 1][column])
+    for row, column in product(reversed(range(rows)), reversed(range(columns))):
+        pair = behind[row + 1][column + 1] + (copies[row][0] < attempts[column].at)
+        behind[row][column] = max(pair, behind[row + 1][column], behind[row][column + 1])
+    most, found = before[rows][columns], []
+    for column, attempt in enumerate(attempts):
+        partners: set[int | None] = {
+            place
+            for row, (at, place) in enumerate(copies)
+            if at < attempt.at and before[row][column] + 1 + behind[row + 1][column + 1] == most
+        }
+        if any(before[row][column] + behind[row][column + 1] == most for row in range(rows + 1)):
+            partners.add(None)
+        found.append(partners)
+    return found
 
 
 def _assign(expected: list[Expected], attempts: list[Attempt]) -> list[Attempt]:

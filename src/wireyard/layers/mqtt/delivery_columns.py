@@ -32,7 +32,7 @@ from wireyard.layers.mqtt.delivery_grids import (
     older_messages,
     subscription_grid,
 )
-from wireyard.layers.mqtt.delivery_kernels import MISSED, Delivered, DeliveryRow
+from wireyard.layers.mqtt.delivery_kernels import MISSED, UNDECIDED, Delivered, DeliveryRow
 from wireyard.layers.mqtt.delivery_rows import DeliveryGrids, Numbered, delivery_table
 from wireyard.layers.mqtt.delivery_rules import Times, broken_rules
 from wireyard.layers.mqtt.expected_kernels import (
@@ -394,7 +394,8 @@ class _Derivation:
         numbers = np.full(max(len(names.all), 1), NONE, np.int64)
         count = find_expected(messages, subs, firsts, matching, expected, expected_subs, numbers)
         expected = expected[:count]
-        assigned, ordinals = assign_all(messages, expected, expected_subs, subs, attempts, names)
+        found = assign_all(messages, expected, expected_subs, subs, attempts, names)
+        assigned = found.entries
 
         def matching_of(topic: int) -> Ints:
             return matching[firsts[topic] : firsts[topic + 1]]
@@ -416,10 +417,11 @@ class _Derivation:
         confirmed = np.full(len(messages), NONE, np.int64)
         has_row = np.zeros(len(messages), np.int64)
         rows = np.empty((len(attempts) + count + len(messages), len(DeliveryRow)), np.int64)
+        older_ones, open_ones = older_messages(messages, expected, attempts, found, first_messages)
+        messages[open_ones, Message.UNCONFIRMED] = UNDECIDED
         row_count = kernels.find_verdicts(
-            messages, subs, expected, expected_subs, attempts, assigned, ordinals, first_messages,
-            first_expected, older_messages(messages, attempts, assigned, first_messages, expected,
-            expected_subs, subs), confirmed, has_row, rows,
+            messages, subs, expected, expected_subs, attempts, assigned, found.ordinals,
+            first_messages, first_expected, older_ones, confirmed, has_row, rows,
         )  # fmt: skip
         rows = rows[:row_count]
         by_rank = np.empty(len(ranks), np.int64)

@@ -64,6 +64,8 @@ def delivery_table(
     _name_subscriptions(grids, rows, delivered)
     sub = rows[:, DeliveryRow.SUBSCRIPTION]
     none_sent, none_delivered, none_sub = message == NONE, attempt == NONE, sub == NONE
+    entry = rows[:, DeliveryRow.EXPECTED]
+    is_unsure = (entry != NONE) & (values_at(grids.expected[:, Expected.IS_UNSURE], entry) == 1)
     source_rows = values_at(grids.message_order, message), values_at(grids.delivered_order, attempt)
     positions = of.positions
     sub_clients = np.array([of.clients[one.client] for one in grids.subscriptions] or [0], np.int64)
@@ -75,7 +77,7 @@ def delivery_table(
         np.where(
             rows[:, DeliveryRow.CLIENT] != NONE,
             rows[:, DeliveryRow.CLIENT],
-            np.where(none_sub, NONE, values_at(sub_clients, sub)),
+            np.where(none_sub | is_unsure, NONE, values_at(sub_clients, sub)),
         ),
         values_at(delivered.client, source_rows[1]),
     )

@@ -89,6 +89,8 @@ class Expected(IntEnum):
     """The number of its attempts."""
     FIRST_AT = 8
     """Position of its first attempt."""
+    IS_UNSURE = 9
+    """Whether an attempt may be of this message or of another one."""
 
 
 _INTS: Final = array("int64")
@@ -205,6 +207,7 @@ def _begin(messages: Grid, message: int, subs: Grid, one: int, expected: Grid, e
     expected[entry, Expected.QOS] = 0
     expected[entry, Expected.DELIVERED] = 0
     expected[entry, Expected.FIRST_AT] = NONE
+    expected[entry, Expected.IS_UNSURE] = 0
 
 
 @inlined
