@@ -364,6 +364,7 @@ class Message:
     copies: int = 1  # how many messages the broker may have taken its copies for
     is_repeated: bool = False
     received: bool = False  # whether the broker answered with PUBREC
+    deletes: bool = False
 
     @property
     def start(self) -> At:
@@ -405,6 +406,8 @@ class Attempt:
     setter: Message | None = None  # the message that set the retained value that was delivered
     is_live: bool = True
     """Whether it was forwarded when it was published, and not for a new subscription."""
+    is_extra: bool = False
+    """Whether a retained value came once more than new subscriptions account for."""
 
 
 @dataclass(eq=False)
@@ -421,6 +424,7 @@ class Subscription:
     granted: At
     since: At  # the first SUBSCRIBE for it, if it was renewed
     known: bool  # whether all other subscriptions of its session were captured
+    handling: int
     gets_values: bool
     maximum_packet_size: int | None
     leaving: At | None = None  # the packet that may end it
@@ -1292,6 +1296,7 @@ class Following:
             row.get("will_payload") or b"", row.get("will_qos") or 0, bool(row.get("will_retain")),
             properties,
         )  # fmt: skip
+        message.deletes = not message.payload
         return Will(message, properties.get("will_delay_interval", 0))
 
     # --- PUBLISH and its acknowledgements ---------------------------------------------------------
@@ -1312,6 +1317,8 @@ class Following:
                 "publish", at, connection.client, topic, payload, qos, retain, properties,
                 row.get("length") or 0, row.get("verdict") is not None,
             )  # fmt: skip
+            # M-76 (3.3.1.3): With RETAIN and no payload it deletes the value. Not in 1999.
+            record.deletes = not payload and connection.version != 2
         else:
             session = connection.session
             known = session.known and session.is_whole and not connection.has_gap
@@ -1478,7 +1485,7 @@ class Following:
                 bool(one.get("retain_as_published")) or connection.is_bridge,
                 identifiers[0] if identifiers else None,
                 connection.version, asked_at, at, asked_at._replace(offset=asked_at.offset + place),
-                session.known, gets_values, connection.maximum_packet_size,
+                session.known, handling, gets_values, connection.maximum_packet_size,
             )  # fmt: skip
             # M-43 (3.8.4): A subscription replaces one of its session with the same filter.
             if (older := session.filters.get(name)) is not None:
@@ -1585,6 +1592,10 @@ class Retained:
         self.firm = 0
         """How many of these no later change makes uncertain."""
         self.live: dict[str, tuple[Message, int]] = {}
+        self.changes: list[Message] = []
+        """In the order in which the broker took them over."""
+        self.got: Counter[tuple[str, bytes]] = Counter()
+        """How often each client got a value."""
 
     def run(
         self, messages: list[Message], subscriptions: list[Subscription], attempts: list[Attempt]
@@ -1606,19 +1617,20 @@ class Retained:
             self._breaks("retained_missing", subscription, confirmed, message)
 
     # M-48 (3.3.1.3): A message with RETAIN is the value of its topic from when the broker takes it
-    # over until the next one, or until it expires (3.3.2.3.3). One without payload deletes it.
+    # over until the next one, or until it expires (3.3.2.3.3).
     def _set(self, message: Message) -> None:
         at = message.taken
         assert at is not None
         if self.values and not _is_over(self.values[-1], at.time):
             self.values[-1].until = at.time
-            self.values[-1].ended_by = "replaced" if message.payload else "deleted"
-        if message.payload:
+            self.values[-1].ended_by = "deleted" if message.deletes else "replaced"
+        if not message.deletes:
             value = Value(message, at.time)
             expires_s = message.properties.get("message_expiry_interval")
             if expires_s is not None and at.ns is not None:
                 value.until, value.ended_by = at.ns + expires_s * _NS_PER_S, "expired"
             self.values.append(value)
+        self.changes.append(message)
         self._change(message)
 
     # C-15: While a message that changes the value is sent and not confirmed, either value may be
@@ -1680,6 +1692,37 @@ class Retained:
         }
         if allowed and attempt.qos not in allowed:
             self._breaks("retained_qos", own[-1], attempt.at, same[0])
+        if not attempt.is_live and not _lost(self.lost, 0, attempt.at.time):
+            self._judge_value(attempt, own)
+
+    # M-77 (MQTT-3.8.4-3): A value is sent once for each new subscription.
+    # M-78 (MQTT-3.3.1-10, MQTT-3.3.1-11): With Retain Handling 1 it is sent for a new subscription
+    # only, with 2 it is not sent.
+    # M-79: By the page of 1999 it comes after the SUBACK.
+    # M-80 (MQTT-3.3.1-9): It is the latest one that the broker has accepted.
+    def _judge_value(self, attempt: Attempt, own: list[Subscription]) -> None:
+        setter, at = attempt.setter, attempt.at
+        self.got[attempt.client.name, attempt.payload] += 1
+        most = max(1, sum(one.gets_values for one in own))
+        attempt.is_extra = self.got[attempt.client.name, attempt.payload] > most
+        # A subscription from before the message may have been granted after it.
+        newer = [one for one in own if setter is None or setter.sent < one.granted]
+        if not newer or any(one.group for one in newer):
+            return
+        wanted = [one for one in newer if one.gets_values]
+        if not wanted:
+            rule = "retained_unwanted" if newer[-1].handling == 2 else "retained_existing"
+            self._breaks(rule, newer[-1], at, setter)
+        elif all(at < one.granted for one in wanted):
+            self._breaks("retained_early", wanted[-1], at, setter)
+        if setter is None:
+            return
+        later = self.changes[self.changes.index(setter) + 1 :]
+        if newer[-1].version < 4:  # before 3.1.1 a broker may keep a value that is deleted
+            later = [one for one in later if not one.deletes]
+        first = min(one.asked for one in newer)
+        if any(one.accepted is not None and one.accepted < first for one in later):
+            self._breaks("retained_stale", newer[-1], at, setter)
 
     # M-51 (3.3.1.3): With Retain As Published a message is forwarded with its RETAIN flag, once for
     # each such subscription. All others that come with RETAIN are for a new subscription.
@@ -1698,7 +1741,7 @@ class Retained:
         self.live[attempt.client.name] = message, count
         return count <= copies
 
-    def _breaks(self, rule: str, one: Subscription, at: At, message: Message) -> None:
+    def _breaks(self, rule: str, one: Subscription, at: At, message: Message | None) -> None:
         _broker_breaks(self.facts, rule, one, at, message)
 
     def rows(self) -> Iterator[Row]:
@@ -1720,10 +1763,13 @@ class Retained:
             }
 
 
-def _broker_breaks(facts: Facts, rule: str, one: Subscription, at: At, message: Message) -> None:
+def _broker_breaks(
+    facts: Facts, rule: str, one: Subscription, at: At, message: Message | None
+) -> None:
     text, cited = _RULES[rule]
     if (number := cited.get(one.version or 4)) is not None:
-        facts.violations.append((number, text, one.client, False, at, message.sent.key))
+        key = message.sent.key if message else None
+        facts.violations.append((number, text, one.client, False, at, key))
 
 
 def _is_over(value: Value, time: int) -> bool:
@@ -1862,23 +1908,30 @@ class Deliveries:
     # without RETAIN. One that came with it all the same, where nothing else was delivered, and no
     # newer subscription may be why, is the delivery.
     def _is_live_with_retain(self, attempt: Attempt) -> bool:
-        if attempt.is_live or attempt.setter is None or attempt.may_be_live:
+        setter = attempt.setter
+        if attempt.is_live or attempt.may_be_live or (setter is None and self.has_older):
             return False
-        message = attempt.setter
-        for one in self.expected:
-            own = [sub for sub in one.matching if sub.granted < message.start]
-            if one.message is not message or one.attempts or one.matching[0].group or not own:
-                continue
-            if one.served_as != attempt.client.name or attempt.at < message.start:
-                continue
-            later = (sub for sub in self.of.matching(self.topic) if message.start < sub.asked)
-            if any(sub.client.name == one.served_as and sub.asked < attempt.at for sub in later):
-                return False
-            one.attempts.append(attempt)
-            attempt.is_live = True
+        missing = [
+            one
+            for one in self.expected
+            if one.served_as == attempt.client.name
+            and not (one.attempts or one.matching[0].group)
+            and one.message.start < attempt.at
+            and setter in (None, one.message)
+        ]
+        if not missing:
+            return False
+        one, message = missing[-1], missing[-1].message
+        own = [sub for sub in one.matching if sub.granted < message.start]
+        later = [sub for sub in self.of.matching(self.topic) if message.start < sub.asked]
+        is_new = any(sub.client.name == one.served_as and sub.asked < attempt.at for sub in later)
+        if is_new or not own:
+            return False
+        one.attempts.append(attempt)
+        attempt.is_live = True
+        if not one.retain:  # M-51: a message that deletes the value has its flag too
             self.of.breaks("retained_live", own[0], attempt.at, message)
-            return True
-        return False
+        return True
 
     # M-56 (4.3, E M31): A broker has accepted a message if it answered for it, or delivered it to
     # anybody. Of several with one payload, the delivery may be of the first.
@@ -1905,6 +1958,8 @@ class Deliveries:
         for attempt in rest:
             message, verdict = self._unexpected(attempt)
             self._judge_own(attempt, message)
+            if not self.has_older:
+                self._judge_unsubscribed(attempt, message)
             with_row.add(id(message))
             yield _delivery(message, attempt, None, verdict)
         for message in self.messages:
@@ -1949,7 +2004,8 @@ class Deliveries:
         self._judge(one)
         message = one.message
         # C-18: A copy that was not captured may have come before those that were.
-        is_short = self.has_older and message.copies > 1 and len(one.attempts) < one.capacity
+        is_short = message.copies > 1 and len(one.attempts) < one.capacity
+        is_short = is_short and self.has_older and not all(map(self.of.shows_all, one.matching))
         for place, attempt in enumerate(one.attempts):
             verdict = _verdict(attempt, message) if place < one.copies else "duplicate"
             if is_short and verdict == "delivered":
@@ -1992,6 +2048,27 @@ class Deliveries:
         if is_own and own and all(one.no_local and one.granted < message.start for one in own):
             self.of.breaks("own_message", own[0], attempt.at, message)
 
+    # M-82 (3.8): A client gets messages of its subscriptions only. (It may have a SUBSCRIBE that is
+    # not answered yet, until a later request is.)
+    # M-83 (MQTT-3.3.1-8): A value is sent with RETAIN.
+    def _judge_unsubscribed(self, attempt: Attempt, message: Message | None) -> None:
+        at, name = attempt.at, attempt.client.name
+        if any(one.filter.startswith("$") for one in self.of.subscriptions_of(name)):
+            return  # brokers have prefixes of their own
+        own = [one for one in self.of.matching(self.topic) if one.client.name == name]
+        own = [one for one in own if one.asked < at]
+        if not own:
+            if self.of.has_answered(attempt):
+                key = message.sent.key if message else None
+                found = "unsubscribed", _RULES["unsubscribed"][0], attempt.client, False, at, key
+                self.of.facts.violations.append(found)
+        elif message is not None and message.retain and not (attempt.retain or message.deletes):
+            accepted = message.accepted
+            is_old = accepted is not None and all(accepted < one.asked for one in own)
+            if is_old and any(one.gets_values for one in own):
+                attempt.is_live = False
+                self.of.breaks("retained_unmarked", own[-1], at, message)
+
     def _unexpected(self, attempt: Attempt) -> tuple[Message | None, str]:
         """Return the message and the verdict of a delivery that no subscription accounts for."""
         message: Message | None = None
@@ -2005,6 +2082,8 @@ class Deliveries:
             before = [one for one in self.messages if one.start < attempt.at]
             message = before[-1] if before else None
         verdict = _verdict(attempt, message)
+        if attempt.is_extra and verdict == "delivered":
+            return message, "duplicate"
         if message is not None:
             if self.has_older and verdict == "delivered" and message.copies > 1:
                 return message, "undecided"
@@ -2083,6 +2162,17 @@ def _assign(expected: list[Expected], attempts: list[Attempt]) -> list[Attempt]:
             one = next((one for one in fits if one.takes(attempt)), None)
             (one.attempts if one else left).append(attempt)
         rest = left[::-1]
+    # M-81: Of deliveries that are too many, the last ones are.
+    taken = {attempt.at: one for one in expected for attempt in one.attempts}
+    for attempt in attempts:
+        one = taken.get(attempt.at)
+        if one is None or not one.allows(attempt.qos):
+            continue
+        free = (each for each in rest if each.qos == attempt.qos and one.message.start < each.at)
+        first = next(free, attempt)
+        if first.at < attempt.at:
+            one.attempts[one.attempts.index(attempt)] = first
+            rest = sorted((attempt, *(each for each in rest if each is not first)), key=_time)
     # A message without a delivery gets the first one of a later message that has several.
     for one in expected:
         one.attempts.sort(key=lambda attempt: attempt.at)
@@ -2091,6 +2181,10 @@ def _assign(expected: list[Expected], attempts: list[Attempt]) -> list[Attempt]:
         if not expected[place].attempts and later:
             expected[place].attempts.append(later[0].attempts.pop(0))
     return rest
+
+
+def _time(attempt: Attempt) -> At:
+    return attempt.at
 
 
 def _subscription(one: Expected, attempt: Attempt) -> Subscription:
@@ -2147,6 +2241,27 @@ class Server:
             and message.sent < one.unsure_before
             for one in self.facts.connections
         )
+
+    def subscriptions_of(self, name: str) -> list[Subscription]:
+        return [one for one in self.subscriptions if one.client.name == name]
+
+    def has_answered(self, attempt: Attempt) -> bool:
+        """Return whether the server answered a request that came after a delivery."""
+        return any(
+            one.client.name == attempt.client.name
+            and one.kept is not None
+            and bool(one.kept.served_as)
+            and one.opened < attempt.at
+            and (one.closed is None or attempt.at < one.closed)
+            and one.answered is not None
+            and attempt.at < one.answered
+            for one in self.connections
+        )
+
+    def shows_all(self, one: Subscription) -> bool:
+        """Return whether all packets to the client of a subscription were captured."""
+        own = [each for each in self.connections if each.client.name == one.client.name]
+        return one.known and all(each.begun and not each.damaged for each in own)
 
     def matching(self, topic: str) -> list[Subscription]:
         """Return the subscriptions that ever matched a topic."""

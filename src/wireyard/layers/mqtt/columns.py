@@ -44,6 +44,7 @@ from wireyard.layers.mqtt.missing import (
     MISSING,
     LatestDelivered,
     MissedDelivery,
+    UnsubscribedDelivery,
     connection_record,
     explain,
 )
@@ -247,6 +248,7 @@ class Matched:
             [will for will in self.wills if wanted_will(will)],
             [accepted[place] for place in places],
             frozenset(key for key in self.matching if wanted(key) and divided(key)),
+            frozenset(one.client[:3] for one in self.subscriptions if one.filter.startswith("$")),
             {key: lost for key, lost in self.lost.items() if wanted(key)},
         )
 
@@ -316,7 +318,7 @@ def _served_elsewhere(matched: Matched, topics: Iterable[TopicKey]) -> set[Topic
     return {key for key in topics if any(trees[key[0]].matching(key[2]))}
 
 
-RestRecord = LatestDelivered | MissedDelivery | RequestMessage | Message
+RestRecord = LatestDelivered | MissedDelivery | UnsubscribedDelivery | RequestMessage | Message
 """The records that `deliver` passes on to `explain_rest`."""
 _REST: Final[Mapping[str, Stage]] = {MISSING: explain, CONVERSATIONS: converse}
 

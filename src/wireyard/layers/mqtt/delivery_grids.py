@@ -7,7 +7,7 @@ grids.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass
 from typing import Any, Final, NamedTuple
 
@@ -39,6 +39,7 @@ __all__ = [
 
 _REFUSED, _MALFORMED = 1, 2
 _SIDES: Final = ("left", "right")
+_OF_RETAINED: Final = [Delivered.NAME, Delivered.AT, Delivered.SETTER, Delivered.GROUP]
 NO_INTS: Final[Ints] = np.zeros(0, np.int64)
 
 
@@ -84,6 +85,7 @@ class DeliveredColumns:
     identifier: Ints
     is_live: Ints
     may_be_live: Ints
+    is_extra: Ints
     setter: Ints
     expires_s: Ints
     acknowledged_ns: Ints
@@ -93,12 +95,15 @@ class DeliveredColumns:
 
 
 def subscription_grid(
-    subs: Sequence[Subscribed], positions: Sequence[Sequence[int]], ranks: Ints, names: Numbers[Any]
-) -> Grid:
+    subs: Sequence[Subscribed], positions: Sequence[Sequence[int]], ranks: Ints,
+    names: Numbers[Any], damaged: Set[tuple[str, str, str]],
+) -> Grid:  # fmt: skip
     """Return subscriptions as columns of `Subscription`.
 
     Parameters
     ----------
+    damaged
+        Source, server and name of the clients of which packets were not captured.
     positions
         For each the numbers of `asked`, `granted`, `leaving` and of the end; then 1 if that is an
         end, 0 if it is the beginning of a newer subscription.
@@ -118,6 +123,7 @@ def subscription_grid(
         row[Subscription.QOS] = one.qos
         row[Subscription.RETAIN_AS_PUBLISHED] = one.retain_as_published
         row[Subscription.NO_LOCAL] = one.no_local
+        row[Subscription.IS_WHOLE] = one.known and one.client[:3] not in damaged
         row[Subscription.IDENTIFIER] = NONE if one.identifier is None else one.identifier
     return grid
 
@@ -193,6 +199,7 @@ def delivered_grid(
     grid[:, Delivered.RETAIN] = delivered.retain[order]
     grid[:, Delivered.IS_LIVE] = delivered.is_live[order]
     grid[:, Delivered.MAY_BE_LIVE] = delivered.may_be_live[order]
+    grid[:, Delivered.IS_EXTRA] = delivered.is_extra[order]
     grid[:, Delivered.IDENTIFIER] = delivered.identifier[order]
     grid[:, Delivered.SETTER] = ranks[delivered.setter[order]]
     is_open = (delivered.qos[order] > 0) & (delivered.is_acknowledged[order] == 0)
@@ -340,41 +347,52 @@ def assign_retained(
 
     A broker has to forward a message without RETAIN to a subscription that was there before. Where
     nothing else was delivered, and no newer subscription may be why, the one with RETAIN counts.
+    With Retain As Published that is right, and the subscription is -1.
 
     Parameters
     ----------
     matching
         Returns the subscriptions that match a topic.
     """
-    open_ones = (delivered[:, Delivered.IS_LIVE] == 0) & (delivered[:, Delivered.SETTER] != NONE)
-    open_ones &= delivered[:, Delivered.MAY_BE_LIVE] == 0
+    open_ones = (delivered[:, Delivered.IS_LIVE] == 0) & (delivered[:, Delivered.MAY_BE_LIVE] == 0)
     places = np.flatnonzero(open_ones & (assigned == NONE))
     if not len(places) or not len(expected):
         return
-    sent = messages[expected[:, Expected.MESSAGE], Message.SENT]
     is_shared = subs[expected_subs[expected[:, Expected.FIRST]], Subscription.IS_SHARED] != 0
-    missing = np.flatnonzero(~is_shared & (expected[:, Expected.DELIVERED] == 0))
-    names = expected[missing, Expected.NAME].tolist()
-    entries = dict(zip(zip(names, sent[missing].tolist(), strict=True), missing, strict=True))
+    groups = messages[expected[:, Expected.MESSAGE], Message.GROUP]
+    missing: defaultdict[tuple[int, int], list[int]] = defaultdict(list)
+    for entry in np.flatnonzero(~is_shared & (expected[:, Expected.DELIVERED] == 0)).tolist():
+        missing[int(expected[entry, Expected.NAME]), int(groups[entry])].append(entry)
     for place in places.tolist():
-        name, at = int(delivered[place, Delivered.NAME]), delivered[place, Delivered.AT]
-        key = name, int(delivered[place, Delivered.SETTER])
-        if key not in entries:
+        name, at, setter, group = delivered[place, _OF_RETAINED].tolist()
+        entries = [
+            entry
+            for entry in missing.get((name, group), ())
+            if _may_be(messages[expected[entry, Expected.MESSAGE]], at, setter)
+        ]
+        if not entries:
             continue
-        entry = entries[key]
+        entry = entries[-1]
         message = expected[entry, Expected.MESSAGE]
         start, first = messages[message, Message.START], expected[entry, Expected.FIRST]
         own = expected_subs[first : first + expected[entry, Expected.SUBSCRIPTIONS]]
         own = own[subs[own, Subscription.GRANTED] < start]
         others = subs[matching(int(messages[message, Message.TOPIC]))]
         others = others[others[:, Subscription.NAME] == name, Subscription.BEGINS]
-        if not len(own) or at < start or ((2 * start < others) & (others < 2 * at)).any():
+        if not len(own) or ((2 * start < others) & (others < 2 * at)).any():
             continue
-        del entries[key]
+        missing[name, group].remove(entry)
         expected[entry, [Expected.DELIVERED, Expected.FIRST_AT]] = 1, at
         delivered[place, Delivered.IS_LIVE] = 1
         assigned[place] = entry
-        yield place, int(own[0])
+        yield place, NONE if expected[entry, Expected.RETAIN] else int(own[0])
+
+
+def _may_be(message: Ints, at: int, setter: int) -> bool:
+    """Return whether a delivery with RETAIN may be of a message, given where its value was set."""
+    if setter != NONE:
+        return bool(message[Message.SENT] == setter and message[Message.START] < at)
+    return bool(message[Message.START] < at and not message[Message.HAS_OLDER])
 
 
 def older_messages(

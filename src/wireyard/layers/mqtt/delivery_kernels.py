@@ -71,6 +71,8 @@ class Delivered(IntEnum):
     """Position of the message that set the delivered retained value; -1 if it is unknown."""
     MAY_BE_LIVE = 9
     """Whether a subscription that was not captured may have Retain As Published."""
+    IS_EXTRA = 10
+    """Whether a retained value came once more than new subscriptions account for."""
 
 
 class DeliveryRow(IntEnum):
@@ -206,11 +208,39 @@ def assign(
                 messages, expected, by_message, first, last, delivered, by_time, start, stop,
                 assigned, stacks, True,
             )  # fmt: skip
+            for qos in range(3):
+                _prefer_earlier(messages, expected, delivered, by_time, start, stop, qos, assigned)
             _redistribute(
                 expected, by_message, first, last, by_time, start, stop, assigned, following,
                 stacks,
             )  # fmt: skip
         start, first = stop, last
+
+
+@inlined
+def _prefer_earlier(
+    messages: Grid, expected: Grid, delivered: Grid, by_time: Ints, start: int, stop: int, qos: int,
+    assigned: Ints,
+) -> None:  # fmt: skip
+    """Exchange attempts with earlier ones that are left: of too many, the last are duplicates."""
+    free = start
+    for place in range(start, stop):
+        attempt = by_time[place]
+        entry = assigned[attempt]
+        if entry == NONE or delivered[attempt, Delivered.QOS] != qos:
+            continue
+        if not expected[entry, Expected.QOS] & (1 << qos):
+            continue
+        began = messages[expected[entry, Expected.MESSAGE], Message.START]
+        while free < place and (
+            assigned[by_time[free]] != NONE
+            or delivered[by_time[free], Delivered.QOS] != qos
+            or delivered[by_time[free], Delivered.AT] <= began
+        ):
+            free += 1
+        if free < place:
+            assigned[by_time[free]] = entry
+            assigned[attempt] = NONE
 
 
 @inlined
@@ -399,6 +429,7 @@ def find_verdicts(
                 and messages[message, Message.HAS_OLDER]
                 and messages[message, Message.COPIES] > 1
                 and expected[entry, Expected.DELIVERED] < expected[entry, Expected.CAPACITY]
+                and not _shows_all(subs, expected, expected_subs, entry)
             ):
                 verdict = UNDECIDED
         else:
@@ -481,6 +512,16 @@ def _subscription(
 
 
 @inlined
+def _shows_all(subs: Grid, expected: Grid, expected_subs: Ints, entry: int) -> bool:
+    """Return whether all packets to the clients of an expected delivery were captured."""
+    first = expected[entry, Expected.FIRST]
+    for place in range(first, first + expected[entry, Expected.SUBSCRIPTIONS]):
+        if not subs[expected_subs[place], Subscription.IS_WHOLE]:
+            return False
+    return True
+
+
+@inlined
 def _unexpected(
     messages: Grid, expected: Grid, delivered: Grid, attempt: int, first_messages: Ints,
     first_expected: Ints, older_message: int,
@@ -511,6 +552,8 @@ def _unexpected(
         if low > first:
             message = low - 1
     verdict = _outcome(messages, message, delivered, attempt)
+    if delivered[attempt, Delivered.IS_EXTRA] and verdict == _DELIVERED:
+        return int(message), _DUPLICATE
     if message == NONE:
         return int(message), int(verdict)
     if has_older and verdict == _DELIVERED and messages[message, Message.COPIES] > 1:

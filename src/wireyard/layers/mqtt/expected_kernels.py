@@ -70,6 +70,8 @@ class Subscription(IntEnum):
     IDENTIFIER = 11
     IS_OWED = 12
     """Whether it has the same meaning for every broker."""
+    IS_WHOLE = 13
+    """Whether all packets to its client were captured."""
 
 
 class Expected(IntEnum):
