@@ -320,6 +320,8 @@ def _served_elsewhere(matched: Matched, topics: Iterable[TopicKey]) -> set[Topic
 
 RestRecord = LatestDelivered | MissedDelivery | UnsubscribedDelivery | RequestMessage | Message
 """The records that `deliver` passes on to `explain_rest`."""
+_ROWS_AT_ONCE: Final = 1 << 16
+"""Rows are ten times as large as those of a table."""
 _REST: Final[Mapping[str, Stage]] = {MISSING: explain, CONVERSATIONS: converse}
 
 
@@ -337,6 +339,7 @@ def explain_rest(
                     record = connection_record(connection, name)
                     by_key[record.stage, record.key].append(record)
     rows: defaultdict[str, list[Row]] = defaultdict(list)
+    tables: defaultdict[str, list[pa.Table]] = defaultdict(list)
     dropped: Counter[str] = Counter()
     for (stage, _), of_key in by_key.items():
         of_key.sort(key=attrgetter("order"))
@@ -344,6 +347,10 @@ def explain_rest(
         for one in found:
             if isinstance(one, Fact):
                 rows[one.table].append(one.row)
+                if len(rows[one.table]) == _ROWS_AT_ONCE:
+                    tables[one.table].append(fact_table(one.table, rows.pop(one.table)))
             elif isinstance(one, Dropped):
                 dropped[one.cap] += one.things
-    return Derived({name: [fact_table(name, some)] for name, some in rows.items()}, dropped)
+    for name, some in rows.items():
+        tables[name].append(fact_table(name, some))
+    return Derived(dict(tables), dropped)

@@ -74,10 +74,14 @@ from wireyard.layers.mqtt.retained import (
 )
 from wireyard.layers.mqtt.subscriptions import ends_of
 from wireyard.layers.records import Position
-from wireyard.layers.stages import Fact, Found, Key, KeyedRecord
+from wireyard.layers.stages import Dropped, Fact, Found, Key, KeyedRecord
 from wireyard.layers.tables import fact_table
 
-__all__ = ["Deliveries", "Topics", "Will", "deliver"]
+__all__ = ["MAX_UNDELIVERED", "Deliveries", "Topics", "Will", "deliver"]
+
+MAX_UNDELIVERED: Final = 1 << 20
+"""Pairs of a message and a subscription without a delivery: at 1 KB each 1 GiB. A capture of a
+megabyte can have thousands of subscribers and of messages, and so millions of such pairs."""
 
 
 class Will(NamedTuple):
@@ -421,12 +425,10 @@ class _Derivation:
         messages = message_grid(sent, message_order, groups, ranks, client_names)
         messages[:, Message.HAS_OLDER] = older[messages[:, Message.TOPIC]] if len(older) else 0
         attempts = delivered_grid(delivered, delivered_order, groups, ranks, client_names)
-        size = count_expected(messages, subs, firsts, matching)
-        expected = np.zeros((size, len(Expected)), np.int64)
-        expected_subs = np.empty(size, np.int64)
-        numbers = np.full(max(len(names.all), 1), NONE, np.int64)
-        count = find_expected(messages, subs, firsts, matching, expected, expected_subs, numbers)
-        expected = expected[:count]
+        expected, expected_subs = self._expected(
+            messages, subs, firsts, matching, attempts, len(names.all)
+        )
+        count = len(expected)
         found = assign_all(messages, expected, expected_subs, subs, attempts, names)
         assigned = found.entries
 
@@ -515,6 +517,29 @@ class _Derivation:
                     delivered.is_live[place] = 0
                     self._collect(broker_violations("retained_unmarked", own[-1], at, key))
 
+    def _expected(
+        self, messages: Grid, subs: Grid, firsts: Ints, matching: Ints, attempts: Grid, names: int
+    ) -> tuple[Grid, Ints]:
+        """Return the expected deliveries, within the limit, and the subscriptions of each."""
+        size = count_expected(messages, subs, firsts, matching)
+        most = len(attempts) + MAX_UNDELIVERED
+        kept = min(size, most + len(attempts))
+        expected = np.zeros((kept, len(Expected)), np.int64)
+        expected_subs = np.empty(kept, np.int64)
+        buffers = np.zeros((2, max(names, 1)), np.int64)
+        buffers[0] = NONE
+        longest = int(np.diff(firsts).max(initial=0))
+        count = find_expected(
+            messages, subs, firsts, matching, expected, expected_subs,
+            np.ascontiguousarray(attempts[:, [Delivered.GROUP, Delivered.NAME]]), most, buffers,
+            np.empty(longest, np.int64),
+        )  # fmt: skip
+        expected = expected[:count]
+        if size > most:
+            left = size - int(expected[:, Expected.SUBSCRIPTIONS].sum())
+            self._collect([Dropped("undelivered", left)])
+        return expected, expected_subs
+
     def _subscriptions(self) -> tuple[list[Subscribed], list[list[int]], Ints, Ints]:
         """Return subscriptions, their positions, and the subscriptions that match each topic.
 
@@ -550,6 +575,7 @@ class _Derivation:
         """Pass on missing deliveries without a verdict yet, and the latest delivered messages."""
         subscriptions = grids.subscriptions
         topics: defaultdict[int, set[int]] = defaultdict(set)
+        latest = NONE
         for message, _, _, _, entry, _ in missed.tolist():
             first, count = grids.expected[entry, [Expected.FIRST, Expected.SUBSCRIPTIONS]].tolist()
             matching = grids.expected_subs[first : first + count].tolist()
@@ -560,10 +586,12 @@ class _Derivation:
                 if grids.subs[one, Subscription.GRANTED] < start
                 and not NONE < grids.subs[one, Subscription.LEAVING] <= rank
             ]
-            record = self._message(sent, int(grids.message_order[message]))
+            if message != latest:
+                # Those of a message follow each other, and share its record.
+                latest, record = message, self._message(sent, int(grids.message_order[message]))
+                confirmed_at = self.positions.at(int(grids.by_rank[rank]))
             name = int(grids.expected[entry, Expected.NAME])
             topics[int(grids.messages[message, Message.TOPIC])].add(name)
-            confirmed_at = self.positions.at(int(grids.by_rank[rank]))
             text = grids.names.all[name][2]
             self._collect(
                 [missing_record(record, text, subscriptions[matching[0]], active, confirmed_at)]

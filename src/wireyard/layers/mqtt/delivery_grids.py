@@ -165,6 +165,7 @@ def message_grid(
     grid[:, Message.COPIES] = sent.copies[order]
     grid[:, Message.IS_REPEATED] = sent.is_repeated[order]
     grid[:, Message.UNCONFIRMED] = _unconfirmed(sent, order)
+    grid[:, Message.IS_LEFT_OUT] = 0
     refused = sent.refused[order] != NONE
     grid[:, Message.IS_REFUSED] = np.where(
         refused, _REFUSED, np.where(sent.malformed[order] != 0, _MALFORMED, 0)

@@ -480,7 +480,7 @@ def find_verdicts(
             verdict = _REFUSED
         elif messages[message, Message.QOS] > 0 and messages[message, Message.ACCEPTED] == NONE:
             verdict = messages[message, Message.UNCONFIRMED]
-        elif messages[message, Message.HAS_OLDER]:
+        elif messages[message, Message.HAS_OLDER] or messages[message, Message.IS_LEFT_OUT]:
             verdict = UNDECIDED
         rows[count, DeliveryRow.MESSAGE] = message
         rows[count, DeliveryRow.DELIVERED] = NONE
