@@ -110,6 +110,9 @@ concluded from packets that are missing:
 - A message at QoS 1 that is first seen with DUP may have been delivered before: `undecided`.
 - `retained` is null in 5.0 if a subscription that was not captured may have Retain As Published.
 - The version of packets without a CONNECT is 5.0 if they keep its rules (erratum M33).
+- A delivery that was captured up to 5 ms before its message, as by several queues or taps, is of
+  that message if it has no other. It has the time of the message, and a note says how many there
+  are.
 
 ## Packets lost within the capture
 

@@ -33,6 +33,8 @@ _CLIENT: Final = (CONNECT, SUBSCRIBE, UNSUBSCRIBE, PINGREQ)
 _SERVER: Final = (CONNACK, SUBACK, UNSUBACK, PINGRESP)
 """Packet types (2.1.2): those of both sides, and those that one side alone sends."""
 _NS_PER_S: Final = 1_000_000_000
+_EARLY_NS: Final = 5_000_000
+"""Most by which packets of several connections are out of order (C-29)."""
 _ERROR: Final = 128
 """The lowest reason code that is an error (2.4)."""
 _NO_LIMIT: Final = 65_535
@@ -1794,6 +1796,8 @@ class Expected:
     attempts: list[Attempt] = field(default_factory=list)
     is_unsure: bool = False
     """Whether it may have been delivered: a delivery may belong to it or to another one."""
+    may_follow: bool = False
+    """Whether it may have been captured a little behind its delivery."""
 
     # M-52 (3.3.4): A client gets a message once for each subscription that matches, or once for
     # all; a group once (4.8.2). More come if the publisher sent it again.
@@ -1813,8 +1817,20 @@ class Expected:
     def allows(self, qos: int) -> bool:
         return any(qos == min(self.message.qos, one.qos) for one in self.matching)
 
+    def precedes(self, attempt: Attempt) -> bool:
+        start, at = self.message.start, attempt.at
+        return start < at or (self.may_follow and _is_early(start, at))
+
     def takes(self, attempt: Attempt) -> bool:
-        return self.message.start < attempt.at and len(self.attempts) < self.capacity
+        return self.precedes(attempt) and len(self.attempts) < self.capacity
+
+
+def _is_early(start: At, at: At) -> bool:
+    return at < start and None not in (start.ns, at.ns) and start.time - at.time <= _EARLY_NS
+
+
+def _are_early(attempts: list[Attempt], expected: list[Expected]) -> bool:
+    return any(_is_early(one.message.start, each.at) for one in expected for each in attempts)
 
 
 class Deliveries:
@@ -1888,7 +1904,7 @@ class Deliveries:
         """Assign deliveries; return those that no message may account for."""
         rest = _assign(expected, attempts)
         if not self.has_older:
-            return rest
+            return self._pair_early(expected, attempts) if _are_early(rest, expected) else rest
         sent = [(one.message.start, one.capacity) for one in expected]
         partners = [
             {*found, *(place for place, one in enumerate(expected) if attempt in one.attempts)}
@@ -1903,6 +1919,17 @@ class Deliveries:
             if one.is_unsure:
                 self.open.append(one.message)
         return [one for one in rest if one not in unsure]
+
+    # C-29: A delivery is behind its message. Where one has no message, and an equal one follows a
+    # moment later, packets were captured out of order.
+    @staticmethod
+    def _pair_early(expected: list[Expected], attempts: list[Attempt]) -> list[Attempt]:
+        for one in expected:
+            one.attempts, one.may_follow = [], True
+        rest = _assign(expected, attempts)
+        for one in expected:
+            one.may_follow = False
+        return rest
 
     # M-70 (MQTT-3.3.1-9, MQTT-3.3.1-12): A message that matches an established subscription is sent
     # without RETAIN. One that came with it all the same, where nothing else was delivered, and no
@@ -2168,7 +2195,7 @@ def _assign(expected: list[Expected], attempts: list[Attempt]) -> list[Attempt]:
         one = taken.get(attempt.at)
         if one is None or not one.allows(attempt.qos):
             continue
-        free = (each for each in rest if each.qos == attempt.qos and one.message.start < each.at)
+        free = (each for each in rest if each.qos == attempt.qos and one.precedes(each))
         first = next(free, attempt)
         if first.at < attempt.at:
             one.attempts[one.attempts.index(attempt)] = first
@@ -2515,12 +2542,16 @@ def _delivery(
         }  # fmt: skip
     if attempt is not None:
         done, at = attempt.acknowledged, attempt.at
+        # C-29: Times are those of the order of the protocol.
+        before_ns = message.sent.ns if message else None
+        delivered_ns = None if at.ns is None else max(at.ns, before_ns or 0)
+        done_ns = None if done is None or done.ns is None else max(done.ns, delivered_ns or 0)
         outcome = "acknowledged" if done else None if attempt.untraced else "unacknowledged"
         row |= {
-            "destination": attempt.topic, "qos": attempt.qos, "delivered_ns": at.ns,
+            "destination": attempt.topic, "qos": attempt.qos, "delivered_ns": delivered_ns,
             "retained": None if attempt.may_be_live else not attempt.is_live,
             "delivered_frame": at.frame, "delivery_count": attempt.count,
-            "acknowledged_ns": done and done.ns, "acknowledged_frame": done and done.frame,
+            "acknowledged_ns": done_ns, "acknowledged_frame": done and done.frame,
             "redelivered": attempt.redelivered or (None if attempt.untraced else False),
             "outcome": outcome if attempt.qos else "no_ack_wanted", **_lead(at),
         }  # fmt: skip

@@ -429,7 +429,15 @@ class _Derivation:
             messages, subs, firsts, matching, attempts, len(names.all)
         )
         count = len(expected)
-        found = assign_all(messages, expected, expected_subs, subs, attempts, names)
+        sent_ns, is_null = self.positions.column(sent.start[message_order], "ns")
+        sent_ns[is_null] = NO_TIME
+        at_ns, is_null = self.positions.column(delivered.at[delivered_order], "ns")
+        at_ns[is_null] = NO_TIME
+        found = assign_all(
+            messages, expected, expected_subs, subs, attempts, names, (sent_ns, at_ns)
+        )
+        if found.is_early.any():
+            self._collect([Dropped("early", int(found.is_early.sum()))])
         assigned = found.entries
 
         def matching_of(topic: int) -> Ints:
@@ -466,10 +474,6 @@ class _Derivation:
             messages, expected, expected_subs, attempts, assigned, message_order, delivered_order,
             by_rank, subscriptions, subs, names,
         )  # fmt: skip
-        sent_ns, is_null = self.positions.column(sent.start[message_order], "ns")
-        sent_ns[is_null] = NO_TIME
-        at_ns, is_null = self.positions.column(delivered.at[delivered_order], "ns")
-        at_ns[is_null] = NO_TIME
         is_again = delivered.status[delivered_order] & Status.AGAIN != 0
         times = Times(
             sent_ns, sent.expires_s[message_order], at_ns, delivered.expires_s[delivered_order],

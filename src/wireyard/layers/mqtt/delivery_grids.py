@@ -20,6 +20,7 @@ from wireyard.layers.mqtt.delivery_kernels import NO_OLDER, SEVERAL, VERDICT_NAM
 from wireyard.layers.mqtt.expected_kernels import Expected, Message, Subscription
 from wireyard.layers.mqtt.grids import NONE, Status
 from wireyard.layers.mqtt.numbering import Numbers
+from wireyard.layers.mqtt.packets import NO_TIME
 from wireyard.layers.mqtt.records import Subscribed
 from wireyard.layers.mqtt.topics import OWN_PREFIXES
 
@@ -38,6 +39,9 @@ __all__ = [
 ]
 
 _REFUSED, _MALFORMED = 1, 2
+_EARLY_NS: Final = 5_000_000
+"""Most by which packets of several connections are captured out of order: less than it takes to
+send a segment again."""
 _SIDES: Final = ("left", "right")
 _OF_RETAINED: Final = [Delivered.NAME, Delivered.AT, Delivered.SETTER, Delivered.GROUP]
 NO_INTS: Final[Ints] = np.zeros(0, np.int64)
@@ -231,13 +235,23 @@ class Assigned(NamedTuple):
     """The number among the attempts of that."""
     is_unsure: Bools
     """Whether it may belong to several expected deliveries."""
+    is_early: Bools
+    """Whether it was captured before its message."""
+    times_ns: tuple[Ints, Ints]
+    """Of the messages and of the attempts."""
 
 
 def assign_all(
     messages: Grid, expected: Grid, expected_subs: Ints, subs: Grid, delivered: Grid,
-    names: Numbers[Any],
+    names: Numbers[Any], times_ns: tuple[Ints, Ints],
 ) -> Assigned:  # fmt: skip
-    """Assign delivery attempts to expected deliveries."""
+    """Assign delivery attempts to expected deliveries.
+
+    Parameters
+    ----------
+    times_ns
+        Of the messages and of the attempts.
+    """
     first_subs = expected_subs[expected[:, Expected.FIRST]] if len(expected) else NO_INTS
     is_shared = subs[first_subs, Subscription.IS_SHARED] == 1
     own, live = np.flatnonzero(~is_shared), np.flatnonzero(delivered[:, Delivered.IS_LIVE] == 1)
@@ -252,6 +266,8 @@ def assign_all(
         np.full(len(delivered), NONE, np.int64),
         np.zeros(len(delivered), np.int64),
         np.zeros(len(delivered), np.bool_),
+        np.zeros(len(delivered), np.bool_),
+        times_ns,
     )
     buffers = np.empty(len(delivered), np.int64), np.empty((3, max(len(expected), 1)), np.int64)
     _assign_keyed(
@@ -302,6 +318,47 @@ def _assign_keyed(
     if has_older.any():
         older = entries[0][has_older], entries[1][has_older]
         _release_unsure(messages, expected, older, delivered, attempts, assigned)
+    if not has_older.all():
+        whole = entries[0][~has_older], entries[1][~has_older]
+        _assign_early(messages, expected, whole, delivered, attempts, assigned, buffers)
+
+
+def _assign_early(
+    messages: Grid, expected: Grid, entries: tuple[Ints, Ints], delivered: Grid,
+    attempts: tuple[Ints, Ints], assigned: Assigned, buffers: tuple[Ints, Grid],
+) -> None:  # fmt: skip
+    """Assign attempts again where some were captured a little before their messages.
+
+    That is so where an attempt has no message, and an equal one follows a moment later.
+    """
+    (keys, order), (attempt_keys, by_time) = entries, attempts
+    sent_ns, at_ns = assigned.times_ns
+    is_left = (assigned.entries[by_time] == NONE) & np.isin(attempt_keys, keys)
+    for key in np.unique(attempt_keys[is_left]).tolist():
+        of_key = order[slice(*np.searchsorted(keys, [key, key + 1]).tolist())]
+        own = by_time[slice(*np.searchsorted(attempt_keys, [key, key + 1]).tolist())]
+        numbers = expected[of_key, Expected.MESSAGE]
+        starts, ats = messages[numbers, Message.START], delivered[own, Delivered.AT]
+        # The first attempt from a moment before each message.
+        first = np.searchsorted(at_ns[own], sent_ns[numbers] - _EARLY_NS)
+        is_timed = sent_ns[numbers] != NO_TIME
+        earliest = np.where(is_timed & (first < len(own)), ats.take(first, mode="clip") - 1, starts)
+        left = ats[assigned.entries[own] == NONE]
+        following = np.searchsorted(starts, left, "right")
+        left, following = left[following < len(starts)], following[following < len(starts)]
+        if not (earliest[following] < left).any():
+            continue
+        assigned.entries[own] = NONE
+        expected[of_key, Expected.DELIVERED] = 0
+        messages[numbers, Message.START] = np.minimum(starts, earliest)
+        kernels.assign(
+            messages, expected, np.zeros_like(of_key), of_key, delivered, np.zeros_like(own), own,
+            assigned.entries, *buffers,
+        )  # fmt: skip
+        messages[numbers, Message.START] = starts
+        found = own[assigned.entries[own] != NONE]
+        start = messages[expected[assigned.entries[found], Expected.MESSAGE], Message.START]
+        assigned.is_early[found] = delivered[found, Delivered.AT] < start
 
 
 def _release_unsure(

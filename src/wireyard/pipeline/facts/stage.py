@@ -77,12 +77,14 @@ _DIVIDED: Final = {"mqtt": "mqtt", "jms": "jmq", "rmp": "rmp"}
 _LEFT_OUT: Final = {
     "undelivered": "deliveries to subscribers that did not get a message are in no row: too many"
     " subscriptions match too many messages",
+    "early": "deliveries were captured before their messages, by up to 5 ms, and have the times of"
+    " these",
     "subscriptions": "subscriptions of clients with very many match no message",
     "filters": "subscriptions of brokers with very many match no message",
     "requests": "requests count as unanswered: very many waited for a reply",
     "retained": "retained values are in no row: there are very many",
 }
-"""What is missing in tables if a limit was reached, in words; by the name of the limit."""
+"""What tables lack where a limit was reached, or have other than captured, in words."""
 
 
 @dataclass(frozen=True, slots=True)
