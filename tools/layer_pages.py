@@ -113,6 +113,7 @@ concluded from packets that are missing:
 - A delivery that was captured up to 5 ms before its message, as by several queues or taps, is of
   that message if it has no other. It has the time of the message, and a note says how many there
   are.
+- A slice, as `wireyard slice` writes it, leaves connections out. They count as older than it.
 
 ## Packets lost within the capture
 
