@@ -100,11 +100,19 @@ concluded from packets that are missing:
   session, not all subscriptions are known. Then a message that no subscription matches is
   `undecided` and not `no_subscriber`, and so is a message that no member of a shared subscription
   got. Deliveries that no subscription explains are assigned to the messages with their topic and
-  payload, from the last one backwards; a delivery that is left over is of a message from before the
-  capture (`origin` is `broker`).
+  payload; a delivery that is left over is of a message from before the capture (`origin` is
+  `broker`).
+- Equal messages may be paired with their deliveries in several ways, if one of either was not
+  captured. A delivery is of a message only if it is so in every pairing in order that leaves as few
+  of both as possible without a partner. Else the message is `undecided`, without a time and a
+  consumer, and the delivery has no message (`origin` is `broker`). Where each message was delivered
+  before the next equal one, those before a lost message are open, and those after a lost delivery.
 - A message at QoS 1 that is first seen with DUP may have been delivered before: `undecided`.
 - `retained` is null in 5.0 if a subscription that was not captured may have Retain As Published.
 - The version of packets without a CONNECT is 5.0 if they keep its rules (erratum M33).
+- A delivery that was captured up to 5 ms before its message, as by several queues or taps, is of
+  that message if it has no other. It has the time of the message, and a note says how many there
+  are.
 - A slice, as `wireyard slice` writes it, leaves connections out. They count as older than it.
 
 ## Packets lost within the capture

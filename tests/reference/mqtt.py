@@ -14,6 +14,7 @@ from __future__ import annotations
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
+from itertools import product
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
@@ -32,6 +33,8 @@ _CLIENT: Final = (CONNECT, SUBSCRIBE, UNSUBSCRIBE, PINGREQ)
 _SERVER: Final = (CONNACK, SUBACK, UNSUBACK, PINGRESP)
 """Packet types (2.1.2): those of both sides, and those that one side alone sends."""
 _NS_PER_S: Final = 1_000_000_000
+_EARLY_NS: Final = 5_000_000
+"""Most by which packets of several connections are out of order (C-29)."""
 _ERROR: Final = 128
 """The lowest reason code that is an error (2.4)."""
 _NO_LIMIT: Final = 65_535
@@ -363,6 +366,7 @@ class Message:
     copies: int = 1  # how many messages the broker may have taken its copies for
     is_repeated: bool = False
     received: bool = False  # whether the broker answered with PUBREC
+    deletes: bool = False
 
     @property
     def start(self) -> At:
@@ -404,6 +408,8 @@ class Attempt:
     setter: Message | None = None  # the message that set the retained value that was delivered
     is_live: bool = True
     """Whether it was forwarded when it was published, and not for a new subscription."""
+    is_extra: bool = False
+    """Whether a retained value came once more than new subscriptions account for."""
 
 
 @dataclass(eq=False)
@@ -420,6 +426,7 @@ class Subscription:
     granted: At
     since: At  # the first SUBSCRIBE for it, if it was renewed
     known: bool  # whether all other subscriptions of its session were captured
+    handling: int
     gets_values: bool
     maximum_packet_size: int | None
     leaving: At | None = None  # the packet that may end it
@@ -1291,6 +1298,7 @@ class Following:
             row.get("will_payload") or b"", row.get("will_qos") or 0, bool(row.get("will_retain")),
             properties,
         )  # fmt: skip
+        message.deletes = not message.payload
         return Will(message, properties.get("will_delay_interval", 0))
 
     # --- PUBLISH and its acknowledgements ---------------------------------------------------------
@@ -1311,6 +1319,8 @@ class Following:
                 "publish", at, connection.client, topic, payload, qos, retain, properties,
                 row.get("length") or 0, row.get("verdict") is not None,
             )  # fmt: skip
+            # M-76 (3.3.1.3): With RETAIN and no payload it deletes the value. Not in 1999.
+            record.deletes = not payload and connection.version != 2
         else:
             session = connection.session
             known = session.known and session.is_whole and not connection.has_gap
@@ -1477,7 +1487,7 @@ class Following:
                 bool(one.get("retain_as_published")) or connection.is_bridge,
                 identifiers[0] if identifiers else None,
                 connection.version, asked_at, at, asked_at._replace(offset=asked_at.offset + place),
-                session.known, gets_values, connection.maximum_packet_size,
+                session.known, handling, gets_values, connection.maximum_packet_size,
             )  # fmt: skip
             # M-43 (3.8.4): A subscription replaces one of its session with the same filter.
             if (older := session.filters.get(name)) is not None:
@@ -1584,6 +1594,10 @@ class Retained:
         self.firm = 0
         """How many of these no later change makes uncertain."""
         self.live: dict[str, tuple[Message, int]] = {}
+        self.changes: list[Message] = []
+        """In the order in which the broker took them over."""
+        self.got: Counter[tuple[str, bytes]] = Counter()
+        """How often each client got a value."""
 
     def run(
         self, messages: list[Message], subscriptions: list[Subscription], attempts: list[Attempt]
@@ -1605,19 +1619,20 @@ class Retained:
             self._breaks("retained_missing", subscription, confirmed, message)
 
     # M-48 (3.3.1.3): A message with RETAIN is the value of its topic from when the broker takes it
-    # over until the next one, or until it expires (3.3.2.3.3). One without payload deletes it.
+    # over until the next one, or until it expires (3.3.2.3.3).
     def _set(self, message: Message) -> None:
         at = message.taken
         assert at is not None
         if self.values and not _is_over(self.values[-1], at.time):
             self.values[-1].until = at.time
-            self.values[-1].ended_by = "replaced" if message.payload else "deleted"
-        if message.payload:
+            self.values[-1].ended_by = "deleted" if message.deletes else "replaced"
+        if not message.deletes:
             value = Value(message, at.time)
             expires_s = message.properties.get("message_expiry_interval")
             if expires_s is not None and at.ns is not None:
                 value.until, value.ended_by = at.ns + expires_s * _NS_PER_S, "expired"
             self.values.append(value)
+        self.changes.append(message)
         self._change(message)
 
     # C-15: While a message that changes the value is sent and not confirmed, either value may be
@@ -1679,6 +1694,37 @@ class Retained:
         }
         if allowed and attempt.qos not in allowed:
             self._breaks("retained_qos", own[-1], attempt.at, same[0])
+        if not attempt.is_live and not _lost(self.lost, 0, attempt.at.time):
+            self._judge_value(attempt, own)
+
+    # M-77 (MQTT-3.8.4-3): A value is sent once for each new subscription.
+    # M-78 (MQTT-3.3.1-10, MQTT-3.3.1-11): With Retain Handling 1 it is sent for a new subscription
+    # only, with 2 it is not sent.
+    # M-79: By the page of 1999 it comes after the SUBACK.
+    # M-80 (MQTT-3.3.1-9): It is the latest one that the broker has accepted.
+    def _judge_value(self, attempt: Attempt, own: list[Subscription]) -> None:
+        setter, at = attempt.setter, attempt.at
+        self.got[attempt.client.name, attempt.payload] += 1
+        most = max(1, sum(one.gets_values for one in own))
+        attempt.is_extra = self.got[attempt.client.name, attempt.payload] > most
+        # A subscription from before the message may have been granted after it.
+        newer = [one for one in own if setter is None or setter.sent < one.granted]
+        if not newer or any(one.group for one in newer):
+            return
+        wanted = [one for one in newer if one.gets_values]
+        if not wanted:
+            rule = "retained_unwanted" if newer[-1].handling == 2 else "retained_existing"
+            self._breaks(rule, newer[-1], at, setter)
+        elif all(at < one.granted for one in wanted):
+            self._breaks("retained_early", wanted[-1], at, setter)
+        if setter is None:
+            return
+        later = self.changes[self.changes.index(setter) + 1 :]
+        if newer[-1].version < 4:  # before 3.1.1 a broker may keep a value that is deleted
+            later = [one for one in later if not one.deletes]
+        first = min(one.asked for one in newer)
+        if any(one.accepted is not None and one.accepted < first for one in later):
+            self._breaks("retained_stale", newer[-1], at, setter)
 
     # M-51 (3.3.1.3): With Retain As Published a message is forwarded with its RETAIN flag, once for
     # each such subscription. All others that come with RETAIN are for a new subscription.
@@ -1697,7 +1743,7 @@ class Retained:
         self.live[attempt.client.name] = message, count
         return count <= copies
 
-    def _breaks(self, rule: str, one: Subscription, at: At, message: Message) -> None:
+    def _breaks(self, rule: str, one: Subscription, at: At, message: Message | None) -> None:
         _broker_breaks(self.facts, rule, one, at, message)
 
     def rows(self) -> Iterator[Row]:
@@ -1719,10 +1765,13 @@ class Retained:
             }
 
 
-def _broker_breaks(facts: Facts, rule: str, one: Subscription, at: At, message: Message) -> None:
+def _broker_breaks(
+    facts: Facts, rule: str, one: Subscription, at: At, message: Message | None
+) -> None:
     text, cited = _RULES[rule]
     if (number := cited.get(one.version or 4)) is not None:
-        facts.violations.append((number, text, one.client, False, at, message.sent.key))
+        key = message.sent.key if message else None
+        facts.violations.append((number, text, one.client, False, at, key))
 
 
 def _is_over(value: Value, time: int) -> bool:
@@ -1745,6 +1794,10 @@ class Expected:
     served_as: str
     matching: list[Subscription]
     attempts: list[Attempt] = field(default_factory=list)
+    is_unsure: bool = False
+    """Whether it may have been delivered: a delivery may belong to it or to another one."""
+    may_follow: bool = False
+    """Whether it may have been captured a little behind its delivery."""
 
     # M-52 (3.3.4): A client gets a message once for each subscription that matches, or once for
     # all; a group once (4.8.2). More come if the publisher sent it again.
@@ -1764,8 +1817,20 @@ class Expected:
     def allows(self, qos: int) -> bool:
         return any(qos == min(self.message.qos, one.qos) for one in self.matching)
 
+    def precedes(self, attempt: Attempt) -> bool:
+        start, at = self.message.start, attempt.at
+        return start < at or (self.may_follow and _is_early(start, at))
+
     def takes(self, attempt: Attempt) -> bool:
-        return self.message.start < attempt.at and len(self.attempts) < self.capacity
+        return self.precedes(attempt) and len(self.attempts) < self.capacity
+
+
+def _is_early(start: At, at: At) -> bool:
+    return at < start and None not in (start.ns, at.ns) and start.time - at.time <= _EARLY_NS
+
+
+def _are_early(attempts: list[Attempt], expected: list[Expected]) -> bool:
+    return any(_is_early(one.message.start, each.at) for one in expected for each in attempts)
 
 
 class Deliveries:
@@ -1781,6 +1846,12 @@ class Deliveries:
         self.has_older = of.is_older or of.is_served_elsewhere(topic)
         self.expected = [one for message in self.messages for one in self._expected(message)]
         self.missed: list[tuple[Expected, list[Subscription], At]] = []
+        self.unsure: list[Attempt] = []
+        """Deliveries that may belong to several messages."""
+        self.open: list[Message] = []
+        """Messages that such a delivery may belong to."""
+        self.older: dict[At, Message] = {}
+        """The messages of deliveries to subscriptions from before the capture."""
 
     # M-54 (3.3.4, 4.7, 4.8): A message is for every client, and every group, with a subscription
     # that matches its topic when the broker takes the message: between its PUBLISH and the answer.
@@ -1813,7 +1884,7 @@ class Deliveries:
         for (name, retain), of_kind in kinds.items():
             own = [one for one in self.expected if not one.matching[0].group]
             own = [one for one in own if (one.served_as, one.retain) == (name, retain)]
-            rest += _assign(own, of_kind)
+            rest += self._pair(own, of_kind)
         # M-55 (4.8.2): What no subscription of a member accounts for may be for its group.
         groups = [one for one in self.expected if one.matching[0].group]
         for group in dict.fromkeys(one.served_as for one in groups):
@@ -1822,30 +1893,72 @@ class Deliveries:
             theirs = [one for one in rest if one.client.name in members]
             theirs.sort(key=lambda one: one.at)
             rest = [one for one in rest if one.client.name not in members]
-            rest += _assign(own, theirs)
-        return [one for one in rest if not self._is_live_with_retain(one)]
+            rest += self._pair(own, theirs)
+        rest = [one for one in rest if not self._is_live_with_retain(one)]
+        return [one for one in self.attempts if one in rest or one in self.unsure]
+
+    # C-28: Where packets may be missing, equal messages have several pairings with their
+    # deliveries. A delivery is of a message if it is so in every pairing in order that leaves as
+    # few of both as possible without a partner.
+    def _pair(self, expected: list[Expected], attempts: list[Attempt]) -> list[Attempt]:
+        """Assign deliveries; return those that no message may account for."""
+        rest = _assign(expected, attempts)
+        if not self.has_older:
+            return self._pair_early(expected, attempts) if _are_early(rest, expected) else rest
+        sent = [(one.message.start, one.capacity) for one in expected]
+        partners = [
+            {*found, *(place for place, one in enumerate(expected) if attempt in one.attempts)}
+            for attempt, found in zip(attempts, _partners(sent, attempts), strict=True)
+        ]
+        unsure = [one for one, found in zip(attempts, partners, strict=True) if len(found) > 1]
+        self.unsure += unsure
+        for place, one in enumerate(expected):
+            one.attempts = [each for each in one.attempts if each not in unsure]
+            is_open = any(len(found) > 1 and place in found for found in partners)
+            one.is_unsure = is_open and not one.attempts
+            if one.is_unsure:
+                self.open.append(one.message)
+        return [one for one in rest if one not in unsure]
+
+    # C-29: A delivery is behind its message. Where one has no message, and an equal one follows a
+    # moment later, packets were captured out of order.
+    @staticmethod
+    def _pair_early(expected: list[Expected], attempts: list[Attempt]) -> list[Attempt]:
+        for one in expected:
+            one.attempts, one.may_follow = [], True
+        rest = _assign(expected, attempts)
+        for one in expected:
+            one.may_follow = False
+        return rest
 
     # M-70 (MQTT-3.3.1-9, MQTT-3.3.1-12): A message that matches an established subscription is sent
     # without RETAIN. One that came with it all the same, where nothing else was delivered, and no
     # newer subscription may be why, is the delivery.
     def _is_live_with_retain(self, attempt: Attempt) -> bool:
-        if attempt.is_live or attempt.setter is None or attempt.may_be_live:
+        setter = attempt.setter
+        if attempt.is_live or attempt.may_be_live or (setter is None and self.has_older):
             return False
-        message = attempt.setter
-        for one in self.expected:
-            own = [sub for sub in one.matching if sub.granted < message.start]
-            if one.message is not message or one.attempts or one.matching[0].group or not own:
-                continue
-            if one.served_as != attempt.client.name or attempt.at < message.start:
-                continue
-            later = (sub for sub in self.of.matching(self.topic) if message.start < sub.asked)
-            if any(sub.client.name == one.served_as and sub.asked < attempt.at for sub in later):
-                return False
-            one.attempts.append(attempt)
-            attempt.is_live = True
+        missing = [
+            one
+            for one in self.expected
+            if one.served_as == attempt.client.name
+            and not (one.attempts or one.matching[0].group)
+            and one.message.start < attempt.at
+            and setter in (None, one.message)
+        ]
+        if not missing:
+            return False
+        one, message = missing[-1], missing[-1].message
+        own = [sub for sub in one.matching if sub.granted < message.start]
+        later = [sub for sub in self.of.matching(self.topic) if message.start < sub.asked]
+        is_new = any(sub.client.name == one.served_as and sub.asked < attempt.at for sub in later)
+        if is_new or not own:
+            return False
+        one.attempts.append(attempt)
+        attempt.is_live = True
+        if not one.retain:  # M-51: a message that deletes the value has its flag too
             self.of.breaks("retained_live", own[0], attempt.at, message)
-            return True
-        return False
+        return True
 
     # M-56 (4.3, E M31): A broker has accepted a message if it answered for it, or delivered it to
     # anybody. Of several with one payload, the delivery may be of the first.
@@ -1864,12 +1977,16 @@ class Deliveries:
 
     def rows(self) -> Iterator[Row]:
         rest = self.assign()
+        if self.has_older:
+            self._pair_older(rest)
         for one in self.expected:
             yield from self._of(one)
         with_row = {id(one.message) for one in self.expected}
         for attempt in rest:
-            message, verdict = self._unexpected(attempt, rest)
+            message, verdict = self._unexpected(attempt)
             self._judge_own(attempt, message)
+            if not self.has_older:
+                self._judge_unsubscribed(attempt, message)
             with_row.add(id(message))
             yield _delivery(message, attempt, None, verdict)
         for message in self.messages:
@@ -1914,7 +2031,8 @@ class Deliveries:
         self._judge(one)
         message = one.message
         # C-18: A copy that was not captured may have come before those that were.
-        is_short = self.has_older and message.copies > 1 and len(one.attempts) < one.capacity
+        is_short = message.copies > 1 and len(one.attempts) < one.capacity
+        is_short = is_short and self.has_older and not all(map(self.of.shows_all, one.matching))
         for place, attempt in enumerate(one.attempts):
             verdict = _verdict(attempt, message) if place < one.copies else "duplicate"
             if is_short and verdict == "delivered":
@@ -1925,6 +2043,8 @@ class Deliveries:
         confirmed = self.confirmed(message)
         if message.refused is not None:
             verdict = "refused"
+        elif one.is_unsure:
+            verdict = "undecided"
         elif confirmed is None:
             verdict = self._unconfirmed(message)
         elif self.has_older and one.matching[0].group:
@@ -1941,7 +2061,8 @@ class Deliveries:
                 self.missed.append((one, active, confirmed))
                 return
             verdict = "undecided"  # it was subscribed before or after, and not certainly then
-        yield _delivery(message, None, one.matching[0], verdict)
+        row = _delivery(message, None, one.matching[0], verdict)
+        yield row | ({"consumer": None, "consumer_client_id": None} if one.is_unsure else {})
 
     # M-75 (MQTT-3.8.3-3): With No Local a client does not get its own messages.
     def _judge_own(self, attempt: Attempt, message: Message | None) -> None:
@@ -1954,17 +2075,42 @@ class Deliveries:
         if is_own and own and all(one.no_local and one.granted < message.start for one in own):
             self.of.breaks("own_message", own[0], attempt.at, message)
 
-    def _unexpected(self, attempt: Attempt, rest: list[Attempt]) -> tuple[Message | None, str]:
+    # M-82 (3.8): A client gets messages of its subscriptions only. (It may have a SUBSCRIBE that is
+    # not answered yet, until a later request is.)
+    # M-83 (MQTT-3.3.1-8): A value is sent with RETAIN.
+    def _judge_unsubscribed(self, attempt: Attempt, message: Message | None) -> None:
+        at, name = attempt.at, attempt.client.name
+        if any(one.filter.startswith("$") for one in self.of.subscriptions_of(name)):
+            return  # brokers have prefixes of their own
+        own = [one for one in self.of.matching(self.topic) if one.client.name == name]
+        own = [one for one in own if one.asked < at]
+        if not own:
+            if self.of.has_answered(attempt):
+                key = message.sent.key if message else None
+                found = "unsubscribed", _RULES["unsubscribed"][0], attempt.client, False, at, key
+                self.of.facts.violations.append(found)
+        elif message is not None and message.retain and not (attempt.retain or message.deletes):
+            accepted = message.accepted
+            is_old = accepted is not None and all(accepted < one.asked for one in own)
+            if is_old and any(one.gets_values for one in own):
+                attempt.is_live = False
+                self.of.breaks("retained_unmarked", own[-1], at, message)
+
+    def _unexpected(self, attempt: Attempt) -> tuple[Message | None, str]:
         """Return the message and the verdict of a delivery that no subscription accounts for."""
         message: Message | None = None
+        if attempt in self.unsure:
+            return None, _verdict(attempt, None)
         if attempt.setter is not None:
             message = attempt.setter
         elif attempt.is_live and self.has_older:
-            message = self._of_older(attempt, rest)
+            message = self.older.get(attempt.at)
         elif attempt.is_live:
             before = [one for one in self.messages if one.start < attempt.at]
             message = before[-1] if before else None
         verdict = _verdict(attempt, message)
+        if attempt.is_extra and verdict == "delivered":
+            return message, "duplicate"
         if message is not None:
             if self.has_older and verdict == "delivered" and message.copies > 1:
                 return message, "undecided"
@@ -1974,23 +2120,19 @@ class Deliveries:
         return message, verdict
 
     # C-20: With subscriptions from before the capture a client gets a message as often as it was
-    # sent. From the last delivery back each belongs to the latest message; one that is left over is
-    # of a message from before the capture.
-    def _of_older(self, attempt: Attempt, rest: list[Attempt]) -> Message | None:
-        count, copies, found = len(self.messages), 0, None
-        for each in reversed(rest):
-            if each.client.name != attempt.client.name:
-                continue
-            before = sum(one.start < each.at for one in self.messages)
-            if before < count:
-                count, copies = before, 0
-            if count and copies == self.messages[count - 1].copies:
-                count, copies = count - 1, 0
-            found = self.messages[count - 1] if count else None
-            if each is attempt:
-                break
-            copies += 1
-        return found
+    # sent; a delivery that is left over is of a message from before the capture.
+    def _pair_older(self, rest: list[Attempt]) -> None:
+        names = {one.served_as for one in self.expected}
+        sent = [(one.start, one.copies) for one in self.messages]
+        live = [one for one in rest if one.is_live and one.setter is None]
+        for name in dict.fromkeys(one.client.name for one in live if one.client.name not in names):
+            own = [one for one in live if one.client.name == name and one not in self.unsure]
+            for attempt, found in zip(own, _partners(sent, own), strict=True):
+                messages = [self.messages[place] for place in found if place is not None]
+                if len(found) > 1:
+                    self.open += messages
+                elif messages:
+                    self.older[attempt.at] = messages[0]
 
     def _unmatched(self, message: Message) -> str:
         if message.refused is not None:
@@ -2003,11 +2145,38 @@ class Deliveries:
     # C-26: Nothing shows that it was not accepted where the answer may have been lost, on any
     # connection of the session.
     def _unconfirmed(self, message: Message) -> str:
-        if self.of.is_unseen(message):
+        if self.of.is_unseen(message) or message in self.open:
             return "undecided"
         if not message.received:
             return "unaccepted"
         return "undecided" if message.released else "unreleased"
+
+
+def _partners(sent: list[tuple[At, int]], attempts: list[Attempt]) -> list[set[int | None]]:
+    """Return the message of each delivery, or None, in every pairing with the most pairs.
+
+    Messages have the position they were sent at, and the most deliveries.
+    """
+    copies = [(at, place) for place, (at, count) in enumerate(sent) for _ in range(count)]
+    rows, columns = len(copies), len(attempts)
+    before, behind = ([[0] * (columns + 1) for _ in range(rows + 1)] for _ in range(2))
+    for row, column in product(range(rows), range(columns)):
+        pair = before[row][column] + (copies[row][0] < attempts[column].at)
+        before[row + 1][column + 1] = max(pair, before[row][column + 1], before[row + 1][column])
+    for row, column in product(reversed(range(rows)), reversed(range(columns))):
+        pair = behind[row + 1][column + 1] + (copies[row][0] < attempts[column].at)
+        behind[row][column] = max(pair, behind[row + 1][column], behind[row][column + 1])
+    most, found = before[rows][columns], []
+    for column, attempt in enumerate(attempts):
+        partners: set[int | None] = {
+            place
+            for row, (at, place) in enumerate(copies)
+            if at < attempt.at and before[row][column] + 1 + behind[row + 1][column + 1] == most
+        }
+        if any(before[row][column] + behind[row][column + 1] == most for row in range(rows + 1)):
+            partners.add(None)
+        found.append(partners)
+    return found
 
 
 def _assign(expected: list[Expected], attempts: list[Attempt]) -> list[Attempt]:
@@ -2020,6 +2189,17 @@ def _assign(expected: list[Expected], attempts: list[Attempt]) -> list[Attempt]:
             one = next((one for one in fits if one.takes(attempt)), None)
             (one.attempts if one else left).append(attempt)
         rest = left[::-1]
+    # M-81: Of deliveries that are too many, the last ones are.
+    taken = {attempt.at: one for one in expected for attempt in one.attempts}
+    for attempt in attempts:
+        one = taken.get(attempt.at)
+        if one is None or not one.allows(attempt.qos):
+            continue
+        free = (each for each in rest if each.qos == attempt.qos and one.precedes(each))
+        first = next(free, attempt)
+        if first.at < attempt.at:
+            one.attempts[one.attempts.index(attempt)] = first
+            rest = sorted((attempt, *(each for each in rest if each is not first)), key=_time)
     # A message without a delivery gets the first one of a later message that has several.
     for one in expected:
         one.attempts.sort(key=lambda attempt: attempt.at)
@@ -2028,6 +2208,10 @@ def _assign(expected: list[Expected], attempts: list[Attempt]) -> list[Attempt]:
         if not expected[place].attempts and later:
             expected[place].attempts.append(later[0].attempts.pop(0))
     return rest
+
+
+def _time(attempt: Attempt) -> At:
+    return attempt.at
 
 
 def _subscription(one: Expected, attempt: Attempt) -> Subscription:
@@ -2084,6 +2268,27 @@ class Server:
             and message.sent < one.unsure_before
             for one in self.facts.connections
         )
+
+    def subscriptions_of(self, name: str) -> list[Subscription]:
+        return [one for one in self.subscriptions if one.client.name == name]
+
+    def has_answered(self, attempt: Attempt) -> bool:
+        """Return whether the server answered a request that came after a delivery."""
+        return any(
+            one.client.name == attempt.client.name
+            and one.kept is not None
+            and bool(one.kept.served_as)
+            and one.opened < attempt.at
+            and (one.closed is None or attempt.at < one.closed)
+            and one.answered is not None
+            and attempt.at < one.answered
+            for one in self.connections
+        )
+
+    def shows_all(self, one: Subscription) -> bool:
+        """Return whether all packets to the client of a subscription were captured."""
+        own = [each for each in self.connections if each.client.name == one.client.name]
+        return one.known and all(each.begun and not each.damaged for each in own)
 
     def matching(self, topic: str) -> list[Subscription]:
         """Return the subscriptions that ever matched a topic."""
@@ -2337,12 +2542,16 @@ def _delivery(
         }  # fmt: skip
     if attempt is not None:
         done, at = attempt.acknowledged, attempt.at
+        # C-29: Times are those of the order of the protocol.
+        before_ns = message.sent.ns if message else None
+        delivered_ns = None if at.ns is None else max(at.ns, before_ns or 0)
+        done_ns = None if done is None or done.ns is None else max(done.ns, delivered_ns or 0)
         outcome = "acknowledged" if done else None if attempt.untraced else "unacknowledged"
         row |= {
-            "destination": attempt.topic, "qos": attempt.qos, "delivered_ns": at.ns,
+            "destination": attempt.topic, "qos": attempt.qos, "delivered_ns": delivered_ns,
             "retained": None if attempt.may_be_live else not attempt.is_live,
             "delivered_frame": at.frame, "delivery_count": attempt.count,
-            "acknowledged_ns": done and done.ns, "acknowledged_frame": done and done.frame,
+            "acknowledged_ns": done_ns, "acknowledged_frame": done and done.frame,
             "redelivered": attempt.redelivered or (None if attempt.untraced else False),
             "outcome": outcome if attempt.qos else "no_ack_wanted", **_lead(at),
         }  # fmt: skip

@@ -10,6 +10,7 @@ from tests.layers.mqtt.flows import Flows
 from tests.layers.mqtt.make import Capture, table_of
 from wireyard.formats.mqtt import layout
 from wireyard.formats.mqtt.filters import Filter
+from wireyard.layers.mqtt import delivery_columns
 from wireyard.layers.mqtt.columns import derive_columns
 from wireyard.layers.mqtt.qos import MAX_IN_FLIGHT, RECEIVER, SENDER
 from wireyard.layers.mqtt.request_kernels import MAX_FILTERS
@@ -109,3 +110,42 @@ def test_violations_without_end() -> None:
     (violations,), (deliveries,) = tables["violations"], tables["deliveries"]
     assert violations["frame"].to_pylist() == list(range(3, count + 3))
     assert deliveries["accepted_frame"].to_pylist() == [count + 4]
+
+
+def many_to_many(subscribers: int, messages: int, *, each: int = 1) -> Capture:
+    """Return a capture of messages to many subscribers, of which only the first gets any."""
+    capture = Capture()
+    for number in range(subscribers):
+        capture.connect(f"s{number}")
+        capture.subscribe(f"s{number}", *("t/#", "t/+", "t/1")[:each], qos=0)
+    capture.connect("pub")
+    for number in range(messages):
+        capture.message("pub", "t/1", b"%d" % number, 0)
+        capture.hand("s0", "t/1", b"%d" % number, 0)
+    capture.ping("pub")
+    return capture
+
+
+@pytest.mark.parametrize("each", [1, 3])
+def test_messages_that_many_subscribers_did_not_get(
+    monkeypatch: pytest.MonkeyPatch, each: int
+) -> None:
+    """Those that were delivered have their rows, of the others some, and no message is lost."""
+    most, subscribers, messages = 30, 20, 25
+    capture = many_to_many(subscribers, messages, each=each)
+    whole, dropped = derive_columns(table_of(capture.rows))
+    assert dropped == {}
+    assert sum(part.num_rows for part in whole["deliveries"]) == subscribers * messages
+    monkeypatch.setattr(delivery_columns, "MAX_UNDELIVERED", most)
+    tables, dropped = derive_columns(table_of(capture.rows))
+    rows = [row for part in tables["deliveries"] for row in part.to_pylist()]
+    delivered = [row for row in rows if row["delivered_ns"] is not None]
+    assert {row["verdict"] for row in delivered} == {"delivered"}
+    assert len(delivered) == messages == len({row["message_key"] for row in rows})
+    assert len(rows) <= messages + most + messages
+    assert dropped["undelivered"] >= (subscribers * messages - len(rows))
+
+
+def test_ordinary_traffic_is_below_the_limit() -> None:
+    """15 subscribers that get none of 46,778 messages, as a load of a real broker had them."""
+    assert delivery_columns.MAX_UNDELIVERED > 15 * 46_778

@@ -21,7 +21,7 @@ def test_a_value_stands_until_the_next_one() -> None:
     retained = Retained()
     retained.set(value("a", b"1", 10))
     retained.set(value("a", b"2", 20))
-    retained.set(value("a", b"", 30))
+    retained.set(value("a", b"", 30), deletes=True)
     retained.set(value("a", b"3", 40))
     times = {9: None, 10: b"1", 19: b"1", 20: b"2", 29: b"2", 30: None, 39: None, 40: b"3"}
     assert {time: payload_at(retained, "a", time) for time in times} == times
@@ -52,7 +52,7 @@ def test_what_a_new_subscriber_gets() -> None:
     retained = Retained()
     for topic in ("a/b", "a/c", "b", "$SYS/a"):
         retained.set(value(topic, topic.encode(), 10))
-    retained.set(value("a/c", b"", 20))
+    retained.set(value("a/c", b"", 20), deletes=True)
     assert {one.topic for one in retained.matching("a/#", 15)} == {"a/b", "a/c"}
     assert {one.topic for one in retained.matching("#", 25)} == {"a/b", "b"}
 

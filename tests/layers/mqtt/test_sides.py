@@ -273,16 +273,16 @@ def test_what_is_sent_again_may_be_of_before_the_capture() -> None:
 
 
 def test_a_copy_of_before_the_capture_is_not_taken_for_a_message_in_it() -> None:
-    """Of two deliveries of the same content, the last is that of the message that was seen."""
+    """Of two deliveries of the same content, any may be that of the message that was seen."""
     capture = middle()
     capture.connect("pub")
-    first = capture.publish("pub", True, "t", b"x", 0)
+    sent = capture.publish("pub", True, "t", b"x", 0)
     capture.hand("old", "t", b"x", 1, 1)
     capture.hand("old", "t", b"x", 0)
     capture.ping("pub")
     rows = tables_of(capture)["deliveries"]
     assert [(row["verdict"], row.get("sent_frame")) for row in rows] == [
-        ("delivered", None), ("delivered", first),
+        ("undecided", sent), ("delivered", None), ("delivered", None),
     ]  # fmt: skip
 
 

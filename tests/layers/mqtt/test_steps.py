@@ -170,7 +170,7 @@ def values_of(records: Iterable[KeyedRecord]) -> list[Found]:
 
 
 def change(place: int, payload: bytes) -> KeyedRecord:
-    one = ValueChange(client("p"), "t", payload, 1, at(place), at(place), at(place), None, 9)
+    one = ValueChange(client("p"), "t", payload, 1, at(place), at(place), at(place), None, 9, False)
     (note,) = value_records(one)
     return note
 

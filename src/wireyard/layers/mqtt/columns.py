@@ -44,6 +44,7 @@ from wireyard.layers.mqtt.missing import (
     MISSING,
     LatestDelivered,
     MissedDelivery,
+    UnsubscribedDelivery,
     connection_record,
     explain,
 )
@@ -247,6 +248,7 @@ class Matched:
             [will for will in self.wills if wanted_will(will)],
             [accepted[place] for place in places],
             frozenset(key for key in self.matching if wanted(key) and divided(key)),
+            frozenset(one.client[:3] for one in self.subscriptions if one.filter.startswith("$")),
             {key: lost for key, lost in self.lost.items() if wanted(key)},
         )
 
@@ -316,8 +318,10 @@ def _served_elsewhere(matched: Matched, topics: Iterable[TopicKey]) -> set[Topic
     return {key for key in topics if any(trees[key[0]].matching(key[2]))}
 
 
-RestRecord = LatestDelivered | MissedDelivery | RequestMessage | Message
+RestRecord = LatestDelivered | MissedDelivery | UnsubscribedDelivery | RequestMessage | Message
 """The records that `deliver` passes on to `explain_rest`."""
+_ROWS_AT_ONCE: Final = 1 << 16
+"""Rows are ten times as large as those of a table."""
 _REST: Final[Mapping[str, Stage]] = {MISSING: explain, CONVERSATIONS: converse}
 
 
@@ -335,6 +339,7 @@ def explain_rest(
                     record = connection_record(connection, name)
                     by_key[record.stage, record.key].append(record)
     rows: defaultdict[str, list[Row]] = defaultdict(list)
+    tables: defaultdict[str, list[pa.Table]] = defaultdict(list)
     dropped: Counter[str] = Counter()
     for (stage, _), of_key in by_key.items():
         of_key.sort(key=attrgetter("order"))
@@ -342,6 +347,10 @@ def explain_rest(
         for one in found:
             if isinstance(one, Fact):
                 rows[one.table].append(one.row)
+                if len(rows[one.table]) == _ROWS_AT_ONCE:
+                    tables[one.table].append(fact_table(one.table, rows.pop(one.table)))
             elif isinstance(one, Dropped):
                 dropped[one.cap] += one.things
-    return Derived({name: [fact_table(name, some)] for name, some in rows.items()}, dropped)
+    for name, some in rows.items():
+        tables[name].append(fact_table(name, some))
+    return Derived(dict(tables), dropped)

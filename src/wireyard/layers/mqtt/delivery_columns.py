@@ -32,7 +32,7 @@ from wireyard.layers.mqtt.delivery_grids import (
     older_messages,
     subscription_grid,
 )
-from wireyard.layers.mqtt.delivery_kernels import MISSED, Delivered, DeliveryRow
+from wireyard.layers.mqtt.delivery_kernels import MISSED, UNDECIDED, Delivered, DeliveryRow
 from wireyard.layers.mqtt.delivery_rows import DeliveryGrids, Numbered, delivery_table
 from wireyard.layers.mqtt.delivery_rules import Times, broken_rules
 from wireyard.layers.mqtt.expected_kernels import (
@@ -43,7 +43,13 @@ from wireyard.layers.mqtt.expected_kernels import (
     find_expected,
 )
 from wireyard.layers.mqtt.grids import NONE, Status
-from wireyard.layers.mqtt.missing import LatestDelivered, latest_record, missing_record
+from wireyard.layers.mqtt.missing import (
+    LatestDelivered,
+    UnsubscribedDelivery,
+    latest_record,
+    missing_record,
+    unsubscribed_record,
+)
 from wireyard.layers.mqtt.missing_columns import capture_ends, connections_of, explain_absence
 from wireyard.layers.mqtt.numbering import Numbers, Positions, joined
 from wireyard.layers.mqtt.packets import NO_TIME, KnownStream
@@ -68,10 +74,14 @@ from wireyard.layers.mqtt.retained import (
 )
 from wireyard.layers.mqtt.subscriptions import ends_of
 from wireyard.layers.records import Position
-from wireyard.layers.stages import Fact, Found, Key, KeyedRecord
+from wireyard.layers.stages import Dropped, Fact, Found, Key, KeyedRecord
 from wireyard.layers.tables import fact_table
 
-__all__ = ["Deliveries", "Topics", "Will", "deliver"]
+__all__ = ["MAX_UNDELIVERED", "Deliveries", "Topics", "Will", "deliver"]
+
+MAX_UNDELIVERED: Final = 1 << 20
+"""Pairs of a message and a subscription without a delivery: at 1 KB each 1 GiB. A capture of a
+megabyte can have thousands of subscribers and of messages, and so millions of such pairs."""
 
 
 class Will(NamedTuple):
@@ -83,7 +93,9 @@ class Will(NamedTuple):
     row: int
 
 
-_MESSAGE_COLUMNS: Final = ("length", "expires_s", "response_topic", "correlation_data")
+_MESSAGE_COLUMNS: Final = (
+    "length", "expires_s", "response_topic", "correlation_data", "is_lasting",
+)  # fmt: skip
 
 
 @dataclass(slots=True)
@@ -106,6 +118,9 @@ class Topics:
     opening."""
     divided: frozenset[TopicKey] = frozenset()
     """Topics whose messages with other payloads are handled elsewhere."""
+    prefixed: frozenset[tuple[str, str, str]] = frozenset()
+    """Source, server and name of clients with filters that begin with $, as those that brokers
+    define."""
     lost: Mapping[TopicKey, Lost] = field(default_factory=dict)
     """For topics with retained values, the packets that were not captured."""
 
@@ -139,6 +154,20 @@ def deliver(
     return _Derivation(sent, delivered, topics, clients, streams).run()
 
 
+class _ByClient(dict[TopicKey, dict[str, list[Subscribed]]]):
+    """The subscriptions that match a topic, by the name of their client."""
+
+    def __init__(self, matching: Mapping[TopicKey, Sequence[Subscribed]]) -> None:
+        super().__init__()
+        self._of = matching
+
+    def __missing__(self, topic: TopicKey) -> dict[str, list[Subscribed]]:
+        found = self[topic] = {}
+        for one in self._of.get(topic, ()):
+            found.setdefault(one.client.name, []).append(one)
+        return found
+
+
 # --- the stages ------------------------------------------------------------------------------
 
 
@@ -161,6 +190,7 @@ class _Derivation:
         )
         self.clients = Numbers(clients)
         self.topics = Numbers[TopicKey]()
+        self._matching = _ByClient(topics.matching)
         self._results = Deliveries({}, [], Counter())
         self._rows: defaultdict[str, list[Any]] = defaultdict(list)
 
@@ -262,6 +292,7 @@ class _Derivation:
             identifier=identifier,
             is_live=np.ones(table.num_rows, np.int64),
             may_be_live=(_ints(table, "status") & Status.MAY_BE_LIVE != 0).astype(np.int64),
+            is_extra=np.zeros(table.num_rows, np.int64),
             setter=np.full(table.num_rows, NONE, np.int64),
             expires_s=_ints(table, "expires_s"),
             acknowledged_ns=_ints(table, "acknowledged_ns"),
@@ -293,7 +324,15 @@ class _Derivation:
             positions.get(int(sent.accepted[place])),
             positions.get(int(sent.released[place])),
             None if sent.refused[place] == NONE else int(sent.refused[place]),
+            is_lasting=row["is_lasting"],
         )
+
+    def _retained(self, sent: SentColumns, place: int) -> Sent:
+        """Return a message with RETAIN as a record, with its payload."""
+        message = self._message(sent, place)
+        if message.origin != "will":
+            message.value = self.sent_table["payload"][place].as_py() or b""
+        return message
 
     # --- retained values --------------------------------------------------------------------
 
@@ -331,6 +370,7 @@ class _Derivation:
                 place, setter = places[result.record.at], result.record.setter
                 delivered.is_live[place] = result.record.is_live
                 delivered.may_be_live[place] = result.record.may_be_live
+                delivered.is_extra[place] = result.record.is_extra
                 if setter is not None:
                     if setter not in setters:
                         setters[setter] = self.positions.add(setter)
@@ -338,12 +378,8 @@ class _Derivation:
 
     def _value_changes(self, sent: SentColumns) -> Iterator[ValueChange]:
         """Yield the retained-value changes of the messages."""
-        payloads = self.sent_table["payload"]
         for place in np.flatnonzero(sent.retain).tolist():
-            message = self._message(sent, place)
-            if message.origin != "will":
-                message.value = payloads[place].as_py() or b""
-            change = message.change()
+            change = self._retained(sent, place).change()
             if change is not None:
                 yield change
 
@@ -373,7 +409,8 @@ class _Derivation:
         names = Numbers[tuple[str, str, str]]()
         by_client = [names[c.source, c.server, c.name] for c in self.clients.all]
         client_names = np.array(by_client, np.int64)
-        subs = subscription_grid(subscriptions, sub_positions, ranks, names)
+        damaged = {one.client[:3] for one in records if one.damaged or not one.begun}
+        subs = subscription_grid(subscriptions, sub_positions, ranks, names, damaged)
         connections = connections_of(
             records,
             ranks[np.array(ends, np.int64).reshape(-1, 3)],
@@ -388,13 +425,20 @@ class _Derivation:
         messages = message_grid(sent, message_order, groups, ranks, client_names)
         messages[:, Message.HAS_OLDER] = older[messages[:, Message.TOPIC]] if len(older) else 0
         attempts = delivered_grid(delivered, delivered_order, groups, ranks, client_names)
-        size = count_expected(messages, subs, firsts, matching)
-        expected = np.zeros((size, len(Expected)), np.int64)
-        expected_subs = np.empty(size, np.int64)
-        numbers = np.full(max(len(names.all), 1), NONE, np.int64)
-        count = find_expected(messages, subs, firsts, matching, expected, expected_subs, numbers)
-        expected = expected[:count]
-        assigned, ordinals = assign_all(messages, expected, expected_subs, subs, attempts, names)
+        expected, expected_subs = self._expected(
+            messages, subs, firsts, matching, attempts, len(names.all)
+        )
+        count = len(expected)
+        sent_ns, is_null = self.positions.column(sent.start[message_order], "ns")
+        sent_ns[is_null] = NO_TIME
+        at_ns, is_null = self.positions.column(delivered.at[delivered_order], "ns")
+        at_ns[is_null] = NO_TIME
+        found = assign_all(
+            messages, expected, expected_subs, subs, attempts, names, (sent_ns, at_ns)
+        )
+        if found.is_early.any():
+            self._collect([Dropped("early", int(found.is_early.sum()))])
+        assigned = found.entries
 
         def matching_of(topic: int) -> Ints:
             return matching[firsts[topic] : firsts[topic + 1]]
@@ -409,17 +453,19 @@ class _Derivation:
         )
         for attempt, sub in retained:
             delivered.is_live[delivered_order[attempt]] = 1
-            breaks("retained_live", sub, attempt, expected[assigned[attempt], Expected.MESSAGE])
+            if sub != NONE:
+                breaks("retained_live", sub, attempt, expected[assigned[attempt], Expected.MESSAGE])
         first_messages = group_starts(messages[:, Message.GROUP], groups)
         entry_groups = messages[expected[:, Expected.MESSAGE], Message.GROUP]
         first_expected = group_starts(entry_groups, groups)
         confirmed = np.full(len(messages), NONE, np.int64)
         has_row = np.zeros(len(messages), np.int64)
         rows = np.empty((len(attempts) + count + len(messages), len(DeliveryRow)), np.int64)
+        older_ones, open_ones = older_messages(messages, expected, attempts, found, first_messages)
+        messages[open_ones, Message.UNCONFIRMED] = UNDECIDED
         row_count = kernels.find_verdicts(
-            messages, subs, expected, expected_subs, attempts, assigned, ordinals, first_messages,
-            first_expected, older_messages(messages, attempts, assigned, first_messages, expected,
-            expected_subs, subs), confirmed, has_row, rows,
+            messages, subs, expected, expected_subs, attempts, assigned, found.ordinals,
+            first_messages, first_expected, older_ones, confirmed, has_row, rows,
         )  # fmt: skip
         rows = rows[:row_count]
         by_rank = np.empty(len(ranks), np.int64)
@@ -428,10 +474,6 @@ class _Derivation:
             messages, expected, expected_subs, attempts, assigned, message_order, delivered_order,
             by_rank, subscriptions, subs, names,
         )  # fmt: skip
-        sent_ns, is_null = self.positions.column(sent.start[message_order], "ns")
-        sent_ns[is_null] = NO_TIME
-        at_ns, is_null = self.positions.column(delivered.at[delivered_order], "ns")
-        at_ns[is_null] = NO_TIME
         is_again = delivered.status[delivered_order] & Status.AGAIN != 0
         times = Times(
             sent_ns, sent.expires_s[message_order], at_ns, delivered.expires_s[delivered_order],
@@ -442,6 +484,7 @@ class _Derivation:
             messages, expected, expected_subs, subs, attempts, assigned, rows, times, matching_of
         ):
             breaks(*broken)
+        self._judge_unexpected(sent, delivered, grids, rows)
         explain_absence(
             rows, expected, expected_subs, subs, messages, confirmed, connections, sent_ns,
             sent.expires_s[message_order],
@@ -450,6 +493,56 @@ class _Derivation:
         self._pass_on_missed(sent, delivered, grids, rows[is_missing], confirmed)
         numbered = Numbered(self.positions, self.clients, self.topics, self.streams)
         return delivery_table(numbered, sent, delivered, grids, rows[~is_missing])
+
+    def _judge_unexpected(
+        self, sent: SentColumns, delivered: DeliveredColumns, grids: DeliveryGrids, rows: Grid
+    ) -> None:
+        """Judge the deliveries that no subscription accounts for, if all of them were captured."""
+        is_unexpected = (rows[:, DeliveryRow.EXPECTED] == NONE) & (
+            rows[:, DeliveryRow.DELIVERED] != NONE
+        )
+        unexpected = rows[is_unexpected][:, [DeliveryRow.MESSAGE, DeliveryRow.DELIVERED]].tolist()
+        for message, attempt in unexpected:
+            place = int(grids.delivered_order[attempt])
+            client = self.clients.all[delivered.client[place]]
+            topic = self.topics.all[delivered.topic[place]]
+            if topic in self.known.older or client[:3] in self.known.prefixed:
+                continue
+            at = self.positions.at(int(delivered.at[place]))
+            row = NONE if message == NONE else int(grids.message_order[message])
+            key = None if row == NONE else self.positions.at(int(sent.sent[row])).key
+            own = [one for one in self._matching[topic].get(client.name, ()) if one.asked < at]
+            if not own:
+                self._collect([unsubscribed_record(UnsubscribedDelivery(client, at, key))])
+            elif row != NONE and sent.retain[row] and not delivered.retain[place]:
+                of = self._retained(sent, row)
+                is_old = of.accepted is not None and all(of.accepted < one.asked for one in own)
+                if is_old and not of.deletes and any(one.gets_values for one in own):
+                    delivered.is_live[place] = 0
+                    self._collect(broker_violations("retained_unmarked", own[-1], at, key))
+
+    def _expected(
+        self, messages: Grid, subs: Grid, firsts: Ints, matching: Ints, attempts: Grid, names: int
+    ) -> tuple[Grid, Ints]:
+        """Return the expected deliveries, within the limit, and the subscriptions of each."""
+        size = count_expected(messages, subs, firsts, matching)
+        most = len(attempts) + MAX_UNDELIVERED
+        kept = min(size, most + len(attempts))
+        expected = np.zeros((kept, len(Expected)), np.int64)
+        expected_subs = np.empty(kept, np.int64)
+        buffers = np.zeros((2, max(names, 1)), np.int64)
+        buffers[0] = NONE
+        longest = int(np.diff(firsts).max(initial=0))
+        count = find_expected(
+            messages, subs, firsts, matching, expected, expected_subs,
+            np.ascontiguousarray(attempts[:, [Delivered.GROUP, Delivered.NAME]]), most, buffers,
+            np.empty(longest, np.int64),
+        )  # fmt: skip
+        expected = expected[:count]
+        if size > most:
+            left = size - int(expected[:, Expected.SUBSCRIPTIONS].sum())
+            self._collect([Dropped("undelivered", left)])
+        return expected, expected_subs
 
     def _subscriptions(self) -> tuple[list[Subscribed], list[list[int]], Ints, Ints]:
         """Return subscriptions, their positions, and the subscriptions that match each topic.
@@ -486,6 +579,7 @@ class _Derivation:
         """Pass on missing deliveries without a verdict yet, and the latest delivered messages."""
         subscriptions = grids.subscriptions
         topics: defaultdict[int, set[int]] = defaultdict(set)
+        latest = NONE
         for message, _, _, _, entry, _ in missed.tolist():
             first, count = grids.expected[entry, [Expected.FIRST, Expected.SUBSCRIPTIONS]].tolist()
             matching = grids.expected_subs[first : first + count].tolist()
@@ -496,10 +590,12 @@ class _Derivation:
                 if grids.subs[one, Subscription.GRANTED] < start
                 and not NONE < grids.subs[one, Subscription.LEAVING] <= rank
             ]
-            record = self._message(sent, int(grids.message_order[message]))
+            if message != latest:
+                # Those of a message follow each other, and share its record.
+                latest, record = message, self._message(sent, int(grids.message_order[message]))
+                confirmed_at = self.positions.at(int(grids.by_rank[rank]))
             name = int(grids.expected[entry, Expected.NAME])
             topics[int(grids.messages[message, Message.TOPIC])].add(name)
-            confirmed_at = self.positions.at(int(grids.by_rank[rank]))
             text = grids.names.all[name][2]
             self._collect(
                 [missing_record(record, text, subscriptions[matching[0]], active, confirmed_at)]

@@ -7,19 +7,20 @@ grids.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 
 from wireyard.arrays import Bools, Grid, Ints
 from wireyard.layers.grouping import by_group, dense_ids
 from wireyard.layers.mqtt import delivery_kernels as kernels
-from wireyard.layers.mqtt.delivery_kernels import VERDICT_NAMES, Delivered
+from wireyard.layers.mqtt.delivery_kernels import NO_OLDER, SEVERAL, VERDICT_NAMES, Delivered
 from wireyard.layers.mqtt.expected_kernels import Expected, Message, Subscription
 from wireyard.layers.mqtt.grids import NONE, Status
 from wireyard.layers.mqtt.numbering import Numbers
+from wireyard.layers.mqtt.packets import NO_TIME
 from wireyard.layers.mqtt.records import Subscribed
 from wireyard.layers.mqtt.topics import OWN_PREFIXES
 
@@ -38,7 +39,11 @@ __all__ = [
 ]
 
 _REFUSED, _MALFORMED = 1, 2
-_NO_OLDER: Final = -2
+_EARLY_NS: Final = 5_000_000
+"""Most by which packets of several connections are captured out of order: less than it takes to
+send a segment again."""
+_SIDES: Final = ("left", "right")
+_OF_RETAINED: Final = [Delivered.NAME, Delivered.AT, Delivered.SETTER, Delivered.GROUP]
 NO_INTS: Final[Ints] = np.zeros(0, np.int64)
 
 
@@ -84,6 +89,7 @@ class DeliveredColumns:
     identifier: Ints
     is_live: Ints
     may_be_live: Ints
+    is_extra: Ints
     setter: Ints
     expires_s: Ints
     acknowledged_ns: Ints
@@ -93,12 +99,15 @@ class DeliveredColumns:
 
 
 def subscription_grid(
-    subs: Sequence[Subscribed], positions: Sequence[Sequence[int]], ranks: Ints, names: Numbers[Any]
-) -> Grid:
+    subs: Sequence[Subscribed], positions: Sequence[Sequence[int]], ranks: Ints,
+    names: Numbers[Any], damaged: Set[tuple[str, str, str]],
+) -> Grid:  # fmt: skip
     """Return subscriptions as columns of `Subscription`.
 
     Parameters
     ----------
+    damaged
+        Source, server and name of the clients of which packets were not captured.
     positions
         For each the numbers of `asked`, `granted`, `leaving` and of the end; then 1 if that is an
         end, 0 if it is the beginning of a newer subscription.
@@ -118,6 +127,7 @@ def subscription_grid(
         row[Subscription.QOS] = one.qos
         row[Subscription.RETAIN_AS_PUBLISHED] = one.retain_as_published
         row[Subscription.NO_LOCAL] = one.no_local
+        row[Subscription.IS_WHOLE] = one.known and one.client[:3] not in damaged
         row[Subscription.IDENTIFIER] = NONE if one.identifier is None else one.identifier
     return grid
 
@@ -159,6 +169,7 @@ def message_grid(
     grid[:, Message.COPIES] = sent.copies[order]
     grid[:, Message.IS_REPEATED] = sent.is_repeated[order]
     grid[:, Message.UNCONFIRMED] = _unconfirmed(sent, order)
+    grid[:, Message.IS_LEFT_OUT] = 0
     refused = sent.refused[order] != NONE
     grid[:, Message.IS_REFUSED] = np.where(
         refused, _REFUSED, np.where(sent.malformed[order] != 0, _MALFORMED, 0)
@@ -193,6 +204,7 @@ def delivered_grid(
     grid[:, Delivered.RETAIN] = delivered.retain[order]
     grid[:, Delivered.IS_LIVE] = delivered.is_live[order]
     grid[:, Delivered.MAY_BE_LIVE] = delivered.may_be_live[order]
+    grid[:, Delivered.IS_EXTRA] = delivered.is_extra[order]
     grid[:, Delivered.IDENTIFIER] = delivered.identifier[order]
     grid[:, Delivered.SETTER] = ranks[delivered.setter[order]]
     is_open = (delivered.qos[order] > 0) & (delivered.is_acknowledged[order] == 0)
@@ -214,16 +226,31 @@ def group_starts(sorted_groups: Ints, groups: tuple[Ints, Ints, int]) -> Ints:
     return np.searchsorted(sorted_groups, np.arange(groups[2] + 1))
 
 
+class Assigned(NamedTuple):
+    """For each delivery attempt, the expected delivery that it belongs to."""
+
+    entries: Ints
+    """The expected delivery, or -1."""
+    ordinals: Ints
+    """The number among the attempts of that."""
+    is_unsure: Bools
+    """Whether it may belong to several expected deliveries."""
+    is_early: Bools
+    """Whether it was captured before its message."""
+    times_ns: tuple[Ints, Ints]
+    """Of the messages and of the attempts."""
+
+
 def assign_all(
     messages: Grid, expected: Grid, expected_subs: Ints, subs: Grid, delivered: Grid,
-    names: Numbers[Any],
-) -> tuple[Ints, Ints]:  # fmt: skip
+    names: Numbers[Any], times_ns: tuple[Ints, Ints],
+) -> Assigned:  # fmt: skip
     """Assign delivery attempts to expected deliveries.
 
-    Returns
-    -------
-    assigned, ordinals
-        For each attempt its expected delivery, or -1, and its number among the attempts of that.
+    Parameters
+    ----------
+    times_ns
+        Of the messages and of the attempts.
     """
     first_subs = expected_subs[expected[:, Expected.FIRST]] if len(expected) else NO_INTS
     is_shared = subs[first_subs, Subscription.IS_SHARED] == 1
@@ -235,27 +262,31 @@ def assign_all(
     attempt_keys = delivered[live, Delivered.GROUP] * count + 2 * delivered[live, Delivered.NAME]
     attempt_keys += delivered[live, Delivered.RETAIN]
     attempt_order = np.argsort(attempt_keys, kind="stable")
-    assigned = np.full(len(delivered), NONE, np.int64)
-    ordinals = np.zeros(len(delivered), np.int64)
-    buffers = (
-        assigned, ordinals, np.empty(len(delivered), np.int64),
-        np.empty((3, max(len(expected), 1)), np.int64),
-    )  # fmt: skip
-    kernels.assign(
-        messages, expected, keys[order], own[order], delivered, attempt_keys[attempt_order],
-        live[attempt_order], *buffers,
+    assigned = Assigned(
+        np.full(len(delivered), NONE, np.int64),
+        np.zeros(len(delivered), np.int64),
+        np.zeros(len(delivered), np.bool_),
+        np.zeros(len(delivered), np.bool_),
+        times_ns,
+    )
+    buffers = np.empty(len(delivered), np.int64), np.empty((3, max(len(expected), 1)), np.int64)
+    _assign_keyed(
+        messages, expected, (keys[order], own[order]), delivered,
+        (attempt_keys[attempt_order], live[attempt_order]), assigned, buffers,
     )  # fmt: skip
     if is_shared.any():
-        _assign_shared(messages, expected, expected_subs, subs, delivered, is_shared, buffers)
-    return assigned, ordinals
+        _assign_shared(
+            messages, expected, expected_subs, subs, delivered, is_shared, assigned, buffers
+        )
+    kernels.number_attempts(expected, delivered, assigned.entries, assigned.ordinals)
+    return assigned
 
 
 def _assign_shared(
     messages: Grid, expected: Grid, expected_subs: Ints, subs: Grid, delivered: Grid,
-    is_shared: Bools, buffers: tuple[Ints, Ints, Ints, Grid],
+    is_shared: Bools, assigned: Assigned, buffers: tuple[Ints, Grid],
 ) -> None:  # fmt: skip
     """Assign to groups the attempts that no subscription of the member itself accounts for."""
-    assigned = buffers[0]
     by_group: defaultdict[int, dict[int, list[int]]] = defaultdict(dict)
     for entry in np.flatnonzero(is_shared).tolist():
         group = int(messages[expected[entry, Expected.MESSAGE], Message.GROUP])
@@ -263,17 +294,107 @@ def _assign_shared(
     bounds = np.searchsorted(delivered[:, Delivered.GROUP], [[one, one + 1] for one in by_group])
     for sharing, (start, stop) in zip(by_group.values(), bounds.tolist(), strict=True):
         for entries in sharing.values():
-            rest = start + np.flatnonzero(assigned[start:stop] == NONE)
+            is_left = (assigned.entries[start:stop] == NONE) & ~assigned.is_unsure[start:stop]
+            rest = start + np.flatnonzero(is_left)
             members: set[int] = set()
             for entry in entries:
                 first = expected[entry, Expected.FIRST]
                 own = expected_subs[first : first + expected[entry, Expected.SUBSCRIPTIONS]]
                 members.update(subs[own, Subscription.NAME].tolist())
             of_members = rest[np.isin(delivered[rest, Delivered.NAME], list(members))]
-            kernels.assign(
-                messages, expected, np.zeros(len(entries), np.int64), np.array(entries, np.int64),
-                delivered, np.zeros(len(of_members), np.int64), of_members, *buffers,
+            _assign_keyed(
+                messages, expected, (np.zeros(len(entries), np.int64), np.array(entries, np.int64)),
+                delivered, (np.zeros(len(of_members), np.int64), of_members), assigned, buffers,
             )  # fmt: skip
+
+
+def _assign_keyed(
+    messages: Grid, expected: Grid, entries: tuple[Ints, Ints], delivered: Grid,
+    attempts: tuple[Ints, Ints], assigned: Assigned, buffers: tuple[Ints, Grid],
+) -> None:  # fmt: skip
+    """Assign attempts to expected deliveries with the same key: see `kernels.assign`."""
+    kernels.assign(messages, expected, *entries, delivered, *attempts, assigned.entries, *buffers)
+    has_older = messages[expected[entries[1], Expected.MESSAGE], Message.HAS_OLDER] == 1
+    if has_older.any():
+        older = entries[0][has_older], entries[1][has_older]
+        _release_unsure(messages, expected, older, delivered, attempts, assigned)
+    if not has_older.all():
+        whole = entries[0][~has_older], entries[1][~has_older]
+        _assign_early(messages, expected, whole, delivered, attempts, assigned, buffers)
+
+
+def _assign_early(
+    messages: Grid, expected: Grid, entries: tuple[Ints, Ints], delivered: Grid,
+    attempts: tuple[Ints, Ints], assigned: Assigned, buffers: tuple[Ints, Grid],
+) -> None:  # fmt: skip
+    """Assign attempts again where some were captured a little before their messages.
+
+    That is so where an attempt has no message, and an equal one follows a moment later.
+    """
+    (keys, order), (attempt_keys, by_time) = entries, attempts
+    sent_ns, at_ns = assigned.times_ns
+    is_left = (assigned.entries[by_time] == NONE) & np.isin(attempt_keys, keys)
+    for key in np.unique(attempt_keys[is_left]).tolist():
+        of_key = order[slice(*np.searchsorted(keys, [key, key + 1]).tolist())]
+        own = by_time[slice(*np.searchsorted(attempt_keys, [key, key + 1]).tolist())]
+        numbers = expected[of_key, Expected.MESSAGE]
+        starts, ats = messages[numbers, Message.START], delivered[own, Delivered.AT]
+        # The first attempt from a moment before each message.
+        first = np.searchsorted(at_ns[own], sent_ns[numbers] - _EARLY_NS)
+        is_timed = sent_ns[numbers] != NO_TIME
+        earliest = np.where(is_timed & (first < len(own)), ats.take(first, mode="clip") - 1, starts)
+        left = ats[assigned.entries[own] == NONE]
+        following = np.searchsorted(starts, left, "right")
+        left, following = left[following < len(starts)], following[following < len(starts)]
+        if not (earliest[following] < left).any():
+            continue
+        assigned.entries[own] = NONE
+        expected[of_key, Expected.DELIVERED] = 0
+        messages[numbers, Message.START] = np.minimum(starts, earliest)
+        kernels.assign(
+            messages, expected, np.zeros_like(of_key), of_key, delivered, np.zeros_like(own), own,
+            assigned.entries, *buffers,
+        )  # fmt: skip
+        messages[numbers, Message.START] = starts
+        found = own[assigned.entries[own] != NONE]
+        start = messages[expected[assigned.entries[found], Expected.MESSAGE], Message.START]
+        assigned.is_early[found] = delivered[found, Delivered.AT] < start
+
+
+def _release_unsure(
+    messages: Grid, expected: Grid, entries: tuple[Ints, Ints], delivered: Grid,
+    attempts: tuple[Ints, Ints], assigned: Assigned,
+) -> None:  # fmt: skip
+    """Take back the attempts that may belong to several expected deliveries.
+
+    Where packets may be missing, equal messages have several pairings with their attempts. Only
+    what all of them have in common is certain.
+    """
+    (entry_keys, order), (attempt_keys, by_time) = entries, attempts
+    keys = np.unique(entry_keys)
+    bounds = [
+        np.searchsorted(of, keys, side) for of in (entry_keys, attempt_keys) for side in _SIDES
+    ]
+    starts = messages[expected[order, Expected.MESSAGE], Message.START]
+    ats = delivered[by_time, Delivered.AT]
+    partners = np.full(len(by_time), NONE, np.int64)
+    kernels.find_partners(
+        starts, expected[order, Expected.CAPACITY], ats, np.stack(bounds, 1),
+        np.empty_like(order), partners,
+    )  # fmt: skip
+    places = np.flatnonzero(np.isin(attempt_keys, keys))
+    partner, own = partners[places], assigned.entries[by_time[places]]
+    is_unsure = partner == SEVERAL
+    is_unsure |= (partner >= 0) & (order[np.maximum(partner, 0)] != own)
+    assigned.is_unsure[by_time[places[is_unsure]]] = True
+    assigned.entries[by_time[places[is_unsure]]] = NONE
+    # A message without an attempt of its own may have any of the later ones that are not certain.
+    latest = np.full(len(keys), NONE, np.int64)
+    unsure = places[is_unsure]
+    np.maximum.at(latest, np.searchsorted(keys, attempt_keys[unsure]), ats[unsure])
+    is_open = starts < latest[np.searchsorted(keys, entry_keys)]
+    is_open &= ~np.isin(order, own[~is_unsure])
+    expected[order, Expected.IS_UNSURE] = is_open
 
 
 def assign_retained(
@@ -284,94 +405,102 @@ def assign_retained(
 
     A broker has to forward a message without RETAIN to a subscription that was there before. Where
     nothing else was delivered, and no newer subscription may be why, the one with RETAIN counts.
+    With Retain As Published that is right, and the subscription is -1.
 
     Parameters
     ----------
     matching
         Returns the subscriptions that match a topic.
     """
-    open_ones = (delivered[:, Delivered.IS_LIVE] == 0) & (delivered[:, Delivered.SETTER] != NONE)
-    open_ones &= delivered[:, Delivered.MAY_BE_LIVE] == 0
+    open_ones = (delivered[:, Delivered.IS_LIVE] == 0) & (delivered[:, Delivered.MAY_BE_LIVE] == 0)
     places = np.flatnonzero(open_ones & (assigned == NONE))
     if not len(places) or not len(expected):
         return
-    sent = messages[expected[:, Expected.MESSAGE], Message.SENT]
     is_shared = subs[expected_subs[expected[:, Expected.FIRST]], Subscription.IS_SHARED] != 0
-    missing = np.flatnonzero(~is_shared & (expected[:, Expected.DELIVERED] == 0))
-    names = expected[missing, Expected.NAME].tolist()
-    entries = dict(zip(zip(names, sent[missing].tolist(), strict=True), missing, strict=True))
+    groups = messages[expected[:, Expected.MESSAGE], Message.GROUP]
+    missing: defaultdict[tuple[int, int], list[int]] = defaultdict(list)
+    for entry in np.flatnonzero(~is_shared & (expected[:, Expected.DELIVERED] == 0)).tolist():
+        missing[int(expected[entry, Expected.NAME]), int(groups[entry])].append(entry)
     for place in places.tolist():
-        name, at = int(delivered[place, Delivered.NAME]), delivered[place, Delivered.AT]
-        key = name, int(delivered[place, Delivered.SETTER])
-        if key not in entries:
+        name, at, setter, group = delivered[place, _OF_RETAINED].tolist()
+        entries = [
+            entry
+            for entry in missing.get((name, group), ())
+            if _may_be(messages[expected[entry, Expected.MESSAGE]], at, setter)
+        ]
+        if not entries:
             continue
-        entry = entries[key]
+        entry = entries[-1]
         message = expected[entry, Expected.MESSAGE]
         start, first = messages[message, Message.START], expected[entry, Expected.FIRST]
         own = expected_subs[first : first + expected[entry, Expected.SUBSCRIPTIONS]]
         own = own[subs[own, Subscription.GRANTED] < start]
         others = subs[matching(int(messages[message, Message.TOPIC]))]
         others = others[others[:, Subscription.NAME] == name, Subscription.BEGINS]
-        if not len(own) or at < start or ((2 * start < others) & (others < 2 * at)).any():
+        if not len(own) or ((2 * start < others) & (others < 2 * at)).any():
             continue
-        del entries[key]
+        missing[name, group].remove(entry)
         expected[entry, [Expected.DELIVERED, Expected.FIRST_AT]] = 1, at
         delivered[place, Delivered.IS_LIVE] = 1
         assigned[place] = entry
-        yield place, int(own[0])
+        yield place, NONE if expected[entry, Expected.RETAIN] else int(own[0])
+
+
+def _may_be(message: Ints, at: int, setter: int) -> bool:
+    """Return whether a delivery with RETAIN may be of a message, given where its value was set."""
+    if setter != NONE:
+        return bool(message[Message.SENT] == setter and message[Message.START] < at)
+    return bool(message[Message.START] < at and not message[Message.HAS_OLDER])
 
 
 def older_messages(
-    messages: Grid, delivered: Grid, assigned: Ints, first_messages: Ints, expected: Grid,
-    expected_subs: Ints, subs: Grid,
-) -> Ints:  # fmt: skip
-    """Return the message of each unexpected attempt that may be from before the capture.
+    messages: Grid, expected: Grid, delivered: Grid, assigned: Assigned, first_messages: Ints
+) -> tuple[Ints, Ints]:
+    """Find the messages of unexpected attempts where subscriptions may not have been captured.
 
-    A client is assumed to get a message as often as it was sent. Attempts are assigned from the
-    last one back, so those left over are of messages from before the capture: -1. All others
-    are -2.
+    A client whose subscriptions were not captured is assumed to get a message as often as it was
+    sent. An attempt that is left over is of a message from before the capture.
+
+    Returns
+    -------
+    message_of, open_messages
+        For each attempt the message, -1 without one, `SEVERAL` if it may be of several, or
+        `NO_OLDER` if all subscriptions are known; and the messages that such an attempt may be of.
     """
-    message_of = np.full(len(delivered), _NO_OLDER, np.int64)
+    message_of = np.full(len(delivered), NO_OLDER, np.int64)
+    open_messages = [expected[expected[:, Expected.IS_UNSURE] == 1, Expected.MESSAGE]]
     group = delivered[:, Delivered.GROUP]
     first = first_messages[group]
-    has_older = (first < first_messages[group + 1]) & (assigned == NONE)
+    has_older = (first < first_messages[group + 1]) & (assigned.entries == NONE)
     has_older[has_older] = messages[first[has_older], Message.HAS_OLDER] == 1
-    places = np.flatnonzero(has_older)
+    message_of[has_older] = np.where(assigned.is_unsure[has_older], SEVERAL, NONE)
+    is_live = (delivered[:, Delivered.IS_LIVE] == 1) & (delivered[:, Delivered.SETTER] == NONE)
+    names, served = delivered[:, Delivered.NAME], expected[:, Expected.NAME]
+    size = max(int(names.max(initial=0)), int(served.max(initial=0))) + 1
+    keys = group * size + names
+    known = messages[expected[:, Expected.MESSAGE], Message.GROUP] * size + served
+    places = np.flatnonzero((message_of == NONE) & is_live & ~np.isin(keys, known))
+    places = places[np.argsort(keys[places], kind="stable")]
     if not len(places):
-        return message_of
-    members = _members(messages, expected, expected_subs, subs)
-    # Attempts of a client are grouped by RETAIN, in the order of their first ones; those of members
-    # of shared subscriptions are not.
-    keys = delivered[places, Delivered.RETAIN] + 2 * (delivered[places, Delivered.IS_LIVE] == 0)
-    orders: dict[tuple[int, int], dict[int, int]] = {}
-    for place in np.flatnonzero(np.isin(group, np.unique(group[places]))).tolist():
-        key = _key_of_retain(delivered[place])
-        of_client = orders.setdefault(
-            (int(group[place]), int(delivered[place, Delivered.NAME])), {}
-        )
-        of_client.setdefault(key, len(of_client))
-    ordered = []
-    for place, key in zip(places.tolist(), keys.tolist(), strict=True):
-        client = int(group[place]), int(delivered[place, Delivered.NAME])
-        rank = 0 if client in members else orders[client][min(key, 2)]
-        ordered.append((client, rank, place))
-    progress: dict[tuple[int, int], tuple[int, int]] = {}
-    for client, _, place in sorted(ordered, reverse=True):
-        start, stop = first_messages[client[0]], first_messages[client[0] + 1]
-        starts = messages[start:stop, Message.START]
-        before = int(np.searchsorted(starts, delivered[place, Delivered.AT]))
-        count, copies = progress.get(client, (before, 0))
-        if before < count:
-            count, copies = before, 0
-        if count and copies == messages[start + count - 1, Message.COPIES]:
-            count, copies = count - 1, 0
-        message_of[place] = start + count - 1 if count else NONE
-        progress[client] = count, copies + 1
-    return message_of
-
-
-def _key_of_retain(delivered: Ints) -> int:
-    return int(delivered[Delivered.RETAIN]) if delivered[Delivered.IS_LIVE] else 2
+        return message_of, open_messages[0]
+    bounds = np.flatnonzero(np.diff(keys[places], prepend=NONE, append=NONE))
+    groups = group[places[bounds[:-1]]]
+    runs = np.stack(
+        (first_messages[groups], first_messages[groups + 1], bounds[:-1], bounds[1:]), 1
+    )
+    starts, ats = messages[:, Message.START].copy(), delivered[places, Delivered.AT]
+    partners = np.empty(len(places), np.int64)
+    copies = messages[:, Message.COPIES].copy()
+    kernels.find_partners(starts, copies, ats, runs, np.empty_like(starts), partners)
+    message_of[places] = partners
+    unsure = np.flatnonzero(partners == SEVERAL)
+    for run in np.unique(np.searchsorted(bounds, unsure, "right") - 1).tolist():
+        begin, end, start, stop = runs[run].tolist()
+        of_run = np.arange(begin, end)
+        latest = ats[start:stop][partners[start:stop] == SEVERAL].max()
+        is_open = (starts[begin:end] < latest) & ~np.isin(of_run, partners[start:stop])
+        open_messages.append(of_run[is_open])
+    return message_of, np.concatenate(open_messages)
 
 
 def _members(

@@ -21,18 +21,23 @@ from wireyard.layers.mqtt.facts import VERDICTS
 
 __all__ = [
     "MISSED",
+    "NO_OLDER",
+    "SEVERAL",
+    "UNDECIDED",
     "VERDICT_NAMES",
     "Delivered",
     "DeliveryRow",
     "assign",
+    "find_partners",
     "find_verdicts",
     "latest_of",
+    "number_attempts",
 ]
 
 VERDICT_NAMES: Final = tuple(VERDICTS)
 (
     _DELIVERED, _LOST_ACK, _IN_FLIGHT, _DUPLICATE, _ABANDONED, _REFUSED_BY_CLIENT, _REFUSED,
-    _NO_SUBSCRIBER, _UNDECIDED,
+    _NO_SUBSCRIBER, UNDECIDED,
 ) = map(
     VERDICT_NAMES.index,
     (
@@ -40,7 +45,9 @@ VERDICT_NAMES: Final = tuple(VERDICTS)
         "refused", "no_subscriber", "undecided",
     ),
 )  # fmt: skip
-_NO_OLDER: Final = -2
+SEVERAL: Final = -2
+"""The message of an attempt that may be of several, or of none that was captured."""
+NO_OLDER: Final = -3
 MISSED: Final = -2
 """The verdict of a certainly missing delivery until a later stage finds the reason."""
 
@@ -64,6 +71,8 @@ class Delivered(IntEnum):
     """Position of the message that set the delivered retained value; -1 if it is unknown."""
     MAY_BE_LIVE = 9
     """Whether a subscription that was not captured may have Retain As Published."""
+    IS_EXTRA = 10
+    """Whether a retained value came once more than new subscriptions account for."""
 
 
 class DeliveryRow(IntEnum):
@@ -151,7 +160,7 @@ def _assign_latest_first(
             top2 = top
 
 
-@kernel(I64(_GRID, _GRID, _INTS, _INTS, _GRID, _INTS, _INTS, _INTS, _INTS, _INTS, _GRID))
+@kernel((_GRID, _GRID, _INTS, _INTS, _GRID, _INTS, _INTS, _INTS, _INTS, _GRID))
 def assign(
     messages: Grid,
     expected: Grid,
@@ -161,11 +170,10 @@ def assign(
     delivered_keys: Ints,
     by_time: Ints,
     assigned: Ints,
-    ordinals: Ints,
     following: Ints,
     stacks: Grid,
-) -> int:
-    """Assign attempts to expected deliveries; return how many are assigned.
+) -> None:
+    """Assign attempts to expected deliveries.
 
     Parameters
     ----------
@@ -174,13 +182,12 @@ def assign(
         of one key in the order of their messages.
     delivered_keys, by_time
         The same of the attempts, in the order of time.
-    assigned, ordinals
-        Filled: for each attempt its expected delivery, or -1, and its number among the attempts of
-        that.
+    assigned
+        Filled: for each attempt its expected delivery, or -1.
     following, stacks
         Buffers: [d], and [3, e].
     """
-    total = start = first = 0
+    start = first = 0
     while start < len(by_time):
         key = delivered_keys[start]
         stop = start
@@ -201,13 +208,39 @@ def assign(
                 messages, expected, by_message, first, last, delivered, by_time, start, stop,
                 assigned, stacks, True,
             )  # fmt: skip
+            for qos in range(3):
+                _prefer_earlier(messages, expected, delivered, by_time, start, stop, qos, assigned)
             _redistribute(
                 expected, by_message, first, last, by_time, start, stop, assigned, following,
                 stacks,
             )  # fmt: skip
-            total += _number_attempts(expected, delivered, by_time, start, stop, assigned, ordinals)
         start, first = stop, last
-    return total
+
+
+@inlined
+def _prefer_earlier(
+    messages: Grid, expected: Grid, delivered: Grid, by_time: Ints, start: int, stop: int, qos: int,
+    assigned: Ints,
+) -> None:  # fmt: skip
+    """Exchange attempts with earlier ones that are left: of too many, the last are duplicates."""
+    free = start
+    for place in range(start, stop):
+        attempt = by_time[place]
+        entry = assigned[attempt]
+        if entry == NONE or delivered[attempt, Delivered.QOS] != qos:
+            continue
+        if not expected[entry, Expected.QOS] & (1 << qos):
+            continue
+        began = messages[expected[entry, Expected.MESSAGE], Message.START]
+        while free < place and (
+            assigned[by_time[free]] != NONE
+            or delivered[by_time[free], Delivered.QOS] != qos
+            or delivered[by_time[free], Delivered.AT] <= began
+        ):
+            free += 1
+        if free < place:
+            assigned[by_time[free]] = entry
+            assigned[attempt] = NONE
 
 
 @inlined
@@ -250,32 +283,79 @@ def _redistribute(
                 top -= 1
 
 
-@inlined
-def _number_attempts(
-    expected: Grid,
-    delivered: Grid,
-    by_time: Ints,
-    start: int,
-    stop: int,
-    assigned: Ints,
-    ordinals: Ints,
-) -> int:
-    """Give ordinals to the attempts of each expected delivery; return the number of attempts."""
-    count = 0
-    for place in range(start, stop):
-        if assigned[by_time[place]] != NONE:
-            expected[assigned[by_time[place]], Expected.DELIVERED] = 0
-    for place in range(start, stop):
-        attempt = by_time[place]
+@kernel((_GRID, _GRID, _INTS, _INTS))
+def number_attempts(expected: Grid, delivered: Grid, assigned: Ints, ordinals: Ints) -> None:
+    """Count the attempts of each expected delivery, and fill their ordinals.
+
+    Attempts are in the order of time among those of one topic and payload.
+    """
+    for entry in range(len(expected)):
+        expected[entry, Expected.DELIVERED] = 0
+    for attempt in range(len(delivered)):
         entry = assigned[attempt]
         if entry == NONE:
             continue
-        count += 1
         ordinals[attempt] = expected[entry, Expected.DELIVERED]
         if ordinals[attempt] == 0:
             expected[entry, Expected.FIRST_AT] = delivered[attempt, Delivered.AT]
         expected[entry, Expected.DELIVERED] += 1
-    return count
+
+
+# --- what several pairings have in common ---------------------------------------------------
+
+
+@kernel((_INTS, _INTS, _INTS, _GRID, _INTS, _INTS))
+def find_partners(
+    starts: Ints, capacities: Ints, ats: Ints, runs: Grid, left: Ints, partners: Ints
+) -> None:
+    """Find the messages that attempts have in every pairing in order with the most pairs.
+
+    A pairing that gives each attempt the earliest message left, and one that gives it the latest,
+    are the limits of all. Up to the last attempt for which no message is left, any attempt may be
+    the one without.
+
+    Parameters
+    ----------
+    starts, capacities
+        When messages were sent, and the most attempts of each.
+    ats
+        When attempts were made.
+    runs
+        Rows of equal messages and their attempts, both in order: the first message, the end of
+        them, the first attempt, the end of them.
+    left
+        A buffer for each message.
+    partners
+        Filled for the attempts in runs: the index of the message, `NONE` if there was none before,
+        or `SEVERAL`.
+    """
+    for run in range(len(runs)):
+        first, last, start, stop = runs[run, 0], runs[run, 1], runs[run, 2], runs[run, 3]
+        for message in range(first, last):
+            left[message] = capacities[message]
+        latest = last - 1
+        for attempt in range(stop - 1, start - 1, -1):
+            while latest >= first and (starts[latest] >= ats[attempt] or left[latest] == 0):
+                latest -= 1
+            partners[attempt] = NONE
+            if latest >= first:
+                partners[attempt] = latest
+                left[latest] -= 1
+        for message in range(first, last):
+            left[message] = capacities[message]
+        earliest, without = first, start
+        for attempt in range(start, stop):
+            while earliest < last and left[earliest] == 0:
+                earliest += 1
+            if earliest < last and starts[earliest] < ats[attempt]:
+                left[earliest] -= 1
+                if partners[attempt] != earliest:
+                    partners[attempt] = SEVERAL
+            elif first < last and starts[first] < ats[attempt]:
+                without = attempt + 1
+        for attempt in range(start, without):
+            if starts[first] < ats[attempt]:
+                partners[attempt] = SEVERAL
 
 
 # --- verdicts -------------------------------------------------------------------------------
@@ -310,7 +390,7 @@ def find_verdicts(
         The index of the first message, and of the first expected delivery, of each group.
     older_messages
         For unexpected attempts on topics with subscriptions from before the capture: the message,
-        or -1. All others have -2.
+        -1 without one, or `SEVERAL`. All others have -3.
     confirmed, has_row
         [m], -1 and 0 at the beginning. Filled: when the broker confirmed each message, and whether
         there is a row of it.
@@ -349,8 +429,9 @@ def find_verdicts(
                 and messages[message, Message.HAS_OLDER]
                 and messages[message, Message.COPIES] > 1
                 and expected[entry, Expected.DELIVERED] < expected[entry, Expected.CAPACITY]
+                and not _shows_all(subs, expected, expected_subs, entry)
             ):
-                verdict = _UNDECIDED
+                verdict = UNDECIDED
         else:
             message, verdict = _unexpected(
                 messages, expected, delivered, attempt, first_messages, first_expected,
@@ -370,16 +451,18 @@ def find_verdicts(
         if expected[entry, Expected.DELIVERED] > 0:
             continue
         message = expected[entry, Expected.MESSAGE]
-        verdict = _UNDECIDED
+        verdict = UNDECIDED
         first_sub = expected_subs[expected[entry, Expected.FIRST]]
         if messages[message, Message.IS_REFUSED] == 1:
             verdict = _REFUSED
+        elif expected[entry, Expected.IS_UNSURE]:
+            verdict = UNDECIDED
         elif confirmed[message] == NONE:
             verdict = messages[message, Message.UNCONFIRMED]
         elif (
             messages[message, Message.HAS_OLDER] and subs[first_sub, Subscription.IS_SHARED]
         ) or not subs[first_sub, Subscription.IS_OWED]:
-            verdict = _UNDECIDED
+            verdict = UNDECIDED
         elif _has_active(messages, subs, expected, expected_subs, entry, confirmed[message]):
             verdict = MISSED
         rows[count, DeliveryRow.MESSAGE] = message
@@ -397,8 +480,8 @@ def find_verdicts(
             verdict = _REFUSED
         elif messages[message, Message.QOS] > 0 and messages[message, Message.ACCEPTED] == NONE:
             verdict = messages[message, Message.UNCONFIRMED]
-        elif messages[message, Message.HAS_OLDER]:
-            verdict = _UNDECIDED
+        elif messages[message, Message.HAS_OLDER] or messages[message, Message.IS_LEFT_OUT]:
+            verdict = UNDECIDED
         rows[count, DeliveryRow.MESSAGE] = message
         rows[count, DeliveryRow.DELIVERED] = NONE
         rows[count, DeliveryRow.SUBSCRIPTION] = NONE
@@ -429,6 +512,16 @@ def _subscription(
 
 
 @inlined
+def _shows_all(subs: Grid, expected: Grid, expected_subs: Ints, entry: int) -> bool:
+    """Return whether all packets to the clients of an expected delivery were captured."""
+    first = expected[entry, Expected.FIRST]
+    for place in range(first, first + expected[entry, Expected.SUBSCRIPTIONS]):
+        if not subs[expected_subs[place], Subscription.IS_WHOLE]:
+            return False
+    return True
+
+
+@inlined
 def _unexpected(
     messages: Grid, expected: Grid, delivered: Grid, attempt: int, first_messages: Ints,
     first_expected: Ints, older_message: int,
@@ -436,9 +529,11 @@ def _unexpected(
     """Return the message and the verdict of an unexpected attempt."""
     group = delivered[attempt, Delivered.GROUP]
     message = NONE
-    has_older = older_message != _NO_OLDER
+    has_older = older_message != NO_OLDER
     first, last = first_messages[group], first_messages[group + 1]
     setter = delivered[attempt, Delivered.SETTER]
+    if older_message == SEVERAL:
+        return int(message), _outcome(messages, message, delivered, attempt)
     if setter != NONE:
         for one in range(first, last):
             if messages[one, Message.SENT] == setter:
@@ -457,14 +552,16 @@ def _unexpected(
         if low > first:
             message = low - 1
     verdict = _outcome(messages, message, delivered, attempt)
+    if delivered[attempt, Delivered.IS_EXTRA] and verdict == _DELIVERED:
+        return int(message), _DUPLICATE
     if message == NONE:
         return int(message), int(verdict)
     if has_older and verdict == _DELIVERED and messages[message, Message.COPIES] > 1:
-        return int(message), _UNDECIDED
+        return int(message), UNDECIDED
     if delivered[attempt, Delivered.IS_LIVE]:
         for entry in range(first_expected[group], first_expected[group + 1]):
             if expected[entry, Expected.NAME] == delivered[attempt, Delivered.NAME]:
-                verdict = _UNDECIDED if has_older else _DUPLICATE
+                verdict = UNDECIDED if has_older else _DUPLICATE
     return int(message), int(verdict)
 
 
@@ -474,7 +571,7 @@ def _outcome(messages: Grid, message: int, delivered: Grid, attempt: int) -> int
     verdict = delivered[attempt, Delivered.OUTCOME]
     is_closed = verdict in (_DELIVERED, _LOST_ACK)
     if is_closed and message != NONE and messages[message, Message.IS_REPEATED]:
-        return int(_UNDECIDED)  # Its first copy may have been delivered before.
+        return int(UNDECIDED)  # Its first copy may have been delivered before.
     return int(verdict)
 
 

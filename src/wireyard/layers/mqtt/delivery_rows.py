@@ -64,6 +64,8 @@ def delivery_table(
     _name_subscriptions(grids, rows, delivered)
     sub = rows[:, DeliveryRow.SUBSCRIPTION]
     none_sent, none_delivered, none_sub = message == NONE, attempt == NONE, sub == NONE
+    entry = rows[:, DeliveryRow.EXPECTED]
+    is_unsure = (entry != NONE) & (values_at(grids.expected[:, Expected.IS_UNSURE], entry) == 1)
     source_rows = values_at(grids.message_order, message), values_at(grids.delivered_order, attempt)
     positions = of.positions
     sub_clients = np.array([of.clients[one.client] for one in grids.subscriptions] or [0], np.int64)
@@ -75,7 +77,7 @@ def delivery_table(
         np.where(
             rows[:, DeliveryRow.CLIENT] != NONE,
             rows[:, DeliveryRow.CLIENT],
-            np.where(none_sub, NONE, values_at(sub_clients, sub)),
+            np.where(none_sub | is_unsure, NONE, values_at(sub_clients, sub)),
         ),
         values_at(delivered.client, source_rows[1]),
     )
@@ -88,6 +90,10 @@ def delivery_table(
     own_ns = values_at(delivered.acknowledged_ns, source_rows[1])
     own_frame = values_at(delivered.acknowledged_frame, source_rows[1])
     none_done = ~done | (own_ns == NO_TIME)
+    # A delivery that was captured before its message has the time of that.
+    sent_ns, none_sent_ns = positions.column(sent_at, "ns")
+    at_ns, none_at_ns = positions.column(at, "ns")
+    at_ns = np.maximum(at_ns, sent_ns)
     topic = np.where(
         none_sent, values_at(delivered.topic, source_rows[1]), values_at(sent.topic, source_rows[0])
     )
@@ -124,9 +130,11 @@ def delivery_table(
             values_at(delivered.is_live, source_rows[1]) == 0,
             mask=none_delivered | (values_at(delivered.may_be_live, source_rows[1]) == 1),
         ),
-        "sent_ns": _integers(*positions.column(sent_at, "ns")),
-        "delivered_ns": _integers(*positions.column(at, "ns")),
-        "acknowledged_ns": pa.array(own_ns, mask=none_done),
+        "sent_ns": _integers(sent_ns, none_sent_ns),
+        "delivered_ns": _integers(at_ns, none_at_ns),
+        "acknowledged_ns": pa.array(
+            np.where(none_at_ns, own_ns, np.maximum(own_ns, at_ns)), mask=none_done
+        ),
         "redelivered": pa.array(redelivered, mask=none_delivered | (is_untraced & ~redelivered)),
         "delivery_count": _integers(values_at(delivered.copies, source_rows[1]), none_delivered),
         "outcome": _texts(np.where(none_delivered, never, outcome), _OUTCOMES),

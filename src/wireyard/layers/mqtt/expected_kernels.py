@@ -46,6 +46,8 @@ class Message(IntEnum):
     """Whether there may be subscriptions to its topic that were not captured."""
     UNCONFIRMED = 12
     """Its verdict if nothing shows that the broker accepted it."""
+    IS_LEFT_OUT = 13
+    """Whether some of its subscriptions are above a limit."""
 
 
 class Subscription(IntEnum):
@@ -70,6 +72,8 @@ class Subscription(IntEnum):
     IDENTIFIER = 11
     IS_OWED = 12
     """Whether it has the same meaning for every broker."""
+    IS_WHOLE = 13
+    """Whether all packets to its client were captured."""
 
 
 class Expected(IntEnum):
@@ -89,6 +93,8 @@ class Expected(IntEnum):
     """The number of its attempts."""
     FIRST_AT = 8
     """Position of its first attempt."""
+    IS_UNSURE = 9
+    """Whether an attempt may be of this message or of another one."""
 
 
 _INTS: Final = array("int64")
@@ -135,7 +141,7 @@ def count_expected(messages: Grid, subs: Grid, firsts: Ints, matching: Ints) -> 
     return count
 
 
-@kernel(I64(_GRID, _GRID, _INTS, _INTS, _GRID, _INTS, _INTS))
+@kernel(I64(_GRID, _GRID, _INTS, _INTS, _GRID, _INTS, _GRID, I64, _GRID, _INTS))
 def find_expected(
     messages: Grid,
     subs: Grid,
@@ -143,7 +149,10 @@ def find_expected(
     matching: Ints,
     expected: Grid,
     expected_subs: Ints,
-    numbers: Ints,
+    attempts: Grid,
+    most: int,
+    names: Grid,
+    scratch: Ints,
 ) -> int:
     """Find the clients and groups that should get each message; return how many there are.
 
@@ -151,13 +160,31 @@ def find_expected(
     ----------
     expected, expected_subs
         Filled: columns of `Expected`, and the subscriptions of each.
-    numbers
-        A buffer with an element for each name; -1 at the beginning.
+    attempts
+        For each delivery attempt its group, ascending, and the number of the client's name.
+    most
+        The most pairs of a message and a subscription. Of those above, only as many as there were
+        attempts to the client are found; their messages get `Message.IS_LEFT_OUT`.
+    names
+        Buffers with an element for each name: -1, and 0 at the beginning.
+    scratch
+        A buffer for as many subscriptions as match one topic.
     """
-    count = used = 0
+    count = used = attempt = 0
+    group = NONE
     for message in range(len(messages)):
         topic, first = messages[message, Message.TOPIC], count
         begin = used
+        if messages[message, Message.GROUP] != group:
+            before = attempt
+            while before > 0 and attempts[before - 1, 0] == group:
+                before -= 1
+                names[1, attempts[before, 1]] = 0
+            group = messages[message, Message.GROUP]
+            while attempt < len(attempts) and attempts[attempt, 0] <= group:
+                if attempts[attempt, 0] == group:
+                    names[1, attempts[attempt, 1]] += 1
+                attempt += 1
         # First those that were active when the message was sent, then those only at its acceptance.
         for phase in range(1, 3):
             for place in range(firsts[topic], firsts[topic + 1]):
@@ -167,15 +194,21 @@ def find_expected(
                 if phase > 1 and _has_filter(subs, one, expected_subs, begin, used):
                     continue
                 name = subs[one, Subscription.SERVED_AS]
-                if numbers[name] < first:
-                    numbers[name] = count
+                if used >= most:
+                    client = subs[one, Subscription.NAME]
+                    if names[1, client] == 0 or names[0, name] >= first:
+                        messages[message, Message.IS_LEFT_OUT] = 1
+                        continue
+                    names[1, client] -= 1
+                if names[0, name] < first:
+                    names[0, name] = count
                     _begin(messages, message, subs, one, expected, count)
                     count += 1
-                _add(messages, message, subs, one, expected, numbers[name])
+                _add(messages, message, subs, one, expected, names[0, name])
                 expected_subs[used] = one
                 used += 1
         if count - first < used - begin:
-            _group_by_name(subs, expected, expected_subs, begin, used, first, count)
+            _group_by_name(subs, expected, expected_subs, begin, used, first, count, names, scratch)
         else:
             for entry in range(first, count):
                 expected[entry, Expected.FIRST] = begin + entry - first
@@ -205,6 +238,7 @@ def _begin(messages: Grid, message: int, subs: Grid, one: int, expected: Grid, e
     expected[entry, Expected.QOS] = 0
     expected[entry, Expected.DELIVERED] = 0
     expected[entry, Expected.FIRST_AT] = NONE
+    expected[entry, Expected.IS_UNSURE] = 0
 
 
 @inlined
@@ -221,19 +255,22 @@ def _add(messages: Grid, message: int, subs: Grid, one: int, expected: Grid, ent
 
 @inlined
 def _group_by_name(
-    subs: Grid, expected: Grid, expected_subs: Ints, begin: int, used: int, first: int, count: int
-) -> None:
+    subs: Grid, expected: Grid, expected_subs: Ints, begin: int, used: int, first: int, count: int,
+    names: Grid, scratch: Ints,
+) -> None:  # fmt: skip
     """Sort the subscriptions of one message by expected delivery; the sort is stable."""
     at = begin
     for entry in range(first, count):
         expected[entry, Expected.FIRST] = at
-        name = expected[entry, Expected.NAME]
-        for place in range(at, used):
-            one = expected_subs[place]
-            if subs[one, Subscription.SERVED_AS] == name:
-                before = place
-                while before > at:
-                    expected_subs[before] = expected_subs[before - 1]
-                    before -= 1
-                expected_subs[at] = one
-                at += 1
+        at += expected[entry, Expected.SUBSCRIPTIONS]
+    for place in range(begin, used):
+        scratch[place - begin] = expected_subs[place]
+    for place in range(used - begin):
+        entry = names[0, subs[scratch[place], Subscription.SERVED_AS]]
+        # Until all have their places, this is the number of those that have.
+        expected_subs[expected[entry, Expected.FIRST] + expected[entry, Expected.DELIVERED]] = (
+            scratch[place]
+        )
+        expected[entry, Expected.DELIVERED] += 1
+    for entry in range(first, count):
+        expected[entry, Expected.DELIVERED] = 0

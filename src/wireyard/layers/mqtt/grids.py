@@ -453,6 +453,8 @@ class Status(IntEnum):
     MAY_BE_LIVE = 32
     RECEIVED = 64
     """The broker answered it with PUBREC."""
+    LASTING = 128
+    """Without payload and with RETAIN, it is a value: the version of 1999 has no deletion."""
 
 
 class Breach(IntEnum):

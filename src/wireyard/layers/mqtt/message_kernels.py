@@ -107,6 +107,7 @@ _REPEATED, _LOST_ACK, _DELIVERED, _RECEIVED, _RELEASED, _ACKNOWLEDGED, _REFUSED 
 )  # fmt: skip
 _ERROR: Final = 128
 _WITH_RETAIN_AS_PUBLISHED: Final = 5
+_WITHOUT_DELETION: Final = 2
 
 
 # --- violations -----------------------------------------------------------------------------
@@ -207,6 +208,8 @@ def _new_record(t: Any, c: int, packet: int, topic: int, to_broker: bool) -> int
             status |= Status.AGAIN
         if flags & Flag.RETAIN and _may_be_published(t, c):
             status |= Status.MAY_BE_LIVE
+    elif t.connections[c, Connection.VERSION] == _WITHOUT_DELETION:
+        status |= Status.LASTING
     row[Record.STATUS] = status
     return int(record)
 

@@ -17,27 +17,35 @@ from typing import Final, NamedTuple
 
 from wireyard.layers.mqtt.records import (
     SMALLEST_WINDOW,
+    Client,
     ConnectionRecord,
     Message,
     Subscribed,
     may_exceed,
 )
-from wireyard.layers.mqtt.rows import delivery_row
+from wireyard.layers.mqtt.rows import PROTOCOL, delivery_row
 from wireyard.layers.mqtt.topics import topic_hash
-from wireyard.layers.records import Position
+from wireyard.layers.mqtt.violations import RULES, violation_of
+from wireyard.layers.records import Position, violation_row
 from wireyard.layers.stages import Fact, Found, Key, KeyedRecord, Order
 
 __all__ = [
     "MISSING",
     "LatestDelivered",
     "MissedDelivery",
+    "UnsubscribedDelivery",
     "connection_record",
     "explain",
     "latest_record",
     "missing_record",
+    "unsubscribed_record",
 ]
 
 MISSING: Final = "missing"
+_UNSUBSCRIBED: Final = (
+    RULES["unsubscribed"].name,
+    f"against the rule that {RULES['unsubscribed'].text}",
+)
 _LATEST, _CONNECTION, _MISSED = range(3)
 """The order of the kinds of records; missed deliveries are ordered by topic."""
 
@@ -64,6 +72,19 @@ class LatestDelivered(NamedTuple):
     sent: Position
     at: Position
     """When it was delivered."""
+
+
+class UnsubscribedDelivery(NamedTuple):
+    """A delivery to a client without a subscription that matches its topic."""
+
+    client: Client
+    at: Position
+    message_key: str | None
+
+
+def unsubscribed_record(one: UnsubscribedDelivery) -> KeyedRecord:
+    """Return the record of a delivery without a subscription."""
+    return KeyedRecord(MISSING, one.client[:3], (_MISSED, 0, *one.at.order), one)
 
 
 def latest_record(key: Key, latest: LatestDelivered) -> KeyedRecord:
@@ -118,7 +139,7 @@ def missing_record(
 
 
 def explain(
-    records: Iterator[LatestDelivered | ConnectionRecord | MissedDelivery],
+    records: Iterator[LatestDelivered | ConnectionRecord | MissedDelivery | UnsubscribedDelivery],
 ) -> Iterator[Found]:
     """Yield the missed deliveries of one client or one group, with their verdicts.
 
@@ -133,6 +154,13 @@ def explain(
             history.add_latest(record)
         elif isinstance(record, ConnectionRecord):
             history.add(record)
+        elif isinstance(record, UnsubscribedDelivery):
+            # A SUBSCRIBE may be unanswered until a later request is answered.
+            if history.has_answered(record.client.name, record.at):
+                violation = violation_of(
+                    *_UNSUBSCRIBED, record.client, False, record.at, record.message_key
+                )
+                yield Fact("violations", violation_row(PROTOCOL, violation))
         else:
             connection, verdict = _explain_missed(record, history)
             row = delivery_row(record.message, None, record.subscribed, verdict, connection)
@@ -221,6 +249,13 @@ class ConnectionHistory:
         return connection, _accepted(connection) < start and (
             connection.until is None or stop <= connection.until
         )
+
+    def has_answered(self, name: str, position: Position) -> bool:
+        """Return whether the broker answered a request after a position on the same connection."""
+        connection = self.at(name, position)
+        if connection is None or (connection.closed is not None and connection.closed <= position):
+            return False
+        return connection.answered is not None and position < connection.answered
 
     def after(self, name: str, position: Position) -> ConnectionRecord | None:
         """Return the first connection of a client after a position."""

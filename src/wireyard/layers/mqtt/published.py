@@ -64,6 +64,7 @@ SENT: Final = pa.schema(
         ("is_repeated", pa.bool_()),
         ("is_received", pa.bool_()),
         ("is_unseen", pa.bool_()),
+        ("is_lasting", pa.bool_()),
         ("expires_s", pa.int64()),
         ("length", pa.int64()),
         ("response_topic", pa.string()),
@@ -74,7 +75,8 @@ SENT: Final = pa.schema(
 )
 """A message that a client sent: the positions of its PUBLISH, of its acceptance and of PUBREL
 (`NO_TIME` if there is none), the payload if it has RETAIN, its file and row. `is_received`: whether
-the broker answered with PUBREC; `is_unseen`: whether its answers may not have been captured."""
+the broker answered with PUBREC; `is_unseen`: whether its answers may not have been captured;
+`is_lasting`: whether it is a retained value without payload too."""
 DELIVERED: Final = pa.schema(
     [
         *_position("at", *_ORDER, *_OWN),
@@ -95,7 +97,7 @@ class Clients:
     """The results for clients, without their messages."""
 
     topics: set[tuple[TopicKey, bool]]
-    """The topics of their messages, each with whether the message had RETAIN."""
+    """The topics of all messages, from and to them, each with whether the message had RETAIN."""
     asked: set[TopicKey]
     """The response topics of their requests."""
     clients: list[Client]
@@ -164,12 +166,11 @@ def _is_unseen(records: Grid, unsure: Mapping[int, int]) -> Bools:
 
 
 def _topics_of(tracked: Tracked) -> set[tuple[TopicKey, bool]]:
-    """Return the topics of the clients' messages, each with whether a message had RETAIN."""
+    """Return the topics of all messages, each with whether a message had RETAIN."""
     texts = tracked.packets.topics
     codes: set[int] = set()
     for start in range(0, len(tracked.records), _AT_ONCE):
         records = tracked.records[start : start + _AT_ONCE].astype(np.int64)
-        records = records[records[:, Record.TO_BROKER] == 1]
         retain = tracked.packets.grid[records[:, Record.PACKET], Packet.FLAGS] & Flag.RETAIN != 0
         topics = records[:, Record.CLIENT] * len(texts) + records[:, Record.TOPIC]
         codes.update(np.unique(2 * topics + retain).tolist())
@@ -274,6 +275,7 @@ def _sent(
             "is_repeated": records[:, Record.STATUS] & Status.REPEATED != 0,
             "is_received": records[:, Record.STATUS] & Status.RECEIVED != 0,
             "is_unseen": _is_unseen(records, unsure),
+            "is_lasting": records[:, Record.STATUS] & Status.LASTING != 0,
             "expires_s": packets.expires_s[numbers],
             "length": packets.length[numbers],
             "file": packets.file[numbers],

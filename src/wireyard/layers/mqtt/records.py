@@ -82,6 +82,8 @@ class ValueChange(NamedTuple):
     expires_s: int | None
     length: int
     """Bytes of the PUBLISH."""
+    deletes: bool
+    """Whether it leaves no value, as it is empty."""
 
 
 @dataclass(slots=True, eq=False)
@@ -153,6 +155,8 @@ class Message:
     """The most messages that the broker may have taken its copies for."""
     is_repeated: bool = False
     """Whether its first copy at QoS 1 may have been sent before the capture."""
+    is_lasting: bool = False
+    """Whether it is a retained value without payload too, by the page of 1999."""
 
     @property
     def key(self) -> str:
@@ -185,7 +189,12 @@ class Message:
         if self.value is None or at is None:
             return None
         common = self.client, self.topic, self.value, self.qos, self.sent, at
-        return ValueChange(*common, self.accepted, self.expires_s, self.length)
+        return ValueChange(*common, self.accepted, self.expires_s, self.length, self.deletes)
+
+    @property
+    def deletes(self) -> bool:
+        """Whether it deletes the value of its topic."""
+        return self.retain and not (self.is_lasting or self.value)
 
 
 @dataclass(slots=True, eq=False)
@@ -215,6 +224,8 @@ class Attempt:
     """The position of the message that set the delivered retained value."""
     is_live: bool = True
     """Whether the broker forwarded it when it was published, and not for a new subscription."""
+    is_extra: bool = False
+    """Whether a retained value came once more than new subscriptions account for."""
 
 
 @dataclass(slots=True, eq=False)
@@ -239,6 +250,8 @@ class Subscribed:
     version: int = 4
     known: bool = True
     """Whether all other subscriptions of its session were captured."""
+    handling: int = 0
+    """Retain Handling."""
     gets_values: bool = True
     """Whether the broker sends the matching retained values for it."""
     maximum_packet_size: int | None = None

@@ -14,7 +14,7 @@ Rules of this file (errata M28 and M29):
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Final, NamedTuple
@@ -94,8 +94,8 @@ class Retained:
     def __len__(self) -> int:
         return self._count
 
-    def set(self, value: Value, expires: int | None = None) -> None:
-        """Set the value of a message with RETAIN: a new one, or none if its payload is empty.
+    def set(self, value: Value, expires: int | None = None, deletes: bool = False) -> None:
+        """Set the value of a message with RETAIN: a new one, or none if it deletes the last one.
 
         Parameters
         ----------
@@ -104,8 +104,8 @@ class Retained:
         """
         history = self._values.get(value.topic)
         if history:
-            _end(history[-1], value.since, "replaced" if value.payload else "deleted")
-        if not value.payload:
+            _end(history[-1], value.since, "deleted" if deletes else "replaced")
+        if deletes:
             return
         size = len(value.topic) + len(value.payload)
         if self._count >= self.most or self._bytes + size > self.most_bytes:
@@ -158,6 +158,10 @@ def _end(value: Value, time: int, how: str) -> None:
 
 _AS_PUBLISHED: Final = 2
 """The version of 1999, which sends a value with the QoS that it was published with."""
+_WITH_DELETION: Final = 4
+"""The first version in which a broker has to delete a value; in 3.1 it may."""
+_NEVER: Final = 2
+"""Retain Handling: retained values are not sent."""
 
 
 class _ExpectedValue(NamedTuple):
@@ -167,6 +171,24 @@ class _ExpectedValue(NamedTuple):
     confirmed: Position
     change: ValueChange
     content: bytes
+
+
+@dataclass(slots=True)
+class _Recent:
+    """A value that a new subscription may get, and when the broker had certainly another one."""
+
+    content: bytes
+    change: ValueChange
+    superseded: Position | None = None
+    replaced: Position | None = None
+    """The same if values are not deleted."""
+
+    def supersede(self, newer: ValueChange) -> None:
+        """Observe a later change of the value."""
+        if newer.accepted is not None:
+            self.superseded = min(self.superseded or newer.accepted, newer.accepted)
+            if not newer.deletes:
+                self.replaced = min(self.replaced or newer.accepted, newer.accepted)
 
 
 class InitialValues:
@@ -190,6 +212,8 @@ class InitialValues:
         """By client, the message of the last live delivery, and how often it was delivered."""
         self._unconfirmed: list[_ExpectedValue] = []
         """The values of `_expected` that a change of the value can still make uncertain."""
+        self._delivered: Counter[tuple[str, bytes]] = Counter()
+        """How often each client got a value."""
 
     def change(self, sent: Position, accepted: Position | None) -> None:
         """Observe a change of the value, at some time between two positions."""
@@ -247,6 +271,38 @@ class InitialValues:
             key = changes[0].sent.key
             yield from broker_violations("retained_qos", matching[-1], attempt.at, key)
 
+    def judge(self, attempt: Attempt, setter: _Recent | None) -> Iterator[Fact]:
+        """Yield the rules that the delivery of a value breaks; mark one that came too often.
+
+        Parameters
+        ----------
+        setter
+            The value, if its message was captured.
+        """
+        name, at = attempt.client.name, attempt.at
+        own = self._by_client.get(name, [])
+        if not own or at.ns is None or not all(one.known for one in own):
+            return
+        self._delivered[name, attempt.content] += 1
+        most = max(1, sum(one.gets_values for one in own))
+        attempt.is_extra = self._delivered[name, attempt.content] > most
+        # A subscription from before the message may have been granted after it.
+        newer = [one for one in own if setter is None or setter.change.sent < one.granted]
+        if not newer or any(one.group for one in newer):
+            return
+        last, wanted = newer[-1], [one for one in newer if one.gets_values]
+        key = None if setter is None else setter.change.sent.key
+        if not wanted:
+            rule = "retained_unwanted" if last.handling == _NEVER else "retained_existing"
+            yield from broker_violations(rule, last, at, key)
+        elif all(at < one.granted for one in wanted):
+            yield from broker_violations("retained_early", wanted[-1], at, key)
+        if setter is not None:
+            keeps = last.version < _WITH_DELETION
+            since = setter.replaced if keeps else setter.superseded
+            if since is not None and since < min(one.asked for one in newer):
+                yield from broker_violations("retained_stale", last, at, key)
+
     def is_live(self, attempt: Attempt, change: ValueChange) -> bool:
         """Return whether a delivery with RETAIN is a forwarded message, by Retain As Published.
 
@@ -275,7 +331,7 @@ class InitialValues:
 
 
 def broker_violations(
-    rule: str, subscribed: Subscribed, at: Position, message_key: str
+    rule: str, subscribed: Subscribed, at: Position, message_key: str | None
 ) -> Iterator[Fact]:
     """Yield a violation by the broker, if the version of its client has the rule."""
     if (citation := cite(rule, subscribed.version)) is not None:
@@ -310,7 +366,7 @@ def keep_values(
     """
     retained = Retained()
     setters: dict[str, ValueChange] = {}
-    recent: deque[tuple[bytes, ValueChange]] = deque(maxlen=_LOOK_BACK)
+    recent: deque[_Recent] = deque(maxlen=_LOOK_BACK)
     initial = InitialValues()
     topic: str | None = None
     lost = Lost()
@@ -320,22 +376,26 @@ def keep_values(
         elif isinstance(record, ValueChange):
             topic = record.topic
             _set(record, retained)
-            if record.payload:
+            for one in recent:
+                one.supersede(record)
+            if not record.deletes:
                 setters[record.sent.key] = record
-                recent.append((content_of(record.payload), record))
+                recent.append(_Recent(content_of(record.payload), record))
             initial.change(record.sent, record.accepted)
             for value in retained.take_past(topic):
                 row = retained_row(_as_shown(value, lost), setters.pop(value.key))
                 yield fact_of(("retained", row))
         elif isinstance(record, Attempt):
-            changes = [change for content, change in reversed(recent) if content == record.content]
+            same = [one for one in reversed(recent) if one.content == record.content]
+            changes = [one.change for one in same]
             setter = changes[0].sent if changes else None
             is_live = bool(changes) and initial.is_live(record, changes[0])
             may_be_live = record.may_be_live and not is_live
-            yield content_record(
-                replace(record, setter=setter, is_live=is_live, may_be_live=may_be_live)
-            )
+            record = replace(record, setter=setter, is_live=is_live, may_be_live=may_be_live)
             yield from initial.deliver(record, changes)
+            if not (is_live or lost.overlaps(0, record.at.time)):
+                yield from initial.judge(record, same[0] if same else None)
+            yield content_record(record)
         elif isinstance(record, Subscribed):
             current = retained.at(topic, record.asked.time) if topic is not None else None
             confirmed = record.confirmed or record.granted
@@ -364,4 +424,4 @@ def _set(change: ValueChange, retained: Retained) -> None:
     if change.expires_s is not None and at.ns is not None:
         expires = at.ns + change.expires_s * _NS_PER_S
     value = Value(change.topic, change.payload, change.qos, change.sent.key, at.time)
-    retained.set(value, expires)
+    retained.set(value, expires, change.deletes)

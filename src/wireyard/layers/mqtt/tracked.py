@@ -341,6 +341,7 @@ class _Results:
                 self._at(row[Subscription.GONE]),
                 row[Subscription.VERSION],
                 bool(row[Subscription.IS_KNOWN]),
+                max(filter[TopicFilter.HANDLING], 0),
                 bool(row[Subscription.GETS_VALUES]),
                 None if size == NONE else size,
                 self._at(row[Subscription.CONFIRMED]),

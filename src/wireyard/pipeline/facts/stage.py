@@ -74,6 +74,17 @@ _COUNTS: Final = "counts"
 
 _DIVIDED: Final = {"mqtt": "mqtt", "jms": "jmq", "rmp": "rmp"}
 """By protocol, the module with its `DIVISION`, which is loaded where its packets occur."""
+_LEFT_OUT: Final = {
+    "undelivered": "deliveries to subscribers that did not get a message are in no row: too many"
+    " subscriptions match too many messages",
+    "early": "deliveries were captured before their messages, by up to 5 ms, and have the times of"
+    " these",
+    "subscriptions": "subscriptions of clients with very many match no message",
+    "filters": "subscriptions of brokers with very many match no message",
+    "requests": "requests count as unanswered: very many waited for a reply",
+    "retained": "retained values are in no row: there are very many",
+}
+"""What tables lack where a limit was reached, or have other than captured, in words."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -271,8 +282,16 @@ class _StagedFacts:
         notes = []
         if self._dropped:
             caps = sorted(self._dropped.items())
-            things = ", ".join(f"{count:,} above {cap}" for cap, count in caps)
-            notes = [f"facts: too much was open at once; dropped: {things}"]
+            notes = [
+                f"facts: {self._dropped[cap]:,} {text}"
+                for cap, text in _LEFT_OUT.items()
+                if cap in self._dropped
+            ]
+            things = ", ".join(
+                f"{count:,} above {cap}" for cap, count in caps if cap not in _LEFT_OUT
+            )
+            if things:
+                notes.append(f"facts: too much was open at once; dropped: {things}")
         return Facts(dict(self._facts), notes)
 
     def derive_more(self) -> None:

@@ -1,0 +1,147 @@
+"""Equal messages where packets are missing: only what every pairing has in common is concluded."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator
+from itertools import combinations
+
+import numpy as np
+import pytest
+
+from tests.layers.mqtt.make import Capture, deliveries_of, pair, tables_of
+from tests.layers.mqtt.test_lost import lose
+from wireyard.layers.mqtt.delivery_kernels import SEVERAL, find_partners
+
+PERIODS = 6
+
+
+def equal_messages(version: int = 4, qos: int = 1) -> Capture:
+    """Return a capture of equal messages, each delivered before the next one is sent."""
+    capture = pair(version, qos)
+    for number in range(1, PERIODS + 1):
+        capture.wait(0.4)
+        capture.message("pub", "t/1", b"ON", qos, number)
+        capture.hand("sub", "t/1", b"ON", qos, number)
+    return capture
+
+
+def rows_of(capture: Capture) -> list[tuple[str, bool, bool, bool]]:
+    """Return verdict, and whether there are a message, a time of delivery and a consumer."""
+    tables = tables_of(capture)
+    assert tables["violations"] == []
+    for row in tables["deliveries"]:
+        if row.get("sent_ns") is not None and row.get("delivered_ns") is not None:
+            assert row["delivered_ns"] - row["sent_ns"] < 100_000_000
+    return [
+        (row["verdict"], *(row.get(name) is not None for name in _SHOWN))
+        for row in tables["deliveries"]
+    ]
+
+
+_SHOWN = ("message_key", "delivered_ns", "consumer")
+_CERTAIN = ("delivered", True, True, True)
+_OPEN = ("undecided", True, False, False)
+_OF_ANY = ("delivered", False, True, True)
+
+
+@pytest.mark.parametrize("version", [3, 4, 5])
+def test_all_pairs_of_a_whole_capture_are_certain(version: int) -> None:
+    assert rows_of(equal_messages(version)) == [_CERTAIN] * PERIODS
+
+
+@pytest.mark.parametrize("version", [3, 4, 5])
+@pytest.mark.parametrize("lost", range(PERIODS))
+def test_a_lost_message_leaves_the_earlier_ones_open(version: int, lost: int) -> None:
+    """Any of the deliveries up to that of the lost message may be the one without a message."""
+    capture = equal_messages(version)
+    lose(capture, 6 + 4 * lost)
+    found = rows_of(capture)
+    assert found.count(_CERTAIN) == PERIODS - 1 - lost
+    assert found.count(_OPEN) == lost
+    assert found.count(_OF_ANY) == lost + 1
+    assert len(found) == PERIODS + lost
+
+
+@pytest.mark.parametrize("version", [3, 4, 5])
+@pytest.mark.parametrize("lost", range(PERIODS))
+def test_a_lost_delivery_leaves_the_later_ones_open(version: int, lost: int) -> None:
+    """Any of the messages from the one on whose delivery is lost may be without one."""
+    capture = equal_messages(version)
+    lose(capture, 8 + 4 * lost)
+    found = rows_of(capture)
+    assert found.count(_CERTAIN) == lost
+    # The last message has nothing after it, so that it has no delivery is certain.
+    is_last = lost == PERIODS - 1
+    assert found.count(_OPEN) == (0 if is_last else PERIODS - lost)
+    assert found.count(_OF_ANY) == PERIODS - 1 - lost
+
+
+@pytest.mark.parametrize("index", [7, 9])
+def test_a_lost_acknowledgement_leaves_all_pairs_certain(index: int) -> None:
+    capture = equal_messages()
+    lose(capture, index)
+    rows = [row for row in deliveries_of(capture) if row["verdict"] == "delivered"]
+    assert len(rows) >= PERIODS - 1
+    assert all(row["delivered_ns"] - row["sent_ns"] < 10_000_000 for row in rows)
+
+
+def test_which_member_of_a_group_got_a_message_is_open() -> None:
+    capture = Capture(5)
+    for who in ("a", "b"):
+        capture.connect(who)
+        capture.subscribe(who, "$share/g/t/#", qos=1)
+    capture.connect("pub")
+    for number in (1, 2):
+        capture.wait(0.4)
+        capture.message("pub", "t/1", b"ON", 1, number)
+        capture.hand("ab"[number - 1], "t/1", b"ON", 1, number)
+    lose(capture, 14)  # the second message
+    assert sorted(rows_of(capture)) == sorted([_OF_ANY, _OF_ANY, _OPEN])
+
+
+def test_deliveries_to_an_older_subscription_are_paired_where_that_is_certain() -> None:
+    capture = equal_messages()
+    del capture.rows[:4]  # the connection of the subscriber, and its subscription
+    assert rows_of(capture) == [_CERTAIN] * PERIODS
+    lose(capture, 10)  # the message of the third delivery
+    capture.streams = []
+    found = rows_of(capture)
+    assert (found.count(_CERTAIN), found.count(_OF_ANY)) == (PERIODS - 3, 3)
+    assert found.count(_OPEN) == 2
+
+
+# --- the kernel against all pairings ----------------------------------------------------------
+
+
+def pairings(starts: list[int], capacities: list[int], ats: list[int]) -> Iterator[list[int]]:
+    """Yield all pairings in order with the most pairs: for each attempt its message, or -1."""
+    copies = [place for place, count in enumerate(capacities) for _ in range(count)]
+    for size in range(min(len(copies), len(ats)), -1, -1):
+        found = [
+            dict(zip(attempts, messages, strict=True))
+            for messages in combinations(copies, size)
+            for attempts in combinations(range(len(ats)), size)
+            if all(starts[m] < ats[a] for m, a in zip(messages, attempts, strict=True))
+        ]
+        if found:
+            yield from ([of.get(attempt, -1) for attempt in range(len(ats))] for of in found)
+            return
+
+
+@pytest.mark.parametrize("seed", range(300))
+def test_only_what_all_pairings_have_in_common_is_certain(seed: int) -> None:
+    dice = random.Random(seed)
+    count = dice.randint(0, 4), dice.randint(0, 4)
+    times = dice.sample(range(20), sum(count))
+    starts, ats = sorted(times[: count[0]]), sorted(times[count[0] :])
+    capacities = [dice.choice((1, 1, 2)) for _ in starts]
+    partners = np.full(len(ats), 99, np.int64)
+    runs = np.array([[0, len(starts), 0, len(ats)]], np.int64)
+    find_partners(
+        *(np.array(starts, np.int64), np.array(capacities, np.int64), np.array(ats, np.int64)),
+        runs, np.empty(len(starts), np.int64), partners,
+    )  # fmt: skip
+    every = np.array(list(pairings(starts, capacities, ats)))
+    is_same = (every == every[0]).all(axis=0)
+    assert partners.tolist() == np.where(is_same, every[0], SEVERAL).tolist()
