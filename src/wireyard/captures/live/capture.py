@@ -18,7 +18,7 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from heapq import heappop, heappush
-from operator import attrgetter
+from operator import attrgetter, index
 from typing import Any, Final
 
 import numpy as np
@@ -222,7 +222,8 @@ class LiveCapture:
             {(name, size): many for name, size, many in state["proxies"]}
         )
         self._reader.problems = dict.fromkeys(state["problems"])
-        self.dropped_bytes, self.late_bytes = state["dropped_bytes"], state["late_bytes"]
+        self.dropped_bytes = index(state["dropped_bytes"])
+        self.late_bytes = index(state["late_bytes"])
 
     # --- input ------------------------------------------------------------------------------
 

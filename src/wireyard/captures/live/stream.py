@@ -15,6 +15,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from operator import index
 from typing import Any, Final, NamedTuple
 
 import numpy as np
@@ -25,7 +26,7 @@ from wireyard.captures.connections.merge_kernels import Run, merge_rows
 from wireyard.captures.connections.stream import Content, Runs, Stream
 from wireyard.captures.files.places import Places
 from wireyard.captures.records import NO_TIME
-from wireyard.streams.framer import Framer
+from wireyard.streams.framer import MOST_BYTES, Framer
 
 __all__ = ["HeldRuns", "LiveStream", "merge_held", "stream_of"]
 
@@ -300,7 +301,9 @@ class LiveStream:
         KeyError, TypeError, ValueError
             `state` is not such a state.
         """
-        self.begin, self.floor = state["begin"], state["floor"]
+        self.begin, self.floor = (
+            None if state[name] is None else index(state[name]) for name in ("begin", "floor")
+        )
         self.opened, self.begun = bool(state["opened"]), bool(state["begun"])
         self.first_ns, self.last_ns = int(state["first_ns"]), int(state["last_ns"])
         self._lost_ranges = [(int(start), int(stop)) for start, stop in state["cuts"]]
@@ -309,19 +312,27 @@ class LiveStream:
             self.framer = framer_of(label)
             self.framer.restore(framed)
         if state["held"] is not None:
-            positions, lengths, records, times_ns = state["held"]
+            positions, lengths, records, times_ns = (
+                column.astype(np.int64, casting="safe") for column in state["held"]
+            )
             starts = np.cumsum(lengths) - lengths
             self.held = HeldRuns(positions, lengths, starts, records, times_ns)
             self._data = state["data"].view(np.uint8)
         if state["prefix"] is not None:
-            self._prefix = HeldRuns(*(np.array(column, np.int64) for column in state["prefix"]))
+            prefix = [[index(value)] for (value,) in state["prefix"]]
+            self._prefix = HeldRuns(*np.array(prefix, np.int64))
         self.held_bytes = len(self._data)
         stops = self.held.positions + self.held.lengths
         if (
             len({len(column) for column in self.held}) != 1
             or (self.held.lengths <= 0).any()
+            or (self.held.lengths > len(self._data)).any()
+            or (self.held.positions < -MOST_BYTES).any()
+            or (stops > MOST_BYTES).any()
+            or max(abs(self.begin or 0), abs(self.floor or 0)) > MOST_BYTES
             or (self.held.positions[1:] < stops[:-1]).any()
             or self.held.lengths.sum() != len(self._data)
+            or (self.begin is None and self.framer is not None)
         ):
             raise ValueError("no state of a stream")
 

@@ -476,7 +476,7 @@ class GrowingInput:
                 self._open[stream] = _OpenStream(stream_rows, head_at, bytes.fromhex(head))
             self._descriptions = dict(state["facts"])
             self._ended = {format: LedgerSum(*one) for format, one in state["ended"].items()}
-        except (KeyError, TypeError, ValueError, AttributeError) as error:
+        except (KeyError, TypeError, ValueError, AttributeError, OverflowError) as error:
             raise StateError(f"its state is damaged ({error})") from None
         self.rows = Counter()
         for label, one in self.ledger().items():
@@ -507,7 +507,7 @@ class GrowingInput:
             is_same &= bool(state["are_made"]) or in_progress
             if position < -1 or not 0 <= seconds < math.inf:
                 raise ValueError(f"facts of {position} bytes in {seconds} s")
-        except (KeyError, TypeError, ValueError, AttributeError) as error:
+        except (KeyError, TypeError, ValueError, AttributeError, OverflowError) as error:
             raise StateError(f"its state is damaged ({error})") from None
         if is_same:
             # Facts may include the beginning of a packet that is read again.
@@ -535,7 +535,7 @@ def read_state(path: str, source: str) -> dict[str, Any]:
             np.frombuffer(row["data"], _KINDS[row["kind"]]).reshape(row["shape"]) for row in rest
         ]
         return {**unpack_state(text["data"].decode(), arrays), "made": facts}
-    except (OSError, ValueError, KeyError, TypeError) as error:
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise StateError(f"its state is damaged ({error})") from None
 
 
