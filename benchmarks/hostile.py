@@ -238,7 +238,9 @@ CASES: Final[Mapping[str, Callable[[], Case]]] = {
     "mqtt, one PUBLISH of 256 MB in a capture, why": lambda: _capture(
         lambda: _client(HELLO + mqtt.publish(4, payload=bytes(range(256)) * (_MB - 1)))
     ),
-    "mqtt, a Remaining Length of 256 MB": lambda: _stream("mqtt", HELLO, b"\x30\xfc\xff\xff\x7f\0\3a/b"),
+    "mqtt, a Remaining Length of 256 MB": lambda: _stream(
+        "mqtt", HELLO, b"\x30\xfc\xff\xff\x7f\0\3a/b"
+    ),
     "mqtt, 8 million PINGREQ": lambda: _stream("mqtt", HELLO, b"\xc0\0" * (8 << 20)),
     "mqtt, a SUBSCRIBE of 2 million filters": lambda: _stream(
         "mqtt", HELLO, mqtt.subscribe(4, *((b"#", 0),) * (2 << 20))
@@ -299,7 +301,9 @@ CASES: Final[Mapping[str, Callable[[], Case]]] = {
     "pcap, a million connections of one byte, flows": lambda: _capture(
         lambda: _connections(1_000_000), ("flows", "IN")
     ),
-    "pcap, a million connections of one byte, why": lambda: _capture(lambda: _connections(1_000_000)),
+    "pcap, a million connections of one byte, why": lambda: _capture(
+        lambda: _connections(1_000_000)
+    ),
     "pcap, 500,000 fragments": lambda: _capture(lambda: _fragments(500_000), ("flows", "IN")),
     "pcap, a stream of 500,000 holes": lambda: _capture(lambda: _holes(500_000)),
     "pcap, bytes sent 200,000 times": lambda: _capture(lambda: _overlaps(200_000)),
