@@ -53,7 +53,7 @@ def _whole(*parts: bytes) -> Callable[[], Iterable[bytes]]:
 
 
 def _stream(format: str, *parts: bytes, command: tuple[str, ...] = DECODE) -> Case:
-    return Case(_whole(*parts), format, (*command, "--format", format))
+    return Case(_whole(*parts), format.partition("/")[0], (*command, "--format", format))
 
 
 def _of_frames(frames: Callable[[], Iterable[bytes]]) -> Callable[[], Iterable[bytes]]:
@@ -264,7 +264,7 @@ CASES: Final[Mapping[str, Callable[[], Case]]] = {
     "jmq, a million packets of the least size": lambda: _stream("jmq", packet() * _MB),
     "jmq, a body of 1 GB in 1 MB": lambda: _stream(
         "jmq", packet(body=zlib.compress(bytes(1024 * _MB)), bit_flags=0x0800),
-        command=(*DECODE, "--payload", "value"),
+        command=("decode", "IN", "--out", "jsonl", "--payload", "value"),
     ),
     "gpacket, 1,000 packets in packets": lambda: _stream(
         "gpacket", _nested(1_000), command=("decode", "IN", "--nested", "--out", "jsonl")
