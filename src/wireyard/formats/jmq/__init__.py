@@ -5,7 +5,8 @@ from wireyard.formats.jmq.annotate import annotate
 from wireyard.formats.jmq.body import body_text, body_value
 from wireyard.formats.jmq.framing import begins, find_header, frame_size
 from wireyard.formats.jmq.layout import COLUMNS, DERIVED, MAX_PACKET_BYTES, PREFIX_BYTES
-from wireyard.formats.jmq.packet import STAMPS, decode, encode, packet_of, read_row
+from wireyard.formats.jmq.packet import decode, encode, packet_of, read_row
+from wireyard.formats.jmq.reading import STAMPS
 from wireyard.formats.jmq.secrets import SECRET_COLUMNS, SECRET_TYPES, redact
 from wireyard.formats.properties import SHORT_OBJECTS
 

@@ -13,7 +13,7 @@ from wireyard.arrays import Bytes, Ints
 from wireyard.formats.jmq import kernel_columns as c
 from wireyard.formats.jmq import kernels, stream_kernels
 from wireyard.formats.jmq.layout import HEADER_BYTES, ITEMS, MAX_PACKET_BYTES
-from wireyard.formats.jmq.packet import STAMPS
+from wireyard.formats.jmq.reading import STAMPS
 from wireyard.formats.property_columns import (
     PacketDecoder,
     row_shapes,
