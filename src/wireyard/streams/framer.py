@@ -192,9 +192,9 @@ class Framer:
                 return self._resync(view, 1, at_end)
             if size is not None and size <= len(view):
                 if at_end and size == len(view):
-                    self.context = self.format.last_context(self.context)
+                    self.context = self.format.contexts.last(self.context)
                 frame = self._take(size, OK)
-                self.context = self.format.next_context(view[:size], frame.context)
+                self.context = self.format.contexts.next(view[:size], frame.context)
                 return frame
             return self._tail(view, size) if at_end else None
         if self._cut_until is not None:
@@ -208,7 +208,7 @@ class Framer:
 
     def presume_packet(self) -> None:
         """Presume that a packet begins here, where the captured part of a stream begins."""
-        if self.format.confirm_start is not None:
+        if self.format.evidence.confirm_start is not None:
             self._garbage_from = self._presumed = self.position
             self._why = _lost(self.format, "begins in bytes that were not captured")
 
@@ -238,7 +238,7 @@ class Framer:
         frame = self._take(len(view), TAIL, error)
         if size is not None:
             self._cut_until = frame.start + size
-            self.context = self.format.next_context(view, frame.context)
+            self.context = self.format.contexts.next(view, frame.context)
         return frame
 
     def _rest(self, view: View, stop: int, at_end: bool) -> Frame | None:
@@ -285,7 +285,7 @@ class Framer:
 
     def _segments(self, start: int, stop: int) -> Iterator[int]:
         """Yield the starts of TCP segments in ``[start, stop)``, counted from `position`."""
-        if self.format.confirm_start is None:
+        if self.format.evidence.confirm_start is None:
             return
         starts = self.segment_starts
         for place in range(bisect_left(starts, self.position + start), len(starts)):
@@ -298,8 +298,8 @@ class Framer:
 
         None if more bytes are needed.
         """
-        assert self.format.confirm_start is not None
-        confirmed = self.format.confirm_start(
+        assert self.format.evidence.confirm_start is not None
+        confirmed = self.format.evidence.confirm_start(
             view, at, len(view), self.max_packet_bytes, self.context, at_end
         )
         if confirmed == UNPROVEN and self.position + at == self._presumed:
