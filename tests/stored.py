@@ -219,7 +219,7 @@ def _stored(text: str, arrays: Sequence[np.ndarray[Any, Any]], rng: Random) -> d
     ]
     with tempfile.NamedTemporaryFile(suffix=".parquet") as file:
         pq.write_table(pa.table(columns, schema=OPEN_STATE), file.name)
-        return read_state(file.name, "a")
+        return read_state(file.name, "a").tree
 
 
 def _frames(framer: Framer, data: bytes, *, at_end: bool) -> None:
