@@ -14,10 +14,10 @@ MINUTES ?= 5
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help setup demo test lint bench fuzz wheel man lock clean
+.PHONY: help setup demo test lint bench fuzz wheel man lock sbom advisories clean
 
 help: ## Show this list
-	@awk -F ':.*## ' '/^[a-z]+:.*## /{printf "  make %-8s%s\n", $$1, $$2}' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z]+:.*## /{printf "  make %-11s%s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 $(READY): requirements.lock pyproject.toml tools/setup tools/java-home
 	@PYTHON=$(PYTHON) tools/setup
@@ -51,7 +51,7 @@ lint: $(READY) ## Check style, types and documents
 bench: $(READY) $(CLASSES) ## Measure speed against Java, memcpy and our own scalar decoder
 	@$(JAVA) $(BIN)/python -m benchmarks $(BENCH)
 
-fuzz: $(READY) ## Mutate packets for MINUTES (5), of one FORMAT or all, from SEED (printed when not given)
+fuzz: $(READY) ## Damage packets, commits, states and key logs for MINUTES (5), of one FORMAT or all, from SEED (printed when not given)
 	@$(BIN)/python -m tests.fuzz --minutes $(MINUTES) $(if $(SEED),--seed $(SEED)) $(if $(FORMAT),--format $(FORMAT))
 
 wheel: $(READY) ## Build a wheel that holds the compiled kernels, into dist/
@@ -62,6 +62,13 @@ man: $(READY) ## Write man pages from the help of the commands, into build/man
 
 lock: ## Write requirements.lock anew from pyproject.toml
 	@PYTHON=$(PYTHON) tools/lock
+
+sbom: $(READY) ## Write the bill of materials of the locked packages, CycloneDX, to build/sbom.json
+	@mkdir -p build
+	@$(BIN)/python -m tools.sbom > build/sbom.json
+
+advisories: ## Check the locked packages against known advisories, if the package index serves them
+	@PYTHON=$(PYTHON) tools/advisories
 
 clean: ## Remove everything that was made, .venv included
 	rm -rf .venv build dist .hypothesis .mypy_cache .pytest_cache .ruff_cache spark-warehouse src/*.egg-info

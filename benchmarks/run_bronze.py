@@ -20,6 +20,7 @@ from rich.console import Console
 from rich.table import Table
 
 from benchmarks.spark_source import FOLDER, make_stream
+from tests.readings import scan_source
 from wireyard.formats import get_format
 from wireyard.lake.parts import PartFile
 from wireyard.lake.writer import Lake
@@ -31,7 +32,6 @@ from wireyard.pipeline.running import Runner
 from wireyard.spark import session
 from wireyard.spark.running import SparkEngine
 from wireyard.streams.plan import make_plan
-from wireyard.streams.scan import scan_source
 
 ROUNDS = 7
 LAKE, BY_SPARK = FOLDER / "lake", FOLDER / "by_spark"

@@ -137,7 +137,7 @@ def _check_segments(
         assert one.stop == other.start
     for segment in segments:
         assert segment.rows is not None
-        known = (segment.context, format.last_context(segment.context))
+        known = (segment.context, format.contexts.last(segment.context))
         assert contexts[segment.start] in known or segment.context == format.context
 
 
@@ -183,12 +183,14 @@ def check_bytes(view: bytes, context: int, subject: Subject) -> tuple[Row, Any]:
     else:
         assert error is None, (view.hex(), context)
     check_cover(view, context, format)
-    shown = format.redact(row)
-    again = format.redact(shown)  # without its password, a malformed CONNECT has less to show
-    assert format.redact(again) == again
+    shown = format.secrets.redact(row)
+    again = format.secrets.redact(
+        shown
+    )  # without its password, a malformed CONNECT has less to show
+    assert format.secrets.redact(again) == again
     assert all(again[name] in (None, value) for name, value in shown.items())
     stop = 0
-    for inner in format.nested(view, context):
+    for inner in format.inner.nested(view, context):
         assert stop <= inner.start < inner.stop <= len(view), (view.hex(), inner)
         stop = inner.stop
     if error is None:

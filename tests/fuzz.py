@@ -1,9 +1,9 @@
-"""Search for a stream that two readings disagree about: ``python -m tests.fuzz``.
+"""Search for input that is not read as it should be: ``python -m tests.fuzz``.
 
-Each case is a stream of damaged packets of one format, made from one number. It is read by the
-scalar reader, the compiled columns and the incremental decoder; they must agree in everything, and
-every byte must be accounted for. The number of a case that fails is printed, and makes the same
-case again.
+Each case is made from one number. Most are a stream of damaged packets of one format. It is read by
+the scalar reader, the compiled columns and the incremental decoder; they must agree in everything,
+and every byte must be accounted for. The others are what is stored beside data (`tests.stored`).
+The number of a case that fails is printed, and makes the same case again.
 """
 
 from __future__ import annotations
@@ -15,14 +15,16 @@ import secrets
 import sys
 import time
 from collections import Counter, defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from random import Random
 
 from tests.agreement import CHECKS
 from tests.mutations import MAX_CORPUS_BYTES, Corpus, Subject, damaged_streams, subject_of
 from tests.readings import assert_one_reading
+from tests.stored import STORED
 from wireyard.formats import names
 
 __all__ = ["CASE_SECONDS", "check_case", "time_bound"]
@@ -64,10 +66,29 @@ def check_case(
     return rows
 
 
+def _checks(
+    names: Sequence[str], given: argparse.Namespace
+) -> Mapping[str, Callable[[int], Counter[str]]]:
+    """Return what makes and checks the case of a number, by name."""
+    subjects = {name: subject_of(name) for name in names if name not in STORED}
+    formats = {
+        name: partial(
+            check_case,
+            subject=subject,
+            corpus=subject.corpus(given.shared),
+            packets=given.packets,
+        )
+        for name, subject in subjects.items()
+    }
+    return {name: formats.get(name) or STORED[name] for name in names}
+
+
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run cases until the time or the number given is over; return the exit status."""
     parser = argparse.ArgumentParser(prog="python -m tests.fuzz", description=__doc__)
-    parser.add_argument("--format", choices=names(), help="all by turns if not given")
+    parser.add_argument(
+        "--format", choices=(*names(), *STORED), help="what to damage; all by turns if not given"
+    )
     parser.add_argument("--minutes", type=float, help="how long to search")
     parser.add_argument("--cases", type=int, help="how many cases to try")
     parser.add_argument("--packets", type=int, default=PACKETS_PER_CASE, help="packets per case")
@@ -75,18 +96,17 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--shared", type=Path, help="folder with more packets to start from")
     given = parser.parse_args(arguments)
     seed = secrets.randbelow(1 << 48) if given.seed is None else given.seed
-    subjects = [subject_of(name) for name in ([given.format] if given.format else names())]
-    corpora = [subject.corpus(given.shared) for subject in subjects]
+    checks = _checks([given.format] if given.format else [*names(), *STORED], given)
     print(f"seed {seed}, {given.packets} packets a case", flush=True)
 
     began = printed_s = time.monotonic()
     until = began + 60 * given.minutes if given.minutes is not None else float("inf")
-    done = _Done(given.packets)
+    done = _Done()
     for number in itertools.count(seed) if given.cases is None else range(seed, seed + given.cases):
-        turn = number % len(subjects)
-        name = subjects[turn].format.name
+        name = [*checks][number % len(checks)]
         try:
-            done.add(name, check_case(number, subjects[turn], corpora[turn], given.packets))
+            with time_bound():
+                done.add(name, 1 if name in STORED else given.packets, checks[name](number))
         except Exception:
             again = f"--format {name} --seed {number} --cases 1"
             print(f"case {number} of {name} fails; again: {again}", flush=True)
@@ -102,23 +122,23 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 class _Done:
-    """What was searched, by format."""
+    """What was searched, by format or kind; a case of what is stored counts as a packet."""
 
-    def __init__(self, packets: int) -> None:
-        self._packets = packets
-        self._cases: Counter[str] = Counter()
+    def __init__(self) -> None:
+        self._cases = 0
+        self._packets: Counter[str] = Counter()
         self._rows: defaultdict[str, Counter[str]] = defaultdict(Counter)
 
-    def add(self, name: str, rows: Counter[str]) -> None:
-        self._cases[name] += 1
+    def add(self, name: str, packets: int, rows: Counter[str]) -> None:
+        self._cases += 1
+        self._packets[name] += packets
         self._rows[name] += rows
 
     def summary(self, seconds: float) -> str:
-        cases = self._cases.total()
-        parts = [f"{cases * self._packets} packets in {cases} cases, {seconds:.0f} s"]
+        parts = [f"{self._packets.total()} packets in {self._cases} cases, {seconds:.0f} s"]
         for name, rows in self._rows.items():
             found = ", ".join(f"{count} {status}" for status, count in sorted(rows.items()))
-            parts.append(f"{name}: {self._cases[name] * self._packets}, rows {found}")
+            parts.append(f"{name}: {self._packets[name]}, rows {found}")
         return "; ".join(parts)
 
 

@@ -115,7 +115,7 @@ def recorded_examples(name: str) -> Iterator[tuple[int, bytes]]:
         for frame in frames_of(data, format):
             packet = data[frame.start : frame.stop]
             if len(packet) <= MAX_CORPUS_BYTES:
-                yield format.next_context(packet, frame.context), packet
+                yield format.contexts.next(packet, frame.context), packet
 
 
 # --- damage to one packet -------------------------------------------------------------------

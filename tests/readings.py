@@ -21,7 +21,7 @@ from wireyard.layout import Column
 from wireyard.streams import scan
 from wireyard.streams.decoder import Decoded, Decoder
 from wireyard.streams.framer import Frame, Framer
-from wireyard.streams.plan import Condition, make_plan
+from wireyard.streams.plan import Condition, Plan, make_plan
 from wireyard.streams.source import Source
 
 JMQ = get_format("jmq")
@@ -46,6 +46,20 @@ def forced(*, compiled: bool) -> Iterator[None]:
         scan._COLD_BYTES, scan._WARM_BYTES = kept
 
 
+def scan_source(
+    source: Source,
+    plan: Plan,
+    *,
+    framer: Framer | None = None,
+    limit: int | None = None,
+    threads: int = 1,
+) -> Iterator[pa.RecordBatch]:
+    """Yield the rows of a source from the position of `framer` on, before the offset `limit`."""
+    framer = framer or plan.framer()
+    opened = scan.open_windows(source, framer.position)
+    yield from scan.scan_stream(opened, plan, framer, limit, threads)
+
+
 def table_of(
     source: Source,
     *,
@@ -64,7 +78,7 @@ def table_of(
     plan = make_plan(format_of(format), columns, where, mode, max_packet_bytes)
     with forced(compiled=compiled):
         framer = plan.framer(start, context)
-        batches = scan.scan_source(source, plan, framer=framer, limit=limit, threads=threads)
+        batches = scan_source(source, plan, framer=framer, limit=limit, threads=threads)
         return pa.Table.from_batches(batches, plan.schema).combine_chunks()
 
 

@@ -98,8 +98,8 @@ def one_value(kind: str, text: str) -> Any:
 def assert_same_fields(fields: Pairs, row: Row, format: Format, name: str) -> None:
     """Assert that each plain column has the value tshark shows, and is not shown where null."""
     columns = format.columns
-    if name in format.other_rows:
-        columns = tuple(format.other_rows[name].values())
+    if name in format.inner.other_rows:
+        columns = tuple(format.inner.other_rows[name].values())
         row = {**row, "flags": row["bit_flags"]}
     seen = defaultdict(list)
     for key, value in fields:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from collections import Counter
 from functools import cache
 from pathlib import Path
 from random import Random
@@ -13,6 +14,7 @@ import pytest
 from tests.fuzz import check_case, time_bound
 from tests.mutations import Corpus, damaged_streams, mutate_packet, subject_of
 from tests.readings import table_of
+from tests.stored import STORED
 from wireyard.formats import names
 from wireyard.formats.mqtt.rules import RULES
 
@@ -34,6 +36,25 @@ def corpus(name: str) -> Corpus:
 def test_all_readings_of_damaged_streams_agree(name: str, part: int) -> None:
     for number in range(part, CASES[name], SLICES):
         check_case(number, subject_of(name), corpus(name), PACKETS[name])
+
+
+@pytest.mark.parametrize(
+    ("name", "cases", "outcomes"),
+    [
+        ("commit", 2000, {"commit refused", "commit read"}),
+        ("state", 40, {"state refused", "state continued"}),
+        ("framer", 4000, {"framer refused", "framer continued"}),
+        ("keylog", 16, {"key log refused", "key log read"}),
+    ],
+)
+def test_damage_to_what_is_stored_is_refused_or_harmless(
+    name: str, cases: int, outcomes: set[str]
+) -> None:
+    found: Counter[str] = Counter()
+    for number in range(cases):
+        with time_bound():
+            found += STORED[name](number)
+    assert found.keys() == outcomes
 
 
 @pytest.mark.parametrize("name", names())
@@ -177,16 +198,17 @@ def test_a_hang_would_end_the_process() -> None:
 
 
 @pytest.mark.parametrize(
-    ("chosen", "shown"),
+    ("cases", "chosen", "packets", "shown"),
     [
-        ((), ["jmq: 20, ", "gpacket: 20, ", "mqtt: 20, ", "rmp: 20, "]),
-        (("--format", "mqtt"), ["mqtt: 80, "]),
+        (8, (), 84, ["jmq: 20, ", "gpacket: 20, ", "mqtt: 20, ", "rmp: 20, ", "commit: 1, "]),
+        (4, ("--format", "mqtt"), 80, ["mqtt: 80, "]),
+        (4, ("--format", "state"), 4, ["state: 4, "]),
     ],
 )
 def test_the_program_prints_its_seed_and_what_it_did(
-    chosen: tuple[str, ...], shown: list[str]
+    cases: int, chosen: tuple[str, ...], packets: int, shown: list[str]
 ) -> None:
-    arguments = ("--cases", "4", "--packets", "20", "--seed", "7", *chosen)
+    arguments = ("--cases", str(cases), "--packets", "20", "--seed", "7", *chosen)
     done = subprocess.run(
         [sys.executable, "-m", "tests.fuzz", *arguments],
         cwd=ROOT,
@@ -197,7 +219,8 @@ def test_the_program_prints_its_seed_and_what_it_did(
     )
     assert done.returncode == 0, done.stderr
     first, *_, last = done.stdout.splitlines()
-    assert first == "seed 7, 20 packets a case" and last.startswith("80 packets in 4 cases")
+    assert first == "seed 7, 20 packets a case"
+    assert last.startswith(f"{packets} packets in {cases} cases")
     assert all(one in last for one in shown)
     with time_bound():
         assert table_of(b"", compiled=True).num_rows == 0

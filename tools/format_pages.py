@@ -64,7 +64,7 @@ def format_page(name: str) -> Iterator[str]:
     yield from ("## Constants", "", *markdown(("name", "value", "meaning"), constants))
     yield from ("## Columns of a row", "", *_columns((*COMMON, *format.columns)))
     yield from ("## More columns of rows from captures", "", *_columns(CAPTURED))
-    for other, columns in format.other_rows.items():
+    for other, columns in format.inner.other_rows.items():
         yield from (f"## Columns of a row of `{other}`", "", *_columns(tuple(columns.values())))
     if format.dialects:
         yield from ("## Dialects", "", _DIALECTS, "")

@@ -350,7 +350,7 @@ def decode(data: bytes | bytearray | memoryview, format: str) -> Any:
         The bytes are not exactly one well-formed packet.
     """
     known = get_format(format)
-    decode_whole = known.decode_whole or known.decode
+    decode_whole = known.several.decode_whole or known.decode
     return decode_whole(bytes(data), known.context)
 
 

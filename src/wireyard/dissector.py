@@ -78,7 +78,7 @@ def _tables(name: str, used: Set[str]) -> dict[str, Any]:
     format = get_format(name)
     module = import_module(f"wireyard.formats.{name}.layout")
     unsigned = dict(_unsigned(getattr(module, key) for key in module.__all__))
-    others = format.other_rows.items()
+    others = format.inner.other_rows.items()
     # Raw bytes are for encoding; Wireshark shows the bytes anyway.
     columns = [column for column in format.columns if not column.name.startswith("raw_")]
     tables = {

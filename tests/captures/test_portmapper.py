@@ -149,5 +149,5 @@ def test_real_brokers_name_the_ports_of_every_other_connection(shared: Path) -> 
             mapper = 7676 in (stream.src.port, stream.dst.port)
             assert (format is None) == mapper, stream.name
             if format:
-                assert get_format(format).begins(content[stream.name][:64]), stream.name
+                assert get_format(format).evidence.begins(content[stream.name][:64]), stream.name
     assert answers == said > 30

@@ -54,7 +54,7 @@ def page(name: str) -> str:
 def test_every_format_has_a_page_with_all_its_columns_and_dialects(name: str) -> None:
     format = get_format(name)
     assert all(f"| `{c.name}` |" in page(name) for c in pick_columns(format, None))
-    for other, columns in format.other_rows.items():
+    for other, columns in format.inner.other_rows.items():
         section = page(name).partition(f"`{other}`\n")[2]
         assert all(f"| `{c.name}` |" in section for c in columns.values())
     assert all(

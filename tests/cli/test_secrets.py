@@ -152,6 +152,31 @@ def test_answers(command: str, run: Run, marked: Path, inside: Path) -> None:
         assert not leaks(result.stderr)
 
 
+def test_reading_while_it_is_captured(run: Run, marked: Path, inside: Path) -> None:
+    """A pipe is read as its packets arrive, by other code than a file."""
+    for path in (marked, inside):
+        for out in ("jsonl", "csv"):
+            words = ("decode", "-", *DECODED, "--format", "mqtt", "--out", out)
+            result = run(*words, stdin=path.read_bytes())
+            assert result.stdout_bytes.count(b"\n") > 200
+            assert not leaks(result.stdout_bytes)
+            assert not leaks(result.stderr)
+
+
+def test_other_outputs(run: Run, inside: Path, tmp_path: Path) -> None:
+    page = tmp_path / "page.html"
+    for words in (
+        ("flows", inside, *DECODED, "--segments", "--out", "jsonl"),
+        ("sql", inside, *DECODED, "SELECT * FROM quarantine", "--out", "csv"),
+        ("report", inside, *DECODED, "-o", page),
+    ):
+        result = run(*words)
+        assert result.exit_code in (0, 1), words
+        assert not leaks(result.stdout_bytes), words
+        assert not leaks(result.stderr), words
+    assert not leaks(page.read_bytes())
+
+
 def test_every_table(marked: Path, inside: Path) -> None:
     for path in (marked, inside):
         with open_tables([str(path)], decode_as=DECODE_AS) as tables:

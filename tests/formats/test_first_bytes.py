@@ -50,11 +50,11 @@ def test_what_heads_show(label: str) -> None:
         if shown is Shown.NOTHING:
             continue
         assert FIRST_BYTES[head[0]] == format.name
-        assert context == format.answer_context(head, format.context)
+        assert context == format.contexts.answer(head, format.context)
         found = sniff(head)
         if shown is not Shown.ANSWER:
             assert found is not None and found.name == format.name
-        assert format.opens(head) is (shown is Shown.CLIENT)
+        assert format.evidence.opens(head) is (shown is Shown.CLIENT)
     kinds = {"jmq": (Shown.EITHER,), "mqtt": (Shown.CLIENT, Shown.ANSWER)}[format.name]
     assert counts.keys() == {Shown.NOTHING, *kinds}
     assert all(counts[kind] > 20 for kind in kinds)

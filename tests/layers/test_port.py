@@ -20,6 +20,7 @@ from wireyard.errors import DecodeError, EncodeError
 from wireyard.formats.gpacket import packet as gpacket
 from wireyard.formats.gpacket.payload import nested_packets, payload_value
 from wireyard.formats.jmq import packet as jmq
+from wireyard.formats.jmq.reading import read_properties
 from wireyard.formats.properties import Properties, Property, encode_properties
 from wireyard.layers.port import TERSE, to_gpacket, to_jmq
 
@@ -191,7 +192,7 @@ def test_properties_come_back(
 def test_a_section_comes_back_byte_for_byte(packet_type: int, section: str) -> None:
     data = bytes.fromhex(section)
     packet = jmq.Packet(
-        packet_type=packet_type, properties=jmq.read_properties(301, data, 72), body=b"b"
+        packet_type=packet_type, properties=read_properties(301, data, 72), body=b"b"
     )
     again = ported(packet)
     assert again == packet

@@ -261,7 +261,7 @@ def test_a_malformed_login_shows_no_bytes(tmp_path: Path) -> None:
 
 
 def redacted_one_by_one(batch: pa.RecordBatch, format: Format) -> list[Row]:
-    return [format.redact(row) for row in batch.to_pylist()]
+    return [format.secrets.redact(row) for row in batch.to_pylist()]
 
 
 def mixed_batches() -> Iterator[pa.RecordBatch]:

@@ -10,13 +10,14 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
+from tests.readings import scan_source
 from tests.spark.rows import GOOD, STREAM
 from wireyard.errors import SourceError
 from wireyard.formats import get_format
 from wireyard.streams import mapped
 from wireyard.streams.mapped import map_windows
 from wireyard.streams.plan import make_plan
-from wireyard.streams.scan import scan_source, scan_stream
+from wireyard.streams.scan import scan_stream
 
 PLAN = make_plan(get_format("jmq"))
 

@@ -46,7 +46,7 @@ def _connect(rng: Random) -> bytes:
 def _one_by_one(batch: pa.RecordBatch) -> tuple[pa.RecordBatch, int]:
     """Return a batch with each row redacted by itself, and the number of rows that it changes."""
     rows = batch.to_pylist()
-    shown = [FORMAT.redact(row) for row in rows]
+    shown = [FORMAT.secrets.redact(row) for row in rows]
     changed = sum(shown[at] != row for at, row in enumerate(rows))
     columns = [array_of([row[field.name] for row in shown], field.type) for field in batch.schema]
     return pa.RecordBatch.from_arrays(columns, schema=batch.schema), changed
@@ -91,5 +91,5 @@ def test_payloads_of_gpackets_are_redacted_as_each_by_itself(size: int) -> None:
         )
         for whole in wireyard.read(data, "gpacket").to_batches():
             batch = whole.slice(rng.randrange(len(whole)))
-            expected = [format.redact(row) for row in batch.to_pylist()]
+            expected = [format.secrets.redact(row) for row in batch.to_pylist()]
             assert redactor.redact(batch).to_pylist() == expected

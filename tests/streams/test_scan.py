@@ -20,7 +20,14 @@ import pytest
 
 from tests.make import item, items, packet, random_packet, section, variety
 from tests.mutations import damaged_stream
-from tests.readings import JMQ, assert_contiguous, assert_same, forced, table_of
+from tests.readings import (
+    JMQ,
+    assert_contiguous,
+    assert_same,
+    forced,
+    scan_source,
+    table_of,
+)
 from wireyard.errors import DecodeError, UsageError
 from wireyard.formats import get_format, names
 from wireyard.schema import COMMON, schema_of
@@ -83,7 +90,7 @@ def test_a_reader_that_stops_early_leaves_nothing_going_on(
     monkeypatch.setattr(scan, "windows_of_bytes", windows)
     alive = []
     for _ in range(3):
-        batches = scan.scan_source(packet() * 5000, make_plan(JMQ), threads=3)
+        batches = scan_source(packet() * 5000, make_plan(JMQ), threads=3)
         next(batches)
         batches.close()  # type: ignore[attr-defined]
         before = len(cut)
@@ -122,7 +129,7 @@ def test_readers_side_by_side_do_not_disturb_each_other() -> None:
     expected = [table_of(data, compiled=False) for data in streams]
     plan = make_plan(JMQ)
     with forced(compiled=True):
-        turns = [scan.scan_source(data, plan) for data in streams]
+        turns = [scan_source(data, plan) for data in streams]
         batches = list(zip(*turns, strict=True))
     for place, whole in enumerate(expected):
         assert_same(pa.Table.from_batches([turn[place] for turn in batches]), whole)
@@ -131,7 +138,7 @@ def test_readers_side_by_side_do_not_disturb_each_other() -> None:
 
     def read_often(place: int) -> None:
         for _ in range(20):
-            part = pa.Table.from_batches(scan.scan_source(streams[place], plan), plan.schema)
+            part = pa.Table.from_batches(scan_source(streams[place], plan), plan.schema)
             found[place].append(part.combine_chunks())
 
     with forced(compiled=True):
@@ -160,11 +167,11 @@ def test_a_scan_leaves_its_reader_to_the_next_by_such_a_plan(
 
     def read(**wanted: Any) -> pa.Table:
         plan = make_plan(JMQ, **wanted)
-        return pa.Table.from_batches(scan.scan_source(data, plan), plan.schema)
+        return pa.Table.from_batches(scan_source(data, plan), plan.schema)
 
     assert read().equals(read())
     assert len(made) == 1
-    under_way = scan.scan_source(data, make_plan(JMQ))
+    under_way = scan_source(data, make_plan(JMQ))
     next(under_way)
     assert read().equals(read())
     assert len(made) == 2, "a reader that is in use is nobody else's"
@@ -231,13 +238,13 @@ def test_rows_say_where_they_come_from() -> None:
     plan = make_plan(JMQ)
     for compiled in (False, True):
         with forced(compiled=compiled):
-            table = pa.Table.from_batches(scan.scan_source(io.BytesIO(data), plan))
+            table = pa.Table.from_batches(scan_source(io.BytesIO(data), plan))
         rows = table.to_pylist()
         assert {row["source"] for row in rows} == {"<stream>"}
         assert {row["stream"] for row in rows} == {"<stream>"}
         assert {row["format"] for row in rows} == {"jmq"}
         assert [row["status"] for row in rows] == ["ok", "malformed", "garbage", "ok"]
-        table = pa.Table.from_batches(scan.scan_source(data, plan))
+        table = pa.Table.from_batches(scan_source(data, plan))
         assert set(table["stream"].to_pylist()) == {"<bytes>"}
 
 
@@ -266,8 +273,8 @@ def test_one_schema_whatever_is_in_a_stream() -> None:
 
 def test_no_batch_is_empty() -> None:
     with forced(compiled=True):
-        assert list(scan.scan_source(b"", make_plan(JMQ))) == []
-        only_bad = scan.scan_source(b"noise", make_plan(JMQ, mode="dropmalformed"))
+        assert list(scan_source(b"", make_plan(JMQ))) == []
+        only_bad = scan_source(b"noise", make_plan(JMQ, mode="dropmalformed"))
         assert list(only_bad) == []
 
 
@@ -379,9 +386,8 @@ def test_windows_of_bytes_are_not_copies() -> None:
 MEMORY = """
 import io, resource, sys
 from tests.make import item, items, packet, section
-from tests.readings import JMQ, forced
+from tests.readings import JMQ, forced, scan_source
 from wireyard.streams.plan import make_plan
-from wireyard.streams.scan import scan_source
 
 body = packet(items=items(item(1, "queue")), properties=section(("n", 4, 1)), body=bytes(900))
 block = body * 1000

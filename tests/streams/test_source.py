@@ -19,10 +19,9 @@ import pytest
 
 import wireyard
 from tests.make import packet, variety
-from tests.readings import JMQ, table_of
+from tests.readings import JMQ, scan_source, table_of
 from wireyard.errors import SourceError, UsageError
 from wireyard.streams.plan import make_plan
-from wireyard.streams.scan import scan_source
 from wireyard.streams.source import filesystem
 
 DATA = b"".join(variety()) * 5

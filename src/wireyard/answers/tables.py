@@ -32,6 +32,7 @@ from wireyard.lake.snapshot import read_lake
 from wireyard.layers.frame_files import FrameFiles
 from wireyard.layers.tables import all_tables, fact_table, with_times
 from wireyard.pipeline.inputs.listing import is_pattern
+from wireyard.streams.conditions import is_utf8
 from wireyard.streams.plan import make_plan
 from wireyard.streams.source import filesystem, reading
 
@@ -264,11 +265,8 @@ class Tables:
 
 def _check_text(values: Iterable[object]) -> None:
     for value in values:
-        if isinstance(value, str) and not value.isascii():
-            try:
-                value.encode()
-            except UnicodeEncodeError:
-                raise UsageError(f"{value}: is not UTF-8") from None
+        if isinstance(value, str) and not is_utf8(value):
+            raise UsageError(f"{value}: is not UTF-8")
 
 
 def identifier(name: str) -> str:

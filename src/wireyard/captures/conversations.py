@@ -183,7 +183,10 @@ class Conversations:
         Shapes: (e).
         """
         table, firsts = self._table, self._firsts
-        ports = [*_TLS_PORTS, *chain.from_iterable(get_format(name).ports for name in names())]
+        ports = [
+            *_TLS_PORTS,
+            *chain.from_iterable(get_format(name).evidence.ports for name in names()),
+        ]
         conversations, ways = table.conversations[firsts], table.ways[firsts]
         is_ours, is_theirs = (
             np.isin(table.flows.ports(conversations, end), ports) for end in (ways, ways ^ 1)

@@ -230,7 +230,7 @@ def shown_format(head: bytes, named: Format | None) -> Format | None:
     """Return the format of a stream by its first bytes; if one is named, that one or None."""
     if named is None:
         return sniff(head)
-    return named if named.begins(head) else None
+    return named if named.evidence.begins(head) else None
 
 
 def begins_store(head: bytes) -> bool:

@@ -168,7 +168,7 @@ def quarantined(
         Whether bytes that may be secret are shown too.
     """
     rows = batch.select([*QUARANTINE.names[:-1], *_context_of(batch)]).take(pa.array(bad))
-    most = _READ_BYTES if format.secret_types and not secrets else SHOWN_BYTES
+    most = _READ_BYTES if format.secrets.types and not secrets else SHOWN_BYTES
     shown: list[str | None] = []
     for at, row in zip(bad.tolist(), rows.drop_columns("error").to_pylist(), strict=True):
         if row["status"] == GARBAGE and most != SHOWN_BYTES:
@@ -176,7 +176,7 @@ def quarantined(
             continue
         data = bad_bytes(at).read(row["offset"], min(row["length"], most))
         if not secrets:
-            context = format.row_context(row, format.context)
+            context = format.contexts.of_row(row, format.context)
             data = shown_beginning(format, data, row["status"], context)
         shown.append(data[:SHOWN_BYTES].hex() if data or row["status"] == GAP else None)
     columns = [*rows.select(QUARANTINE.names[:-1]).columns, pa.array(shown, pa.string())]
@@ -184,5 +184,5 @@ def quarantined(
 
 
 def _context_of(batch: pa.RecordBatch) -> list[str]:
-    """Return the columns that `Format.row_context` reads."""
+    """Return the columns that `Format.contexts.of_row` reads."""
     return [name for name in ("version_in_force",) if name in batch.schema.names]

@@ -59,7 +59,7 @@ def command(file: str, write: str | None, format_name: str | None, skip_faults: 
         packets = _Packets(lines, format_name, skip_faults)
         try:
             for format, group in groupby(packets, key=itemgetter(0)):
-                for row in format.join_rows(map(itemgetter(1), group), format.context):
+                for row in format.several.join_rows(map(itemgetter(1), group), format.context):
                     data = format.encode(format.packet_of(row, format.context))
                     _check_derived(format, row, data)
                     target.write(data)
@@ -74,7 +74,7 @@ def command(file: str, write: str | None, format_name: str | None, skip_faults: 
 
 def _check_derived(format: Format, row: Row, data: bytes) -> None:
     """Reject a row if a derived column differs from the value in the encoded packet."""
-    made, _ = format.read_row(data, format.row_context(row, format.context))
+    made, _ = format.read_row(data, format.contexts.of_row(row, format.context))
     for name, origin in format.derived.items():
         value = row.get(name)
         if value is not None and value != made.get(name):
@@ -175,7 +175,7 @@ def _format(name: str) -> tuple[Format, dict[str, Column]]:
     """Return the format of rows whose column `format` is `name`, and their columns by name."""
     others = () if name in names() else map(get_format, names())
     for format in others:
-        if own := format.other_rows.get(name):
+        if own := format.inner.other_rows.get(name):
             columns = {column.name: replace(column, name=at) for at, column in own.items()}
             return format, {**_OF_EVERY_ROW, **columns}
     format = get_format(name)

@@ -58,7 +58,7 @@ def show_frame(
     skipped = size - len(frame.data)
     if frame.status == GAP:
         console.print(Text("their bytes are not in the input", "dim"))
-    elif frame.status == GARBAGE and (secrets or not format.secret_types):
+    elif frame.status == GARBAGE and (secrets or not format.secrets.types):
         print_lines(console, _dump(frame.data, skipped, most))
     else:
         marks = annotate(format, frame.data, frame.status, frame.context)

@@ -88,7 +88,7 @@ def sniff(head: View) -> Format | None:
     """Return the format whose packet begins at the first byte of `head`, if one does."""
     for name in _MODULES:
         candidate = get_format(name)
-        if candidate.begins(head):
+        if candidate.evidence.begins(head):
             return candidate
     return None
 

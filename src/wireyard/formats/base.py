@@ -21,10 +21,15 @@ __all__ = [
     "UNPROVEN",
     "Annotation",
     "Carried",
+    "Contexts",
     "Dialect",
+    "Evidence",
     "Format",
+    "Inner",
     "Nested",
     "Row",
+    "Secrets",
+    "Several",
     "Shown",
     "View",
 ]
@@ -49,7 +54,7 @@ class Shown(IntEnum):
     NOTHING = 0
     """No evidence: the other bytes of the stream are needed."""
     CLIENT = 1
-    """The format, and the direction client to server, as with `Format.opens`."""
+    """The format, and the direction client to server, as with `Evidence.opens`."""
     ANSWER = 2
     """The format, if the other direction of the connection shows it too."""
     EITHER = 3
@@ -100,36 +105,100 @@ class Carried(NamedTuple):
         return bool(self.header.search(body)) and not self.secret_header.search(body)
 
 
-def _same_context(view: View, context: int) -> int:
-    return context
+# --- what only some formats have ------------------------------------------------------------
 
 
-def _same_context_at_end(context: int) -> int:
-    return context
+@dataclass(frozen=True, slots=True)
+class Contexts:
+    """How the context of a frame follows from earlier bytes; it stays the same by default."""
+
+    next: Callable[[View, int], int] = lambda view, context: context
+    """A frame, its context -> the context of the frame after it. The frame may be cut short."""
+    last: Callable[[int], int] = lambda context: context
+    """The context of a frame -> its context if it is the last frame of the stream."""
+    answer: Callable[[View, int], int] = lambda view, context: context
+    """The first bytes of a stream, its context -> the context of the opposite direction."""
+    of_row: Callable[[Mapping[str, Any], int], int] = lambda row, context: context
+    """A row, the context of its dialect -> the context to decode its packet with, on its own."""
 
 
-def _never_opens(view: View) -> bool:
-    return False
+@dataclass(frozen=True, slots=True)
+class Evidence:
+    """By what the streams of a format, and their directions, are recognized."""
+
+    begins: Callable[[View], bool] = lambda view: False
+    """The first bytes of a stream -> whether they identify the format."""
+    opens: Callable[[View], bool] = lambda view: False
+    """The first bytes of a stream -> whether they identify the direction client to server."""
+    confirm_start: Callable[[View, int, int, int, int, bool], int | None] | None = None
+    """``(view, start, stop, max_packet_bytes, context, at_end)`` -> context of a packet at `start`.
+
+    For formats whose packets have no magic number: decides from the bytes at a position where a
+    TCP segment begins whether a packet begins there too. Returns `UNPROVEN` or `REFUTED` if they
+    do not confirm it, and None if more bytes are needed. `at_end` is whether the captured bytes
+    end at `stop`.
+    """
+    find_context: Callable[[Iterable[View], int], int] = lambda packets, context: context
+    """Whole packets of both directions of a connection whose beginning was not captured, the
+    context of the dialect -> the context to decode them with."""
+    ports: Sequence[int] = ()
+    """Default ports of servers."""
+    in_datagrams: bool = False
+    """Whether packets are sent in datagrams, each of which holds whole packets."""
 
 
-def _dialect_context(row: Mapping[str, Any], context: int) -> int:
-    return context
+@dataclass(frozen=True, slots=True)
+class Secrets:
+    """The secrets in packets; none by default.
+
+    The rule is at the head of ``wireyard.streams.redaction``.
+    """
+
+    redact: Callable[[Row], Row] = lambda row: row
+    """A row with its status -> the row without secrets; the same row if there are none."""
+    types: Mapping[int, Sequence[str]] = field(default_factory=dict)
+    """The packet types with secrets, each with columns of which one has a value if there is one.
+
+    `redact` leaves all other well-formed packets as they are. Empty if the format has no secrets.
+    """
+    columns: Sequence[str] = ()
+    """The columns that `redact` may change."""
+    reads: Sequence[str] = ("packet_type",)
+    """The columns by which `redact` decides about others, besides `status`."""
+    carried: Mapping[int, Carried] = field(default_factory=dict)
+    """How packets without secrets are recognized in the bodies of some of `types`."""
 
 
-def _dialect_of_packets(packets: Iterable[View], context: int) -> int:
-    return context
+@dataclass(frozen=True, slots=True)
+class Several:
+    """A packet that is several frames, none of which determines it alone."""
+
+    join_rows: Callable[[Iterable[Row], int], Iterable[Row]] = lambda rows, context: rows
+    """The rows of a stream, the context of its dialect -> rows complete enough for `packet_of`.
+
+    Raises `EncodeError`.
+    """
+    decode_whole: Callable[[View, int], Any] | None = None
+    """One packet as a transport carries it, its context -> all its frames. Raises `DecodeError`.
+
+    None stands for `Format.decode`.
+    """
 
 
-def _same_row(row: Row) -> Row:
-    return row
+@dataclass(frozen=True, slots=True)
+class Inner:
+    """Packets and rows of other formats in streams of this one."""
+
+    nested: Callable[[View, int], Sequence[Nested]] = lambda view, context: ()
+    """One whole packet, its context -> the packets inside it. Never raises."""
+    other_rows: Mapping[str, Mapping[str, Column]] = field(default_factory=dict)
+    """Rows with another format name in streams of this format, by that name.
+
+    Of each: its columns, by the column of this format that holds their values.
+    """
 
 
-def _same_rows(rows: Iterable[Row], context: int) -> Iterable[Row]:
-    return rows
-
-
-def _nothing_nested(view: View, context: int) -> Sequence[Nested]:
-    return ()
+# --- a format -------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)
@@ -154,8 +223,8 @@ class Format:
 
     The module of a format in `wireyard.formats.FIRST_BYTES` also has kernels for many streams in
     one call: `sniff_heads`, which finds the evidence (`Shown`) in their first bytes, and
-    `walk_streams`, which finds their packets. If the format has `confirm_start`, the module has
-    `find_contexts` too, which finds the contexts of connections.
+    `walk_streams`, which finds their packets. If the format has `Evidence.confirm_start`, it also
+    has `find_contexts`, which finds the contexts of connections.
     """
     header_bytes: int
     """Most bytes that `find_header` examines, and that are held back while more bytes arrive."""
@@ -177,17 +246,15 @@ class Format:
     or `stop`. Not certain: the header is cut off by `stop`. A packet that is found this way is
     read with the context of a stream's first frame, for it does not depend on earlier packets.
     """
-    begins: Callable[[View], bool]
-    """The first bytes of a stream -> whether they identify the format."""
     decode: Callable[[View, int], Any]
     """One whole packet, its context -> a frozen packet. Raises `DecodeError`."""
     encode: Callable[[Any], bytes]
-    """A packet of `decode` or `decode_whole` -> its bytes. Raises `EncodeError`."""
+    """A packet of `decode` or `Several.decode_whole` -> its bytes. Raises `EncodeError`."""
     read_row: Callable[[View, int], tuple[Row, DecodeError | None]]
     """One whole packet, its context -> its row, and the error if it is malformed.
 
     The row of a malformed packet has every value that could be read. A row with a `format` of its
-    own belongs to that format (`other_rows`). Never raises.
+    own belongs to that format (`Inner.other_rows`). Never raises.
     """
     packet_of: Callable[[Mapping[str, Any], int], Any]
     """A row (bytes as bytes), the context of its dialect -> its packet. Raises `EncodeError`."""
@@ -197,53 +264,11 @@ class Format:
     """One whole packet, its context -> annotations of all its bytes, without gaps. Never raises."""
     body_views: Mapping[str, Callable[[Row], Any]]
     """Functions that show the body of a row in another form: ``text`` and ``value``."""
-    join_rows: Callable[[Iterable[Row], int], Iterable[Row]] = _same_rows
-    """The rows of a stream, the context of its dialect -> rows complete enough for `packet_of`.
-
-    Needed where a packet is several rows, none of which determines it alone. Raises `EncodeError`.
-    """
-    decode_whole: Callable[[View, int], Any] | None = None
-    """One packet as a transport carries it, its context -> all its frames. Raises `DecodeError`.
-
-    None stands for `decode`; set in formats where a packet is several frames.
-    """
-    row_context: Callable[[Mapping[str, Any], int], int] = _dialect_context
-    """A row, the context of its dialect -> the context to decode its packet with, on its own."""
-    redact: Callable[[Row], Row] = _same_row
-    """A row with its status -> the row without secrets; the same row if there are none.
-
-    The rule is at the head of ``wireyard.streams.redaction``.
-    """
-    secret_types: Mapping[int, Sequence[str]] = field(default_factory=dict)
-    """The packet types with secrets, each with columns of which one has a value if there is one.
-
-    `redact` leaves all other well-formed packets as they are. Empty if the format has no secrets.
-    """
-    secret_columns: Sequence[str] = ()
-    """The columns that `redact` may change."""
-    redact_reads: Sequence[str] = ("packet_type",)
-    """The columns by which `redact` decides about others, besides `status`."""
-    carried: Mapping[int, Carried] = field(default_factory=dict)
-    """How packets without secrets are recognized in the bodies of some of `secret_types`."""
-    next_context: Callable[[View, int], int] = _same_context
-    """A frame, its context -> the context of the frame after it. The frame may be cut short."""
-    last_context: Callable[[int], int] = _same_context_at_end
-    """The context of a frame -> its context if it is the last frame of the stream."""
-    answer_context: Callable[[View, int], int] = _same_context
-    """The first bytes of a stream, its context -> the context of the opposite direction."""
-    confirm_start: Callable[[View, int, int, int, int, bool], int | None] | None = None
-    """``(view, start, stop, max_packet_bytes, context, at_end)`` -> context of a packet at `start`.
-
-    For formats whose packets have no magic number: decides from the bytes at a position where a
-    TCP segment begins whether a packet begins there too. Returns `UNPROVEN` or `REFUTED` if they
-    do not confirm it, and None if more bytes are needed. `at_end` is whether the captured bytes
-    end at `stop`.
-    """
-    find_context: Callable[[Iterable[View], int], int] = _dialect_of_packets
-    """Whole packets of both directions of a connection whose beginning was not captured, the
-    context of the dialect -> the context to decode them with."""
-    opens: Callable[[View], bool] = _never_opens
-    """The first bytes of a stream -> whether they identify the direction client to server."""
+    contexts: Contexts = Contexts()
+    evidence: Evidence = Evidence()
+    secrets: Secrets = Secrets()
+    several: Several = Several()
+    inner: Inner = Inner()
     decoder_frames: bool = False
     """Whether the columnar decoder can find the frames itself, if one thread does both."""
     plain_text: bool = False
@@ -252,17 +277,6 @@ class Format:
     """Kind of the values in columns of names and values, by name: ``number text binary pair``.
 
     A pair is one of texts.
-    """
-    ports: Sequence[int] = ()
-    """Default ports of servers."""
-    in_datagrams: bool = False
-    """Whether packets are sent in datagrams, each of which holds whole packets."""
-    nested: Callable[[View, int], Sequence[Nested]] = _nothing_nested
-    """One whole packet, its context -> the packets inside it. Never raises."""
-    other_rows: Mapping[str, Mapping[str, Column]] = field(default_factory=dict)
-    """Rows with another format name in streams of this format, by that name.
-
-    Of each: its columns, by the column of this format that holds their values.
     """
     dialects: Mapping[str, Dialect] = field(default_factory=dict)
     """Dialects by name; a caller writes one after a slash, as in ``mqtt/5.0``."""

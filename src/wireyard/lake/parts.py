@@ -41,6 +41,8 @@ _ROWS_TOGETHER: Final = 1 << 13
 each call scans the whole dictionary."""
 _FOOTER_PREFIX: Final = "wireyard."
 _SAMPLE_ROWS = 1024
+_SAMPLE_BYTES: Final = 16 << 20
+"""A column with more in the sample is of long values, which rarely repeat."""
 _REPEATS = 4
 
 
@@ -144,13 +146,16 @@ class _Sink:
 def _settings(sample: pa.Table) -> dict[str, Any]:
     """Choose the writer's settings for each column by a sample of its rows."""
     rows = pa.array(np.arange(sample.num_rows))
-    repeating = []
+    repeating, ordered = [], []
     for name, column in zip(sample.schema.names, sample.columns, strict=True):
+        taken = rows if column.nbytes < _SAMPLE_BYTES else rows[:0]
         # Taken, not sliced: what is inside a sliced list is that of the whole list.
-        for path, values in _leaves(name, column.combine_chunks().take(rows)):
+        for path, values in _leaves(name, column.take(taken).combine_chunks()):
+            if not pa.types.is_binary(values.type):
+                ordered.append(path)
             if pa.types.is_integer(values.type) or pa.types.is_timestamp(values.type):
                 continue
-            if _REPEATS * len(values.unique()) <= len(values):
+            if 0 < _REPEATS * len(values.unique()) <= len(values):
                 repeating.append(path)
     return {
         "compression": "snappy",
@@ -162,7 +167,8 @@ def _settings(sample: pa.Table) -> dict[str, Any]:
             for field in sample.schema
             if pa.types.is_int64(field.type) or pa.types.is_timestamp(field.type)
         },
-        "write_statistics": True,
+        # Without those of bodies: nobody asks for their order, and each is copied three times.
+        "write_statistics": ordered,
         "write_batch_size": _ROWS_TOGETHER,
     }
 

@@ -28,6 +28,7 @@ from wireyard.errors import EncodeError
 from wireyard.formats.gpacket import packet as gpacket
 from wireyard.formats.jmq import packet as jmq
 from wireyard.formats.jmq.layout import MESSAGE_TYPES
+from wireyard.formats.jmq.reading import read_properties, write_properties
 from wireyard.formats.jmq.trailer import read_stamps, write_stamps
 from wireyard.formats.properties import Properties, Property
 from wireyard.formats.property_rows import typed_properties
@@ -104,7 +105,7 @@ def to_gpacket(packet: jmq.Packet) -> gpacket.Packet:
             entries[terse.name] = _to_property(terse, value)
     payload = packet.body or b""
     if packet.properties is not None:
-        section = jmq.write_properties(packet.version, packet.properties, packet.short_objects)
+        section = write_properties(packet.version, packet.properties, packet.short_objects)
         if packet.packet_type in MESSAGE_TYPES:
             entries[_SECTION_BYTES.name] = _to_property(_SECTION_BYTES, len(section))
             payload = section + payload
@@ -139,7 +140,7 @@ def _section_from_properties(packet: jmq.Packet) -> bytes | None:
         return None
     if not properties:
         return b""
-    return jmq.write_properties(packet.version, properties, packet.short_objects)
+    return write_properties(packet.version, properties, packet.short_objects)
 
 
 def to_jmq(packet: gpacket.Packet | gpacket.LinkPacket) -> jmq.Packet:
@@ -183,9 +184,7 @@ def _properties_and_body(
 ) -> tuple[Properties | None, bytes]:
     payload = packet.payload or b""
     short_objects = values.get("short_objects", False)
-    read = partial(
-        jmq.read_properties, values[_VERSION.field], start=0, short_objects=short_objects
-    )
+    read = partial(read_properties, values[_VERSION.field], start=0, short_objects=short_objects)
     own = dict(_own_entries(entries))
     if packet.packet_type not in MESSAGE_TYPES:
         if _SECTION.name in entries:

@@ -42,6 +42,7 @@ __all__ = [
     "bind",
     "comparisons",
     "every_column",
+    "is_utf8",
     "parse",
 ]
 
@@ -317,9 +318,14 @@ def _value(comparison: Comparison, column: Column) -> Any:
         if type(item) is not wanted or (wanted is int and item not in _INT64):
             problem = f"'{name}' is {kind}; it cannot be compared with {item!r:.60}"
             raise UsageError(_position(comparison) + problem)
-        if isinstance(item, str) and any("\ud800" <= char <= "\udfff" for char in item):
+        if isinstance(item, str) and not is_utf8(item):
             raise UsageError(f"{_position(comparison)}{item!r:.60} is not UTF-8")
     return value
+
+
+def is_utf8(text: str) -> bool:
+    """Return whether a text can be encoded as UTF-8: bytes of the command line may be none."""
+    return text.isascii() or not any("\ud800" <= char <= "\udfff" for char in text)
 
 
 def _read(column: Column, text: str) -> Any:

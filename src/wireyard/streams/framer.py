@@ -16,6 +16,7 @@ from __future__ import annotations
 from bisect import bisect_left
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from operator import index
 from typing import TYPE_CHECKING, Any, Final, cast
 
 from wireyard.errors import (
@@ -30,15 +31,42 @@ from wireyard.formats.base import UNPROVEN, Format, View
 if TYPE_CHECKING:
     from wireyard.arrays import Ints
 
-__all__ = ["GAP", "GARBAGE", "MALFORMED", "OK", "TAIL", "Frame", "Framer", "gap_frame"]
+__all__ = [
+    "GAP",
+    "GARBAGE",
+    "MALFORMED",
+    "MOST_BYTES",
+    "OK",
+    "TAIL",
+    "Frame",
+    "Framer",
+    "gap_frame",
+]
 
 OK, MALFORMED, GARBAGE, TAIL, GAP = "ok", "malformed", "garbage", "tail", "gap"
 """The `status` of a row. A framed packet is OK until decoding finds it malformed."""
+
+MOST_BYTES: Final = 1 << 60
+"""No stream is as long: sums of two positions fit into their columns."""
 
 _ERRORS: Final[Mapping[str, type[DecodeError]]] = {
     kind.__name__: kind
     for kind in (DecodeError, LimitExceeded, Malformed, Truncated, UnsupportedVersion)
 }
+
+
+_ARGUMENTS: Final = (str, str, int, str, str, str)
+_ARGUMENTS_OF_TRUNCATED: Final = (str, str, int, int, int, str)
+"""Types of the arguments of errors; the third is the offset."""
+
+
+def _error_of(name: str, *args: Any) -> DecodeError:
+    """Return the error that a state describes."""
+    kind = _ERRORS[name]
+    types = _ARGUMENTS_OF_TRUNCATED if kind is Truncated else _ARGUMENTS
+    if tuple(map(type, args)) != types or not 0 <= args[2] < 1 << 31:
+        raise ValueError(f"no {name}")
+    return kind(*args)
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,13 +146,17 @@ class Framer:
         KeyError, TypeError, ValueError
             The state is invalid.
         """
-        self.position, self.context = int(state["position"]), int(state["context"])
-        self._garbage_from, self._why = state["garbage_from"], None
-        if state["why"] is not None:
-            name, *args = state["why"]
-            self._why = _ERRORS[name](*args)
-        self._cut_until, self._presumed = state["cut_until"], state["presumed"]
-        if self.position < 0 or (self._garbage_from is None) != (self._why is None):
+        self.position, self.context = index(state["position"]), index(state["context"])
+        self._garbage_from, self._cut_until, self._presumed = (
+            None if state[name] is None else index(state[name])
+            for name in ("garbage_from", "cut_until", "presumed")
+        )
+        self._why = None if state["why"] is None else _error_of(*state["why"])
+        garbage_from = self.position if self._garbage_from is None else self._garbage_from
+        cut_until = self.position if self._cut_until is None else self._cut_until
+        if not 0 <= garbage_from <= self.position <= cut_until <= MOST_BYTES:
+            raise ValueError("no state of a framer")
+        if (self._garbage_from is None) != (self._why is None):
             raise ValueError("no state of a framer")
 
     @property
@@ -160,9 +192,9 @@ class Framer:
                 return self._resync(view, 1, at_end)
             if size is not None and size <= len(view):
                 if at_end and size == len(view):
-                    self.context = self.format.last_context(self.context)
+                    self.context = self.format.contexts.last(self.context)
                 frame = self._take(size, OK)
-                self.context = self.format.next_context(view[:size], frame.context)
+                self.context = self.format.contexts.next(view[:size], frame.context)
                 return frame
             return self._tail(view, size) if at_end else None
         if self._cut_until is not None:
@@ -176,7 +208,7 @@ class Framer:
 
     def presume_packet(self) -> None:
         """Presume that a packet begins here, where the captured part of a stream begins."""
-        if self.format.confirm_start is not None:
+        if self.format.evidence.confirm_start is not None:
             self._garbage_from = self._presumed = self.position
             self._why = _lost(self.format, "begins in bytes that were not captured")
 
@@ -206,7 +238,7 @@ class Framer:
         frame = self._take(len(view), TAIL, error)
         if size is not None:
             self._cut_until = frame.start + size
-            self.context = self.format.next_context(view, frame.context)
+            self.context = self.format.contexts.next(view, frame.context)
         return frame
 
     def _rest(self, view: View, stop: int, at_end: bool) -> Frame | None:
@@ -253,7 +285,7 @@ class Framer:
 
     def _segments(self, start: int, stop: int) -> Iterator[int]:
         """Yield the starts of TCP segments in ``[start, stop)``, counted from `position`."""
-        if self.format.confirm_start is None:
+        if self.format.evidence.confirm_start is None:
             return
         starts = self.segment_starts
         for place in range(bisect_left(starts, self.position + start), len(starts)):
@@ -266,8 +298,8 @@ class Framer:
 
         None if more bytes are needed.
         """
-        assert self.format.confirm_start is not None
-        confirmed = self.format.confirm_start(
+        assert self.format.evidence.confirm_start is not None
+        confirmed = self.format.evidence.confirm_start(
             view, at, len(view), self.max_packet_bytes, self.context, at_end
         )
         if confirmed == UNPROVEN and self.position + at == self._presumed:

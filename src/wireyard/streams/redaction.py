@@ -21,7 +21,7 @@
    ``--secrets`` requests have all bytes.
 
 `Redactor` applies the rule to rows, `annotate` and `shown_beginning` to bytes. The formats decide
-what is secret in a packet, in `Format.redact` and `Format.annotate`.
+what is secret in a packet, in `Secrets.redact` and `Format.annotate`.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ def annotate(
     """
     if status != GARBAGE and (size is None or len(data) == size):
         return format.annotate(data, context)
-    if not format.secret_types:
+    if not format.secrets.types:
         return ()
     return [Annotation(0, len(data), "no field", "not shown", format.title, hidden=True)]
 
@@ -70,7 +70,7 @@ def shown_beginning(format: Format, data: bytes, status: str, context: int) -> b
     data
         The bytes of the row, or the first of them; then only those of its header are shown.
     """
-    marks = annotate(format, data, status, context) if format.secret_types else ()
+    marks = annotate(format, data, status, context) if format.secrets.types else ()
     return data[: min((mark.start for mark in marks if mark.hidden), default=len(data))]
 
 
@@ -86,12 +86,12 @@ class Redactor:
 
     def redact(self, batch: pa.RecordBatch) -> pa.RecordBatch:
         """Return the batch without secrets."""
-        if "packet_type" not in batch.schema.names or not self._format.secret_types:
+        if "packet_type" not in batch.schema.names or not self._format.secrets.types:
             return batch
         changes: dict[str, dict[int, Any]] = {}
         for at in np.flatnonzero(self._suspects(batch)).tolist():
-            row = _BatchRow(batch, at, self._format.secret_columns)
-            redacted = self._format.redact(cast(Row, row))
+            row = _BatchRow(batch, at, self._format.secrets.columns)
+            redacted = self._format.secrets.redact(cast(Row, row))
             if redacted is not cast(Row, row):
                 for name, new in redacted.items():
                     if new is not row[name]:
@@ -103,18 +103,18 @@ class Redactor:
     def _suspects(self, batch: pa.RecordBatch) -> Bools:
         """Return which rows may have a secret."""
         format = self._format
-        suspects = _is_one_of(batch["packet_type"], format.secret_types)
+        suspects = _is_one_of(batch["packet_type"], format.secrets.types)
         if suspects.any():
             has_value = {
                 name: _has_value(batch[name])
-                for name in set().union(*format.secret_types.values())
+                for name in set().union(*format.secrets.types.values())
                 if name in batch.schema.names
             }
-            for kind, names in format.secret_types.items():
+            for kind, names in format.secrets.types.items():
                 of_kind = _is_one_of(batch["packet_type"], (kind,))
                 held = np.zeros(batch.num_rows, np.bool_)
                 for name in set(names) & has_value.keys():
-                    carried = format.carried.get(kind) if name == format.body else None
+                    carried = format.secrets.carried.get(kind) if name == format.body else None
                     held |= has_value[name] & ~_is_clean(batch[name], carried)
                 suspects &= held | ~of_kind
         if "status" in batch.schema.names:

@@ -41,7 +41,6 @@ __all__ = [
     "open_windows",
     "parts_of",
     "scan_parts",
-    "scan_source",
     "scan_stream",
     "scan_streams",
     "thread_count",
@@ -83,39 +82,6 @@ def thread_count(format: Format, *, captured: bool) -> int:
     if format.decoder_frames and not captured:
         return 1
     return min(os.cpu_count() or 1, _MOST_THREADS)
-
-
-def scan_source(
-    source: Source,
-    plan: Plan,
-    *,
-    framer: Framer | None = None,
-    limit: int | None = None,
-    threads: int = 1,
-) -> Iterator[pa.RecordBatch]:
-    """Yield the rows of a source as batches, in stream order.
-
-    Parameters
-    ----------
-    source
-        Anything that `open_source` accepts.
-    framer
-        Position to begin at, a boundary of frames; None for the stream's beginning.
-    limit
-        Only rows that begin before this offset; None for the end of the stream.
-    threads
-        Number of threads that decode; the order of batches does not depend on it.
-
-    Raises
-    ------
-    SourceError
-        The source cannot be read.
-    DecodeError
-        In mode ``failfast``: the first bad row.
-    """
-    framer = framer or plan.framer()
-    opened = open_windows(source, framer.position)
-    yield from scan_stream(opened, plan, framer, limit, threads)
 
 
 @dataclass(frozen=True)

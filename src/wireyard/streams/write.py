@@ -42,7 +42,7 @@ def encode_rows(rows: Iterable[Row], format: Format) -> Iterator[bytes]:
     EncodeError
         A value that the wire cannot represent.
     """
-    for row in format.join_rows(rows, format.context):
+    for row in format.several.join_rows(rows, format.context):
         yield format.encode(format.packet_of(row, format.context))
 
 

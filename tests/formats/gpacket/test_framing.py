@@ -306,7 +306,7 @@ def test_other_streams_are_not_taken_for_it() -> None:
     assert not begins(jmq_packet())
     assert not begins(bytes(100))
     assert begins(gpacket(version=351)) and begins(gpacket(version=351, documented=True))
-    assert not get_format("jmq").begins(gpacket())
+    assert not get_format("jmq").evidence.begins(gpacket())
 
 
 def test_nothing_else_than_an_error_about_the_start_is_raised() -> None:

@@ -171,7 +171,7 @@ def test_a_message_has_its_jmq_packet() -> None:
     inner = jmq_packet(body=b"hello")
     for consumers in (0, 1, 5):
         data = message(inner, consumers)
-        [found] = FORMAT.nested(data, 0)
+        [found] = FORMAT.inner.nested(data, 0)
         assert found == Nested("jmq", len(data) - len(inner), len(data))
         assert data[found.start : found.stop] == inner
 
@@ -181,7 +181,7 @@ def test_a_message_has_its_jmq_packet() -> None:
 def test_changes_have_their_gpackets(packet_type: int, documented: bool) -> None:
     inner = [gpacket(packet_type=15), gpacket(payload=b"xyz", documented=True), gpacket()]
     data = gpacket(packet_type=packet_type, payload=b"".join(inner), documented=documented)
-    found = FORMAT.nested(memoryview(data), 0)
+    found = FORMAT.inner.nested(memoryview(data), 0)
     assert [(each.format, data[each.start : each.stop]) for each in found] == [
         ("gpacket", packet) for packet in inner
     ]
@@ -190,7 +190,7 @@ def test_changes_have_their_gpackets(packet_type: int, documented: bool) -> None
 def test_what_cannot_be_found_is_left_out() -> None:
     whole = gpacket()
     for rest in (b"\0" * 40, whole[:-1], whole[:11], gpacket(size=5)):
-        [found] = FORMAT.nested(gpacket(packet_type=17, payload=whole + rest), 0)
+        [found] = FORMAT.inner.nested(gpacket(packet_type=17, payload=whole + rest), 0)
         assert (found.start, found.stop) == (36, 72)
     for data in (
         gpacket(payload=consumer()),  # no count
@@ -204,7 +204,7 @@ def test_what_cannot_be_found_is_left_out() -> None:
         whole[:20],
         b"",
     ):
-        assert FORMAT.nested(data, 0) == ()
+        assert FORMAT.inner.nested(data, 0) == ()
 
 
 def test_damaged_packets_give_a_value_or_a_decode_error() -> None:
@@ -218,7 +218,7 @@ def test_damaged_packets_give_a_value_or_a_decode_error() -> None:
     opened = 0
     for _ in range(6000):
         data = mutate_packet(rng.choice(good), rng, SUBJECT)
-        assert all(each.stop <= len(data) for each in FORMAT.nested(data, 0))
+        assert all(each.stop <= len(data) for each in FORMAT.inner.nested(data, 0))
         row, _ = read_row(data)
         try:
             FORMAT.body_views["text"](row)

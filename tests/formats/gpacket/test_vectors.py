@@ -177,7 +177,7 @@ def check_gpacket(row: dict[str, Any], expected: dict[str, Any]) -> None:
 
 
 def check_nested(data: bytes, row: dict[str, Any], expected: dict[str, Any]) -> None:
-    [found] = GPACKET.nested(data, 0)
+    [found] = GPACKET.inner.nested(data, 0)
     assert found.format == "jmq"
     assert found.start == 36 + row["property_size"] + expected["nested_offset"]
     inner, error = get_format("jmq").read_row(data[found.start : found.stop], 0)

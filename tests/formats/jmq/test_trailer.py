@@ -12,7 +12,8 @@ import wireyard
 from tests.make import item, items, packet
 from tests.readings import check_cover
 from wireyard.errors import DecodeError, EncodeError
-from wireyard.formats.jmq.packet import STAMPS, Packet, decode, encode, packet_of, read_row
+from wireyard.formats.jmq.packet import Packet, decode, encode, packet_of, read_row
+from wireyard.formats.jmq.reading import STAMPS
 
 BROKER = bytes(10) + b"\xff\xff\x0a\0\0\1"
 TRAILER = struct.pack(">q16sii", 1782907200250, BROKER, 7676, 1)

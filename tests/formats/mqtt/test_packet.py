@@ -151,14 +151,14 @@ def test_what_carried_qos_1_before_3_1_1() -> None:
 @pytest.mark.parametrize("before", [0, *VERSIONS])
 def test_connect_says_its_version(version: int, before: int) -> None:
     assert MQTT.read_row(connect(version), before)[0]["version_in_force"] == version
-    assert MQTT.next_context(connect(version), before) == version
-    assert MQTT.next_context(connect(version), MSB_FIRST) == version | MSB_FIRST
+    assert MQTT.contexts.next(connect(version), before) == version
+    assert MQTT.contexts.next(connect(version), MSB_FIRST) == version | MSB_FIRST
 
 
 def test_an_answer_tells_5_0_from_the_others() -> None:
-    assert MQTT.next_context(connack(5), 0) == 5
-    assert MQTT.next_context(connack(4), 0) == 0
-    assert MQTT.next_context(connack(4), 5) == 5  # 5.0 was declared; this one is wrong
+    assert MQTT.contexts.next(connack(5), 0) == 5
+    assert MQTT.contexts.next(connack(4), 0) == 0
+    assert MQTT.contexts.next(connack(4), 5) == 5  # 5.0 was declared; this one is wrong
     assert row_of(connack(5), 0)["version_in_force"] == 5
     assert "version_in_force" not in row_of(connack(4), 0)
 
@@ -166,7 +166,7 @@ def test_an_answer_tells_5_0_from_the_others() -> None:
 def test_a_bridge_says_3_1_1_with_its_highest_bit() -> None:
     row, error = MQTT.read_row(connect(4, level=132), 0)
     assert error is not None and (error.code, row["client_id"]) == ("MQTT-3.1.2-2", "c")
-    assert MQTT.next_context(connect(4, level=132), 0) == 4
+    assert MQTT.contexts.next(connect(4, level=132), 0) == 4
 
 
 def test_dialects() -> None:
@@ -394,7 +394,7 @@ def test_secrets_are_taken_out() -> None:
     method = b"\x15" + text("PLAIN") + b"\x16" + binary(b"secret")
     data = connect(5, 0xC2, text("user") + binary(b"secret"), properties=method)
     row, _ = MQTT.read_row(data, 5)
-    shown = MQTT.redact(row)
+    shown = MQTT.secrets.redact(row)
     assert b"secret" not in repr(shown).encode() and row["password"] == b"secret"
     assert shown["has_password"] is True and shown["username"] == "user"
     assert [one["name"] for one in shown["properties"]] == [
@@ -403,11 +403,11 @@ def test_secrets_are_taken_out() -> None:
     with pytest.raises(EncodeError):
         MQTT.packet_of(shown, 5)
     stored = pa.Table.from_batches([rows_to_batch(COLUMNS, [shown])]).to_pylist()
-    assert MQTT.redact(stored[0])["properties"][1]["value"] is None
+    assert MQTT.secrets.redact(stored[0])["properties"][1]["value"] is None
     other, _ = MQTT.read_row(packet(0xC0), 5)
-    assert MQTT.redact(other) is other
+    assert MQTT.secrets.redact(other) is other
     plain, _ = MQTT.read_row(connect(5), 5)
-    assert MQTT.redact(plain) is plain
+    assert MQTT.secrets.redact(plain) is plain
     assert "secret" not in "".join(mark.value for mark in MQTT.annotate(data, 5))
 
 

@@ -49,7 +49,7 @@ def recorded(path: Path) -> Iterator[tuple[Stream, bytes, int, dict[str, str]]]:
             other = (row["tcp_stream"], *ends[1], *ends[0])
             data = bytes.fromhex(row["raw_hex"])
             context = contexts.get(stream, contexts.get(other, 0))
-            contexts[stream] = MQTT.next_context(data, context)
+            contexts[stream] = MQTT.contexts.next(data, context)
             yield stream, data, context, row
 
 

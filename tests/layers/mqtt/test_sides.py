@@ -357,13 +357,13 @@ def test_the_version_that_most_packets_keep_the_rules_of() -> None:
     for version in (4, 5):
         for text in (b"", b"21.5", b"\x00\x00", bytes(range(32, 64))):
             some = packets(version, [text, b"on", dice.randbytes(9) + b"x"])
-            assert FORMAT.find_context(some, 0) == (5 if version == 5 else 0)
+            assert FORMAT.evidence.find_context(some, 0) == (5 if version == 5 else 0)
 
 
 def test_packets_that_are_the_same_in_all_versions_tell_none() -> None:
     pings = [bytes.fromhex("c000"), bytes.fromhex("d000"), bytes.fromhex("40020001")]
-    assert FORMAT.find_context(pings, 0) == FORMAT.find_context([], 0) == 0
+    assert FORMAT.evidence.find_context(pings, 0) == FORMAT.evidence.find_context([], 0) == 0
 
 
 def test_a_dialect_is_believed() -> None:
-    assert FORMAT.find_context(packets(5, [b"x"]), 4) == 4
+    assert FORMAT.evidence.find_context(packets(5, [b"x"]), 4) == 4

@@ -118,12 +118,12 @@ def read_key_logs(
     for path in paths:
         name, opened, _ = open_source(path)
         with closing(opened), reading(name):
-            text = b""
+            text = bytearray()
             while len(text) <= MAX_KEY_LOG_BYTES and (piece := opened.read(_PIECE_BYTES)):
                 text += piece
         if len(text) > MAX_KEY_LOG_BYTES:
             raise SourceError(f"{name}: has over {MAX_KEY_LOG_BYTES >> 20} MiB, for a key log")
-        if not keys.add(text):
+        if not keys.add(bytes(text)):
             raise UsageError(f"{name}: is no key log: no line of it is LABEL CLIENT_RANDOM SECRET")
     return keys
 

@@ -90,7 +90,7 @@ class FlowTable:
         """
         if keys.ndim != 2 or keys.shape[1] != len(Key):
             raise ValueError("no keys of conversations")
-        self._keys = keys
+        self._keys = keys.astype(np.int64)
         self.keep(np.arange(len(keys)))
 
     def keep(self, conversations: Ints) -> None:

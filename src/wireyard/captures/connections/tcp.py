@@ -321,7 +321,7 @@ class Placer:
         ):
             raise ValueError("no state of connections")
         self._latest, self._conversation_count = latest.astype(np.int32), len(latest)
-        self._connections, self._sides = connections.copy(), sides.copy()
+        self._connections, self._sides = connections.astype(np.int64), sides.astype(np.int64)
         self.counts[Count.CONNECTIONS] = count
 
     def keep(self, kept: Ints, conversations: Ints, conversation_count: int) -> None:

@@ -242,7 +242,7 @@ class CapturedConnection:
         if format is None or self._directions[0].protocol != "tcp":
             return {}
         pairs = zip(self._directions, self.heads, strict=True)
-        return {stream.dst: format.name for stream, head in pairs if format.opens(head)}
+        return {stream.dst: format.name for stream, head in pairs if format.evidence.opens(head)}
 
     def assigned(
         self,
@@ -299,7 +299,7 @@ class CapturedConnection:
             return rule.format
         if self._directions[0].protocol == "tcp":
             return self.sniffed if self._port_mapper is None else None
-        return named if named is not None and named.in_datagrams else None
+        return named if named is not None and named.evidence.in_datagrams else None
 
     @cached_property
     def sniffed(self) -> Format | None:
@@ -323,14 +323,14 @@ class CapturedConnection:
         connection. If neither does, the first packets of both directions are searched.
         """
         contexts = [format.context] * 2
-        opening = [*map(format.opens, self.heads)]
+        opening = [*map(format.evidence.opens, self.heads)]
         if len(self._directions) == 2:
             for at, other in ((0, 1), (1, 0)):
                 if opening[other] or (self._directions[other].begun and self.heads[other]):
-                    contexts[at] = format.answer_context(self.heads[other], format.context)
+                    contexts[at] = format.contexts.answer(self.heads[other], format.context)
         if contexts == [format.context] * 2 and not any(opening):
             packets = chain.from_iterable(_first_packets(one, format) for one in self._directions)
-            return [format.find_context(packets, format.context)] * 2
+            return [format.evidence.find_context(packets, format.context)] * 2
         return contexts
 
 
@@ -396,7 +396,9 @@ def _by_port(ends: Sequence[Endpoint], services: Mapping[Endpoint, str | None]) 
         if end in services:
             return get_format(service) if (service := services[end]) else None
     ports = {end.port for end in ends}
-    return next((one for one in map(get_format, names()) if not ports.isdisjoint(one.ports)), None)
+    return next(
+        (one for one in map(get_format, names()) if not ports.isdisjoint(one.evidence.ports)), None
+    )
 
 
 def _port_mapper(stream: Stream, head: bytes) -> PortMapper | None:

@@ -100,7 +100,7 @@ def find_earlier(table: StreamTable, plain: Plain) -> Earlier:
     if not are_enough(len(rows)):
         return Earlier.none()
     formats = map(get_format, dict.fromkeys(FIRST_BYTES.values()))
-    format = next(each for each in formats if each.confirm_start is not None)
+    format = next(each for each in formats if each.evidence.confirm_start is not None)
     find_contexts = import_module(format.fast_path).find_contexts
     contexts = np.concatenate(
         [

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
+from operator import index
 from typing import Any, Final
 
 import numpy as np
@@ -80,9 +81,16 @@ class GrowingFile:
         KeyError, TypeError, ValueError
             `state` is not such a state.
         """
-        self._offset = int(state["offset"])
-        interfaces = tuple(Interface(*map(int, each)) for each in state["interfaces"])
-        self._context = Context(bool(state["little"]), interfaces, int(state["header_bytes"]))
+        self._offset, header_bytes = index(state["offset"]), index(state["header_bytes"])
+        interfaces = tuple(Interface(*map(index, each)) for each in state["interfaces"])
+        if (
+            self._offset < 0
+            or header_bytes not in (0, *pcap.HEADER_BYTES)
+            or (header_bytes and len(interfaces) != 1)
+            or any(each.units <= 0 for each in interfaces)
+        ):
+            raise ValueError("no state of a file")
+        self._context = Context(bool(state["little"]), interfaces, header_bytes)
 
     def receive(self, data: Bytes, *, idle: bool = False) -> Iterator[tuple[Bytes, Records]]:
         """Add the next bytes of the file; yield the records that are complete, with their bytes.

@@ -47,6 +47,8 @@ _STANDARD: Final = (16, 24, 20)
 """The standard; Red Hat 6.1 and SuSE 6.3; Nokia firewalls."""
 _PATCHED: Final = (24, 28)
 """Kuznetzov's patches ss990417 and ss990915."""
+HEADER_BYTES: Final = frozenset({*_STANDARD, *_PATCHED})
+"""The sizes that the header of a record can have."""
 
 _NOTHING: Final = np.empty((len(Record), 0), np.int64)
 

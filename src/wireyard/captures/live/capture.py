@@ -18,7 +18,7 @@ from collections import Counter, deque
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, replace
 from heapq import heappop, heappush
-from operator import attrgetter
+from operator import attrgetter, index
 from typing import Any, Final, NamedTuple
 
 import numpy as np
@@ -255,7 +255,8 @@ class LiveCapture:
             {(name, size): many for name, size, many in state["proxies"]}
         )
         self._reader.problems = dict.fromkeys(state["problems"])
-        self.dropped_bytes, self.late_bytes = state["dropped_bytes"], state["late_bytes"]
+        self.dropped_bytes = index(state["dropped_bytes"])
+        self.late_bytes = index(state["late_bytes"])
 
     # --- input ------------------------------------------------------------------------------
 

@@ -118,6 +118,8 @@ class OpenConnection:
         """
         self.stage = Stage(state["stage"])
         self.format = None if state["format"] is None else get_format(state["format"])
+        if self.stage == Stage.READ and self.format is None:
+            raise ValueError("no state of a connection")
         self.heads = {name: bytes.fromhex(head) for name, head in state["heads"].items()}
         self.opened_bytes, self.latest_ns = int(state["opened_bytes"]), int(state["latest_ns"])
         self.out_of_order = bool(state["out_of_order"])
@@ -201,7 +203,8 @@ class LiveConnections:
         self.flows.restore(state["flows"])
         self.placer.restore(state["placer"])
         count = len(self.placer)
-        self.holdings, self._ordinals = state["stages"].copy(), state["ordinals"].copy()
+        self.holdings = state["stages"].astype(np.int8)
+        self._ordinals = state["ordinals"].astype(np.int64)
         if not len(self.holdings) == len(self._ordinals) == count:
             raise ValueError("no state of a capture")
         if len(self.placer.latest) > len(self.flows):

@@ -16,6 +16,7 @@ from wireyard.captures.connections.times import close_behind_bytes, order_by_ack
 from wireyard.captures.files.places import Places
 from wireyard.captures.packets.units import Columns
 from wireyard.captures.records import NO_TIME
+from wireyard.streams.framer import MOST_BYTES
 
 if TYPE_CHECKING:
     from wireyard.captures.live.stream import LiveStream
@@ -63,10 +64,13 @@ class HeldRuns(NamedTuple):
 
     def are_of(self, data: Bytes) -> bool:
         """Return whether they are runs whose bytes are `data`."""
+        if len({len(column) for column in self}) != 1 or (self.lengths > len(data)).any():
+            return False
+        stops = self.positions + self.lengths
         return (
-            len({len(column) for column in self}) == 1
-            and bool((self.lengths > 0).all())
-            and bool((self.positions[1:] >= (self.positions + self.lengths)[:-1]).all())
+            bool((self.lengths > 0).all())
+            and bool((self.positions[1:] >= stops[:-1]).all())
+            and bool((np.abs(self.positions) <= MOST_BYTES).all() and (stops <= MOST_BYTES).all())
             and int(self.lengths.sum()) == len(data)
         )
 

@@ -252,7 +252,7 @@ class LiveReader:
                     connection.format.context if other.framer is None else other.framer.context
                 )
                 if head := connection.heads.get(other.name, b""):
-                    context = connection.format.answer_context(head, context)
+                    context = connection.format.contexts.answer(head, context)
                 stream.framer = self._framer(connection.format, context)
             count = ready[stream.name]
             live = stream.as_stream(self._packets.places, count)

@@ -18,7 +18,8 @@ import numpy as np
 
 from wireyard.captures.files.growing import GrowingFile
 from wireyard.captures.live.capture import LiveCapture
-from wireyard.errors import WireError
+from wireyard.captures.records import NO_TIME
+from wireyard.errors import UsageError, WireError
 
 __all__ = ["StateError", "capture_state", "pack_state", "restore_capture", "unpack_state"]
 
@@ -26,6 +27,8 @@ _VERSION: Final = 3
 _ARRAY: Final = "\0array"
 """Key of the JSON object that stands for an array; no other key of a state begins like it."""
 _KINDS: Final = frozenset({"uint8", "int8", "int32", "int64"})
+_MOST: Final = 1 << 62
+"""Numbers of a state are smaller: sums and differences of two of them fit into its arrays."""
 
 
 class StateError(WireError):
@@ -56,7 +59,7 @@ def restore_capture(state: Mapping[str, Any], capture: LiveCapture, file: Growin
             raise StateError("the state of a capture is another version's")
         file.restore(state["file"])
         capture.restore(state["capture"])
-    except (KeyError, TypeError, ValueError, IndexError, AttributeError, OverflowError) as error:
+    except (LookupError, TypeError, ValueError, AttributeError, UsageError) as error:
         raise StateError(f"the state of a capture is damaged ({error})") from None
 
 
@@ -93,9 +96,23 @@ def unpack_state(text: str, arrays: Sequence[np.ndarray[Any, Any]]) -> dict[str,
         return array if array.flags.writeable else array.copy()
 
     try:
-        state = json.loads(text, object_hook=unpacked)
-    except (ValueError, IndexError, TypeError) as error:
+        state = json.loads(
+            text,
+            object_hook=unpacked,
+            parse_int=_number,
+            parse_float=_number,
+            parse_constant=_number,
+        )
+    except (ValueError, IndexError, TypeError, RecursionError) as error:
         raise StateError(f"a state is damaged ({error})") from None
     if not isinstance(state, dict):
         raise StateError("a state is damaged")
     return state
+
+
+def _number(text: str) -> int:
+    """Return a number of a state: all are integers."""
+    number = int(text)
+    if not (-_MOST < number < _MOST or number == NO_TIME):
+        raise ValueError(f"{number} is no number of a state")
+    return number

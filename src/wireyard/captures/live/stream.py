@@ -19,6 +19,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from operator import index
 from typing import Any, Final
 
 import numpy as np
@@ -31,7 +32,7 @@ from wireyard.captures.connections.times import SKEW_NS
 from wireyard.captures.files.places import Places
 from wireyard.captures.live.held import NO_RUNS, HeldRuns
 from wireyard.captures.records import NO_TIME
-from wireyard.streams.framer import Framer
+from wireyard.streams.framer import MOST_BYTES, Framer
 
 __all__ = ["LiveStream", "stream_of"]
 
@@ -378,7 +379,9 @@ class LiveStream:
         KeyError, TypeError, ValueError
             `state` is not such a state.
         """
-        self.begin, self.floor = state["begin"], state["floor"]
+        self.begin, self.floor = (
+            None if state[name] is None else index(state[name]) for name in ("begin", "floor")
+        )
         self.opened, self.begun = bool(state["opened"]), bool(state["begun"])
         self.first_ns, self.last_ns = int(state["first_ns"]), int(state["last_ns"])
         self.tail_stop = int(state["tail_stop"])
@@ -399,9 +402,14 @@ class LiveStream:
             starts = recent.starts + places.append(data)
             self._recent = [(recent._replace(starts=starts), places)]
         if state["prefix"] is not None:
-            self._prefix = HeldRuns(*(np.array(column, np.int64) for column in state["prefix"]))
+            prefix = [[index(value)] for (value,) in state["prefix"]]
+            self._prefix = HeldRuns(*np.array(prefix, np.int64))
         self.held_bytes = len(self._data)
-        if not all(runs.are_of(data) for runs, data in stored):
+        if (
+            not all(runs.are_of(data) for runs, data in stored)
+            or max(abs(self.begin or 0), abs(self.floor or 0)) > MOST_BYTES
+            or (self.begin is None and self.framer is not None)
+        ):
             raise ValueError("no state of a stream")
 
     @property
@@ -430,5 +438,5 @@ def _stored(runs: HeldRuns) -> list[Ints]:
 
 def _restored(columns: Sequence[Ints]) -> HeldRuns:
     """Return the runs with these stored columns."""
-    positions, lengths, *others = columns
+    positions, lengths, *others = (column.astype(np.int64, casting="safe") for column in columns)
     return HeldRuns(positions, lengths, np.cumsum(lengths) - lengths, *others)

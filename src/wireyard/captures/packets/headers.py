@@ -209,7 +209,7 @@ class PacketReader:
         """
         self.count = int(state["count"])
         endings = Counter({ending: count for ending, count in state["endings"]})
-        fates, frame_bytes = state["fates"].copy(), state["frame_bytes"].copy()
+        fates, frame_bytes = (state[name].astype(np.int64) for name in ("fates", "frame_bytes"))
         if not fates.shape == frame_bytes.shape == (len(Fate),):
             raise ValueError("no state of packets")
         self.tally = Tally(fates, frame_bytes, int(state["cut_bytes"]), endings)

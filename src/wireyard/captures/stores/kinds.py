@@ -111,4 +111,4 @@ def _kind_of_records(data: bytes) -> Kind:
 
 
 def _begins_packet(data: bytes, at: int) -> bool:
-    return get_format("jmq").begins(data[at : at + HEAD_BYTES])
+    return get_format("jmq").evidence.begins(data[at : at + HEAD_BYTES])

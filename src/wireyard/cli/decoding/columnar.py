@@ -192,11 +192,15 @@ class _ParquetWriter:
         sink = pa.PythonFile(file, mode="w")
         self._schema = schema
         delta, others = _encodings(schema)
+        bodies = {field.name for field in schema if pa.types.is_binary(field.type)}
         self._writer = parquet.ParquetWriter(
             sink,
             schema,
             compression="zstd",
-            use_dictionary=others,
+            # A body can be as long as the largest packet: a dictionary would hold it once more, and
+            # statistics three times.
+            use_dictionary=[name for name in others if name not in bodies],
+            write_statistics=[name for name in (*delta, *others) if name not in bodies],
             column_encoding=dict.fromkeys(delta, "DELTA_BINARY_PACKED"),
         )
         self._batches: list[pa.RecordBatch] = []

@@ -104,7 +104,7 @@ def _single_lines(
     known = batch.select(names).take(as_array(rows)).to_pylist()
     for row, place in zip(rows.tolist(), known, strict=True):
         values = reader.scalar_rows[row]
-        shown = values if selection.request.secrets else selection.format.redact(values)
+        shown = values if selection.request.secrets else selection.format.secrets.redact(values)
         yield row, json_line(*selection.shape({**place, **shown}))
 
 

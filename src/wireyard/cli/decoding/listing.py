@@ -156,7 +156,7 @@ class PacketList:
         selection, budget = reading.selection, reading.budget
         format, captured = selection.format, selection.captured
         columns = pick_columns(format, None, captured=captured)
-        needed = {*_SHOWN, *LOGIN_COLUMNS, format.body, *format.redact_reads}
+        needed = {*_SHOWN, *LOGIN_COLUMNS, format.body, *format.secrets.reads}
         shown = columns if self._verbose else [one for one in columns if one.name in needed]
         sorts = captured and not reading.live
         reading, mask = _with_logins(replace(reading, budget=Budget(None)) if sorts else reading)
@@ -243,7 +243,8 @@ class PacketList:
             self._numbers[name] = len(self._streams)
             src, dst = row.get("src_port"), row.get("dst_port")
             sends = src is not None and (
-                dst in format.ports or (src not in format.ports and src >= (dst or 0))
+                dst in format.evidence.ports
+                or (src not in format.evidence.ports and src >= (dst or 0))
             )
             self._streams.append((name, sends))
         return self._numbers[name]

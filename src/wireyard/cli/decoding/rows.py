@@ -58,13 +58,13 @@ def _packet_of_row(block: Block, number: int, place: Row, selection: Selection) 
     for name in selection.relative:
         if packet.get(name) is not None:
             packet[name] += place["offset"]
-    shown = packet if selection.request.secrets else format.redact(packet)
+    shown = packet if selection.request.secrets else format.secrets.redact(packet)
     return {"format": format.label, **shown}
 
 
 def _nested(parent: Row, view: memoryview, context: int, selection: Selection) -> Iterator[Row]:
     """Yield the rows of the packets inside a packet, with its offset in `parent_offset`."""
-    for label, start, stop in selection.format.nested(view, context):
+    for label, start, stop in selection.format.inner.nested(view, context):
         format = get_format(label)
         packet, error = format.read_row(view[start:stop], format.context)
         yield {
@@ -75,7 +75,7 @@ def _nested(parent: Row, view: memoryview, context: int, selection: Selection) -
             "status": MALFORMED if error else OK,
             "error": error.row() if error else None,
             PARENT.name: parent["offset"],
-            **(packet if selection.request.secrets else format.redact(packet)),
+            **(packet if selection.request.secrets else format.secrets.redact(packet)),
         }
 
 

@@ -155,7 +155,7 @@ class Selection:
         if PARENT.name in row:
             nested = get_format(row["format"])
             return row, (*pick_columns(nested, None, captured=self.captured), PARENT)
-        own = self.format.other_rows.get(row["format"])
+        own = self.format.inner.other_rows.get(row["format"])
         if own is None:
             return row, self.shown_columns
         shown = {column.name: column for column in self.shown_columns}
@@ -190,14 +190,14 @@ class Selection:
     def redacts(self) -> bool:
         """Whether secrets must be removed from the shown columns."""
         shown = {column.name for column in self.columns}
-        return not (self.request.secrets or shown.isdisjoint(self.format.secret_columns))
+        return not (self.request.secrets or shown.isdisjoint(self.format.secrets.columns))
 
     @cached_property
     def column_plan(self) -> Plan:
         """The plan that reads the shown columns, and those needed to find secrets in them."""
         names = [column.name for column in self.columns]
         if self.redacts:
-            names += self.format.redact_reads
+            names += self.format.secrets.reads
         names += self.opener.needed if self.opener else []
         return self.plan_of(names)
 

@@ -1,6 +1,6 @@
 """GPacket: the broker-broker packet of Sun/Open Message Queue, version 350, and link packets."""
 
-from wireyard.formats.base import Format
+from wireyard.formats.base import Evidence, Format, Inner, Secrets
 from wireyard.formats.gpacket.annotate import annotate
 from wireyard.formats.gpacket.framing import EXAMINED_BYTES, begins, find_header, frame_size
 from wireyard.formats.gpacket.layout import (
@@ -27,7 +27,6 @@ FORMAT = Format(
     max_packet_bytes=MAX_PACKET_BYTES,
     frame_size=frame_size,
     find_header=find_header,
-    begins=begins,
     body="payload",
     decode=decode,
     encode=encode,
@@ -35,13 +34,9 @@ FORMAT = Format(
     packet_of=packet_of,
     derived=DERIVED,
     annotate=annotate,
-    redact=redact,
-    secret_types=SECRET_TYPES,
-    secret_columns=SECRET_COLUMNS,
-    redact_reads=("packet_type", "version"),
-    carried=CARRIED,
+    evidence=Evidence(begins),
+    secrets=Secrets(redact, SECRET_TYPES, SECRET_COLUMNS, ("packet_type", "version"), CARRIED),
     body_views={"text": payload_text, "value": payload_value},
-    nested=nested_packets,
-    other_rows={LINK: LINK_COLUMNS},
+    inner=Inner(nested_packets, {LINK: LINK_COLUMNS}),
     dialects=SHORT_OBJECTS,
 )

@@ -19,11 +19,8 @@ from __future__ import annotations
 
 from typing import Final
 
-import numpy as np
-
 from wireyard.accelerate import I64, READ, array, inlined, kernel, record
 from wireyard.arrays import Bytes, Ints
-from wireyard.formats import property_kernels
 from wireyard.formats.gpacket.layout import (
     COLUMNS,
     DOCUMENTED,
@@ -36,6 +33,7 @@ from wireyard.formats.gpacket.layout import (
     SHIPPED,
     VERSION,
 )
+from wireyard.formats.packet_kernels import fill_names, find_frames, name_tables
 from wireyard.formats.property_kernels import (
     PROPERTY_TEXTS,
     BatchBuffer,
@@ -46,7 +44,6 @@ from wireyard.formats.property_kernels import (
     fill_bodies,
     fill_properties,
     finish,
-    word_of,
 )
 from wireyard.memory import (
     AHEAD_BYTES,
@@ -57,12 +54,10 @@ from wireyard.memory import (
     load_u16,
     load_u32,
     prefetch_lines,
-    store_word,
 )
 
 __all__ = [
     "BITS",
-    "COUNTS",
     "I32_FIELDS",
     "I64_FIELDS",
     "ROW_TEXTS",
@@ -83,10 +78,8 @@ TEXTS: Final = (*ROW_TEXTS, *PROPERTY_TEXTS)
 """The regions of text."""
 BITS: Final = ("packet_type_name", "properties", "payload")
 """Columns that can be null, each a validity bitmap."""
-COUNTS: Final = len(TEXTS) + len(property_kernels.COUNTS)
-"""Length of `Texts.used`."""
 
-WANT: Final = {"names": 1, "properties": 2, "payloads": 4}
+WANT: Final = {"names": 1, "properties": 2, "bodies": 4}
 """Groups of columns with a pass of their own, as bits; a group that is not wanted is skipped."""
 
 _VERSION, _PACKET_TYPE = map(I32_FIELDS.index, ("version", "packet_type"))
@@ -96,8 +89,7 @@ _SIZE, _MAGIC, _PROPERTY_SIZE, _TIMESTAMP, _SEQUENCE, _BIT_FLAGS, _PAYLOAD_SIZE 
         "size", "magic", "property_size", "timestamp", "sequence", "bit_flags", "payload_size",
     ),
 )  # fmt: skip
-_NAME, _LETTERS = map(TEXTS.index, ROW_TEXTS)
-_NAME_BIT: Final = BITS.index("packet_type_name")
+_LETTERS: Final = TEXTS.index("flags")
 """Index of each column among those of its kind."""
 (
     _VERSION_AT, _PACKET_TYPE_AT, _SIZE_AT, _MAGIC_AT, _PROPERTY_SIZE_AT, _TIMESTAMP_AT,
@@ -111,33 +103,20 @@ _PORTED_BYTES: Final = 8 + len(PORTED_SIGN)
 _DOCUMENTED_MAGIC_AT: Final = HEADERS[DOCUMENTED]["magic"].offset
 _NAMES, _PROPERTIES, _PAYLOADS = WANT.values()
 
-_TYPE_NAMES: Final = 4 * 256
-_NAME_WORDS: Final = -(-max(map(len, PACKET_TYPES.values())) // 8)
-_KNOWN_TYPES = max(PACKET_TYPES) + 1
+_WORDS, _LENGTHS = name_tables(PACKET_TYPES, FLAGS)
+_FLAG_OCTETS: Final = 4
 
 _BLOCK_ROWS: Final = 512
 """Rows that go through all passes together, so that their data stays in the cache."""
 
 
-def _tables() -> tuple[Ints, Ints]:
-    """Return short texts as words, and their lengths at the same indices."""
-    letters = list(FLAGS)
-    flags = [
-        "".join(letters[8 * octet + bit] for bit in range(8) if value >> bit & 1)
-        for octet in range(4)
-        for value in range(256)
-    ]
-    words = [word_of(text) for text in flags]
-    lengths = [len(text) for text in flags]
-    for code in range(_KNOWN_TYPES):
-        name = PACKET_TYPES.get(code, "")
-        words += [word_of(name[at : at + 8]) for at in range(0, 8 * _NAME_WORDS, 8)]
-        lengths += [len(name)] * _NAME_WORDS
-    return np.array(words, np.int64), np.array(lengths, np.int64)
-
-
-_WORDS, _LENGTHS = _tables()
-"""Flag letters of each octet, lowest first, and packet type names, as words; their lengths."""
+@inlined
+def has_magic(data: Bytes, start: int) -> bool:
+    """Return whether the magic of a shipped header is at its place, and not at the documented."""
+    return (
+        load_u32(data, start + _MAGIC_AT) == MAGIC
+        and load_u32(data, start + _DOCUMENTED_MAGIC_AT) != MAGIC
+    )
 
 
 @kernel(I64(READ, I64, I64, I64, I64, array("int64"), array("int64")))
@@ -155,24 +134,10 @@ def scan_frames(
     Stops before an incomplete packet, before bytes that begin no packet of the shipped order,
     before a packet that begins at or after `last_start`, and when the arrays are full.
     """
-    count = 0
-    ahead = start
-    while count < starts.shape[0] and start < last_start and stop - start >= HEADER_BYTES:
-        size = load_i32(data, start + _SIZE_AT)
-        if (
-            load_u32(data, start + _MAGIC_AT) != MAGIC
-            or load_u32(data, start + _DOCUMENTED_MAGIC_AT) == MAGIC
-            or size < HEADER_BYTES
-            or size > max_packet_bytes
-            or size > stop - start
-        ):
-            break
-        ahead = prefetch_lines(data, max(ahead, start), min(start + AHEAD_BYTES, stop))
-        starts[count] = start
-        sizes[count] = size
-        count += 1
-        start += size
-    return count
+    return find_frames(
+        data, start, stop, last_start, max_packet_bytes, has_magic, _SIZE_AT, HEADER_BYTES, starts,
+        sizes, 0, starts.shape[0],
+    )  # fmt: skip
 
 
 @inlined
@@ -214,31 +179,6 @@ def fill_headers(data: Bytes, frames: Frames, columns: Columns, first: int, last
 
 
 @inlined
-def fill_names(columns: Columns, texts: Texts, first: int, last: int) -> None:
-    """Fill the names of packet types and the letters of flags."""
-    names_from, letters_from = _NAME * texts.capacity, _LETTERS * texts.capacity
-    name_at = names_from + texts.used[_NAME]
-    flags_at = letters_from + texts.used[_LETTERS]
-    for row in range(first, last):
-        kind = columns.i32[_PACKET_TYPE, row]
-        if 0 <= kind < _KNOWN_TYPES:
-            name = _TYPE_NAMES + _NAME_WORDS * kind
-            for place in range(_NAME_WORDS):
-                store_word(texts.text, name_at + 8 * place, _WORDS[name + place])
-            name_at += _LENGTHS[name]
-            columns.bits[_NAME_BIT, row >> 3] |= (_LENGTHS[name] > 0) << (row & 7)
-        flags = columns.i64[_BIT_FLAGS, row]
-        for octet in range(4):
-            letters = 256 * octet + (flags >> 8 * octet & 255)
-            store_word(texts.text, flags_at, _WORDS[letters])
-            flags_at += _LENGTHS[letters]
-        columns.text_offsets[_NAME, row + 1] = name_at - names_from
-        columns.text_offsets[_LETTERS, row + 1] = flags_at - letters_from
-    texts.used[_NAME] = name_at - names_from
-    texts.used[_LETTERS] = flags_at - letters_from
-
-
-@inlined
 def find_properties(frames: Frames, columns: Columns, row: int) -> tuple[int, int]:
     """Return the start and the size of a row's property section."""
     return frames.starts[row] + HEADER_BYTES, columns.i64[_PROPERTY_SIZE, row]
@@ -271,7 +211,10 @@ def fill_rows(
         last = min(first + _BLOCK_ROWS, rows)
         fill_headers(data, frames, columns, first, last)
         if wanted & _NAMES:
-            fill_names(columns, texts, first, last)
+            fill_names(
+                columns, texts, _WORDS, _LENGTHS, columns.i32[_PACKET_TYPE],
+                columns.i64[_BIT_FLAGS], _FLAG_OCTETS, _LETTERS, first, last,
+            )  # fmt: skip
         if wanted & _PROPERTIES:
             fill_properties(data, frames, columns, texts, find_properties, first, last)
         if wanted & _PAYLOADS:

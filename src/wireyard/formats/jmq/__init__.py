@@ -1,11 +1,12 @@
 """JMQ: the client-broker packet of Sun/Open Message Queue, versions 103, 200 and 301."""
 
-from wireyard.formats.base import Dialect, Format
+from wireyard.formats.base import Dialect, Evidence, Format, Secrets
 from wireyard.formats.jmq.annotate import annotate
 from wireyard.formats.jmq.body import body_text, body_value
 from wireyard.formats.jmq.framing import begins, find_header, frame_size
 from wireyard.formats.jmq.layout import COLUMNS, DERIVED, MAX_PACKET_BYTES, PREFIX_BYTES
-from wireyard.formats.jmq.packet import STAMPS, decode, encode, packet_of, read_row
+from wireyard.formats.jmq.packet import decode, encode, packet_of, read_row
+from wireyard.formats.jmq.reading import STAMPS
 from wireyard.formats.jmq.secrets import SECRET_COLUMNS, SECRET_TYPES, redact
 from wireyard.formats.properties import SHORT_OBJECTS
 
@@ -20,7 +21,6 @@ FORMAT = Format(
     max_packet_bytes=MAX_PACKET_BYTES,
     frame_size=frame_size,
     find_header=find_header,
-    begins=begins,
     body="body",
     decode=decode,
     encode=encode,
@@ -28,9 +28,8 @@ FORMAT = Format(
     packet_of=packet_of,
     derived=DERIVED,
     annotate=annotate,
-    redact=redact,
-    secret_types=SECRET_TYPES,
-    secret_columns=SECRET_COLUMNS,
+    evidence=Evidence(begins),
+    secrets=Secrets(redact, SECRET_TYPES, SECRET_COLUMNS),
     body_views={"text": body_text, "value": body_value},
     dialects={**SHORT_OBJECTS, "timestamps": Dialect(STAMPS, "time stamps may follow the body")},
 )

@@ -24,7 +24,8 @@ from wireyard.formats.jmq.layout import (
     SPEC,
     VERSIONS,
 )
-from wireyard.formats.jmq.packet import read_properties, read_row
+from wireyard.formats.jmq.packet import read_row
+from wireyard.formats.jmq.reading import read_properties
 from wireyard.formats.jmq.secrets import login_user
 from wireyard.formats.jmq.trailer import STAMP_BYTES
 from wireyard.formats.marks import Marks, bytes_text, mark_marshalled, number_text, shown

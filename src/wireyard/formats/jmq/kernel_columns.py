@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from typing import Final
 
-from wireyard.formats import property_kernels
 from wireyard.formats.jmq.layout import COLUMNS, ITEMS
 from wireyard.formats.property_kernels import PROPERTY_TEXTS
 
-__all__ = ["BITS", "COUNTS", "I32_FIELDS", "I64_FIELDS", "ROW_TEXTS", "TEXTS", "WANT"]
+__all__ = ["BITS", "I32_FIELDS", "I64_FIELDS", "ROW_TEXTS", "TEXTS", "WANT"]
 
 I32_FIELDS: Final = tuple(column.name for column in COLUMNS if column.kind == "int32")
 I64_FIELDS: Final = tuple(column.name for column in COLUMNS if column.kind == "int64")
@@ -30,8 +29,6 @@ BITS: Final = (
 """Columns that can be null, each a validity bitmap; the places 1 to 11 are item types."""
 WANT: Final = {"names": 1, "ids": 2, "items": 4, "properties": 8, "bodies": 16, "hashes": 32}
 """Groups of columns with a pass of their own, as bits; a group that is not wanted is skipped."""
-COUNTS: Final = len(TEXTS) + len(property_kernels.COUNTS)
-"""Length of `Texts.used`."""
 
 # i32
 (

@@ -24,8 +24,16 @@ from wireyard.accelerate import I64, READ, TEXT, array, inlined, kernel, record
 from wireyard.arrays import Bytes, Grid8, Ints
 from wireyard.formats.jmq import kernel_columns as c
 from wireyard.formats.jmq.kernel_columns import WANT
-from wireyard.formats.jmq.layout import HEADER_BYTES, HEADERS, ITEMS_BY_NAME, MAGIC
-from wireyard.formats.jmq.text_kernels import fill_hashes, fill_ids, fill_names
+from wireyard.formats.jmq.layout import (
+    FLAGS,
+    HEADER_BYTES,
+    HEADERS,
+    ITEMS_BY_NAME,
+    MAGIC,
+    PACKET_TYPES,
+)
+from wireyard.formats.jmq.text_kernels import fill_hashes, fill_ids
+from wireyard.formats.packet_kernels import fill_names, find_frames, name_tables
 from wireyard.formats.property_kernels import (
     BatchBuffer,
     Columns,
@@ -55,12 +63,12 @@ from wireyard.memory import (
     valid_utf8,
 )
 
-__all__ = ["BLOCK_ROWS", "fill_rows", "find_frames", "scan_frames"]
+__all__ = ["BLOCK_ROWS", "SIZE_AT", "fill_rows", "has_magic", "scan_frames"]
 
 _NAMES, _IDS, _ITEMS, _PROPERTIES, _BODIES, _HASHES = WANT.values()
 _HEADER: Final = HEADERS[301]
 (
-    _MAGIC_AT, _VERSION_AT, _PACKET_TYPE_AT, _SIZE_AT, _EXPIRATION_AT, _TIMESTAMP_AT,
+    _MAGIC_AT, _VERSION_AT, _PACKET_TYPE_AT, SIZE_AT, _EXPIRATION_AT, _TIMESTAMP_AT,
     _SOURCE_IP_AT, _SOURCE_PORT_AT, _SEQUENCE_AT, _PROPERTY_OFFSET_AT, _PROPERTY_SIZE_AT,
     _PRIORITY_AT, _ENCRYPTION_AT, _BIT_FLAGS_AT, _CONSUMER_ID_AT,
 ) = (field.offset for field in _HEADER.fields)  # fmt: skip
@@ -73,6 +81,9 @@ _PRODUCER_ID_HEAD, _DELIVERY_COUNT_HEAD = (
 _MOST_PADDING: Final = 4
 """Most zeros after the end of the list that writers send; other padding is rare."""
 
+_WORDS, _LENGTHS = name_tables(PACKET_TYPES, FLAGS)
+_FLAG_OCTETS: Final = 2
+
 _ROWS_AHEAD: Final = 12
 """Prefetch distance of headers, in rows."""
 _ITEMS_AHEAD: Final = 8
@@ -84,39 +95,9 @@ _ROW_OF_BLOCK: Final = BLOCK_ROWS - 1
 
 
 @inlined
-def find_frames(
-    data: Bytes,
-    start: int,
-    stop: int,
-    last_start: int,
-    max_packet_bytes: int,
-    starts: Ints,
-    sizes: Ints,
-    first: int,
-    last: int,
-) -> int:
-    """Find packets that follow each other as rows from `first` on; return the row after them.
-
-    Stops before anything else: bytes that need more, bytes that begin no packet, a packet that
-    begins at or after `last_start`, row `last`.
-    """
-    row = first
-    ahead = start
-    while row < last and start < last_start and stop - start >= HEADER_BYTES:
-        size = load_i32(data, start + _SIZE_AT)
-        if (
-            load_u32(data, start + _MAGIC_AT) != MAGIC
-            or size < HEADER_BYTES
-            or size > max_packet_bytes
-            or size > stop - start
-        ):
-            break
-        ahead = prefetch_lines(data, max(ahead, start), min(start + AHEAD_BYTES, stop))
-        starts[row] = start
-        sizes[row] = size
-        row += 1
-        start += size
-    return row
+def has_magic(data: Bytes, start: int) -> bool:
+    """Return whether the magic of a header is at `start`."""
+    return load_u32(data, start + _MAGIC_AT) == MAGIC
 
 
 @kernel(I64(READ, I64, I64, I64, I64, array("int64"), array("int64")))
@@ -135,8 +116,9 @@ def scan_frames(
     begins at or after `last_start`, and when the arrays are full.
     """
     return find_frames(
-        data, start, stop, last_start, max_packet_bytes, starts, sizes, 0, starts.shape[0]
-    )
+        data, start, stop, last_start, max_packet_bytes, has_magic, SIZE_AT, HEADER_BYTES, starts,
+        sizes, 0, starts.shape[0],
+    )  # fmt: skip
 
 
 @inlined
@@ -319,7 +301,10 @@ def fill_rows(
         last = min(first + BLOCK_ROWS, rows)
         fill_headers(data, frames, wanted, columns, addresses, first, last)
         if wanted & _NAMES:
-            fill_names(columns, texts, first, last)
+            fill_names(
+                columns, texts, _WORDS, _LENGTHS, columns.i32[c.PACKET_TYPE],
+                columns.i32[c.BIT_FLAGS], _FLAG_OCTETS, c.LETTERS, first, last,
+            )  # fmt: skip
         if wanted & _IDS:
             fill_ids(data, frames.starts, columns, texts, first, last)
         if wanted & _ITEMS:

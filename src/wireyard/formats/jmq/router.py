@@ -28,7 +28,7 @@ from wireyard.formats.jmq.layout import (
     ITEMS_BY_NAME,
     SYS_MESSAGE_ID,
 )
-from wireyard.formats.jmq.packet import check_sections, read_prefix
+from wireyard.formats.jmq.reading import check_sections, read_prefix
 
 __all__ = ["ROUTER_FIELDS", "ROUTER_FLAGS", "RouterView"]
 

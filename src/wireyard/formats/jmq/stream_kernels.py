@@ -13,24 +13,25 @@ from typing import Final
 from wireyard.accelerate import I64, READ, TEXT, array, inlined, kernel
 from wireyard.arrays import Bytes, Ints
 from wireyard.formats.base import Shown
-from wireyard.formats.jmq.kernels import find_frames
-from wireyard.formats.jmq.layout import HEADER_BYTES, HEADERS, MAGIC, PREFIX_BYTES
-from wireyard.memory import load_i32, load_u16, load_u32
+from wireyard.formats.jmq.kernels import SIZE_AT, has_magic
+from wireyard.formats.jmq.layout import HEADER_BYTES, HEADERS, PREFIX_BYTES
+from wireyard.formats.packet_kernels import find_frames
+from wireyard.memory import load_i32, load_u16
 
 __all__ = ["sniff_heads", "walk_streams"]
 
 _INTS: Final = array("int64")
 _EITHER: Final = int(Shown.EITHER)
 """The value of `Shown` as an integer, as kernels need it."""
-_VERSION_AT, _SIZE_AT = (HEADERS[301][name].offset for name in ("version", "size"))
+_VERSION_AT: Final = HEADERS[301]["version"].offset
 
 
 @inlined
 def header_shown(data: Bytes, start: int, stop: int, max_packet_bytes: int) -> bool:
     """Return whether a header begins at `start`, by the checks of `find_header` in the framing."""
-    if stop - start < PREFIX_BYTES or load_u32(data, start) != MAGIC:
+    if stop - start < PREFIX_BYTES or not has_magic(data, start):
         return False
-    version, size = load_u16(data, start + _VERSION_AT), load_i32(data, start + _SIZE_AT)
+    version, size = load_u16(data, start + _VERSION_AT), load_i32(data, start + SIZE_AT)
     is_known = version == 301 or version == 200 or version == 103
     return (HEADER_BYTES if is_known else PREFIX_BYTES) <= size <= max_packet_bytes
 
@@ -82,8 +83,9 @@ def walk_streams(
                 whole = False
                 break
             row = find_frames(
-                data, at, stop, stop, max_packet_bytes, starts, sizes, row, len(starts)
-            )
+                data, at, stop, stop, max_packet_bytes, has_magic, SIZE_AT, HEADER_BYTES, starts,
+                sizes, row, len(starts),
+            )  # fmt: skip
             whole = row > begin and starts[row - 1] + sizes[row - 1] == stop
             if not whole:
                 break

@@ -1,4 +1,4 @@
-"""Kernel passes that write text from headers: type names, flags, addresses, SysMessageIDs.
+"""Kernel passes that write text from headers: addresses, SysMessageIDs.
 
 Also the number of a destination, which is a hash of its text. The rules of ``...jmq.kernels`` hold
 here too. Axis: r = rows.
@@ -15,7 +15,7 @@ from wireyard.accelerate import inlined
 from wireyard.arrays import Bytes, Ints
 from wireyard.formats.jmq import kernel_columns as c
 from wireyard.formats.jmq.items import DESTINATION_KINDS
-from wireyard.formats.jmq.layout import FLAGS, HEADERS, PACKET_TYPES
+from wireyard.formats.jmq.layout import FLAGS, HEADERS
 from wireyard.formats.property_kernels import Columns, Texts, word_of
 from wireyard.memory import (
     SLACK,
@@ -31,41 +31,27 @@ from wireyard.memory import (
     store_word,
 )
 
-__all__ = ["fill_hashes", "fill_ids", "fill_names"]
+__all__ = ["fill_hashes", "fill_ids"]
 
-_LOW, _HIGH, _OCTETS, _TYPE_NAMES = 0, 256, 288, 544
-_NAME_WORDS = 4
-_KNOWN_TYPES = max(PACKET_TYPES) + 1
-_CRC = _TYPE_NAMES + _NAME_WORDS * _KNOWN_TYPES
+_CRC: Final = 256
 _CRC_MASK: Final = 0xFFFFFFFF
 _CRC_TOPIC, _CRC_QUEUE = (zlib.crc32(kind) for kind in DESTINATION_KINDS)
 _QUEUE: Final = FLAGS["Q"]
-_NAME_BIT: Final = c.BITS.index("packet_type_name")
 _SOURCE_IP_AT, _SOURCE_PORT_AT, _SEQUENCE_AT, _TIMESTAMP_AT = (
     HEADERS[301][name].offset for name in ("source_ip", "source_port", "sequence", "timestamp")
 )
 
 
 def _tables() -> tuple[Ints, Ints]:
-    """Return short texts and then the table of CRC-32 as words; the lengths of the texts."""
-    letters = list(FLAGS)
-    low = ["".join(letters[b] for b in range(8) if v >> b & 1) for v in range(256)]
-    high = ["".join(letters[8 + b] for b in range(5) if v >> b & 1) for v in range(32)]
+    """Return the texts of octets and then the table of CRC-32, as words; lengths of the texts."""
     octets = [str(value) for value in range(256)]
-    words = [word_of(text) for text in (*low, *high, *octets)]
-    lengths = [len(text) for text in (*low, *high, *octets)]
-    for code in range(_KNOWN_TYPES):
-        name = PACKET_TYPES.get(code, "")
-        words += [word_of(name[at : at + 8]) for at in range(0, 8 * _NAME_WORDS, 8)]
-        lengths += [len(name)] * _NAME_WORDS
     # The table entry of a byte, derived from the CRC-32 of that byte alone.
-    words += [zlib.crc32(bytes((value ^ 0xFF,))) ^ 0xFF000000 for value in range(256)]
-    return np.array(words, np.int64), np.array(lengths, np.int64)
+    crc = [zlib.crc32(bytes((value ^ 0xFF,))) ^ 0xFF000000 for value in range(256)]
+    lengths = np.array([len(text) for text in octets], np.int64)
+    return np.array([*map(word_of, octets), *crc], np.int64), lengths
 
 
 _WORDS, _LENGTHS = _tables()
-"""Flag letters, octets, packet type names and the table of CRC-32 as words; lengths of the texts.
-"""
 
 
 @inlined
@@ -96,7 +82,7 @@ def put_address(out: Bytes, at: int, data: Bytes, start: int) -> int:
             at = put_hex(out, at, load_u16(data, start + 2 * group))
         return at
     for place in range(4):
-        octet = _OCTETS + load_u8(data, start + 12 + place)
+        octet = load_u8(data, start + 12 + place)
         store_word(out, at, _WORDS[octet])
         at += _LENGTHS[octet]
         out[at] = 46
@@ -109,33 +95,6 @@ def put_address(out: Bytes, at: int, data: Bytes, start: int) -> int:
         out[at] = 41
         at += 1
     return at
-
-
-@inlined
-def fill_names(columns: Columns, texts: Texts, first: int, last: int) -> None:
-    """Fill the names of packet types and the letters of flags."""
-    letters_from = c.LETTERS * texts.capacity
-    name_at = c.TYPE_NAME * texts.capacity + texts.used[c.TYPE_NAME]
-    flags_at = letters_from + texts.used[c.LETTERS]
-    for number in range(first, last):
-        row = place_of(number)
-        kind = columns.i32[c.PACKET_TYPE, row]
-        if 0 <= kind < _KNOWN_TYPES:
-            name = _TYPE_NAMES + _NAME_WORDS * kind
-            for place in range(_NAME_WORDS):
-                store_word(texts.text, name_at + 8 * place, _WORDS[name + place])
-            name_at += _LENGTHS[name]
-            columns.bits[_NAME_BIT, row >> 3] |= (_LENGTHS[name] > 0) << (row & 7)
-        flags = columns.i32[c.BIT_FLAGS, row]
-        low, high = _LOW + (flags & 255), _HIGH + (flags >> 8 & 31)
-        store_word(texts.text, flags_at, _WORDS[low])
-        flags_at += _LENGTHS[low]
-        store_word(texts.text, flags_at, _WORDS[high])
-        flags_at += _LENGTHS[high]
-        columns.text_offsets[c.TYPE_NAME, row + 1] = name_at - c.TYPE_NAME * texts.capacity
-        columns.text_offsets[c.LETTERS, row + 1] = flags_at - letters_from
-    texts.used[c.TYPE_NAME] = name_at - c.TYPE_NAME * texts.capacity
-    texts.used[c.LETTERS] = flags_at - letters_from
 
 
 @inlined

@@ -1,6 +1,6 @@
 """MQTT: the page of 1999 (MQIpdp), 3.1, 3.1.1 and 5.0."""
 
-from wireyard.formats.base import Dialect, Format
+from wireyard.formats.base import Contexts, Dialect, Evidence, Format, Secrets
 from wireyard.formats.mqtt.annotate import annotate
 from wireyard.formats.mqtt.framing import (
     HEADER_BYTES,
@@ -31,28 +31,19 @@ FORMAT = Format(
     body="payload",
     frame_size=frame_size,
     find_header=find_header,
-    begins=begins,
     decode=decode,
     encode=encode,
     read_row=read_row,
     packet_of=packet_of,
     derived=DERIVED,
-    row_context=row_context,
     annotate=annotate,
-    redact=redact,
-    secret_types=SECRET_TYPES,
-    secret_columns=SECRET_COLUMNS,
-    redact_reads=REDACT_READS,
     body_views={"text": text_of("payload"), "value": text_of("payload")},
-    next_context=next_context,
-    answer_context=next_context,
-    confirm_start=confirm_start,
-    find_context=find_context,
-    opens=opens,
+    contexts=Contexts(next_context, answer=next_context, of_row=row_context),
+    evidence=Evidence(begins, opens, confirm_start, find_context, ports=(1883,)),
+    secrets=Secrets(redact, SECRET_TYPES, SECRET_COLUMNS, REDACT_READS),
     decoder_frames=True,
     plain_text=True,
     named_values=VALUE_KINDS,
-    ports=(1883,),
     dialects={
         "3.1": Dialect(3, "a stream without its CONNECT, of MQTT 3.1"),
         "3.1.1": Dialect(4, "a stream without its CONNECT, of MQTT 3.1.1"),

@@ -15,10 +15,10 @@ import pyarrow as pa
 
 from wireyard.arena import Arena, Shape, Source
 from wireyard.arrays import Bytes, Ints
-from wireyard.formats.mqtt import block_kernels, kernels, stream_kernels
 from wireyard.formats.mqtt.field_columns import FIELDS, read_fields
+from wireyard.formats.mqtt.kernels import blocks, packets, streams
+from wireyard.formats.mqtt.kernels.properties import LEAST_PROPERTY_BYTES, TEXT_BYTES_PER_BYTE
 from wireyard.formats.mqtt.layout import MAX_PACKET_BYTES, PROPERTIES
-from wireyard.formats.mqtt.property_kernels import LEAST_PROPERTY_BYTES, TEXT_BYTES_PER_BYTE
 from wireyard.formats.row_columns import batch_layout, fill_positions
 from wireyard.layout import Column
 from wireyard.memory import SLACK
@@ -37,7 +37,7 @@ _FEW_ROWS = 1 << 12
 """Shorter runs, such as datagrams, are not decoded while scanning, but together with others."""
 _SPARE = 1.125
 """Rows allocated per row that is expected from the packet density of the run before."""
-_NO_LIMITS = kernels.Limits(0, 0, 0, 0)
+_NO_LIMITS = packets.Limits(0, 0, 0, 0)
 _SCRATCH_STEP = 8 << 20
 _MOST_KEPT = 16 << 20
 _NAMES = repeat_texts(
@@ -62,11 +62,11 @@ _TEXTS = {"packet_type_name": "names", "topic": "topics", "payload": "payloads"}
 
 def _sources() -> dict[str, list[Source]]:
     """Return the buffers of the columns that kernels fill; all other columns are null."""
-    bits = {name: ("bits", place) for place, name in enumerate(block_kernels.BITS)}
-    offsets = {group: ("offsets", place) for place, group in enumerate(kernels.WANT)}
+    bits = {name: ("bits", place) for place, name in enumerate(blocks.BITS)}
+    offsets = {group: ("offsets", place) for place, group in enumerate(packets.WANT)}
     values: dict[str, list[Source]] = {
-        **{name: [("i32", place)] for place, name in enumerate(block_kernels.I32_FIELDS)},
-        **{name: [("i64", place)] for place, name in enumerate(block_kernels.I64_FIELDS)},
+        **{name: [("i32", place)] for place, name in enumerate(blocks.I32_FIELDS)},
+        **{name: [("i64", place)] for place, name in enumerate(blocks.I64_FIELDS)},
         **{name: [offsets[group], (group, 0)] for name, group in _TEXTS.items()},
         **{name: [bits[name]] for name in ("dup", "retain")},
         "properties": [
@@ -81,14 +81,14 @@ def _sources() -> dict[str, list[Source]]:
 
 _SOURCES = _sources()
 _SHAPES = {
-    "i32": Shape(np.int32, 32, len(block_kernels.I32_FIELDS)),
-    "i64": Shape(np.int64, 64, len(block_kernels.I64_FIELDS)),
-    "offsets": Shape(np.int32, 32, len(kernels.WANT), more=4),
-    "bits": Shape(np.uint8, 1, len(block_kernels.BITS)),
+    "i32": Shape(np.int32, 32, len(blocks.I32_FIELDS)),
+    "i64": Shape(np.int64, 64, len(blocks.I64_FIELDS)),
+    "offsets": Shape(np.int32, 32, len(packets.WANT), more=4),
+    "bits": Shape(np.uint8, 1, len(blocks.BITS)),
     "rejected": Shape(np.uint8, 8),
-    "names": Shape(np.uint8, 8 * kernels.MAX_NAME_BYTES, more=SLACK),
-    "block": Shape(np.int64, 0, more=8 * block_kernels.BLOCK_SIZE),
-    "row bits": Shape(np.uint8, 0, more=block_kernels.BLOCK_ROWS),
+    "names": Shape(np.uint8, 8 * packets.MAX_NAME_BYTES, more=SLACK),
+    "block": Shape(np.int64, 0, more=8 * blocks.BLOCK_SIZE),
+    "row bits": Shape(np.uint8, 0, more=blocks.BLOCK_ROWS),
 }
 _GROUPS = {**_TEXTS, "properties": "properties"}
 _CHECKED = ("topics", "properties")
@@ -106,7 +106,7 @@ def scan_frames(
     """
     most = min(max((min(stop, last_start) - start) // _MIN_PACKET_BYTES + 1, 0), _MOST_FRAMES)
     starts, sizes = np.empty(most, np.int64), np.empty(most, np.int64)
-    count = kernels.scan_frames(
+    count = packets.scan_frames(
         data, start, stop, last_start, max_packet_bytes, context, starts, sizes
     )
     return starts[:count], sizes[:count], np.full(count + 1, context, np.int64)
@@ -115,7 +115,7 @@ def scan_frames(
 def sniff_heads(heads: Bytes, starts: Ints, stops: Ints, contexts: Ints) -> Bytes:
     """Return what each stream has `Shown` by its first bytes; parameters as of the kernel."""
     shown = np.empty(len(starts), np.uint8)
-    stream_kernels.sniff_heads(heads, starts, stops, MAX_PACKET_BYTES, shown, contexts)
+    streams.sniff_heads(heads, starts, stops, MAX_PACKET_BYTES, shown, contexts)
     return shown
 
 
@@ -137,7 +137,7 @@ def walk_streams(
     most = int(bounds[-1] - bounds[0]) // _MIN_PACKET_BYTES + 1
     starts, sizes, contexts = (np.empty(most, np.int64) for _ in range(3))
     rows = np.empty(len(bounds), np.int64)
-    count = stream_kernels.walk_streams(
+    count = streams.walk_streams(
         data, bounds, pieces, behind_gap, firsts, followings, begun, max_packet_bytes,
         starts, sizes, contexts, rows,
     )  # fmt: skip
@@ -152,7 +152,7 @@ def find_contexts(data: Bytes, bounds: Ints, firsts: Ints) -> Ints:
     most = int(np.diff(bounds).max(initial=0)) // _MIN_PACKET_BYTES + 1
     starts, sizes = np.empty(most, np.int64), np.empty(most, np.int64)
     contexts = np.empty(len(firsts) - 1, np.int64)
-    stream_kernels.find_contexts(data, bounds, firsts, MAX_PACKET_BYTES, starts, sizes, contexts)
+    streams.find_contexts(data, bounds, firsts, MAX_PACKET_BYTES, starts, sizes, contexts)
     return contexts
 
 
@@ -177,8 +177,8 @@ class ColumnDecoder:
         groups = {_GROUPS[name] for name in names & _GROUPS.keys()}
         if validate or "verdict" in names:
             groups.update(_CHECKED)
-        self._wanted = sum(kernels.WANT[group] for group in groups)
-        self._filled = [group in groups for group in kernels.WANT]
+        self._wanted = sum(packets.WANT[group] for group in groups)
+        self._filled = [group in groups for group in packets.WANT]
         self._copies = "payloads" in groups
         self._fields = {
             column.name: arrow_type(column.kind) for column in columns if column.name in FIELDS
@@ -211,7 +211,7 @@ class ColumnDecoder:
         if rows >= _FEW_ROWS:
             starts, sizes = np.empty(rows, np.int64), np.empty(rows, np.int64)
             contexts = np.full(rows + 1, context, np.int64)
-            limits = kernels.Limits(start, last_start, max_packet_bytes, context)
+            limits = packets.Limits(start, last_start, max_packet_bytes, context)
             count, decoded = self._fill(data, stop, starts, sizes, contexts, stop - start, limits)
         if count < rows:
             frames = starts[:count], sizes[:count], contexts[: count + 1]
@@ -255,7 +255,7 @@ class ColumnDecoder:
         sizes: Ints,
         contexts: Ints,
         taken: int,
-        limits: kernels.Limits | None = None,
+        limits: packets.Limits | None = None,
     ) -> tuple[int, Decoded]:
         """Decode packets of `taken` bytes at most; return their number and the decoded packets.
 
@@ -263,17 +263,17 @@ class ColumnDecoder:
         """
         most = len(starts)
         arena = Arena(self._layout, most, taken, taken + SLACK if self._copies else 0)
-        scratch = _Scratch.for_bytes(min(taken, most * kernels.MAX_SCRATCH_BYTES))
+        scratch = _Scratch.for_bytes(min(taken, most * packets.MAX_SCRATCH_BYTES))
         a = arena.arrays
         a["offsets"][:, 0] = 0
-        frames = kernels.Frames(stop, starts, sizes, contexts)
-        block = kernels.Block(a["block"][0], a["row bits"][0])
-        columns = kernels.Columns(
+        frames = packets.Frames(stop, starts, sizes, contexts)
+        block = packets.Block(a["block"][0], a["row bits"][0])
+        columns = packets.Columns(
             a["i32"], a["i64"], a["bits"], a["rejected"][0], a["offsets"], a["names"][0],
             scratch.topics, arena.rest,
         )  # fmt: skip
-        properties = kernels.Properties(scratch.text, scratch.codes, scratch.offsets)
-        rows = kernels.fill_rows(
+        properties = packets.Properties(scratch.text, scratch.codes, scratch.offsets)
+        rows = packets.fill_rows(
             data, frames, limits is None, limits or _NO_LIMITS, self._wanted, block, columns,
             properties,
         )  # fmt: skip
@@ -286,7 +286,7 @@ class ColumnDecoder:
             _put_properties(arena, scratch, entries)
         rejected = a["rejected"][0, :rows]
         fields: Fields = {}
-        checked, checked_bytes = a["block"][0, block_kernels.CHECKED_AT :][:2].tolist()
+        checked, checked_bytes = a["block"][0, blocks.CHECKED_AT :][:2].tolist()
         if checked and self._fields:
             fields = read_fields(
                 data, starts[:rows], sizes[:rows], contexts[:rows], rejected, checked_bytes,

@@ -12,8 +12,8 @@ import numpy as np
 import pyarrow as pa
 
 from wireyard.arrays import Bytes, Ints
-from wireyard.formats.mqtt import field_kernels
-from wireyard.formats.mqtt.field_kernels import (
+from wireyard.formats.mqtt.kernels import fields
+from wireyard.formats.mqtt.kernels.fields import (
     ENTRY_BITS,
     ENTRY_NUMBERS,
     LISTS,
@@ -82,7 +82,7 @@ def read_fields(
     entry_numbers = np.empty((len(ENTRY_NUMBERS), entries), np.int32)
     entry_bits = np.zeros((len(ENTRY_BITS), -(-entries // 8)), np.uint8)
     ends = np.zeros(len(TEXTS) + len(LISTS), np.int64)
-    entries = field_kernels.fill_fields(
+    entries = fields.fill_fields(
         data, starts, sizes, contexts, rejected, numbers, offsets, bits, texts, codes,
         entry_ends, entry_numbers, entry_bits, ends,
     )  # fmt: skip

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Final
 
-from wireyard.formats.mqtt.layout import SPECS
+from wireyard.formats.mqtt.layout import PROTOCOLS, SPECS
 
 __all__ = ["RULES", "Rule"]
 
@@ -33,12 +33,13 @@ class Rule:
 
     def verdict(self, version: int) -> str:
         """Return the code of the rule in a version that has it."""
-        cited = self.cited[version or _READ_AS]
+        cited = self.cited[version if version in PROTOCOLS else _READ_AS]
         return cited if cited.startswith(_NUMBERED) else self.name
 
     def spec(self, version: int) -> str:
         """Return document and place of the rule in a version that has it."""
-        return f"{SPECS[version or _READ_AS]}, {self.cited[version or _READ_AS]}"
+        version = version if version in PROTOCOLS else _READ_AS
+        return f"{SPECS[version]}, {self.cited[version]}"
 
     def holds(self, version: int) -> bool:
         """Return whether a version has the rule."""

@@ -1,10 +1,9 @@
 """RMP: packets of the Reliable Multicast Protocol's messaging layer, each of several messages."""
 
-from wireyard.formats.base import Dialect, Format
+from wireyard.formats.base import Contexts, Dialect, Evidence, Format, Several
 from wireyard.formats.rmp.annotate import annotate
 from wireyard.formats.rmp.context import MessageContext
 from wireyard.formats.rmp.framing import (
-    begins,
     find_header,
     frame_size,
     last_context,
@@ -35,20 +34,16 @@ FORMAT = Format(
     body="data",
     frame_size=frame_size,
     find_header=find_header,
-    begins=begins,
     decode=decode,
     encode=encode,
     read_row=read_row,
     packet_of=packet_of,
     derived=DERIVED,
-    row_context=row_context,
     annotate=annotate,
     body_views={"text": text_of("data")},
-    join_rows=join_rows,
-    decode_whole=decode_whole,
-    next_context=next_context,
-    last_context=last_context,
-    in_datagrams=True,
+    contexts=Contexts(next_context, last_context, of_row=row_context),
+    evidence=Evidence(in_datagrams=True),
+    several=Several(join_rows, decode_whole),
     dialects={
         "list-order": Dialect(
             MessageContext(list_order=True, framed=False).context,

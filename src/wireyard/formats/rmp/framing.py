@@ -14,7 +14,7 @@ from wireyard.formats.rmp.context import MessageContext
 from wireyard.formats.rmp.layout import MAX_PACKET_BYTES, PREFIX_BYTES, SPEC
 from wireyard.formats.rmp.reading import framed_bytes, read_message, read_messages
 
-__all__ = ["begins", "find_header", "frame_size", "last_context", "next_context"]
+__all__ = ["find_header", "frame_size", "last_context", "next_context"]
 
 
 def frame_size(
@@ -107,8 +107,3 @@ def last_context(context: int) -> int:
 def find_header(_view: View, _start: int, stop: int, _max_packet_bytes: int) -> tuple[int, bool]:
     """Return `stop`: packets of this layer cannot be identified by their bytes."""
     return stop, True
-
-
-def begins(_head: View) -> bool:
-    """Return False: that a stream is RMP has to be given by the caller."""
-    return False

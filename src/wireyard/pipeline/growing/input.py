@@ -418,7 +418,7 @@ class GrowingInput:
                 self._open[stream] = _OpenStream(stream_rows, head_at, bytes.fromhex(head))
             self._descriptions = dict(state["facts"])
             self._ended = {format: LedgerSum(*one) for format, one in state["ended"].items()}
-        except (KeyError, TypeError, ValueError, AttributeError) as error:
+        except (KeyError, TypeError, ValueError, AttributeError, OverflowError) as error:
             raise StateError(f"its state is damaged ({error})") from None
         self.replaces = False
 
@@ -469,7 +469,7 @@ def read_state(path: str, source: str) -> State:
         kinds = {_JSON, *_KINDS}
         others = {row["kind"]: row["data"] for row in of_source if row["kind"] not in kinds}
         return State(unpack_state(text.decode(), arrays), others)
-    except (OSError, ValueError, KeyError, TypeError) as error:
+    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
         raise StateError(f"its state is damaged ({error})") from None
 
 

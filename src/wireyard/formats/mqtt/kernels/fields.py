@@ -1,6 +1,6 @@
 """Compiled decoder of the fields of CONNECT, SUBSCRIBE, UNSUBSCRIBE and of acknowledgements.
 
-It decodes packets that ``session_kernels`` found valid, so that no length is checked again.
+It decodes packets that ``sessions`` found valid, so that no length is checked again.
 
 Axes: r = rows, e = topic filters of all rows, c = codes of all rows.
 """
@@ -11,6 +11,7 @@ from typing import Final
 
 from wireyard.accelerate import I64, READ, TEXT, array, inlined, kernel
 from wireyard.arrays import Bytes, Grid8, Grid32, Int32s, Ints
+from wireyard.formats.mqtt.kernels.sessions import body_at, declared_version
 from wireyard.formats.mqtt.layout import (
     CONNACK,
     CONNECT,
@@ -24,7 +25,6 @@ from wireyard.formats.mqtt.layout import (
     UNSUBSCRIBE,
     VERSION_BITS,
 )
-from wireyard.formats.mqtt.session_kernels import body_at, declared_version
 from wireyard.memory import copy_bytes, load_u8, load_u16, place_of
 
 __all__ = [

@@ -13,7 +13,14 @@ from typing import Final
 from wireyard.accelerate import I64, READ, TEXT, array, inlined, kernel
 from wireyard.arrays import Bytes, Ints
 from wireyard.formats.base import FIRST_PACKETS, Shown
-from wireyard.formats.mqtt.kernels import find_frames
+from wireyard.formats.mqtt.kernels.packets import find_frames
+from wireyard.formats.mqtt.kernels.sessions import (
+    LONGEST_HEAD,
+    body_at,
+    declared_version,
+    is_valid,
+    is_valid_publish,
+)
 from wireyard.formats.mqtt.layout import (
     CONNACK,
     CONNECT,
@@ -32,13 +39,6 @@ from wireyard.formats.mqtt.resync import (
     PROOF_BITS,
     PUBLISH_BITS,
     TYPE_AND_LENGTH_BITS,
-)
-from wireyard.formats.mqtt.session_kernels import (
-    LONGEST_HEAD,
-    body_at,
-    declared_version,
-    is_valid,
-    is_valid_publish,
 )
 from wireyard.memory import load_u8, load_u16
 

@@ -3,8 +3,8 @@
 Rules of this file:
 
 1. Kernels decode PUBLISH, the four acknowledgements of two bytes, PINGREQ, PINGRESP, DISCONNECT
-   without a reason, and the packets of ``session_kernels``, whose own columns are filled later
-   (``field_kernels``). All other packets, those of 1999, and those that break a rule are marked in
+   without a reason, and the packets of ``sessions``, whose own columns are filled later
+   (``fields``). All other packets, those of 1999, and those that break a rule are marked in
    `rejected`, and the scalar reader decodes their rows.
 2. Nothing is read at or after `stop`; a length is compared with the bytes left before it is used.
 3. Each group of columns has a pass of its own over a block of rows; the passes of groups that are
@@ -21,7 +21,7 @@ import numpy as np
 
 from wireyard.accelerate import BOOL, I64, READ, array, inlined, kernel, record
 from wireyard.arrays import Bytes, Grid, Grid8, Grid32, Int32s, Ints
-from wireyard.formats.mqtt.block_kernels import (
+from wireyard.formats.mqtt.kernels.blocks import (
     BLOCK_ROWS,
     CHECKED_AT,
     FIRST_BYTES,
@@ -39,9 +39,9 @@ from wireyard.formats.mqtt.block_kernels import (
     load_heads,
     load_packet_ids,
 )
+from wireyard.formats.mqtt.kernels.properties import KINDS, decode_properties
+from wireyard.formats.mqtt.kernels.topics import has_forbidden
 from wireyard.formats.mqtt.layout import CONNACK, CONNECT, PACKET_TYPES, PUBLISH, VERSION_BITS
-from wireyard.formats.mqtt.property_kernels import KINDS, decode_properties
-from wireyard.formats.mqtt.topic_kernels import has_forbidden
 from wireyard.memory import (
     AHEAD_BYTES,
     copy_long,
@@ -180,7 +180,7 @@ class Block(NamedTuple):
     """Scratch for the results of passes over a block of rows."""
 
     runs: Ints
-    """The runs of ``block_kernels``; `BLOCK_SIZE`."""
+    """The runs of ``blocks``; `BLOCK_SIZE`."""
     row_bits: Bytes
     """`BITS` of each row; `BLOCK_ROWS`."""
 

@@ -19,6 +19,7 @@ import numpy as np
 
 from wireyard.accelerate import inlined
 from wireyard.arrays import Bytes, Grid, Grid8, Grid32, Ints
+from wireyard.formats.mqtt.kernels.sessions import body_at, check_packet, declared_version
 from wireyard.formats.mqtt.layout import (
     CONNECT,
     DISCONNECT,
@@ -33,7 +34,6 @@ from wireyard.formats.mqtt.layout import (
     UNSUBSCRIBE,
     VERSION_BITS,
 )
-from wireyard.formats.mqtt.session_kernels import body_at, check_packet, declared_version
 from wireyard.memory import bit_column, load_u8, load_u16, load_word, place_of
 
 __all__ = [

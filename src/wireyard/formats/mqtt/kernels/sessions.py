@@ -13,6 +13,7 @@ from typing import Final
 
 from wireyard.accelerate import inlined
 from wireyard.arrays import Bytes
+from wireyard.formats.mqtt.kernels.topics import has_forbidden
 from wireyard.formats.mqtt.layout import (
     CONNACK,
     CONNECT,
@@ -27,7 +28,6 @@ from wireyard.formats.mqtt.layout import (
     UNSUBACK,
     UNSUBSCRIBE,
 )
-from wireyard.formats.mqtt.topic_kernels import has_forbidden
 from wireyard.memory import load_u8, load_u16, load_u32, valid_utf8
 
 __all__ = [
