@@ -15,6 +15,7 @@ from tests.spark.lakes import TABLES, all_rows, assert_as_one_run, run
 from wireyard.lake.writer import Lake
 from wireyard.pipeline.exchange import EXCHANGE, dump_each, load_one
 from wireyard.pipeline.running import Runner
+from wireyard.spark import executors
 from wireyard.spark.running import SparkEngine
 
 if TYPE_CHECKING:
@@ -83,6 +84,23 @@ def test_spark_starts_with_the_first_task(tmp_path: Path, spark: SparkSession) -
     assert (engine.use.version, engine.use.master) == (spark.version, "local[2]")
     assert (engine.use.stages, engine.use.tasks) == (2, 4)
     assert here["square"].to_pylist() == [0, 1, 4]
+
+
+def test_a_worker_tries_once_to_access_a_lake(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A store that does not answer costs seconds; the text has the cause, and what a URL needs."""
+    tried: list[str] = []
+
+    def fail(path: str, *_: Any) -> None:
+        tried.append(path)
+        raise OSError("Could not resolve host: bucket.s3.us-east-1.amazonaws.com")
+
+    monkeypatch.setattr(executors, "load", fail)
+    batches = [pa.RecordBatch.from_pydict({"id": [number]}) for number in range(3)]
+    found = [row for batch in batches for row in executors._yield_failure(iter([batch]), "s3://a")]
+    assert tried == ["s3://a"]
+    assert {row["failure"][0].as_py() for row in found} == {
+        "OSError: Could not resolve host: bucket.s3.us-east-1.amazonaws.com"
+    }
 
 
 def test_spark_starts_short_tasks_together(tmp_path: Path, spark: SparkSession) -> None:

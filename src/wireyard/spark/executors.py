@@ -14,7 +14,7 @@ import shutil
 import tempfile
 import zipfile
 from collections.abc import Callable, Iterator
-from functools import partial
+from functools import cache, partial
 from importlib import resources
 from importlib.resources.abc import Traversable
 from pathlib import Path
@@ -149,11 +149,19 @@ def _yield_failure(batches: Iterator[pa.RecordBatch], path: str) -> Iterator[pa.
 
     import_tasks()
     for _ in batches:
-        try:
-            failure = None if load(path, str) == _PACKAGE else "it has other content there"
-        except OSError as error:
-            failure = error.strerror or f"{type(error).__name__}: {error}"
-        yield pa.RecordBatch.from_pylist([{"failure": failure}], _ACCESS)
+        yield pa.RecordBatch.from_pylist([{"failure": _failure_of(path)}], _ACCESS)
+
+
+@cache
+def _failure_of(path: str) -> str | None:
+    """Return why a file cannot be read, or None.
+
+    Each worker tries once: a store that does not answer costs several seconds each time.
+    """
+    try:
+        return None if load(path, str) == _PACKAGE else "it has other content there"
+    except OSError as error:
+        return error.strerror or f"{type(error).__name__}: {error}"
 
 
 def _advice(lake: Staging) -> str:
@@ -163,6 +171,8 @@ def _advice(lake: Staging) -> str:
             "they need the driver's endpoint and credentials in their own environment: --conf"
             " spark.executorEnv.AWS_ENDPOINT_URL=URL and the like"
         )
+    if "://" in lake.url:
+        return "they need the driver's credentials in their own environment"
     return "name a folder or a URL that all machines see"
 
 
