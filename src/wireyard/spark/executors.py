@@ -23,8 +23,8 @@ from typing import TYPE_CHECKING, Any, Final
 import pyarrow as pa
 
 from wireyard.errors import LakeError, SourceError
-from wireyard.lake.staging import Staging
-from wireyard.pipeline.exchange import dump, load
+from wireyard.lake.staging import Staging, writing
+from wireyard.streams.source import filesystem
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -38,6 +38,8 @@ __all__ = [
 ]
 
 _PACKAGE: Final = "wireyard"
+_REACHED: Final = "reached"
+"""Name of a file in the lake that executors read."""
 _PARALLELISM: Final = "spark.default.parallelism"
 _MOST_TASKS: Final = 64
 _REMEDY: Final = (
@@ -91,7 +93,10 @@ def check_access(spark: SparkSession, lake: Staging) -> None:
         They cannot; the text says why.
     """
     try:
-        path = dump(lake.staged(""), _PACKAGE, str)
+        path = lake.staged("", _REACHED)
+        system, inner = filesystem(path)
+        with writing(lake.url), system.open_output_stream(inner) as file:
+            file.write(_PACKAGE.encode())
         failures = _run_on_executors(spark, partial(_yield_failure, path=path), _ACCESS)
     except Exception as error:
         raise explained(error) from None
@@ -159,7 +164,10 @@ def _failure_of(path: str) -> str | None:
     Each worker tries once: a store that does not answer costs several seconds each time.
     """
     try:
-        return None if load(path, str) == _PACKAGE else "it has other content there"
+        system, inner = filesystem(path)
+        with system.open_input_file(inner) as file:
+            same = file.read() == _PACKAGE.encode()
+        return None if same else "it has other content there"
     except OSError as error:
         return error.strerror or f"{type(error).__name__}: {error}"
 

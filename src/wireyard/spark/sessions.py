@@ -37,6 +37,8 @@ SETTINGS: Mapping[str, str] = {
     # Times of packets are UTC, and readers other than Spark refuse its default for Parquet.
     "spark.sql.session.timeZone": "UTC",
     "spark.sql.parquet.outputTimestampType": "TIMESTAMP_MICROS",
+    # Batches of rows with cells of megabytes, as our stages shuffle them, are few rows each.
+    "spark.sql.execution.arrow.maxBytesPerBatch": "4194304",
     # Needed by the option `pushFilters`; without effect on sources that do not have it.
     "spark.sql.python.filterPushdown.enabled": "true",
     "spark.ui.enabled": "false",
@@ -53,6 +55,9 @@ LOCAL_SETTINGS: Mapping[str, str] = {
 SHORT_LIVED: Mapping[str, str] = {
     # Its second compiler takes half of the processor time of a Java that lives for some seconds.
     "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1",
+    # Its shuffles stay on the disk of this machine.
+    "spark.shuffle.compress": "false",
+    "spark.shuffle.spill.compress": "false",
 }
 """Settings of a Spark on this machine that only runs our tasks, which are not in Java."""
 _OF_LAUNCH = (

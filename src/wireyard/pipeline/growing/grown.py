@@ -51,7 +51,6 @@ from wireyard.pipeline.decoding.task import (
     BronzeTask,
     packets_table,
 )
-from wireyard.pipeline.exchange import EXCHANGE
 from wireyard.pipeline.facts.stage import Facts
 from wireyard.pipeline.growing.input import GrowingInput, read_state
 from wireyard.pipeline.growing.readers import GrowthSettings
@@ -289,7 +288,7 @@ def _open_input(found: InputFiles, settings: GrowthSettings) -> GrowingInput:
 def make_part_staging(lake: Lake) -> None:
     """Make the folders that parts are written to."""
     tables = [packets_table(name) for name in format_names()]
-    staged = [*tables, QUARANTINE_TABLE, STORE_RECORDS_TABLE, DONE_MARKS, EXCHANGE, *all_tables()]
+    staged = [*tables, QUARANTINE_TABLE, STORE_RECORDS_TABLE, DONE_MARKS, *all_tables()]
     lake.make_staging([*staged, *LEDGER_FILES, FILES_TABLE, PAYLOADS_TABLE, OPEN_STATES])
 
 
