@@ -208,7 +208,7 @@ class NewestPackets:
         }
         if not packets:
             return []
-        with_gaps = {name: _with_gaps(table, self._gap_ns) for name, table in packets.items()}
+        with_gaps = {name: with_gaps(table, self._gap_ns) for name, table in packets.items()}
         derived: dict[str, list[pa.Table]] = {}
         for name, part in self._protocol.derive(with_gaps, shown, self._source):
             derived.setdefault(name, []).append(part)
@@ -366,7 +366,7 @@ def _stream_names(parts: Sequence[pa.Table]) -> pa.Array:
     return pc.unique(pa.chunked_array(chunks, pa.string()))
 
 
-def _with_gaps(packets: pa.Table, gap_ns: int) -> pa.Table:
+def with_gaps(packets: pa.Table, gap_ns: int) -> pa.Table:
     """Sort packets by stream and offset, with a row for each gap.
 
     Unlike that of a capture, such a gap has a time: that of the next packet of its stream, or the

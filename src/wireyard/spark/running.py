@@ -41,14 +41,27 @@ if TYPE_CHECKING:
     from pyspark import SparkContext
     from pyspark.sql import DataFrame, SparkSession
 
-__all__ = ["SparkCluster", "SparkEngine", "SparkUse", "context_of"]
+__all__ = [
+    "RESULTS",
+    "SHUFFLED",
+    "SparkCluster",
+    "SparkEngine",
+    "SparkUse",
+    "context_of",
+    "first_stage",
+    "next_stage",
+    "run_batches",
+]
 
 _ROUNDS: Final = 4
 """Least number of Spark tasks per core, so that no core is idle for long at the end of a stage."""
 _FULL: Final = "No space left on device"
-_RESULTS: Final = -1
+RESULTS: Final = -1
 """Instead of the number of a part: the row has the results of tasks."""
-_SHUFFLED: Final = pa.schema(
+_Outputs = Iterator[tuple[int, Iterable[pa.RecordBatch | Blob]]]
+Run = Callable[[Any], _Outputs]
+"""Runs tasks over batches; yields the number of each, and what it yields."""
+SHUFFLED: Final = pa.schema(
     [
         ("part", pa.int32()),
         ("stage", pa.int32()),
@@ -209,23 +222,16 @@ class SparkCluster:
         kind: Any,
     ) -> pa.Table:
         """Run stages that pass on what later ones read, as one job; return all results."""
-        from pyspark.sql.functions import col
-
-        from wireyard.spark.types import spark_schema
-
         if isinstance(first, Keyed):
-            rows, run = self._sorted(first), partial(_run_sorted, work=work)
+            rows, run = self._sorted(first), partial(run_batches, work=work)
         else:
             rows = self._numbers(len(first), together)
             run = partial(_run_numbered, tasks=_texts_of(first, kind), work=work, kind=kind)
-        shuffled = spark_schema(_SHUFFLED)
-        passed = rows.mapInArrow(partial(_pack, run=run, stage=0, schema=schema), shuffled)
+        passed = first_stage(rows, run, schema)
         for number, stage in enumerate(stages, 1):
             most = max(each.parts for each in stages[number - 1 :])
-            placed = passed.repartitionById(self._partitions(most, together), col("part"))
-            do = partial(_pack_next, reads=stage, stage=number, schema=schema)
-            passed = placed.mapInArrow(do, shuffled)
-        found = self._engine.collect(passed.where(f"part = {_RESULTS}"), _name_of(work))
+            passed = next_stage(passed, stage, number, self._partitions(most, together), schema)
+        found = self._engine.collect(passed.where(f"part = {RESULTS}"), _name_of(work))
         results = (read_tables(data.as_buffer())[0] for data in found["data"])
         return pa.concat_tables([schema.empty_table(), *results])
 
@@ -251,6 +257,27 @@ class SparkCluster:
         return min(tasks, max(fewest, -(-tasks // together)))
 
 
+def first_stage(rows: DataFrame, run: Run, schema: pa.Schema) -> DataFrame:
+    """Return what a stage over some rows passes on, and its results: rows of `SHUFFLED`."""
+    from wireyard.spark.types import spark_schema
+
+    do = partial(_pack, run=run, stage=0, schema=schema)
+    return rows.mapInArrow(do, spark_schema(SHUFFLED))
+
+
+def next_stage(
+    passed: DataFrame, stage: Stage, number: int, partitions: int, schema: pa.Schema
+) -> DataFrame:
+    """Return the same of a later stage, with a number of its own."""
+    from pyspark.sql.functions import col
+
+    from wireyard.spark.types import spark_schema
+
+    placed = passed.repartitionById(partitions, col("part"))
+    do = partial(_pack_next, reads=stage, stage=number, schema=schema)
+    return placed.mapInArrow(do, spark_schema(SHUFFLED))
+
+
 def _name_of(work: Any) -> str:
     """Return the name of the innermost function of a task."""
     while isinstance(work, partial):
@@ -264,10 +291,6 @@ def _texts_of(tasks: Sequence[Any], kind: Any) -> tuple[str, ...]:
 
 
 # --- in workers, for `mapInArrow` -----------------------------------------------------------
-
-_Outputs = Iterator[tuple[int, Iterable[pa.RecordBatch | Blob]]]
-"""The number of each task, and what it yields."""
-_Run = Callable[[Any], _Outputs]
 
 
 def _prepare() -> None:
@@ -294,22 +317,22 @@ def _run_numbered(
             yield number, work(from_json(tasks[number], kind))
 
 
-def _run_sorted(batches: Iterator[pa.RecordBatch], work: Work) -> _Outputs:
-    """Run a task over rows that are sorted by key."""
+def run_batches(batches: Iterator[pa.RecordBatch], work: Work) -> _Outputs:
+    """Run a task over all rows of a partition."""
     _prepare()
     yield 0, work(batches)
 
 
-def _results_of(batches: Iterator[pa.RecordBatch], run: _Run) -> Iterator[pa.RecordBatch]:
+def _results_of(batches: Iterator[pa.RecordBatch], run: Run) -> Iterator[pa.RecordBatch]:
     """Yield the results of tasks that pass nothing on."""
     for _, outputs in run(batches):
         yield from outputs
 
 
 def _pack(
-    batches: Iterable[pa.RecordBatch], run: _Run, stage: int, schema: pa.Schema
+    batches: Iterable[pa.RecordBatch], run: Run, stage: int, schema: pa.Schema
 ) -> Iterator[pa.RecordBatch]:
-    """Yield what tasks pass on as rows of `_SHUFFLED`, then a row with their results."""
+    """Yield what tasks pass on as rows of `SHUFFLED`, then a row with their results."""
     results = list[pa.RecordBatch]()
     for task, outputs in run(batches):
         for number, output in enumerate(outputs):
@@ -319,7 +342,7 @@ def _pack(
                 results.append(output)
     if results:
         ((_, _, data),) = pass_on("", [[pa.Table.from_batches(results, schema)]])
-        yield _row(Blob("", _RESULTS, data), stage, 0, 0)
+        yield _row(Blob("", RESULTS, data), stage, 0, 0)
 
 
 def _pack_next(
@@ -346,11 +369,11 @@ def _pack_next(
 
 
 def _row(blob: Blob, *place: int) -> pa.RecordBatch:
-    """Return a row of `_SHUFFLED`; its data is not copied."""
+    """Return a row of `SHUFFLED`; its data is not copied."""
     offsets = pa.py_buffer(np.array([0, blob.data.size], np.int32))
     data = pa.Array.from_buffers(pa.binary(), 1, [None, offsets, blob.data])
     numbers = (pa.array([value], pa.int32()) for value in (blob.part, *place))
-    return pa.RecordBatch.from_arrays([*numbers, pa.array([blob.name]), data], schema=_SHUFFLED)
+    return pa.RecordBatch.from_arrays([*numbers, pa.array([blob.name]), data], schema=SHUFFLED)
 
 
 def _read_numbered(batches: Iterator[pa.RecordBatch], rows: Keyed) -> Iterator[pa.RecordBatch]:

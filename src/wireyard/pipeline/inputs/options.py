@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from wireyard.captures.packets.segment_columns import TABLE
 from wireyard.errors import UsageError
+from wireyard.layers.tables import all_tables
 
 if TYPE_CHECKING:
     from wireyard.formats.base import Format
@@ -22,7 +23,7 @@ if TYPE_CHECKING:
 __all__ = ["WRITE_OPTIONS", "Options", "opener_of", "read_options"]
 
 INPUTS = ("auto", "pcap", "stream")
-TABLES = ("packets", TABLE)
+TABLES = ("packets", TABLE, "streams", *all_tables())
 _UNITS = {unit: 1 << 10 * power for power, unit in enumerate(("b", "k", "m", "g", "t"))}
 _SIZE = re.compile(r"(\d+)\s*([bkmgt]?)b?", re.IGNORECASE)
 
@@ -61,7 +62,8 @@ class Options:
     """Kind of the files: ``stream``, ``pcap`` for captures, pcapng too, or ``auto``, by the first
     bytes of each."""
     table: str = "packets"
-    """``packets``, or ``tcp_segments``: the TCP segments and UDP datagrams of captures."""
+    """``packets``; ``tcp_segments``, the TCP segments and UDP datagrams of captures; ``streams``,
+    or a table of facts such as ``deliveries``."""
     decode_as: tuple[str, ...] = ()
     """Formats by port for captures, separated by semicolons: ``tcp.port==1884,mqtt``."""
     keylog: tuple[str, ...] = ()
