@@ -63,9 +63,9 @@ A reply has the id of its request, whatever their types. A packet that a client 
 I, and its type and its SysMessageID as before. It is the same request, on another connection too:
 it breaks no rule, and `conversations` has one row for it, with the first reply.
 
-Only clients are known to leave numbers out. The counter of a broker also numbers the copies that it
-makes of messages to several topics, and the packets of services that were not captured, such as the
-one for administrators.
+Only clients are known to leave numbers out, and only where all bytes of the clients of a host were
+captured. The counter of a broker also numbers the copies that it makes of messages to several
+topics, and the packets of services that were not captured, such as the one for administrators.
 
 The diagrams show allowed transitions that change something. A capture may begin in any state.
 """

@@ -105,6 +105,7 @@ concluded from packets that are missing:
 - A message at QoS 1 that is first seen with DUP may have been delivered before: `undecided`.
 - `retained` is null in 5.0 if a subscription that was not captured may have Retain As Published.
 - The version of packets without a CONNECT is 5.0 if they keep its rules (erratum M33).
+- A slice, as `wireyard slice` writes it, leaves connections out. They count as older than it.
 
 ## Packets lost within the capture
 

@@ -143,6 +143,21 @@ def test_any_disorder_within_the_delay_of_a_queue(seed: int) -> None:
     assert texts(capture_of(segments)) == IN_TURNS
 
 
+@pytest.mark.parametrize("early_ns", [1, 20_000, 50 * MS])
+@pytest.mark.parametrize("way", [0, 1])
+def test_a_fin_is_behind_the_bytes_before_it(way: int, early_ns: int) -> None:
+    """Those of its own side, and those of the other that it acknowledges."""
+    segments = at_each(1000 * MS, talk(ASKED, ANSWERED))
+    closing = [at for at, (_, (side, _)) in enumerate(segments) if side == way][-1]
+    last_ns = max(after for after, segment in segments if segment in TALK[-2:])
+    fin = last_ns - early_ns, segments.pop(closing)[1]
+    segments.append(fin)
+    capture = capture_of(sorted(segments, key=lambda each: each[0]))
+    for stream in capture.streams:
+        assert stream.closed is not None
+        assert stream.closed[1] > max(int(one.times_ns[-1]) for one in capture.streams)
+
+
 @pytest.mark.parametrize("extent_bytes", [1 << 20, 100])
 def test_parts_of_a_capture_have_the_times_of_the_whole(tmp_path: Path, extent_bytes: int) -> None:
     segments = [*at_each(10 * MS), *at_each(10 * MS, other())]

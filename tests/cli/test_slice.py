@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import struct
 from itertools import pairwise
 from pathlib import Path
 
@@ -26,6 +27,7 @@ from tests.captures.make import (
 from tests.captures.test_directed import CONNECT, PUBLISH
 from tests.cli.results import Run, notes_of, one_line, rows_of
 from wireyard import mqtt
+from wireyard.captures.signatures import PCAPNG, is_slice
 
 TRAFFIC = Path(__file__).parents[2] / "examples" / "traffic.pcap"
 
@@ -44,6 +46,19 @@ def frames_of() -> list[bytes]:
     ]
 
 
+def marked(data: bytes) -> bytes:
+    """Return a capture that says that it is a slice."""
+    if data[:4] != PCAPNG:
+        return data[:12] + b"WYSL" + data[16:]
+    order = "<" if data[8] == 0x4D else ">"
+    (size,) = struct.unpack_from(f"{order}I", data, 4)
+    text = b"a slice, made by wireyard"
+    comment = struct.pack(f"{order}HH", 1, len(text)) + text + bytes(-len(text) % 4)
+    options = data[24 : size - 4] or bytes(4)
+    word = struct.pack(f"{order}I", 28 + len(comment) + len(options))
+    return PCAPNG + word + data[8:16] + b"\xff" * 8 + comment + options + word + data[size:]
+
+
 def test_all_frames_of_a_row_and_no_other(run: Run, tmp_path: Path) -> None:
     frames = frames_of()
     packets = [Packet(data, BEGAN_NS + 1000 * number) for number, data in enumerate(frames)]
@@ -51,13 +66,13 @@ def test_all_frames_of_a_row_and_no_other(run: Run, tmp_path: Path) -> None:
     path.write_bytes(pcap(packets))
     result = run("slice", path, "--where", "topic == ll", "-w", out)
     assert (result.exit_code, one_line(result)) == (0, f"3 frames written to {out}")
-    assert out.read_bytes() == pcap(packets[2:5])
+    assert out.read_bytes() == marked(pcap(packets[2:5]))
     run("slice", path, "--where", "topic == t", "--where", "frame == 2", "-w", out)
-    assert out.read_bytes() == pcap(packets[1:2])
+    assert out.read_bytes() == marked(pcap(packets[1:2]))
     run("slice", path, "-w", out)
     assert out.read_bytes() == path.read_bytes()
     run("slice", path, "--where", "topic == nowhere", "-w", out)
-    assert out.read_bytes() == pcap([])
+    assert out.read_bytes() == marked(pcap([]))
 
 
 @pytest.mark.parametrize("order", ["<", ">"])
@@ -68,9 +83,9 @@ def test_pcapng_keeps_its_sections_and_interfaces(run: Run, tmp_path: Path, orde
     blocks = [enhanced(data, number, order=order) for number, data in enumerate(frames)]
     path.write_bytes(head + b"".join(blocks))
     assert run("slice", path, "--where", "payload_size == 2", "-w", out).exit_code == 0
-    assert out.read_bytes() == head + b"".join(blocks[1:])
+    assert out.read_bytes() == marked(head + b"".join(blocks[1:]))
     run("slice", path, "--where", "topic == ll", "-w", out)
-    assert out.read_bytes() == head + b"".join(blocks[2:5])
+    assert out.read_bytes() == marked(head + b"".join(blocks[2:5]))
 
 
 def test_a_frame_behind_a_gap_and_one_that_is_no_packet(run: Run, tmp_path: Path) -> None:
@@ -78,9 +93,9 @@ def test_a_frame_behind_a_gap_and_one_that_is_no_packet(run: Run, tmp_path: Path
     data = one_way([(0, CONNECT), (len(CONNECT) + 7, b"\xff" + PUBLISH)])
     path.write_bytes(data)
     run("slice", path, "--where", "status == garbage", "-w", out)
-    assert out.read_bytes() == data[:24] + data[-(16 + 54 + 8) :]
+    assert out.read_bytes() == marked(data[:24] + data[-(16 + 54 + 8) :])
     run("slice", path, "--where", "status == gap", "-w", out)
-    assert out.read_bytes() == data[:24]
+    assert out.read_bytes() == marked(data[:24])
 
 
 def test_pieces_of_one_capture_in_any_order(run: Run, tmp_path: Path) -> None:
@@ -90,7 +105,7 @@ def test_pieces_of_one_capture_in_any_order(run: Run, tmp_path: Path) -> None:
     first.write_bytes(pcap(packets[:3]))
     second.write_bytes(pcap(packets[3:]))
     assert run("slice", second, first, "--where", "topic == ll", "-w", out).exit_code == 0
-    assert out.read_bytes() == pcap(packets[2:5])
+    assert out.read_bytes() == marked(pcap(packets[2:5]))
     second.write_bytes(pcap(packets[3:], magic=0xA1B23C4D, unit_ns=1))
     refused = run("slice", second, first, "-w", out)
     assert refused.exit_code == 2
@@ -136,13 +151,13 @@ def test_a_client_is_all_frames_of_its_connections(run: Run, tmp_path: Path) -> 
     path.write_bytes(pcap(packets))
     result = run("slice", path, "--client", "me", "-w", out)
     assert result.exit_code == 0
-    assert out.read_bytes() == pcap([*packets[:5], packets[9]])
+    assert out.read_bytes() == marked(pcap([*packets[:5], packets[9]]))
     run("slice", path, "--client", "you", "-w", out)
-    assert out.read_bytes() == pcap([*packets[5:9], *packets[10:]])
+    assert out.read_bytes() == marked(pcap([*packets[5:9], *packets[10:]]))
     run("slice", path, "--client", "you", "--where", "topic == t", "-w", out)
-    assert out.read_bytes() == pcap(packets[11:])
+    assert out.read_bytes() == marked(pcap(packets[11:]))
     run("slice", path, "--client", "10.0.0.1:40001", "-w", out)
-    assert out.read_bytes() == pcap(packets[5:9])
+    assert out.read_bytes() == marked(pcap(packets[5:9]))
     run("slice", path, "--client", "me", "--client", "you", "-w", out)
     assert out.read_bytes() == path.read_bytes()
     nobody = run("slice", path, "--client", "nobody", "-w", out)
@@ -187,3 +202,31 @@ def test_a_condition_applies_to_formats_with_the_column(run: Run, tmp_path: Path
         assert wrong.exit_code == 2
         assert "--where domain == 1: " in one_line(wrong)
         assert one_line(wrong).endswith("rows have no such column")
+
+
+def test_nothing_is_concluded_from_what_a_slice_leaves_out(run: Run, tmp_path: Path) -> None:
+    """The messages of a client were delivered to another one, which is not in the slice."""
+    path = TRAFFIC.parent / "symptoms" / "mqtt-healthy.pcap"
+    out, again, query = (
+        tmp_path / "out.pcap",
+        tmp_path / "again.pcap",
+        "SELECT verdict FROM deliveries",
+    )
+    run("slice", path, "--client", "sends", "-w", out)
+    verdicts = {row["verdict"] for row in rows_of(run("sql", out, query))}
+    assert verdicts == {"undecided"}
+    result = run("why", out)
+    assert "a slice of a capture" in result.output + result.stderr
+    run("slice", out, "--client", "sends", "-w", again)
+    assert again.read_bytes() == out.read_bytes()
+
+
+def test_a_slice_of_pcapng_says_so_in_a_comment(run: Run, tmp_path: Path) -> None:
+    path, out, again = (tmp_path / name for name in ("in.pcapng", "out.pcapng", "again.pcapng"))
+    blocks = [section(), interface(), *(enhanced(frame) for frame in frames_of())]
+    path.write_bytes(b"".join(blocks))
+    run("slice", path, "--where", "topic == ll", "-w", out)
+    assert is_slice(out.read_bytes()) and not is_slice(path.read_bytes())
+    assert rows_of(run("decode", out, "--format", "mqtt", "--columns", "topic"))
+    run("slice", out, "--where", "topic == ll", "-w", again)
+    assert again.read_bytes() == out.read_bytes()

@@ -561,7 +561,8 @@ class Connection:
         self.facts.sessions.append(session)
         for record in (*self.facts.sent, *self.facts.delivered):
             record.setdefault("user", self.user)
-        if self.client not in {ends_of(row)[0] for row in self.rows}:
+        of_client = [row for row in self.rows if ends_of(row)[0] == self.client]
+        if not of_client or not all(map(is_packet, of_client)):
             self.facts.incomplete.add((first["source"], self.client_host()))
         for numbers in self.numbers.values():
             if numbers.from_client:
@@ -1119,9 +1120,9 @@ class Numbers:
 
 # J-28 (errata 48) A program numbers the packets of all its connections with one counter. So a
 # number of a client is missing if the numbers of a stream go on behind it, no stream of the host
-# has it, and no side of a client of the host is missing. A broker's counter also numbers the copies
-# that it makes of messages, and the packets of services that are not captured: of a broker, no
-# number is known to be missing.
+# has it, and no bytes of a client of the host are missing or damaged. A broker's counter also
+# numbers the copies that it makes of messages, and the packets of services that are not captured:
+# of a broker, no number is known to be missing.
 def find_missing_numbers(facts: Facts) -> None:
     """Add a violation for each gap in the numbers of a host."""
     hosts: dict[Key, list[Run]] = defaultdict(list)

@@ -31,8 +31,8 @@ from wireyard.pipeline.growing.following import Progress, follow_lake
 from wireyard.pipeline.growing.input import OPEN_STATE
 from wireyard.pipeline.inputs import watching
 from wireyard.pipeline.inputs.finding import identity_of, is_unchanged, list_inputs
-from wireyard.pipeline.job import add_missing_tables, drop_from_lake, fill_lake
-from wireyard.pipeline.replacing import OPEN_PREFIX, OPEN_STATES, Draft, drop_damaged
+from wireyard.pipeline.job import drop_from_lake, fill_lake, repair_lake
+from wireyard.pipeline.replacing import OPEN_PREFIX, OPEN_STATES, Draft
 
 __all__ = ["SETTLED_S", "Quiet", "check_runs"]
 
@@ -248,10 +248,8 @@ class Runs:
             else:
                 _change_byte(self.rng, path)
         with Lake.open(str(self.lake), damaged=True) as lake:
-            draft = Draft(lake)
-            drop_damaged(draft, lake.damage(checksums=True))
-            add_missing_tables(draft)
-            lake.commit(draft.change())
+            repair_lake(lake, lake.damage(checksums=True))
+        self.compare(self.held)
         self.run()
 
     # --- runs ---------------------------------------------------------------------------------

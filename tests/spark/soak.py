@@ -109,7 +109,7 @@ class Case:
         following._COMMIT_S = 0.0  # type: ignore[misc]
         following._POLL_S = 0.001  # type: ignore[misc]
         if self.beside:
-            growth.take_long = lambda rows: True  # type: ignore[attr-defined]
+            growth.take_long = lambda packets: True  # type: ignore[attr-defined]
         looks, kills = rng.randint(5, 60), not to_the_end and rng.random() < 0.6
         commit = Lake.commit
 

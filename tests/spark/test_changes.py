@@ -16,9 +16,10 @@ from wireyard.errors import LakeDamaged
 from wireyard.lake import read_lake
 from wireyard.lake.writer import Lake
 from wireyard.pipeline import replacing
-from wireyard.pipeline.growing.grown import open_growing
 from wireyard.pipeline.growing.growth import Growth
+from wireyard.pipeline.growing.part import Part, restored
 from wireyard.pipeline.growing.readers import GrowthSettings
+from wireyard.pipeline.growing.states import states_of
 from wireyard.pipeline.inputs.finding import list_inputs
 from wireyard.pipeline.job import fill_lake
 from wireyard.pipeline.replacing import OPEN_STATES
@@ -136,7 +137,10 @@ def test_a_state_with_any_changed_byte_is_not_used(tmp_path: Path) -> None:
             data = bytearray(whole)
             data[at] ^= at >= 0
             Path(state).write_bytes(data)
-            growing = open_growing(opened, found, GrowthSettings())
+            states = states_of(opened, found.path)
+            growing, _ = restored(
+                Part(found.path, found.format, found.files, states), GrowthSettings()
+            )
             growing.close()
             assert growing.replaces == (at >= 0)
 

@@ -11,7 +11,8 @@ import pyarrow as pa
 import pytest
 from click.testing import CliRunner, Result
 
-from tests.spark.lakes import HELLO, TABLES, message, packets_equal, run, table
+from tests.spark.lakes import HELLO, TABLES, all_rows, message, packets_equal, run, table
+from tests.spark.test_incremental import inputs
 from wireyard.cli import main
 from wireyard.errors import LakeDamaged
 from wireyard.lake import read_lake
@@ -305,3 +306,19 @@ def test_a_damaged_file_of_the_right_size(words: list[str], lake: Path, tmp_path
     assert (asked.exit_code, asked.stdout) == (1, ""), asked.stderr
     assert asked.stderr.startswith(f"wireyard: {lake}: is damaged: {lake}/_wireyard/data/")
     assert asked.stderr.count("\n") == 1
+
+
+@pytest.mark.parametrize("name", ["packets_jmq", "producers"])
+def test_a_repair_makes_the_facts_of_related_inputs_anew(tmp_path: Path, name: str) -> None:
+    """Messages that the dropped input shows too have rows of what the others show of them."""
+    paths, lake = inputs(tmp_path / "in"), tmp_path / "lake"
+    for path in paths:
+        read(lake, path)
+    sent = next(path for path in paths if path.name == "sent.jmq")
+    for file in read_lake(str(lake)).inputs[str(sent)].files[name]:
+        overwrite(Path(read_lake(str(lake)).path(name, file)))
+    assert f"to be read again: {sent}\n" in cli("lake", "repair", lake).stdout
+    left = [path for path in paths if str(path) in read_lake(str(lake)).inputs]
+    assert len(left) in (len(paths) - 1, len(paths) - 2)  # one file may have the facts of two
+    read(tmp_path / "once", *left)
+    assert all_rows(lake) == all_rows(tmp_path / "once")

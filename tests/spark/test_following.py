@@ -448,7 +448,7 @@ def test_a_large_file_delays_no_file_that_grows(tmp_path: Path) -> None:
 def test_spark_runs_the_tasks_of_a_lake_that_follows(
     spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It reads whole files, and makes the facts of those that grow."""
+    """It reads whole files, and the parts and the facts of those that grow."""
     monkeypatch.setattr(watching, "SETTLED_S", 0.5)
     folder, lake, ended, engine = (
         tmp_path / "in", tmp_path / "lake", Event(), SparkEngine(lambda: spark)
@@ -472,12 +472,15 @@ def test_spark_runs_the_tasks_of_a_lake_that_follows(
             with (folder / "a.pcap").open("ab") as file:
                 file.write(data[at : at + 4000])
             time.sleep(0.1)
-        facts = stages()
+        while not held(lake):
+            assert thread.is_alive() and time.monotonic() < end
+            time.sleep(0.1)
+        of_parts = stages()
         shutil.copy(EXAMPLES / "traffic" / "shop-c2b.jmq", folder)
         while held(lake) < 2:
             assert thread.is_alive() and time.monotonic() < end
             time.sleep(0.1)
-        assert stages() > facts > 0
+        assert stages() > of_parts > 0
     finally:
         ended.set()
         thread.join()

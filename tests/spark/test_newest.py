@@ -2,22 +2,26 @@
 
 from __future__ import annotations
 
+import json
 import time
 from collections.abc import Callable
 from functools import cache
 from pathlib import Path
 from typing import Any
 
+import pyarrow.parquet as pq
 import pytest
 
 from tests.captures.make import BEGAN_NS, Packet, both_ways, ethernet, ipv4, packets, pcap, udp
 from tests.spark import lakes
 from tests.spark.lakes import HEADER_BYTES, records
-from wireyard.captures.live.state import StateError
 from wireyard.lake.writer import Lake
 from wireyard.layers import newest
 from wireyard.pipeline.growing import growth as spark_growth
 from wireyard.pipeline.growing.growth import Growth
+from wireyard.pipeline.growing.input import make_state
+from wireyard.pipeline.growing.part import NONE_MADE, FactsMade, Part
+from wireyard.pipeline.growing.states import read_facts
 from wireyard.pipeline.inputs.finding import list_inputs
 from wireyard.pipeline.job import fill_lake
 
@@ -140,7 +144,7 @@ def test_another_process_goes_on_with_the_newest(tmp_path: Path, one_run: OneRun
                     assert growth.open_input(list_inputs([name]).inputs[0])
                 assert growth.refresh(name, [name])
                 growth.commit({name: growth.unread_bytes(name)}, ())
-                positions.append(growth._inputs[name].facts_position)
+                positions.append(growth._inputs[name].facts.position)
                 whole = one_run(part + 1)
                 counts.append(judge_mqtt(root, whole) + judge_jms(root, whole))
                 others.append(judge_others(root, whole))
@@ -319,28 +323,23 @@ def test_a_session_that_closed_later_than_facts_said_has_one_row(
 
 
 def test_facts_of_a_damaged_state_are_refused(tmp_path: Path) -> None:
-    path = tmp_path / "grows.pcap"
-    path.write_bytes(CAPTURE.read_bytes())
-    good = {
+    good: dict[str, Any] = {
         "position": 100, "seconds": 2.0, "until_ns": {"jms": 5}, "has_open": True, "are_made": True,
     }  # fmt: skip
-    with Lake.open(str(tmp_path / "lake")) as lake:
-        growth = Growth(lake, None)
-        assert growth.open_input(list_inputs([str(path)]).inputs[0])
-        growth.commit({str(path): growth.unread_bytes(str(path))}, ())
-        one = growth._inputs[str(path)]
-        before = one.facts_position
-        one.restore_facts(good, has_provisional=False)
-        assert one.facts_position == before
-        one.restore_facts(good, has_provisional=True)
-        assert one.facts_position == 100
-        damage: list[dict[str, Any]] = [
-            {"position": -2}, {"position": None}, {"seconds": -1.0},
-            {"seconds": float("nan")}, {"until_ns": [5]}, {"until_ns": {"jms": "soon"}},
-        ]  # fmt: skip
-        for values in damage:
-            with pytest.raises(StateError):
-                one.restore_facts(good | values, has_provisional=True)
-        with pytest.raises(StateError):
-            one.restore_facts({}, has_provisional=True)
-        growth.close()
+    part = Part("grows.pcap", None, ("grows.pcap",), (str(tmp_path / "state"),))
+
+    def read(state: dict[str, Any], *, has_provisional: bool = True) -> FactsMade:
+        rows = [("json", [2], b"{}"), ("facts", [1], json.dumps(state).encode())]
+        pq.write_table(make_state(part.path, rows), part.states[0])
+        return read_facts(part, has_provisional=has_provisional, in_progress=False)
+
+    assert read(good) == FactsMade(100, 2.0, {"jms": 5})
+    assert read(good, has_provisional=False) == NONE_MADE
+    damage: list[dict[str, Any]] = [
+        {"position": -2}, {"position": None}, {"seconds": -1.0},
+        {"seconds": float("nan")}, {"until_ns": [5]}, {"until_ns": {"jms": "soon"}},
+        {"are_made": False},
+    ]  # fmt: skip
+    for values in damage:
+        assert read(good | values) == NONE_MADE
+    assert read({}) == NONE_MADE

@@ -1,4 +1,4 @@
-"""How far a capture sees: the connections of which it has one direction only."""
+"""How far a capture sees: whether it is a slice, and connections with one direction only."""
 
 from __future__ import annotations
 
@@ -29,15 +29,18 @@ SELECT count(*) AS unseen, count(*) FILTER (up) AS up, count(*) FILTER (NOT up) 
   (
     SELECT count(DISTINCT (source, least(stream, {BACK})))
     FROM streams WHERE transport = 'tcp' AND format IS NOT NULL
-  ) AS connections
+  ) AS connections,
+  (SELECT coalesce(bool_or(sliced), false) FROM streams) AS sliced
 FROM unseen
 """
 
 
 def how_far(tables: Tables) -> str | None:
-    """Return in a line what a capture does not show, None if it shows both directions."""
+    """Return in a line what a capture does not show, None if it is whole."""
     (row,) = tables.rows(_COUNTS)
     unseen, connections = row["unseen"], row["connections"]
+    if row["sliced"]:
+        return "a slice of a capture: what needs the packets that it leaves out is undecided"
     if not unseen:
         return None
     if row["up"] == unseen:

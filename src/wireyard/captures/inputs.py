@@ -13,7 +13,7 @@ import numpy as np
 
 from wireyard.arrays import Bytes
 from wireyard.captures.records import describe_damage
-from wireyard.captures.signatures import PCAPNG, is_capture
+from wireyard.captures.signatures import PCAPNG, is_capture, is_slice
 from wireyard.errors import SourceError, UnknownFormat, UsageError
 from wireyard.formats import Format, names, sniff
 from wireyard.streams.blocks import DirectedStream, StreamBundle, each_stream
@@ -89,6 +89,8 @@ class Input:
     """The endpoints of a part of a capture."""
     left_out: LeftOut | None = None
     """Counts of the streams of a capture that are in no row."""
+    sliced: bool = False
+    """Whether a file says that it is a slice of a capture (`files.slicing`)."""
 
     @property
     def damage(self) -> str | None:
@@ -328,9 +330,11 @@ def open_captures(
         capture = read_indexed(paths, index, share)
         # Key logs may be in any page of a file, not only in those with packets of the share.
         files = _with_secrets(paths)
+        sliced = any(is_slice(_head_of(path)) for path in paths)
     else:
         capture = read_captures(sources, share=share)
         files = capture.files
+        sliced = any(is_slice(data[:_SNIFFED_BYTES].tobytes()) for data in files)
     keys = read_key_logs(keylog, lambda: embedded_secrets(files))
     formats = find_formats(capture, rules, named, keys, opened, shared=share is not None)
     plain, assigned, evidence = formats.plain, formats.assigned, formats.evidence
@@ -374,7 +378,15 @@ def open_captures(
         capture.spans,
         None if share is None else PartEndpoints(evidence.opened, _undecided(assigned)),
         left_out,
+        sliced,
     )
+
+
+def _head_of(path: str) -> bytes:
+    from wireyard.streams.mapped import map_bytes
+
+    head = map_bytes(path, 0, _SNIFFED_BYTES)
+    return b"" if head is None else head[:_SNIFFED_BYTES].tobytes()
 
 
 def _with_secrets(paths: Iterable[str]) -> Iterator[Bytes]:

@@ -16,8 +16,12 @@ __all__ = [
     "PATCHED",
     "PCAPNG",
     "RECORD_START",
+    "SLICE_COMMENT",
+    "SLICE_MARK",
+    "SLICE_MARK_AT",
     "is_capture",
     "is_http",
+    "is_slice",
     "is_tls",
     "is_websocket",
 ]
@@ -37,6 +41,20 @@ _PCAP: Final = frozenset(
     for magic in (MICROSECONDS, NANOSECONDS, PATCHED)
     for order in ("little", "big")
 )
+
+
+SLICE_COMMENT: Final = b"a slice, made by wireyard"
+"""The comment on a section of a pcapng file that has only some packets of a capture."""
+SLICE_MARK: Final = b"WYSL"
+"""The same in a field of a pcap file's header that readers ignore, `SLICE_MARK_AT`."""
+SLICE_MARK_AT: Final = 12
+
+
+def is_slice(head: bytes) -> bool:
+    """Return whether a capture file says that it has only some packets of a capture."""
+    if head[:4] == PCAPNG:
+        return SLICE_COMMENT in head[: 1 << 10]
+    return head[:4] in _PCAP and head[SLICE_MARK_AT:].startswith(SLICE_MARK)
 
 
 def is_capture(head: bytes) -> bool:

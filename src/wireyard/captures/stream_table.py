@@ -46,6 +46,7 @@ STREAMS: Final = pa.schema(
         ("opened", pa.bool_()),
         ("begun", pa.bool_()),
         ("paired", pa.bool_()),
+        ("sliced", pa.bool_()),
         ("ended", pa.string()),
         *(
             (f"{name}_{unit}", kind)
@@ -57,8 +58,8 @@ STREAMS: Final = pa.schema(
 )
 """The table ``streams``. `opened`: whether the capture shows that its sender opened the connection;
 `begun`: whether the capture shows the first byte; `paired`: whether it has packets of the other
-direction, which has no row here if it has no bytes; `ended`: ``fin``,
-``rst``, or null where it shows no end."""
+direction, which has no row here if it has no bytes; `sliced`: whether the capture says that it is a
+slice of another one; `ended`: ``fin``, ``rst``, or null where it shows no end."""
 _TIMELESS: Final = [field for field in STREAMS if field.type != _TIME]
 CAPTURED_FACTS: Final = (
     "transport",

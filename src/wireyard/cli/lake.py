@@ -57,12 +57,12 @@ def check(lake: str) -> int:
 def repair(lake: str) -> int:
     """Take damaged files out of a lake, and the inputs that had rows in them.
 
-    Names the inputs: the next run that is given them reads them again and makes all tables whole.
+    Names the inputs: the next run that is given them reads them again. Facts of other inputs that
+    show the same JMS messages are made anew.
     If the newest commit cannot be read, the lake goes back to the newest one that can.
     """
     from wireyard.lake.writer import Lake
-    from wireyard.pipeline.job import add_missing_tables
-    from wireyard.pipeline.replacing import Draft, drop_damaged
+    from wireyard.pipeline.job import repair_lake
 
     with Lake.open(lake, damaged=True) as opened:
         again = set[str]()
@@ -76,14 +76,10 @@ def repair(lake: str) -> int:
         if not damaged and not opened.damaged_commits:
             exits.say("every file is as it was written")
             return exits.DONE
-        draft = Draft(opened)
-        drop_damaged(draft, damaged)
-        add_missing_tables(draft)
-        change = draft.change()
-        opened.commit(change)
-    for source in sorted(again | change.forget):
+        again |= {*repair_lake(opened, damaged)}
+    for source in sorted(again):
         exits.say(f"to be read again: {source}")
-    exits.say(f"'wireyard run INPUT... --lake {lake}' reads them and makes all tables whole")
+    exits.say(f"'wireyard run INPUT... --lake {lake}' reads them")
     return exits.DONE
 
 

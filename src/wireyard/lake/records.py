@@ -17,8 +17,9 @@ import json
 import re
 import zlib
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field, fields
 from datetime import UTC, date, datetime
+from operator import attrgetter
 from types import NoneType
 from typing import Any, Final
 
@@ -140,7 +141,7 @@ def record_of(commit: Commit) -> bytes:
         "committed_at": _time_text(commit.committed_at),
         "tables": {
             _named(_TABLE_NAME, table): [
-                asdict(file) for file in files if _named(FILE_NAME, file.name)
+                _entry(file) for file in files if _named(FILE_NAME, file.name)
             ]
             for table, files in commit.tables.items()
         },
@@ -158,13 +159,22 @@ def record_of(commit: Commit) -> bytes:
             for each in commit.inputs.values()
         ],
         "removed": [
-            {"table": each.table, "removed_at": _time_text(each.removed_at), **asdict(each.file)}
+            {"table": each.table, "removed_at": _time_text(each.removed_at), **_entry(each.file)}
             for each in commit.removed
         ],
         "table_format": commit.table_format,
         "partition_by": commit.partition_by,
     }
     return _with_checksum(json.dumps(record, separators=(",", ":")).encode()[:-1])
+
+
+_ENTRY: Final = tuple(each.name for each in fields(DataFile))
+_entry_values: Final = attrgetter(*_ENTRY)
+
+
+def _entry(file: DataFile) -> dict[str, Any]:
+    """Return a file as it is in a record; `asdict` takes ten times as long."""
+    return dict(zip(_ENTRY, _entry_values(file), strict=True))
 
 
 def _with_checksum(record: bytes) -> bytes:

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from types import MappingProxyType
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -40,7 +40,7 @@ __all__ = [
 ]
 
 MAX_NEWEST: Final = 1 << 16
-"""The most packets that are kept and read again together with new ones."""
+"""The most packets that are kept and read again together with new ones, of all inputs."""
 MAX_NEWEST_BYTES: Final = 64 << 20
 """The most memory of these packets, in bytes."""
 MAX_RARE: Final = 1 << 17
@@ -116,10 +116,15 @@ class NewestPackets:
         The input.
     since_ns
         Only messages that were sent after this time get rows.
+    most
+        The most packets that are kept besides the rare ones; `MAX_NEWEST` if None.
     """
 
-    def __init__(self, protocol: MessageProtocol, source: str, since_ns: int) -> None:
+    def __init__(
+        self, protocol: MessageProtocol, source: str, since_ns: int, most: int | None = None
+    ) -> None:
         self._protocol, self._source, self._since_ns = protocol, source, since_ns
+        self._most = MAX_NEWEST if most is None else most
         self._made_ns = since_ns
         """The time up to which facts of all packets are known to be made."""
         self._rare: dict[str, list[pa.Table]] = {name: [] for name in protocol.needed}
@@ -193,6 +198,49 @@ class NewestPackets:
         """Set the time up to which facts of all packets are made."""
         self._since_ns = self._made_ns = max(self._since_ns, since_ns)
 
+    def state(self) -> tuple[dict[str, Any], dict[str, pa.Table]]:
+        """Return the state from which another object continues: JSON, and tables by name."""
+        tables = {
+            f"{kind} {name}": pa.concat_tables(parts).unify_dictionaries().combine_chunks()
+            for kind, packets in (("rare", self._rare), ("newest", self._newest))
+            for name, parts in packets.items()
+            if parts
+        }
+        values = {
+            "since_ns": self._since_ns,
+            "made_ns": self._made_ns,
+            "gap_ns": self._gap_ns,
+            "last_ids": self._last_ids,
+            "connections": self._connections,
+            "sums": [[*connection, *sums] for connection, sums in self._sums.items()],
+        }
+        return values, tables
+
+    def restore(self, values: Mapping[str, Any], tables: Mapping[str, pa.Table]) -> None:
+        """Continue from a state.
+
+        Raises
+        ------
+        KeyError, TypeError, ValueError, AttributeError
+            The state is malformed.
+        """
+        self._since_ns, self._made_ns = int(values["since_ns"]), int(values["made_ns"])
+        self._gap_ns = int(values["gap_ns"])
+        self._last_ids = None
+        if (ids := values["last_ids"]) is not None:
+            self._last_ids = {str(name): (int(ms), int(at)) for name, (ms, at) in ids.items()}
+        self._connections = {
+            str(name): tuple(map(str, each)) for name, each in values["connections"].items()
+        }
+        self._sums = {
+            tuple(map(str, each)): (int(count), int(size)) for *each, count, size in values["sums"]
+        }
+        for name, table in tables.items():
+            kind, _, format = name.partition(" ")
+            if not {*self._protocol.needed[format]} >= {*table.column_names} >= {*_PLACE}:
+                raise ValueError(f"a table of {format} with other columns")
+            {"rare": self._rare, "newest": self._newest}[kind][format] = [table]
+
     def rows(self, shown: Sequence[Row]) -> list[NewestRows]:
         """Return the rows that follow from the packets here, table by table; evict old packets.
 
@@ -208,20 +256,20 @@ class NewestPackets:
         }
         if not packets:
             return []
-        with_gaps = {name: with_gaps(table, self._gap_ns) for name, table in packets.items()}
+        gapped = {name: with_gaps(table, self._gap_ns) for name, table in packets.items()}
         derived: dict[str, list[pa.Table]] = {}
-        for name, part in self._protocol.derive(with_gaps, shown, self._source):
+        for name, part in self._protocol.derive(gapped, shown, self._source):
             derived.setdefault(name, []).append(part)
         tables = {name: join_tables(parts) for name, parts in derived.items()}
         is_sure = self._protocol.sure_rows(packets, self._last_ids)
         chosen = self._message_rows(tables, is_sure) | self._other_rows(tables, is_sure)
         if _SESSIONS in chosen:
             has_gap = any(
-                with_gaps[name].num_rows > table.num_rows for name, table in packets.items()
+                gapped[name].num_rows > table.num_rows for name, table in packets.items()
             )
             sessions, times = chosen[_SESSIONS]
             chosen[_SESSIONS] = self._with_sums(sessions, has_gap=has_gap), times
-        self._evict()
+        self.evict()
         return [self._split_closed(name, *part) for name, part in chosen.items()]
 
     def _parts(self) -> dict[str, list[pa.Table]]:
@@ -281,12 +329,12 @@ class NewestPackets:
         is_closed = pc.fill_null(pc.less_equal(times, self._since_ns), False)
         return NewestRows(name, rows.filter(is_closed), rows.filter(pc.invert(is_closed)))
 
-    def _evict(self) -> None:
+    def evict(self) -> None:
         """Evict the oldest packets above the limits, except for the rare ones."""
         newest = {name: pa.concat_tables(parts) for name, parts in self._newest.items() if parts}
         count = sum(packets.num_rows for packets in newest.values())
         size = sum(packets.nbytes for packets in newest.values())
-        most = min(MAX_NEWEST, MAX_NEWEST_BYTES * count // max(size, 1))
+        most = min(self._most, MAX_NEWEST_BYTES * count // max(size, 1))
         if count <= most:
             return
         times = np.concatenate([_times(packets) for packets in newest.values()])
@@ -298,8 +346,7 @@ class NewestPackets:
             self._newest[name] = []
             _append(self._newest[name], packets.filter(pa.array(~is_old)).combine_chunks())
             self._add(name, packets.filter(pa.array(is_old)), old=True)
-            if self._rare[name]:
-                self._rare[name] = [self._kept_rare(name).combine_chunks()]
+            self._drop_rare(name)
         if len(self._connections) > 2 * (MAX_RARE + MAX_NEWEST):
             streams = {*self.streams.to_pylist()}
             self._connections = {
@@ -310,24 +357,32 @@ class NewestPackets:
             connections = {*self._connections.values()}
             self._sums = {key: sums for key, sums in self._sums.items() if key in connections}
 
-    def _kept_rare(self, format: str) -> pa.Table:
-        """Return the rare packets that stay within the limit.
+    def _drop_rare(self, format: str) -> None:
+        """Drop rare packets above the limit.
 
-        Packets of streams without any among the newest are dropped first. A stream that loses rare
-        packets also loses its first packet, which marks it as incomplete (`torn_streams`).
+        Packets of streams without any among the newest are dropped first. A connection that loses
+        rare packets also loses the first packet of each stream, which marks it as incomplete
+        (`torn_streams`): the packets of one side alone would give another row of its session.
         """
+        if not self._rare[format]:
+            return
         rare = pa.concat_tables(self._rare[format])
-        if rare.num_rows <= MAX_RARE:
-            return rare
-        rare = rare.unify_dictionaries()
-        streams = rare["stream"].cast(pa.string())
-        is_live = pc.is_in(streams, _stream_names(self._newest[format]))
-        order = pc.array_sort_indices(is_live.cast(pa.int8()))
-        dropped = order.slice(0, rare.num_rows - MAX_RARE // 2)
-        self._add_ids_of_gap(format, rare.take(dropped))
-        rare, incomplete = rare.take(order.slice(len(dropped))), pc.unique(streams.take(dropped))
-        is_incomplete = pc.is_in(rare["stream"].cast(pa.string()), incomplete)
-        return rare.filter(pc.invert(pc.and_(is_incomplete, pc.equal(rare["offset"], 0))))
+        if rare.num_rows > MAX_RARE:
+            rare = rare.unify_dictionaries()
+            streams = rare["stream"].cast(pa.string())
+            is_live = pc.is_in(streams, _stream_names(self._newest[format]))
+            order = pc.array_sort_indices(is_live.cast(pa.int8()))
+            dropped = order.slice(0, rare.num_rows - MAX_RARE // 2)
+            self._add_ids_of_gap(format, rare.take(dropped))
+            rare, names = rare.take(order.slice(len(dropped))), pc.unique(streams.take(dropped))
+            lost = {self._connections.get(name, (name,)) for name in names.to_pylist()}
+            both = [name for name, each in self._connections.items() if each in lost]
+            incomplete = pa.array({*both, *names.to_pylist()}, pa.string())
+            rare = _without_first(rare, incomplete)
+            self._newest[format] = [
+                _without_first(part, incomplete) for part in self._newest[format]
+            ]
+        self._rare[format] = [rare.combine_chunks()]
 
 
 _AT: Final = "at"
@@ -343,6 +398,12 @@ def torn_streams(packets: pa.Table) -> pa.Array:
     streams = starts.aggregate([("offset", "min")]).to_pylist()
     torn = {connection_of(row) for row in streams if row["offset_min"] > 0}
     return pa.array([row["stream"] for row in streams if connection_of(row) in torn], pa.string())
+
+
+def _without_first(packets: pa.Table, streams: pa.Array) -> pa.Table:
+    """Return packets without the first ones of some streams."""
+    is_of_them = pc.is_in(packets["stream"].cast(pa.string()), streams)
+    return packets.filter(pc.invert(pc.and_(is_of_them, pc.equal(packets["offset"], 0))))
 
 
 def _with_column(rows: pa.Table, name: str, values: pa.Array) -> pa.Table:

@@ -24,6 +24,7 @@ from wireyard.captures.quarantine import QUARANTINE
 from wireyard.captures.stream_table import FILES, LEDGER_TABLE, STREAMS
 from wireyard.formats import names as format_names
 from wireyard.lake.parts import write_table
+from wireyard.lake.snapshot import DamagedFile
 from wireyard.lake.writer import Input, Lake
 from wireyard.layers.tables import all_tables
 from wireyard.pipeline.decoding.stage import BronzeStage
@@ -41,11 +42,12 @@ from wireyard.pipeline.facts.stage import (
     write_empty,
     write_facts,
 )
-from wireyard.pipeline.growing.continued import continue_inputs, grown_inputs
-from wireyard.pipeline.growing.grown import add_parts, divide_sessions, drop_old_states
+from wireyard.pipeline.growing.part import read_parts
 from wireyard.pipeline.growing.readers import GrowthSettings
-from wireyard.pipeline.inputs.finding import FoundInput
-from wireyard.pipeline.replacing import Draft, compact, split_by_day
+from wireyard.pipeline.growing.sessions import divide_sessions
+from wireyard.pipeline.growing.states import add_parts, drop_old_states, grown_parts
+from wireyard.pipeline.inputs.finding import MISSING, FoundInput
+from wireyard.pipeline.replacing import Draft, compact, drop_damaged, split_by_day
 from wireyard.pipeline.report import Report, Watch, new_inputs
 from wireyard.pipeline.running import Runner, StartCluster
 
@@ -56,12 +58,15 @@ __all__ = [
     "commit_draft",
     "drop_from_lake",
     "fill_lake",
+    "repair_lake",
 ]
 
 SPLIT_BYTES = 64 << 20
 """Input of a task; to start one costs as much as to decode 8 MB."""
 MOST_GROWN_BYTES = 4 * SPLIT_BYTES
 """Bytes of a grown input that one task of a cluster reads from the beginning."""
+_PRODUCERS = "producers"
+"""The table of which an input with JMS messages has rows."""
 _NEVER_EMPTY = {
     QUARANTINE_TABLE: QUARANTINE,
     "ledger": LEDGER_TABLE,
@@ -123,7 +128,7 @@ def fill_lake(
     settings = BronzeSettings(lake.staged(""), secrets, max_packet_bytes, skip_missing, payload)
     growth = GrowthSettings(decode_as, keylog, max_packet_bytes)
     few = sys.maxsize if runner.in_process else MOST_GROWN_BYTES
-    grown = grown_inputs(lake, new, growth, few)
+    grown = grown_parts(lake, new, few)
     in_parts = {each.path for each in grown}
     stage = BronzeStage(runner, lake, settings, watch, decode_as, keylog)
     if whole := [each for each in new if each.path not in in_parts]:
@@ -135,8 +140,9 @@ def fill_lake(
     report.replaced = len(changed)
     if grown:
         watch.stage("reading")
-    parts, notes = continue_inputs(runner, lake, grown, settings, growth, stage.tasks)
-    report.notes += notes
+    parts, gone = read_parts(runner, lake, grown, settings, growth, stage.tasks)
+    report.notes += [note for part in parts for note in part.notes]
+    report.notes += [f"left out: {path}: {MISSING}" for path in gone]
     watch.stage("writing tables")
     draft = Draft(lake)
     draft.drop([*changed, *(part.source for part in parts if part.is_whole)])
@@ -177,6 +183,36 @@ def drop_from_lake(
     return notes
 
 
+def repair_lake(lake: Lake, damaged: Collection[DamagedFile]) -> Collection[str]:
+    """Commit a lake without damaged files, and without the inputs that had rows in them.
+
+    The next run over such an input reads it as a new one. If they had JMS messages, facts of all
+    others that have some are made anew in a second commit, from files that are whole.
+
+    Returns
+    -------
+    dropped
+        The inputs.
+
+    Raises
+    ------
+    LakeError
+        The lake cannot be written.
+    """
+    draft, before = Draft(lake), lake.inputs
+    drop_damaged(draft, damaged)
+    add_missing_tables(draft)
+    change = draft.change()
+    lake.commit(change)
+    if any(_PRODUCERS in before[source].files for source in change.forget):
+        related = [source for source, each in lake.inputs.items() if _PRODUCERS in each.files]
+        lake.begin_run()
+        draft, runner = Draft(lake), Runner(None, lake)
+        add_facts(runner, draft, related)
+        commit_draft(runner, draft)
+    return change.forget
+
+
 def add_facts(
     runner: Runner, draft: Draft, sources: Collection[str]
 ) -> tuple[Sequence[str], set[str]]:
@@ -201,8 +237,8 @@ def add_facts(
         inputs = [draft.inputs[source] for source in (*sources, *sorted(related))]
         facts = divide_sessions(lake, _write_facts(runner, draft, inputs), inputs)
         # Messages inside GPackets may relate to further inputs.
-        made = facts.files.get("producers", ())
-        producers = read_producers(lake.staged("producers", file) for file in made)
+        made = facts.files.get(_PRODUCERS, ())
+        producers = read_producers(lake.staged(_PRODUCERS, file) for file in made)
         more = related_to(lake, producers, draft.changed)
         if not more:
             _put_facts(draft, facts)

@@ -273,3 +273,29 @@ def test_rare_packets_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
                 bodies.update(body for rows in both for body in rows["body"].to_pylist())
         assert sum(part.num_rows for part in some._rare["mqtt"]) <= 40
     assert bodies == {b"%d" % number for number in range(100)}
+
+
+def test_a_session_of_which_rare_packets_are_dropped_keeps_one_row(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The packets of the broker alone would give another row of the session."""
+    monkeypatch.setattr(newest, "MAX_NEWEST", 10)
+    monkeypatch.setattr(newest, "MAX_RARE", 40)
+    capture = Capture(4)
+    for number in range(60):
+        capture.connect(f"client {number}")
+    for number in range(200):
+        capture.hand(f"client {number % 60}", "t", b"%d" % number, 1, number + 1)
+        if number % 3 == 0:
+            capture.ping(f"client {number % 60}")
+    packets = packets_of(capture)
+    some, proofs = NewestPackets(MQTT, SOURCE, 0), dict[frozenset[str], set[tuple[str, int]]]()
+    for at in range(0, packets.num_rows, 25):
+        some.add("mqtt", packets.slice(at, 25))
+        for table, *both in some.rows(shown_of(packets)):
+            for row in (row for rows in both for row in rows.to_pylist()):
+                if table == "sessions":
+                    connection = frozenset(row["stream"].split(">"))
+                    proofs.setdefault(connection, set()).add((row["stream"], row["offset"]))
+    assert len(proofs) == 60
+    assert {len(found) for found in proofs.values()} == {1}

@@ -50,6 +50,7 @@ _NUMBERS: Final = (1 << 32) - 1
 _MOST_BEFORE: Final = 16
 """Earlier connections that one is compared with: only made captures have more with its numbers."""
 _COMPARED_BYTES: Final = 1 << 20
+_CLOSING: Final = (Side.CLOSING_RECORD, Side.CLOSED_NS, Side.CLOSING_ACKNOWLEDGED)
 _KNOWN: Final = State.SEEN | State.BEGUN
 
 
@@ -378,12 +379,13 @@ def _join_sides(one: Any, other: Any, shift: int) -> None:
     if not other[Side.STATE] & (_KNOWN | State.FIN | State.RST):
         return
     if not one[Side.STATE] & _KNOWN:
-        closing = [one[Side.CLOSING_RECORD], one[Side.CLOSED_NS]]
+        closing = [one[field] for field in _CLOSING]
         state = one[Side.STATE]
         one[:] = other
         one[Side.STATE] |= state
         if closing[0] != NONE:
-            one[Side.CLOSING_RECORD], one[Side.CLOSED_NS] = closing
+            for field, value in zip(_CLOSING, closing, strict=True):
+                one[field] = value
         return
     if other[Side.STATE] & State.BEGUN and not one[Side.STATE] & State.BEGUN:
         one[Side.BEGIN] = other[Side.BEGIN] + shift
@@ -400,6 +402,6 @@ def _join_sides(one: Any, other: Any, shift: int) -> None:
     if other[Side.CLOSING_RECORD] != NONE and not (
         NONE != one[Side.CLOSING_RECORD] <= other[Side.CLOSING_RECORD]
     ):
-        for field in (Side.CLOSING_RECORD, Side.CLOSED_NS):
+        for field in _CLOSING:
             one[field] = other[field]
     one[Side.STATE] |= other[Side.STATE]

@@ -32,7 +32,7 @@ from wireyard.captures.connections.tcp_kernels import (
     Verdict,
     place_segments,
 )
-from wireyard.captures.connections.times import order_by_acknowledgments
+from wireyard.captures.connections.times import close_behind_bytes, order_by_acknowledgments
 from wireyard.captures.packets.units import Columns, Units
 from wireyard.captures.records import Placed
 
@@ -114,6 +114,8 @@ class Reassembly:
             numbers_of = self._acknowledgments(len(sides))
             settled = sides, begins, bounds, runs, numbers_of, content
             self.moved_ns = order_by_acknowledgments(self._late, *settled)
+        closing_ns = close_behind_bytes(sides, stream_ends(sides), bounds, runs, content)
+        self.moved_ns = max(self.moved_ns, closing_ns)
         if self.captured_bytes[Verdict.TAKEN] != runs.lengths.sum():
             self._conflicts = find_conflicts(self._kept, begins, bounds, runs, content.places)
         # The sides of copies have no runs any more, so the runs of the others are contiguous.

@@ -88,6 +88,8 @@ class Side(IntEnum):
     """Capture time of that packet."""
     HIGH_NS = 10
     """Capture time of the segment that ends at `HIGH`."""
+    CLOSING_ACKNOWLEDGED = 11
+    """Number that the packet of `CLOSING_RECORD` acknowledges; `NONE` without one."""
 
 
 class State(IntEnum):
@@ -301,6 +303,7 @@ def begin_connection(
         sides[side, Side.ACKNOWLEDGED] = NONE
         sides[side, Side.CLOSING_RECORD] = NONE
         sides[side, Side.CLOSED_NS] = NO_TIME
+        sides[side, Side.CLOSING_ACKNOWLEDGED] = NONE
         sides[side, Side.HIGH_NS] = NO_TIME
         sides[side, Side.END] = NOWHERE
     latest[conversation] = count
@@ -424,6 +427,8 @@ def place_segments(
         if flags & (Flag.FIN | Flag.RST) and sides[side, Side.CLOSING_RECORD] == NONE:
             sides[side, Side.CLOSING_RECORD] = records[row]
             sides[side, Side.CLOSED_NS] = time_ns
+            if flags & Flag.ACK:
+                sides[side, Side.CLOSING_ACKNOWLEDGED] = acknowledgment
         if flags & Flag.RST:
             connections[chosen, Connection.ENDED] = 1
             sides[side, Side.STATE] = sides[side, Side.STATE] | State.RST

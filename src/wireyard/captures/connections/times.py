@@ -13,6 +13,8 @@ Rules of this file:
 3. A segment is behind all bytes that it acknowledges. If its time is before theirs by at most
    `_SKEW_NS`, it gets the time behind them. If it is further before them, they were captured when
    they were sent again, or by another clock, and get the time before it.
+4. A FIN or RST is behind the last bytes of its own stream, and behind those of the other stream if
+   it acknowledges all of them.
 """
 
 from __future__ import annotations
@@ -24,11 +26,11 @@ import numpy as np
 
 from wireyard.arrays import Bools, Grid, Ints
 from wireyard.captures.connections.stream import Content, Runs
-from wireyard.captures.connections.tcp_kernels import AFTERMATH, Side, distance
+from wireyard.captures.connections.tcp_kernels import AFTERMATH, NONE, Side, distance
 from wireyard.captures.connections.time_kernels import Timed, order_runs
 from wireyard.captures.records import NO_TIME
 
-__all__ = ["Clock", "continue_times", "order_by_acknowledgments"]
+__all__ = ["Clock", "close_behind_bytes", "continue_times", "order_by_acknowledgments"]
 
 JITTER_NS: Final = 1_000_000
 """Disorder of the queues of one network card; packets of several cards may differ by more."""
@@ -38,6 +40,7 @@ _SKEW_NS: Final = 5_000_000
 """Less than it takes to send a segment again: 10 ms (RFC 8985, 7.2)."""
 _LATE_NS: Final = 10_000_000_000
 """More than the clocks of two taps differ by; an acknowledgment further before is of no use."""
+_SEQUENCE_NUMBERS: Final = 1 << 32
 
 
 class Clock:
@@ -151,6 +154,38 @@ def order_by_acknowledgments(
                 moved = each[Timed.TIME, changed]
                 moved_ns = max(moved_ns, int(np.abs(moved - times_ns[changed]).max()))
                 content.move(each[Timed.RECORD, changed], moved)
+    return moved_ns
+
+
+def close_behind_bytes(sides: Grid, ends: Ints, bounds: Ints, runs: Runs, content: Content) -> int:
+    """Move the times of packets that close a side behind the bytes before them: rule 4.
+
+    Parameters
+    ----------
+    sides, ends, bounds, runs
+        The rows of `Side`, where their streams end, and the bytes of these.
+
+    Returns
+    -------
+    moved_ns
+        The largest change of a time.
+    """
+    closed = np.flatnonzero(sides[:, Side.CLOSING_RECORD] != NONE)
+    records, moved_ns = sides[closed, Side.CLOSING_RECORD], 0
+    numbers = sides[closed, Side.CLOSING_ACKNOWLEDGED]
+    beyond = (numbers - sides[closed ^ 1, Side.BASE] - ends[closed ^ 1]) % _SEQUENCE_NUMBERS
+    reaches_all = (numbers != NONE) & (beyond <= 1)  # a FIN has a number too
+    last = np.where(bounds[1:] > bounds[:-1], bounds[1:] - 1, NONE)
+    for before, applies in ((closed, np.ones_like(reaches_all)), (closed ^ 1, reaches_all)):
+        rows = np.flatnonzero(applies & (last[before] != NONE))
+        data = runs.records[last[before[rows]]]
+        times_ns, data_ns = content.times_of(records[rows]), content.times_of(data)
+        late_ns = data_ns - times_ns
+        early = (late_ns > 0) | ((late_ns == 0) & (data > records[rows]))
+        early &= (late_ns <= _LATE_NS) & (times_ns != NO_TIME) & (data != records[rows])
+        if early.any():
+            content.move(records[rows][early], data_ns[early] + 1)
+            moved_ns = max(moved_ns, int(late_ns[early].max()) + 1)
     return moved_ns
 
 

@@ -495,26 +495,26 @@ class _ConnectionTables(Tracking):
         return last, event, of_slot[left], nothing, self.connections.client_id[of], is_sure
 
     def _runs(self) -> pa.Table:
-        """Return the sequence numbers of clients, and clients of which a side is missing."""
+        """Return the sequence numbers of clients, and clients of which some may be missing."""
         stream, start, stop, place = self.ran or _no_columns(4)
         s = self.streams
         over = np.flatnonzero((s.place >= 0) & (s.from_client != 0))
         of, connections = self.columns.connection_of_stream, self.connections
-        clientless = np.flatnonzero((connections.active[of] != 0) & self.clientless[of])
-        streams = np.concatenate([stream, over, over, clientless])
-        kinds = np.repeat([0, 1, 2], [len(stream) + len(over), len(over), len(clientless)])
+        partial = np.flatnonzero((connections.active[of] != 0) & self.lacks_client[of])
+        streams = np.concatenate([stream, over, over, partial])
+        kinds = np.repeat([0, 1, 2], [len(stream) + len(over), len(over), len(partial)])
         names = np.where(s.from_client != 0, "src_addr", "dst_addr")
         hosts = [
             row.get(name) or self.endpoints[self.client[c]]
             for row, name, c in zip(self.columns.streams, names, of, strict=True)
         ]
         rows = np.concatenate(
-            [place, s.place[over], s.place[over], connections.opened[of[clientless]]]
+            [place, s.place[over], s.place[over], connections.opened[of[partial]]]
         )
-        nothing = np.zeros(len(clientless), np.int64)
+        nothing = np.zeros(len(partial), np.int64)
         return pa.table(
             {
-                "kind": decode_texts(kinds, pa.array(["run", "span", "clientless"])),
+                "kind": decode_texts(kinds, pa.array(["run", "span", "partial"])),
                 "host": decode_texts(*_codes(hosts, streams)),
                 "sender": decode_texts(self.src[streams], self.endpoint_texts),
                 "start": np.concatenate([start, s.start[over], s.first[over], nothing]),

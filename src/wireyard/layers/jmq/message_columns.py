@@ -374,20 +374,20 @@ def find_gaps(runs: pa.Table) -> pa.Table:
 
     Key: source and host. A program numbers the packets of all its connections with one counter;
     other programs on the host have their own. So a number of a client is missing if the numbers of
-    a connection continue after it, no connection of the host has it, and the client's side of all
-    of them was captured. A broker's counter also numbers copies of messages, and packets of
+    a connection continue after it, no connection of the host has it, and all bytes of the clients
+    on all of them were captured. A broker's counter also numbers copies of messages, and packets of
     services that are not captured.
     """
     sources, _ = text_codes(runs["source"])
     hosts, _ = text_codes(runs["host"])
     of, count = dense_ids(sources, hosts)
     kinds, names = text_codes(runs["kind"])
-    is_clientless, is_span = (
+    is_partial, is_span = (
         np.array([*(each == name for each in names.to_pylist()), False])[kinds]
-        for name in ("clientless", "span")
+        for name in ("partial", "span")
     )
     unseen = np.zeros(count, bool)
-    unseen[of[is_clientless]] = True
+    unseen[of[is_partial]] = True
     whole_hosts = np.flatnonzero(~unseen[of])
     runs, of = runs.take(pa.array(whole_hosts)), of[whole_hosts]
     (positions,) = positions_of(runs)

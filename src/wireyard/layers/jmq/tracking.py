@@ -447,7 +447,10 @@ class Tracking:
         count = columns.connections
         silent = np.ones(2 * count, np.int8)
         silent[2 * columns.connection_of_stream + self.from_client] = 0
-        self.clientless = silent[1::2] != 0
+        self.lacks_client = silent[1::2] != 0
+        """Whether packets of its client may be missing, by connection."""
+        missed = np.isin(self.kind, (k.LOST, k.MISSED)) & (self.from_client[columns.stream] != 0)
+        self.lacks_client[self.connection[missed]] = True
         lists = ("first_waiting", "last_waiting", "first_paused", "last_paused")
         self.connections = records.blank(
             records.Connections,

@@ -5,7 +5,8 @@ Rules of this file:
 1. A message waits in a queue after its broker took it, until a consumer has it for good: one that
    was given back waits again.
 2. A message that was relayed to another broker waits there, if at all.
-3. Where packets of any connection of a broker are missing, nothing is known to wait there.
+3. Where packets of any connection of a broker are missing, or the capture is a slice, nothing is
+   known to wait there.
 4. Who consumes a queue is who has a consumer there now, whoever had one before.
 """
 
@@ -21,6 +22,7 @@ __all__ = [
     "ENDS",
     "NOT_CHARGED",
     "OVERTAKEN",
+    "PARTLY_SEEN",
     "PASSED_ON",
     "QUEUED",
     "SENT",
@@ -112,13 +114,20 @@ WHERE m.protocol = 'jms' AND m.captured_ns IS NOT NULL AND m.first_seen = 'sent'
   AND NOT EXISTS (FROM hops h WHERE h.message_key = m.message_key AND h.kind LIKE 'relay%')
 """
 """Messages that were sent to a broker and have neither expired nor been refused or relayed."""
+PARTLY_SEEN: Final = """
+SELECT (source, server) FROM sessions WHERE protocol = 'jms' AND in_flight_sent IS NULL
+UNION
+SELECT (s.source, s.server)
+FROM sessions s JOIN streams t
+ON t.source = s.source
+  AND (t.sliced OR starts_with(t.format, 'gpacket') AND NOT t.paired)
+WHERE s.protocol = 'jms'
+"""
+"""Brokers of which packets are missing, a direction of a link between brokers, or connections,
+which a slice leaves out."""
 _TAKEN: Final = f"""
 SELECT m.* FROM ({SENT}) m
-WHERE NOT m.is_unanswered AND NOT EXISTS (
-    FROM sessions i
-    WHERE i.source = m.source AND i.protocol = 'jms' AND i.in_flight_sent IS NULL
-      AND i.server = m.server
-  )
+WHERE NOT m.is_unanswered AND (m.source, m.server) NOT IN ({PARTLY_SEEN})
 """
 """Those that the broker took, where no packets of its connections are missing."""
 _UNCONSUMED: Final = f"""

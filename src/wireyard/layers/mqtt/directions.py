@@ -111,6 +111,8 @@ class Evidence(NamedTuple):
     last_ns: int | None = None
     paired: bool = False
     """Whether the capture has packets of the other stream, be it without bytes."""
+    sliced: bool = False
+    """Whether the capture says that it is a slice, which lacks other connections."""
 
 
 class Shown(NamedTuple):
@@ -122,6 +124,7 @@ class Shown(NamedTuple):
     ended_frame: int | None = None
     ended_ns: int | None = None
     paired: bool = False
+    sliced: bool = False
 
 
 NOT_SHOWN: Final = Shown()
@@ -144,6 +147,7 @@ def shown_streams(streams: Iterable[Row]) -> dict[Stream, Shown]:
             row.get("ended_frame"),
             row.get("ended_ns"),
             bool(row.get("paired")),
+            bool(row.get("sliced")),
         )
         for row in streams
     }
@@ -317,7 +321,9 @@ def _decide_source(
         keys.append((connection[0], server, name))
     pairs = [pair for _, pair, _ in decided]
     lacking = [_lacks_connect(pair, from_client) for _, pair, from_client in decided]
-    older = {*compress(servers, lacking)}
+    # Connections that a slice leaves out are as if they were older than the capture.
+    sliced = any(one.sliced for pair in pairs for one in pair)
+    older = {*(servers if sliced else compress(servers, lacking))}
     followed = _followed(keys, pairs, lacking) if older else set()
     for number, (key, (_, pair, from_client)) in enumerate(zip(keys, decided, strict=True)):
         context = _is_alone(pair), key, key[1] in older, number in followed

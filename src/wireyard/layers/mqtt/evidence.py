@@ -229,6 +229,7 @@ class StreamEvidence:
                 first_ns=one.first_ns,
                 last_ns=one.last_ns,
                 paired=shown.get(name, NOT_SHOWN).paired,
+                sliced=shown.get(name, NOT_SHOWN).sliced,
             )
             for name, one in zip(self._numbers, self._counts, strict=True)
         )

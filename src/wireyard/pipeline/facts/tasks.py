@@ -231,8 +231,8 @@ def write_tables(tables: Iterable[tuple[str, pa.Table]], output: Output) -> Resu
 
 
 STREAM_COLUMNS: Final = (
-    "source", "stream", "format", "opened", "begun", "paired", "ended", "ended_frame",
-    "ended_ns", "last_ns",
+    "source", "stream", "format", "opened", "begun", "paired", "sliced", "ended",
+    "ended_frame", "ended_ns", "last_ns",
 )  # fmt: skip
 """Columns of the table `streams` that facts follow from."""
 

@@ -25,7 +25,7 @@ import pyarrow.compute as pc
 from wireyard.lake.writer import Input, Lake
 from wireyard.layers.tables import all_tables
 from wireyard.pipeline.facts.stage import read_producers, related_to
-from wireyard.pipeline.growing.grown import SESSIONS, merge_open_sessions
+from wireyard.pipeline.growing.sessions import SESSIONS, merge_open_sessions
 from wireyard.pipeline.job import add_facts, commit_draft
 from wireyard.pipeline.replacing import Draft, is_provisional, split_by_day
 from wireyard.pipeline.running import Runner, StartCluster
@@ -82,14 +82,20 @@ class AllFacts:
         """Whether they can be committed."""
         return self._made.done()
 
-    def kept(self, source: str) -> set[str]:
-        """Return the provisional files of an input that its next part must not remove.
+    @property
+    def kept(self) -> set[str]:
+        """The provisional files of the inputs that their next parts must not remove.
 
-        They stay until these facts are committed, except sessions, which the part writes again.
+        They stay until these facts are committed, except sessions, which the parts write again.
         """
-        files = self._before[source].files if source in self.sources else {}
-        tables = (table for table in all_tables() if table != SESSIONS)
-        return {name for table in tables for name in files.get(table, ()) if is_provisional(name)}
+        return {
+            name
+            for source in self.sources
+            for table, names in self._before[source].files.items()
+            if table in all_tables() and table != SESSIONS
+            for name in names
+            if is_provisional(name)
+        }
 
     def _run(self) -> None:
         if sys.platform == "linux":  # elsewhere a thread has the priority of its process

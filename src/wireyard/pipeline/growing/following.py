@@ -13,10 +13,10 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import timedelta
-from functools import cached_property
-from typing import TYPE_CHECKING, Any, Final, Protocol
+from typing import Any, Final, Protocol
 
 from wireyard.lake.writer import Lake
+from wireyard.pipeline.growing.growth import Growth
 from wireyard.pipeline.inputs.finding import (
     InputOptions,
     Listing,
@@ -27,12 +27,8 @@ from wireyard.pipeline.inputs.finding import (
 from wireyard.pipeline.inputs.listing import FoundFile
 from wireyard.pipeline.inputs.watching import Watched
 from wireyard.pipeline.job import SPLIT_BYTES, fill_lake
-from wireyard.pipeline.replacing import OPEN_STATES
 from wireyard.pipeline.report import Report, Watch, new_inputs
 from wireyard.pipeline.running import StartCluster
-
-if TYPE_CHECKING:
-    from wireyard.pipeline.growing.growth import Growth
 
 __all__ = ["RETENTION", "Listener", "Progress", "follow_lake"]
 
@@ -146,22 +142,14 @@ class _Following:
         self._lake, self._watched = lake, watched
         self._start_cluster, self._watch, self._listener = start_cluster, watch, listener
         self._settings = settings
+        of_reading = {name: one for name, one in settings.fill.items() if name not in _OF_TASKS}
+        self._growth = Growth(lake, start_cluster, **of_reading)
         self._progress = Progress()
         self._expired_s = time.monotonic()
         self._grown_s = -math.inf
         self._polled_s = -math.inf
         self._read_s: float | None = None
         """Time of the poll that preceded the last commit of growing files."""
-
-    @cached_property
-    def _growth(self) -> Growth:
-        """The growing inputs; their modules are loaded when the first one appears."""
-        from wireyard.pipeline.growing.growth import Growth
-
-        of_reading = {
-            name: value for name, value in self._settings.fill.items() if name not in _OF_TASKS
-        }
-        return Growth(self._lake, self._start_cluster, **of_reading)
 
     def run(self, stop: Callable[[], bool]) -> None:
         while True:
@@ -191,10 +179,8 @@ class _Following:
         """Commit the next parts of growing files."""
         if self._settings.options.by_content:
             return
-        files = {file.path: file for file in self._watched.changed() if self._is_growing(file)}
-        if not files and "_growth" not in self.__dict__:
-            return
         growth = self._growth
+        files = {file.path: file for file in self._watched.changed() if self._is_growing(file)}
         self._commit_facts(wait=stopping)
         for path in list(files):
             if not self._open_growing(files[path]):
@@ -213,7 +199,8 @@ class _Following:
         for text in notes:
             self._listener.note(text)
         for path in ending & files.keys():
-            self._watched.mark_done(files[path])
+            if not growth.is_open(path):  # else it has grown since, or has more than was planned
+                self._watched.mark_done(files[path])
         self._progress.batches += 1
         self._progress.inputs += len(ending)
         self._progress.read_bytes += read_bytes
@@ -254,26 +241,17 @@ class _Following:
 
     def _commit_facts(self, *, wait: bool = False) -> None:
         """Commit facts of growing files that were made in the background."""
-        if "_growth" in self.__dict__:
-            for text in self._growth.commit_facts(wait=wait):
-                self._listener.note(text)
+        for text in self._growth.commit_facts(wait=wait):
+            self._listener.note(text)
 
     def _poll(self) -> None:
         self._polled_s = time.monotonic()
         self._watched.poll()
 
     def _is_growing(self, file: FoundFile) -> bool:
-        if self._watched.is_rotated(file.path):
-            return True
-        if "_growth" not in self.__dict__ and not any(
-            each.files.get(OPEN_STATES) for each in self._lake.record.inputs.values()
-        ):
-            return self._watched.is_growing(file)
-        return (
-            self._growth.has_state(file.path)
-            or self._watched.is_growing(file)
-            or self._is_large_beside(file)
-        )
+        watched = self._watched
+        is_growing = watched.is_rotated(file.path) or watched.is_growing(file)
+        return is_growing or self._growth.has_state(file.path) or self._is_large_beside(file)
 
     def _is_large_beside(self, file: FoundFile) -> bool:
         """Return whether reading a file as a whole would delay the rows of growing files.
@@ -305,17 +283,13 @@ class _Following:
         batch: list[FoundFile] = []
         size = 0
         for file in self._watched.changed():
-            if not (stopping or self._watched.is_settled(file)) or self._is_open(file):
+            if not (stopping or self._watched.is_settled(file)) or self._growth.is_open(file.path):
                 continue
             size += file.size
             if batch and (size > self._settings.most_bytes or len(batch) == _MOST_FILES):
                 break
             batch.append(file)
         return batch
-
-    def _is_open(self, file: FoundFile) -> bool:
-        """Return whether a file is open to be read part by part."""
-        return "_growth" in self.__dict__ and self._growth.is_open(file.path)
 
     def _read(self, batch: Sequence[FoundFile]) -> None:
         """Read and commit the new inputs among some files."""
@@ -354,18 +328,16 @@ class _Following:
         self._progress.files = self._watched.count
         self._progress.waiting = len(waiting)
         self._progress.waiting_bytes = sum(
-            self._growth.unread_bytes(file.path) if self._is_open(file) else file.size
+            self._growth.unread_bytes(file.path) if self._growth.is_open(file.path) else file.size
             for file in waiting
         )
         self._listener.progress(self._progress)
 
     def _expire(self) -> None:
         now_s = time.monotonic()
-        is_making = "_growth" in self.__dict__ and self._growth.is_making
-        if now_s - self._expired_s >= _EXPIRE_S and not is_making:
+        if now_s - self._expired_s >= _EXPIRE_S and not self._growth.is_making:
             self._expired_s = now_s
-            if "_growth" in self.__dict__:
-                self._growth.expire(self._is_over)
+            self._growth.expire(self._is_over)
             self._lake.expire(RETENTION)
 
     def _is_over(self, path: str) -> bool:

@@ -1,5 +1,8 @@
 """Growing inputs of a lake: which there are, and the commits of their parts.
 
+The parts of a turn are tasks of one stage (`read_parts`). This process has of an input its files'
+sizes and how far its facts are made; everything else is in its state in the lake.
+
 The facts of an input (messages, deliveries, sessions and so on) follow from all of its packets, so
 those of a growing input are made again from time to time, and when it stands still. That takes at
 most half of the time while one pass takes up to `_SHORT_S`, and a tenth of it if it takes longer.
@@ -9,31 +12,44 @@ commits wait. Parts in between have facts of the newest packets only.
 
 from __future__ import annotations
 
+import json
+import os
+import sys
 import time
+from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
+from dataclasses import dataclass, field
 from typing import Any, Final
 
-from wireyard.captures.live.state import StateError
-from wireyard.errors import SourceError
-from wireyard.formats import load_columns
 from wireyard.lake.writer import Lake
+from wireyard.layers import newest
+from wireyard.layers.tables import fact_table
 from wireyard.pipeline.decoding.task import BronzeSettings
+from wireyard.pipeline.facts.stage import related_to
 from wireyard.pipeline.growing.all_facts import AllFacts
-from wireyard.pipeline.growing.grown import (
-    GrownPart,
+from wireyard.pipeline.growing.input import is_rotated
+from wireyard.pipeline.growing.newest import JMS, by_protocol, packet_tables, take_long
+from wireyard.pipeline.growing.part import (
+    FactsMade,
+    NewestTask,
+    Part,
+    StagedPart,
+    provisional_facts,
+    read_parts,
+)
+from wireyard.pipeline.growing.readers import GrowthSettings
+from wireyard.pipeline.growing.sessions import SESSIONS
+from wireyard.pipeline.growing.states import (
     add_parts,
     can_grow,
-    make_part_staging,
-    open_growing,
-    provisional_facts,
+    open_files,
+    read_facts,
+    states_of,
 )
-from wireyard.pipeline.growing.input import GrowingInput
-from wireyard.pipeline.growing.newest import NewestFacts, by_protocol, take_long
-from wireyard.pipeline.growing.readers import GrowthSettings
 from wireyard.pipeline.inputs.finding import FoundInput
 from wireyard.pipeline.job import add_facts, commit_draft
-from wireyard.pipeline.replacing import OPEN_STATES, Draft, compact
+from wireyard.pipeline.replacing import OPEN_STATES, Draft, compact, is_provisional
 from wireyard.pipeline.running import Runner, StartCluster
 
 __all__ = ["Growth"]
@@ -43,10 +59,59 @@ _SHORT_S: Final = 2.0
 _PAUSES_AFTER_SHORT: Final = 1.0
 _PAUSES_AFTER_LONG: Final = 9.0
 """Pause between two passes that make all facts, in durations of a pass."""
+_FEWEST_NEWEST: Final = 1 << 12
+"""Of each input at least so many of the newest packets are kept, however many inputs grow."""
+
+
+@dataclass(slots=True)
+class _Open:
+    """An input that is read part by part."""
+
+    part: Part
+    """Its next part."""
+    position: int
+    """Bytes of it that are in the lake."""
+    unread_bytes: int
+    """Bytes that were there besides, at the last look."""
+    size: int
+    """Size of its files at the last look."""
+    identity: tuple[int, int] | None
+    """Device and inode of a single file."""
+    now_ns: int | None = None
+    """Time of its last packet that was read; None if not known."""
+    facts_at_s: float = 0.0
+    """When its facts were made, by the monotonic clock."""
+    written: set[str] = field(default_factory=set)
+    """The provisional files of facts of its last part."""
+    has_newest: bool = False
+    """Whether its state has the newest packets."""
+    has_closed: bool = False
+    """Whether its state has all sessions that are closed in the lake."""
+    shares: bool | None = None
+    """Whether other inputs show the same JMS messages; None if not known."""
+
+    @property
+    def source(self) -> str:
+        """Its name in the lake."""
+        return self.part.path
+
+    @property
+    def facts(self) -> FactsMade:
+        """How far its facts are made."""
+        return self.part.facts
+
+    @property
+    def expected_s(self) -> float:
+        """The time that making all facts will take, which grows with the input."""
+        return self.facts.seconds * self.position / max(self.facts.position, 1)
+
+    def set_facts(self, facts: FactsMade) -> None:
+        """Set how far its facts are made."""
+        self.part = self.part._replace(facts=facts)
 
 
 class Growth:
-    """The growing inputs of a lake that one process reads.
+    """The growing inputs of a lake that one process follows.
 
     Parameters
     ----------
@@ -66,18 +131,17 @@ class Growth:
         payload: tuple[str, ...] = (),
     ) -> None:
         self._lake, self._start_cluster = lake, start_cluster
+        self._runner = Runner(start_cluster, lake)
         self._secrets, self._max_packet_bytes = secrets, max_packet_bytes
         self._payload = payload
         self._settings = GrowthSettings(decode_as, keylog, max_packet_bytes)
-        self._inputs: dict[str, GrowingInput] = {}
-        self._newest: dict[str, NewestFacts] = {}
+        self._inputs: dict[str, _Open] = {}
         self._claims: dict[str, str] = {}
         """Producers of JMS messages, and the input whose parts have rows of their messages."""
-        self._written: dict[str, set[str]] = {}
-        """By input: the provisional files of facts that its last part has written."""
         self._all_facts: AllFacts | None = None
         """The facts that are being made in the background."""
-        load_columns()
+
+    # --- inputs -------------------------------------------------------------------------------
 
     def has_state(self, path: str) -> bool:
         """Return whether an input is open, or an earlier process left its state in the lake."""
@@ -85,53 +149,68 @@ class Growth:
         return path in self._inputs or (held is not None and bool(held.files.get(OPEN_STATES)))
 
     def is_open(self, path: str) -> bool:
-        """Return whether an input is open, and its bytes that were read are still there."""
-        growing = self._inputs.get(path)
-        return growing is not None and growing.is_unchanged
+        """Return whether an input is open."""
+        return path in self._inputs
 
     def refresh(self, path: str, paths: Iterable[str]) -> bool:
-        """Update the file sizes of an open input; return whether it can be continued."""
-        try:
-            with suppress(SourceError):  # deleted in the meantime: the open file is still read
-                self._inputs[path].refresh(paths)
-        except StateError:
+        """Update the files of an open input; return whether it can be continued."""
+        each, files = self._inputs[path], tuple(paths)
+        size, identity = _look(files)
+        if each.identity is None:
+            each.part = each.part._replace(files=files)
+        elif identity is None:
+            return True  # deleted in the meantime
+        elif identity != each.identity or size < each.position:
             self.close_input(path)
             return False
+        each.unread_bytes += max(size - each.size, 0)
+        each.size = size
         return True
 
     def unread_bytes(self, path: str) -> int:
-        """Return the number of unread bytes of an open input, at the last `refresh`."""
+        """Return about how many bytes of an open input were unread at the last `refresh`."""
         return self._inputs[path].unread_bytes
 
     def open_input(self, found: FoundInput) -> bool:
-        """Open an input to read it part by part; return whether that is possible.
+        """Prepare to read an input part by part; return whether that is possible.
 
         It continues from its state in the lake if it is still the same file.
         """
         if not can_grow(found):
             return False
         self.close_input(found.path)
-        in_progress = self._is_being_made(found.path)
-        growing = open_growing(self._lake, found, self._settings, in_progress=in_progress)
-        if not growing.has_begun:
-            growing.close()
-            return False
-        self._inputs[found.path] = growing
-        self._written[found.path] = self._provisional_facts(found.path)
+        states = states_of(self._lake, found.path)
+        part = Part(found.path, found.format, found.files, states)
+        files, has_state = open_files(part)
+        try:
+            if not files.have_begun:
+                return False
+            read = files.position, files.unread_bytes
+        finally:
+            files.close()
+        size, identity = _look(found.files or (found.path,))
+        each = _Open(part, *read, size, None if is_rotated(found.path, found.files) else identity)
+        each.written = self._provisional_facts(found.path)
+        if has_state:
+            in_progress = self._is_being_made(found.path)
+            each.set_facts(
+                read_facts(part, has_provisional=bool(each.written), in_progress=in_progress)
+            )
+            each.facts_at_s = time.monotonic()
+        self._inputs[found.path] = each
         return True
 
     def close_input(self, path: str) -> None:
         """Close an input; its state in the lake stays."""
-        self._newest.pop(path, None)
-        self._written.pop(path, None)
+        self._inputs.pop(path, None)
         if not self._is_being_made(path):
             self._release_claims(path)
-        if (growing := self._inputs.pop(path, None)) is not None:
-            growing.close()
 
     def _release_claims(self, path: str) -> None:
         for name in [name for name, source in self._claims.items() if source == path]:
             del self._claims[name]
+
+    # --- turns --------------------------------------------------------------------------------
 
     def commit(
         self, most_bytes: Mapping[str, int], ending: Collection[str]
@@ -145,56 +224,166 @@ class Growth:
         most_bytes
             How many bytes to read of each input.
         ending
-            Inputs that stand still: their rows are written as if they had ended.
+            Inputs that stand still: they are read to their ends, and their rows are written as if
+            they had ended.
         """
-        before = sum(self._inputs[path].position for path in most_bytes)
-        parts, notes = self._read_parts(most_bytes, ending)
-        read_bytes = sum(part.input.position for part in parts) - before
-        due = [part for part in parts if part.source in ending or self._are_due(part.input)]
-        in_background = [part for part in due if not self.is_making and take_long(part.input.rows)]
-        with_facts = [part for part in due if part not in in_background]
+        turn = [self._inputs[path] for path in most_bytes]
+        for each in turn:
+            if not each.written <= self._provisional_facts(each.source):
+                # Another input shows the same messages, so facts of both were made with it.
+                self._mark_facts_made(each)
+        due = {each.source for each in turn if each.source in ending or self._are_due(each)}
+        background = set[str]()
+        if due and not self.is_making and take_long(self._packets_of(due)):
+            background = {*due}
+        parts, gone = self._read(turn, most_bytes, ending, due, background)
+        read_bytes = sum(part.position - self._inputs[part.source].position for part in parts)
+        notes = [note for part in parts for note in part.notes]
+        background &= {part.source for part in parts}
+        # One that is gone keeps its rows as they are, with facts of all of its packets.
+        there = {part.source for part in parts} | (self._lake.inputs.keys() & gone)
+        whole = {part.source for part in parts if part.is_whole}
+        with_facts = ((due | whole | {*gone}) - background) & there
         stamps: dict[str, Mapping[str, Any] | None] = {}
-        for part in parts:
-            self._write_newest(part, due=part not in with_facts)
-            if part in due:
-                part.input.facts_s = _expected_s(part.input)
-                self._mark_facts_made(part.source)
-            if part in in_background:
-                stamps[part.source] = part.defer_stamp() if part.source in ending else None
-            is_pending = part in in_background or self._is_being_made(part.source)
-            part.write_state(are_made=not is_pending)
+        for place, part in enumerate(parts):
+            if part.source in background:
+                stamps[part.source] = json.loads(part.stamp) if part.ended else None
+                growing = json.dumps({"growing": part.position})
+                parts[place] = part._replace(stamp=growing)
         notes += self._commit(parts, with_facts)
         if stamps:
             still_growing = {*self._inputs} - {*ending}
             self._all_facts = AllFacts(self._lake, self._start_cluster, stamps, still_growing)
-        for part in parts:
-            part.input.mark_committed()
-            self._written[part.source] = self._provisional_facts(part.source)
-            if part.source in ending:
-                self.close_input(part.source)
+        for source in [*gone, *(part.source for part in parts if part.ended)]:
+            self.close_input(source)
         return read_bytes, notes
 
+    def _read(
+        self,
+        turn: Sequence[_Open],
+        most_bytes: Mapping[str, int],
+        ending: Collection[str],
+        due: Collection[str],
+        background: Collection[str],
+    ) -> tuple[list[StagedPart], list[str]]:
+        """Stage the next parts of inputs; return them, and the inputs that are gone."""
+        self._lake.begin_run()
+        most = max(newest.MAX_NEWEST // len(turn), min(newest.MAX_NEWEST, _FEWEST_NEWEST))
+        tasks = [
+            each.part._replace(
+                stop=sys.maxsize
+                if each.source in ending
+                else each.position + most_bytes[each.source],
+                ends=each.source in ending,
+                facts=self._facts_before(each),
+                makes_facts=each.source in due,
+                facts_come=each.source not in background and not self._is_being_made(each.source),
+                newest=self._newest_task(each, most),
+            )
+            for each in turn
+        ]
+        parts, gone = self._read_parts(tasks)
+        return self._without_shared(parts, tasks), gone
+
     def _read_parts(
-        self, most_bytes: Mapping[str, int], ending: Collection[str]
-    ) -> tuple[list[GrownPart], list[str]]:
-        """Stage the rows of the next parts of inputs; return the parts, and notes."""
-        lake = self._lake
-        lake.begin_run()
-        make_part_staging(lake)
+        self, tasks: Sequence[Part], first: int = 0
+    ) -> tuple[list[StagedPart], list[str]]:
         settings = BronzeSettings(
-            lake.staged(""), self._secrets, self._max_packet_bytes, payload=self._payload
+            self._lake.staged(""),
+            self._secrets,
+            self._max_packet_bytes,
+            skip_missing=True,
+            payload=self._payload,
         )
-        parts, notes = list[GrownPart](), list[str]()
-        for number, (path, most) in enumerate(most_bytes.items()):
-            if not self._written.get(path, set()) <= self._provisional_facts(path):
-                # Another input shows the same messages, so facts of both were made with it.
-                self._mark_facts_made(path)
-            part = GrownPart(lake, self._inputs[path], settings, number)
-            if self._all_facts is not None:
-                part.kept = self._all_facts.kept(path)
-            notes += part.read(most, ends=path in ending)
-            parts.append(part)
-        return parts, notes
+        return read_parts(self._runner, self._lake, tasks, settings, self._settings, first)
+
+    def _facts_before(self, each: _Open) -> FactsMade:
+        """Return how far facts are made for the next part of an input."""
+        if each.shares is None and JMS.name in each.facts.until_ns:
+            # The lake has the producers of all packets whose facts are made.
+            none = fact_table("producers", ())
+            has_jms = not self._packets_of([each.source]).keys().isdisjoint(JMS.needed)
+            each.shares = has_jms and bool(related_to(self._lake, none, [each.source]))
+        if each.shares:
+            each.set_facts(_without_jms(each.facts))
+        return each.facts._replace(seconds=each.expected_s)
+
+    def _newest_task(self, each: _Open, most: int) -> NewestTask:
+        """Return how the next part of an input makes facts of its newest packets."""
+        lake = self._lake
+        held = lake.inputs.get(each.source)
+        files = held.files if held is not None else {}
+
+        def paths(table: str, *, provisional: bool = False) -> tuple[str, ...]:
+            names = files.get(table, ())
+            return tuple(
+                lake.path(table, name) for name in names if is_provisional(name) is provisional
+            )
+
+        return NewestTask(
+            most,
+            paths(SESSIONS, provisional=True),
+            None if each.has_closed else paths(SESSIONS),
+            {} if each.has_newest else {table: paths(table) for table in packet_tables()},
+        )
+
+    def _without_shared(self, parts: list[StagedPart], tasks: Sequence[Part]) -> list[StagedPart]:
+        """Return parts without rows of JMS messages that another growing input shows too.
+
+        Each message has one row. A producer that appeared since facts were made belongs to the
+        input that first has rows of its messages; parts of others are read again without them.
+        """
+        shared = set[str]()
+        for part in parts:
+            owners = {self._claims.setdefault(name, part.source) for name in part.producers}
+            if owners - {part.source}:
+                shared.add(part.source)
+        again = [
+            task._replace(facts=_without_jms(task.facts)) for task in tasks if task.path in shared
+        ]
+        more, _ = self._read_parts(again, first=len(tasks))
+        return [*(part for part in parts if part.source not in shared), *more]
+
+    def _commit(self, parts: Sequence[StagedPart], with_facts: Collection[str]) -> Sequence[str]:
+        lake, runner = self._lake, self._runner
+        draft = Draft(lake)
+        draft.drop({part.source for part in parts if part.is_whole} & lake.inputs.keys())
+        add_parts(draft, parts, self._all_facts.kept if self._all_facts is not None else ())
+        notes: Sequence[str] = ()
+        related, took_s = set[str](), 0.0
+        if with_facts or draft.changed:
+            began_s = time.monotonic()
+            notes, related = add_facts(runner, draft, with_facts)
+            took_s = time.monotonic() - began_s
+        commit_draft(runner, draft)
+        for part in parts:
+            self._continue(part)
+        for source in related.union(with_facts) & self._inputs.keys():
+            each = self._inputs[source]
+            each.set_facts(each.facts._replace(seconds=took_s))
+            self._mark_facts_made(each)
+        return notes
+
+    def _continue(self, part: StagedPart) -> None:
+        """Set what the next part of an input begins with."""
+        each, lake = self._inputs[part.source], self._lake
+        if part.facts.position != each.facts.position:
+            each.facts_at_s, each.shares = time.monotonic(), None
+        names = lake.inputs[part.source].files.get(OPEN_STATES, ())
+        states = tuple(lake.path(OPEN_STATES, name) for name in names)
+        each.part = each.part._replace(states=states, facts=part.facts)
+        each.position, each.unread_bytes = part.position, part.unread_bytes
+        each.now_ns, each.written = part.now_ns, self._provisional_facts(part.source)
+        each.has_newest = each.has_closed = bool(states)
+
+    def _packets_of(self, sources: Iterable[str]) -> Counter[str]:
+        """Return how many packets of inputs the lake has, by format."""
+        packets = Counter[str]()
+        for source in sources:
+            held = self._lake.inputs.get(source)
+            for label, ledger in held.ledger.items() if held is not None else ():
+                packets[label.partition("/")[0]] += ledger.packets
+        return packets
 
     # --- facts that are made in the background ------------------------------------------------
 
@@ -210,7 +399,7 @@ class Growth:
         """Return whether the facts of an input cannot be started now, because others are made."""
         if self._all_facts is None:
             return False
-        return self._is_being_made(path) or take_long(self._inputs[path].rows)
+        return self._is_being_made(path) or take_long(self._packets_of(self._inputs))
 
     def commit_facts(self, *, wait: bool = False) -> list[str]:
         """Commit facts that were made in the background, if they are ready; return notes.
@@ -226,75 +415,38 @@ class Growth:
         remade, notes = made.commit(self._lake)
         self._all_facts = None
         for source in {*remade, *made.sources}:
-            if (growing := self._inputs.get(source)) is None:
+            if (each := self._inputs.get(source)) is None:
                 self._release_claims(source)
                 continue
             if source in remade:
-                self._mark_facts_made(source)
-            growing.facts_s, growing.facts_at_s = made.took_s, time.monotonic()
-            self._written[source] = self._provisional_facts(source)
+                self._mark_facts_made(each)
+            each.set_facts(each.facts._replace(seconds=made.took_s))
+            each.facts_at_s, each.shares, each.has_closed = time.monotonic(), None, False
+            each.written = self._provisional_facts(source)
         return [*notes]
-
-    def _commit(self, parts: Sequence[GrownPart], with_facts: Sequence[GrownPart]) -> Sequence[str]:
-        lake = self._lake
-        draft = Draft(lake)
-        replaced = {part.source for part in parts if part.input.replaces} & lake.inputs.keys()
-        draft.drop(replaced)
-        add_parts(draft, [part.staged() for part in parts])
-        notes: Sequence[str] = ()
-        runner = Runner(self._start_cluster, lake)
-        if with_facts or replaced:
-            began_s = time.monotonic()
-            sources = {part.source for part in with_facts}
-            notes, related = add_facts(runner, draft, sources)
-            took_s = time.monotonic() - began_s
-            for source in (sources | related) & self._inputs.keys():
-                self._inputs[source].facts_s = took_s
-                self._mark_facts_made(source)
-        commit_draft(runner, draft)
-        return notes
 
     def _provisional_facts(self, path: str) -> set[str]:
         held = self._lake.inputs.get(path)
         return provisional_facts(held.files) if held is not None else set()
 
-    def _mark_facts_made(self, path: str) -> None:
+    def _mark_facts_made(self, each: _Open) -> None:
         """Record that facts of all packets of an input are made, as far as it was read."""
-        growing = self._inputs[path]
-        growing.mark_facts_made(by_protocol(growing.now_ns))
-        if (newest := self._newest.get(path)) and growing.now_ns is not None:
-            newest.advance(growing.now_ns)
-
-    def _write_newest(self, part: GrownPart, *, due: bool) -> None:
-        """Stage the facts of the newest packets of a part, if `due`; else only track its packets.
-
-        They are due unless facts of all packets are committed with the part.
-        """
-        growing = part.input
-        newest = self._newest.get(growing.source)
-        if newest is None:
-            if not due or not growing.facts_until_ns:
-                return
-            newest = NewestFacts(self._lake, growing.source, growing.facts_until_ns, self._claims)
-            self._newest[growing.source] = newest
-        newest.add(part)
-        if due:
-            newest.write(part)
-            growing.facts_until_ns = newest.until_ns
+        until_ns = by_protocol(each.now_ns) or each.facts.until_ns
+        each.set_facts(FactsMade(each.position, each.facts.seconds, until_ns))
+        each.facts_at_s, each.shares, each.has_closed = time.monotonic(), None, False
 
     def is_behind(self, path: str) -> bool:
         """Return whether facts of an input lack some of its packets, and are due."""
-        growing = self._inputs.get(path)
-        if growing is None or growing.facts_position >= growing.position:
-            return False
-        return self._are_due(growing)
+        each = self._inputs.get(path)
+        return each is not None and each.facts.position < each.position and self._are_due(each)
 
-    def _are_due(self, growing: GrowingInput) -> bool:
+    def _are_due(self, each: _Open) -> bool:
         """Return whether it is time to make the facts of all packets of an input again."""
-        if self.has_to_wait(growing.source):
+        if self.has_to_wait(each.source):
             return False
-        pauses = _PAUSES_AFTER_LONG if _takes_long(growing) else _PAUSES_AFTER_SHORT
-        return time.monotonic() - growing.facts_at_s >= pauses * _expected_s(growing)
+        takes_long = each.expected_s > _SHORT_S or take_long(self._packets_of([each.source]))
+        pauses = _PAUSES_AFTER_LONG if takes_long else _PAUSES_AFTER_SHORT
+        return time.monotonic() - each.facts_at_s >= pauses * each.expected_s
 
     def close(self) -> None:
         """Close all inputs."""
@@ -326,11 +478,17 @@ class Growth:
             lake.commit(draft.change())
 
 
-def _takes_long(growing: GrowingInput) -> bool:
-    """Return whether making all facts takes longer than `_SHORT_S`, as for many packets."""
-    return _expected_s(growing) > _SHORT_S or take_long(growing.rows)
+def _look(paths: Iterable[str]) -> tuple[int, tuple[int, int] | None]:
+    """Return the size of files together, and device and inode of the last; None if it is gone."""
+    size, identity = 0, None
+    for path in paths:
+        with suppress(OSError):
+            found = os.stat(path)
+            size, identity = size + found.st_size, (found.st_dev, found.st_ino)
+    return size, identity
 
 
-def _expected_s(growing: GrowingInput) -> float:
-    """Return the time that making all facts will take, which grows with the input."""
-    return growing.facts_s * growing.position / max(growing.facts_position, 1)
+def _without_jms(facts: FactsMade) -> FactsMade:
+    """Return how far facts are made if JMS messages get no rows before all facts are made again."""
+    until_ns = {name: ns for name, ns in facts.until_ns.items() if name != JMS.name}
+    return facts._replace(until_ns=until_ns)

@@ -16,16 +16,12 @@ Rules of this file:
 
 from __future__ import annotations
 
-import json
-import math
-import time
 from bisect import bisect_right
-from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, fields
+from dataclasses import dataclass, field, fields
 from functools import partial
 from itertools import groupby
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -52,7 +48,16 @@ if TYPE_CHECKING:
     from wireyard.streams.framer import Framer
     from wireyard.streams.growth import Grown
 
-__all__ = ["OPEN_STATE", "GrowingInput", "StateError", "read_state"]
+__all__ = [
+    "FACTS",
+    "OPEN_STATE",
+    "GrowingInput",
+    "State",
+    "StateRow",
+    "is_rotated",
+    "make_state",
+    "read_state",
+]
 
 _READ_BYTES: Final = 16 << 20
 OPEN_STATE: Final = pa.schema(
@@ -63,11 +68,12 @@ OPEN_STATE: Final = pa.schema(
         ("data", pa.binary()),
     ]
 )
-"""The table of states: for each source a row of JSON, and a row for each array in it."""
+"""The table of states: for each source a row of JSON, a row for each array in it, and others."""
+StateRow = tuple[str, list[int], bytes]
+"""The kind, the shape and the data of a row."""
 _JSON: Final = "json"
-_FACTS: Final = "facts"
+FACTS: Final = "facts"
 """The kind of the row, JSON too, that records how far facts are made."""
-
 
 _ReadBuffered = Callable[[int, int], bytes]
 """Return the bytes ``[start, stop)`` of a stream, or as many of the first as are buffered."""
@@ -148,20 +154,9 @@ class GrowingInput:
     replaces: bool = True
     """Whether its rows replace those that the lake has: they are of another file, or read again."""
     new_ledgers: list[StreamLedger] = field(default_factory=list)
-    """Ledgers of ended streams that are not committed yet."""
+    """Ledgers of the streams that have ended in this part."""
     new_spans: list[FrameSpan] = field(default_factory=list)
-    """Files of a rotated capture that were read to their ends, and are not committed yet."""
-    facts_s: float = 0.0
-    """Seconds that it took to make its facts the last time."""
-    facts_at_s: float = 0.0
-    """When they were made, by the monotonic clock."""
-    facts_position: int = -1
-    """Bytes of the input that they follow from."""
-    facts_until_ns: dict[str, int] = field(default_factory=dict)
-    """By protocol: the rows of messages sent up to this time stay until all facts are made again;
-    empty for a bare stream."""
-    rows: Counter[str] = field(default_factory=Counter)
-    """Number of packet rows by name of the format."""
+    """Files of a rotated capture that were read to their ends in this part."""
     _ended: dict[str, LedgerSum] = field(default_factory=dict)
     """Sums of the ledgers of ended streams, by format."""
     _open: dict[str, _OpenStream] = field(default_factory=dict)
@@ -181,7 +176,7 @@ class GrowingInput:
         SourceError
             It cannot be read.
         """
-        self._files = GrowingFiles(self.source, rotated=self.is_rotated)
+        self._files = GrowingFiles(self.source, rotated=is_rotated(self.source, self.paths))
         named = get_format(self.format) if self.format else None
         if self.paths:
             self._reader = CaptureReader(self._files, named, self.settings)
@@ -192,21 +187,6 @@ class GrowingInput:
     def close(self) -> None:
         """Close it."""
         self._files.close()
-
-    @property
-    def is_rotated(self) -> bool:
-        """Whether it is a capture that goes on in new files of a folder."""
-        return bool(self.paths) and self.paths != (self.source,)
-
-    @property
-    def has_begun(self) -> bool:
-        """Whether there is something to read: in a rotated capture, a packet."""
-        return bool(self._files.have_begun)
-
-    @property
-    def is_unchanged(self) -> bool:
-        """Whether all bytes that were read are still there."""
-        return bool(self._files.are_unchanged)
 
     @property
     def position(self) -> int:
@@ -236,8 +216,8 @@ class GrowingInput:
         """
         self._files.refresh(paths)
 
-    def read(self, most_bytes: int, task: BronzeTask) -> None:
-        """Read up to `most_bytes` more, and write the rows that are complete now.
+    def read(self, stop: int, task: BronzeTask) -> None:
+        """Read up to byte `stop`, and write the rows that are complete now.
 
         Raises
         ------
@@ -246,7 +226,6 @@ class GrowingInput:
         LedgerError
             The rows of a stream do not follow each other.
         """
-        stop = self.position + most_bytes
         while (left := stop - self.position) > 0:
             data = self._files.read(min(left, _READ_BYTES))
             if data:
@@ -282,12 +261,6 @@ class GrowingInput:
         self._descriptions |= descriptions
         notes: list[str] = self._reader.notes()
         return notes
-
-    def mark_committed(self) -> None:
-        """Record that everything read so far is committed."""
-        self.replaces = False
-        self.new_ledgers.clear()
-        self.new_spans.clear()
 
     def stamp(self) -> dict[str, Any]:
         """Return the stamp of the input as far as it was read: see `FoundInput`."""
@@ -366,7 +339,6 @@ class GrowingInput:
                 _GrowingBadBytes(stream, each, buffered[each.stream])
                 for stream, each in zip(streams, opened, strict=True)
             ]
-            self.rows[format.name] += bounds[-1]
             batch = pa.concat_batches(batches)
             counts, _ = task.write_streams(
                 format,
@@ -403,11 +375,12 @@ class GrowingInput:
 
     # --- the state that the next part starts from ---------------------------------------------
 
-    def state(self) -> pa.Table | None:
-        """Return the state from which another process continues; None if it must start over."""
+    def state(self) -> list[StateRow] | None:
+        """Return the rows of the state from which a task continues; None if it must start over."""
         reader = self._reader.state()
         if reader is None:
             return None
+        counts = fields(StreamRows)
         whole = {
             "files": self._files.state(self._reader.offset),
             "frames_before": self._frames_before,
@@ -415,48 +388,17 @@ class GrowingInput:
             "ended": {format: list(one) for format, one in self._ended.items()},
             "facts": {name: dict(columns) for name, columns in self._descriptions.items()},
             "open": {
-                stream: [asdict(each.rows), each.garbage_at, each.garbage_head.hex()]
+                stream: [
+                    {one.name: getattr(each.rows, one.name) for one in counts},
+                    each.garbage_at,
+                    each.garbage_head.hex(),
+                ]
                 for stream, each in self._open.items()
             },
         }
         text, arrays = pack_state(whole)
-        rows = [(_JSON, [len(text)], text.encode())]
-        rows += [(str(each.dtype), list(each.shape), each.tobytes()) for each in arrays]
-        return self._states(rows)
-
-    def mark_facts_made(self, until_ns: dict[str, int]) -> None:
-        """Record that facts of everything read so far are made, up to these times."""
-        self.facts_at_s, self.facts_position = time.monotonic(), self.position
-        self.facts_until_ns = until_ns
-
-    def facts_state(self, *, has_provisional: bool, are_made: bool) -> pa.Table:
-        """Return the row of state that records how far facts are made.
-
-        Parameters
-        ----------
-        has_provisional
-            Whether there are provisional files of facts.
-        are_made
-            Whether the facts are committed with it, not made in the background.
-        """
-        text = json.dumps(
-            {
-                "position": self.facts_position,
-                "seconds": self.facts_s,
-                "until_ns": self.facts_until_ns,
-                "has_open": has_provisional,
-                "are_made": are_made,
-            }
-        )
-        return self._states([(_FACTS, [len(text)], text.encode())])
-
-    def _states(self, rows: Sequence[tuple[str, list[int], bytes]]) -> pa.Table:
-        kinds, shapes, data = zip(*rows, strict=True)
-        columns = [[self.source] * len(rows), kinds, shapes, data]
-        return pa.table(
-            [pa.array(one, kind.type) for one, kind in zip(columns, OPEN_STATE, strict=True)],
-            schema=OPEN_STATE,
-        )
+        rows: list[StateRow] = [(_JSON, [len(text)], text.encode())]
+        return rows + [(str(each.dtype), list(each.shape), each.tobytes()) for each in arrays]
 
     def restore(self, state: Mapping[str, Any]) -> None:
         """Continue from a state; call `open` before.
@@ -478,45 +420,34 @@ class GrowingInput:
             self._ended = {format: LedgerSum(*one) for format, one in state["ended"].items()}
         except (KeyError, TypeError, ValueError, AttributeError) as error:
             raise StateError(f"its state is damaged ({error})") from None
-        self.rows = Counter()
-        for label, one in self.ledger().items():
-            self.rows[label.partition("/")[0]] += one.packets
         self.replaces = False
 
-    def restore_facts(
-        self, state: Mapping[str, Any], *, has_provisional: bool, in_progress: bool = False
-    ) -> None:
-        """Continue with the facts in the lake, if they are the ones that the state describes.
 
-        Parameters
-        ----------
-        has_provisional
-            Whether there are provisional files of facts.
-        in_progress
-            Whether this process is making the facts that were missing when the state was taken.
-
-        Raises
-        ------
-        StateError
-            The state is damaged.
-        """
-        try:
-            position, seconds = int(state["position"]), float(state["seconds"])
-            until_ns = {str(name): int(ns) for name, ns in state["until_ns"].items()}
-            is_same = bool(state["has_open"]) == has_provisional
-            is_same &= bool(state["are_made"]) or in_progress
-            if position < -1 or not 0 <= seconds < math.inf:
-                raise ValueError(f"facts of {position} bytes in {seconds} s")
-        except (KeyError, TypeError, ValueError, AttributeError) as error:
-            raise StateError(f"its state is damaged ({error})") from None
-        if is_same:
-            # Facts may include the beginning of a packet that is read again.
-            self.facts_position = min(position, self.position)
-            self.facts_s, self.facts_until_ns = seconds, until_ns
-            self.facts_at_s = time.monotonic()
+def is_rotated(source: str, paths: Sequence[str]) -> bool:
+    """Return whether an input is a capture that continues in new files of a folder."""
+    return bool(paths) and tuple(paths) != (source,)
 
 
-def read_state(path: str, source: str) -> dict[str, Any]:
+class State(NamedTuple):
+    """The state of an input."""
+
+    tree: dict[str, Any]
+    """The state of `GrowingInput`."""
+    others: dict[str, bytes]
+    """The data of the other rows, by kind."""
+
+
+def make_state(source: str, rows: Sequence[StateRow]) -> pa.Table:
+    """Return the table of the state of a source."""
+    kinds, shapes, data = zip(*rows, strict=True)
+    columns = [[source] * len(rows), kinds, shapes, data]
+    return pa.table(
+        [pa.array(one, kind.type) for one, kind in zip(columns, OPEN_STATE, strict=True)],
+        schema=OPEN_STATE,
+    )
+
+
+def read_state(path: str, source: str) -> State:
     """Read the state of a source from a file of the table of states.
 
     Raises
@@ -527,14 +458,17 @@ def read_state(path: str, source: str) -> dict[str, Any]:
     system, inner = filesystem(path)
     try:
         with system.open_input_file(inner) as file:
-            rows = pq.ParquetFile(file).read()
-        of_source = [row for row in rows.to_pylist() if row["source"] == source]
-        facts = [json.loads(row["data"]) for row in of_source if row["kind"] == _FACTS]
-        text, *rest = (row for row in of_source if row["kind"] != _FACTS)
+            rows = pq.ParquetFile(file).read().to_pylist()
+        of_source = [row for row in rows if row["source"] == source]
+        (text,) = (row["data"] for row in of_source if row["kind"] == _JSON)
         arrays = [
-            np.frombuffer(row["data"], _KINDS[row["kind"]]).reshape(row["shape"]) for row in rest
+            np.frombuffer(row["data"], _KINDS[row["kind"]]).reshape(row["shape"])
+            for row in of_source
+            if row["kind"] in _KINDS
         ]
-        return {**unpack_state(text["data"].decode(), arrays), "made": facts}
+        kinds = {_JSON, *_KINDS}
+        others = {row["kind"]: row["data"] for row in of_source if row["kind"] not in kinds}
+        return State(unpack_state(text.decode(), arrays), others)
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise StateError(f"its state is damaged ({error})") from None
 

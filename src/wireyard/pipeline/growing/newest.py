@@ -1,46 +1,56 @@
-"""Facts of the newest packets of growing inputs, until facts of all their packets are made.
+"""Facts of the newest packets of a growing input, until facts of all its packets are made.
 
-For MQTT and JMS; see ``wireyard.layers.newest``. The packets that they follow from are held in
-memory; a new process reads them from the lake.
+For MQTT and JMS; see ``wireyard.layers.newest``. The packets that they follow from are part of the
+state of the input, or are read from the lake if its state has none.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import json
+from collections.abc import Iterable, Mapping, Sequence
 from itertools import accumulate
-from typing import Final
+from typing import Any, Final, NamedTuple
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from wireyard.captures.live.state import StateError
 from wireyard.captures.read import FrameSpan
+from wireyard.captures.stream_table import STREAMS
+from wireyard.formats import get_format
 from wireyard.formats.base import Row
-from wireyard.lake.ledgers import captured_streams, streams_table
+from wireyard.lake.ledgers import StreamLedger, captured_streams, streams_table
 from wireyard.lake.parts import measure, read_batches
-from wireyard.lake.writer import Lake
 from wireyard.layers.frame_files import FrameFiles
 from wireyard.layers.jmq.newest import JMS
+from wireyard.layers.latencies import delayed, with_latencies
 from wireyard.layers.mqtt.newest import MQTT
 from wireyard.layers.newest import MAX_NEWEST, MessageProtocol, NewestPackets, NewestRows
 from wireyard.layers.tables import fact_table, join_tables
 from wireyard.pipeline.decoding.task import FILES_TABLE, packets_table
 from wireyard.pipeline.facts.mqtt import rows_of_streams
-from wireyard.pipeline.facts.stage import related_to
 from wireyard.pipeline.facts.tasks import STREAM_COLUMNS
-from wireyard.pipeline.growing.grown import (
+from wireyard.pipeline.growing.input import StateRow
+from wireyard.pipeline.growing.sessions import (
     SESSIONS,
-    GrownPart,
-    read_open_sessions,
     read_sessions,
     session_keys,
     without_sessions,
 )
-from wireyard.pipeline.replacing import is_provisional
+from wireyard.streams.plan import make_plan
 
-__all__ = ["NewestFacts", "by_protocol", "take_long"]
+__all__ = ["JMS", "MadeRows", "NewestFacts", "by_protocol", "packet_tables", "take_long"]
 
+_KIND: Final = "newest"
+"""First word of the kinds of rows of a state that are read here."""
 _FEW: Final = ((MQTT, 1 << 18), (JMS, 1 << 17))
 """The most packets whose facts are made in about a second, while parts wait for them."""
+_CLOSED: Final = "closed"
+_SESSION_KEY: Final = ("stream", "offset")
+_SPANS: Final = ("source", "file", "first_frame", "frames")
+_STREAM_ROWS: Final = pa.schema(
+    [STREAMS.field(name) for name in STREAM_COLUMNS if name != "format"]
+)
 
 
 def by_protocol(time_ns: int | None) -> dict[str, int]:
@@ -48,17 +58,32 @@ def by_protocol(time_ns: int | None) -> dict[str, int]:
     return {} if time_ns is None else {protocol.name: time_ns for protocol, _ in _FEW}
 
 
-def take_long(rows: Mapping[str, int]) -> bool:
+def take_long(packets: Mapping[str, int]) -> bool:
     """Return whether the facts of so many packets, counted by format, take over a second."""
-    return any(sum(rows.get(name, 0) for name in one.needed) > few for one, few in _FEW)
+    return any(sum(packets.get(name, 0) for name in one.needed) > few for one, few in _FEW)
+
+
+def packet_tables() -> list[str]:
+    """Return the tables from which `NewestFacts.read` reads packets and their streams."""
+    formats = (packets_table(name) for protocol, _ in _FEW for name in protocol.needed)
+    return [*formats, "streams", FILES_TABLE]
+
+
+class MadeRows(NamedTuple):
+    """The facts of the newest packets."""
+
+    tables: list[tuple[str, pa.Table, pa.Table]]
+    """Name of a table, its final rows, and those that the next part replaces."""
+    producers: list[str]
+    """The producers of their JMS messages."""
 
 
 class _ProtocolPackets:
     """The newest packets of a protocol, and the rows of their streams."""
 
-    def __init__(self, protocol: MessageProtocol, source: str, until_ns: int) -> None:
+    def __init__(self, protocol: MessageProtocol, source: str, since_ns: int, most: int) -> None:
         self.protocol = protocol
-        self.packets = NewestPackets(protocol, source, until_ns)
+        self.packets = NewestPackets(protocol, source, since_ns, most)
         self._streams: dict[str, Row] = {}
 
     def add_streams(self, streams: pa.Table) -> None:
@@ -69,10 +94,22 @@ class _ProtocolPackets:
 
     def rows(self) -> list[NewestRows]:
         """Return the facts of the packets."""
-        rows = self.packets.rows([*self._streams.values()])
+        return self.packets.rows([*self._streams.values()])
+
+    def state(self) -> tuple[dict[str, Any], dict[str, pa.Table]]:
+        """Return the state: JSON, and tables by name."""
+        values, tables = self.packets.state()
         there = {*self.packets.streams.to_pylist()}
-        self._streams = {name: row for name, row in self._streams.items() if name in there}
-        return rows
+        rows = [row for name, row in self._streams.items() if name in there]
+        return {**values, "streams": rows}, tables
+
+    def restore(self, values: Mapping[str, Any], tables: Mapping[str, pa.Table]) -> None:
+        """Continue from a state."""
+        for name, table in tables.items():
+            _check_packets(name.rpartition(" ")[2], table)
+        self.packets.restore(values, tables)
+        rows = pa.Table.from_pylist(values["streams"], _STREAM_ROWS)
+        self._streams = {row["stream"]: row for row in rows.to_pylist()}
 
 
 class NewestFacts:
@@ -80,44 +117,45 @@ class NewestFacts:
 
     Parameters
     ----------
-    lake
-        Holds the packets that were read before; read once.
     until_ns
-        By protocol: the rows of messages sent up to this time stay as they are.
-    claims
-        Producers of JMS messages, and the input whose parts have rows of their messages; shared by
-        all inputs.
+        By protocol: the rows of messages sent up to this time stay as they are. Other protocols get
+        no rows.
+    most
+        The most packets of a protocol that are kept besides the rare ones.
     """
 
-    def __init__(
-        self, lake: Lake, source: str, until_ns: Mapping[str, int], claims: dict[str, str]
-    ) -> None:
-        self._lake, self._source, self._claims = lake, source, claims
-        self._protocols = [
-            _ProtocolPackets(protocol, source, until_ns[protocol.name])
+    def __init__(self, source: str, until_ns: Mapping[str, int], most: int) -> None:
+        self._source, self._wanted = source, {*until_ns}
+        self._protocols = {
+            protocol.name: _ProtocolPackets(protocol, source, until_ns.get(protocol.name, 0), most)
             for protocol, _ in _FEW
-            if protocol.name in until_ns
-        ]
-        self._shares_messages: bool | None = None
-        self._closed: dict[str, pa.Array] = {}
-        """By file: the keys of its closed sessions."""
-        for one in self._protocols:
+        }
+        self._closed = fact_table(SESSIONS, ()).select(_SESSION_KEY)
+        """The keys of sessions that are closed in the lake."""
+        self._spans: list[Row] = []
+
+    # --- packets ------------------------------------------------------------------------------
+
+    def read(self, held: Mapping[str, Sequence[str]]) -> None:
+        """Read the packets of the input that the lake has.
+
+        Parameters
+        ----------
+        held
+            Paths of the final files of the input, by table.
+        """
+        for one in self._protocols.values():
             for format in one.protocol.needed:
-                self._read(one, format)
-        for rows in captured_streams(self._paths("streams"), [source], STREAM_COLUMNS):
+                # Oldest first; only rare ones of those before the newest.
+                paths = held.get(packets_table(format), ())
+                behind = [0, *accumulate(measure(path)[0] for path in reversed(paths))]
+                for path, rows in zip(paths, reversed(behind[:-1]), strict=True):
+                    self._add_file(one, format, path, old=rows >= MAX_NEWEST)
+        for rows in captured_streams(held.get("streams", ()), [self._source], STREAM_COLUMNS):
             self._add_streams(rows)
-        self._files = [row for path in self._paths(FILES_TABLE) for row in self._files_of(path)]
-
-    def _paths(self, table: str) -> list[str]:
-        files = self._lake.inputs[self._source].files.get(table, ())
-        return [self._lake.path(table, name) for name in files if not is_provisional(name)]
-
-    def _read(self, one: _ProtocolPackets, format: str) -> None:
-        """Read packets of the lake, oldest first; only rare ones of those before the newest."""
-        paths = self._paths(packets_table(format))
-        behind = [0, *accumulate(measure(path)[0] for path in reversed(paths))]
-        for path, rows in zip(paths, reversed(behind[:-1]), strict=True):
-            self._add_file(one, format, path, old=rows >= MAX_NEWEST)
+        for path in held.get(FILES_TABLE, ()):
+            of_file = (row for table in read_batches(path, _SPANS) for row in table.to_pylist())
+            self._spans += (row for row in of_file if row["source"] == self._source)
 
     def _add_file(
         self, one: _ProtocolPackets, format: str, path: str, *, old: bool = False
@@ -127,49 +165,90 @@ class NewestFacts:
             of_source = table.filter(pc.equal(table["source"].cast(pa.string()), self._source))
             one.packets.add(format, of_source, old=old)
 
-    def _files_of(self, path: str) -> list[Row]:
-        rows = (row for table in read_batches(path, _SPANS) for row in table.to_pylist())
-        return [row for row in rows if row["source"] == self._source]
+    def _add_streams(self, streams: pa.Table) -> None:
+        for one in self._protocols.values():
+            one.add_streams(streams)
 
-    def _rows_of(self, spans: Sequence[FrameSpan]) -> list[Row]:
+    def add(
+        self,
+        packets: Mapping[str, Sequence[str]],
+        ledgers: Iterable[StreamLedger],
+        spans: Iterable[FrameSpan],
+    ) -> None:
+        """Add the packets of the input's next part.
+
+        Parameters
+        ----------
+        packets
+            Paths of files of packets, by table.
+        spans
+            Files of a capture that end in it.
+        """
+        for one in self._protocols.values():
+            for format in one.protocol.needed:
+                for path in packets.get(packets_table(format), ()):
+                    self._add_file(one, format, path)
+        self._add_streams(streams_table(ledgers))
+        self._spans += self._rows_of(spans)
+
+    def _rows_of(self, spans: Iterable[FrameSpan]) -> list[Row]:
         return [{"source": self._source, **span._asdict()} for span in spans]
 
-    def _add_streams(self, streams: pa.Table) -> None:
-        for one in self._protocols:
-            one.add_streams(streams)
+    def advance(self, until_ns: Mapping[str, int]) -> None:
+        """Record that facts of all packets are made up to these times."""
+        self._wanted = {*until_ns}
+        for name, time_ns in until_ns.items():
+            if time_ns > self._protocols[name].packets.since_ns:
+                self._protocols[name].packets.advance(time_ns)
+
+    def evict(self) -> None:
+        """Evict the oldest packets above the limits."""
+        for one in self._protocols.values():
+            one.packets.evict()
 
     @property
     def until_ns(self) -> dict[str, int]:
-        """The argument's present value, without protocols that give no rows."""
-        return {
-            one.protocol.name: one.packets.since_ns
-            for one in self._protocols
-            if one.protocol is not JMS or not self._shares_messages
-        }
+        """By protocol that gives rows: the rows of messages sent up to this time are final."""
+        return {name: self._protocols[name].packets.since_ns for name in sorted(self._wanted)}
 
-    def add(self, part: GrownPart) -> None:
-        """Add the packets of the input's next part."""
-        for one in self._protocols:
-            for format in one.protocol.needed:
-                table = packets_table(format)
-                for name in part.files.get(table, ()):
-                    if not is_provisional(name):
-                        self._add_file(one, format, self._lake.staged(table, name))
-        self._add_streams(streams_table(part.ledgers))
-        self._files += self._rows_of(part.closed_spans)
+    # --- rows ---------------------------------------------------------------------------------
 
-    def write(self, part: GrownPart) -> None:
-        """Stage the facts of the newest packets, which include those of the part."""
-        tables = list[NewestRows]()
-        for one in self._protocols:
-            rows = one.rows()
-            if one.protocol is not JMS or not self._shares(rows):
-                tables += rows
-        sessions = self._with_open([rows for rows in tables if rows.table == SESSIONS])
-        tables = [*(rows for rows in tables if rows.table != SESSIONS), sessions]
-        part.write_newest(tables, FrameFiles([*self._files, *self._rows_of(part.open_spans)]))
+    def read_closed(self, paths: Iterable[str]) -> None:
+        """Read which sessions are closed in the lake."""
+        self._closed = read_sessions(paths, self._source).select(_SESSION_KEY)
 
-    def _with_open(self, sessions: Sequence[NewestRows]) -> NewestRows:
+    def rows(self, still_open: Iterable[str], open_spans: Iterable[FrameSpan]) -> MadeRows:
+        """Return the facts of the newest packets.
+
+        Parameters
+        ----------
+        still_open
+            Paths of files with the sessions that were open before.
+        open_spans
+            Files of a capture that may continue.
+        """
+        found = [rows for name in sorted(self._wanted) for rows in self._protocols[name].rows()]
+        before = read_sessions(still_open, self._source)
+        sessions = self._with_open([rows for rows in found if rows.table == SESSIONS], before)
+        found = [*(rows for rows in found if rows.table != SESSIONS), sessions]
+        messages = [part for name, *both in found if name == "messages" for part in both]
+        delays = join_tables(map(delayed, [fact_table("messages", ()), *messages]))
+        frames = FrameFiles([*self._spans, *self._rows_of(open_spans)])
+        tables: dict[str, tuple[list[pa.Table], list[pa.Table]]] = {}
+        for name, *both in found:
+            for place, part in enumerate(both):
+                located = frames.locate(part) if name == "messages" else part
+                for fact, table in with_latencies((name, located), delays):
+                    tables.setdefault(fact, ([], []))[place].append(table)
+        joined = [
+            (name, *(join_tables(each) if each else fact_table(name, ()) for each in both))
+            for name, both in tables.items()
+        ]
+        of_jms = (part.filter(pc.equal(part["protocol"], JMS.name)) for part in messages)
+        producers = {name for part in of_jms for name in _texts(part["producer"])}
+        return MadeRows(joined, sorted(producers))
+
+    def _with_open(self, sessions: Sequence[NewestRows], before: pa.Table) -> NewestRows:
         """Return rows of sessions, and the open sessions of before that are not among them.
 
         A session that is closed in the lake keeps its row: from later packets it might seem to have
@@ -178,49 +257,86 @@ class NewestFacts:
         none = fact_table(SESSIONS, ())
         closed = join_tables([none, *(rows.closed for rows in sessions)])
         still_open = join_tables([none, *(rows.open for rows in sessions)])
-        are_closed = self._closed_sessions()
+        are_closed = session_keys(self._closed)
         closed, still_open = (without_sessions(rows, are_closed) for rows in (closed, still_open))
-        before = read_open_sessions(self._lake, self._source)
         before = without_sessions(before, session_keys(join_tables([closed, still_open])))
+        self._closed = join_tables([self._closed, closed.select(_SESSION_KEY)])
         return NewestRows(SESSIONS, closed, join_tables([still_open, before]))
 
-    def _closed_sessions(self) -> pa.Array:
-        """Return the keys of sessions that are closed in the lake; each file is read once."""
-        read, self._closed = self._closed, {}
-        for path in self._paths(SESSIONS):
-            if path in read:
-                self._closed[path] = read[path]
-            else:
-                self._closed[path] = session_keys(read_sessions([path], self._source))
-        return pa.concat_arrays([pa.array([], pa.string()), *self._closed.values()])
+    # --- the state ----------------------------------------------------------------------------
 
-    def _shares(self, rows: Sequence[NewestRows]) -> bool:
-        """Return whether other inputs show the same JMS messages; each message has one row.
+    def state(self) -> list[StateRow]:
+        """Return the rows of the state: kind, shape and data of each."""
+        values: dict[str, Any] = {"spans": self._spans}
+        streams = [one.packets.streams for one in self._protocols.values()]
+        names = pa.concat_arrays(streams).cast(self._closed.schema.field("stream").type)
+        tables = {_CLOSED: self._closed.filter(pc.is_in(self._closed["stream"], names))}
+        for name, one in self._protocols.items():
+            values[name], parts = one.state()
+            tables |= {f"{name} {part}": table for part, table in parts.items()}
+        text = json.dumps(values).encode()
+        rows = [(_KIND, [len(text)], text)]
+        for name, table in tables.items():
+            sink = pa.BufferOutputStream()
+            with pa.ipc.new_stream(sink, table.schema) as stream:
+                stream.write_table(table)
+            rows.append((f"{_KIND} {name}", [table.num_rows], sink.getvalue().to_pybytes()))
+        return rows
 
-        The lake has the producers of all packets whose facts are made. A producer that appeared
-        since belongs to the input that first has rows of its messages.
+    def restore(self, others: Mapping[str, bytes]) -> bool:
+        """Continue from rows of a state, by kind; return whether it has newest packets.
+
+        Raises
+        ------
+        StateError
+            The state is damaged.
         """
-        if self._shares_messages is None:
-            none = fact_table("producers", ())
-            self._shares_messages = bool(related_to(self._lake, none, [self._source]))
-        if not self._shares_messages:
-            messages = [part for name, *both in rows if name == "messages" for part in both]
-            producers = {name for part in messages for name in _texts(part["producer"])}
-            self._shares_messages = any(
-                self._claims.setdefault(name, self._source) != self._source for name in producers
-            )
-        return self._shares_messages
+        rows = {kind: data for kind, data in others.items() if kind.startswith(_KIND)}
+        if not rows:
+            return False
+        try:
+            self._restore(rows)
+        except (KeyError, TypeError, ValueError, AttributeError, OSError) as error:
+            raise StateError(f"its state is damaged ({error})") from None
+        return True
 
-    def advance(self, until_ns: int) -> None:
-        """Record that facts of all packets are made up to a time."""
-        self._shares_messages = None
-        for one in self._protocols:
-            one.packets.advance(until_ns)
+    def _restore(self, rows: Mapping[str, bytes]) -> None:
+        until_ns = {name: self._protocols[name].packets.since_ns for name in self._wanted}
+        values = json.loads(rows[_KIND])
+        tables = {
+            kind.partition(" ")[2]: pa.ipc.open_stream(data).read_all()
+            for kind, data in rows.items()
+            if kind != _KIND
+        }
+        for table in tables.values():
+            table.validate(full=True)
+        closed = tables.pop(_CLOSED)
+        if not closed.schema.equals(self._closed.schema):
+            raise ValueError("keys of sessions that are none")
+        self._closed = closed
+        self._spans = [{name: row[name] for name in _SPANS} for row in values["spans"]]
+        for name, one in self._protocols.items():
+            parts = {
+                part.partition(" ")[2]: table
+                for part, table in tables.items()
+                if part.partition(" ")[0] == name
+            }
+            one.restore(values[name], parts)
+        self.advance(until_ns)
+
+
+def _check_packets(format: str, packets: pa.Table) -> None:
+    """Check the types of columns that were read from a state."""
+    schema = make_plan(get_format(format), captured=True).schema
+    for column in packets.schema:
+        kind = column.type
+        kind = kind.value_type if pa.types.is_dictionary(kind) else kind
+        expected = schema.field(column.name).type
+        expected = expected.value_type if pa.types.is_dictionary(expected) else expected
+        if kind != expected:
+            raise ValueError(f"a column {column.name} of {kind}")
 
 
 def _texts(column: pa.ChunkedArray) -> list[str]:
     texts: list[str] = pc.unique(column.cast(pa.string()).drop_null()).to_pylist()
     return texts
-
-
-_SPANS: Final = ("source", "file", "first_frame", "frames")

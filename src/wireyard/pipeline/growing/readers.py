@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -24,7 +24,7 @@ from wireyard.streams.growth import Grown
 if TYPE_CHECKING:
     from wireyard.formats.base import Format
 
-__all__ = ["CaptureReader", "GrowthSettings", "Reader", "StreamReader"]
+__all__ = ["CaptureReader", "GrowthSettings", "StreamReader"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,39 +34,6 @@ class GrowthSettings:
     decode_as: tuple[str, ...] = ()
     keylog: tuple[str, ...] = ()
     max_packet_bytes: int | None = None
-
-
-class Reader(Protocol):
-    """Turns the bytes of an input into streams."""
-
-    offset: int
-    """File offset at which a reader that restores the state continues."""
-
-    def receive(self, data: bytes) -> Iterator[list[Grown]]:
-        """Take the next bytes; yield the streams that have new bytes, turn by turn."""
-
-    def next_file(self) -> Iterator[list[Grown]]:
-        """Continue at the beginning of another file; yield the rest of the previous one."""
-
-    def end(self) -> Iterator[list[Grown]]:
-        """Yield the rest."""
-
-    def describe_streams(self) -> tuple[Mapping[str, Mapping[str, Any]], set[str]]:
-        """Return new descriptions of streams since the last call, and which streams have ended."""
-
-    def state(self) -> dict[str, Any] | None:
-        """Return the state from which another reader continues; None if it must start over."""
-
-    def notes(self) -> list[str]:
-        """Return notes for the user at the end of the input."""
-
-    @property
-    def frames(self) -> int | None:
-        """Number of frames of a capture that were read."""
-
-    @property
-    def now_ns(self) -> int | None:
-        """Time of the last frame."""
 
 
 class CaptureReader:

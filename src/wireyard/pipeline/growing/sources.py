@@ -171,18 +171,6 @@ class GrowingFiles:
         """Whether there is a file to read."""
         return self._current is not None
 
-    @property
-    def are_unchanged(self) -> bool:
-        """Whether the bytes that were read of the current file are still there."""
-        if self._current is None:
-            return True
-        try:
-            there, own = os.stat(self._current.path), os.fstat(self._descriptor)
-        except OSError:
-            return self._rotated  # a ring of files removes the oldest
-        same = (there.st_dev, there.st_ino) == (own.st_dev, own.st_ino)
-        return (same or self._rotated) and own.st_size >= self.offset
-
     # --- their bytes --------------------------------------------------------------------------
 
     @property

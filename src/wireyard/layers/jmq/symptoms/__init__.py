@@ -11,10 +11,12 @@ from wireyard.layers.jmq.waiting import (
     DIED,
     ENDS,
     OVERTAKEN,
+    PARTLY_SEEN,
     QUEUED,
     SENT,
 )
 from wireyard.layers.symptoms import (
+    BACK,
     LONG_NS,
     SLOW,
     SQL_SESSIONS,
@@ -196,7 +198,9 @@ WITH asked AS (
   ON s.source = c.source AND s.protocol = 'jms' AND s.client = c.requester
     AND split_part(s.stream, '#', 2) = split_part(c.stream, '#', 2)
     AND s.in_flight_sent IS NOT NULL
-  WHERE c.kind = 'control'
+  WHERE c.kind = 'control' AND (c.source, c.stream) NOT IN (
+      SELECT (source, {BACK}) FROM streams WHERE NOT begun
+    )
 )
 SELECT NULL AS destination, requester AS client, count(*) AS count, request,
   arg_min(source, requested_ns) AS source, arg_min(requested_frame, requested_ns) AS frame,
@@ -219,7 +223,11 @@ SELECT m.destination, coalesce(m.producer_client_id, m.client) AS client, count(
   arg_min(m.source, m.captured_ns) AS source, arg_min(m.frame, m.captured_ns) AS frame,
   arg_min(m.stream, m.captured_ns) AS stream, arg_min(m."offset", m.captured_ns) AS "offset"
 FROM messages m JOIN ({ENDS}) e ON e.source = m.source
+JOIN sessions s
+ON s.source = m.source AND s.protocol = 'jms' AND s.client = m.client
+  AND split_part(s.stream, '#', 2) = split_part(m.stream, '#', 2)
 WHERE m.protocol = 'jms' AND m.captured_ns IS NOT NULL AND m.first_seen = 'sent'
+  AND (s.source, s.server) NOT IN ({PARTLY_SEEN})
   AND m.destination_kind IN ('queue', 'temporary_queue')
   AND m.expiration_ms > 0 AND m.expiration_ms < e.end_ns // 1000000
   AND NOT EXISTS (FROM deliveries d WHERE d.message_key = m.message_key)

@@ -1,0 +1,153 @@
+"""How late rows are while many captures grow, each with MQTT messages at QoS 0.
+
+The captures are written by this process, and `wireyard run --follow` reads them in another. A third
+process reads the new files of each commit. A message is late by the time from when its bytes were
+written to when its rows are in `messages` and in `deliveries`.
+
+    python -m benchmarks.following CAPTURES MESSAGES_PER_SECOND SECONDS [OPTION_OF_RUN ...]
+"""
+
+from __future__ import annotations
+
+import signal
+import struct
+import subprocess
+import sys
+import time
+from multiprocessing import get_context
+from multiprocessing.synchronize import Event
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any, Final
+
+import numpy as np
+import pyarrow.parquet as pq
+
+import wireyard
+from wireyard import mqtt
+from wireyard.errors import WireError
+from wireyard.lake import read_lake
+
+CLIENTS: Final = 4
+"""Publishers of a capture, each with a subscriber."""
+_TICK_S: Final = 0.25
+_HEAD: Final = struct.pack("<IHHiIII", 0xA1B2C3D4, 2, 4, 0, 0, 1 << 16, 101)
+_RECORD: Final = struct.Struct("<IIII")
+_IP: Final = struct.Struct(">BBHHHBBHII")
+_TCP: Final = struct.Struct(">HHIIBBHHH")
+_BEGAN_NS: Final = 1_790_000_000 * 10**9
+_TABLES: Final = ("messages", "deliveries")
+
+
+class _Capture:
+    """The bytes of a capture, in raw IP."""
+
+    def __init__(self) -> None:
+        self.data = bytearray(_HEAD)
+        self.now_us = 0
+        self._next: dict[tuple[int, int], int] = {}
+
+    def add(self, port: int, payload: bytes, *, from_client: bool = True) -> None:
+        """Add a segment of a client's connection."""
+        client, broker = (0x0A000002, port), (0x0A000001, 1883)
+        (src, src_port), (dst, dst_port) = (client, broker) if from_client else (broker, client)
+        number = self._next.get((src_port, dst_port), 1)
+        self._next[src_port, dst_port] = number + len(payload)
+        size = _IP.size + _TCP.size + len(payload)
+        self.data += _RECORD.pack(*divmod(_BEGAN_NS // 1000 + self.now_us, 10**6), size, size)
+        self.data += _IP.pack(0x45, 0, size, 0, 0, 64, 6, 0, src, dst)
+        self.data += _TCP.pack(src_port, dst_port, number, 1, 0x50, 0x18, 1 << 15, 0, 0) + payload
+
+
+def _parts(rate: int, seconds: int) -> list[bytes]:
+    """Return the bytes of a capture by tick; the connections are in the first."""
+    capture, parts = _Capture(), list[bytes]()
+    for port in range(50_000, 50_000 + 2 * CLIENTS):
+        capture.add(port, wireyard.encode(mqtt.Connect(client_id=f"client-{port}")))
+        capture.add(port, wireyard.encode(mqtt.ConnAck()), from_client=False)
+    for each in range(CLIENTS):
+        port = 50_000 + CLIENTS + each
+        capture.add(port, wireyard.encode(mqtt.Subscribe(packet_id=1, filters=[f"plant/{each}"])))
+        capture.add(
+            port, wireyard.encode(mqtt.SubAck(packet_id=1, return_codes=[0])), from_client=False
+        )
+    for number in range(rate * seconds):
+        each = number % CLIENTS
+        data = wireyard.encode(mqtt.Publish(topic=f"plant/{each}", payload=b"%012d" % number))
+        capture.now_us = 1 + number * 10**6 // rate
+        capture.add(50_000 + each, data)
+        capture.add(50_000 + CLIENTS + each, data, from_client=False)
+        if (number + 1) % int(rate * _TICK_S) == 0:
+            parts.append(bytes(capture.data))
+            capture.data.clear()
+    return parts
+
+
+def _look(lake: str, rate: int, seconds: int, captures: int, ended: Event, results: Any) -> None:
+    """Put when the rows of each message came, by table: seconds of the monotonic clock."""
+    came = {table: np.full((captures, rate * seconds), np.inf) for table in _TABLES}
+    seen, commits = set[str](), 0
+    while not ended.is_set():
+        time.sleep(0.1)
+        try:
+            held = read_lake(lake, check=False)
+            if held.commits == commits:
+                continue
+            commits = held.commits
+            for table in _TABLES:
+                for path in set(held.paths(table)) - seen if table in held.files else ():
+                    rows = pq.read_table(path, columns=["source", "captured_ns"])
+                    names = rows["source"].to_pylist()
+                    inputs = np.array([int(Path(name).stem) for name in names], int)
+                    after_us = (rows["captured_ns"].to_numpy() - _BEGAN_NS) // 1000
+                    numbers = (after_us - 1) * rate // 10**6
+                    place = inputs, np.round(numbers).astype(int)
+                    came[table][place] = np.minimum(came[table][place], time.monotonic())
+                    seen.add(path)
+        except (OSError, WireError, KeyError):
+            continue  # replaced in the meantime
+    results.put(came)
+
+
+def main() -> None:
+    """Print the percentiles of how late rows were."""
+    captures, rate, seconds = map(int, sys.argv[1:4])
+    parts = _parts(rate, seconds)
+    forks = get_context("spawn")
+    ended, results = forks.Event(), forks.Queue()
+    with TemporaryDirectory() as name:
+        folder, lake = Path(name) / "in", Path(name) / "lake"
+        folder.mkdir()
+        files = [(folder / f"{number}.pcap").open("wb") for number in range(captures)]
+        command = ["-m", "wireyard", "run", str(folder), "--follow", "--lake", str(lake)]
+        process = subprocess.Popen([sys.executable, *command, *sys.argv[4:]])
+        looking = forks.Process(
+            target=_look, args=(str(lake), rate, seconds, captures, ended, results)
+        )
+        looking.start()
+        time.sleep(5)
+        began_s, written = time.monotonic(), list[float]()
+        for number, part in enumerate(parts):
+            time.sleep(max(began_s + number * _TICK_S - time.monotonic(), 0))
+            for file in files:
+                file.write(part)
+                file.flush()
+            written.append(time.monotonic())
+        time.sleep(30)
+        ended.set()
+        _report(results.get(), np.repeat(written, int(rate * _TICK_S)))
+        looking.join()
+        process.send_signal(signal.SIGINT)
+        process.wait()
+
+
+def _report(came: dict[str, Any], written: Any) -> None:
+    """Print how late the rows of the second half were."""
+    for table, times in came.items():
+        late = (times - written)[:, len(written) // 2 :]
+        found = [f"{np.percentile(late, each, method='higher'):.1f}" for each in (50, 95, 100)]
+        print(f"{table}: half, 95 % and all of {late.size:,} rows late by: {' '.join(found)} s")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,174 @@
+"""The states of growing inputs in a lake: which inputs continue from one, and its replacement."""
+
+from __future__ import annotations
+
+import json
+import math
+import time
+from collections import defaultdict
+from collections.abc import Collection, Mapping, Sequence
+from contextlib import suppress
+from typing import Any, Final
+
+from wireyard.captures.live.state import StateError
+from wireyard.errors import LakeDamaged, SourceError
+from wireyard.lake.writer import Input, Lake
+from wireyard.pipeline.growing.input import FACTS, is_rotated, read_state
+from wireyard.pipeline.growing.part import NONE_MADE, FactsMade, Part, StagedPart
+from wireyard.pipeline.growing.sources import GrowingFiles
+from wireyard.pipeline.inputs.finding import FoundInput
+from wireyard.pipeline.replacing import OPEN_STATES, Draft
+
+__all__ = [
+    "add_parts",
+    "can_grow",
+    "drop_old_states",
+    "grown_parts",
+    "open_files",
+    "read_facts",
+    "states_of",
+]
+
+_OLD_NS: Final = 24 * 60 * 60 * 1_000_000_000
+"""After this time without a change an input's state is dropped: if it grows, it is read again."""
+
+
+def can_grow(found: FoundInput) -> bool:
+    """Return whether an input can be read part by part."""
+    whole = found.compressed or found.stored or (not found.files and found.format is None)
+    return not whole and "://" not in found.path
+
+
+def has_grown(lake: Lake, found: FoundInput) -> bool:
+    """Return whether an input has grown since the lake read it, and can be read part by part."""
+    held = lake.inputs.get(found.path)
+    if held is None or not can_grow(found) or held.format != found.format:
+        return False
+    now, before = _sizes(found.stamp), _sizes(held.stamp)
+    if now is None:
+        return False
+    if held.files.get(OPEN_STATES):
+        return True
+    if before is None or not all(now.get(file, -1) >= size for file, size in before.items()):
+        return False
+    return sum(now.values()) > sum(before.values())
+
+
+def _sizes(stamp: Mapping[str, Any]) -> dict[Any, int] | None:
+    """Return the sizes of an input's files; None if its files are identified by content."""
+    files = stamp.get("files", [stamp])
+    if not all("file" in each and "content_sha256" not in each for each in files):
+        return None
+    return {tuple(each["file"]): each["size"] for each in files}
+
+
+def grown_parts(lake: Lake, new: Sequence[FoundInput], most_bytes: int) -> list[Part]:
+    """Return the parts of inputs that have grown, and that a task reads from their states on.
+
+    Parameters
+    ----------
+    most_bytes
+        An input without a state is read part by part from now on if it has at most so many bytes;
+        more of them are read by several tasks, as before it grew.
+    """
+    grown = []
+    for each in new:
+        if has_grown(lake, each):
+            part = Part(each.path, each.format, each.files, states_of(lake, each.path))
+            try:
+                files, has_state = open_files(part)
+            except SourceError:
+                continue  # reading it as a whole reports the error
+            if files.have_begun and (has_state or files.unread_bytes <= most_bytes):
+                grown.append(part)
+            files.close()
+    return grown
+
+
+def states_of(lake: Lake, source: str) -> tuple[str, ...]:
+    """Return the files with the state of an input that are not damaged."""
+    held, paths = lake.inputs.get(source), list[str]()
+    for name in held.files.get(OPEN_STATES, ()) if held else ():
+        with suppress(LakeDamaged):
+            lake.check_file(OPEN_STATES, name)
+            paths.append(lake.path(OPEN_STATES, name))
+    return tuple(paths)
+
+
+def read_facts(part: Part, *, has_provisional: bool, in_progress: bool) -> FactsMade:
+    """Return which facts of an input the lake has, by its state.
+
+    Parameters
+    ----------
+    has_provisional
+        Whether the lake has provisional files of facts of it.
+    in_progress
+        Whether this process is making the facts that were missing when the state was taken.
+    """
+    for path in part.states:
+        with suppress(StateError, KeyError, TypeError, ValueError, AttributeError):
+            made = json.loads(read_state(path, part.path).others[FACTS])
+            position, seconds = int(made["position"]), float(made["seconds"])
+            until_ns = {str(name): int(ns) for name, ns in made["until_ns"].items()}
+            is_same = bool(made["has_open"]) == has_provisional
+            are_there = bool(made["are_made"]) or in_progress
+            if is_same and are_there and position >= -1 and 0 <= seconds < math.inf:
+                return FactsMade(position, seconds, until_ns)
+    return NONE_MADE
+
+
+def open_files(part: Part) -> tuple[GrowingFiles, bool]:
+    """Open the files of an input where its state ends; return whether there is one.
+
+    Raises
+    ------
+    SourceError
+        They cannot be read.
+    """
+    rotated = is_rotated(part.path, part.files)
+    for path in part.states:
+        files = GrowingFiles(part.path, rotated=rotated)
+        try:
+            files.restore(read_state(path, part.path).tree["files"], part.files)
+        except (StateError, KeyError, TypeError, ValueError):
+            files.close()
+        else:
+            return files, True
+    files = GrowingFiles(part.path, rotated=rotated)
+    files.refresh(part.files)
+    return files, False
+
+
+def add_parts(draft: Draft, parts: Sequence[StagedPart], kept: Collection[str] = ()) -> None:
+    """Add parts to the inputs that there are, without the files that the parts replace.
+
+    Parameters
+    ----------
+    kept
+        Provisional files that stay: their replacement is made in the background.
+    """
+    old: defaultdict[str, dict[str, Sequence[str]]] = defaultdict(dict)
+    for part in parts:
+        held = draft.inputs.get(part.source)
+        for table, names in held.files.items() if held is not None else ():
+            gone = (name for name in names if part.replaces(table, name) and name not in kept)
+            old[table].update((name, ()) for name in gone)
+    for table, become in old.items():
+        draft.replace_files(table, become)
+    for part in parts:
+        held = draft.inputs.get(part.source)
+        files = held.files if held is not None else {}
+        own = part.source, part.format, json.loads(part.stamp), part.ledger
+        draft.put(Input(*own, files), part.files)
+
+
+def drop_old_states(draft: Draft) -> None:
+    """Drop the states of inputs that have not changed for a day."""
+    now_ns = time.time_ns()
+    old: list[str] = []
+    for source, held in draft.lake.inputs.items():
+        changed_ns = held.stamp.get("modified_ns", now_ns)
+        if draft.inputs.get(source) is held and changed_ns < now_ns - _OLD_NS:
+            old += held.files.get(OPEN_STATES, ())
+    if old:
+        draft.replace_files(OPEN_STATES, dict.fromkeys(old, ()))

@@ -1,0 +1,18 @@
+"""Worse captures of our own recordings: the whole contradicts nothing that is said of them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.degraded import judge
+
+SYMPTOMS = Path(__file__).parents[1] / "examples" / "symptoms"
+
+
+@pytest.mark.parametrize("name", ["mqtt-not_forwarded", "mqtt-queued_away", "jms-expired"])
+def test_the_whole_contradicts_nothing(name: str) -> None:
+    found = {kind: wrong for kind, wrong, *_ in judge(SYMPTOMS / f"{name}.pcap", 0)}
+    assert len(found) >= 15
+    assert found == {key: [] for key in found}
