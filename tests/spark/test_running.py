@@ -13,8 +13,8 @@ import pytest
 
 from tests.spark.lakes import TABLES, all_rows, assert_as_one_run, run
 from wireyard.lake.writer import Lake
-from wireyard.pipeline.exchange import EXCHANGE, dump_each, load_one
 from wireyard.pipeline.running import Runner
+from wireyard.spark import executors
 from wireyard.spark.running import SparkEngine
 
 if TYPE_CHECKING:
@@ -69,7 +69,6 @@ def test_spark_starts_with_the_first_task(tmp_path: Path, spark: SparkSession) -
         return spark
 
     with Lake.open(str(tmp_path / "lake")) as lake:
-        lake.make_staging([EXCHANGE])
         here = Runner(None, lake).run(range(3), squares, SQUARES)
         engine = SparkEngine(start)
         runner = Runner(engine, lake)
@@ -85,26 +84,31 @@ def test_spark_starts_with_the_first_task(tmp_path: Path, spark: SparkSession) -
     assert here["square"].to_pylist() == [0, 1, 4]
 
 
+def test_a_worker_tries_once_to_access_a_lake(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A store that does not answer costs seconds; the text has the cause, and what a URL needs."""
+    tried: list[str] = []
+
+    def fail(path: str, *_: Any) -> None:
+        tried.append(path)
+        raise OSError("Could not resolve host: bucket.s3.us-east-1.amazonaws.com")
+
+    monkeypatch.setattr(executors, "filesystem", fail)
+    batches = [pa.RecordBatch.from_pydict({"id": [number]}) for number in range(3)]
+    found = [row for batch in batches for row in executors._yield_failure(iter([batch]), "s3://a")]
+    assert tried == ["s3://a"]
+    assert {row["failure"][0].as_py() for row in found} == {
+        "OSError: Could not resolve host: bucket.s3.us-east-1.amazonaws.com"
+    }
+
+
 def test_spark_starts_short_tasks_together(tmp_path: Path, spark: SparkSession) -> None:
     with Lake.open(str(tmp_path / "lake")) as lake:
-        lake.make_staging([EXCHANGE])
         cluster = SparkEngine(lambda: spark)(lake)
         # Two run at once: four rounds of them at least, and no more together than may be.
         wanted = {(8, 4): 8, (30, 4): 8, (40, 4): 10, (30, 1): 30}
         assert {each: cluster._partitions(*each) for each in wanted} == wanted
         found = cluster.run(range(30), squares, SQUARES, together=4, kind=int)
         assert found["number"].to_pylist() == list(range(30))
-
-
-def test_a_task_reads_its_own_input_alone(tmp_path: Path) -> None:
-    (tmp_path / EXCHANGE).mkdir()
-    things = ["", "one", "two"]
-    path = dump_each(str(tmp_path), things, str)
-    assert [load_one(path, number, str) for number in range(3)] == things
-    data = bytearray(Path(path).read_bytes())
-    data[data.index(b"one")] ^= 0xFF
-    Path(path).write_bytes(data)
-    assert load_one(path, 2, str) == "two"
 
 
 def test_a_run_that_has_nothing_to_do_loads_neither_spark_nor_kernels(

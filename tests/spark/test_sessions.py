@@ -15,10 +15,17 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from tests.conftest import ROOT
 from wireyard.errors import SourceError, UsageError
 from wireyard.spark import daemon, sessions
 from wireyard.spark.java import Java
-from wireyard.spark.sessions import LOCAL_SETTINGS, SETTINGS, session
+from wireyard.spark.sessions import (
+    LOCAL_SETTINGS,
+    SETTINGS,
+    SHORT_LIVED,
+    check_names,
+    session,
+)
 from wireyard.spark.startup.sitecustomize import files_first
 
 if TYPE_CHECKING:
@@ -300,3 +307,36 @@ def test_a_setting_is_applied_or_refused(spark: SparkSession) -> None:
     for name in ("spark.executor.memory", "spark.sql.warehouse.dir", "spark.driver.memory"):
         with pytest.raises(UsageError, match=f"^{re.escape(name)}.*: cannot be set, because"):
             session(**{name: "9g"})
+
+
+@pytest.mark.spark
+@pytest.mark.parametrize(
+    ("name", "nearest"),
+    [
+        ("spark.driver.memry", "did you mean spark.driver.memory?"),
+        ("spark.sql.shufle.partitions", "did you mean spark.sql.shuffle.partitions?"),
+        ("spark.port.maxRetrys", "did you mean spark.port.maxRetries?"),
+        ("spark.zzz", "see Spark's page on configuration"),
+    ],
+)
+def test_a_misspelled_setting_is_refused(spark: SparkSession, name: str, nearest: str) -> None:
+    with pytest.raises(
+        UsageError, match=f"^{re.escape(f'{name}: is no setting of Spark; {nearest}')}$"
+    ):
+        check_names(spark, [name])
+
+
+@pytest.mark.spark
+def test_settings_of_spark_and_of_its_modules_are_accepted(spark: SparkSession) -> None:
+    """Our own, those that our pages name, and names that users choose."""
+    text = "".join(path.read_text() for path in (ROOT / "docs").glob("**/*.md"))
+    named = {
+        *re.findall(r"--conf (spark\.[\w.]+)=", text),
+        *SETTINGS,
+        *LOCAL_SETTINGS,
+        *SHORT_LIVED,
+    }
+    assert {"spark.executorEnv.AWS_ENDPOINT_URL", "spark.archives"} < named
+    check_names(
+        spark, {*named, "spark.hadoop.fs.s3a.endpoint", "spark.local.dir", "spark.app.name"}
+    )

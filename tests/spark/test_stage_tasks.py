@@ -17,8 +17,9 @@ from wireyard.lake.records import Input
 from wireyard.layers.facts import facts_of
 from wireyard.layers.stages import Dropped, Fact, Found, KeyedRecord, Stage
 from wireyard.layers.tables import fact_table, with_times
-from wireyard.pipeline.facts.keyed import RECORDS, order_bytes, run_stage, values_of
-from wireyard.pipeline.facts.tasks import groups_of
+from wireyard.pipeline.exchange import Blob, PartInput, Passed, read_tables
+from wireyard.pipeline.facts.keyed import order_bytes, run_rows, stages_of, values_of
+from wireyard.pipeline.facts.tasks import Output, groups_of
 
 NUMBERS = st.integers(-(1 << 63), (1 << 63) - 1)
 ORDERS = st.tuples(NUMBERS, st.text("a\0\xff\U0001f600\udc80", max_size=3), NUMBERS)
@@ -67,38 +68,44 @@ def take(records: Iterator[list[str]]) -> Iterator[Found]:
 STAGES: dict[str, Stage] = {"first": follow, "later": take}
 
 
-def run(batches: list[pa.RecordBatch], name: str, packed: bool, staging: Path) -> list[Any]:
-    (results,) = run_stage(iter(batches), name, STAGES, packed, str(staging))
-    return [tuple(row.values()) for row in results.to_pylist()]
+def run(batches: list[pa.RecordBatch], staging: Path) -> list[Any]:
+    return list(run_rows(iter(batches), "first", STAGES, 2, Output(str(staging), {})))
 
 
 def test_facts_and_records_of_keys(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("wireyard.pipeline.facts.keyed.BATCH_ROWS", 2)
-    for name in (RECORDS, "sessions", "violations"):
+    for name in ("sessions", "violations"):
         (tmp_path / name).mkdir()
     rows = [{"key": key, "name": f"{key}{place}"} for key in "ab" for place in range(3)]
     # A key may go on in the next batch.
     batches = [pa.RecordBatch.from_pylist(rows[:2]), pa.RecordBatch.from_pylist(rows[2:])]
-    fact, intermediate, dropped = run(batches, "first", False, tmp_path)
-    assert (fact[0], fact[1], fact[3:]) == ("fact", "sessions", (6, ["a", "b"]))
-    assert (intermediate[0], intermediate[1], intermediate[3]) == ("intermediate", "later", 6)
-    assert dropped == ("dropped", "MAX_NAMES", None, 12, None)
-    sessions = pq.read_table(tmp_path / "sessions" / fact[2])
+    outputs = run(batches, tmp_path)
+    blobs = [output for output in outputs if isinstance(output, Blob)]
+    fact, dropped = (output for output in outputs if not isinstance(output, Blob))
+    assert (fact["kind"], fact["name"]) == ("fact", "sessions")
+    assert (fact["count"], fact["sources"]) == (6, ["a", "b"])
+    assert dropped == {"kind": "dropped", "name": "MAX_NAMES", "count": 12}
+    sessions = pq.read_table(tmp_path / "sessions" / fact["file"])
     assert sessions["client"].to_pylist() == ["a0", "a1", "a2", "b0", "b1", "b2"]
     assert sessions["packets"].to_pylist() == [0, 1, 2] * 2
     assert sessions["opened_at"].cast(pa.int64()).to_pylist() == [1] * 6
     assert sessions.schema.names == with_times("sessions", fact_table("sessions", ())).schema.names
-    records = pq.read_table(tmp_path / RECORDS / intermediate[2]).sort_by(
-        [("key", "ascending"), ("order", "ascending")]
-    )
-    ((kind, table, file, count, _),) = run(records.to_batches(), "later", True, tmp_path)
-    assert (kind, table, count) == ("fact", "violations", 2)
-    texts = pq.read_table(tmp_path / "violations" / file)["text"].to_pylist()
-    assert texts == ["a2 a1 a0", "b2 b1 b0"]
+    assert {blob.name for blob in blobs} == {"later"}
+    ((names, parts, work),) = stages_of({"later": take}, 2, Output(str(tmp_path), {}))
+    assert (names, parts) == (["later"], 2)
+    found = list[str]()
+    for part in sorted({blob.part for blob in blobs}):
+        passed = [Passed(0, read_tables(blob.data)) for blob in blobs if blob.part == part]
+        (made,) = work(PartInput(part, {"later": passed}))
+        assert not isinstance(made, Blob)
+        assert (made["kind"], made["name"]) == ("fact", "violations")
+        violations = pq.read_table(tmp_path / "violations" / made["file"])
+        found += violations["text"].to_pylist()
+    assert sorted(found) == ["a2 a1 a0", "b2 b1 b0"]
 
 
 def test_nothing_leaves_no_file(tmp_path: Path) -> None:
-    assert run([], "first", False, tmp_path) == []
+    assert run([], tmp_path) == []
     assert not list(tmp_path.iterdir())
 
 

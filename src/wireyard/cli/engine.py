@@ -101,7 +101,7 @@ class Engine(NamedTuple):
                 f"{self.command}: needs Spark: pip install 'wireyard[spark]', or {_PROCESS}"
             )
         from wireyard.spark.running import SparkEngine, context_of
-        from wireyard.spark.sessions import SHORT_LIVED, is_embedded
+        from wireyard.spark.sessions import SHORT_LIVED, check_names, is_embedded
 
         def get_session() -> Any:
             with starting():
@@ -112,6 +112,7 @@ class Engine(NamedTuple):
                 except SourceError as error:
                     error.add_note(f"{_PROCESS} works without Spark")
                     raise
+            check_names(session, self.conf)
             context = context_of(session)
             if context is not None and context.uiWebUrl:
                 note(f"Spark's UI is at {context.uiWebUrl} while it runs")

@@ -256,16 +256,16 @@ class NewestPackets:
         }
         if not packets:
             return []
-        with_gaps = {name: _with_gaps(table, self._gap_ns) for name, table in packets.items()}
+        gapped = {name: with_gaps(table, self._gap_ns) for name, table in packets.items()}
         derived: dict[str, list[pa.Table]] = {}
-        for name, part in self._protocol.derive(with_gaps, shown, self._source):
+        for name, part in self._protocol.derive(gapped, shown, self._source):
             derived.setdefault(name, []).append(part)
         tables = {name: join_tables(parts) for name, parts in derived.items()}
         is_sure = self._protocol.sure_rows(packets, self._last_ids)
         chosen = self._message_rows(tables, is_sure) | self._other_rows(tables, is_sure)
         if _SESSIONS in chosen:
             has_gap = any(
-                with_gaps[name].num_rows > table.num_rows for name, table in packets.items()
+                gapped[name].num_rows > table.num_rows for name, table in packets.items()
             )
             sessions, times = chosen[_SESSIONS]
             chosen[_SESSIONS] = self._with_sums(sessions, has_gap=has_gap), times
@@ -427,7 +427,7 @@ def _stream_names(parts: Sequence[pa.Table]) -> pa.Array:
     return pc.unique(pa.chunked_array(chunks, pa.string()))
 
 
-def _with_gaps(packets: pa.Table, gap_ns: int) -> pa.Table:
+def with_gaps(packets: pa.Table, gap_ns: int) -> pa.Table:
     """Sort packets by stream and offset, with a row for each gap.
 
     Unlike that of a capture, such a gap has a time: that of the next packet of its stream, or the

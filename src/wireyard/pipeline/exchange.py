@@ -1,211 +1,133 @@
-"""Intermediate files: the exchange of Arrow tables between the tasks of two stages.
+"""What the tasks of a stage pass on to those of later stages: Arrow tables, partitioned by key.
 
-Spark's own shuffle would convert rows between Python and Java twice. Here a task writes one file of
-uncompressed Arrow data, with a part for each task of the next stage; each of these reads its part
-of every file in one piece. Compression (LZ4) took twice as long to write and four times as long to
-read, for two fifths of the bytes. Integers of the narrowest type (`narrowed`) take two thirds of
-the bytes, but a task that joins hundreds of small parts has to cast each, which took as long as to
-read it. A file is deleted after the stage that reads it, often before the system has written it to
-a disk.
+A task yields `Blob`s, each with the rows for one part of a later stage. The engine holds them, and
+calls a task of that stage for each part that has some (`wireyard.pipeline.running`). Spark holds
+and moves them as rows with one binary column, so that their rows are never converted for Java; this
+process writes them to an unnamed file. Nothing of this is in the folder of the lake.
 
-Values that are no tables, such as the inputs of tasks, are a part each: one cell with JSON of a
-declared type (`typed_json`). The files are in the folder of the lake, where others may write, so
-nothing in them is code, and no size in them is believed.
+Values that are no tables are cells with JSON of a declared type (`typed_json`).
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
-from itertools import pairwise
-from typing import Any, Final, Self
-from uuid import uuid4
+import mmap
+import tempfile
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import closing
+from typing import Any, Final, NamedTuple
 
-import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
-from pyarrow import fs
 
-from wireyard.errors import LakeDamaged
+from wireyard.lake.parts import read_batches
 from wireyard.lake.staging import writing
-from wireyard.layers.frame_files import FrameFiles, Spans
 from wireyard.pipeline.typed_json import from_json, to_json
-from wireyard.streams.source import filesystem
 
 __all__ = [
-    "EXCHANGE",
-    "Parts",
-    "PartsWriter",
-    "dump",
-    "dump_each",
-    "dump_frame_files",
-    "load",
-    "load_frame_files",
-    "load_one",
-    "narrowed",
-    "read_part",
-    "remove",
-    "with_own_texts",
-    "write_parts",
+    "MOST_BYTES",
+    "Blob",
+    "Inbox",
+    "Keyed",
+    "PartInput",
+    "Passed",
+    "Spill",
+    "Stage",
+    "Work",
+    "pass_on",
+    "pass_value",
+    "read_tables",
+    "run_here",
+    "values_of",
 ]
 
-EXCHANGE: Final = "exchange"
-"""Folder for the intermediate files of a run, beside its tables."""
-_FRAME_FILES: Final = f"{EXCHANGE}/frame_files.arrow"
+MOST_BYTES: Final = 8 << 20
+"""Bytes of a blob. Spark takes five times as long for a thousand of half a megabyte, and Java holds
+several of them at once."""
 _TEXT: Final = "json"
-_OFFSET_BYTES: Final = 8
-_BUFFER_BYTES: Final = 1 << 18
-"""Gathers small writes: a part may be a few kilobytes in a hundred columns, one write each."""
 _OPTIONS: Final = pa.ipc.IpcWriteOptions(unify_dictionaries=True)
 
 
-class PartsWriter:
-    """Writer of a file of parts; a part is a list of tables, the same number in each.
+class Blob(NamedTuple):
+    """Rows of some tables for one part of a later stage."""
 
-    Raises
-    ------
-    LakeError
-        From any method: the file cannot be written.
-    """
-
-    def __init__(self, path: str) -> None:
-        self.path = path
-        self._places: list[list[int]] = []
-        self._dictionaries: list[tuple[pa.Schema, list[int]]] = []
-        system, inner = filesystem(path)
-        with writing(path):
-            self._file = system.open_output_stream(inner, buffer_size=_BUFFER_BYTES)
-
-    def write(self, tables: Sequence[pa.Table]) -> None:
-        """Write the next part, with dictionaries reduced to the texts of its own rows."""
-        places: list[int] = []
-        with writing(self.path):
-            for whole in tables:
-                table = with_own_texts(whole, self._dictionaries_of(whole.schema))
-                places.append(self._file.tell())
-                with pa.ipc.new_stream(self._file, table.schema, options=_OPTIONS) as stream:
-                    stream.write_table(table)
-            places.append(self._file.tell())
-        self._places.append(places)
-
-    def _dictionaries_of(self, schema: pa.Schema) -> list[int]:
-        """Return the columns with dictionaries; cached, as this costs as much as a few rows."""
-        for known, places in self._dictionaries:
-            if known.equals(schema):
-                return places
-        self._dictionaries.append((schema, _dictionaries(schema)))
-        return self._dictionaries[-1][1]
-
-    def close(self) -> None:
-        """Finish the file."""
-        footer = np.array(self._places, np.int64)
-        with writing(self.path), self._file as file:
-            file.write(footer.tobytes())
-            file.write(np.array([footer.nbytes, len(self._places)]).tobytes())
+    name: str
+    """The name of what they are."""
+    part: int
+    """Number of the part."""
+    data: pa.Buffer
+    """An Arrow stream for each table, one after the other."""
 
 
-class Parts:
-    """The parts of a file that `PartsWriter` has written; a local file is memory-mapped."""
+class Passed(NamedTuple):
+    """The tables of a blob, as they are read."""
 
-    def __init__(self, path: str) -> None:
-        system, inner = filesystem(path)
-        is_local = isinstance(system, fs.LocalFileSystem)
-        self._file = pa.memory_map(inner) if is_local else system.open_input_file(inner)
-        end = self._file.size() - 2 * _OFFSET_BYTES
-        last = self._file.read_at(2 * _OFFSET_BYTES, end)
-        size, parts = np.frombuffer(last, np.int64).tolist()
-        if not (0 <= size <= end and 0 <= parts <= size // _OFFSET_BYTES):
-            raise LakeDamaged(f"{path}: is damaged")
-        self._path = path
-        self._parts: int = parts
-        self._row_bytes = size // max(parts, 1)
-        self._footer_at = end - size
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._file.close()
-
-    def __len__(self) -> int:
-        return self._parts
-
-    def read(self, part: int) -> list[pa.Table]:
-        """Return the tables of a part, read in one piece."""
-        row = self._file.read_at(self._row_bytes, self._footer_at + part * self._row_bytes)
-        places = np.frombuffer(row, np.int64).tolist()
-        if not (
-            places and places[0] >= 0 and places == sorted(places) and places[-1] <= self._footer_at
-        ):
-            raise LakeDamaged(f"{self._path}: is damaged")
-        self._file.seek(places[0])
-        whole = self._file.read_buffer(places[-1] - places[0])
-        ends = (place - places[0] for place in places)
-        return [
-            pa.ipc.open_stream(whole.slice(start, stop - start)).read_all()
-            for start, stop in pairwise(ends)
-        ]
+    origin: int
+    """Number of the task that passed them on."""
+    tables: list[pa.Table]
 
 
-def write_parts(folder: str, parts: Iterable[Sequence[pa.Table]]) -> str:
-    """Write a part for each task of the next stage, in order; return the file's path."""
-    writer = PartsWriter(f"{folder}/{EXCHANGE}/{uuid4().hex}.arrow")
-    for tables in parts:
-        writer.write(tables)
-    writer.close()
-    return writer.path
+Inbox = Mapping[str, Sequence[Passed]]
+"""What was passed on to a part, by name, in the order of origins; without anything it is empty."""
 
 
-def read_part(paths: Iterable[str], part: int) -> Iterator[list[pa.Table]]:
-    """Yield the tables of one part from each file."""
-    for path in paths:
-        with Parts(path) as parts:
-            yield parts.read(part)
+class PartInput(NamedTuple):
+    """The input of a task of a later stage."""
+
+    part: int
+    inbox: Inbox
 
 
-def remove(folder: str, paths: Iterable[str]) -> None:
-    """Delete files of a run that no later stage reads.
-
-    Raises
-    ------
-    LakeError
-        A path, which may have been read from a file, is not one of them.
-    """
-    for path in paths:
-        if path.rpartition("/")[0] != f"{folder}/{EXCHANGE}":
-            raise LakeDamaged(f"{path}: is no intermediate file of this run")
-        system, inner = filesystem(path)
-        with writing(path):
-            system.delete_file(inner)
-
-
-def narrowed(table: pa.Table) -> pa.Table:
-    """Cast integer columns to the narrowest type that fits; `pa.Table.cast` reverses it."""
-    return pa.Table.from_arrays(list(map(_narrowed, table.columns)), table.column_names)
-
-
-_WIDTHS: Final = (pa.int8(), pa.int16(), pa.int32())
-
-
-def _narrowed(column: pa.ChunkedArray) -> pa.ChunkedArray:
-    if not pa.types.is_integer(column.type) or column.null_count == len(column):
-        return column
-    bounds = pc.min_max(column).as_py()
-    for kind in _WIDTHS:
-        most = 1 << (kind.bit_width - 1)
-        if -most <= bounds["min"] <= bounds["max"] < most:
-            return column.cast(kind)
-    return column
-
-
-def with_own_texts(table: pa.Table, places: Sequence[int] | None = None) -> pa.Table:
-    """Return a table whose dictionaries have at most as many texts as it has rows.
+def pass_on(name: str, parts: Iterable[Sequence[pa.Table]], first: int = 0) -> Iterator[Blob]:
+    """Yield the blobs for parts that follow each other, from number `first` on.
 
     Parameters
     ----------
-    places
-        Numbers of the columns that have dictionaries; found in the schema if None.
+    parts
+        The tables for each part, the same number for each. Empty ones are passed on too: they have
+        a schema. Their dictionaries are reduced to the texts of their own rows.
     """
-    for place in _dictionaries(table.schema) if places is None else places:
+    for number, tables in enumerate(parts, first):
+        pieces = -(-sum(table.nbytes for table in tables) // MOST_BYTES) or 1
+        for piece in range(pieces):
+            sink = pa.BufferOutputStream()
+            for table in tables:
+                rows = with_own_texts(_piece(table, piece, pieces))
+                with pa.ipc.new_stream(sink, rows.schema, options=_OPTIONS) as stream:
+                    stream.write_table(rows)
+            yield Blob(name, number, sink.getvalue())
+
+
+def _piece(table: pa.Table, piece: int, pieces: int) -> pa.Table:
+    start, stop = (table.num_rows * each // pieces for each in (piece, piece + 1))
+    return table.slice(start, stop - start)
+
+
+def pass_value(name: str, part: int, value: Any, kind: Any) -> Iterator[Blob]:
+    """Yield the blob with a value of a type (`typed_json`)."""
+    table = pa.table({_TEXT: pa.array([to_json(value, kind)], pa.large_string())})
+    return pass_on(name, [[table]], part)
+
+
+def values_of(inbox: Inbox, name: str, kind: Any) -> list[Any]:
+    """Return the values that `pass_value` has passed on under a name."""
+    tables = (table for passed in inbox.get(name, ()) for table in passed.tables)
+    return [from_json(table[_TEXT][0].as_py(), kind) for table in tables]
+
+
+def read_tables(data: pa.Buffer) -> list[pa.Table]:
+    """Return the tables of a blob, without a copy."""
+    source, tables = pa.BufferReader(data), []
+    while source.tell() < data.size:
+        tables.append(pa.ipc.open_stream(source).read_all())
+    return tables
+
+
+def with_own_texts(table: pa.Table) -> pa.Table:
+    """Return a table whose dictionaries have at most as many texts as it has rows."""
+    for place, kind in enumerate(table.schema.types):
+        if not pa.types.is_dictionary(kind):
+            continue
         column = table.column(place)
         if sum(len(chunk.dictionary) for chunk in column.chunks) > len(column):
             own = column.cast(column.type.value_type).dictionary_encode()
@@ -213,43 +135,154 @@ def with_own_texts(table: pa.Table, places: Sequence[int] | None = None) -> pa.T
     return table
 
 
-def _dictionaries(schema: pa.Schema) -> list[int]:
-    return [place for place, kind in enumerate(schema.types) if pa.types.is_dictionary(kind)]
+# --- the stages -----------------------------------------------------------------------------
+
+Work = Callable[[Any], Iterable[pa.RecordBatch | Blob]]
+"""The function of a task: its input -> its results, and what it passes on."""
 
 
-def dump(folder: str, value: Any, kind: Any) -> str:
-    """Write a small value of a type (`typed_json`) to a new file; return the file's path."""
-    return dump_each(folder, [value], kind)
+class Stage(NamedTuple):
+    """A later stage, with a task for each part for which something was passed on."""
+
+    names: Sequence[str]
+    """The names of what it reads."""
+    parts: int
+    """Number of parts."""
+    work: Work
+    """The function of a task; its input is a `PartInput`."""
 
 
-def load(path: str, kind: Any) -> Any:
-    """Return the value of a type that `dump` has written."""
-    return load_one(path, 0, kind)
+_BETWEEN: Final = "\0"
+"""Separator of the parts of a key: it is in no path, address or id."""
 
 
-def dump_each(folder: str, values: Iterable[Any], kind: Any) -> str:
-    """Write values to a new file from which `load_one` reads single ones; return its path."""
-    return write_parts(folder, ([_as_table(value, kind)] for value in values))
+class Keyed(NamedTuple):
+    """Rows of Parquet files for tasks that run key by key, sorted within each key."""
+
+    paths: Sequence[str]
+    schema: pa.Schema
+    """The schema of the files, or more."""
+    columns: Sequence[str]
+    """The columns that the tasks read besides `key`."""
+    key: Sequence[str]
+    """The columns whose texts are the column `key`."""
+    order: str
+    """The column by which the rows of a key are sorted."""
+    sources: Sequence[str] | None = None
+    """The inputs whose rows are read, if `key` has the column `source`; None for all."""
+
+    @property
+    def keyed_schema(self) -> pa.Schema:
+        """The schema of `read`: the column `key`, then the others."""
+        names = dict.fromkeys((*self.columns, self.order))
+        return pa.schema([("key", pa.string()), *map(self.schema.field, names)])
+
+    def read(self, path: str) -> Iterator[pa.RecordBatch]:
+        """Yield the rows of a file with their keys."""
+        schema = self.keyed_schema
+        for table in read_batches(path, dict.fromkeys((*schema.names[1:], *self.key))):
+            if self.sources is not None:
+                of_source = pc.is_in(table["source"].cast(pa.string()), pa.array(self.sources))
+                table = table.filter(of_source)
+            texts = [table[name].cast(pa.string()) for name in self.key]
+            key = pc.binary_join_element_wise(*texts, _BETWEEN, null_handling="skip")
+            columns = [table[name].cast(schema.field(name).type) for name in schema.names[1:]]
+            yield from pa.Table.from_arrays([key, *columns], schema=schema).to_batches()
+
+    def read_all(self) -> pa.Table:
+        """Return the rows of all files as a task reads them: by key, and in order within a key."""
+        batches = [batch for path in self.paths for batch in self.read(path)]
+        read = pa.Table.from_batches(batches, self.keyed_schema)
+        return read.sort_by([("key", "ascending"), (self.order, "ascending")])
 
 
-def load_one(path: str, number: int, kind: Any) -> Any:
-    """Return one of the values that `dump_each` has written; read no other."""
-    with Parts(path) as parts:
-        (table,) = parts.read(number)
-        return from_json(table[_TEXT][0].as_py(), kind)
+class _Place(NamedTuple):
+    """Where a blob came from, and where it is in the file."""
+
+    stage: int
+    task: int
+    number: int
+    """Its number among all outputs of the task."""
+    start: int
+    size: int
 
 
-def _as_table(value: Any, kind: Any) -> pa.Table:
-    return pa.table({_TEXT: pa.array([to_json(value, kind)], pa.large_string())})
+class Spill:
+    """Blobs in an unnamed file, so that memory need not hold them.
+
+    Raises
+    ------
+    LakeError
+        From any method: the file cannot be written.
+    """
+
+    def __init__(self) -> None:
+        self._folder = tempfile.gettempdir()
+        with writing(self._folder):
+            self._file = tempfile.TemporaryFile()  # noqa: SIM115 - `close` does
+        self._end = 0
+        self._places: dict[str, defaultdict[int, list[_Place]]] = {}
+        """Of the blobs for each part, by name."""
+
+    def add(self, blob: Blob, stage: int, task: int, number: int) -> None:
+        """Write a blob of a task."""
+        with writing(self._folder):
+            self._file.write(blob.data)
+        places = self._places.setdefault(blob.name, defaultdict(list))
+        places[blob.part].append(_Place(stage, task, number, self._end, blob.data.size))
+        self._end += blob.data.size
+
+    def inputs(self, names: Iterable[str] | None = None) -> Iterator[PartInput]:
+        """Yield the input of each part from the blobs of some names, or of all.
+
+        The tables are views of the file. What is added meanwhile is not read.
+        """
+        if not self._end:
+            return
+        with writing(self._folder):
+            self._file.flush()
+        whole = pa.py_buffer(mmap.mmap(self._file.fileno(), 0, access=mmap.ACCESS_READ))
+        wanted = self._places if names is None else self._places.keys() & set(names)
+        found = {name: {**self._places[name]} for name in wanted}
+        for part in sorted({part for places in found.values() for part in places}):
+            inbox = {
+                name: [
+                    Passed(place.task, read_tables(whole.slice(place.start, place.size)))
+                    for place in sorted(places[part])
+                ]
+                for name, places in found.items()
+                if part in places
+            }
+            yield PartInput(part, inbox)
+
+    def close(self) -> None:
+        """Delete the file; tables that were read stay."""
+        self._file.close()
 
 
-def dump_frame_files(folder: str, files: FrameFiles) -> None:
-    """Write the run's `FrameFiles`, for `load_frame_files`."""
-    writer = PartsWriter(f"{folder}/{_FRAME_FILES}")
-    writer.write([_as_table(files.spans, Spans)])
-    writer.close()
+def run_here(first: Iterable[Any], work: Work, stages: Iterable[Stage]) -> Iterator[pa.RecordBatch]:
+    """Run the tasks of stages in this process, one after the other; yield their results.
+
+    Parameters
+    ----------
+    first
+        The inputs of the first stage.
+    work
+        Its function.
+    """
+    with closing(Spill()) as passed:
+        yield from _run_each(enumerate(first), work, passed, 0)
+        for number, stage in enumerate(stages, 1):
+            inputs = ((given.part, given) for given in passed.inputs(stage.names))
+            yield from _run_each(inputs, stage.work, passed, number)
 
 
-def load_frame_files(folder: str) -> FrameFiles:
-    """Return the frame numbers of the capture files whose facts this run makes."""
-    return FrameFiles.of(load(f"{folder}/{_FRAME_FILES}", Spans))
+def _run_each(
+    inputs: Iterable[tuple[int, Any]], work: Work, passed: Spill, stage: int
+) -> Iterator[pa.RecordBatch]:
+    for task, given in inputs:
+        for number, output in enumerate(work(given)):
+            if isinstance(output, Blob):
+                passed.add(output, stage, task, number)
+            else:
+                yield output

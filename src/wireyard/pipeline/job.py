@@ -19,7 +19,6 @@ from dataclasses import replace
 from functools import partial
 
 import pyarrow as pa
-from pyarrow import fs
 
 from wireyard.captures.quarantine import QUARANTINE
 from wireyard.captures.stream_table import FILES, LEDGER_TABLE, STREAMS
@@ -27,7 +26,6 @@ from wireyard.formats import names as format_names
 from wireyard.lake.parts import write_table
 from wireyard.lake.snapshot import DamagedFile
 from wireyard.lake.writer import Input, Lake
-from wireyard.layers.mqtt.packets import new_secret
 from wireyard.layers.tables import all_tables
 from wireyard.pipeline.decoding.stage import BronzeStage
 from wireyard.pipeline.decoding.task import (
@@ -127,11 +125,7 @@ def fill_lake(
     if not new:
         return report
     runner = Runner(start_cluster, lake)
-    # Packet files are only for local lakes: on a store they would be read in ranges of a few rows.
-    secret = new_secret() if isinstance(lake.system, fs.LocalFileSystem) else None
-    settings = BronzeSettings(
-        lake.staged(""), secrets, max_packet_bytes, skip_missing, payload, secret=secret
-    )
+    settings = BronzeSettings(lake.staged(""), secrets, max_packet_bytes, skip_missing, payload)
     growth = GrowthSettings(decode_as, keylog, max_packet_bytes)
     few = sys.maxsize if runner.in_process else MOST_GROWN_BYTES
     grown = grown_parts(lake, new, few)

@@ -7,58 +7,19 @@ are called in this process, one after the other.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from functools import cached_property
-from typing import Any, Final, NamedTuple, Protocol, TypeVar
+from typing import Any, Protocol, TypeVar
 
 import pyarrow as pa
-import pyarrow.compute as pc
 
-from wireyard.lake.parts import read_batches
 from wireyard.lake.staging import Staging
+from wireyard.pipeline.exchange import Keyed, Stage, Work, run_here
 from wireyard.pipeline.typed_json import first_parameter
 
-__all__ = ["Cluster", "Keyed", "Runner", "StartCluster"]
+__all__ = ["Cluster", "Runner", "StartCluster"]
 
 Task = TypeVar("Task")
-
-
-_BETWEEN: Final = "\0"
-"""Separator of the parts of a key: it is in no path, address or id."""
-
-
-class Keyed(NamedTuple):
-    """Rows of Parquet files for tasks that run key by key, sorted within each key."""
-
-    paths: Sequence[str]
-    schema: pa.Schema
-    """The schema of the files, or more."""
-    columns: Sequence[str]
-    """The columns that the tasks read besides `key`."""
-    key: Sequence[str]
-    """The columns whose texts are the column `key`."""
-    order: str
-    """The column by which the rows of a key are sorted."""
-    sources: Sequence[str] | None = None
-    """The inputs whose rows are read, if `key` has the column `source`; None for all."""
-
-    @property
-    def keyed_schema(self) -> pa.Schema:
-        """The schema of `read`: the column `key`, then the others."""
-        names = dict.fromkeys((*self.columns, self.order))
-        return pa.schema([("key", pa.string()), *map(self.schema.field, names)])
-
-    def read(self, path: str) -> Iterator[pa.RecordBatch]:
-        """Yield the rows of a file with their keys."""
-        schema = self.keyed_schema
-        for table in read_batches(path, dict.fromkeys((*schema.names[1:], *self.key))):
-            if self.sources is not None:
-                of_source = pc.is_in(table["source"].cast(pa.string()), pa.array(self.sources))
-                table = table.filter(of_source)
-            texts = [table[name].cast(pa.string()) for name in self.key]
-            key = pc.binary_join_element_wise(*texts, _BETWEEN, null_handling="skip")
-            columns = [table[name].cast(schema.field(name).type) for name in schema.names[1:]]
-            yield from pa.Table.from_arrays([key, *columns], schema=schema).to_batches()
 
 
 class Cluster(Protocol):
@@ -74,13 +35,16 @@ class Cluster(Protocol):
     ) -> pa.Table:
         """Run tasks of a type, as `Runner.run` does."""
 
-    def run_by_key(
+    def run_stages(
         self,
-        rows: Keyed,
-        work: Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]],
+        first: Sequence[Any] | Keyed,
+        work: Work,
+        stages: Sequence[Stage],
         schema: pa.Schema,
+        together: int,
+        kind: Any,
     ) -> pa.Table:
-        """Run tasks as `Runner.run_by_key` does."""
+        """Run stages as `Runner.run_stages` does."""
 
 
 StartCluster = Callable[[Staging], Cluster]
@@ -147,24 +111,31 @@ class Runner:
         kind = first_parameter(work) if kind is None else kind
         return self._cluster.run(tasks, work, schema, together, kind)
 
-    def run_by_key(
+    def run_stages(
         self,
-        rows: Keyed,
-        work: Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]],
+        first: Sequence[Any] | Keyed,
+        work: Work,
+        stages: Sequence[Stage],
         schema: pa.Schema,
+        *,
+        together: int = 1,
+        kind: Any = None,
     ) -> pa.Table:
-        """Run tasks, each over the rows of some keys; return their batches.
+        """Run stages that pass on what later ones read; return the results of all tasks.
 
         Parameters
         ----------
+        first
+            The tasks of the first stage; or rows, of which each task gets those of some keys as
+            batches, sorted by key, and by order within a key.
         work
-            The function of a task: its input is sorted by key, and by order within a key.
+            The function of the first stage.
         schema
-            Schema of the batches that it yields.
+            Schema of the results.
+        together, kind
+            As in `run`.
         """
-        if not self.in_process:
-            return self._cluster.run_by_key(rows, work, schema)
-        batches = [batch for path in rows.paths for batch in rows.read(path)]
-        read = pa.Table.from_batches(batches, rows.keyed_schema)
-        ordered = read.sort_by([("key", "ascending"), (rows.order, "ascending")])
-        return pa.Table.from_batches(work(iter(ordered.to_batches())), schema)
+        if self.in_process:
+            tasks = [iter(first.read_all().to_batches())] if isinstance(first, Keyed) else first
+            return pa.Table.from_batches(run_here(tasks, work, stages), schema)
+        return self._cluster.run_stages(first, work, stages, schema, together, kind)

@@ -9,17 +9,19 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from wireyard.spark.fact_tables import facts
     from wireyard.spark.java import check_java
     from wireyard.spark.sessions import session
     from wireyard.spark.source import register
 
 _HOME_OF = {
     "check_java": "wireyard.spark.java",
+    "facts": "wireyard.spark.fact_tables",
     "register": "wireyard.spark.source",
     "session": "wireyard.spark.sessions",
 }
 
-__all__ = ["check_java", "register", "session"]
+__all__ = ["check_java", "facts", "register", "session"]
 
 
 def __getattr__(name: str) -> Any:

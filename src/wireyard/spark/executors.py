@@ -14,7 +14,7 @@ import shutil
 import tempfile
 import zipfile
 from collections.abc import Callable, Iterator
-from functools import partial
+from functools import cache, partial
 from importlib import resources
 from importlib.resources.abc import Traversable
 from pathlib import Path
@@ -23,8 +23,8 @@ from typing import TYPE_CHECKING, Any, Final
 import pyarrow as pa
 
 from wireyard.errors import LakeError, SourceError
-from wireyard.lake.staging import Staging
-from wireyard.pipeline.exchange import dump, load
+from wireyard.lake.staging import Staging, writing
+from wireyard.streams.source import filesystem
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -38,6 +38,8 @@ __all__ = [
 ]
 
 _PACKAGE: Final = "wireyard"
+_REACHED: Final = "reached"
+"""Name of a file in the lake that executors read."""
 _PARALLELISM: Final = "spark.default.parallelism"
 _MOST_TASKS: Final = 64
 _REMEDY: Final = (
@@ -91,7 +93,10 @@ def check_access(spark: SparkSession, lake: Staging) -> None:
         They cannot; the text says why.
     """
     try:
-        path = dump(lake.staged(""), _PACKAGE, str)
+        path = lake.staged("", _REACHED)
+        system, inner = filesystem(path)
+        with writing(lake.url), system.open_output_stream(inner) as file:
+            file.write(_PACKAGE.encode())
         failures = _run_on_executors(spark, partial(_yield_failure, path=path), _ACCESS)
     except Exception as error:
         raise explained(error) from None
@@ -149,11 +154,22 @@ def _yield_failure(batches: Iterator[pa.RecordBatch], path: str) -> Iterator[pa.
 
     import_tasks()
     for _ in batches:
-        try:
-            failure = None if load(path, str) == _PACKAGE else "it has other content there"
-        except OSError as error:
-            failure = error.strerror or f"{type(error).__name__}: {error}"
-        yield pa.RecordBatch.from_pylist([{"failure": failure}], _ACCESS)
+        yield pa.RecordBatch.from_pylist([{"failure": _failure_of(path)}], _ACCESS)
+
+
+@cache
+def _failure_of(path: str) -> str | None:
+    """Return why a file cannot be read, or None.
+
+    Each worker tries once: a store that does not answer costs several seconds each time.
+    """
+    try:
+        system, inner = filesystem(path)
+        with system.open_input_file(inner) as file:
+            same = file.read() == _PACKAGE.encode()
+        return None if same else "it has other content there"
+    except OSError as error:
+        return error.strerror or f"{type(error).__name__}: {error}"
 
 
 def _advice(lake: Staging) -> str:
@@ -163,6 +179,8 @@ def _advice(lake: Staging) -> str:
             "they need the driver's endpoint and credentials in their own environment: --conf"
             " spark.executorEnv.AWS_ENDPOINT_URL=URL and the like"
         )
+    if "://" in lake.url:
+        return "they need the driver's credentials in their own environment"
     return "name a folder or a URL that all machines see"
 
 

@@ -1,26 +1,39 @@
 """The cluster of the pipeline on Spark: a session that runs the tasks of stages.
 
-Rows of tables do not pass through Java, except those that are ordered by key. Tasks return small
-results.
+Stages that pass something on are one lineage, and one job: ``mapInArrow``, then Spark's shuffle,
+then ``mapInArrow`` again. A row of the shuffle is a blob, an Arrow stream in one binary column, so
+rows of tables are not converted for Java, except those that are ordered by key. A blob for a later
+stage, or a result for the driver, goes through the tasks of those between, which do not read it.
+Spark computes again what is lost with an executor.
 """
 
 from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import closing
 from dataclasses import dataclass
 from functools import partial
 from threading import Lock
 from typing import TYPE_CHECKING, Any, Final
 from uuid import uuid4
 
+import numpy as np
 import pyarrow as pa
 
 from wireyard.errors import LakeError
 from wireyard.formats import load_columns
 from wireyard.lake.staging import Staging
-from wireyard.pipeline.exchange import dump_each, load_one
-from wireyard.pipeline.running import Keyed
+from wireyard.pipeline.exchange import (
+    Blob,
+    Keyed,
+    Spill,
+    Stage,
+    Work,
+    pass_on,
+    read_tables,
+)
+from wireyard.pipeline.typed_json import from_json, to_json
 from wireyard.spark.executors import check_access, check_executors, is_elsewhere
 from wireyard.spark.workers import begin_task, settle
 
@@ -28,12 +41,37 @@ if TYPE_CHECKING:
     from pyspark import SparkContext
     from pyspark.sql import DataFrame, SparkSession
 
-__all__ = ["SparkCluster", "SparkEngine", "SparkUse", "context_of"]
+__all__ = [
+    "RESULTS",
+    "SHUFFLED",
+    "SparkCluster",
+    "SparkEngine",
+    "SparkUse",
+    "context_of",
+    "first_stage",
+    "next_stage",
+    "run_batches",
+]
 
 _ROUNDS: Final = 4
 """Least number of Spark tasks per core, so that no core is idle for long at the end of a stage."""
 _FULL: Final = "No space left on device"
-_Work = Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]
+RESULTS: Final = -1
+"""Instead of the number of a part: the row has the results of tasks."""
+_Outputs = Iterator[tuple[int, Iterable[pa.RecordBatch | Blob]]]
+Run = Callable[[Any], _Outputs]
+"""Runs tasks over batches; yields the number of each, and what it yields."""
+SHUFFLED: Final = pa.schema(
+    [
+        ("part", pa.int32()),
+        ("stage", pa.int32()),
+        ("task", pa.int32()),
+        ("number", pa.int32()),
+        ("name", pa.string()),
+        ("data", pa.binary()),
+    ]
+)
+"""Rows of the shuffle: blobs, and the stage and task that each is from, with its number there."""
 
 
 @dataclass(slots=True)
@@ -95,7 +133,7 @@ class SparkEngine:
                 self._use.start_s = self._use.total_s = time.monotonic() - began_s
                 self._describe(session)
                 self._session = session
-            return SparkCluster(self._session, lake, self)
+            return SparkCluster(self._session, self)
 
     def _describe(self, session: SparkSession) -> None:
         self._use.version, self._use.master = session.version, "Connect"
@@ -155,8 +193,8 @@ class SparkEngine:
 class SparkCluster:
     """The tasks of a lake on Spark: a `wireyard.pipeline.running.Cluster`."""
 
-    def __init__(self, session: SparkSession, lake: Staging, engine: SparkEngine) -> None:
-        self._spark, self._lake, self._engine = session, lake, engine
+    def __init__(self, session: SparkSession, engine: SparkEngine) -> None:
+        self._spark, self._engine = session, engine
 
     def run(
         self,
@@ -167,26 +205,48 @@ class SparkCluster:
         kind: Any,
     ) -> pa.Table:
         """Run tasks of a type; return their batches in the order of tasks."""
-        # A row for each task, with its number only. Tasks read their inputs from a file: as an
-        # argument of the function, the inputs of all would be sent to each.
-        path = dump_each(self._lake.staged(""), tasks, kind)
-        numbers = self._spark.range(0, len(tasks), 1, self._partitions(len(tasks), together))
-        do = partial(_run_numbered, path=path, work=work, kind=kind)
-        return self._collect(numbers, do, schema, _name_of(work))
+        from wireyard.spark.types import spark_schema
 
-    def run_by_key(self, rows: Keyed, work: _Work, schema: pa.Schema) -> pa.Table:
-        """Run tasks, each over the rows of some keys; return their batches."""
+        run = partial(_run_numbered, tasks=_texts_of(tasks, kind), work=work, kind=kind)
+        rows = self._numbers(len(tasks), together)
+        found = rows.mapInArrow(partial(_results_of, run=run), spark_schema(schema))
+        return self._engine.collect(found, _name_of(work))
+
+    def run_stages(
+        self,
+        first: Sequence[Any] | Keyed,
+        work: Work,
+        stages: Sequence[Stage],
+        schema: pa.Schema,
+        together: int,
+        kind: Any,
+    ) -> pa.Table:
+        """Run stages that pass on what later ones read, as one job; return all results."""
+        if isinstance(first, Keyed):
+            rows, run = self._sorted(first), partial(run_batches, work=work)
+        else:
+            rows = self._numbers(len(first), together)
+            run = partial(_run_numbered, tasks=_texts_of(first, kind), work=work, kind=kind)
+        passed = first_stage(rows, run, schema)
+        for number, stage in enumerate(stages, 1):
+            most = max(each.parts for each in stages[number - 1 :])
+            passed = next_stage(passed, stage, number, self._partitions(most, together), schema)
+        found = self._engine.collect(passed.where(f"part = {RESULTS}"), _name_of(work))
+        results = (read_tables(data.as_buffer())[0] for data in found["data"])
+        return pa.concat_tables([schema.empty_table(), *results])
+
+    def _sorted(self, rows: Keyed) -> DataFrame:
+        """Return the rows of files, those of a key in one partition and in order."""
         from wireyard.spark.types import spark_schema
 
         files = self._spark.range(0, len(rows.paths), 1, len(rows.paths))
         read = files.mapInArrow(partial(_read_numbered, rows=rows), spark_schema(rows.keyed_schema))
         ordered = read.repartition("key").sortWithinPartitions("key", rows.order)
-        return self._collect(ordered.select("key", *rows.columns), work, schema, _name_of(work))
+        return ordered.select("key", *rows.columns)
 
-    def _collect(self, rows: DataFrame, work: _Work, schema: pa.Schema, name: str) -> pa.Table:
-        from wireyard.spark.types import spark_schema
-
-        return self._engine.collect(rows.mapInArrow(work, spark_schema(schema)), name)
+    def _numbers(self, tasks: int, together: int) -> DataFrame:
+        """Return a row for each task, with its number only."""
+        return self._spark.range(0, tasks, 1, self._partitions(tasks, together))
 
     def _partitions(self, tasks: int, together: int) -> int:
         """Return the number of Spark tasks that run our tasks."""
@@ -197,6 +257,27 @@ class SparkCluster:
         return min(tasks, max(fewest, -(-tasks // together)))
 
 
+def first_stage(rows: DataFrame, run: Run, schema: pa.Schema) -> DataFrame:
+    """Return what a stage over some rows passes on, and its results: rows of `SHUFFLED`."""
+    from wireyard.spark.types import spark_schema
+
+    do = partial(_pack, run=run, stage=0, schema=schema)
+    return rows.mapInArrow(do, spark_schema(SHUFFLED))
+
+
+def next_stage(
+    passed: DataFrame, stage: Stage, number: int, partitions: int, schema: pa.Schema
+) -> DataFrame:
+    """Return the same of a later stage, with a number of its own."""
+    from pyspark.sql.functions import col
+
+    from wireyard.spark.types import spark_schema
+
+    placed = passed.repartitionById(partitions, col("part"))
+    do = partial(_pack_next, reads=stage, stage=number, schema=schema)
+    return placed.mapInArrow(do, spark_schema(SHUFFLED))
+
+
 def _name_of(work: Any) -> str:
     """Return the name of the innermost function of a task."""
     while isinstance(work, partial):
@@ -204,31 +285,99 @@ def _name_of(work: Any) -> str:
     return f"wireyard: {work.__name__.strip('_').replace('_', ' ')}"
 
 
+def _texts_of(tasks: Sequence[Any], kind: Any) -> tuple[str, ...]:
+    """Return the inputs of tasks as texts: a task reads its own, and no other."""
+    return tuple(to_json(task, kind) for task in tasks)
+
+
+# --- in workers, for `mapInArrow` -----------------------------------------------------------
+
+
+def _prepare() -> None:
+    load_columns()
+    settle()
+
+
 def _run_numbered(
-    batches: Iterator[pa.RecordBatch],
-    path: str,
-    work: Callable[[Any], Iterable[pa.RecordBatch]],
-    kind: Any,
-) -> Iterator[pa.RecordBatch]:
-    """Run the tasks whose numbers are in a column `id`. For `mapInArrow`.
+    batches: Iterator[pa.RecordBatch], tasks: Sequence[str], work: Work, kind: Any
+) -> _Outputs:
+    """Run the tasks whose numbers are in a column `id`.
 
     Parameters
     ----------
-    path
-        File with the inputs of all tasks, from `dump_each`.
+    tasks
+        The inputs of all tasks, from `_texts_of`.
     kind
         The type of an input.
     """
-    load_columns()
-    settle()
+    _prepare()
     for batch in batches:
         for number in batch["id"].to_pylist():
             begin_task()
-            yield from work(load_one(path, number, kind))
+            yield number, work(from_json(tasks[number], kind))
+
+
+def run_batches(batches: Iterator[pa.RecordBatch], work: Work) -> _Outputs:
+    """Run a task over all rows of a partition."""
+    _prepare()
+    yield 0, work(batches)
+
+
+def _results_of(batches: Iterator[pa.RecordBatch], run: Run) -> Iterator[pa.RecordBatch]:
+    """Yield the results of tasks that pass nothing on."""
+    for _, outputs in run(batches):
+        yield from outputs
+
+
+def _pack(
+    batches: Iterable[pa.RecordBatch], run: Run, stage: int, schema: pa.Schema
+) -> Iterator[pa.RecordBatch]:
+    """Yield what tasks pass on as rows of `SHUFFLED`, then a row with their results."""
+    results = list[pa.RecordBatch]()
+    for task, outputs in run(batches):
+        for number, output in enumerate(outputs):
+            if isinstance(output, Blob):
+                yield _row(output, stage, task, number)
+            else:
+                results.append(output)
+    if results:
+        ((_, _, data),) = pass_on("", [[pa.Table.from_batches(results, schema)]])
+        yield _row(Blob("", RESULTS, data), stage, 0, 0)
+
+
+def _pack_next(
+    batches: Iterator[pa.RecordBatch], reads: Stage, stage: int, schema: pa.Schema
+) -> Iterator[pa.RecordBatch]:
+    """Run the tasks of the parts that were placed here; pass on what later stages read."""
+    _prepare()
+    with closing(Spill()) as spill:
+        for batch in batches:
+            for row in range(batch.num_rows):
+                part, *place, name, data = (column[row] for column in batch.columns)
+                if name.as_py() in reads.names:
+                    blob = Blob(name.as_py(), part.as_py(), data.as_buffer())
+                    spill.add(blob, *(number.as_py() for number in place))
+                else:
+                    yield batch.slice(row, 1)
+
+        def run(_: Any) -> _Outputs:
+            for given in spill.inputs():
+                begin_task()
+                yield given.part, reads.work(given)
+
+        yield from _pack((), run, stage, schema)
+
+
+def _row(blob: Blob, *place: int) -> pa.RecordBatch:
+    """Return a row of `SHUFFLED`; its data is not copied."""
+    offsets = pa.py_buffer(np.array([0, blob.data.size], np.int32))
+    data = pa.Array.from_buffers(pa.binary(), 1, [None, offsets, blob.data])
+    numbers = (pa.array([value], pa.int32()) for value in (blob.part, *place))
+    return pa.RecordBatch.from_arrays([*numbers, pa.array([blob.name]), data], schema=SHUFFLED)
 
 
 def _read_numbered(batches: Iterator[pa.RecordBatch], rows: Keyed) -> Iterator[pa.RecordBatch]:
-    """Read the files whose numbers are in a column `id`. For `mapInArrow`."""
+    """Read the files whose numbers are in a column `id`."""
     for batch in batches:
         for number in batch["id"].to_pylist():
             yield from rows.read(rows.paths[number])

@@ -8,8 +8,9 @@ import signal
 import subprocess
 import sys
 import threading
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
+from difflib import get_close_matches
 from pathlib import Path
 from socket import create_connection
 from types import FrameType
@@ -21,7 +22,7 @@ from wireyard.spark.java import archive_options, find_java
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-__all__ = ["SHORT_LIVED", "is_embedded", "session"]
+__all__ = ["SHORT_LIVED", "check_names", "is_embedded", "session"]
 
 _TASK_ATTEMPTS = 4
 """Spark's default on a cluster; ``local[*]`` has one, so that a lost worker would end the job."""
@@ -36,6 +37,8 @@ SETTINGS: Mapping[str, str] = {
     # Times of packets are UTC, and readers other than Spark refuse its default for Parquet.
     "spark.sql.session.timeZone": "UTC",
     "spark.sql.parquet.outputTimestampType": "TIMESTAMP_MICROS",
+    # Batches of rows with cells of megabytes, as our stages shuffle them, are few rows each.
+    "spark.sql.execution.arrow.maxBytesPerBatch": "4194304",
     # Needed by the option `pushFilters`; without effect on sources that do not have it.
     "spark.sql.python.filterPushdown.enabled": "true",
     "spark.ui.enabled": "false",
@@ -52,6 +55,9 @@ LOCAL_SETTINGS: Mapping[str, str] = {
 SHORT_LIVED: Mapping[str, str] = {
     # Its second compiler takes half of the processor time of a Java that lives for some seconds.
     "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1",
+    # Its shuffles stay on the disk of this machine.
+    "spark.shuffle.compress": "false",
+    "spark.shuffle.spill.compress": "false",
 }
 """Settings of a Spark on this machine that only runs our tasks, which are not in Java."""
 _OF_LAUNCH = (
@@ -59,6 +65,20 @@ _OF_LAUNCH = (
     "spark.driver.extraClassPath", "spark.driver.extraLibraryPath", "spark.jars.packages",
 )  # fmt: skip
 """Settings that have no effect once Java runs."""
+_UNLISTED = (
+    "spark.app.name", "spark.driver.defaultJavaOptions", "spark.local.dir", "spark.logConf",
+    "spark.port.maxRetries",
+)  # fmt: skip
+"""Settings of Spark that its registry does not have."""
+_OPEN_FAMILIES = (
+    "spark.connect.", "spark.driver.resource.", "spark.executor.resource.", "spark.executorEnv.",
+    "spark.hadoop.", "spark.hive.", "spark.kubernetes.", "spark.metrics.conf.",
+    "spark.sql.catalog.", "spark.sql.hive.", "spark.ssl.", "spark.task.resource.",
+    "spark.worker.", "spark.yarn.",
+)  # fmt: skip
+"""Beginnings of names that others choose, or whose part of Spark is loaded later."""
+_ALIKE = 0.8
+"""How alike a name is, by `difflib`, of which another is taken for a misspelling."""
 _CONNECT_S = 3.0
 """Time to connect to a master."""
 
@@ -160,6 +180,28 @@ def _check_applied(spark: SparkSession, conf: Mapping[str, Any]) -> None:
         )
         if not (is_of_context or is_of_session):
             raise UsageError(f"{name}={wanted}: cannot be set, because Spark runs already")
+
+
+def check_names(spark: SparkSession, names: Iterable[str]) -> None:
+    """Raise an error if Spark has no setting of a name: it would ignore it in silence.
+
+    Spark Connect has no registry that we could ask.
+    """
+    if not hasattr(spark, "_jvm"):
+        return
+    jvm: Any = spark._jvm
+    entries = getattr(getattr(jvm.org.apache.spark.internal.config, "ConfigEntry$"), "MODULE$")
+    for name in names:
+        if (
+            name in _UNLISTED
+            or name.startswith(_OPEN_FAMILIES)
+            or entries.findEntry(name) is not None
+        ):
+            continue
+        known = str(jvm.java.lang.String.join("\n", entries.knownConfigs().keySet())).split("\n")
+        nearest = get_close_matches(name, [*known, *_UNLISTED], 1, _ALIKE)
+        remedy = f"did you mean {nearest[0]}?" if nearest else "see Spark's page on configuration"
+        raise UsageError(f"{name}: is no setting of Spark; {remedy}")
 
 
 def _with_attempts(master: str) -> str:

@@ -26,11 +26,13 @@ if TYPE_CHECKING:
     from wireyard.spark.reader import Reader
     from wireyard.spark.segments import SegmentReader
     from wireyard.spark.stream_reader import StreamReader
+    from wireyard.spark.table_reader import TableReader
     from wireyard.spark.writer import Writer
 
 __all__ = ["WireyardSource", "register"]
 
 
+_PACKETS = "packets"
 F = TypeVar("F", bound=Callable[..., Any])
 
 
@@ -87,6 +89,10 @@ class WireyardSource(DataSource):
         options = _with_paths(self._options)
         if options.table == TABLE:
             return spark_schema(segment_schema(options.columns))
+        if options.table != _PACKETS:
+            from wireyard.spark.table_reader import table_schema
+
+            return spark_schema(table_schema(options.table, options.columns))
         files = list_files(options)
         captures = find_captures(files, options)
         format = format_of(options, files, captures)
@@ -101,7 +107,7 @@ class WireyardSource(DataSource):
         return schema
 
     @_without_traceback
-    def reader(self, schema: StructType) -> Reader | SegmentReader:
+    def reader(self, schema: StructType) -> Reader | SegmentReader | TableReader:
         """Return the reader of the columns of `schema`, in its order."""
         from wireyard.spark.reader import FilteringReader, Reader
 
@@ -109,6 +115,10 @@ class WireyardSource(DataSource):
             from wireyard.spark.segments import SegmentReader
 
             return SegmentReader(_with_paths(self._options), schema)
+        if self._options.table != _PACKETS:
+            from wireyard.spark.table_reader import TableReader
+
+            return TableReader(_with_paths(self._options), schema)
         kind = FilteringReader if self._options.push_filters else Reader
         return kind(_with_paths(self._options), schema)
 
@@ -117,8 +127,8 @@ class WireyardSource(DataSource):
         """Return the streaming reader of the columns of `schema`."""
         from wireyard.spark.stream_reader import StreamReader
 
-        if self._options.table == TABLE:
-            raise UsageError(f"option 'table' cannot be '{TABLE}' with readStream")
+        if (table := self._options.table) != _PACKETS:
+            raise UsageError(f"option 'table' cannot be '{table}' with readStream")
         return StreamReader(_with_paths(self._options), schema)
 
     @_without_traceback

@@ -56,7 +56,6 @@ from wireyard.pipeline.decoding.results import (
 )
 from wireyard.pipeline.decoding.stitching import cut_inputs, stitch_input
 from wireyard.pipeline.decoding.task import AnyPiece, BronzeSettings, Piece, packets_table
-from wireyard.pipeline.exchange import EXCHANGE
 from wireyard.pipeline.inputs.captures import CapturePart, parts_misled
 from wireyard.pipeline.inputs.finding import MISSING, FoundInput
 from wireyard.pipeline.inputs.listing import is_missing
@@ -113,7 +112,7 @@ class BronzeStage:
         held = set(map(packets_table, format_names())) if any(f.files for f in found) else set()
         staged = [*sorted(named | held), bronze.QUARANTINE_TABLE, bronze.STORE_RECORDS_TABLE]
         staged += [*LEDGER_FILES, bronze.FILES_TABLE, bronze.PAYLOADS_TABLE]
-        self._lake.make_staging([*staged, EXCHANGE, bronze.HEADERS, bronze.DONE_MARKS])
+        self._lake.make_staging([*staged, bronze.HEADERS, bronze.DONE_MARKS])
         if self._runner.in_process and sum(each.size for each in found) >= _WARM_BYTES:
             load_columns()
         indexed = self._index(found, split_bytes)

@@ -89,7 +89,6 @@ from wireyard.streams.window import windows_of_file
 
 if TYPE_CHECKING:
     from wireyard.layers.mqtt.evidence import StreamEvidence
-    from wireyard.pipeline.decoding.packet_files import PacketFile
 
 __all__ = [
     "DONE_MARKS",
@@ -142,9 +141,6 @@ class BronzeSettings:
     """Rules by which payloads are decoded."""
     has_all_cores: bool = False
     """Whether a task runs alone, so that it decodes with several threads."""
-    secret: tuple[int, int] | None = None
-    """Secret points of the hashes of MQTT payloads, if tasks write packet files for large inputs
-    (`packet_files`)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -197,7 +193,7 @@ def write_task(
 
 
 def _write_task(number: int, pieces: Sequence[AnyPiece], settings: BronzeSettings) -> list[Result]:
-    task = BronzeTask(number, settings, writes_packets=any(map(_is_cut, pieces)))
+    task = BronzeTask(number, settings)
     try:
         results = [result for piece in pieces for result in task.write_or_skip(piece)]
         task.close()
@@ -211,13 +207,6 @@ def _path(piece: Piece | HeaderPiece) -> str:
     return piece.path if isinstance(piece, Piece) else piece.source
 
 
-def _is_cut(piece: AnyPiece) -> bool:
-    """Return whether other tasks read other parts of the same input."""
-    if isinstance(piece, CapturePart):
-        return piece.of > 1
-    return isinstance(piece, Piece) and not (piece.start == 0 and piece.stop >= piece.size)
-
-
 class BronzeTask:
     """One attempt of a task: its output files, one for each table.
 
@@ -227,18 +216,9 @@ class BronzeTask:
         The task's number in the run.
     prefix
         Prefix of the names of its files.
-    writes_packets
-        Whether to write a packet file for the tasks that track clients.
     """
 
-    def __init__(
-        self,
-        number: int,
-        settings: BronzeSettings,
-        prefix: str = "part-",
-        *,
-        writes_packets: bool = False,
-    ) -> None:
+    def __init__(self, number: int, settings: BronzeSettings, prefix: str = "part-") -> None:
         self._number = number
         self._settings = settings
         self._name = f"{prefix}{number:05d}-{uuid4().hex}.parquet"
@@ -246,8 +226,6 @@ class BronzeTask:
         self._rules = parse_rules(settings.payload)
         self._openers: dict[str, PayloadTable] = {}
         self._ledgers: list[StreamLedger] = []
-        self._writes_packets = writes_packets
-        self._packets: PacketFile | None = None
         self._writes = 0
 
     @cached_property
@@ -477,8 +455,6 @@ class BronzeTask:
         self._write_ledgers()
         if packets := self._files.get(packets_table(MQTT)):
             packets.put_in_footer(EVIDENCE, self._evidence.table())
-        if self._packets is not None:
-            self._packets.close()
         for file in self._files.values():
             file.close()
         mark = f"{self._settings.staging}/{DONE_MARKS}/{self._number}"
@@ -521,7 +497,7 @@ class BronzeTask:
         tables = {packets_table(format.name)}
         self._file(packets_table(format.name), batch.schema).write(batch)
         if format.name == MQTT:
-            self._write_packets(batch, self._evidence.add_batch(batch))
+            self._evidence.add_batch(batch)
         if self._rules:
             opener = self._openers.get(format.name)
             if opener is None:
@@ -536,20 +512,6 @@ class BronzeTask:
             self._file(QUARANTINE_TABLE, QUARANTINE).write(rows)
             tables.add(QUARANTINE_TABLE)
         return counts, tables
-
-    def _write_packets(self, batch: pa.RecordBatch, stream: Ints) -> None:
-        """Write packets to the packet file; `stream` is the stream number of each."""
-        secret = self._settings.secret
-        if secret is None or not self._writes_packets:
-            return
-        from wireyard.layers.mqtt.packets import Part as TrackedPart
-        from wireyard.pipeline.decoding.packet_files import PacketFile, packet_file_path
-
-        if self._packets is None:
-            path = packet_file_path(self._settings.staging, self._name)
-            self._packets = PacketFile(path, secret)
-        table = pa.Table.from_batches([batch])
-        self._packets.add(TrackedPart.of(table, stream, secret, first=self._packets.rows))
 
     def _file(self, table: str, schema: pa.Schema) -> PartFile:
         self._writes += 1

@@ -9,9 +9,9 @@ destination.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Sequence
 from functools import partial
-from itertools import chain
+from itertools import chain, islice
 from typing import Any, Final, NamedTuple
 
 import numpy as np
@@ -45,15 +45,17 @@ from wireyard.layers.jmq.files import (
 )
 from wireyard.layers.jmq.hops import HOP_STAGES
 from wireyard.layers.tables import join_tables
-from wireyard.pipeline.exchange import read_part, write_parts
-from wireyard.pipeline.facts.keyed import write_records
+from wireyard.pipeline.exchange import PartInput, pass_on
+from wireyard.pipeline.facts.keyed import pass_records, stages_of
 from wireyard.pipeline.facts.tasks import (
     Division,
+    FactsStage,
     Group,
+    Output,
+    Outputs,
     Results,
     dropped_rows,
-    intermediate_file,
-    run_tasks,
+    run_stages,
     write_tables,
 )
 from wireyard.pipeline.running import Runner
@@ -72,9 +74,6 @@ _SHOWN: Final = (
 _HELD_BATCHES: Final = 4
 """Batches of a file that are buffered before they are partitioned and written."""
 
-Files = Mapping[str, Sequence[str]]
-"""Paths of intermediate files, by name."""
-
 
 class _File(NamedTuple):
     """A file of packets."""
@@ -84,15 +83,20 @@ class _File(NamedTuple):
     path: str
 
 
+class _Streams(NamedTuple):
+    """A file of the table `streams`."""
+
+    path: str
+
+
 class _Job(NamedTuple):
     """The arguments common to all tasks."""
 
-    staging: str
+    output: Output
     sources: frozenset[str]
-    streams: tuple[str, ...]
-    """Files of the table `streams`."""
-    files: int
-    """Number of files of packets."""
+    files: Sequence[_File]
+    parts: int
+    """Number of partitions of each phase."""
 
 
 # --- packets --------------------------------------------------------------------------------
@@ -103,81 +107,57 @@ def _opened(file: _File) -> PacketFile:
     return PacketFile(file.number, file.format, partial(read_batches, file.path))
 
 
-def _write_messages(file: _File, marks: pa.Table, staging: str) -> Results:
-    """Write the rows of the table `messages` for the marked packets of a file."""
-    messages = messages_of(_opened(file), marks)
-    yield from write_tables((("messages", table) for table in messages), staging)
-
-
-def _of_files(marks: pa.Table, files: int) -> list[pa.Table]:
-    """Partition marks by the file of the packet."""
-    return split_rows(marks, file_numbers(marks), files)
-
-
 # --- phases ---------------------------------------------------------------------------------
 
-_ENDED, _TRANSACTIONS, _MESSAGES, _RELAYS, _REQUESTS, _RUNS, _MARKS = _BETWEEN = (
+_ENDED, _TRANSACTIONS, _MESSAGES, _RELAYS, _REQUESTS, _RUNS, _MARKS = (
     "ended", "transactions", "messages", "relays", "requests", "runs", "marks",
 )  # fmt: skip
-"""Names of the intermediate files, by their content."""
+"""Names of what tasks pass on, besides the packets of each format."""
 
 
-def _write_by_phases(runner: Runner, staging: str, group: Group) -> Results:
+def _write_by_phases(runner: Runner, output: Output, group: Group) -> Results:
     """Write the facts of some inputs, phase by phase; yield rows of `RESULTS`."""
     files = [_File(number, *each) for number, each in enumerate(group.files)]
-    job = _Job(staging, frozenset(group.sources), group.streams, len(files))
-    count = -(-group.packets // PARTITION_PACKETS)
-    between: dict[str, list[str]] = {name: [] for name in (*FORMATS, *_BETWEEN)}
-    numbers = range(count)
-
-    def run(tasks: Sequence[Any], work: Callable[..., Results], **more: Any) -> Results:
-        for row in run_tasks(runner, tasks, partial(work, job=job, count=count, **more)):
-            if row["kind"] == "intermediate" and row["name"] in between:
-                between[row["name"]].append(row["file"])
-            else:
-                yield row
-
-    yield from run(files, _split)
-    yield from run(job.streams, _split_ended)
-    later = {name: between[name] for name in (*FORMATS, _ENDED)}
-    yield from run(numbers, _follow, files=later)
-    if between[_TRANSACTIONS]:
-        yield from run(numbers, _end_transactions, files=between[_TRANSACTIONS])
-    later = {name: between[name] for name in (_MESSAGES, _RELAYS)}
-    yield from run(numbers, _join, files=later)
-    later = {name: between[name] for name in (_REQUESTS, _RUNS)}
-    yield from run(numbers, _finish, files=later)
-    yield from run(files, _write_marked, files=between[_MARKS])
+    parts = -(-group.packets // PARTITION_PACKETS)
+    job = _Job(output, frozenset(group.sources), files, parts)
+    stages: list[FactsStage] = [
+        ((*FORMATS, _ENDED), parts, partial(_follow, job=job)),
+        ((_TRANSACTIONS,), parts, partial(_end_transactions, job=job)),
+        ((_MESSAGES, _RELAYS), parts, partial(_join, job=job)),
+        ((_REQUESTS, _RUNS, _MARKS), parts + len(files), partial(_finish, job=job)),
+    ]
+    if len(group.sources) > 1:
+        stages += stages_of(HOP_STAGES, parts, output)
+    tasks = [*files, *map(_Streams, group.streams)]
+    return run_stages(runner, tasks, partial(_split, job=job), stages)
 
 
-DIVISION: Final = Division(_MOST_PACKETS, 1 << 19, _write_by_phases, HOP_STAGES)
+DIVISION: Final = Division(_MOST_PACKETS, 1 << 19, _write_by_phases)
 
 
-def _split(file: _File, job: _Job, count: int) -> Results:
-    """Partition the packets of a file by connection."""
-    held: list[list[pa.Table]] = []
-
-    def write() -> Mapping[str, Any]:
-        parts = ([join_tables(tables)] for tables in zip(*held, strict=True))
-        path = write_parts(job.staging, parts)
-        held.clear()
-        return intermediate_file(file.format, path)
-
-    for table in packets_of(_opened(file), job.sources):
-        held.append(split_rows(table, _part(connection_keys(table), count), count))
-        if len(held) == _HELD_BATCHES:
-            yield write()
-    if held:
-        yield write()
+def _split(task: _File | _Streams, job: _Job) -> Outputs:
+    """Partition the packets of a file, or the ends of streams, by connection."""
+    if isinstance(task, _Streams):
+        return _split_ended(task.path, job)
+    return _split_packets(task, job)
 
 
-def _split_ended(path: str, job: _Job, count: int) -> Results:
-    """Partition the streams whose end is in the captures by connection."""
+def _split_packets(file: _File, job: _Job) -> Outputs:
+    tables = packets_of(_opened(file), job.sources)
+    while held := list(islice(tables, _HELD_BATCHES)):
+        split = (
+            split_rows(each, _part(connection_keys(each), job.parts), job.parts) for each in held
+        )
+        parts = ([join_tables(each)] for each in zip(*split, strict=True))
+        yield from pass_on(file.format, parts)
+
+
+def _split_ended(path: str, job: _Job) -> Outputs:
     for table in captured_streams([path], job.sources, _SHOWN):
         table = table.filter(table["ended"].is_valid())
         if table.num_rows:
-            parts = split_rows(table, _part(connection_keys(table), count), count)
-            yield intermediate_file(_ENDED, write_parts(job.staging, ([part] for part in parts)))
+            parts = split_rows(table, _part(connection_keys(table), job.parts), job.parts)
+            yield from pass_on(_ENDED, ([part] for part in parts))
 
 
 def _part(keys: Any, count: int) -> Any:
@@ -192,31 +172,29 @@ def _by_key(phase: str, count: int, *records: pa.Table) -> list[list[pa.Table]]:
     return list(map(list, zip(*parts, strict=True)))
 
 
-def _read(files: Sequence[str], number: int) -> list[pa.Table]:
-    """Read the part of a task from all files; return the tables, each joined over the files."""
-    return list(map(join_tables, zip(*read_part(files, number), strict=True)))
+def _read(given: PartInput, name: str) -> list[pa.Table]:
+    """Return the tables that were passed on under a name, each joined over all tasks."""
+    tables = (passed.tables for passed in given.inbox[name])
+    return list(map(join_tables, zip(*tables, strict=True)))
 
 
-def _follow(number: int, job: _Job, count: int, files: Files) -> Results:
+def _follow(given: PartInput, job: _Job) -> Outputs:
     """Follow the connections of a partition."""
-    packets = {name: _read(files[name], number)[0] for name in FORMATS if files[name]}
-    ended = chain.from_iterable(read_part(files[_ENDED], number))
+    packets = {name: _read(given, name)[0] for name in FORMATS if name in given.inbox}
+    ended = chain.from_iterable(passed.tables for passed in given.inbox.get(_ENDED, ()))
     followed = follow_connections(packets, ends_of(ended))
     del packets
-    yield from write_tables(followed.facts.items(), job.staging)
+    yield from write_tables(followed.facts.items(), job.output)
     yield from dropped_rows(followed.dropped)
     records = followed.sendings, followed.deliveries
     inside, outside = zip(*map(_by_transaction, records), strict=True)
     if followed.uses.num_rows or any(table.num_rows for table in inside):
-        parts = _by_key("transactions", count, followed.uses, *inside)
-        yield intermediate_file(_TRANSACTIONS, write_parts(job.staging, parts))
+        parts = _by_key("transactions", job.parts, followed.uses, *inside)
+        yield from pass_on(_TRANSACTIONS, parts)
     others = follow_transactions(followed.uses.slice(0, 0), *outside)
-    parts = _by_key("hops", count, others.sendings, others.deliveries)
-    yield intermediate_file(_MESSAGES, write_parts(job.staging, parts))
-    parts = _by_key("hops", count, followed.relays, followed.requests)
-    yield intermediate_file(_RELAYS, write_parts(job.staging, parts))
-    parts = _by_key("numbers", count, followed.runs)
-    yield intermediate_file(_RUNS, write_parts(job.staging, parts))
+    yield from pass_on(_MESSAGES, _by_key("hops", job.parts, others.sendings, others.deliveries))
+    yield from pass_on(_RELAYS, _by_key("hops", job.parts, followed.relays, followed.requests))
+    yield from pass_on(_RUNS, _by_key("numbers", job.parts, followed.runs))
 
 
 def _by_transaction(records: pa.Table) -> tuple[pa.Table, pa.Table]:
@@ -225,18 +203,18 @@ def _by_transaction(records: pa.Table) -> tuple[pa.Table, pa.Table]:
     return records.filter(inside), records.filter(pc.invert(inside))
 
 
-def _end_transactions(number: int, job: _Job, count: int, files: Sequence[str]) -> Results:
+def _end_transactions(given: PartInput, job: _Job) -> Outputs:
     """Follow the transactions of a partition."""
-    followed = follow_transactions(*_read(files, number))
-    yield from write_tables(followed.facts.items(), job.staging)
-    parts = _by_key("hops", count, followed.sendings, followed.deliveries)
-    yield intermediate_file(_MESSAGES, write_parts(job.staging, parts))
+    followed = follow_transactions(*_read(given, _TRANSACTIONS))
+    yield from write_tables(followed.facts.items(), job.output)
+    parts = _by_key("hops", job.parts, followed.sendings, followed.deliveries)
+    yield from pass_on(_MESSAGES, parts)
 
 
-def _join(number: int, job: _Job, count: int, files: Files) -> Results:
+def _join(given: PartInput, job: _Job) -> Outputs:
     """Join the records of the messages of a partition."""
-    sendings, deliveries = _read(files[_MESSAGES], number)
-    relays, requests = _read(files[_RELAYS], number)
+    sendings, deliveries = _read(given, _MESSAGES)
+    relays, requests = _read(given, _RELAYS)
     joined = join_messages(sendings, deliveries, relays)
     hops = order_hops(sendings, deliveries, relays)
     tables = {
@@ -245,28 +223,29 @@ def _join(number: int, job: _Job, count: int, files: Files) -> Results:
         "hops": hops.hops,
         "producers": producers_of(sendings, deliveries, relays),
     }
-    yield from write_tables(tables.items(), job.staging)
+    yield from write_tables(tables.items(), job.output)
     yield from dropped_rows(hops.dropped)
-    yield from write_records(records_of(*hops.records), HOP_STAGES, job.staging)
-    yield intermediate_file(
-        _REQUESTS,
-        write_parts(job.staging, _by_key("conversations", count, joined.messages)),
-    )
+    yield from pass_records(records_of(*hops.records), HOP_STAGES, job.parts)
+    yield from pass_on(_REQUESTS, _by_key("conversations", job.parts, joined.messages))
     marks = stand_for_messages(sendings, deliveries, relays)
-    by_file = ([part] for part in _of_files(marks, job.files))
-    yield intermediate_file(_MARKS, write_parts(job.staging, by_file))
+    of_files = split_rows(marks, file_numbers(marks), len(job.files))
+    yield from pass_on(_MARKS, ([each] for each in of_files), job.parts)
 
 
-def _finish(number: int, job: _Job, count: int, files: Files) -> Results:
-    """Match requests with replies, and find gaps in packet numbers."""
-    conversations, dropped = match_replies(*_read(files[_REQUESTS], number))
-    violations = find_gaps(*_read(files[_RUNS], number))
+def _finish(given: PartInput, job: _Job) -> Outputs:
+    """Match requests with replies, and find gaps in packet numbers; or write marked messages."""
+    if given.part >= job.parts:
+        yield from _write_marked(given, job)
+        return
+    conversations, dropped = match_replies(*_read(given, _REQUESTS))
+    violations = find_gaps(*_read(given, _RUNS))
     tables = {"conversations": conversations, "violations": violations}
-    yield from write_tables(tables.items(), job.staging)
+    yield from write_tables(tables.items(), job.output)
     yield from dropped_rows(dropped)
 
 
-def _write_marked(file: _File, job: _Job, count: int, files: Sequence[str]) -> Results:
+def _write_marked(given: PartInput, job: _Job) -> Results:
     """Write the messages in a file, which the phase of messages has marked."""
-    marks = join_tables(chain.from_iterable(read_part(files, file.number)))
-    yield from _write_messages(file, marks, job.staging)
+    (marks,) = _read(given, _MARKS)
+    messages = messages_of(_opened(job.files[given.part - job.parts]), marks)
+    yield from write_tables((("messages", table) for table in messages), job.output)

@@ -1,7 +1,7 @@
-"""Tasks that run a stage of a layer in Spark, one key after another.
+"""Stages of a layer, run as stages of the engine: tasks call them for one key after another.
 
-A task writes facts and keyed records to files as they come. The files of an attempt that dies are
-in no list of results.
+A task writes facts to files as they come, and passes keyed records on. The files of an attempt that
+dies are in no list of results.
 """
 
 from __future__ import annotations
@@ -19,42 +19,27 @@ import pyarrow as pa
 from wireyard.formats.base import Row
 from wireyard.lake.parts import PartFile
 from wireyard.layers.frame_files import FrameFiles
+from wireyard.layers.grouping import split_rows, text_hashes
 from wireyard.layers.stages import Chain, Fact, Found, KeyedRecord, Order, Stage
 from wireyard.layers.tables import fact_table, with_times
-from wireyard.pipeline.exchange import load_frame_files
+from wireyard.pipeline.exchange import Blob, PartInput, pass_on
+from wireyard.pipeline.facts.tasks import FactsStage, Output, Outputs, dropped_rows
 from wireyard.pipeline.typed_json import first_parameter, from_json, to_json
 
 __all__ = [
     "BATCH_ROWS",
     "RECORD",
-    "RECORDS",
-    "RESULTS",
     "order_bytes",
+    "pass_records",
+    "run_rows",
     "run_stage",
+    "stages_of",
     "values_of",
-    "write_records",
 ]
 
-RECORDS: Final = "records"
-"""Folder for the keyed records of a run, beside its tables."""
 RECORD: Final = pa.schema([("key", pa.string()), ("order", pa.binary()), ("record", pa.string())])
 """A keyed record; keys are equal where their texts are, orders compare as their bytes do, and the
 record is JSON of the type of its stage (`typed_json`)."""
-RESULTS: Final = pa.schema(
-    [
-        ("kind", pa.string()),
-        ("name", pa.string()),
-        ("file", pa.string()),
-        ("count", pa.int64()),
-        ("sources", pa.list_(pa.string())),
-    ]
-)
-"""Results of a task, by kind:
-
-- ``fact``: a file of the table `name`, with its number of rows and the sources of these;
-- ``intermediate``: a file for the later stage `name`, with its number of records;
-- ``dropped``: how many records a task dropped because of the cap `name`.
-"""
 BATCH_ROWS: Final = 1 << 13
 _BATCH_BYTES: Final = 32 << 20
 """Two of the longest messages of RMP."""
@@ -62,30 +47,49 @@ _BIAS: Final = 1 << 63
 """Added to a signed number of 64 bits, so that its bytes compare as the number does."""
 
 
+def stages_of(stages: Chain, parts: int, output: Output) -> Iterator[FactsStage]:
+    """Yield stages over the keyed records that were passed on to each."""
+    for name in stages:
+        work = partial(_run_part, name=name, stages=dict(stages), parts=parts, output=output)
+        yield [name], parts, work
+
+
+def _run_part(given: PartInput, name: str, stages: Chain, parts: int, output: Output) -> Outputs:
+    """Run a stage over the records of a part."""
+    together = pa.concat_tables(table for each in given.inbox[name] for table in each.tables)
+    ordered = together.sort_by([("key", "ascending"), ("order", "ascending")])
+    read = partial(_records, kind=_record_type(stages[name]))
+    return run_stage(
+        chain.from_iterable(map(read, ordered.to_batches())), name, stages, parts, output
+    )
+
+
+def run_rows(
+    batches: Iterator[pa.RecordBatch], name: str, stages: Chain, parts: int, output: Output
+) -> Outputs:
+    """Run a stage over rows that have a `key`, sorted by it."""
+    return run_stage(chain.from_iterable(map(_rows, batches)), name, stages, parts, output)
+
+
 def run_stage(
-    batches: Iterator[pa.RecordBatch], name: str, stages: Chain, packed: bool, staging: str
-) -> Iterator[pa.RecordBatch]:
-    """Run a stage over the records of some keys; yield rows of `RESULTS`. For `mapInArrow`.
+    records: Iterable[tuple[str, Any]], name: str, stages: Chain, parts: int, output: Output
+) -> Outputs:
+    """Run a stage over the records of some keys; yield its results, and what it passes on.
 
     Parameters
     ----------
-    batches
-        Sorted by key, and by order within a key: columns of `RECORD`, or rows that have a `key`.
+    records
+        The key and the record, key by key, and by order within a key.
     name, stages
         The name of the stage, and it and those that it passes records on to.
-    packed
-        Whether they have the columns of `RECORD`.
-    staging
-        The folder of the run's staged tables.
+    parts
+        Number of parts of each later stage.
     """
-    stage = stages[name]
-    read = partial(_records, kind=_record_type(stage)) if packed else _rows
-    records = chain.from_iterable(map(read, batches))
-    files = _Files(staging, stages)
+    outputs = _Outputs(stages, parts, output)
     for _, of_key in groupby(records, key=itemgetter(0)):
-        for output in stage(map(itemgetter(1), of_key)):
-            files.add(output)
-    yield pa.RecordBatch.from_pylist(files.close(), RESULTS)
+        for found in stages[name](map(itemgetter(1), of_key)):
+            yield from outputs.add(found)
+    yield from outputs.close()
 
 
 def _record_type(stage: Stage) -> Any:
@@ -134,95 +138,93 @@ def _as_dicts(column: pa.Array) -> list[Any]:
     return values
 
 
-def write_records(records: Iterable[KeyedRecord], stages: Chain, staging: str) -> Iterator[Row]:
-    """Write keyed records for later stages; yield rows of `RESULTS`."""
-    files = _Files(staging, stages)
+def pass_records(records: Iterable[KeyedRecord], stages: Chain, parts: int) -> Iterator[Blob]:
+    """Yield keyed records for later stages."""
+    held: dict[str, list[KeyedRecord]] = {}
     for record in records:
-        files.add(record)
-    yield from files.close()
+        held.setdefault(record.stage, []).append(record)
+        if len(held[record.stage]) == BATCH_ROWS:
+            yield from _pass_batch(held.pop(record.stage), stages, parts)
+    for some in held.values():
+        yield from _pass_batch(some, stages, parts)
 
 
-# --- output files ---------------------------------------------------------------------------
+def _pass_batch(records: list[KeyedRecord], stages: Chain, parts: int) -> Iterator[Blob]:
+    """Yield records of one stage, partitioned by key."""
+    name = records[0].stage
+    batch = _record_batch(_record_type(stages[name]), records)
+    of_key = text_hashes(batch["key"]) % parts
+    for number, rows in enumerate(split_rows(pa.Table.from_batches([batch]), of_key, parts)):
+        if rows.num_rows:
+            yield from pass_on(name, [[rows]], number)
 
 
-class _Files:
-    """The output files of a task: one for each table, and one for each later stage."""
+# --- outputs of a task ----------------------------------------------------------------------
 
-    def __init__(self, staging: str, stages: Chain) -> None:
-        self._staging = staging
-        self._stages = stages
+
+class _Outputs:
+    """The outputs of a task: a file for each table of facts, and records for later stages."""
+
+    def __init__(self, stages: Chain, parts: int, output: Output) -> None:
+        self._stages, self._parts, self._output = stages, parts, output
         self._facts: dict[str, _File] = {}
-        self._records: dict[str, _File] = {}
+        self._records: dict[str, list[KeyedRecord]] = {}
         self._dropped: Counter[str] = Counter()
 
-    def add(self, output: Found) -> None:
-        """Write an output of a stage."""
-        if isinstance(output, KeyedRecord):
-            file = self._records.get(output.stage)
-            if file is None:
-                folder = f"{self._staging}/{RECORDS}"
-                batch = partial(_record_batch, _record_type(self._stages[output.stage]))
-                file = self._records[output.stage] = _File(folder, batch)
-            file.add(output)
-        elif isinstance(output, Fact):
-            table, row = output
+    def add(self, found: Found) -> Iterator[Blob]:
+        """Take an output of a stage; yield records once there are many."""
+        if isinstance(found, KeyedRecord):
+            held = self._records.setdefault(found.stage, [])
+            held.append(found)
+            if len(held) == BATCH_ROWS:
+                yield from _pass_batch(self._records.pop(found.stage), self._stages, self._parts)
+        elif isinstance(found, Fact):
+            table, row = found
             file = self._facts.get(table)
             if file is None:
-                located = table == "messages"
-                files = load_frame_files(self._staging) if located else FrameFiles()
+                files = FrameFiles.of(self._output.spans)
                 batch = partial(_fact_batch, table, files)
-                file = self._facts[table] = _File(f"{self._staging}/{table}", batch)
+                file = self._facts[table] = _File(f"{self._output.staging}/{table}", batch)
             file.add(row)
         else:
-            self._dropped[output.cap] += output.things
+            self._dropped[found.cap] += found.things
 
-    def close(self) -> list[Row]:
-        """Write the buffered rows; return rows of `RESULTS`."""
-        kinds = {"fact": self._facts, "intermediate": self._records}
-        written = [
-            {
-                "kind": kind,
-                "name": name,
-                "file": file.close(),
-                "count": file.count,
-                "sources": sorted(file.sources),
-            }
-            for kind, files in kinds.items()
-            for name, file in files.items()
-        ]
-        dropped = [
-            {"kind": "dropped", "name": cap, "count": count} for cap, count in self._dropped.items()
-        ]
-        return written + dropped
+    def close(self) -> Outputs:
+        """Yield the rest of the records; write the rest of the facts, and yield the results."""
+        for held in self._records.values():
+            yield from _pass_batch(held, self._stages, self._parts)
+        for name, file in self._facts.items():
+            written = {"file": file.close(), "count": file.count, "sources": sorted(file.sources)}
+            yield {"kind": "fact", "name": name, **written}
+        yield from dropped_rows(self._dropped)
 
 
 class _File:
-    """A file of facts or of keyed records.
+    """A file of facts.
 
     Parameters
     ----------
     folder
         Its folder; its name is unique.
     batch
-        Converts rows or records to a batch.
+        Converts rows to a batch.
     """
 
-    def __init__(self, folder: str, batch: Callable[[list[Any]], pa.RecordBatch]) -> None:
+    def __init__(self, folder: str, batch: Callable[[list[Row]], pa.RecordBatch]) -> None:
         self._name = f"part-{uuid4().hex}.parquet"
         self._batch = batch
         self._file = PartFile(f"{folder}/{self._name}", batch([]).schema)
-        self._held: list[Any] = []
+        self._held: list[Row] = []
         self._held_bytes = 0
         self.count = 0
         self.sources: set[str] = set()
         """The sources of its rows."""
 
-    def add(self, item: Row | KeyedRecord) -> None:
+    def add(self, row: Row) -> None:
         self.count += 1
-        self._held.append(item)
-        if not isinstance(item, KeyedRecord):
-            self.sources.add(item["source"])
-            self._held_bytes += len(item.get("body") or b"")
+        self._held.append(row)
+        self.sources.add(row["source"])
+        self._held_bytes += len(row.get("body") or b"")
         if len(self._held) == BATCH_ROWS or self._held_bytes > _BATCH_BYTES:
             self._write()
 

@@ -8,14 +8,13 @@ from __future__ import annotations
 
 import zlib
 from collections import Counter, defaultdict
-from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import lru_cache, partial
 from heapq import heapreplace
-from itertools import accumulate
-from operator import attrgetter
-from typing import Any, Final, NamedTuple
+from itertools import accumulate, chain, islice
+from typing import Final, NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -39,43 +38,46 @@ from wireyard.layers.mqtt.directions import Stream
 from wireyard.layers.mqtt.evidence import SCHEMA, StreamEvidence
 from wireyard.layers.mqtt.facts import EVIDENCE, FORMAT
 from wireyard.layers.mqtt.files import (
-    Batches,
     count_evidence,
     messages_of,
     parts_of,
     shown_rows,
 )
 from wireyard.layers.mqtt.messages import marks_of
-from wireyard.layers.mqtt.packets import KnownStream, new_secret
+from wireyard.layers.mqtt.packets import KnownStream, Part, new_secret
 from wireyard.layers.mqtt.published import SENT, Clients
 from wireyard.layers.mqtt.records import Client, ConnectionRecord, TopicKey
 from wireyard.layers.stages import Key, KeyedRecord, Order
-from wireyard.pipeline.decoding.packet_files import (
-    UNDIVIDED,
-    PacketHead,
-    StreamsOfFile,
-    find_packet_files,
-    read_heads,
-    read_packets,
-    write_split,
+from wireyard.pipeline.exchange import (
+    Inbox,
+    PartInput,
+    pass_on,
+    pass_value,
+    values_of,
 )
-from wireyard.pipeline.exchange import dump, load, read_part, remove, write_parts
 from wireyard.pipeline.facts.tasks import (
     STREAM_COLUMNS,
     Division,
+    FactsStage,
     Group,
+    Output,
+    Outputs,
     Results,
     dropped_rows,
-    intermediate_file,
+    passed_value,
+    run_stages,
     run_tasks,
+    value_row,
     write_tables,
 )
 from wireyard.pipeline.running import Runner
+from wireyard.pipeline.typed_json import from_json, to_json
 from wireyard.streams.source import filesystem
 
 __all__ = [
     "DIVISION",
     "MOST_PACKETS",
+    "UNDIVIDED",
     "counted_evidence",
     "partition_streams",
     "rows_of_streams",
@@ -83,6 +85,10 @@ __all__ = [
 
 MOST_PACKETS: Final = 1 << 19
 """Packets that a task holds at once, at most about 500 bytes each with all derived records."""
+UNDIVIDED: Final = 1 << 62
+"""Count of a topic's packets that marks it as one whose messages must stay in one partition."""
+_HELD_BATCHES: Final = 8
+"""Batches that are buffered before they are partitioned: about 150 bytes a packet."""
 _THREADS: Final = 8
 """Threads that read footers; they mostly wait for the storage."""
 
@@ -94,12 +100,7 @@ def rows_of_streams(streams: pa.Table, format: str) -> list[Row]:
     return rows
 
 
-# --- files ----------------------------------------------------------------------------------
-
-
-def _packets_of(path: str) -> Batches:
-    """Return a function that reads columns of a file of packets."""
-    return partial(read_batches, path)
+# --- evidence -------------------------------------------------------------------------------
 
 
 _Footers = Sequence[pa.Table | None]
@@ -111,31 +112,10 @@ def _footers_of(files: Sequence[str]) -> _Footers:
         return list(pool.map(partial(read_footer_table, name=EVIDENCE, schema=SCHEMA), files))
 
 
-def _evidence_of(
-    files: Sequence[str],
-    sources: Sequence[str],
-    footers: _Footers,
-    count: Callable[[Sequence[str]], Mapping[str, pa.Table]],
-) -> StreamEvidence:
-    """Return the evidence for the directions of streams.
-
-    Parameters
-    ----------
-    count
-        Counts the evidence in the packets of files that have none in their footers.
-    """
-    uncounted = [file for file, one in zip(files, footers, strict=True) if one is None]
-    counted = count(uncounted) if uncounted else {}
-    evidence = StreamEvidence()
-    for file, footer in zip(files, footers, strict=True):
-        evidence.add_counted(counted[file] if footer is None else footer, sources)
-    return evidence
-
-
 def counted_evidence(path: str, sources: Sequence[str]) -> pa.Table:
     """Return the evidence in a file of packets, as a table."""
     evidence = StreamEvidence()
-    count_evidence(evidence, _packets_of(path), sources)
+    count_evidence(evidence, partial(read_batches, path), sources)
     return evidence.table()
 
 
@@ -146,22 +126,31 @@ def _all(tables: Mapping[str, Iterable[pa.Table]]) -> Iterator[tuple[str, pa.Tab
 # --- a large input --------------------------------------------------------------------------
 
 
+_PACKETS, _CLIENTS, _MESSAGES, _MARKS, _KNOWN, _WILLS, _CONNECTIONS, _RECORDS = (
+    "packets", "clients", "messages", "marks", "known", "wills", "connections", "records",
+)  # fmt: skip
+"""Names of what tasks pass on."""
+_TOPICS: Final = "topics"
+"""Name of the number of packets of each topic."""
+_OF_TOPICS: Final = ("topic", "retain", "will_topic")
+
+
 @dataclass(frozen=True, slots=True)
 class _Shared:
     """The arguments common to all tasks of a large input."""
 
-    staging: str
+    output: Output
     streams: str
-    """File with its streams, and the partition of each."""
+    """Its streams, and the partition of each, as JSON: tasks read it once a process."""
     secret: tuple[int, int]
     """Secret points of the payload hashes."""
     partitions: int
     """Number of partitions of clients."""
-    files: int
-    """Number of files of packets."""
+    files: Sequence[str]
+    """Files of packets, whose messages are parts of the last but one stage, after the topics."""
     unknown: frozenset[Stream]
     """Streams of unknown direction."""
-    divided: frozenset[str] = frozenset()
+    divided: frozenset[str]
     """Topics whose messages are partitioned by payload too."""
 
     @property
@@ -174,131 +163,69 @@ class _Shared:
         return zlib.crc32(topic.encode("utf-8", "surrogatepass")) % self.topic_partitions
 
 
-class _TrackedPartition(NamedTuple):
-    """The result of tracking the clients of a partition."""
-
-    number: int
-    """Number of the partition."""
-    clients: Clients
-    messages: list[str]
-    """Files of sent and delivered messages, by partition of topics."""
-    marks: list[str]
-    """Files that mark which packets are messages, by file of packets."""
-
-
-class _MatchedFiles(NamedTuple):
-    """The files that the stage behind the tracking of clients has written, or passes on."""
-
-    topics: list[str]
-    """By partition of topics: its topics, and all clients."""
-    wills: str
-    """The published wills, and the user names of their senders."""
-    connections: str
-    messages: list[tuple[str, int]]
-    """Files of messages, each with the number that its first client has among all clients."""
-    marks: list[str]
-    """Files that mark which packets are messages."""
-
-
 _Streams = tuple[list[KnownStream], Ints]
 """The streams of an input, and the partition of each."""
-_PacketFiles = list[StreamsOfFile]
 _Wills = tuple[list[Will], dict[Client, str]]
 """Published wills, and the user names of their senders."""
-_Known = tuple[Topics, list[Client]]
-"""The state of some topics, and all clients."""
+
+
+class _Known(NamedTuple):
+    """What the deliveries of some topics follow from, besides the messages."""
+
+    topics: Topics
+    clients: list[Client]
+    """All clients."""
+    firsts: dict[int, int]
+    """By partition of clients, the number that its first client has among all."""
+
+
 _Connections = list[ConnectionRecord]
 _Rest = list[tuple[str, Key, Order, RestRecord]]
 """Keyed records for `explain_rest`."""
 
 
-def _write_in_stages(runner: Runner, staging: str, group: Group) -> Results:
+def _write_in_stages(runner: Runner, output: Output, group: Group) -> Results:
     """Write the facts of some inputs, stage by stage; yield rows of `RESULTS`."""
-    return _LargeInput(runner, staging, group).write()
+    shared = _share(runner, output, group)
+    files = len(shared.files)
+    stages: list[FactsStage] = [
+        ((_PACKETS,), shared.partitions, partial(_track, shared=shared)),
+        ((_CLIENTS,), 1, partial(_match, shared=shared)),
+        (
+            (_KNOWN, _MESSAGES, _WILLS, _MARKS),
+            shared.topic_partitions + files,
+            partial(_write_rest, shared=shared),
+        ),
+        ((_CONNECTIONS, _RECORDS), 1, partial(_explain, shared=shared)),
+    ]
+    return run_stages(runner, range(files), partial(_split, shared=shared), stages)
 
 
-DIVISION: Final = Division(MOST_PACKETS, 1 << 20, _write_in_stages, {})
+DIVISION: Final = Division(MOST_PACKETS, 1 << 20, _write_in_stages)
 
 
-class _LargeInput:
-    """Inputs that are too large for a task."""
-
-    def __init__(self, runner: Runner, staging: str, group: Group) -> None:
-        self._runner, self._staging, self._group = runner, staging, group
-        self._files = _largest_first([path for _, path in group.files])
-        # Few partitions, because each task writes a part for each task of the next stage.
-        self._partitions = -(-group.packets // (MOST_PACKETS // 2))
-
-    def write(self) -> Results:
-        """Write the rows of all tables; yield rows of `RESULTS`."""
-        shared, packets = self._partition()
-        work = partial(_track, shared=shared, files=dump(self._staging, packets, _PacketFiles))
-        tracked = yield from self._run(range(self._partitions), work, _CLIENTS)
-        remove(self._staging, (each.path for each in packets))
-        (path,) = yield from self._run([tracked], partial(_match, shared=shared), _MATCHED)
-        matched: _MatchedFiles = load(path, _MatchedFiles)
-        # The tasks that take longest come first.
-        tasks = [
-            *(_TopicsTask(*each) for each in enumerate(matched.topics)),
-            *(_FileTask(*each) for each in enumerate(self._files)),
-        ]
-        records = yield from self._run(
-            tasks, partial(_write_rest, shared=shared, matched=matched), _RECORDS
-        )
-        remove(self._staging, [*matched.marks, *(path for path, _ in matched.messages)])
-        work = partial(_explain, connections=matched.connections, staging=self._staging)
-        yield from run_tasks(self._runner, [records], work)
-
-    def _run(
-        self, tasks: Sequence[Any], work: Callable[[Any], Results], passed_on: str
-    ) -> Generator[Mapping[str, Any], None, list[str]]:
-        """Run a stage; yield its results, but return the paths of files that it passes on."""
-        paths = list[str]()
-        for row in run_tasks(self._runner, tasks, work):
-            if (row["kind"], row["name"]) == ("intermediate", passed_on):
-                paths.append(row["file"])
-            else:
-                yield row
-        return paths
-
-    def _partition(self) -> tuple[_Shared, list[StreamsOfFile]]:
-        """Partition the streams by client; return the arguments of tasks, and all packet files."""
-        files, sources = self._files, self._group.sources
-
-        def count(files: Sequence[str]) -> Mapping[str, pa.Table]:
-            work = partial(_write_evidence, sources=sources, staging=self._staging)
-            results = run_tasks(self._runner, files, work)
-            return {row["name"]: load(row["file"], pa.Table) for row in results}
-
-        footers = _footers_of(files)
-        evidence = _evidence_of(files, sources, footers, count)
-        streams = known_of(evidence, _stream_rows(self._group))
-        partition = partition_streams(streams, evidence, self._partitions)
-        from_bronze = find_packet_files(self._staging, files, footers, streams)
-        heads = read_heads(from_bronze)
-        shared = _Shared(
-            self._staging,
-            dump(self._staging, (streams, partition), _Streams),
-            heads[0].secret if heads else new_secret(),
-            self._partitions,
-            len(files),
-            frozenset(evidence.without_side({(each.source, each.name) for each in streams})),
-        )
-        split = self._split_others(from_bronze, len(streams), shared)
-        divided = _divided([*heads, *read_heads(split)], shared.topic_partitions)
-        return replace(shared, divided=divided), [*from_bronze, *split]
-
-    def _split_others(
-        self, from_bronze: Sequence[StreamsOfFile], streams: int, shared: _Shared
-    ) -> list[StreamsOfFile]:
-        """Write packet files for the bronze files for which the bronze stage has written none."""
-        covered = {each.file for each in from_bronze}
-        numbers = {path: number for number, path in enumerate(self._files)}
-        tasks = [(number, path) for path, number in numbers.items() if number not in covered]
-        return [
-            StreamsOfFile(row["file"], numbers[row["name"]], np.arange(streams))
-            for row in run_tasks(self._runner, tasks, partial(_split, shared=shared))
-        ]
+def _share(runner: Runner, output: Output, group: Group) -> _Shared:
+    """Partition the streams of a large input by client; return the arguments of tasks."""
+    files, sources = _largest_first([path for _, path in group.files]), group.sources
+    # Few partitions, because each task passes something on to each task of the next stage.
+    partitions = -(-group.packets // (MOST_PACKETS // 2))
+    footers = _footers_of(files)
+    tasks = [(path, footer is None) for path, footer in zip(files, footers, strict=True)]
+    topics, counted = Counter[str](), dict[str, pa.Table]()
+    for row in run_tasks(runner, tasks, partial(_count, sources=sources)):
+        if row["name"] == _TOPICS:
+            topics.update(passed_value(row, dict[str, int]))
+        else:
+            counted[row["name"]] = passed_value(row, pa.Table)
+    evidence = StreamEvidence()
+    for file, footer in zip(files, footers, strict=True):
+        evidence.add_counted(counted[file] if footer is None else footer, sources)
+    streams = known_of(evidence, _stream_rows(group))
+    partition = partition_streams(streams, evidence, partitions)
+    unknown = frozenset(evidence.without_side({(each.source, each.name) for each in streams}))
+    text = to_json((streams, partition), _Streams)
+    divided = _divided(topics, 2 * partitions)
+    return _Shared(output, text, new_secret(), partitions, files, unknown, divided)
 
 
 def _largest_first(files: Sequence[str]) -> tuple[str, ...]:
@@ -309,18 +236,34 @@ def _largest_first(files: Sequence[str]) -> tuple[str, ...]:
     return tuple(sorted(files, key=sizes.__getitem__, reverse=True))
 
 
-_CLIENTS, _MATCHED, _RECORDS = "clients", "matched", "records"
-
-
 def _stream_rows(group: Group) -> list[Row]:
     """Return the rows of the MQTT streams of some inputs, for `known_of`."""
     tables = captured_streams(group.streams, group.sources, STREAM_COLUMNS)
     return [row for table in tables for row in shown_rows(table, FORMAT)]
 
 
-def _write_evidence(path: str, sources: Sequence[str], staging: str) -> Results:
-    """Write the evidence in a file of packets; the result is named by the path of that file."""
-    yield intermediate_file(path, dump(staging, counted_evidence(path, sources), pa.Table))
+def _count(task: tuple[str, bool], sources: Sequence[str]) -> Results:
+    """Count the packets of each topic in a file, and the evidence, unless its footer has it."""
+    path, counts_evidence = task
+    topics: Counter[str] = Counter()
+    for table in read_batches(path, _OF_TOPICS):
+        topics.update(_count_topics(table))
+    counts = {topic: min(count, UNDIVIDED) for topic, count in topics.items()}
+    yield value_row(_TOPICS, counts, dict[str, int])
+    if counts_evidence:
+        yield value_row(path, counted_evidence(path, sources), pa.Table)
+
+
+def _count_topics(packets: pa.Table) -> Counter[str]:
+    """Count packets by topic; topics that may have a retained value get `UNDIVIDED`."""
+    codes, texts = text_codes(packets["topic"])
+    counts = np.bincount(codes[codes >= 0], minlength=len(texts))
+    topics = Counter(dict(zip(texts.to_pylist(), counts.tolist(), strict=True)))
+    retained = packets["topic"].filter(pc.fill_null(packets["retain"], False))
+    for topic in {*pc.unique(retained).to_pylist(), *pc.unique(packets["will_topic"]).to_pylist()}:
+        if topic is not None:
+            topics[topic] = UNDIVIDED
+    return topics
 
 
 def partition_streams(
@@ -343,33 +286,27 @@ def partition_streams(
 
 
 @lru_cache(maxsize=1)
-def _streams(path: str) -> _Streams:
+def _streams(text: str) -> _Streams:
     """Return the streams of an input, and the partition of each."""
-    streams: _Streams = load(path, _Streams)
+    streams: _Streams = from_json(text, _Streams)
     return streams
 
 
-@lru_cache(maxsize=1)
-def _packet_files(path: str) -> _PacketFiles:
-    """Return the packet files of an input."""
-    files: _PacketFiles = load(path, _PacketFiles)
-    return files
+def _split(number: int, shared: _Shared) -> Outputs:
+    """Partition the packets of a file by client."""
+    streams, partition = _streams(shared.streams)
+    packets_of = partial(read_batches, shared.files[number])
+    waiting = parts_of(packets_of, streams, shared.secret, number)
+    while held := list(islice(waiting, _HELD_BATCHES)):
+        packets, rows = (
+            pa.concat_tables(one).unify_dictionaries() for one in zip(*held, strict=True)
+        )
+        of_client = partition[packets["stream"].to_numpy()]
+        yield from pass_on(_PACKETS, Part(packets, rows).split(of_client, shared.partitions))
 
 
-def _split(task: tuple[int, str], shared: _Shared) -> Results:
-    """Partition the packets of a file by client; the result is named by the path of that file."""
-    number, path = task
-    streams, of_stream = _streams(shared.streams)
-    parts = parts_of(_packets_of(path), streams, shared.secret, number)
-    written = write_split(shared.staging, parts, of_stream, shared.partitions, shared.secret)
-    yield intermediate_file(path, written)
-
-
-def _divided(heads: Iterable[PacketHead], partitions: int) -> frozenset[str]:
+def _divided(topics: Mapping[str, int], partitions: int) -> frozenset[str]:
     """Return the topics that would make a partition much larger than the others."""
-    topics: Counter[str] = Counter()
-    for head in heads:
-        topics.update(head.topics)
     most = sum(count for count in topics.values() if count < UNDIVIDED) // (2 * partitions)
     return frozenset(topic for topic, count in topics.items() if most < count < UNDIVIDED)
 
@@ -381,63 +318,41 @@ def _will_partition(will: Will, shared: _Shared) -> int:
     return number
 
 
-def _track(number: int, shared: _Shared, files: str) -> Results:
-    """Track the clients of a partition; write their messages, partitioned by topic.
-
-    Parameters
-    ----------
-    files
-        File with the list of packet files.
-    """
-    streams, of_stream = _streams(shared.streams)
-    parts = list(read_packets(_packet_files(files), of_stream, number))
+def _track(given: PartInput, shared: _Shared) -> Outputs:
+    """Track the clients of a partition; pass their messages on, partitioned by topic."""
+    streams, _ = _streams(shared.streams)
+    parts = [Part(*passed.tables) for passed in given.inbox[_PACKETS]]
     clients, messages = track(parts, streams, shared.secret)
-    message_files, mark_files = [], []
     for sent, delivered in messages:
-        by_topic = _by_topic(sent, delivered, shared)
-        message_files.append(write_parts(shared.staging, by_topic))
+        yield from pass_on(_MESSAGES, _by_topic(sent, delivered, shared))
         marked = marks_of(sent, clients.clients, (), clients.users)
-        of_files = split_rows(marked, marked["file"].to_numpy(), shared.files)
-        mark_files.append(write_parts(shared.staging, ([table] for table in of_files)))
-    yield from write_tables(clients.tables.items(), shared.staging)
+        of_files = split_rows(marked, marked["file"].to_numpy(), len(shared.files))
+        yield from pass_on(_MARKS, ([table] for table in of_files), shared.topic_partitions)
+    yield from write_tables(clients.tables.items(), shared.output)
     clients.tables.clear()
-    tracked = _TrackedPartition(number, clients, message_files, mark_files)
-    yield intermediate_file(_CLIENTS, dump(shared.staging, tracked, _TrackedPartition))
+    yield from pass_value(_CLIENTS, 0, clients, Clients)
 
 
-def _match(paths: Sequence[str], shared: _Shared) -> Results:
-    """Match subscriptions with the topics of all clients; write what the next stage needs.
-
-    Parameters
-    ----------
-    paths
-        Files that `_track` has written, one for each partition of clients.
-    """
+def _match(given: PartInput, shared: _Shared) -> Outputs:
+    """Match subscriptions with the topics of all clients."""
     # In the order of partitions, by which clients are numbered.
-    tracked: list[_TrackedPartition] = sorted(
-        (load(path, _TrackedPartition) for path in paths), key=attrgetter("number")
-    )
-    matched = match([each.clients for each in tracked])
-    yield from dropped_rows(sum((each.clients.dropped for each in tracked), matched.dropped))
+    tracked: list[Clients] = values_of(given.inbox, _CLIENTS, Clients)
+    matched = match(tracked)
+    yield from dropped_rows(sum((each.dropped for each in tracked), matched.dropped))
+    counts = accumulate((len(each.clients) for each in tracked), initial=0)
+    origins = [passed.origin for passed in given.inbox[_CLIENTS]]
+    yield from _pass_known(matched, dict(zip(origins, counts, strict=False)), shared)
     senders = {will.message.client for will in matched.wills}
     users = {sender: matched.users[sender] for sender in senders & matched.users.keys()}
-    firsts = accumulate((len(each.clients.clients) for each in tracked), initial=0)
-    files = _MatchedFiles(
-        _write_topics(matched, shared),
-        dump(shared.staging, (matched.wills, users), _Wills),
-        dump(shared.staging, matched.connections, _Connections),
-        [
-            (path, first)
-            for each, first in zip(tracked, firsts, strict=False)
-            for path in each.messages
-        ],
-        [path for each in tracked for path in each.marks],
-    )
-    yield intermediate_file(_MATCHED, dump(shared.staging, files, _MatchedFiles))
+    for number in range(len(shared.files)):
+        wills = [will for will in matched.wills if will.file == number]
+        part = shared.topic_partitions + number
+        yield from pass_value(_WILLS, part, (wills, users), _Wills)
+    yield from pass_value(_CONNECTIONS, 0, matched.connections, _Connections)
 
 
-def _write_topics(matched: Matched, shared: _Shared) -> list[str]:
-    """Write a file for each partition of topics, with its topics and all clients."""
+def _pass_known(matched: Matched, firsts: dict[int, int], shared: _Shared) -> Outputs:
+    """Pass the state of its topics, and all clients, on to each partition of topics."""
     of_will: defaultdict[int, set[int]] = defaultdict(set)
     for will in matched.wills:
         of_will[_will_partition(will, shared)].add(id(will))
@@ -445,57 +360,56 @@ def _write_topics(matched: Matched, shared: _Shared) -> list[str]:
     def is_divided(key: TopicKey) -> bool:
         return key[2] in shared.divided
 
-    def write(number: int) -> str:
+    def topics_of(number: int) -> Topics:
         def is_wanted(key: TopicKey) -> bool:
             return is_divided(key) or shared.partition(key[2]) == number
 
-        topics = matched.topics(is_wanted, lambda will: id(will) in of_will[number], is_divided)
-        return dump(shared.staging, (topics, matched.clients), _Known)
+        return matched.topics(is_wanted, lambda will: id(will) in of_will[number], is_divided)
 
-    return [write(number) for number in range(shared.topic_partitions)]
-
-
-class _TopicsTask(NamedTuple):
-    """A task that matches the messages of some topics with their deliveries."""
-
-    number: int
-    """Number of the partition of topics."""
-    known: str
-    """File with the state of the topics, and all clients."""
+    for number in range(shared.topic_partitions):
+        known = _Known(topics_of(number), matched.clients, firsts)
+        yield from pass_value(_KNOWN, number, known, _Known)
 
 
-class _FileTask(NamedTuple):
-    """A task that writes the messages among the packets of a file."""
-
-    number: int
-    path: str
-
-
-def _write_rest(task: _TopicsTask | _FileTask, shared: _Shared, matched: _MatchedFiles) -> Results:
+def _write_rest(given: PartInput, shared: _Shared) -> Outputs:
     """Write the deliveries of some topics, or the messages of a file."""
-    if isinstance(task, _TopicsTask):
-        yield from _deliver(task, shared, matched.messages)
+    number = given.part - shared.topic_partitions
+    if number < 0:
+        yield from _deliver(given.inbox, shared)
     else:
-        yield from _write_messages(task, shared, matched)
+        yield from _write_messages(given.inbox, number, shared)
 
 
-def _write_messages(task: _FileTask, shared: _Shared, matched: _MatchedFiles) -> Results:
+def _write_messages(inbox: Inbox, number: int, shared: _Shared) -> Results:
     """Write the messages among the packets of a file."""
-    number, path = task
-    published, users = load(matched.wills, _Wills)
-    own_wills = [will for will in published if will.file == number]
-    parts = [table for (table,) in read_part(matched.marks, number)]
-    marked = pa.concat_tables([*parts, marks_of(SENT.empty_table(), (), own_wills, users)])
-    messages = messages_of(_packets_of(path), marked, shared.unknown)
-    tables = (("messages", table) for table in messages)
-    yield from write_tables(tables, shared.staging)
+    ((wills, users),) = values_of(inbox, _WILLS, _Wills)
+    parts = [table for passed in inbox.get(_MARKS, ()) for table in passed.tables]
+    marked = pa.concat_tables([*parts, marks_of(SENT.empty_table(), (), wills, users)])
+    packets = partial(read_batches, shared.files[number])
+    messages = messages_of(packets, marked, shared.unknown)
+    yield from write_tables((("messages", table) for table in messages), shared.output)
 
 
-def _explain(records: Sequence[str], connections: str, staging: str) -> Results:
+def _deliver(inbox: Inbox, shared: _Shared) -> Outputs:
+    """Write the deliveries of the messages of some topics."""
+    known: _Known
+    (known,) = values_of(inbox, _KNOWN, _Known)
+    streams, _ = _streams(shared.streams)
+    firsts = [known.firsts[passed.origin] for passed in inbox[_MESSAGES]]
+    both = zip(*(passed.tables for passed in inbox[_MESSAGES]), strict=True)
+    sent, delivered = (_joined(tables, firsts) for tables in both)
+    derived = deliver(sent, delivered, known.topics, known.clients, streams)
+    yield from write_tables(_all(derived.tables), shared.output)
+    yield from dropped_rows(derived.dropped)
+    yield from pass_value(_RECORDS, 0, derived.records, _Rest)
+
+
+def _explain(given: PartInput, shared: _Shared) -> Results:
     """Write the rows that follow from the records of all topics."""
-    found = (KeyedRecord._make(one) for path in records for one in load(path, _Rest))
-    rest = explain_rest(found, load(connections, _Connections))
-    yield from write_tables(_all(rest.tables), staging)
+    of_topics = values_of(given.inbox, _RECORDS, _Rest)
+    (connections,) = values_of(given.inbox, _CONNECTIONS, _Connections)
+    rest = explain_rest(map(KeyedRecord._make, chain.from_iterable(of_topics)), connections)
+    yield from write_tables(_all(rest.tables), shared.output)
     yield from dropped_rows(rest.dropped)
 
 
@@ -516,26 +430,6 @@ def _topic_partitions(table: pa.Table, shared: _Shared) -> Ints:
     content = np.where(is_divided[indices], table["content_0"].to_numpy(), 0)
     partitions: Ints = (of_topic[indices] + content) % shared.topic_partitions
     return partitions
-
-
-def _deliver(task: _TopicsTask, shared: _Shared, files: Sequence[tuple[str, int]]) -> Results:
-    """Write the deliveries of the messages of some topics.
-
-    Parameters
-    ----------
-    files
-        Files of messages, each with the number that its first client has among all clients.
-    """
-    number, known = task
-    topics, clients = load(known, _Known)
-    streams, _ = _streams(shared.streams)
-    paths, firsts = zip(*files, strict=True)
-    both = zip(*read_part(paths, number), strict=True)
-    sent, delivered = (_joined(tables, firsts) for tables in both)
-    derived = deliver(sent, delivered, topics, clients, streams)
-    yield from write_tables(_all(derived.tables), shared.staging)
-    yield from dropped_rows(derived.dropped)
-    yield intermediate_file(_RECORDS, dump(shared.staging, derived.records, _Rest))
 
 
 def _joined(tables: Sequence[pa.Table], firsts: Sequence[int]) -> pa.Table:

@@ -38,22 +38,21 @@ from wireyard.layers.facts import registered
 from wireyard.layers.frame_files import FrameFiles
 from wireyard.layers.latencies import DELAYS, delayed, latencies
 from wireyard.layers.latencies import NEEDED as LATENCY_NEEDED
-from wireyard.layers.stages import Chain
 from wireyard.layers.tables import TABLES, all_tables, fact_table, with_times
-from wireyard.pipeline.exchange import EXCHANGE, dump, dump_frame_files, load
-from wireyard.pipeline.facts.keyed import RECORD, RECORDS, RESULTS, run_stage
 from wireyard.pipeline.facts.tasks import (
     Division,
     Group,
+    Output,
     Results,
     derive_groups,
     groups_of,
-    intermediate_file,
+    passed_value,
     run_tasks,
+    value_row,
     write_tables,
 )
 from wireyard.pipeline.inputs.tasks import group_in_order
-from wireyard.pipeline.running import Keyed, Runner
+from wireyard.pipeline.running import Runner
 from wireyard.streams.source import filesystem
 
 __all__ = [
@@ -67,10 +66,6 @@ __all__ = [
 
 _SPANS: Final = ("source", "producer", "first_ms", "last_ms")
 _OF_MESSAGES: Final = ("source", "packet_type", "sys_message_id")
-
-_COUNTS: Final = "counts"
-"""Name of the intermediate files with the messages of a file counted by destination."""
-
 
 _DIVIDED: Final = {"mqtt": "mqtt", "jms": "jmq", "rmp": "rmp"}
 """By protocol, the module with its `DIVISION`, which is loaded where its packets occur."""
@@ -127,9 +122,10 @@ def write_facts(
     staged
         Files of tables that are staged already.
     """
-    lake.make_staging([*all_tables(), RECORDS, EXCHANGE])
-    dump_frame_files(lake.staged(""), FrameFiles(chain.from_iterable(map(_rows, captured))))
-    staged_facts = _StagedFacts(runner, lake)
+    lake.make_staging(all_tables())
+    spans = FrameFiles(chain.from_iterable(map(_rows, captured))).spans
+    output = Output(lake.staged(""), spans)
+    staged_facts = _StagedFacts(runner, lake, output)
     tasks, large = list[list[Group]](), list[tuple[Division, Group]]()
     for facts in registered():
         groups = groups_of(facts, files, inputs, streams)
@@ -140,10 +136,9 @@ def write_facts(
             large += [(division, group) for group in groups if group.packets > most]
         small = [group for group in groups if group.packets <= most]
         tasks += group_in_order(small, attrgetter("packets"), most)
-    staged_facts.add(run_tasks(runner, tasks, partial(derive_groups, staging=lake.staged(""))))
+    staged_facts.add(run_tasks(runner, tasks, partial(derive_groups, output=output)))
     for division, group in large:
-        staged_facts.add(division.divide(runner, lake.staged(""), group))
-        staged_facts.run(division.later_stages)
+        staged_facts.add(division.divide(runner, output, group))
     staged_facts.derive_more()
     return staged_facts.finish(staged)
 
@@ -237,32 +232,15 @@ def _read(path: str, columns: Sequence[str] | None = None) -> pa.Table:
 # --- stages ---------------------------------------------------------------------------------
 
 
-def _records(paths: Sequence[str]) -> Keyed:
-    """Return the keyed records in some files."""
-    return Keyed(paths, RECORD, ("record",), ("key",), "order")
-
-
 class _StagedFacts:
-    """The files that tasks have written: facts, and intermediate files for later stages."""
+    """The files of facts that tasks have written, and the values that they have returned."""
 
-    def __init__(self, runner: Runner, lake: Staging) -> None:
-        self._runner = runner
-        self._lake = lake
+    def __init__(self, runner: Runner, lake: Staging, output: Output) -> None:
+        self._runner, self._lake, self._output = runner, lake, output
         self._facts: defaultdict[str, dict[str, Sequence[str]]] = defaultdict(dict)
-        self._intermediate: defaultdict[str, list[str]] = defaultdict(list)
+        self._counts = list[pa.Table]()
+        """The messages of each file, counted by destination."""
         self._dropped: Counter[str] = Counter()
-
-    def run(self, stages: Chain) -> None:
-        """Run stages, each over the keyed records for it."""
-        staging = self._lake.staged("")
-        for name in stages:
-            paths = [self._lake.staged(RECORDS, file) for file in self._intermediate.pop(name, ())]
-            if paths:
-                work = partial(
-                    run_stage, name=name, stages=dict(stages), packed=True, staging=staging
-                )
-                self.add(self._runner.run_by_key(_records(paths), work, RESULTS).to_pylist())
-            self._delete(paths)
 
     def add(self, results: Iterable[Mapping[str, Any]]) -> None:
         """Add the results of tasks, rows of `RESULTS`."""
@@ -270,8 +248,8 @@ class _StagedFacts:
             kind, name, file = row["kind"], row["name"], row["file"]
             if kind == "fact":
                 self._facts[name][file] = row["sources"]
-            elif kind == "intermediate":
-                self._intermediate[name].append(file)
+            elif kind == "value":
+                self._counts.append(passed_value(row, pa.Table))
             else:
                 self._dropped[name] += row["count"]
 
@@ -299,19 +277,18 @@ class _StagedFacts:
 
         Delivery delays that producers requested are in the files of messages.
         """
-        staging = self._lake.staged("")
         tables = ("deliveries", "messages")
         paths = {name: [self._lake.staged(name, file) for file in self._facts[name]]
                  for name in tables}  # fmt: skip
-        work = partial(_derive_more, delays=_delays(paths["messages"]), staging=staging)
+        work = partial(_derive_more, delays=_delays(paths["messages"]), output=self._output)
         tasks = [(name, path) for name in tables for path in paths[name]]
         self.add(run_tasks(self._runner, tasks, work))
         seen = self._facts.pop("producers", {})
         parts = _Parts(
-            tuple(self._intermediate.pop(_COUNTS, ())),
-            tuple(self._lake.staged("producers", file) for file in seen),
+            tuple(self._counts), tuple(self._lake.staged("producers", file) for file in seen)
         )
-        self.add(run_tasks(self._runner, [parts] * any(parts), partial(_merge, staging=staging)))
+        work = partial(_merge, output=self._output)
+        self.add(run_tasks(self._runner, [parts] * any(parts), work))
 
     def _delete_others(self, table: str, names: Collection[str]) -> None:
         """Delete all staged files of a table but these: failed or superseded attempts left them."""
@@ -337,31 +314,30 @@ def _delays(paths: Iterable[str]) -> pa.Table:
     return pa.concat_tables(parts)
 
 
-def _derive_more(file: tuple[str, str], delays: pa.Table, staging: str) -> Results:
+def _derive_more(file: tuple[str, str], delays: pa.Table, output: Output) -> Results:
     """Write the latencies of a file of deliveries, or count a file of messages."""
     table, path = file
     if table == "deliveries":
         parts = (latencies(rows, delays) for rows in read_batches(path, LATENCY_NEEDED))
-        yield from write_tables((("latencies", part) for part in parts), staging)
+        yield from write_tables((("latencies", part) for part in parts), output)
     else:
         counts = pa.concat_tables(map(count_messages, read_batches(path, COUNTED)))
-        yield intermediate_file(_COUNTS, dump(staging, counts, pa.Table))
+        yield value_row("counts", counts, pa.Table)
 
 
 class _Parts(NamedTuple):
     """Files with parts of tables of which an input has few rows."""
 
-    counts: tuple[str, ...]
+    counts: tuple[pa.Table, ...]
     """Counts of messages."""
     producers: tuple[str, ...]
 
 
-def _merge(parts: _Parts, staging: str) -> Results:
+def _merge(parts: _Parts, output: Output) -> Results:
     """Write the tables `destinations` and `producers`, with one row for a key of several parts."""
     tables = list[tuple[str, pa.Table]]()
     if parts.counts:
-        counts = [load(path, pa.Table) for path in parts.counts]
-        tables.append(("destinations", destinations(counts)))
+        tables.append(("destinations", destinations(parts.counts)))
     if parts.producers:
         rows = pa.concat_tables(map(_read, parts.producers))
         merged = rows.group_by(["source", "producer"], use_threads=False).aggregate(
@@ -370,4 +346,4 @@ def _merge(parts: _Parts, staging: str) -> Results:
         names = {"first_ms": "first_ms_min", "last_ms": "last_ms_max"}
         columns = [merged[names.get(one.name, one.name)] for one in TABLES["producers"]]
         tables.append(("producers", pa.table(columns, [one.name for one in TABLES["producers"]])))
-    yield from write_tables(tables, staging)
+    yield from write_tables(tables, output)

@@ -18,31 +18,55 @@ from wireyard.lake.parts import PartFile, read_batches, read_footer_table
 from wireyard.lake.records import Input
 from wireyard.lake.snapshot import name_of
 from wireyard.layers.facts import DerivedFiles, Facts, PacketFile, facts_of
-from wireyard.layers.frame_files import FrameFiles
-from wireyard.layers.stages import Chain
+from wireyard.layers.frame_files import FrameFiles, Spans
 from wireyard.layers.tables import with_times
 from wireyard.pipeline.decoding.task import packets_table
-from wireyard.pipeline.exchange import load_frame_files
-from wireyard.pipeline.facts.keyed import RESULTS
+from wireyard.pipeline.exchange import Blob, Keyed, PartInput, Stage
 from wireyard.pipeline.running import Runner
-from wireyard.pipeline.typed_json import first_parameter
+from wireyard.pipeline.typed_json import first_parameter, from_json, to_json
 
 __all__ = [
+    "RESULTS",
     "STREAM_COLUMNS",
     "Division",
+    "FactsStage",
     "Group",
+    "Output",
+    "Outputs",
     "Results",
     "derive_groups",
     "derive_whole",
     "dropped_rows",
     "groups_of",
-    "intermediate_file",
+    "passed_value",
+    "run_stages",
     "run_tasks",
+    "value_row",
     "write_tables",
 ]
 
+RESULTS: Final = pa.schema(
+    [
+        ("kind", pa.string()),
+        ("name", pa.string()),
+        ("file", pa.string()),
+        ("count", pa.int64()),
+        ("sources", pa.list_(pa.string())),
+        ("value", pa.large_string()),
+    ]
+)
+"""Results of a task, by kind:
+
+- ``fact``: a file of the table `name`, with its number of rows and the sources of these;
+- ``value``: a value for the driver, JSON of a type (`typed_json`);
+- ``dropped``: how many records a task dropped because of the cap `name`.
+"""
 Results = Iterator[Mapping[str, Any]]
 """Results of a task: rows of `RESULTS`."""
+Outputs = Iterable[Mapping[str, Any] | Blob]
+"""The same, and what the task passes on."""
+FactsStage = tuple[Sequence[str], int, Callable[[PartInput], Outputs]]
+"""A `Stage` whose tasks yield `Outputs`: names, number of parts, function."""
 _TOGETHER: Final = 4
 """Tasks that Spark starts as one: to start a task takes Java some 30 ms, its work about 150."""
 
@@ -59,6 +83,15 @@ class Group(NamedTuple):
     """Files of the table `streams`."""
 
 
+class Output(NamedTuple):
+    """Where tasks write facts."""
+
+    staging: str
+    """The folder of the run's staged tables."""
+    spans: Spans
+    """The frames of the files of captures."""
+
+
 class Division(NamedTuple):
     """How the facts of a protocol are divided among tasks if there are many packets."""
 
@@ -66,10 +99,8 @@ class Division(NamedTuple):
     """Packets of inputs that a task of a cluster holds at once."""
     most_here: int
     """The same in this process, which has all of the memory, and to which stages are no gain."""
-    divide: Callable[[Runner, str, Group], Results]
-    """Runs the stages over the packets of a group, in a staging folder."""
-    later_stages: Chain
-    """The stages over the keyed records that it passes on."""
+    divide: Callable[[Runner, Output, Group], Results]
+    """Runs the stages over the packets of a group."""
 
 
 def groups_of(
@@ -143,20 +174,40 @@ def run_tasks(
     runner: Runner, tasks: Sequence[Any], work: Callable[[Any], Iterable[Mapping[str, Any]]]
 ) -> Results:
     """Run tasks; yield the rows of `RESULTS` that they return."""
-    do = partial(_work, work=work)
+    do: Any = partial(_as_batches, work=work)
     kind = first_parameter(work)
     yield from runner.run(tasks, do, RESULTS, together=_TOGETHER, kind=kind).to_pylist()
 
 
-def _work(
-    task: Any, work: Callable[[Any], Iterable[Mapping[str, Any]]]
-) -> Iterator[pa.RecordBatch]:
-    yield pa.RecordBatch.from_pylist(list(map(dict, work(task))), RESULTS)
+def run_stages(
+    runner: Runner,
+    first: Sequence[Any] | Keyed,
+    work: Callable[[Any], Outputs],
+    stages: Iterable[FactsStage],
+) -> Results:
+    """Run stages; yield the rows of `RESULTS` that their tasks return."""
+    do = partial(_as_batches, work=work)
+    later = [Stage(names, parts, partial(_as_batches, work=each)) for names, parts, each in stages]
+    found = runner.run_stages(
+        first, do, later, RESULTS, together=_TOGETHER, kind=first_parameter(work)
+    )
+    yield from found.to_pylist()
 
 
-def write_tables(tables: Iterable[tuple[str, pa.Table]], staging: str) -> Results:
+def _as_batches(task: Any, work: Callable[[Any], Outputs]) -> Iterator[pa.RecordBatch | Blob]:
+    """Yield what the function of a task passes on, and its results as rows of `RESULTS`."""
+    results = []
+    for output in work(task):
+        if isinstance(output, Blob):
+            yield output
+        else:
+            results.append(dict(output))
+    yield pa.RecordBatch.from_pylist(results, RESULTS)
+
+
+def write_tables(tables: Iterable[tuple[str, pa.Table]], output: Output) -> Results:
     """Write rows of tables, one file for each table; yield rows of `RESULTS`."""
-    captured: FrameFiles | None = None
+    captured = FrameFiles.of(output.spans)
     files: dict[str, tuple[str, PartFile]] = {}
     rows: Counter[str] = Counter()
     sources: defaultdict[str, set[str]] = defaultdict(set)
@@ -164,12 +215,11 @@ def write_tables(tables: Iterable[tuple[str, pa.Table]], staging: str) -> Result
         if not table.num_rows:
             continue
         if name == "messages":
-            captured = captured or load_frame_files(staging)
             table = captured.locate(table)
         timed = with_times(name, table)
         if name not in files:
             file = f"part-{uuid4().hex}.parquet"
-            files[name] = file, PartFile(f"{staging}/{name}/{file}", timed.schema)
+            files[name] = file, PartFile(f"{output.staging}/{name}/{file}", timed.schema)
         for batch in timed.to_batches():
             files[name][1].write(batch)
         rows[name] += table.num_rows
@@ -211,23 +261,28 @@ def derive_whole(
     return facts.derive(opened, shown, sources)
 
 
-def derive_groups(groups: Sequence[Group], staging: str) -> Results:
+def derive_groups(groups: Sequence[Group], output: Output) -> Results:
     """Write the facts of some groups of one protocol; yield rows of `RESULTS`."""
     derived = [
         derive_whole(facts, each.files, each.streams, each.sources)
         for each in groups
         if (facts := facts_of(each.protocol)) is not None
     ]
-    yield from write_tables(chain.from_iterable(each.tables for each in derived), staging)
+    yield from write_tables(chain.from_iterable(each.tables for each in derived), output)
     yield from dropped_rows(sum((each.dropped for each in derived), Counter()))
 
 
-def intermediate_file(name: str, path: str) -> Mapping[str, Any]:
-    """Return a row of `RESULTS` for a file that a later stage reads."""
-    return {"kind": "intermediate", "name": name, "file": path, "count": 0}
+def value_row(name: str, value: Any, kind: Any) -> Mapping[str, Any]:
+    """Return a row of `RESULTS` with a value of a type."""
+    return {"kind": "value", "name": name, "value": to_json(value, kind)}
+
+
+def passed_value(row: Mapping[str, Any], kind: Any) -> Any:
+    """Return the value of a type in a row from `value_row`."""
+    return from_json(row["value"], kind)
 
 
 def dropped_rows(dropped: Counter[str]) -> Results:
     """Yield rows of `RESULTS` for the records that a task dropped, counted by cap."""
     for cap, count in dropped.items():
-        yield {"kind": "dropped", "name": cap, "file": None, "count": count}
+        yield {"kind": "dropped", "name": cap, "count": count}

@@ -46,7 +46,6 @@ from wireyard.pipeline.decoding.task import (
     BronzeTask,
     packets_table,
 )
-from wireyard.pipeline.exchange import EXCHANGE
 from wireyard.pipeline.growing.input import FACTS, GrowingInput, make_state, read_state
 from wireyard.pipeline.growing.newest import MadeRows, NewestFacts, by_protocol
 from wireyard.pipeline.growing.readers import GrowthSettings
@@ -196,7 +195,7 @@ def read_parts(
     if not parts:
         return [], []
     tables = [packets_table(name) for name in format_names()]
-    staged = [*tables, QUARANTINE_TABLE, STORE_RECORDS_TABLE, DONE_MARKS, EXCHANGE, *all_tables()]
+    staged = [*tables, QUARANTINE_TABLE, STORE_RECORDS_TABLE, DONE_MARKS, *all_tables()]
     lake.make_staging([*staged, *LEDGER_FILES, FILES_TABLE, PAYLOADS_TABLE, OPEN_STATES])
     work = partial(_read_part, settings=settings, growth=growth)
     rows = runner.run(list(enumerate(parts, first)), work, _RESULTS, together=_TOGETHER)

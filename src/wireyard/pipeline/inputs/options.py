@@ -22,7 +22,8 @@ if TYPE_CHECKING:
 __all__ = ["WRITE_OPTIONS", "Options", "opener_of", "read_options"]
 
 INPUTS = ("auto", "pcap", "stream")
-TABLES = ("packets", TABLE)
+TABLES = ("packets", TABLE, "streams")
+"""The tables besides those of facts."""
 _UNITS = {unit: 1 << 10 * power for power, unit in enumerate(("b", "k", "m", "g", "t"))}
 _SIZE = re.compile(r"(\d+)\s*([bkmgt]?)b?", re.IGNORECASE)
 
@@ -61,7 +62,8 @@ class Options:
     """Kind of the files: ``stream``, ``pcap`` for captures, pcapng too, or ``auto``, by the first
     bytes of each."""
     table: str = "packets"
-    """``packets``, or ``tcp_segments``: the TCP segments and UDP datagrams of captures."""
+    """``packets``; ``tcp_segments``, the TCP segments and UDP datagrams of captures; ``streams``,
+    or a table of facts such as ``deliveries``."""
     decode_as: tuple[str, ...] = ()
     """Formats by port for captures, separated by semicolons: ``tcp.port==1884,mqtt``."""
     keylog: tuple[str, ...] = ()
@@ -109,6 +111,14 @@ def _rules(text: str) -> tuple[str, ...]:
     return tuple(rule.strip() for rule in text.split(";") if rule.strip())
 
 
+def _table(text: str) -> str:
+    if text.lower() in TABLES:
+        return text.lower()
+    from wireyard.layers.tables import all_tables  # loads Arrow
+
+    return _one_of(tuple(all_tables()))(text)
+
+
 def _one_of(names: Sequence[str]) -> Callable[[str], str]:
     known = {name: name for name in names}
     return lambda text: known[text.lower()]
@@ -134,7 +144,7 @@ _READERS: Mapping[str, tuple[str, Callable[[str], Any], str]] = {
     "maxPartitionBytes": ("partition_bytes", _size, _BYTES),
     "maxPacketBytes": ("packet_bytes", _size, _BYTES),
     "input": ("input", _one_of(INPUTS), f"one of {', '.join(INPUTS)}"),
-    "table": ("table", _one_of(TABLES), f"one of {', '.join(TABLES)}"),
+    "table": ("table", _table, f"{', '.join(TABLES)} or a table of facts"),
     "decodeAs": ("decode_as", _rules, "rules"),
     "keylog": ("keylog", lambda text: (text,), ""),
     "rotated": ("rotated", _yes_or_no, _TRUTH),
