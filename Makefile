@@ -14,7 +14,7 @@ MINUTES ?= 5
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help setup demo test lint bench fuzz wheel lock clean
+.PHONY: help setup demo test lint bench fuzz wheel man lock clean
 
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z]+:.*## /{printf "  make %-8s%s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -56,6 +56,9 @@ fuzz: $(READY) ## Mutate packets for MINUTES (5), of one FORMAT or all, from SEE
 
 wheel: $(READY) ## Build a wheel that holds the compiled kernels, into dist/
 	@tools/wheel
+
+man: $(READY) ## Write man pages from the help of the commands, into build/man
+	@$(BIN)/python -m tools.man_pages build/man
 
 lock: ## Write requirements.lock anew from pyproject.toml
 	@PYTHON=$(PYTHON) tools/lock

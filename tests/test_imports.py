@@ -13,12 +13,13 @@ SOURCES = Path(__file__).resolve().parent.parent / "src"
 PACKAGE, RING = SOURCES / "wireyard", SOURCES / "wireyard_ring"
 FILES = sorted((*PACKAGE.rglob("*.py"), *RING.rglob("*.py")))
 
-BYTES = {"errors", "layout", "java"}
+BYTES = {"errors", "layout", "java", "text"}
 COLUMNS = {"accelerate", "arena", "arrays", "decimals", "memory", "schema"}
 STREAMS = BYTES | COLUMNS | {"formats", "streams"}
 ALLOWED = {
     "errors": set[str](),
     "layout": {"errors"},
+    "text": set[str](),
     "java": {"errors", "java"},
     "accelerate": set[str](),
     "arrays": set[str](),
@@ -33,6 +34,7 @@ ALLOWED = {
     "payloads": STREAMS | {"payloads"},
     "layers": BYTES | {"accelerate", "arena", "arrays", "formats", "layers", "memory", "schema"},
     "api": STREAMS | {"captures", "payloads"},
+    "notebook": BYTES | {"formats", "schema"},
     "dissector": BYTES | {"formats"},
     "warm": {"accelerate"},
     "lake": STREAMS | {"captures", "lake"},
@@ -40,6 +42,9 @@ ALLOWED = {
     "spark": STREAMS | {"api", "captures", "lake", "layers", "payloads", "pipeline", "spark"},
     "answers": STREAMS | {"answers", "captures", "lake", "layers", "pipeline"},
     "report": {"answers", "errors", "formats", "layers", "report"},
+    "endpoints": {"endpoints", "errors", "formats", "layers"},
+    "broker": {"broker", "endpoints", "errors", "formats", "layers"},
+    "client": {"client", "endpoints", "errors", "formats", "layers"},
     RING.name: {"errors", "layers", RING.name},
 }
 """Room to the rooms it may import; `cli`, `__main__` and the lazy `__init__` may import all.
@@ -53,7 +58,7 @@ ONLY_IN = {
     "pandas": {"spark"},
     "deltalake": {"lake"},
     "duckdb": {"answers"},
-    "asyncio": {RING.name},
+    "asyncio": {RING.name, "broker", "client"},
     "click": {"cli"},
     "rich": {"cli", "spark"},
     "jinja2": {"report"},
@@ -209,7 +214,7 @@ def test_only_formats_are_known_above_the_formats() -> None:
 
 
 def test_the_lowest_rooms_need_the_standard_library_only() -> None:
-    for room in ("errors", "layout", "java", "__init__"):
+    for room in ("errors", "layout", "java", "text", "__init__"):
         found = [path for path in FILES if room_of(path) == room]
         assert found
         for path in found:

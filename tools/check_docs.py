@@ -90,7 +90,10 @@ def commands(group: click.Group, context: click.Context) -> Iterator[tuple[str, 
 
 
 def check_commands() -> Iterator[str]:
+    from tools.man_pages import pages
     from wireyard.cli import main
+
+    paged = {name for name, _ in pages()}
 
     described = CLI_DOCUMENT.read_text("utf-8") if CLI_DOCUMENT.exists() else ""
     for words, command in commands(main, click.Context(main, info_name="wireyard")):
@@ -98,6 +101,8 @@ def check_commands() -> Iterator[str]:
             yield f"{words}: has no help"
         if words not in described:
             yield f"{CLI_DOCUMENT.relative_to(ROOT)}: does not mention '{words}'"
+        if words.replace(" ", "-") not in paged:
+            yield f"{words}: has no man page"
         for parameter in command.params:
             if isinstance(parameter, click.Option) and not parameter.hidden and not parameter.help:
                 yield f"{words}: option {parameter.opts[0]} has no help"

@@ -53,6 +53,9 @@ has the position of the first.
 | zsh | `eval "$(wireyard completion zsh)"`, in `~/.zshrc` to keep it |
 | fish | `wireyard completion fish > ~/.config/fish/completions/wireyard.fish` |
 
+Commands, options, formats, columns, verdicts and files are completed. `make man` writes man
+pages into `build/man`: `man -M build/man wireyard-decode`.
+
 ## JSON Lines
 
 `decode --out jsonl` prints one object a line, with every column in order. Integers are exact to 64

@@ -209,9 +209,9 @@ _CAPTURES_TEXT = """
 in a packet, and from these
 
 - **messages**: a complete message is one row, at the position of its first packet. Its destination
-  is the group, `message_type` its layer, `client_id` the number of its client; properties have
-  domain, message number, and the frames of all its packets. A request and its replies have the same
-  `correlation_id`: the requesting process and the number of its message.
+  is the group, `message_type` its layer, `producer_client_id` the number of its client; properties
+  have domain, message number, and the frames of all its packets. A request and its replies have the
+  same `correlation_id`: the requesting process and the number of its message.
 - **conversations** of the kind `rmp`: a request with each of its replies. A reply is matched to the
   latest earlier message with the process and number that it names. A request without a reply has
   `reply_key` null.

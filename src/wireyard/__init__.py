@@ -10,7 +10,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from wireyard import gpacket, jmq, mqtt, rmp
+    from wireyard import client, gpacket, jmq, mqtt, rmp
     from wireyard.api import (
         decode,
         encode,
@@ -22,6 +22,7 @@ if TYPE_CHECKING:
         segments,
         write,
     )
+    from wireyard.broker.thread import BrokerThread as broker  # noqa: N813
     from wireyard.errors import (
         DecodeError,
         EncodeError,
@@ -34,6 +35,7 @@ if TYPE_CHECKING:
         UsageError,
         WireError,
     )
+    from wireyard.notebook import show, with_times
     from wireyard.spark import register
     from wireyard.streams.decoder import Decoded, Decoder, Need
 
@@ -63,11 +65,12 @@ _HOMES = {
         "UsageError",
         "WireError",
     ),
+    "wireyard.notebook": ("show", "with_times"),
     "wireyard.spark": ("register",),
     "wireyard.streams.decoder": ("Decoded", "Decoder", "Need"),
 }
-_FORMAT_MODULES = ("gpacket", "jmq", "mqtt", "rmp")
-"""Modules with the packet classes of a format."""
+_MODULES = ("broker", "client", "gpacket", "jmq", "mqtt", "rmp")
+"""Modules with the packet classes of a format, the broker, which can be called, and its client."""
 _HOME_OF = {name: home for home, names in _HOMES.items() for name in names}
 
 __all__ = [
@@ -84,6 +87,8 @@ __all__ = [
     "UnsupportedVersion",
     "UsageError",
     "WireError",
+    "broker",
+    "client",
     "decode",
     "encode",
     "follow",
@@ -97,12 +102,14 @@ __all__ = [
     "rmp",
     "scan",
     "segments",
+    "show",
+    "with_times",
     "write",
 ]
 
 
 def __getattr__(name: str) -> Any:
-    if name in _FORMAT_MODULES:
+    if name in _MODULES:
         return import_module(f"wireyard.{name}")
     home = _HOME_OF.get(name)
     if home is None:

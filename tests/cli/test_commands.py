@@ -203,3 +203,10 @@ def test_bash_completes_without_loading_an_engine() -> None:
     )
     assert done.stdout.split() == ["plain,inspect"]
     assert not re.search(r"\| +(pyarrow|numba|pyspark|rich)$", done.stderr, re.MULTILINE)
+
+
+def test_columns_fields_and_verdicts_are_completed() -> None:
+    assert completions("decode", "--columns", "topic,packet_type_") == ["topic,packet_type_name"]
+    assert "qos > 0 AND topic" in completions("decode", "--where", "qos > 0 AND top")
+    assert completions("decode", "-e", "mqtt.top") == ["mqtt.topic"]
+    assert completions("trace", "--verdict", "expir") == ["expired", "expiring"]

@@ -18,7 +18,7 @@ import wireyard
 from tests.cli.results import Run, notes_of, one_line, rows_of
 from tests.make import packet
 from wireyard import mqtt
-from wireyard.cli.csv import CsvWriter, write_csv
+from wireyard.cli.decoding.csv import CsvWriter, write_csv
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 PAYLOADS = [

@@ -18,7 +18,7 @@ from pyarrow import parquet
 from rich.cells import cell_len
 
 import wireyard
-from tests.cli.results import LOGIN, Run, one_line, rows_of
+from tests.cli.results import LOGIN, Run, notes_of, one_line, rows_of
 from tests.conftest import ROOT
 from tests.make import ALL_TYPES, item, items, packet, section, variety
 from tests.mutations import damaged_stream
@@ -142,8 +142,9 @@ def test_what_may_have_been_wanted_is_missed(run: Run, damaged: Path) -> None:
     for out in ("jsonl", "arrow"):
         result = run("decode", damaged, "--where", "packet_type == 2", "--out", out)
         assert result.exit_code == 1
-        assert "2 malformed packets" not in one_line(result)
-        assert "1 run of bytes" in one_line(result) and "cut short" in one_line(result)
+        notes = notes_of(result.stderr)
+        assert "2 malformed packets" not in notes
+        assert "1 run of bytes" in notes and "cut short" in notes
 
 
 def test_what_comes_after_the_limit_is_nobodys_loss(run: Run, damaged: Path) -> None:
@@ -326,7 +327,7 @@ def test_an_empty_stream_has_the_same_schema(run: Run, stream: Path, tmp_path: P
 def test_row_groups_stay_small(
     run: Run, stream: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("wireyard.cli.columnar._ROW_GROUP_BYTES", 1)
+    monkeypatch.setattr("wireyard.cli.decoding.columnar._ROW_GROUP_BYTES", 1)
     target = tmp_path / "out.parquet"
     assert run("decode", stream, stream, "-w", target).exit_code == 0
     assert parquet.ParquetFile(target).num_row_groups == 2
@@ -337,7 +338,7 @@ def test_rows_keep_their_order_in_row_groups_of_any_size(
     run: Run, stream: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, group_bytes: int
 ) -> None:
     """Batches that are copied first, and batches that are held as they are, among each other."""
-    monkeypatch.setattr("wireyard.cli.columnar._ROW_GROUP_BYTES", group_bytes)
+    monkeypatch.setattr("wireyard.cli.decoding.columnar._ROW_GROUP_BYTES", group_bytes)
     short = tmp_path / "short.jmq"
     short.write_bytes(stream.read_bytes()[:700])
     sources = [short, short, stream, short, stream, *[short] * 5]
@@ -385,7 +386,7 @@ def test_what_is_cut_says_how_much_there_was(run: Run, tmp_path: Path) -> None:
     path = tmp_path / "body.jmq"
     path.write_bytes(packet(body=bytes(1000)))
     table = run("decode", path, "--out", "table", "--columns", "body").stdout
-    assert table.splitlines()[1] == f"{'00' * 16}.. (1000 bytes)"
+    assert table.splitlines()[1] == f"0x{'00' * 16}.. (1000 bytes)"
 
 
 @pytest.mark.parametrize("word", ["payload_value", "payload_error"])

@@ -203,8 +203,8 @@ def test_no_memory_is_no_full_disk(
         (["inspect"], "inspect: Missing argument 'FILE'"),
         (["decode", "{}", "--where", "size = 1"], "condition 'size = 1', character 6: = is no"),
         (
-            ["decode", "{}", "-o", "rows.csv"],
-            "-o rows.csv: there is no such key log; -w rows.csv writes there",
+            ["decode", "{}", "-o", "tls.keylog_file:keys"],
+            "--keylog keys: there is no such key log",
         ),
         (["nope"], "No such command 'nope'; there are decode, inspect,"),
         (["decod", "{}"], "No such command 'decod'; there is 'decode'"),
@@ -397,12 +397,15 @@ def on_terminal(*arguments: object, **environment: str) -> tuple[int, str, str]:
     return process.returncode, shown.decode().replace("\r\n", "\n"), said
 
 
-def test_a_terminal_gets_a_table_in_colour(stream: Path, run: Run) -> None:
+def test_a_terminal_gets_a_list_or_a_table_in_colour(stream: Path, run: Run) -> None:
     status, shown, said = on_terminal("decode", stream)
     assert (status, said) == (0, "")
-    assert "packet_type_name" in shown.splitlines()[0] and "\x1b[36m" in shown
+    assert shown.splitlines()[0].split()[1:] == ["offset", "packet", "topic", "payload\x1b[0m"]
+    assert "\x1b[36m" in shown
+    status, shown, said = on_terminal("decode", stream, "--columns", "packet_type_name,size")
+    assert "packet_type_name" in shown.splitlines()[0]
     status, shown, said = on_terminal("decode", stream, NO_COLOR="1")
-    assert "\x1b[3" not in shown
+    assert "\x1b[" not in shown
     assert len(shown.splitlines()) == len(wireyard.read(str(stream))) + 1
     status, shown, said = on_terminal("inspect", stream)
     assert "\x1b[" in shown and "packet_type" in shown

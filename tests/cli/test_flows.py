@@ -78,6 +78,7 @@ def test_a_conversation_is_told_in_full(run: Run, capture: Path) -> None:
         "first_ns": BEGAN_NS + 2 * SECOND_NS,
         "last_ns": BEGAN_NS + 4 * SECOND_NS,
         "ended": "fin",
+        "client_id": None,
     }
     assert (datagrams["transport"], datagrams["format"]) == ("udp", None)
     assert (datagrams["bytes_sent"], datagrams["packets_sent"]) == (8, None)
@@ -264,3 +265,20 @@ def test_times_and_frames_come_first_in_tables_of_captures(run: Run) -> None:
     assert lines[1].split()[4] == "topic" or "topic" not in lines[1]
     time, frame = lines[2].split()[:2]
     assert frame == str(row["frame"]) and time == "2026-11-21T20:22:35.865Z"
+
+
+def test_conversations_have_the_ids_of_their_clients_and_their_times() -> None:
+    words = [
+        "flows",
+        str(Path(__file__).parents[2] / "examples" / "traffic.pcap"),
+        "--out",
+        "table",
+    ]
+    shown = CliRunner().invoke(main, words, env={"COLUMNS": "120"}).stdout.splitlines()
+    assert shown[0].split()[:4] == ["first", "client", "client", "id"]
+    assert shown[1].split()[:3] == ["2026-11-21T20:22:35.865Z", "127.0.0.1:59366", "monitor"]
+    lines = CliRunner().invoke(main, words[:2], env={}).stdout.splitlines()
+    ids = {row["client"]: row["client_id"] for row in map(json.loads, lines)}
+    # A client without an id of its own has the one that the broker gave it.
+    assert {"monitor", "office", "alerts-desk"} <= {*ids.values()}
+    assert any(name and name.startswith("auto-") for name in ids.values())

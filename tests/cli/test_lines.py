@@ -16,7 +16,8 @@ from tests.formats.mqtt import make as mqtt
 from tests.make import ALL_TYPES, Value, item, items, packet, section, variety
 from tests.mutations import damaged_streams, subject_of
 from tests.readings import forced
-from wireyard.cli import lines, main
+from wireyard.cli import main
+from wireyard.cli.decoding import lines
 from wireyard.formats import names
 
 OPTIONS = [(), ("--secrets",), ("--mode", "dropmalformed"), ("--limit", "23")]

@@ -85,6 +85,9 @@ _SUM: Final = pa.decimal128(38, 0)
 """DuckDB's type for the sum of integers."""
 _NOT_PLAIN: Final = re.compile(r"\b(INTERVAL|(?<!WITH )TIME|TIMETZ|UUID|BIT|UNION|VARIANT)\b")
 """DuckDB's types that some output formats cannot represent."""
+_PIVOT: Final = re.compile(r"\s*(?:PIVOT|PIVOT_WIDER|FROM|SELECT)\b", re.IGNORECASE)
+_PLACE: Final = re.compile(r"\nLINE (\d+: )(?!\.\.\.).*\n( *)\^")
+_OFFSET: Final = re.compile(r"(?<!\")\boffset\b(?!\"| *\d)", re.IGNORECASE)
 _LAKE_MARK: Final = "_wireyard"
 
 
@@ -123,7 +126,7 @@ class Tables:
         Parameters
         ----------
         query
-            One SELECT statement in DuckDB's SQL.
+            One SELECT or PIVOT statement in DuckDB's SQL.
         parameters
             Values for ``?`` or ``$1``, or by name for ``$name``.
 
@@ -141,7 +144,10 @@ class Tables:
         with self._explaining(query):
             self._define_named(query)
             statements = self.connection.extract_statements(query)
-            if len(statements) != 1 or statements[0].type != duckdb.StatementType.SELECT:
+            kinds = {duckdb.StatementType.SELECT}
+            if _PIVOT.match(query):  # the values that become columns are found by a query before it
+                kinds.add(duckdb.StatementType.MULTI)
+            if len(statements) != 1 or statements[0].type not in kinds:
                 raise UsageError("a query is one statement that selects")
             result = self.connection.sql(query, params=parameters)
             if result is None:
@@ -169,6 +175,10 @@ class Tables:
             self._define_named(query)
             self.connection.execute(f"CREATE OR REPLACE TEMP TABLE {identifier(name)} AS {query}")
 
+    def columns(self, name: str) -> list[str]:
+        """Return the columns of a table, for completion: none of one that only a lake has."""
+        return [*_schema(name).names] if name in _table_names() else []
+
     @cached_property
     def formats(self) -> frozenset[str]:
         """The formats whose packets occur; stored messages are JMQ's."""
@@ -192,7 +202,7 @@ class Tables:
             if not isinstance(error, mistakes):
                 for name in self._named(query):
                     self._check_files(name)
-            raise UsageError(self._reason(error)) from None
+            raise UsageError(self._reason(error, query)) from None
 
     def _check_files(self, name: str) -> None:
         """Check the files of a table, if somebody else can have changed them."""
@@ -213,13 +223,23 @@ class Tables:
         """The files of captures, with their frame numbers."""
         return FrameFiles(self.rows("FROM files"))
 
-    def _reason(self, error: Exception) -> str:
+    def _reason(self, error: Exception, query: str) -> str:
         """Return DuckDB's message in one line; if a table is unknown, with the names of all."""
+        import duckdb
+
         text, _, _ = str(error).partition("\nLINE ")
         text = " ".join(text.split())
         unknown = re.search(r"Table with name (\S+) does not exist", text)
         if unknown:
-            return f"there is no table {unknown[1]}; there are {', '.join(self.names)}"
+            close = get_close_matches(unknown[1], self.names, 1)
+            near = f"there is {close[0]}, of" if close else "there are"
+            return f"there is no table {unknown[1]}; {near} {', '.join(self.names)}"
+        if place := _PLACE.search(str(error)):
+            line, _, _ = place[1].partition(":")
+            where = len(place[2]) - len(f"LINE {place[1]}") + 1
+            text += f" (line {line}, character {where})"
+        if isinstance(error, duckdb.ParserException) and _OFFSET.search(query):
+            text += '; offset is a word of SQL, so the column is written "offset"'
         return f"SQL: {text}"
 
     def _define(self, name: str) -> None:

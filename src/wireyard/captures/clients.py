@@ -5,9 +5,12 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Iterator
 from contextlib import suppress
+from itertools import groupby
+from operator import attrgetter
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
 
 from wireyard.captures.directed import CapturedStream
 from wireyard.captures.files.file import CaptureFile
@@ -16,19 +19,62 @@ from wireyard.captures.packets.segment_columns import segment_schema
 from wireyard.captures.packets.segments import scan_files
 from wireyard.errors import SourceError
 from wireyard.formats.base import Row
-from wireyard.streams.conditions import Condition
+from wireyard.schema import as_numbers
 from wireyard.streams.plan import make_plan
 from wireyard.streams.scan import scan_streams
 
-__all__ = ["frames_of_connections", "streams_of_clients"]
+__all__ = [
+    "LOGINS",
+    "LOGIN_COLUMNS",
+    "Clients",
+    "frames_of_connections",
+    "opposite",
+    "streams_of_clients",
+]
 
-_LOGINS: dict[str, tuple[Condition, tuple[str, ...]]] = {
-    "mqtt": (("packet_type", "in", (1, 2)), ("client_id", "properties")),
-    "jmq": (("packet_type", "==", 50), ("properties",)),
-}
-"""By format, the packets with a client id (CONNECT, CONNACK, SET_CLIENTID), and its columns."""
+LOGINS = {"mqtt": (1, 2), "jmq": (50,)}
+"""By format, the types of packets with a client id: CONNECT, CONNACK, SET_CLIENTID."""
+_ANSWERS = {"mqtt": (2,)}
+"""Those that the broker sends."""
+LOGIN_COLUMNS = ("stream", "packet_type", "client_id", "properties")
+"""The columns that have it, of formats that have them."""
 _NAMES = ("assigned_client_identifier", "JMQClientID")
 _SYN, _ACK = 0x02, 0x10
+
+
+class Clients:
+    """The client ids of connections, and which of their streams come from the client."""
+
+    def __init__(self) -> None:
+        self.ids: dict[str, str] = {}
+        """Client id by the name of a stream, of both directions."""
+        self.senders: set[str] = set()
+        """The streams from clients that logged in."""
+
+    def add(self, format: str, batch: pa.RecordBatch) -> None:
+        """Read the logins in a batch that has `LOGIN_COLUMNS`."""
+        types = as_numbers(batch["packet_type"])
+        held = [name for name in LOGIN_COLUMNS if name in batch.schema.names]
+        for at in np.flatnonzero(np.isin(types, LOGINS.get(format, ()))).tolist():
+            row = batch.slice(at, 1).select(held).to_pylist()[0]
+            stream = row["stream"]
+            back = opposite(stream)
+            self.senders.add(back if types[at] in _ANSWERS.get(format, ()) else stream)
+            for name in _names(row):
+                self.ids[stream] = self.ids[back] = name
+
+    @classmethod
+    def of(cls, streams: Iterable[Readable]) -> Clients:
+        """Return the clients of streams."""
+        found = cls()
+        for format, some in groupby(streams, key=attrgetter("format")):
+            if format.name in LOGINS:
+                where = [("packet_type", "in", LOGINS[format.name])]
+                own = {column.name for column in format.columns} | {"stream"}
+                plan = make_plan(format, [*filter(own.__contains__, LOGIN_COLUMNS)], where)
+                for batch in scan_streams((opened, plan) for _, opened in some):
+                    found.add(format.name, batch)
+        return found
 
 
 def streams_of_clients(source: Input, clients: Collection[str]) -> list[Readable]:
@@ -40,9 +86,9 @@ def streams_of_clients(source: Input, clients: Collection[str]) -> list[Readable
         Client ids, including those that MQTT servers assigned, or endpoints such as
         ``10.0.0.1:40000``.
     """
-    wanted = _streams_naming(source, clients)
+    wanted = {name for name, id in Clients.of(source.readables).ids.items() if id in clients}
     wanted |= {name for name in source.stream_names() if not set(_ends(name)).isdisjoint(clients)}
-    wanted |= {_opposite(name) for name in wanted}
+    wanted |= {opposite(name) for name in wanted}
     return [*source.streams_named(wanted)]
 
 
@@ -51,30 +97,10 @@ def _ends(name: str) -> list[str]:
     return name.partition("#")[0].split(">")
 
 
-def _opposite(name: str) -> str:
-    """Return the name of the other stream of a connection."""
-    src, dst = _ends(name)
-    return f"{dst}>{src}{name[len(src) + len(dst) + 1 :]}"
-
-
-def _streams_naming(source: Input, clients: Collection[str]) -> set[str]:
-    """Return the streams with a packet that contains one of the client ids."""
-    plans = {
-        label: make_plan(format, ["stream", *columns], [where])
-        for label, format in {format.label: format for format, _ in source.readables}.items()
-        for where, columns in filter(None, [_LOGINS.get(format.name)])
-    }
-    logins = (
-        (opened, plans[format.label])
-        for format, opened in source.readables
-        if format.label in plans
-    )
-    return {
-        row["stream"]
-        for batch in scan_streams(logins)
-        for row in batch.to_pylist()
-        if not _names(row).isdisjoint(clients)
-    }
+def opposite(name: str) -> str:
+    """Return the name of the other stream of a connection; that of a bare stream is its own."""
+    src, *dst = _ends(name)
+    return f"{dst[0]}>{src}{name[len(src) + len(dst[0]) + 1 :]}" if len(dst) == 1 else name
 
 
 def _names(row: Row) -> set[str]:

@@ -17,12 +17,14 @@ import numpy as np
 from wireyard.arrays import Bools, Ints
 from wireyard.captures.bundled import BundledStreams, bundle_streams
 from wireyard.captures.carriers.inner import Carrier
+from wireyard.captures.clients import Clients
 from wireyard.captures.connections.stream import BufferPool
 from wireyard.captures.connections.table import ENDINGS, StreamTable
 from wireyard.captures.detection.assignment import Assigned
 from wireyard.captures.detection.plain import Plain
 from wireyard.captures.detection.stream_formats import StreamFormats
 from wireyard.captures.directed import CapturedStream
+from wireyard.captures.inputs import Readable
 from wireyard.captures.read import Capture
 from wireyard.captures.records import NO_TIME
 from wireyard.formats import Format, get_format, names
@@ -64,6 +66,8 @@ class Conversation(NamedTuple):
     first_ns: int | None
     last_ns: int | None
     ended: str | None
+    client_id: str | None
+    """The id with which the client logged in."""
 
 
 class _Counts(NamedTuple):
@@ -102,6 +106,7 @@ class Conversations:
         self.counts = _Counts(*self._columns)
         self._ended = np.zeros(count, np.uint8)
         self._formats: list[str | None] = [None] * count
+        self._clients = Clients.of(_known_streams(formats, table))
         self._carriers: dict[int, Sequence[Carrier]] = {}
         self._is_turned = self._by_ports()
         """Whether the server sent the first packet of each conversation."""
@@ -147,6 +152,8 @@ class Conversations:
     def _rows(self, numbers: Ints) -> Iterator[Conversation]:
         table, own = self._table, numbers.tolist()
         indexes = self._firsts[numbers]
+        ways, ordinals = table.ways[indexes], table.ordinals[indexes]
+        names = table.flows.names(table.conversations[indexes], ways, ordinals).to_pylist()
         pairs = zip(*table.endpoint_names(indexes), strict=True)
         turned = self._is_turned[numbers]
         ends = [
@@ -166,6 +173,7 @@ class Conversations:
             [self._carriers.get(number, ()) for number in own],
             *counts,
             [ENDINGS[kind] for kind in self._ended[numbers].tolist()],
+            [self._clients.ids.get(name) for name in names],
         )
         return map(Conversation._make, zip(*columns, strict=True))
 
@@ -241,19 +249,38 @@ class Conversations:
             self._carriers[number] = carriers
 
 
-def _plain_packets(plain: Plain, table: StreamTable) -> Ints:
-    """Return the number of packets of each plain stream of a table; 0 for all other streams."""
-    packets, pool, none = np.zeros(len(table), np.int64), BufferPool(), np.empty(0, np.int64)
+def _plain_streams(
+    plain: Plain, table: StreamTable
+) -> Iterator[tuple[int, Format, BundledStreams | CapturedStream]]:
+    """Yield the plain streams of a table with their first indexes, small ones together."""
+    pool, none = BufferPool(), np.empty(0, np.int64)
     for number, format in enumerate(plain.formats):
         rows = np.flatnonzero(plain.numbers == number)
         size = int(table.sizes[rows].sum())
-        fast = load_fast_path(format, size)
-        read = partial(_blocks, format, fast)
         for index, opened in bundle_streams("", table, plain, rows, none, pool, size):
-            if isinstance(opened, BundledStreams):
-                packets[opened.rows] = opened.packet_counts(fast, format.max_packet_bytes, read)
-            else:
-                packets[index] = _count(read(opened))
+            yield index, format, opened
+
+
+def _known_streams(formats: StreamFormats, table: StreamTable) -> Iterator[Readable]:
+    """Yield the streams of known formats."""
+    for _, format, opened in _plain_streams(formats.plain, table):
+        yield Readable(format, opened)
+    for each in formats.assigned:
+        if each.format is not None and each.stream.size:
+            opened = CapturedStream("", each.stream, each.context, each.stream.size)
+            yield Readable(each.format, opened)
+
+
+def _plain_packets(plain: Plain, table: StreamTable) -> Ints:
+    """Return the number of packets of each plain stream of a table; 0 for all other streams."""
+    packets = np.zeros(len(table), np.int64)
+    for index, format, opened in _plain_streams(plain, table):
+        fast = load_fast_path(format, opened.bytes_ahead)
+        read = partial(_blocks, format, fast)
+        if isinstance(opened, BundledStreams):
+            packets[opened.rows] = opened.packet_counts(fast, format.max_packet_bytes, read)
+        else:
+            packets[index] = _count(read(opened))
     return packets
 
 

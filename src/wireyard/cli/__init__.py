@@ -7,6 +7,7 @@ an exit status (``wireyard.cli.exits``); a traceback is a bug.
 from __future__ import annotations
 
 import os
+import re
 import sys
 from difflib import get_close_matches
 from importlib import import_module
@@ -20,7 +21,7 @@ from wireyard.cli import exits
 __all__ = ["COMMANDS", "main"]
 
 COMMANDS = {
-    "decode": "Show packets as a table, CSV, JSON Lines, Arrow or Parquet.",
+    "decode": "Show packets as a list, a table, CSV, JSON Lines, Arrow or Parquet.",
     "inspect": "Show what every byte of a packet means, or of a capture where each byte went.",
     "encode": "Turn JSON Lines, as decode prints them, back into packets.",
     "convert": "Convert JMQ packets to GPackets, and back.",
@@ -37,6 +38,9 @@ COMMANDS = {
     "slice": "Write the frames behind rows of a capture as a capture.",
     "store": "List the files of an Open MQ file store: records, messages, and their states.",
     "ring": "Send and receive messages over a ring of the RMP messaging layer.",
+    "broker": "Run an MQTT broker for tests, development and edge gateways, until Ctrl-C.",
+    "sub": "Show the messages of topics as they arrive; the letters are those of mosquitto_sub.",
+    "pub": "Publish a message to an MQTT broker; the letters are those of mosquitto_pub.",
     "formats": "List the wire formats, or the columns of one.",
     "doctor": "Say what is installed, what is missing, and what to type.",
     "completion": "Print the completion script of a shell.",
@@ -46,7 +50,7 @@ COMMANDS = {
 _HELP = """Read message-broker traffic exactly: bytes to packets, packets to tables, and back.
 
     \b
-    wireyard decode traffic.jmq                    a table of what is in it
+    wireyard decode traffic.pcap                   a line a packet, in order of time
     wireyard inspect traffic.jmq --at 4711         one packet, byte by byte
     wireyard decode traffic.jmq | jq .destination  JSON Lines when piped
     wireyard help COMMAND                          every command has an example
@@ -54,6 +58,15 @@ _HELP = """Read message-broker traffic exactly: bytes to packets, packets to tab
     Results go to standard output, notes to standard error; - is standard input or output. Exit
     status: 0 done, 1 data lost, 2 bad usage, 3 cannot read, 4 cannot write.
 """
+
+
+_KEYLOG = re.compile("(?:^|(?<=\0))-o\0?tls.keylog_file:")
+
+
+def _without_preferences(arguments: list[str]) -> list[str]:
+    """Return arguments with ``--keylog FILE`` for tshark's ``-o tls.keylog_file:FILE``."""
+    text = "\0".join(arguments)  # no argument contains it
+    return _KEYLOG.sub("--keylog\0", text).split("\0") if arguments else []
 
 
 class _Commands(click.Group):
@@ -67,6 +80,9 @@ class _Commands(click.Group):
             return None
         found: click.Command = import_module(f"{__name__}.{cmd_name.replace('-', '_')}").command
         return found
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        return super().parse_args(ctx, _without_preferences(args))
 
     def resolve_command(
         self, ctx: click.Context, args: list[str]

@@ -25,7 +25,7 @@ _SHELLS = ("bash", "zsh", "fish")
 def command(shell: str) -> int:
     """Print the completion script of a shell.
 
-    Commands, options, formats and files are then completed with the tab key.
+    Commands, options, formats, columns, verdicts and files are then completed with the tab key.
     """
     from wireyard.cli import main
 

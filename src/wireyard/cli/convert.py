@@ -9,9 +9,9 @@ from typing import Any
 import click
 
 from wireyard.cli import exits
-from wireyard.cli.faults import UNCONVERTED, Faults
+from wireyard.cli.decoding.faults import UNCONVERTED, Faults
 from wireyard.cli.inputs import open_one
-from wireyard.cli.options import PATH, examples, format_option, max_packet_option
+from wireyard.cli.options import PATH, examples, format_option, max_packet_option, write_option
 from wireyard.cli.output import open_output
 from wireyard.errors import EncodeError, UsageError, WireError
 from wireyard.formats import get_format
@@ -35,7 +35,7 @@ _CONVERSIONS: Mapping[str, tuple[str, Callable[[Any], Any]]] = MappingProxyType(
     ),
 )
 @click.argument("file", metavar="[FILE]", default="-", type=PATH)
-@click.option("-w", "--write", type=PATH, metavar="FILE", help="Write there, whole or not at all.")
+@write_option()
 @format_option("by the first bytes")
 @click.option("--skip-faults", is_flag=True, help="Leave out what is no well-formed packet.")
 @max_packet_option

@@ -2,219 +2,42 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
-from contextlib import closing
-from dataclasses import dataclass, field
-from itertools import chain, groupby
-from operator import attrgetter
-from types import MappingProxyType
-from typing import IO, TYPE_CHECKING, Any, cast
+import re
+from contextlib import ExitStack, closing
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from wireyard.cli import exits
 from wireyard.cli.arrow import leave_out_pandas
-from wireyard.cli.bodies import CHOICES
-from wireyard.cli.jsonl import JsonArray, json_line
+from wireyard.cli.decoding.bodies import CHOICES
 from wireyard.cli.options import (
     PATH,
     WHERE_HELP,
+    complete_columns,
+    complete_fields,
     decode_as_option,
     examples,
     format_option,
     keylog_option,
     max_packet_option,
     split_names,
+    write_option,
 )
 from wireyard.cli.output import kind_of, open_output, to_terminal
-from wireyard.cli.progress import Progress
 from wireyard.errors import UsageError
-from wireyard.formats import get_format
 
 if TYPE_CHECKING:
-    from wireyard.captures.inputs import Input, Readable
-    from wireyard.cli.reading import Budget, OpenInput
-    from wireyard.cli.selection import Request
-    from wireyard.formats import Format
-    from wireyard.streams.blocks import DirectedStream
+    from wireyard.cli.decoding.job import Job
 
 __all__ = ["command"]
 
 
-@dataclass
-class _Job:
-    """The arguments of one call, and its exit status."""
-
-    paths: tuple[str, ...]
-    format_name: str | None
-    decode_as: tuple[str, ...]
-    keylog: tuple[str, ...]
-    request: Request
-    budget: Budget
-    shows_progress: bool
-    max_packet_bytes: int | None
-    follows: bool
-    """Whether files are followed while they grow."""
-    rotated: bool
-    """Whether the files are one capture."""
-    tables: bool
-    """Whether the output has columns, which are written even if there are no rows."""
-    one_format: bool
-    """Whether all rows of growing streams must have the same format."""
-    status: int = field(default=exits.DONE)
-    matchless: dict[str, bool] = field(default_factory=dict)
-    """By format: whether it has none of the columns of the conditions."""
-
-    def readings(self) -> Generator[OpenInput]:
-        """Yield the inputs one after the other; the problems of an input are printed after it."""
-        from wireyard.captures.inputs import open_captures, open_input
-        from wireyard.streams.arrivals import is_live
-
-        named = get_format(self.format_name) if self.format_name else None
-        for path in self.paths[:1] if self.rotated else self.paths:
-            if self.budget.spent:
-                return
-            if self.follows or (is_live(path) and not self.rotated):
-                yield from self._follow(path, named)
-                continue
-            if self.rotated:
-                found = open_captures(self.paths, named, self.decode_as, keylog=self.keylog)
-            else:
-                found = open_input(path, named, self.decode_as, self.keylog)
-            with closing(found):
-                yield from self._read(found, named)
-            for note in (*found.notes, *found.closed):
-                exits.note(f"{path}: {note}")
-            if found.unread:
-                exits.note(f"{path}: {found.unread}")
-                self.status = exits.DATA_LOST
-            if found.damage:
-                exits.note(f"{path}: {found.damage}")
-                self.status = exits.DATA_LOST
-        if self.matchless and all(self.matchless.values()):
-            where, columns = " ".join(self.request.where), ",".join(self.request.columns or ())
-            asked = f"--where {where}" if where else f"--columns {columns}"
-            known = " and ".join(self.matchless)
-            raise UsageError(f"{asked}: {known} rows have no such column")
-
-    def _follow(self, path: str, named: Format | None) -> Generator[OpenInput]:
-        """Yield the streams of a followed input each time they have grown."""
-        from wireyard.captures.live.following import follow
-        from wireyard.cli.live import LiveReading, flush_output, stopping
-
-        with stopping() as stop:
-            following = follow(
-                path,
-                named,
-                self.decode_as,
-                self.keylog,
-                max_packet_bytes=self.max_packet_bytes,
-                stop=stop,
-            )
-            wanted = self.request, self.budget, self.shows_progress
-            shape = self.tables, self.one_format
-            live = LiveReading(following, named, *wanted, flush_output, *shape)
-            with closing(following):
-                yield from live.readings()
-        self.status = max(self.status, live.status)
-
-    def _read(self, found: Input, named: Format | None) -> Generator[OpenInput]:
-        """Yield runs of adjacent streams of an input that have the same format."""
-        from wireyard.cli.reading import OpenInput
-        from wireyard.cli.selection import Selection
-
-        groups: Iterable[tuple[Format, Iterable[Readable]]]
-        groups = groupby(found.readables, key=attrgetter("format"))
-        is_known = found.closed or found.unread or found.damage
-        if named is not None and not found.readables and not is_known:
-            exits.note(f"{found.name}: holds no stream of {named.name}")
-        if self.tables and named is not None and not found.readables:
-            groups = [(named, [])]  # a table without rows
-        for format, some in groups:
-            if self.budget.spent:
-                return
-            streams = [each.opened for each in some]
-            sizes = [each.size for each in streams]
-            size = None if None in sizes else sum(filter(None, sizes))
-            progress = Progress(found.name, size, self.shows_progress)
-            selection = Selection(format, self.request, found.captured)
-            self.matchless[format.name] = selection.matches_nothing
-            if selection.matches_nothing:
-                continue
-            reading = OpenInput(streams, selection, self.budget, progress)
-            yield reading
-            progress.end()
-            for stream, faults in reading.faults.items():
-                if faults:
-                    of_stream = f" {stream}" if found.captured else ""
-                    exits.note(f"{found.name}{of_stream}: {faults.text()}")
-                    self.status = exits.DATA_LOST
-
-
-def _write_table(job: _Job, readings: Iterator[OpenInput], file: IO[bytes]) -> None:
-    from wireyard.captures.stores.stream import StoreStream
-    from wireyard.cli.rows import read_rows
-    from wireyard.cli.tables import LiveTables, console_on, write_table
-    from wireyard.streams.framer import GAP
-
-    chosen = job.request.columns is not None
-    live = LiveTables()
-    with console_on(file) as console:
-        for reading, opened in _each_stream(readings):
-            if reading.live:
-                columns = reading.selection.table_columns
-                heading = opened.stream if reading.selection.captured else None
-                live.write(heading, read_rows(reading, opened), columns, console, chosen=chosen)
-                continue
-            rows = iter(read_rows(reading, opened))
-            stored = isinstance(opened, StoreStream)
-            if stored and not chosen:  # what is between the packets of a store is its own
-                rows = (row for row in rows if row["status"] != GAP)
-            first = next(rows, None)
-            if first is None:
-                continue
-            headed = len(job.paths) > 1 or reading.selection.captured or stored
-            write_table(
-                chain([first], rows),
-                reading.selection.table_columns,
-                console,
-                chosen=chosen,
-                heading=opened.stream if headed else None,
-            )
-
-
-def _write_jsonl(job: _Job, readings: Iterator[OpenInput], file: IO[bytes]) -> None:
-    from wireyard.cli.rows import read_rows
-
-    for reading in readings:
-        if reading.has_compiled_columns:
-            from wireyard.cli.lines import write_lines  # with kernels
-
-            write_lines(reading, file)
-            continue
-        for opened in reading.wanted_streams():
-            for row in read_rows(reading, opened):
-                file.write(json_line(*reading.selection.shape(row)))
-
-
-def _each_stream(readings: Iterator[OpenInput]) -> Iterator[tuple[OpenInput, DirectedStream]]:
-    for reading in readings:
-        for opened in reading.wanted_streams():
-            yield reading, opened
-
-
-def _write_json(job: _Job, readings: Iterator[OpenInput], file: IO[bytes]) -> None:
-    with closing(JsonArray(file)) as array:
-        _write_jsonl(job, readings, cast(IO[bytes], array))
-
-
-_WRITERS: Mapping[str, Callable[[_Job, Iterator[OpenInput], IO[bytes]], None]] = MappingProxyType(
-    {"table": _write_table, "jsonl": _write_jsonl, "json": _write_json}
-)
-_KINDS = ("table", "csv", "jsonl", "json", "arrow", "parquet")
+_KINDS = ("list", "table", "csv", "jsonl", "json", "fields", "arrow", "parquet")
 _TABLES = ("csv", "arrow", "parquet")
-_SEEN = ("table", "csv", "jsonl", "json")
-"""Kinds of text output, which progress on the same terminal would disturb."""
+_SEEN = ("table", "csv", "jsonl", "json", "fields")
+"""Kinds of text output that is written while reading, which progress on the same terminal would
+disturb."""
 
 
 def _payload_request(given: tuple[str, ...]) -> dict[str, Any]:
@@ -241,48 +64,119 @@ def _payload_request(given: tuple[str, ...]) -> dict[str, Any]:
     return {"payload": chosen, "rules": parse_rules(rules)}
 
 
+def _conditions(
+    where: tuple[str, ...],
+    topics: tuple[str, ...],
+    display_filters: tuple[str, ...],
+    since: str | None,
+    until: str | None,
+) -> tuple[str, ...]:
+    """Return the conditions of all options that select rows."""
+    quoted = [re.sub(r"(['\\\\])", r"\\\1", topic) for topic in topics]
+    any_topic = " OR ".join(f"topic == '{topic}'" for topic in quoted)
+    times = [f"captured_ns {sign} {time}" for sign, time in ((">=", since), ("<", until)) if time]
+    filters: list[str] = []
+    if display_filters:
+        from wireyard.cli.decoding.wireshark import condition_of
+
+        filters = [*map(condition_of, display_filters)]
+    return (*where, *filter(None, [any_topic]), *filters, *times)
+
+
 @click.command(
     "decode",
     epilog=examples(
+        "wireyard decode traffic.pcap -t 'plant/#'",
+        "wireyard decode traffic.pcap -Y 'mqtt.topic contains plant' -T fields -e mqtt.topic",
         "wireyard decode traffic.jmq --columns offset,packet_type_name,destination",
         "wireyard decode traffic.jmq --where 'packet_type in 1,2' --body text | jq -r .body",
         "wireyard decode *.jmq -w packets.parquet",
         "wireyard decode traffic.pcap --payload 'plant/#=json' -w plant.parquet",
-        "tcpdump -U -w - port 1883 | wireyard decode -",
+        "wireyard decode -i lo -f 'port 1883'",
+        "tcpdump --immediate-mode -U -w - port 1883 | wireyard decode -",
         "wireyard decode --follow 'traffic.pcap*'",
         "wireyard decode --rotated traffic.pcap* -w packets.parquet",
     ),
 )
 @click.argument("files", metavar="FILE...", nargs=-1, type=PATH)
 @click.option("-r", "--read", multiple=True, type=PATH, metavar="FILE", help="The same as FILE.")
+@click.option(
+    "-i",
+    "--interface",
+    metavar="NAME",
+    help="Instead of FILE: what this machine sends and receives, such as lo, through dumpcap or"
+    " tcpdump, until Ctrl-C or for -c rows.",
+)
+@click.option(
+    "-f",
+    "--capture-filter",
+    metavar="FILTER",
+    help="With -i: only such packets, as libpcap filters them, such as 'port 1883'.",
+)
 @format_option("by the first bytes")
 @decode_as_option
 @keylog_option
 @click.option(
-    "--out",
-    type=click.Choice(_KINDS),
-    help="By the ending of the -w file if not given; without one a table on a terminal, else"
-    " jsonl.",
+    "-t",
+    "--topic",
+    "topics",
+    multiple=True,
+    metavar="FILTER",
+    help="Only messages to such topics, where + and # stand for levels, or to this destination.",
 )
 @click.option(
-    "-w",
-    "--write",
-    type=PATH,
-    metavar="FILE",
-    help="Write there, whole or not at all; a table of several formats to a file each, as in"
-    " x.mqtt.csv.",
+    "-v",
+    "--verbose",
+    is_flag=True,
+    help="In the list, show whole payloads, and all columns of each packet.",
 )
+@click.option(
+    "--out",
+    type=click.Choice(_KINDS),
+    help="By the ending of the file that is written; on a terminal a list, a line a packet, or with"
+    " --columns a table; else jsonl.",
+)
+@write_option("a table of several formats to a file each, as in x.mqtt.csv")
 @click.option(
     "--columns",
     callback=split_names,
+    shell_complete=complete_columns,
     metavar="A,B,..",
     help="Only these columns, in this order; 'wireyard formats NAME' lists them.",
 )
 @click.option(
     "--where",
     multiple=True,
+    shell_complete=complete_columns,
     metavar="CONDITION",
     help=WHERE_HELP.format("Only such rows"),
+)
+@click.option(
+    "-Y",
+    "--display-filter",
+    "display_filters",
+    multiple=True,
+    metavar="FILTER",
+    help="Only such rows: a condition in which names of fields are Wireshark's, such as"
+    " mqtt.topic, and && || ! eq contains matches its words.",
+)
+@click.option(
+    "-T", "kind_of_fields", type=click.Choice(["fields"]), help="The same as --out fields, for -e."
+)
+@click.option(
+    "-e",
+    "fields",
+    multiple=True,
+    shell_complete=complete_fields,
+    metavar="FIELD",
+    help="With -T fields: a column of each line, by Wireshark's name or ours.",
+)
+@click.option(
+    "-E",
+    "field_options",
+    multiple=True,
+    metavar="KEY=VALUE",
+    help="With -T fields: header=y for a line of names, separator=, for another than a tab.",
 )
 @click.option(
     "--mode",
@@ -336,6 +230,8 @@ def _payload_request(given: tuple[str, ...]) -> dict[str, Any]:
 def command(
     files: tuple[str, ...],
     read: tuple[str, ...],
+    interface: str | None,
+    capture_filter: str | None,
     format_name: str | None,
     decode_as: tuple[str, ...],
     keylog: tuple[str, ...],
@@ -347,49 +243,87 @@ def command(
     follow: bool,
     rotated: bool,
     payloads: tuple[str, ...],
+    where: tuple[str, ...],
+    topics: tuple[str, ...],
+    display_filters: tuple[str, ...],
+    kind_of_fields: str | None,
+    fields: tuple[str, ...],
+    field_options: tuple[str, ...],
+    verbose: bool,
     **request: Any,
 ) -> int:
-    """Show packets as a table, CSV, JSON Lines, Arrow or Parquet.
+    """Show packets as a list, a table, CSV, JSON Lines, Arrow or Parquet.
 
     FILE is a path, a URL, or - for standard input; compressed files are opened by their
-    content. Rows come in stream order and cover every byte: bytes that are no packet are a row with
-    the reason, and are reported in a line on standard error with exit status 1.
+    content. On a terminal a capture is a list in the order of time: time, client, > from the client
+    or < to it, type, topic, QoS, payload. All other outputs have rows in stream order that cover
+    every byte: bytes that are no packet are a row with the reason, and are reported in a line on
+    standard error with exit status 1.
 
     A pipe is read as its bytes arrive, so rows of different streams are in the order of their
     packets. Ctrl-C ends reading: everything read so far is written, and a summary is printed.
     """
-    from wireyard.cli.reading import Budget
-    from wireyard.cli.selection import Request
+    from wireyard.cli.decoding.job import Job
+    from wireyard.cli.decoding.reading import Budget
+    from wireyard.cli.decoding.selection import Request
 
     paths = (*read, *files)
+    if interface is not None:
+        if paths:
+            raise UsageError("decode: -i takes the place of FILE")
+        paths = ("-",)
+    elif capture_filter is not None:
+        raise UsageError("decode: --capture-filter is for -i; --where and -Y select rows")
     if not paths:
-        raise UsageError("decode: name a FILE, or - for standard input")
+        raise UsageError("decode: name a FILE, - for standard input, or -i INTERFACE")
     if paths.count("-") > 1:
         raise UsageError("decode: standard input can be read once only")
     if follow and (len(paths) > 1 or paths == ("-",)):
         raise UsageError("decode: --follow takes one FILE, or a pattern in quotes")
     if rotated and follow:
         raise UsageError("decode: --follow reads the files of a capture one after the other itself")
-    kind = kind_of(write, out, _KINDS)
+    request |= _payload_request(payloads)
+    full = request["columns"] or request["nested"] or request["rules"]
+    out = out or kind_of_fields or ("table" if full and to_terminal(write) else None)
+    kind = kind_of(write, out, _KINDS, on_terminal="list")
     if request["spreadsheet"] and kind != "csv":
         raise UsageError("decode: --spreadsheet is for csv")
-    request |= _payload_request(payloads)
-    times = ((">=", since), ("<", until))
-    request["where"] += tuple(f"captured_ns {sign} {time}" for sign, time in times if time)
+    if verbose and kind != "list":
+        raise UsageError("decode: --verbose is for the list, --out list")
+    if bool(fields) != (kind == "fields"):
+        raise UsageError("decode: -T fields and -e FIELD need each other")
+    if fields:
+        from wireyard.cli.decoding.wireshark import column_of
+
+        request["columns"] = tuple(dict.fromkeys(map(column_of, fields)))
+    request["where"] = _conditions(where, topics, display_filters, since, until)
     wanted = Request(**request, lenient=format_name is None, csv=kind == "csv"), Budget(limit)
     shows_progress = not (to_terminal(write) and kind in _SEEN)
     live = request["max_packet_bytes"], follow, rotated
     tables = kind in _TABLES
     shape = tables, tables and write in (None, "-")
-    job = _Job(paths, format_name, decode_as, keylog, *wanted, shows_progress, *live, *shape)
+    job = Job(paths, format_name, decode_as, keylog, *wanted, shows_progress, *live, *shape)
+    job.verbose, job.fields, job.field_options = verbose, fields, field_options
+    with ExitStack() as opened:
+        if interface is not None:
+            from wireyard.cli.decoding.interface import capturing
+
+            opened.enter_context(capturing(interface, capture_filter))
+        _write(job, kind, write)
+    return job.status
+
+
+def _write(job: Job, kind: str, write: str | None) -> None:
+    """Write the rows of a job."""
+    from wireyard.cli.decoding.writers import WRITERS
+
     with closing(job.readings()) as readings:
-        if tables:
+        if kind in _TABLES:
             leave_out_pandas()
-            from wireyard.cli.columnar import Tables
+            from wireyard.cli.decoding.columnar import Tables
 
             for name, format in Tables(write, kind).write(readings).items():
                 exits.note(f"{name}: the rows of {format}")
         else:
             with open_output(write, binary=False) as file:
-                _WRITERS[kind](job, readings, file)
-    return job.status
+                WRITERS[kind](job, readings, file)

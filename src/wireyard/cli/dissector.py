@@ -6,7 +6,7 @@ import click
 from click.shell_completion import CompletionItem
 
 from wireyard.cli import exits
-from wireyard.cli.options import PATH, examples
+from wireyard.cli.options import examples, write_option
 from wireyard.cli.output import open_output
 
 __all__ = ["command"]
@@ -28,7 +28,7 @@ def _complete(ctx: click.Context, param: click.Parameter, incomplete: str) -> li
     ),
 )
 @click.argument("formats", metavar="[FORMAT]...", nargs=-1, shell_complete=_complete)
-@click.option("-w", "--write", type=PATH, metavar="FILE", help="Write there, whole or not at all.")
+@write_option()
 def command(formats: tuple[str, ...], write: str | None) -> int:
     """Print dissectors for Wireshark and tshark as one Lua script.
 

@@ -13,10 +13,10 @@ from operator import itemgetter
 import click
 
 from wireyard.cli import exits
-from wireyard.cli.jsonl import row_of
-from wireyard.cli.options import PATH, examples, format_option
+from wireyard.cli.decoding.jsonl import row_of
+from wireyard.cli.decoding.selection import PARENT
+from wireyard.cli.options import PATH, examples, format_option, write_option
 from wireyard.cli.output import open_output
-from wireyard.cli.selection import PARENT
 from wireyard.errors import EncodeError, SourceError, UsageError
 from wireyard.formats import Format, get_format, names
 from wireyard.formats.base import Row
@@ -43,7 +43,7 @@ _OF_EVERY_ROW = {column.name: column for column in (*COMMON, *CAPTURED, PARENT)}
     ),
 )
 @click.argument("file", metavar="[FILE]", default="-", type=PATH)
-@click.option("-w", "--write", type=PATH, metavar="FILE", help="Write there, whole or not at all.")
+@write_option()
 @format_option("what each row says")
 @click.option("--skip-faults", is_flag=True, help="Leave out rows that are no well-formed packets.")
 def command(file: str, write: str | None, format_name: str | None, skip_faults: bool) -> int:

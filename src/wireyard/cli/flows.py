@@ -12,7 +12,7 @@ import click
 from wireyard.cli import exits
 from wireyard.cli.options import PATH, decode_as_option, examples, keylog_option
 from wireyard.cli.output import open_output, to_terminal
-from wireyard.cli.tables import moment
+from wireyard.text import moment
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -164,8 +164,12 @@ def _json_line(one: Conversation) -> bytes:
     return _JSON.encode(values).encode() + b"\n"
 
 
-_LEFT = ("first", "client", "server", "format", "carried by")
-_KEPT = ("client", "server", "format", "bytes", "packets", "gaps", "seconds", "first", "carried by")
+_MOST_ID = 20
+_LEFT = ("first", "client", "client id", "server", "format", "carried by")
+_KEPT = (
+    *("client", "server", "format", "bytes", "client id", "packets", "first", "gaps", "seconds"),
+    "carried by",
+)
 """The columns of the table by priority: the last ones are left out if there is no room."""
 
 
@@ -209,6 +213,11 @@ def _write_table(console: Console, rows: Callable[[], Iterable[Mapping[str, str]
         console.file.write("  ".join(cells).rstrip(" ") + "\n")
 
 
+def _clipped(client: str) -> str:
+    """Return the beginning of a long id, which many clients make of random digits."""
+    return client if len(client) <= _MOST_ID else f"{client[: _MOST_ID - 1]}…"
+
+
 def _cells(one: Conversation) -> dict[str, str]:
     """Return the cells of a conversation, in the order of the columns."""
     from wireyard.cli.tables import printable
@@ -218,6 +227,7 @@ def _cells(one: Conversation) -> dict[str, str]:
     return {
         "first": moment(one.first_ns, 3) if one.first_ns is not None else "",
         "client": printable(one.client),
+        "client id": _clipped(printable(one.client_id or "")),
         "server": printable(one.server),
         "format": one.format or one.transport,
         "packets": f"{one.packets_sent} / {one.packets_received}" if counted else "",

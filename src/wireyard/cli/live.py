@@ -14,10 +14,10 @@ from types import FrameType
 
 from wireyard.captures.live.following import Following
 from wireyard.cli import exits
-from wireyard.cli.faults import Faults
+from wireyard.cli.decoding.faults import Faults
+from wireyard.cli.decoding.reading import Budget, OpenInput
+from wireyard.cli.decoding.selection import Request, Selection
 from wireyard.cli.progress import Progress
-from wireyard.cli.reading import Budget, OpenInput
-from wireyard.cli.selection import Request, Selection
 from wireyard.formats import Format
 from wireyard.streams.batches import BlockReader
 from wireyard.streams.growth import Grown

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Callable
 from typing import Any, TypeVar
 
@@ -15,7 +16,10 @@ from wireyard.formats import labels
 __all__ = [
     "PATH",
     "WHERE_HELP",
+    "complete_columns",
+    "complete_fields",
     "complete_format",
+    "complete_verdicts",
     "decode_as_option",
     "examples",
     "format_option",
@@ -23,6 +27,7 @@ __all__ = [
     "max_packet_option",
     "rotated_option",
     "split_names",
+    "write_option",
 ]
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -56,6 +61,44 @@ def complete_format(ctx: Any, param: Any, incomplete: str) -> list[CompletionIte
     return [CompletionItem(name) for name in labels() if name.startswith(incomplete)]
 
 
+def complete_columns(ctx: Any, param: Any, incomplete: str) -> list[CompletionItem]:
+    """Return the columns that begin like the last word; a `shell_complete` of click."""
+    from wireyard.streams.conditions import every_column
+
+    last = re.split(r"\W", incomplete)[-1]
+    before = incomplete[: len(incomplete) - len(last)]
+    names = sorted(name for name in every_column() if name.startswith(last))
+    return [CompletionItem(f"{before}{name}") for name in names]
+
+
+def complete_fields(ctx: Any, param: Any, incomplete: str) -> list[CompletionItem]:
+    """Return Wireshark's names that begin like a word, and columns; a `shell_complete` of click."""
+    from wireyard.cli.decoding.wireshark import FIELDS
+
+    found = [CompletionItem(name) for name in FIELDS if name.startswith(incomplete)]
+    return found if "." in incomplete else [*found, *complete_columns(ctx, param, incomplete)]
+
+
+def complete_verdicts(ctx: Any, param: Any, incomplete: str) -> list[CompletionItem]:
+    """Return the verdicts that begin like a word; a `shell_complete` of click."""
+    from wireyard.answers.trace import WORST_FIRST
+
+    return [CompletionItem(name) for name in sorted(WORST_FIRST) if name.startswith(incomplete)]
+
+
+def write_option(more: str = "", *, required: bool = False) -> Callable[[F], F]:
+    """Return the decorator that adds ``-w``, which is ``-o`` too; `more` is a part of its help."""
+    return click.option(
+        "-w",
+        "--write",
+        "-o",
+        type=PATH,
+        metavar="FILE",
+        required=required,
+        help=f"Write there, whole or not at all{'; ' if more else ''}{more}.",
+    )
+
+
 def format_option(otherwise: str) -> Callable[[F], F]:
     """Return the decorator that adds ``--format``; `otherwise` is what happens without it."""
     return click.option(
@@ -81,26 +124,24 @@ def decode_as_option(function: F) -> F:
 
 
 def keylog_option(function: F) -> F:
-    """Add ``--keylog``, which also accepts tshark's form ``-o tls.keylog_file:FILE``."""
+    """Add ``--keylog``; ``wireyard.cli`` reads tshark's form."""
     return click.option(
-        "-o",
         "--keylog",
         multiple=True,
         type=PATH,
         metavar="FILE",
-        callback=_without_preference,
+        callback=_existing,
         help="A key log with the secrets of a capture's TLS connections, as SSLKEYLOGFILE names it;"
         " also as in -o tls.keylog_file:FILE.",
     )(function)
 
 
-def _without_preference(ctx: Any, param: Any, value: tuple[str, ...]) -> tuple[str, ...]:
-    """Remove the name of Wireshark's preference from paths; a callback of click."""
-    paths = tuple(path.removeprefix("tls.keylog_file:") for path in value)
-    for path in paths:
+def _existing(ctx: Any, param: Any, value: tuple[str, ...]) -> tuple[str, ...]:
+    """Check that key logs exist; a callback of click."""
+    for path in value:
         if not ("://" in path or path == "-" or os.path.exists(path)):
-            raise UsageError(f"-o {path}: there is no such key log; -w {path} writes there")
-    return paths
+            raise UsageError(f"--keylog {path}: there is no such key log")
+    return value
 
 
 def rotated_option(function: F) -> F:

@@ -37,8 +37,15 @@ def to_terminal(path: str | None) -> bool:
     return path in (None, "-") and sys.stdout.isatty()
 
 
-def kind_of(write: str | None, out: str | None, kinds: Collection[str]) -> str:
+def kind_of(
+    write: str | None, out: str | None, kinds: Collection[str], on_terminal: str = "table"
+) -> str:
     """Return the kind of output: `out` if given, else by the suffix of the file name.
+
+    Parameters
+    ----------
+    on_terminal
+        The kind on a terminal.
 
     Raises
     ------
@@ -48,7 +55,7 @@ def kind_of(write: str | None, out: str | None, kinds: Collection[str]) -> str:
     if out is not None:
         return out
     if to_terminal(write):
-        return "table"
+        return on_terminal
     suffix = PurePath(write or "").suffix.lower()
     endings = {ending: kind for ending, kind in _ENDINGS.items() if kind in kinds}
     if suffix in endings:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from difflib import get_close_matches
 from typing import TYPE_CHECKING
 
 import click
@@ -11,11 +12,13 @@ from wireyard.cli import exits
 from wireyard.cli.options import (
     PATH,
     WHERE_HELP,
+    complete_columns,
     decode_as_option,
     examples,
     format_option,
     keylog_option,
     max_packet_option,
+    write_option,
 )
 from wireyard.cli.output import open_output
 from wireyard.errors import UsageError
@@ -27,6 +30,7 @@ if TYPE_CHECKING:
 __all__ = ["command"]
 
 _ROW = ("offset",)
+_MOST_NAMED = 5
 
 
 @click.command(
@@ -41,6 +45,7 @@ _ROW = ("offset",)
 @click.option(
     "--where",
     multiple=True,
+    shell_complete=complete_columns,
     metavar="CONDITION",
     help=WHERE_HELP.format("Only the frames of such rows"),
 )
@@ -52,9 +57,7 @@ _ROW = ("offset",)
     help="All frames of this client's connections, both directions, with all that TCP sent; a"
     " client id, or ADDRESS:PORT. With --where only the frames of rows among those.",
 )
-@click.option(
-    "-w", "--write", type=PATH, metavar="FILE", required=True, help="Write the capture there."
-)
+@write_option(required=True)
 @format_option("each stream by its first bytes")
 @decode_as_option
 @keylog_option
@@ -87,12 +90,15 @@ def command(
         raise UsageError(f"{found.name}: no stream of it is known")
     streams: Sequence[Readable] = found.readables
     if clients:
-        from wireyard.captures.clients import frames_of_connections, streams_of_clients
+        from wireyard.captures.clients import Clients, frames_of_connections, streams_of_clients
 
         streams = streams_of_clients(found, clients)
         if not streams:
-            shown = " or ".join(clients)
-            raise UsageError(f"--client {shown}: {found.name} shows no client of this id")
+            shown, known = " or ".join(clients), sorted({*Clients.of(found.readables).ids.values()})
+            close = [like for one in clients for like in get_close_matches(one, known, 1)]
+            there = close or known[:_MOST_NAMED]
+            near = f"; there is {', '.join(there)}" if there else ""
+            raise UsageError(f"--client {shown}: {found.name} shows no client of this id{near}")
     if clients and not where:
         wanted = frames_of_connections(found, streams)
     else:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import sys
 import textwrap
 from collections.abc import Callable, Mapping
 from types import MappingProxyType
@@ -12,8 +13,8 @@ from typing import IO, TYPE_CHECKING, Any, Final
 import click
 
 from wireyard.cli.answers import opened_tables, reading_options, status_of
-from wireyard.cli.options import PATH, examples
-from wireyard.cli.output import kind_of, open_output
+from wireyard.cli.options import PATH, examples, write_option
+from wireyard.cli.output import kind_of, open_output, to_terminal
 from wireyard.errors import UsageError
 from wireyard.layout import Column
 
@@ -34,6 +35,7 @@ _SHOW_TABLES: Final = re.compile(r"\s*show\s+(?:all\s+)?tables\s*;?\s*", re.IGNO
     epilog=examples(
         "wireyard sql examples/traffic.pcap",
         "wireyard sql examples/traffic.pcap 'SELECT verdict, count(*) FROM deliveries GROUP BY 1'",
+        "wireyard sql lake 'PIVOT deliveries ON verdict USING count(*) GROUP BY topic'",
         "wireyard sql lake 'FROM destinations ORDER BY bytes DESC LIMIT 10' -w top.csv",
         "wireyard sql a.pcap b.pcap 'SELECT * FROM sessions WHERE ended_by = $$dropped$$'",
     ),
@@ -46,7 +48,7 @@ _SHOW_TABLES: Final = re.compile(r"\s*show\s+(?:all\s+)?tables\s*;?\s*", re.IGNO
     help="By the ending of the -w file if not given; without one a table on a terminal, else"
     " jsonl.",
 )
-@click.option("-w", "--write", type=PATH, metavar="FILE", help="Write there, whole or not at all.")
+@write_option()
 def command(
     inputs: tuple[str, ...],
     out: str | None,
@@ -55,11 +57,11 @@ def command(
 ) -> int:
     """Ask captures, streams, stores or a lake with SQL.
 
-    QUERY is one SELECT in DuckDB's SQL; without one, or with SHOW TABLES, the tables are listed,
-    with their rows and columns. The tables are those of a lake: of captures, streams and stores
-    they are made in a temporary folder while the command runs. The word offset, a column of all
-    tables, is quoted in SQL: "offset". A query reads the tables and nothing else: no file, no
-    network.
+    QUERY is one SELECT or PIVOT in DuckDB's SQL. SHOW TABLES lists the tables, with their rows and
+    columns; so does no query, but on a terminal that opens a prompt with history and completion.
+    The tables are those of a lake: of captures, streams and stores they are made in a temporary
+    folder while the command runs. The word offset, a column of all tables, is quoted in SQL:
+    "offset". A query reads the tables and nothing else: no file, no network.
     """
     *paths, last = inputs
     is_query = any(char.isspace() for char in last) and not os.path.exists(last)
@@ -68,16 +70,25 @@ def command(
     if not paths:
         raise UsageError("sql: name an INPUT or a LAKE before the query")
     kind = kind_of(write, out, _WRITERS)
+    typed = query is None and out is None and to_terminal(write) and sys.stdin.isatty()
     with opened_tables(paths, **how) as tables:
-        if query is not None and not _SHOW_TABLES.fullmatch(query):
-            found = tables.sql(query)
-            with open_output(write, binary=kind == "parquet") as file:
-                _WRITERS[kind](found, file)
+        if typed:
+            from wireyard.cli.prompt import prompt
+
+            prompt(tables.names, tables.columns, lambda text: _answer(tables, text, kind, write))
         else:
-            found = _listing(tables)
-            with open_output(write, binary=kind == "parquet") as file:
-                (_write_listing if kind == "table" else _WRITERS[kind])(found, file)
+            _answer(tables, query or "SHOW TABLES", kind, write)
     return status_of(tables)
+
+
+def _answer(tables: Tables, query: str, kind: str, write: str | None) -> None:
+    """Write the answer to a query."""
+    if _SHOW_TABLES.fullmatch(query):
+        found, writer = _listing(tables), _write_listing if kind == "table" else _WRITERS[kind]
+    else:
+        found, writer = tables.sql(query), _WRITERS[kind]
+    with open_output(write, binary=kind == "parquet") as file:
+        writer(found, file)
 
 
 # --- tables ---------------------------------------------------------------------------------
@@ -108,7 +119,7 @@ def _write_listing(found: pa.Table, file: IO[bytes]) -> None:
 
 
 def _write_table(found: pa.Table, file: IO[bytes]) -> None:
-    from wireyard.cli.jsonl import json_value
+    from wireyard.cli.decoding.jsonl import json_value
     from wireyard.cli.tables import console_on, write_table
 
     columns = [Column(field.name, _shown_kind(field.type), "") for field in found.schema]
@@ -138,7 +149,7 @@ def _shown_kind(kind: pa.DataType) -> str:
 
 
 def _write_jsonl(found: pa.Table, file: IO[bytes]) -> None:
-    from wireyard.cli.jsonl import json_line, json_value
+    from wireyard.cli.decoding.jsonl import json_line, json_value
 
     columns = [Column(field.name, "json", "") for field in found.schema]
     for batch in found.to_batches(_BATCH_ROWS):
@@ -147,7 +158,7 @@ def _write_jsonl(found: pa.Table, file: IO[bytes]) -> None:
 
 
 def _write_csv(found: pa.Table, file: IO[bytes]) -> None:
-    from wireyard.cli.csv import write_csv
+    from wireyard.cli.decoding.csv import write_csv
 
     write_csv(found.to_batches(_BATCH_ROWS), found.schema, file)
 

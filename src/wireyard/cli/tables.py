@@ -7,7 +7,6 @@ import os
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from datetime import UTC, datetime
 from io import TextIOWrapper
 from itertools import chain, islice
 from types import MappingProxyType
@@ -18,14 +17,16 @@ from rich.console import Console, RenderableType
 from rich.segment import Segment, Segments
 from rich.text import Text
 
+from wireyard.cli.decoding.jsonl import json_value
 from wireyard.cli.exits import printable
-from wireyard.cli.jsonl import json_value
 from wireyard.formats.base import Row
 from wireyard.layout import Column
 from wireyard.streams.framer import OK
+from wireyard.text import PAYLOADS, moment, payload_text
 
 __all__ = [
     "LiveTables",
+    "cell_of",
     "console_on",
     "moment",
     "padded",
@@ -51,6 +52,7 @@ _PLACE_CAPTURED = ("captured_ns", "frame", "length")
 _OF_STREAM = ("source", "stream", "src_addr", "dst_addr", "format", "status")
 """Columns that repeat the heading of a stream, or are equal in all rows of a table."""
 _SHOWN_BYTES = 16
+_SHOWN_TEXT = 1 << 10
 
 
 class _Console(Console):
@@ -69,16 +71,6 @@ def console_on(file: IO[bytes]) -> Iterator[Console]:
     finally:
         if isinstance(text, TextIOWrapper) and own:
             text.detach()  # leaves the file open
-
-
-def moment(time_ns: int, digits: int = 9) -> str:
-    """Return nanoseconds since 1970 as ISO 8601 in UTC, with `digits` of the second's fraction."""
-    seconds, fraction = divmod(time_ns, 1_000_000_000)
-    try:
-        found = datetime.fromtimestamp(seconds, UTC)
-    except (OverflowError, ValueError, OSError):
-        return str(time_ns)  # a capture may have any year
-    return f"{found:%Y-%m-%dT%H:%M:%S}.{fraction:09d}"[: 20 + digits] + "Z"
 
 
 def print_lines(console: Console, what: RenderableType) -> None:
@@ -209,7 +201,7 @@ def _distinguishing(columns: Sequence[Column], sample: Sequence[Row], width: int
 
 def _differs(column: Column, sample: Sequence[Row]) -> bool:
     packets = [row for row in sample if row["status"] == OK]
-    values = [_cell(column, row) for row in packets]
+    values = [cell_of(column, row) for row in packets]
     return any(values) and (len(values) == 1 or len(set(values)) > 1)
 
 
@@ -237,7 +229,7 @@ def _wanted(columns: Sequence[Column], sample: Sequence[Row]) -> list[int]:
     """Return the widths that columns need for their cells, up to `_MOST_CELL`."""
     wide = []
     for column in columns:
-        cells = [column.name, *(_cell(column, row) for row in sample)]
+        cells = [column.name, *(cell_of(column, row) for row in sample)]
         least = _OFFSET_DIGITS if column.name == "offset" else 0
         wide.append(min(max(least, *map(cell_len, cells)), _MOST_CELL))
     return wide
@@ -271,7 +263,7 @@ def _write_records(rows: Iterable[Row], columns: Sequence[Column], console: Cons
     for number, row in enumerate(rows, 1):
         console.print(Text(f"row {number}", "bold"), soft_wrap=True)
         for column in columns:
-            if (cell := _cell(column, row)) or row.get(column.name) is not None:
+            if (cell := cell_of(column, row)) or row.get(column.name) is not None:
                 line = Text.assemble((f"{column.name:<{indent}}", "cyan"), cell)
                 line.truncate(console.width, overflow="ellipsis")
                 console.print(line, soft_wrap=True)
@@ -315,7 +307,7 @@ def _lines(
     If a number is longer than all numbers of the sample, the last column is cut for it. rich's own
     table computes widths again, and takes eight times as long.
     """
-    cells = [[_cell(column, row) for row in rows] for column in columns]
+    cells = [[cell_of(column, row) for row in rows] for column in columns]
     wide = [
         max(width, *map(width_of, texts)) if _is_number(column) else width
         for column, width, texts in zip(columns, widths, cells, strict=True)
@@ -353,6 +345,11 @@ def width_of(cell: str) -> int:
     return len(cell) if cell.isascii() else cell_len(cell)
 
 
+def _payload_cell(data: bytes) -> str:
+    text = payload_text(data, _SHOWN_TEXT)
+    return f"0x{_bytes_cell(data)}" if text.startswith("0x") else text
+
+
 def _bytes_cell(data: bytes) -> str:
     shown = data[:_SHOWN_BYTES].hex()
     return shown if len(data) <= _SHOWN_BYTES else f"{shown}.. ({len(data)} bytes)"
@@ -379,8 +376,11 @@ _CELLS: Mapping[str, Callable[[Any], str]] = MappingProxyType(
 )
 
 
-def _cell(column: Column, row: Row) -> str:
+def cell_of(column: Column, row: Row) -> str:
+    """Return the value of a column in a row as text on one line, empty for null."""
     value = row.get(column.name)
     if column.name == "captured_ns" and value is not None:
         return moment(value, 3)
+    if isinstance(value, bytes) and column.name in PAYLOADS:
+        return printable(_payload_cell(value))
     return "" if value is None else printable(_CELLS.get(column.kind, str)(value))

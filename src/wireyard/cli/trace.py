@@ -13,7 +13,7 @@ import click
 from wireyard.cli import exits
 from wireyard.cli.answers import head_of, nothing_read, opened_tables, reading_options, status_of
 from wireyard.cli.blocks import columns, field, ms_text, wrapped
-from wireyard.cli.options import PATH, examples
+from wireyard.cli.options import PATH, complete_verdicts, examples
 from wireyard.cli.output import open_output
 from wireyard.cli.tables import moment, printable
 from wireyard.errors import UsageError
@@ -48,7 +48,12 @@ _PREVIEW_BYTES = 48
 @click.argument("inputs", metavar="INPUT|LAKE...", nargs=-1, required=True, type=PATH)
 @click.argument("message", metavar="MESSAGE|TOPIC|CLIENT")
 @reading_options
-@click.option("--verdict", metavar="VERDICT", help="Only messages with such a delivery.")
+@click.option(
+    "--verdict",
+    metavar="VERDICT",
+    shell_complete=complete_verdicts,
+    help="Only messages with such a delivery.",
+)
 @click.option(
     "--limit",
     type=click.IntRange(min=1),

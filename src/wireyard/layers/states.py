@@ -8,10 +8,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from types import MappingProxyType
-from typing import Any, Final, Generic, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Any, Final, Generic, NamedTuple, TypeVar
 
-import numpy as np
-import numpy.typing as npt
+if TYPE_CHECKING:
+    import numpy as np
+    import numpy.typing as npt
 
 __all__ = ["EFFECT", "NEXT", "NONE", "RULE", "Cell", "StateTable", "transitions"]
 
@@ -96,6 +97,8 @@ def transitions(
     index in `table.states`, `effects` and `rules`, or `NONE`. Without a cell the next state is
     `NONE` and the rule is the one that the event violates.
     """
+    import numpy as np
+
     cells = np.full((len(table.states), len(table.events), 3), NONE, np.int32)
     for state, row in zip(table.states, cells, strict=True):
         for event, cell in zip(table.events, row, strict=True):

@@ -40,6 +40,7 @@ __all__ = [
     "Condition",
     "Where",
     "bind",
+    "comparisons",
     "every_column",
     "parse",
 ]
@@ -181,7 +182,7 @@ def bind(
     known = {column.name: column for column in pick_columns(format, None, captured=captured)}
     columns: dict[str, Column] = {}
     missing: dict[str, None] = {}
-    for comparison in _comparisons(tree):
+    for comparison in comparisons(tree):
         name = comparison.column
         column = known.get(name) or known.get(ALIASES.get(name, ""))
         if column is not None:
@@ -263,14 +264,15 @@ def _matches(name: str, pattern: str, rows: pa.RecordBatch) -> pa.BooleanArray:
     return pc.match_substring_regex(rows[name].cast(pa.string()), pattern)
 
 
-def _comparisons(tree: Tree) -> Iterator[Comparison]:
+def comparisons(tree: Tree) -> Iterator[Comparison]:
+    """Yield the comparisons of a condition, in order."""
     if isinstance(tree, Comparison):
         yield tree
     elif isinstance(tree, Negation):
-        yield from _comparisons(tree.part)
+        yield from comparisons(tree.part)
     else:
         for part in tree.parts:
-            yield from _comparisons(part)
+            yield from comparisons(part)
 
 
 def every_column() -> set[str]:

@@ -341,7 +341,9 @@ def reading(name: str) -> Iterator[None]:
     try:
         yield
     except FileNotFoundError:
-        raise SourceError(f"{name}: there is no such file") from None
+        # fsspec reports the same where no server answers.
+        or_else = ", or its server does not answer" if name.startswith(("http:", "https:")) else ""
+        raise SourceError(f"{name}: there is no such file{or_else}") from None
     except IsADirectoryError:
         raise SourceError(f"{name}: is a directory, not a file") from None
     except PermissionError:

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
+from difflib import get_close_matches
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
-from wireyard.cli.bodies import body_view
+from wireyard.cli.decoding.bodies import body_view
+from wireyard.errors import UsageError
 from wireyard.formats import Format, get_format
 from wireyard.formats.base import Row
 from wireyard.formats.rows import pick_columns
@@ -94,8 +96,18 @@ class Selection:
     @cached_property
     def columns(self) -> tuple[Column, ...]:
         """The columns to show, without those of other formats if there may be several."""
-        columns = pick_columns(self.format, self._names, captured=self.captured)
+        columns = pick_columns(self.format, self._known_names(), captured=self.captured)
         return tuple(c for c in columns if self.payload != "none" or not self._is_body(c))
+
+    def _known_names(self) -> tuple[str, ...] | None:
+        """Return the names of columns to show; one that is not there is answered by the nearest."""
+        known = [each.name for each in pick_columns(self.format, None, captured=self.captured)]
+        for name in self._names or ():
+            close = get_close_matches(name, known, 1)
+            if name not in known and close:
+                here = f"{self.format.name} has no column '{name}'"
+                raise UsageError(f"{here}; there is '{close[0]}'")
+        return self._names
 
     @cached_property
     def _names(self) -> tuple[str, ...] | None:
@@ -187,6 +199,10 @@ class Selection:
         if self.redacts:
             names += self.format.redact_reads
         names += self.opener.needed if self.opener else []
+        return self.plan_of(names)
+
+    def plan_of(self, names: Iterable[str]) -> Plan:
+        """Return the plan that reads some columns, and those that are always read."""
         return self._plan(tuple(dict.fromkeys((*names, "stream", *_ROW))))
 
     def _plan(self, names: tuple[str, ...]) -> Plan:

@@ -17,9 +17,9 @@ import pyarrow as pa
 
 from wireyard.arena import pooled
 from wireyard.arrays import Bytes, Int32s, Ints
-from wireyard.cli.jsonl import json_line
-from wireyard.cli.reading import OpenInput, read_parts
-from wireyard.cli.selection import Selection
+from wireyard.cli.decoding.jsonl import json_line
+from wireyard.cli.decoding.reading import OpenInput, read_parts
+from wireyard.cli.decoding.selection import Selection
 from wireyard.formats.properties import TYPES
 from wireyard.memory import SLACK
 from wireyard.schema import CAPTURED, arrow_type, as_array, as_numbers

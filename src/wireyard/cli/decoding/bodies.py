@@ -8,12 +8,13 @@ from collections.abc import Callable, Mapping
 from types import MappingProxyType
 from typing import Any
 
-from wireyard.cli.jsonl import json_value
-from wireyard.errors import UsageError
+from wireyard.cli.decoding.jsonl import json_text, json_value
+from wireyard.errors import DecodeError, UsageError
 from wireyard.formats import Format
 from wireyard.formats.base import Row
+from wireyard.text import cut_note, payload_text
 
-__all__ = ["CHOICES", "body_view", "cut_note"]
+__all__ = ["CHOICES", "body_view", "payload_cell"]
 
 _OF_BYTES: Mapping[str, Callable[[bytes], str]] = MappingProxyType(
     {
@@ -26,9 +27,25 @@ CHOICES = (*_OF_BYTES, "text", "value", "none")
 """``hash`` is SHA-256; ``text`` and ``value`` decode a body, if the format can."""
 
 
-def cut_note(count: int) -> str:
-    """Return the note behind a payload of which `count` bytes were cut."""
-    return f"...[{count} byte{'s' * (count != 1)} cut]"
+def payload_cell(format: Format, choice: str, row: Row, most_bytes: int | None = None) -> str:
+    """Return the payload of a row on one line for people, cut after `most_bytes`.
+
+    As text, a body of several values, such as that of a MAP_MESSAGE, is JSON.
+    """
+    data = row.get(format.body)
+    if data is None or choice == "none":
+        return ""
+    if choice in _OF_BYTES:
+        return _cut(data, None if choice == "hash" else most_bytes, _OF_BYTES[choice])
+    shown = payload_text(data, most_bytes)
+    if shown.startswith("0x") and "value" in format.body_views and not format.plain_text:
+        try:
+            value = format.body_views["value"](row)
+        except (DecodeError, AttributeError, TypeError):  # the row has no properties as a mapping
+            return shown
+        if not isinstance(value, bytes | str | None):
+            return json_text(json_value(value))
+    return shown
 
 
 def body_view(format: Format, choice: str, most_bytes: int | None = None) -> Callable[[Row], Any]:

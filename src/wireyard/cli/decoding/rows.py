@@ -11,9 +11,9 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from wireyard.cli.faults import UNOPENED, Faults
-from wireyard.cli.reading import OpenInput, read_blocks
-from wireyard.cli.selection import PARENT, Selection
+from wireyard.cli.decoding.faults import UNOPENED, Faults
+from wireyard.cli.decoding.reading import OpenInput, read_blocks
+from wireyard.cli.decoding.selection import PARENT, Selection
 from wireyard.errors import DecodeError
 from wireyard.formats import get_format
 from wireyard.formats.base import Row

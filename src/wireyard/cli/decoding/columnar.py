@@ -9,9 +9,9 @@ from typing import IO, Protocol
 
 import pyarrow as pa
 
+from wireyard.cli.decoding.reading import OpenInput, read_parts
+from wireyard.cli.decoding.selection import Selection
 from wireyard.cli.output import open_output, to_terminal
-from wireyard.cli.reading import OpenInput, read_parts
-from wireyard.cli.selection import Selection
 from wireyard.errors import UnknownFormat, UsageError
 from wireyard.streams.redaction import Redactor
 
@@ -120,7 +120,7 @@ class Tables:
             return _ArrowWriter(schema, file)
         if self._kind == "parquet":
             return _ParquetWriter(schema, file)
-        from wireyard.cli.csv import PAYLOAD_TEXTS, CsvWriter
+        from wireyard.cli.decoding.csv import PAYLOAD_TEXTS, CsvWriter
 
         request = selection.request
         return CsvWriter(
@@ -152,7 +152,7 @@ def _check_request(selection: Selection, kind: str) -> None:
     """
     choice = selection.payload
     if kind == "csv":
-        from wireyard.cli.csv import PAYLOAD_TEXTS
+        from wireyard.cli.decoding.csv import PAYLOAD_TEXTS
 
         if choice not in (*PAYLOAD_TEXTS, "none"):
             raise UsageError(f"--payload {choice} is for table and jsonl; csv has text and bytes")

@@ -13,9 +13,9 @@ from typing import Any, Final
 
 import pyarrow as pa
 
-from wireyard.cli.faults import Faults
+from wireyard.cli.decoding.faults import Faults
+from wireyard.cli.decoding.selection import Selection
 from wireyard.cli.progress import Progress
-from wireyard.cli.selection import Selection
 from wireyard.java import storable
 from wireyard.schema import empty_batch, scalar_of
 from wireyard.streams.batches import BlockReader, Part
@@ -38,7 +38,10 @@ class Budget:
     """The number of rows that may still be output: unlimited if `limit` is None."""
 
     def __init__(self, limit: int | None) -> None:
+        self.limit = limit
         self.limited = limit is not None
+        self.taken = 0
+        """The number of rows so far."""
         self._left = sys.maxsize if limit is None else limit
 
     @property
@@ -50,6 +53,7 @@ class Budget:
         """Return how many of `count` rows are within the limit, and count them."""
         taken = min(count, self._left)
         self._left -= taken
+        self.taken += taken
         return taken
 
 

@@ -20,18 +20,13 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pyarrow import csv
 
-from wireyard.cli.bodies import cut_note
+from wireyard.cli.decoding.jsonl import UNSAFE, json_text
 from wireyard.cli.exits import printable
-from wireyard.cli.jsonl import UNSAFE, json_text
+from wireyard.text import CONTROL, PAYLOADS, cut_note
 
-__all__ = ["PAYLOADS", "PAYLOAD_TEXTS", "CsvWriter", "write_csv"]
-
-PAYLOADS = ("payload", "will_payload", "body", "data")
-"""The columns of bytes that are payloads of messages."""
+__all__ = ["PAYLOAD_TEXTS", "CsvWriter", "write_csv"]
 
 _HEX = np.array([f"{byte:02x}".encode() for byte in range(256)], "S2").view(np.uint16)
-_CONTROL = "[\x00-\x08\x0b\x0c\x0e-\x1f\x7f]"
-"""Characters by which bytes count as binary: all controls except tab and line breaks."""
 _NOT_PLAIN = "[^ -~]"
 """Characters that a terminal may not show as they are."""
 _UNSAFE = f"[{UNSAFE}]"
@@ -205,7 +200,7 @@ def _plain_texts(values: pa.Array) -> pa.Array:
             binary[row] = True
     is_binary = pa.array(binary)
     texts = pc.if_else(is_binary, pa.scalar(b"", pa.large_binary()), values).cast(pa.large_string())
-    has_controls = pc.fill_null(pc.match_substring_regex(texts, _CONTROL), False)
+    has_controls = pc.fill_null(pc.match_substring_regex(texts, CONTROL), False)
     is_binary = pc.or_(is_binary, has_controls)
     if not pc.any(is_binary).as_py():
         return texts

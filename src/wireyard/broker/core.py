@@ -1,0 +1,409 @@
+"""The broker without sockets and clocks: logins, sessions, wills, and the end of connections.
+
+Rules of this file:
+
+1. What a connection has to send is in its endpoint; `take_dirty` has the links to look at, once a
+   pass of the caller's loop.
+2. What a client sent takes effect in its order, and a message is passed on before it is
+   acknowledged.
+3. A connection ends in one place, `_on_ended`, which says why in one line.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from heapq import heappop, heappush
+from itertools import count
+from secrets import token_hex
+from typing import Any, Final
+
+from wireyard.broker.routing import Router
+from wireyard.broker.session import FOR_EVER, Link, Session, Will, expiry_asked
+from wireyard.broker.settings import Settings
+from wireyard.endpoints import (
+    Completed,
+    Ended,
+    Event,
+    KnownTopics,
+    Message,
+    ServerEndpoint,
+    Tap,
+)
+from wireyard.endpoints.codes import (
+    BAD_LOGIN,
+    BAD_METHOD,
+    KEEP_ALIVE_TIMEOUT,
+    NO_SUBSCRIBERS,
+    NOT_AUTHORIZED,
+    PROTOCOL_ERROR,
+    QUOTA_EXCEEDED,
+    SHUTTING_DOWN,
+    TAKEN_OVER,
+    WITH_WILL,
+)
+from wireyard.formats.mqtt.control import Auth, Connect, Disconnect, Subscribe, Unsubscribe
+from wireyard.layers.mqtt.connection import WILL
+from wireyard.layers.mqtt.subscriptions import Subscription
+
+__all__ = ["Core"]
+
+_CONTINUE, _REAUTHENTICATE = 24, 25
+_NO_SUBSCRIPTION: Final = 17
+_MOST_QOS: Final = 2
+_LONGEST_S: Final = 60.0
+_VERSIONS: Final = {3: "3.1", 4: "3.1.1", 5: "5.0"}
+
+
+class Core:
+    """A broker.
+
+    Parameters
+    ----------
+    settings
+        Its behaviour and limits.
+    say
+        Is called with one line for each notable cause.
+    check_login
+        Is called with a CONNECT and a function to call, once, with whether it may log in; None
+        accepts every login.
+    """
+
+    def __init__(
+        self,
+        settings: Settings,
+        say: Callable[[str], None],
+        check_login: Callable[[Connect, Callable[[bool], None]], None] | None = None,
+    ) -> None:
+        self.settings, self.say = settings, say
+        self.router = Router(settings, say)
+        self.links: set[Link] = set()
+        self.unidentified: set[Link] = set()
+        self._check_login = check_login
+        self._known = KnownTopics()
+        self._timers: list[tuple[float, int, Callable[[], None]]] = []
+        self._numbers = count()
+        self._held_bytes = 0
+        self._handlers: dict[type, Callable[[Link, Any], None]] = {
+            Message: self._on_message,
+            Completed: self._on_completed,
+            Connect: self._on_connect,
+            Auth: self._on_auth,
+            Subscribe: self._on_subscribe,
+            Unsubscribe: self._on_unsubscribe,
+            Ended: self._on_ended,
+        }
+
+    # --- connections ----------------------------------------------------------------------
+
+    def open_link(self, name: str, tap: Tap | None = None) -> Link | None:
+        """Return the link of a new connection, None if there are too many."""
+        if len(self.links) >= self.settings.max_connections:
+            self.say(f"{name}: refused, there are {len(self.links)} connections")
+            return None
+        if len(self.unidentified) >= self.settings.max_unidentified:
+            count = len(self.unidentified)
+            self.say(f"{name}: refused, {count} connections have sent no CONNECT yet")
+            return None
+        link = Link(ServerEndpoint(self.settings.endpoint, self._known, tap), name)
+        self.links.add(link)
+        self.unidentified.add(link)
+        self._at(self.router.now + self.settings.connect_timeout_s, lambda: self._expect(link))
+        return link
+
+    def _expect(self, link: Link) -> None:
+        if link in self.unidentified:
+            seconds = self.settings.connect_timeout_s
+            self.end(link, KEEP_ALIVE_TIMEOUT, f"sent no valid CONNECT within {seconds:g} s")
+
+    def receive(self, link: Link, data: bytes, now: float) -> None:
+        """Read what a client sent."""
+        self.router.now = now
+        self._handle(link, link.endpoint.receive(data, now))
+        held = link.endpoint.held_bytes
+        if held != link.held_bytes:
+            self._hold(link, held)
+        if self._held_bytes > self.settings.max_held_bytes:
+            text = f"{self._held_bytes} bytes of unfinished packets are held"
+            self.end(link, QUOTA_EXCEEDED, text)
+
+    def _hold(self, link: Link, size: int) -> None:
+        self._held_bytes += size - link.held_bytes
+        link.held_bytes = size
+
+    def _handle(self, link: Link, events: Iterable[Event]) -> None:
+        handlers, links = self._handlers, self.links
+        for event in events:
+            if link not in links:
+                break
+            handlers[type(event)](link, event)
+        if link.session is not None and link.session.queue:
+            self.router.pump(link.session)
+        self.router.dirty.add(link)
+
+    def end(self, link: Link, code: int, text: str) -> None:
+        """End a connection by a reason code; do nothing if it has ended."""
+        ended = link.endpoint.end(code, text)
+        if ended is not None:
+            self._on_ended(link, ended)
+
+    def lose(self, link: Link) -> None:
+        """Take note that a connection is gone."""
+        if link.endpoint.ended is None:
+            self._on_ended(link, Ended("lost"))
+        self.router.dirty.discard(link)
+
+    def shut_down(self) -> None:
+        """End all connections."""
+        for link in list(self.links):
+            self.end(link, SHUTTING_DOWN, "the broker shuts down")
+
+    def take_dirty(self) -> Iterator[Link]:
+        """Yield the links with something to send or to close, as long as there are any.
+
+        Those that have ended come first: what follows from their end, a will, is sent after it.
+        """
+        dirty = self.router.dirty
+        while dirty:
+            links = sorted(dirty, key=lambda link: link.endpoint.ended is None)
+            dirty.clear()
+            yield from links
+
+    # --- time -----------------------------------------------------------------------------
+
+    def tick(self, now: float) -> float | None:
+        """Do what is due; return when to call again at the latest."""
+        self.router.now = now
+        while self._timers and self._timers[0][0] <= now:
+            heappop(self._timers)[2]()
+        return self._timers[0][0] if self._timers else None
+
+    def _at(self, time: float, act: Callable[[], None]) -> None:
+        """Call a function at a time, or earlier: it has to look whether it is time.
+
+        So what has ended meanwhile is not kept until then.
+        """
+        due = min(time, self.router.now + _LONGEST_S)
+        heappush(self._timers, (due, next(self._numbers), act))
+
+    def _watch(self, link: Link) -> None:
+        """End a connection that has been silent for too long."""
+        until = link.endpoint.keep_alive_until
+        if until is None or link not in self.links:
+            return
+        if until <= self.router.now:
+            seconds = 1.5 * link.endpoint.keep_alive
+            self.end(link, KEEP_ALIVE_TIMEOUT, f"was silent for over {seconds:g} s")
+        else:
+            self._at(until, lambda: self._watch(link))
+
+    # --- login ----------------------------------------------------------------------------
+
+    def _on_connect(self, link: Link, packet: Connect) -> None:
+        method = dict(packet.properties).get("authentication_method")
+        if method is not None:
+            self._begin_conversation(link, packet, str(method))
+        elif self._check_login is None:
+            self._admit(link, packet)
+        else:
+            self._check_login(packet, lambda is_known: self._logged_in(link, packet, is_known))
+
+    def _logged_in(self, link: Link, packet: Connect, is_known: bool) -> None:
+        if is_known and link in self.links:
+            self._admit(link, packet)
+        elif link in self.links:
+            name = packet.username or ""
+            self.end(link, BAD_LOGIN, f"user name '{name}' or its password is not known")
+
+    def _admit(self, link: Link, packet: Connect, method: dict[str, Any] | None = None) -> None:
+        """Accept a CONNECT whose login is right, and give it its session."""
+        settings, sessions = self.settings, self.router.sessions
+        client_id = packet.client_id or f"wireyard-{token_hex(8)}"
+        if not self._may_write(packet.username, client_id, packet.will_topic):
+            self.end(link, NOT_AUTHORIZED, f"may not publish its will to {packet.will_topic}")
+            return
+        if client_id not in sessions and len(sessions) >= settings.max_sessions:
+            self.end(link, QUOTA_EXCEEDED, f"there are {len(sessions)} sessions")
+            return
+        old = sessions.get(client_id)
+        if old is not None and old.link is not None:
+            self.end(old.link, TAKEN_OVER, f"client id is used by {link.name} now")
+        if packet.clean_start and client_id in sessions:
+            self._discard(sessions[client_id])
+        old = sessions.get(client_id)
+        session = sessions[client_id] = old or Session(client_id)
+        self._advance_will(session, "back")
+        self._begin(link, packet, session)
+        properties = settings.connack(packet, client_id) | (method or {})
+        link.endpoint.keep_alive = properties.get("server_keep_alive", packet.keep_alive)
+        now = self.router.now
+        events = link.endpoint.accept(session.flows, old is not None, properties, now)
+        self._watch(link)
+        self._handle(link, events)
+
+    def _begin(self, link: Link, packet: Connect, session: Session) -> None:
+        self.unidentified.discard(link)
+        link.session, session.link = session, link
+        session.user = packet.username
+        session.expiry_s = expiry_asked(packet, self.settings.max_session_expiry_s)
+        session.expires_at = None
+        if packet.will_topic is not None:
+            session.will = Will(packet)
+            self._advance_will(session, "connected")
+        user = f", user {packet.username}" if packet.username else ""
+        self.say(f"{link.shown}: connected, MQTT {_VERSIONS[link.endpoint.version]}{user}")
+
+    def _begin_conversation(self, link: Link, packet: Connect, method: str) -> None:
+        begin = self.settings.enhanced.get(method)
+        if begin is None:
+            self.end(link, BAD_METHOD, f"authentication method '{method}' is not known")
+        else:
+            link.conversation = begin(packet)
+            self._converse(link, packet, method, None)
+
+    def _on_auth(self, link: Link, packet: Auth) -> None:
+        connect = link.endpoint.connect
+        properties: dict[str, Any] = dict(packet.properties or ())
+        assert connect is not None
+        method = properties["authentication_method"]
+        if packet.return_code == _REAUTHENTICATE and link.session is not None:
+            self._begin_conversation(link, connect, method)
+        elif packet.return_code == _CONTINUE and link.conversation is not None:
+            self._converse(link, connect, method, properties.get("authentication_data", b""))
+        else:
+            self.end(link, PROTOCOL_ERROR, "sends AUTH where there is nothing to answer")
+
+    def _converse(self, link: Link, connect: Connect, method: str, data: bytes | None) -> None:
+        """Pass data to an enhanced authentication, and act on what it says."""
+        named: dict[str, Any] = {"authentication_method": method}
+        assert link.conversation is not None
+        try:
+            answer = next(link.conversation) if data is None else link.conversation.send(data)
+        except StopIteration as result:
+            link.conversation = None
+            if not result.value:
+                self.end(link, NOT_AUTHORIZED, f"is not who it says it is, by '{method}'")
+            elif link.session is None:
+                self._admit(link, connect, named)
+            else:
+                self._handle(link, link.endpoint.challenge(0, named, self.router.now))
+            return
+        named["authentication_data"] = answer
+        self._handle(link, link.endpoint.challenge(_CONTINUE, named, self.router.now))
+
+    # --- the end of connections and sessions ----------------------------------------------
+
+    def _on_ended(self, link: Link, ended: Ended) -> None:
+        self.links.discard(link)
+        self.unidentified.discard(link)
+        self._hold(link, 0)
+        self.router.dirty.add(link)
+        reason = f" [{ended.code}]" if ended.code else ""
+        self.say(f"{link.shown}: {ended.text}{reason}")
+        session, link.session = link.session, None
+        if session is not None:
+            session.link = None
+            self.router.report_dropped(session)
+            self._leave(session, ended.packet)
+
+    def _leave(self, session: Session, packet: Disconnect | None) -> None:
+        """Decide what becomes of a session whose connection has ended."""
+        event = "dropped"
+        if packet is not None:
+            event = "disconnected_with_will" if packet.return_code == WITH_WILL else "disconnected"
+            asked = dict(packet.properties or ()).get("session_expiry_interval")
+            if isinstance(asked, int) and session.expiry_s:
+                session.expiry_s = min(asked, self.settings.max_session_expiry_s)
+        self._advance_will(session, event)
+        if not session.expiry_s:
+            self._discard(session)
+        elif session.expiry_s != FOR_EVER:
+            session.expires_at = self.router.now + session.expiry_s
+            self._at(session.expires_at, lambda: self._expire(session))
+
+    def _expire(self, session: Session) -> None:
+        if session.expires_at is None:
+            return
+        if session.expires_at <= self.router.now:
+            self.say(f"{session.client_id}: its session has expired")
+            self._discard(session)
+        else:
+            self._at(session.expires_at, lambda: self._expire(session))
+
+    def _discard(self, session: Session) -> None:
+        """End a session: its subscriptions, its messages, its will."""
+        self._advance_will(session, "session_over")
+        session.expires_at = None
+        self.router.forget(session)
+
+    def _advance_will(self, session: Session, event: str) -> None:
+        """Apply an event to the will of a session; publish it if it is time."""
+        will = session.will
+        if will is None:
+            return
+        cell = WILL.lookup(will.state, event)
+        is_delayed = cell.state == "delayed" != will.state
+        will.state = cell.state
+        if cell.state == "none":
+            session.will = None
+        if cell.effect == "published":
+            self.router.publish(will.message(self.router.now), session)
+        if is_delayed:
+            self._await_will(session, will, self.router.now + min(will.delay_s, session.expiry_s))
+
+    def _await_will(self, session: Session, will: Will, due: float) -> None:
+        if session.will is not will:
+            return
+        if due <= self.router.now:
+            self._advance_will(session, "delay_over")
+        else:
+            self._at(due, lambda: self._await_will(session, will, due))
+
+    # --- packets --------------------------------------------------------------------------
+
+    def _on_subscribe(self, link: Link, packet: Subscribe) -> None:
+        session, codes, granted = link.session, [], []
+        assert session is not None
+        number: Any = dict(packet.properties).get("subscription_identifier")
+        for filter in packet.filters:
+            options = filter.options or 0
+            subscription = Subscription(
+                session.client_id, filter.filter or "", options & 3, bool(options & 4),
+                bool(options & 8), options >> 4 & 3, number,
+            )  # fmt: skip
+            code, is_new = self.router.subscribe(session, subscription)
+            codes.append(code)
+            if code <= _MOST_QOS:
+                granted.append((subscription, is_new))
+        link.endpoint.suback(packet, codes)
+        for subscription, is_new in granted:
+            self.router.send_retained(session, subscription, is_new)
+
+    def _on_unsubscribe(self, link: Link, packet: Unsubscribe) -> None:
+        session = link.session
+        assert session is not None
+        known = [self.router.unsubscribe(session, one.filter or "") for one in packet.filters]
+        link.endpoint.unsuback(packet, [0 if one else _NO_SUBSCRIPTION for one in known])
+
+    def _on_message(self, link: Link, message: Message) -> None:
+        session = link.session
+        assert session is not None
+        if self._may_write(session.user, session.client_id, message.topic):
+            count = self.router.publish(message, session)
+            if message.qos:
+                link.endpoint.acknowledge(message, 0 if count else NO_SUBSCRIBERS)
+            return
+        text = f"may not publish to {message.topic}"
+        if message.qos and _VERSIONS[link.endpoint.version] == "5.0":
+            self.say(f"{link.shown}: {text} [{NOT_AUTHORIZED}]")
+            link.endpoint.acknowledge(message, NOT_AUTHORIZED)
+        else:
+            # Nothing else tells the client that the message is not passed on.
+            self.end(link, NOT_AUTHORIZED, text)
+
+    def _on_completed(self, link: Link, completed: Completed) -> None:
+        if link.session is not None:
+            self.router.release(link.session, completed.delivery)
+
+    def _may_write(self, user: str | None, client_id: str, topic: str | None) -> bool:
+        access = self.settings.access
+        return access is None or topic is None or access.may_write(user, client_id, topic)

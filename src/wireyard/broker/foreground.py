@@ -1,0 +1,51 @@
+"""A broker that runs until a signal ends it."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import resource
+import signal
+from collections.abc import Callable
+from typing import Any
+
+from wireyard.broker.server import Server
+
+__all__ = ["serve"]
+
+
+def serve(server: Server, ready: Callable[[Server], None]) -> None:
+    """Run a server until SIGINT or SIGTERM; `ready` is called once it listens.
+
+    Raises
+    ------
+    SourceError
+        It cannot listen.
+    """
+    _raise_file_limit()
+    asyncio.run(_serve(server, ready))
+
+
+async def _serve(server: Server, ready: Callable[[Server], None]) -> None:
+    loop = asyncio.get_running_loop()
+    stop = asyncio.Event()
+    for number in (signal.SIGINT, signal.SIGTERM):
+        loop.add_signal_handler(number, stop.set)
+
+    def say(_loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
+        server.say(f"{context['message']}: {context.get('exception', '')}")
+
+    loop.set_exception_handler(say)
+    await server.start()
+    # What was loaded until now stays: no collection has to look at it again.
+    gc.freeze()
+    ready(server)
+    await stop.wait()
+    await server.stop()
+
+
+def _raise_file_limit() -> None:
+    """Allow as many open sockets as this process may have."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if soft < hard:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))

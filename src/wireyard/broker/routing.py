@@ -1,0 +1,257 @@
+"""From messages to receivers: subscriptions, retained values, and the queues of sessions.
+
+Rules of this file:
+
+1. A client gets one copy of a message, at the highest QoS of its subscriptions that match, with the
+   identifiers of all of them.
+2. Messages of QoS 1 and 2 wait in the queue of a session while its client is away, slow, or has as
+   many in flight as it takes. Those of QoS 0 do not wait.
+3. Each limit that is reached is said in one line; nothing is dropped silently.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Final, NamedTuple
+
+from wireyard.broker.retained import Retained
+from wireyard.broker.session import Link, Session
+from wireyard.broker.settings import Settings
+from wireyard.endpoints import Delivery, Message
+from wireyard.endpoints.codes import NOT_AUTHORIZED, QUOTA_EXCEEDED
+from wireyard.layers.mqtt.subscriptions import Subscription, Subscriptions
+from wireyard.layers.mqtt.topics import split_shared
+
+__all__ = ["Router"]
+
+_MOST_TOPICS: Final = 10_000
+"""Topics whose receivers are remembered."""
+
+
+class _Target(NamedTuple):
+    """A receiver of a topic: its session, and what its subscriptions that match grant."""
+
+    session: Session
+    subscriptions: tuple[Subscription, ...]
+    qos: int
+    keeps_retain: bool
+    identifiers: tuple[int, ...]
+    has_no_local: bool
+
+    @classmethod
+    def of(cls, session: Session, subscriptions: list[Subscription]) -> _Target:
+        return cls(
+            session,
+            tuple(subscriptions),
+            max(one.qos for one in subscriptions),
+            any(one.retain_as_published for one in subscriptions),
+            tuple(one.identifier for one in subscriptions if one.identifier is not None),
+            any(one.no_local for one in subscriptions),
+        )
+
+    def delivery(self, message: Message) -> Delivery:
+        qos = self.qos if self.qos < message.qos else message.qos
+        return Delivery(message, qos, message.retain and self.keeps_retain, self.identifiers)
+
+
+class _Targets:
+    """The receivers of a topic; of each group, one member gets a message."""
+
+    __slots__ = ("each", "groups", "turn")
+
+    def __init__(self, each: list[_Target], groups: list[list[_Target]]) -> None:
+        self.each, self.groups, self.turn = each, groups, 0
+
+
+class Router:
+    """The subscriptions and messages of a broker.
+
+    Parameters
+    ----------
+    say
+        Is called with one line for each notable cause.
+
+    Attributes
+    ----------
+    dirty
+        Links with something to send.
+    now
+        The time, which the caller sets.
+    """
+
+    def __init__(self, settings: Settings, say: Callable[[str], None]) -> None:
+        self.settings, self.say = settings, say
+        self.sessions: dict[str, Session] = {}
+        self.dirty: set[Link] = set()
+        self.now = 0.0
+        self.retained = Retained(settings.max_retained, settings.max_retained_bytes)
+        self._tree = Subscriptions()
+        self._targets: dict[str, _Targets] = {}
+        self._kept_bytes = 0
+
+    # --- subscriptions --------------------------------------------------------------------
+
+    def subscribe(self, session: Session, subscription: Subscription) -> tuple[int, bool]:
+        """Add a subscription; return its reason code, the granted QoS, and whether it is new."""
+        access, filter = self.settings.access, subscription.filter
+        if access is not None and not access.may_read(session.user, session.client_id, filter):
+            self.say(f"{session.client_id}: may not subscribe to {filter} [{NOT_AUTHORIZED}]")
+            return NOT_AUTHORIZED, False
+        is_new = filter not in session.subscriptions
+        refused, most = self._tree.refused, self.settings.max_subscriptions
+        if not is_new or len(session.subscriptions) < most:
+            self._tree.subscribe(subscription)
+        if (is_new and len(session.subscriptions) >= most) or self._tree.refused > refused:
+            text = f"has {most} subscriptions, or one of too many levels"
+            self.say(f"{session.client_id}: {text} [{QUOTA_EXCEEDED}]")
+            return QUOTA_EXCEEDED, False
+        session.subscriptions[filter] = subscription
+        self._targets.clear()
+        return subscription.qos, is_new
+
+    def unsubscribe(self, session: Session, filter: str) -> bool:
+        """Remove a subscription; return whether there was one."""
+        self._targets.clear()
+        found = session.subscriptions.pop(filter, None)
+        return found is not None and self._tree.unsubscribe(session.client_id, filter)
+
+    def forget(self, session: Session) -> None:
+        """Remove a session, with its subscriptions and messages."""
+        for filter in list(session.subscriptions):
+            self.unsubscribe(session, filter)
+        self._kept_bytes -= session.kept_bytes
+        session.kept_bytes = 0
+        session.queue.clear()
+        session.flows.discard()
+        if self.sessions.get(session.client_id) is session:
+            del self.sessions[session.client_id]
+
+    def send_retained(self, session: Session, subscription: Subscription, is_new: bool) -> None:
+        """Send the retained values that a subscription asks for."""
+        group, filter = split_shared(subscription.filter)
+        handling = subscription.retain_handling
+        if group is not None or handling == 2 or (handling == 1 and not is_new):
+            return
+        identifiers = () if subscription.identifier is None else (subscription.identifier,)
+        for message in self.retained.matching(filter, self.now):
+            qos = min(message.qos, subscription.qos)
+            self._deliver(session, Delivery(message, qos, True, identifiers))
+
+    # --- messages -------------------------------------------------------------------------
+
+    def publish(self, message: Message, publisher: Session | None) -> int:
+        """Pass a message on; return the number of its receivers."""
+        if message.retain and not self.retained.set(message):
+            count = self.retained.count
+            self.say(f"{message.topic}: is not retained, there are {count} retained values")
+        targets = self._targets.get(message.topic)
+        if targets is None:
+            targets = self._find(message.topic)
+        for target in targets.each:
+            if target.has_no_local and target.session is publisher:
+                others = [one for one in target.subscriptions if not one.no_local]
+                if not others:
+                    continue
+                target = _Target.of(target.session, others)
+            self._deliver(target.session, target.delivery(message))
+        for group in targets.groups:
+            targets.turn += 1
+            target = _next_of(group, targets.turn)
+            self._deliver(target.session, target.delivery(message))
+        return len(targets.each) + len(targets.groups)
+
+    def _find(self, topic: str) -> _Targets:
+        each: dict[str, list[Subscription]] = {}
+        groups: dict[str, list[Subscription]] = {}
+        for subscription in self._tree.matching(topic):
+            if subscription.group is None:
+                each.setdefault(subscription.client_id, []).append(subscription)
+            else:
+                groups.setdefault(subscription.filter, []).append(subscription)
+        found = _Targets(
+            [_Target.of(self.sessions[name], same) for name, same in each.items()],
+            [
+                [_Target.of(self.sessions[one.client_id], [one]) for one in members]
+                for members in groups.values()
+            ],
+        )
+        if len(self._targets) >= _MOST_TOPICS:
+            self._targets.clear()
+        self._targets[topic] = found
+        return found
+
+    def _deliver(self, session: Session, delivery: Delivery) -> None:
+        """Send a message to a session, or keep it for later."""
+        link = session.link
+        if link is not None and link.endpoint.unsent_bytes > self.settings.max_unsent_bytes:
+            link.is_slow = True
+        if not delivery.qos:
+            if link is not None and not link.is_slow:
+                self._send(link, session, delivery)
+            elif link is not None:
+                self._drop(session, "reads too slowly, messages of QoS 0 are dropped")
+        elif self._keep(session, delivery):
+            if link is None or link.is_slow or session.queue or link.endpoint.room <= 0:
+                session.queue.append(delivery)
+            else:
+                self._send(link, session, delivery)
+
+    def _send(self, link: Link, session: Session, delivery: Delivery) -> None:
+        if not link.endpoint.send(delivery, self.now):
+            most = link.endpoint.peer_max_packet
+            self._drop(session, f"takes packets of {most} bytes at most, larger ones are dropped")
+            self.release(session, delivery)
+        self.dirty.add(link)
+
+    def _keep(self, session: Session, delivery: Delivery) -> bool:
+        """Account for a message that waits or is in flight; return False if there is no room."""
+        settings, size = self.settings, delivery.message.size
+        kept, all_kept = session.kept_bytes + size, self._kept_bytes + size
+        if len(session.queue) >= settings.max_queued:
+            self._drop(session, f"{settings.max_queued} messages wait for it, more are dropped")
+        elif kept > settings.max_kept_bytes or all_kept > settings.max_all_kept_bytes:
+            shown = f"{session.kept_bytes} bytes are kept for it, {self._kept_bytes} for all"
+            self._drop(session, f"{shown}, more are dropped")
+        else:
+            session.kept_bytes, self._kept_bytes = kept, all_kept
+            return True
+        return False
+
+    def release(self, session: Session, delivery: Delivery) -> None:
+        """Take note that a message does not wait, and is not in flight, any more."""
+        if delivery.qos:
+            session.kept_bytes -= delivery.message.size
+            self._kept_bytes -= delivery.message.size
+
+    def _drop(self, session: Session, text: str) -> None:
+        if not session.dropped:
+            self.say(f"{session.client_id}: {text}")
+        session.dropped += 1
+
+    def report_dropped(self, session: Session) -> None:
+        """Say how many messages were dropped, if any."""
+        if session.dropped:
+            self.say(f"{session.client_id}: {session.dropped} messages were dropped")
+            session.dropped = 0
+
+    def pump(self, session: Session) -> None:
+        """Send messages that wait, as far as the client takes them."""
+        link = session.link
+        while link is not None and session.queue and not link.is_slow and link.endpoint.room > 0:
+            delivery = session.queue.popleft()
+            if delivery.is_expired(self.now):
+                self.release(session, delivery)
+            else:
+                self._send(link, session, delivery)
+            if link.endpoint.unsent_bytes > self.settings.max_unsent_bytes:
+                link.is_slow = True
+
+
+def _next_of(group: list[_Target], turn: int) -> _Target:
+    """Return the member of a shared subscription whose turn it is: one that reads, if any."""
+    turns = [group[(turn + place) % len(group)] for place in range(len(group))]
+    connected = [target for target in turns if target.session.link is not None]
+    for target in connected:
+        if not target.session.queue:
+            return target
+    return (connected or turns)[0]

@@ -1,0 +1,163 @@
+"""``wireyard broker``."""
+
+from __future__ import annotations
+
+import os
+import ssl
+from pathlib import Path
+
+import click
+
+from wireyard.cli import exits
+from wireyard.cli.options import PATH, examples
+from wireyard.errors import SourceError, UsageError
+
+__all__ = ["command"]
+
+_PORT = 1883
+_TLS_PORT = 8883
+
+
+@click.command(
+    "broker",
+    epilog=examples(
+        "wireyard broker --port 0",
+        "wireyard broker --record recordings",
+        "wireyard broker --users users --add-user ann",
+        "wireyard broker --bind 0.0.0.0 --users users --cert cert.pem --key key.pem",
+    ),
+)
+@click.option(
+    "--bind",
+    default="127.0.0.1",
+    show_default=True,
+    metavar="ADDRESS",
+    help="Address to listen on; 0.0.0.0 is every address of this machine.",
+)
+@click.option(
+    "-p",
+    "--port",
+    type=click.IntRange(0, 0xFFFF),
+    metavar="N",
+    help="Port to listen on: 1883, or 8883 with TLS, if not given; 0 is any free one.",
+)
+@click.option(
+    "--memory", is_flag=True, help="Keep sessions and messages in memory only: the default."
+)
+@click.option(
+    "--record",
+    type=PATH,
+    metavar="DIR",
+    help="Write what passes as a capture into this folder, without passwords.",
+)
+@click.option(
+    "--users", type=PATH, metavar="FILE", help="Users who may log in; nobody has to if not given."
+)
+@click.option(
+    "--add-user", metavar="NAME", help="Ask for a password, write the user to --users, and end."
+)
+@click.option(
+    "--access",
+    type=PATH,
+    metavar="FILE",
+    help="Who may read and write which topics, as mosquitto's acl_file has it.",
+)
+@click.option("--cert", type=PATH, metavar="FILE", help="Certificate, for TLS.")
+@click.option("--key", type=PATH, metavar="FILE", help="Key of the certificate.")
+@click.option(
+    "--max-packet-bytes",
+    type=click.IntRange(min=16),
+    default=10 << 20,
+    show_default=True,
+    metavar="N",
+    help="Largest packet of a client.",
+)
+@click.option(
+    "--max-connections",
+    type=click.IntRange(min=1),
+    default=10_000,
+    show_default=True,
+    metavar="N",
+    help="Most connections at a time.",
+)
+def command(
+    bind: str,
+    port: int | None,
+    memory: bool,
+    record: str | None,
+    users: str | None,
+    add_user: str | None,
+    access: str | None,
+    cert: str | None,
+    key: str | None,
+    max_packet_bytes: int,
+    max_connections: int,
+) -> int:
+    """Run an MQTT broker for tests, development and edge gateways, until Ctrl-C.
+
+    MQTT 3.1, 3.1.1 and 5.0, on this machine alone unless --bind says otherwise. It prints its
+    address once it is ready, and a note for each notable cause.
+    """
+    if add_user is not None:
+        return _add_user(users, add_user)
+    from wireyard.broker.access import Access, read_access, read_users
+    from wireyard.broker.foreground import serve
+    from wireyard.broker.server import Server
+    from wireyard.broker.settings import Settings
+    from wireyard.endpoints import Limits
+
+    tls = _tls_of(cert, key)
+    reads, writes = (None, None) if access is None else read_access(access)
+    known = None if users is None else read_users(users)
+    settings = Settings(
+        access=Access(known, reads, writes) if users or access else None,
+        endpoint=Limits(max_packet_bytes=max_packet_bytes),
+        max_connections=max_connections,
+    )
+    if port is None:
+        port = _PORT if tls is None else _TLS_PORT
+    server = Server(settings, exits.note, bind=bind, port=port, tls=tls, record=record)
+
+    def ready(server: Server) -> None:
+        host, port = server.address
+        shown = f"[{host}]" if ":" in host else host
+        exits.say(f"listens on {'mqtt' if tls is None else 'mqtts'}://{shown}:{port}")
+
+    serve(server, ready)
+    return exits.DONE
+
+
+def _tls_of(cert: str | None, key: str | None) -> ssl.SSLContext | None:
+    if cert is None:
+        if key is not None:
+            raise UsageError("--key needs --cert, the certificate of the key")
+        return None
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    try:
+        context.load_cert_chain(cert, key)
+    except ssl.SSLError as error:
+        name = cert if key is None else f"{cert}, {key}"
+        raise SourceError(f"{name}: no certificate and key ({error.reason})") from None
+    except OSError as error:
+        raise SourceError(f"{error.filename or cert}: {error.strerror}") from None
+    return context
+
+
+def _add_user(users: str | None, name: str) -> int:
+    from wireyard.broker.access import hash_password, read_users
+
+    if users is None:
+        raise UsageError("--add-user needs --users, the file that the user is written to")
+    path = Path(users)
+    lines = []
+    if path.exists():
+        read_users(users)
+        lines = path.read_text("utf-8").splitlines()
+    password = click.prompt("Password", hide_input=True, confirmation_prompt=True, err=True)
+    lines = [line for line in lines if line.partition(":")[0] != name]
+    lines.append(hash_password(name, os.fsencode(password)))
+    part = path.with_name(f"{path.name}.part")
+    with open(os.open(part, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "w") as file:
+        file.write("".join(f"{line}\n" for line in lines))
+    os.replace(part, path)
+    return exits.DONE

@@ -1,0 +1,1 @@
+"""The selection, the reading and the outputs of ``wireyard decode``."""

@@ -1,0 +1,167 @@
+"""The job of ``wireyard decode``: its inputs, one after the other, and what was lost of them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Generator, Iterable
+from contextlib import closing
+from dataclasses import dataclass, field
+from itertools import groupby
+from operator import attrgetter
+from typing import TYPE_CHECKING
+
+from wireyard.cli import exits
+from wireyard.cli.progress import Progress
+from wireyard.errors import UsageError
+from wireyard.formats import get_format
+
+if TYPE_CHECKING:
+    from wireyard.captures.inputs import Input, Readable
+    from wireyard.cli.decoding.reading import Budget, OpenInput
+    from wireyard.cli.decoding.selection import Request
+    from wireyard.formats import Format
+
+__all__ = ["Job"]
+
+
+@dataclass
+class Job:
+    """The arguments of one call of ``wireyard decode``, and its exit status."""
+
+    paths: tuple[str, ...]
+    format_name: str | None
+    decode_as: tuple[str, ...]
+    keylog: tuple[str, ...]
+    request: Request
+    budget: Budget
+    shows_progress: bool
+    max_packet_bytes: int | None
+    follows: bool
+    """Whether files are followed while they grow."""
+    rotated: bool
+    """Whether the files are one capture."""
+    tables: bool
+    """Whether the output has columns, which are written even if there are no rows."""
+    one_format: bool
+    """Whether all rows of growing streams must have the same format."""
+    verbose: bool = False
+    """Whether the list shows all columns."""
+    fields: tuple[str, ...] = ()
+    """The columns of ``-T fields``, as they were named."""
+    field_options: tuple[str, ...] = ()
+    before_waits: Callable[[], None] | None = None
+    """Called before a growing input is waited for, to print what is held; then nothing shows
+    progress."""
+    status: int = field(default=exits.DONE)
+    matchless: dict[str, bool] = field(default_factory=dict)
+    """By format: whether it has none of the columns of the conditions."""
+
+    def readings(self) -> Generator[OpenInput]:
+        """Yield the inputs one after the other; the problems of an input are printed after it."""
+        from wireyard.captures.inputs import open_captures, open_input
+        from wireyard.streams.arrivals import is_live
+
+        named = get_format(self.format_name) if self.format_name else None
+        for path in self.paths[:1] if self.rotated else self.paths:
+            if self.budget.spent:
+                return
+            if self.follows or (is_live(path) and not self.rotated):
+                yield from self._follow(path, named)
+                continue
+            if self.rotated:
+                found = open_captures(self.paths, named, self.decode_as, keylog=self.keylog)
+            else:
+                found = open_input(path, named, self.decode_as, self.keylog)
+            before = self.budget.taken
+            with closing(found):
+                yield from self._read(found, named)
+            if self.request.where and self.budget.taken == before and path != "-":
+                self._explain_nothing(path, named)
+            for note in (*found.notes, *found.closed):
+                exits.note(f"{path}: {note}")
+            if found.unread:
+                exits.note(f"{path}: {found.unread}")
+                self.status = exits.DATA_LOST
+            if found.damage:
+                exits.note(f"{path}: {found.damage}")
+                self.status = exits.DATA_LOST
+        if self.matchless and all(self.matchless.values()):
+            where, columns = " ".join(self.request.where), ",".join(self.request.columns or ())
+            asked = f"--where {where}" if where else f"--columns {columns}"
+            known = " and ".join(self.matchless)
+            raise UsageError(f"{asked}: {known} rows have no such column")
+
+    def _explain_nothing(self, path: str, named: Format | None) -> None:
+        """Print what an input has, of which no row meets the conditions."""
+        from wireyard.captures.inputs import open_captures, open_input
+        from wireyard.cli.decoding.nothing import what_there_is
+
+        if self.matchless and all(self.matchless.values()):
+            return
+        how = named, self.decode_as
+        with closing(
+            open_captures(self.paths, *how, keylog=self.keylog)
+            if self.rotated
+            else open_input(path, *how, self.keylog)
+        ) as found:
+            there = what_there_is(found, self.request.where)
+        exits.note(f"{path}: no row matches{f'; {there}' if there else ''}")
+
+    def _follow(self, path: str, named: Format | None) -> Generator[OpenInput]:
+        """Yield the streams of a followed input each time they have grown."""
+        from wireyard.captures.live.following import follow
+        from wireyard.cli.live import LiveReading, flush_output, stopping
+
+        with stopping() as stop:
+            following = follow(
+                path,
+                named,
+                self.decode_as,
+                self.keylog,
+                max_packet_bytes=self.max_packet_bytes,
+                stop=stop,
+            )
+            prints = self.before_waits
+
+            def flush() -> None:
+                if prints is not None:
+                    prints()
+                flush_output()
+
+            wanted = self.request, self.budget, self.shows_progress and prints is None
+            shape = self.tables, self.one_format
+            live = LiveReading(following, named, *wanted, flush, *shape)
+            with closing(following):
+                yield from live.readings()
+        self.status = max(self.status, live.status)
+
+    def _read(self, found: Input, named: Format | None) -> Generator[OpenInput]:
+        """Yield runs of adjacent streams of an input that have the same format."""
+        from wireyard.cli.decoding.reading import OpenInput
+        from wireyard.cli.decoding.selection import Selection
+
+        groups: Iterable[tuple[Format, Iterable[Readable]]]
+        groups = groupby(found.readables, key=attrgetter("format"))
+        is_known = found.closed or found.unread or found.damage
+        if named is not None and not found.readables and not is_known:
+            exits.note(f"{found.name}: holds no stream of {named.name}")
+        if self.tables and named is not None and not found.readables:
+            groups = [(named, [])]  # a table without rows
+        for format, some in groups:
+            if self.budget.spent:
+                return
+            streams = [each.opened for each in some]
+            sizes = [each.size for each in streams]
+            size = None if None in sizes else sum(filter(None, sizes))
+            progress = Progress(found.name, size, self.shows_progress)
+            selection = Selection(format, self.request, found.captured)
+            self.matchless[format.name] = selection.matches_nothing
+            if selection.matches_nothing:
+                continue
+            reading = OpenInput(streams, selection, self.budget, progress)
+            yield reading
+            progress.end()
+            for stream, faults in reading.faults.items():
+                if faults:
+                    of_stream = f" {stream}" if found.captured else ""
+                    exits.note(f"{found.name}{of_stream}: {faults.text()}")
+                    self.status = exits.DATA_LOST

@@ -1,0 +1,51 @@
+"""The address of a broker: ``mqtt://user:password@host:port``, or ``mqtts://`` for TLS."""
+
+from __future__ import annotations
+
+import ssl
+from dataclasses import dataclass
+from urllib.parse import unquote, urlsplit
+
+from wireyard.errors import UsageError
+
+__all__ = ["Address", "parse_address"]
+
+_PORTS = {"mqtt": 1883, "mqtts": 8883}
+
+
+@dataclass(frozen=True, slots=True)
+class Address:
+    """Where a broker listens, and the login that the address has."""
+
+    host: str
+    port: int
+    tls: ssl.SSLContext | None = None
+    username: str | None = None
+    password: str | None = None
+
+    def __str__(self) -> str:
+        return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
+
+
+def parse_address(url: str) -> Address:
+    """Return the address that a URL, or a host and a port, stands for.
+
+    Raises
+    ------
+    UsageError
+        It has another form.
+    """
+    parts = urlsplit(url if "://" in url else f"mqtt://{url}")
+    try:
+        port = parts.port
+    except ValueError:
+        port = -1
+    if parts.scheme not in _PORTS or not parts.hostname or port == -1 or parts.path.strip("/"):
+        raise UsageError("a broker's address is of the form mqtt://HOST:PORT, or mqtts:// for TLS")
+    return Address(
+        parts.hostname,
+        port or _PORTS[parts.scheme],
+        ssl.create_default_context() if parts.scheme == "mqtts" else None,
+        None if parts.username is None else unquote(parts.username),
+        None if parts.password is None else unquote(parts.password),
+    )

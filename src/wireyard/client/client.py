@@ -1,0 +1,446 @@
+"""The client: an endpoint on a socket, and what has to survive the loss of a connection.
+
+Rules of this file:
+
+1. A message of QoS 1 or 2 stays in the flows of the session until it is acknowledged. If the broker
+   has the session after a new connection, it is sent again with DUP; else as a new message.
+2. A message that arrives is acknowledged when it is taken from the client.
+3. A client whose messages are not taken stops reading: `_MOST_WAITING` of them wait, and those of
+   one read.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import ssl
+import time
+from collections import deque
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from secrets import token_hex
+from types import TracebackType
+from typing import Any, Final, Self
+
+from wireyard.client.address import parse_address
+from wireyard.client.errors import ConnectionLost, Refused
+from wireyard.client.wire import Wire
+from wireyard.endpoints import (
+    ClientEndpoint,
+    Completed,
+    Delivery,
+    Ended,
+    Event,
+    Flows,
+    KnownTopics,
+    Message,
+)
+from wireyard.endpoints.packets import ERROR
+from wireyard.errors import SourceError, UsageError
+from wireyard.formats.mqtt.control import ConnAck, Connect, SubAck, UnsubAck
+from wireyard.formats.mqtt.filters import Filter
+from wireyard.formats.mqtt.properties import PlainProperties, plain_properties
+from wireyard.formats.mqtt.topics import has_wildcard
+from wireyard.layers.mqtt.reasons import REASONS
+
+__all__ = ["VERSIONS", "Client"]
+
+VERSIONS: Final = {"3.1": 3, "3.1.1": 4, "5": 5, "5.0": 5}
+_MOST_WAITING: Final = 1000
+_MOST_UNSENT: Final = 10_000
+_SESSION_S: Final = 3600
+_SECONDS_TO_CONNECT: Final = 10.0
+_PASSING: Final = frozenset({3, 136, 137, 139, 141})
+"""Codes of a broker that is unavailable, busy or shuts down, or did not hear from the client."""
+_FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.05, 10.0
+
+
+@dataclass(slots=True)
+class _Request:
+    """A SUBSCRIBE or UNSUBSCRIBE without an answer."""
+
+    filters: list[Filter]
+    is_subscribe: bool
+    answer: asyncio.Future[tuple[int, ...]]
+
+
+def _passes(error: SourceError) -> bool:
+    """Return whether it is worth to connect again."""
+    return not isinstance(error, Refused) or error.code in _PASSING
+
+
+class Client:
+    """An MQTT client; connected from ``async with`` to the end of its block.
+
+    Parameters
+    ----------
+    url
+        ``mqtt://user:password@host:port``, or ``mqtts://`` for TLS; a host alone is enough.
+    client_id
+        One is made if it is not given.
+    username, password
+        The login, also those of the URL.
+    version
+        3.1, 3.1.1 or 5.
+    keep_alive
+        Longest silence in seconds; 0 for no limit.
+    keep_session
+        Whether the broker keeps the session of the client id beyond the end of the block, and
+        continues one that it has. Else the session outlives lost connections only, in 5.0.
+    will
+        Message that the broker publishes if the client is lost.
+    tls
+        Context for TLS; by default that of the system for ``mqtts://``.
+    reconnect
+        Whether to connect again when the connection is lost.
+    say
+        Is called with a line when the connection is lost or back.
+
+    Examples
+    --------
+    See ``wireyard.client``.
+    """
+
+    def __init__(
+        self,
+        url: str = "localhost",
+        *,
+        client_id: str = "",
+        username: str | None = None,
+        password: str | bytes | None = None,
+        version: str = "5",
+        keep_alive: int = 60,
+        keep_session: bool = False,
+        will: Message | None = None,
+        tls: ssl.SSLContext | None = None,
+        reconnect: bool = True,
+        say: Callable[[str], None] = lambda text: None,
+    ) -> None:
+        if version not in VERSIONS:
+            raise UsageError(f"MQTT has no version '{version}', only {', '.join(VERSIONS)}")
+        self.address = parse_address(url)
+        self.client_id = client_id or f"wireyard-{token_hex(6)}"
+        self.version = VERSIONS[version]
+        self._login = username or self.address.username, password or self.address.password
+        self._tls = tls or self.address.tls
+        self._keep_alive, self._keep_session, self._will = keep_alive, keep_session, will
+        self._reconnect, self._say = reconnect, say
+        self._known, self._flows = KnownTopics(), Flows()
+        self._wire: Wire | None = None
+        """The connection, once it is accepted and as long as it lasts."""
+        self._accepted: asyncio.Future[None] | None = None
+        self._reason: Refused | None = None
+        """Why the broker ended the connection, if it said so."""
+        self._was_connected = False
+        self._unsent: deque[Delivery] = deque()
+        self._requests: dict[int, _Request] = {}
+        self._unasked: list[_Request] = []
+        """Requests that wait for a connection."""
+        self._subscriptions: dict[str, Filter] = {}
+        self._messages: deque[Message] = deque()
+        self._news, self._gone = asyncio.Event(), asyncio.Event()
+        self._failure: SourceError | None = None
+        """Why there will be no connection any more."""
+        self._keeper: asyncio.Task[None] | None = None
+
+    # --- connections ----------------------------------------------------------------------
+
+    async def __aenter__(self) -> Self:
+        await self._connect()
+        self._keeper = asyncio.create_task(self._keep_connected())
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        if self._keeper is not None:
+            self._keeper.cancel()
+            with suppress(asyncio.CancelledError):
+                await self._keeper
+        if self._wire is not None:
+            self._wire.flush()
+            self._wire.endpoint.disconnect(keeps_session=self._keep_session)
+            self._wire.close()
+            await self._wire.closed.wait()
+        self._fail(ConnectionLost(f"{self.address}: the client is closed"))
+
+    async def _connect(self) -> None:
+        """Connect once.
+
+        Raises
+        ------
+        ConnectionLost
+            The broker cannot be reached.
+        Refused
+            The broker refuses the client.
+        """
+        loop = asyncio.get_running_loop()
+        self._gone.clear()
+        self._reason, self._accepted = None, loop.create_future()
+        wire = Wire(ClientEndpoint(known=self._known), self._handle, self._lose)
+        try:
+            async with asyncio.timeout(_SECONDS_TO_CONNECT):
+                await loop.create_connection(
+                    lambda: wire, self.address.host, self.address.port, ssl=self._tls
+                )
+                wire.endpoint.open(self._connect_packet(), self._flows)
+                wire.flush()
+                await self._accepted
+        except TimeoutError:
+            wire.abort()
+            raise ConnectionLost(f"{self.address}: gives no answer") from None
+        except OSError as error:
+            raise ConnectionLost(f"{self.address}: {error.strerror or error}") from None
+
+    def _connect_packet(self) -> Connect:
+        is_clean = not self._keep_session and not (self.version == 5 and self._was_connected)
+        properties = {"session_expiry_interval": _SESSION_S} if self.version == 5 else {}
+        will = self._will
+        return Connect(
+            client_id=self.client_id,
+            clean_start=is_clean,
+            keep_alive=self._keep_alive,
+            username=self._login[0],
+            password=self._login[1],
+            will_topic=None if will is None else will.topic,
+            will_payload=None if will is None else will.payload,
+            will_qos=None if will is None else will.qos,
+            will_retain=None if will is None else will.retain,
+            properties=properties,
+            version_in_force=self.version,
+        )
+
+    def _begin(self, wire: Wire) -> None:
+        """Continue on a new connection with what is open."""
+        self._wire = wire
+        if not wire.endpoint.has_session:
+            self._unsent.extendleft(reversed(self._flows.discard()))
+            if self._was_connected and self._subscriptions:
+                answer = asyncio.get_running_loop().create_future()
+                filters = list(self._subscriptions.values())
+                self._unasked.insert(0, _Request(filters, True, answer))
+        self._was_connected = True
+        requests = [*self._unasked, *self._requests.values()]
+        self._unasked, self._requests = [], {}
+        for request in requests:
+            self._ask(wire, request)
+        self._pump()
+
+    async def _keep_connected(self) -> None:
+        while self._failure is None:
+            await self._gone.wait()
+            reason = self._reason or ConnectionLost(f"{self.address}: the connection is lost")
+            if not self._reconnect or not _passes(reason):
+                self._fail(reason)
+                return
+            self._say(str(reason))
+            await self._connect_again()
+
+    async def _connect_again(self) -> None:
+        pause_s = _FIRST_PAUSE_S
+        while self._wire is None and self._failure is None:
+            await asyncio.sleep(pause_s)
+            pause_s = min(2 * pause_s, _LONGEST_PAUSE_S)
+            try:
+                await self._connect()
+                self._say(f"{self.address}: connected again")
+            except SourceError as error:
+                if not _passes(error):
+                    self._fail(error)
+
+    def _lose(self, wire: Wire) -> None:
+        """Take note of the end of a connection."""
+        if self._accepted is not None and not self._accepted.done():
+            lost = ConnectionLost(f"{self.address}: closes the connection")
+            self._accepted.set_exception(self._reason or lost)
+        if wire is self._wire:
+            self._wire = None
+            self._gone.set()
+
+    def _fail(self, error: SourceError) -> None:
+        """Give up: all that waits gets the error."""
+        self._failure = self._failure or error
+        self._news.set()
+        waiting = [delivery.tag for delivery in (*self._unsent, *self._flows.discard())]
+        waiting += [one.answer for one in (*self._requests.values(), *self._unasked)]
+        self._unsent.clear()
+        for future in waiting:
+            if not future.done():
+                future.set_exception(error)
+                future.exception()  # nobody may wait for it
+
+    # --- messages -------------------------------------------------------------------------
+
+    async def publish(
+        self,
+        topic: str,
+        payload: bytes | str = b"",
+        qos: int = 0,
+        retain: bool = False,
+        properties: PlainProperties = (),
+    ) -> int:
+        """Publish a message; return once it is sent, at QoS 1 and 2 once it is acknowledged.
+
+        Returns
+        -------
+        int
+            Reason code of the acknowledgement; 16 if nobody has subscribed to the topic.
+
+        Raises
+        ------
+        Refused
+            The broker refused the message.
+        ConnectionLost
+            The connection is lost for good.
+        UsageError
+            The topic is none, or the message is larger than the broker takes.
+        """
+        if not topic or has_wildcard(topic):
+            raise UsageError(f"'{topic}' is no topic: it has a character, and no + or #")
+        if self._failure is not None:
+            raise self._failure
+        data = payload.encode() if isinstance(payload, str) else payload
+        message = Message(topic, data, qos, retain, plain_properties("properties", properties))
+        while len(self._unsent) >= _MOST_UNSENT:
+            await asyncio.wait([self._unsent[0].tag])
+        done: asyncio.Future[int] = asyncio.get_running_loop().create_future()
+        self._unsent.append(Delivery(message, qos, retain, (), done))
+        self._pump()
+        if self._wire is not None:
+            await self._wire.writable.wait()
+        code = await done
+        if code >= ERROR:
+            raise Refused(f"{topic}: {REASONS.get(code, code)}", code)
+        return code
+
+    def _pump(self) -> None:
+        """Send messages that wait, as far as the broker takes them."""
+        wire = self._wire
+        while self._unsent and wire is not None:
+            delivery = self._unsent[0]
+            if delivery.qos and wire.endpoint.room <= 0:
+                break
+            self._unsent.popleft()
+            if delivery.tag.done():
+                continue
+            if not wire.endpoint.send(delivery, time.monotonic()):
+                most = wire.endpoint.peer_max_packet
+                error = UsageError(f"the broker takes packets of {most} bytes at most")
+                delivery.tag.set_exception(error)
+            elif not delivery.qos:
+                delivery.tag.set_result(0)
+        if wire is not None:
+            wire.wake()
+
+    async def __aiter__(self) -> AsyncIterator[Message]:
+        """Yield messages as they arrive; each is acknowledged when it is taken.
+
+        Raises
+        ------
+        SourceError
+            There will be no connection any more.
+        """
+        while True:
+            while not self._messages:
+                if self._failure is not None:
+                    raise self._failure
+                self._news.clear()
+                await self._news.wait()
+            message = self._messages.popleft()
+            if self._wire is not None:
+                self._wire.endpoint.acknowledge(message)
+                self._wire.wake()
+                if len(self._messages) < _MOST_WAITING:
+                    self._wire.read_on()
+            yield message
+
+    # --- subscriptions --------------------------------------------------------------------
+
+    async def subscribe(
+        self,
+        filters: str | Filter | Sequence[str | Filter],
+        qos: int = 0,
+        **options: Any,
+    ) -> tuple[int, ...]:
+        """Subscribe to topic filters; return the reason code of each, the granted QoS.
+
+        Parameters
+        ----------
+        filters
+            One or several; `qos` and the options of `Filter.of` are for those that are text.
+
+        Raises
+        ------
+        Refused
+            The broker refused one of them.
+        """
+        given = [filters] if isinstance(filters, str | Filter) else list(filters)
+        wanted = [
+            one if isinstance(one, Filter) else Filter.of(one, qos, **options) for one in given
+        ]
+        codes = await self._request(wanted, True)
+        for filter, code in zip(wanted, codes, strict=True):
+            if code >= ERROR:
+                raise Refused(f"{filter.filter}: {REASONS.get(code, code)}", code)
+        return codes
+
+    async def unsubscribe(self, filters: str | Sequence[str]) -> tuple[int, ...]:
+        """Unsubscribe from topic filters; return in 5.0 the reason code of each."""
+        names = [filters] if isinstance(filters, str) else filters
+        return await self._request([Filter(name) for name in names], False)
+
+    async def _request(self, filters: list[Filter], is_subscribe: bool) -> tuple[int, ...]:
+        if self._failure is not None:
+            raise self._failure
+        answer: asyncio.Future[tuple[int, ...]] = asyncio.get_running_loop().create_future()
+        request = _Request(filters, is_subscribe, answer)
+        if self._wire is None:
+            self._unasked.append(request)
+        else:
+            self._ask(self._wire, request)
+        return await answer
+
+    def _ask(self, wire: Wire, request: _Request) -> None:
+        if request.is_subscribe:
+            packet_id = wire.endpoint.subscribe(request.filters)
+        else:
+            packet_id = wire.endpoint.unsubscribe([one.filter or "" for one in request.filters])
+        self._requests[packet_id] = request
+        wire.wake()
+
+    # --- events ---------------------------------------------------------------------------
+
+    def _handle(self, wire: Wire, events: Sequence[Event]) -> bool:
+        """Act on what happened on a connection; return whether more is to be read for now."""
+        for event in events:
+            if isinstance(event, Message):
+                self._messages.append(event)
+                self._news.set()
+            elif isinstance(event, Completed):
+                if not event.delivery.tag.done():
+                    event.delivery.tag.set_result(event.code)
+            elif isinstance(event, SubAck | UnsubAck):
+                self._answer(event)
+            elif isinstance(event, ConnAck) and not event.return_code:
+                assert self._accepted is not None
+                self._accepted.set_result(None)
+                self._begin(wire)
+            elif isinstance(event, Ended):
+                text = event.text if event.packet is None else REASONS.get(event.code, event.text)
+                self._reason = Refused(f"{self.address}: {text}", event.code)
+        self._pump()
+        return len(self._messages) < _MOST_WAITING
+
+    def _answer(self, packet: SubAck | UnsubAck) -> None:
+        request = self._requests.pop(packet.packet_id)
+        codes = packet.return_codes or (0,) * len(request.filters)
+        for filter, code in zip(request.filters, codes, strict=True):
+            if not request.is_subscribe:
+                self._subscriptions.pop(filter.filter or "", None)
+            elif code < ERROR:
+                self._subscriptions[filter.filter or ""] = filter
+        if not request.answer.done():
+            request.answer.set_result(codes)

@@ -1,0 +1,30 @@
+"""Both ends of a live MQTT connection, without sockets and without a clock of their own.
+
+An endpoint takes bytes and the time, and gives bytes and events. Its flows follow the state tables
+of ``wireyard.layers.mqtt``, which also judge captures: where a table names a rule, the endpoint
+ends the connection with the reason code of that rule (``codes``).
+
+- ``messages``: application messages, and the PUBLISH packets that carry them
+- ``flows``: messages in flight of a session, over all of its connections
+- ``packets``, ``endpoint``: what both sides have in common; ``server``, ``client``: the two sides
+"""
+
+from wireyard.endpoints.client import ClientEndpoint
+from wireyard.endpoints.flows import Flows
+from wireyard.endpoints.messages import Delivery, Message
+from wireyard.endpoints.packets import Completed, Ended, Event, KnownTopics, Limits, Tap
+from wireyard.endpoints.server import ServerEndpoint
+
+__all__ = [
+    "ClientEndpoint",
+    "Completed",
+    "Delivery",
+    "Ended",
+    "Event",
+    "Flows",
+    "KnownTopics",
+    "Limits",
+    "Message",
+    "ServerEndpoint",
+    "Tap",
+]

@@ -1,0 +1,375 @@
+"""Packets of one connection: bytes in, events and bytes out, and the order that packets have.
+
+Rules of this file:
+
+1. All bytes that arrived are read in one pass, and `take` returns all bytes to send as one value.
+2. Where packets end is decided by ``frame_size``, and what they are by ``decode``. A PUBLISH with a
+   first byte and a topic that `decode` has accepted before, and without properties, differs from
+   that one in its packet identifier and payload only; it is read here, because there are so many.
+   So is an acknowledgement without a reason code.
+3. The first violation ends the connection: nothing after it is read.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import ClassVar, Final, NamedTuple
+
+from wireyard.endpoints.codes import PROTOCOL_ERROR, TOO_LARGE, code_of_error, code_of_rule
+from wireyard.endpoints.messages import Delivery, Message, key_of
+from wireyard.errors import DecodeError, LimitExceeded
+from wireyard.formats.mqtt.control import Disconnect, Packet, Publish
+from wireyard.formats.mqtt.cursor import read_integer
+from wireyard.formats.mqtt.framing import frame_size, next_context
+from wireyard.formats.mqtt.layout import (
+    AUTH,
+    CONNECT,
+    MAX_PACKET_BYTES,
+    PUBACK,
+    PUBCOMP,
+    PUBLISH,
+    PUBREC,
+    PUBREL,
+    VERSION_BITS,
+)
+from wireyard.formats.mqtt.packet import decode, read_packet
+from wireyard.formats.mqtt.writing import encode
+from wireyard.layers.mqtt.connection import CONNECTION, connection_event
+from wireyard.layers.mqtt.violations import cite
+
+__all__ = [
+    "ERROR",
+    "PLAIN_ACKS",
+    "Completed",
+    "Ended",
+    "Event",
+    "KnownTopics",
+    "Limits",
+    "PacketEndpoint",
+    "Tap",
+]
+
+ERROR: Final = 128
+"""The first reason code of an error."""
+
+Tap = Callable[[bool, bytes], None]
+"""Is given what passes, for a record: whether it arrived, and the bytes, without secrets."""
+
+PLAIN_ACKS: Final = {
+    PUBACK << 4: "puback",
+    PUBREC << 4: "pubrec",
+    PUBREL << 4 | 2: "pubrel",
+    PUBCOMP << 4: "pubcomp",
+}
+"""Events of acknowledgements by first byte; with two bytes behind it they have no reason code."""
+_SECRETS: Final = ("password", "authentication_data")
+_WITH_SECRETS: Final = (CONNECT, AUTH)
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """What this side accepts, and announces to a 5.0 peer."""
+
+    receive_maximum: int = 1000
+    topic_alias_maximum: int = 10
+    """Topics of up to 64 KiB that are kept for a connection."""
+    max_packet_bytes: int = 10 << 20
+    max_connect_bytes: int = 64 << 10
+    """Largest CONNECT: it comes from clients that nobody knows yet."""
+    in_flight: int = 1000
+    """Messages that are sent and not acknowledged, also if the peer takes more."""
+
+
+class Completed(NamedTuple):
+    """A message that this side sent was acknowledged; `code` is the reason code."""
+
+    delivery: Delivery
+    code: int
+
+
+class Ended(NamedTuple):
+    """The connection is over: after `take` it is to be closed."""
+
+    text: str
+    code: int = 0
+    packet: Disconnect | None = None
+    """The DISCONNECT of the other side, if that ended it."""
+
+
+Event = Message | Completed | Ended | Packet
+
+
+class KnownTopics:
+    """Topics of PUBLISH packets that were decoded, by version and first byte of the packet."""
+
+    _MAX_TOPICS: ClassVar = 1024
+    _MAX_BYTES: ClassVar = 256
+
+    def __init__(self) -> None:
+        self.by_kind: list[dict[bytes, str]] = [{} for _ in range((VERSION_BITS + 1) << 4)]
+
+    def add(self, packet: Publish) -> None:
+        """Remember the topic of a packet without properties."""
+        flags = packet.dup << 3 | packet.qos << 1 | packet.retain
+        known = self.by_kind[(packet.version_in_force or 0) << 4 | flags]
+        topic = packet.topic.encode()
+        if len(known) >= self._MAX_TOPICS:
+            known.clear()
+        if len(topic) <= self._MAX_BYTES:
+            known[topic] = packet.topic
+
+
+class PacketEndpoint:
+    """One side of one connection, apart from its flows.
+
+    Parameters
+    ----------
+    limits
+        What this side accepts.
+    known
+        Topics, which all connections of a process may share.
+    tap
+        Is called with all that passes.
+
+    Limits
+    ------
+    Holds one unfinished packet of at most `Limits.max_packet_bytes`, and what one call reads.
+    """
+
+    is_client: ClassVar[bool]
+    size_rule: ClassVar[str]
+    """The rule about packets that are too large for this side."""
+
+    def __init__(
+        self, limits: Limits | None = None, known: KnownTopics | None = None, tap: Tap | None = None
+    ) -> None:
+        self.limits = limits or Limits()
+        self.known = known or KnownTopics()
+        self.version = 0
+        self.state = "new"
+        """The state in the table `CONNECTION`."""
+        self.ended: Ended | None = None
+        self.heard_at = 0.0
+        """When bytes arrived last."""
+        self.unsent_bytes = 0
+        """Bytes that `take` will return."""
+        self.peer_max_packet = MAX_PACKET_BYTES
+        self.context = 0
+        self.is_paused = False
+        self.out: list[bytes] = []
+        self._masked: dict[int, bytes] = {}
+        """Packets in `out` that have a secret, without it, by their place."""
+        self._tap = tap
+        self._buffer = bytearray()
+        self._needed = 0
+
+    # --- bytes in -------------------------------------------------------------------------
+
+    def receive(self, data: bytes, now: float) -> list[Event]:
+        """Read the next bytes of the other side; return what happened, in order."""
+        self.heard_at = now
+        if self._buffer or self.is_paused:
+            self._buffer += data
+            if self.is_paused or len(self._buffer) < self._needed:
+                return []
+            data = bytes(self._buffer)
+            self._buffer.clear()
+        return self._read(data, now)
+
+    def read_on(self, now: float) -> list[Event]:
+        """Read what arrived since reading paused; return what happened, in order."""
+        self.is_paused = False
+        data = bytes(self._buffer)
+        self._buffer.clear()
+        return self._read(data, now)
+
+    @property
+    def held_bytes(self) -> int:
+        """Bytes that are not read yet."""
+        return len(self._buffer)
+
+    def _read(self, data: bytes, now: float) -> list[Event]:
+        events: list[Event] = []
+        secret: list[tuple[int, int]] = []
+        at, stop = 0, len(data)
+        while at < stop and self.ended is None and not self.is_paused:
+            most = self.limits.max_packet_bytes
+            if self.state == "new":
+                most = min(most, self.limits.max_connect_bytes)
+                if data[at] >> 4 != CONNECT:
+                    self.break_rule("connect_first", events)
+                    break
+            try:
+                size = frame_size(data, at, stop, most, self.context)
+            except DecodeError as error:
+                self.break_packet(error, events)
+                break
+            self._needed = size or 0
+            if size is None or at + size > stop:
+                break
+            if self.state != "open" or not self._read_common(data, at, size, events):
+                if data[at] >> 4 in _WITH_SECRETS:
+                    secret.append((at, at + size))
+                self._read_packet(data[at : at + size], now, events)
+            at += size
+        if at < stop and self.ended is None:
+            self._buffer += data[at:] if at else data
+        elif at < stop and data[at] >> 4 in _WITH_SECRETS:
+            secret.append((at, stop))
+        if self._tap is not None and (at or self.ended is not None):
+            shown = data if self.ended is not None else data[:at]
+            self._tap(True, _without_secrets(shown, secret))
+        return events
+
+    def _read_common(self, data: bytes, at: int, size: int, events: list[Event]) -> bool:
+        """Read a packet that is like most; return False for any other."""
+        first = data[at]
+        if first >> 4 != PUBLISH:
+            event = PLAIN_ACKS.get(first)
+            if event is None or size != 4:
+                return False
+            self.read_ack(event, data[at + 2] << 8 | data[at + 3], 0, events)
+            return True
+        start, stop = at + 2, at + size
+        while data[start - 1] > 127:
+            start += 1
+        if start + 2 > stop:
+            return False
+        behind = start + 2 + (data[start] << 8 | data[start + 1])
+        topic = self.known.by_kind[self.version << 4 | first & 15].get(data[start + 2 : behind])
+        if topic is None or behind > stop:
+            return False
+        packet_id = 0
+        if first & 6:
+            packet_id = int.from_bytes(data[behind : behind + 2], "big")
+            behind += 2
+            if not packet_id or behind > stop:
+                return False
+        if self.version == 5:
+            if behind >= stop or data[behind]:
+                return False
+            behind += 1
+        message = Message(
+            topic, data[behind:stop], first >> 1 & 3, bool(first & 1), (), None, packet_id,
+            bool(first & 8),
+        )  # fmt: skip
+        if first == PUBLISH << 4:
+            # It may be passed on as it came.
+            message.encoded[key_of(self.version == 5, 0, False)] = (data[at:stop], b"")
+        self.take_message(message, events)
+        return True
+
+    def _read_packet(self, data: bytes, now: float, events: list[Event]) -> None:
+        self.context = next_context(data, self.context)
+        try:
+            packet = decode(data, self.context)
+        except DecodeError as error:
+            self.break_packet(error, events)
+            return
+        self.version = packet.version_in_force or 4
+        code = getattr(packet, "return_code", 0) or 0
+        event = connection_event(not self.is_client, packet.packet_type, self.version, code)
+        cell = None if event is None else CONNECTION.lookup(self.state, event)
+        if cell is None or cell.rule is not None:
+            self.break_rule("wrong_side" if cell is None else str(cell.rule), events)
+        elif event == "client" and self.state == "asked":
+            text = "sends more than AUTH before CONNACK [MQTT-3.1.2-30]"
+            self.end_by(PROTOCOL_ERROR, text, events)
+        else:
+            self.state = cell.state
+            self.take_packet(packet, now, events)
+
+    def read_ack(self, event: str, packet_id: int, code: int, events: list[Event]) -> None:
+        """Act on an acknowledgement."""
+        raise NotImplementedError
+
+    def take_message(self, message: Message, events: list[Event]) -> None:
+        """Act on a message that arrived."""
+        raise NotImplementedError
+
+    def take_packet(self, packet: Packet, now: float, events: list[Event]) -> None:
+        """Act on any other packet."""
+        raise NotImplementedError
+
+    # --- bytes out ------------------------------------------------------------------------
+
+    def write(self, data: bytes) -> None:
+        """Send bytes."""
+        self.out.append(data)
+        self.unsent_bytes += len(data)
+
+    def write_packet(self, packet: Packet) -> None:
+        """Send a packet that has no effect on flows."""
+        data = encode(packet)
+        if self._tap is not None and packet.packet_type in _WITH_SECRETS:
+            self._masked[len(self.out)] = _without_secrets(data, [(0, len(data))])
+        self.write(data)
+
+    def take(self) -> bytes:
+        """Return the bytes to send, and forget them."""
+        if not self.out:
+            return b""
+        data = b"".join(self.out)
+        if self._tap is not None:
+            shown = (self._masked.get(place, part) for place, part in enumerate(self.out))
+            self._tap(False, b"".join(shown))
+            self._masked.clear()
+        self.out = []
+        self.unsent_bytes = 0
+        return data
+
+    # --- ends -----------------------------------------------------------------------------
+
+    def end(self, code: int, text: str) -> Ended | None:
+        """End the connection, in 5.0 with a DISCONNECT; return None if it is over already."""
+        if self.ended is not None:
+            return None
+        self.ended = Ended(text, code)
+        if self.version == 5 and self.state == "open":
+            reason = [("reason_string", text)] if len(text) + 16 < self.peer_max_packet else []
+            self.write_packet(
+                Disconnect(
+                    return_code=code,
+                    properties=reason if code >= ERROR else None,
+                    version_in_force=5,
+                )
+            )
+        return self.ended
+
+    def break_packet(self, error: DecodeError, events: list[Event]) -> None:
+        """End the connection because of a packet that cannot be decoded."""
+        cited = cite(self.size_rule, self.version) if isinstance(error, LimitExceeded) else None
+        if cited is not None:
+            self.end_by(TOO_LARGE, f"{error} [{cited[0]}]", events)
+        else:
+            self.end_by(code_of_error(error, self.context & VERSION_BITS), str(error), events)
+
+    def break_rule(self, rule: str, events: list[Event]) -> None:
+        """End the connection because of a rule that several packets together break."""
+        number, text = cite(rule, self.version) or (rule, rule)
+        self.end_by(code_of_rule(rule), f"violates '{text}' [{number}]", events)
+
+    def end_by(self, code: int, text: str, events: list[Event]) -> None:
+        """End the connection because of what the other side did."""
+        ended = self.end(code, text)
+        if ended is not None:
+            events.append(ended)
+
+
+def _without_secrets(data: bytes, packets: Sequence[tuple[int, int]]) -> bytes:
+    """Return bytes in which the secrets of some packets are replaced by as many asterisks.
+
+    Of a packet that cannot be read all but its fixed header is replaced.
+    """
+    shown = bytearray(data) if packets else data
+    for start, stop in packets:
+        _, cursor = read_packet(data[start:stop], 5, traced=True)
+        spans = [
+            (start + one.start, start + one.stop) for one in cursor.marks if one.field in _SECRETS
+        ]
+        if cursor.faults:
+            spans = [(min(read_integer(data, start + 1, stop)[1], stop), stop)]
+        for first, behind in spans:
+            shown[first:behind] = b"*" * (behind - first)  # type: ignore[index]
+    return bytes(shown)

@@ -1,0 +1,152 @@
+"""The broker's side of a connection.
+
+CONNECT, SUBSCRIBE, UNSUBSCRIBE and AUTH are events that the caller answers: with `accept`,
+`suback`, `unsuback`, `challenge`, or `end`. From CONNECT or AUTH to the answer nothing is read.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, ClassVar
+
+from wireyard.endpoints.codes import CONNACK_3, PROTOCOL_ERROR, UNKNOWN_VERSION, code_of_error
+from wireyard.endpoints.endpoint import Endpoint
+from wireyard.endpoints.flows import Flows
+from wireyard.endpoints.packets import ERROR, Ended, Event
+from wireyard.errors import DecodeError
+from wireyard.formats.mqtt.control import (
+    Auth,
+    ConnAck,
+    Connect,
+    Packet,
+    PingReq,
+    PingResp,
+    SubAck,
+    Subscribe,
+    UnsubAck,
+    Unsubscribe,
+)
+from wireyard.formats.mqtt.layout import VERSION_BITS
+from wireyard.layers.mqtt.connection import CONNECTION
+
+__all__ = ["ServerEndpoint"]
+
+_OLDEST = 3
+_PATIENCE = 1.5
+"""Times its keep-alive that a client may be silent (MQTT-3.1.2-22 of 5.0)."""
+
+
+class ServerEndpoint(Endpoint):
+    """The broker's side of one connection; an MQTT 3.1, 3.1.1 or 5.0 client is the other."""
+
+    is_client: ClassVar = False
+    receive_rule: ClassVar = "receive_maximum_client"
+    alias_rule: ClassVar = "alias_maximum_client"
+    size_rule: ClassVar = "packet_size_client"
+
+    connect: Connect | None = None
+    """The client's CONNECT, once it has arrived."""
+    keep_alive = 0
+
+    @property
+    def keep_alive_until(self) -> float | None:
+        """When the client has been silent for too long; None if it may be."""
+        return self.heard_at + _PATIENCE * self.keep_alive if self.keep_alive else None
+
+    def take_packet(self, packet: Packet, now: float, events: list[Event]) -> None:
+        """Act on a packet."""
+        if isinstance(packet, PingReq):
+            self.write_packet(PingResp(version_in_force=self.version))
+        elif isinstance(packet, Connect):
+            if self.version < _OLDEST:
+                self.end_by(UNKNOWN_VERSION, "speaks the version of 1999", events)
+                return
+            self.connect = packet
+            self.agree(dict(packet.properties))
+            self.is_paused = True
+            events.append(packet)
+        elif isinstance(packet, Auth):
+            asked = dict(self.connect.properties) if self.connect is not None else {}
+            method = dict(packet.properties or ()).get("authentication_method")
+            if method is None or method != asked.get("authentication_method"):
+                text = "sends AUTH with another method than CONNECT [MQTT-4.12.0-5]"
+                self.end_by(PROTOCOL_ERROR, text, events)
+                return
+            self.is_paused = True
+            events.append(packet)
+        elif isinstance(packet, Subscribe | Unsubscribe):
+            events.append(packet)
+        else:
+            super().take_packet(packet, now, events)
+
+    # --- answers --------------------------------------------------------------------------
+
+    def accept(
+        self, flows: Flows, is_present: bool, properties: Mapping[str, Any], now: float
+    ) -> list[Event]:
+        """Accept the CONNECT; send what is in flight again, and read on.
+
+        Parameters
+        ----------
+        flows
+            Those of the session.
+        is_present
+            Whether the broker had the session.
+        properties
+            Those of CONNACK in 5.0 that do not follow from the limits.
+        """
+        self.state = CONNECTION.lookup(self.state, "connack").state
+        self.flows = flows
+        announced = {
+            "receive_maximum": self.limits.receive_maximum,
+            "maximum_packet_size": self.limits.max_packet_bytes,
+            "topic_alias_maximum": self.limits.topic_alias_maximum,
+        }
+        packet = ConnAck(
+            session_present=is_present and self.version > _OLDEST,
+            properties={**announced, **properties} if self.version == 5 else (),
+            version_in_force=self.version,
+        )
+        self.write_packet(packet)
+        self.resume(now)
+        return self.read_on(now)
+
+    def end(self, code: int, text: str) -> Ended | None:
+        """End the connection: by CONNACK before it is accepted, in 5.0 else by DISCONNECT."""
+        if self.ended is None and self.state == "asked":
+            self._refuse(code)
+        return super().end(code, text)
+
+    def _refuse(self, code: int) -> None:
+        return_code = code if self.version == 5 else CONNACK_3.get(code)
+        if return_code is not None:
+            self.write_packet(ConnAck(return_code=return_code, version_in_force=self.version))
+            self.state = CONNECTION.lookup(self.state, "refusal").state
+
+    def break_packet(self, error: DecodeError, events: list[Event]) -> None:
+        """End the connection; a CONNECT is refused by CONNACK, where a return code says why."""
+        version = self.context & VERSION_BITS
+        code = code_of_error(error, version)
+        if self.state == "new" and code in (UNKNOWN_VERSION, 133):
+            self.version = version or 4
+            self._refuse(code)
+        super().break_packet(error, events)
+
+    def suback(self, packet: Subscribe, codes: Sequence[int]) -> None:
+        """Answer a SUBSCRIBE with a reason code of 5.0 for each filter."""
+        known = codes if self.version == 5 else [min(code, ERROR) for code in codes]
+        self.write_packet(
+            SubAck(packet_id=packet.packet_id, return_codes=known, version_in_force=self.version)
+        )
+
+    def unsuback(self, packet: Unsubscribe, codes: Sequence[int]) -> None:
+        """Answer an UNSUBSCRIBE, in 5.0 with a reason code for each filter."""
+        known = codes if self.version == 5 else ()
+        self.write_packet(
+            UnsubAck(packet_id=packet.packet_id, return_codes=known, version_in_force=self.version)
+        )
+
+    def challenge(self, code: int, properties: Mapping[str, Any], now: float) -> list[Event]:
+        """Send AUTH: the next step of an enhanced authentication, or its end; read on."""
+        self.write_packet(Auth(return_code=code, properties=properties))
+        return self.read_on(now)

@@ -1,0 +1,66 @@
+"""What passes the broker, judged by wireyard's own reading of the recording."""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Iterator
+
+import pytest
+
+from tests.broker.simulation import Simulation
+from wireyard.answers import Tables, open_tables
+from wireyard.broker.recording import Recording
+
+CONVERSATIONS = 20
+STEPS = 120
+WRONG = {"not_forwarded", "not_kept", "duplicate", "refused", "too_large"}
+"""What would be a fault of the broker, and limits that these conversations do not reach."""
+
+
+class Clock:
+    """The time of the conversation that goes on."""
+
+    simulation: Simulation | None = None
+
+    def time_ns(self) -> int:
+        return 0 if self.simulation is None else int(self.simulation.now * 1e9)
+
+
+@pytest.fixture(scope="module")
+def tables(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Tables]:
+    """The tables of random conversations of clients that are cut off and resume."""
+    file, clock = io.BytesIO(), Clock()
+    recording = Recording(file, clock.time_ns)
+    for seed in range(CONVERSATIONS):
+        simulation = clock.simulation = Simulation(seed, recording)
+        for _ in range(STEPS):
+            simulation.step()
+        simulation.finish()
+    path = tmp_path_factory.mktemp("recorded") / "broker.pcapng"
+    path.write_bytes(file.getvalue())
+    with open_tables([str(path)]) as tables:
+        yield tables
+
+
+def test_the_recording_has_every_packet_whole(tables: Tables) -> None:
+    found = tables.sql("SELECT count(*) AS n, count(verdict) AS bad FROM packets_mqtt")
+    assert found["n"][0].as_py() > 50 * CONVERSATIONS
+    assert found["bad"][0].as_py() == 0
+    assert tables.sql("SELECT * FROM quarantine").num_rows == 0
+    assert tables.notes == []
+
+
+def test_nobody_breaks_a_rule(tables: Tables) -> None:
+    assert tables.sql("SELECT rule, text, frame FROM violations").to_pylist() == []
+
+
+def test_nothing_is_lost(tables: Tables) -> None:
+    found = tables.sql("SELECT verdict, count(*) AS n FROM deliveries GROUP BY 1").to_pylist()
+    counts = {row["verdict"]: row["n"] for row in found}
+    assert counts["delivered"] > 50 * CONVERSATIONS
+    assert not WRONG & counts.keys()
+
+
+def test_no_password_is_recorded(tables: Tables) -> None:
+    secrets = tables.sql("SELECT DISTINCT has_password FROM packets_mqtt WHERE packet_type = 1")
+    assert secrets["has_password"].to_pylist() == [True]

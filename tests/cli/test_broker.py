@@ -1,0 +1,131 @@
+"""``wireyard broker``, ``sub`` and ``pub``."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+
+import pytest
+
+import wireyard
+from tests.cli.results import Run, one_line
+from wireyard.broker.access import read_users
+from wireyard.broker.thread import BrokerThread
+from wireyard.endpoints import Message
+
+SECONDS = 30
+
+
+def test_a_broker_is_ready_and_ends_cleanly(tmp_path: Path, run: Run) -> None:
+    command = [sys.executable, "-m", "wireyard", "broker", "-p", "0", "--record", str(tmp_path)]
+    with subprocess.Popen(
+        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    ) as process:
+        assert process.stdout is not None
+        ready = process.stdout.readline()
+        found = re.fullmatch(r"listens on (mqtt://127\.0\.0\.1:\d+)\n", ready)
+        assert found, ready
+        assert (
+            run("pub", "-h", found[1], "-t", "a/b", "-m", "x", "-q", 1, "-i", "me").exit_code == 0
+        )
+        process.send_signal(signal.SIGTERM)
+        _, notes = process.communicate(timeout=SECONDS)
+    assert process.returncode == 0
+    lines = notes.splitlines()
+    assert lines[0].startswith("wireyard: records to ")
+    assert [line.partition("): ")[2] for line in lines[1:]] == [
+        "connected, MQTT 5.0",
+        "disconnected",
+    ]
+    (capture,) = tmp_path.glob("*.pcapng")
+    kinds = wireyard.read(str(capture))["packet_type_name"].to_pylist()
+    assert sorted(kinds) == ["CONNACK", "CONNECT", "DISCONNECT", "PUBACK", "PUBLISH"]
+
+
+def watched(broker: BrokerThread, run: Run, *words: object) -> str:
+    """Return what ``sub`` prints about three messages."""
+    server = broker.server
+
+    def publish() -> None:
+        end = time.monotonic() + SECONDS
+        while not (
+            (session := server.core.router.sessions.get("watcher")) and session.subscriptions
+        ):
+            assert time.monotonic() < end
+            time.sleep(0.005)
+        server.loop.call_soon_threadsafe(pass_on)
+
+    def pass_on() -> None:
+        server.core.router.publish(Message("plant/2", b"\x1b[31mred\n", 1), None)
+        server.core.router.publish(Message("plant/3", b"\xff\x00"), None)
+        server.wake()
+
+    where = ("-h", broker.url)
+    run("pub", *where, "-t", "plant/1", "-m", "42", "-r")
+    publisher = threading.Thread(target=publish)
+    publisher.start()
+    result = run("sub", *where, "-i", "watcher", "-t", "plant/#", "-q", 1, "-C", 3, *words)
+    publisher.join()
+    assert result.exit_code == 0, result.stderr
+    return result.stdout
+
+
+def test_sub_shows_messages_for_people(run: Run) -> None:
+    with wireyard.broker() as broker:
+        lines = watched(broker, run, "--out", "text").splitlines()
+    assert [re.sub(r"^\d\d:\d\d:\d\d\.\d{6}  ", "", line) for line in lines] == [
+        "plant/1  0r  42",
+        "plant/2  1   \\x1b[31mred\\n",
+        "plant/3  0   0xff00",
+    ]
+
+
+def test_sub_prints_json_for_programs(run: Run) -> None:
+    with wireyard.broker() as broker:
+        rows = [json.loads(line) for line in watched(broker, run).splitlines()]
+    assert [(row["topic"], row["qos"], row["retain"], row["payload"]) for row in rows] == [
+        ("plant/1", 0, True, "42"),
+        ("plant/2", 1, False, "\x1b[31mred\n"),
+        ("plant/3", 0, False, "0xff00"),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("words", "status", "line"),
+    [
+        (["pub", "-h", "mqtt://127.0.0.1:1", "-t", "a"], 3, "127.0.0.1:1"),
+        (["pub", "-h", "http://x", "-t", "a"], 2, "mqtt://HOST:PORT"),
+        (["sub"], 2, "Missing option '-t'"),
+        (["pub", "-h", "{url}", "-t", "a/#"], 2, "'a/#' is no topic"),
+        (["sub", "-h", "{url}", "-t", "a#"], 3, "Topic Filter invalid"),
+        (["broker", "--add-user", "ann"], 2, "--users"),
+        (["broker", "--users", "nowhere"], 3, "nowhere: No such file"),
+        (["broker", "--key", "k"], 2, "--cert"),
+        (["broker", "--cert", "nowhere"], 3, "No such file"),
+        (["broker", "--bind", "192.0.2.1", "-p", "0"], 3, "192.0.2.1"),
+        (["broker", "-p", "0", "--record", "/dev/null/x"], 3, "/dev/null"),
+    ],
+)
+def test_mistakes_are_one_line(run: Run, words: list[str], status: int, line: str) -> None:
+    with wireyard.broker() as broker:
+        result = run(*(word.format(url=broker.url) for word in words))
+    assert result.exit_code == status
+    assert line in one_line(result)
+
+
+def test_users_are_added_and_replaced(tmp_path: Path, run: Run) -> None:
+    path = tmp_path / "users"
+    for name, password in (("ann", "one"), ("bob", "two"), ("ann", "three")):
+        words = ("broker", "--users", path, "--add-user", name)
+        assert run(*words, stdin=f"{password}\n{password}\n").exit_code == 0
+    users = read_users(str(path))
+    assert list(users) == ["bob", "ann"]
+    assert users["ann"].matches(b"three") and not users["ann"].matches(b"one")
+    assert os.stat(path).st_mode & 0o777 == 0o600

@@ -1,0 +1,41 @@
+"""What a command says of conditions that nothing meets, and of names that are not there."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.cli.results import Run, one_line
+
+CAPTURE = Path(__file__).resolve().parents[2] / "examples" / "traffic.pcap"
+
+
+@pytest.mark.parametrize(
+    ("words", "there"),
+    [
+        (["--where", "topic == shop/prices/aples"], "topic is shop/prices/apples, shop/"),
+        (["--where", "client_id == offic"], "client_id is office, monitor, "),
+        (["--where", "qos == 3 AND retain == true"], "qos is 0, 1, 2; retain is true, false"),
+        (["--where", "remaining_length > 100000"], "remaining_length is 0 to "),
+        (["-t", "plant/#"], "topic is $SYS/broker/version, "),
+        (["--since", "2027-01-01"], "packets are from 2026-11-21T20:22:35.865559000Z to 2026-"),
+    ],
+)
+@pytest.mark.parametrize("out", ["jsonl", "list"])
+def test_a_condition_that_nothing_meets_says_what_there_is(
+    words: list[str], there: str, out: str, run: Run
+) -> None:
+    result = run("decode", CAPTURE, "--format", "mqtt", "--out", out, *words)
+    assert (result.exit_code, result.stdout) == (0, "")
+    assert one_line(result).startswith(f"{CAPTURE}: no row matches; {there}")
+
+
+def test_near_names_are_suggested(run: Run, tmp_path: Path) -> None:
+    result = run("decode", CAPTURE, "--format", "mqtt", "--columns", "topik")
+    assert (result.exit_code, one_line(result)) == (
+        2,
+        "mqtt has no column 'topik'; there is 'topic'",
+    )
+    result = run("slice", CAPTURE, "--client", "offis", "-w", tmp_path / "x.pcap")
+    assert one_line(result).endswith("shows no client of this id; there is office")
