@@ -36,7 +36,8 @@ _RECORD: Final = struct.Struct("<IIII")
 _IP: Final = struct.Struct(">BBHHHBBHII")
 _TCP: Final = struct.Struct(">HHIIBBHHH")
 _BEGAN_NS: Final = 1_790_000_000 * 10**9
-_TABLES: Final = ("messages", "deliveries")
+_TABLES: Final = {"messages": "captured_ns", "deliveries": "delivered_ns"}
+"""The tables, and the column with the time of a message, which is delivered at once."""
 
 
 class _Capture:
@@ -94,12 +95,13 @@ def _look(lake: str, rate: int, seconds: int, captures: int, ended: Event, resul
             if held.commits == commits:
                 continue
             commits = held.commits
-            for table in _TABLES:
+            for table, column in _TABLES.items():
                 for path in set(held.paths(table)) - seen if table in held.files else ():
-                    rows = pq.read_table(path, columns=["source", "captured_ns"])
+                    rows = pq.read_table(path, columns=["source", column])
+                    rows = rows.filter(rows[column].is_valid())
                     names = rows["source"].to_pylist()
                     inputs = np.array([int(Path(name).stem) for name in names], int)
-                    after_us = (rows["captured_ns"].to_numpy() - _BEGAN_NS) // 1000
+                    after_us = (rows[column].to_numpy() - _BEGAN_NS) // 1000
                     numbers = (after_us - 1) * rate // 10**6
                     place = inputs, np.round(numbers).astype(int)
                     came[table][place] = np.minimum(came[table][place], time.monotonic())

@@ -5,13 +5,15 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Callable, Collection, Iterator
+from itertools import accumulate
 from pathlib import Path
 from threading import Event, get_native_id
 from typing import Any
 
 import pytest
 
-from tests.captures.make import one_way
+from tests.captures.make import one_way, one_way_frames, packets, pcap
+from tests.formats.mqtt.make import connect, publish
 from tests.spark import lakes
 from tests.spark.lakes import HEADER_BYTES, nothing_left, records
 from wireyard.errors import LakeError
@@ -387,6 +389,31 @@ def test_a_capture_that_has_become_long_meanwhile(
     growing.growth.commit_facts(wait=True)
     growing.check()
     growing.end("grows.pcap")
+    growing.assert_as_one_run()
+
+
+def test_an_input_that_shared_files_gets_parts_meanwhile(tmp_path: Path, slow: Slow) -> None:
+    """Facts that were made of several inputs together are copied, not made again."""
+    growing, names = Growing(tmp_path), ("one.pcap", "two.pcap")
+    frames = {}
+    for number, name in enumerate(names):
+        pieces = [connect(4, client=name), *[publish(4, topic="a/b", payload=b"x")] * 16]
+        starts = accumulate(map(len, pieces), initial=0)
+        placed = list(zip(starts, pieces, strict=False))
+        frames[name] = packets(one_way_frames(placed, 40_000 + number))
+    for at in range(1, 5):
+        for name in names:
+            Path(growing.path(name)).write_bytes(pcap(frames[name][: at * len(frames[name]) // 4]))
+        if at == 2:
+            slow.leave.clear()
+            growing.growth._inputs[growing.path("one.pcap")].facts_at_s = float("-inf")
+        growing.commit(*names)
+        if at != 2:
+            slow.leave.set()
+            growing.growth.commit_facts(wait=True)
+        growing.check()
+    assert slow.made == [{*map(growing.path, names)}, {growing.path("one.pcap")}]
+    growing.end(*names)
     growing.assert_as_one_run()
 
 

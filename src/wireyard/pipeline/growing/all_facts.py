@@ -146,12 +146,12 @@ class AllFacts:
             self._lake.update_from(lake)
             draft = None
             if made is not None and not self._has_newly_related(made, sources):
-                draft = self._rebased(made)
+                draft = self._rebased(made, sources)
             if draft is None:
                 self._lake.begin_run()
                 self._before, self._others = lake.inputs, set()
                 made, notes, remade = self._make()
-                draft = self._rebased(made)
+                draft = self._rebased(made, remade)
             assert draft is not None
             commit_draft(self._runner, draft)
             lake.update_from(self._lake)
@@ -166,8 +166,15 @@ class AllFacts:
         mine = producers.filter(pc.is_in(producers["source"], pa.array([*sources], pa.string())))
         return bool(related_to(self._lake, mine, sources))
 
-    def _rebased(self, made: Draft) -> Draft | None:
-        """Return the draft as applied to the lake as it is now; None if that is impossible."""
+    def _rebased(self, made: Draft, sources: Collection[str]) -> Draft | None:
+        """Return the draft as applied to the lake as it is now; None if that is impossible.
+
+        Parameters
+        ----------
+        sources
+            The inputs that get new facts by it. Of others it has copies of files that they shared
+            with these.
+        """
         draft = Draft(self._lake)
         inputs = [
             each
@@ -176,22 +183,24 @@ class AllFacts:
         ]
         for each in inputs:
             now = draft.inputs.get(each.source)
-            if now is None or not self._is_extended(now, self._before[each.source]):
+            before, is_made = self._before[each.source], each.source in sources
+            if now is None or not self._is_extended(now, before, is_made=is_made):
                 return None
         for table, names in made.removed.items():
             draft.replace_files(table, dict.fromkeys(names, ()))
         for each in inputs:
-            self._put_facts(draft, each, made)
+            self._put_facts(draft, each, made, is_made=each.source in sources)
         return draft
 
-    def _put_facts(self, draft: Draft, each: Input, made: Draft) -> None:
-        """Add the facts that were made of an input to the facts of later parts."""
+    def _put_facts(self, draft: Draft, each: Input, made: Draft, *, is_made: bool) -> None:
+        """Add the facts that were made, or copied, of an input to the facts of later parts."""
         source, now = each.source, self._lake.inputs[each.source]
         files = {
             table: [name for name in each.files.get(table, ()) if name in staged]
             for table, staged in made.staged.items()
         }
-        if since := _added_since(now, self._before[source]).get(SESSIONS):
+        since = _added_since(now, self._before[source]).get(SESSIONS) if is_made else None
+        if since:
             of_all = files.get(SESSIONS, [])
             merged = merge_open_sessions(
                 self._lake,
@@ -206,15 +215,15 @@ class AllFacts:
             stamp = now.stamp
         draft.put(replace(draft.inputs[source], stamp=stamp), files)
 
-    def _is_extended(self, now: Input, before: Input) -> bool:
+    def _is_extended(self, now: Input, before: Input, *, is_made: bool) -> bool:
         """Return whether an input still has its facts of before; only its parts may add to them."""
         for table in all_tables():
             there = {*before.files.get(table, ())}
-            if table == SESSIONS:
+            if table == SESSIONS or not is_made:
                 there = {name for name in there if not is_provisional(name)}
             if not there <= {*now.files.get(table, ())}:
                 return False
-        return before.source in self.sources or not _added_since(now, before)
+        return before.source in self.sources or not is_made or not _added_since(now, before)
 
 
 def _added_since(now: Input, before: Input) -> _Files:

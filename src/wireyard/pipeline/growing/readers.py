@@ -16,7 +16,7 @@ from wireyard.captures.live.capture import LiveCapture
 from wireyard.captures.live.following import BareStream
 from wireyard.captures.live.state import capture_state, restore_capture
 from wireyard.captures.records import describe_damage
-from wireyard.captures.signatures import PCAPNG
+from wireyard.captures.signatures import PCAPNG, is_slice
 from wireyard.pipeline.growing.sources import GrowingFiles
 from wireyard.streams.framer import Framer
 from wireyard.streams.growth import Grown
@@ -50,6 +50,8 @@ class CaptureReader:
         self._file = GrowingFile(keys.add)
         self._damage: str | None = None
         self._unread_bytes = 0
+        self._sliced = False
+        """Whether a file says that it is a slice of a capture."""
 
     def _bytes_before(self) -> Iterator[Any]:
         """Yield the bytes that were read before a restore, of files that may hold secrets."""
@@ -63,6 +65,7 @@ class CaptureReader:
     def restore(self, state: Mapping[str, Any]) -> None:
         """Continue from the state of another reader."""
         self._damage, self._unread_bytes = state["damage"]
+        self._sliced = bool(state["sliced"])
         restore_capture(state, self._capture, self._file)
         self._restored = True
 
@@ -91,13 +94,16 @@ class CaptureReader:
 
     def describe_streams(self) -> tuple[Mapping[str, Mapping[str, Any]], set[str]]:
         """Return new descriptions of streams since the last call, and which streams have ended."""
-        ended = dict(self._capture.take_ended())
-        return {**ended, **dict(self._capture.describe())}, {*ended}
+        self._sliced = self._sliced or is_slice(self._files.head())
+        ended, more = dict(self._capture.take_ended()), {"sliced": self._sliced}
+        found = {**ended, **dict(self._capture.describe())}
+        return {name: {**each, **more} for name, each in found.items()}, {*ended}
 
     def state(self) -> dict[str, Any] | None:
         """Return the state from which another reader continues; None if it must start over."""
         state = capture_state(self._capture, self._file)
-        return None if state is None else {**state, "damage": [self._damage, self._unread_bytes]}
+        damage = {"damage": [self._damage, self._unread_bytes], "sliced": self._sliced}
+        return None if state is None else {**state, **damage}
 
     def notes(self) -> list[str]:
         """Return notes for the user at the end of the input."""

@@ -193,6 +193,10 @@ class GrowingFiles:
         self.offset += len(data)
         return data
 
+    def head(self) -> bytes:
+        """Return the first bytes of the current file."""
+        return os.pread(self._descriptor, _HEAD_BYTES, 0)
+
     def next_file(self) -> bool:
         """Continue with the next file; return whether there is one."""
         if not self._waiting or self._current is None:
