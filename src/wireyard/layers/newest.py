@@ -264,9 +264,7 @@ class NewestPackets:
         is_sure = self._protocol.sure_rows(packets, self._last_ids)
         chosen = self._message_rows(tables, is_sure) | self._other_rows(tables, is_sure)
         if _SESSIONS in chosen:
-            has_gap = any(
-                gapped[name].num_rows > table.num_rows for name, table in packets.items()
-            )
+            has_gap = any(gapped[name].num_rows > table.num_rows for name, table in packets.items())
             sessions, times = chosen[_SESSIONS]
             chosen[_SESSIONS] = self._with_sums(sessions, has_gap=has_gap), times
         self.evict()
