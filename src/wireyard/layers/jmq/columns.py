@@ -18,7 +18,7 @@ row. Caps are for each key.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from typing import Any, Final, NamedTuple
 
 import numpy as np
@@ -147,7 +147,9 @@ def _integers(column: pa.ChunkedArray) -> Any:
     return column.cast(pa.int64()).fill_null(0).to_numpy()
 
 
-def derive_columns(packets: Mapping[str, pa.Table], ended: Ends = NO_ENDS) -> DerivedColumns:
+def derive_columns(
+    packets: Mapping[str, pa.Table], ended: Ends = NO_ENDS, sliced: Collection[str] = ()
+) -> DerivedColumns:
     """Run all phases in memory.
 
     Parameters
@@ -156,8 +158,10 @@ def derive_columns(packets: Mapping[str, pa.Table], ended: Ends = NO_ENDS) -> De
         The columns `NEEDED` of the packets of each format (``jmq``, ``gpacket``), stream by stream.
     ended
         The streams that end with a FIN or a reset.
+    sliced
+        The inputs that are slices of captures.
     """
-    first = follow_connections(packets, ended)
+    first = follow_connections(packets, ended, sliced)
     after = follow_transactions(first.uses, first.sendings, first.deliveries)
     records = after.sendings, after.deliveries, first.relays
     joined = join_messages(*records)

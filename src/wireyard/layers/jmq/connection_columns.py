@@ -7,7 +7,7 @@ become columns: facts that are final, and records for later phases.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from functools import cached_property
 from types import MappingProxyType
 from typing import Any, Final, NamedTuple
@@ -85,7 +85,9 @@ def _masked(values: Any, is_valid: Any) -> pa.Array:
     return pa.array(values, mask=~np.asarray(is_valid, bool))
 
 
-def follow_connections(tables: Mapping[str, pa.Table], ended: Ends = NO_ENDS) -> ConnectionResult:
+def follow_connections(
+    tables: Mapping[str, pa.Table], ended: Ends = NO_ENDS, sliced: Collection[str] = ()
+) -> ConnectionResult:
     """Track whole connections by their packets.
 
     Parameters
@@ -96,8 +98,10 @@ def follow_connections(tables: Mapping[str, pa.Table], ended: Ends = NO_ENDS) ->
         may have null `properties` and `body`: only the reason why a message is dead is read.
     ended
         The streams that end with a FIN or a reset.
+    sliced
+        The inputs that are slices, which lack other connections of a client.
     """
-    return _ConnectionTables(PacketColumns(tables), ended).run()
+    return _ConnectionTables(PacketColumns(tables), ended, sliced).run()
 
 
 class _ConnectionTables(Tracking):

@@ -71,9 +71,9 @@ def _derive(
     files: Sequence[PacketFile], streams: pa.Table, sources: Collection[str]
 ) -> DerivedFiles:
     """Derive the tables; memory holds about 1.5 kB for each packet, without bodies."""
-    from wireyard.layers.jmq.files import derive_files, ends_of
+    from wireyard.layers.jmq.files import derive_files, ends_of, slices_of
 
-    return derive_files(files, sources, ends_of([streams]))
+    return derive_files(files, sources, ends_of([streams]), slices_of([streams]))
 
 
 FACTS: Final = Facts(

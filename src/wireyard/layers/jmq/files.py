@@ -30,6 +30,7 @@ __all__ = [
     "file_numbers",
     "messages_of",
     "packets_of",
+    "slices_of",
 ]
 
 _END: Final = ("source", "stream", "ended_ns", "ended_frame")
@@ -38,7 +39,10 @@ _FILE_BITS: Final = 40
 
 
 def derive_files(
-    files: Sequence[PacketFile], sources: Collection[str], ended: Ends
+    files: Sequence[PacketFile],
+    sources: Collection[str],
+    ended: Ends,
+    sliced: Collection[str] = (),
 ) -> DerivedFiles:
     """Return the tables that follow from the packets of some inputs.
 
@@ -48,13 +52,15 @@ def derive_files(
         The inputs; packets of other inputs in the files are skipped.
     ended
         The streams whose end is in the captures.
+    sliced
+        The inputs that are slices of captures.
     """
     parts: dict[str, list[pa.Table]] = {}
     for file in files:
         parts.setdefault(file.format, []).extend(packets_of(file, sources))
     packets = {name: pa.concat_tables(tables) for name, tables in parts.items() if tables}
     del parts
-    derived = derive_columns(packets, ended)
+    derived = derive_columns(packets, ended, sliced)
     del packets
     numbers = file_numbers(derived.messages)
     messages = (
@@ -76,6 +82,15 @@ def ends_of(streams: Iterable[pa.Table]) -> dict[tuple[str, str], tuple[int | No
             {(row["source"], row["stream"]): (row["ended_ns"], row["ended_frame"]) for row in rows}
         )
     return ends
+
+
+def slices_of(streams: Iterable[pa.Table]) -> set[str]:
+    """Return the inputs that are slices of captures, from the table of streams."""
+    return {
+        source
+        for table in streams
+        for source in pc.unique(table.filter(table["sliced"])["source"]).to_pylist()
+    }
 
 
 def packets_of(file: PacketFile, sources: Collection[str]) -> Iterator[pa.Table]:

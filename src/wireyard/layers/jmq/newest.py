@@ -83,7 +83,8 @@ def _derive(packets: Packets, shown: Sequence[Row], source: str) -> Iterable[tup
         for row in shown
         if row["ended"] is not None
     }
-    return derive_files(files, [source], ended).tables
+    sliced = {row["source"] for row in shown if row.get("sliced")}
+    return derive_files(files, [source], ended, sliced).tables
 
 
 def _batches(packets: pa.Table, columns: Sequence[str]) -> list[pa.Table]:

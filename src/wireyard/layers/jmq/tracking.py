@@ -9,7 +9,7 @@ of the results.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import Any, Final
 
 import numpy as np
@@ -79,7 +79,7 @@ class Tracking:
         The streams that end with a FIN or a reset.
     """
 
-    def __init__(self, columns: PacketColumns, ended: Ends) -> None:
+    def __init__(self, columns: PacketColumns, ended: Ends, sliced: Collection[str]) -> None:
         self.columns = columns
         self.rows = len(columns.rows)
         sources, streams = ([row[name] for row in columns.streams] for name in ("source", "stream"))
@@ -94,6 +94,7 @@ class Tracking:
         self.dst = np.array([known[dst] for _, dst in ends], np.int32)
         self.endpoint_texts = pa.array(self.endpoints, pa.string())
         self.no_endpoint = known.get("", -2)
+        self.of_slice = np.array([source in sliced for source in sources], bool)
         self.source_code, self.sources = text_codes(pa.array(sources, pa.string()))
         self.stream_code, self.stream_texts = text_codes(pa.array(streams, pa.string()))
         keys = list(zip(sources, streams, strict=True))
@@ -451,6 +452,7 @@ class Tracking:
         """Whether packets of its client may be missing, by connection."""
         missed = np.isin(self.kind, (k.LOST, k.MISSED)) & (self.from_client[columns.stream] != 0)
         self.lacks_client[self.connection[missed]] = True
+        self.lacks_client[columns.connection_of_stream[self.of_slice]] = True
         lists = ("first_waiting", "last_waiting", "first_paused", "last_paused")
         self.connections = records.blank(
             records.Connections,

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import partial
-from itertools import chain, islice
+from itertools import islice
 from typing import Any, Final, NamedTuple
 
 import numpy as np
@@ -42,6 +42,7 @@ from wireyard.layers.jmq.files import (
     file_numbers,
     messages_of,
     packets_of,
+    slices_of,
 )
 from wireyard.layers.jmq.hops import HOP_STAGES
 from wireyard.layers.tables import join_tables
@@ -67,8 +68,8 @@ _MOST_PACKETS: Final = 1 << 18
 PARTITION_PACKETS: Final = 1 << 16
 """Packets of a partition of more."""
 _SHOWN: Final = (
-    "source", "stream", "src_addr", "src_port", "dst_addr", "dst_port", "format", "ended",
-    "ended_ns", "ended_frame",
+    "source", "stream", "src_addr", "src_port", "dst_addr", "dst_port", "format", "sliced",
+    "ended", "ended_ns", "ended_frame",
 )  # fmt: skip
 """Columns of the table `streams`."""
 _HELD_BATCHES: Final = 4
@@ -109,8 +110,8 @@ def _opened(file: _File) -> PacketFile:
 
 # --- phases ---------------------------------------------------------------------------------
 
-_ENDED, _TRANSACTIONS, _MESSAGES, _RELAYS, _REQUESTS, _RUNS, _MARKS = (
-    "ended", "transactions", "messages", "relays", "requests", "runs", "marks",
+_STREAMS, _TRANSACTIONS, _MESSAGES, _RELAYS, _REQUESTS, _RUNS, _MARKS = (
+    "streams", "transactions", "messages", "relays", "requests", "runs", "marks",
 )  # fmt: skip
 """Names of what tasks pass on, besides the packets of each format."""
 
@@ -121,7 +122,7 @@ def _write_by_phases(runner: Runner, output: Output, group: Group) -> Results:
     parts = -(-group.packets // PARTITION_PACKETS)
     job = _Job(output, frozenset(group.sources), files, parts)
     stages: list[FactsStage] = [
-        ((*FORMATS, _ENDED), parts, partial(_follow, job=job)),
+        ((*FORMATS, _STREAMS), parts, partial(_follow, job=job)),
         ((_TRANSACTIONS,), parts, partial(_end_transactions, job=job)),
         ((_MESSAGES, _RELAYS), parts, partial(_join, job=job)),
         ((_REQUESTS, _RUNS, _MARKS), parts + len(files), partial(_finish, job=job)),
@@ -136,9 +137,9 @@ DIVISION: Final = Division(_MOST_PACKETS, 1 << 19, _write_by_phases)
 
 
 def _split(task: _File | _Streams, job: _Job) -> Outputs:
-    """Partition the packets of a file, or the ends of streams, by connection."""
+    """Partition the packets of a file, or what is known of streams, by connection."""
     if isinstance(task, _Streams):
-        return _split_ended(task.path, job)
+        return _split_streams(task.path, job)
     return _split_packets(task, job)
 
 
@@ -152,12 +153,14 @@ def _split_packets(file: _File, job: _Job) -> Outputs:
         yield from pass_on(file.format, parts)
 
 
-def _split_ended(path: str, job: _Job) -> Outputs:
+def _split_streams(path: str, job: _Job) -> Outputs:
     for table in captured_streams([path], job.sources, _SHOWN):
-        table = table.filter(table["ended"].is_valid())
+        table = table.filter(
+            pc.or_(table["ended"].is_valid(), pc.fill_null(table["sliced"], False))
+        )
         if table.num_rows:
             parts = split_rows(table, _part(connection_keys(table), job.parts), job.parts)
-            yield from pass_on(_ENDED, ([part] for part in parts))
+            yield from pass_on(_STREAMS, ([part] for part in parts))
 
 
 def _part(keys: Any, count: int) -> Any:
@@ -181,8 +184,8 @@ def _read(given: PartInput, name: str) -> list[pa.Table]:
 def _follow(given: PartInput, job: _Job) -> Outputs:
     """Follow the connections of a partition."""
     packets = {name: _read(given, name)[0] for name in FORMATS if name in given.inbox}
-    ended = chain.from_iterable(passed.tables for passed in given.inbox.get(_ENDED, ()))
-    followed = follow_connections(packets, ends_of(ended))
+    shown = [table for passed in given.inbox.get(_STREAMS, ()) for table in passed.tables]
+    followed = follow_connections(packets, ends_of(shown), slices_of(shown))
     del packets
     yield from write_tables(followed.facts.items(), job.output)
     yield from dropped_rows(followed.dropped)
