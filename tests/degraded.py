@@ -108,6 +108,8 @@ class Damaged(NamedTuple):
     kind: str
     frames: Sequence[bytes]
     numbers: Sequence[int]
+    header: bytes = b""
+    """That of the file, where it differs: a slice says that it is one."""
 
 
 def damage(capture: Capture, seed: int) -> Iterator[Damaged]:
@@ -153,7 +155,8 @@ def slices(path: Path, capture: Capture, whole: Said, most: int) -> Iterator[Dam
             for number, frame in enumerate(capture.frames):
                 places[frame].append(number)
             part = Capture(out.read_bytes())
-            yield Damaged(kind, part.frames, [places[frame].pop(0) for frame in part.frames])
+            numbers = [places[frame].pop(0) for frame in part.frames]
+            yield Damaged(kind, part.frames, numbers, part.header)
 
 
 class Said:
@@ -283,8 +286,8 @@ def judge(path: Path, seed: int, most_slices: int = 1) -> Iterator[tuple[str, li
         worse.write_bytes(capture.header + b"".join(capture.frames))
         whole = Said(worse, range(len(capture.frames)))
         cut = slices(worse, capture, whole, most_slices)
-        for kind, frames, numbers in [*damage(capture, seed), *cut]:
-            worse.write_bytes(capture.header + b"".join(frames))
+        for kind, frames, numbers, header in [*damage(capture, seed), *cut]:
+            worse.write_bytes((header or capture.header) + b"".join(frames))
             part = Said(worse, numbers)
             most_ns = 4 * _JITTER_NS if "times" in kind or "sorted" in kind else 0
             yield kind, [*contradictions(part, whole, most_ns)], *kept_verdicts(part, whole)

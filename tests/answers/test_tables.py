@@ -50,7 +50,7 @@ def test_a_capture_gives_the_tables_of_a_lake() -> None:
         assert not tables.lake
         assert count(tables, "packets_jmq") == 882
         assert count(tables, "packets_mqtt") == 301
-        assert count(tables, "deliveries") == 227
+        assert count(tables, "deliveries") == 226
         assert count(tables, "sessions") == 14
         balance = tables.sql(
             "SELECT sum(bytes_read) AS read, sum(bytes_ok + bytes_malformed + bytes_garbage"

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import json
+import re
 import subprocess
 import sys
 import tomllib
+from collections.abc import Iterator
 from importlib import metadata
 from pathlib import Path
 
@@ -16,6 +18,7 @@ from packaging.utils import canonicalize_name
 from wireyard.cli import COMMANDS
 
 ROOT = Path(__file__).resolve().parents[2]
+SECONDS = 30
 CAPTURE, ORDERS = "examples/traffic.pcap", "examples/traffic/shop-c2b.jmq"
 LINES = [
     ["decode", CAPTURE, "--format", "mqtt", "-w", "{}/rows.parquet"],
@@ -38,11 +41,13 @@ LINES = [
     ["slice", CAPTURE, "--client", "till", "-w", "{}/till.pcap"],
     ["store", "examples/store/fs370"],
     ["ring", "--help"],
+    ["pub", "-h", "{broker}", "-t", "a", "-m", "1", "-q", "1", "-r"],
+    ["sub", "-h", "{broker}", "-t", "a", "-C", "1"],
     ["formats", "mqtt"],
     ["doctor"],
     ["completion", "bash"],
 ]
-"""A line for each command; braces are a folder for results."""
+"""A line for each command but the broker; braces are a folder for results, or that broker's URL."""
 PROBE = """
 import json, sys
 from importlib.machinery import PathFinder
@@ -101,10 +106,38 @@ def run_all(lines: list[list[str]], absent: list[str]) -> subprocess.CompletedPr
     )
 
 
-def test_every_command_needs_no_extra(absent: list[str], tmp_path: Path) -> None:
+@pytest.fixture
+def broker(absent: list[str]) -> Iterator[str]:
+    """Run ``wireyard broker`` without some modules; give its URL, and end it."""
+    with subprocess.Popen(
+        [sys.executable, "-c", PROBE],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        cwd=ROOT,
+        text=True,
+    ) as process:
+        assert process.stdin is not None and process.stdout is not None
+        process.stdin.write(json.dumps([[["broker", "--port", "0"]], absent]))
+        process.stdin.close()
+        ready = process.stdout.readline()
+        found = re.fullmatch(r"listens on (mqtt://127\.0\.0\.1:\d+)\n", ready)
+        if found:
+            yield found[1]
+        process.terminate()
+        process.stdin = None  # closed; `communicate` would flush it
+        try:
+            _, notes = process.communicate(timeout=SECONDS)
+        finally:
+            process.kill()
+    assert found, notes
+    assert notes.splitlines()[-1] == "DONE broker 0", notes
+
+
+def test_every_command_needs_no_extra(absent: list[str], broker: str, tmp_path: Path) -> None:
     assert {"pyspark", "pandas", "cryptography", "cbor2"} <= {*absent}
-    lines = [[word.format(tmp_path) for word in line] for line in LINES]
-    assert {line[0] for line in lines} == {*COMMANDS}
+    lines = [[word.format(tmp_path, broker=broker) for word in line] for line in LINES]
+    assert {line[0] for line in lines} | {"broker"} == {*COMMANDS}
     done = run_all(lines, absent)
     ends = [line for line in done.stderr.splitlines() if line.startswith("DONE")]
     assert ends == [f"DONE {line[0]} 0" for line in lines], done.stderr

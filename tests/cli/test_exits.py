@@ -183,7 +183,7 @@ def test_no_memory_is_no_full_disk(
 @pytest.mark.parametrize(
     ("words", "line"),
     [
-        (["decode"], "decode: name a FILE, or - for standard input"),
+        (["decode"], "decode: name a FILE, - for standard input, or -i INTERFACE"),
         (["decode", "-", "-"], "decode: standard input can be read once only"),
         (["decode", "{}", "--nope"], "decode: No such option"),
         (["decode", "{}", "--limit", "x"], "decode: Invalid value for '-c' / '--limit'"),

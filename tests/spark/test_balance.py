@@ -25,8 +25,9 @@ def batch(offsets: Ints = OFFSETS) -> pa.RecordBatch:
 
 
 def described() -> pa.Table:
-    facts = pa.schema([STREAMS.field(name) for name in ("stream", *CAPTURED_FACTS)])
-    return pa.Table.from_pylist([{"stream": name, "src_port": 1} for name in "abc"], facts)
+    facts = pa.schema([STREAMS.field(name) for name in ("stream", *CAPTURED_FACTS, "sliced")])
+    rows = [{"stream": name, "src_port": 1, "sliced": name == "b"} for name in "abc"]
+    return pa.Table.from_pylist(rows, facts)
 
 
 def test_ledgers_of_a_bundle_are_those_of_its_streams() -> None:

@@ -230,7 +230,12 @@ def test_values_that_repeat_get_a_dictionary(tmp_path: Path, stream: Path) -> No
     by_dictionary = {one.path_in_schema for one in columns if one.has_dictionary_page}
     assert {"source", "status", "source_ip", "packet_type_name"} <= by_dictionary
     assert not {"sys_message_id", "body", "timestamp"} & by_dictionary
-    assert all(one.is_stats_set for one in columns)
+    # Values of bytes may be long, and nobody asks for the least and the greatest of them.
+    schema = pq.ParquetFile(path).schema
+    for place, one in enumerate(columns):
+        leaf = schema.column(place)
+        is_bytes = (leaf.physical_type, leaf.logical_type.type) == ("BYTE_ARRAY", "NONE")
+        assert one.is_stats_set != is_bytes, leaf.path
 
 
 # --- secrets --------------------------------------------------------------------------------

@@ -79,7 +79,12 @@ _MALFORMED: Final = """  -- Levels 131 and 132 are those of bridges (erratum M18
 SELECT NULL AS destination, q.stream AS client, count(*) AS count, q.source, NULL AS frame,
   q.stream, min(q."offset") AS "offset"
 FROM quarantine q JOIN streams s ON s.source = q.source AND s.stream = q.stream
-WHERE s.transport IS NOT NULL AND q.status IN ('malformed', 'garbage')
+WHERE s.transport IS NOT NULL AND (q.status = 'malformed' OR q.status = 'garbage' AND NOT EXISTS (
+    -- Behind a gap it may be the rest of a packet that began in it.
+    FROM quarantine g
+    WHERE g.source = q.source AND g.stream = q.stream AND g.status = 'gap'
+      AND g."offset" < q."offset"
+  ))
   AND NOT coalesce(regexp_matches(q.error.message, '''protocol level'' is 13[12] '), false)
 GROUP BY q.source, q.stream
 """

@@ -20,6 +20,7 @@ from wireyard.captures.packets.segments import scan_files
 from wireyard.errors import SourceError
 from wireyard.formats.base import Row
 from wireyard.schema import as_array, as_numbers
+from wireyard.streams.framer import OK
 from wireyard.streams.plan import make_plan
 from wireyard.streams.scan import scan_streams
 
@@ -36,7 +37,7 @@ LOGINS = {"mqtt": (1, 2), "jmq": (50,)}
 """By format, the types of packets with a client id: CONNECT, CONNACK, SET_CLIENTID."""
 _ANSWERS = {"mqtt": (2,)}
 """Those that the broker sends."""
-LOGIN_COLUMNS = ("stream", "packet_type", "client_id", "properties")
+LOGIN_COLUMNS = ("stream", "status", "packet_type", "client_id", "properties")
 """The columns that have it, of formats that have them."""
 _FEW = 64
 _NAMES = ("assigned_client_identifier", "JMQClientID")
@@ -61,6 +62,8 @@ class Clients:
         else:
             parts = [batch.take(as_array(rows))]
         for row in chain.from_iterable(part.select(held).to_pylist() for part in parts):
+            if row["status"] != OK:  # a client id that is read wrong may have a password in it
+                continue
             stream, back = row["stream"], opposite(row["stream"])
             self.senders.add(back if row["packet_type"] in _ANSWERS.get(format, ()) else stream)
             for name in _names(row):
@@ -73,7 +76,7 @@ class Clients:
         for format, some in groupby(streams, key=attrgetter("format")):
             if format.name in LOGINS:
                 where = [("packet_type", "in", LOGINS[format.name])]
-                own = {column.name for column in format.columns} | {"stream"}
+                own = {column.name for column in format.columns} | {"stream", "status"}
                 plan = make_plan(format, [*filter(own.__contains__, LOGIN_COLUMNS)], where)
                 for batch in scan_streams((opened, plan) for _, opened in some):
                     found.add(format.name, batch)

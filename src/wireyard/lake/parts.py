@@ -8,7 +8,7 @@ The measurements, on packets with random bodies:
   zstandard takes 1.7 times as long for 7 % less.
 - Integers and times are stored as differences: files of packets are a quarter smaller, those of
   deliveries almost half, and neither takes longer to write or to read.
-- All columns have statistics, bodies too: files are 0.07 % larger, and take no measurable time.
+- All columns except those of bytes have statistics: those of a body would copy it three times.
 """
 
 from __future__ import annotations

@@ -143,7 +143,7 @@ RESCUED: Final = """EXISTS (
     FROM deliveries o
     WHERE o.source = d.source AND o.message_key = d.message_key AND o.protocol = 'mqtt'
       AND o.consumer <> d.consumer AND o.acknowledged_ns >= d.delivered_ns
-      AND regexp_matches(o.subscription, '^[$](share|queue)/')
+      AND regexp_matches(coalesce(o.subscription, d.subscription), '^[$](share|queue)/')
       AND coalesce(o.subscription = d.subscription, true)
   )"""
 """Another member of a shared subscription has acknowledged the message since."""

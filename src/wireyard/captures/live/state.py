@@ -28,7 +28,7 @@ _ARRAY: Final = "\0array"
 """Key of the JSON object that stands for an array; no other key of a state begins like it."""
 _KINDS: Final = frozenset({"uint8", "int8", "int32", "int64"})
 _MOST: Final = 1 << 62
-"""Numbers of a state are smaller: sums and differences of two of them fit into its arrays."""
+"""Numbers of a state are no larger: sums and differences of two of them fit into its arrays."""
 
 
 class StateError(WireError):
@@ -113,6 +113,6 @@ def unpack_state(text: str, arrays: Sequence[np.ndarray[Any, Any]]) -> dict[str,
 def _number(text: str) -> int:
     """Return a number of a state: all are integers."""
     number = int(text)
-    if not (-_MOST < number < _MOST or number == NO_TIME):
+    if not (-_MOST <= number <= _MOST or number == NO_TIME):
         raise ValueError(f"{number} is no number of a state")
     return number

@@ -134,7 +134,7 @@ def make_ledgers(
     format
         Label of the format of all streams.
     described
-        Their names, and their columns `CAPTURED_FACTS`.
+        Their names, their columns `CAPTURED_FACTS`, and `sliced`.
     rows
         The counts of all their rows.
     read
