@@ -397,7 +397,7 @@ class Core:
             self.say(f"{link.shown}: {text} [{NOT_AUTHORIZED}]")
             link.endpoint.acknowledge(message, NOT_AUTHORIZED)
         else:
-            # Nothing else tells the client that the message is not passed on.
+            # Nothing else informs the client that the message is not passed on.
             self.end(link, NOT_AUTHORIZED, text)
 
     def _on_completed(self, link: Link, completed: Completed) -> None:

@@ -28,7 +28,7 @@ class Settings:
     enhanced
         Enhanced authentication of 5.0: by method, a function that begins a conversation.
     max_keep_alive
-        Longest keep-alive in seconds, which 5.0 clients are told; 0 for none.
+        Longest keep-alive in seconds, announced to 5.0 clients; 0 for none.
     max_unsent_bytes
         Bytes that a client has not read yet, from which on it is slow: messages of QoS 0 are
         dropped, others wait in its queue.

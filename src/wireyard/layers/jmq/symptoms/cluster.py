@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import Final
 
 from wireyard.layers.jmq.waiting import CONSUMERS, ENDS, QUEUED
-from wireyard.layers.symptoms import LONG_NS, TRACE_ALL, Symptom
+from wireyard.layers.symptoms import BACK, LONG_NS, TRACE_ALL, Symptom
 
 __all__ = ["CLUSTER"]
 
@@ -65,6 +65,17 @@ _OPEN: Final = f"""
 """
 """Consumers whose creation was captured, whether they still exist, and can take messages."""
 
+_TORN: Final = f"""
+  SELECT source, {BACK} AS stream
+  FROM (
+    SELECT DISTINCT g.source, g.stream
+    FROM quarantine g JOIN packets_gpacket p
+    ON p.source = g.source AND p.stream = g.stream AND p."offset" > g."offset"
+    WHERE g.status = 'gap' AND p.captured_ns IS NOT NULL
+  )
+"""
+"""Directions of links of whose answers some may be missing, between others that were captured."""
+
 _RELAY_UNANSWERED: Final = f"""
 WITH links AS ({_LINKS}), brokers AS ({_BROKERS}), consumers AS ({_OPEN}), relayed AS (
   SELECT message_key, consumer_id, arg_min(source, captured_ns) AS source,
@@ -109,6 +120,7 @@ WITH links AS ({_LINKS}), brokers AS ({_BROKERS}), consumers AS ({_OPEN}), relay
       WHERE o.message_key = r.message_key AND o.consumer_id <> r.consumer_id
         AND o.delivered_ns > r.relayed_ns
     ))
+    AND (r.source, r.stream) NOT IN (SELECT (source, stream) FROM ({_TORN}))
 )
 SELECT u.destination, u.client, count(*) AS count, u.what, f.broker AS holder, t.broker,
   back.last_frame, arg_min(u.source, u.relayed_ns) AS source,
@@ -169,6 +181,7 @@ ON back.source = p.source AND back.sender = p.receiver AND back.receiver = p.sen
 JOIN brokers f ON f.addr = p.src_addr
 JOIN brokers t ON t.addr = p.dst_addr
 WHERE e.end_ns - p.captured_ns >= {LONG_NS}
+  AND (p.source, p.stream) NOT IN (SELECT (source, stream) FROM ({_TORN}))
   AND NOT EXISTS (
     FROM packets_gpacket r
     WHERE r.source = p.source AND r.packet_type = p.packet_type + 1
