@@ -13,7 +13,7 @@ import numpy as np
 
 from wireyard.arrays import Bytes
 from wireyard.captures.records import describe_damage
-from wireyard.captures.signatures import PCAPNG, is_capture, is_slice
+from wireyard.captures.signatures import PCAPNG, SLICE_HEAD_BYTES, is_capture, is_slice
 from wireyard.errors import SourceError, UnknownFormat, UsageError
 from wireyard.formats import Format, names, sniff
 from wireyard.streams.blocks import DirectedStream, StreamBundle, each_stream
@@ -335,7 +335,7 @@ def open_captures(
     else:
         capture = read_captures(sources, share=share)
         files = capture.files
-        sliced = any(is_slice(data[:_SNIFFED_BYTES].tobytes()) for data in files)
+        sliced = any(is_slice(data[:SLICE_HEAD_BYTES].tobytes()) for data in files)
     keys = read_key_logs(keylog, lambda: embedded_secrets(files))
     formats = find_formats(capture, rules, named, keys, opened, shared=share is not None)
     plain, assigned, evidence = formats.plain, formats.assigned, formats.evidence
@@ -386,8 +386,8 @@ def open_captures(
 def _head_of(path: str) -> bytes:
     from wireyard.streams.mapped import map_bytes
 
-    head = map_bytes(path, 0, _SNIFFED_BYTES)
-    return b"" if head is None else head[:_SNIFFED_BYTES].tobytes()
+    head = map_bytes(path, 0, SLICE_HEAD_BYTES)
+    return b"" if head is None else head[:SLICE_HEAD_BYTES].tobytes()
 
 
 def _with_secrets(paths: Iterable[str]) -> Iterator[Bytes]:

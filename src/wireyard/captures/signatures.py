@@ -17,6 +17,7 @@ __all__ = [
     "PCAPNG",
     "RECORD_START",
     "SLICE_COMMENT",
+    "SLICE_HEAD_BYTES",
     "SLICE_MARK",
     "SLICE_MARK_AT",
     "is_capture",
@@ -48,12 +49,14 @@ SLICE_COMMENT: Final = b"a slice, made by wireyard"
 SLICE_MARK: Final = b"WYSL"
 """The same in a field of a pcap file's header that readers ignore, `SLICE_MARK_AT`."""
 SLICE_MARK_AT: Final = 12
+SLICE_HEAD_BYTES: Final = 1 << 10
+"""First bytes of a file that may say so."""
 
 
 def is_slice(head: bytes) -> bool:
     """Return whether a capture file says that it has only some packets of a capture."""
     if head[:4] == PCAPNG:
-        return SLICE_COMMENT in head[: 1 << 10]
+        return SLICE_COMMENT in head[:SLICE_HEAD_BYTES]
     return head[:4] in _PCAP and head[SLICE_MARK_AT:].startswith(SLICE_MARK)
 
 

@@ -63,5 +63,7 @@ def _reason(program: str, said: bytes) -> str:
     """Return why a program failed, in its own words."""
     text = said.decode(errors="replace")
     lines = [line.removeprefix(f"{program}: ").strip() for line in text.splitlines()]
-    told = [line for line in lines if line and not line.startswith(("Capturing on", "Running as"))]
-    return f"{program}: {told[0] if told else 'cannot capture'}"
+    reasons = [
+        line for line in lines if line and not line.startswith(("Capturing on", "Running as"))
+    ]
+    return f"{program}: {reasons[0] if reasons else 'cannot capture'}"
