@@ -83,6 +83,8 @@ class _Open:
     """When its facts were made, by the monotonic clock."""
     has_newest_rows: bool = False
     """Whether the lake has provisional files of facts of it."""
+    was_read: bool = False
+    """Whether this process has read a part of it."""
     has_newest: bool = False
     """Whether its state has the newest packets."""
     has_closed: bool = False
@@ -270,6 +272,7 @@ class Growth:
         most = max(newest.MAX_NEWEST // len(turn), min(newest.MAX_NEWEST, _FEWEST_NEWEST))
         tasks = [
             each.part._replace(
+                states=self._states_of(each),
                 stop=sys.maxsize
                 if each.source in ending
                 else each.position + most_bytes[each.source],
@@ -365,16 +368,23 @@ class Growth:
 
     def _continue(self, part: StagedPart) -> None:
         """Set what the next part of an input begins with."""
-        each, lake = self._inputs[part.source], self._lake
+        each = self._inputs[part.source]
         if part.facts.position != each.facts.position:
             each.facts_at_s, each.shares = time.monotonic(), None
-        names = lake.inputs[part.source].files.get(OPEN_STATES, ())
-        states = tuple(lake.path(OPEN_STATES, name) for name in names)
-        each.part = each.part._replace(states=states, facts=part.facts)
+        each.part = each.part._replace(facts=part.facts)
         each.position, each.unread_bytes = part.position, part.unread_bytes
         each.now_ns = part.now_ns
         each.has_newest_rows = self._provisional_facts(part.source)
-        each.has_newest = each.has_closed = bool(states)
+        has_state = bool(self._lake.inputs[part.source].files.get(OPEN_STATES))
+        each.has_newest = each.has_closed = has_state
+        each.was_read = True
+
+    def _states_of(self, each: _Open) -> tuple[str, ...]:
+        """Return the files with the state of an input, which may be copies by now."""
+        if not each.was_read:
+            return each.part.states  # those that are not damaged
+        names = self._lake.inputs[each.source].files.get(OPEN_STATES, ())
+        return tuple(self._lake.path(OPEN_STATES, name) for name in names)
 
     def _packets_of(self, sources: Iterable[str]) -> Counter[str]:
         """Return how many packets of inputs the lake has, by format."""
