@@ -42,11 +42,10 @@ __all__ = [
 ]
 
 MOST_BYTES: Final = 16 << 20
-"""Bytes of rows in a blob, which is about a third of that. Spark takes five times as long for a
-thousand of half a megabyte, and Java holds several of them at once."""
+"""Bytes of a blob. Spark takes five times as long for a thousand of half a megabyte, and Java holds
+several of them at once, each compressed to about a third."""
 _TEXT: Final = "json"
-_OPTIONS: Final = pa.ipc.IpcWriteOptions(compression="lz4", unify_dictionaries=True)
-"""Columns of positions, counts and codes become a third, in the time that it takes to copy them."""
+_OPTIONS: Final = pa.ipc.IpcWriteOptions(unify_dictionaries=True)
 
 
 class Blob(NamedTuple):
@@ -117,7 +116,7 @@ def values_of(inbox: Inbox, name: str, kind: Any) -> list[Any]:
 
 
 def read_tables(data: pa.Buffer) -> list[pa.Table]:
-    """Return the tables of a blob."""
+    """Return the tables of a blob, without a copy."""
     source, tables = pa.BufferReader(data), []
     while source.tell() < data.size:
         tables.append(pa.ipc.open_stream(source).read_all())
@@ -236,7 +235,7 @@ class Spill:
     def inputs(self, names: Iterable[str] | None = None) -> Iterator[PartInput]:
         """Yield the input of each part from the blobs of some names, or of all.
 
-        What is added meanwhile is not read.
+        The tables are views of the file. What is added meanwhile is not read.
         """
         if not self._end:
             return
