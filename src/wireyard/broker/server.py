@@ -1,22 +1,27 @@
 """The broker on sockets: one asyncio loop that listens, reads, writes, and keeps the time.
 
-What one pass of the loop makes for a client is written by one call.
+What one pass of the loop makes for a client is written by one call. With a store, it leaves once
+the changes that were made with it are committed.
 """
 
 from __future__ import annotations
 
 import asyncio
+import gc
 import ssl
 import time
+from collections import deque
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, Final, cast
 
 from wireyard.broker.core import Core
+from wireyard.broker.persistence import TABLES, Persistence
 from wireyard.broker.recording import Address, Recording, Tape
 from wireyard.broker.session import Link
 from wireyard.broker.settings import Settings
+from wireyard.broker.store import Store
 from wireyard.errors import SourceError
 from wireyard.formats.mqtt.control import Connect
 
@@ -44,6 +49,8 @@ class Server:
         Context of a server with its certificate, for TLS.
     record
         Folder in which what passes is written to a new capture.
+    store
+        File in which its state outlives the process; in memory if there is none.
 
     Attributes
     ----------
@@ -60,13 +67,18 @@ class Server:
         port: int = 0,
         tls: ssl.SSLContext | None = None,
         record: str | Path | None = None,
+        store: str | Path | None = None,
     ) -> None:
         self.settings = settings or Settings()
         self.address: Address = (bind, port)
         self.say = say
+        self.store: Store | None = None
+        self.is_over = asyncio.Event()
+        """Set when it has to stop: by its caller, or because the store cannot be written."""
         self.recording: Recording | None = None
         self._tls = tls
         self._record = None if record is None else Path(record)
+        self._store = None if store is None else Path(store)
         self._logins: ThreadPoolExecutor | None = None
         self._server: asyncio.Server | None = None
         self._timer: asyncio.TimerHandle | None = None
@@ -74,10 +86,10 @@ class Server:
         self._connections: dict[Link, _Connection] = {}
         self.open_connections: set[_Connection] = set()
         """Those whose sockets are open, refused ones too."""
+        self._waiting: set[_Connection] = set()
+        """Those with something to send that waits for the store."""
         # Time since 1970 that never jumps.
         self._epoch = time.time() - time.monotonic()
-        has_users = self.settings.access is not None and self.settings.access.users is not None
-        self.core = Core(self.settings, say, self._check_login if has_users else None)
 
     def now(self) -> float:
         """Return the time in seconds since 1970."""
@@ -89,10 +101,36 @@ class Server:
         Raises
         ------
         SourceError
-            The address cannot be bound, or the folder for the record cannot be written.
+            The address cannot be bound, the folder for the record cannot be written, or the store
+            cannot be opened or read.
         """
         self.loop = asyncio.get_running_loop()
+        if self._store is not None:
+            self.store = Store(str(self._store), TABLES, self.say)
+        try:
+            self._begin()
+            await self._listen()
+        except BaseException:
+            if self.store is not None:
+                self.store.close()
+            raise
+
+    def _begin(self) -> None:
+        """Make the core, and continue with what the store has."""
+        has_users = self.settings.access is not None and self.settings.access.users is not None
+        kept = None if self.store is None else Persistence(self.store)
+        self.core = Core(self.settings, self.say, self._check_login if has_users else None, kept)
         self.core.tick(self.now())
+        if self.store is not None:
+            gc.disable()  # what is read stays: collections during it would look at it in vain
+            try:
+                self.core.restore()
+            finally:
+                gc.enable()
+            self.store.start(lambda: self.loop.call_soon_threadsafe(self._on_commit))
+            self.store.flush()
+
+    async def _listen(self) -> None:
         try:
             bind, port = self.address
             self._server = await self.loop.create_server(
@@ -113,6 +151,24 @@ class Server:
             raise SourceError(f"{error.filename or self.address[0]}: {error.strerror}") from None
         self.address = self._server.sockets[0].getsockname()[:2]
 
+    def _on_commit(self) -> None:
+        """Send what waited for the store."""
+        assert self.store is not None
+        if self.store.failed is not None:
+            self.is_over.set()
+        waiting, self._waiting = self._waiting, set()
+        for connection in waiting:
+            connection.leave()
+
+    def wait(self, connection: _Connection) -> None:
+        """Have a connection look again after the next commit."""
+        self._waiting.add(connection)
+
+    @property
+    def committed(self) -> int:
+        """The last group of changes that is durable."""
+        return 0 if self.store is None else self.store.committed
+
     def _open_record(self, folder: Path) -> None:
         folder.mkdir(parents=True, exist_ok=True)
         began = time.strftime("%Y%m%dT%H%M%S", time.gmtime(self.now()))
@@ -127,6 +183,9 @@ class Server:
             self._server.close()
         self.core.shut_down()
         self._flush()
+        if self.store is not None:
+            await self.loop.run_in_executor(None, self.store.close)
+            self._on_commit()
         until = self.loop.time() + _SECONDS_TO_CLOSE
         while self.open_connections and self.loop.time() < until:
             await asyncio.sleep(0.005)
@@ -155,6 +214,8 @@ class Server:
             connection = self._connections.get(link)
             if connection is not None:
                 connection.flush()
+        if self.store is not None:
+            self.store.flush()
         if due is None:
             return
         when = max(0.0, due - self._epoch)
@@ -190,7 +251,7 @@ class Server:
         """Return the link of a new connection, None if it is refused."""
         tape = None if self.recording is None else self.recording.open(client, server)
         connection.tape = tape
-        link = self.core.open_link(_shown(client), None if tape is None else tape.write)
+        link = self.core.open_link(_shown(client), None if tape is None else connection.record)
         if link is not None:
             self._connections[link] = connection
             self.wake()
@@ -200,7 +261,9 @@ class Server:
 
     def close(self, link: Link, tape: Tape | None, by_client: bool) -> None:
         """Take note that a connection is closed."""
-        self._connections.pop(link, None)
+        connection = self._connections.pop(link, None)
+        if connection is not None:
+            self._waiting.discard(connection)
         self.core.lose(link)
         if tape is not None:
             tape.close(by_client)
@@ -215,6 +278,10 @@ class _Connection(asyncio.Protocol):
         self._link: Link | None = None
         self._is_paused = False
         self.tape: Tape | None = None
+        self._held: deque[tuple[int, bytes, bytes]] = deque()
+        """What has to be sent: the group of the store that it waits for, and how it is recorded."""
+        self._held_bytes = 0
+        self._shown = b""
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._server.open_connections.add(self)
@@ -232,26 +299,64 @@ class _Connection(asyncio.Protocol):
             return
         server.core.receive(link, data, server.now())
         server.wake()
-        if link.endpoint.held_bytes > _MAX_UNREAD_BYTES and link in server.core.unidentified:
+        if self._has_to_wait(link):
             self._transport.pause_reading()
+            server.wait(self)
+
+    def _has_to_wait(self, link: Link) -> bool:
+        """Return whether no more is to be read for now."""
+        core, store = self._server.core, self._server.store
+        has_unread = link.endpoint.held_bytes > _MAX_UNREAD_BYTES and link in core.unidentified
+        return has_unread or (store is not None and store.is_behind)
+
+    def record(self, arrived: bool, data: bytes) -> None:
+        """Record what arrived; keep what is to be sent until it leaves."""
+        assert self.tape is not None
+        if arrived:
+            self.tape.write(True, data)
+        else:
+            self._shown = data
 
     def flush(self) -> None:
         """Write what there is, and close if the connection has ended."""
         link, transport = self._link, self._transport
         assert link is not None
         data = link.endpoint.take()
+        if data and not transport.is_closing():
+            self._held.append((link.waits_for, data, self._shown))
+            self._held_bytes += len(data)
+        self.leave()
+
+    def leave(self) -> None:
+        """Write what does not wait for the store, and close if that was all."""
+        link, transport, held = self._link, self._transport, self._held
+        assert link is not None
         if transport.is_closing():
             return
-        if data:
-            transport.write(data)
-            if link.is_slow and not self._is_paused:
-                self.resume_writing()
-        if link.endpoint.ended is not None:
+        committed, parts = self._server.committed, []
+        while held and held[0][0] <= committed:
+            _, data, shown = held.popleft()
+            parts.append(data)
+            self._held_bytes -= len(data)
+            if self.tape is not None:
+                self.tape.write(False, shown)
+        if parts:
+            transport.write(parts[0] if len(parts) == 1 else b"".join(parts))
+        if self._held_bytes > self._server.settings.max_unsent_bytes:
+            link.is_slow = True
+        elif parts and link.is_slow and not self._is_paused:
+            self.resume_writing()
+        if held:
+            self._server.wait(self)
+        elif link.endpoint.ended is not None:
             transport.close()
             # A client that does not read keeps its socket for a moment only.
             self._server.loop.call_later(_SECONDS_TO_CLOSE, transport.abort)
-        elif not transport.is_reading() and link.endpoint.held_bytes <= _MAX_UNREAD_BYTES:
-            transport.resume_reading()
+        if not transport.is_closing() and not transport.is_reading():
+            if self._has_to_wait(link):
+                self._server.wait(self)
+            else:
+                transport.resume_reading()
 
     def abort(self) -> None:
         """Close the socket without waiting for the client to read."""

@@ -22,6 +22,7 @@ _TLS_PORT = 8883
     "broker",
     epilog=examples(
         "wireyard broker --port 0",
+        "wireyard broker --store broker.db",
         "wireyard broker --record recordings",
         "wireyard broker --users users --add-user ann",
         "wireyard broker --bind 0.0.0.0 --users users --cert cert.pem --key key.pem",
@@ -42,7 +43,13 @@ _TLS_PORT = 8883
     help="Port to listen on: 1883, or 8883 with TLS, if not given; 0 is any free one.",
 )
 @click.option(
-    "--memory", is_flag=True, help="Keep sessions and messages in memory only: the default."
+    "--store",
+    type=PATH,
+    metavar="FILE",
+    help="Keep sessions, messages and retained values in this SQLite file, over restarts.",
+)
+@click.option(
+    "--memory", is_flag=True, help="Keep them in memory only: the default without --store."
 )
 @click.option(
     "--record",
@@ -83,6 +90,7 @@ _TLS_PORT = 8883
 def command(
     bind: str,
     port: int | None,
+    store: str | None,
     memory: bool,
     record: str | None,
     users: str | None,
@@ -100,6 +108,8 @@ def command(
     """
     if add_user is not None:
         return _add_user(users, add_user)
+    if memory and store is not None:
+        raise UsageError("--memory and --store exclude each other")
     from wireyard.broker.access import Access, read_access, read_users
     from wireyard.broker.foreground import serve
     from wireyard.broker.server import Server
@@ -116,7 +126,7 @@ def command(
     )
     if port is None:
         port = _PORT if tls is None else _TLS_PORT
-    server = Server(settings, exits.note, bind=bind, port=port, tls=tls, record=record)
+    server = Server(settings, exits.note, bind=bind, port=port, tls=tls, record=record, store=store)
 
     def ready(server: Server) -> None:
         host, port = server.address
@@ -124,7 +134,8 @@ def command(
         exits.say(f"listens on {'mqtt' if tls is None else 'mqtts'}://{shown}:{port}")
 
     serve(server, ready)
-    return exits.DONE
+    failed = server.store is not None and server.store.failed is not None
+    return exits.CANNOT_WRITE if failed else exits.DONE
 
 
 def _tls_of(cert: str | None, key: str | None) -> ssl.SSLContext | None:

@@ -12,7 +12,16 @@ ends the connection with the reason code of that rule (``codes``).
 from wireyard.endpoints.client import ClientEndpoint
 from wireyard.endpoints.flows import Flows
 from wireyard.endpoints.messages import Delivery, Message
-from wireyard.endpoints.packets import Completed, Ended, Event, KnownTopics, Limits, Tap
+from wireyard.endpoints.packets import (
+    Completed,
+    Ended,
+    Event,
+    KnownTopics,
+    Limits,
+    Received,
+    Released,
+    Tap,
+)
 from wireyard.endpoints.server import ServerEndpoint
 
 __all__ = [
@@ -25,6 +34,8 @@ __all__ = [
     "KnownTopics",
     "Limits",
     "Message",
+    "Received",
+    "Released",
     "ServerEndpoint",
     "Tap",
 ]

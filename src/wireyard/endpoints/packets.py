@@ -47,6 +47,8 @@ __all__ = [
     "KnownTopics",
     "Limits",
     "PacketEndpoint",
+    "Received",
+    "Released",
     "Tap",
 ]
 
@@ -88,6 +90,18 @@ class Completed(NamedTuple):
     code: int
 
 
+class Received(NamedTuple):
+    """A message of QoS 2 that this side sent has arrived, by its PUBREC."""
+
+    delivery: Delivery
+
+
+class Released(NamedTuple):
+    """A message of QoS 2 that this side received is not sent again, by its PUBREL."""
+
+    packet_id: int
+
+
 class Ended(NamedTuple):
     """The connection is over: after `take` it is to be closed."""
 
@@ -97,7 +111,7 @@ class Ended(NamedTuple):
     """The DISCONNECT of the other side, if that ended it."""
 
 
-Event = Message | Completed | Ended | Packet
+Event = Message | Completed | Received | Released | Ended | Packet
 
 
 class KnownTopics:
