@@ -10,12 +10,14 @@ import asyncio
 import gc
 import ssl
 import time
-from collections import deque
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from ipaddress import ip_address
 from pathlib import Path
-from typing import Any, Final, cast
+from typing import Final
+from urllib.parse import urlsplit
 
+from wireyard.broker.connection import SECONDS_TO_CLOSE, Connection
 from wireyard.broker.core import Core
 from wireyard.broker.persistence import TABLES, Persistence
 from wireyard.broker.recording import Address, Recording, Tape
@@ -29,9 +31,6 @@ __all__ = ["LOOPBACK", "Server"]
 
 LOOPBACK: Final = "127.0.0.1"
 _LOGIN_THREADS: Final = 2
-_SECONDS_TO_CLOSE: Final = 2.0
-_MAX_UNREAD_BYTES: Final = 64 << 10
-"""Bytes of a client that wait for the answer to its CONNECT, from which on nothing is read."""
 
 
 class Server:
@@ -83,10 +82,10 @@ class Server:
         self._server: asyncio.Server | None = None
         self._timer: asyncio.TimerHandle | None = None
         self._flush_is_due = False
-        self._connections: dict[Link, _Connection] = {}
-        self.open_connections: set[_Connection] = set()
+        self._connections: dict[Link, Connection] = {}
+        self.open_connections: set[Connection] = set()
         """Those whose sockets are open, refused ones too."""
-        self._waiting: set[_Connection] = set()
+        self._waiting: set[Connection] = set()
         """Those with something to send that waits for the store."""
         # Time since 1970 that never jumps.
         self._epoch = time.time() - time.monotonic()
@@ -134,7 +133,7 @@ class Server:
         try:
             bind, port = self.address
             self._server = await self.loop.create_server(
-                lambda: _Connection(self),
+                lambda: Connection(self),
                 bind,
                 port,
                 ssl=self._tls,
@@ -160,7 +159,7 @@ class Server:
         for connection in waiting:
             connection.leave()
 
-    def wait(self, connection: _Connection) -> None:
+    def wait(self, connection: Connection) -> None:
         """Have a connection look again after the next commit."""
         self._waiting.add(connection)
 
@@ -186,7 +185,7 @@ class Server:
         if self.store is not None:
             await self.loop.run_in_executor(None, self.store.close)
             self._on_commit()
-        until = self.loop.time() + _SECONDS_TO_CLOSE
+        until = self.loop.time() + SECONDS_TO_CLOSE
         while self.open_connections and self.loop.time() < until:
             await asyncio.sleep(0.005)
         for connection in list(self.open_connections):
@@ -247,7 +246,21 @@ class Server:
         )
         future.add_done_callback(finish)
 
-    def open(self, connection: _Connection, client: Address, server: Address) -> Link | None:
+    # --- connections ----------------------------------------------------------------------
+
+    def allows(self, origin: str, host: str) -> bool:
+        """Return whether a page of an origin may connect to this broker by a host's name.
+
+        A browser lets any page of the world connect to loopback, so those have to be local too.
+        """
+        try:
+            name, own = urlsplit(origin).hostname, urlsplit(f"//{host}").hostname
+        except ValueError:
+            return False
+        is_own = name == own and not _is_local(self.address[0])
+        return is_own or _is_local(name) or origin in self.settings.origins
+
+    def open(self, connection: Connection, client: Address, server: Address) -> Link | None:
         """Return the link of a new connection, None if it is refused."""
         tape = None if self.recording is None else self.recording.open(client, server)
         connection.tape = tape
@@ -270,118 +283,13 @@ class Server:
         self.wake()
 
 
-class _Connection(asyncio.Protocol):
-    """A socket, and the link of the core that reads from it and writes to it."""
-
-    def __init__(self, server: Server) -> None:
-        self._server = server
-        self._link: Link | None = None
-        self._is_paused = False
-        self.tape: Tape | None = None
-        self._held: deque[tuple[int, bytes, bytes]] = deque()
-        """What has to be sent: the group of the store that it waits for, and how it is recorded."""
-        self._held_bytes = 0
-        self._shown = b""
-
-    def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        self._server.open_connections.add(self)
-        self._transport = cast(asyncio.Transport, transport)
-        self._transport.set_write_buffer_limits(high=self._server.settings.max_unsent_bytes)
-        client: Any = transport.get_extra_info("peername") or (LOOPBACK, 0)
-        server: Any = transport.get_extra_info("sockname") or (LOOPBACK, 0)
-        self._link = self._server.open(self, client[:2], server[:2])
-        if self._link is None:
-            self._transport.abort()
-
-    def data_received(self, data: bytes) -> None:
-        link, server = self._link, self._server
-        if link is None:
-            return
-        server.core.receive(link, data, server.now())
-        server.wake()
-        if self._has_to_wait(link):
-            self._transport.pause_reading()
-            server.wait(self)
-
-    def _has_to_wait(self, link: Link) -> bool:
-        """Return whether no more is to be read for now."""
-        core, store = self._server.core, self._server.store
-        has_unread = link.endpoint.held_bytes > _MAX_UNREAD_BYTES and link in core.unidentified
-        return has_unread or (store is not None and store.is_behind)
-
-    def record(self, arrived: bool, data: bytes) -> None:
-        """Record what arrived; keep what is to be sent until it leaves."""
-        assert self.tape is not None
-        if arrived:
-            self.tape.write(True, data)
-        else:
-            self._shown = data
-
-    def flush(self) -> None:
-        """Write what there is, and close if the connection has ended."""
-        link, transport = self._link, self._transport
-        assert link is not None
-        data = link.endpoint.take()
-        if data and not transport.is_closing():
-            self._held.append((link.waits_for, data, self._shown))
-            self._held_bytes += len(data)
-        self.leave()
-
-    def leave(self) -> None:
-        """Write what does not wait for the store, and close if that was all."""
-        link, transport, held = self._link, self._transport, self._held
-        assert link is not None
-        if transport.is_closing():
-            return
-        committed, parts = self._server.committed, []
-        while held and held[0][0] <= committed:
-            _, data, shown = held.popleft()
-            parts.append(data)
-            self._held_bytes -= len(data)
-            if self.tape is not None:
-                self.tape.write(False, shown)
-        if parts:
-            transport.write(parts[0] if len(parts) == 1 else b"".join(parts))
-        if self._held_bytes > self._server.settings.max_unsent_bytes:
-            link.is_slow = True
-        elif parts and link.is_slow and not self._is_paused:
-            self.resume_writing()
-        if held:
-            self._server.wait(self)
-        elif link.endpoint.ended is not None:
-            transport.close()
-            # A client that does not read keeps its socket for a moment only.
-            self._server.loop.call_later(_SECONDS_TO_CLOSE, transport.abort)
-        if not transport.is_closing() and not transport.is_reading():
-            if self._has_to_wait(link):
-                self._server.wait(self)
-            else:
-                transport.resume_reading()
-
-    def abort(self) -> None:
-        """Close the socket without waiting for the client to read."""
-        self._transport.abort()
-
-    def pause_writing(self) -> None:
-        assert self._link is not None
-        self._is_paused = self._link.is_slow = True
-
-    def resume_writing(self) -> None:
-        link = self._link
-        assert link is not None
-        self._is_paused = link.is_slow = False
-        if link.session is not None:
-            self._server.core.router.pump(link.session)
-            self._server.core.router.dirty.add(link)
-        self._server.wake()
-
-    def connection_lost(self, exc: Exception | None) -> None:
-        self._server.open_connections.discard(self)
-        if self._link is not None:
-            by_client = self._link.endpoint.ended is None
-            self._server.close(self._link, self.tape, by_client)
-
-
 def _shown(address: Address) -> str:
     host, port = address
     return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+
+
+def _is_local(host: str | None) -> bool:
+    try:
+        return host == "localhost" or ip_address(host or "").is_loopback
+    except ValueError:
+        return False

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import ssl
+from collections.abc import Sequence
 from pathlib import Path
 
 import click
@@ -69,6 +70,13 @@ _TLS_PORT = 8883
     metavar="FILE",
     help="Who may read and write which topics, as mosquitto's acl_file has it.",
 )
+@click.option(
+    "--origin",
+    "origins",
+    multiple=True,
+    metavar="URL",
+    help="Web pages that may connect, such as https://app.example, or several; local ones may.",
+)
 @click.option("--cert", type=PATH, metavar="FILE", help="Certificate, for TLS.")
 @click.option("--key", type=PATH, metavar="FILE", help="Key of the certificate.")
 @click.option(
@@ -96,6 +104,7 @@ def command(
     users: str | None,
     add_user: str | None,
     access: str | None,
+    origins: Sequence[str],
     cert: str | None,
     key: str | None,
     max_packet_bytes: int,
@@ -103,8 +112,9 @@ def command(
 ) -> int:
     """Run an MQTT broker for tests, development and edge gateways, until Ctrl-C.
 
-    MQTT 3.1, 3.1.1 and 5.0, on this machine alone unless --bind says otherwise. It prints its
-    address once it is ready, and a note for each notable cause.
+    MQTT 3.1, 3.1.1 and 5.0, also over WebSocket on the same port, on this machine alone unless
+    --bind says otherwise. It prints its address once it is ready, and a note for each notable
+    cause.
     """
     if add_user is not None:
         return _add_user(users, add_user)
@@ -122,6 +132,7 @@ def command(
     settings = Settings(
         access=Access(known, reads, writes) if users or access else None,
         endpoint=Limits(max_packet_bytes=max_packet_bytes),
+        origins=frozenset(origins),
         max_connections=max_connections,
     )
     if port is None:

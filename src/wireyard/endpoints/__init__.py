@@ -7,6 +7,7 @@ ends the connection with the reason code of that rule (``codes``).
 - ``messages``: application messages, and the PUBLISH packets that carry them
 - ``flows``: messages in flight of a session, over all of its connections
 - ``packets``, ``endpoint``: what both sides have in common; ``server``, ``client``: the two sides
+- ``websocket``: the same inside a WebSocket
 """
 
 from wireyard.endpoints.client import ClientEndpoint
@@ -23,6 +24,7 @@ from wireyard.endpoints.packets import (
     Tap,
 )
 from wireyard.endpoints.server import ServerEndpoint
+from wireyard.endpoints.websocket import WebSocket
 
 __all__ = [
     "ClientEndpoint",
@@ -38,4 +40,5 @@ __all__ = [
     "Released",
     "ServerEndpoint",
     "Tap",
+    "WebSocket",
 ]
