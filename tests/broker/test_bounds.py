@@ -216,6 +216,24 @@ def test_lines_of_access(tmp_path: Path) -> None:
         read_access(str(path))
 
 
+def test_delays_begin_when_the_connection_is_lost(dial: Dial) -> None:
+    with wireyard.broker() as broker:
+        client = dial(broker)
+        packet = mqtt.Connect(
+            client_id="a", properties={"session_expiry_interval": 100}, will_topic="t",
+            will_properties={"will_delay_interval": 10}, version_in_force=5,
+        )  # fmt: skip
+        client.sendall(encode(packet))
+        assert client.recv(1) == b"\x20"
+        session = broker.server.core.router.sessions["a"]
+        time.sleep(0.1)
+        lost_at = broker.server.now()
+        client.close()
+        until(lambda: session.link is None and session.will is not None)
+        assert session.will is not None and session.will.due is not None
+        assert session.will.due >= lost_at + 10
+
+
 def test_tls(tmp_path: Path, dial: Dial) -> None:
     pytest.importorskip("cryptography", reason="makes the certificate")
     from tests.broker.certificate import write_certificate

@@ -38,7 +38,7 @@ class Connection(asyncio.Protocol):
         self._held_bytes = 0
         self._shown = b""
         self._socket: WebSocket | None = None
-        self._is_new = True
+        self._is_new, self._has_ended = True, False
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Take the socket, or refuse it."""
@@ -54,7 +54,7 @@ class Connection(asyncio.Protocol):
     def data_received(self, data: bytes) -> None:
         """Read what arrived."""
         link, server = self._link, self._server
-        if link is None:
+        if link is None or link.endpoint.ended is not None:
             return
         if self._is_new:
             self._is_new = False
@@ -127,16 +127,33 @@ class Connection(asyncio.Protocol):
         if held:
             self._server.wait(self)
         elif link.endpoint.ended is not None:
-            if self._socket is not None:
-                transport.write(self._socket.close())
-            transport.close()
-            # A client that does not read keeps its socket for a moment only.
-            self._server.loop.call_later(SECONDS_TO_CLOSE, transport.abort)
+            self._end()
         if not transport.is_closing() and not transport.is_reading():
             if self._has_to_wait(link):
                 self._server.wait(self)
             else:
                 transport.resume_reading()
+
+    def _end(self) -> None:
+        """Close the sending side; the client closes the other one, or loses it in a moment.
+
+        If both were closed, what the client still sends would be answered by a reset, which would
+        make it lose what it has not read: the reason.
+        """
+        transport = self._transport
+        if self._has_ended:
+            return
+        self._has_ended = True
+        if self._socket is not None:
+            transport.write(self._socket.close())
+        try:
+            if not transport.can_write_eof() or transport.get_write_buffer_size():
+                transport.close()
+            else:
+                transport.write_eof()
+        except OSError:  # the client has reset the connection
+            transport.abort()
+        self._server.loop.call_later(SECONDS_TO_CLOSE, transport.abort)
 
     @property
     def _is_gone(self) -> bool:

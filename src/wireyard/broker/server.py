@@ -238,6 +238,7 @@ class Server:
 
         def finish(checked: asyncio.Future[bool]) -> None:
             if not checked.cancelled():
+                self.core.tick(self.now())
                 done(checked.exception() is None and checked.result())
                 self.wake()
 
@@ -277,6 +278,7 @@ class Server:
         connection = self._connections.pop(link, None)
         if connection is not None:
             self._waiting.discard(connection)
+        self.core.tick(self.now())
         self.core.lose(link)
         if tape is not None:
             tape.close(by_client)

@@ -99,6 +99,8 @@ class BrokerThread:
     ) -> None:
         self._loop.call_soon_threadsafe(self.server.is_over.set)
         self._thread.join()
+        if self._error is not None and error is None:
+            raise self._error
 
     def _run(self) -> None:
         try:
