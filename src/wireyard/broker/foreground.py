@@ -1,4 +1,4 @@
-"""A broker that runs until a signal ends it."""
+"""A server that runs until a signal ends it."""
 
 from __future__ import annotations
 
@@ -7,14 +7,23 @@ import gc
 import resource
 import signal
 from collections.abc import Callable
-from typing import Any
-
-from wireyard.broker.server import Server
+from typing import Any, Protocol, TypeVar
 
 __all__ = ["serve"]
 
 
-def serve(server: Server, ready: Callable[[Server], None]) -> None:
+class _Server(Protocol):
+    say: Callable[[str], None]
+
+    async def start(self) -> None: ...
+
+    async def stop(self) -> None: ...
+
+
+S = TypeVar("S", bound=_Server)
+
+
+def serve(server: S, ready: Callable[[S], None]) -> None:
     """Run a server until SIGINT or SIGTERM; `ready` is called once it listens.
 
     Raises
@@ -26,7 +35,7 @@ def serve(server: Server, ready: Callable[[Server], None]) -> None:
     asyncio.run(_serve(server, ready))
 
 
-async def _serve(server: Server, ready: Callable[[Server], None]) -> None:
+async def _serve(server: S, ready: Callable[[S], None]) -> None:
     loop = asyncio.get_running_loop()
     stop = asyncio.Event()
     for number in (signal.SIGINT, signal.SIGTERM):

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any, Final, cast
 
 from wireyard.broker.core import Core
-from wireyard.broker.recording import Address, Recording, Tape
+from wireyard.broker.recording import Address, Recording, Tape, record_into, shown_address
 from wireyard.broker.session import Link
 from wireyard.broker.settings import Settings
 from wireyard.errors import SourceError
@@ -105,21 +105,15 @@ class Server:
                 start_serving=False,
             )
             if self._record is not None:
-                self._open_record(self._record)
+                self.recording = record_into(
+                    self._record, "broker", lambda: int(self.now() * 1e9), self.say
+                )
             await self._server.start_serving()
         except OSError as error:
             if self._server is not None:
                 self._server.close()
             raise SourceError(f"{error.filename or self.address[0]}: {error.strerror}") from None
         self.address = self._server.sockets[0].getsockname()[:2]
-
-    def _open_record(self, folder: Path) -> None:
-        folder.mkdir(parents=True, exist_ok=True)
-        began = time.strftime("%Y%m%dT%H%M%S", time.gmtime(self.now()))
-        path = folder / f"broker-{began}-{time.monotonic_ns() % 1_000_000:06}.pcapng"
-        file = path.open("xb")
-        self.recording = Recording(file, lambda: int(self.now() * 1e9), self.say)
-        self.say(f"records to {path}")
 
     async def stop(self) -> None:
         """End all connections, and close."""
@@ -190,7 +184,7 @@ class Server:
         """Return the link of a new connection, None if it is refused."""
         tape = None if self.recording is None else self.recording.open(client, server)
         connection.tape = tape
-        link = self.core.open_link(_shown(client), None if tape is None else tape.write)
+        link = self.core.open_link(shown_address(client), None if tape is None else tape.write)
         if link is not None:
             self._connections[link] = connection
             self.wake()
@@ -275,8 +269,3 @@ class _Connection(asyncio.Protocol):
         if self._link is not None:
             by_client = self._link.endpoint.ended is None
             self._server.close(self._link, self.tape, by_client)
-
-
-def _shown(address: Address) -> str:
-    host, port = address
-    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
