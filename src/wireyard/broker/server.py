@@ -20,7 +20,7 @@ from urllib.parse import urlsplit
 from wireyard.broker.connection import SECONDS_TO_CLOSE, Connection
 from wireyard.broker.core import Core
 from wireyard.broker.persistence import TABLES, Persistence
-from wireyard.broker.recording import Address, Recording, Tape
+from wireyard.broker.recording import Address, Recording, Tape, record_into, shown_address
 from wireyard.broker.session import Link
 from wireyard.broker.settings import Settings
 from wireyard.broker.store import Store
@@ -142,7 +142,9 @@ class Server:
                 start_serving=False,
             )
             if self._record is not None:
-                self._open_record(self._record)
+                self.recording = record_into(
+                    self._record, "broker", lambda: int(self.now() * 1e9), self.say
+                )
             await self._server.start_serving()
         except OSError as error:
             if self._server is not None:
@@ -167,14 +169,6 @@ class Server:
     def committed(self) -> int:
         """The last group of changes that is durable."""
         return 0 if self.store is None else self.store.committed
-
-    def _open_record(self, folder: Path) -> None:
-        folder.mkdir(parents=True, exist_ok=True)
-        began = time.strftime("%Y%m%dT%H%M%S", time.gmtime(self.now()))
-        path = folder / f"broker-{began}-{time.monotonic_ns() % 1_000_000:06}.pcapng"
-        file = path.open("xb")
-        self.recording = Recording(file, lambda: int(self.now() * 1e9), self.say)
-        self.say(f"records to {path}")
 
     async def stop(self) -> None:
         """End all connections, and close."""
@@ -265,7 +259,10 @@ class Server:
         """Return the link of a new connection, None if it is refused."""
         tape = None if self.recording is None else self.recording.open(client, server)
         connection.tape = tape
-        link = self.core.open_link(_shown(client), None if tape is None else connection.record)
+        self.core.tick(self.now())  # its time to log in begins now
+        link = self.core.open_link(
+            shown_address(client), None if tape is None else connection.record
+        )
         if link is not None:
             self._connections[link] = connection
             self.wake()
@@ -283,11 +280,6 @@ class Server:
         if tape is not None:
             tape.close(by_client)
         self.wake()
-
-
-def _shown(address: Address) -> str:
-    host, port = address
-    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 
 
 def _is_local(host: str | None) -> bool:
