@@ -216,7 +216,7 @@ def test_a_line_for_each_finding_and_details_on_request() -> None:
 def test_severities_have_colours_on_a_terminal_only(
     quiet: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("wireyard.cli.why.to_terminal", lambda _: True)
+    monkeypatch.setattr("wireyard.cli.asking.why.to_terminal", lambda _: True)
     monkeypatch.setenv("NO_COLOR", quiet)
     monkeypatch.setenv("COLUMNS", "70")
     shown = why(ROOT / "examples" / "traffic.pcap").stdout

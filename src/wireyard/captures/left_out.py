@@ -179,8 +179,12 @@ class LeftOut:
         return json.dumps(asdict(self))
 
     def lines(self) -> list[str]:
-        """Return all notes."""
-        return [*self.notes, *self.describe_closed(), *filter(None, [self.unread])]
+        """Return the notes for a run; plain HTTP, in which no option finds anything, has none."""
+        is_http = len(self.carriers) <= _SHOWN and all(
+            each.text.startswith("HTTP") for each in self.carriers
+        )
+        closed = () if is_http else self.describe_closed()
+        return [*self.notes, *closed, *filter(None, [self.unread])]
 
     @property
     def notes(self) -> list[str]:

@@ -14,9 +14,9 @@ from wireyard.answers.why import Finding, find_symptoms, is_known
 from wireyard.errors import UsageError
 from wireyard.layers.frame_files import FrameFiles
 from wireyard.layers.symptoms import MOST_PEERS, Symptom
-from wireyard.report import text
 from wireyard.report.filters import literal
 from wireyard.report.questions import Answer
+from wireyard.text import clipped, printable
 
 if TYPE_CHECKING:
     from wireyard.answers import Tables
@@ -169,23 +169,23 @@ def _shown(finding: Finding, answers: Mapping[str, Answer], files: FrameFiles) -
         kind=finding.symptom.replace("_", " "),
         severity=finding.severity,
         title=", ".join(
-            text.clipped(name, _MOST_CELL)
+            clipped(name, _MOST_CELL)
             for name in (finding.client, finding.destination) if name
-        ) or text.clipped(finding.subject, _MOST_CELL),
-        text=text.shown(finding.text),
+        ) or clipped(finding.subject, _MOST_CELL),
+        text=printable(finding.text),
         query=finding.symptom,
         row=row,
         column="count",
         where=_where(finding, files),
         position=(finding.source, finding.stream, finding.offset),
-        command=text.shown(finding.next),
+        command=printable(finding.next),
         ends=" ".join(f"{word} {_names(names)}" for word, names in ends if names),
-        places=tuple((text.clipped(at["destination"], _MOST_CELL), at["count"]) for at in several),
+        places=tuple((clipped(at["destination"], _MOST_CELL), at["count"]) for at in several),
     )  # fmt: skip
 
 
 def _names(names: list[str]) -> str:
-    shown = [text.clipped(name, _MOST_CELL) for name in names[: MOST_PEERS - 1]]
+    shown = [clipped(name, _MOST_CELL) for name in names[: MOST_PEERS - 1]]
     return ", ".join(shown) + (" and others" if len(names) == MOST_PEERS else "")
 
 
@@ -197,13 +197,12 @@ def _from_quarantine(quarantined: Answer, inputs: str) -> Iterator[Shown]:
         yield Shown(
             kind=f"{row['status']} bytes",
             severity="lost",
-            title=text.clipped(f"{row['format']} {row['field'] or ''}".strip(), _MOST_CELL),
-            text=text.shown(message),
+            title=clipped(f"{row['format']} {row['field'] or ''}".strip(), _MOST_CELL),
+            text=printable(message),
             query="quarantined",
             row=number,
             column="rows",
-            where=f"{text.clipped(row['source'], 60)}, {text.clipped(row['stream'], 60)}"
-            f" at {row['at']}",
+            where=f"{clipped(row['source'], 60)}, {clipped(row['stream'], 60)} at {row['at']}",
             position=(row["source"], row["stream"], row["at"]),
             command=f'wireyard sql {inputs} "{sql}"',
         )
@@ -212,6 +211,6 @@ def _from_quarantine(quarantined: Answer, inputs: str) -> Iterator[Shown]:
 def _where(finding: Finding, files: FrameFiles) -> str:
     if finding.frame is not None:
         file, number = files.find(finding.source, finding.frame)
-        return f"{text.clipped(file, 60)}, frame {number}"
-    stream = text.clipped(finding.stream or "", 60)
-    return f"{text.clipped(finding.source or '', 60)}, {stream} at {finding.offset}"
+        return f"{clipped(file, 60)}, frame {number}"
+    stream = clipped(finding.stream or "", 60)
+    return f"{clipped(finding.source or '', 60)}, {stream} at {finding.offset}"

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
@@ -14,7 +13,8 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from wireyard.cli import exits
-from wireyard.cli.answers import (
+from wireyard.cli.asking.answers import (
+    cut,
     frame_text,
     head_of,
     nothing_read,
@@ -23,12 +23,13 @@ from wireyard.cli.answers import (
     shown_inputs,
     split_inputs,
     status_of,
+    wrapped,
 )
-from wireyard.cli.blocks import cut, wrapped
+from wireyard.cli.decoding.cells import json_line
 from wireyard.cli.options import PATH, examples
 from wireyard.cli.output import open_output, to_terminal
-from wireyard.cli.tables import printable
 from wireyard.errors import UsageError
+from wireyard.text import printable
 
 if TYPE_CHECKING:
     from wireyard.answers import Tables
@@ -112,7 +113,7 @@ def command(inputs: tuple[str, ...], limit: int, verbose: bool, out: str, **how:
             exits.note("no packet has a time, so nothing can be concluded; captures have times")
         elif out == "jsonl":
             for one in numbered.values():
-                target.write(f"{json.dumps(asdict(one), ensure_ascii=False)}\n".encode())
+                target.write(json_line(asdict(one)))
         else:
             text = _Text(tables, to_terminal(None), f"wireyard why {shown}")
             for line in chain(head_of(tables), text.lines(found, numbered, limit, verbose)):

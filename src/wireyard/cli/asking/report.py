@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from wireyard.cli import exits
-from wireyard.cli.answers import (
+from wireyard.cli.asking.answers import (
     no_cache_option,
     nothing_read,
     opened_tables,

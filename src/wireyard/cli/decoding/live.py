@@ -1,29 +1,35 @@
-"""Live inputs: a command reads them while they are written, until they end or Ctrl-C."""
+"""Inputs that grow while they are read: files, pipes, and interfaces of this machine."""
 
 from __future__ import annotations
 
+import os
+import shutil
 import signal
 import sys
 import threading
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from itertools import groupby
+from subprocess import PIPE, Popen, TimeoutExpired
+from tempfile import TemporaryFile
 from types import FrameType
+from typing import Final
 
 from wireyard.captures.live.following import Following
 from wireyard.cli import exits
-from wireyard.cli.decoding.faults import StreamFaults
-from wireyard.cli.decoding.reading import Budget, OpenInput
+from wireyard.cli.decoding.reading import Budget, OpenInput, StreamFaults
 from wireyard.cli.decoding.selection import Request, Selection
 from wireyard.cli.progress import Progress
+from wireyard.errors import SourceError
 from wireyard.formats import Format
 from wireyard.streams.batches import BlockReader
 from wireyard.streams.growth import Grown
 from wireyard.streams.scan import load_fast_path
+from wireyard.text import bytes_text, count_text
 
-__all__ = ["LiveReading", "flush_output", "stopping"]
+__all__ = ["LiveReading", "capturing", "flush_output", "stopping"]
 
 
 @contextmanager
@@ -60,6 +66,8 @@ class LiveReading:
     ----------
     flush
         Called before reading waits, so that all rows are visible by then.
+    stop
+        Returns whether the user has ended it.
     tables
         Whether the output has columns, which are written even if there are no rows.
     one_format
@@ -72,6 +80,7 @@ class LiveReading:
     budget: Budget
     shows_progress: bool
     flush: Callable[[], None]
+    stop: Callable[[], bool]
     tables: bool
     one_format: bool
     status: int = field(default=exits.DONE)
@@ -108,6 +117,9 @@ class LiveReading:
             selection = Selection(self.named, self.request, self.following.captured)
             yield OpenInput([], selection, self.budget, progress, faults, {}, readers)
         progress.end()
+        if self.stop():
+            read, name = bytes_text(size), self.following.name
+            exits.note(f"{name}: {read} read, {count_text(self.budget.taken, 'row')}, until Ctrl-C")
         for line in faults.lines(self.following.name, captured=self.following.captured):
             exits.note(line)
             self.status = exits.DATA_LOST
@@ -141,3 +153,58 @@ def flush_output() -> None:
     """Flush the buffers of standard output."""
     sys.stdout.flush()
     sys.stdout.buffer.flush()
+
+
+_PATIENCE_S: Final = 5
+_STDIN: Final = 0
+
+
+@contextmanager
+def capturing(interface: str, filter: str | None) -> Iterator[None]:
+    """Let standard input be what is captured of an interface, in pcapng or pcap.
+
+    Parameters
+    ----------
+    filter
+        A capture filter of libpcap, such as ``port 1883``; None for all packets.
+
+    Raises
+    ------
+    SourceError
+        There is no program to capture with, or it may not capture.
+    """
+    words = _program(interface, filter)
+    with TemporaryFile() as said, Popen(words, stdout=PIPE, stderr=said) as process:
+        assert process.stdout is not None
+        os.dup2(process.stdout.fileno(), _STDIN)
+        try:
+            yield
+        except SourceError:
+            with suppress(TimeoutExpired):  # it was no fault of the program
+                process.wait(_PATIENCE_S)
+            if process.returncode:
+                said.seek(0)
+                raise SourceError(f"-i {interface}: {_reason(words[0], said.read())}") from None
+            raise
+        finally:
+            process.terminate()
+
+
+def _program(interface: str, filter: str | None) -> Sequence[str]:
+    """Return the command that writes a capture to standard output."""
+    if shutil.which("dumpcap"):
+        return ["dumpcap", "-q", "-i", interface, "-w", "-", *(["-f", filter] if filter else [])]
+    if shutil.which("tcpdump"):
+        words = ["tcpdump", "--immediate-mode", "-U", "-i", interface, "-w", "-"]
+        return [*words, *([filter] if filter else [])]
+    raise SourceError(f"-i {interface}: needs dumpcap, of Wireshark, or tcpdump; neither is here")
+
+
+def _reason(program: str, said: bytes) -> str:
+    """Return why a program failed, in its own words."""
+    text = said.decode(errors="replace")
+    lines = [line.removeprefix(f"{program}: ").strip() for line in text.splitlines()]
+    reasons = [
+        line for line in lines if line and not line.startswith(("Capturing on", "Running as"))
+    ]
+    return f"{program}: {reasons[0] if reasons else 'cannot capture'}"
