@@ -103,7 +103,7 @@ def test_of_several_a_summary_comes_first() -> None:
     both = trace("in.pcap", TOPIC)
     assert both.stdout.count("\nmessage ") == 2 and notes_of(both.stderr) == ""
     assert "payload    shut and locked locked" in both.stdout
-    assert "...[31\n             bytes cut]\n" in both.stdout
+    assert " lock...[31 bytes cut]\n" in both.stdout
 
 
 @pytest.mark.parametrize("asked", ["plant/+/state", "sends"])

@@ -11,7 +11,6 @@ import re
 import sys
 from difflib import get_close_matches
 from importlib import import_module
-from importlib.abc import MetaPathFinder
 from typing import Any, NoReturn
 
 import click
@@ -137,7 +136,7 @@ class _Commands(click.Group):
         sys.exit(status)
 
 
-class _NoPandas(MetaPathFinder):
+class _NoPandas:
     def find_spec(self, fullname: str, path: object, target: object = None) -> None:
         if fullname == "pandas":
             raise ModuleNotFoundError(fullname)

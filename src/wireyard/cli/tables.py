@@ -19,7 +19,7 @@ from wireyard.cli.decoding.cells import cell_of
 from wireyard.formats.base import Row
 from wireyard.layout import Column
 from wireyard.streams.framer import OK
-from wireyard.text import printable
+from wireyard.text import count_text, printable
 
 __all__ = [
     "LiveTables",
@@ -283,7 +283,7 @@ def _chunks(rows: Iterator[Row], chosen: bool) -> Iterator[list[Row] | Text]:
 
 def _fault(row: Row) -> Text:
     why = f" {row['error']['message']}" if row["error"] else ""
-    place = f"{row['offset']}, {row['length']} bytes: "
+    place = f"{row['offset']}, {count_text(row['length'], 'byte')}: "
     return Text.assemble(place, (row["status"], "bold red"), (printable(why), "red"))
 
 

@@ -13,8 +13,8 @@ from wireyard.answers.tables import Row
 from wireyard.answers.why import Finding, find_symptoms, is_known
 from wireyard.errors import UsageError
 from wireyard.layers.frame_files import FrameFiles
-from wireyard.layers.symptoms import MOST_PEERS, Symptom
-from wireyard.report.filters import literal
+from wireyard.layers.symptoms import SHARED, Symptom
+from wireyard.report.filters import literal, with_subqueries
 from wireyard.report.questions import Answer
 from wireyard.text import clipped, printable
 
@@ -113,6 +113,7 @@ def find_all(tables: Tables, quarantined: Answer, shown_as: str, asked: str | No
             query = query.replace("$asked", literal(given["asked"]))
         limited = _LIMITED.format(query=query.strip(), most=_MOST_ROWS)
         rows = _until(tables, until, limited)
+        limited = with_subqueries(limited, SHARED)
         if rows is None:
             found.left.append(symptom.code)
         elif rows:
@@ -164,29 +165,24 @@ def _shown(finding: Finding, answers: Mapping[str, Answer], files: FrameFiles) -
         and proof.items() <= row["worst"][0].items()
     )
     several = finding.worst if finding.destinations > 1 else ()
-    ends = (("from", finding.producers), ("to", finding.consumers))
     return Shown(
         kind=finding.symptom.replace("_", " "),
         severity=finding.severity,
-        title=", ".join(
-            clipped(name, _MOST_CELL)
-            for name in (finding.client, finding.destination) if name
-        ) or clipped(finding.subject, _MOST_CELL),
+        title=", ".join(map(_name, finding.about)),
         text=printable(finding.text),
         query=finding.symptom,
         row=row,
         column="count",
-        where=_where(finding, files),
+        where=clipped(finding.proof(files), 2 * _MOST_CELL),
         position=(finding.source, finding.stream, finding.offset),
         command=printable(finding.next),
-        ends=" ".join(f"{word} {_names(names)}" for word, names in ends if names),
-        places=tuple((clipped(at["destination"], _MOST_CELL), at["count"]) for at in several),
+        ends=finding.ends(_name),
+        places=tuple((_name(at["destination"]), at["count"]) for at in several),
     )  # fmt: skip
 
 
-def _names(names: list[str]) -> str:
-    shown = [clipped(name, _MOST_CELL) for name in names[: MOST_PEERS - 1]]
-    return ", ".join(shown) + (" and others" if len(names) == MOST_PEERS else "")
+def _name(name: str) -> str:
+    return clipped(name, _MOST_CELL)
 
 
 def _from_quarantine(quarantined: Answer, inputs: str) -> Iterator[Shown]:
@@ -206,11 +202,3 @@ def _from_quarantine(quarantined: Answer, inputs: str) -> Iterator[Shown]:
             position=(row["source"], row["stream"], row["at"]),
             command=f'wireyard sql {inputs} "{sql}"',
         )
-
-
-def _where(finding: Finding, files: FrameFiles) -> str:
-    if finding.frame is not None:
-        file, number = files.find(finding.source, finding.frame)
-        return f"{clipped(file, 60)}, frame {number}"
-    stream = clipped(finding.stream or "", 60)
-    return f"{clipped(finding.source or '', 60)}, {stream} at {finding.offset}"

@@ -26,7 +26,6 @@ __all__ = [
     "columns",
     "cut",
     "field",
-    "frame_text",
     "head_of",
     "ms_text",
     "no_cache_option",
@@ -155,12 +154,6 @@ def shown_inputs(
         for value in values:
             words += (option, value)
     return " ".join(map(quote, [*words, *(["--rotated"] if rotated else [])]))
-
-
-def frame_text(tables: Tables, source: str, frame: int) -> str:
-    """Return a frame of a source as text: its number in its file, and the file."""
-    file, number = tables.frame_files.find(source, frame)
-    return f"frame {number} of {file}"
 
 
 WIDTH = 80

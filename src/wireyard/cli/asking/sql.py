@@ -20,6 +20,7 @@ from wireyard.cli.options import PATH, examples, write_option
 from wireyard.cli.output import kind_of, open_output, to_terminal
 from wireyard.errors import UsageError
 from wireyard.layout import Column
+from wireyard.text import count_text
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -118,7 +119,7 @@ def _write_listing(found: pa.Table, file: IO[bytes]) -> None:
         names = ", ".join(text.partition(" ")[0] for text in row["columns"])
         indent = " " * 4
         lines = textwrap.fill(names, _LINE, initial_indent=indent, subsequent_indent=indent)
-        file.write(f"{row['table']}  {row['rows']:,} rows\n{lines}\n".encode())
+        file.write(f"{row['table']}  {count_text(row['rows'], 'row')}\n{lines}\n".encode())
 
 
 def _write_table(found: pa.Table, file: IO[bytes]) -> None:

@@ -24,7 +24,7 @@ from wireyard.errors import DecodeError, UsageError
 from wireyard.formats import Format
 from wireyard.formats.base import Row
 from wireyard.layout import Column
-from wireyard.text import PAYLOADS, cut_note, moment, payload_text, printable
+from wireyard.text import PAYLOADS, count_text, cut_note, moment, payload_text, printable
 
 __all__ = [
     "CHOICES",
@@ -209,7 +209,7 @@ def cell_of(column: Column, row: Row) -> str:
 
 def _bytes_cell(data: bytes) -> str:
     shown = data[:_CELL_BYTES].hex()
-    return shown if len(data) <= _CELL_BYTES else f"{shown}.. ({len(data)} bytes)"
+    return shown if len(data) <= _CELL_BYTES else f"{shown}.. ({count_text(len(data), 'byte')})"
 
 
 def _pairs_cell(pairs: Sequence[tuple[str, Any]]) -> str:

@@ -297,13 +297,24 @@ def command(
 
         request["columns"] = tuple(dict.fromkeys(map(column_of, fields)))
     request["where"] = _conditions(where, topics, display_filters, since, until)
-    wanted = Request(**request, lenient=format_name is None, csv=kind == "csv"), Budget(limit)
-    shows_progress = not (to_terminal(write) and kind in _SEEN)
-    live = request["max_packet_bytes"], follow, rotated
     tables = kind in _TABLES
-    shape = tables, tables and write in (None, "-")
-    job = Job(paths, format_name, decode_as, keylog, *wanted, shows_progress, *live, *shape)
-    job.verbose, job.fields, job.field_options = verbose, fields, field_options
+    job = Job(
+        paths=paths,
+        format_name=format_name,
+        decode_as=decode_as,
+        keylog=keylog,
+        request=Request(**request, lenient=format_name is None, csv=kind == "csv"),
+        budget=Budget(limit),
+        shows_progress=not (to_terminal(write) and kind in _SEEN),
+        max_packet_bytes=request["max_packet_bytes"],
+        follows=follow,
+        rotated=rotated,
+        tables=tables,
+        one_format=tables and write in (None, "-"),
+        verbose=verbose,
+        fields=fields,
+        field_options=field_options,
+    )
     with ExitStack() as opened:
         if interface is not None:
             from wireyard.cli.decoding.live import capturing

@@ -10,7 +10,7 @@ from itertools import groupby
 from operator import attrgetter
 from typing import TYPE_CHECKING, Any, Final
 
-from wireyard.captures.inputs import Input
+from wireyard.captures.inputs import Input, Readable, open_captures, open_input
 from wireyard.cli import exits
 from wireyard.cli.progress import Progress
 from wireyard.errors import UsageError
@@ -22,7 +22,6 @@ from wireyard.streams.scan import scan_streams
 from wireyard.text import moment
 
 if TYPE_CHECKING:
-    from wireyard.captures.inputs import Input, Readable
     from wireyard.cli.decoding.reading import Budget, OpenInput
     from wireyard.cli.decoding.selection import Request
     from wireyard.formats import Format
@@ -64,7 +63,6 @@ class Job:
 
     def readings(self) -> Generator[OpenInput]:
         """Yield the inputs one after the other; the problems of an input are printed after it."""
-        from wireyard.captures.inputs import open_captures, open_input
         from wireyard.streams.arrivals import is_live
 
         named = get_format(self.format_name) if self.format_name else None
@@ -99,9 +97,6 @@ class Job:
 
     def _explain_nothing(self, path: str, named: Format | None) -> None:
         """Print what an input has, of which no row meets the conditions."""
-        from wireyard.captures.inputs import open_captures, open_input
-        from wireyard.cli.decoding.job import what_there_is
-
         if self.matchless and all(self.matchless.values()):
             return
         how = named, self.decode_as
@@ -116,30 +111,16 @@ class Job:
     def _follow(self, path: str, named: Format | None) -> Generator[OpenInput]:
         """Yield the streams of a followed input each time they have grown."""
         from wireyard.captures.live.following import follow
-        from wireyard.cli.decoding.live import LiveReading, flush_output, stopping
+        from wireyard.cli.decoding.live import LiveReading, stopping
 
-        with stopping() as stop:
-            following = follow(
-                path,
-                named,
-                self.decode_as,
-                self.keylog,
-                max_packet_bytes=self.max_packet_bytes,
-                stop=stop,
-            )
-            prints = self.before_waits
-
-            def flush() -> None:
-                if prints is not None:
-                    prints()
-                flush_output()
-
-            wanted = self.request, self.budget, self.shows_progress and prints is None
-            shape = self.tables, self.one_format
-            live = LiveReading(following, named, *wanted, flush, stop, *shape)
-            with closing(following):
-                yield from live.readings()
-        self.status = max(self.status, live.status)
+        how = named, self.decode_as, self.keylog
+        with (
+            stopping() as stop,
+            closing(
+                follow(path, *how, max_packet_bytes=self.max_packet_bytes, stop=stop)
+            ) as following,
+        ):
+            yield from LiveReading(self, following, named, stop).readings()
 
     def _read(self, found: Input, named: Format | None) -> Generator[OpenInput]:
         """Yield runs of adjacent streams of an input that have the same format."""

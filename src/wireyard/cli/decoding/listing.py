@@ -31,7 +31,7 @@ from wireyard.schema import as_array
 from wireyard.streams.conditions import BoundFilter, bind, parse
 from wireyard.streams.framer import GAP, OK
 from wireyard.streams.redaction import Redactor
-from wireyard.text import moment, printable
+from wireyard.text import count_text, moment, printable
 
 __all__ = ["PacketList"]
 
@@ -358,7 +358,7 @@ def _cells(format: Format, payload: str, row: Row, most_bytes: int | None) -> li
         flags = "R" * row["retain"] + "D" * row["dup"]
         qos = f"{row['qos']} {flags}".rstrip()
     if row["status"] != OK:
-        why = row["error"]["message"] if row.get("error") else f"{row['length']} bytes"
+        why = row["error"]["message"] if row.get("error") else count_text(row["length"], "byte")
         return [
             f"!{kind or row['status']}",
             printable(topic),

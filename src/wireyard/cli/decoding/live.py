@@ -10,17 +10,17 @@ import threading
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from itertools import groupby
 from subprocess import PIPE, Popen, TimeoutExpired
 from tempfile import TemporaryFile
 from types import FrameType
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from wireyard.captures.live.following import Following
 from wireyard.cli import exits
-from wireyard.cli.decoding.reading import Budget, OpenInput, StreamFaults
-from wireyard.cli.decoding.selection import Request, Selection
+from wireyard.cli.decoding.reading import OpenInput, StreamFaults
+from wireyard.cli.decoding.selection import Selection
 from wireyard.cli.progress import Progress
 from wireyard.errors import SourceError
 from wireyard.formats import Format
@@ -29,7 +29,10 @@ from wireyard.streams.growth import Grown
 from wireyard.streams.scan import load_fast_path
 from wireyard.text import bytes_text, count_text
 
-__all__ = ["LiveReading", "capturing", "flush_output", "stopping"]
+if TYPE_CHECKING:
+    from wireyard.cli.decoding.job import Job
+
+__all__ = ["LiveReading", "capturing", "stopping"]
 
 
 @contextmanager
@@ -64,72 +67,69 @@ class LiveReading:
 
     Parameters
     ----------
-    flush
-        Called before reading waits, so that all rows are visible by then.
     stop
         Returns whether the user has ended it.
-    tables
-        Whether the output has columns, which are written even if there are no rows.
-    one_format
-        Whether all rows must have the format of the first, as in one table.
     """
 
+    job: Job
     following: Following
     named: Format | None
-    request: Request
-    budget: Budget
-    shows_progress: bool
-    flush: Callable[[], None]
     stop: Callable[[], bool]
-    tables: bool
-    one_format: bool
-    status: int = field(default=exits.DONE)
 
     def readings(self) -> Iterator[OpenInput]:
         """Yield grown streams of one format, turn by turn; at the end print faults and notes."""
-        faults = StreamFaults()
-        progress = Progress(self.following.name, None, self.shows_progress)
+        job, faults = self.job, StreamFaults()
+        request, budget = job.request, job.budget
+        shows_progress = job.shows_progress and job.before_waits is None
+        progress = Progress(self.following.name, None, shows_progress)
         readers: list[BlockReader] = []
         selections: dict[str, Selection] = {}
         others: dict[str, set[str]] = defaultdict(set)
         size = 0
         for turn in self.following.turns():
             if not turn:
-                self.flush()
+                self._flush()
             for format, grown in _by_format(turn):
-                if self.one_format and selections and format.label not in selections:
+                if job.one_format and selections and format.label not in selections:
                     others[format.name].update(one.opened.stream for one in grown)
                     continue
                 selection = selections.get(format.label)
                 if selection is None:
-                    selection = Selection(format, self.request, self.following.captured)
+                    selection = Selection(format, request, self.following.captured)
                     selections[format.label] = selection
                 size += sum(one.opened.bytes_ahead for one in grown)
                 load_fast_path(format, size)  # loads kernels once the size pays for it
                 opened = [one.opened for one in grown]
                 framers = {id(one.opened): one.framer for one in grown}
-                yield OpenInput(opened, selection, self.budget, progress, faults, framers, readers)
-                if self.budget.spent:
+                yield OpenInput(opened, selection, budget, progress, faults, framers, readers)
+                if budget.spent:
                     break
-            if self.budget.spent:
+            if budget.spent:
                 break
-        if self.tables and self.named is not None and not selections:
-            selection = Selection(self.named, self.request, self.following.captured)
-            yield OpenInput([], selection, self.budget, progress, faults, {}, readers)
+        if job.tables and self.named is not None and not selections:
+            selection = Selection(self.named, request, self.following.captured)
+            yield OpenInput([], selection, budget, progress, faults, {}, readers)
         progress.end()
         if self.stop():
-            read, name = bytes_text(size), self.following.name
-            exits.note(f"{name}: {read} read, {count_text(self.budget.taken, 'row')}, until Ctrl-C")
+            rows = count_text(budget.taken, "row")
+            exits.note(f"{rows} of {bytes_text(size)} read, until Ctrl-C")
         for line in faults.lines(self.following.name, captured=self.following.captured):
             exits.note(line)
-            self.status = exits.DATA_LOST
+            self.job.status = exits.DATA_LOST
         for name, streams in others.items():
             exits.note(
-                f"{self.following.name}: {len(streams)} streams of {name} are not in a table"
-                f" of {next(iter(selections))}; --format {name} writes them"
+                f"{self.following.name}: {count_text(len(streams), 'stream')} of {name} left out of"
+                f" the table of {next(iter(selections))}; --format {name} writes them"
             )
-            self.status = exits.DATA_LOST
+            self.job.status = exits.DATA_LOST
         self._print_notes()
+
+    def _flush(self) -> None:
+        """Make all rows visible before reading waits."""
+        if self.job.before_waits is not None:
+            self.job.before_waits()
+        sys.stdout.flush()
+        sys.stdout.buffer.flush()
 
     def _print_notes(self) -> None:
         summary = self.following.summary()
@@ -138,7 +138,7 @@ class LiveReading:
         for problem in (summary.unread, summary.damage):
             if problem:
                 exits.note(f"{summary.name}: {problem}")
-                self.status = exits.DATA_LOST
+                self.job.status = exits.DATA_LOST
 
 
 def _by_format(turn: Sequence[Grown]) -> Iterator[tuple[Format, list[Grown]]]:
@@ -147,12 +147,6 @@ def _by_format(turn: Sequence[Grown]) -> Iterator[tuple[Format, list[Grown]]]:
     for _, same_format in groupby(ordered, key=lambda grown: grown.format.label):
         streams = list(same_format)
         yield streams[0].format, streams
-
-
-def flush_output() -> None:
-    """Flush the buffers of standard output."""
-    sys.stdout.flush()
-    sys.stdout.buffer.flush()
 
 
 _PATIENCE_S: Final = 5

@@ -146,13 +146,14 @@ def command(
     to be the one that the sequential read found; else the exit status is 1.
     """
     from wireyard.cli.packets.check_splits import Sequential, choose_sizes
-    from wireyard.text import printable
+    from wireyard.text import count_text, printable
 
     whole = Sequential.read(file, format_name, max_packet_bytes)
     same = True
     with open_output(None, binary=False):
         click.echo(
-            f"{printable(file)}: {whole.size} bytes, {whole.rows} rows when read from the beginning"
+            f"{printable(file)}: {count_text(whole.size, 'byte')}, {count_text(whole.rows, 'row')}"
+            " when read from the beginning"
         )
         click.echo(f"{'split bytes':>12} {'segments':>9} {'rows':>9}")
         for split in sizes or choose_sizes(whole.size, whole.format):

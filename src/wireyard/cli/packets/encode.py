@@ -25,6 +25,7 @@ from wireyard.layout import Column
 from wireyard.payloads.columns import ROW_COLUMNS
 from wireyard.schema import CAPTURED, COMMON
 from wireyard.streams.source import Reading, open_source, reading
+from wireyard.text import count_text
 
 __all__ = ["command"]
 
@@ -68,8 +69,7 @@ def command(file: str, write: str | None, format_name: str | None, skip_faults: 
             error.add_note(f"in {file}, line {packets.line}")
             raise
     if packets.skipped:
-        left_out = f"{packets.skipped} row{'s' * (packets.skipped != 1)}"
-        exits.note(f"{file}: {left_out} left out, being no packets")
+        exits.note(f"{file}: {count_text(packets.skipped, 'row')} left out, being no packets")
     return exits.DONE
 
 

@@ -12,6 +12,7 @@ from wireyard.cli import exits
 from wireyard.cli.decoding.cells import json_line
 from wireyard.cli.options import PATH, decode_as_option, examples, keylog_option
 from wireyard.cli.output import open_output, to_terminal
+from wireyard.cli.progress import waiting
 from wireyard.text import moment
 
 if TYPE_CHECKING:
@@ -81,11 +82,12 @@ def command(
     from wireyard.captures.records import describe_damage
 
     rules = [parse_decode_as(text) for text in decode_as]
-    capture = read_capture(file)
-    keys = read_key_logs(keylog, lambda: embedded_secrets(capture.files))
-    formats = find_formats(capture, rules, keys=keys)
-    found = Conversations(capture, formats)
-    order = None if sort is None else found.order(sort)
+    with waiting(f"reading {file}"):
+        capture = read_capture(file)
+        keys = read_key_logs(keylog, lambda: embedded_secrets(capture.files))
+        formats = find_formats(capture, rules, keys=keys)
+        found = Conversations(capture, formats)
+        order = None if sort is None else found.order(sort)
     with open_output(None, binary=False) as target:
         if kind == "jsonl":
             for one in found.rows(order):

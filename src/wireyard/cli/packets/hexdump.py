@@ -20,7 +20,7 @@ from wireyard.streams.blocks import Block, DirectedStream
 from wireyard.streams.framer import GAP, GARBAGE, MALFORMED, OK, TAIL, Framer
 from wireyard.streams.redaction import annotate
 from wireyard.streams.scan import OpenedStream, load_fast_path
-from wireyard.text import printable
+from wireyard.text import count_text, printable
 
 __all__ = ["FoundFrame", "find_frame", "find_frames", "offsets_in", "show_frame"]
 
@@ -132,7 +132,7 @@ def _frame(
 _LINE_BYTES = 8
 _DUMP_BYTES = 16
 _MOST_LINES = 16
-_FIELD_WIDTH = 20
+_FIELD_WIDTH = 24
 _STYLES = ("cyan", "green", "yellow", "magenta", "bright_blue")
 _HIDDEN = "--"
 _KINDS = {
@@ -196,7 +196,7 @@ def _section(
         taken = data[mark.start : mark.stop]
         lines = _hex_lines(taken, _LINE_BYTES, most)
         if mark.hidden and not secrets:
-            lines = [_HIDDEN + f" ({len(taken)} bytes)"]
+            lines = [_HIDDEN + f" ({count_text(len(taken), 'byte')})"]
         style = "red" if mark.field == "not readable" else style
         table.add_row(
             str(mark.start),

@@ -18,6 +18,7 @@ from wireyard.cli.options import (
     max_packet_option,
 )
 from wireyard.cli.output import open_output
+from wireyard.cli.progress import waiting
 from wireyard.errors import UsageError
 from wireyard.formats import Format, get_format
 
@@ -127,7 +128,8 @@ def command(
     from wireyard.cli.tables import console_on
 
     named = get_format(format_name) if format_name else None
-    found = open_input(file, named, decode_as, keylog)
+    with waiting(f"reading {file}"):
+        found = open_input(file, named, decode_as, keylog)
     stored = not found.captured and not _is_bare(found)
     with (
         closing(found),
@@ -144,7 +146,8 @@ def command(
             raise UsageError(f"--at {at}: {file} has several streams; --stream names one of them")
         else:
             of = _store_accounts if stored else _stream_accounts
-            accounts, numbers = of(found, max_packet_bytes)
+            with waiting("counting bytes"):
+                accounts, numbers = of(found, max_packet_bytes)
             return _show_accounts(found, accounts, numbers, console)
         from wireyard.cli.packets.hexdump import show_frame
 

@@ -14,6 +14,7 @@ from wireyard.cli.decoding.cells import json_line
 from wireyard.cli.options import PATH, examples
 from wireyard.cli.output import open_output, to_terminal
 from wireyard.errors import UsageError
+from wireyard.text import count_text
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -123,7 +124,7 @@ def _print_damage(file: StoreFile) -> bool:
     for record in file.records:
         if record.error is not None:
             size = record.stop - record.start
-            exits.note(f"{file.name}: {record.start}, {size} bytes: {record.error}")
+            exits.note(f"{file.name}: {record.start}, {count_text(size, 'byte')}: {record.error}")
     if file.failure is not None:
         exits.note(str(file.failure))
     return file.failure is not None or any(record.error for record in file.records)
