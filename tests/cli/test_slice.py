@@ -196,7 +196,7 @@ def test_a_condition_applies_to_formats_with_the_column(run: Run, tmp_path: Path
         assert int(result.stderr.split()[-2].replace(",", "")) >= len(frames)
     target = tmp_path / "x.csv"
     result = run("decode", TRAFFIC, "--where", "qos == 1", "-w", target)
-    assert (result.exit_code, result.stderr, target.exists()) == (0, "", True)
+    assert (result.exit_code, notes_of(result.stderr), target.exists()) == (0, "", True)
     for command in (["decode"], ["slice", "-w", out]):
         wrong = run(*command, TRAFFIC, "--where", "domain == 1")
         assert wrong.exit_code == 2

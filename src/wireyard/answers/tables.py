@@ -219,8 +219,8 @@ class Tables:
                 self._defined.add(name)
         for name, shared in SHARED.items():
             if name in query and name not in self._defined:
-                self._defined.add(name)
                 self.keep(name, shared)
+                self._defined.add(name)
 
     def _named(self, query: str) -> list[str]:
         words = set(re.findall(r"\w+", query.lower()))
