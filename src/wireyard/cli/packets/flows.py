@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any, Literal
@@ -10,8 +9,10 @@ from typing import TYPE_CHECKING, Any, Literal
 import click
 
 from wireyard.cli import exits
+from wireyard.cli.decoding.cells import json_line
 from wireyard.cli.options import PATH, decode_as_option, examples, keylog_option
 from wireyard.cli.output import open_output, to_terminal
+from wireyard.cli.progress import waiting
 from wireyard.text import moment
 
 if TYPE_CHECKING:
@@ -22,7 +23,6 @@ if TYPE_CHECKING:
 
 __all__ = ["command"]
 
-_JSON = json.JSONEncoder(ensure_ascii=False)
 _SHOWN = ("frame", "captured_ns", "flow", "seq", "ack", "flags", "window", "payload_length")
 """The columns of segments in a table for people."""
 
@@ -82,15 +82,17 @@ def command(
     from wireyard.captures.records import describe_damage
 
     rules = [parse_decode_as(text) for text in decode_as]
-    capture = read_capture(file)
-    keys = read_key_logs(keylog, lambda: embedded_secrets(capture.files))
-    formats = find_formats(capture, rules, keys=keys)
-    found = Conversations(capture, formats)
-    order = None if sort is None else found.order(sort)
+    with waiting(f"reading {file}"):
+        capture = read_capture(file)
+        keys = read_key_logs(keylog, lambda: embedded_secrets(capture.files))
+        formats = find_formats(capture, rules, keys=keys)
+        found = Conversations(capture, formats)
+        order = None if sort is None else found.order(sort)
     with open_output(None, binary=False) as target:
         if kind == "jsonl":
             for one in found.rows(order):
-                target.write(_json_line(one))
+                carriers = [asdict(carrier) for carrier in one.carriers]
+                target.write(json_line({**one._asdict(), "carriers": carriers}))
         else:
             from wireyard.cli.tables import console_on
 
@@ -130,7 +132,7 @@ def _list_segments(file: str, kind: str) -> int:
     with open_output(None, binary=False) as target:
         if kind == "jsonl":
             for row in rows():
-                target.write(json.dumps(row, ensure_ascii=False).encode() + b"\n")
+                target.write(json_line(row))
         else:
             with console_on(target) as console:
                 shown = [column for column in SEGMENTS if column.name in _SHOWN]
@@ -156,12 +158,6 @@ def _ledger(capture: Capture) -> str:
     shown = [f"{count:,} {name.replace('_', ' ')}" for name, count in parts.items() if count]
     text = f"{sum(parts.values()):,} captured bytes = {' + '.join(shown) or '0'}"
     return f"{text}; {capture.cut_bytes:,} more were cut off" if capture.cut_bytes else text
-
-
-def _json_line(one: Conversation) -> bytes:
-    values = one._asdict()
-    values["carriers"] = [asdict(carrier) for carrier in one.carriers]
-    return _JSON.encode(values).encode() + b"\n"
 
 
 _MOST_ID = 20
@@ -220,7 +216,7 @@ def _clipped(client: str) -> str:
 
 def _cells(one: Conversation) -> dict[str, str]:
     """Return the cells of a conversation, in the order of the columns."""
-    from wireyard.cli.tables import printable
+    from wireyard.text import printable
 
     known = one.first_ns is not None and one.last_ns is not None
     counted = one.packets_sent is not None

@@ -18,6 +18,7 @@ from wireyard.cli.options import (
     max_packet_option,
 )
 from wireyard.cli.output import open_output
+from wireyard.cli.progress import waiting
 from wireyard.errors import UsageError
 from wireyard.formats import Format, get_format
 
@@ -26,7 +27,7 @@ if TYPE_CHECKING:
 
     from wireyard.captures.accounts import StoreAccount, StreamAccount
     from wireyard.captures.inputs import Input
-    from wireyard.cli.frames import FoundFrame
+    from wireyard.cli.packets.hexdump import FoundFrame
     from wireyard.streams.blocks import DirectedStream
 
 __all__ = ["command"]
@@ -127,7 +128,8 @@ def command(
     from wireyard.cli.tables import console_on
 
     named = get_format(format_name) if format_name else None
-    found = open_input(file, named, decode_as, keylog)
+    with waiting(f"reading {file}"):
+        found = open_input(file, named, decode_as, keylog)
     stored = not found.captured and not _is_bare(found)
     with (
         closing(found),
@@ -144,9 +146,10 @@ def command(
             raise UsageError(f"--at {at}: {file} has several streams; --stream names one of them")
         else:
             of = _store_accounts if stored else _stream_accounts
-            accounts, numbers = of(found, max_packet_bytes)
+            with waiting("counting bytes"):
+                accounts, numbers = of(found, max_packet_bytes)
             return _show_accounts(found, accounts, numbers, console)
-        from wireyard.cli.hexdump import show_frame
+        from wireyard.cli.packets.hexdump import show_frame
 
         several = found.captured or stored
         for number, (format, opened, one) in enumerate(shown):
@@ -167,7 +170,7 @@ def _is_bare(found: Input) -> bool:
 def _packet_at(
     found: Input, stream: str | None, at: int, max_packet_bytes: int | None
 ) -> tuple[Format, DirectedStream, FoundFrame]:
-    from wireyard.cli.frames import find_frame
+    from wireyard.cli.packets.hexdump import find_frame
 
     streams = found.readables if stream is None else found.streams_named({stream})
     for format, opened in streams:
@@ -190,7 +193,7 @@ def _packets_in(
     """
     from wireyard.captures.bundled import BundledStreams
     from wireyard.captures.directed import CapturedStream
-    from wireyard.cli.frames import find_frames, offsets_in
+    from wireyard.cli.packets.hexdump import find_frames, offsets_in
 
     none = True
     streams = (
@@ -263,7 +266,7 @@ def _print_accounts(
     """Print a line for each stream or file; a capture may have some hundred thousand streams."""
     from rich.text import Text
 
-    from wireyard.cli.tables import printable
+    from wireyard.text import printable
 
     names = ("file", "holds") if numbers is _OF_FILES else ("stream", "format")
     lines = [(*names, *(number.heading for number in numbers))]

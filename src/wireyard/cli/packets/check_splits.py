@@ -1,4 +1,4 @@
-"""Comparison of a sequential reading of a stream with readings in pieces."""
+"""``wireyard check-splits``: a sequential reading of a stream, compared with readings in pieces."""
 
 from __future__ import annotations
 
@@ -7,10 +7,14 @@ import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+import click
 import numpy as np
 
 from wireyard.arrays import Ints
-from wireyard.cli.inputs import open_one
+from wireyard.cli import exits
+from wireyard.cli.options import PATH, examples, format_option, max_packet_option
+from wireyard.cli.output import open_output
+from wireyard.cli.packets.inputs import open_one
 from wireyard.errors import UsageError
 from wireyard.formats import Format
 from wireyard.streams.blocks import cut_blocks
@@ -18,7 +22,7 @@ from wireyard.streams.framer import Framer
 from wireyard.streams.scan import load_fast_path
 from wireyard.streams.split import PIECE_BYTES, Segment, walk_pieces
 
-__all__ = ["Sequential", "choose_sizes"]
+__all__ = ["Sequential", "choose_sizes", "command"]
 
 _MOST_PIECES = 40_000
 """Limit for the number of pieces over all sizes: a few seconds of work."""
@@ -102,3 +106,60 @@ def choose_sizes(size: int, format: Format) -> list[int]:
         if 0 < split <= size and pieces <= _MOST_PIECES:
             chosen.append(split)
     return sorted(chosen)
+
+
+def _sizes(ctx: click.Context, param: click.Parameter, value: str | None) -> tuple[int, ...] | None:
+    if value is None:
+        return None
+    try:
+        sizes = tuple(int(part, 0) for part in value.split(","))
+    except ValueError:
+        sizes = (0,)
+    if min(sizes) < 1:
+        raise click.BadParameter(f"'{value}' is no list of sizes in bytes, such as 1,7,4096")
+    return sizes
+
+
+@click.command(
+    "check-splits",
+    epilog=examples(
+        "wireyard check-splits traffic.jmq",
+        "wireyard check-splits traffic.jmq --sizes 1,4096,1000000",
+    ),
+)
+@click.argument("file", type=PATH)
+@click.option(
+    "--sizes",
+    callback=_sizes,
+    metavar="N,N,..",
+    help="Split sizes in bytes; every size for a small file, a spread of sizes for a large one.",
+)
+@format_option("by the first bytes")
+@max_packet_option
+def command(
+    file: str, sizes: tuple[int, ...] | None, format_name: str | None, max_packet_bytes: int | None
+) -> int:
+    """Prove that every way to cut a stream gives the same packets.
+
+    The file is read from its beginning, and then in pieces of each size as parallel tasks would
+    read it: guess where a packet begins, walk, stitch. Every boundary and every count of rows has
+    to be the one that the sequential read found; else the exit status is 1.
+    """
+    from wireyard.cli.packets.check_splits import Sequential, choose_sizes
+    from wireyard.text import count_text, printable
+
+    whole = Sequential.read(file, format_name, max_packet_bytes)
+    same = True
+    with open_output(None, binary=False):
+        click.echo(
+            f"{printable(file)}: {count_text(whole.size, 'byte')}, {count_text(whole.rows, 'row')}"
+            " when read from the beginning"
+        )
+        click.echo(f"{'split bytes':>12} {'segments':>9} {'rows':>9}")
+        for split in sizes or choose_sizes(whole.size, whole.format):
+            segments = whole.cut(split)
+            problem = whole.difference(segments)
+            same = same and problem is None
+            rows = sum(segment.rows or 0 for segment in segments)
+            click.echo(f"{split:>12} {len(segments):>9} {rows:>9}  {problem or 'the same'}")
+    return exits.DONE if same else exits.DATA_LOST

@@ -8,9 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from wireyard.cli import exits
-from wireyard.cli.arrow import leave_out_pandas
-from wireyard.cli.decoding.bodies import CHOICES
+from wireyard.cli import exits, leave_out_pandas
+from wireyard.cli.decoding.cells import CHOICES
 from wireyard.cli.options import (
     PATH,
     WHERE_HELP,
@@ -26,6 +25,7 @@ from wireyard.cli.options import (
 )
 from wireyard.cli.output import kind_of, open_output, to_terminal
 from wireyard.errors import UsageError
+from wireyard.text import count_text
 
 if TYPE_CHECKING:
     from wireyard.cli.decoding.job import Job
@@ -297,16 +297,27 @@ def command(
 
         request["columns"] = tuple(dict.fromkeys(map(column_of, fields)))
     request["where"] = _conditions(where, topics, display_filters, since, until)
-    wanted = Request(**request, lenient=format_name is None, csv=kind == "csv"), Budget(limit)
-    shows_progress = not (to_terminal(write) and kind in _SEEN)
-    live = request["max_packet_bytes"], follow, rotated
     tables = kind in _TABLES
-    shape = tables, tables and write in (None, "-")
-    job = Job(paths, format_name, decode_as, keylog, *wanted, shows_progress, *live, *shape)
-    job.verbose, job.fields, job.field_options = verbose, fields, field_options
+    job = Job(
+        paths=paths,
+        format_name=format_name,
+        decode_as=decode_as,
+        keylog=keylog,
+        request=Request(**request, lenient=format_name is None, csv=kind == "csv"),
+        budget=Budget(limit),
+        shows_progress=not (to_terminal(write) and kind in _SEEN),
+        max_packet_bytes=request["max_packet_bytes"],
+        follows=follow,
+        rotated=rotated,
+        tables=tables,
+        one_format=tables and write in (None, "-"),
+        verbose=verbose,
+        fields=fields,
+        field_options=field_options,
+    )
     with ExitStack() as opened:
         if interface is not None:
-            from wireyard.cli.decoding.interface import capturing
+            from wireyard.cli.decoding.live import capturing
 
             opened.enter_context(capturing(interface, capture_filter))
         _write(job, kind, write)
@@ -322,8 +333,11 @@ def _write(job: Job, kind: str, write: str | None) -> None:
             leave_out_pandas()
             from wireyard.cli.decoding.columnar import Tables
 
-            for name, format in Tables(write, kind).write(readings).items():
-                exits.note(f"{name}: the rows of {format}")
+            written = Tables(write, kind).write(readings)
         else:
             with open_output(write, binary=False) as file:
                 WRITERS[kind](job, readings, file)
+            written = {str(write): count_text(job.budget.taken, "row")}
+    if write not in (None, "-"):
+        for name, rows in written.items():
+            exits.note(f"wrote {name}, {rows}")

@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Generator, Iterator
+from collections.abc import Callable, Generator, Iterator, Mapping
 from contextlib import closing
 from dataclasses import replace
 from functools import cache
 from itertools import groupby
 from operator import itemgetter
+from types import MappingProxyType
+from typing import Any
 
 import click
 
 from wireyard.cli import exits
-from wireyard.cli.decoding.jsonl import row_of
 from wireyard.cli.decoding.selection import PARENT
 from wireyard.cli.options import PATH, examples, format_option, write_option
 from wireyard.cli.output import open_output
@@ -24,6 +25,7 @@ from wireyard.layout import Column
 from wireyard.payloads.columns import ROW_COLUMNS
 from wireyard.schema import CAPTURED, COMMON
 from wireyard.streams.source import Reading, open_source, reading
+from wireyard.text import count_text
 
 __all__ = ["command"]
 
@@ -67,8 +69,7 @@ def command(file: str, write: str | None, format_name: str | None, skip_faults: 
             error.add_note(f"in {file}, line {packets.line}")
             raise
     if packets.skipped:
-        left_out = f"{packets.skipped} row{'s' * (packets.skipped != 1)}"
-        exits.note(f"{file}: {left_out} left out, being no packets")
+        exits.note(f"{file}: {count_text(packets.skipped, 'row')} left out, being no packets")
     return exits.DONE
 
 
@@ -167,7 +168,7 @@ def _row(line: bytes, format_name: str | None) -> tuple[Format, Row]:
     format, columns = _format(name)
     for opened in ROW_COLUMNS:  # follow from the payload
         values.pop(opened.name, None)
-    return format, row_of(values, columns)
+    return format, _row_of(values, columns)
 
 
 @cache
@@ -189,3 +190,98 @@ def _check_body(format: Format, row: Row) -> None:
     if size is not None and size != len(row.get(body) or b""):
         problem = f"{body}_size is {size}; decode --secrets --body hex keeps it as it is"
         raise EncodeError(body, row.get(body), problem)
+
+
+# --- values --------------------------------------------------------------------------------
+
+
+def _bytes_of(name: str, text: Any) -> bytes:
+    try:
+        return bytes.fromhex(text)
+    except (TypeError, ValueError):
+        raise EncodeError(name, text, "bytes are written as hexadecimal") from None
+
+
+def _items_of(name: str, items: Any) -> list[Row]:
+    if not isinstance(items, list):
+        raise EncodeError(name, items, "a list of {type, value} is needed")
+    return [_item_of(item) for item in items]
+
+
+def _item_of(item: Any) -> Row:
+    match item:
+        case {"type": int(code), "value": str(text)}:
+            return {"type": code, "value": _bytes_of(f"item {code}", text)}
+    raise EncodeError("item", item, "a number as type and a value in hexadecimal are needed")
+
+
+def _properties_of(name: str, properties: Any) -> Row:
+    if not isinstance(properties, dict):
+        raise EncodeError(name, properties, "an object of {type, value} is needed")
+    return {key: _property_of(key, entry) for key, entry in properties.items()}
+
+
+def _property_of(name: str, entry: Any) -> Row:
+    match entry:
+        case {"type": "object", "value": value}:
+            return {"type": "object", "value": _bytes_of(f"property {name}", value)}
+        case {"type": str(kind), "value": str() | int() | float() as value}:
+            return {"type": kind, "value": value}
+    raise EncodeError(f"property {name}", entry, "a type and a value are needed")
+
+
+def _list_of(name: str, values: Any) -> list[Any]:
+    if not isinstance(values, list):
+        raise EncodeError(name, values, "a list is needed")
+    return values
+
+
+def _checked(kind: type, words: str) -> Callable[[str, Any], Any]:
+    def check(name: str, value: Any) -> Any:
+        if type(value) is not kind:
+            raise EncodeError(name, value, f"{words} is needed")
+        return value
+
+    return check
+
+
+_READERS: Mapping[str, Callable[[str, Any], Any]] = MappingProxyType(
+    {
+        "binary": _bytes_of,
+        "items": _items_of,
+        "properties": _properties_of,
+        "bool": _checked(bool, "true or false"),
+        "int32": _checked(int, "an integer"),
+        "int64": _checked(int, "an integer"),
+        "offset": _checked(int, "an integer"),
+        "string": _checked(str, "text"),
+        "int32s": _list_of,
+        "filters": _list_of,
+        "name_values": _list_of,
+    }
+)
+
+
+def _row_of(values: Mapping[str, Any], columns: Mapping[str, Column]) -> Row:
+    """Return the row in a JSON object.
+
+    Parameters
+    ----------
+    values
+        The object.
+    columns
+        The columns of the row, by their names in the object.
+
+    Raises
+    ------
+    EncodeError
+        A name is no column, or a value does not have its column's kind.
+    """
+    row: Row = {}
+    for name, value in values.items():
+        if name not in columns:
+            raise EncodeError("column", name, f"there are {', '.join(columns)}")
+        column = columns[name]
+        read = _READERS.get(column.kind)
+        row[column.name] = value if value is None or read is None else read(name, value)
+    return row

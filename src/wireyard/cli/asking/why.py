@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
@@ -14,8 +13,8 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from wireyard.cli import exits
-from wireyard.cli.answers import (
-    frame_text,
+from wireyard.cli.asking.answers import (
+    cut,
     head_of,
     nothing_read,
     opened_tables,
@@ -23,12 +22,13 @@ from wireyard.cli.answers import (
     shown_inputs,
     split_inputs,
     status_of,
+    wrapped,
 )
-from wireyard.cli.blocks import cut, wrapped
+from wireyard.cli.decoding.cells import json_line
 from wireyard.cli.options import PATH, examples
 from wireyard.cli.output import open_output, to_terminal
-from wireyard.cli.tables import printable
 from wireyard.errors import UsageError
+from wireyard.text import printable
 
 if TYPE_CHECKING:
     from wireyard.answers import Tables
@@ -112,7 +112,7 @@ def command(inputs: tuple[str, ...], limit: int, verbose: bool, out: str, **how:
             exits.note("no packet has a time, so nothing can be concluded; captures have times")
         elif out == "jsonl":
             for one in numbered.values():
-                target.write(f"{json.dumps(asdict(one), ensure_ascii=False)}\n".encode())
+                target.write(json_line(asdict(one)))
         else:
             text = _Text(tables, to_terminal(None), f"wireyard why {shown}")
             for line in chain(head_of(tables), text.lines(found, numbered, limit, verbose)):
@@ -154,7 +154,7 @@ class _Text:
             if verbose or len(numbered) == 1:
                 yield from self._details(number, one)
             else:
-                yield self._line(number, one, f"{_about(one)}: {one.text}")
+                yield self._line(number, one, f"{', '.join(one.about)}: {one.text}")
         if len(numbered) > limit:
             yield f"and {len(numbered) - limit:,} others; --limit N shows more"
         if not verbose and len(numbered) > 1:
@@ -170,13 +170,9 @@ class _Text:
         return f"{begin}{severity} {cut(text, room)}"
 
     def _details(self, number: int, one: Finding) -> Iterator[str]:
-        yield self._line(number, one, f"{one.symptom}: {_about(one)}")
+        yield self._line(number, one, f"{one.symptom}: {', '.join(one.about)}")
         yield from wrapped(one.text, _INDENT)
-        if one.producers or one.consumers:
-            ends = (("from", one.producers), ("to", one.consumers))
-            yield from wrapped(
-                " ".join(f"{word} {_names(names)}" for word, names in ends if names), _INDENT
-            )
+        yield from wrapped(one.ends(), _INDENT)
         if one.destinations > 1:
             for row in one.worst:
                 place = self._place(row["source"], row["frame"], one.source)
@@ -184,31 +180,12 @@ class _Text:
             if rest := one.destinations - len(one.worst):
                 others = f"and {rest:,} other{'s' * (rest > 1)}"
                 yield f"{'':{_INDENT}}{others}: {printable(self._why)} {number}"
-        yield f"{'':{_INDENT}}proof: {printable(self._proof(one))}"
+        yield f"{'':{_INDENT}}proof: {printable(one.proof(self._tables.frame_files))}"
         yield f"{'':{_INDENT}}next: {printable(one.next)}"
 
     def _place(self, source: str, frame: int | None, proof: str) -> str:
         """Return a frame behind a comma, with its file unless that is named as the proof's."""
         if frame is None:
             return ""
-        text = frame_text(self._tables, source, frame)
-        return f", {text.removesuffix(f' of {source}') if source == proof else text}"
-
-    def _proof(self, one: Finding) -> str:
-        if one.frame is not None:
-            return frame_text(self._tables, one.source, one.frame)
-        return f"offset {one.offset} of {one.stream} in {one.source}"
-
-
-def _about(one: Finding) -> str:
-    return ", ".join(filter(None, (one.client, one.destination))) or one.subject
-
-
-def _names(names: Sequence[str]) -> str:
-    """Return the first of some clients, and whether there are others."""
-    from wireyard.layers.symptoms import MOST_PEERS
-
-    *shown, last = names
-    if len(names) < MOST_PEERS:
-        return " and ".join(filter(None, (", ".join(shown), last)))
-    return f"{', '.join(shown)} and others"
+        file, number = self._tables.frame_files.find(source, frame)
+        return f", frame {number}" + ("" if file == source == proof else f" of {file}")

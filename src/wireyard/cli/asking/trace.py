@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import chain, groupby
 from pathlib import PurePath
@@ -11,12 +10,22 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from wireyard.cli import exits
-from wireyard.cli.answers import head_of, nothing_read, opened_tables, reading_options, status_of
-from wireyard.cli.blocks import columns, field, ms_text, wrapped
+from wireyard.cli.asking.answers import (
+    columns,
+    field,
+    head_of,
+    ms_text,
+    nothing_read,
+    opened_tables,
+    reading_options,
+    status_of,
+    wrapped,
+)
+from wireyard.cli.decoding.cells import json_line, json_value
 from wireyard.cli.options import PATH, complete_verdicts, examples
 from wireyard.cli.output import open_output
-from wireyard.cli.tables import moment, printable
 from wireyard.errors import UsageError
+from wireyard.text import count_text, moment, payload_text, printable
 
 if TYPE_CHECKING:
     from wireyard.answers.trace import Trace
@@ -106,24 +115,15 @@ def command(
             return exits.DATA_LOST
         found = find_messages(tables, message, verdict=verdict, limit=limit)
         if out == "jsonl":
-            lines: Iterable[str] = (_json_line(story) for story in found.stories)
+            lines: Iterable[bytes] = (json_line(json_value(story)) for story in found.stories)
         else:
             files = tables.frame_files
             picture = _picture(found, message, files, every=every, hops=hops)
-            lines = chain(head_of(tables), picture)
-        for line in lines:
-            target.write(f"{line}\n".encode())
+            lines = (f"{line}\n".encode() for line in chain(head_of(tables), picture))
+        target.writelines(lines)
     if found.messages > len(found.stories):
         exits.note(f"{len(found.stories)} of {found.messages:,} messages; --limit N shows more")
     return status_of(tables)
-
-
-def _json_line(story: Row) -> str:
-    return json.dumps(story, default=_plain_value, ensure_ascii=False)
-
-
-def _plain_value(value: Any) -> str:
-    return value.hex() if isinstance(value, bytes) else str(value)
 
 
 # --- the summary ----------------------------------------------------------------------------
@@ -249,33 +249,8 @@ def _preview(body: bytes | None) -> str:
     """Return the first bytes as text or hex, and the number of all bytes."""
     if not body:
         return "empty"
-    shown = body[:_PREVIEW_BYTES]
-    try:
-        # The last character may be truncated, and is left out then.
-        text = shown.decode() if len(body) <= len(shown) else _whole_text(shown)
-    except UnicodeDecodeError:
-        text = ""
-    if text and all(char.isprintable() or char in "\t\r\n" for char in text):
-        return f"{text}{_cut(len(body), len(text.encode()))}"
-    shown = body[: _PREVIEW_BYTES // 2]
-    return f"hex {shown.hex(' ', -4)}{_cut(len(body), len(shown))}"
-
-
-def _whole_text(start: bytes) -> str:
-    try:
-        return start.decode()
-    except UnicodeDecodeError as error:
-        if error.reason != "unexpected end of data":
-            raise
-        return start[: error.start].decode()
-
-
-def _cut(size: int, shown: int) -> str:
-    return (
-        f" ({size:,} bytes)"
-        if shown == size
-        else f" ... ({size - shown:,} of {size:,} bytes not shown)"
-    )
+    size = "" if len(body) > _PREVIEW_BYTES else f" ({count_text(len(body), 'byte')})"
+    return payload_text(body, _PREVIEW_BYTES) + size
 
 
 def _packets(message: Row) -> str:

@@ -21,8 +21,10 @@ from wireyard.cli.options import (
     write_option,
 )
 from wireyard.cli.output import open_output
+from wireyard.cli.progress import waiting
 from wireyard.errors import UsageError
 from wireyard.formats import get_format
+from wireyard.text import count_text
 
 if TYPE_CHECKING:
     from wireyard.captures.inputs import Input, Readable
@@ -84,7 +86,8 @@ def command(
     from wireyard.captures.inputs import open_captures
 
     named = get_format(format_name) if format_name else None
-    found = open_captures(files, named, decode_as, keylog=keylog)
+    with waiting(f"reading {files[0]}"):
+        found = open_captures(files, named, decode_as, keylog=keylog)
     if not found.readables:
         _note_unread(found)
         raise UsageError(f"{found.name}: no stream of it is known")
@@ -99,15 +102,16 @@ def command(
             there = close or known[:_MOST_NAMED]
             near = f"; there is {', '.join(there)}" if there else ""
             raise UsageError(f"--client {shown}: {found.name} shows no client of this id{near}")
-    if clients and not where:
-        wanted = frames_of_connections(found, streams)
-    else:
-        wanted = _packets_of(streams, where, named is None, max_packet_bytes)
+    with waiting("finding frames"):
+        if clients and not where:
+            wanted = frames_of_connections(found, streams)
+        else:
+            wanted = _packets_of(streams, where, named is None, max_packet_bytes)
     parts = slice_captures(found.files, wanted)
     with open_output(write, binary=True) as target:
         for part in parts:
             target.write(part.data)
-    exits.note(f"{len(wanted)} frames written to {write}")
+    exits.note(f"wrote {write}, {count_text(len(wanted), 'frame')}")
     _note_unread(found)
     return exits.DATA_LOST if found.damage else exits.DONE
 

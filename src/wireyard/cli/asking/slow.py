@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict
 from itertools import chain
@@ -12,11 +11,19 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from wireyard.cli import exits
-from wireyard.cli.answers import head_of, nothing_read, opened_tables, reading_options, status_of
-from wireyard.cli.blocks import columns, ms_text
+from wireyard.cli.asking.answers import (
+    columns,
+    head_of,
+    ms_text,
+    nothing_read,
+    opened_tables,
+    reading_options,
+    status_of,
+)
+from wireyard.cli.decoding.cells import json_line
 from wireyard.cli.options import PATH, examples
 from wireyard.cli.output import open_output
-from wireyard.cli.tables import moment
+from wireyard.text import moment
 
 if TYPE_CHECKING:
     from wireyard.answers.latencies import Latencies
@@ -78,20 +85,19 @@ def command(inputs: tuple[str, ...], limit: int, out: str, **how: Any) -> int:
             return exits.DATA_LOST
         found = measure_latencies(tables)
         files = tables.frame_files
-        lines = (
-            _json_lines(found)
-            if out == "jsonl"
-            else chain(head_of(tables), _text(found, limit, files))
-        )
-        for line in lines:
-            target.write(f"{line}\n".encode())
+        if out == "jsonl":
+            lines = _json_lines(found)
+        else:
+            texts = chain(head_of(tables), _text(found, limit, files))
+            lines = (f"{line}\n".encode() for line in texts)
+        target.writelines(lines)
     return status_of(tables)
 
 
-def _json_lines(found: Latencies) -> Iterator[str]:
+def _json_lines(found: Latencies) -> Iterator[bytes]:
     for table, rows in asdict(found).items():
         for row in rows:
-            yield json.dumps({"table": table, **row}, ensure_ascii=False)
+            yield json_line({"table": table, **row})
 
 
 def _text(found: Latencies, limit: int, files: FrameFiles) -> Iterator[str]:

@@ -1,4 +1,4 @@
-"""``wireyard sql``."""
+"""``wireyard sql``, and its prompt: line editing, history, completion of tables and columns."""
 
 from __future__ import annotations
 
@@ -6,24 +6,28 @@ import os
 import re
 import sys
 import textwrap
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
+from pathlib import Path
 from types import MappingProxyType
 from typing import IO, TYPE_CHECKING, Any, Final
 
 import click
 
-from wireyard.cli.answers import opened_tables, reading_options, status_of
+from wireyard.cli import exits
+from wireyard.cli.asking.answers import opened_tables, reading_options, status_of
 from wireyard.cli.options import PATH, examples, write_option
 from wireyard.cli.output import kind_of, open_output, to_terminal
 from wireyard.errors import UsageError
 from wireyard.layout import Column
+from wireyard.text import count_text
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
     from wireyard.answers import Tables
 
-__all__ = ["command"]
+__all__ = ["command", "completions", "prompt"]
 
 _LINE: Final = 80
 _BATCH_ROWS: Final = 1 << 12
@@ -73,7 +77,7 @@ def command(
     typed = query is None and out is None and to_terminal(write) and sys.stdin.isatty()
     with opened_tables(paths, **how) as tables:
         if typed:
-            from wireyard.cli.prompt import prompt
+            from wireyard.cli.asking.sql import prompt
 
             prompt(tables.names, tables.columns, lambda text: _answer(tables, text, kind, write))
         else:
@@ -115,11 +119,11 @@ def _write_listing(found: pa.Table, file: IO[bytes]) -> None:
         names = ", ".join(text.partition(" ")[0] for text in row["columns"])
         indent = " " * 4
         lines = textwrap.fill(names, _LINE, initial_indent=indent, subsequent_indent=indent)
-        file.write(f"{row['table']}  {row['rows']:,} rows\n{lines}\n".encode())
+        file.write(f"{row['table']}  {count_text(row['rows'], 'row')}\n{lines}\n".encode())
 
 
 def _write_table(found: pa.Table, file: IO[bytes]) -> None:
-    from wireyard.cli.decoding.jsonl import json_value
+    from wireyard.cli.decoding.cells import json_value
     from wireyard.cli.tables import console_on, write_table
 
     columns = [Column(field.name, _shown_kind(field.type), "") for field in found.schema]
@@ -149,12 +153,11 @@ def _shown_kind(kind: pa.DataType) -> str:
 
 
 def _write_jsonl(found: pa.Table, file: IO[bytes]) -> None:
-    from wireyard.cli.decoding.jsonl import json_line, json_value
+    from wireyard.cli.decoding.cells import json_line, json_value
 
-    columns = [Column(field.name, "json", "") for field in found.schema]
     for batch in found.to_batches(_BATCH_ROWS):
         for row in batch.to_pylist():
-            file.write(json_line(json_value(row), columns))
+            file.write(json_line(json_value(row)))
 
 
 def _write_csv(found: pa.Table, file: IO[bytes]) -> None:
@@ -173,3 +176,95 @@ def _write_parquet(found: pa.Table, file: IO[bytes]) -> None:
 _WRITERS: Mapping[str, Callable[[pa.Table, IO[bytes]], None]] = MappingProxyType(
     {"table": _write_table, "csv": _write_csv, "jsonl": _write_jsonl, "parquet": _write_parquet}
 )
+
+
+_MOST_LINES: Final = 1000
+_WORDS: Final = (
+    *("SELECT", "FROM", "WHERE", "GROUP BY", "ORDER BY", "HAVING", "LIMIT", "DESC", "JOIN"),
+    *("USING", "PIVOT", "count(*)", "DISTINCT", "SHOW TABLES"),
+)
+_AT_ONCE: Final = ("show tables", "show all tables")
+_ENDS: Final = ("exit", "quit", ".exit", ".quit", "\\q")
+
+
+def completions(text: str, names: Iterable[str]) -> list[str]:
+    """Return the words of SQL, tables and columns that begin like a text."""
+    words = [word for word in _WORDS if text and word.lower().startswith(text.lower())]
+    found = sorted({name for name in names if name.startswith(text)})
+    quoted = ('"offset"' if name == "offset" else name for name in found)
+    return [*quoted, *words]
+
+
+def prompt(
+    tables: Sequence[str], columns: Callable[[str], Sequence[str]], run: Callable[[str], None]
+) -> None:
+    """Run queries that are typed, until Ctrl-D.
+
+    A query ends with a semicolon, or with an empty line; Ctrl-C drops it.
+
+    Parameters
+    ----------
+    columns
+        Returns the columns of a table.
+    run
+        Runs a query and prints its answer.
+    """
+    _edit_lines(lambda line: _names(line, tables, columns))
+    print(f"{len(tables)} tables, listed by SHOW TABLES; a query ends with ; and Ctrl-D ends all")
+    lines: list[str] = []
+    while True:
+        try:
+            lines.append(input(" ..> " if lines else "sql> "))
+            query = "\n".join(lines).strip()
+            word = query.rstrip("; ").lower()
+            if word in _ENDS:
+                return
+            if lines[-1].strip() and not query.endswith(";") and word not in _AT_ONCE:
+                continue
+            lines = []
+            if word:
+                run(query)
+        except EOFError:
+            print()
+            return
+        except KeyboardInterrupt:
+            print()
+            lines = []
+        except UsageError as error:
+            exits.note(str(error))
+
+
+def _names(line: str, tables: Sequence[str], columns: Callable[[str], Sequence[str]]) -> list[str]:
+    """Return the tables, and the columns of those that a line names, or of all."""
+    named = [name for name in re.findall(r"\w+", line) if name in tables]
+    return [*tables, *(column for name in named or tables for column in columns(name))]
+
+
+def _edit_lines(names: Callable[[str], list[str]]) -> None:
+    """Let `input` edit lines, with a history that is kept, and complete words."""
+    try:
+        import readline
+    except ImportError:  # Python without it: lines are read as they are typed
+        return
+    import atexit
+
+    state = Path(os.environ.get("XDG_STATE_HOME") or Path.home() / ".local" / "state")
+    history = state / "wireyard" / "sql_history"
+    with suppress(OSError):
+        history.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        history.touch(mode=0o600, exist_ok=True)
+        readline.read_history_file(history)
+
+    def save() -> None:
+        with suppress(OSError):
+            readline.write_history_file(history)
+
+    def complete(text: str, number: int) -> str | None:
+        found = completions(text, names(readline.get_line_buffer()))
+        return found[number] if number < len(found) else None
+
+    readline.set_history_length(_MOST_LINES)
+    readline.set_completer_delims(" \t\n,()=<>;.*")
+    readline.set_completer(complete)
+    readline.parse_and_bind("tab: complete")
+    atexit.register(save)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass
@@ -11,9 +10,11 @@ from typing import TYPE_CHECKING
 import click
 
 from wireyard.cli import exits
+from wireyard.cli.decoding.cells import json_line
 from wireyard.cli.options import PATH, examples
 from wireyard.cli.output import open_output, to_terminal
 from wireyard.errors import UsageError
+from wireyard.text import count_text
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -77,7 +78,7 @@ def command(path: str, queues: tuple[str, ...], out: str | None) -> int:
     with open_output(None, binary=False) as target:
         if (out or ("table" if to_terminal(None) else "jsonl")) == "jsonl":
             for holding in holdings:
-                target.write(json.dumps(asdict(holding), ensure_ascii=False).encode() + b"\n")
+                target.write(json_line(asdict(holding)))
         else:
             from wireyard.cli.tables import console_on, print_lines
 
@@ -123,7 +124,7 @@ def _print_damage(file: StoreFile) -> bool:
     for record in file.records:
         if record.error is not None:
             size = record.stop - record.start
-            exits.note(f"{file.name}: {record.start}, {size} bytes: {record.error}")
+            exits.note(f"{file.name}: {record.start}, {count_text(size, 'byte')}: {record.error}")
     if file.failure is not None:
         exits.note(str(file.failure))
     return file.failure is not None or any(record.error for record in file.records)
@@ -132,7 +133,7 @@ def _print_damage(file: StoreFile) -> bool:
 def _table(holdings: Sequence[Holding]) -> Table:
     from rich.table import Table
 
-    from wireyard.cli.tables import printable
+    from wireyard.text import printable
 
     table = Table(box=None, padding=(0, 2, 0, 0), pad_edge=False, header_style="dim")
     longest = max((len(each.file) for each in holdings), default=0)

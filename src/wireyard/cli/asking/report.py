@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from wireyard.cli import exits
-from wireyard.cli.answers import (
+from wireyard.cli.asking.answers import (
     no_cache_option,
     nothing_read,
     opened_tables,
@@ -25,7 +25,7 @@ from wireyard.cli.options import (
     rotated_option,
 )
 from wireyard.cli.output import open_output
-from wireyard.cli.progress import Waiting
+from wireyard.cli.progress import waiting
 from wireyard.errors import UsageError
 from wireyard.streams.urls import shown_url
 
@@ -95,8 +95,7 @@ def command(inputs: tuple[str, ...], output: str | None, serve: bool, port: int,
     with opened_tables(inputs, **how) as tables:
         if nothing := nothing_read(tables):
             exits.note(nothing)
-        with Waiting() as waiting:
-            waiting.stage("making the page")
+        with waiting("making the page"):
             page = _build(tables, inputs, how).encode()
     with open_output(output, binary=False) as file:
         file.write(page)

@@ -9,10 +9,10 @@ from typing import Any
 import click
 
 from wireyard.cli import exits
-from wireyard.cli.decoding.faults import UNCONVERTED, Faults
-from wireyard.cli.inputs import open_one
+from wireyard.cli.decoding.reading import UNCONVERTED, Faults
 from wireyard.cli.options import PATH, examples, format_option, max_packet_option, write_option
 from wireyard.cli.output import open_output
+from wireyard.cli.packets.inputs import open_one
 from wireyard.errors import EncodeError, UsageError, WireError
 from wireyard.formats import get_format
 from wireyard.layers.port import to_gpacket, to_jmq
