@@ -107,7 +107,11 @@ concluded from packets that are missing:
   of both as possible without a partner. Else the message is `undecided`, without a time and a
   consumer, and the delivery has no message (`origin` is `broker`). Where each message was delivered
   before the next equal one, those before a lost message are open, and those after a lost delivery.
-- A message at QoS 1 that is first seen with DUP may have been delivered before: `undecided`.
+- The first copy of a message that is first seen with DUP may be elsewhere: `sent_ns` and `sent_frame`
+  are null, and it is `undecided`, unless a delivery at QoS 2 shows otherwise.
+- A message of a client without a client id may be answered, and released, in another connection.
+- `subscription` is null if no captured subscription grants the QoS that a message came with, and
+  another one may not have been captured.
 - `retained` is null in 5.0 if a subscription that was not captured may have Retain As Published.
 - The version of packets without a CONNECT is 5.0 if they keep its rules (erratum M33).
 - A delivery that was captured up to 5 ms before its message, as by several queues or taps, is of
@@ -119,6 +123,9 @@ concluded from packets that are missing:
 
 A gap may have had any packets that fit into it, and nothing is concluded from their absence:
 
+- A value that comes again is no duplicate, if a subscription of the client may be in a gap.
+- A request is not called unanswered after the last captured packet of its connection, if any bytes of
+  the capture are missing.
 - A connection whose CONNACK was lost counts as open; `status` and `resumed` of its session are
   null, and what waited for the client is `undecided` unless it asked for a clean start.
 - A connection whose CONNECT was lost may be any client's. So it may be the next connection of a
@@ -163,6 +170,9 @@ packet of the whole capture:
   `undecided`.
 - A bridge has 128 added to its protocol level (erratum M18), which counts as no violation. It does
   not get its own messages, and gets others with their RETAIN.
+- A client with a shared and another matching subscription, or with several shared ones, gets one
+  copy for all, or several (erratum M36).
+- With Retain As Published for some of a client's subscriptions, its copy may have either RETAIN.
 - A live message that comes with RETAIN is the delivery, if nothing else was delivered and no newer
   subscription may be why. It breaks the rule `retained_live`.
 """

@@ -366,6 +366,7 @@ class Message:
     copies: int = 1  # how many messages the broker may have taken its copies for
     is_repeated: bool = False
     received: bool = False  # whether the broker answered with PUBREC
+    untraced: bool = False  # whether it may be answered in a connection of an unknown client
     deletes: bool = False
 
     @property
@@ -373,11 +374,15 @@ class Message:
         """From when on it may be delivered."""
         return self.released if self.origin == "will" and self.released else self.sent
 
+    @property
+    def may_be_taken(self) -> bool:
+        return self.refused is None and not self.malformed
+
     # M-1 (4.3.3): The receiver takes a message at QoS 2 over with PUBREL at the latest, all others
     # with the PUBLISH. One that it refused, or that breaks the format, it does not take over.
     @property
     def taken(self) -> At | None:
-        if self.refused is not None or self.malformed:
+        if not self.may_be_taken:
             return None
         if self.origin == "will":
             return self.accepted
@@ -410,6 +415,8 @@ class Attempt:
     """Whether it was forwarded when it was published, and not for a new subscription."""
     is_extra: bool = False
     """Whether a retained value came once more than new subscriptions account for."""
+    is_sparse: bool = False
+    """Whether subscriptions of its session may not have been captured."""
 
 
 @dataclass(eq=False)
@@ -483,6 +490,9 @@ class Connection:
     shows_in_flight: bool = True
     answered: At | None = None
     """Its last request that was answered: the broker had read all before it."""
+    answered_open: At | None = None
+    """The last one since which its window was never full."""
+    is_full: bool = False
     lost_last: dict[bool, bool] = field(default_factory=lambda: {True: False, False: False})
     """By `from_client`: whether the latest gap is behind all its packets."""
     lost_since_ns: int | None = None
@@ -569,6 +579,14 @@ class Flows:
         self.first = "free" if known else "unknown"
         self.flows: dict[int, Flow] = {}
         self.maximum = self.quota = _NO_LIMIT
+        self.freed: At | None = None
+        """The last acknowledgement that came while the window may have been full."""
+
+    # M-85 (4.9, E M29): A broker may wait for acknowledgements with as many messages in flight as
+    # the client's Receive Maximum, or with ten, which is the smallest window of those in use.
+    @property
+    def is_full(self) -> bool:
+        return sum(one.in_flight for one in self.flows.values()) >= min(10, self.maximum)
 
     def __getitem__(self, packet_id: int) -> Flow:
         return self.flows.setdefault(packet_id, Flow(self.first, self.first))
@@ -594,6 +612,7 @@ class Flows:
             if flow.phase == self.first:
                 flow.record = None
         # M-3 (4.9): The quota of messages in flight begins anew with every connection.
+        self.freed = None
         self.maximum = self.quota = maximum
 
     def publish(self, packet_id: int, qos: int, dup: bool) -> tuple[str, str | None, str]:
@@ -927,6 +946,10 @@ class Following:
             self._malformed(connection, row["verdict"], row, up, at)
             if kind == DISCONNECT:
                 return  # 4.13: its receiver closes the connection
+        # C-30: A second CONNECT is one also where the answer to the first was not captured.
+        if kind == CONNECT and connection.begun and connection.state == "unknown":
+            self._breaks(connection, "connect_twice", up, at)
+            return
         if kind == CONNECT:
             connection.version = version
         # M-22 (2.1.2): A packet is of a type that its sender may send; a server may send
@@ -1103,6 +1126,11 @@ class Following:
         if not connection.begun:
             kept = True
         name, session = connection.client.name, self.sessions.get(connection.client.name)
+        # M-84 (3.1.2.4): A session that ended with its connection is not resumed. Where the CONNACK
+        # does not say so, a connection of an unknown client may have begun another one (C-6).
+        last = session and session.connection
+        if last and connection.begun and connection.resumed is None:
+            kept = kept and (last.persistent or last.followed)
         if session is None:
             session = Session(name, not kept, Flows(not kept), Flows(not kept))
             self.sessions[name] = session
@@ -1171,10 +1199,16 @@ class Following:
             return
         if ended_by == "dropped" and connection.unsure_before is _ALWAYS:
             ended_by = None  # C-13
+        if ended_by == "dropped" and connection.state == "left":
+            ended_by = "client"  # M-23: its DISCONNECT waits for a CONNACK that did not come
         connection.ended_by, connection.closed, connection.until = ended_by, at, until or at
         self._count_in_flight(session, connection)
         if not connection.begun or session.may_have_changed:
-            self._untrace(session, _ALWAYS)  # C-6: it may be sent again to a client id
+            # C-6: it may be sent again to a client id, and a client may go on with its flows
+            self._untrace(session, _ALWAYS)
+            for flow in session.to_broker.flows.values():
+                if isinstance(one := flow.record, Message):
+                    one.untraced |= one.accepted is None
         self._close_will(session, connection, at, end)
         if not connection.persistent:
             self._abandon(session)
@@ -1217,6 +1251,7 @@ class Following:
             for flows in (session.to_broker, session.to_client)
         )
         connection.in_flight = sent, received
+        connection.is_full = session.to_client.is_full
 
     # C-12: An acknowledgement may have been where the capture does not show it.
     @staticmethod
@@ -1324,12 +1359,14 @@ class Following:
         else:
             session = connection.session
             known = session.known and session.is_whole and not connection.has_gap
-            may_be_live = retain and connection.version == 5 and not known
+            is_sparse = retain and not known
+            may_be_live = is_sparse and connection.version == 5
             identifiers = properties.get("subscription_identifier", [])
             record = Attempt(
                 at, connection.client, topic, payload, qos, retain, identifiers, dup, may_be_live,
                 properties.get("message_expiry_interval"),
             )  # fmt: skip
+            record.is_sparse = is_sparse
         if not (qos and packet_id):
             self._keep(record)
             if isinstance(record, Message):
@@ -1341,7 +1378,7 @@ class Following:
         same = before is not None and (before.topic, before.payload) == (topic, payload)
         if before is not None and effect != "sent" and not same:
             rule = "id_in_use"  # M-7: another message
-        if isinstance(record, Message) and before is None and qos == 1 and dup:
+        if isinstance(record, Message) and before is None and dup:
             # C-8: Its first copy may have been before the capture.
             record.is_repeated = effect == "repeated" or self.has_older
         if effect != "sent" and same:
@@ -1408,6 +1445,8 @@ class Following:
         to_broker = up == (kind == PUBREL)
         session = connection.session
         flows = session.to_broker if to_broker else session.to_client
+        if not to_broker and flows.is_full:
+            flows.freed = at
         if kind == PUBREL:
             effect, rule = flows.pubrel(packet_id)
         else:
@@ -1437,20 +1476,22 @@ class Following:
     # has read, and accepted, all before the request.
     def _read(self, connection: Connection, request: At, answer: At) -> None:
         connection.answered = max(connection.answered or request, request)
-        self._confirm(connection, request, answer)
+        # M-86: While its window was full, the broker need not have sent what it had accepted.
+        flows = connection.session.to_client
+        if not flows.is_full and (flows.freed is None or flows.freed < request):
+            connection.answered_open = max(connection.answered_open or request, request)
+            self._confirm(connection, request, answer)
         for message in connection.unread:
             if message.sent < request:
                 message.accepted = answer
         connection.unread = [one for one in connection.unread if not one.sent < request]
 
     # M-39 (E M29): The broker has sent the retained values of a subscription by its answer to a
-    # later request, unless ten messages in flight may have filled the window.
+    # later request, unless the window may have been full since that (M-86).
     @staticmethod
     def _confirm(connection: Connection, request: At, answer: At) -> None:
         waiting = connection.unconfirmed
         if not waiting or waiting[0].granted > request or connection.damaged:
-            return
-        if sum(flow.in_flight for flow in connection.session.to_client.flows.values()) >= 10:
             return
         while waiting and waiting[0].granted < request:
             subscription = waiting.pop(0)
@@ -1593,9 +1634,11 @@ class Retained:
         """Subscriptions that should get a value, with the answer until which it has to come."""
         self.firm = 0
         """How many of these no later change makes uncertain."""
-        self.live: dict[str, tuple[Message, int]] = {}
+        self.live: Counter[tuple[str, Message]] = Counter()
+        """How often each client got a message live."""
         self.changes: list[Message] = []
         """In the order in which the broker took them over."""
+        self.is_ambiguous = False
         self.got: Counter[tuple[str, bytes]] = Counter()
         """How often each client got a value."""
 
@@ -1609,6 +1652,11 @@ class Retained:
                 events.append((at.time, 0, at[:4], message, self._set))
                 if sent < at:
                     events.append((sent.time, 1, sent[:4], message, self._change))
+            # M-87 (4.3.3): At QoS 2 a broker may take a message over with PUBLISH or with PUBREL:
+            # one that is not released may change the value. Where the order of two changes depends
+            # on that, either may be the value.
+            elif (message.origin, message.qos) == ("publish", 2) and message.may_be_taken:
+                events.append((sent.time, 1, sent[:4], message, self._change))
         for one in subscriptions:
             events.append((one.asked.time, 2, one.asked[:4], one, self._subscribe))
         for attempt in attempts:
@@ -1632,6 +1680,7 @@ class Retained:
             if expires_s is not None and at.ns is not None:
                 value.until, value.ended_by = at.ns + expires_s * _NS_PER_S, "expired"
             self.values.append(value)
+        self.is_ambiguous = any(message.sent < one.sent for one in self.changes)
         self.changes.append(message)
         self._change(message)
 
@@ -1644,7 +1693,7 @@ class Retained:
             if place < self.firm or not message.sent < one[1]
         ]
         self.firm = len(self.expected)
-        if message.accepted is None:
+        if message.accepted is None or message.taken is None:
             self.is_unsettled = True
         else:
             self.settled = max(self.settled or message.accepted, message.accepted)
@@ -1662,6 +1711,8 @@ class Retained:
             return
         if self.is_unsettled or self.settled is None or one.asked < self.settled:
             return
+        if self.is_ambiguous:
+            return
         own = one.no_local and message.client.name == one.client.name
         too_large = _may_exceed(one.maximum_packet_size, message)
         lasts = value.until is None or confirmed.time < value.until
@@ -1672,8 +1723,8 @@ class Retained:
         recent = [value.message for value in self.values[-_LOOK_BACK:]]
         same = [one for one in reversed(recent) if one.payload == attempt.payload]
         own = [one for one in self.subscriptions if one.client.name == attempt.client.name]
-        attempt.setter = same[0] if same else None
-        attempt.is_live = bool(same) and self._is_live(attempt, same[0], own)
+        live = next((one for one in same if self._is_live(attempt, one, own)), None)
+        attempt.setter, attempt.is_live = live or (same[0] if same else None), live is not None
         attempt.may_be_live = attempt.may_be_live and not attempt.is_live
         kept = [
             (place, one)
@@ -1694,7 +1745,8 @@ class Retained:
         }
         if allowed and attempt.qos not in allowed:
             self._breaks("retained_qos", own[-1], attempt.at, same[0])
-        if not attempt.is_live and not _lost(self.lost, 0, attempt.at.time):
+        sparse = attempt.is_sparse or _lost(self.lost, 0, attempt.at.time)
+        if not attempt.is_live and not sparse:
             self._judge_value(attempt, own)
 
     # M-77 (MQTT-3.8.4-3): A value is sent once for each new subscription.
@@ -1720,6 +1772,7 @@ class Retained:
         if setter is None:
             return
         later = self.changes[self.changes.index(setter) + 1 :]
+        later = [one for one in later if setter.sent < one.sent]  # M-87
         if newer[-1].version < 4:  # before 3.1.1 a broker may keep a value that is deleted
             later = [one for one in later if not one.deletes]
         first = min(one.asked for one in newer)
@@ -1736,12 +1789,8 @@ class Retained:
             and (one.gone is None or message.sent < one.gone)
             for one in own
         )
-        if not copies:
-            return False
-        last, count = self.live.get(attempt.client.name, (None, 0))
-        count = count + 1 if last is message else 1
-        self.live[attempt.client.name] = message, count
-        return count <= copies
+        self.live[attempt.client.name, message] += 1
+        return self.live[attempt.client.name, message] <= copies
 
     def _breaks(self, rule: str, one: Subscription, at: At, message: Message | None) -> None:
         _broker_breaks(self.facts, rule, one, at, message)
@@ -1894,6 +1943,7 @@ class Deliveries:
             theirs.sort(key=lambda one: one.at)
             rest = [one for one in rest if one.client.name not in members]
             rest += self._pair(own, theirs)
+        rest = self._pair_other_flags(rest)
         rest = [one for one in rest if not self._is_live_with_retain(one)]
         return [one for one in self.attempts if one in rest or one in self.unsure]
 
@@ -1930,6 +1980,46 @@ class Deliveries:
         for one in expected:
             one.may_follow = False
         return rest
+
+    # M-88 (MQTT-3.3.1-13): With Retain As Published a message keeps its RETAIN. One that came with
+    # the other flag is a delivery too; where only some subscriptions have it, either may come.
+    def _pair_other_flags(self, attempts: list[Attempt]) -> list[Attempt]:
+        rest = []
+        for attempt in attempts:
+            fits = [
+                one
+                for one in self.expected
+                if attempt.is_live
+                and attempt not in self.unsure
+                and one.message.retain
+                and not one.matching[0].group
+                and one.served_as == attempt.client.name
+                and one.message.start < attempt.at
+                and len(one.attempts) < one.capacity
+            ]
+            fresh = [one for one in fits if not one.attempts]
+            if self.has_older and len(fits) > 1:  # C-28
+                self.unsure.append(attempt)
+                for one in fresh:
+                    one.is_unsure = True
+                    self.open.append(one.message)
+            elif fits:
+                (fresh or fits)[-1].attempts.append(attempt)
+                (fresh or fits)[-1].attempts.sort(key=_time)
+            else:
+                rest.append(attempt)
+        return rest
+
+    # M-89 (3.3.4, 4.8.2): A client with a shared and another matching subscription, or with several
+    # shared ones, may get one copy for all: then the group was served.
+    def _is_served(self, one: Expected) -> bool:
+        members = {sub.client.name for sub in one.matching if sub.group}
+        return any(
+            attempt.client.name in members
+            for other in self.expected
+            if other.message is one.message
+            for attempt in other.attempts
+        )
 
     # M-70 (MQTT-3.3.1-9, MQTT-3.3.1-12): A message that matches an established subscription is sent
     # without RETAIN. One that came with it all the same, where nothing else was delivered, and no
@@ -1980,7 +2070,8 @@ class Deliveries:
         if self.has_older:
             self._pair_older(rest)
         for one in self.expected:
-            yield from self._of(one)
+            if one.attempts or not self._is_served(one):
+                yield from self._of(one)
         with_row = {id(one.message) for one in self.expected}
         for attempt in rest:
             message, verdict = self._unexpected(attempt)
@@ -2016,7 +2107,10 @@ class Deliveries:
         if is_certain and len(one.matching) > 1 and got < highest:
             self.of.breaks("overlapping_qos", sub, one.attempts[0].at, message)
         expires_s, sent_ns = message.properties.get("message_expiry_interval"), message.start.ns
+        keeps = one.retain and all(each.retain_as_published for each in one.matching)
         for attempt in one.attempts:
+            if keeps and not attempt.retain:  # M-88
+                self.of.breaks("retained_unpublished", sub, attempt.at, message)
             if expires_s is None or sent_ns is None or attempt.at.ns is None:
                 continue
             waited_ns = attempt.at.ns - sent_ns - _NS_PER_S
@@ -2037,13 +2131,13 @@ class Deliveries:
             verdict = _verdict(attempt, message) if place < one.copies else "duplicate"
             if is_short and verdict == "delivered":
                 verdict = "undecided"
-            yield _delivery(message, attempt, _subscription(one, attempt), verdict)
+            yield _delivery(message, attempt, self._subscription(one, attempt), verdict)
         if one.attempts:
             return
         confirmed = self.confirmed(message)
         if message.refused is not None:
             verdict = "refused"
-        elif one.is_unsure:
+        elif one.is_unsure or message.is_repeated:  # C-8
             verdict = "undecided"
         elif confirmed is None:
             verdict = self._unconfirmed(message)
@@ -2063,6 +2157,17 @@ class Deliveries:
             verdict = "undecided"  # it was subscribed before or after, and not certainly then
         row = _delivery(message, None, one.matching[0], verdict)
         yield row | ({"consumer": None, "consumer_client_id": None} if one.is_unsure else {})
+
+    # M-90 (3.3.4): A delivery is of the subscription whose identifier it has, else of one that
+    # grants its QoS. C-31: Where none does, it may be of one that was not captured.
+    def _subscription(self, one: Expected, attempt: Attempt) -> Subscription | None:
+        own = [sub for sub in one.matching if sub.client.name == attempt.client.name]
+        for sub in one.matching:
+            if (sub in own or sub.group is None) and sub.identifier in attempt.identifiers:
+                return sub
+        fits = [sub for sub in own if attempt.qos == min(one.message.qos, sub.qos)]
+        sub = (fits or own or one.matching)[0]
+        return sub if fits or self.of.shows_all(sub) else None
 
     # M-75 (MQTT-3.8.3-3): With No Local a client does not get its own messages.
     def _judge_own(self, attempt: Attempt, message: Message | None) -> None:
@@ -2214,15 +2319,6 @@ def _time(attempt: Attempt) -> At:
     return attempt.at
 
 
-def _subscription(one: Expected, attempt: Attempt) -> Subscription:
-    """Return the subscription of a delivery: by its identifier (3.3.4), or any that matches."""
-    own = [sub for sub in one.matching if sub.client.name == attempt.client.name]
-    for sub in one.matching:
-        if (sub in own or sub.group is None) and sub.identifier in attempt.identifiers:
-            return sub
-    return own[0] if own else one.matching[0]
-
-
 def _verdict(attempt: Attempt, message: Message | None) -> str:
     """Return the verdict of a delivery."""
     if attempt.refused is not None:
@@ -2232,7 +2328,7 @@ def _verdict(attempt: Attempt, message: Message | None) -> str:
         if attempt.untraced:
             return "undecided"
         return "abandoned" if attempt.abandoned else "in_flight"
-    if message is not None and message.is_repeated:
+    if message is not None and message.is_repeated and message.qos == 1:
         return "undecided"  # C-8
     return "lost_ack" if attempt.lost_ack else "delivered"
 
@@ -2262,11 +2358,14 @@ class Server:
 
     def is_unseen(self, message: Message) -> bool:
         """Return whether the answer to a message may have been where nothing was captured."""
-        return message.accepted is None and any(
-            one.unsure_before is not None
-            and one.client[:3] == message.client[:3]
-            and message.sent < one.unsure_before
-            for one in self.facts.connections
+        return message.accepted is None and (
+            message.untraced
+            or any(
+                one.unsure_before is not None
+                and one.client[:3] == message.client[:3]
+                and message.sent < one.unsure_before
+                for one in self.facts.connections
+            )
         )
 
     def subscriptions_of(self, name: str) -> list[Subscription]:
@@ -2406,12 +2505,12 @@ class Server:
         # M-62 (4.9, E M32): A message waits while the window is full. It is overtaken by one of its
         # topic only (4.6), which was sent after it was accepted, at the same QoS or a higher one.
         overtaken = self._has_later(connection, qos, confirmed, one.served_as, message.topic)
-        if not overtaken and qos and connection.in_flight[1] >= 10:
+        if not overtaken and qos and connection.is_full:
             after = [each for each in own if each.opened > connection.opened]
             return connection, self._waited(message, connection, after[:1]) or "queued"
         # M-63 (4.3, E M31): It was not forwarded if the broker was past it: by a later message, or
         # by an answer to a request after it was accepted.
-        answered = connection.answered
+        answered = connection.answered_open if qos else connection.answered
         is_answered = answered is not None and max(confirmed, connection.opened) < answered
         if not (
             overtaken
@@ -2536,14 +2635,16 @@ def _delivery(
     if message is not None:
         sent, by = message.sent, message.client
         row |= {
-            "destination": message.topic, "producer": by.endpoint, "sent_ns": sent.ns,
-            "producer_client_id": by.client_id, "sent_frame": sent.frame, **_lead(sent),
+            "destination": message.topic, "producer": by.endpoint,
+            "producer_client_id": by.client_id, **_lead(sent),
             "accepted_frame": message.accepted and message.accepted.frame,
         }  # fmt: skip
+        if not message.is_repeated:  # C-8
+            row |= {"sent_ns": sent.ns, "sent_frame": sent.frame}
     if attempt is not None:
         done, at = attempt.acknowledged, attempt.at
         # C-29: Times are those of the order of the protocol.
-        before_ns = message.sent.ns if message else None
+        before_ns = row.get("sent_ns")
         delivered_ns = None if at.ns is None else max(at.ns, before_ns or 0)
         done_ns = None if done is None or done.ns is None else max(done.ns, delivered_ns or 0)
         outcome = "acknowledged" if done else None if attempt.untraced else "unacknowledged"

@@ -16,7 +16,6 @@ from collections.abc import Iterator
 from typing import Final, NamedTuple
 
 from wireyard.layers.mqtt.records import (
-    SMALLEST_WINDOW,
     Client,
     ConnectionRecord,
     Message,
@@ -309,12 +308,11 @@ def _explain_client(
     if connection.damaged:
         return connection, "undecided"
     has_later = history.has_later(connection, qos, confirmed, message.topic)
-    if not has_later and qos and connection.in_flight[1] >= SMALLEST_WINDOW:
+    if not has_later and qos and connection.is_full:
         after = history.after(name, _accepted(connection))
         return connection, _waited(message, connection, after) or "queued"
-    is_answered = (
-        connection.answered is not None and max(confirmed, connection.opened) < connection.answered
-    )
+    answered = connection.answered_open if qos else connection.answered
+    is_answered = answered is not None and max(confirmed, connection.opened) < answered
     if not (has_later or is_answered or history.has_later(connection, qos, confirmed)):
         return connection, "undecided"
     too_large = may_exceed(connection.maximum_packet_size, message.topic, message.length)
