@@ -107,8 +107,8 @@ concluded from packets that are missing:
   of both as possible without a partner. Else the message is `undecided`, without a time and a
   consumer, and the delivery has no message (`origin` is `broker`). Where each message was delivered
   before the next equal one, those before a lost message are open, and those after a lost delivery.
-- The first copy of a message that is first seen with DUP may be elsewhere: `sent_ns` and `sent_frame`
-  are null, and it is `undecided`, unless a delivery at QoS 2 shows otherwise.
+- The first copy of a message that is first seen with DUP may be elsewhere: `sent_ns` and
+  `sent_frame` are null, and it is `undecided`, unless a delivery at QoS 2 shows otherwise.
 - A message of a client without a client id may be answered, and released, in another connection.
 - `subscription` is null if no captured subscription grants the QoS that a message came with, and
   another one may not have been captured.
@@ -124,8 +124,8 @@ concluded from packets that are missing:
 A gap may have had any packets that fit into it, and nothing is concluded from their absence:
 
 - A value that comes again is no duplicate, if a subscription of the client may be in a gap.
-- A request is not called unanswered after the last captured packet of its connection, if any bytes of
-  the capture are missing.
+- A request is not called unanswered after the last captured packet of its connection, if any bytes
+  of the capture are missing.
 - A connection whose CONNACK was lost counts as open; `status` and `resumed` of its session are
   null, and what waited for the client is `undecided` unless it asked for a clean start.
 - A connection whose CONNECT was lost may be any client's. So it may be the next connection of a
