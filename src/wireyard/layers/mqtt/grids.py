@@ -297,6 +297,10 @@ class Connection(IntEnum):
     """Its last answered request since which its window was never full."""
     IS_FULL = 52
     """Whether its window may have been full at its end."""
+    MOST_IN_FLIGHT = 53
+    """Most messages to the client that were in flight at once."""
+    FILLED = 54
+    """The PUBLISH with which so many were in flight first."""
 
 
 class Session(IntEnum):

@@ -114,6 +114,8 @@ class ConnectionRecord:
     """Whether bytes of it were not captured or belong to no packet."""
     is_full: bool = False
     """Whether the window of messages in flight to the client may have been full at its end."""
+    filled: Position | None = None
+    """The PUBLISH with which most messages to the client were in flight first."""
     served_as: tuple[str, ...] = ()
     """The names that messages to it were delivered to: see `Subscribed.served_as`."""
     answered: Position | None = None
