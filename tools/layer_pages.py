@@ -11,6 +11,7 @@ from wireyard.layers.mqtt.connection import CONNECTION, WILL
 from wireyard.layers.mqtt.directions import EVIDENCE
 from wireyard.layers.mqtt.facts import VERDICTS
 from wireyard.layers.mqtt.qos import FACTS, RECEIVER, SENDER, UNASKED
+from wireyard.layers.mqtt.rules import FACT_RULES, NUMBERS, VERDICT_RULES
 from wireyard.layers.mqtt.violations import RULES
 from wireyard.layers.states import StateTable
 from wireyard.layers.tables import (
@@ -149,34 +150,13 @@ A gap may have had any packets that fit into it, and nothing is concluded from t
   its beginning to its end. `why`, `slow`, `trace` and the report begin with a line on how many
   connections have one direction only, and `trace` names the packets that an `undecided` message
   lacks. A side that sent nothing, but of which TCP packets were captured, is not such a gap.
-
-## Deadlines
-
-No packet shows that a session or a message has expired. The time that counts is that of the last
-packet of the whole capture:
-
-- A session ends with its connection, or when its Session Expiry Interval has passed, unless a
-  connection resumes it. What was delivered in it and not acknowledged is `abandoned`, and what
-  waited is `discarded`. A broker that resumes the session later has kept it.
-- A message that waits longer than its Message Expiry Interval is `expired`. The first of both
-  deadlines counts.
-- A Server Keep Alive of 5.0 replaces the client's, and 0 turns it off. It is unknown if the CONNACK
-  was not captured.
-
-## What brokers do beside the standard
-
-- Brokers share `$share/GROUP/FILTER` before 5.0 too. `$queue/FILTER` and `$exclusive/FILTER` are
-  groups as well; as they match nothing in other brokers, a message that no member got is
-  `undecided`.
-- A bridge has 128 added to its protocol level (erratum M18), which counts as no violation. It does
-  not get its own messages, and gets others with their RETAIN.
-- A client with a shared and another matching subscription, or with several shared ones, gets one
-  copy for all, or several (erratum M36).
-- With Retain As Published for some of a client's subscriptions, its copy may have either RETAIN.
-- A live message that comes with RETAIN is the delivery, if nothing else was delivered and no newer
-  subscription may be why. It breaks the rule `retained_live`.
 """
 
+_FACT_RULES = """
+All that follows from packets follows from these rules, whose numbers never change. Rules C are on
+what a capture can show. Sections are those of 5.0, if no version is given; E is an erratum. The
+violations are those of the next table.
+"""
 _LATER = """
 A message that the broker accepted and had not forwarded when the capture ended is `undecided`:
 nothing shows whether it was forwarded a moment later or never. No rule can decide this. The shorter
@@ -220,7 +200,9 @@ def mqtt_page() -> Iterator[str]:
         yield from state_diagram(table)
         yield from _broken(table)
     yield from ("An acknowledgement without a transition from the current state breaks a rule:", "")
-    yield from markdown(("event", "rule"), ((f"`{key}`", value) for key, value in UNASKED.items()))
+    yield from markdown(
+        ("event", "rule"), ((f"`{key}`", _numbered(value)) for key, value in UNASKED.items())
+    )
     yield from ("## Client and server", "", *_SIDES.strip().splitlines(), "")
     yield from markdown(("", "evidence"), enumerate(EVIDENCE, 1))
     yield from ("## State from before the capture", "", *_OLDER.strip().splitlines(), "")
@@ -229,8 +211,16 @@ def mqtt_page() -> Iterator[str]:
     yield from markdown(("fact", "meaning"), FACTS.items())
     yield from ("## Verdicts", "", *_VERDICTS.strip().splitlines(), "")
     yield from markdown(
-        ("verdict", "outcome of the message"),
-        ((f"`{name}`", verdict.meaning) for name, verdict in VERDICTS.items()),
+        ("verdict", "outcome of the message", "by the rules"),
+        ((f"`{name}`", verdict.meaning, VERDICT_RULES[name]) for name, verdict in VERDICTS.items()),
+    )
+    yield from ("## Rules of facts", "", *_FACT_RULES.strip().splitlines(), "")
+    yield from markdown(
+        ("number", "rule", "sections", "violations"),
+        (
+            (one.number, one.text.replace("|", "\\|"), one.sections, one.breaks.replace(" ", ", "))
+            for one in FACT_RULES.values()
+        ),
     )
     yield from ("## Rules", "", "Each version has the number of its statement or section.", "")
     cited = (
@@ -251,6 +241,11 @@ def mqtt_page() -> Iterator[str]:
         yield from markdown(("column", "type", "meaning"), rows)
 
 
+def _numbered(rule: str) -> str:
+    """Return a violation with the number of the rule of facts that it is against."""
+    return f"{rule} ({NUMBERS[rule]})"
+
+
 def _broken(table: StateTable[str, str, str]) -> Iterator[str]:
     """Yield the transitions that break a rule, one line for each outcome."""
     found: dict[tuple[str, str, str], list[str]] = {}
@@ -261,6 +256,6 @@ def _broken(table: StateTable[str, str, str]) -> Iterator[str]:
     if found:
         yield from markdown(
             ("event", "in the states", "leads to", "breaks the rule"),
-            ((f"`{event}`", ", ".join(states), target, rule)
+            ((f"`{event}`", ", ".join(states), target, _numbered(rule))
              for (event, target, rule), states in found.items()),
         )  # fmt: skip
