@@ -265,6 +265,7 @@ class Server:
         """Return the link of a new connection, None if it is refused."""
         tape = None if self.recording is None else self.recording.open(client, server)
         connection.tape = tape
+        self.core.tick(self.now())  # its time to log in begins now
         link = self.core.open_link(_shown(client), None if tape is None else connection.record)
         if link is not None:
             self._connections[link] = connection
