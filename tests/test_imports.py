@@ -41,7 +41,7 @@ ALLOWED = {
     "pipeline": STREAMS | {"captures", "lake", "layers", "payloads", "pipeline"},
     "spark": STREAMS | {"api", "captures", "lake", "layers", "payloads", "pipeline", "spark"},
     "answers": STREAMS | {"answers", "captures", "lake", "layers", "pipeline"},
-    "report": {"answers", "errors", "formats", "layers", "report"},
+    "report": {"answers", "errors", "formats", "layers", "report", "text"},
     "endpoints": {"endpoints", "errors", "formats", "layers"},
     "broker": {"broker", "endpoints", "errors", "formats", "layers"},
     "client": {"client", "endpoints", "errors", "formats", "layers"},

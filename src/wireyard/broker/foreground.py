@@ -13,6 +13,8 @@ __all__ = ["serve"]
 
 
 class _Server(Protocol):
+    is_over: asyncio.Event
+    """Set when it has to stop."""
     say: Callable[[str], None]
 
     async def start(self) -> None: ...
@@ -24,7 +26,7 @@ S = TypeVar("S", bound=_Server)
 
 
 def serve(server: S, ready: Callable[[S], None]) -> None:
-    """Run a server until SIGINT or SIGTERM; `ready` is called once it listens.
+    """Run a server until SIGINT or SIGTERM, or until it is over; call `ready` once it listens.
 
     Raises
     ------
@@ -37,9 +39,8 @@ def serve(server: S, ready: Callable[[S], None]) -> None:
 
 async def _serve(server: S, ready: Callable[[S], None]) -> None:
     loop = asyncio.get_running_loop()
-    stop = asyncio.Event()
     for number in (signal.SIGINT, signal.SIGTERM):
-        loop.add_signal_handler(number, stop.set)
+        loop.add_signal_handler(number, server.is_over.set)
 
     def say(_loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
         server.say(f"{context['message']}: {context.get('exception', '')}")
@@ -49,7 +50,7 @@ async def _serve(server: S, ready: Callable[[S], None]) -> None:
     # What was loaded until now stays: no collection has to look at it again.
     gc.freeze()
     ready(server)
-    await stop.wait()
+    await server.is_over.wait()
     await server.stop()
 
 

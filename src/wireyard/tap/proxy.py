@@ -52,6 +52,8 @@ class Tap:
         The address that it listens on, once started.
     connections
         Those that are open.
+    is_over
+        Set when it has to stop.
     """
 
     def __init__(
@@ -68,6 +70,7 @@ class Tap:
         max_connections: int = 10_000,
     ) -> None:
         self.address, self.upstream, self.say = listen, upstream, say
+        self.is_over = asyncio.Event()
         self.connections: set[Connection] = set()
         self._passing = Passing(
             say, self._port_of, Faults(rules), observer, self._opened, self._ended
