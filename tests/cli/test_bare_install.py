@@ -36,6 +36,7 @@ LINES = [
     ["slow", CAPTURE],
     ["sql", "{}/lake", "SELECT count(*) FROM deliveries"],
     ["report", CAPTURE, "-o", "{}/report.html"],
+    ["shadow", CAPTURE, CAPTURE],
     ["check-splits", ORDERS],
     ["dissector"],
     ["flows", CAPTURE],

@@ -42,13 +42,14 @@ COMMANDS = {
     "sub": "Show the messages of topics as they arrive; the letters are those of mosquitto_sub.",
     "pub": "Publish a message to an MQTT broker; the letters are those of mosquitto_pub.",
     "tap": "Pass MQTT or JMQ through unchanged, to record it, to watch it, or to test clients.",
+    "shadow": "Show what the broker of one recording did otherwise than that of another.",
     "formats": "List the wire formats, or the columns of one.",
     "doctor": "Say what is installed, what is missing, and what to type.",
     "completion": "Print the completion script of a shell.",
 }
 """Every command and its first line of help, so that ``--help`` loads none of them."""
 _FOLDERS = {
-    "asking": ("trace", "why", "slow", "sql", "report"),
+    "asking": ("trace", "why", "slow", "sql", "report", "shadow"),
     "decoding": ("decode",),
     "packets": (
         *("inspect", "encode", "convert", "check-splits", "dissector", "flows", "slice", "store"),

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
     from wireyard.answers import Tables
 
-__all__ = ["command", "completions", "prompt"]
+__all__ = ["WRITERS", "command", "completions", "prompt"]
 
 _LINE: Final = 80
 _BATCH_ROWS: Final = 1 << 12
@@ -73,7 +73,7 @@ def command(
     paths = paths if is_query else [*inputs]
     if not paths:
         raise UsageError("sql: name an INPUT or a LAKE before the query")
-    kind = kind_of(write, out, _WRITERS)
+    kind = kind_of(write, out, WRITERS)
     typed = query is None and out is None and to_terminal(write) and sys.stdin.isatty()
     with opened_tables(paths, **how) as tables:
         if typed:
@@ -88,9 +88,9 @@ def command(
 def _answer(tables: Tables, query: str, kind: str, write: str | None) -> None:
     """Write the answer to a query."""
     if _SHOW_TABLES.fullmatch(query):
-        found, writer = _listing(tables), _write_listing if kind == "table" else _WRITERS[kind]
+        found, writer = _listing(tables), _write_listing if kind == "table" else WRITERS[kind]
     else:
-        found, writer = tables.sql(query), _WRITERS[kind]
+        found, writer = tables.sql(query), WRITERS[kind]
     with open_output(write, binary=kind == "parquet") as file:
         writer(found, file)
 
@@ -173,7 +173,7 @@ def _write_parquet(found: pa.Table, file: IO[bytes]) -> None:
     parquet.write_table(found, pa.PythonFile(file, mode="w"), compression="zstd")
 
 
-_WRITERS: Mapping[str, Callable[[pa.Table, IO[bytes]], None]] = MappingProxyType(
+WRITERS: Mapping[str, Callable[[pa.Table, IO[bytes]], None]] = MappingProxyType(
     {"table": _write_table, "csv": _write_csv, "jsonl": _write_jsonl, "parquet": _write_parquet}
 )
 
