@@ -7,7 +7,6 @@ from typing import Final
 from wireyard.layers.mqtt.reasons import reason_string, reason_text
 from wireyard.layers.symptoms import (
     BACK,
-    CHARGED,
     ENDS,
     LONG_NS,
     NAME,
@@ -17,7 +16,7 @@ from wireyard.layers.symptoms import (
     TRACE_ALL,
     TRACE_CLIENT,
     Symptom,
-    deliveries,
+    of_verdicts,
     peers,
     sessions,
 )
@@ -60,7 +59,7 @@ _SILENCE: Final = ", max(s.closed_ns - p.said_ns) // 1000000000 AS silent_s, "
 _SILENCE_OF: Final = _SILENCE + "min(s.keep_alive) AS keep_alive"
 
 _END: Final = f"JOIN ({ENDS}) e ON e.source = d.source"
-_LONG_SINCE: Final = f"d.verdict = '{{}}' AND e.end_ns - d.sent_ns >= {LONG_NS}"
+_LONG_SINCE: Final = f"e.end_ns - d.sent_ns >= {LONG_NS}"
 _ABSENCE: Final = """
 ASOF LEFT JOIN (SELECT * FROM sessions WHERE protocol = 'mqtt' AND closed_ns IS NOT NULL) l
 ON l.source = d.source AND l.client_id = d.consumer_client_id AND l.closed_ns <= d.sent_ns
@@ -72,7 +71,7 @@ _AWAY: Final = f""", coalesce(' for ' || round(
 
 _WINDOW_FULL: Final = f"""
 WITH waited AS (
-  SELECT d.* FROM ({CHARGED}) d
+  SELECT d.* FROM charged_latencies d
   WHERE d.protocol = 'mqtt' AND d.qos > 0 AND d.queue_ns >= {LONG_NS}
 ), before AS (
   SELECT w.source, w.destination, {NAME.replace("d.", "w.")} AS client, w.sent_ns,
@@ -241,33 +240,31 @@ SYMPTOMS: Final = (
         TRACE_CLIENT,
         _NEVER_SERVED,
     ),
-    Symptom(
+    of_verdicts(
         "not_kept",
         "lost",
         "{messages} accepted while the client was away{away}, and not delivered when it came back",
-        TRACE,
-        deliveries("d.verdict = 'not_kept'", _AWAY, join=_ABSENCE),
+        "not_kept",
+        columns=_AWAY,
+        join=_ABSENCE,
     ),
-    Symptom(
+    of_verdicts(
         "not_forwarded",
         "lost",
         "{messages} accepted by the broker and not delivered to a connected subscriber",
-        TRACE,
-        deliveries("d.verdict = 'not_forwarded'"),
+        "not_forwarded",
     ),
-    Symptom(
+    of_verdicts(
         "discarded",
         "lost",
         "{messages} waited for a client whose session then ended",
-        TRACE,
-        deliveries("d.verdict = 'discarded'"),
+        "discarded",
     ),
-    Symptom(
+    of_verdicts(
         "too_large",
         "lost",
         "{messages} above the Maximum Packet Size of the client, dropped",
-        TRACE,
-        deliveries("d.verdict = 'too_large'"),
+        "too_large",
     ),
     Symptom(
         "window_full",
@@ -276,26 +273,30 @@ SYMPTOMS: Final = (
         TRACE_CLIENT,
         _WINDOW_FULL,
     ),
-    Symptom(
+    of_verdicts(
         "queued_away",
         "stuck",
         "{messages} queued for a client that is away",
-        TRACE,
-        deliveries(f"d.verdict = 'queued' AND NOT {_IS_THERE}"),
+        "queued",
+        condition=f"NOT {_IS_THERE}",
     ),
-    Symptom(
+    of_verdicts(
         "unaccepted",
         "stuck",
         "nothing shows that the broker took {messages} of this client",
-        TRACE,
-        deliveries(_LONG_SINCE.format("unaccepted"), client=SENDER, join=_END),
+        "unaccepted",
+        condition=_LONG_SINCE,
+        client=SENDER,
+        join=_END,
     ),
-    Symptom(
+    of_verdicts(
         "unreleased",
         "stuck",
         "{messages} that the broker took with PUBREC; this client did not send PUBREL",
-        TRACE,
-        deliveries(_LONG_SINCE.format("unreleased"), client=SENDER, join=_END),
+        "unreleased",
+        condition=_LONG_SINCE,
+        client=SENDER,
+        join=_END,
     ),
     Symptom(
         "publish_refused",
@@ -303,6 +304,7 @@ SYMPTOMS: Final = (
         "{messages} of this client refused by the broker, with reason {said}",
         TRACE,
         _PUBLISH_REFUSED,
+        frozenset(("refused",)),
     ),
     Symptom(
         "subscription_refused",
@@ -311,12 +313,11 @@ SYMPTOMS: Final = (
         SQL_SESSIONS,
         _SUBSCRIPTION_REFUSED,
     ),
-    Symptom(
+    of_verdicts(
         "refused_by_client",
         "refused",
         "{messages} that the client answered with an error",
-        TRACE,
-        deliveries("d.verdict = 'refused_by_client'"),
+        "refused_by_client",
     ),
     Symptom(
         "taken_over",
@@ -346,12 +347,11 @@ SYMPTOMS: Final = (
         SQL_SESSIONS,
         _SESSION_EXPIRED,
     ),
-    Symptom(
+    of_verdicts(
         "duplicate",
         "odd",
         "{messages} delivered more often than the subscriptions account for",
-        TRACE,
-        deliveries("d.verdict = 'duplicate'"),
+        "duplicate",
     ),
     Symptom(
         "retained_unread",
