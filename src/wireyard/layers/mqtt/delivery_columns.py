@@ -34,8 +34,13 @@ from wireyard.layers.mqtt.delivery_grids import (
     subscription_grid,
 )
 from wireyard.layers.mqtt.delivery_kernels import MISSED, UNDECIDED, Delivered, DeliveryRow
-from wireyard.layers.mqtt.delivery_rows import DeliveryGrids, Numbered, delivery_table
-from wireyard.layers.mqtt.delivery_rules import Times, broken_rules
+from wireyard.layers.mqtt.delivery_rows import (
+    DeliveryGrids,
+    Numbered,
+    Times,
+    broken_rules,
+    delivery_table,
+)
 from wireyard.layers.mqtt.expected_kernels import (
     Expected,
     Message,

@@ -17,6 +17,7 @@ from wireyard.layers.stages import KeyedRecord, Order, keyed_record
 __all__ = [
     "DELIVERED",
     "END_OFFSET",
+    "PROTOCOL",
     "SMALLEST_WINDOW",
     "SUBSCRIBED",
     "VALUES",
@@ -38,6 +39,7 @@ __all__ = [
     "value_records",
 ]
 
+PROTOCOL: Final = "mqtt"
 END_OFFSET: Final = (1 << 63) - 1
 """The offset of the end of a stream, which is after all its packets."""
 _AT_PUBREL: Final = 2
@@ -216,17 +218,6 @@ class Attempt:
     content: bytes
     qos: int
     retain: bool
-    identifiers: tuple[int, ...] = ()
-    redelivered: bool = False
-    count: int = 1
-    acknowledged: Position | None = None
-    refused: int | None = None
-    lost_ack: bool = False
-    abandoned: bool = False
-    """Whether its session ended before it was acknowledged."""
-    untraced: bool = False
-    """Whether it was acknowledged, if ever, where that was not captured: in a gap, or on another
-    connection, if a client id is unknown."""
     may_be_live: bool = False
     """Whether a subscription that was not captured may have Retain As Published."""
     setter: Position | None = None

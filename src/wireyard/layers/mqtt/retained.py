@@ -19,11 +19,12 @@ from bisect import bisect_right
 from collections import Counter, deque
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 from wireyard.layers.mqtt.deliveries import content_record
 from wireyard.layers.mqtt.records import (
     DELIVERED,
+    PROTOCOL,
     SUBSCRIBED,
     VALUES,
     Attempt,
@@ -35,7 +36,6 @@ from wireyard.layers.mqtt.records import (
     may_exceed,
     value_order,
 )
-from wireyard.layers.mqtt.rows import PROTOCOL, retained_row
 from wireyard.layers.mqtt.topics import matches
 from wireyard.layers.mqtt.violations import cite, violation_of
 from wireyard.layers.records import Position, violation_row
@@ -396,7 +396,7 @@ def keep_values(
                 recent.append(_Recent(content_of(record.payload), record))
             initial.set(record)
             for value in retained.take_past(topic):
-                row = retained_row(_as_shown(value, lost), setters.pop(value.key))
+                row = _row(_as_shown(value, lost), setters.pop(value.key))
                 yield fact_of(("retained", row))
         elif isinstance(record, Attempt):
             same = [one for one in reversed(recent) if one.content == record.content]
@@ -423,7 +423,7 @@ def keep_values(
             initial.change(record.sent, record.accepted)
     yield from initial.missing()
     for value in retained.values():
-        yield Fact("retained", retained_row(_as_shown(value, lost), setters[value.key]))
+        yield Fact("retained", _row(_as_shown(value, lost), setters[value.key]))
     if retained.dropped:
         yield Dropped("retained", retained.dropped)
 
@@ -433,6 +433,23 @@ def _as_shown(value: Value, lost: Lost) -> Value:
     if value.until is None or not lost.overlaps(value.since, value.until):
         return value
     return replace(value, until=None, ended_by=None)
+
+
+def _row(value: Value, setter: ValueChange) -> dict[str, Any]:
+    """Return a row of the table `retained`."""
+    timed = setter.sent.ns is not None
+    return {
+        "topic": value.topic,
+        "from_ns": value.since if timed else None,
+        "to_ns": value.until if timed else None,
+        "payload": value.payload,
+        "qos": value.qos,
+        "message_key": value.key,
+        "producer_client_id": setter.client.client_id,
+        "ended_by": value.ended_by,
+        "from_frame": setter.sent.frame,
+        **setter.sent.lead,
+    }
 
 
 def _set(change: ValueChange, retained: Retained) -> None:

@@ -36,6 +36,7 @@ from wireyard.layers.mqtt.packets import Packets
 from wireyard.layers.mqtt.rare import NO_LENGTH, RarePackets
 from wireyard.layers.mqtt.records import (
     END_OFFSET,
+    PROTOCOL,
     Client,
     ConnectionRecord,
     Message,
@@ -44,7 +45,6 @@ from wireyard.layers.mqtt.records import (
     content_of,
     properties_of,
 )
-from wireyard.layers.mqtt.rows import PROTOCOL
 from wireyard.layers.mqtt.subscriptions import Last
 from wireyard.layers.mqtt.topics import split_shared
 from wireyard.layers.mqtt.violations import cite, violation_of
