@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from wireyard.captures.detection.assignment import Assigned
     from wireyard.captures.index import IndexedExtent
     from wireyard.captures.left_out import LeftOut
+    from wireyard.captures.packets.headers import Tally
     from wireyard.captures.read import FrameSpan
     from wireyard.captures.repairs import Repairs
 
@@ -372,7 +373,7 @@ def open_captures(
         readables,
         unknown,
         describe_damage(capture.damage, capture.unread_bytes) if capture.damage else None,
-        describe_unread(capture.unread),
+        describe_unread(capture.unread, capture.cut),
         capture.files,
         mappers,
         [each.text for each in problems],
@@ -405,7 +406,7 @@ def _with_secrets(paths: Iterable[str]) -> Iterator[Bytes]:
 def describe_unknown(
     name: str,
     unknown: Sequence[Assigned],
-    endings: Mapping[int, int],
+    tally: Tally,
     proxies: Mapping[tuple[str, int], int],
     repairs: Repairs,
     damage: str | None,
@@ -419,8 +420,10 @@ def describe_unknown(
     ----------
     unknown, damage, problems
         As in `Input`.
-    endings, proxies
-        As for `name_unread` and `count_proxies`.
+    tally
+        The counts of its packets.
+    proxies
+        As for `count_proxies`.
     repairs
         What was repaired.
     keyed
@@ -432,7 +435,7 @@ def describe_unknown(
 
     placed = [Placed(0, problem) for problem in problems]
     left_out = LeftOut.of(unknown, placed, proxies, repairs, keyed=keyed)
-    frames = describe_unread(name_unread(endings))
+    frames = describe_unread(name_unread(tally.endings), tally.cut)
     return Input(name, True, [], unknown, damage, frames, problems=problems, left_out=left_out)
 
 
