@@ -20,6 +20,7 @@ from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 
 import wireyard
 from tests.captures import rfc8448
+from tests.captures.assigned import assign_formats
 from tests.captures.make import (
     ACK,
     block,
@@ -37,7 +38,7 @@ from tests.captures.test_fuzz import damage
 from tests.fuzz import time_bound
 from wireyard.captures.carriers import tls_ciphers
 from wireyard.captures.carriers.tls_keys import KeyLog, embedded_secrets, read_key_logs
-from wireyard.captures.detection.assignment import Assigned, assign_formats, parse_decode_as
+from wireyard.captures.detection.assignment import Assigned, parse_decode_as
 from wireyard.captures.directed import CapturedStream
 from wireyard.captures.files.slicing import slice_captures
 from wireyard.captures.inputs import open_captures

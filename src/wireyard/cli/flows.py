@@ -100,7 +100,7 @@ def command(
                 console.print()
                 console.print(_ledger(capture), soft_wrap=True)
     _note_unread(file, capture.unread, capture.cut)
-    if proxies := describe_proxies(formats.assigned):
+    if proxies := describe_proxies(formats.apart.values()):
         exits.note(f"{file}: {proxies}")
     if capture.damage is not None:
         exits.note(f"{file}: {describe_damage(capture.damage, capture.unread_bytes)}")

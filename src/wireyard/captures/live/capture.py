@@ -93,7 +93,7 @@ class LiveCapture:
     name
         The source, as in the column `source`.
     named, rules, keys
-        As for `assign_formats`.
+        As for `find_formats`.
     max_packet_bytes
         Largest packet that is accepted as one; the format's own bound if None.
     describes
