@@ -39,7 +39,14 @@ from wireyard.captures.packets.units import Columns, Units
 from wireyard.captures.records import Placed
 from wireyard.captures.repairs import differing_segment
 
-__all__ = ["Placer", "Reassembly", "known_begins", "stream_begins", "stream_ends"]
+__all__ = [
+    "Placer",
+    "Reassembly",
+    "known_begins",
+    "merge_segments",
+    "stream_begins",
+    "stream_ends",
+]
 
 _SEQUENCE_NUMBERS: Final = 1 << 32
 _GROUP_ROWS: Final = 1 << 16
@@ -54,6 +61,7 @@ _KEPT: Final = {
     "acknowledgments": np.uint32,
 }
 """Types of the columns that are kept of segments with bytes for streams."""
+_MERGED: Final = ("sides", "positions", "captured", "starts", "records")
 
 
 class Reassembly:
@@ -107,12 +115,12 @@ class Reassembly:
         """
         connections, sides = self._placer.connections, self._placer.sides
         begins = stream_begins(sides)
-        bounds, runs = _merge(self._kept, begins, newest)
+        bounds, runs = merge_segments(self._kept, begins, newest=newest)
         self._copies = find_copies(connections, sides, begins, bounds, runs, flows, content)
         if self._copies:
             self._join(self._copies)
             begins = stream_begins(sides)
-            bounds, runs = _merge(self._kept, begins, newest)
+            bounds, runs = merge_segments(self._kept, begins, newest=newest)
         if self._late:
             numbers_of = self._acknowledgments(len(sides))
             settled = sides, begins, bounds, runs, numbers_of, content
@@ -375,9 +383,19 @@ def _within(numbers: Ints, start: int, stop: int) -> bool:
     return bool(((numbers >= start) & (numbers < stop)).all())
 
 
-def _merge(kept: Columns, begins: Ints, newest: bool) -> tuple[Ints, Runs]:
-    """Return the runs of all streams, one stream after the other, and where those of each begin."""
-    sides, positions, captured, starts, records, _ = (kept[name] for name in _KEPT)
+def merge_segments(segments: Columns, begins: Ints, *, newest: bool = False) -> tuple[Ints, Runs]:
+    """Return where the runs of each stream begin, and the runs, one stream after the other.
+
+    Parameters
+    ----------
+    segments
+        Their sides, positions, captured bytes, starts and records, in the order of capture.
+    begins
+        The position at which the stream of each side begins.
+    newest
+        Whether overlapping bytes are taken from the segment captured last.
+    """
+    sides, positions, captured, starts, records = (segments[name] for name in _MERGED)
     bounds = np.zeros(len(begins) + 2, np.int64)
     order = room(len(sides), np.int64)
     group_rows(sides, bounds, order)
