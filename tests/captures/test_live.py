@@ -460,9 +460,9 @@ def test_packets_that_were_cut_off_are_counted() -> None:
     frame, arp = ethernet(ipv4(tcp(40000, 1883, 1, publish(30)))), ethernet(bytes(50), 0x0806)
     cut = [Packet(frame[:size], original=len(frame)) for size in (60, 58)]
     data = pcap([Packet(frame), *cut, Packet(arp)])
-    note = "2 packets were cut off after 60 bytes at most, 64 bytes are missing"
+    note = "2 packets were cut off after 60 bytes (snaplen), 64 bytes are missing"
     assert open_input(data).frames_unread == f"frames not read: 1 ARP; {note}"
-    one = "1 packet was cut off after 60 bytes at most, 31 bytes are missing"
+    one = "1 packet was cut off after 60 bytes (snaplen), 31 bytes are missing"
     assert open_input(pcap(cut[:1])).frames_unread == one
     tally = fed_in_pieces(data, Random(3))[0].capture.tally
     shown = describe_unread(name_unread(tally.endings), tally.cut)

@@ -44,7 +44,7 @@ class Cut(NamedTuple):
     def __str__(self) -> str:
         cut = "packet was" if self.packets == 1 else "packets were"
         missing = f"{self.bytes:,} bytes are missing"
-        return f"{self.packets:,} {cut} cut off after {self.longest:,} bytes at most, {missing}"
+        return f"{self.packets:,} {cut} cut off after {self.longest:,} bytes (snaplen), {missing}"
 
 
 NONE_CUT: Final = Cut()

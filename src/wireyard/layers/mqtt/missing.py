@@ -16,7 +16,6 @@ from collections.abc import Iterator
 from typing import Final, NamedTuple
 
 from wireyard.layers.mqtt.records import (
-    SMALLEST_WINDOW,
     Client,
     ConnectionRecord,
     Message,
@@ -308,14 +307,17 @@ def _explain_client(
             return connection, verdict
     if connection.damaged:
         return connection, "undecided"
-    has_later = history.has_later(connection, qos, confirmed, message.topic)
-    if not has_later and qos and connection.in_flight[1] >= SMALLEST_WINDOW:
+    overtaken = history.has_later(connection, qos, confirmed, message.topic)
+    passed = history.has_later(connection, min(qos, 1), confirmed)
+    filled = connection.filled
+    was_open = not was_away and passed and filled is not None and confirmed < filled
+    if not overtaken and qos and connection.is_full and not was_open:
         after = history.after(name, _accepted(connection))
-        return connection, _waited(message, connection, after) or "queued"
-    is_answered = (
-        connection.answered is not None and max(confirmed, connection.opened) < connection.answered
-    )
-    if not (has_later or is_answered or history.has_later(connection, qos, confirmed)):
+        waits = "undecided" if passed else "queued"
+        return connection, _waited(message, connection, after) or waits
+    answered = connection.answered_open if qos else connection.answered
+    is_answered = answered is not None and max(confirmed, connection.opened) < answered
+    if not (overtaken or is_answered or passed):
         return connection, "undecided"
     too_large = may_exceed(connection.maximum_packet_size, message.topic, message.length)
     if too_large:
