@@ -164,7 +164,7 @@ def test_bytes_that_a_snaplen_cut_off_are_counted(run: Run, tmp_path: Path) -> N
         cut += size - kept
         at += 16 + size
     path.write_bytes(head + out)
-    said = f"{cut:,} bytes were cut off by the snaplen of the capture"
+    said = f"cut off after {most} bytes (snaplen), {cut:,} bytes are missing"
     assert cut and said in run("decode", path).stderr
     assert said in run("why", path, "--no-cache").stderr
 

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from rich.console import Console
 
     from wireyard.captures.conversations import Conversation
+    from wireyard.captures.packets.headers import Cut
     from wireyard.captures.read import Capture
 
 __all__ = ["command"]
@@ -100,8 +101,8 @@ def command(
                 _write_table(console, lambda: map(_cells, found.rows(order)))
                 console.print()
                 console.print(_ledger(capture), soft_wrap=True)
-    _note_unread(file, capture.unread)
-    if proxies := describe_proxies(formats.assigned):
+    _note_unread(file, capture.unread, capture.cut)
+    if proxies := describe_proxies(formats.apart.values()):
         exits.note(f"{file}: {proxies}")
     if capture.damage is not None:
         exits.note(f"{file}: {describe_damage(capture.damage, capture.unread_bytes)}")
@@ -137,18 +138,18 @@ def _list_segments(file: str, kind: str) -> int:
             with console_on(target) as console:
                 shown = [column for column in SEGMENTS if column.name in _SHOWN]
                 write_table(rows(), shown, console, chosen=True)
-    _note_unread(file, name_unread(tally.endings))
+    _note_unread(file, name_unread(tally.endings), tally.cut)
     if damage:
         exits.note(str(damage[0]))
         return exits.DATA_LOST
     return exits.DONE
 
 
-def _note_unread(file: str, unread: Mapping[str, int]) -> None:
-    """Print how many frames are in no conversation, by reason."""
+def _note_unread(file: str, unread: Mapping[str, int], cut: Cut) -> None:
+    """Print how many frames are in no conversation, by reason, and how many were cut off."""
     from wireyard.captures.packets.unread import describe_unread
 
-    if note := describe_unread(unread):
+    if note := describe_unread(unread, cut):
         exits.note(f"{file}: {note}")
 
 
@@ -157,7 +158,7 @@ def _ledger(capture: Capture) -> str:
     parts = capture.payload_bytes | capture.other_bytes
     shown = [f"{count:,} {name.replace('_', ' ')}" for name, count in parts.items() if count]
     text = f"{sum(parts.values()):,} captured bytes = {' + '.join(shown) or '0'}"
-    return f"{text}; {capture.cut_bytes:,} more were cut off" if capture.cut_bytes else text
+    return f"{text}; {capture.cut.bytes:,} more were cut off" if capture.cut.bytes else text
 
 
 _MOST_ID = 20

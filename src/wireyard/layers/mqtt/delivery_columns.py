@@ -534,10 +534,12 @@ class _Derivation:
         buffers = np.zeros((2, max(names, 1)), np.int64)
         buffers[0] = NONE
         longest = int(np.diff(firsts).max(initial=0))
+        pairs = subs[:, [Subscription.NAME, Subscription.FILTER]]
+        filters = np.unique(pairs, axis=0, return_inverse=True)[1].reshape(-1)
         count = find_expected(
-            messages, subs, firsts, matching, expected, expected_subs,
+            messages, subs, firsts, matching, filters, expected, expected_subs,
             np.ascontiguousarray(attempts[:, [Delivered.GROUP, Delivered.NAME]]), most, buffers,
-            np.empty(longest, np.int64),
+            np.full(len(subs), NONE), np.empty(longest, np.int64),
         )  # fmt: skip
         expected = expected[:count]
         if size > most:
