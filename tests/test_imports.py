@@ -45,6 +45,7 @@ ALLOWED = {
     "endpoints": {"endpoints", "errors", "formats", "layers"},
     "broker": {"broker", "endpoints", "errors", "formats", "layers"},
     "client": {"client", "endpoints", "errors", "formats", "layers"},
+    "tap": {"broker", "captures", "errors", "formats", "layers", "streams", "tap"},
     RING.name: {"errors", "layers", RING.name},
 }
 """Room to the rooms it may import; `cli`, `__main__` and the lazy `__init__` may import all.
@@ -58,7 +59,7 @@ ONLY_IN = {
     "pandas": {"spark"},
     "deltalake": {"lake"},
     "duckdb": {"answers"},
-    "asyncio": {RING.name, "broker", "client"},
+    "asyncio": {RING.name, "broker", "client", "tap"},
     "click": {"cli"},
     "rich": {"cli", "spark"},
     "jinja2": {"report"},

@@ -41,6 +41,7 @@ COMMANDS = {
     "broker": "Run an MQTT broker for tests, development and edge gateways, until Ctrl-C.",
     "sub": "Show the messages of topics as they arrive; the letters are those of mosquitto_sub.",
     "pub": "Publish a message to an MQTT broker; the letters are those of mosquitto_pub.",
+    "tap": "Pass MQTT or JMQ through unchanged, to record it, to watch it, or to test clients.",
     "formats": "List the wire formats, or the columns of one.",
     "doctor": "Say what is installed, what is missing, and what to type.",
     "completion": "Print the completion script of a shell.",

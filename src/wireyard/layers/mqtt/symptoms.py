@@ -175,6 +175,8 @@ WITH requests AS (
   SELECT source, stream FROM streams WHERE bytes_gap = 0
   UNION
   SELECT source, {BACK} FROM streams WHERE paired
+), lossy AS (
+  SELECT DISTINCT source FROM streams WHERE bytes_gap > 0
 ), ends AS ({ENDS})
 SELECT NULL AS destination, coalesce(nullif(s.client_id, ''), s.client) AS client,
   count(*) AS count, r.packet_type_name AS request, arg_min(r.source, r.captured_ns) AS source,
@@ -185,15 +187,19 @@ JOIN captured c ON c.source = r.source AND c.stream = r.back
 JOIN ends e ON e.source = r.source
 JOIN sessions s ON s.source = r.source AND s.stream IN (r.stream, r.back)
   AND s.protocol = 'mqtt' AND s.ended_by IS DISTINCT FROM 'refused'
+JOIN streams o ON o.source = r.source AND o.stream = r.stream
 LEFT JOIN streams g ON g.source = r.source AND g.stream = r.back
+LEFT JOIN lossy l ON l.source = r.source
 LEFT JOIN answers a ON a.source = r.source AND a.stream = r.back
   AND a.packet_type = r.packet_type + 1 AND a.packet_id IS NOT DISTINCT FROM r.packet_id
 WHERE r.stream = s.stream AND coalesce(g.bytes_gap, 0) = 0 AND r.number > coalesce(a.count, 0)
-  AND coalesce(s.closed_ns, e.end_ns) - r.captured_ns >= {LONG_NS}
+  AND coalesce(
+    s.closed_ns, if(l.source IS NULL, e.end_ns, greatest(o.last_ns, g.last_ns))
+  ) - r.captured_ns >= {LONG_NS}
 GROUP BY 2, request
 """
 """Requests that were not answered for a second or more, on connections whose answers were
-captured."""
+captured. Where a capture lacks packets, a connection is known to be open until its last one."""
 _NEVER_SERVED: Final = f"""
 WITH granted AS (
   SELECT d.source, {NAME} AS client, d.consumer, d.subscription, count(*) AS count,
@@ -215,7 +221,12 @@ FROM granted g
 JOIN sessions s ON s.source = g.source AND s.protocol = 'mqtt' AND s.client = g.consumer
   AND s.opened_ns <= g.since_ns
 JOIN ({ENDS}) e ON e.source = g.source
-WHERE g.served = 0 AND g.is_open AND s.in_flight_sent IS NOT NULL
+WHERE NOT EXISTS (
+    FROM deliveries d
+    WHERE d.source = g.source AND d.consumer = g.consumer AND d.delivered_ns IS NOT NULL
+      AND d.protocol = 'mqtt' AND d.subscription IS NULL
+  )
+  AND g.served = 0 AND g.is_open AND s.in_flight_sent IS NOT NULL
   AND coalesce(s.closed_ns, e.end_ns) - g.since_ns >= {LONG_NS}
 GROUP BY ALL
 HAVING sum(g.count) > 1
