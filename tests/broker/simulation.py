@@ -33,6 +33,8 @@ class Client:
     endpoint: ClientEndpoint | None = None
     link: Link | None = None
     tape: Tape | None = None
+    wire: Tape | None = None
+    """The bytes of its socket, as somebody between would record them."""
     held: list[tuple[int, bytes, bytes]] = field(default_factory=list)
     """What the broker has to send, behind a commit."""
     shown: bytes = b""
@@ -44,10 +46,13 @@ class Client:
 class Simulation:
     """A broker at a port of its own, and the clients that talk to it."""
 
-    def __init__(self, seed: int, recording: Recording, path: Path | None = None) -> None:
+    def __init__(
+        self, seed: int, recording: Recording, path: Path | None = None,
+        wires: Recording | None = None,
+    ) -> None:  # fmt: skip
         self.random = random.Random(seed)
         self.now = 1_700_000_000.0 + 1000 * seed
-        self.recording = recording
+        self.recording, self.wires = recording, wires or recording
         self.lines: list[str] = []
         self.path = path
         self.start()
@@ -97,6 +102,8 @@ class Simulation:
             _, data, shown = client.held.pop(0)
             assert client.tape is not None
             client.tape.write(False, shown)
+            if client.wire is not None:
+                client.wire.write(False, data)
             client.unread.append(data)
 
     def tap(self, client: Client, tape: Tape) -> Callable[[bool, bytes], None]:
@@ -130,6 +137,8 @@ class Simulation:
             return
         data = client.endpoint.take()
         if data:
+            if client.wire is not None:
+                client.wire.write(True, data)
             self.core.receive(client.link, data, self.now)
         self.flush()
 
@@ -160,9 +169,10 @@ class Simulation:
         link, client.link, client.endpoint = client.link, None, None
         for left in (client.held, client.unread, client.unacknowledged):
             left.clear()
-        if client.tape is not None:
-            client.tape.close(by_client)
-            client.tape = None
+        for tape in (client.tape, client.wire):
+            if tape is not None:
+                tape.close(by_client)
+        client.tape = client.wire = None
         if link is not None:
             self.core.lose(link)
             self.flush()
@@ -173,11 +183,13 @@ class Simulation:
         # CONNACK of 3.1 does not say whether the broker had the session, so nobody can judge it.
         keeps = client.version != 3 and self.random.random() < 0.7
         self.commit()
-        older, older_tape = client.link, client.tape
+        older, older_tapes = client.link, (client.tape, client.wire)
         for left in (client.held, client.unread, client.unacknowledged):
             left.clear()
         self.port += 1
-        client.tape = self.recording.open(("10.2.0.1", self.port), self.server)
+        ends = ("10.2.0.1", self.port), self.server
+        client.tape = self.recording.open(*ends)
+        client.wire = None if self.wires is self.recording else self.wires.open(*ends)
         client.link = self.core.open_link(client.name, self.tap(client, client.tape))
         client.endpoint = ClientEndpoint()
         if not keeps:
@@ -203,9 +215,11 @@ class Simulation:
         self.send(client)
         # Whether a CONNECT without an answer has ended the session, a recording cannot show either.
         self.commit()
-        if older is not None and older_tape is not None:
+        if older is not None:
             self.core.lose(older)
-            older_tape.close(by_client=False)
+            for tape in older_tapes:
+                if tape is not None:
+                    tape.close(by_client=False)
         self.read(client)
 
     def payload(self) -> bytes:

@@ -13,6 +13,8 @@ from wireyard.broker.recording import Recording
 
 CONVERSATIONS = 20
 STEPS = 120
+PLACES = ("frame", "source", "file")
+"""Endings of columns that say where in a capture something is."""
 WRONG = {"not_forwarded", "not_kept", "duplicate", "refused", "too_large"}
 """What would be a fault of the broker, and limits that these conversations do not reach."""
 
@@ -27,26 +29,48 @@ class Clock:
 
 
 @pytest.fixture(scope="module", params=["in memory", "with a store"])
-def tables(
+def both(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
-) -> Iterator[Tables]:
+) -> Iterator[tuple[Tables, Tables]]:
     """The tables of random conversations of clients that are cut off and resume.
 
-    A broker with a store is killed now and then, between any two commits.
+    First those of what the broker records, then those of the bytes of its sockets. A broker with a
+    store is killed now and then, between any two commits.
     """
-    file, clock = io.BytesIO(), Clock()
-    recording = Recording(file, clock.time_ns)
+    files, clock = (io.BytesIO(), io.BytesIO()), Clock()
+    recording, wires = (Recording(file, clock.time_ns) for file in files)
     folder = tmp_path_factory.mktemp("recorded")
     for seed in range(CONVERSATIONS):
         store = None if request.param == "in memory" else folder / f"{seed}.db"
-        simulation = clock.simulation = Simulation(seed, recording, store)
+        simulation = clock.simulation = Simulation(seed, recording, store, wires)
         for _ in range(STEPS):
             simulation.step()
         simulation.finish()
-    path = folder / "broker.pcapng"
-    path.write_bytes(file.getvalue())
-    with open_tables([str(path)]) as tables:
-        yield tables
+    paths = folder / "broker.pcapng", folder / "wires.pcapng"
+    for path, file in zip(paths, files, strict=True):
+        path.write_bytes(file.getvalue())
+    with open_tables([str(paths[0])]) as own, open_tables([str(paths[1])]) as others:
+        yield own, others
+
+
+@pytest.fixture
+def tables(both: tuple[Tables, Tables]) -> Tables:
+    return both[0]
+
+
+@pytest.mark.parametrize("table", ["deliveries", "sessions", "violations", "messages"])
+def test_what_the_broker_records_tells_what_its_sockets_do(
+    both: tuple[Tables, Tables], table: str
+) -> None:
+    own, others = (
+        sorted(
+            str([(name, value) for name, value in row.items() if not name.endswith(PLACES)])
+            for row in tables.sql(f"SELECT * FROM {table}").to_pylist()
+        )
+        for tables in both
+    )
+    assert own == others
+    assert table == "violations" or len(own) > 5 * CONVERSATIONS
 
 
 def test_the_recording_has_every_packet_whole(tables: Tables) -> None:

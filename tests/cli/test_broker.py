@@ -49,6 +49,20 @@ def test_a_broker_is_ready_and_ends_cleanly(tmp_path: Path, run: Run) -> None:
     assert sorted(kinds) == ["CONNACK", "CONNECT", "DISCONNECT", "PUBACK", "PUBLISH"]
 
 
+def test_a_store_that_cannot_grow_ends_the_broker(tmp_path: Path, run: Run) -> None:
+    """It acknowledges nothing that it cannot write."""
+    words = f"ulimit -f 200; exec '{sys.executable}' -m wireyard broker -p 0 --store broker.db"
+    with subprocess.Popen(
+        ["sh", "-c", words], cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    ) as process:
+        assert process.stdout is not None
+        url = process.stdout.readline().split()[-1]
+        result = run("pub", "-h", url, "-t", "t", "-m", "x" * 200_000, "-q", 1, "-r", "-i", "me")
+        _, notes = process.communicate(timeout=SECONDS)
+    assert result.exit_code == 3 and process.returncode == 4
+    assert "wireyard: broker.db: cannot be written: " in notes and "Traceback" not in notes
+
+
 def watched(broker: BrokerThread, run: Run, *words: object) -> str:
     """Return what ``sub`` prints about three messages."""
     server = broker.server
@@ -111,6 +125,9 @@ def test_sub_prints_json_for_programs(run: Run) -> None:
         (["broker", "--cert", "nowhere"], 3, "No such file"),
         (["broker", "--bind", "192.0.2.1", "-p", "0"], 3, "192.0.2.1"),
         (["broker", "-p", "0", "--record", "/dev/null/x"], 3, "/dev/null"),
+        (["broker", "-p", "0", "--store", "/dev/null/x"], 3, "/dev/null/x: Not a directory"),
+        (["broker", "-p", "0", "--store", __file__], 3, "file is not a database"),
+        (["broker", "--memory", "--store", "s"], 2, "--memory and --store exclude each other"),
     ],
 )
 def test_mistakes_are_one_line(run: Run, words: list[str], status: int, line: str) -> None:
