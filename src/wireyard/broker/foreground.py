@@ -37,8 +37,10 @@ async def _serve(server: Server, ready: Callable[[Server], None]) -> None:
 
     loop.set_exception_handler(say)
     await server.start()
-    # What was loaded until now stays: no collection has to look at it again.
+    # What was loaded until now stays: no collection has to look at it again. What comes has hardly
+    # any cycles, so that looking through waiting messages often would be in vain.
     gc.freeze()
+    gc.set_threshold(50_000, 50, 100)
     ready(server)
     await stop.wait()
     await server.stop()

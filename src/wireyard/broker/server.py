@@ -8,25 +8,42 @@ from __future__ import annotations
 import asyncio
 import ssl
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Collection, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Any, Final, cast
+from typing import Any, Final, Protocol, cast
 
+from wireyard.broker.access import CheckLogin
 from wireyard.broker.core import Core
+from wireyard.broker.jmq.core import JmqCore
 from wireyard.broker.recording import Address, Recording, Tape
-from wireyard.broker.session import Link
 from wireyard.broker.settings import Settings
+from wireyard.endpoints import Tap
 from wireyard.errors import SourceError
-from wireyard.formats.mqtt.control import Connect
 
-__all__ = ["LOOPBACK", "Server"]
+__all__ = ["LOOPBACK", "Server", "shown"]
 
 LOOPBACK: Final = "127.0.0.1"
 _LOGIN_THREADS: Final = 2
 _SECONDS_TO_CLOSE: Final = 2.0
 _MAX_UNREAD_BYTES: Final = 64 << 10
 """Bytes of a client that wait for the answer to its CONNECT, from which on nothing is read."""
+
+
+class Half(Protocol):
+    """The core of a broker for one protocol; its links are its own."""
+
+    @property
+    def router(self) -> Any: ...
+    @property
+    def unidentified(self) -> Collection[Any]: ...
+    def open_link(self, name: str, tap: Tap | None = None) -> Any: ...
+    def receive(self, link: Any, data: bytes, now: float) -> None: ...
+    def resume(self, link: Any) -> None: ...
+    def lose(self, link: Any) -> None: ...
+    def tick(self, now: float) -> float | None: ...
+    def take_dirty(self) -> Iterator[Any]: ...
+    def shut_down(self) -> None: ...
 
 
 class Server:
@@ -44,6 +61,8 @@ class Server:
         Context of a server with its certificate, for TLS.
     record
         Folder in which what passes is written to a new capture.
+    jmq
+        Port for JMQ clients, on the same address; None for none.
 
     Attributes
     ----------
@@ -60,24 +79,29 @@ class Server:
         port: int = 0,
         tls: ssl.SSLContext | None = None,
         record: str | Path | None = None,
+        jmq: int | None = None,
     ) -> None:
         self.settings = settings or Settings()
         self.address: Address = (bind, port)
         self.say = say
         self.recording: Recording | None = None
-        self._tls = tls
+        self.tls = tls
         self._record = None if record is None else Path(record)
         self._logins: ThreadPoolExecutor | None = None
         self._server: asyncio.Server | None = None
         self._timer: asyncio.TimerHandle | None = None
         self._flush_is_due = False
-        self._connections: dict[Link, _Connection] = {}
+        self._connections: dict[Any, _Connection] = {}
         self.open_connections: set[_Connection] = set()
         """Those whose sockets are open, refused ones too."""
         # Time since 1970 that never jumps.
         self._epoch = time.time() - time.monotonic()
         has_users = self.settings.access is not None and self.settings.access.users is not None
-        self.core = Core(self.settings, say, self._check_login if has_users else None)
+        self.core: Half = self._make_core(self._check_login if has_users else None)
+        self.jmq = None if jmq is None else JmqServer(self, jmq)
+
+    def _make_core(self, check_login: CheckLogin | None) -> Half:
+        return Core(self.settings, self.say, check_login)
 
     def now(self) -> float:
         """Return the time in seconds since 1970."""
@@ -99,8 +123,8 @@ class Server:
                 lambda: _Connection(self),
                 bind,
                 port,
-                ssl=self._tls,
-                ssl_handshake_timeout=self.settings.connect_timeout_s if self._tls else None,
+                ssl=self.tls,
+                ssl_handshake_timeout=self.settings.connect_timeout_s if self.tls else None,
                 backlog=1024,
                 start_serving=False,
             )
@@ -112,6 +136,12 @@ class Server:
                 self._server.close()
             raise SourceError(f"{error.filename or self.address[0]}: {error.strerror}") from None
         self.address = self._server.sockets[0].getsockname()[:2]
+        if self.jmq is not None:
+            try:
+                await self.jmq.start()
+            except SourceError:
+                await self.stop()
+                raise
 
     def _open_record(self, folder: Path) -> None:
         folder.mkdir(parents=True, exist_ok=True)
@@ -123,6 +153,8 @@ class Server:
 
     async def stop(self) -> None:
         """End all connections, and close."""
+        if self.jmq is not None:
+            await self.jmq.stop()
         if self._server is not None:
             self._server.close()
         self.core.shut_down()
@@ -169,7 +201,9 @@ class Server:
 
     # --- logins ---------------------------------------------------------------------------
 
-    def _check_login(self, packet: Connect, done: Callable[[bool], None]) -> None:
+    def _check_login(
+        self, user: str | None, password: bytes | None, done: Callable[[bool], None]
+    ) -> None:
         """Compare a password in a thread, because a hash takes long by design."""
         access = self.settings.access
         assert access is not None
@@ -181,16 +215,15 @@ class Server:
                 done(checked.exception() is None and checked.result())
                 self.wake()
 
-        future = self.loop.run_in_executor(
-            self._logins, access.logs_in, packet.username, packet.password
-        )
+        future = self.loop.run_in_executor(self._logins, access.logs_in, user, password)
         future.add_done_callback(finish)
 
-    def open(self, connection: _Connection, client: Address, server: Address) -> Link | None:
+    def open(self, connection: _Connection, client: Address, server: Address) -> Any:
         """Return the link of a new connection, None if it is refused."""
         tape = None if self.recording is None else self.recording.open(client, server)
         connection.tape = tape
-        link = self.core.open_link(_shown(client), None if tape is None else tape.write)
+        self.core.tick(self.now())  # Its time to log in begins now.
+        link = self.core.open_link(shown(client), None if tape is None else tape.write)
         if link is not None:
             self._connections[link] = connection
             self.wake()
@@ -198,7 +231,7 @@ class Server:
             tape.close(by_client=False)
         return link
 
-    def close(self, link: Link, tape: Tape | None, by_client: bool) -> None:
+    def close(self, link: Any, tape: Tape | None, by_client: bool) -> None:
         """Take note that a connection is closed."""
         self._connections.pop(link, None)
         self.core.lose(link)
@@ -212,7 +245,7 @@ class _Connection(asyncio.Protocol):
 
     def __init__(self, server: Server) -> None:
         self._server = server
-        self._link: Link | None = None
+        self._link: Any = None
         self._is_paused = False
         self.tape: Tape | None = None
 
@@ -265,9 +298,7 @@ class _Connection(asyncio.Protocol):
         link = self._link
         assert link is not None
         self._is_paused = link.is_slow = False
-        if link.session is not None:
-            self._server.core.router.pump(link.session)
-            self._server.core.router.dirty.add(link)
+        self._server.core.resume(link)
         self._server.wake()
 
     def connection_lost(self, exc: Exception | None) -> None:
@@ -277,6 +308,51 @@ class _Connection(asyncio.Protocol):
             self._server.close(self._link, self.tape, by_client)
 
 
-def _shown(address: Address) -> str:
+class JmqServer(Server):
+    """The part of a broker that JMQ clients connect to; the record is that of the whole.
+
+    One port is the port mapper's and the service's. With TLS the service has a port of its own,
+    which the port mapper names.
+
+    Parameters
+    ----------
+    whole
+        The broker.
+    port
+        Port to listen on.
+    tls
+        Context of a server with its certificate, for TLS.
+    """
+
+    def __init__(self, whole: Server, port: int, tls: ssl.SSLContext | None = None) -> None:
+        super().__init__(whole.settings, whole.say, bind=whole.address[0], port=port, tls=tls)
+        self._whole = whole
+        self._service = (
+            self if tls is not None or whole.tls is None else JmqServer(whole, 0, whole.tls)
+        )
+
+    def _make_core(self, check_login: CheckLogin | None) -> Half:
+        self._core = JmqCore(self.settings, self.say, check_login)
+        return self._core
+
+    async def start(self) -> None:
+        """Listen."""
+        self.recording = self._whole.recording
+        if self._service is not self:
+            await self._service.start()
+        await super().start()
+        self._core.name_service(self._service.address[1], has_tls=self._service.tls is not None)
+        self._core.is_mapper_only = self._service is not self
+
+    async def stop(self) -> None:
+        """End all connections, and close; the record goes on."""
+        self.recording = None
+        if self._service is not self:
+            await self._service.stop()
+        await super().stop()
+
+
+def shown(address: Address) -> str:
+    """Return an address as text."""
     host, port = address
     return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"

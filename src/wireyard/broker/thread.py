@@ -10,7 +10,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
-from wireyard.broker.server import LOOPBACK, Server
+from wireyard.broker.server import LOOPBACK, Server, shown
 from wireyard.broker.settings import Settings
 
 __all__ = ["BrokerThread"]
@@ -31,11 +31,15 @@ class BrokerThread:
         Context of a server with its certificate, for TLS.
     record
         Folder in which what passes is written as a capture.
+    jmq
+        Port for JMQ clients too; 0 is any that is free.
 
     Attributes
     ----------
     port, url
         Where it listens.
+    jmq_port, jmq_url
+        Where JMQ clients connect to.
     lines
         The newest of what it had to say, a line each.
 
@@ -60,10 +64,11 @@ class BrokerThread:
         port: int = 0,
         tls: ssl.SSLContext | None = None,
         record: str | Path | None = None,
+        jmq: int | None = None,
     ) -> None:
         self.lines: deque[str] = deque(maxlen=_KEPT_LINES)
         self.server = Server(
-            settings, self.lines.append, bind=bind, port=port, tls=tls, record=record
+            settings, self.lines.append, bind=bind, port=port, tls=tls, record=record, jmq=jmq
         )
         self._scheme = "mqtt" if tls is None else "mqtts"
         self._started = threading.Event()
@@ -78,8 +83,18 @@ class BrokerThread:
     @property
     def url(self) -> str:
         """Where it listens, as clients take it."""
-        host = self.server.address[0]
-        return f"{self._scheme}://{f'[{host}]' if ':' in host else host}:{self.port}"
+        return f"{self._scheme}://{shown(self.server.address)}"
+
+    @property
+    def jmq_port(self) -> int:
+        """The port of the port mapper for JMQ clients."""
+        assert self.server.jmq is not None
+        return self.server.jmq.address[1]
+
+    @property
+    def jmq_url(self) -> str:
+        """Where JMQ clients connect to, as they take it, without the name of a service."""
+        return f"mq://{shown((self.server.address[0], self.jmq_port))}"
 
     def __enter__(self) -> Self:
         self._thread.start()

@@ -42,6 +42,12 @@ _TLS_PORT = 8883
     help="Port to listen on: 1883, or 8883 with TLS, if not given; 0 is any free one.",
 )
 @click.option(
+    "--jmq",
+    type=click.IntRange(0, 0xFFFF),
+    metavar="N",
+    help="Port for clients of Open MQ too, as a rule 7676; 0 is any free one.",
+)
+@click.option(
     "--memory", is_flag=True, help="Keep sessions and messages in memory only: the default."
 )
 @click.option(
@@ -83,6 +89,7 @@ _TLS_PORT = 8883
 def command(
     bind: str,
     port: int | None,
+    jmq: int | None,
     memory: bool,
     record: str | None,
     users: str | None,
@@ -116,12 +123,14 @@ def command(
     )
     if port is None:
         port = _PORT if tls is None else _TLS_PORT
-    server = Server(settings, exits.note, bind=bind, port=port, tls=tls, record=record)
+    server = Server(settings, exits.note, bind=bind, port=port, tls=tls, record=record, jmq=jmq)
 
     def ready(server: Server) -> None:
         host, port = server.address
         shown = f"[{host}]" if ":" in host else host
         exits.say(f"listens on {'mqtt' if tls is None else 'mqtts'}://{shown}:{port}")
+        if server.jmq is not None:
+            exits.say(f"listens on mq://{shown}:{server.jmq.address[1]}")
 
     serve(server, ready)
     return exits.DONE
