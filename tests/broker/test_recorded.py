@@ -26,17 +26,24 @@ class Clock:
         return 0 if self.simulation is None else int(self.simulation.now * 1e9)
 
 
-@pytest.fixture(scope="module")
-def tables(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Tables]:
-    """The tables of random conversations of clients that are cut off and resume."""
+@pytest.fixture(scope="module", params=["in memory", "with a store"])
+def tables(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Tables]:
+    """The tables of random conversations of clients that are cut off and resume.
+
+    A broker with a store is killed now and then, between any two commits.
+    """
     file, clock = io.BytesIO(), Clock()
     recording = Recording(file, clock.time_ns)
+    folder = tmp_path_factory.mktemp("recorded")
     for seed in range(CONVERSATIONS):
-        simulation = clock.simulation = Simulation(seed, recording)
+        store = None if request.param == "in memory" else folder / f"{seed}.db"
+        simulation = clock.simulation = Simulation(seed, recording, store)
         for _ in range(STEPS):
             simulation.step()
         simulation.finish()
-    path = tmp_path_factory.mktemp("recorded") / "broker.pcapng"
+    path = folder / "broker.pcapng"
     path.write_bytes(file.getvalue())
     with open_tables([str(path)]) as tables:
         yield tables
@@ -57,8 +64,14 @@ def test_nobody_breaks_a_rule(tables: Tables) -> None:
 def test_nothing_is_lost(tables: Tables) -> None:
     found = tables.sql("SELECT verdict, count(*) AS n FROM deliveries GROUP BY 1").to_pylist()
     counts = {row["verdict"]: row["n"] for row in found}
-    assert counts["delivered"] > 50 * CONVERSATIONS
-    assert not WRONG & counts.keys()
+    assert counts["delivered"] > 40 * CONVERSATIONS
+    assert not (WRONG - {"duplicate"}) & counts.keys()
+    # At QoS 1 a publisher that has read no acknowledgement publishes again.
+    twice = tables.sql(
+        "SELECT d.message_key FROM deliveries d JOIN messages m USING (message_key)"
+        " WHERE d.verdict = 'duplicate' AND m.qos = 2"
+    )
+    assert twice.num_rows == 0
 
 
 def test_no_password_is_recorded(tables: Tables) -> None:

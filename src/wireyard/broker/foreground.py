@@ -15,7 +15,9 @@ __all__ = ["serve"]
 
 
 def serve(server: Server, ready: Callable[[Server], None]) -> None:
-    """Run a server until SIGINT or SIGTERM; `ready` is called once it listens.
+    """Run a server until SIGINT or SIGTERM, or until its store cannot be written any more.
+
+    `ready` is called once it listens.
 
     Raises
     ------
@@ -28,9 +30,8 @@ def serve(server: Server, ready: Callable[[Server], None]) -> None:
 
 async def _serve(server: Server, ready: Callable[[Server], None]) -> None:
     loop = asyncio.get_running_loop()
-    stop = asyncio.Event()
     for number in (signal.SIGINT, signal.SIGTERM):
-        loop.add_signal_handler(number, stop.set)
+        loop.add_signal_handler(number, server.is_over.set)
 
     def say(_loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
         server.say(f"{context['message']}: {context.get('exception', '')}")
@@ -42,7 +43,7 @@ async def _serve(server: Server, ready: Callable[[Server], None]) -> None:
     gc.freeze()
     gc.set_threshold(50_000, 50, 100)
     ready(server)
-    await stop.wait()
+    await server.is_over.wait()
     await server.stop()
 
 

@@ -1,23 +1,30 @@
 """The broker on sockets: one asyncio loop that listens, reads, writes, and keeps the time.
 
-What one pass of the loop makes for a client is written by one call.
+What one pass of the loop makes for a client is written by one call. With a store, it leaves once
+the changes that were made with it are committed.
 """
 
 from __future__ import annotations
 
 import asyncio
+import gc
 import ssl
 import time
 from collections.abc import Callable, Collection, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from ipaddress import ip_address
 from pathlib import Path
-from typing import Any, Final, Protocol, cast
+from typing import Any, ClassVar, Final, Protocol
+from urllib.parse import urlsplit
 
 from wireyard.broker.access import CheckLogin
+from wireyard.broker.connection import SECONDS_TO_CLOSE, Connection
 from wireyard.broker.core import Core
 from wireyard.broker.jmq.core import JmqCore
+from wireyard.broker.persistence import TABLES, Persistence
 from wireyard.broker.recording import Address, Recording, Tape
 from wireyard.broker.settings import Settings
+from wireyard.broker.store import Store
 from wireyard.endpoints import Tap
 from wireyard.errors import SourceError
 
@@ -25,9 +32,6 @@ __all__ = ["LOOPBACK", "Server", "shown"]
 
 LOOPBACK: Final = "127.0.0.1"
 _LOGIN_THREADS: Final = 2
-_SECONDS_TO_CLOSE: Final = 2.0
-_MAX_UNREAD_BYTES: Final = 64 << 10
-"""Bytes of a client that wait for the answer to its CONNECT, from which on nothing is read."""
 
 
 class Half(Protocol):
@@ -40,6 +44,7 @@ class Half(Protocol):
     def open_link(self, name: str, tap: Tap | None = None) -> Any: ...
     def receive(self, link: Any, data: bytes, now: float) -> None: ...
     def resume(self, link: Any) -> None: ...
+    def end(self, link: Any, code: int, text: str) -> None: ...
     def lose(self, link: Any) -> None: ...
     def tick(self, now: float) -> float | None: ...
     def take_dirty(self) -> Iterator[Any]: ...
@@ -61,6 +66,8 @@ class Server:
         Context of a server with its certificate, for TLS.
     record
         Folder in which what passes is written to a new capture.
+    store
+        File in which its state outlives the process; in memory if there is none.
     jmq
         Port for JMQ clients, on the same address; None for none.
 
@@ -69,6 +76,9 @@ class Server:
     address
         The address that it listens on, once started.
     """
+
+    core: Half
+    takes_websocket: ClassVar = True
 
     def __init__(
         self,
@@ -79,29 +89,31 @@ class Server:
         port: int = 0,
         tls: ssl.SSLContext | None = None,
         record: str | Path | None = None,
+        store: str | Path | None = None,
         jmq: int | None = None,
     ) -> None:
         self.settings = settings or Settings()
         self.address: Address = (bind, port)
         self.say = say
+        self.store: Store | None = None
+        self.is_over = asyncio.Event()
+        """Set when it has to stop: by its caller, or because the store cannot be written."""
         self.recording: Recording | None = None
         self.tls = tls
         self._record = None if record is None else Path(record)
+        self._store = None if store is None else Path(store)
         self._logins: ThreadPoolExecutor | None = None
         self._server: asyncio.Server | None = None
         self._timer: asyncio.TimerHandle | None = None
         self._flush_is_due = False
-        self._connections: dict[Any, _Connection] = {}
-        self.open_connections: set[_Connection] = set()
+        self._connections: dict[Any, Connection] = {}
+        self.open_connections: set[Connection] = set()
         """Those whose sockets are open, refused ones too."""
+        self._waiting: set[Connection] = set()
+        """Those with something to send that waits for the store."""
         # Time since 1970 that never jumps.
         self._epoch = time.time() - time.monotonic()
-        has_users = self.settings.access is not None and self.settings.access.users is not None
-        self.core: Half = self._make_core(self._check_login if has_users else None)
         self.jmq = None if jmq is None else JmqServer(self, jmq)
-
-    def _make_core(self, check_login: CheckLogin | None) -> Half:
-        return Core(self.settings, self.say, check_login)
 
     def now(self) -> float:
         """Return the time in seconds since 1970."""
@@ -113,14 +125,46 @@ class Server:
         Raises
         ------
         SourceError
-            The address cannot be bound, or the folder for the record cannot be written.
+            The address cannot be bound, the folder for the record cannot be written, or the store
+            cannot be opened or read.
         """
         self.loop = asyncio.get_running_loop()
-        self.core.tick(self.now())
+        if self._store is not None:
+            self.store = Store(str(self._store), TABLES, self.say)
+        try:
+            self._begin()
+            await self._listen()
+        except BaseException:
+            if self.store is not None:
+                self.store.close()
+            raise
+        if self.jmq is not None:
+            try:
+                await self.jmq.start()
+            except SourceError:
+                self.jmq = None
+                await self.stop()
+                raise
+
+    def _begin(self) -> None:
+        """Make the core, and continue with what the store has."""
+        kept = None if self.store is None else Persistence(self.store)
+        self.core = core = Core(self.settings, self.say, self._login_check(), kept)
+        core.tick(self.now())
+        if self.store is not None:
+            gc.disable()  # what is read stays: collections during it would look at it in vain
+            try:
+                core.restore()
+            finally:
+                gc.enable()
+            self.store.start(lambda: self.loop.call_soon_threadsafe(self._on_commit))
+            self.store.flush()
+
+    async def _listen(self) -> None:
         try:
             bind, port = self.address
             self._server = await self.loop.create_server(
-                lambda: _Connection(self),
+                lambda: Connection(self),
                 bind,
                 port,
                 ssl=self.tls,
@@ -136,12 +180,24 @@ class Server:
                 self._server.close()
             raise SourceError(f"{error.filename or self.address[0]}: {error.strerror}") from None
         self.address = self._server.sockets[0].getsockname()[:2]
-        if self.jmq is not None:
-            try:
-                await self.jmq.start()
-            except SourceError:
-                await self.stop()
-                raise
+
+    def _on_commit(self) -> None:
+        """Send what waited for the store."""
+        assert self.store is not None
+        if self.store.failed is not None:
+            self.is_over.set()
+        waiting, self._waiting = self._waiting, set()
+        for connection in waiting:
+            connection.leave()
+
+    def wait(self, connection: Connection) -> None:
+        """Have a connection look again after the next commit."""
+        self._waiting.add(connection)
+
+    @property
+    def committed(self) -> int:
+        """The last group of changes that is durable."""
+        return 0 if self.store is None else self.store.committed
 
     def _open_record(self, folder: Path) -> None:
         folder.mkdir(parents=True, exist_ok=True)
@@ -159,7 +215,10 @@ class Server:
             self._server.close()
         self.core.shut_down()
         self._flush()
-        until = self.loop.time() + _SECONDS_TO_CLOSE
+        if self.store is not None:
+            await self.loop.run_in_executor(None, self.store.close)
+            self._on_commit()
+        until = self.loop.time() + SECONDS_TO_CLOSE
         while self.open_connections and self.loop.time() < until:
             await asyncio.sleep(0.005)
         for connection in list(self.open_connections):
@@ -187,6 +246,8 @@ class Server:
             connection = self._connections.get(link)
             if connection is not None:
                 connection.flush()
+        if self.store is not None:
+            self.store.flush()
         if due is None:
             return
         when = max(0.0, due - self._epoch)
@@ -201,6 +262,11 @@ class Server:
 
     # --- logins ---------------------------------------------------------------------------
 
+    def _login_check(self) -> CheckLogin | None:
+        """Return what compares passwords; None if everybody may log in."""
+        access = self.settings.access
+        return None if access is None or access.users is None else self._check_login
+
     def _check_login(
         self, user: str | None, password: bytes | None, done: Callable[[bool], None]
     ) -> None:
@@ -212,18 +278,33 @@ class Server:
 
         def finish(checked: asyncio.Future[bool]) -> None:
             if not checked.cancelled():
+                self.core.tick(self.now())
                 done(checked.exception() is None and checked.result())
                 self.wake()
 
         future = self.loop.run_in_executor(self._logins, access.logs_in, user, password)
         future.add_done_callback(finish)
 
-    def open(self, connection: _Connection, client: Address, server: Address) -> Any:
+    # --- connections ----------------------------------------------------------------------
+
+    def allows(self, origin: str, host: str) -> bool:
+        """Return whether a page of an origin may connect to this broker by a host's name.
+
+        A browser lets any page of the world connect to loopback, so those have to be local too.
+        """
+        try:
+            name, own = urlsplit(origin).hostname, urlsplit(f"//{host}").hostname
+        except ValueError:
+            return False
+        is_own = name == own and not _is_local(self.address[0])
+        return is_own or _is_local(name) or origin in self.settings.origins
+
+    def open(self, connection: Connection, client: Address, server: Address) -> Any:
         """Return the link of a new connection, None if it is refused."""
         tape = None if self.recording is None else self.recording.open(client, server)
         connection.tape = tape
         self.core.tick(self.now())  # Its time to log in begins now.
-        link = self.core.open_link(shown(client), None if tape is None else tape.write)
+        link = self.core.open_link(shown(client), None if tape is None else connection.record)
         if link is not None:
             self._connections[link] = connection
             self.wake()
@@ -233,79 +314,14 @@ class Server:
 
     def close(self, link: Any, tape: Tape | None, by_client: bool) -> None:
         """Take note that a connection is closed."""
-        self._connections.pop(link, None)
+        connection = self._connections.pop(link, None)
+        if connection is not None:
+            self._waiting.discard(connection)
+        self.core.tick(self.now())
         self.core.lose(link)
         if tape is not None:
             tape.close(by_client)
         self.wake()
-
-
-class _Connection(asyncio.Protocol):
-    """A socket, and the link of the core that reads from it and writes to it."""
-
-    def __init__(self, server: Server) -> None:
-        self._server = server
-        self._link: Any = None
-        self._is_paused = False
-        self.tape: Tape | None = None
-
-    def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        self._server.open_connections.add(self)
-        self._transport = cast(asyncio.Transport, transport)
-        self._transport.set_write_buffer_limits(high=self._server.settings.max_unsent_bytes)
-        client: Any = transport.get_extra_info("peername") or (LOOPBACK, 0)
-        server: Any = transport.get_extra_info("sockname") or (LOOPBACK, 0)
-        self._link = self._server.open(self, client[:2], server[:2])
-        if self._link is None:
-            self._transport.abort()
-
-    def data_received(self, data: bytes) -> None:
-        link, server = self._link, self._server
-        if link is None:
-            return
-        server.core.receive(link, data, server.now())
-        server.wake()
-        if link.endpoint.held_bytes > _MAX_UNREAD_BYTES and link in server.core.unidentified:
-            self._transport.pause_reading()
-
-    def flush(self) -> None:
-        """Write what there is, and close if the connection has ended."""
-        link, transport = self._link, self._transport
-        assert link is not None
-        data = link.endpoint.take()
-        if transport.is_closing():
-            return
-        if data:
-            transport.write(data)
-            if link.is_slow and not self._is_paused:
-                self.resume_writing()
-        if link.endpoint.ended is not None:
-            transport.close()
-            # A client that does not read keeps its socket for a moment only.
-            self._server.loop.call_later(_SECONDS_TO_CLOSE, transport.abort)
-        elif not transport.is_reading() and link.endpoint.held_bytes <= _MAX_UNREAD_BYTES:
-            transport.resume_reading()
-
-    def abort(self) -> None:
-        """Close the socket without waiting for the client to read."""
-        self._transport.abort()
-
-    def pause_writing(self) -> None:
-        assert self._link is not None
-        self._is_paused = self._link.is_slow = True
-
-    def resume_writing(self) -> None:
-        link = self._link
-        assert link is not None
-        self._is_paused = link.is_slow = False
-        self._server.core.resume(link)
-        self._server.wake()
-
-    def connection_lost(self, exc: Exception | None) -> None:
-        self._server.open_connections.discard(self)
-        if self._link is not None:
-            by_client = self._link.endpoint.ended is None
-            self._server.close(self._link, self.tape, by_client)
 
 
 class JmqServer(Server):
@@ -324,16 +340,18 @@ class JmqServer(Server):
         Context of a server with its certificate, for TLS.
     """
 
+    takes_websocket = False
+
     def __init__(self, whole: Server, port: int, tls: ssl.SSLContext | None = None) -> None:
         super().__init__(whole.settings, whole.say, bind=whole.address[0], port=port, tls=tls)
         self._whole = whole
-        self._service = (
-            self if tls is not None or whole.tls is None else JmqServer(whole, 0, whole.tls)
-        )
+        has_other = tls is None and whole.tls is not None
+        self._service = JmqServer(whole, 0, whole.tls) if has_other else self
 
-    def _make_core(self, check_login: CheckLogin | None) -> Half:
-        self._core = JmqCore(self.settings, self.say, check_login)
-        return self._core
+    def _begin(self) -> None:
+        self.core = core = JmqCore(self.settings, self.say, self._login_check())
+        core.tick(self.now())
+        self._core = core
 
     async def start(self) -> None:
         """Listen."""
@@ -356,3 +374,10 @@ def shown(address: Address) -> str:
     """Return an address as text."""
     host, port = address
     return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+
+
+def _is_local(host: str | None) -> bool:
+    try:
+        return host == "localhost" or ip_address(host or "").is_loopback
+    except ValueError:
+        return False

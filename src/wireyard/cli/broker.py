@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import ssl
+from collections.abc import Sequence
 from pathlib import Path
 
 import click
@@ -22,6 +23,7 @@ _TLS_PORT = 8883
     "broker",
     epilog=examples(
         "wireyard broker --port 0",
+        "wireyard broker --store broker.db",
         "wireyard broker --record recordings",
         "wireyard broker --users users --add-user ann",
         "wireyard broker --bind 0.0.0.0 --users users --cert cert.pem --key key.pem",
@@ -48,7 +50,13 @@ _TLS_PORT = 8883
     help="Port for clients of Open MQ too, as a rule 7676; 0 is any free one.",
 )
 @click.option(
-    "--memory", is_flag=True, help="Keep sessions and messages in memory only: the default."
+    "--store",
+    type=PATH,
+    metavar="FILE",
+    help="Keep sessions, messages and retained values in this SQLite file, over restarts.",
+)
+@click.option(
+    "--memory", is_flag=True, help="Keep them in memory only: the default without --store."
 )
 @click.option(
     "--record",
@@ -67,6 +75,13 @@ _TLS_PORT = 8883
     type=PATH,
     metavar="FILE",
     help="Who may read and write which topics, as mosquitto's acl_file has it.",
+)
+@click.option(
+    "--origin",
+    "origins",
+    multiple=True,
+    metavar="URL",
+    help="Web pages that may connect, such as https://app.example, or several; local ones may.",
 )
 @click.option("--cert", type=PATH, metavar="FILE", help="Certificate, for TLS.")
 @click.option("--key", type=PATH, metavar="FILE", help="Key of the certificate.")
@@ -90,11 +105,13 @@ def command(
     bind: str,
     port: int | None,
     jmq: int | None,
+    store: str | None,
     memory: bool,
     record: str | None,
     users: str | None,
     add_user: str | None,
     access: str | None,
+    origins: Sequence[str],
     cert: str | None,
     key: str | None,
     max_packet_bytes: int,
@@ -102,14 +119,17 @@ def command(
 ) -> int:
     """Run an MQTT broker for tests, development and edge gateways, until Ctrl-C.
 
-    MQTT 3.1, 3.1.1 and 5.0, on this machine alone unless --bind says otherwise. It prints its
-    address once it is ready, and a note for each notable cause.
+    MQTT 3.1, 3.1.1 and 5.0, also over WebSocket on the same port, on this machine alone unless
+    --bind says otherwise. It prints its address once it is ready, and a note for each notable
+    cause.
     """
     if add_user is not None:
         return _add_user(users, add_user)
+    if memory and store is not None:
+        raise UsageError("--memory and --store exclude each other")
     from wireyard.broker.access import Access, read_access, read_users
     from wireyard.broker.foreground import serve
-    from wireyard.broker.server import Server
+    from wireyard.broker.server import Server, shown
     from wireyard.broker.settings import Settings
     from wireyard.endpoints import Limits
 
@@ -119,21 +139,23 @@ def command(
     settings = Settings(
         access=Access(known, reads, writes) if users or access else None,
         endpoint=Limits(max_packet_bytes=max_packet_bytes),
+        origins=frozenset(origins),
         max_connections=max_connections,
     )
     if port is None:
         port = _PORT if tls is None else _TLS_PORT
-    server = Server(settings, exits.note, bind=bind, port=port, tls=tls, record=record, jmq=jmq)
+    server = Server(
+        settings, exits.note, bind=bind, port=port, tls=tls, record=record, store=store, jmq=jmq
+    )
 
     def ready(server: Server) -> None:
-        host, port = server.address
-        shown = f"[{host}]" if ":" in host else host
-        exits.say(f"listens on {'mqtt' if tls is None else 'mqtts'}://{shown}:{port}")
+        exits.say(f"listens on {'mqtt' if tls is None else 'mqtts'}://{shown(server.address)}")
         if server.jmq is not None:
-            exits.say(f"listens on mq://{shown}:{server.jmq.address[1]}")
+            exits.say(f"listens on mq://{shown(server.jmq.address)}")
 
     serve(server, ready)
-    return exits.DONE
+    failed = server.store is not None and server.store.failed is not None
+    return exits.CANNOT_WRITE if failed else exits.DONE
 
 
 def _tls_of(cert: str | None, key: str | None) -> ssl.SSLContext | None:

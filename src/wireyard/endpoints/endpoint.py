@@ -19,6 +19,8 @@ from wireyard.endpoints.packets import (
     KnownTopics,
     Limits,
     PacketEndpoint,
+    Received,
+    Released,
     Tap,
 )
 from wireyard.formats.mqtt.control import (
@@ -205,11 +207,13 @@ class Endpoint(PacketEndpoint):
             cell = self.flows.received(packet_id, event)
             if cell.rule is None:
                 self.flows.received(packet_id, "pubcomp")
+                events.append(Released(packet_id))
                 self._send_ack("pubcomp", packet_id, 0 if cell.effect else NOT_FOUND)
         else:
             flow = self.flows.sending.get(packet_id)
             cell = self.flows.sent(packet_id, event)
-            if cell.effect == "received":
+            if cell.effect == "received" and flow is not None:
+                events.append(Received(flow.delivery))
                 self.flows.sent(packet_id, "pubrel")
                 self._send_ack("pubrel", packet_id)
             elif cell.effect is not None and flow is not None:

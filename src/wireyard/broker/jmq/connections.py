@@ -21,7 +21,7 @@ class Connection:
     __slots__ = (
         "browsers", "buffer_size", "client_id", "consumers", "endpoint", "flow", "held_bytes", "id",
         "is_slow", "is_started", "name", "producers", "sessions", "temporary", "transactions",
-        "user",
+        "user", "waits_for",
     )  # fmt: skip
 
     def __init__(self, endpoint: ServerEndpoint, name: str, id: int) -> None:
@@ -32,6 +32,8 @@ class Connection:
         """Messages that the client takes until it resumes the flow of the connection."""
         self.flow = Flow()
         self.is_started = self.is_slow = False
+        self.waits_for = 0
+        """The group of the store that its answers wait for: none, as messages are in memory."""
         self.held_bytes = 0
         self.sessions: dict[int, Session] = {}
         self.consumers: dict[int, Consumer] = {}

@@ -30,7 +30,7 @@ from wireyard.endpoints.jmq import (
     Request,
     ServerEndpoint,
 )
-from wireyard.endpoints.jmq.codes import BAD_LOGIN, BAD_VERSION, FATAL, SHUTTING_DOWN
+from wireyard.endpoints.jmq.codes import BAD_LOGIN, BAD_VERSION, CLIENT_CLOSED, FATAL, SHUTTING_DOWN
 from wireyard.endpoints.jmq.login import Login, read_login
 from wireyard.endpoints.packets import Tap
 from wireyard.errors import DecodeError
@@ -114,7 +114,7 @@ class JmqCore:
 
     def _expect(self, link: Connection) -> None:
         if link in self.unidentified:
-            self.end(link, f"did not log in within {self.settings.connect_timeout_s:g} s")
+            self.end(link, FATAL, f"did not log in within {self.settings.connect_timeout_s:g} s")
 
     def receive(self, link: Connection, data: bytes, now: float) -> None:
         """Read what a client sent."""
@@ -122,7 +122,7 @@ class JmqCore:
         self._handle(link, link.endpoint.receive(data))
         self._hold(link, link.endpoint.held_bytes)
         if self._held_bytes > self.settings.max_held_bytes:
-            self.end(link, f"{self._held_bytes} bytes of unfinished packets are held")
+            self.end(link, FATAL, f"{self._held_bytes} bytes of unfinished packets are held")
 
     def _hold(self, link: Connection, size: int) -> None:
         self._held_bytes += size - link.held_bytes
@@ -140,14 +140,14 @@ class JmqCore:
                 self.say(f"{link.shown}: {event.text}")
             elif isinstance(event, MapperRequest):
                 link.endpoint.tell(self._services)
-                self.end(link, None, by_client=True)
+                self.end(link, CLIENT_CLOSED, None, by_client=True)
             else:
                 self._on_ended(link, event)
         self.router.dirty.add(link)
 
     def _on_request(self, link: Connection, request: Request) -> None:
         if self.is_mapper_only:
-            self.end(link, "connects without TLS, to the port of the port mapper")
+            self.end(link, FATAL, "connects without TLS, to the port of the port mapper")
         elif request.packet_type == _HELLO:
             self._on_hello(link, request)
         elif request.packet_type == _AUTHENTICATE:
@@ -155,7 +155,7 @@ class JmqCore:
         elif request.packet_type == _GOODBYE:
             if request.wants_reply:
                 link.endpoint.reply(_GOODBYE, request.id, OK)
-            self.end(link, "disconnected", by_client=True)
+            self.end(link, CLIENT_CLOSED, "disconnected", by_client=True)
         else:
             self._requests.answer(link, request)
 
@@ -165,22 +165,22 @@ class JmqCore:
         self.router.dirty.add(link)
 
     def end(
-        self, link: Connection, text: str | None, code: int = FATAL, by_client: bool = False
+        self, link: Connection, code: int, text: str | None, *, by_client: bool = False
     ) -> None:
-        """End a connection; do nothing if it has ended."""
+        """End a connection by a reason of GOODBYE; do nothing if it has ended."""
         ended = link.endpoint.end(text, code, by_client=by_client)
         if ended is not None:
             self._on_ended(link, ended)
 
     def lose(self, link: Connection) -> None:
         """Take note that a connection is gone."""
-        self.end(link, "lost", by_client=True)
+        self.end(link, CLIENT_CLOSED, "lost", by_client=True)
         self.router.dirty.discard(link)
 
     def shut_down(self) -> None:
         """End all connections."""
         for link in list(self.links):
-            self.end(link, "the broker shuts down", SHUTTING_DOWN)
+            self.end(link, SHUTTING_DOWN, "the broker shuts down")
 
     def _on_ended(self, link: Connection, ended: Ended) -> None:
         self.links.discard(link)
@@ -281,4 +281,4 @@ class JmqCore:
 
     def _refuse_login(self, link: Connection, request: Request, user: str, text: str) -> None:
         link.endpoint.reply(_AUTHENTICATE, request.id, BAD_LOGIN, f"Forbidden {user}")
-        self.end(link, text)
+        self.end(link, FATAL, text)
