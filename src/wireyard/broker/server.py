@@ -139,6 +139,8 @@ class Server:
                 self.store.close()
             raise
         if self.jmq is not None:
+            if self.store is not None:
+                self.say("what JMQ clients send is in memory only, not in the store")
             try:
                 await self.jmq.start()
             except SourceError:

@@ -133,7 +133,7 @@ class JmqCore:
             if link not in self.links:
                 break
             if isinstance(event, Message):
-                self._requests.send(link, event)
+                self._requests.messages.send(link, event)
             elif isinstance(event, Request):
                 self._on_request(link, event)
             elif isinstance(event, Refused):

@@ -21,6 +21,7 @@ from wireyard.layers.jmq.states import DELIVERY
 
 if TYPE_CHECKING:
     from wireyard.broker.jmq.connections import Consumer, Producer
+    from wireyard.broker.jmq.transactions import Transaction
 
 __all__ = ["Backlog", "Copy", "Destination", "Subscription", "has_wildcard", "matches"]
 
@@ -49,7 +50,7 @@ class Copy:
         self.message, self.backlog = message, backlog
         self.count, self.state = 0, _WAITING
         self.consumer: Consumer | None = None
-        self.transaction: object | None = None
+        self.transaction: Transaction | None = None
         self.refused: tuple[Selector, ...] = ()
 
     def begin(self, consumer: Consumer) -> None:

@@ -12,12 +12,28 @@ Rules of this file:
 
 from __future__ import annotations
 
-import math
 import operator
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from functools import lru_cache
 from typing import Any, Final, NamedTuple
+
+from wireyard.broker.jmq.conditions import (
+    COMPARISONS,
+    Function,
+    SelectorError,
+    Values,
+    all_of,
+    any_of,
+    chain,
+    compare,
+    is_in,
+    is_like,
+    is_null,
+    negate,
+    negative,
+    wrapped,
+)
 
 __all__ = ["HEADERS", "MAX_CHARACTERS", "MAX_DEPTH", "Selector", "SelectorError"]
 
@@ -46,18 +62,6 @@ _TOKEN: Final = re.compile(
     |(?P<end>$))""",
     re.VERBOSE,
 )
-_COMPARISONS: Final[Mapping[str, Callable[[Any, Any], bool]]] = {
-    "=": operator.eq, "<>": operator.ne, "<": operator.lt, "<=": operator.le, ">": operator.gt,
-    ">=": operator.ge,
-}  # fmt: skip
-
-Values = Mapping[str, Any]
-"""Header fields and properties of a message by name; those that it does not have are missing."""
-Function = Callable[[Values], Any]
-
-
-class SelectorError(ValueError):
-    """A selector that is none; its text is one line."""
 
 
 class Selector:
@@ -97,166 +101,6 @@ class _Term(NamedTuple):
     """``number string boolean condition any``."""
     name: str | None = None
     """The identifier that it consists of."""
-
-
-# --- values -------------------------------------------------------------------------------------
-
-
-def _kind(value: Any) -> str:
-    if isinstance(value, bool):
-        return "boolean"
-    return "string" if isinstance(value, str) else "number"
-
-
-def _compare(sign: str, left: Function, right: Function) -> Function:
-    compare = _COMPARISONS[sign]
-    is_order = sign not in ("=", "<>")
-
-    def function(values: Values) -> bool | None:
-        a, b = left(values), right(values)
-        if a is None or b is None:
-            return None
-        kind = _kind(a)
-        if kind != _kind(b) or (is_order and kind != "number"):
-            return False
-        if type(a) is not type(b):
-            a, b = float(a), float(b)
-        return compare(a, b)
-
-    return function
-
-
-def _not(inner: Function) -> Function:
-    def function(values: Values) -> bool | None:
-        value = inner(values)
-        return not value if isinstance(value, bool) else None
-
-    return function
-
-
-def _all(parts: list[Function]) -> Function:
-    """Return AND: false if a part is false, else unknown if a part is unknown."""
-
-    def function(values: Values) -> bool | None:
-        result: bool | None = True
-        for part in parts:
-            value = part(values)
-            if value is False:
-                return False
-            if value is not True:
-                result = None
-        return result
-
-    return function
-
-
-def _any(parts: list[Function]) -> Function:
-    """Return OR: true if a part is true, else unknown if a part is unknown."""
-
-    def function(values: Values) -> bool | None:
-        result: bool | None = False
-        for part in parts:
-            value = part(values)
-            if value is True:
-                return True
-            if value is not False:
-                result = None
-        return result
-
-    return function
-
-
-def _chain(first: Function, rest: list[tuple[str, Function]]) -> Function:
-    """Return a sum or a product, from left to right."""
-
-    def function(values: Values) -> Any:
-        value = first(values)
-        for sign, part in rest:
-            value = _calculate(sign, value, part(values))
-        return value
-
-    return function
-
-
-def _calculate(sign: str, a: Any, b: Any) -> Any:
-    """Calculate as Java does: whole numbers of 64 bits, else double."""
-    if not _is_number(a) or not _is_number(b):
-        return None
-    if isinstance(a, float) or isinstance(b, float):
-        a, b = float(a), float(b)
-        if sign == "/" and b == 0:
-            return (
-                math.nan
-                if a == 0 or math.isnan(a)
-                else math.copysign(math.inf, a) * (math.copysign(1, b))
-            )
-    elif sign == "/":
-        if b == 0:
-            return None
-        quotient = abs(a) // abs(b)
-        return _wrapped(quotient if (a < 0) == (b < 0) else -quotient)
-    value = a + b if sign == "+" else a - b if sign == "-" else a * b if sign == "*" else a / b
-    return value if isinstance(value, float) else _wrapped(value)
-
-
-def _is_number(value: Any) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool)
-
-
-def _wrapped(value: int) -> int:
-    return (value + 2**63) % 2**64 - 2**63
-
-
-def _negative(inner: Function) -> Function:
-    return lambda values: _calculate("-", 0, inner(values))
-
-
-def _in(name: str, options: frozenset[str]) -> Function:
-    def function(values: Values) -> bool | None:
-        value = values.get(name)
-        return None if value is None else isinstance(value, str) and value in options
-
-    return function
-
-
-def _is_null(name: str) -> Function:
-    return lambda values: values.get(name) is None
-
-
-def _like(name: str, pattern: str, escape: str | None) -> Function:
-    """Return LIKE: ``%`` is any text, ``_`` any character, unless behind the escape character."""
-    pieces: list[list[str]] = [[]]
-    characters = iter(pattern)
-    for character in characters:
-        if character == escape:
-            following = next(characters, None)
-            if following is None:
-                raise SelectorError("has an escape character without one behind it")
-            pieces[-1].append(re.escape(following))
-        elif character == "%":
-            pieces.append([])
-        else:
-            pieces[-1].append("." if character == "_" else re.escape(character))
-    first, *rest = (re.compile("".join(piece), re.DOTALL) for piece in pieces)
-    last, last_size = rest[-1] if rest else first, len(pieces[-1])
-
-    def function(values: Values) -> bool | None:
-        text = values.get(name)
-        if not isinstance(text, str):
-            return None if text is None else False
-        if not rest:
-            return first.fullmatch(text) is not None
-        found = first.match(text)
-        # The earliest place of each piece leaves the most room for those behind it.
-        for piece in rest[:-1]:
-            found = found and piece.search(text, found.end())
-        behind = len(text) - last_size
-        return found is not None and behind >= found.end() and bool(last.match(text, behind))
-
-    return function
-
-
-# --- grammar ------------------------------------------------------------------------------------
 
 
 class _Parser:
@@ -316,10 +160,10 @@ class _Parser:
         return term.function
 
     def _either(self) -> _Term:
-        return self._joined(self._both, "OR", _any)
+        return self._joined(self._both, "OR", any_of)
 
     def _both(self) -> _Term:
-        return self._joined(self._negated, "AND", _all)
+        return self._joined(self._negated, "AND", all_of)
 
     def _joined(
         self, part: Callable[[], _Term], word: str, join: Callable[[list[Function]], Function]
@@ -336,32 +180,32 @@ class _Parser:
         if not self._accept("NOT"):
             return self._comparison()
         self._deeper()
-        term = _Term(_not(self._condition(self._negated())), "condition")
+        term = _Term(negate(self._condition(self._negated())), "condition")
         self._depth -= 1
         return term
 
     def _comparison(self) -> _Term:
         left = self._sum()
-        sign = self._accept(*_COMPARISONS)
+        sign = self._accept(*COMPARISONS)
         if sign is not None:
             return self._compared(left, sign, self._sum())
         if self._accept("IS"):
             is_not = self._accept("NOT")
             self._expect("NULL")
-            function = _is_null(self._name_of(left))
+            function = is_null(self._name_of(left))
         else:
             is_not = self._accept("NOT")
             if self._accept("BETWEEN"):
                 function = self._between(left)
             elif self._accept("IN"):
-                function = _in(self._name_of(left), self._strings())
+                function = is_in(self._name_of(left), self._strings())
             elif self._accept("LIKE"):
                 function = self._pattern(self._name_of(left))
             elif is_not:
                 self._fail("needs BETWEEN, IN or LIKE")
             else:
                 return left
-        return _Term(_not(function) if is_not else function, "condition")
+        return _Term(negate(function) if is_not else function, "condition")
 
     def _compared(self, left: _Term, sign: str, right: _Term) -> _Term:
         kinds = {left.kind, right.kind} - {"any"}
@@ -369,7 +213,7 @@ class _Parser:
             self._fail("compares values of two types")
         if sign not in ("=", "<>") and kinds - {"number"}:
             self._fail(f"compares by {sign} what is no number")
-        return _Term(_compare(sign, left.function, right.function), "condition")
+        return _Term(compare(sign, left.function, right.function), "condition")
 
     def _name_of(self, term: _Term) -> str:
         if term.name is None:
@@ -381,7 +225,7 @@ class _Parser:
         low = self._number(self._sum())
         self._expect("AND")
         high = self._number(self._sum())
-        return _all([_compare(">=", middle, low), _compare("<=", middle, high)])
+        return all_of([compare(">=", middle, low), compare("<=", middle, high)])
 
     def _strings(self) -> frozenset[str]:
         self._expect("(")
@@ -397,7 +241,7 @@ class _Parser:
             escape = self._expect("string")
             if len(escape) != 1:
                 raise SelectorError("has an escape of more or less than one character")
-        return _like(name, pattern, escape)
+        return is_like(name, pattern, escape)
 
     def _sum(self) -> _Term:
         return self._calculated(self._product, "+", "-")
@@ -412,7 +256,7 @@ class _Parser:
         first, rest = self._number(term), []
         while sign := self._accept(*signs):
             rest.append((sign, self._number(part())))
-        return _Term(_chain(first, rest), "number")
+        return _Term(chain(first, rest), "number")
 
     def _signed(self) -> _Term:
         sign = self._accept("+", "-")
@@ -421,7 +265,7 @@ class _Parser:
         self._deeper()
         inner = self._number(self._signed())
         self._depth -= 1
-        return _Term(_negative(inner) if sign == "-" else inner, "number")
+        return _Term(negative(inner) if sign == "-" else inner, "number")
 
     def _value(self) -> _Term:
         kind = self._next
@@ -446,7 +290,7 @@ class _Parser:
             return _Term(operator.methodcaller("get", shown), "any", shown)
         value: Any = shown
         if kind == "int":
-            value = _wrapped(_integer(shown))
+            value = wrapped(_integer(shown))
         elif kind == "float":
             value = float(shown.rstrip("fFdD"))
         return _Term(lambda values: value, "string" if kind == "string" else "number")

@@ -7,7 +7,7 @@ connection may end it. An Xid is free again when its transaction is over.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, Final
+from typing import Final
 
 from wireyard.broker.jmq.answers import Refusal, accept
 from wireyard.broker.jmq.connections import Connection
@@ -194,9 +194,8 @@ class Transactions:
 
     def withdraw(self, copy: Copy) -> None:
         """Take a copy out of its transaction, which is going to be rolled back."""
-        transaction: Any = copy.transaction
-        if transaction is not None:
-            transaction.acknowledged.pop(copy, None)
+        if copy.transaction is not None:
+            copy.transaction.acknowledged.pop(copy, None)
             copy.transaction = None
 
     # --- their end ------------------------------------------------------------------------
