@@ -6,7 +6,6 @@ for what it does not do. Messages that follow from a request are sent behind its
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable
 from itertools import count
 from typing import Final
@@ -38,40 +37,39 @@ class Requests:
 
     def __init__(self, router: Router) -> None:
         self.router, self.limits = router, router.limits
-        # Ids of an earlier run are not used again: prepared transactions may be known by them.
-        self._ids = count(int(time.time() * 1000) << 12)
+        self._ids = count(1)
         self.transactions = Transactions(router, self.next_id)
         self._parts = parts = Parts(router, self.next_id)
         self.messages = messages = Messages(parts, self.transactions, self.next_id)
         self._client_ids: dict[str, int] = {}
         """How many connections have a client id."""
-        self._handlers: dict[int, Callable[[Connection, Request], None]] = {
-            14: parts.add_consumer,
-            16: parts.delete_consumer,
-            18: parts.add_producer,
-            20: self._start,
-            22: self._stop,
-            24: messages.acknowledge,
-            26: messages.browse,
-            32: messages.redeliver,
-            34: parts.create_destination,
-            36: parts.destroy_destination,
-            40: parts.verify_destination,
-            42: messages.deliver,
-            44: self.transactions.start,
-            46: self.transactions.commit,
-            48: self.transactions.roll_back,
-            50: self._set_client_id,
-            52: messages.resume_flow,
-            56: self.transactions.prepare,
-            58: self.transactions.end,
-            60: self.transactions.recover,
-            62: self._generate_ids,
-            64: lambda link, request: None,  # FLOW_PAUSED only informs
-            66: parts.delete_producer,
-            68: self._create_session,
-            70: self._destroy_session,
-            76: accept,  # GET_LICENSE
+        self._handlers: dict[str, Callable[[Connection, Request], None]] = {
+            "ADD_CONSUMER": parts.add_consumer,
+            "DELETE_CONSUMER": parts.delete_consumer,
+            "ADD_PRODUCER": parts.add_producer,
+            "START": self._start,
+            "STOP": self._stop,
+            "ACKNOWLEDGE": messages.acknowledge,
+            "BROWSE": messages.browse,
+            "REDELIVER": messages.redeliver,
+            "CREATE_DESTINATION": parts.create_destination,
+            "DESTROY_DESTINATION": parts.destroy_destination,
+            "VERIFY_DESTINATION": parts.verify_destination,
+            "DELIVER": messages.deliver,
+            "START_TRANSACTION": self.transactions.start,
+            "COMMIT_TRANSACTION": self.transactions.commit,
+            "ROLLBACK_TRANSACTION": self.transactions.roll_back,
+            "SET_CLIENTID": self._set_client_id,
+            "RESUME_FLOW": messages.resume_flow,
+            "PREPARE_TRANSACTION": self.transactions.prepare,
+            "END_TRANSACTION": self.transactions.end,
+            "RECOVER_TRANSACTION": self.transactions.recover,
+            "GENERATE_UID": self._generate_ids,
+            "FLOW_PAUSED": lambda link, request: None,  # FLOW_PAUSED only informs
+            "DELETE_PRODUCER": parts.delete_producer,
+            "CREATE_SESSION": self._create_session,
+            "DESTROY_SESSION": self._destroy_session,
+            "GET_LICENSE": accept,
         }
 
     def next_id(self) -> int:
@@ -80,10 +78,10 @@ class Requests:
 
     def answer(self, link: Connection, request: Request) -> None:
         """Do what a request asks for; refuse what is not implemented, if the client waits."""
-        handler = self._handlers.get(request.packet_type)
+        name = PACKET_TYPES.get(request.packet_type, f"type {request.packet_type}")
+        handler = self._handlers.get(name)
         try:
             if handler is None:
-                name = PACKET_TYPES.get(request.packet_type, f"type {request.packet_type}")
                 raise Refusal(NOT_IMPLEMENTED, f"{name} is not implemented")
             handler(link, request)
         except Refusal as refusal:
