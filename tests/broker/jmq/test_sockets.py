@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import socket
 import ssl
+import time
 from contextlib import closing
 from pathlib import Path
 
@@ -13,6 +14,7 @@ import wireyard
 from tests.broker.certificate import write_certificate
 from wireyard import jmq
 from wireyard.answers import open_tables
+from wireyard.broker.settings import Settings
 from wireyard.broker.thread import BrokerThread
 from wireyard.errors import SourceError
 from wireyard.formats.jmq.packet import encode
@@ -86,3 +88,14 @@ def test_a_port_that_is_taken_is_one_line() -> None:
         wireyard.broker(jmq=taken.getsockname()[1]),
     ):
         pass
+
+
+def test_the_time_to_log_in_begins_with_the_connection() -> None:
+    """Also where the broker had nothing to do for longer than that."""
+    with wireyard.broker(Settings(connect_timeout_s=1), jmq=0) as broker:
+        time.sleep(1.2)
+        with socket.create_connection(("127.0.0.1", broker.jmq_port)) as mapper:
+            time.sleep(0.05)
+            mapper.sendall(b"101\n")
+            assert mapper.recv(4096).startswith(b"101 ")
+        assert list(broker.lines) == []
