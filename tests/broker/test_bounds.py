@@ -93,6 +93,16 @@ def test_a_flood_of_half_open_connections_ends(broker: BrokerThread, dial: Dial)
     assert known.recv(2) == b"\xd0\0"
 
 
+def test_a_broker_that_was_idle_gives_a_new_connection_its_time(
+    broker: BrokerThread, dial: Dial
+) -> None:
+    time.sleep(0.3)  # longer than the time for a CONNECT
+    client = dial(broker)
+    time.sleep(0.05)
+    client.sendall(encode(mqtt.Connect(client_id="late")))
+    assert client.recv(4) == b"\x20\x02\0\0"
+
+
 def test_there_is_a_most_of_connections(broker: BrokerThread, dial: Dial) -> None:
     clients = [dial.in_(broker, f"c{number}") for number in range(8)]
     extra = dial(broker)

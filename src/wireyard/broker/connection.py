@@ -180,6 +180,7 @@ class Connection(asyncio.Protocol):
         link = self._link
         assert link is not None
         self._is_paused = link.is_slow = False
+        self._server.core.tick(self._server.now())
         self._server.core.resume(link)
         self._server.wake()
 

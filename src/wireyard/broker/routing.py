@@ -170,7 +170,10 @@ class Router:
                 if not others:
                     continue
                 target = _Target.of(target.session, others)
-            self._deliver(target.session, target.delivery(message))
+            if message.qos and target.qos:
+                self._deliver(target.session, target.delivery(message))
+            elif target.session.link is not None:
+                self._forward(target.session.link, target, message)
         for group in targets.groups:
             targets.turn += 1
             target = _next_of(group, targets.turn)
@@ -222,6 +225,16 @@ class Router:
                     self.kept.put_delivery(session, delivery)
             else:
                 self._send(link, session, delivery)
+
+    def _forward(self, link: Link, target: _Target, message: Message) -> None:
+        """Send a message at QoS 0 to a session that is connected."""
+        endpoint = link.endpoint
+        is_slow = link.is_slow or endpoint.unsent_bytes > self.settings.max_unsent_bytes
+        retain = message.retain and target.keeps_retain
+        if is_slow or target.identifiers or not endpoint.forward(message, retain):
+            self._deliver(target.session, target.delivery(message))
+        else:
+            self.dirty.add(link)
 
     def _send(self, link: Link, session: Session, delivery: Delivery) -> None:
         if not link.endpoint.send(delivery, self.now):

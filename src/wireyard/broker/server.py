@@ -22,13 +22,13 @@ from wireyard.broker.connection import SECONDS_TO_CLOSE, Connection
 from wireyard.broker.core import Core
 from wireyard.broker.jmq.core import JmqCore
 from wireyard.broker.persistence import TABLES, Persistence
-from wireyard.broker.recording import Address, Recording, Tape
+from wireyard.broker.recording import Address, Recording, Tape, record_into, shown_address
 from wireyard.broker.settings import Settings
 from wireyard.broker.store import Store
 from wireyard.endpoints import Tap
 from wireyard.errors import SourceError
 
-__all__ = ["LOOPBACK", "Server", "shown"]
+__all__ = ["LOOPBACK", "Server"]
 
 LOOPBACK: Final = "127.0.0.1"
 _LOGIN_THREADS: Final = 2
@@ -175,7 +175,9 @@ class Server:
                 start_serving=False,
             )
             if self._record is not None:
-                self._open_record(self._record)
+                self.recording = record_into(
+                    self._record, "broker", lambda: int(self.now() * 1e9), self.say
+                )
             await self._server.start_serving()
         except OSError as error:
             if self._server is not None:
@@ -200,14 +202,6 @@ class Server:
     def committed(self) -> int:
         """The last group of changes that is durable."""
         return 0 if self.store is None else self.store.committed
-
-    def _open_record(self, folder: Path) -> None:
-        folder.mkdir(parents=True, exist_ok=True)
-        began = time.strftime("%Y%m%dT%H%M%S", time.gmtime(self.now()))
-        path = folder / f"broker-{began}-{time.monotonic_ns() % 1_000_000:06}.pcapng"
-        file = path.open("xb")
-        self.recording = Recording(file, lambda: int(self.now() * 1e9), self.say)
-        self.say(f"records to {path}")
 
     async def stop(self) -> None:
         """End all connections, and close."""
@@ -305,8 +299,10 @@ class Server:
         """Return the link of a new connection, None if it is refused."""
         tape = None if self.recording is None else self.recording.open(client, server)
         connection.tape = tape
-        self.core.tick(self.now())  # Its time to log in begins now.
-        link = self.core.open_link(shown(client), None if tape is None else connection.record)
+        self.core.tick(self.now())  # its time to log in begins now
+        link = self.core.open_link(
+            shown_address(client), None if tape is None else connection.record
+        )
         if link is not None:
             self._connections[link] = connection
             self.wake()
@@ -370,12 +366,6 @@ class JmqServer(Server):
         if self._service is not self:
             await self._service.stop()
         await super().stop()
-
-
-def shown(address: Address) -> str:
-    """Return an address as text."""
-    host, port = address
-    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 
 
 def _is_local(host: str | None) -> bool:

@@ -10,7 +10,8 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
-from wireyard.broker.server import LOOPBACK, Server, shown
+from wireyard.broker.recording import shown_address
+from wireyard.broker.server import LOOPBACK, Server
 from wireyard.broker.settings import Settings
 
 __all__ = ["BrokerThread"]
@@ -87,7 +88,7 @@ class BrokerThread:
     @property
     def url(self) -> str:
         """Where it listens, as clients take it."""
-        return f"{self._scheme}://{shown(self.server.address)}"
+        return f"{self._scheme}://{shown_address(self.server.address)}"
 
     @property
     def jmq_port(self) -> int:
@@ -98,7 +99,7 @@ class BrokerThread:
     @property
     def jmq_url(self) -> str:
         """Where JMQ clients connect to, as they take it, without the name of a service."""
-        return f"mq://{shown((self.server.address[0], self.jmq_port))}"
+        return f"mq://{shown_address((self.server.address[0], self.jmq_port))}"
 
     def __enter__(self) -> Self:
         self._thread.start()

@@ -372,7 +372,7 @@ def open_captures(
         readables,
         unknown,
         describe_damage(capture.damage, capture.unread_bytes) if capture.damage else None,
-        describe_unread(capture.unread),
+        describe_unread(capture.unread, capture.cut_bytes),
         capture.files,
         mappers,
         [each.text for each in problems],

@@ -13,7 +13,7 @@ from wireyard.cli import exits
 from wireyard.cli.options import PATH, examples
 from wireyard.errors import SourceError, UsageError
 
-__all__ = ["command"]
+__all__ = ["command", "server_context"]
 
 _PORT = 1883
 _TLS_PORT = 8883
@@ -129,11 +129,12 @@ def command(
         raise UsageError("--memory and --store exclude each other")
     from wireyard.broker.access import Access, read_access, read_users
     from wireyard.broker.foreground import serve
-    from wireyard.broker.server import Server, shown
+    from wireyard.broker.recording import shown_address
+    from wireyard.broker.server import Server
     from wireyard.broker.settings import Settings
     from wireyard.endpoints import Limits
 
-    tls = _tls_of(cert, key)
+    tls = server_context(cert, key)
     reads, writes = (None, None) if access is None else read_access(access)
     known = None if users is None else read_users(users)
     settings = Settings(
@@ -149,16 +150,25 @@ def command(
     )
 
     def ready(server: Server) -> None:
-        exits.say(f"listens on {'mqtt' if tls is None else 'mqtts'}://{shown(server.address)}")
+        exits.say(
+            f"listens on {'mqtt' if tls is None else 'mqtts'}://{shown_address(server.address)}"
+        )
         if server.jmq is not None:
-            exits.say(f"listens on mq://{shown(server.jmq.address)}")
+            exits.say(f"listens on mq://{shown_address(server.jmq.address)}")
 
     serve(server, ready)
     failed = server.store is not None and server.store.failed is not None
     return exits.CANNOT_WRITE if failed else exits.DONE
 
 
-def _tls_of(cert: str | None, key: str | None) -> ssl.SSLContext | None:
+def server_context(cert: str | None, key: str | None) -> ssl.SSLContext | None:
+    """Return the context of a server with a certificate, None if there is none.
+
+    Raises
+    ------
+    UsageError, SourceError
+        There is only a key, or a file cannot be read.
+    """
     if cert is None:
         if key is not None:
             raise UsageError("--key needs --cert, the certificate of the key")

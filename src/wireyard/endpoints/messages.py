@@ -133,6 +133,8 @@ def publish_packet(
     size = len(before) + len(after) + len(message.payload) + (2 if delivery.qos else 0)
     first = PUBLISH << 4 | delivery.qos << 1 | delivery.retain
     pieces = bytes((first, *_digits(size))) + before, after + message.payload
+    if not delivery.qos:
+        pieces = b"".join(pieces), b""
     if message.expires_at is None and alias is None and not delivery.identifiers:
         message.encoded[key_of(is_version_5, delivery.qos, delivery.retain)] = pieces
     return pieces

@@ -55,6 +55,8 @@ __all__ = [
 
 _ROUNDS: Final = 4
 """Least number of Spark tasks per core, so that no core is idle for long at the end of a stage."""
+_AT_ONCE: Final = 8
+"""Tasks at the same time where Spark does not say it."""
 _FULL: Final = "No space left on device"
 RESULTS: Final = -1
 """Instead of the number of a part: the row has the results of tasks."""
@@ -196,6 +198,12 @@ class SparkCluster:
     def __init__(self, session: SparkSession, engine: SparkEngine) -> None:
         self._spark, self._engine = session, engine
 
+    @property
+    def at_once(self) -> int:
+        """Number of tasks that run at the same time; over Spark Connect that is not known."""
+        context = context_of(self._spark)
+        return _AT_ONCE if context is None else int(context.defaultParallelism)
+
     def run(
         self,
         tasks: Sequence[Any],
@@ -250,10 +258,9 @@ class SparkCluster:
 
     def _partitions(self, tasks: int, together: int) -> int:
         """Return the number of Spark tasks that run our tasks."""
-        context = context_of(self._spark)
-        if together == 1 or context is None:
+        if together == 1 or context_of(self._spark) is None:
             return tasks
-        fewest = _ROUNDS * int(context.defaultParallelism)
+        fewest = _ROUNDS * self.at_once
         return min(tasks, max(fewest, -(-tasks // together)))
 
 

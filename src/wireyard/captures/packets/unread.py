@@ -127,18 +127,21 @@ def name_unread(endings: Mapping[int, int]) -> dict[str, int]:
     return dict(sorted(counts.items(), key=lambda each: (-each[1], each[0])))
 
 
-def describe_unread(unread: Mapping[str, int]) -> str | None:
+def describe_unread(unread: Mapping[str, int], cut_bytes: int = 0) -> str | None:
     """Return one line about packets that were not read; None if there are none.
 
     Parameters
     ----------
     unread
         The result of `name_unread`.
+    cut_bytes
+        Bytes of packets that the snapshot length of the capture cut off.
     """
+    cut = f"{cut_bytes:,} bytes were cut off by the snaplen of the capture" if cut_bytes else None
     if not unread:
-        return None
+        return cut
     shown = [f"{count:,} {name}" for name, count in [*unread.items()][:_MOST_SHOWN]]
     rest = [*unread.values()][_MOST_SHOWN:]
     if rest:
         shown.append(f"{sum(rest):,} of {len(rest)} other kinds")
-    return f"frames not read: {', '.join(shown)}"
+    return "; ".join(filter(None, [cut, f"frames not read: {', '.join(shown)}"]))

@@ -7,7 +7,7 @@ certainly missing, requests and replies.
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from operator import attrgetter
 from typing import Any, Final, NamedTuple
@@ -28,6 +28,7 @@ from wireyard.layers.mqtt.delivery_grids import (
     delivered_grid,
     group_contents,
     group_starts,
+    mark_served,
     message_grid,
     older_messages,
     subscription_grid,
@@ -60,7 +61,6 @@ from wireyard.layers.mqtt.records import (
     Lost,
     Subscribed,
     TopicKey,
-    ValueChange,
     content_of,
     lost_record,
     value_records,
@@ -339,9 +339,10 @@ class _Derivation:
     def _keep_values(self, sent: SentColumns, delivered: DeliveredColumns) -> None:
         """Derive retained values; find the message that set each delivered value."""
         keyed: defaultdict[Key, list[KeyedRecord]] = defaultdict(list)
-        for change in self._value_changes(sent):
-            for record in value_records(change):
-                keyed[record.key].append(record)
+        for place in np.flatnonzero(sent.retain).tolist():
+            if (change := self._retained(sent, place).change()) is not None:
+                for record in value_records(change):
+                    keyed[record.key].append(record)
         for key, lost in self.known.lost.items():
             if key in keyed:
                 record = lost_record(key[:2], key[2], lost)
@@ -358,6 +359,7 @@ class _Derivation:
             content = content_of(self.delivered_table["payload"][place].as_py() or b"")
             attempt = Attempt(at, client, topic, content, int(delivered.qos[place]), True)
             attempt.may_be_live = bool(delivered.may_be_live[place])
+            attempt.is_sparse = bool(delivered.status[place] & Status.SPARSE)
             record = attempt_record(attempt)
             keyed[record.key].append(record)
         setters: dict[Position, int] = {}
@@ -375,13 +377,6 @@ class _Derivation:
                     if setter not in setters:
                         setters[setter] = self.positions.add(setter)
                     delivered.setter[place] = setters[setter]
-
-    def _value_changes(self, sent: SentColumns) -> Iterator[ValueChange]:
-        """Yield the retained-value changes of the messages."""
-        for place in np.flatnonzero(sent.retain).tolist():
-            change = self._retained(sent, place).change()
-            if change is not None:
-                yield change
 
     # --- requests and replies ---------------------------------------------------------------
 
@@ -455,6 +450,7 @@ class _Derivation:
             delivered.is_live[delivered_order[attempt]] = 1
             if sub != NONE:
                 breaks("retained_live", sub, attempt, expected[assigned[attempt], Expected.MESSAGE])
+        mark_served(messages, expected, expected_subs, subs, attempts, assigned)
         first_messages = group_starts(messages[:, Message.GROUP], groups)
         entry_groups = messages[expected[:, Expected.MESSAGE], Message.GROUP]
         first_expected = group_starts(entry_groups, groups)

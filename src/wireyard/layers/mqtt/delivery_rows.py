@@ -91,7 +91,9 @@ def delivery_table(
     own_frame = values_at(delivered.acknowledged_frame, source_rows[1])
     none_done = ~done | (own_ns == NO_TIME)
     # A delivery that was captured before its message has the time of that.
-    sent_ns, none_sent_ns = positions.column(sent_at, "ns")
+    # The first copy of a message that was first seen with DUP may be anywhere.
+    first_at = np.where(values_at(sent.is_repeated, source_rows[0]) == 1, NONE, sent_at)
+    sent_ns, none_sent_ns = positions.column(first_at, "ns")
     at_ns, none_at_ns = positions.column(at, "ns")
     at_ns = np.maximum(at_ns, sent_ns)
     topic = np.where(
@@ -139,7 +141,7 @@ def delivery_table(
         "delivery_count": _integers(values_at(delivered.copies, source_rows[1]), none_delivered),
         "outcome": _texts(np.where(none_delivered, never, outcome), _OUTCOMES),
         "verdict": _texts(rows[:, DeliveryRow.VERDICT], text_array(VERDICT_NAMES)),
-        "sent_frame": _integers(*positions.column(sent_at, "frame")),
+        "sent_frame": _integers(*positions.column(first_at, "frame")),
         "accepted_frame": _integers(*positions.column(accepted, "frame")),
         "subscribed_frame": _integers(
             *positions.column(np.where(none_sub, NONE, values_at(granted, sub)), "frame")

@@ -85,7 +85,9 @@ def _of_expected(
     message = expected[:, Expected.MESSAGE]
     is_own = subs[expected_subs[expected[:, Expected.FIRST]], Subscription.IS_SHARED] == 0
     several = expected[:, Expected.SUBSCRIPTIONS] > 1
-    wanted = is_own & is_sure[message] & (several | (times.expires_s[message] != NONE))
+    is_flagged = expected[:, Expected.RETAIN] == 1
+    wanted = several | is_flagged | (times.expires_s[message] != NONE)
+    wanted &= is_own & is_sure[message]
     attempts: defaultdict[int, list[int]] = defaultdict(list)
     for attempt in np.flatnonzero((assigned != NONE) & wanted[np.maximum(assigned, 0)]).tolist():
         attempts[int(assigned[attempt])].append(attempt)
@@ -101,7 +103,12 @@ def _of_expected(
         is_certain &= len(own) >= expected[entry, Expected.CAPACITY] or _is_left(times, own[-1])
         if count > 1 and is_certain and delivered[own, Delivered.QOS].max() < highest:
             yield "overlapping_qos", sub, own[0], number
+        is_kept = (subs[of_entry, Subscription.RETAIN_AS_PUBLISHED] != 0).all() and is_flagged[
+            entry
+        ]
         for attempt in own:
+            if is_kept and not delivered[attempt, Delivered.RETAIN]:
+                yield "retained_unpublished", sub, attempt, number
             if rule := _expiry_rule(times, number, attempt):
                 yield rule, sub, attempt, number
 

@@ -95,6 +95,8 @@ class Expected(IntEnum):
     """Position of its first attempt."""
     IS_UNSURE = 9
     """Whether an attempt may be of this message or of another one."""
+    IS_SERVED = 10
+    """Of a group: whether a member got the message in another way."""
 
 
 _INTS: Final = array("int64")
@@ -239,6 +241,7 @@ def _begin(messages: Grid, message: int, subs: Grid, one: int, expected: Grid, e
     expected[entry, Expected.DELIVERED] = 0
     expected[entry, Expected.FIRST_AT] = NONE
     expected[entry, Expected.IS_UNSURE] = 0
+    expected[entry, Expected.IS_SERVED] = 0
 
 
 @inlined

@@ -16,7 +16,6 @@ from collections.abc import Iterator
 from typing import Final, NamedTuple
 
 from wireyard.layers.mqtt.records import (
-    SMALLEST_WINDOW,
     Client,
     ConnectionRecord,
     Message,
@@ -312,14 +311,12 @@ def _explain_client(
     passed = history.has_later(connection, min(qos, 1), confirmed)
     filled = connection.filled
     was_open = not was_away and passed and filled is not None and confirmed < filled
-    is_full = connection.in_flight[1] >= SMALLEST_WINDOW and not was_open
-    if not overtaken and qos and is_full:
+    if not overtaken and qos and connection.is_full and not was_open:
         after = history.after(name, _accepted(connection))
         waits = "undecided" if passed else "queued"
         return connection, _waited(message, connection, after) or waits
-    is_answered = (
-        connection.answered is not None and max(confirmed, connection.opened) < connection.answered
-    )
+    answered = connection.answered_open if qos else connection.answered
+    is_answered = answered is not None and max(confirmed, connection.opened) < answered
     if not (overtaken or is_answered or passed):
         return connection, "undecided"
     too_large = may_exceed(connection.maximum_packet_size, message.topic, message.length)

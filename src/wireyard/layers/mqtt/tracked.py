@@ -298,9 +298,10 @@ class _Results:
                 until=self._at(row[Connection.UNTIL]),
                 accepted=self._at(row[Connection.ACCEPTED]),
                 damaged=bool(row[Connection.IS_DAMAGED]),
-                in_flight=(row[Connection.SENT], row[Connection.RECEIVED]),
+                is_full=bool(row[Connection.IS_FULL]),
                 filled=self._at(row[Connection.FILLED]),
                 answered=self._at(row[Connection.ANSWERED]),
+                answered_open=self._at(row[Connection.ANSWERED_OPEN]),
                 served_as=tuple(self._names(row[Connection.SERVED_AS])),
             )
 
