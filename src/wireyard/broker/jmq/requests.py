@@ -6,6 +6,7 @@ for what it does not do. Messages that follow from a request are sent behind its
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
 from itertools import count
 from typing import Final
@@ -37,7 +38,8 @@ class Requests:
 
     def __init__(self, router: Router) -> None:
         self.router, self.limits = router, router.limits
-        self._ids = count(1)
+        # Ids of an earlier run are not used again: a transaction may be known by its own.
+        self._ids = count(int(time.time() * 1000) << 12)
         self.transactions = Transactions(router, self.next_id)
         self._parts = parts = Parts(router, self.next_id)
         self.messages = messages = Messages(parts, self.transactions, self.next_id)
