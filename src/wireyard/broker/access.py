@@ -12,7 +12,7 @@ from __future__ import annotations
 import hmac
 import os
 from base64 import b64decode, b64encode
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from hashlib import scrypt
 from typing import Final
@@ -21,7 +21,7 @@ from wireyard.errors import UsageError
 from wireyard.formats.mqtt.topics import has_wildcard
 from wireyard.layers.mqtt.topics import matches, split_shared
 
-__all__ = ["Access", "hash_password", "read_access", "read_users"]
+__all__ = ["Access", "CheckLogin", "hash_password", "read_access", "read_users"]
 
 _N, _R, _P = 1 << 14, 8, 1
 """Cost of a hash: 16 MiB and some 50 ms."""
@@ -29,6 +29,10 @@ _MAX_N: Final = 1 << 17
 _MAX_MEMORY: Final = 256 << 20
 _SALT_BYTES, _HASH_BYTES = 16, 32
 _READS, _WRITES = ("read", "readwrite"), ("write", "readwrite")
+
+
+CheckLogin = Callable[[str | None, bytes | None, Callable[[bool], None]], None]
+"""Is called with user name, password and a function to call, once, with whether they are right."""
 
 
 def hash_password(name: str, password: bytes) -> str:

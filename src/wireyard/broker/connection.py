@@ -7,7 +7,6 @@ from collections import deque
 from typing import TYPE_CHECKING, Any, Final, cast
 
 from wireyard.broker.recording import Tape
-from wireyard.broker.session import Link
 from wireyard.endpoints import WebSocket
 from wireyard.endpoints.codes import PROTOCOL_ERROR
 
@@ -30,7 +29,7 @@ class Connection(asyncio.Protocol):
 
     def __init__(self, server: Server) -> None:
         self._server = server
-        self._link: Link | None = None
+        self._link: Any = None
         self._is_paused = False
         self.tape: Tape | None = None
         self._held: deque[tuple[int, bytes, bytes]] = deque()
@@ -58,7 +57,8 @@ class Connection(asyncio.Protocol):
             return
         if self._is_new:
             self._is_new = False
-            self._socket = WebSocket(allows=server.allows) if data[:1] == b"G" else None
+            is_http = server.takes_websocket and data[:1] == b"G"
+            self._socket = WebSocket(allows=server.allows) if is_http else None
         if self._socket is not None:
             data = self._receive(link, self._socket, data)
         if data:
@@ -68,7 +68,7 @@ class Connection(asyncio.Protocol):
             self._transport.pause_reading()
             server.wait(self)
 
-    def _receive(self, link: Link, socket: WebSocket, data: bytes) -> bytes:
+    def _receive(self, link: Any, socket: WebSocket, data: bytes) -> bytes:
         """Return what a client has sent over its WebSocket."""
         data = socket.receive(data)
         if not self._is_paused:
@@ -81,7 +81,7 @@ class Connection(asyncio.Protocol):
             return b""
         return data
 
-    def _has_to_wait(self, link: Link) -> bool:
+    def _has_to_wait(self, link: Any) -> bool:
         """Return whether no more is to be read for now."""
         core, store = self._server.core, self._server.store
         has_unread = link.endpoint.held_bytes > _MAX_UNREAD_BYTES and link in core.unidentified
@@ -181,9 +181,7 @@ class Connection(asyncio.Protocol):
         assert link is not None
         self._is_paused = link.is_slow = False
         self._server.core.tick(self._server.now())
-        if link.session is not None:
-            self._server.core.router.pump(link.session)
-            self._server.core.router.dirty.add(link)
+        self._server.core.resume(link)
         self._server.wake()
 
     def connection_lost(self, exc: Exception | None) -> None:

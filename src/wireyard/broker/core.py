@@ -17,6 +17,7 @@ from itertools import count
 from secrets import token_hex
 from typing import Any, Final
 
+from wireyard.broker.access import CheckLogin
 from wireyard.broker.persistence import Persistence
 from wireyard.broker.routing import Router
 from wireyard.broker.session import FOR_EVER, Link, Session, Will, expiry_asked
@@ -67,8 +68,7 @@ class Core:
     say
         Is called with one line for each notable cause.
     check_login
-        Is called with a CONNECT and a function to call, once, with whether it may log in; None
-        accepts every login.
+        Compares a password; None accepts every login.
     kept
         Where its state outlives the process; `restore` continues with what is there.
     """
@@ -77,7 +77,7 @@ class Core:
         self,
         settings: Settings,
         say: Callable[[str], None],
-        check_login: Callable[[Connect, Callable[[bool], None]], None] | None = None,
+        check_login: CheckLogin | None = None,
         kept: Persistence | None = None,
     ) -> None:
         self.settings, self.say = settings, say
@@ -168,6 +168,12 @@ class Core:
             self._on_ended(link, Ended("lost"))
         self.router.dirty.discard(link)
 
+    def resume(self, link: Link) -> None:
+        """Send on to a client that has read what was sent."""
+        if link.session is not None:
+            self.router.pump(link.session)
+            self.router.dirty.add(link)
+
     def shut_down(self) -> None:
         """End all connections."""
         for link in list(self.links):
@@ -232,7 +238,11 @@ class Core:
         elif self._check_login is None:
             self._admit(link, packet)
         else:
-            self._check_login(packet, lambda is_known: self._logged_in(link, packet, is_known))
+            self._check_login(
+                packet.username,
+                packet.password,
+                lambda is_known: self._logged_in(link, packet, is_known),
+            )
 
     def _logged_in(self, link: Link, packet: Connect, is_known: bool) -> None:
         if is_known and link in self.links:

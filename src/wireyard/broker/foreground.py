@@ -47,8 +47,10 @@ async def _serve(server: S, ready: Callable[[S], None]) -> None:
 
     loop.set_exception_handler(say)
     await server.start()
-    # What was loaded until now stays: no collection has to look at it again.
+    # What was loaded until now stays: no collection has to look at it again. What comes has hardly
+    # any cycles, so that looking through waiting messages often would be in vain.
     gc.freeze()
+    gc.set_threshold(50_000, 50, 100)
     ready(server)
     await server.is_over.wait()
     await server.stop()

@@ -10,27 +10,45 @@ import asyncio
 import gc
 import ssl
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Collection, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from ipaddress import ip_address
 from pathlib import Path
-from typing import Final
+from typing import Any, ClassVar, Final, Protocol
 from urllib.parse import urlsplit
 
+from wireyard.broker.access import CheckLogin
 from wireyard.broker.connection import SECONDS_TO_CLOSE, Connection
 from wireyard.broker.core import Core
+from wireyard.broker.jmq.core import JmqCore
 from wireyard.broker.persistence import TABLES, Persistence
 from wireyard.broker.recording import Address, Recording, Tape, record_into, shown_address
-from wireyard.broker.session import Link
 from wireyard.broker.settings import Settings
 from wireyard.broker.store import Store
+from wireyard.endpoints import Tap
 from wireyard.errors import SourceError
-from wireyard.formats.mqtt.control import Connect
 
 __all__ = ["LOOPBACK", "Server"]
 
 LOOPBACK: Final = "127.0.0.1"
 _LOGIN_THREADS: Final = 2
+
+
+class Half(Protocol):
+    """The core of a broker for one protocol; its links are its own."""
+
+    @property
+    def router(self) -> Any: ...
+    @property
+    def unidentified(self) -> Collection[Any]: ...
+    def open_link(self, name: str, tap: Tap | None = None) -> Any: ...
+    def receive(self, link: Any, data: bytes, now: float) -> None: ...
+    def resume(self, link: Any) -> None: ...
+    def end(self, link: Any, code: int, text: str) -> None: ...
+    def lose(self, link: Any) -> None: ...
+    def tick(self, now: float) -> float | None: ...
+    def take_dirty(self) -> Iterator[Any]: ...
+    def shut_down(self) -> None: ...
 
 
 class Server:
@@ -50,12 +68,17 @@ class Server:
         Folder in which what passes is written to a new capture.
     store
         File in which its state outlives the process; in memory if there is none.
+    jmq
+        Port for JMQ clients, on the same address; None for none.
 
     Attributes
     ----------
     address
         The address that it listens on, once started.
     """
+
+    core: Half
+    takes_websocket: ClassVar = True
 
     def __init__(
         self,
@@ -67,6 +90,7 @@ class Server:
         tls: ssl.SSLContext | None = None,
         record: str | Path | None = None,
         store: str | Path | None = None,
+        jmq: int | None = None,
     ) -> None:
         self.settings = settings or Settings()
         self.address: Address = (bind, port)
@@ -75,20 +99,21 @@ class Server:
         self.is_over = asyncio.Event()
         """Set when it has to stop: by its caller, or because the store cannot be written."""
         self.recording: Recording | None = None
-        self._tls = tls
+        self.tls = tls
         self._record = None if record is None else Path(record)
         self._store = None if store is None else Path(store)
         self._logins: ThreadPoolExecutor | None = None
         self._server: asyncio.Server | None = None
         self._timer: asyncio.TimerHandle | None = None
         self._flush_is_due = False
-        self._connections: dict[Link, Connection] = {}
+        self._connections: dict[Any, Connection] = {}
         self.open_connections: set[Connection] = set()
         """Those whose sockets are open, refused ones too."""
         self._waiting: set[Connection] = set()
         """Those with something to send that waits for the store."""
         # Time since 1970 that never jumps.
         self._epoch = time.time() - time.monotonic()
+        self.jmq = None if jmq is None else JmqServer(self, jmq)
 
     def now(self) -> float:
         """Return the time in seconds since 1970."""
@@ -113,17 +138,25 @@ class Server:
             if self.store is not None:
                 self.store.close()
             raise
+        if self.jmq is not None:
+            if self.store is not None:
+                self.say("what JMQ clients send is in memory only, not in the store")
+            try:
+                await self.jmq.start()
+            except SourceError:
+                self.jmq = None
+                await self.stop()
+                raise
 
     def _begin(self) -> None:
         """Make the core, and continue with what the store has."""
-        has_users = self.settings.access is not None and self.settings.access.users is not None
         kept = None if self.store is None else Persistence(self.store)
-        self.core = Core(self.settings, self.say, self._check_login if has_users else None, kept)
-        self.core.tick(self.now())
+        self.core = core = Core(self.settings, self.say, self._login_check(), kept)
+        core.tick(self.now())
         if self.store is not None:
             gc.disable()  # what is read stays: collections during it would look at it in vain
             try:
-                self.core.restore()
+                core.restore()
             finally:
                 gc.enable()
             self.store.start(lambda: self.loop.call_soon_threadsafe(self._on_commit))
@@ -136,8 +169,8 @@ class Server:
                 lambda: Connection(self),
                 bind,
                 port,
-                ssl=self._tls,
-                ssl_handshake_timeout=self.settings.connect_timeout_s if self._tls else None,
+                ssl=self.tls,
+                ssl_handshake_timeout=self.settings.connect_timeout_s if self.tls else None,
                 backlog=1024,
                 start_serving=False,
             )
@@ -172,6 +205,8 @@ class Server:
 
     async def stop(self) -> None:
         """End all connections, and close."""
+        if self.jmq is not None:
+            await self.jmq.stop()
         if self._server is not None:
             self._server.close()
         self.core.shut_down()
@@ -223,7 +258,14 @@ class Server:
 
     # --- logins ---------------------------------------------------------------------------
 
-    def _check_login(self, packet: Connect, done: Callable[[bool], None]) -> None:
+    def _login_check(self) -> CheckLogin | None:
+        """Return what compares passwords; None if everybody may log in."""
+        access = self.settings.access
+        return None if access is None or access.users is None else self._check_login
+
+    def _check_login(
+        self, user: str | None, password: bytes | None, done: Callable[[bool], None]
+    ) -> None:
         """Compare a password in a thread, because a hash takes long by design."""
         access = self.settings.access
         assert access is not None
@@ -236,9 +278,7 @@ class Server:
                 done(checked.exception() is None and checked.result())
                 self.wake()
 
-        future = self.loop.run_in_executor(
-            self._logins, access.logs_in, packet.username, packet.password
-        )
+        future = self.loop.run_in_executor(self._logins, access.logs_in, user, password)
         future.add_done_callback(finish)
 
     # --- connections ----------------------------------------------------------------------
@@ -255,7 +295,7 @@ class Server:
         is_own = name == own and not _is_local(self.address[0])
         return is_own or _is_local(name) or origin in self.settings.origins
 
-    def open(self, connection: Connection, client: Address, server: Address) -> Link | None:
+    def open(self, connection: Connection, client: Address, server: Address) -> Any:
         """Return the link of a new connection, None if it is refused."""
         tape = None if self.recording is None else self.recording.open(client, server)
         connection.tape = tape
@@ -270,7 +310,7 @@ class Server:
             tape.close(by_client=False)
         return link
 
-    def close(self, link: Link, tape: Tape | None, by_client: bool) -> None:
+    def close(self, link: Any, tape: Tape | None, by_client: bool) -> None:
         """Take note that a connection is closed."""
         connection = self._connections.pop(link, None)
         if connection is not None:
@@ -280,6 +320,52 @@ class Server:
         if tape is not None:
             tape.close(by_client)
         self.wake()
+
+
+class JmqServer(Server):
+    """The part of a broker that JMQ clients connect to; the record is that of the whole.
+
+    One port is the port mapper's and the service's. With TLS the service has a port of its own,
+    which the port mapper names.
+
+    Parameters
+    ----------
+    whole
+        The broker.
+    port
+        Port to listen on.
+    tls
+        Context of a server with its certificate, for TLS.
+    """
+
+    takes_websocket = False
+
+    def __init__(self, whole: Server, port: int, tls: ssl.SSLContext | None = None) -> None:
+        super().__init__(whole.settings, whole.say, bind=whole.address[0], port=port, tls=tls)
+        self._whole = whole
+        has_other = tls is None and whole.tls is not None
+        self._service = JmqServer(whole, 0, whole.tls) if has_other else self
+
+    def _begin(self) -> None:
+        self.core = core = JmqCore(self.settings, self.say, self._login_check())
+        core.tick(self.now())
+        self._core = core
+
+    async def start(self) -> None:
+        """Listen."""
+        self.recording = self._whole.recording
+        if self._service is not self:
+            await self._service.start()
+        await super().start()
+        self._core.name_service(self._service.address[1], has_tls=self._service.tls is not None)
+        self._core.is_mapper_only = self._service is not self
+
+    async def stop(self) -> None:
+        """End all connections, and close; the record goes on."""
+        self.recording = None
+        if self._service is not self:
+            await self._service.stop()
+        await super().stop()
 
 
 def _is_local(host: str | None) -> bool:

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from wireyard.broker.access import Access
+from wireyard.broker.jmq.limits import JmqLimits
 from wireyard.endpoints import Limits
 from wireyard.formats.mqtt.control import Connect
 
@@ -40,6 +41,7 @@ class Settings:
     access: Access | None = None
     enhanced: Mapping[str, Callable[[Connect], Conversation]] = field(default_factory=dict)
     endpoint: Limits = field(default_factory=Limits)
+    jmq: JmqLimits = field(default_factory=JmqLimits)
     origins: frozenset[str] = frozenset()
     max_keep_alive: int = 0
     max_connections: int = 10_000

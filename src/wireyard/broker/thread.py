@@ -10,6 +10,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
+from wireyard.broker.recording import shown_address
 from wireyard.broker.server import LOOPBACK, Server
 from wireyard.broker.settings import Settings
 
@@ -33,11 +34,15 @@ class BrokerThread:
         Folder in which what passes is written as a capture.
     store
         File in which its state outlives the process; in memory if there is none.
+    jmq
+        Port for JMQ clients too; 0 is any that is free.
 
     Attributes
     ----------
     port, url
         Where it listens.
+    jmq_port, jmq_url
+        Where JMQ clients connect to.
     lines
         The newest of what it had to say, a line each.
 
@@ -63,11 +68,13 @@ class BrokerThread:
         tls: ssl.SSLContext | None = None,
         record: str | Path | None = None,
         store: str | Path | None = None,
+        jmq: int | None = None,
     ) -> None:
         self.lines: deque[str] = deque(maxlen=_KEPT_LINES)
         self.server = Server(
-            settings, self.lines.append, bind=bind, port=port, tls=tls, record=record, store=store
-        )
+            settings, self.lines.append, bind=bind, port=port, tls=tls, record=record, store=store,
+            jmq=jmq,
+        )  # fmt: skip
         self._scheme = "mqtt" if tls is None else "mqtts"
         self._started = threading.Event()
         self._error: BaseException | None = None
@@ -81,8 +88,18 @@ class BrokerThread:
     @property
     def url(self) -> str:
         """Where it listens, as clients take it."""
-        host = self.server.address[0]
-        return f"{self._scheme}://{f'[{host}]' if ':' in host else host}:{self.port}"
+        return f"{self._scheme}://{shown_address(self.server.address)}"
+
+    @property
+    def jmq_port(self) -> int:
+        """The port of the port mapper for JMQ clients."""
+        assert self.server.jmq is not None
+        return self.server.jmq.address[1]
+
+    @property
+    def jmq_url(self) -> str:
+        """Where JMQ clients connect to, as they take it, without the name of a service."""
+        return f"mq://{shown_address((self.server.address[0], self.jmq_port))}"
 
     def __enter__(self) -> Self:
         self._thread.start()

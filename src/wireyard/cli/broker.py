@@ -44,6 +44,12 @@ _TLS_PORT = 8883
     help="Port to listen on: 1883, or 8883 with TLS, if not given; 0 is any free one.",
 )
 @click.option(
+    "--jmq",
+    type=click.IntRange(0, 0xFFFF),
+    metavar="N",
+    help="Port for clients of Open MQ too, as a rule 7676; 0 is any free one.",
+)
+@click.option(
     "--store",
     type=PATH,
     metavar="FILE",
@@ -98,6 +104,7 @@ _TLS_PORT = 8883
 def command(
     bind: str,
     port: int | None,
+    jmq: int | None,
     store: str | None,
     memory: bool,
     record: str | None,
@@ -122,6 +129,7 @@ def command(
         raise UsageError("--memory and --store exclude each other")
     from wireyard.broker.access import Access, read_access, read_users
     from wireyard.broker.foreground import serve
+    from wireyard.broker.recording import shown_address
     from wireyard.broker.server import Server
     from wireyard.broker.settings import Settings
     from wireyard.endpoints import Limits
@@ -137,12 +145,16 @@ def command(
     )
     if port is None:
         port = _PORT if tls is None else _TLS_PORT
-    server = Server(settings, exits.note, bind=bind, port=port, tls=tls, record=record, store=store)
+    server = Server(
+        settings, exits.note, bind=bind, port=port, tls=tls, record=record, store=store, jmq=jmq
+    )
 
     def ready(server: Server) -> None:
-        host, port = server.address
-        shown = f"[{host}]" if ":" in host else host
-        exits.say(f"listens on {'mqtt' if tls is None else 'mqtts'}://{shown}:{port}")
+        exits.say(
+            f"listens on {'mqtt' if tls is None else 'mqtts'}://{shown_address(server.address)}"
+        )
+        if server.jmq is not None:
+            exits.say(f"listens on mq://{shown_address(server.jmq.address)}")
 
     serve(server, ready)
     failed = server.store is not None and server.store.failed is not None

@@ -15,7 +15,6 @@ from __future__ import annotations
 import struct
 from dataclasses import dataclass
 from types import MappingProxyType
-from typing import Any
 
 from wireyard.errors import EncodeError, UsageError
 from wireyard.formats.base import Row
@@ -30,7 +29,7 @@ from wireyard.formats.jmq.layout import (
 )
 from wireyard.formats.jmq.reading import check_sections, read_prefix
 
-__all__ = ["ROUTER_FIELDS", "ROUTER_FLAGS", "RouterView"]
+__all__ = ["ROUTER_FIELDS", "ROUTER_FLAGS", "RouterView", "addressed_head", "message_head"]
 
 ROUTER_FIELDS = ("consumer_id", *SYS_MESSAGE_ID)
 """Header fields that `RouterView.replace` can change."""
@@ -56,8 +55,19 @@ _PLACES = {
 }
 """Offset and `struct` of each header field, by version and name."""
 
+_SECTIONS = {
+    version: (header["property_offset"].offset, struct.Struct(">ii"))
+    for version, header in HEADERS.items()
+}
+"""Offset of the property offset and of the property size behind it, by version."""
+
+_ADDRESS_AT = HEADERS[301]["bit_flags"].offset
+_ADDRESS = struct.Struct(">H" + HEADERS[301]["consumer_id"].code)
+"""The flags and the consumer id behind them, which a delivery changes."""
+
 _COUNT = ITEMS_BY_NAME["delivery_count"]
 _COUNT_FORM = struct.Struct(">i")
+_SIZE = struct.Struct(">i")
 _COUNT_ITEM = struct.pack(">HHi", _COUNT.code, 4, 0)
 _LIST_END = bytes(4)
 """Type 0, and the padding to the next 32-bit boundary."""
@@ -90,9 +100,9 @@ class RouterView:
         if self.head:
             return
         view = memoryview(self.view)
-        layout = HEADERS[read_prefix(view, {})]
-        header: dict[str, Any] = layout.unpack(view)
-        check_sections(layout["property_offset"].offset, header)
+        at, form = _SECTIONS[read_prefix(view, {})]
+        offset, size = form.unpack_from(view, at)
+        check_sections(at, {"property_offset": offset, "property_size": size, "size": len(view)})
         object.__setattr__(self, "head", bytes(view[:HEADER_BYTES]))
 
     @property
@@ -216,9 +226,10 @@ class RouterView:
             return RouterView(self.view, self.head + copied, span.stop, span.value)
         added = _COUNT_ITEM if self._list_stop() > HEADER_BYTES else _COUNT_ITEM + _LIST_END
         head = bytearray(self.head)
-        header = self.header()
         for name in ("size", "property_offset"):
-            _put(head, name, _PLACES[self.version][name], header[name] + len(added))
+            offset, form = _PLACES[self.version][name]
+            value = form.unpack_from(head, offset)[0] + len(added)
+            _put(head, name, (offset, form), value)
         return RouterView(self.view, bytes(head) + added, HEADER_BYTES, HEADER_BYTES + 4)
 
     def _set_flag(self, head: bytearray, name: str, on: bool) -> None:
@@ -231,6 +242,40 @@ class RouterView:
         offset, form = _PLACES[self.version]["bit_flags"]
         flags = form.unpack_from(head, offset)[0]
         form.pack_into(head, offset, flags | bit if on else flags & ~bit)
+
+
+def message_head(view: bytes) -> tuple[bytes, int]:
+    """Return ``RouterView(view).replace(delivery_count=0).head``, without reading the items.
+
+    The packet is of version 200 or 301, its sections fit, and it has items, but no count.
+
+    Returns
+    -------
+    head, count_at
+        As of a `RouterView`; the bytes to send after the head begin behind the fixed header.
+    """
+    size, offset = _SIZE.unpack_from(view, 8)[0], _SIZE.unpack_from(view, 52)[0]
+    sizes = _SIZE.pack(size + len(_COUNT_ITEM)), _SIZE.pack(offset + len(_COUNT_ITEM))
+    parts = view[:8], sizes[0], view[12:52], sizes[1], view[56:HEADER_BYTES], _COUNT_ITEM
+    return b"".join(parts), HEADER_BYTES + 4
+
+
+def addressed_head(
+    head: bytes, count_at: int, consumer_id: int, bit_flags: int, delivery_count: int
+) -> bytes:
+    """Return the head of a delivery: `RouterView.replace` of what changes for each consumer.
+
+    Parameters
+    ----------
+    head, count_at
+        As of a `RouterView` of version 200 or 301 with a delivery count.
+    bit_flags
+        All flags of the packet, of which only `ROUTER_FLAGS` may differ from its own.
+    """
+    copy = bytearray(head)
+    _ADDRESS.pack_into(copy, _ADDRESS_AT, bit_flags, consumer_id)
+    _COUNT_FORM.pack_into(copy, count_at, delivery_count)
+    return bytes(copy)
 
 
 def _put(head: bytearray, name: str, place: tuple[int, struct.Struct], value: int | bytes) -> None:

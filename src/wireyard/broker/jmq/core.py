@@ -1,0 +1,284 @@
+"""The JMQ half of a broker without sockets and clocks: connections, logins, and what is due.
+
+Rules of this file:
+
+1. What a connection has to send is in its endpoint; `take_dirty` has the connections to look at,
+   once a pass of the caller's loop.
+2. What a client sent takes effect in its order.
+3. A connection ends in one place, `_on_ended`, which says why in one line.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from heapq import heappop, heappush
+from itertools import count
+from secrets import token_hex
+from typing import Final
+
+from wireyard.broker.access import CheckLogin
+from wireyard.broker.jmq.connections import Connection
+from wireyard.broker.jmq.requests import Requests
+from wireyard.broker.jmq.routing import Router
+from wireyard.broker.settings import Settings
+from wireyard.endpoints.jmq import (
+    Ended,
+    Event,
+    MapperRequest,
+    Message,
+    Refused,
+    Request,
+    ServerEndpoint,
+)
+from wireyard.endpoints.jmq.codes import BAD_LOGIN, BAD_VERSION, CLIENT_CLOSED, FATAL, SHUTTING_DOWN
+from wireyard.endpoints.jmq.login import Login, read_login
+from wireyard.endpoints.packets import Tap
+from wireyard.errors import DecodeError
+from wireyard.formats.jmq.sender import MAX_SEQUENCE
+from wireyard.formats.message_id import address_bytes
+from wireyard.formats.stamps import Stamps
+from wireyard.layers.jmq.rules import OK
+
+__all__ = ["JmqCore"]
+
+_HELLO, _AUTHENTICATE, _GOODBYE = 10, 12, 28
+_LEVEL: Final = 500
+"""The level of the protocol that is spoken; a client of a lower one is served as of this one."""
+_LONGEST_S: Final = 60.0
+_VERSION: Final = "6.5.0"
+"""The version of Open MQ whose behaviour this is; clients compare it with their own."""
+_LOCAL: Final = address_bytes("0.0.0.0")
+
+
+class JmqCore:
+    """The broker for JMQ clients.
+
+    Parameters
+    ----------
+    settings
+        Its behaviour and limits.
+    say
+        Is called with one line for each notable cause.
+    check_login
+        Compares a password; None accepts every login, for which no password is asked.
+    """
+
+    def __init__(
+        self,
+        settings: Settings,
+        say: Callable[[str], None],
+        check_login: CheckLogin | None = None,
+    ) -> None:
+        self.settings, self.say = settings, say
+        self.router = Router(settings, say, self._at)
+        self.links: set[Connection] = set()
+        self.unidentified: set[Connection] = set()
+        self.now = 0.0
+        self._check_login = check_login
+        self._timers: list[tuple[float, int, Callable[[], None]]] = []
+        self._numbers = count()
+        self._stamps = Stamps(MAX_SEQUENCE)
+        self._requests = Requests(self.router)
+        self._held_bytes = 0
+        self.is_mapper_only = False
+        """Whether its service has another port than its port mapper."""
+        self.name_service(0, has_tls=False)
+
+    def name_service(self, port: int, *, has_tls: bool) -> None:
+        """Set what the port mapper answers, and the port in the ids of packets."""
+        self._port = port
+        service = "ssljms tls" if has_tls else "jms tcp"
+        self._services = f"101 wireyard 301\n{service} NORMAL {port}\n.\n"
+
+    def _stamp(self) -> tuple[int, bytes, int, int]:
+        timestamp, sequence = self._stamps.next(self.router.now_ms)
+        return timestamp, _LOCAL, self._port, sequence
+
+    # --- connections ----------------------------------------------------------------------
+
+    def open_link(self, name: str, tap: Tap | None = None) -> Connection | None:
+        """Return a new connection, None if there are too many."""
+        links, unidentified = len(self.links), len(self.unidentified)
+        if links >= self.settings.max_connections:
+            self.say(f"{name}: refused, there are {links} connections")
+            return None
+        if unidentified >= self.settings.max_unidentified:
+            self.say(f"{name}: refused, {unidentified} connections have not logged in yet")
+            return None
+        endpoint = ServerEndpoint(self.settings.endpoint, self._stamp, tap)
+        link = Connection(endpoint, name, self._requests.next_id())
+        self.links.add(link)
+        self.unidentified.add(link)
+        self._at(self.now + self.settings.connect_timeout_s, lambda: self._expect(link))
+        return link
+
+    def _expect(self, link: Connection) -> None:
+        if link in self.unidentified:
+            self.end(link, FATAL, f"did not log in within {self.settings.connect_timeout_s:g} s")
+
+    def receive(self, link: Connection, data: bytes, now: float) -> None:
+        """Read what a client sent."""
+        self._set_time(now)
+        self._handle(link, link.endpoint.receive(data))
+        self._hold(link, link.endpoint.held_bytes)
+        if self._held_bytes > self.settings.max_held_bytes:
+            self.end(link, FATAL, f"{self._held_bytes} bytes of unfinished packets are held")
+
+    def _hold(self, link: Connection, size: int) -> None:
+        self._held_bytes += size - link.held_bytes
+        link.held_bytes = size
+
+    def _handle(self, link: Connection, events: Iterable[Event]) -> None:
+        for event in events:
+            if link not in self.links:
+                break
+            if isinstance(event, Message):
+                self._requests.messages.send(link, event)
+            elif isinstance(event, Request):
+                self._on_request(link, event)
+            elif isinstance(event, Refused):
+                self.say(f"{link.shown}: {event.text}")
+            elif isinstance(event, MapperRequest):
+                link.endpoint.tell(self._services)
+                self.end(link, CLIENT_CLOSED, None, by_client=True)
+            else:
+                self._on_ended(link, event)
+        self.router.dirty.add(link)
+
+    def _on_request(self, link: Connection, request: Request) -> None:
+        if self.is_mapper_only:
+            self.end(link, FATAL, "connects without TLS, to the port of the port mapper")
+        elif request.packet_type == _HELLO:
+            self._on_hello(link, request)
+        elif request.packet_type == _AUTHENTICATE:
+            self._on_login(link, request)
+        elif request.packet_type == _GOODBYE:
+            if request.wants_reply:
+                link.endpoint.reply(_GOODBYE, request.id, OK)
+            self.end(link, CLIENT_CLOSED, "disconnected", by_client=True)
+        else:
+            self._requests.answer(link, request)
+
+    def resume(self, link: Connection) -> None:
+        """Send on to a client that has read what was sent."""
+        self.router.feed_all(link)
+        self.router.dirty.add(link)
+
+    def end(
+        self, link: Connection, code: int, text: str | None, *, by_client: bool = False
+    ) -> None:
+        """End a connection by a reason of GOODBYE; do nothing if it has ended."""
+        ended = link.endpoint.end(text, code, by_client=by_client)
+        if ended is not None:
+            self._on_ended(link, ended)
+
+    def lose(self, link: Connection) -> None:
+        """Take note that a connection is gone."""
+        self.end(link, CLIENT_CLOSED, "lost", by_client=True)
+        self.router.dirty.discard(link)
+
+    def shut_down(self) -> None:
+        """End all connections."""
+        for link in list(self.links):
+            self.end(link, SHUTTING_DOWN, "the broker shuts down")
+
+    def _on_ended(self, link: Connection, ended: Ended) -> None:
+        self.links.discard(link)
+        self.unidentified.discard(link)
+        self._hold(link, 0)
+        if ended.text is not None:
+            self.say(f"{link.shown}: {ended.text}")
+        self._requests.leave(link)
+        self.router.dirty.add(link)
+
+    def take_dirty(self) -> Iterator[Connection]:
+        """Yield the connections with something to send or to close, as long as there are any."""
+        dirty = self.router.dirty
+        while dirty:
+            links = list(dirty)
+            dirty.clear()
+            yield from links
+
+    # --- time -----------------------------------------------------------------------------
+
+    def _set_time(self, now: float) -> None:
+        self.now = now
+        self.router.now_ms = int(now * 1000)
+
+    def tick(self, now: float) -> float | None:
+        """Do what is due; return when to call again at the latest."""
+        self._set_time(now)
+        while self._timers and self._timers[0][0] <= now:
+            heappop(self._timers)[2]()
+        return self._timers[0][0] if self._timers else None
+
+    def _at(self, time: float, act: Callable[[], None]) -> None:
+        """Call a function at a time, or earlier: it has to look whether it is time."""
+        due = min(time, self.now + _LONGEST_S)
+        heappush(self._timers, (due, next(self._numbers), act))
+
+    # --- login ----------------------------------------------------------------------------
+
+    def _on_hello(self, link: Connection, request: Request) -> None:
+        level = request.get("JMQProtocolLevel", int, 100)
+        endpoint = link.endpoint
+        if level > _LEVEL:
+            text = f"level {level} of the protocol is not spoken, {_LEVEL} is"
+            endpoint.reply(_HELLO, request.id, BAD_VERSION, text, {"JMQProtocolLevel": _LEVEL})
+            return
+        most = self.settings.endpoint.max_packet_bytes
+        properties = {
+            "JMQProtocolLevel": _LEVEL,
+            "JMQVersion": _VERSION,
+            "JMQConnectionID": link.id,
+            "JMQService": "jms",
+            "JMQHA": False,
+            "JMQSize": self.settings.jmq.connection_credit,
+            "JMQBytes": -1,
+            "JMQMaxMsgBytes": most,
+        }
+        endpoint.reply(_HELLO, request.id, OK, None, properties)
+        link.buffer_size = request.get("JMQRBufferSize", int, 0)
+        link.flow.resume(link.buffer_size)
+        # The file of users has hashes, from which no digest can be made: the password is needed.
+        # Without users none is, and the digest keeps it off the network.
+        kind = "digest" if self._check_login is None else "basic"
+        nonce = token_hex(16).encode() if kind == "digest" else b""
+        endpoint.challenge(request.id, kind, nonce)
+
+    def _on_login(self, link: Connection, request: Request) -> None:
+        try:
+            login = read_login(request)
+        except DecodeError as error:
+            self._refuse_login(link, request, "", str(error))
+            return
+        if not login.user.isprintable() or len(login.user) > self.settings.jmq.max_name:
+            self._refuse_login(link, request, "", "logs in by a user name that is none")
+            return
+
+        def done(is_right: bool) -> None:
+            if link not in self.links:
+                return
+            if is_right:
+                self._admit(link, request, login)
+            else:
+                text = f"user name '{login.user}' or its password is not known"
+                self._refuse_login(link, request, login.user, text)
+
+        if self._check_login is None:
+            done(True)
+        elif login.password is None:
+            done(False)
+        else:
+            self._check_login(login.user, login.password, done)
+
+    def _admit(self, link: Connection, request: Request, login: Login) -> None:
+        link.user = login.user
+        self.unidentified.discard(link)
+        link.endpoint.reply(_AUTHENTICATE, request.id, OK)
+        self.say(f"{link.shown}: connected, JMQ, user {login.user}")
+        self._handle(link, link.endpoint.read_on())
+
+    def _refuse_login(self, link: Connection, request: Request, user: str, text: str) -> None:
+        link.endpoint.reply(_AUTHENTICATE, request.id, BAD_LOGIN, f"Forbidden {user}")
+        self.end(link, FATAL, text)

@@ -1,0 +1,30 @@
+"""The broker's side of a live JMQ connection, without sockets and without a clock of its own.
+
+It takes bytes, and gives bytes and events, by the state tables of ``wireyard.layers.jmq``, which
+also judge captures.
+
+- ``packets``: messages, read in place; requests; replies; ``login``: users and passwords
+- ``flow``: messages that may be sent until the flow is resumed
+- ``server``: the endpoint; ``codes``: statuses and reasons
+"""
+
+from wireyard.endpoints.jmq.flow import Flow
+from wireyard.endpoints.jmq.packets import Message, Request
+from wireyard.endpoints.jmq.server import (
+    Ended,
+    Event,
+    MapperRequest,
+    Refused,
+    ServerEndpoint,
+)
+
+__all__ = [
+    "Ended",
+    "Event",
+    "Flow",
+    "MapperRequest",
+    "Message",
+    "Refused",
+    "Request",
+    "ServerEndpoint",
+]

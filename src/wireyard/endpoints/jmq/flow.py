@@ -1,0 +1,44 @@
+"""The flow of messages to a consumer or to a connection, by the state table `FLOW`."""
+
+from __future__ import annotations
+
+from wireyard.layers.jmq.states import FLOW
+
+__all__ = ["Flow"]
+
+_OPEN = FLOW.states[0]
+
+
+class Flow:
+    """How many messages may be sent until the other side resumes the flow.
+
+    Parameters
+    ----------
+    size
+        Messages until then; without a limit if it is not positive.
+    """
+
+    __slots__ = ("is_open", "left", "state")
+
+    def __init__(self, size: int = 0) -> None:
+        self.state = _OPEN
+        self.is_open = True
+        """Whether a message may be sent."""
+        self.left = max(size, 0)
+
+    def send(self) -> bool:
+        """Count a message; return whether it is the last one, which is sent with a flag."""
+        if not self.left:
+            return False
+        self.left -= 1
+        self._advance("send" if self.left else "send_last")
+        return not self.left
+
+    def resume(self, size: int) -> None:
+        """Let `size` messages flow, any number if it is not positive."""
+        self._advance("resume")
+        self.left = max(size, 0)
+
+    def _advance(self, event: str) -> None:
+        self.state = FLOW[self.state, event].state
+        self.is_open = self.state == _OPEN

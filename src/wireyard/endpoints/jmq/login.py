@@ -1,0 +1,41 @@
+"""The bodies of AUTHENTICATE packets."""
+
+from __future__ import annotations
+
+from base64 import b64decode
+from typing import Final, NamedTuple
+
+from wireyard.endpoints.jmq.packets import Request
+from wireyard.errors import Malformed
+from wireyard.formats.cursor import Cursor
+from wireyard.formats.jmq.layout import SPEC
+
+__all__ = ["Login", "read_login"]
+
+_BASIC: Final = "basic"
+
+
+class Login(NamedTuple):
+    """Who logs in; the password of a login by `basic`, None of any other."""
+
+    user: str
+    password: bytes | None
+
+
+def read_login(request: Request) -> Login:
+    """Read the body of an AUTHENTICATE.
+
+    Raises
+    ------
+    DecodeError
+        It is no user and password, or no user and digest.
+    """
+    cursor = Cursor(request.body, "jmq", 0, f"{SPEC}, AUTHENTICATE")
+    user, secret = cursor.text("user name"), cursor.text("password")
+    if request.get("JMQAuthType", str) != _BASIC:
+        return Login(user, None)
+    try:
+        # The shipped encoder breaks lines after 76 characters.
+        return Login(user, b64decode("".join(secret.split()), validate=True))
+    except ValueError:
+        raise cursor.fault(Malformed, "password", 0, "is not base64") from None
