@@ -49,10 +49,13 @@ in the middle of a connection, nothing that is unknown counts as a violation.
 A gap may have had any packets of its connection. So a delivery that was not settled before the gap
 is `undecided`, and its `outcome` null, unless a later packet shows what became of it. The same is
 true of a message for a consumer whose ADD_CONSUMER was not captured, which may be a browser or one
-that never acknowledges, until it acknowledges any. A transaction that was open at a gap stays
+that never acknowledges, until it acknowledges any. If both sides lack packets since a delivery, a
+later acknowledgement shows nothing: the client may have returned the message, and the broker may
+have delivered it again. A transaction that was open at a gap stays
 `open` if its connection ends. In `sessions`, the counts of messages in flight and of pauses are
 null, and so is `ended_by` if the client's last bytes are missing, because it may have sent GOODBYE.
-A gap has no time: its packets were sent between those around it in their stream.
+A gap has no time: its packets were sent between those around it in their stream. A slice may lack
+the packets behind the last one of a stream, unless it has the end of the stream.
 
 A side of which nothing was captured is such a gap, from the first packet to the last. Then all
 deliveries are `undecided`, only the rules about one packet or one stream are applied, and the end
@@ -61,7 +64,10 @@ last FIN or reset, or else its last packet.
 
 A reply has the id of its request, whatever their types. A packet that a client sends again has flag
 I, and its type and its SysMessageID as before. It is the same request, on another connection too:
-it breaks no rule, and `conversations` has one row for it, with the first reply.
+it breaks no rule, and `conversations` has one row for it, with the first reply. A JMS reply without
+a JMSCorrelationID answers the oldest request to its temporary destination that has no reply yet. If
+packets of a connection that shows such a request are missing, it may answer another one, and is
+not matched.
 
 Only clients are known to leave numbers out, and only where all bytes of the clients of a host were
 captured. The counter of a broker also numbers the copies that it makes of messages to several

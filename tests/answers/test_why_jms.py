@@ -192,6 +192,49 @@ def test_an_heir_is_neither_slow_nor_is_anything_stuck(tmp_path: Path, ended: bo
     assert named == ({"dropped": 1} if ended else {})
 
 
+@pytest.mark.parametrize("is_lost", [True, False])
+def test_who_may_not_have_been_the_first_is_not_slow(tmp_path: Path, is_lost: bool) -> None:
+    talk = producer()
+    first = consumer(talk)
+    heir = Talk(client=("10.0.0.6", 50006), now_ms=first.now_ms).login()
+    heir.consumer(8, **QUEUE)
+    talk.now_ms = first.now_ms = heir.now_ms
+    for message in send(talk, 6):
+        row = first.deliver(message, 7)
+        row["status"] = "gap" if is_lost else "ok"
+        heir.now_ms = max(heir.now_ms, talk.now_ms) + 5_000
+        heir.acknowledge(heir.deliver(message, 8))
+    close(first)
+    assert found(tmp_path / "a", talk, first, heir).keys() == (
+        {"capture_gap"} if is_lost else set()
+    )
+
+
+@pytest.mark.parametrize("is_ended", [True, False])
+@pytest.mark.parametrize("is_lost", [True, False])
+def test_a_message_may_have_gone_to_another_consumer(
+    tmp_path: Path, is_lost: bool, is_ended: bool
+) -> None:
+    talk = producer()
+    first = consumer(talk)
+    heir = Talk(client=("10.0.0.6", 50006), now_ms=first.now_ms).login()
+    heir.consumer(8, **QUEUE)
+    talk.now_ms = heir.now_ms
+    (message,) = send(talk)
+    first.now_ms = heir.now_ms = talk.now_ms
+    first.deliver(message, 7)
+    heir.now_ms += 5_000
+    heir.request("PING")["status"] = "gap" if is_lost else "ok"
+    heir.request("PING")
+    wait(talk, heir)
+    named = found(
+        tmp_path / "a", talk, first, heir, ended=[first] if is_ended else [], last_ms=3_000
+    )
+    stuck = "never_acknowledged" if is_ended else "unacknowledged"
+    known = {"capture_gap"} if is_lost else {stuck}
+    assert named.keys() == (known | {"dropped"} if is_ended else known)
+
+
 def test_a_reader_of_the_dead_message_queue_is_not_slow(tmp_path: Path) -> None:
     talk = producer()
     messages = send(talk, 6)

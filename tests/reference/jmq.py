@@ -14,7 +14,7 @@ from __future__ import annotations
 import re
 import struct
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from typing import Any, Final, NamedTuple
 
 from wireyard.errors import DecodeError
@@ -70,7 +70,8 @@ class Facts:
         self.uses: list[Use] = []
         self.runs: list[Run] = []
         self.incomplete: set[Key] = set()
-        """Sources and hosts of clients of which a side is missing."""
+        """Sources and hosts of clients of which packets are missing."""
+        self.sliced: Collection[str] = ()
 
 
 class Use(NamedTuple):
@@ -101,7 +102,7 @@ class Run(NamedTuple):
     """Whether it is all numbers of the stream, those that are missing too."""
 
 
-def facts_of(rows: Iterable[Row], ended: Ends = NO_ENDS) -> Facts:
+def facts_of(rows: Iterable[Row], ended: Ends = NO_ENDS, sliced: Collection[str] = ()) -> Facts:
     """Return what packets of captures say.
 
     Parameters
@@ -110,8 +111,11 @@ def facts_of(rows: Iterable[Row], ended: Ends = NO_ENDS) -> Facts:
         JMQ packets and GPackets, in any order.
     ended
         The streams that end with a FIN or a reset.
+    sliced
+        The sources that are slices of captures.
     """
     facts = Facts()
+    facts.sliced = sliced
     for connection in connections_of(rows):
         links = [row for row in connection if format_of(row) == "gpacket" and is_packet(row)]
         number_gpackets(links, facts)
@@ -359,10 +363,10 @@ class Connection:
 
     def __init__(self, rows: list[Row], ended: Ends, facts: Facts) -> None:
         self.rows = rows
-        streams = {(row["source"], row["stream"]) for row in rows}
+        self.ended = {(row["source"], row["stream"]) for row in rows} & ended.keys()
         self.ends: list[Row] = [
             {"captured_ns": ended[stream][0], "frame": ended[stream][1]}
-            for stream in sorted(streams & ended.keys())
+            for stream in sorted(self.ended)
         ]
         self.facts = facts
         self.known = False
@@ -418,13 +422,13 @@ class Connection:
         self.in_gap.discard(sender)
         if row.get("captured_ns") is None:
             self.in_gap.add(sender)
-        self.lose()
+        self.lose(sender)
 
     def observe(self, row: Row) -> None:
         sender = ends_of(row)[0]
         if sender in self.in_gap:
             self.in_gap.remove(sender)
-            self.lose()
+            self.lose(sender)
         if self.in_gap:
             self.miss()
         self.packets.append(row)
@@ -452,11 +456,12 @@ class Connection:
 
     # J-9 (docs/layers/jmq.md) A gap may have had any packets. So a message that was held is
     # undecided, one that was acknowledged may have got its reply, and a transaction may be over.
-    def lose(self) -> None:
+    def lose(self, sender: str) -> None:
         self.miss()
         self.has_gap = True
         for delivery in self.held:
-            delivery["before_gap"] = delivery["reply_may_be_lost"] = True
+            delivery["missed"].add(sender)
+            delivery["reply_may_be_lost"] = True
             if delivery["state"] == "held":
                 delivery["state"] = "undecided"
         self.begun = dict.fromkeys(self.begun, False)
@@ -518,9 +523,18 @@ class Connection:
         later = [end for end in self.ends if (end["captured_ns"] or -1) >= reached]
         return max(later, key=order_of_end, default=last)
 
+    # J-40 (docs/layers/jmq.md) A slice of a capture may lack the packets behind the last one of a
+    # stream, unless it has the end of the stream. It lacks other connections of a client.
     def finish(self) -> None:
-        if self.in_gap:
-            self.lose()
+        is_slice = self.rows[0]["source"] in self.facts.sliced
+        if is_slice:
+            self.in_gap |= {
+                ends_of(row)[0]
+                for row in self.rows
+                if (row["source"], row["stream"]) not in self.ended
+            }
+        for sender in self.in_gap:
+            self.lose(sender)
         ended_by = self.ended_by()
         first, last = self.packets[0], self.packets[-1]
         end = last if ended_by == "open" else self.ended_at()
@@ -561,8 +575,9 @@ class Connection:
         self.facts.sessions.append(session)
         for record in (*self.facts.sent, *self.facts.delivered):
             record.setdefault("user", self.user)
+            record.setdefault("is_whole", self.known)
         of_client = [row for row in self.rows if ends_of(row)[0] == self.client]
-        if not of_client or not all(map(is_packet, of_client)):
+        if is_slice or not of_client or not all(map(is_packet, of_client)):
             self.facts.incomplete.add((first["source"], self.client_host()))
         for numbers in self.numbers.values():
             if numbers.from_client:
@@ -823,7 +838,7 @@ class Connection:
             last = struct.unpack(">q16sii", body) if len(body) == 32 else None
             seen = [place for place, each in enumerate(held) if each["message"] == last]
             for delivery in held[seen[0] + 1 :] if seen else held:
-                if delivery["state"] == "held" or (seen and delivery["state"] == "undecided"):
+                if delivery["state"] == "held" or (seen and self.is_open(delivery)):
                     self.settle(delivery, "returned_unseen")
             if consumer_id in self.consumers:
                 consumer["deleted"] = True
@@ -862,7 +877,7 @@ class Connection:
             "message": message_of(row), "state": consumer["state"],
             "subscription": consumer["subscription"], "acknowledged": None, "transaction": None,
             "dead_reason": text(row, "JMS_SUN_DMQ_UNDELIVERED_REASON") if is_dead else None,
-            "before_gap": False, "reply_may_be_lost": False,
+            "missed": set(), "reply_may_be_lost": False,
         }  # fmt: skip
         self.facts.delivered.append(delivery)
         if delivery["state"] in UNSETTLED:
@@ -877,6 +892,14 @@ class Connection:
     def holding(self, consumer_id: int, message: Key) -> Row | None:
         held = self.held_by(consumer_id)
         return next((each for each in held if each["message"] == message), None)
+
+    # J-41 (docs/layers/jmq.md) A message that was given back in packets of the client that are
+    # missing may have been delivered again in packets of the broker that are missing. So where both
+    # sides lack packets since a delivery, a later acknowledgement may be that of a later one.
+    def is_open(self, delivery: Row) -> bool:
+        return delivery["state"] == "held" or (
+            delivery["state"] == "undecided" and len(delivery["missed"]) < 2
+        )
 
     def settle(self, delivery: Row, state: str) -> None:
         delivery["state"] = state
@@ -912,7 +935,7 @@ class Connection:
         blocks = self.blocks(row)
         for consumer_id, message in blocks:
             delivery = self.holding(consumer_id, message)
-            if delivery is None or delivery["state"] not in ("held", "undecided"):
+            if delivery is None or not self.is_open(delivery):
                 not_held.append(message)
                 continue
             pending.append((consumer_id, message))
@@ -937,7 +960,7 @@ class Connection:
                 if accepted:
                     self.settle(delivery, CONFIRMED[delivery["state"]])
                 else:
-                    state = "undecided" if delivery["before_gap"] else "held"
+                    state = "undecided" if delivery["missed"] else "held"
                     delivery.update(state=state, acknowledged=None, transaction=None)
             if transaction and not accepted:
                 self.use(transaction, "deny_acknowledge", at, len(blocks))
@@ -1400,8 +1423,10 @@ TEMPORARY: Final = "temporary_destination://"
 # J-33 (JMS, JMSReplyTo and JMSCorrelationID) A message with a JMSReplyTo is a request. A reply is
 # sent there, and its JMSCorrelationID is the JMSMessageID or the JMSCorrelationID of the request:
 # of the latest one with this id. A message to a temporary destination without a JMSCorrelationID
-# answers the oldest request there that has no reply yet. A message counts once in a capture, when
-# it was sent, or else delivered first; one that was refused or rolled back does not count.
+# answers the oldest request there that has no reply yet, if all packets were captured of the
+# connections that show these requests: else it may answer another one. A message counts once in a
+# capture, when it was sent, or else delivered first; one that was refused or rolled back does not
+# count.
 def match_replies(facts: Facts) -> None:
     """Add the rows of JMS requests and their replies."""
     sent, delivered = by_message(facts.sent), by_message(facts.delivered)
@@ -1429,7 +1454,8 @@ def match_replies(facts: Facts) -> None:
         elif correlation is not None:
             candidates = [each for each in candidates if correlation in ids_of(each[0])][-1:]
         elif message["destination"].startswith(TEMPORARY):
-            candidates = [each for each in candidates if not each[1]][:1]
+            is_ordered = all(request["is_whole"] for request, _ in candidates)
+            candidates = [each for each in candidates if is_ordered and not each[1]][:1]
         else:
             candidates = []
         for _, replies in candidates:

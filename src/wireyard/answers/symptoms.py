@@ -121,7 +121,7 @@ _EVERY: Final = (
         TRACE,
         deliveries(
             "d.verdict IN ('in_flight', 'held', 'in_transaction')"
-            f" AND e.end_ns - d.delivered_ns >= {LONG_NS} AND NOT {RESCUED}",
+            f" AND e.end_ns - d.delivered_ns >= {LONG_NS} AND NOT {PASSED_ON} AND NOT {RESCUED}",
             join=_END,
         ),
     ),

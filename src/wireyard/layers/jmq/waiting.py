@@ -6,7 +6,7 @@ Rules of this file:
    was given back waits again.
 2. A message that was relayed to another broker waits there, if at all.
 3. Where packets of any connection of a broker are missing, or the capture is a slice, nothing is
-   known to wait there.
+   known to wait there: what a consumer did not acknowledge may have gone to another one.
 4. Who consumes a queue is who has a consumer there now, whoever had one before.
 """
 
@@ -219,14 +219,23 @@ UNION ALL
 SELECT source, destination, message_key, 'queued', subscriber, since_ns, frame FROM ({AWAY})
 """
 """What waits for a consumer at the end of a capture."""
-PASSED_ON: Final = """EXISTS (
+_MAY_BE_ELSEWHERE: Final = """(d.protocol = 'jms' AND (d.subscription IS NOT NULL OR EXISTS (
+    FROM messages q
+    WHERE q.source = d.source AND q.message_key = d.message_key
+      AND q.destination_kind LIKE '%queue'
+  )) AND d.source IN (
+    SELECT source FROM sessions WHERE protocol = 'jms' AND in_flight_sent IS NULL
+    UNION SELECT source FROM streams WHERE sliced
+  ))"""
+"""Condition for a JMS delivery `d` whose message others may have, in packets that are missing."""
+PASSED_ON: Final = f"""(EXISTS (
     FROM deliveries o LEFT JOIN messages m
     ON m.source = o.source AND m.message_key = o.message_key
     WHERE d.protocol = 'jms' AND o.source = d.source AND o.message_key = d.message_key
       AND o.delivered_ns > d.delivered_ns AND o.verdict <> 'browsed'
       AND (o.subscription = d.subscription OR m.destination_kind LIKE '%queue')
-  )"""
-"""Condition for a JMS delivery `d` whose message another consumer got later."""
+  ) OR {_MAY_BE_ELSEWHERE})"""
+"""Condition for a JMS delivery `d` whose message another consumer got later, or may have."""
 NOT_CHARGED: Final = f"""
 SELECT d.source, d.stream, d."offset"
 FROM deliveries d
@@ -237,6 +246,7 @@ WHERE d.protocol = 'jms' AND (
     d.dead_reason IS NOT NULL OR d.verdict = 'browsed' OR d.redelivered OR d.delivery_count > 1
     OR c.captured_ns > greatest(d.sent_ns, m.delivery_time_ms * 1000000)
     OR t.ended_ns > d.sent_ns
+    OR {_MAY_BE_ELSEWHERE}
     OR EXISTS (
       FROM deliveries o
       WHERE o.source = d.source AND o.message_key = d.message_key
@@ -246,4 +256,5 @@ WHERE d.protocol = 'jms' AND (
   )
 """
 """Deliveries whose time in queue is not that of their consumer: it came later, or read the dead
-message queue, or another one had the message before."""
+message queue, or another one had the message before, or may have had it in packets that are
+missing."""
