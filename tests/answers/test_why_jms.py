@@ -139,6 +139,34 @@ def test_what_was_purged_is_gone_and_nobody_is_blamed(tmp_path: Path) -> None:
     assert waiting(tmp_path / "a") == {}
 
 
+@pytest.mark.parametrize("how", ["12", "32", "30", "refused", "other", "before"])
+def test_what_an_administrator_emptied_does_not_wait(tmp_path: Path, how: str) -> None:
+    talk = producer()
+    admin = Talk(client=OTHER, broker=("10.0.0.1", 7678)).login()
+    back = "temporary_destination://queue/10.0.0.8/50008/1"
+    admin.consumer(9, JMQDestination=back, JMQDestType=17)
+    first, last = (admin, talk) if how == "before" else (talk, admin)
+    for one in (first, last):
+        if one is talk:
+            send(talk, 4)
+        else:
+            admin.tell(
+                "OBJECT_MESSAGE", destination="__JMQAdmin", reply_to=back, flags="Q",
+                JMQMessageType=int(how) if how.isdigit() else 32, JMQDestType=1,
+                JMQDestination="other" if how == "other" else "q",
+            )  # fmt: skip
+            reply = Talk(client=("10.0.0.1", 7678)).send(destination=back)
+            answer = admin.deliver(reply, 9)
+            status = 500 if how == "refused" else 200
+            answer["properties"] = {"JMQStatus": ("integer", status)}
+            admin.acknowledge(answer)
+        last.now_ms = max(first.now_ms, last.now_ms)
+    wait(talk, admin)
+    known = "purged" if how in ("12", "32") else "no_consumer"
+    assert found(tmp_path / "a", talk, admin) == {known: 4}
+    assert waiting(tmp_path / "a") == ({} if known == "purged" else {"no consumer": 4})
+
+
 def test_a_message_that_nobody_accepted_waits_nowhere(tmp_path: Path) -> None:
     talk = producer()
     talk.ask("TEXT_MESSAGE", flags="Q", destination="q")

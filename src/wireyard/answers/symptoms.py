@@ -5,6 +5,7 @@ The latter are verdicts of deliveries, ends of connections, and bad bytes.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Set
 from typing import Final
 
@@ -207,4 +208,10 @@ def symptoms(formats: Set[str] | None = None) -> tuple[Symptom, ...]:
         if other is not symptom:
             query = f"({other.query}) UNION ALL BY NAME ({symptom.query})"
             known[symptom.code] = other._replace(query=query)
-    return tuple(sorted(known.values(), key=lambda each: SEVERITIES.index(each.severity)))
+    whole = (each._replace(query=_of_whole_packets(each.query)) for each in known.values())
+    return tuple(sorted(whole, key=lambda each: SEVERITIES.index(each.severity)))
+
+
+def _of_whole_packets(query: str) -> str:
+    """Return a query that leaves unfinished packets out, of which fields are missing."""
+    return re.sub(r"\b(packets_\w+)", r"(SELECT * FROM \1 WHERE status <> 'tail')", query)
