@@ -480,6 +480,8 @@ class Connection:
     damaged: bool = False  # whether bytes of it were not captured, or belong to no packet
     unsure_before: At | None = None  # the first packet behind its last gap
     in_flight: tuple[int, int] = (0, 0)
+    most_in_flight: int = 0  # to the client
+    filled: At | None = None  # when that many were in flight first
     shows_in_flight: bool = True
     answered: At | None = None
     """Its last request that was answered: the broker had read all before it."""
@@ -1338,6 +1340,8 @@ class Following:
         flows = connection.session.to_broker if up else connection.session.to_client
         before = flows[packet_id].record
         effect, rule, arrives = flows.publish(packet_id, qos, dup)
+        if not up:
+            self._fill(connection, flows, at)
         same = before is not None and (before.topic, before.payload) == (topic, payload)
         if before is not None and effect != "sent" and not same:
             rule = "id_in_use"  # M-7: another message
@@ -1361,6 +1365,12 @@ class Following:
         if flows.quota < 0:
             side = "client" if up else "broker"
             self._breaks(connection, f"receive_maximum_{side}", up, at, key)
+
+    @staticmethod
+    def _fill(connection: Connection, flows: Flows, at: At) -> None:
+        in_flight = sum(flow.in_flight for flow in flows.flows.values())
+        if in_flight > connection.most_in_flight:
+            connection.most_in_flight, connection.filled = in_flight, at
 
     def _keep(self, record: Message | Attempt) -> None:
         if isinstance(record, Message):
@@ -2406,18 +2416,23 @@ class Server:
         # M-62 (4.9, E M32): A message waits while the window is full. It is overtaken by one of its
         # topic only (4.6), which was sent after it was accepted, at the same QoS or a higher one.
         overtaken = self._has_later(connection, qos, confirmed, one.served_as, message.topic)
-        if not overtaken and qos and connection.in_flight[1] >= 10:
+        passed = self._has_later(connection, min(qos, 1), confirmed, one.served_as, None)
+        # M-84 (4.9, 4.6): Brokers hand on in order. So if a message of any topic that was sent
+        # after it was accepted was delivered, it does not wait, unless the window was full when it
+        # was accepted: then topics may have queues of their own. A window is not full if more were
+        # in flight later.
+        filled = connection.filled
+        was_open = not was_away and passed and filled is not None and confirmed < filled
+        is_full = connection.in_flight[1] >= 10 and not was_open
+        if not overtaken and qos and is_full:
             after = [each for each in own if each.opened > connection.opened]
-            return connection, self._waited(message, connection, after[:1]) or "queued"
+            waits = "undecided" if passed else "queued"
+            return connection, self._waited(message, connection, after[:1]) or waits
         # M-63 (4.3, E M31): It was not forwarded if the broker was past it: by a later message, or
         # by an answer to a request after it was accepted.
         answered = connection.answered
         is_answered = answered is not None and max(confirmed, connection.opened) < answered
-        if not (
-            overtaken
-            or is_answered
-            or self._has_later(connection, qos, confirmed, one.served_as, None)
-        ):
+        if not (overtaken or is_answered or passed):
             return connection, "undecided"
         too_large = _may_exceed(connection.maximum_packet_size, message)
         if too_large:

@@ -3,6 +3,7 @@
 ``wireyard.broker()`` runs one in a thread (`BrokerThread`). The modules:
 
 - ``core``: the broker without sockets and clocks, of ``session``, ``routing`` and ``retained``
+- ``store``: what outlives the process, for any protocol: tables of an SQLite file
 - ``settings``, ``access``: its limits, its users and what they may do
 - ``server``: the same on sockets; ``recording`` writes what passes as a capture
 - ``thread``: a server in a thread

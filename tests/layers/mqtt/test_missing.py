@@ -21,10 +21,12 @@ def missed(capture: Capture) -> str:
         ("t/1", 1, "not_forwarded"),
         ("t/1", 2, "not_forwarded"),
         ("t/1", 0, "queued"),
-        ("t/2", 1, "queued"),
+        ("t/2", 0, "queued"),
+        ("t/2", 1, "not_forwarded"),
+        ("t/2", 2, "not_forwarded"),
     ],
 )
-def test_a_full_window_is_passed_by_messages_of_its_topic_alone(
+def test_one_more_in_flight_shows_that_the_window_was_open(
     topic: str, qos: int, verdict: str
 ) -> None:
     capture = pair()
@@ -37,6 +39,30 @@ def test_a_full_window_is_passed_by_messages_of_its_topic_alone(
     assert verdicts[frame] == "queued"
     capture.publish("sub", False, topic, b"later", qos, 100)
     assert missed(capture) == verdict
+
+
+def test_of_a_window_that_may_have_been_full_other_topics_show_nothing() -> None:
+    """A broker may have a queue for each topic: only one topic is in order for certain."""
+    capture = pair()
+    for packet_id in range(1, 12):
+        capture.message("pub", "t/0", b"%d" % packet_id, 1)
+        capture.publish("sub", False, "t/0", b"%d" % packet_id, 1, packet_id)
+    capture.message("pub", "t/1", b"missed", 1)
+    capture.acknowledge("sub", False, 1, 1)
+    frame = capture.message("pub", "t/2", b"later", 1)
+    verdicts = {row["sent_frame"]: row["verdict"] for row in deliveries_of(capture)}
+    assert verdicts[frame] == "queued"
+    capture.publish("sub", False, "t/2", b"later", 1, 100)
+    assert missed(capture) == "undecided"
+
+
+def test_a_message_at_qos_1_shows_that_one_at_qos_2_was_passed() -> None:
+    capture = pair()
+    capture.message("pub", "t/1", b"missed", 2)
+    capture.message("pub", "t/2", b"later", 1)
+    assert set(verdicts_of(capture)) == {"undecided"}
+    capture.hand("sub", "t/2", b"later", 1)
+    assert missed(capture) == "not_forwarded"
 
 
 def test_a_message_that_was_under_way_before_passes_nothing() -> None:

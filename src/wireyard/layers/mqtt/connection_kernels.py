@@ -154,6 +154,7 @@ def _add_connection(t: Any, c: int, packet: int) -> None:
         Connection.RECEIVED, Connection.IS_DAMAGED, Connection.LOST_LAST_UP,
         Connection.LOST_LAST_DOWN, Connection.HAS_CLIENT, Connection.ALIASES_UP,
         Connection.ALIASES_DOWN, Connection.IS_UNANSWERED, Connection.IS_BRIDGE,
+        Connection.MOST_IN_FLIGHT,
     ):  # fmt: skip
         row[column] = 0
 

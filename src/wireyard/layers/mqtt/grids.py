@@ -293,6 +293,10 @@ class Connection(IntEnum):
     IS_BRIDGE = 49
     ENDED_WITH = 50
     """The broker's DISCONNECT."""
+    MOST_IN_FLIGHT = 51
+    """Most messages to the client that were in flight at once."""
+    FILLED = 52
+    """The PUBLISH with which so many were in flight first."""
 
 
 class Session(IntEnum):

@@ -327,6 +327,9 @@ def _publish_flow(t: Any, c: int, packet: int, topic: int, to_broker: bool) -> N
     before = t.flows[flow, Flow.RECORD]
     fact, rule = _step(t, d, flow, 0, _PUBLISHED[qos - 1, dup])
     received, _ = _step(t, d, flow, 1, _PUBLISHED[qos - 1, dup])
+    row, in_flight = t.connections[c], t.directions[d, Direction.IN_FLIGHT]
+    if not to_broker and in_flight > row[Connection.MOST_IN_FLIGHT]:
+        row[Connection.MOST_IN_FLIGHT], row[Connection.FILLED] = in_flight, packet
     again = before != NONE and fact in (_REPEATED, _LOST_ACK)
     if again and not _is_same(t, before, packet, topic):
         rule = _ID_IN_USE

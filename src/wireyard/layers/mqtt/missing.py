@@ -308,14 +308,19 @@ def _explain_client(
             return connection, verdict
     if connection.damaged:
         return connection, "undecided"
-    has_later = history.has_later(connection, qos, confirmed, message.topic)
-    if not has_later and qos and connection.in_flight[1] >= SMALLEST_WINDOW:
+    overtaken = history.has_later(connection, qos, confirmed, message.topic)
+    passed = history.has_later(connection, min(qos, 1), confirmed)
+    filled = connection.filled
+    was_open = not was_away and passed and filled is not None and confirmed < filled
+    is_full = connection.in_flight[1] >= SMALLEST_WINDOW and not was_open
+    if not overtaken and qos and is_full:
         after = history.after(name, _accepted(connection))
-        return connection, _waited(message, connection, after) or "queued"
+        waits = "undecided" if passed else "queued"
+        return connection, _waited(message, connection, after) or waits
     is_answered = (
         connection.answered is not None and max(confirmed, connection.opened) < connection.answered
     )
-    if not (has_later or is_answered or history.has_later(connection, qos, confirmed)):
+    if not (overtaken or is_answered or passed):
         return connection, "undecided"
     too_large = may_exceed(connection.maximum_packet_size, message.topic, message.length)
     if too_large:

@@ -114,6 +114,8 @@ class ConnectionRecord:
     """Whether bytes of it were not captured or belong to no packet."""
     in_flight: tuple[int, int] = (0, 0)
     """Messages in flight at its end: to the broker, and to the client."""
+    filled: Position | None = None
+    """The PUBLISH with which most messages to the client were in flight first."""
     served_as: tuple[str, ...] = ()
     """The names that messages to it were delivered to: see `Subscribed.served_as`."""
     answered: Position | None = None

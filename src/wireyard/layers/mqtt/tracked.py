@@ -299,6 +299,7 @@ class _Results:
                 accepted=self._at(row[Connection.ACCEPTED]),
                 damaged=bool(row[Connection.IS_DAMAGED]),
                 in_flight=(row[Connection.SENT], row[Connection.RECEIVED]),
+                filled=self._at(row[Connection.FILLED]),
                 answered=self._at(row[Connection.ANSWERED]),
                 served_as=tuple(self._names(row[Connection.SERVED_AS])),
             )
