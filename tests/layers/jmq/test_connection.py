@@ -157,10 +157,8 @@ def test_a_request_that_is_sent_again_with_another_id_waits_once() -> None:
     first = talk.ask("TEXT_MESSAGE", destination="q")
     for _ in range(2):
         again = talk.ask("TEXT_MESSAGE", destination="q")
-        same = ("timestamp", "sequence", "sys_message_id")
-        again |= {name: first[name] for name in same} | {
-            "bit_flags": first["bit_flags"] | FLAGS["I"]
-        }
+        again |= {name: first[name] for name in ("timestamp", "sequence", "sys_message_id")}
+        again["bit_flags"] |= FLAGS["I"]
     assert only(talk.tables()["sessions"])["in_flight_sent"] == 1
 
 

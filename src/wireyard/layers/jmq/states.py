@@ -239,7 +239,7 @@ DELIVERY: Final[StateTable[str, str, str]] = StateTable(
     },
     DELIVERY_EVENTS,
 )
-"""A delivery attempt (J-5, J-9, J-13, J-20 to J-24); an event without a cell does not apply to it."""
+"""A delivery attempt (J-5, J-9, J-13, J-20 to J-24); an event without a cell does not apply."""
 
 SETTLED: Final = frozenset(state for state in DELIVERY.states if (state, "close") not in DELIVERY)
 """States that no event on the connection changes."""
