@@ -49,8 +49,8 @@ in the middle of a connection, nothing that is unknown counts as a violation.
 
 What is concluded is in the [rules of facts](#rules-of-facts), each with a number: where packets are
 missing (J-6, J-8, J-9, J-36, J-40, J-41), of replies and packets that are sent again (J-16, J-33,
-J-37, J-39), of numbers (J-27 to J-29). In `sessions`, the counts of messages in flight and of pauses are
-null where packets are missing.
+J-37, J-39), of numbers (J-27 to J-29). In `sessions`, the counts of messages in flight and of
+pauses are null where packets are missing.
 
 The diagrams show allowed transitions that change something. A capture may begin in any state.
 """
