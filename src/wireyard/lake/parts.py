@@ -23,7 +23,6 @@ from uuid import uuid4
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 import pyarrow.parquet as pq
 from pyarrow import fs
 
@@ -31,14 +30,7 @@ from wireyard.lake.commits import write_seal
 from wireyard.lake.staging import writing
 from wireyard.streams.source import filesystem
 
-__all__ = [
-    "PartFile",
-    "measure",
-    "read_batches",
-    "read_footer_table",
-    "read_packets",
-    "write_table",
-]
+__all__ = ["PartFile", "measure", "read_batches", "read_footer_table", "write_table"]
 
 _GROUP_BYTES = 32 << 20
 """Size of a row group in memory. A task holds it as batches and, column by column, encoded."""
@@ -230,18 +222,6 @@ def read_batches(path: str, columns: Iterable[str]) -> Iterator[pa.Table]:
         file = pq.ParquetFile(opened, read_dictionary=texts)
         for batch in file.iter_batches(_BATCH_ROWS, columns=chosen):
             yield pa.Table.from_batches([batch])
-
-
-def read_packets(path: str, columns: Iterable[str]) -> Iterator[pa.Table]:
-    """Yield the packets of a file for facts: unfinished ones are bytes, and have no type."""
-    wanted = list(columns)
-    for table in read_batches(path, {*wanted, "status"}):
-        is_whole = pc.not_equal(table["status"].cast(pa.string()), "tail")
-        if "packet_type" in wanted and not pc.all(is_whole).as_py():
-            place = table.schema.get_field_index("packet_type")
-            types = pc.if_else(is_whole, table["packet_type"], None)
-            table = table.set_column(place, "packet_type", types)
-        yield table.select([name for name in wanted if name in table.column_names])
 
 
 def read_footer_table(path: str, name: str, schema: pa.Schema) -> pa.Table | None:

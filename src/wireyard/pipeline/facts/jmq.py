@@ -19,7 +19,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from wireyard.lake.ledgers import captured_streams
-from wireyard.lake.parts import read_packets
+from wireyard.lake.parts import read_batches
 from wireyard.layers.facts import PacketFile
 from wireyard.layers.grouping import split_rows
 from wireyard.layers.jmq.columns import (
@@ -105,7 +105,7 @@ class _Job(NamedTuple):
 
 def _opened(file: _File) -> PacketFile:
     """Return a file as one that is read by columns."""
-    return PacketFile(file.number, file.format, partial(read_packets, file.path))
+    return PacketFile(file.number, file.format, partial(read_batches, file.path))
 
 
 # --- phases ---------------------------------------------------------------------------------

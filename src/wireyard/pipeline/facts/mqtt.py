@@ -23,7 +23,7 @@ import pyarrow.compute as pc
 from wireyard.arrays import Ints
 from wireyard.formats.base import Row
 from wireyard.lake.ledgers import captured_streams
-from wireyard.lake.parts import read_footer_table, read_packets
+from wireyard.lake.parts import read_batches, read_footer_table
 from wireyard.layers.grouping import split_rows, text_codes
 from wireyard.layers.mqtt.columns import (
     Matched,
@@ -115,7 +115,7 @@ def _footers_of(files: Sequence[str]) -> _Footers:
 def counted_evidence(path: str, sources: Sequence[str]) -> pa.Table:
     """Return the evidence in a file of packets, as a table."""
     evidence = StreamEvidence()
-    count_evidence(evidence, partial(read_packets, path), sources)
+    count_evidence(evidence, partial(read_batches, path), sources)
     return evidence.table()
 
 
@@ -246,7 +246,7 @@ def _count(task: tuple[str, bool], sources: Sequence[str]) -> Results:
     """Count the packets of each topic in a file, and the evidence, unless its footer has it."""
     path, counts_evidence = task
     topics: Counter[str] = Counter()
-    for table in read_packets(path, _OF_TOPICS):
+    for table in read_batches(path, _OF_TOPICS):
         topics.update(_count_topics(table))
     counts = {topic: min(count, UNDIVIDED) for topic, count in topics.items()}
     yield value_row(_TOPICS, counts, dict[str, int])
@@ -295,7 +295,7 @@ def _streams(text: str) -> _Streams:
 def _split(number: int, shared: _Shared) -> Outputs:
     """Partition the packets of a file by client."""
     streams, partition = _streams(shared.streams)
-    packets_of = partial(read_packets, shared.files[number])
+    packets_of = partial(read_batches, shared.files[number])
     waiting = parts_of(packets_of, streams, shared.secret, number)
     while held := list(islice(waiting, _HELD_BATCHES)):
         packets, rows = (
@@ -385,7 +385,7 @@ def _write_messages(inbox: Inbox, number: int, shared: _Shared) -> Results:
     ((wills, users),) = values_of(inbox, _WILLS, _Wills)
     parts = [table for passed in inbox.get(_MARKS, ()) for table in passed.tables]
     marked = pa.concat_tables([*parts, marks_of(SENT.empty_table(), (), wills, users)])
-    packets = partial(read_packets, shared.files[number])
+    packets = partial(read_batches, shared.files[number])
     messages = messages_of(packets, marked, shared.unknown)
     yield from write_tables((("messages", table) for table in messages), shared.output)
 

@@ -14,7 +14,7 @@ import pyarrow.compute as pc
 
 from wireyard.captures.stream_table import STREAMS
 from wireyard.lake.ledgers import captured_streams
-from wireyard.lake.parts import PartFile, read_footer_table, read_packets
+from wireyard.lake.parts import PartFile, read_batches, read_footer_table
 from wireyard.lake.records import Input
 from wireyard.lake.snapshot import name_of
 from wireyard.layers.facts import DerivedFiles, Facts, PacketFile, facts_of
@@ -253,7 +253,7 @@ def derive_whole(
         Files of the table `streams`.
     """
     opened = [
-        PacketFile(number, format, partial(read_packets, path), partial(read_footer_table, path))
+        PacketFile(number, format, partial(read_batches, path), partial(read_footer_table, path))
         for number, (format, path) in enumerate(files)
     ]
     none = STREAMS.empty_table().select(STREAM_COLUMNS)

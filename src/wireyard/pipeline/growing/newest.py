@@ -20,7 +20,7 @@ from wireyard.captures.stream_table import STREAMS
 from wireyard.formats import get_format
 from wireyard.formats.base import Row
 from wireyard.lake.ledgers import StreamLedger, captured_streams, streams_table
-from wireyard.lake.parts import measure, read_batches, read_packets
+from wireyard.lake.parts import measure, read_batches
 from wireyard.layers.frame_files import FrameFiles
 from wireyard.layers.jmq.newest import JMS
 from wireyard.layers.latencies import delayed, with_latencies
@@ -161,7 +161,7 @@ class NewestFacts:
         self, one: _ProtocolPackets, format: str, path: str, *, old: bool = False
     ) -> None:
         """Add the packets of a file."""
-        for table in read_packets(path, one.protocol.needed[format]):
+        for table in read_batches(path, one.protocol.needed[format]):
             of_source = table.filter(pc.equal(table["source"].cast(pa.string()), self._source))
             one.packets.add(format, of_source, old=old)
 
