@@ -35,6 +35,7 @@ _HEAD: Final = struct.pack("<IHHiIII", 0xA1B2C3D4, 2, 4, 0, 0, 1 << 16, 101)
 _RECORD: Final = struct.Struct("<IIII")
 _IP: Final = struct.Struct(">BBHHHBBHII")
 _TCP: Final = struct.Struct(">HHIIBBHHH")
+_SYN, _PSH, _ACK = 0x02, 0x08, 0x10
 _BEGAN_NS: Final = 1_790_000_000 * 10**9
 _TABLES: Final = {"messages": "captured_ns", "deliveries": "delivered_ns"}
 """The tables, and the column with the time of a message, which is delivered at once."""
@@ -46,24 +47,37 @@ class _Capture:
     def __init__(self) -> None:
         self.data = bytearray(_HEAD)
         self.now_us = 0
-        self._next: dict[tuple[int, int], int] = {}
+        self._next: dict[tuple[int, bool], int] = {}
+
+    def open(self, port: int) -> None:
+        """Add the handshake of a client's connection."""
+        self._segment(port, b"", _SYN, 0, from_client=True)
+        self._segment(port, b"", _SYN | _ACK, 0, from_client=False)
 
     def add(self, port: int, payload: bytes, *, from_client: bool = True) -> None:
         """Add a segment of a client's connection."""
+        number = self._next.get((port, from_client), 1)
+        self._next[port, from_client] = number + len(payload)
+        self._segment(port, payload, _PSH | _ACK, number, from_client=from_client)
+
+    def _segment(
+        self, port: int, payload: bytes, flags: int, number: int, *, from_client: bool
+    ) -> None:
         client, broker = (0x0A000002, port), (0x0A000001, 1883)
         (src, src_port), (dst, dst_port) = (client, broker) if from_client else (broker, client)
-        number = self._next.get((src_port, dst_port), 1)
-        self._next[src_port, dst_port] = number + len(payload)
+        acknowledged = self._next.get((port, not from_client), 1) if flags & _ACK else 0
         size = _IP.size + _TCP.size + len(payload)
         self.data += _RECORD.pack(*divmod(_BEGAN_NS // 1000 + self.now_us, 10**6), size, size)
         self.data += _IP.pack(0x45, 0, size, 0, 0, 64, 6, 0, src, dst)
-        self.data += _TCP.pack(src_port, dst_port, number, 1, 0x50, 0x18, 1 << 15, 0, 0) + payload
+        tcp = src_port, dst_port, number, acknowledged, 0x50, flags, 1 << 15, 0, 0
+        self.data += _TCP.pack(*tcp) + payload
 
 
 def _parts(rate: int, seconds: int) -> list[bytes]:
     """Return the bytes of a capture by tick; the connections are in the first."""
     capture, parts = _Capture(), list[bytes]()
     for port in range(50_000, 50_000 + 2 * CLIENTS):
+        capture.open(port)
         capture.add(port, wireyard.encode(mqtt.Connect(client_id=f"client-{port}")))
         capture.add(port, wireyard.encode(mqtt.ConnAck()), from_client=False)
     for each in range(CLIENTS):

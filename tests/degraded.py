@@ -34,6 +34,8 @@ _SAID_LESS: Final = {"duplicate", "lost_ack"}
 """Verdicts of which a capture may show less: `delivered`."""
 _OF_THE_CAPTURE: Final = {"capture_gap"}
 """Symptoms of the capture itself."""
+_CAUSES: Final = {"dropped": {"taken_over", "keep_alive_missed", "server_disconnect"}}
+"""Symptoms that say why there is another one."""
 _SNAPLENS: Final = (68, 96, 128)
 _LOSSES: Final = (0.01, 0.05, 0.2)
 _OFFSETS_NS: Final = (1_000_000, 50_000_000, 1_000_000_000)
@@ -235,9 +237,9 @@ def contradictions(part: Said, whole: Said, most_ns: int = 0) -> Iterator[str]:
         }
         if row["begun_frame"] is not None and row["outcome"] not in outcomes:
             yield f"transaction {row['outcome']}: {row}"
-    found = {one.symptom for one in whole.findings}
+    found = {one.symptom for one in whole.findings} | _OF_THE_CAPTURE
     for one in part.findings:
-        if one.symptom not in found | _OF_THE_CAPTURE:
+        if one.symptom not in found and not found & _CAUSES.get(one.symptom, set()):
             yield f"finding {one.symptom} of {one.client}: {one.text}"
 
 

@@ -41,10 +41,12 @@ ALLOWED = {
     "pipeline": STREAMS | {"captures", "lake", "layers", "payloads", "pipeline"},
     "spark": STREAMS | {"api", "captures", "lake", "layers", "payloads", "pipeline", "spark"},
     "answers": STREAMS | {"answers", "captures", "lake", "layers", "pipeline"},
-    "report": {"answers", "errors", "formats", "layers", "report"},
+    "report": {"answers", "errors", "formats", "layers", "report", "text"},
     "endpoints": {"endpoints", "errors", "formats", "layers"},
     "broker": {"broker", "endpoints", "errors", "formats", "layers"},
     "client": {"client", "endpoints", "errors", "formats", "layers"},
+    "shadow": {"answers", "layers", "shadow"},
+    "tap": {"broker", "captures", "errors", "formats", "layers", "streams", "tap"},
     RING.name: {"errors", "layers", RING.name},
 }
 """Room to the rooms it may import; `cli`, `__main__` and the lazy `__init__` may import all.
@@ -58,7 +60,7 @@ ONLY_IN = {
     "pandas": {"spark"},
     "deltalake": {"lake"},
     "duckdb": {"answers"},
-    "asyncio": {RING.name, "broker", "client"},
+    "asyncio": {RING.name, "broker", "client", "tap"},
     "click": {"cli"},
     "rich": {"cli", "spark"},
     "jinja2": {"report"},

@@ -11,6 +11,7 @@ from wireyard.layers.mqtt.connection import CONNECTION, WILL
 from wireyard.layers.mqtt.directions import EVIDENCE
 from wireyard.layers.mqtt.facts import VERDICTS
 from wireyard.layers.mqtt.qos import FACTS, RECEIVER, SENDER, UNASKED
+from wireyard.layers.mqtt.rules import FACT_RULES, NUMBERS, VERDICT_RULES
 from wireyard.layers.mqtt.violations import RULES
 from wireyard.layers.states import StateTable
 from wireyard.layers.tables import (
@@ -107,7 +108,11 @@ concluded from packets that are missing:
   of both as possible without a partner. Else the message is `undecided`, without a time and a
   consumer, and the delivery has no message (`origin` is `broker`). Where each message was delivered
   before the next equal one, those before a lost message are open, and those after a lost delivery.
-- A message at QoS 1 that is first seen with DUP may have been delivered before: `undecided`.
+- The first copy of a message that is first seen with DUP may be elsewhere: `sent_ns` and
+  `sent_frame` are null, and it is `undecided`, unless a delivery at QoS 2 shows otherwise.
+- A message of a client without a client id may be answered, and released, in another connection.
+- `subscription` is null if no captured subscription grants the QoS that a message came with, and
+  another one may not have been captured.
 - `retained` is null in 5.0 if a subscription that was not captured may have Retain As Published.
 - The version of packets without a CONNECT is 5.0 if they keep its rules (erratum M33).
 - A delivery that was captured up to 5 ms before its message, as by several queues or taps, is of
@@ -119,6 +124,9 @@ concluded from packets that are missing:
 
 A gap may have had any packets that fit into it, and nothing is concluded from their absence:
 
+- A value that comes again is no duplicate, if a subscription of the client may be in a gap.
+- A request is not called unanswered after the last captured packet of its connection, if any bytes
+  of the capture are missing.
 - A connection whose CONNACK was lost counts as open; `status` and `resumed` of its session are
   null, and what waited for the client is `undecided` unless it asked for a clean start.
 - A connection whose CONNECT was lost may be any client's. So it may be the next connection of a
@@ -142,31 +150,13 @@ A gap may have had any packets that fit into it, and nothing is concluded from t
   its beginning to its end. `why`, `slow`, `trace` and the report begin with a line on how many
   connections have one direction only, and `trace` names the packets that an `undecided` message
   lacks. A side that sent nothing, but of which TCP packets were captured, is not such a gap.
-
-## Deadlines
-
-No packet shows that a session or a message has expired. The time that counts is that of the last
-packet of the whole capture:
-
-- A session ends with its connection, or when its Session Expiry Interval has passed, unless a
-  connection resumes it. What was delivered in it and not acknowledged is `abandoned`, and what
-  waited is `discarded`. A broker that resumes the session later has kept it.
-- A message that waits longer than its Message Expiry Interval is `expired`. The first of both
-  deadlines counts.
-- A Server Keep Alive of 5.0 replaces the client's, and 0 turns it off. It is unknown if the CONNACK
-  was not captured.
-
-## What brokers do beside the standard
-
-- Brokers share `$share/GROUP/FILTER` before 5.0 too. `$queue/FILTER` and `$exclusive/FILTER` are
-  groups as well; as they match nothing in other brokers, a message that no member got is
-  `undecided`.
-- A bridge has 128 added to its protocol level (erratum M18), which counts as no violation. It does
-  not get its own messages, and gets others with their RETAIN.
-- A live message that comes with RETAIN is the delivery, if nothing else was delivered and no newer
-  subscription may be why. It breaks the rule `retained_live`.
 """
 
+_FACT_RULES = """
+All that follows from packets follows from these rules, whose numbers never change. Rules C are on
+what a capture can show. Sections are those of 5.0, if no version is given; E is an erratum. The
+violations are those of the next table.
+"""
 _LATER = """
 A message that the broker accepted and had not forwarded when the capture ended is `undecided`:
 nothing shows whether it was forwarded a moment later or never. No rule can decide this. The shorter
@@ -210,7 +200,9 @@ def mqtt_page() -> Iterator[str]:
         yield from state_diagram(table)
         yield from _broken(table)
     yield from ("An acknowledgement without a transition from the current state breaks a rule:", "")
-    yield from markdown(("event", "rule"), ((f"`{key}`", value) for key, value in UNASKED.items()))
+    yield from markdown(
+        ("event", "rule"), ((f"`{key}`", _numbered(value)) for key, value in UNASKED.items())
+    )
     yield from ("## Client and server", "", *_SIDES.strip().splitlines(), "")
     yield from markdown(("", "evidence"), enumerate(EVIDENCE, 1))
     yield from ("## State from before the capture", "", *_OLDER.strip().splitlines(), "")
@@ -219,8 +211,16 @@ def mqtt_page() -> Iterator[str]:
     yield from markdown(("fact", "meaning"), FACTS.items())
     yield from ("## Verdicts", "", *_VERDICTS.strip().splitlines(), "")
     yield from markdown(
-        ("verdict", "outcome of the message"),
-        ((f"`{name}`", verdict.meaning) for name, verdict in VERDICTS.items()),
+        ("verdict", "outcome of the message", "by the rules"),
+        ((f"`{name}`", verdict.meaning, VERDICT_RULES[name]) for name, verdict in VERDICTS.items()),
+    )
+    yield from ("## Rules of facts", "", *_FACT_RULES.strip().splitlines(), "")
+    yield from markdown(
+        ("number", "rule", "sections", "violations"),
+        (
+            (one.number, one.text.replace("|", "\\|"), one.sections, one.breaks.replace(" ", ", "))
+            for one in FACT_RULES.values()
+        ),
     )
     yield from ("## Rules", "", "Each version has the number of its statement or section.", "")
     cited = (
@@ -241,6 +241,11 @@ def mqtt_page() -> Iterator[str]:
         yield from markdown(("column", "type", "meaning"), rows)
 
 
+def _numbered(rule: str) -> str:
+    """Return a violation with the number of the rule of facts that it is against."""
+    return f"{rule} ({NUMBERS[rule]})"
+
+
 def _broken(table: StateTable[str, str, str]) -> Iterator[str]:
     """Yield the transitions that break a rule, one line for each outcome."""
     found: dict[tuple[str, str, str], list[str]] = {}
@@ -251,6 +256,6 @@ def _broken(table: StateTable[str, str, str]) -> Iterator[str]:
     if found:
         yield from markdown(
             ("event", "in the states", "leads to", "breaks the rule"),
-            ((f"`{event}`", ", ".join(states), target, rule)
+            ((f"`{event}`", ", ".join(states), target, _numbered(rule))
              for (event, target, rule), states in found.items()),
         )  # fmt: skip

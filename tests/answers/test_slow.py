@@ -16,7 +16,7 @@ from tests.captures.make import BEGAN_NS
 from wireyard.answers import open_tables
 from wireyard.answers.latencies import Latencies, ages, measure_latencies
 from wireyard.cli import main
-from wireyard.cli.blocks import WIDTH, columns
+from wireyard.cli.asking.answers import WIDTH, columns
 
 CLIENTS = ("one", "two", "three", "four")
 MESSAGES = 200

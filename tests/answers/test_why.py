@@ -18,9 +18,10 @@ from tests.cli.results import notes_of
 from tests.formats.mqtt.make import packet
 from wireyard.answers import open_tables
 from wireyard.answers.symptoms import symptoms
-from wireyard.answers.why import Finding
+from wireyard.answers.tables import Row
+from wireyard.answers.why import Finding, find_symptoms
 from wireyard.cli import main
-from wireyard.layers.symptoms import SEVERITIES
+from wireyard.layers.symptoms import SEVERITIES, Symptom
 
 ROOT = Path(__file__).parents[2]
 RECORDED = ROOT / "examples" / "symptoms"
@@ -216,7 +217,7 @@ def test_a_line_for_each_finding_and_details_on_request() -> None:
 def test_severities_have_colours_on_a_terminal_only(
     quiet: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("wireyard.cli.why.to_terminal", lambda _: True)
+    monkeypatch.setattr("wireyard.cli.asking.why.to_terminal", lambda _: True)
     monkeypatch.setenv("NO_COLOR", quiet)
     monkeypatch.setenv("COLUMNS", "70")
     shown = why(ROOT / "examples" / "traffic.pcap").stdout
@@ -392,3 +393,17 @@ def test_an_acknowledgement_with_an_error(tmp_path: Path) -> None:
     talk.say(12, 5001, puback(1, b"\x83"), up=True)
     (one,) = findings(talk.write(tmp_path / "in.pcap"))
     assert (one["symptom"], one["client"]) == ("refused_by_client", "gets")
+
+
+def test_what_no_delivery_has_is_not_looked_for() -> None:
+    asked = []
+
+    with open_tables([str(RECORDED / "mqtt-expired.pcap")]) as tables:
+
+        def ask(symptom: Symptom, query: str, given: Any) -> list[Row]:
+            asked.append(symptom.code)
+            return tables.rows(query, given)
+
+        find_symptoms(tables, None, shown_as="x", ask=ask)
+    assert {"expired", "dropped"} <= {*asked}
+    assert {"not_forwarded", "too_large", "never_acknowledged"}.isdisjoint(asked)

@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Callable
 from dataclasses import dataclass, field
+from pathlib import Path
 
 from wireyard.broker.core import Core
+from wireyard.broker.persistence import TABLES, Persistence
 from wireyard.broker.recording import Recording, Tape
 from wireyard.broker.session import Link
 from wireyard.broker.settings import Settings
+from wireyard.broker.store import Store
 from wireyard.endpoints import ClientEndpoint, Completed, Delivery, Flows, Message
 from wireyard.formats.mqtt.control import ConnAck, Connect
 from wireyard.formats.mqtt.filters import Filter
@@ -29,6 +33,11 @@ class Client:
     endpoint: ClientEndpoint | None = None
     link: Link | None = None
     tape: Tape | None = None
+    wire: Tape | None = None
+    """The bytes of its socket, as somebody between would record them."""
+    held: list[tuple[int, bytes, bytes]] = field(default_factory=list)
+    """What the broker has to send, behind a commit."""
+    shown: bytes = b""
     unread: list[bytes] = field(default_factory=list)
     unacknowledged: list[Message] = field(default_factory=list)
     got: list[Message] = field(default_factory=list)
@@ -37,12 +46,16 @@ class Client:
 class Simulation:
     """A broker at a port of its own, and the clients that talk to it."""
 
-    def __init__(self, seed: int, recording: Recording, settings: Settings | None = None) -> None:
+    def __init__(
+        self, seed: int, recording: Recording, path: Path | None = None,
+        wires: Recording | None = None,
+    ) -> None:  # fmt: skip
         self.random = random.Random(seed)
         self.now = 1_700_000_000.0 + 1000 * seed
-        self.recording = recording
+        self.recording, self.wires = recording, wires or recording
         self.lines: list[str] = []
-        self.core = Core(settings or Settings(), self.lines.append)
+        self.path = path
+        self.start()
         self.server = ("10.1.0.1", 1883 + seed)
         self.port = 30_000
         # A client has either shared subscriptions or others, so that each copy has one reason.
@@ -51,6 +64,56 @@ class Simulation:
             for n in range(6)
         ]
         self.number = 0
+
+    def start(self) -> None:
+        """Start the broker, with what its store has."""
+        self.store = None if self.path is None else Store(str(self.path), TABLES)
+        kept = None if self.store is None else Persistence(self.store)
+        self.core = Core(Settings(), self.lines.append, None, kept)
+        self.core.tick(self.now)
+        if self.store is not None:
+            self.core.restore()
+
+    def kill(self) -> None:
+        """End the broker between two commits, and start it again."""
+        assert self.store is not None
+        self.store._changes = {}
+        for client in self.clients:
+            client.held.clear()
+            if client.link is not None:
+                client.link = None
+                self.close(client, by_client=False)
+        self.store.close()
+        self.start()
+        self.check_account()
+
+    def commit(self) -> None:
+        """Commit what the broker has changed, and bring onto the wire what waited for it."""
+        if self.store is not None and self.store._changes:
+            self.store._write(self.store._changes)
+            self.store._changes = {}
+            self.store.committed, self.store.group = self.store.group, self.store.group + 1
+        for client in self.clients:
+            self.leave(client)
+
+    def leave(self, client: Client) -> None:
+        committed = 0 if self.store is None else self.store.committed
+        while client.held and client.held[0][0] <= committed:
+            _, data, shown = client.held.pop(0)
+            assert client.tape is not None
+            client.tape.write(False, shown)
+            if client.wire is not None:
+                client.wire.write(False, data)
+            client.unread.append(data)
+
+    def tap(self, client: Client, tape: Tape) -> Callable[[bool, bytes], None]:
+        def record(arrived: bool, data: bytes) -> None:
+            if arrived:
+                tape.write(True, data)
+            else:
+                client.shown = data
+
+        return record
 
     # --- the network ----------------------------------------------------------------------
 
@@ -63,7 +126,8 @@ class Simulation:
             if client is None:
                 continue
             if data:
-                client.unread.append(data)
+                client.held.append((link.waits_for, data, client.shown))
+            self.leave(client)
             if link.endpoint.ended is not None:
                 self.close(client, by_client=link.endpoint.ended.packet is not None)
 
@@ -73,6 +137,8 @@ class Simulation:
             return
         data = client.endpoint.take()
         if data:
+            if client.wire is not None:
+                client.wire.write(True, data)
             self.core.receive(client.link, data, self.now)
         self.flush()
 
@@ -93,13 +159,20 @@ class Simulation:
         self.send(client)
 
     def close(self, client: Client, *, by_client: bool) -> None:
-        """End a connection; what is unread is lost."""
+        """End a connection; what is unread is lost.
+
+        What waits for a commit goes onto the wire before, because a recording cannot show that
+        it never was there.
+        """
+        if client.held and self.store is not None:
+            self.commit()
         link, client.link, client.endpoint = client.link, None, None
-        client.unread.clear()
-        client.unacknowledged.clear()
-        if client.tape is not None:
-            client.tape.close(by_client)
-            client.tape = None
+        for left in (client.held, client.unread, client.unacknowledged):
+            left.clear()
+        for tape in (client.tape, client.wire):
+            if tape is not None:
+                tape.close(by_client)
+        client.tape = client.wire = None
         if link is not None:
             self.core.lose(link)
             self.flush()
@@ -109,12 +182,15 @@ class Simulation:
     def connect(self, client: Client) -> None:
         # CONNACK of 3.1 does not say whether the broker had the session, so nobody can judge it.
         keeps = client.version != 3 and self.random.random() < 0.7
-        older, older_tape = client.link, client.tape
-        client.unread.clear()
-        client.unacknowledged.clear()
+        self.commit()
+        older, older_tapes = client.link, (client.tape, client.wire)
+        for left in (client.held, client.unread, client.unacknowledged):
+            left.clear()
         self.port += 1
-        client.tape = self.recording.open(("10.2.0.1", self.port), self.server)
-        client.link = self.core.open_link(client.name, client.tape.write)
+        ends = ("10.2.0.1", self.port), self.server
+        client.tape = self.recording.open(*ends)
+        client.wire = None if self.wires is self.recording else self.wires.open(*ends)
+        client.link = self.core.open_link(client.name, self.tap(client, client.tape))
         client.endpoint = ClientEndpoint()
         if not keeps:
             client.flows = Flows()
@@ -137,9 +213,13 @@ class Simulation:
             client.flows,
         )
         self.send(client)
-        if older is not None and older_tape is not None:
+        # Whether a CONNECT without an answer has ended the session, a recording cannot show either.
+        self.commit()
+        if older is not None:
             self.core.lose(older)
-            older_tape.close(by_client=False)
+            for tape in older_tapes:
+                if tape is not None:
+                    tape.close(by_client=False)
         self.read(client)
 
     def payload(self) -> bytes:
@@ -196,6 +276,11 @@ class Simulation:
                 self.read(other)
             if self.random.random() < 0.5:
                 self.acknowledge(other)
+        if self.store is not None:
+            if self.random.random() < 0.5:
+                self.commit()
+            if self.random.random() < 0.03:
+                self.kill()
 
     def acknowledge(self, client: Client) -> None:
         if client.endpoint is not None:
@@ -209,8 +294,9 @@ class Simulation:
         for client in self.clients:
             if client.endpoint is None and client.version != 3:
                 self.connect(client)
-        for _ in range(20):
+        for _ in range(30):
             self.now += 0.01
+            self.commit()
             for client in self.clients:
                 self.read(client)
                 self.acknowledge(client)

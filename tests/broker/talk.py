@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 from wireyard import mqtt
 from wireyard.broker.core import Core
+from wireyard.broker.persistence import TABLES, Persistence
 from wireyard.broker.session import Link
 from wireyard.broker.settings import Settings
+from wireyard.broker.store import Store
 from wireyard.formats import get_format
 from wireyard.formats.mqtt.writing import encode
 from wireyard.streams.decoder import Decoded, Decoder
@@ -16,13 +19,36 @@ LABELS = {3: "mqtt/3.1", 4: "mqtt/3.1.1", 5: "mqtt/5.0"}
 
 
 class Broker:
-    """A core, its time and its lines."""
+    """A core, its time and its lines; with the path of a store it can be started again."""
 
-    def __init__(self, **settings: Any) -> None:
+    def __init__(self, path: Path | None = None, **settings: Any) -> None:
         self.lines: list[str] = []
         self.now = 1000.0
-        self.core = Core(Settings(**settings), self.lines.append)
+        self._path, self._settings = path, Settings(**settings)
+        self._store: Store | None = None
+        self.start()
+
+    def start(self) -> None:
+        kept = None
+        if self._path is not None:
+            self._store = Store(str(self._path), TABLES)
+            kept = Persistence(self._store)
+        self.core = Core(self._settings, self.lines.append, None, kept)
         self.core.tick(self.now)
+        if self._store is not None:
+            self.core.restore()
+            self._store.start(lambda: None)
+
+    def restart(self, **settings: Any) -> None:
+        """Kill the broker, all of whose changes are committed, and start it again."""
+        assert self._store is not None
+        self._store.close()
+        self._settings = Settings(**settings)
+        self.start()
+
+    def close(self) -> None:
+        if self._store is not None:
+            self._store.close()
 
     def wait(self, seconds: float) -> None:
         until = self.now + seconds

@@ -93,6 +93,16 @@ def test_a_flood_of_half_open_connections_ends(broker: BrokerThread, dial: Dial)
     assert known.recv(2) == b"\xd0\0"
 
 
+def test_a_broker_that_was_idle_gives_a_new_connection_its_time(
+    broker: BrokerThread, dial: Dial
+) -> None:
+    time.sleep(0.3)  # longer than the time for a CONNECT
+    client = dial(broker)
+    time.sleep(0.05)
+    client.sendall(encode(mqtt.Connect(client_id="late")))
+    assert client.recv(4) == b"\x20\x02\0\0"
+
+
 def test_there_is_a_most_of_connections(broker: BrokerThread, dial: Dial) -> None:
     clients = [dial.in_(broker, f"c{number}") for number in range(8)]
     extra = dial(broker)
@@ -107,7 +117,9 @@ def test_there_is_a_most_of_connections(broker: BrokerThread, dial: Dial) -> Non
     ("data", "line"),
     [
         (b"\x10\xff\xff\x7f", "over 65536"),
-        (b"GET / HTTP/1.1\r\n\r\n", "[MQTT-3.1.0-1]"),
+        (b"POST / HTTP/1.1\r\n\r\n", "[MQTT-3.1.0-1]"),
+        (b"GET / HTTP/1.1\r\n\r\n", "its request is none of a WebSocket [130]"),
+        (b"GET /" + bytes(9000), "its request has no end [130]"),
         (b"\x10\x02\0\x04", "needs 4 bytes"),
         (b"\0\0", "the first packet of a client is CONNECT"),
     ],
@@ -119,6 +131,30 @@ def test_what_is_no_mqtt_is_closed_with_a_line(
     client.sendall(data)
     assert is_closed(client)
     until(lambda: any(line in said for said in broker.lines))
+
+
+@pytest.mark.parametrize(
+    ("origin", "is_allowed"),
+    [
+        ("http://localhost:3000", True),
+        ("https://app.example", True),
+        ("https://evil.example", False),
+        ("null", False),
+        ("http://[", False),
+    ],
+)
+def test_pages_that_may_connect(dial: Dial, origin: str, is_allowed: bool) -> None:
+    fields = (
+        "GET /mqtt HTTP/1.1", "Host: evil.example", "Upgrade: websocket", f"Origin: {origin}",
+        "Sec-WebSocket-Version: 13", "Sec-WebSocket-Protocol: mqtt",
+        "Sec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==", "", "",
+    )  # fmt: skip
+    with wireyard.broker(Settings(origins=frozenset({"https://app.example"}))) as broker:
+        client = dial(broker)
+        client.sendall("\r\n".join(fields).encode())
+        answer = client.recv(1000)
+        assert answer.startswith(b"HTTP/1.1 101 " if is_allowed else b"HTTP/1.1 403 ")
+        assert is_allowed or is_closed(client)
 
 
 def test_large_packets_are_refused_before_they_are_read(broker: BrokerThread, dial: Dial) -> None:
@@ -188,6 +224,24 @@ def test_lines_of_access(tmp_path: Path) -> None:
     path.write_text("user ann\ndeny x\n")
     with pytest.raises(UsageError, match="line 2"):
         read_access(str(path))
+
+
+def test_delays_begin_when_the_connection_is_lost(dial: Dial) -> None:
+    with wireyard.broker() as broker:
+        client = dial(broker)
+        packet = mqtt.Connect(
+            client_id="a", properties={"session_expiry_interval": 100}, will_topic="t",
+            will_properties={"will_delay_interval": 10}, version_in_force=5,
+        )  # fmt: skip
+        client.sendall(encode(packet))
+        assert client.recv(1) == b"\x20"
+        session = broker.server.core.router.sessions["a"]
+        time.sleep(0.1)
+        lost_at = broker.server.now()
+        client.close()
+        until(lambda: session.link is None and session.will is not None)
+        assert session.will is not None and session.will.due is not None
+        assert session.will.due >= lost_at + 10
 
 
 def test_tls(tmp_path: Path, dial: Dial) -> None:

@@ -59,14 +59,15 @@ def test_mosquitto_pub_and_sub(broker: BrokerThread, version: str) -> None:
     assert said.splitlines() == ["message 0", "message 1", "message 2", "kept"]
 
 
+@pytest.mark.parametrize("transport", ["tcp", "websockets"])
 @pytest.mark.parametrize("version", [3, 4, 5])
-def test_paho(broker: BrokerThread, version: int) -> None:
+def test_paho(broker: BrokerThread, version: int, transport: str) -> None:
     paho: Any = pytest.importorskip("paho.mqtt.client", reason="paho-mqtt is not installed")
     api = paho.CallbackAPIVersion.VERSION2
     got: list[tuple[str, bytes, int]] = []
     subscribed = threading.Event()
-    reader = paho.Client(api, client_id="reader", protocol=version)
-    writer = paho.Client(api, client_id="writer", protocol=version)
+    reader = paho.Client(api, client_id="reader", protocol=version, transport=transport)
+    writer = paho.Client(api, client_id="writer", protocol=version, transport=transport)
     reader.on_message = lambda *given: got.append((given[2].topic, given[2].payload, given[2].qos))
     reader.on_subscribe = lambda *given: subscribed.set()
     for client in (reader, writer):
@@ -83,3 +84,28 @@ def test_paho(broker: BrokerThread, version: int) -> None:
             client.disconnect()
             client.loop_stop()
     assert sorted(got) == sorted(("plant/x", b"%d" % n, n % 3) for n in range(30))
+
+
+MQTT_JS = """
+const client = require("mqtt").connect(process.argv[1], {protocolVersion: +process.argv[2]})
+const payloads = []
+client.on("connect", () => client.subscribe("plant/#", {qos: 2}, () => {
+  for (let n = 0; n < 30; n++) client.publish("plant/x", "message " + n, {qos: n % 3})
+}))
+client.on("message", (topic, payload) => {
+  payloads.push(payload.toString())
+  if (payloads.length == 30) client.end(() => console.log(payloads.sort().join()))
+})
+"""
+
+
+@pytest.mark.parametrize("scheme", ["mqtt", "ws"])
+@pytest.mark.parametrize("version", [4, 5])
+def test_mqtt_js(broker: BrokerThread, version: int, scheme: str) -> None:
+    node = shutil.which("node") or ""
+    asked = [node, "-e", 'require("mqtt")']
+    if not node or subprocess.run(asked, check=False, stderr=subprocess.DEVNULL).returncode:
+        pytest.skip("node has no package mqtt: NODE_PATH names a folder that has it")
+    words = [node, "-e", MQTT_JS, f"{scheme}://127.0.0.1:{broker.port}", str(version)]
+    found = subprocess.run(words, capture_output=True, text=True, check=True, timeout=SECONDS)
+    assert found.stdout.strip() == ",".join(sorted(f"message {n}" for n in range(30)))

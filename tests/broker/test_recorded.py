@@ -13,6 +13,8 @@ from wireyard.broker.recording import Recording
 
 CONVERSATIONS = 20
 STEPS = 120
+PLACES = ("frame", "source", "file")
+"""Endings of columns that say where in a capture something is."""
 WRONG = {"not_forwarded", "not_kept", "duplicate", "refused", "too_large"}
 """What would be a fault of the broker, and limits that these conversations do not reach."""
 
@@ -26,20 +28,49 @@ class Clock:
         return 0 if self.simulation is None else int(self.simulation.now * 1e9)
 
 
-@pytest.fixture(scope="module")
-def tables(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Tables]:
-    """The tables of random conversations of clients that are cut off and resume."""
-    file, clock = io.BytesIO(), Clock()
-    recording = Recording(file, clock.time_ns)
+@pytest.fixture(scope="module", params=["in memory", "with a store"])
+def both(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[tuple[Tables, Tables]]:
+    """The tables of random conversations of clients that are cut off and resume.
+
+    First those of what the broker records, then those of the bytes of its sockets. A broker with a
+    store is killed now and then, between any two commits.
+    """
+    files, clock = (io.BytesIO(), io.BytesIO()), Clock()
+    recording, wires = (Recording(file, clock.time_ns) for file in files)
+    folder = tmp_path_factory.mktemp("recorded")
     for seed in range(CONVERSATIONS):
-        simulation = clock.simulation = Simulation(seed, recording)
+        store = None if request.param == "in memory" else folder / f"{seed}.db"
+        simulation = clock.simulation = Simulation(seed, recording, store, wires)
         for _ in range(STEPS):
             simulation.step()
         simulation.finish()
-    path = tmp_path_factory.mktemp("recorded") / "broker.pcapng"
-    path.write_bytes(file.getvalue())
-    with open_tables([str(path)]) as tables:
-        yield tables
+    paths = folder / "broker.pcapng", folder / "wires.pcapng"
+    for path, file in zip(paths, files, strict=True):
+        path.write_bytes(file.getvalue())
+    with open_tables([str(paths[0])]) as own, open_tables([str(paths[1])]) as others:
+        yield own, others
+
+
+@pytest.fixture
+def tables(both: tuple[Tables, Tables]) -> Tables:
+    return both[0]
+
+
+@pytest.mark.parametrize("table", ["deliveries", "sessions", "violations", "messages"])
+def test_what_the_broker_records_tells_what_its_sockets_do(
+    both: tuple[Tables, Tables], table: str
+) -> None:
+    own, others = (
+        sorted(
+            str([(name, value) for name, value in row.items() if not name.endswith(PLACES)])
+            for row in tables.sql(f"SELECT * FROM {table}").to_pylist()
+        )
+        for tables in both
+    )
+    assert own == others
+    assert table == "violations" or len(own) > 5 * CONVERSATIONS
 
 
 def test_the_recording_has_every_packet_whole(tables: Tables) -> None:
@@ -57,8 +88,14 @@ def test_nobody_breaks_a_rule(tables: Tables) -> None:
 def test_nothing_is_lost(tables: Tables) -> None:
     found = tables.sql("SELECT verdict, count(*) AS n FROM deliveries GROUP BY 1").to_pylist()
     counts = {row["verdict"]: row["n"] for row in found}
-    assert counts["delivered"] > 50 * CONVERSATIONS
-    assert not WRONG & counts.keys()
+    assert counts["delivered"] > 40 * CONVERSATIONS
+    assert not (WRONG - {"duplicate"}) & counts.keys()
+    # At QoS 1 a publisher that has read no acknowledgement publishes again.
+    twice = tables.sql(
+        "SELECT d.message_key FROM deliveries d JOIN messages m USING (message_key)"
+        " WHERE d.verdict = 'duplicate' AND m.qos = 2"
+    )
+    assert twice.num_rows == 0
 
 
 def test_no_password_is_recorded(tables: Tables) -> None:

@@ -329,7 +329,7 @@ def test_the_port_that_is_suggested_is_the_server_s(frames: list[bytes], option:
 def test_datagrams_are_suggested_as_rmp() -> None:
     frames = [ethernet(ipv4(udp(50000, 5405, b"??"), protocol=17))]
     assert open_input(pcap(packets(frames))).unread == (
-        "1 streams, 2 bytes (10.0.0.1:50000>10.0.0.2:5405): unknown format;"
+        "1 stream, 2 bytes (10.0.0.1:50000>10.0.0.2:5405): unknown format;"
         " to decode it as RMP: --decode-as udp.port==5405,rmp"
     )
 

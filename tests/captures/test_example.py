@@ -14,12 +14,12 @@ import pytest
 from click.testing import CliRunner
 
 import wireyard
+from tests.captures.assigned import assign_formats
 from tests.captures.test_recorded import captured
 from tests.captures.test_tables import by_stream
 from tests.cli.results import rows_of
 from tests.formats.mqtt.test_examples import messages_in
 from wireyard.captures.connections.stream import Stream
-from wireyard.captures.detection.assignment import assign_formats
 from wireyard.captures.read import Capture, read_capture
 from wireyard.cli import main
 from wireyard.formats.jmq.layout import MESSAGE_TYPES

@@ -15,10 +15,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import wireyard
+from tests.captures.assigned import assign_formats
 from tests.captures.make import both_ways, one_way, packets, pcap
 from tests.formats.mqtt.make import packet, publish, subscribe
 from wireyard.captures.connections.stream import Stream
-from wireyard.captures.detection.assignment import assign_formats
 from wireyard.captures.directed import CapturedStream
 from wireyard.captures.read import read_capture
 from wireyard.formats.base import REFUTED, UNPROVEN

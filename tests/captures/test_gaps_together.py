@@ -102,7 +102,7 @@ def test_most_streams_with_a_gap_are_read_together(
     assert isinstance(rows, pa.Table)
     assert rows["status"].to_pylist().count("gap") > 200
     # Streams with an unfinished packet, and connections whose CONNECT is lost, are read alone.
-    assert len(made) < 150
+    assert len({*made}) < 150
 
 
 def test_a_packet_behind_a_gap_is_no_evidence_if_it_is_too_large() -> None:

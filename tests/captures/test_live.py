@@ -41,6 +41,7 @@ from wireyard.captures.inputs import open_input
 from wireyard.captures.live import capture as live_module
 from wireyard.captures.live.capture import MAX_OPEN, LiveCapture
 from wireyard.captures.live.stream import ACKED_HOLE_NS, HOLE_NS
+from wireyard.captures.packets.unread import describe_unread, name_unread
 from wireyard.captures.read import read_capture
 from wireyard.formats import Format, get_format
 from wireyard.streams.growth import Grown, read_turns
@@ -453,6 +454,19 @@ def test_datagrams_without_a_format_are_named() -> None:
 
 
 # --- what is held ---------------------------------------------------------------------------
+
+
+def test_packets_that_were_cut_off_are_counted() -> None:
+    frame, arp = ethernet(ipv4(tcp(40000, 1883, 1, publish(30)))), ethernet(bytes(50), 0x0806)
+    cut = [Packet(frame[:size], original=len(frame)) for size in (60, 58)]
+    data = pcap([Packet(frame), *cut, Packet(arp)])
+    note = "2 packets were cut off after 60 bytes (snaplen), 64 bytes are missing"
+    assert open_input(data).frames_unread == f"frames not read: 1 ARP; {note}"
+    one = "1 packet was cut off after 60 bytes (snaplen), 31 bytes are missing"
+    assert open_input(pcap(cut[:1])).frames_unread == one
+    tally = fed_in_pieces(data, Random(3))[0].capture.tally
+    shown = describe_unread(name_unread(tally.endings), tally.cut)
+    assert shown == f"frames not read: 1 ARP; {note}"
 
 
 def test_connections_that_ended_are_forgotten() -> None:

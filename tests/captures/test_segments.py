@@ -102,7 +102,7 @@ def test_the_rows_are_the_payload_of_the_capture(tmp_path: Path) -> None:
     payloads = rows["payload"].to_pylist()
     assert sum(map(len, payloads)) == sum(capture.payload_bytes.values())
     cut = sum(rows["payload_length"].to_pylist()) - sum(map(len, payloads))
-    assert cut == capture.cut_bytes == sum(rows["cut_bytes"].to_pylist()) > 0
+    assert cut == capture.cut.bytes == sum(rows["cut_bytes"].to_pylist()) > 0
     names = {stream.name.partition("#")[0] for stream in capture.streams}
     assert names <= set(rows["flow"].to_pylist())
 

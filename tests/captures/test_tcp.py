@@ -255,6 +255,22 @@ def test_an_answered_syn_shows_where_the_asking_stream_begins() -> None:
     assert shown(stream) == "__cd" and stream.begun
 
 
+def test_the_first_acknowledgment_shows_where_the_answering_stream_begins() -> None:
+    opening = [HELLO[0], HELLO[2]]  # without the answer to the SYN
+    asked, answered = read(*opening, client(0, b"ask"), server(0, b"answer")).streams
+    assert asked.begun and answered.begun and shown(answered) == "answer"
+    *_, answered = read(*opening, client(0, b"ask"), server(2, b"swer"), server(0, b"an")).streams
+    assert answered.begun and shown(answered) == "answer"
+    *_, answered = read(*opening, server(2, b"swer")).streams
+    assert answered.begun and shown(answered) == "__swer"
+    # The acknowledgment of a client whose SYN was not captured may be any of its.
+    *_, answered = read(HELLO[2], client(0, b"ask"), server(0, b"answer")).streams
+    assert not answered.begun
+    # Bytes that came before it show that it is not the first.
+    *_, answered = read(HELLO[0], server(0, b"answer"), client(0, acknowledged=6)).streams
+    assert not answered.begun
+
+
 def test_a_syn_after_the_data_shows_where_it_began() -> None:
     (stream,) = read(client(4, b"ef"), client(2, b"cd"), HELLO[0]).streams
     assert shown(stream) == "__cdef" and stream.begun

@@ -20,6 +20,7 @@ from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 
 import wireyard
 from tests.captures import rfc8448
+from tests.captures.assigned import assign_formats
 from tests.captures.make import (
     ACK,
     block,
@@ -37,7 +38,7 @@ from tests.captures.test_fuzz import damage
 from tests.fuzz import time_bound
 from wireyard.captures.carriers import tls_ciphers
 from wireyard.captures.carriers.tls_keys import KeyLog, embedded_secrets, read_key_logs
-from wireyard.captures.detection.assignment import Assigned, assign_formats, parse_decode_as
+from wireyard.captures.detection.assignment import Assigned, parse_decode_as
 from wireyard.captures.directed import CapturedStream
 from wireyard.captures.files.slicing import slice_captures
 from wireyard.captures.inputs import open_captures
@@ -101,6 +102,39 @@ def test_traffic_keys_are_those_of_rfc_8448() -> None:
     nonce = tls_ciphers.expand_label("sha256", secret, "iv", 12)
     assert key.hex() == "3fce516009c21727d0f2e4e86ee403bc"
     assert nonce.hex() == "5d313eb2671276ee13000b30"
+
+
+def with_early_data(*records: bytes) -> bytes:
+    """Return the client's stream with the extension early_data, and these records as such data."""
+    stream = rfc8448.CLIENT_STREAM
+    stop = 5 + int.from_bytes(stream[3:5], "big")
+    hello = bytearray(stream[:stop]) + bytes.fromhex("002a0000")
+    at = 5 + 4 + 2 + 32
+    for size in (1, 2, 1):  # of the session id, the cipher suites and the compressions
+        at += size + int.from_bytes(hello[at : at + size], "big")
+    for start, size in ((3, 2), (6, 3), (at, 2)):
+        length = int.from_bytes(hello[start : start + size], "big") + 4
+        hello[start : start + size] = length.to_bytes(size, "big")
+    early = [b"\x17\x03\x03" + len(one).to_bytes(2, "big") + one for one in records]
+    return bytes(hello) + b"".join(early) + stream[stop:]
+
+
+def test_early_data_that_the_server_rejected_is_counted() -> None:
+    keys = keys_of(ALL_SECRETS)
+    found = opened(with_early_data(bytes(40), bytes(30)), rfc8448.SERVER_STREAM, keys)
+    assert [content(one) for one in found] == [rfc8448.DATA] * 2
+    carrier = found[0].carriers[0]
+    assert carrier.problem is None
+    assert str(carrier) == "TLS 1.3 to server, without 80 bytes of early data that it rejected"
+    (*_, carrier) = opened(with_early_data(), rfc8448.SERVER_STREAM, keys)[0].carriers
+    assert "early data" not in str(carrier)
+
+
+def test_a_direction_of_which_no_record_is_decrypted_has_a_problem() -> None:
+    label = "CLIENT_HANDSHAKE_TRAFFIC_SECRET"
+    secrets = ALL_SECRETS.replace(rfc8448.SECRETS[label].encode(), bytes(64).replace(b"\0", b"0"))
+    found = opened(with_early_data(bytes(40)), rfc8448.SERVER_STREAM, keys_of(secrets))
+    assert "no record of it is decrypted by CLIENT_HANDSHAKE_TRAFFIC_SECRET" in problem(found)
 
 
 @pytest.mark.parametrize("label", rfc8448.SECRETS)

@@ -13,6 +13,7 @@ import pyarrow.compute as pc
 import pytest
 
 import wireyard
+from tests.captures.assigned import assign_formats
 from tests.captures.make import CLIENT, SERVER, both_ways, ethernet, ipv4, packets, pcap, tcp
 from tests.captures.test_tls import (
     EXAMPLES,
@@ -24,7 +25,6 @@ from tests.captures.test_tls import (
 )
 from wireyard.captures.carriers import websocket
 from wireyard.captures.carriers.tls_keys import read_key_logs
-from wireyard.captures.detection.assignment import assign_formats
 from wireyard.captures.inputs import open_captures
 from wireyard.captures.read import read_capture
 from wireyard.formats import get_format

@@ -239,14 +239,22 @@ class Expected:
     high: int | None = None
     end: int | None = None
     begun: bool = False
+    first: int = 0
+    """Position at which it has begun."""
     seen: bool = False
     finished: bool = False
     acknowledged: int | None = None
     """Position that the other side acknowledged last."""
+    opened: bool = False
+    first_acknowledged: int | None = None
+    """Position that the other side acknowledged first, if that one opened the connection."""
     ignored: int = 0
 
     def close(self, other: Expected) -> None:
-        """Move the end to where the other side's acknowledgment shows it."""
+        """Move the begin and the end to where the other side's acknowledgments show them."""
+        first = self.first_acknowledged
+        if first is not None and not self.begun and self.low is not None and self.low >= first:
+            self.begun, self.first = True, first
         end = 0 if self.end is None else self.end
         if self.finished or not self.seen or not (self.begun or self.low is not None):
             return
@@ -257,12 +265,12 @@ class Expected:
     @property
     def size(self) -> int:
         if self.begun:
-            return max(self.end or 0, 0)
+            return max((self.end or 0) - self.first, 0)
         return 0 if self.low is None or self.end is None else self.end - self.low
 
     def rows(self) -> list[tuple[int, int, int]]:
         """Return offset, byte and frame of each byte that was captured."""
-        start = 0 if self.begun else self.low or 0
+        start = self.first if self.begun else self.low or 0
         return [(at - start, *self.content[at]) for at in sorted(self.content)]
 
 
@@ -285,6 +293,9 @@ def model(segments: list[Segment], *, newest: bool = False) -> dict[str, Expecte
         if segment.flags & SYN:
             stream.begun = True
             other.begun |= bool(segment.flags & ACK)
+            (other if segment.flags & ACK else stream).opened = True
+        elif stream.opened and stream.begun and not segment.position and other.acknowledged is None:
+            other.first_acknowledged = segment.acknowledged
         if segment.connection in connections:
             stream.seen = True
             if segment.acknowledged is not None:

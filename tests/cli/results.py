@@ -29,9 +29,10 @@ def rows_of(result: Result) -> list[dict[str, Any]]:
 
 
 def notes_of(errors: str) -> str:
-    """Return what was said on standard error, but not that kernels are compiled, or waited for."""
+    """Return the notes on standard error, without those on kernels and on written files."""
     lines = errors.splitlines(keepends=True)
-    return "".join(line for line in lines if " kernels " not in line)
+    other = " kernels ", "wireyard: wrote "
+    return "".join(line for line in lines if not any(each in line for each in other))
 
 
 def one_line(result: Result) -> str:

@@ -17,9 +17,9 @@ from tests.cli.results import Run
 from wireyard import mqtt
 from wireyard.answers.why import _command
 from wireyard.cli import main
-from wireyard.cli.answers import shown_inputs
-from wireyard.cli.tables import printable
+from wireyard.cli.asking.answers import shown_inputs
 from wireyard.layers.symptoms import TRACE
+from wireyard.text import printable
 
 pytest.importorskip("duckdb")
 

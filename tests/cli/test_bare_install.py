@@ -8,6 +8,7 @@ import subprocess
 import sys
 import tomllib
 from collections.abc import Iterator
+from contextlib import contextmanager
 from importlib import metadata
 from pathlib import Path
 
@@ -35,6 +36,7 @@ LINES = [
     ["slow", CAPTURE],
     ["sql", "{}/lake", "SELECT count(*) FROM deliveries"],
     ["report", CAPTURE, "-o", "{}/report.html"],
+    ["shadow", CAPTURE, CAPTURE],
     ["check-splits", ORDERS],
     ["dissector"],
     ["flows", CAPTURE],
@@ -106,9 +108,9 @@ def run_all(lines: list[list[str]], absent: list[str]) -> subprocess.CompletedPr
     )
 
 
-@pytest.fixture
-def broker(absent: list[str]) -> Iterator[str]:
-    """Run ``wireyard broker`` without some modules; give its URL, and end it."""
+@contextmanager
+def serving(line: list[str], absent: list[str]) -> Iterator[str]:
+    """Run a server without some modules; give the address that it prints, and end it."""
     with subprocess.Popen(
         [sys.executable, "-c", PROBE],
         stdin=subprocess.PIPE,
@@ -118,10 +120,10 @@ def broker(absent: list[str]) -> Iterator[str]:
         text=True,
     ) as process:
         assert process.stdin is not None and process.stdout is not None
-        process.stdin.write(json.dumps([[["broker", "--port", "0"]], absent]))
+        process.stdin.write(json.dumps([[line], absent]))
         process.stdin.close()
         ready = process.stdout.readline()
-        found = re.fullmatch(r"listens on (mqtt://127\.0\.0\.1:\d+)\n", ready)
+        found = re.match(r"listens on ((?:mqtt://)?127\.0\.0\.1:\d+)\b", ready)
         if found:
             yield found[1]
         process.terminate()
@@ -131,13 +133,23 @@ def broker(absent: list[str]) -> Iterator[str]:
         finally:
             process.kill()
     assert found, notes
-    assert notes.splitlines()[-1] == "DONE broker 0", notes
+    assert notes.splitlines()[-1] == f"DONE {line[0]} 0", notes
+
+
+@pytest.fixture
+def broker(absent: list[str]) -> Iterator[str]:
+    """Run ``wireyard tap`` before ``wireyard broker``; give its URL."""
+    with (
+        serving(["broker", "--port", "0"], absent) as url,
+        serving(["tap", "0", url], absent) as address,
+    ):
+        yield f"mqtt://{address}"
 
 
 def test_every_command_needs_no_extra(absent: list[str], broker: str, tmp_path: Path) -> None:
     assert {"pyspark", "pandas", "cryptography", "cbor2"} <= {*absent}
     lines = [[word.format(tmp_path, broker=broker) for word in line] for line in LINES]
-    assert {line[0] for line in lines} | {"broker"} == {*COMMANDS}
+    assert {line[0] for line in lines} | {"broker", "tap"} == {*COMMANDS}
     done = run_all(lines, absent)
     ends = [line for line in done.stderr.splitlines() if line.startswith("DONE")]
     assert ends == [f"DONE {line[0]} 0" for line in lines], done.stderr

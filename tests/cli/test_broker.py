@@ -49,6 +49,20 @@ def test_a_broker_is_ready_and_ends_cleanly(tmp_path: Path, run: Run) -> None:
     assert sorted(kinds) == ["CONNACK", "CONNECT", "DISCONNECT", "PUBACK", "PUBLISH"]
 
 
+def test_a_store_that_cannot_grow_ends_the_broker(tmp_path: Path, run: Run) -> None:
+    """It acknowledges nothing that it cannot write."""
+    words = f"ulimit -f 200; exec '{sys.executable}' -m wireyard broker -p 0 --store broker.db"
+    with subprocess.Popen(
+        ["sh", "-c", words], cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    ) as process:
+        assert process.stdout is not None
+        url = process.stdout.readline().split()[-1]
+        result = run("pub", "-h", url, "-t", "t", "-m", "x" * 200_000, "-q", 1, "-r", "-i", "me")
+        _, notes = process.communicate(timeout=SECONDS)
+    assert result.exit_code == 3 and process.returncode == 4
+    assert "wireyard: broker.db: cannot be written: " in notes and "Traceback" not in notes
+
+
 def watched(broker: BrokerThread, run: Run, *words: object) -> str:
     """Return what ``sub`` prints about three messages."""
     server = broker.server
@@ -82,7 +96,7 @@ def test_sub_shows_messages_for_people(run: Run) -> None:
         lines = watched(broker, run, "--out", "text").splitlines()
     assert [re.sub(r"^\d\d:\d\d:\d\d\.\d{6}  ", "", line) for line in lines] == [
         "plant/1  0r  42",
-        "plant/2  1   \\x1b[31mred\\n",
+        "plant/2  1   0x1b5b33316d7265640a",
         "plant/3  0   0xff00",
     ]
 
@@ -92,7 +106,7 @@ def test_sub_prints_json_for_programs(run: Run) -> None:
         rows = [json.loads(line) for line in watched(broker, run).splitlines()]
     assert [(row["topic"], row["qos"], row["retain"], row["payload"]) for row in rows] == [
         ("plant/1", 0, True, "42"),
-        ("plant/2", 1, False, "\x1b[31mred\n"),
+        ("plant/2", 1, False, "0x1b5b33316d7265640a"),
         ("plant/3", 0, False, "0xff00"),
     ]
 
@@ -111,6 +125,9 @@ def test_sub_prints_json_for_programs(run: Run) -> None:
         (["broker", "--cert", "nowhere"], 3, "No such file"),
         (["broker", "--bind", "192.0.2.1", "-p", "0"], 3, "192.0.2.1"),
         (["broker", "-p", "0", "--record", "/dev/null/x"], 3, "/dev/null"),
+        (["broker", "-p", "0", "--store", "/dev/null/x"], 3, "/dev/null/x: Not a directory"),
+        (["broker", "-p", "0", "--store", __file__], 3, "file is not a database"),
+        (["broker", "--memory", "--store", "s"], 2, "--memory and --store exclude each other"),
     ],
 )
 def test_mistakes_are_one_line(run: Run, words: list[str], status: int, line: str) -> None:

@@ -153,6 +153,33 @@ def test_a_capture_of_no_known_format_makes_no_table(run: Run, tmp_path: Path, k
         assert parquet.read_table(table).num_rows == 0
 
 
+def test_bytes_that_a_snaplen_cut_off_are_counted(run: Run, tmp_path: Path) -> None:
+    path, most = tmp_path / "cut.pcap", 60
+    data = pcap(packets(both_ways(CONNECT, PUBLISH)))
+    head, at, out, cut = data[:24], 24, b"", 0
+    while at < len(data):
+        size = int.from_bytes(data[at + 8 : at + 12], "little")
+        kept = min(size, most)
+        out += data[at : at + 8] + kept.to_bytes(4, "little") + data[at + 12 : at + 16 + kept]
+        cut += size - kept
+        at += 16 + size
+    path.write_bytes(head + out)
+    said = f"cut off after {most} bytes (snaplen), {cut:,} bytes are missing"
+    assert cut and said in run("decode", path).stderr
+    assert said in run("why", path, "--no-cache").stderr
+
+
+def test_plain_http_is_a_note_of_commands_about_captures_only(run: Run, tmp_path: Path) -> None:
+    path = tmp_path / "http.pcap"
+    request, answer = b"GET /x HTTP/1.1\r\nHost: a\r\n\r\n", b"HTTP/1.1 200 OK\r\n\r\n"
+    streams = (*both_ways(CONNECT, b"\x20\x02\0\0"), *both_ways(request, answer, (50001, 80)))
+    path.write_bytes(pcap(packets(streams)))
+    assert "2 streams" in run("decode", path).stderr and "HTTP" in run("decode", path).stderr
+    for words in (["why"], ["slow"], ["sql"]):
+        query = ["SELECT count(*) FROM sessions"] if words == ["sql"] else []
+        assert "HTTP" not in run(*words, path, *query, "--no-cache").stderr
+
+
 @pytest.mark.parametrize(
     "words",
     [["decode"], ["flows"], ["flows", "--segments"], ["inspect"], ["slice", "-w"]],

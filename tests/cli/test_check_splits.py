@@ -12,7 +12,7 @@ import pytest
 from tests.cli.results import Run, one_line
 from tests.make import nested, packet
 from tests.mutations import damaged_stream
-from wireyard.cli.splits import Sequential, choose_sizes
+from wireyard.cli.packets.check_splits import Sequential, choose_sizes
 from wireyard.formats import get_format
 from wireyard.streams.split import Segment
 
@@ -44,7 +44,9 @@ def test_damaged_streams_agree(seed: int, run: Run, tmp_path: Path) -> None:
 def test_a_difference_is_told_and_is_a_failure(
     run: Run, stream: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("wireyard.cli.splits.walk_pieces", lambda *_: [Segment(0, 72, 2, 0, 0)])
+    monkeypatch.setattr(
+        "wireyard.cli.packets.check_splits.walk_pieces", lambda *_: [Segment(0, 72, 2, 0, 0)]
+    )
     result = run("check-splits", stream, "--sizes", "5")
     assert result.exit_code == 1
     assert result.stdout.splitlines()[2].split(maxsplit=3)[3] == "2 rows from 0, not 1"

@@ -142,7 +142,8 @@ def test_150000_messages_are_150001_records(run: Run, tmp_path: Path) -> None:
     ]
     path.write_bytes(b"".join(some) * 30_000)
     result = run("decode", path, "--format", "mqtt/3.1.1", "-w", target)
-    assert (result.exit_code, result.stderr) == (0, "")
+    said = f"wireyard: wrote {target}, 150,000 rows of mqtt\n"
+    assert (result.exit_code, result.stderr) == (0, said)
     with target.open(newline="") as file:
         records = list(csv.reader(file))
     assert len(records) == 150_001

@@ -129,6 +129,18 @@ def test_faults_are_rows_and_one_line(run: Run, damaged: Path) -> None:
     assert "cut short inside a packet, 76 bytes of it, at offset 311" in line
 
 
+def test_what_was_written_is_said(run: Run, stream: Path, tmp_path: Path) -> None:
+    packets = len(rows_of(run("decode", stream)))
+    for name, noun in (("rows.csv", "rows of jmq"), ("rows.jsonl", "rows")):
+        written = run("decode", stream, "-w", tmp_path / name).stderr.splitlines()
+        assert written[-1] == f"wireyard: wrote {tmp_path / name}, {packets} {noun}"
+    traffic = ROOT / "examples" / "traffic.pcap"
+    *_, jmq, mqtt = run("decode", traffic, "-w", tmp_path / "x.parquet").stderr.splitlines()
+    rows = (parquet.read_table(tmp_path / f"x.{name}.parquet").num_rows for name in ("jmq", "mqtt"))
+    assert [*rows] == [int(line.split()[-4]) for line in sorted((jmq, mqtt))]
+    assert "wrote" not in run("decode", stream, "--out", "csv").stderr
+
+
 @pytest.mark.parametrize("out", ["table", "arrow", "parquet"])
 def test_every_output_says_what_was_lost(out: str, run: Run, damaged: Path, tmp_path: Path) -> None:
     target = tmp_path / "out"
@@ -386,7 +398,7 @@ def test_what_is_cut_says_how_much_there_was(run: Run, tmp_path: Path) -> None:
     path = tmp_path / "body.jmq"
     path.write_bytes(packet(body=bytes(1000)))
     table = run("decode", path, "--out", "table", "--columns", "body").stdout
-    assert table.splitlines()[1] == f"0x{'00' * 16}.. (1000 bytes)"
+    assert table.splitlines()[1] == f"0x{'00' * 16}.. (1,000 bytes)"
 
 
 @pytest.mark.parametrize("word", ["payload_value", "payload_error"])

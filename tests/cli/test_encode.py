@@ -101,7 +101,7 @@ def test_lines_may_be_compressed_and_as_long_as_they_like(run: Run, tmp_path: Pa
 def test_a_line_without_end_is_refused(
     run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("wireyard.cli.encode._MAX_LINE_BYTES", 1000)
+    monkeypatch.setattr("wireyard.cli.packets.encode._MAX_LINE_BYTES", 1000)
     source = tmp_path / "rows.jsonl"
     source.write_text('{"packet_type":54}\n' + "x" * 2000)
     result = run("encode", source, "--format", "jmq")

@@ -12,8 +12,8 @@ from wireyard.pipeline.growing.following import Progress
 
 _ONE = Progress(files=1, batches=1, inputs=1, read_bytes=221_000, lag_s=2.4)
 _TWO = replace(_ONE, files=2, batches=2, inputs=2, read_bytes=442_000)
-_FIRST = "1 file; 1 read in 1 commit (221.0 kB); the last commit 2.4 s behind its files"
-_LAST = "2 files; 2 read in 2 commits (442.0 kB); the last commit 2.4 s behind its files"
+_FIRST = "1 file; 1 read in 1 commit (221 kB); the last commit 2.4 s behind its files"
+_LAST = "2 files; 2 read in 2 commits (442 kB); the last commit 2.4 s behind its files"
 
 
 class _Terminal(StringIO):

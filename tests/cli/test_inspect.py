@@ -50,7 +50,7 @@ def test_a_field_has_its_value_under_its_section(run: Run, stream: Path) -> None
     sections = [line for line in lines if line.startswith("JMQ 3.0.1c, ")]
     assert sections[0] == "JMQ 3.0.1c, fixed header"
     assert "JMQ 3.0.1c, property data" in sections
-    assert "    60  05                       priority              5" in lines
+    assert "    60  05                       priority                  5" in lines
     destination = next(line for line in lines if " destination  " in line)
     assert destination.split()[-1] == "queue.of.work"
 

@@ -10,7 +10,7 @@ from subprocess import Popen
 
 import pytest
 
-from wireyard.cli.prompt import completions, prompt
+from wireyard.cli.asking.sql import completions, prompt
 from wireyard.errors import UsageError
 
 CAPTURE = Path(__file__).resolve().parents[2] / "examples" / "traffic" / "shelf-c2b.mqtt"

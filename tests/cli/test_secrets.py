@@ -21,8 +21,7 @@ from wireyard.answers import open_tables
 from wireyard.answers.evidence import find_evidence
 from wireyard.captures.bundled import BundledStreams
 from wireyard.captures.inputs import open_input
-from wireyard.cli.frames import find_frames
-from wireyard.cli.hexdump import show_frame
+from wireyard.cli.packets.hexdump import find_frames, show_frame
 from wireyard.report import build_report
 from wireyard.report.page import _dump
 from wireyard.streams.framer import TAIL

@@ -7,6 +7,7 @@ import socket
 import threading
 from collections.abc import Callable, Coroutine
 from contextlib import suppress
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -99,6 +100,40 @@ def test_a_conversation(version: str) -> None:
         run(talk)
     assert not any("violates" in line for line in broker.lines)
     assert sum("disconnected" in line for line in broker.lines) == 1
+
+
+def test_a_conversation_in_a_websocket(tmp_path: Path) -> None:
+    async def talk() -> None:
+        async with Client(f"ws://127.0.0.1:{broker.port}") as client:
+            await client.subscribe("a", 2)
+            for size in (0, 200, 70_000):
+                await client.publish("a", bytes(size), 2)
+            assert [len(one.payload) for one in await taken(client, 3)] == [0, 200, 70_000]
+
+    with wireyard.broker(record=tmp_path) as broker:
+        run(talk)
+    assert sum("disconnected" in line for line in broker.lines) == 1
+    (capture,) = tmp_path.glob("*.pcapng")
+    assert wireyard.read(str(capture))["packet_type_name"].to_pylist().count("PUBLISH") == 6
+
+
+def test_a_server_that_speaks_no_websocket() -> None:
+    async def connect() -> None:
+        with pytest.raises(ConnectionLost, match="the WebSocket with 'HTTP/1\\.1 404 x'"):
+            async with Client(f"ws://127.0.0.1:{server.getsockname()[1]}/x"):
+                pass
+
+    def answer() -> None:
+        near, _ = server.accept()
+        with near:
+            near.recv(10_000)
+            near.sendall(b"HTTP/1.1 404 x\r\n\r\n")
+
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        thread = threading.Thread(target=answer)
+        thread.start()
+        run(connect)
+        thread.join()
 
 
 @pytest.mark.parametrize("version", ["3.1.1", "5"])

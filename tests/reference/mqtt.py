@@ -1,9 +1,7 @@
 """MQTT as rules in order: all tables of a capture, from its packets, by brute force.
 
-Every rule is a sentence with a number, and the section of the standard that it follows from; the
-code below it is the rule. Sections without a version are those of 5.0, which has nearly all of
-3.1.1's, with the same numbers from 4.1 on. "E" is an erratum of docs/errata.md, "C" what a capture
-can show, as docs/layers/mqtt.md states it; the standard says nothing of captures.
+Every rule has the number that docs/layers/mqtt.md gives it, with its sentence and its sections; the
+code below the number is the rule. Sections without a version are those of 5.0.
 
 The model is independent of ``wireyard.layers``. It takes rows of packets as readers yield them, in
 the order of time. It is slow, and it limits nothing.
@@ -46,8 +44,7 @@ _FOREVER_S: Final = 0xFFFF_FFFF
 class At(NamedTuple):
     """Where a packet is in a capture.
 
-    C-1: A receiver reads a stream in order, so a packet has arrived when it and all before it in
-    its stream have. Raw streams have no times.
+    C-1
     """
 
     reached_ns: int
@@ -125,11 +122,9 @@ _OF_ONE_PACKET: Final = frozenset(
         "subscription_identifier", "alias_maximum_client", "alias_maximum_broker",
     }
 )  # fmt: skip
-"""C-2: All other rules are judged only if all packets of the session before were captured: one that
-is missing may be the request, the first copy or the acknowledgement."""
+"""C-2, for all other rules"""
 _OF_EARLIER_SESSIONS: Final = frozenset({"dup_first", "pubrel_unasked"})
-"""C-3: These are judged only if all earlier connections of the client were captured too: a resend
-may belong to a session that ended before."""
+"""C-3"""
 
 
 # --- which side is the client ---------------------------------------------------------------------
@@ -219,7 +214,7 @@ def _evidence(rows: list[Row], shown: dict[Stream, Row]) -> Iterable[Evidence]:
         if by_client is not None:
             one.packets += 1 if by_client else -1
         one.connects += kind == CONNECT
-        # C-4: A client id is that of CONNECT, unless CONNACK assigns one (3.2.2.3.7).
+        # C-4
         if kind == CONNECT:
             one.names.append(row.get("client_id"))
         elif kind == CONNACK:
@@ -253,8 +248,7 @@ class Decided(NamedTuple):
         times_ns = self.client.times_ns + self.server.times_ns
         return (min(times_ns), max(times_ns), self.number) if times_ns else None
 
-    # C-5: A connection without a CONNECT in which bytes are missing, or of which neither beginning
-    # was captured, is older than the capture: its client may have subscribed and published before.
+    # C-5
     @property
     def lacks_connect(self) -> bool:
         one, other = self.client, self.server
@@ -263,8 +257,7 @@ class Decided(NamedTuple):
         is_whole = not (one.gaps or other.gaps) and (one.begun or other.begun)
         return not (one.connects or other.connects or is_whole)
 
-    # C-6: A client id has one connection at a time (3.1.4). So a connection of an unknown client
-    # may be of any client that had none then: the next after one that ended before it began.
+    # C-6
     def is_followed(self, others: list[Decided]) -> bool:
         span = self.span
         if not self.is_named or span is None:
@@ -293,9 +286,7 @@ def sides_of(rows: list[Row], shown: dict[Stream, Row]) -> dict[Stream, Side]:
     return sides
 
 
-# C-7: The first evidence decides which side is the client: who sent CONNECT (3.1) or opened the
-# connection (4.2); an endpoint that others show as a server; packets that one side alone sends; an
-# endpoint, or a port, that those show as a server's; more peers; the ports of MQTT; a high port.
+# C-7
 def _decide(connections: dict[tuple[str, ...], list[Evidence]]) -> list[Decided]:
     peers: defaultdict[Any, set[Any]] = defaultdict(set)
     for one in (one for pair in connections.values() for one in pair):
@@ -366,6 +357,7 @@ class Message:
     copies: int = 1  # how many messages the broker may have taken its copies for
     is_repeated: bool = False
     received: bool = False  # whether the broker answered with PUBREC
+    untraced: bool = False  # whether it may be answered in a connection of an unknown client
     deletes: bool = False
 
     @property
@@ -373,11 +365,14 @@ class Message:
         """From when on it may be delivered."""
         return self.released if self.origin == "will" and self.released else self.sent
 
-    # M-1 (4.3.3): The receiver takes a message at QoS 2 over with PUBREL at the latest, all others
-    # with the PUBLISH. One that it refused, or that breaks the format, it does not take over.
+    @property
+    def may_be_taken(self) -> bool:
+        return self.refused is None and not self.malformed
+
+    # M-1
     @property
     def taken(self) -> At | None:
-        if self.refused is not None or self.malformed:
+        if not self.may_be_taken:
             return None
         if self.origin == "will":
             return self.accepted
@@ -410,6 +405,8 @@ class Attempt:
     """Whether it was forwarded when it was published, and not for a new subscription."""
     is_extra: bool = False
     """Whether a retained value came once more than new subscriptions account for."""
+    is_sparse: bool = False
+    """Whether subscriptions of its session may not have been captured."""
 
 
 @dataclass(eq=False)
@@ -485,6 +482,9 @@ class Connection:
     shows_in_flight: bool = True
     answered: At | None = None
     """Its last request that was answered: the broker had read all before it."""
+    answered_open: At | None = None
+    """The last one since which its window was never full."""
+    is_full: bool = False
     lost_last: dict[bool, bool] = field(default_factory=lambda: {True: False, False: False})
     """By `from_client`: whether the latest gap is behind all its packets."""
     lost_since_ns: int | None = None
@@ -509,8 +509,7 @@ class Connection:
     def has_gap(self) -> bool:
         return self.unsure_before is not None
 
-    # M-65 (3.1.2.4, 3.1.2.11.2): A session ends with its connection, or when its Session Expiry
-    # Interval has passed, unless a connection resumes it. No packet shows that.
+    # M-65
     @property
     def session_over_ns(self) -> int | None:
         """Return when its session ends if no other connection follows; None if it does not."""
@@ -571,13 +570,18 @@ class Flows:
         self.first = "free" if known else "unknown"
         self.flows: dict[int, Flow] = {}
         self.maximum = self.quota = _NO_LIMIT
+        self.freed: At | None = None
+        """The last acknowledgement that came while the window may have been full."""
+
+    # M-85
+    @property
+    def is_full(self) -> bool:
+        return sum(one.in_flight for one in self.flows.values()) >= min(10, self.maximum)
 
     def __getitem__(self, packet_id: int) -> Flow:
         return self.flows.setdefault(packet_id, Flow(self.first, self.first))
 
-    # M-2 (4.1, 4.4): On a new connection a session that is resumed keeps its flows: what was not
-    # acknowledged has to be sent again. An acknowledgement that was on the wire may not have been
-    # read, so its flow is free only after one more connection. A new session keeps none.
+    # M-2
     def connect(self, kept: bool, maximum: int) -> None:
         for flow in self.flows.values():
             phase, is_read = flow.phase, flow.phase == "acknowledged" and flow.away
@@ -595,7 +599,8 @@ class Flows:
         for flow in self.flows.values():
             if flow.phase == self.first:
                 flow.record = None
-        # M-3 (4.9): The quota of messages in flight begins anew with every connection.
+        # M-3
+        self.freed = None
         self.maximum = self.quota = maximum
 
     def publish(self, packet_id: int, qos: int, dup: bool) -> tuple[str, str | None, str]:
@@ -603,9 +608,7 @@ class Flows:
         flow = self[packet_id]
         self.quota -= 1
         effect, rule = self._send(flow, qos, dup)
-        # M-4 (4.3.2, 4.3.3): A receiver knows a second copy at QoS 2 by its identifier until
-        # PUBREL; at QoS 1 DUP shows only that this may be one.
-        # M-71: Where a message is sent again before it was acknowledged, each copy may be.
+        # M-4, M-71
         owes = flow.owes
         if qos == 2:
             is_known = owes in ("pubrec", "pubrecs", "held", "held again")
@@ -619,36 +622,36 @@ class Flows:
 
     @staticmethod
     def _send(flow: Flow, qos: int, dup: bool) -> tuple[str, str | None]:
-        # M-5 (3.3.1.1): DUP is 0 where a message is sent for the first time.
+        # M-5
         if flow.phase in ("free", "answering"):
             return "sent", "dup_first" if dup else None
-        # C-8: In a session older than the capture DUP marks a message from before it.
+        # C-8
         if flow.phase == "unknown":
             return ("repeated" if dup else "sent"), None
-        # M-6 (3.1.2.4, MQTT-3.2.2-5): Messages in flight end with their session.
+        # M-6
         if flow.phase == "over":
             return ("repeated", "session_over") if dup else ("sent", None)
         if flow.in_flight:
-            # M-7 (2.2.1): A new message has an identifier that is not in use.
+            # M-7
             if flow.qos != qos:
                 return "sent", "id_in_use"
-            # M-8 (4.4): A message is sent again on a new connection only, until PUBREC was read.
+            # M-8
             is_due = flow.away and flow.phase != "released"
             if not (is_due or dup):
                 return "sent", "id_in_use"
             effect = "lost_ack" if flow.away and flow.phase == "received" else "repeated"
-            # M-72 (4.3.3): It is not sent again once its PUBREL was sent.
+            # M-72
             if flow.phase == "released":
                 return effect, "resend_released"
             if not is_due:
                 return effect, "resend_unasked"
-            # M-9 (3.3.1.1): and with DUP.
+            # M-9
             return effect, None if dup else "dup_missing"
         if not dup:
             return "sent", None
         if flow.qos != qos:
             return "sent", "dup_first"
-        # M-10 (4.4): PUBACK was on the wire when the connection ended, and was not read.
+        # M-10
         if qos == 1 and flow.away and flow.phase == "acknowledged":
             return "lost_ack", None
         is_released = qos == 2 and flow.phase == "acknowledged"
@@ -672,7 +675,7 @@ class Flows:
 
     @staticmethod
     def _release(flow: Flow) -> tuple[str | None, str | None]:
-        # M-11 (4.3.3): PUBREL answers PUBREC. (E M30: also one with an error, or without PUBLISH.)
+        # M-11
         if flow.phase in ("unknown", "answering", "refused"):
             return None, None
         if flow.phase == "over":
@@ -683,7 +686,7 @@ class Flows:
             return "released", "pubrel_unasked"
         if flow.phase == "received":
             return "released", None
-        # M-12 (4.4): PUBREL is sent again on a new connection only, until PUBCOMP was read.
+        # M-12
         if flow.phase == "released":
             return "repeated", None if flow.away else "resend_unasked"
         if flow.phase == "acknowledged" and flow.away:
@@ -699,7 +702,7 @@ class Flows:
         read = self._read(flow, kind, is_error)
         if read and (kind != PUBREC or is_error):
             self.quota = min(self.quota + 1, self.maximum)  # M-3
-        # M-13 (2.2.1): PUBACK and PUBREC answer a PUBLISH, PUBCOMP a PUBREL.
+        # M-13
         if (kind, flow.owes) in ((PUBACK, "again"), (PUBREC, "held again")) and not (
             is_error and kind == PUBREC
         ):
@@ -749,29 +752,29 @@ def next_state(state: str, kind: int, from_client: bool, code: int) -> tuple[str
     ``closed`` by the server, or ``unknown``: its beginning was not captured.
     """
     if from_client:
-        # M-14 (3.14.4): Nothing follows a DISCONNECT of the same side.
+        # M-14
         if state == "left":
             return state, "after_disconnect"
         if kind == CONNECT:
-            # M-15 (3.1): A connection has one CONNECT.
+            # M-15
             return ("asked", None) if state == "new" else (
                 "asked" if state == "unknown" else state, "connect_twice"
             )  # fmt: skip
-        # M-16 (3.1): The first packet of a client is CONNECT.
+        # M-16
         rule = "connect_first" if state == "new" else None
         if kind == DISCONNECT and state in ("new", "unknown", "asked", "open"):
             return "left", rule
         return ("unknown" if state == "new" else state), rule
-    # M-17 (3.2): Nothing follows a CONNACK that refuses.
+    # M-17
     if state == "refused":
         return state, "after_refusal"
     if state == "closed":
         return state, "after_disconnect"  # M-14
-    # M-18 (3.2): The first packet of a server is CONNACK; only AUTH may come before it.
+    # M-18
     if state == "new" or (state == "asked" and kind not in (CONNACK, AUTH)):
         return state, "connack_first"
     if kind == CONNACK:
-        # M-19 (3.2): A connection has one CONNACK.
+        # M-19
         if state == "open":
             return state, "connack_twice"
         if code:
@@ -801,7 +804,7 @@ class Facts:
         self.lost: defaultdict[tuple[str, str], list[tuple[int, int]]] = defaultdict(list)
         """Spans of time in which packets of clients were sent that were not captured."""
         self.ends_ns: dict[str, int] = {}
-        """C-24: A capture ends with the last packet of any of its streams; by source."""
+        """C-24, by source"""
 
 
 class Following:
@@ -864,7 +867,7 @@ class Following:
             by, server = _ends(stream)[:: 1 if side.from_client else -1]
             client = Client(name[0], server, at.key, by, None)
             session = Session(client.name, False, Flows(False), Flows(False))
-            # C-9: A connection begins with CONNECT, unless its beginning was not captured.
+            # C-9
             new = begun or row.get("packet_type") == CONNECT
             connection = self.connections[key] = Connection(
                 client, at, "new" if new else "unknown", bool(begun), begun is not None,
@@ -875,7 +878,7 @@ class Following:
         connection = self.connections[key]
         self.streams[name] = connection, at
         connection.has_client_packets |= side.from_client
-        # C-25: A direction that was not captured is a gap from its beginning to its end.
+        # C-25
         if side.alone:
             self._lost(connection, at, not side.from_client, _LAST_OFFSET)
         is_answer = side.from_client or row.get("packet_type") in (CONNACK, AUTH)
@@ -895,7 +898,7 @@ class Following:
         if self.has_older and rule in _OF_EARLIER_SESSIONS:
             return  # C-3
         text, cited = _RULES[rule]
-        # M-20: A connection breaks the rules of its version; of an unknown one those of 3.1.1.
+        # M-20
         number = cited.get(connection.version or 4)
         if number is not None:
             self.facts.violations.append((number, text, connection, from_client, at, key))
@@ -917,22 +920,24 @@ class Following:
         connection.last = at
         version = row.get("version_in_force") or 0
         connection.version = connection.version or version
-        # M-21 (3.1.2.11.4, 3.2.2.3.6): No packet is above the Maximum Packet Size of its receiver.
+        # M-21
         most = connection.most_bytes[up]
         if most is not None and row["length"] > most:
             self._breaks(connection, f"packet_size_{'client' if up else 'broker'}", up, at)
-        # M-69 (E M18): A bridge has 128 added to its level. Brokers do not send it its own
-        # messages, and keep their RETAIN, as with No Local and Retain As Published.
+        # M-69
         is_bridge = kind == CONNECT and row.get("protocol_version") in (0x83, 0x84)
         connection.is_bridge |= is_bridge
         if row.get("verdict") and not (is_bridge and row["verdict"] in _OF_LEVEL):
             self._malformed(connection, row["verdict"], row, up, at)
             if kind == DISCONNECT:
                 return  # 4.13: its receiver closes the connection
+        # C-30
+        if kind == CONNECT and connection.begun and connection.state == "unknown":
+            self._breaks(connection, "connect_twice", up, at)
+            return
         if kind == CONNECT:
             connection.version = version
-        # M-22 (2.1.2): A packet is of a type that its sender may send; a server may send
-        # DISCONNECT from 5.0 on.
+        # M-22
         of_side = (*_BOTH, AUTH, *(_CLIENT if up else _SERVER))
         may_leave = up or (connection.version or 5) >= 5
         if kind not in of_side and not (kind == DISCONNECT and may_leave):
@@ -946,10 +951,10 @@ class Following:
         if kind == CONNECT:
             if before in ("new", "unknown"):
                 self._connect(connection, row, at)
-        # M-23 (3.1.4): What a client sends before CONNACK counts if that accepts the connection.
+        # M-23
         elif before == "asked" and up:
             connection.early.append((row, at))
-        # M-24 (3.2, 3.14): After a refusal or a DISCONNECT nothing of the side that is over counts.
+        # M-24
         elif before not in ("refused", "closed") and (before != "left" or not up):
             self._counts(connection, row, at, up)
 
@@ -978,17 +983,15 @@ class Following:
             if connection.pings:
                 self._read(connection, connection.pings.pop(0), at)
             else:
-                # M-25 (3.13): PINGRESP answers a PINGREQ.
+                # M-25
                 self._breaks(connection, "pingresp_unasked", False, at)
         elif kind == DISCONNECT:
             self._disconnect(connection, row, at, up)
 
-    # C-10: Bytes that were not captured may have been any packets. Nothing is concluded from what
-    # they may have held: a CONNACK, subscriptions (of 5 bytes at least), or changes of retained
-    # values (of 4 bytes at least, PUBREL) until the next packet of the client.
+    # C-10
     def _other_bytes(self, connection: Connection, row: Row, at: At, up: bool) -> None:
         code = (row.get("error") or {}).get("code")
-        # M-26 (1.5.5): Remaining Length has four bytes at most.
+        # M-26
         is_start = not connection.damaged and connection.state != "unknown"
         if code == "remaining_length" and is_start:
             self._malformed(connection, code, row, up, at)
@@ -1023,7 +1026,7 @@ class Following:
             self.lost.append((connection.lost_since_ns, stop_ns))
             connection.lost_since_ns = None
 
-    # C-11: A connection whose CONNACK was not captured counts as accepted.
+    # C-11
     def _connack_missing(self, connection: Connection, at: At) -> None:
         if connection.state == "new":
             connection.unanswered = True
@@ -1052,14 +1055,13 @@ class Following:
         connection.clean_start = bool(row.get("clean_start"))
         connection.most_bytes[False] = properties.get("maximum_packet_size")
         self._expiry(connection, properties.get("session_expiry_interval", 0))
-        # M-27 (3.1.2.11.5, 3.2.2.3.8): Topic Alias Maximum is 0 where it is absent.
+        # M-27
         connection.alias_maximum[False] = properties.get("topic_alias_maximum", 0)
         connection.aliases[False] = {}
         if connection.unanswered:
             self._open_unanswered(connection, at)
 
-    # M-28 (3.1.2.11.2; 3.1.1, 3.1.2.4): A session outlives its connection for the Session Expiry
-    # Interval; before 5.0 for ever, unless it began clean.
+    # M-28
     @staticmethod
     def _expiry(connection: Connection, expires_s: int) -> None:
         if connection.version == 5:
@@ -1077,7 +1079,7 @@ class Following:
             # 3.2.2.1.1: Session Present came with 3.1.1.
             present = row.get("session_present") if connection.version >= 4 else None
             connection.resumed = present
-            # M-29 (3.2.2.1.1): No session is present after a clean start.
+            # M-29
             if present and connection.clean_start and connection.connect:
                 self._breaks(connection, "session_present_clean", False, at)
             self._open(connection, properties_of(row.get("properties")), at)
@@ -1091,20 +1093,22 @@ class Following:
             connection.client = connection.client._replace(name=assigned, client_id=assigned)
         if "session_expiry_interval" in answer:  # 3.2.2.3.2: the server decides
             self._expiry(connection, answer["session_expiry_interval"])
-        # M-66 (3.2.2.3.14): A Server Keep Alive replaces the client's. C-11: without the CONNACK
-        # of 5.0 it is unknown.
+        # M-66, C-11
         if connection.version == 5 and connection.state == "unknown":
             connection.keep_alive = None
         connection.keep_alive = answer.get("server_keep_alive", connection.keep_alive)
         connection.aliases[True] = {}
         connection.alias_maximum[True] = answer.get("topic_alias_maximum", 0)  # M-27
         connection.most_bytes[True] = answer.get("maximum_packet_size")
-        # M-30 (3.1.2.4, 3.2.2.1.1): A session is resumed if the server says so; before 3.1.1 if
-        # the start is not clean. Without the CONNECT it may be any older one.
+        # M-30
         kept = not connection.clean_start if connection.resumed is None else connection.resumed
         if not connection.begun:
             kept = True
         name, session = connection.client.name, self.sessions.get(connection.client.name)
+        # M-91, C-6
+        last = session and session.connection
+        if last and connection.begun and connection.resumed is None:
+            kept = kept and (last.persistent or last.followed)
         if session is None:
             session = Session(name, not kept, Flows(not kept), Flows(not kept))
             self.sessions[name] = session
@@ -1122,8 +1126,7 @@ class Following:
         connection.session = session
         self.has_older |= not (session.known or connection.alone)
 
-    # M-31 (3.1.4): A new connection of a client id ends the one before. A clean start ends its
-    # session too.
+    # M-31
     def _take_over(self, session: Session, connection: Connection, kept: bool) -> None:
         assert connection.accepted is not None
         will, expires = session.will, session.expires
@@ -1133,8 +1136,7 @@ class Following:
             self._end_all(session, expires, expires)
         last = session.connection and session.connection.last
         self._close(session, connection.opened, "dropped", "dropped", last or connection.opened)
-        # M-32 (3.1.3.2.2): A will waits for its delay, or until its session ends. A client that is
-        # back in the session before has no will published.
+        # M-32
         if session.will:
             if not kept and session.will.state in ("armed", "delayed"):
                 self._publish_will(session.will, connection.opened)
@@ -1151,8 +1153,7 @@ class Following:
         properties, session = properties_of(row.get("properties")), connection.session
         if up and "session_expiry_interval" in properties:  # 3.14.2.2.2
             self._expiry(connection, properties["session_expiry_interval"])
-        # M-33 (3.1.2.5, 3.14.4): A DISCONNECT of the client deletes the will, unless its reason
-        # code is 4.
+        # M-33
         keeps_will = not up or row.get("return_code") == 4
         if session.connection is not connection:
             return
@@ -1173,10 +1174,16 @@ class Following:
             return
         if ended_by == "dropped" and connection.unsure_before is _ALWAYS:
             ended_by = None  # C-13
+        if ended_by == "dropped" and connection.state == "left":
+            ended_by = "client"  # M-23: its DISCONNECT waits for a CONNACK that did not come
         connection.ended_by, connection.closed, connection.until = ended_by, at, until or at
         self._count_in_flight(session, connection)
         if not connection.begun or session.may_have_changed:
-            self._untrace(session, _ALWAYS)  # C-6: it may be sent again to a client id
+            # C-6
+            self._untrace(session, _ALWAYS)
+            for flow in session.to_broker.flows.values():
+                if isinstance(one := flow.record, Message):
+                    one.untraced |= one.accepted is None
         self._close_will(session, connection, at, end)
         if not connection.persistent:
             self._abandon(session)
@@ -1219,15 +1226,16 @@ class Following:
             for flows in (session.to_broker, session.to_client)
         )
         connection.in_flight = sent, received
+        connection.is_full = session.to_client.is_full
 
-    # C-12: An acknowledgement may have been where the capture does not show it.
+    # C-12
     @staticmethod
     def _untrace(session: Session, before: At) -> None:
         for flow in session.to_client.flows.values():
             if isinstance(one := flow.record, Attempt):
                 one.untraced |= one.acknowledged is None and one.at < before
 
-    # M-67 (3.1.2.4): What was delivered and not acknowledged ends with the session.
+    # M-67
     @staticmethod
     def _abandon(session: Session) -> None:
         for flow in session.to_client.flows.values():
@@ -1246,8 +1254,7 @@ class Following:
         if at < first:
             return
         if connection.session.connection is connection:
-            # C-13: If the last bytes of a side were lost, or nothing of the client was captured,
-            # there may have been a DISCONNECT.
+            # C-13
             shown = connection.begun or connection.has_client_packets
             if shown and not any(connection.lost_last.values()):
                 self._close(connection.session, at, "dropped", "dropped")
@@ -1274,8 +1281,7 @@ class Following:
             if will and will.due and will.state == "delayed":
                 will.message.accepted = will.due
                 self.facts.delayed.append(will.message)
-        # C-14: A session that no connection can resume, as its client id is unknown, lasts as long
-        # as its connection is captured.
+        # C-14
         sessions = [*self.sessions.values(), *self.unnamed]
         sessions += (one.session for one in self.connections.values())
         lasting = [one for of in sessions for one in of.filters.values()]
@@ -1321,17 +1327,19 @@ class Following:
                 "publish", at, connection.client, topic, payload, qos, retain, properties,
                 row.get("length") or 0, row.get("verdict") is not None,
             )  # fmt: skip
-            # M-76 (3.3.1.3): With RETAIN and no payload it deletes the value. Not in 1999.
+            # M-76
             record.deletes = not payload and connection.version != 2
         else:
             session = connection.session
             known = session.known and session.is_whole and not connection.has_gap
-            may_be_live = retain and connection.version == 5 and not known
+            is_sparse = retain and not known
+            may_be_live = is_sparse and connection.version == 5
             identifiers = properties.get("subscription_identifier", [])
             record = Attempt(
                 at, connection.client, topic, payload, qos, retain, identifiers, dup, may_be_live,
                 properties.get("message_expiry_interval"),
             )  # fmt: skip
+            record.is_sparse = is_sparse
         if not (qos and packet_id):
             self._keep(record)
             if isinstance(record, Message):
@@ -1345,8 +1353,8 @@ class Following:
         same = before is not None and (before.topic, before.payload) == (topic, payload)
         if before is not None and effect != "sent" and not same:
             rule = "id_in_use"  # M-7: another message
-        if isinstance(record, Message) and before is None and qos == 1 and dup:
-            # C-8: Its first copy may have been before the capture.
+        if isinstance(record, Message) and before is None and dup:
+            # C-8
             record.is_repeated = effect == "repeated" or self.has_older
         if effect != "sent" and same:
             assert before is not None
@@ -1361,7 +1369,7 @@ class Following:
         if rule is not None:
             rule = "id_in_use_broker" if rule == "id_in_use" and not up else rule
             self._breaks(connection, rule, up, at, key)
-        # M-34 (3.3.4, 4.9): No more are in flight than the receiver's Receive Maximum.
+        # M-34
         if flows.quota < 0:
             side = "client" if up else "broker"
             self._breaks(connection, f"receive_maximum_{side}", up, at, key)
@@ -1378,8 +1386,7 @@ class Following:
         else:
             self.facts.attempts.append(record)
 
-    # M-35 (4.4): A copy is of the message before it. At QoS 1 the receiver may take each copy for
-    # a message of its own (4.3.2), at QoS 2 those that PUBREL separates (4.3.3).
+    # M-35
     @staticmethod
     def _again(record: Message | Attempt, at: At, effect: str, arrives: str, qos: int) -> None:
         if isinstance(record, Message):
@@ -1390,8 +1397,7 @@ class Following:
             record.redelivered = True
             record.lost_ack |= effect == "lost_ack"
 
-    # M-36 (3.3.2.3.4): A topic alias stands for the topic that it was sent with before on the same
-    # connection, in the same direction.
+    # M-36
     def _topic(
         self, connection: Connection, sent: str, properties: dict[str, Any], at: At, up: bool
     ) -> str | None:
@@ -1406,7 +1412,7 @@ class Following:
                 self._breaks(connection, f"alias_maximum_{side}", up, at)
             elif topic is None:
                 self._breaks(connection, "alias_unknown", up, at)
-        # M-37 (3.3.4): A client publishes without a subscription identifier.
+        # M-37
         if up and "subscription_identifier" in properties:
             self._breaks(connection, "subscription_identifier", up, at)
         return topic
@@ -1418,6 +1424,8 @@ class Following:
         to_broker = up == (kind == PUBREL)
         session = connection.session
         flows = session.to_broker if to_broker else session.to_client
+        if not to_broker and flows.is_full:
+            flows.freed = at
         if kind == PUBREL:
             effect, rule = flows.pubrel(packet_id)
         else:
@@ -1443,24 +1451,24 @@ class Following:
             elif effect == "acknowledged" and record.refused is None:
                 record.accepted = record.accepted or at
 
-    # M-38 (4.6, 4.2): A broker reads a connection in order, so an answer to a request shows that it
-    # has read, and accepted, all before the request.
+    # M-38
     def _read(self, connection: Connection, request: At, answer: At) -> None:
         connection.answered = max(connection.answered or request, request)
-        self._confirm(connection, request, answer)
+        # M-86
+        flows = connection.session.to_client
+        if not flows.is_full and (flows.freed is None or flows.freed < request):
+            connection.answered_open = max(connection.answered_open or request, request)
+            self._confirm(connection, request, answer)
         for message in connection.unread:
             if message.sent < request:
                 message.accepted = answer
         connection.unread = [one for one in connection.unread if not one.sent < request]
 
-    # M-39 (E M29): The broker has sent the retained values of a subscription by its answer to a
-    # later request, unless ten messages in flight may have filled the window.
+    # M-39, M-86
     @staticmethod
     def _confirm(connection: Connection, request: At, answer: At) -> None:
         waiting = connection.unconfirmed
         if not waiting or waiting[0].granted > request or connection.damaged:
-            return
-        if sum(flow.in_flight for flow in connection.session.to_client.flows.values()) >= 10:
             return
         while waiting and waiting[0].granted < request:
             subscription = waiting.pop(0)
@@ -1472,7 +1480,7 @@ class Following:
     def _suback(self, connection: Connection, row: Row, at: At) -> None:
         request = connection.requests.pop((SUBSCRIBE, row.get("packet_id") or 0), None)
         codes = row.get("return_codes") or []
-        # M-40 (3.9.3): SUBACK answers a SUBSCRIBE, with one code for each filter.
+        # M-40
         if request is None or len(codes) != len(request[0].get("filters") or []):
             self._breaks(connection, "suback_unasked", False, at)
             return
@@ -1484,11 +1492,9 @@ class Following:
             if code >= _ERROR or not one["filter"]:
                 continue
             name, handling = one["filter"], one.get("retain_handling") or 0
-            # M-41 (4.8.2): A filter $share/GROUP/FILTER is that of a group. Brokers share so before
-            # 5.0 too, and some have $queue/FILTER and $exclusive/FILTER.
+            # M-41
             group = _group(name)
-            # M-42 (3.8.4, 3.8.3.1): Retained values are sent for a new subscription, for a renewed
-            # one if Retain Handling is 0, for a shared one never.
+            # M-42
             is_new = session.known and name not in session.filters
             gets_values = group is None and (handling == 0 or (handling == 1 and is_new))
             subscription = Subscription(
@@ -1499,7 +1505,7 @@ class Following:
                 connection.version, asked_at, at, asked_at._replace(offset=asked_at.offset + place),
                 session.known, handling, gets_values, connection.maximum_packet_size,
             )  # fmt: skip
-            # M-43 (3.8.4): A subscription replaces one of its session with the same filter.
+            # M-43
             if (older := session.filters.get(name)) is not None:
                 newer = subscription
                 if subscription.asked < older.asked:  # they were answered in another order
@@ -1516,13 +1522,13 @@ class Following:
 
     def _unsuback(self, connection: Connection, row: Row, at: At) -> None:
         request = connection.requests.pop((UNSUBSCRIBE, row.get("packet_id") or 0), None)
-        # M-44 (3.11): UNSUBACK answers an UNSUBSCRIBE.
+        # M-44
         if request is None:
             self._breaks(connection, "unsuback_unasked", False, at)
             return
         self._read(connection, request[1], at)
         for one in request[0].get("filters") or []:
-            # M-45 (3.10.4): An UNSUBSCRIBE ends the subscription with the same filter.
+            # M-45
             if (subscription := connection.session.filters.pop(one["filter"], None)) is not None:
                 subscription.leaving = subscription.leaving or request[1]
                 subscription.gone = at
@@ -1550,8 +1556,7 @@ def _levels(name: str) -> list[str]:
     return name.split("/")[1 if group in _OWN_PREFIXES else 2 :] or [""]
 
 
-# M-46 (4.7.1): + matches one level, # the level above it and all below.
-# M-47 (4.7.2): A filter that begins with a wildcard matches no topic that begins with $.
+# M-46, M-47
 def _matches(name: str, topic: str) -> bool:
     asked, levels = _levels(name), topic.split("/")
     if topic.startswith("$") and asked[0] in ("+", "#"):
@@ -1603,9 +1608,11 @@ class Retained:
         """Subscriptions that should get a value, with the answer until which it has to come."""
         self.firm = 0
         """How many of these no later change makes uncertain."""
-        self.live: dict[str, tuple[Message, int]] = {}
+        self.live: Counter[tuple[str, Message]] = Counter()
+        """How often each client got a message live."""
         self.changes: list[Message] = []
         """In the order in which the broker took them over."""
+        self.is_ambiguous = False
         self.got: Counter[tuple[str, bytes]] = Counter()
         """How often each client got a value."""
 
@@ -1619,6 +1626,9 @@ class Retained:
                 events.append((at.time, 0, at[:4], message, self._set))
                 if sent < at:
                     events.append((sent.time, 1, sent[:4], message, self._change))
+            # M-87
+            elif (message.origin, message.qos) == ("publish", 2) and message.may_be_taken:
+                events.append((sent.time, 1, sent[:4], message, self._change))
         for one in subscriptions:
             events.append((one.asked.time, 2, one.asked[:4], one, self._subscribe))
         for attempt in attempts:
@@ -1628,8 +1638,7 @@ class Retained:
         for subscription, confirmed, message in self.expected:
             self._breaks("retained_missing", subscription, confirmed, message)
 
-    # M-48 (3.3.1.3): A message with RETAIN is the value of its topic from when the broker takes it
-    # over until the next one, or until it expires (3.3.2.3.3).
+    # M-48
     def _set(self, message: Message) -> None:
         at = message.taken
         assert at is not None
@@ -1642,11 +1651,11 @@ class Retained:
             if expires_s is not None and at.ns is not None:
                 value.until, value.ended_by = at.ns + expires_s * _NS_PER_S, "expired"
             self.values.append(value)
+        self.is_ambiguous = any(message.sent < one.sent for one in self.changes)
         self.changes.append(message)
         self._change(message)
 
-    # C-15: While a message that changes the value is sent and not confirmed, either value may be
-    # sent to a new subscription.
+    # C-15
     def _change(self, message: Message) -> None:
         self.expected = [
             one
@@ -1654,13 +1663,12 @@ class Retained:
             if place < self.firm or not message.sent < one[1]
         ]
         self.firm = len(self.expected)
-        if message.accepted is None:
+        if message.accepted is None or message.taken is None:
             self.is_unsettled = True
         else:
             self.settled = max(self.settled or message.accepted, message.accepted)
 
-    # M-49 (3.3.1.3, E M29): The value of each topic that a new subscription matches is sent. A
-    # broker may discard one that was published at QoS 0.
+    # M-49
     def _subscribe(self, one: Subscription) -> None:
         self.subscriptions.append(one)
         if not self.values or _is_over(self.values[-1], one.asked.time):
@@ -1672,6 +1680,8 @@ class Retained:
             return
         if self.is_unsettled or self.settled is None or one.asked < self.settled:
             return
+        if self.is_ambiguous:
+            return
         own = one.no_local and message.client.name == one.client.name
         too_large = _may_exceed(one.maximum_packet_size, message)
         lasts = value.until is None or confirmed.time < value.until
@@ -1682,8 +1692,8 @@ class Retained:
         recent = [value.message for value in self.values[-_LOOK_BACK:]]
         same = [one for one in reversed(recent) if one.payload == attempt.payload]
         own = [one for one in self.subscriptions if one.client.name == attempt.client.name]
-        attempt.setter = same[0] if same else None
-        attempt.is_live = bool(same) and self._is_live(attempt, same[0], own)
+        live = next((one for one in same if self._is_live(attempt, one, own)), None)
+        attempt.setter, attempt.is_live = live or (same[0] if same else None), live is not None
         attempt.may_be_live = attempt.may_be_live and not attempt.is_live
         kept = [
             (place, one)
@@ -1695,8 +1705,7 @@ class Retained:
         self.expected = [one for _, one in kept]
         if not own or attempt.at.ns is None or not all(one.known for one in own):
             return
-        # M-50 (3.8.4, E M28): A value is sent at the lower of the QoS it was published with and
-        # that granted; by the page of 1999 at that it was published with.
+        # M-50
         allowed = {
             message.qos if one.version == 2 else min(message.qos, one.qos)
             for message in same
@@ -1704,14 +1713,11 @@ class Retained:
         }
         if allowed and attempt.qos not in allowed:
             self._breaks("retained_qos", own[-1], attempt.at, same[0])
-        if not attempt.is_live and not _lost(self.lost, 0, attempt.at.time):
+        sparse = attempt.is_sparse or _lost(self.lost, 0, attempt.at.time)
+        if not attempt.is_live and not sparse:
             self._judge_value(attempt, own)
 
-    # M-77 (MQTT-3.8.4-3): A value is sent once for each new subscription.
-    # M-78 (MQTT-3.3.1-10, MQTT-3.3.1-11): With Retain Handling 1 it is sent for a new subscription
-    # only, with 2 it is not sent.
-    # M-79: By the page of 1999 it comes after the SUBACK.
-    # M-80 (MQTT-3.3.1-9): It is the latest one that the broker has accepted.
+    # M-77, M-78, M-79, M-80
     def _judge_value(self, attempt: Attempt, own: list[Subscription]) -> None:
         setter, at = attempt.setter, attempt.at
         self.got[attempt.client.name, attempt.payload] += 1
@@ -1730,14 +1736,14 @@ class Retained:
         if setter is None:
             return
         later = self.changes[self.changes.index(setter) + 1 :]
+        later = [one for one in later if setter.sent < one.sent]  # M-87
         if newer[-1].version < 4:  # before 3.1.1 a broker may keep a value that is deleted
             later = [one for one in later if not one.deletes]
         first = min(one.asked for one in newer)
         if any(one.accepted is not None and one.accepted < first for one in later):
             self._breaks("retained_stale", newer[-1], at, setter)
 
-    # M-51 (3.3.1.3): With Retain As Published a message is forwarded with its RETAIN flag, once for
-    # each such subscription. All others that come with RETAIN are for a new subscription.
+    # M-51
     def _is_live(self, attempt: Attempt, message: Message, own: list[Subscription]) -> bool:
         until = message.accepted or attempt.at
         copies = sum(
@@ -1746,12 +1752,8 @@ class Retained:
             and (one.gone is None or message.sent < one.gone)
             for one in own
         )
-        if not copies:
-            return False
-        last, count = self.live.get(attempt.client.name, (None, 0))
-        count = count + 1 if last is message else 1
-        self.live[attempt.client.name] = message, count
-        return count <= copies
+        self.live[attempt.client.name, message] += 1
+        return self.live[attempt.client.name, message] <= copies
 
     def _breaks(self, rule: str, one: Subscription, at: At, message: Message | None) -> None:
         _broker_breaks(self.facts, rule, one, at, message)
@@ -1759,7 +1761,7 @@ class Retained:
     def rows(self) -> Iterator[Row]:
         for value in self.values:
             message, timed = value.message, value.message.sent.ns is not None
-            # C-16: A message that was not captured may have ended the value.
+            # C-16
             is_sure = value.until is not None and not _lost(self.lost, value.since, value.until)
             yield {
                 "topic": message.topic,
@@ -1809,8 +1811,7 @@ class Expected:
     may_follow: bool = False
     """Whether it may have been captured a little behind its delivery."""
 
-    # M-52 (3.3.4): A client gets a message once for each subscription that matches, or once for
-    # all; a group once (4.8.2). More come if the publisher sent it again.
+    # M-52
     @property
     def copies(self) -> int:
         return 1 if self.matching[0].group else len(self.matching)
@@ -1823,7 +1824,7 @@ class Expected:
     def retain(self) -> bool:
         return self.message.retain and any(one.retain_as_published for one in self.matching)
 
-    # M-53 (3.8.4): It comes at the lower of the QoS it was published with and that granted.
+    # M-53
     def allows(self, qos: int) -> bool:
         return any(qos == min(self.message.qos, one.qos) for one in self.matching)
 
@@ -1863,9 +1864,7 @@ class Deliveries:
         self.older: dict[At, Message] = {}
         """The messages of deliveries to subscriptions from before the capture."""
 
-    # M-54 (3.3.4, 4.7, 4.8): A message is for every client, and every group, with a subscription
-    # that matches its topic when the broker takes the message: between its PUBLISH and the answer.
-    # No Local excludes the client that sent it (3.8.3.1).
+    # M-54
     def _expected(self, message: Message) -> list[Expected]:
         probes = [message.start]
         if message.accepted is not None and message.accepted > message.start:
@@ -1882,8 +1881,7 @@ class Deliveries:
                 found.setdefault(one.served_as, expected).matching.append(one)
         return list(found.values())
 
-    # C-17: No packet identifies the message that is delivered: topic and payload do, in order. A
-    # client's deliveries belong to the latest messages that they can belong to.
+    # C-17
     def assign(self) -> list[Attempt]:
         """Assign deliveries to those that are expected; return the others."""
         rest: list[Attempt] = []
@@ -1895,7 +1893,7 @@ class Deliveries:
             own = [one for one in self.expected if not one.matching[0].group]
             own = [one for one in own if (one.served_as, one.retain) == (name, retain)]
             rest += self._pair(own, of_kind)
-        # M-55 (4.8.2): What no subscription of a member accounts for may be for its group.
+        # M-55
         groups = [one for one in self.expected if one.matching[0].group]
         for group in dict.fromkeys(one.served_as for one in groups):
             own = [one for one in groups if one.served_as == group]
@@ -1904,12 +1902,11 @@ class Deliveries:
             theirs.sort(key=lambda one: one.at)
             rest = [one for one in rest if one.client.name not in members]
             rest += self._pair(own, theirs)
+        rest = self._pair_other_flags(rest)
         rest = [one for one in rest if not self._is_live_with_retain(one)]
         return [one for one in self.attempts if one in rest or one in self.unsure]
 
-    # C-28: Where packets may be missing, equal messages have several pairings with their
-    # deliveries. A delivery is of a message if it is so in every pairing in order that leaves as
-    # few of both as possible without a partner.
+    # C-28
     def _pair(self, expected: list[Expected], attempts: list[Attempt]) -> list[Attempt]:
         """Assign deliveries; return those that no message may account for."""
         rest = _assign(expected, attempts)
@@ -1930,8 +1927,7 @@ class Deliveries:
                 self.open.append(one.message)
         return [one for one in rest if one not in unsure]
 
-    # C-29: A delivery is behind its message. Where one has no message, and an equal one follows a
-    # moment later, packets were captured out of order.
+    # C-29
     @staticmethod
     def _pair_early(expected: list[Expected], attempts: list[Attempt]) -> list[Attempt]:
         for one in expected:
@@ -1941,9 +1937,45 @@ class Deliveries:
             one.may_follow = False
         return rest
 
-    # M-70 (MQTT-3.3.1-9, MQTT-3.3.1-12): A message that matches an established subscription is sent
-    # without RETAIN. One that came with it all the same, where nothing else was delivered, and no
-    # newer subscription may be why, is the delivery.
+    # M-88
+    def _pair_other_flags(self, attempts: list[Attempt]) -> list[Attempt]:
+        rest = []
+        for attempt in attempts:
+            fits = [
+                one
+                for one in self.expected
+                if attempt.is_live
+                and attempt not in self.unsure
+                and one.message.retain
+                and not one.matching[0].group
+                and one.served_as == attempt.client.name
+                and one.message.start < attempt.at
+                and len(one.attempts) < one.capacity
+            ]
+            fresh = [one for one in fits if not one.attempts]
+            if self.has_older and len(fits) > 1:  # C-28
+                self.unsure.append(attempt)
+                for one in fresh:
+                    one.is_unsure = True
+                    self.open.append(one.message)
+            elif fits:
+                (fresh or fits)[-1].attempts.append(attempt)
+                (fresh or fits)[-1].attempts.sort(key=_time)
+            else:
+                rest.append(attempt)
+        return rest
+
+    # M-89
+    def _is_served(self, one: Expected) -> bool:
+        members = {sub.client.name for sub in one.matching if sub.group}
+        return any(
+            attempt.client.name in members
+            for other in self.expected
+            if other.message is one.message
+            for attempt in other.attempts
+        )
+
+    # M-70
     def _is_live_with_retain(self, attempt: Attempt) -> bool:
         setter = attempt.setter
         if attempt.is_live or attempt.may_be_live or (setter is None and self.has_older):
@@ -1970,8 +2002,7 @@ class Deliveries:
             self.of.breaks("retained_live", own[0], attempt.at, message)
         return True
 
-    # M-56 (4.3, E M31): A broker has accepted a message if it answered for it, or delivered it to
-    # anybody. Of several with one payload, the delivery may be of the first.
+    # M-56
     def confirmed(self, message: Message) -> At | None:
         if message.refused is not None or message.malformed:
             return None
@@ -1990,7 +2021,8 @@ class Deliveries:
         if self.has_older:
             self._pair_older(rest)
         for one in self.expected:
-            yield from self._of(one)
+            if one.attempts or not self._is_served(one):
+                yield from self._of(one)
         with_row = {id(one.message) for one in self.expected}
         for attempt in rest:
             message, verdict = self._unexpected(attempt)
@@ -2003,10 +2035,7 @@ class Deliveries:
             if id(message) not in with_row:
                 yield _delivery(message, None, None, self._unmatched(message))
 
-    # M-73 (3.3.4, MQTT-3.3.5-1): Of the copies that a client gets, one comes at the highest QoS. It
-    # may come last, and behind the end of the capture, but all come within a second.
-    # M-74 (3.3.2.3.3): No delivery begins once the Message Expiry Interval has passed, and it is
-    # reduced by the time that the message waited; a second of each is not certain.
+    # M-73, M-74
     def _judge(self, one: Expected) -> None:
         message, sub = one.message, one.matching[0]
         if self.has_older or one.matching[0].group or len(self.messages) > 1:
@@ -2026,7 +2055,10 @@ class Deliveries:
         if is_certain and len(one.matching) > 1 and got < highest:
             self.of.breaks("overlapping_qos", sub, one.attempts[0].at, message)
         expires_s, sent_ns = message.properties.get("message_expiry_interval"), message.start.ns
+        keeps = one.retain and all(each.retain_as_published for each in one.matching)
         for attempt in one.attempts:
+            if keeps and not attempt.retain:  # M-88
+                self.of.breaks("retained_unpublished", sub, attempt.at, message)
             if expires_s is None or sent_ns is None or attempt.at.ns is None:
                 continue
             waited_ns = attempt.at.ns - sent_ns - _NS_PER_S
@@ -2040,25 +2072,25 @@ class Deliveries:
     def _of(self, one: Expected) -> Iterator[Row]:
         self._judge(one)
         message = one.message
-        # C-18: A copy that was not captured may have come before those that were.
+        # C-18
         is_short = message.copies > 1 and len(one.attempts) < one.capacity
         is_short = is_short and self.has_older and not all(map(self.of.shows_all, one.matching))
         for place, attempt in enumerate(one.attempts):
             verdict = _verdict(attempt, message) if place < one.copies else "duplicate"
             if is_short and verdict == "delivered":
                 verdict = "undecided"
-            yield _delivery(message, attempt, _subscription(one, attempt), verdict)
+            yield _delivery(message, attempt, self._subscription(one, attempt), verdict)
         if one.attempts:
             return
         confirmed = self.confirmed(message)
         if message.refused is not None:
             verdict = "refused"
-        elif one.is_unsure:
+        elif one.is_unsure or message.is_repeated:  # C-8
             verdict = "undecided"
         elif confirmed is None:
             verdict = self._unconfirmed(message)
         elif self.has_older and one.matching[0].group:
-            verdict = "undecided"  # C-19: a group may have members that were not captured
+            verdict = "undecided"  # C-19
         elif one.matching[0].group in _OWN_PREFIXES:
             verdict = "undecided"  # to other brokers it is a filter that matches nothing
         else:
@@ -2074,7 +2106,17 @@ class Deliveries:
         row = _delivery(message, None, one.matching[0], verdict)
         yield row | ({"consumer": None, "consumer_client_id": None} if one.is_unsure else {})
 
-    # M-75 (MQTT-3.8.3-3): With No Local a client does not get its own messages.
+    # M-90, C-31
+    def _subscription(self, one: Expected, attempt: Attempt) -> Subscription | None:
+        own = [sub for sub in one.matching if sub.client.name == attempt.client.name]
+        for sub in one.matching:
+            if (sub in own or sub.group is None) and sub.identifier in attempt.identifiers:
+                return sub
+        fits = [sub for sub in own if attempt.qos == min(one.message.qos, sub.qos)]
+        sub = (fits or own or one.matching)[0]
+        return sub if fits or self.of.shows_all(sub) else None
+
+    # M-75
     def _judge_own(self, attempt: Attempt, message: Message | None) -> None:
         if message is None or self.has_older or not attempt.is_live or len(self.messages) > 1:
             return
@@ -2085,9 +2127,7 @@ class Deliveries:
         if is_own and own and all(one.no_local and one.granted < message.start for one in own):
             self.of.breaks("own_message", own[0], attempt.at, message)
 
-    # M-82 (3.8): A client gets messages of its subscriptions only. (It may have a SUBSCRIBE that is
-    # not answered yet, until a later request is.)
-    # M-83 (MQTT-3.3.1-8): A value is sent with RETAIN.
+    # M-82, M-83
     def _judge_unsubscribed(self, attempt: Attempt, message: Message | None) -> None:
         at, name = attempt.at, attempt.client.name
         if any(one.filter.startswith("$") for one in self.of.subscriptions_of(name)):
@@ -2129,8 +2169,7 @@ class Deliveries:
                 return message, "undecided" if self.has_older else "duplicate"
         return message, verdict
 
-    # C-20: With subscriptions from before the capture a client gets a message as often as it was
-    # sent; a delivery that is left over is of a message from before the capture.
+    # C-20
     def _pair_older(self, rest: list[Attempt]) -> None:
         names = {one.served_as for one in self.expected}
         sent = [(one.start, one.copies) for one in self.messages]
@@ -2151,9 +2190,7 @@ class Deliveries:
             return self._unconfirmed(message)
         return "undecided" if self.has_older else "no_subscriber"
 
-    # M-68 (4.3.3): With PUBREC the broker has accepted a message; with PUBREL it delivers it.
-    # C-26: Nothing shows that it was not accepted where the answer may have been lost, on any
-    # connection of the session.
+    # M-68, C-26
     def _unconfirmed(self, message: Message) -> str:
         if self.of.is_unseen(message) or message in self.open:
             return "undecided"
@@ -2199,7 +2236,7 @@ def _assign(expected: list[Expected], attempts: list[Attempt]) -> list[Attempt]:
             one = next((one for one in fits if one.takes(attempt)), None)
             (one.attempts if one else left).append(attempt)
         rest = left[::-1]
-    # M-81: Of deliveries that are too many, the last ones are.
+    # M-81
     taken = {attempt.at: one for one in expected for attempt in one.attempts}
     for attempt in attempts:
         one = taken.get(attempt.at)
@@ -2224,25 +2261,16 @@ def _time(attempt: Attempt) -> At:
     return attempt.at
 
 
-def _subscription(one: Expected, attempt: Attempt) -> Subscription:
-    """Return the subscription of a delivery: by its identifier (3.3.4), or any that matches."""
-    own = [sub for sub in one.matching if sub.client.name == attempt.client.name]
-    for sub in one.matching:
-        if (sub in own or sub.group is None) and sub.identifier in attempt.identifiers:
-            return sub
-    return own[0] if own else one.matching[0]
-
-
 def _verdict(attempt: Attempt, message: Message | None) -> str:
     """Return the verdict of a delivery."""
     if attempt.refused is not None:
         return "refused_by_client"
-    # M-57 (4.3.2, 4.3.3): A delivery is complete with PUBACK or PUBCOMP.
+    # M-57
     if attempt.qos and attempt.acknowledged is None:
         if attempt.untraced:
             return "undecided"
         return "abandoned" if attempt.abandoned else "in_flight"
-    if message is not None and message.is_repeated:
+    if message is not None and message.is_repeated and message.qos == 1:
         return "undecided"  # C-8
     return "lost_ack" if attempt.lost_ack else "delivered"
 
@@ -2255,7 +2283,7 @@ class Server:
         self.last, self.is_older = facts.last[key], key in facts.older
         self.subscriptions = [one for one in facts.subscriptions if one.client[:2] == key]
         self.attempts = [one for one in facts.attempts if one.client[:2] == key]
-        # M-58 (3.1.3.2.2): A will whose delay ends within the capture is published then.
+        # M-58
         delayed = [one for one in facts.delayed if one.client[:2] == key]
         self.messages = [
             *(one for one in facts.messages if one.client[:2] == key),
@@ -2272,11 +2300,14 @@ class Server:
 
     def is_unseen(self, message: Message) -> bool:
         """Return whether the answer to a message may have been where nothing was captured."""
-        return message.accepted is None and any(
-            one.unsure_before is not None
-            and one.client[:3] == message.client[:3]
-            and message.sent < one.unsure_before
-            for one in self.facts.connections
+        return message.accepted is None and (
+            message.untraced
+            or any(
+                one.unsure_before is not None
+                and one.client[:3] == message.client[:3]
+                and message.sent < one.unsure_before
+                for one in self.facts.connections
+            )
         )
 
     def subscriptions_of(self, name: str) -> list[Subscription]:
@@ -2305,7 +2336,7 @@ class Server:
         found = [one for one in self.subscriptions if _matches(one.filter, topic)]
         return sorted(found, key=lambda one: (_rank(one.filter), one.since))
 
-    # C-27: Another endpoint may be another listener of the same broker.
+    # C-27
     def is_served_elsewhere(self, topic: str) -> bool:
         """Return whether only subscriptions at other endpoints match a topic."""
         others = (
@@ -2318,8 +2349,7 @@ class Server:
         """Return the subscriptions that match a topic, and that the broker had at a time."""
         return [one for one in self.matching(topic) if self._is_active(one, at)]
 
-    # C-21: A subscription counts from its SUBSCRIBE on, until the answer that ends it: between a
-    # packet and its answer it may be either way. (M-43: until a newer one to the same filter.)
+    # C-21, M-43
     def _is_active(self, one: Subscription, at: At) -> bool:
         if at < one.asked or (one.gone is not None and one.gone < at):
             return False
@@ -2376,7 +2406,7 @@ class Server:
         for name in dict.fromkeys(sub.client.name for sub in active):
             qos = max(sub.qos for sub in active if sub.client.name == name)
             result = self._missed_by(name, min(qos, one.message.qos), one, confirmed)
-            # M-59 (4.8.2): A broker may choose any member of a group.
+            # M-59
             if result[1] not in ("not_forwarded", "not_kept"):
                 break
         return result
@@ -2388,15 +2418,14 @@ class Server:
         own = [each for each in self.connections if each.client.name == name]
         own = [each for each in own if each.kept and one.served_as in each.kept.served_as]
         if not own or not all(each.begun for each in own):
-            return None, "undecided"  # C-22: its window and its Maximum Packet Size are not known
+            return None, "undecided"  # C-22
         before = [each for each in own if _accepted(each) <= confirmed]
         connection = before[-1] if before else None
         if connection and connection.closed is not None and connection.closed < message.start:
             connection = None
         was_away = connection is None
         if connection is None:
-            # M-60 (3.1.2.4, 4.1): At QoS 0 a broker need not keep a message for a client that is
-            # away; above it keeps it in the session.
+            # M-60
             if qos == 0:
                 return None, "offline"
             after = [each for each in own if _accepted(each) > confirmed]
@@ -2410,27 +2439,21 @@ class Server:
             _accepted(connection) < message.start
             and (connection.until is None or confirmed <= connection.until)
         ):
-            return connection, "undecided"  # C-23: it came or left in between
+            return connection, "undecided"  # C-23
         if connection.damaged:
             return connection, "undecided"  # C-10
-        # M-62 (4.9, E M32): A message waits while the window is full. It is overtaken by one of its
-        # topic only (4.6), which was sent after it was accepted, at the same QoS or a higher one.
+        # M-62
         overtaken = self._has_later(connection, qos, confirmed, one.served_as, message.topic)
         passed = self._has_later(connection, min(qos, 1), confirmed, one.served_as, None)
-        # M-84 (4.9, 4.6): Brokers hand on in order. So if a message of any topic that was sent
-        # after it was accepted was delivered, it does not wait, unless the window was full when it
-        # was accepted: then topics may have queues of their own. A window is not full if more were
-        # in flight later.
+        # M-84
         filled = connection.filled
         was_open = not was_away and passed and filled is not None and confirmed < filled
-        is_full = connection.in_flight[1] >= 10 and not was_open
-        if not overtaken and qos and is_full:
+        if not overtaken and qos and connection.is_full and not was_open:
             after = [each for each in own if each.opened > connection.opened]
             waits = "undecided" if passed else "queued"
             return connection, self._waited(message, connection, after[:1]) or waits
-        # M-63 (4.3, E M31): It was not forwarded if the broker was past it: by a later message, or
-        # by an answer to a request after it was accepted.
-        answered = connection.answered
+        # M-63
+        answered = connection.answered_open if qos else connection.answered
         is_answered = answered is not None and max(confirmed, connection.opened) < answered
         if not (overtaken or is_answered or passed):
             return connection, "undecided"
@@ -2439,8 +2462,7 @@ class Server:
             return connection, "too_large"
         return connection, "not_kept" if was_away else "not_forwarded"
 
-    # M-61 (3.3.2.3.3, 3.1.2.11.2): A message that waits expires after its Message Expiry Interval,
-    # or ends with the session: whichever is first, also if no packet is sent then.
+    # M-61
     def _waited(
         self, message: Message, last: Connection | None, after: list[Connection]
     ) -> str | None:
@@ -2480,9 +2502,7 @@ class Server:
 
     # --- requests and replies (4.10) --------------------------------------------------------------
 
-    # M-64 (4.10): A message with a Response Topic is a request. A message on that topic with the
-    # same Correlation Data is a reply to the request that has waited longest; if none waits, to the
-    # one that was answered last. No message is a reply to itself.
+    # M-64
     def _conversations(self) -> Iterator[Row]:
         published = sorted(
             (one for one in self.messages if one.origin == "publish"), key=lambda one: one.sent
@@ -2551,14 +2571,16 @@ def _delivery(
     if message is not None:
         sent, by = message.sent, message.client
         row |= {
-            "destination": message.topic, "producer": by.endpoint, "sent_ns": sent.ns,
-            "producer_client_id": by.client_id, "sent_frame": sent.frame, **_lead(sent),
+            "destination": message.topic, "producer": by.endpoint,
+            "producer_client_id": by.client_id, **_lead(sent),
             "accepted_frame": message.accepted and message.accepted.frame,
         }  # fmt: skip
+        if not message.is_repeated:  # C-8
+            row |= {"sent_ns": sent.ns, "sent_frame": sent.frame}
     if attempt is not None:
         done, at = attempt.acknowledged, attempt.at
-        # C-29: Times are those of the order of the protocol.
-        before_ns = message.sent.ns if message else None
+        # C-29
+        before_ns = row.get("sent_ns")
         delivered_ns = None if at.ns is None else max(at.ns, before_ns or 0)
         done_ns = None if done is None or done.ns is None else max(done.ns, delivered_ns or 0)
         outcome = "acknowledged" if done else None if attempt.untraced else "unacknowledged"

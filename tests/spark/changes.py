@@ -30,7 +30,12 @@ from wireyard.pipeline.growing import following, growth
 from wireyard.pipeline.growing.following import Progress, follow_lake
 from wireyard.pipeline.growing.input import OPEN_STATE
 from wireyard.pipeline.inputs import watching
-from wireyard.pipeline.inputs.finding import identity_of, is_unchanged, list_inputs
+from wireyard.pipeline.inputs.finding import (
+    InputOptions,
+    identity_of,
+    is_unchanged,
+    list_inputs,
+)
 from wireyard.pipeline.job import drop_from_lake, fill_lake, repair_lake
 from wireyard.pipeline.replacing import OPEN_PREFIX, OPEN_STATES, Draft
 
@@ -108,6 +113,7 @@ class Runs:
         self.folder.mkdir()
         self.partition_by = "day" if rng.random() < 0.2 else None
         self.payload = ("#=json",) if rng.random() < 0.5 else ()
+        self.options = InputOptions(by_content=rng.random() < 0.2)
         self.rest: dict[str, bytes] = {}
         """By name: the bytes by which a file grows."""
         self.held: dict[str, bytes] = {}
@@ -263,7 +269,7 @@ class Runs:
         self.log.append("run")
         if not any(self.folder.iterdir()):
             return
-        listing = list_inputs([str(self.folder)])
+        listing = list_inputs([str(self.folder)], self.options)
         with self.opened() as lake:
             given = lake, listing.inputs, None, Silent()
             fill_lake(*given, payload=self.payload)
@@ -283,7 +289,7 @@ class Runs:
 
         with self.opened() as lake:
             given = lake, [str(self.folder)], None, Silent(), Quiet(), stop
-            follow_lake(*given, payload=self.payload)
+            follow_lake(*given, options=self.options, payload=self.payload)
         self.check()
 
     def check(self) -> None:
@@ -292,8 +298,8 @@ class Runs:
             return  # every file was left out
         lake, contents = read_lake(str(self.lake)), {**self.held}
         known = {identity_of(each.stamp) for each in lake.inputs.values()}
-        listing = list_inputs([str(self.folder)]).inputs if any(self.folder.iterdir()) else []
-        for each in listing:
+        there = [str(self.folder)] if any(self.folder.iterdir()) else []
+        for each in list_inputs(there, self.options).inputs if there else ():
             held = lake.inputs.get(each.path)
             if held is not None and is_unchanged(each.stamp, held.stamp):
                 contents[each.path] = Path(each.path).read_bytes()

@@ -9,13 +9,18 @@ from tests.spark.cluster import CONF
 from tests.spark.lakes import Silent
 from wireyard.cli.follow import FollowLine
 from wireyard.lake.writer import Lake
+from wireyard.pipeline.facts import jmq, mqtt
 from wireyard.pipeline.growing.following import follow_lake
 from wireyard.spark import session
 from wireyard.spark.running import SparkEngine
 
+FEW_PACKETS = 1_000
+
 
 def main(url: str, split_bytes: int, lake: str, folder: str, end: str) -> None:
-    """Follow a folder until there is a file `end`; executors read all that does not grow."""
+    """Follow a folder until there is a file `end`; facts of few packets are divided too."""
+    for module in (mqtt, jmq):
+        setattr(module, "DIVISION", module.DIVISION._replace(most_packets=FEW_PACKETS))  # noqa: B010
     sources = str(Path(__file__).parents[2] / "src")
     spark = session(url, **{**CONF, "spark.executorEnv.PYTHONPATH": sources})
     with Lake.open(lake) as opened:

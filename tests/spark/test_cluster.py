@@ -48,6 +48,7 @@ MESSAGES = 4_000
 SPLIT_BYTES = 128 << 10
 ROOT = Path(__file__).parents[2]
 BASE_PYTHON = sys._base_executable  # type: ignore[attr-defined]  # without an environment
+GROWING = ("one.pcap", "two.pcap", "three.pcap")
 VICTIMS = ("CoarseGrainedExecutorBackend", "pyspark.daemon")
 
 
@@ -86,7 +87,7 @@ def wave(folder: Path, number: int) -> int:
 def test_executors_and_workers_that_are_killed_change_nothing(
     master: str, folder: Path, tmp_path: Path
 ) -> None:
-    """Each batch of a lake that follows is a run like any other, on the executors."""
+    """Whole files, parts of growing ones, and facts in stages are read by the executors."""
     chance = random.Random(KILLS)
     killed = dict.fromkeys(VICTIMS, 0)
     capture = (ROOT / "examples" / "traffic.pcap").read_bytes()
@@ -113,8 +114,10 @@ def test_executors_and_workers_that_are_killed_change_nothing(
                 time.sleep(chance.random() / 2)
                 if job.poll() is None:
                     killed[victim] += kill_one(pids(folder, victim), chance.randrange(9))
-                with (coming / "traffic.pcap").open("ab") as grows:
-                    grows.write(capture[number * 200_000 : (number + 1) * 200_000])
+                for name in GROWING:
+                    with (coming / name).open("ab") as grows:
+                        size = chance.randrange(200_000)
+                        grows.write(capture[grows.tell() :][:size])
                 while job.poll() is None and len(held(lake)) < there:
                     time.sleep(0.05)
             end.touch()

@@ -26,6 +26,10 @@ main(sys.argv[1:], prog_name="wireyard")
 """A command that divides the facts of any number of packets among tasks."""
 
 
+MOST_SHUFFLED = 1_000_000
+"""Half of the bytes of what is shuffled, before they are compressed."""
+
+
 class Ran(NamedTuple):
     """What Spark ran."""
 
@@ -34,6 +38,8 @@ class Ran(NamedTuple):
     tasks: Counter[str]
     """The same of tasks."""
     failed: int
+    shuffled: int
+    """Bytes that Spark shuffled."""
 
 
 def run(folder: Path, *inputs: Path, program: tuple[str, ...] = ("-m", "wireyard")) -> Ran:
@@ -54,7 +60,7 @@ def run(folder: Path, *inputs: Path, program: tuple[str, ...] = ("-m", "wireyard
 
 
 def read(text: str) -> Ran:
-    ran = Ran(Counter(), Counter(), 0)
+    ran = Ran(Counter(), Counter(), 0, 0)
     names: dict[int, str] = {}
     for line in text.splitlines():
         event = json.loads(line)
@@ -65,8 +71,10 @@ def read(text: str) -> Ran:
             stage = event["Stage Info"]
             ran.stages[names[stage["Stage ID"]]] += 1
             ran.tasks[names[stage["Stage ID"]]] += stage["Number of Tasks"]
-        elif event["Event"] == "SparkListenerTaskEnd" and event["Task Info"]["Failed"]:
-            ran = ran._replace(failed=ran.failed + 1)
+        elif event["Event"] == "SparkListenerTaskEnd":
+            written = event["Task Metrics"]["Shuffle Write Metrics"]["Shuffle Bytes Written"]
+            failed = ran.failed + bool(event["Task Info"]["Failed"])
+            ran = ran._replace(failed=failed, shuffled=ran.shuffled + written)
     return ran
 
 
@@ -99,3 +107,4 @@ def test_a_capture_that_is_divided(tmp_path: Path) -> None:
         "merge": 1,
     }
     assert ran.tasks["split"] <= 12, ran.tasks  # few partitions for little data
+    assert ran.shuffled < MOST_SHUFFLED

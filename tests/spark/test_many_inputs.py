@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from pathlib import Path
 from random import Random
 from typing import TYPE_CHECKING, Any
@@ -12,10 +13,16 @@ from tests.captures.make import BEGAN_NS, Packet, both_ways, pcap
 from tests.formats.mqtt.make import connack, connect, publish
 from tests.spark import lakes
 from tests.spark.lakes import HEADER_BYTES
+from wireyard.errors import SourceError
+from wireyard.lake import read_lake
 from wireyard.lake.writer import Lake
+from wireyard.pipeline.decoding.task import BronzeTask
+from wireyard.pipeline.growing import growth as spark_growth
 from wireyard.pipeline.growing.growth import Growth
-from wireyard.pipeline.growing.input import GrowingInput
+from wireyard.pipeline.growing.input import GrowingInput, read_states
+from wireyard.pipeline.growing.tasks import read_parts
 from wireyard.pipeline.inputs.finding import list_inputs
+from wireyard.pipeline.replacing import OPEN_STATES
 from wireyard.pipeline.running import Runner
 from wireyard.spark.running import SparkEngine
 
@@ -51,7 +58,7 @@ def follow(lake: Path, folder: Path, engine: SparkEngine | None) -> None:
     lakes.assert_as_one_run(folder, lake)
 
 
-def test_the_parts_of_a_turn_are_tasks_of_one_stage(
+def test_the_parts_of_a_turn_are_a_task_for_each_core(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     stages, run = list[tuple[str, int]](), Runner.run
@@ -61,8 +68,101 @@ def test_the_parts_of_a_turn_are_tasks_of_one_stage(
         return run(self, tasks, work, *given, **named)
 
     monkeypatch.setattr(Runner, "run", counted)
+    monkeypatch.setattr(Runner, "at_once", 3)
     follow(tmp_path / "lake", tmp_path / "in", None)
-    assert [tasks for name, tasks in stages if name == "_read_part"] == [CAPTURES] * 2
+    assert [tasks for name, tasks in stages if name == "_read_task"] == [3, 3]
+
+
+def test_small_parts_share_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Runner, "at_once", 2)
+    follow(tmp_path / "lake", tmp_path / "in", None)
+    lake = read_lake(str(tmp_path / "lake"))
+    assert len(lake.inputs) == CAPTURES
+    assert len(lake.record.tables["packets_mqtt"]) <= 2 * 3
+    assert len(lake.record.tables["streams"]) <= 2 * 2
+
+
+def test_turns_of_some_inputs_leave_the_rows_of_the_others(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Files that inputs share are copied without the rows that a part replaces."""
+    monkeypatch.setattr(Runner, "at_once", 2)
+    wholes_read = list[list[str]]()
+
+    def seen(*given: Any) -> Any:
+        parts, gone = read_parts(*given)
+        wholes_read.append([part.source for part in parts if part.is_whole])
+        return parts, gone
+
+    monkeypatch.setattr(spark_growth, "read_parts", seen)
+    rng, folder = Random(7), tmp_path / "in"
+    folder.mkdir()
+    wholes = {str(folder / f"{number}.pcap"): capture(number) for number in range(6)}
+    sizes = dict.fromkeys(wholes, HEADER_BYTES)
+    for path, data in wholes.items():
+        Path(path).write_bytes(data[:HEADER_BYTES])
+    with Lake.open(str(tmp_path / "lake")) as opened:
+        growth = Growth(opened, None)
+        for each in list_inputs([str(folder)]).inputs:
+            assert growth.open_input(each)
+        for turn in range(12):
+            some = sorted(wholes) if turn == 0 else rng.sample(sorted(wholes), rng.randint(1, 4))
+            for path in some:
+                most = len(wholes[path])
+                sizes[path] = rng.randint(max(sizes[path], most // 2), most)
+                Path(path).write_bytes(wholes[path][: sizes[path]])
+                assert growth.refresh(path, [path])
+            growth.commit({path: growth.unread_bytes(path) for path in some}, ())
+            now = read_lake(str(tmp_path / "lake"))
+            for table in ("streams", "sessions"):
+                keys = Counter(
+                    (row["source"], row["stream"])
+                    for row in now.read(table, columns=["source", "stream"]).to_pylist()
+                )
+                assert not keys or max(keys.values()) == 1, (turn, table)
+            streams = {*now.read("streams", columns=["source"])["source"].to_pylist()}
+            packets = {*now.read("packets_mqtt", columns=["source"])["source"].to_pylist()}
+            assert packets <= streams, turn
+            for path in wholes:
+                for name in now.inputs[path].files[OPEN_STATES]:
+                    assert path in read_states(now.path(OPEN_STATES, name)), turn
+        for path, data in wholes.items():
+            Path(path).write_bytes(data)
+            assert growth.refresh(path, [path])
+        growth.commit({path: growth.unread_bytes(path) for path in wholes}, wholes)
+        growth.close()
+    assert wholes_read[0] and not any(wholes_read[1:])
+    lakes.assert_as_one_run(folder, tmp_path / "lake")
+
+
+@pytest.mark.parametrize("is_read", [False, True])
+def test_an_input_that_is_gone_leaves_no_rows_in_files_of_others(
+    is_read: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder, end = tmp_path / "in", GrowingInput.end
+
+    def gone(self: GrowingInput, task: BronzeTask) -> list[str]:
+        if self.source == str(paths[1]):
+            paths[1].unlink()
+            raise SourceError("gone")
+        return end(self, task)
+
+    folder.mkdir()
+    paths = [folder / f"{number}.pcap" for number in range(3)]
+    with Lake.open(str(tmp_path / "lake")) as opened:
+        growth = Growth(opened, None)
+        for number, path in enumerate(paths):
+            path.write_bytes(capture(number))
+            assert growth.open_input(list_inputs([str(path)]).inputs[0])
+        unread = {str(path): growth.unread_bytes(str(path)) for path in paths}
+        if is_read:
+            monkeypatch.setattr(GrowingInput, "end", gone)
+        else:
+            paths[1].unlink()
+        growth.commit(unread, unread)
+        assert {*read_lake(str(tmp_path / "lake")).inputs} == {str(paths[0]), str(paths[2])}
+        growth.close()
+    lakes.assert_as_one_run(folder, tmp_path / "lake")
 
 
 @pytest.mark.spark

@@ -21,6 +21,7 @@ from pyspark.sql.types import (
     StructType,
 )
 
+import wireyard
 from tests.captures.connections import make_capture
 from tests.spark.rows import BAD, GOOD, MALFORMED, STREAM, plain, read
 from wireyard.captures.inputs import open_captures
@@ -93,6 +94,15 @@ def test_small_files_share_a_task(tmp_path: Path) -> None:
     # Opening a file counts too: 1 MiB of what a task may have.
     some = pieces(reader_of(tmp_path, protocol="jmq", maxPartitionBytes="10m"))
     assert [len(task) for task in some] == [10, 10, 10]
+
+
+def test_a_part_of_a_capture_is_four_times_as_large() -> None:
+    capture = Path(__file__).parents[2] / "examples" / "traffic.pcap"
+    size = capture.stat().st_size
+    for share, parts in ((size, 1), (size // 4 + 1, 1), (size // 8 + 1, 2), (size // 20 + 1, 5)):
+        reader = reader_of(capture, protocol="mqtt", maxPartitionBytes=str(share))
+        assert len(pieces(reader)) == parts
+        assert table(reader).num_rows == wireyard.read(capture, format="mqtt").num_rows
 
 
 def test_compressed_files_are_not_cut(tmp_path: Path) -> None:

@@ -145,7 +145,7 @@ def test_records_of_layers_are_as_they_were() -> None:
         "publish", at(1), client("c"), "t", b"x", 1, True, b"x", 9, 5, "r", b"d", True, at(2), None,
         7, [at(3), at(4)], 2,
     )  # fmt: skip
-    attempt = Attempt(at(1), client("c"), "t", b"x", 2, True, (1, 2), True, 3, at(4), setter=at(5))
+    attempt = Attempt(at(1), client("c"), "t", b"x", 2, True, True, at(5), is_extra=True)
     for one in (connection, message, attempt, subscribed("c", "t", 1, 2)):
         found = again(one, type(one))
         assert type(found) is type(one)

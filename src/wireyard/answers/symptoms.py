@@ -22,7 +22,6 @@ from wireyard.layers.mqtt.symptoms import (
     UNANSWERED,
 )
 from wireyard.layers.symptoms import (
-    CHARGED,
     ENDS,
     LONG_NS,
     MUCH_SLOWER_NS,
@@ -31,10 +30,9 @@ from wireyard.layers.symptoms import (
     SEVERITIES,
     SLOWER,
     SQL_SESSIONS,
-    TRACE,
     TRACE_CLIENT,
     Symptom,
-    deliveries,
+    of_verdicts,
     sessions,
 )
 
@@ -55,7 +53,7 @@ WITH busy AS (
   UNION ALL
   SELECT l.destination, coalesce(l.consumer_client_id, l.consumer), count(*), 'in queue',
     quantile_cont(l.queue_ns, 0.5), NULL
-  FROM ({CHARGED}) l JOIN busy b USING (source, consumer, destination)
+  FROM charged_latencies l JOIN busy b USING (source, consumer, destination)
   WHERE l.sent_ns >= b.first_ns AND l.queue_ns >= {LONG_NS} AND l.protocol = 'jms'
   GROUP BY 1, 2
 )
@@ -101,12 +99,11 @@ GROUP BY 2, rule, side
 """
 
 _EVERY: Final = (
-    Symptom(
+    of_verdicts(
         "expired",
         "lost",
         "{messages} expired before being consumed",
-        TRACE,
-        deliveries("d.verdict = 'expired'"),
+        "expired",
     ),
     Symptom(
         "request_unanswered",
@@ -115,26 +112,20 @@ _EVERY: Final = (
         SQL_SESSIONS,
         f"FROM ({REQUEST_UNANSWERED}) UNION ALL BY NAME FROM ({UNANSWERED})",
     ),
-    Symptom(
+    of_verdicts(
         "unacknowledged",
         "stuck",
         "{messages} delivered more than a second before the end, not acknowledged",
-        TRACE,
-        deliveries(
-            "d.verdict IN ('in_flight', 'held', 'in_transaction')"
-            f" AND e.end_ns - d.delivered_ns >= {LONG_NS} AND NOT {PASSED_ON} AND NOT {RESCUED}",
-            join=_END,
-        ),
+        *("in_flight", "held", "in_transaction"),
+        condition=f"e.end_ns - d.delivered_ns >= {LONG_NS} AND NOT {PASSED_ON} AND NOT {RESCUED}",
+        join=_END,
     ),
-    Symptom(
+    of_verdicts(
         "never_acknowledged",
         "stuck",
         "{messages} delivered; the session ended without an acknowledgement",
-        TRACE,
-        deliveries(
-            f"d.verdict IN ('abandoned', 'left') AND NOT {PASSED_ON} AND NOT {CLOSED}"
-            f" AND NOT {RESCUED}"
-        ),
+        *("abandoned", "left"),
+        condition=f"NOT {PASSED_ON} AND NOT {CLOSED} AND NOT {RESCUED}",
     ),
     Symptom(
         "login_refused",
@@ -207,7 +198,7 @@ def symptoms(formats: Set[str] | None = None) -> tuple[Symptom, ...]:
         other = known.setdefault(symptom.code, symptom)
         if other is not symptom:
             query = f"({other.query}) UNION ALL BY NAME ({symptom.query})"
-            known[symptom.code] = other._replace(query=query)
+            known[symptom.code] = other._replace(query=query, verdicts=frozenset())
     whole = (each._replace(query=_of_whole_packets(each.query)) for each in known.values())
     return tuple(sorted(whole, key=lambda each: SEVERITIES.index(each.severity)))
 

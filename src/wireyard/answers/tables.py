@@ -30,6 +30,7 @@ from wireyard.formats import names as format_names
 from wireyard.lake.records import is_shown
 from wireyard.lake.snapshot import read_lake
 from wireyard.layers.frame_files import FrameFiles
+from wireyard.layers.symptoms import SHARED
 from wireyard.layers.tables import all_tables, fact_table, with_times
 from wireyard.pipeline.inputs.listing import is_pattern
 from wireyard.streams.conditions import is_utf8
@@ -215,6 +216,10 @@ class Tables:
         for name in self._named(query):
             if name not in self._defined:
                 self._define(name)
+                self._defined.add(name)
+        for name, shared in SHARED.items():
+            if name in query and name not in self._defined:
+                self.keep(name, shared)
                 self._defined.add(name)
 
     def _named(self, query: str) -> list[str]:

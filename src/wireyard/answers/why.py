@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from string import Formatter
 from typing import TYPE_CHECKING, Any, Final
@@ -15,6 +15,7 @@ from wireyard.layers.symptoms import MEASURES, MOST_PEERS, SEVERITIES, Symptom
 if TYPE_CHECKING:
     from wireyard.answers import Tables
     from wireyard.answers.tables import Row
+    from wireyard.layers.frame_files import FrameFiles
 
 __all__ = ["MOST_WORST", "Finding", "find_symptoms", "is_known", "quote"]
 
@@ -70,6 +71,37 @@ class Finding:
     next: str
     """A command that shows more."""
 
+    @property
+    def about(self) -> list[str]:
+        """The client and the destination; if there is neither, the source."""
+        return [name for name in (self.client, self.destination) if name] or [self.subject]
+
+    def ends(self, show: Callable[[str], str] = str) -> str:
+        """Return the clients that sent, and those that should have received, as text.
+
+        Parameters
+        ----------
+        show
+            Returns a name as it is shown.
+        """
+        ends = (("from", self.producers), ("to", self.consumers))
+        return " ".join(f"{word} {_first_of([*map(show, of)])}" for word, of in ends if of)
+
+    def proof(self, files: FrameFiles) -> str:
+        """Return the place of the packet or the record that proves it, as text."""
+        if self.frame is None:
+            return f"offset {self.offset} of {self.stream} in {self.source}"
+        file, number = files.find(self.source, self.frame)
+        return f"frame {number} of {file}"
+
+
+def _first_of(names: Sequence[str]) -> str:
+    """Return the first of some clients, and whether there are others, as text."""
+    *shown, last = names
+    if len(names) < MOST_PEERS:
+        return " and ".join(filter(None, (", ".join(shown), last)))
+    return f"{', '.join(shown)} and others"
+
 
 def find_symptoms(
     tables: Tables,
@@ -104,9 +136,11 @@ def find_symptoms(
     noun = "topic" if tables.formats <= {"mqtt"} else "destination"
     given = None if asked is None else {"asked": asked}
     ask = ask or (lambda _, query, given: tables.rows(query, given))
+    verdicts = {row["verdict"] for row in tables.rows("SELECT DISTINCT verdict FROM deliveries")}
     findings = [
         _finding(symptom, row, shown_as, noun)
         for symptom in known
+        if not (symptom.verdicts and symptom.verdicts.isdisjoint(verdicts))
         for row in ask(symptom, _causes(symptom, most, narrowed=asked is not None), given)
     ]
     order = {symptom.code: place for place, symptom in enumerate(known)}

@@ -3,9 +3,10 @@
 ``wireyard.broker()`` runs one in a thread (`BrokerThread`). The modules:
 
 - ``core``: the broker without sockets and clocks, of ``session``, ``routing`` and ``retained``
-- ``store``: what outlives the process, for any protocol: tables of an SQLite file
+- ``store``: what outlives the process, for any protocol: tables of an SQLite file;
+  ``persistence``: those of MQTT
 - ``settings``, ``access``: its limits, its users and what they may do
-- ``server``: the same on sockets; ``recording`` writes what passes as a capture
+- ``server``, ``connection``: the same on sockets; ``recording`` writes what passes as a capture
 - ``thread``: a server in a thread
 """
 

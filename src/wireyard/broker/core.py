@@ -17,6 +17,7 @@ from itertools import count
 from secrets import token_hex
 from typing import Any, Final
 
+from wireyard.broker.persistence import Persistence
 from wireyard.broker.routing import Router
 from wireyard.broker.session import FOR_EVER, Link, Session, Will, expiry_asked
 from wireyard.broker.settings import Settings
@@ -26,6 +27,8 @@ from wireyard.endpoints import (
     Event,
     KnownTopics,
     Message,
+    Received,
+    Released,
     ServerEndpoint,
     Tap,
 )
@@ -66,6 +69,8 @@ class Core:
     check_login
         Is called with a CONNECT and a function to call, once, with whether it may log in; None
         accepts every login.
+    kept
+        Where its state outlives the process; `restore` continues with what is there.
     """
 
     def __init__(
@@ -73,9 +78,11 @@ class Core:
         settings: Settings,
         say: Callable[[str], None],
         check_login: Callable[[Connect, Callable[[bool], None]], None] | None = None,
+        kept: Persistence | None = None,
     ) -> None:
         self.settings, self.say = settings, say
-        self.router = Router(settings, say)
+        self.kept = kept
+        self.router = Router(settings, say, kept)
         self.links: set[Link] = set()
         self.unidentified: set[Link] = set()
         self._check_login = check_login
@@ -83,9 +90,13 @@ class Core:
         self._timers: list[tuple[float, int, Callable[[], None]]] = []
         self._numbers = count()
         self._held_bytes = 0
+        self._changes = 0
+        """Changes of the store for which some link waits already."""
         self._handlers: dict[type, Callable[[Link, Any], None]] = {
             Message: self._on_message,
-            Completed: self._on_completed,
+            Completed: self._on_acknowledged,
+            Received: self._on_acknowledged,
+            Released: self._on_acknowledged,
             Connect: self._on_connect,
             Auth: self._on_auth,
             Subscribe: self._on_subscribe,
@@ -131,14 +142,19 @@ class Core:
         link.held_bytes = size
 
     def _handle(self, link: Link, events: Iterable[Event]) -> None:
-        handlers, links = self._handlers, self.links
+        handlers, links, kept, session = self._handlers, self.links, self.kept, link.session
         for event in events:
-            if link not in links:
-                break
-            handlers[type(event)](link, event)
+            if link in links:
+                handlers[type(event)](link, event)
+            elif isinstance(event, Completed | Received | Released) and session is not None:
+                # What arrived before the end of the connection counts.
+                self._acknowledged(session, event)
         if link.session is not None and link.session.queue:
             self.router.pump(link.session)
         self.router.dirty.add(link)
+        if kept is not None and kept.store.changes != self._changes:
+            self._changes = kept.store.changes
+            link.waits_for = kept.store.group
 
     def end(self, link: Link, code: int, text: str) -> None:
         """End a connection by a reason code; do nothing if it has ended."""
@@ -167,6 +183,17 @@ class Core:
             links = sorted(dirty, key=lambda link: link.endpoint.ended is None)
             dirty.clear()
             yield from links
+
+    def restore(self) -> None:
+        """Continue with what the store has: connections were lost when the process ended."""
+        connected = self.router.restore()
+        for session in list(self.router.sessions.values()):
+            will = session.will
+            self._expire(session)
+            if will is not None:
+                self._await_will(session, will)
+        for session in connected:
+            self._leave(session, None)
 
     # --- time -----------------------------------------------------------------------------
 
@@ -251,6 +278,8 @@ class Core:
             self._advance_will(session, "connected")
         user = f", user {packet.username}" if packet.username else ""
         self.say(f"{link.shown}: connected, MQTT {_VERSIONS[link.endpoint.version]}{user}")
+        session.is_durable |= session.expiry_s > 0
+        self._put(session)
 
     def _begin_conversation(self, link: Link, packet: Connect, method: str) -> None:
         begin = self.settings.enhanced.get(method)
@@ -313,12 +342,20 @@ class Core:
             asked = dict(packet.properties or ()).get("session_expiry_interval")
             if isinstance(asked, int) and session.expiry_s:
                 session.expiry_s = min(asked, self.settings.max_session_expiry_s)
+        if not session.expiry_s:
+            self.router.forget(session)  # before its will, which is not for itself
         self._advance_will(session, event)
         if not session.expiry_s:
             self._discard(session)
         elif session.expiry_s != FOR_EVER:
             session.expires_at = self.router.now + session.expiry_s
             self._at(session.expires_at, lambda: self._expire(session))
+        if session.expiry_s:
+            self._put(session)
+
+    def _put(self, session: Session) -> None:
+        if self.kept is not None and self.router.has(session):
+            self.kept.put_session(session)
 
     def _expire(self, session: Session) -> None:
         if session.expires_at is None:
@@ -331,9 +368,9 @@ class Core:
 
     def _discard(self, session: Session) -> None:
         """End a session: its subscriptions, its messages, its will."""
-        self._advance_will(session, "session_over")
         session.expires_at = None
         self.router.forget(session)
+        self._advance_will(session, "session_over")
 
     def _advance_will(self, session: Session, event: str) -> None:
         """Apply an event to the will of a session; publish it if it is time."""
@@ -348,15 +385,17 @@ class Core:
         if cell.effect == "published":
             self.router.publish(will.message(self.router.now), session)
         if is_delayed:
-            self._await_will(session, will, self.router.now + min(will.delay_s, session.expiry_s))
+            will.due = self.router.now + min(will.delay_s, session.expiry_s)
+            self._await_will(session, will)
 
-    def _await_will(self, session: Session, will: Will, due: float) -> None:
-        if session.will is not will:
+    def _await_will(self, session: Session, will: Will) -> None:
+        if session.will is not will or will.due is None:
             return
-        if due <= self.router.now:
+        if will.due <= self.router.now:
             self._advance_will(session, "delay_over")
+            self._put(session)
         else:
-            self._at(due, lambda: self._await_will(session, will, due))
+            self._at(will.due, lambda: self._await_will(session, will))
 
     # --- packets --------------------------------------------------------------------------
 
@@ -391,6 +430,9 @@ class Core:
             count = self.router.publish(message, session)
             if message.qos:
                 link.endpoint.acknowledge(message, 0 if count else NO_SUBSCRIBERS)
+            is_held = session.is_durable and message.packet_id in session.flows.receiving
+            if self.kept is not None and is_held:
+                self.kept.hold(session, message.packet_id)
             return
         text = f"may not publish to {message.topic}"
         if message.qos and _VERSIONS[link.endpoint.version] == "5.0":
@@ -400,9 +442,22 @@ class Core:
             # Nothing else informs the client that the message is not passed on.
             self.end(link, NOT_AUTHORIZED, text)
 
-    def _on_completed(self, link: Link, completed: Completed) -> None:
-        if link.session is not None:
-            self.router.release(link.session, completed.delivery)
+    def _on_acknowledged(self, link: Link, event: Completed | Received | Released) -> None:
+        assert link.session is not None
+        self._acknowledged(link.session, event)
+
+    def _acknowledged(self, session: Session, event: Completed | Received | Released) -> None:
+        kept = self.kept
+        if not self.router.has(session):
+            pass
+        elif isinstance(event, Completed):
+            self.router.release(session, event.delivery)
+        elif kept is None or not session.is_durable:
+            pass
+        elif isinstance(event, Received):
+            kept.put_delivery(session, event.delivery, True)
+        else:
+            kept.release(session, event.packet_id)
 
     def _may_write(self, user: str | None, client_id: str, topic: str | None) -> bool:
         access = self.settings.access

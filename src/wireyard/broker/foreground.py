@@ -1,4 +1,4 @@
-"""A broker that runs until a signal ends it."""
+"""A server that runs until a signal ends it."""
 
 from __future__ import annotations
 
@@ -7,15 +7,26 @@ import gc
 import resource
 import signal
 from collections.abc import Callable
-from typing import Any
-
-from wireyard.broker.server import Server
+from typing import Any, Protocol, TypeVar
 
 __all__ = ["serve"]
 
 
-def serve(server: Server, ready: Callable[[Server], None]) -> None:
-    """Run a server until SIGINT or SIGTERM; `ready` is called once it listens.
+class _Server(Protocol):
+    is_over: asyncio.Event
+    """Set when it has to stop."""
+    say: Callable[[str], None]
+
+    async def start(self) -> None: ...
+
+    async def stop(self) -> None: ...
+
+
+S = TypeVar("S", bound=_Server)
+
+
+def serve(server: S, ready: Callable[[S], None]) -> None:
+    """Run a server until SIGINT or SIGTERM, or until it is over; call `ready` once it listens.
 
     Raises
     ------
@@ -26,11 +37,10 @@ def serve(server: Server, ready: Callable[[Server], None]) -> None:
     asyncio.run(_serve(server, ready))
 
 
-async def _serve(server: Server, ready: Callable[[Server], None]) -> None:
+async def _serve(server: S, ready: Callable[[S], None]) -> None:
     loop = asyncio.get_running_loop()
-    stop = asyncio.Event()
     for number in (signal.SIGINT, signal.SIGTERM):
-        loop.add_signal_handler(number, stop.set)
+        loop.add_signal_handler(number, server.is_over.set)
 
     def say(_loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
         server.say(f"{context['message']}: {context.get('exception', '')}")
@@ -40,7 +50,7 @@ async def _serve(server: Server, ready: Callable[[Server], None]) -> None:
     # What was loaded until now stays: no collection has to look at it again.
     gc.freeze()
     ready(server)
-    await stop.wait()
+    await server.is_over.wait()
     await server.stop()
 
 

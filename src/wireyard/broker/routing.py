@@ -14,11 +14,14 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Final, NamedTuple
 
+from wireyard.broker.persistence import Persistence
 from wireyard.broker.retained import Retained
 from wireyard.broker.session import Link, Session
 from wireyard.broker.settings import Settings
 from wireyard.endpoints import Delivery, Message
 from wireyard.endpoints.codes import NOT_AUTHORIZED, QUOTA_EXCEEDED
+from wireyard.endpoints.packets import ERROR
+from wireyard.errors import SourceError
 from wireyard.layers.mqtt.subscriptions import Subscription, Subscriptions
 from wireyard.layers.mqtt.topics import split_shared
 
@@ -70,6 +73,8 @@ class Router:
     ----------
     say
         Is called with one line for each notable cause.
+    kept
+        Where its state outlives the process, if it does.
 
     Attributes
     ----------
@@ -79,8 +84,11 @@ class Router:
         The time, which the caller sets.
     """
 
-    def __init__(self, settings: Settings, say: Callable[[str], None]) -> None:
+    def __init__(
+        self, settings: Settings, say: Callable[[str], None], kept: Persistence | None = None
+    ) -> None:
         self.settings, self.say = settings, say
+        self.kept = kept
         self.sessions: dict[str, Session] = {}
         self.dirty: set[Link] = set()
         self.now = 0.0
@@ -107,23 +115,33 @@ class Router:
             return QUOTA_EXCEEDED, False
         session.subscriptions[filter] = subscription
         self._targets.clear()
+        if self.kept is not None and session.is_durable:
+            self.kept.put_subscription(subscription)
         return subscription.qos, is_new
 
     def unsubscribe(self, session: Session, filter: str) -> bool:
         """Remove a subscription; return whether there was one."""
         self._targets.clear()
         found = session.subscriptions.pop(filter, None)
+        if self.kept is not None and session.is_durable:
+            self.kept.remove_subscription(session.client_id, filter)
         return found is not None and self._tree.unsubscribe(session.client_id, filter)
+
+    def has(self, session: Session) -> bool:
+        """Return whether a session goes on."""
+        return self.sessions.get(session.client_id) is session
 
     def forget(self, session: Session) -> None:
         """Remove a session, with its subscriptions and messages."""
         for filter in list(session.subscriptions):
             self.unsubscribe(session, filter)
+        if self.kept is not None:
+            self.kept.remove_session(session)
         self._kept_bytes -= session.kept_bytes
         session.kept_bytes = 0
         session.queue.clear()
         session.flows.discard()
-        if self.sessions.get(session.client_id) is session:
+        if self.has(session):
             del self.sessions[session.client_id]
 
     def send_retained(self, session: Session, subscription: Subscription, is_new: bool) -> None:
@@ -141,9 +159,8 @@ class Router:
 
     def publish(self, message: Message, publisher: Session | None) -> int:
         """Pass a message on; return the number of its receivers."""
-        if message.retain and not self.retained.set(message):
-            count = self.retained.count
-            self.say(f"{message.topic}: is not retained, there are {count} retained values")
+        if message.retain:
+            self._retain(message)
         targets = self._targets.get(message.topic)
         if targets is None:
             targets = self._find(message.topic)
@@ -153,12 +170,23 @@ class Router:
                 if not others:
                     continue
                 target = _Target.of(target.session, others)
-            self._deliver(target.session, target.delivery(message))
+            if message.qos and target.qos:
+                self._deliver(target.session, target.delivery(message))
+            elif target.session.link is not None:
+                self._forward(target.session.link, target, message)
         for group in targets.groups:
             targets.turn += 1
             target = _next_of(group, targets.turn)
             self._deliver(target.session, target.delivery(message))
         return len(targets.each) + len(targets.groups)
+
+    def _retain(self, message: Message) -> None:
+        is_kept = self.retained.set(message)
+        if not is_kept:
+            count = self.retained.count
+            self.say(f"{message.topic}: is not retained, there are {count} retained values")
+        if self.kept is not None:
+            self.kept.put_retained(message, is_kept and message.payload != b"")
 
     def _find(self, topic: str) -> _Targets:
         each: dict[str, list[Subscription]] = {}
@@ -193,14 +221,29 @@ class Router:
         elif self._keep(session, delivery):
             if link is None or link.is_slow or session.queue or link.endpoint.room <= 0:
                 session.queue.append(delivery)
+                if self.kept is not None and session.is_durable:
+                    self.kept.put_delivery(session, delivery)
             else:
                 self._send(link, session, delivery)
+
+    def _forward(self, link: Link, target: _Target, message: Message) -> None:
+        """Send a message at QoS 0 to a session that is connected."""
+        endpoint = link.endpoint
+        is_slow = link.is_slow or endpoint.unsent_bytes > self.settings.max_unsent_bytes
+        retain = message.retain and target.keeps_retain
+        if is_slow or target.identifiers or not endpoint.forward(message, retain):
+            self._deliver(target.session, target.delivery(message))
+        else:
+            self.dirty.add(link)
 
     def _send(self, link: Link, session: Session, delivery: Delivery) -> None:
         if not link.endpoint.send(delivery, self.now):
             most = link.endpoint.peer_max_packet
             self._drop(session, f"takes packets of {most} bytes at most, larger ones are dropped")
             self.release(session, delivery)
+        elif delivery.qos and self.kept is not None and session.is_durable:
+            self.kept.put_delivery(session, delivery)
+            link.waits_for = self.kept.store.group
         self.dirty.add(link)
 
     def _keep(self, session: Session, delivery: Delivery) -> bool:
@@ -222,6 +265,43 @@ class Router:
         if delivery.qos:
             session.kept_bytes -= delivery.message.size
             self._kept_bytes -= delivery.message.size
+            if self.kept is not None:
+                self.kept.remove_delivery(delivery)
+
+    def restore(self) -> list[Session]:
+        """Continue with what the store has; return the sessions that were connected."""
+        kept, self.kept = self.kept, None  # what is read is not written
+        assert kept is not None
+        connected = []
+        for session, is_connected in kept.sessions():
+            self.sessions[session.client_id] = session
+            connected += [session] if is_connected else []
+        for subscription in kept.subscriptions():
+            session = self._restored(kept, subscription.client_id)
+            if self.subscribe(session, subscription)[0] >= ERROR:
+                kept.remove_subscription(subscription.client_id, subscription.filter)
+        for client_id, delivery, is_received in kept.deliveries():
+            session = self._restored(kept, client_id)
+            session.kept_bytes += delivery.message.size
+            self._kept_bytes += delivery.message.size
+            if delivery.packet_id is None:
+                session.queue.append(delivery)
+            else:
+                session.flows.restore(delivery, is_received)
+        for client_id, packet_id in kept.held():
+            self._restored(kept, client_id).flows.hold(packet_id)
+        for message in kept.retained():
+            if not self.retained.set(message):
+                kept.put_retained(message, False)
+        self.kept = kept
+        return connected
+
+    def _restored(self, kept: Persistence, client_id: str) -> Session:
+        session = self.sessions.get(client_id)
+        if session is None:
+            text = f"{kept.store.path}: is damaged: client id '{client_id}' has no session"
+            raise SourceError(text)
+        return session
 
     def _drop(self, session: Session, text: str) -> None:
         if not session.dropped:

@@ -1,22 +1,29 @@
 """The broker on sockets: one asyncio loop that listens, reads, writes, and keeps the time.
 
-What one pass of the loop makes for a client is written by one call.
+What one pass of the loop makes for a client is written by one call. With a store, it leaves once
+the changes that were made with it are committed.
 """
 
 from __future__ import annotations
 
 import asyncio
+import gc
 import ssl
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from ipaddress import ip_address
 from pathlib import Path
-from typing import Any, Final, cast
+from typing import Final
+from urllib.parse import urlsplit
 
+from wireyard.broker.connection import SECONDS_TO_CLOSE, Connection
 from wireyard.broker.core import Core
-from wireyard.broker.recording import Address, Recording, Tape
+from wireyard.broker.persistence import TABLES, Persistence
+from wireyard.broker.recording import Address, Recording, Tape, record_into, shown_address
 from wireyard.broker.session import Link
 from wireyard.broker.settings import Settings
+from wireyard.broker.store import Store
 from wireyard.errors import SourceError
 from wireyard.formats.mqtt.control import Connect
 
@@ -24,9 +31,6 @@ __all__ = ["LOOPBACK", "Server"]
 
 LOOPBACK: Final = "127.0.0.1"
 _LOGIN_THREADS: Final = 2
-_SECONDS_TO_CLOSE: Final = 2.0
-_MAX_UNREAD_BYTES: Final = 64 << 10
-"""Bytes of a client that wait for the answer to its CONNECT, from which on nothing is read."""
 
 
 class Server:
@@ -44,6 +48,8 @@ class Server:
         Context of a server with its certificate, for TLS.
     record
         Folder in which what passes is written to a new capture.
+    store
+        File in which its state outlives the process; in memory if there is none.
 
     Attributes
     ----------
@@ -60,24 +66,29 @@ class Server:
         port: int = 0,
         tls: ssl.SSLContext | None = None,
         record: str | Path | None = None,
+        store: str | Path | None = None,
     ) -> None:
         self.settings = settings or Settings()
         self.address: Address = (bind, port)
         self.say = say
+        self.store: Store | None = None
+        self.is_over = asyncio.Event()
+        """Set when it has to stop: by its caller, or because the store cannot be written."""
         self.recording: Recording | None = None
         self._tls = tls
         self._record = None if record is None else Path(record)
+        self._store = None if store is None else Path(store)
         self._logins: ThreadPoolExecutor | None = None
         self._server: asyncio.Server | None = None
         self._timer: asyncio.TimerHandle | None = None
         self._flush_is_due = False
-        self._connections: dict[Link, _Connection] = {}
-        self.open_connections: set[_Connection] = set()
+        self._connections: dict[Link, Connection] = {}
+        self.open_connections: set[Connection] = set()
         """Those whose sockets are open, refused ones too."""
+        self._waiting: set[Connection] = set()
+        """Those with something to send that waits for the store."""
         # Time since 1970 that never jumps.
         self._epoch = time.time() - time.monotonic()
-        has_users = self.settings.access is not None and self.settings.access.users is not None
-        self.core = Core(self.settings, say, self._check_login if has_users else None)
 
     def now(self) -> float:
         """Return the time in seconds since 1970."""
@@ -89,14 +100,40 @@ class Server:
         Raises
         ------
         SourceError
-            The address cannot be bound, or the folder for the record cannot be written.
+            The address cannot be bound, the folder for the record cannot be written, or the store
+            cannot be opened or read.
         """
         self.loop = asyncio.get_running_loop()
+        if self._store is not None:
+            self.store = Store(str(self._store), TABLES, self.say)
+        try:
+            self._begin()
+            await self._listen()
+        except BaseException:
+            if self.store is not None:
+                self.store.close()
+            raise
+
+    def _begin(self) -> None:
+        """Make the core, and continue with what the store has."""
+        has_users = self.settings.access is not None and self.settings.access.users is not None
+        kept = None if self.store is None else Persistence(self.store)
+        self.core = Core(self.settings, self.say, self._check_login if has_users else None, kept)
         self.core.tick(self.now())
+        if self.store is not None:
+            gc.disable()  # what is read stays: collections during it would look at it in vain
+            try:
+                self.core.restore()
+            finally:
+                gc.enable()
+            self.store.start(lambda: self.loop.call_soon_threadsafe(self._on_commit))
+            self.store.flush()
+
+    async def _listen(self) -> None:
         try:
             bind, port = self.address
             self._server = await self.loop.create_server(
-                lambda: _Connection(self),
+                lambda: Connection(self),
                 bind,
                 port,
                 ssl=self._tls,
@@ -105,7 +142,9 @@ class Server:
                 start_serving=False,
             )
             if self._record is not None:
-                self._open_record(self._record)
+                self.recording = record_into(
+                    self._record, "broker", lambda: int(self.now() * 1e9), self.say
+                )
             await self._server.start_serving()
         except OSError as error:
             if self._server is not None:
@@ -113,13 +152,23 @@ class Server:
             raise SourceError(f"{error.filename or self.address[0]}: {error.strerror}") from None
         self.address = self._server.sockets[0].getsockname()[:2]
 
-    def _open_record(self, folder: Path) -> None:
-        folder.mkdir(parents=True, exist_ok=True)
-        began = time.strftime("%Y%m%dT%H%M%S", time.gmtime(self.now()))
-        path = folder / f"broker-{began}-{time.monotonic_ns() % 1_000_000:06}.pcapng"
-        file = path.open("xb")
-        self.recording = Recording(file, lambda: int(self.now() * 1e9), self.say)
-        self.say(f"records to {path}")
+    def _on_commit(self) -> None:
+        """Send what waited for the store."""
+        assert self.store is not None
+        if self.store.failed is not None:
+            self.is_over.set()
+        waiting, self._waiting = self._waiting, set()
+        for connection in waiting:
+            connection.leave()
+
+    def wait(self, connection: Connection) -> None:
+        """Have a connection look again after the next commit."""
+        self._waiting.add(connection)
+
+    @property
+    def committed(self) -> int:
+        """The last group of changes that is durable."""
+        return 0 if self.store is None else self.store.committed
 
     async def stop(self) -> None:
         """End all connections, and close."""
@@ -127,7 +176,10 @@ class Server:
             self._server.close()
         self.core.shut_down()
         self._flush()
-        until = self.loop.time() + _SECONDS_TO_CLOSE
+        if self.store is not None:
+            await self.loop.run_in_executor(None, self.store.close)
+            self._on_commit()
+        until = self.loop.time() + SECONDS_TO_CLOSE
         while self.open_connections and self.loop.time() < until:
             await asyncio.sleep(0.005)
         for connection in list(self.open_connections):
@@ -155,6 +207,8 @@ class Server:
             connection = self._connections.get(link)
             if connection is not None:
                 connection.flush()
+        if self.store is not None:
+            self.store.flush()
         if due is None:
             return
         when = max(0.0, due - self._epoch)
@@ -178,6 +232,7 @@ class Server:
 
         def finish(checked: asyncio.Future[bool]) -> None:
             if not checked.cancelled():
+                self.core.tick(self.now())
                 done(checked.exception() is None and checked.result())
                 self.wake()
 
@@ -186,11 +241,28 @@ class Server:
         )
         future.add_done_callback(finish)
 
-    def open(self, connection: _Connection, client: Address, server: Address) -> Link | None:
+    # --- connections ----------------------------------------------------------------------
+
+    def allows(self, origin: str, host: str) -> bool:
+        """Return whether a page of an origin may connect to this broker by a host's name.
+
+        A browser lets any page of the world connect to loopback, so those have to be local too.
+        """
+        try:
+            name, own = urlsplit(origin).hostname, urlsplit(f"//{host}").hostname
+        except ValueError:
+            return False
+        is_own = name == own and not _is_local(self.address[0])
+        return is_own or _is_local(name) or origin in self.settings.origins
+
+    def open(self, connection: Connection, client: Address, server: Address) -> Link | None:
         """Return the link of a new connection, None if it is refused."""
         tape = None if self.recording is None else self.recording.open(client, server)
         connection.tape = tape
-        link = self.core.open_link(_shown(client), None if tape is None else tape.write)
+        self.core.tick(self.now())  # its time to log in begins now
+        link = self.core.open_link(
+            shown_address(client), None if tape is None else connection.record
+        )
         if link is not None:
             self._connections[link] = connection
             self.wake()
@@ -200,83 +272,18 @@ class Server:
 
     def close(self, link: Link, tape: Tape | None, by_client: bool) -> None:
         """Take note that a connection is closed."""
-        self._connections.pop(link, None)
+        connection = self._connections.pop(link, None)
+        if connection is not None:
+            self._waiting.discard(connection)
+        self.core.tick(self.now())
         self.core.lose(link)
         if tape is not None:
             tape.close(by_client)
         self.wake()
 
 
-class _Connection(asyncio.Protocol):
-    """A socket, and the link of the core that reads from it and writes to it."""
-
-    def __init__(self, server: Server) -> None:
-        self._server = server
-        self._link: Link | None = None
-        self._is_paused = False
-        self.tape: Tape | None = None
-
-    def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        self._server.open_connections.add(self)
-        self._transport = cast(asyncio.Transport, transport)
-        self._transport.set_write_buffer_limits(high=self._server.settings.max_unsent_bytes)
-        client: Any = transport.get_extra_info("peername") or (LOOPBACK, 0)
-        server: Any = transport.get_extra_info("sockname") or (LOOPBACK, 0)
-        self._link = self._server.open(self, client[:2], server[:2])
-        if self._link is None:
-            self._transport.abort()
-
-    def data_received(self, data: bytes) -> None:
-        link, server = self._link, self._server
-        if link is None:
-            return
-        server.core.receive(link, data, server.now())
-        server.wake()
-        if link.endpoint.held_bytes > _MAX_UNREAD_BYTES and link in server.core.unidentified:
-            self._transport.pause_reading()
-
-    def flush(self) -> None:
-        """Write what there is, and close if the connection has ended."""
-        link, transport = self._link, self._transport
-        assert link is not None
-        data = link.endpoint.take()
-        if transport.is_closing():
-            return
-        if data:
-            transport.write(data)
-            if link.is_slow and not self._is_paused:
-                self.resume_writing()
-        if link.endpoint.ended is not None:
-            transport.close()
-            # A client that does not read keeps its socket for a moment only.
-            self._server.loop.call_later(_SECONDS_TO_CLOSE, transport.abort)
-        elif not transport.is_reading() and link.endpoint.held_bytes <= _MAX_UNREAD_BYTES:
-            transport.resume_reading()
-
-    def abort(self) -> None:
-        """Close the socket without waiting for the client to read."""
-        self._transport.abort()
-
-    def pause_writing(self) -> None:
-        assert self._link is not None
-        self._is_paused = self._link.is_slow = True
-
-    def resume_writing(self) -> None:
-        link = self._link
-        assert link is not None
-        self._is_paused = link.is_slow = False
-        if link.session is not None:
-            self._server.core.router.pump(link.session)
-            self._server.core.router.dirty.add(link)
-        self._server.wake()
-
-    def connection_lost(self, exc: Exception | None) -> None:
-        self._server.open_connections.discard(self)
-        if self._link is not None:
-            by_client = self._link.endpoint.ended is None
-            self._server.close(self._link, self.tape, by_client)
-
-
-def _shown(address: Address) -> str:
-    host, port = address
-    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+def _is_local(host: str | None) -> bool:
+    try:
+        return host == "localhost" or ip_address(host or "").is_loopback
+    except ValueError:
+        return False

@@ -19,7 +19,15 @@ FOR_EVER: Final = 0xFFFF_FFFF
 class Link:
     """One connection of a client."""
 
-    __slots__ = ("conversation", "endpoint", "held_bytes", "is_slow", "name", "session")
+    __slots__ = (
+        "conversation",
+        "endpoint",
+        "held_bytes",
+        "is_slow",
+        "name",
+        "session",
+        "waits_for",
+    )
 
     def __init__(self, endpoint: ServerEndpoint, name: str) -> None:
         self.endpoint, self.name = endpoint, name
@@ -29,6 +37,8 @@ class Link:
         """Of a packet that has not arrived whole."""
         self.is_slow = False
         """Whether the client has not read what was sent long ago."""
+        self.waits_for = 0
+        """Group of the store that has to be committed before what it has to send may leave."""
 
     @property
     def shown(self) -> str:
@@ -40,8 +50,8 @@ class Session:
     """The state of a client id; without a connection it ends at `expires_at`."""
 
     __slots__ = (
-        "client_id", "dropped", "expires_at", "expiry_s", "flows", "kept_bytes", "link", "queue",
-        "subscriptions", "user", "will",
+        "client_id", "dropped", "expires_at", "expiry_s", "flows", "is_durable", "is_stored",
+        "kept_bytes", "link", "queue", "subscriptions", "user", "will",
     )  # fmt: skip
 
     def __init__(self, client_id: str) -> None:
@@ -56,6 +66,10 @@ class Session:
         self.dropped = 0
         """Messages that were not kept for it, since it was last said."""
         self.expiry_s = 0
+        self.is_durable = False
+        """Whether it outlives its connection, so that a store has all that it has."""
+        self.is_stored = False
+        """Whether a store has a row of it; it may be for its will alone."""
         self.expires_at: float | None = None
         self.will: Will | None = None
 
@@ -63,23 +77,27 @@ class Session:
 class Will:
     """The will of a connection, and its state in the table `WILL`."""
 
-    __slots__ = ("_packet", "delay_s", "state")
+    __slots__ = ("delay_s", "due", "packet", "state")
 
     def __init__(self, packet: Connect) -> None:
         delays = [one.value for one in packet.will_properties if one.name == "will_delay_interval"]
         self.state = "none"
         self.delay_s = int(str(delays[0])) if delays else 0
-        self._packet = Publish(
+        self.due: float | None = None
+        """When it is published, if the client is not back by then."""
+        self.packet = packet
+
+    def message(self, now: float) -> Message:
+        """Return the message; its expiry interval begins now."""
+        packet = self.packet
+        publish = Publish(
             topic=packet.will_topic or "",
             payload=packet.will_payload or b"",
             qos=packet.will_qos or 0,
             retain=bool(packet.will_retain),
             properties=[one for one in packet.will_properties if one.name != "will_delay_interval"],
         )
-
-    def message(self, now: float) -> Message:
-        """Return the message; its expiry interval begins now."""
-        return Message.of(self._packet, self._packet.topic, now)
+        return Message.of(publish, publish.topic, now)
 
 
 def expiry_asked(packet: Connect, most: int) -> int:

@@ -27,6 +27,9 @@ class Settings:
         Users and what they may read and write; None lets everybody do everything.
     enhanced
         Enhanced authentication of 5.0: by method, a function that begins a conversation.
+    origins
+        Origins, such as ``https://app.example``, whose pages may connect by WebSocket. Those of
+        this machine may anyway, and on any address but loopback those of the same host.
     max_keep_alive
         Longest keep-alive in seconds, announced to 5.0 clients; 0 for none.
     max_unsent_bytes
@@ -37,6 +40,7 @@ class Settings:
     access: Access | None = None
     enhanced: Mapping[str, Callable[[Connect], Conversation]] = field(default_factory=dict)
     endpoint: Limits = field(default_factory=Limits)
+    origins: frozenset[str] = frozenset()
     max_keep_alive: int = 0
     max_connections: int = 10_000
     max_unidentified: int = 500

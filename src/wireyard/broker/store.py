@@ -159,7 +159,7 @@ class Store:
         key = ", ".join(str(value)[:100] for value in row[: table.keys])
         return SourceError(f"{self.path}: table {table.name}, row {key!r}: {problem}")
 
-    def start(self, committed: Callable[[], None]) -> None:
+    def start(self, committed: Callable[[], object]) -> None:
         """Begin to write; `committed` is called in the thread after each commit or failure."""
         self._thread = Thread(target=self._run, args=(committed,), name="store", daemon=True)
         self._thread.start()
@@ -206,7 +206,7 @@ class Store:
 
     # --- the thread -----------------------------------------------------------------------
 
-    def _run(self, committed: Callable[[], None]) -> None:
+    def _run(self, committed: Callable[[], object]) -> None:
         ends = False
         while not ends and self.failed is None:
             groups = [self._groups.get()]

@@ -31,6 +31,8 @@ class BrokerThread:
         Context of a server with its certificate, for TLS.
     record
         Folder in which what passes is written as a capture.
+    store
+        File in which its state outlives the process; in memory if there is none.
 
     Attributes
     ----------
@@ -42,7 +44,7 @@ class BrokerThread:
     Raises
     ------
     SourceError
-        The address cannot be bound.
+        The address cannot be bound, or the store cannot be opened.
 
     Examples
     --------
@@ -60,10 +62,11 @@ class BrokerThread:
         port: int = 0,
         tls: ssl.SSLContext | None = None,
         record: str | Path | None = None,
+        store: str | Path | None = None,
     ) -> None:
         self.lines: deque[str] = deque(maxlen=_KEPT_LINES)
         self.server = Server(
-            settings, self.lines.append, bind=bind, port=port, tls=tls, record=record
+            settings, self.lines.append, bind=bind, port=port, tls=tls, record=record, store=store
         )
         self._scheme = "mqtt" if tls is None else "mqtts"
         self._started = threading.Event()
@@ -94,8 +97,10 @@ class BrokerThread:
         error: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
-        self._loop.call_soon_threadsafe(self._stop.set)
+        self._loop.call_soon_threadsafe(self.server.is_over.set)
         self._thread.join()
+        if self._error is not None and error is None:
+            raise self._error
 
     def _run(self) -> None:
         try:
@@ -107,8 +112,7 @@ class BrokerThread:
 
     async def _serve(self) -> None:
         self._loop = asyncio.get_running_loop()
-        self._stop = asyncio.Event()
         await self.server.start()
         self._started.set()
-        await self._stop.wait()
+        await self.server.is_over.wait()
         await self.server.stop()

@@ -22,7 +22,7 @@ from wireyard.captures.connections.merge_kernels import complete_rows
 from wireyard.captures.connections.stream import RUN_BYTES, BufferPool, Stream
 from wireyard.captures.connections.table import ENDINGS, StreamTable
 from wireyard.captures.connections.tcp_kernels import NONE
-from wireyard.captures.detection.plain import Plain
+from wireyard.captures.detection.plain import Known
 from wireyard.captures.directed import CapturedStream
 from wireyard.captures.records import NO_TIME
 from wireyard.schema import as_array, repeat_texts
@@ -42,7 +42,7 @@ LEAST_TOGETHER = 16
 def bundle_streams(
     name: str,
     table: StreamTable,
-    plain: Plain,
+    known: Known,
     rows: Ints,
     others: Ints,
     pool: BufferPool,
@@ -55,7 +55,7 @@ def bundle_streams(
     Parameters
     ----------
     rows
-        Indexes in the table of the plain streams to read, ascending.
+        Indexes in the table of the streams to read, ascending, whose formats are known.
     others
         Indexes of other streams, ascending; no bundle has streams from both sides of one of them.
     pool, bytes_ahead
@@ -70,12 +70,12 @@ def bundle_streams(
     window = even_bytes(int(sizes.sum()))
     window_of = np.cumsum(sizes) // window + np.cumsum(large)
     between = np.searchsorted(others, rows)
-    keys = np.stack([window_of, between, plain.numbers[rows]])
+    keys = np.stack([window_of, between, known.numbers[rows], known.alone[rows]])
     apart = (np.diff(keys) != 0).any(axis=0) | large[1:] | large[:-1]
     bounds = [0, *(np.flatnonzero(apart) + 1).tolist(), len(rows)]
     readables: list[tuple[int, BundledStreams | CapturedStream]] = []
     for start, stop in pairwise(bounds):
-        bundle = BundledStreams(name, table, plain, rows[start:stop], bytes_ahead, pool)
+        bundle = BundledStreams(name, table, known, rows[start:stop], bytes_ahead, pool)
         if large[start] or stop - start < LEAST_TOGETHER:
             readables += zip(bundle.rows.tolist(), bundle.streams(), strict=True)
         else:
@@ -89,7 +89,7 @@ class BundledStreams(StreamBundle):
 
     name: str
     table: StreamTable = field(repr=False)
-    plain: Plain = field(repr=False)
+    known: Known = field(repr=False)
     rows: Ints
     """Indexes of the streams in the table."""
     bytes_ahead: int
@@ -195,8 +195,8 @@ class BundledStreams(StreamBundle):
         read
             Yields the blocks of a stream that is read alone.
         """
-        if fast is None:
-            yield from _read_alone(self.streams(), read)
+        if fast is None or self.known.alone[self.rows[0]]:
+            yield from _read_alone(map(self._alone, self.rows.tolist()), read)
             return
         rows = self._walk(fast, max_packet_bytes)
         begin = 0
@@ -212,7 +212,7 @@ class BundledStreams(StreamBundle):
     ) -> Ints:
         """Return the number of framed packets of each stream; parameters as for `parts`."""
         counts = np.zeros(len(self.rows), np.int64)
-        if fast is not None:
+        if fast is not None and not self.known.alone[self.rows[0]]:
             counts = self._walk(fast, max_packet_bytes).packets
         for owner in np.flatnonzero(counts == 0).tolist():
             alone = self._alone(int(self.rows[owner]))
@@ -224,18 +224,18 @@ class BundledStreams(StreamBundle):
         runs, pieces = self._connections.runs, self._pieces
         data = pooled(int(pieces.bounds[-1]), np.uint8)
         self.table.content.places.copy(runs.starts[self._runs], runs.lengths[self._runs], data)
-        contexts = self.plain.firsts[self.rows]
+        contexts = self.known.firsts[self.rows]
         (starts, sizes, of_packets), rows = fast.walk_streams(
             data,
             pieces.bounds,
             pieces.firsts,
             pieces.behind_gap,
             contexts,
-            self.plain.followings[self.rows],
+            self.known.followings[self.rows],
             self._connections.begun[self._sides].view(np.uint8),
             max_packet_bytes,
         )
-        format = self.plain.format_at(int(self.rows[0]))
+        format = self.known.format_at(int(self.rows[0]))
         return BundleRows.of(format, data, pieces, (starts, sizes, of_packets), rows, contexts)
 
     def blocks(
@@ -297,7 +297,7 @@ class BundledStreams(StreamBundle):
         return table.flows.names(table.conversations[rows], ways, ordinals)
 
     def _alone(self, row: int) -> CapturedStream:
-        context = int(self.plain.firsts[row])
+        context = int(self.known.firsts[row])
         stream = self.table.stream(row)
         return CapturedStream(self.name, stream, context, self.bytes_ahead, self.pool)
 

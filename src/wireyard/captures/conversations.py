@@ -1,7 +1,7 @@
 """The conversations of a capture: endpoints, format, packets, bytes and times.
 
 A conversation is a TCP connection, or all datagrams between two UDP endpoints. Conversations of
-plain streams are counted in columns, the others one by one.
+known formats are counted in columns, the others one by one.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from wireyard.captures.clients import Clients
 from wireyard.captures.connections.stream import BufferPool
 from wireyard.captures.connections.table import ENDINGS, StreamTable
 from wireyard.captures.detection.assignment import Assigned
-from wireyard.captures.detection.plain import Plain
+from wireyard.captures.detection.plain import Known
 from wireyard.captures.detection.stream_formats import StreamFormats
 from wireyard.captures.directed import CapturedStream
 from wireyard.captures.inputs import Readable
@@ -110,9 +110,9 @@ class Conversations:
         self._carriers: dict[int, Sequence[Carrier]] = {}
         self._is_turned = self._by_ports()
         """Whether the server sent the first packet of each conversation."""
-        self._add_plain(formats.plain)
-        numbers = (np.cumsum(begins) - 1)[formats.indexes].tolist()
-        each = zip(numbers, formats.assigned, strict=True)
+        self._add_known(formats.known)
+        numbers = (np.cumsum(begins) - 1)[[*formats.apart]].tolist()
+        each = zip(numbers, formats.apart.values(), strict=True)
         for number, sides in groupby(each, key=itemgetter(0)):
             self._add(number, [side for _, side in sides])
 
@@ -199,14 +199,14 @@ class Conversations:
             turned[own] &= (each.protocol == "tcp") & ~shows
         return turned
 
-    def _add_plain(self, plain: Plain) -> None:
-        """Add the conversations of plain streams, which have no carrier."""
+    def _add_known(self, known: Known) -> None:
+        """Add the conversations of streams as the table has them, which have no carrier."""
         table, counts = self._table, self.counts
-        own = np.flatnonzero(plain.is_plain[self._firsts])
+        own = np.flatnonzero(known.is_known[self._firsts])
         client = self._firsts[own]
         both = np.append(np.diff(table.connections) == 0, [False])[client]
         server = client + both  # the client's stream again if there is no other
-        packets = _plain_packets(plain, table)
+        packets = _known_packets(known, table)
         first_ns, last_ns = table.spans_ns
         ended = table.endings.kinds
         counts.packets_sent[own] = packets[client]
@@ -225,7 +225,7 @@ class Conversations:
         counts.last_ns[own] = np.maximum(last_ns[client], last_ns[server])
         self._ended[own] = np.where(ended[client], ended[client], ended[server])
         for number, index in zip(own.tolist(), client.tolist(), strict=True):
-            self._formats[number] = plain.format_at(index).name
+            self._formats[number] = known.format_at(index).name
 
     def _add(self, number: int, sides: Sequence[Assigned]) -> None:
         """Add a conversation by its directions, one or both."""
@@ -252,32 +252,32 @@ class Conversations:
             self._carriers[number] = carriers
 
 
-def _plain_streams(
-    plain: Plain, table: StreamTable
+def _table_streams(
+    known: Known, table: StreamTable
 ) -> Iterator[tuple[int, Format, BundledStreams | CapturedStream]]:
-    """Yield the plain streams of a table with their first indexes, small ones together."""
+    """Yield the streams of known formats with their first indexes, small ones together."""
     pool, none = BufferPool(), np.empty(0, np.int64)
-    for number, format in enumerate(plain.formats):
-        rows = np.flatnonzero(plain.numbers == number)
+    for number, format in enumerate(known.formats):
+        rows = np.flatnonzero(known.numbers == number)
         size = int(table.sizes[rows].sum())
-        for index, opened in bundle_streams("", table, plain, rows, none, pool, size):
+        for index, opened in bundle_streams("", table, known, rows, none, pool, size):
             yield index, format, opened
 
 
 def _known_streams(formats: StreamFormats, table: StreamTable) -> Iterator[Readable]:
-    """Yield the streams of known formats."""
-    for _, format, opened in _plain_streams(formats.plain, table):
+    """Yield the streams of known formats, those inside others too."""
+    for _, format, opened in _table_streams(formats.known, table):
         yield Readable(format, opened)
-    for each in formats.assigned:
+    for each in formats.apart.values():
         if each.format is not None and each.stream.size:
             opened = CapturedStream("", each.stream, each.context, each.stream.size)
             yield Readable(each.format, opened)
 
 
-def _plain_packets(plain: Plain, table: StreamTable) -> Ints:
-    """Return the number of packets of each plain stream of a table; 0 for all other streams."""
+def _known_packets(known: Known, table: StreamTable) -> Ints:
+    """Return the number of packets of each stream of known format; 0 for all other streams."""
     packets = np.zeros(len(table), np.int64)
-    for index, format, opened in _plain_streams(plain, table):
+    for index, format, opened in _table_streams(known, table):
         fast = load_fast_path(format, opened.bytes_ahead)
         read = partial(_blocks, format, fast)
         if isinstance(opened, BundledStreams):

@@ -25,7 +25,7 @@ from wireyard.captures.connections.merge_kernels import copy_runs
 from wireyard.captures.connections.times import Clock
 from wireyard.captures.files.file import CaptureFile, Extent
 from wireyard.captures.layout import Unit
-from wireyard.captures.packets.headers import Headers, Tally, scan_headers
+from wireyard.captures.packets.headers import Cut, Headers, Tally, scan_headers
 from wireyard.captures.packets.units import Share
 from wireyard.captures.read import Capture, CaptureBuilder
 from wireyard.errors import SourceError, WireError
@@ -262,10 +262,10 @@ def _load(path: str, share: int, units: Sequence[Unit] = ()) -> _Kept:
         *own, fragments = (
             file.get_batch(at) for at in (share, *range(file.num_record_batches)[-2:])
         )
-        fates, frame_bytes, cut_bytes, endings = json.loads(file.schema.metadata[_TALLY])
+        fates, frame_bytes, cut, endings = json.loads(file.schema.metadata[_TALLY])
         latest_ns = int(file.schema.metadata[_LATEST])
     counts = np.array([fates, frame_bytes], np.int64)
-    tally = Tally(counts[0], counts[1], cut_bytes, Counter(dict(endings)))
+    tally = Tally(counts[0], counts[1], Cut(*cut), Counter(dict(endings)))
     return _Kept(pa.Table.from_batches(own), pa.Table.from_batches([fragments]), tally, latest_ns)
 
 
@@ -281,4 +281,4 @@ def _grid(table: pa.Table, first: int, base: int) -> Grid:
 
 def _as_lists(tally: Tally) -> list[Any]:
     counts = tally.fates.tolist(), tally.frame_bytes.tolist()
-    return [*counts, int(tally.cut_bytes), [*tally.endings.items()]]
+    return [*counts, [*tally.cut], [*tally.endings.items()]]

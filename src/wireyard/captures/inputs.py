@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from wireyard.captures.detection.assignment import Assigned
     from wireyard.captures.index import IndexedExtent
     from wireyard.captures.left_out import LeftOut
+    from wireyard.captures.packets.headers import Tally
     from wireyard.captures.read import FrameSpan
     from wireyard.captures.repairs import Repairs
 
@@ -338,46 +339,46 @@ def open_captures(
         sliced = any(is_slice(data[:SLICE_HEAD_BYTES].tobytes()) for data in files)
     keys = read_key_logs(keylog, lambda: embedded_secrets(files))
     formats = find_formats(capture, rules, named, keys, opened, shared=share is not None)
-    plain, assigned, evidence = formats.plain, formats.assigned, formats.evidence
+    known, assigned = formats.known, formats.apart.values()
     filled = [each for each in assigned if each.stream.size or each.carriers]
     unknown = [each for each in filled if each.format is None and each.port_mapper is None]
     mappers = [each for each in filled if each.format is None and each.port_mapper is not None]
-    wanted = [each for each in assigned if named is None or _is(named, each.format)]
-    indexes = plain.indexes(named)
-    size = sum(each.stream.size for each in wanted) + int(capture.table.sizes[indexes].sum())
+    wanted = {
+        index: each
+        for index, each in formats.apart.items()
+        if named is None or _is(named, each.format)
+    }
+    indexes = known.indexes(named)
+    size = sum(each.stream.size for each in wanted.values())
+    size += int(capture.table.sizes[indexes].sum())
     name = shown_url(name or capture.name)
-    problems = problems_of(wanted)
+    problems = problems_of(wanted.values())
     proxies = proxies_of(assigned)
     left_out = LeftOut.of(unknown, problems, proxies, capture.repairs, keyed=bool(keylog))
     pool = BufferPool()
-    carried = [each for each in wanted if each.stream.size]  # TLS may carry no bytes
-    readables = [
-        Readable(each.format, CapturedStream(name, each.stream, each.context, size, pool))
-        for each in carried
-        if each.format is not None
-    ]
-    if len(indexes):
-        indexed = zip(assigned, formats.indexes.tolist(), strict=True)
-        index_of = {each.captured.name: index for each, index in indexed}
-        others = [index_of[each.captured.name] for each in carried if each.format is not None]
-        bundles = bundle_streams(
-            name, capture.table, plain, indexes, np.array(others, np.int64), pool, size
-        )
-        ordered = [(index, Readable(plain.format_at(index), each)) for index, each in bundles]
-        ordered += zip(others, readables, strict=True)
-        readables = [readable for _, readable in sorted(ordered, key=itemgetter(0))]
+    carried = {
+        index: Readable(each.format, CapturedStream(name, each.stream, each.context, size, pool))
+        for index, each in wanted.items()
+        if each.format is not None and each.stream.size  # TLS may carry no bytes
+    }
+    others = np.array([*carried], np.int64)
+    bundles = bundle_streams(name, capture.table, known, indexes, others, pool, size)
+    ordered = [(index, Readable(known.format_at(index), each)) for index, each in bundles]
+    readables = [one for _, one in sorted([*ordered, *carried.items()], key=itemgetter(0))]
     return Input(
         name,
         True,
         readables,
         unknown,
         describe_damage(capture.damage, capture.unread_bytes) if capture.damage else None,
-        describe_unread(capture.unread),
+        describe_unread(capture.unread, capture.cut),
         capture.files,
         mappers,
         [each.text for each in problems],
         capture.spans,
-        None if share is None else PartEndpoints(evidence.opened, _undecided(assigned)),
+        None
+        if share is None
+        else PartEndpoints(formats.evidence.opened, formats.undecided(capture.table)),
         left_out,
         sliced,
     )
@@ -405,7 +406,7 @@ def _with_secrets(paths: Iterable[str]) -> Iterator[Bytes]:
 def describe_unknown(
     name: str,
     unknown: Sequence[Assigned],
-    endings: Mapping[int, int],
+    tally: Tally,
     proxies: Mapping[tuple[str, int], int],
     repairs: Repairs,
     damage: str | None,
@@ -419,8 +420,10 @@ def describe_unknown(
     ----------
     unknown, damage, problems
         As in `Input`.
-    endings, proxies
-        As for `name_unread` and `count_proxies`.
+    tally
+        The counts of its packets.
+    proxies
+        As for `count_proxies`.
     repairs
         What was repaired.
     keyed
@@ -432,18 +435,8 @@ def describe_unknown(
 
     placed = [Placed(0, problem) for problem in problems]
     left_out = LeftOut.of(unknown, placed, proxies, repairs, keyed=keyed)
-    frames = describe_unread(name_unread(endings))
+    frames = describe_unread(name_unread(tally.endings), tally.cut)
     return Input(name, True, [], unknown, damage, frames, problems=problems, left_out=left_out)
-
-
-def _undecided(assigned: Iterable[Assigned]) -> set[tuple[Endpoint, str]]:
-    """Return the endpoints of streams whose formats were decided by endpoint, with the formats."""
-    return {
-        (end, "" if each.format is None else each.format.name)
-        for each in assigned
-        if each.by_endpoint and each.stream.size
-        for end in (each.stream.src, each.stream.dst)
-    }
 
 
 def _is(named: Format, format: Format | None) -> bool:

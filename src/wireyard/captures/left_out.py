@@ -179,8 +179,12 @@ class LeftOut:
         return json.dumps(asdict(self))
 
     def lines(self) -> list[str]:
-        """Return all notes."""
-        return [*self.notes, *self.describe_closed(), *filter(None, [self.unread])]
+        """Return the notes for a run; plain HTTP, in which no option finds anything, has none."""
+        is_http = len(self.carriers) <= _SHOWN and all(
+            each.text.startswith("HTTP") for each in self.carriers
+        )
+        closed = () if is_http else self.describe_closed()
+        return [*self.notes, *closed, *filter(None, [self.unread])]
 
     @property
     def notes(self) -> list[str]:
@@ -197,8 +201,8 @@ class LeftOut:
         if not self.closed:
             return
         reason = f" ({self.reasons[0].text})" if self.reasons else ""
-        count = f"{self.closed} streams, {self.closed_bytes} bytes"
-        yield f"{count}, are {_listed(self.carriers)}{reason}"
+        count, are = _counted(self.closed, self.closed_bytes), "is" if self.closed == 1 else "are"
+        yield f"{count}, {are} {_listed(self.carriers)}{reason}"
         if self.locked:
             yield "a key log opens TLS: --keylog FILE"
 
@@ -219,7 +223,7 @@ class LeftOut:
         """The note about bytes that are in no row, with reasons; None if there are none."""
         texts = [each.text for each in self.reported]
         if self.streams:
-            texts.insert(0, f"{self.streams} streams, {self.size} bytes{self.unknown}")
+            texts.insert(0, _counted(self.streams, self.size) + self.unknown)
         if (more := self.problems - len(self.reported)) > 0:
             texts.append(f"{more} more such problems")
         return "; ".join(texts) or None
@@ -229,6 +233,10 @@ class LeftOut:
         protocol, port, *_ = self.ports[0]
         format = "mqtt" if protocol == "tcp" else "rmp"
         return f"to decode it as {format.upper()}: --decode-as {protocol}.port=={port},{format}"
+
+
+def _counted(streams: int, size: int) -> str:
+    return f"{streams} stream{'s' * (streams != 1)}, {size} bytes"
 
 
 _LISTED: Final = {

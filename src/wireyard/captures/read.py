@@ -20,7 +20,7 @@ from wireyard.captures.connections.times import Clock, continue_times
 from wireyard.captures.connections.udp import Datagrams
 from wireyard.captures.files.file import CaptureFile
 from wireyard.captures.layout import Fate, Protocol, Unit
-from wireyard.captures.packets.headers import Headers, PacketReader
+from wireyard.captures.packets.headers import Cut, Headers, PacketReader
 from wireyard.captures.packets.units import Columns, Share, Units
 from wireyard.captures.packets.unread import name_unread
 from wireyard.captures.records import Records
@@ -51,9 +51,9 @@ class Capture:
     neither TCP nor UDP by their protocol. `payload_bytes` counts every captured byte of TCP and UDP
     payload once: in streams, as a duplicate, as a keep-alive byte, as the text of a reset.
     `other_bytes` counts the other captured bytes: ``headers`` of TCP and UDP, and ``other`` frames.
-    In a whole capture, unlike a share, these add up to all captured bytes. `cut_bytes` of its
-    packets were not captured. `damage` is the error that ended reading before the end of the file,
-    and `unread_bytes` is the number of bytes after it.
+    In a whole capture, unlike a share, these add up to all captured bytes. `cut` counts the packets
+    of which bytes were not captured. `damage` is the error that ended reading before the end of the
+    file, and `unread_bytes` is the number of bytes after it.
     """
 
     name: str
@@ -68,7 +68,7 @@ class Capture:
     unread: dict[str, int]
     payload_bytes: dict[str, int]
     other_bytes: dict[str, int]
-    cut_bytes: int
+    cut: Cut
     repairs: Repairs = NO_REPAIRS
     damage: WireError | Damaged | None = None
     unread_bytes: int = 0
@@ -230,7 +230,7 @@ class CaptureBuilder:
             unread=name_unread(tally.endings),
             payload_bytes=payload,
             other_bytes=_rest(tally.frame_bytes, sum(payload.values())),
-            cut_bytes=tally.cut_bytes,
+            cut=tally.cut,
             repairs=self._repairs(),
         )
 

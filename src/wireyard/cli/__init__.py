@@ -18,7 +18,7 @@ import click
 from wireyard import __version__
 from wireyard.cli import exits
 
-__all__ = ["COMMANDS", "main"]
+__all__ = ["COMMANDS", "leave_out_pandas", "main"]
 
 COMMANDS = {
     "decode": "Show packets as a list, a table, CSV, JSON Lines, Arrow or Parquet.",
@@ -41,11 +41,22 @@ COMMANDS = {
     "broker": "Run an MQTT broker for tests, development and edge gateways, until Ctrl-C.",
     "sub": "Show the messages of topics as they arrive; the letters are those of mosquitto_sub.",
     "pub": "Publish a message to an MQTT broker; the letters are those of mosquitto_pub.",
+    "tap": "Pass MQTT or JMQ through unchanged, to record it, to watch it, or to test clients.",
+    "shadow": "Show what the broker of one recording did otherwise than that of another.",
     "formats": "List the wire formats, or the columns of one.",
     "doctor": "Say what is installed, what is missing, and what to type.",
     "completion": "Print the completion script of a shell.",
 }
 """Every command and its first line of help, so that ``--help`` loads none of them."""
+_FOLDERS = {
+    "asking": ("trace", "why", "slow", "sql", "report", "shadow"),
+    "decoding": ("decode",),
+    "packets": (
+        *("inspect", "encode", "convert", "check-splits", "dissector", "flows", "slice", "store"),
+        "formats",
+    ),
+}
+"""The folders of commands that are not in this one."""
 
 _HELP = """Read message-broker traffic exactly: bytes to packets, packets to tables, and back.
 
@@ -78,7 +89,9 @@ class _Commands(click.Group):
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         if cmd_name not in COMMANDS:
             return None
-        found: click.Command = import_module(f"{__name__}.{cmd_name.replace('-', '_')}").command
+        folder = next((f".{name}" for name, held in _FOLDERS.items() if cmd_name in held), "")
+        module = f"{__name__}{folder}.{cmd_name.replace('-', '_')}"
+        found: click.Command = import_module(module).command
         return found
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
@@ -123,6 +136,28 @@ class _Commands(click.Group):
         except Exception as error:
             status = exits.report_error(error)
         sys.exit(status)
+
+
+class _NoPandas:
+    def find_spec(self, fullname: str, path: object, target: object = None) -> None:
+        if fullname == "pandas":
+            raise ModuleNotFoundError(fullname)
+
+
+def leave_out_pandas() -> None:
+    """Let Arrow find that pandas is not installed, which it looks for once.
+
+    Arrow loads it to see whether a value is one of pandas. No command makes such a value, and
+    loading pandas takes longer than answering a question about a small capture.
+    """
+    import pyarrow as pa
+
+    finder = _NoPandas()
+    sys.meta_path.insert(0, finder)
+    try:
+        pa.array([0])
+    finally:
+        sys.meta_path.remove(finder)
 
 
 @click.group(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import ssl
+from collections.abc import Sequence
 from pathlib import Path
 
 import click
@@ -12,7 +13,7 @@ from wireyard.cli import exits
 from wireyard.cli.options import PATH, examples
 from wireyard.errors import SourceError, UsageError
 
-__all__ = ["command"]
+__all__ = ["command", "server_context"]
 
 _PORT = 1883
 _TLS_PORT = 8883
@@ -22,6 +23,7 @@ _TLS_PORT = 8883
     "broker",
     epilog=examples(
         "wireyard broker --port 0",
+        "wireyard broker --store broker.db",
         "wireyard broker --record recordings",
         "wireyard broker --users users --add-user ann",
         "wireyard broker --bind 0.0.0.0 --users users --cert cert.pem --key key.pem",
@@ -42,7 +44,13 @@ _TLS_PORT = 8883
     help="Port to listen on: 1883, or 8883 with TLS, if not given; 0 is any free one.",
 )
 @click.option(
-    "--memory", is_flag=True, help="Keep sessions and messages in memory only: the default."
+    "--store",
+    type=PATH,
+    metavar="FILE",
+    help="Keep sessions, messages and retained values in this SQLite file, over restarts.",
+)
+@click.option(
+    "--memory", is_flag=True, help="Keep them in memory only: the default without --store."
 )
 @click.option(
     "--record",
@@ -61,6 +69,13 @@ _TLS_PORT = 8883
     type=PATH,
     metavar="FILE",
     help="Who may read and write which topics, as mosquitto's acl_file has it.",
+)
+@click.option(
+    "--origin",
+    "origins",
+    multiple=True,
+    metavar="URL",
+    help="Web pages that may connect, such as https://app.example, or several; local ones may.",
 )
 @click.option("--cert", type=PATH, metavar="FILE", help="Certificate, for TLS.")
 @click.option("--key", type=PATH, metavar="FILE", help="Key of the certificate.")
@@ -83,11 +98,13 @@ _TLS_PORT = 8883
 def command(
     bind: str,
     port: int | None,
+    store: str | None,
     memory: bool,
     record: str | None,
     users: str | None,
     add_user: str | None,
     access: str | None,
+    origins: Sequence[str],
     cert: str | None,
     key: str | None,
     max_packet_bytes: int,
@@ -95,28 +112,32 @@ def command(
 ) -> int:
     """Run an MQTT broker for tests, development and edge gateways, until Ctrl-C.
 
-    MQTT 3.1, 3.1.1 and 5.0, on this machine alone unless --bind says otherwise. It prints its
-    address once it is ready, and a note for each notable cause.
+    MQTT 3.1, 3.1.1 and 5.0, also over WebSocket on the same port, on this machine alone unless
+    --bind says otherwise. It prints its address once it is ready, and a note for each notable
+    cause.
     """
     if add_user is not None:
         return _add_user(users, add_user)
+    if memory and store is not None:
+        raise UsageError("--memory and --store exclude each other")
     from wireyard.broker.access import Access, read_access, read_users
     from wireyard.broker.foreground import serve
     from wireyard.broker.server import Server
     from wireyard.broker.settings import Settings
     from wireyard.endpoints import Limits
 
-    tls = _tls_of(cert, key)
+    tls = server_context(cert, key)
     reads, writes = (None, None) if access is None else read_access(access)
     known = None if users is None else read_users(users)
     settings = Settings(
         access=Access(known, reads, writes) if users or access else None,
         endpoint=Limits(max_packet_bytes=max_packet_bytes),
+        origins=frozenset(origins),
         max_connections=max_connections,
     )
     if port is None:
         port = _PORT if tls is None else _TLS_PORT
-    server = Server(settings, exits.note, bind=bind, port=port, tls=tls, record=record)
+    server = Server(settings, exits.note, bind=bind, port=port, tls=tls, record=record, store=store)
 
     def ready(server: Server) -> None:
         host, port = server.address
@@ -124,10 +145,18 @@ def command(
         exits.say(f"listens on {'mqtt' if tls is None else 'mqtts'}://{shown}:{port}")
 
     serve(server, ready)
-    return exits.DONE
+    failed = server.store is not None and server.store.failed is not None
+    return exits.CANNOT_WRITE if failed else exits.DONE
 
 
-def _tls_of(cert: str | None, key: str | None) -> ssl.SSLContext | None:
+def server_context(cert: str | None, key: str | None) -> ssl.SSLContext | None:
+    """Return the context of a server with a certificate, None if there is none.
+
+    Raises
+    ------
+    UsageError, SourceError
+        There is only a key, or a file cannot be read.
+    """
     if cert is None:
         if key is not None:
             raise UsageError("--key needs --cert, the certificate of the key")

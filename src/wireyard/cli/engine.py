@@ -123,7 +123,7 @@ class Engine(NamedTuple):
 
 def engine_text(engine: SparkEngine | None) -> str:
     """Return what ran the pipeline, for a summary."""
-    from wireyard.cli.summary import count_text
+    from wireyard.text import count_text
 
     if engine is None:
         return "this process"

@@ -19,6 +19,7 @@ from wireyard.errors import (
     WireError,
 )
 from wireyard.streams.urls import shown_text
+from wireyard.text import printable
 
 __all__ = [
     "CANNOT_READ",
@@ -31,7 +32,6 @@ __all__ = [
     "follows_interrupt",
     "note",
     "open_standard_streams",
-    "printable",
     "report_error",
     "say",
 ]
@@ -55,15 +55,6 @@ _STATUSES: tuple[tuple[type[Exception], int], ...] = (
     (LakeDamaged, DATA_LOST),
     (LakeError, CANNOT_READ),
 )
-
-
-def printable(text: str) -> str:
-    """Return text from the wire, or a name, with unprintable characters escaped."""
-    if text.isprintable():
-        return text
-    return "".join(
-        char if char.isprintable() else char.encode("unicode_escape").decode() for char in text
-    )
 
 
 def say(text: str) -> None:

@@ -8,8 +8,8 @@ from typing import IO
 
 from wireyard.cli import exits
 from wireyard.cli.progress import fitted
-from wireyard.cli.summary import bytes_text, count_text
 from wireyard.pipeline.growing.following import Progress
+from wireyard.text import bytes_text, count_text
 
 __all__ = ["FollowLine"]
 

@@ -152,7 +152,7 @@ def expire(lake: str, keep_hours: float) -> int:
 
 
 def _print_commit(lake: LakeSnapshot) -> None:
-    from wireyard.cli.summary import bytes_text, count_text
+    from wireyard.text import bytes_text, count_text
 
     record = lake.record
     files = [file for each in record.tables.values() for file in each]

@@ -64,7 +64,7 @@ def client_options(function: F) -> F:
             default="localhost",
             show_default=True,
             metavar="HOST",
-            help="The broker: its host, or mqtt://HOST:PORT, or mqtts:// for TLS.",
+            help="The broker: its host, or mqtt://HOST:PORT; mqtts:// for TLS, ws:// in WebSocket.",
         ),
     ):
         function = option(function)

@@ -4,14 +4,19 @@ from __future__ import annotations
 
 import sys
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from shutil import get_terminal_size
 from threading import Event, Lock, Thread
 from typing import IO, TYPE_CHECKING, Self
 
+from wireyard.streams.urls import shown_text
+from wireyard.text import printable
+
 if TYPE_CHECKING:
     from rich.progress import Progress as Bars
 
-__all__ = ["Progress", "Waiting", "fitted"]
+__all__ = ["Progress", "Waiting", "fitted", "waiting"]
 
 _EVERY_S = 0.2
 _PATIENCE_S = 1.0
@@ -71,6 +76,14 @@ class Waiting:
             self._file.write(f"\r{line:<{self._width}}" + ("" if line else "\r"))
             self._file.flush()
             self._width = len(line)
+
+
+@contextmanager
+def waiting(stage: str) -> Iterator[None]:
+    """Show a stage by its name if it takes over a second, and its time."""
+    with Waiting() as line:
+        line.stage(printable(shown_text(stage)))
+        yield
 
 
 class Progress:

@@ -241,7 +241,7 @@ def _wanted(text: str) -> int | Want:
 
 
 def _text(message: Delivered) -> bytes:
-    from wireyard.cli.tables import printable
+    from wireyard.text import printable
 
     text = message.data.decode(errors="backslashreplace")
     return f"{message.source}  {printable(text)}\n".encode()

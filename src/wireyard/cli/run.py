@@ -225,8 +225,8 @@ def _fill(given: _Given) -> bool:
 
 def _follow(given: _Given) -> None:
     """Follow the inputs into a lake, until Ctrl-C."""
+    from wireyard.cli.decoding.live import stopping
     from wireyard.cli.follow import FollowLine
-    from wireyard.cli.live import stopping
     from wireyard.cli.spark_log import SparkLog
     from wireyard.lake.writer import Lake
     from wireyard.pipeline.growing.following import follow_lake
@@ -313,7 +313,7 @@ class _Watch:
 
     def at(self, done_bytes: int, total_bytes: int) -> None:
         """Show the number of bytes that are in rows, and of all bytes to read."""
-        from wireyard.cli.summary import bytes_text
+        from wireyard.text import bytes_text
 
         text = f"{bytes_text(done_bytes)} of {bytes_text(total_bytes)}"
         self._show(self.name, done_bytes / max(total_bytes, 1), text)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import sys
 import time
 from collections.abc import Sequence
@@ -15,6 +14,7 @@ from wireyard.cli import exits
 from wireyard.cli.mqtt_options import HELP_NAMES, client_of, client_options
 from wireyard.cli.options import examples
 from wireyard.cli.output import to_terminal
+from wireyard.text import payload_text, printable
 
 if TYPE_CHECKING:
     from wireyard.endpoints import Message
@@ -65,27 +65,22 @@ def command(
     return exits.DONE
 
 
-def _payload(data: bytes) -> str:
-    try:
-        return data.decode()
-    except UnicodeDecodeError:
-        return f"0x{data.hex()}"
-
-
 def _text(message: Message) -> str:
     now = datetime.now().astimezone()
     retained = "r" if message.retain else " "
-    topic, payload = exits.printable(message.topic), exits.printable(_payload(message.payload))
+    topic, payload = printable(message.topic), printable(payload_text(message.payload))
     return f"{now:%H:%M:%S.%f}  {topic}  {message.qos}{retained}  {payload}\n"
 
 
 def _json(message: Message) -> str:
+    from wireyard.cli.decoding.cells import json_text
+
     row = {
         "received_ns": time.time_ns(),
         "topic": message.topic,
         "qos": message.qos,
         "retain": message.retain,
         "payload_size": len(message.payload),
-        "payload": _payload(message.payload),
+        "payload": payload_text(message.payload),
     }
-    return json.dumps(row, ensure_ascii=False) + "\n"
+    return json_text(row) + "\n"

@@ -12,14 +12,15 @@ import pyarrow.parquet as pq
 from rich.table import Table
 from rich.text import Text
 
-from wireyard.cli.tables import console_on, print_lines, printable
+from wireyard.cli.tables import console_on, print_lines
 from wireyard.lake.ledgers import LedgerSum
 from wireyard.lake.records import is_shown
 from wireyard.lake.writer import Input, Lake
 from wireyard.pipeline.report import Report
 from wireyard.streams.source import filesystem
+from wireyard.text import bytes_text, count_text, printable
 
-__all__ = ["bytes_text", "count_text", "print_summary"]
+__all__ = ["print_summary"]
 
 _TOP = 8
 _BAD = ("malformed", "garbage", "tail")
@@ -161,17 +162,3 @@ def _table(*names: str) -> Table:
         justify: Literal["left", "right"] = "right" if place else "left"
         table.add_column(name, justify=justify, no_wrap=bool(place), overflow="fold")
     return table
-
-
-def count_text(number: int, noun: str) -> str:
-    """Return a count with its noun, as in ``1 file`` and ``2,048 files``."""
-    return f"{number:,} {noun}{'s' * (number != 1)}"
-
-
-def bytes_text(count: float) -> str:
-    """Format a number of bytes with a unit of powers of ten."""
-    for unit in ("B", "kB", "MB", "GB"):
-        if count < 1000:
-            return f"{count:.0f} {unit}" if unit == "B" else f"{count:.1f} {unit}"
-        count /= 1000
-    return f"{count:,.1f} TB"

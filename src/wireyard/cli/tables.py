@@ -2,36 +2,30 @@
 
 from __future__ import annotations
 
-import json
 import os
 import sys
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from io import TextIOWrapper
 from itertools import chain, islice
-from types import MappingProxyType
-from typing import IO, Any
+from typing import IO
 
 from rich.cells import cell_len, set_cell_size
 from rich.console import Console, RenderableType
 from rich.segment import Segment, Segments
 from rich.text import Text
 
-from wireyard.cli.decoding.jsonl import json_value
-from wireyard.cli.exits import printable
+from wireyard.cli.decoding.cells import cell_of
 from wireyard.formats.base import Row
 from wireyard.layout import Column
 from wireyard.streams.framer import OK
-from wireyard.text import PAYLOADS, moment, payload_text
+from wireyard.text import count_text, printable
 
 __all__ = [
     "LiveTables",
-    "cell_of",
     "console_on",
-    "moment",
     "padded",
     "print_lines",
-    "printable",
     "width_of",
     "write_table",
 ]
@@ -51,8 +45,6 @@ _PLACE_CAPTURED = ("captured_ns", "frame", "length")
 """The first columns: the position of a packet in its stream, or its capture time and frame."""
 _OF_STREAM = ("source", "stream", "src_addr", "dst_addr", "format", "status")
 """Columns that repeat the heading of a stream, or are equal in all rows of a table."""
-_SHOWN_BYTES = 16
-_SHOWN_TEXT = 1 << 10
 
 
 class _Console(Console):
@@ -291,7 +283,7 @@ def _chunks(rows: Iterator[Row], chosen: bool) -> Iterator[list[Row] | Text]:
 
 def _fault(row: Row) -> Text:
     why = f" {row['error']['message']}" if row["error"] else ""
-    place = f"{row['offset']}, {row['length']} bytes: "
+    place = f"{row['offset']}, {count_text(row['length'], 'byte')}: "
     return Text.assemble(place, (row["status"], "bold red"), (printable(why), "red"))
 
 
@@ -343,44 +335,3 @@ def padded(cell: str, width: int, *, right: bool) -> str:
 def width_of(cell: str) -> int:
     """Return the width of a cell in columns of a terminal."""
     return len(cell) if cell.isascii() else cell_len(cell)
-
-
-def _payload_cell(data: bytes) -> str:
-    text = payload_text(data, _SHOWN_TEXT)
-    return f"0x{_bytes_cell(data)}" if text.startswith("0x") else text
-
-
-def _bytes_cell(data: bytes) -> str:
-    shown = data[:_SHOWN_BYTES].hex()
-    return shown if len(data) <= _SHOWN_BYTES else f"{shown}.. ({len(data)} bytes)"
-
-
-def _properties_cell(properties: Mapping[str, tuple[str, Any]]) -> str:
-    return ", ".join(f"{name}={json_value(value)}" for name, (_, value) in properties.items())
-
-
-_CELLS: Mapping[str, Callable[[Any], str]] = MappingProxyType(
-    {
-        "binary": _bytes_cell,
-        "properties": _properties_cell,
-        "bool": lambda value: "yes" if value else "no",
-        "json": lambda value: json.dumps(value, ensure_ascii=False),
-        "int32s": lambda values: ", ".join(map(str, values)),
-        "filters": lambda filters: ", ".join(f"{f['filter']} at {f['qos']}" for f in filters),
-        "name_values": lambda pairs: ", ".join(
-            f"{pair['name']}={json_value(pair['value'])}" for pair in pairs
-        ),
-        "items": lambda items: ", ".join(f"{i['type']}={i['value'].hex()}" for i in items),
-        "error": lambda error: str(error["message"]),
-    }
-)
-
-
-def cell_of(column: Column, row: Row) -> str:
-    """Return the value of a column in a row as text on one line, empty for null."""
-    value = row.get(column.name)
-    if column.name == "captured_ns" and value is not None:
-        return moment(value, 3)
-    if isinstance(value, bytes) and column.name in PAYLOADS:
-        return printable(_payload_cell(value))
-    return "" if value is None else printable(_CELLS.get(column.kind, str)(value))

@@ -1,16 +1,16 @@
-"""The address of a broker: ``mqtt://user:password@host:port``, or ``mqtts://`` for TLS."""
+"""The address of a broker: ``mqtt://user:password@host:port``, ``ws://`` over WebSocket, by TLS."""
 
 from __future__ import annotations
 
 import ssl
 from dataclasses import dataclass
-from urllib.parse import unquote, urlsplit
+from urllib.parse import quote, unquote, urlsplit
 
 from wireyard.errors import UsageError
 
 __all__ = ["Address", "parse_address"]
 
-_PORTS = {"mqtt": 1883, "mqtts": 8883}
+_PORTS = {"mqtt": 1883, "mqtts": 8883, "ws": 80, "wss": 443}
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,6 +22,8 @@ class Address:
     tls: ssl.SSLContext | None = None
     username: str | None = None
     password: str | None = None
+    path: str | None = None
+    """What to ask for, if MQTT is inside a WebSocket."""
 
     def __str__(self) -> str:
         return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
@@ -40,12 +42,17 @@ def parse_address(url: str) -> Address:
         port = parts.port
     except ValueError:
         port = -1
-    if parts.scheme not in _PORTS or not parts.hostname or port == -1 or parts.path.strip("/"):
-        raise UsageError("a broker's address is of the form mqtt://HOST:PORT, or mqtts:// for TLS")
+    is_socket = parts.scheme in ("ws", "wss")
+    has_path = bool(parts.path.strip("/")) and not is_socket
+    if parts.scheme not in _PORTS or not parts.hostname or port == -1 or has_path:
+        form = "mqtt://HOST:PORT, or mqtts:// for TLS, or ws:// and wss:// for WebSocket"
+        raise UsageError(f"a broker's address is of the form {form}")
+    query = f"?{parts.query}" if parts.query else ""
     return Address(
         parts.hostname,
         port or _PORTS[parts.scheme],
-        ssl.create_default_context() if parts.scheme == "mqtts" else None,
+        ssl.create_default_context() if parts.scheme in ("mqtts", "wss") else None,
         None if parts.username is None else unquote(parts.username),
         None if parts.password is None else unquote(parts.password),
+        quote(parts.path or "/mqtt") + query if is_socket else None,
     )

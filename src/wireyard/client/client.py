@@ -34,6 +34,7 @@ from wireyard.endpoints import (
     Flows,
     KnownTopics,
     Message,
+    WebSocket,
 )
 from wireyard.endpoints.packets import ERROR
 from wireyard.errors import SourceError, UsageError
@@ -76,6 +77,7 @@ class Client:
     ----------
     url
         ``mqtt://user:password@host:port``, or ``mqtts://`` for TLS; a host alone is enough.
+        ``ws://`` and ``wss://`` are the same inside a WebSocket.
     client_id
         One is made if it is not given.
     username, password
@@ -90,7 +92,7 @@ class Client:
     will
         Message that the broker publishes if the client is lost.
     tls
-        Context for TLS; by default that of the system for ``mqtts://``.
+        Context for TLS; by default that of the system for ``mqtts://`` and ``wss://``.
     reconnect
         Whether to connect again when the connection is lost.
     say
@@ -181,7 +183,9 @@ class Client:
         loop = asyncio.get_running_loop()
         self._gone.clear()
         self._reason, self._accepted = None, loop.create_future()
-        wire = Wire(ClientEndpoint(known=self._known), self._handle, self._lose)
+        path = self.address.path
+        socket = None if path is None else WebSocket((str(self.address), path))
+        wire = Wire(ClientEndpoint(known=self._known), self._handle, self._lose, socket)
         try:
             async with asyncio.timeout(_SECONDS_TO_CONNECT):
                 await loop.create_connection(
@@ -257,7 +261,8 @@ class Client:
     def _lose(self, wire: Wire) -> None:
         """Take note of the end of a connection."""
         if self._accepted is not None and not self._accepted.done():
-            lost = ConnectionLost(f"{self.address}: closes the connection")
+            text = None if wire.socket is None else wire.socket.ended
+            lost = ConnectionLost(f"{self.address}: {text or 'closes the connection'}")
             self._accepted.set_exception(self._reason or lost)
         if wire is self._wire:
             self._wire = None

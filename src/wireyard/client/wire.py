@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable, Sequence
 from typing import cast
 
-from wireyard.endpoints import ClientEndpoint, Event
+from wireyard.endpoints import ClientEndpoint, Event, WebSocket
 
 __all__ = ["Wire"]
 
@@ -23,6 +23,8 @@ class Wire(asyncio.Protocol):
         Is called with what happened; returns whether more is to be read for now.
     lost
         Is called once it is closed, also if it never was accepted.
+    socket
+        What MQTT is inside of, if it is inside of a WebSocket.
     """
 
     def __init__(
@@ -30,8 +32,9 @@ class Wire(asyncio.Protocol):
         endpoint: ClientEndpoint,
         handle: Callable[[Wire, Sequence[Event]], bool],
         lost: Callable[[Wire], None],
+        socket: WebSocket | None = None,
     ) -> None:
-        self.endpoint = endpoint
+        self.endpoint, self.socket = endpoint, socket
         self.closed = asyncio.Event()
         self.writable = asyncio.Event()
         """Set while the broker reads what is sent."""
@@ -45,10 +48,16 @@ class Wire(asyncio.Protocol):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Take the socket."""
         self._transport = cast(asyncio.Transport, transport)
+        self.flush()
 
     def data_received(self, data: bytes) -> None:
         """Read what arrived."""
         assert self._transport is not None
+        if self.socket is not None:
+            data = self.socket.receive(data)
+            if self.socket.ended is not None:
+                self.close()
+                return
         reads_on = self._handle(self, self.endpoint.receive(data, time.monotonic()))
         if self.endpoint.ended is not None:
             self.close()
@@ -87,13 +96,23 @@ class Wire(asyncio.Protocol):
     def flush(self) -> None:
         """Write what there is."""
         self._flush_is_due = False
-        if self._transport is not None and not self._transport.is_closing():
+        if self._transport is None or self._transport.is_closing():
+            return
+        socket = self.socket
+        if socket is not None:
+            self._transport.write(bytes(socket.out))
+            socket.out.clear()
+        if socket is None:
             self._transport.write(self.endpoint.take())
+        elif socket.is_open and socket.ended is None and (data := self.endpoint.take()):
+            self._transport.write(socket.frame(data))
 
     def close(self) -> None:
         """Write what there is, and close."""
         self.flush()
         if self._transport is not None:
+            if self.socket is not None:
+                self._transport.write(self.socket.close())
             self._transport.close()
 
     def abort(self) -> None:

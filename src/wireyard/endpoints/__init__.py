@@ -7,13 +7,24 @@ ends the connection with the reason code of that rule (``codes``).
 - ``messages``: application messages, and the PUBLISH packets that carry them
 - ``flows``: messages in flight of a session, over all of its connections
 - ``packets``, ``endpoint``: what both sides have in common; ``server``, ``client``: the two sides
+- ``websocket``: the same inside a WebSocket
 """
 
 from wireyard.endpoints.client import ClientEndpoint
 from wireyard.endpoints.flows import Flows
 from wireyard.endpoints.messages import Delivery, Message
-from wireyard.endpoints.packets import Completed, Ended, Event, KnownTopics, Limits, Tap
+from wireyard.endpoints.packets import (
+    Completed,
+    Ended,
+    Event,
+    KnownTopics,
+    Limits,
+    Received,
+    Released,
+    Tap,
+)
 from wireyard.endpoints.server import ServerEndpoint
+from wireyard.endpoints.websocket import WebSocket
 
 __all__ = [
     "ClientEndpoint",
@@ -25,6 +36,9 @@ __all__ = [
     "KnownTopics",
     "Limits",
     "Message",
+    "Received",
+    "Released",
     "ServerEndpoint",
     "Tap",
+    "WebSocket",
 ]

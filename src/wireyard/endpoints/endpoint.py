@@ -19,6 +19,8 @@ from wireyard.endpoints.packets import (
     KnownTopics,
     Limits,
     PacketEndpoint,
+    Received,
+    Released,
     Tap,
 )
 from wireyard.formats.mqtt.control import (
@@ -161,7 +163,7 @@ class Endpoint(PacketEndpoint):
         if alias is None and not delivery.identifiers:
             pieces = message.encoded.get(key_of(is_version_5, qos, delivery.retain))
         before, after = pieces or publish_packet(delivery, is_version_5, now, alias, is_new)
-        size = len(before) + len(after) + 2
+        size = len(before) + len(after) + (2 if qos else 0)
         if size > self.peer_max_packet:
             return False
         if alias is not None:
@@ -169,8 +171,23 @@ class Endpoint(PacketEndpoint):
         self.out.append(before)
         if qos:
             self.out.append(self.flows.begin(delivery).to_bytes(2, "big"))
-        self.out.append(after)
+            self.out.append(after)
         self.unsent_bytes += size
+        return True
+
+    def forward(self, message: Message, retain: bool) -> bool:
+        """Send a message at QoS 0 in the form that other receivers were sent.
+
+        Returns
+        -------
+        bool
+            False if there is none that fits this receiver; `send` makes it.
+        """
+        pieces = message.encoded.get(key_of(self.version == 5, 0, retain))
+        if pieces is None or self._most_aliases or len(pieces[0]) > self.peer_max_packet:
+            return False
+        self.out.append(pieces[0])
+        self.unsent_bytes += len(pieces[0])
         return True
 
     def _alias_of(self, topic: str) -> tuple[int | None, bool]:
@@ -205,11 +222,13 @@ class Endpoint(PacketEndpoint):
             cell = self.flows.received(packet_id, event)
             if cell.rule is None:
                 self.flows.received(packet_id, "pubcomp")
+                events.append(Released(packet_id))
                 self._send_ack("pubcomp", packet_id, 0 if cell.effect else NOT_FOUND)
         else:
             flow = self.flows.sending.get(packet_id)
             cell = self.flows.sent(packet_id, event)
-            if cell.effect == "received":
+            if cell.effect == "received" and flow is not None:
+                events.append(Received(flow.delivery))
                 self.flows.sent(packet_id, "pubrel")
                 self._send_ack("pubrel", packet_id)
             elif cell.effect is not None and flow is not None:

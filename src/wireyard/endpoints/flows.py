@@ -54,9 +54,27 @@ class Flows:
         NoIdentifier
             There is none left.
         """
-        packet_id = self.free_id()
+        packet_id = delivery.packet_id = self.free_id()
         self.sending[packet_id] = Flow(delivery, _BEGINS[delivery.qos])
         return packet_id
+
+    def restore(self, delivery: Delivery, is_received: bool) -> None:
+        """Continue with a message that was in flight before a restart.
+
+        Parameters
+        ----------
+        is_received
+            Whether its PUBREC has arrived.
+        """
+        assert delivery.packet_id is not None
+        self.sending[delivery.packet_id] = Flow(delivery, _BEGINS[delivery.qos])
+        if is_received:
+            self.sent(delivery.packet_id, "pubrec")
+
+    def hold(self, packet_id: int) -> None:
+        """Continue with a packet identifier whose PUBREL had not arrived before a restart."""
+        for event in ("publish_2", "pubrec"):
+            self.received(packet_id, event)
 
     def free_id(self) -> int:
         """Return a packet identifier that is not in use."""

@@ -88,9 +88,14 @@ class Delivery:
         Subscription identifiers that the receiver is sent.
     tag
         Anything of the caller's, to recognise it by.
+
+    Attributes
+    ----------
+    packet_id
+        The packet identifier, once it is in flight at QoS 1 or 2.
     """
 
-    __slots__ = ("identifiers", "message", "qos", "retain", "tag")
+    __slots__ = ("identifiers", "message", "packet_id", "qos", "retain", "tag")
 
     def __init__(
         self,
@@ -102,6 +107,7 @@ class Delivery:
     ) -> None:
         self.message, self.qos, self.retain = message, qos, retain
         self.identifiers, self.tag = identifiers, tag
+        self.packet_id: int | None = None
 
     def is_expired(self, now: float) -> bool:
         """Return whether it may no longer begin."""
@@ -127,6 +133,8 @@ def publish_packet(
     size = len(before) + len(after) + len(message.payload) + (2 if delivery.qos else 0)
     first = PUBLISH << 4 | delivery.qos << 1 | delivery.retain
     pieces = bytes((first, *_digits(size))) + before, after + message.payload
+    if not delivery.qos:
+        pieces = b"".join(pieces), b""
     if message.expires_at is None and alias is None and not delivery.identifiers:
         message.encoded[key_of(is_version_5, delivery.qos, delivery.retain)] = pieces
     return pieces

@@ -47,6 +47,8 @@ __all__ = [
     "KnownTopics",
     "Limits",
     "PacketEndpoint",
+    "Received",
+    "Released",
     "Tap",
 ]
 
@@ -63,6 +65,8 @@ PLAIN_ACKS: Final = {
     PUBCOMP << 4: "pubcomp",
 }
 """Events of acknowledgements by first byte; with two bytes behind it they have no reason code."""
+_REASON: Final = 110
+"""Characters of a Reason String: some clients cannot read more than 127 bytes of properties."""
 _SECRETS: Final = ("password", "authentication_data")
 _WITH_SECRETS: Final = (CONNECT, AUTH)
 
@@ -88,6 +92,18 @@ class Completed(NamedTuple):
     code: int
 
 
+class Received(NamedTuple):
+    """A message of QoS 2 that this side sent has arrived, by its PUBREC."""
+
+    delivery: Delivery
+
+
+class Released(NamedTuple):
+    """A message of QoS 2 that this side received is not sent again, by its PUBREL."""
+
+    packet_id: int
+
+
 class Ended(NamedTuple):
     """The connection is over: after `take` it is to be closed."""
 
@@ -97,7 +113,7 @@ class Ended(NamedTuple):
     """The DISCONNECT of the other side, if that ended it."""
 
 
-Event = Message | Completed | Ended | Packet
+Event = Message | Completed | Received | Released | Ended | Packet
 
 
 class KnownTopics:
@@ -327,7 +343,10 @@ class PacketEndpoint:
             return None
         self.ended = Ended(text, code)
         if self.version == 5 and self.state == "open":
-            reason = [("reason_string", text)] if len(text) + 16 < self.peer_max_packet else []
+            shown = text
+            if len(text) > _REASON:
+                shown = f"{text[: _REASON // 2]}…{text[-_REASON // 2 :]}"
+            reason = [("reason_string", shown)] if len(shown) + 16 < self.peer_max_packet else []
             self.write_packet(
                 Disconnect(
                     return_code=code,

@@ -24,7 +24,7 @@ import pyarrow.compute as pc
 from wireyard.arrays import Bools, Int32s, Ints
 from wireyard.formats.base import Row
 from wireyard.layers.endpoints import connection_of
-from wireyard.layers.grouping import text_codes
+from wireyard.layers.grouping import split_rows, text_codes
 from wireyard.layers.records import GAP
 from wireyard.layers.tables import join_tables
 
@@ -36,6 +36,8 @@ __all__ = [
     "NewestRows",
     "Packets",
     "SureRows",
+    "by_source",
+    "rows_together",
     "torn_streams",
 ]
 
@@ -83,8 +85,8 @@ class MessageProtocol(NamedTuple):
     `message_key`."""
     is_rare: Callable[[str, pa.Table], Bools]
     """Returns which packets of a format are rare: these are kept when others become a gap."""
-    derive: Callable[[Packets, Sequence[Row], str], Iterable[tuple[str, pa.Table]]]
-    """Derives parts of tables from packets with gaps, rows about their streams, and the input."""
+    derive: Callable[[Packets, Sequence[Row], Sequence[str]], Iterable[tuple[str, pa.Table]]]
+    """Derives parts of tables from packets with gaps, rows about their streams, and the inputs."""
     is_counted: Callable[[str, pa.Table], Bools]
     """Returns which packets of a format count in the sums of their session."""
     last_ids: Callable[[str, pa.Table], LastIds | None]
@@ -123,7 +125,8 @@ class NewestPackets:
     def __init__(
         self, protocol: MessageProtocol, source: str, since_ns: int, most: int | None = None
     ) -> None:
-        self._protocol, self._source, self._since_ns = protocol, source, since_ns
+        self.protocol, self._since_ns = protocol, since_ns
+        self.source: Final = source
         self._most = MAX_NEWEST if most is None else most
         self._made_ns = since_ns
         """The time up to which facts of all packets are known to be made."""
@@ -151,14 +154,14 @@ class NewestPackets:
         old
             Whether to keep only the rare ones of the packets up to `since_ns`.
         """
-        self._add_to_sums(packets.filter(pa.array(self._protocol.is_counted(format, packets))))
+        self._add_to_sums(packets.filter(pa.array(self.protocol.is_counted(format, packets))))
         self._add(format, packets, old=old)
 
     def _add(self, format: str, packets: pa.Table, *, old: bool) -> None:
         if old:
             # Packets are old by their own times: several files of packets may have become one.
             is_old = _times(packets) <= self._since_ns
-            rare = is_old & self._protocol.is_rare(format, packets)
+            rare = is_old & self.protocol.is_rare(format, packets)
             _append(self._rare[format], packets.filter(pa.array(rare)))
             self._add_ids_of_gap(format, packets.filter(pa.array(is_old & ~rare)))
             packets = packets.filter(pa.array(~is_old))
@@ -171,7 +174,7 @@ class NewestPackets:
         self._gap_ns = max(self._gap_ns, int(_times(packets).max()))
         if self._last_ids is None:
             return
-        ids = self._protocol.last_ids(format, packets)
+        ids = self.protocol.last_ids(format, packets)
         if ids is None or len(self._last_ids) > MAX_RARE:
             self._last_ids = None
             return
@@ -237,7 +240,7 @@ class NewestPackets:
         }
         for name, table in tables.items():
             kind, _, format = name.partition(" ")
-            if not {*self._protocol.needed[format]} >= {*table.column_names} >= {*_PLACE}:
+            if not {*self.protocol.needed[format]} >= {*table.column_names} >= {*_PLACE}:
                 raise ValueError(f"a table of {format} with other columns")
             {"rare": self._rare, "newest": self._newest}[kind][format] = [table]
 
@@ -249,22 +252,27 @@ class NewestPackets:
         shown
             Rows that describe the streams, for `MessageProtocol.derive`.
         """
-        packets = {
+        return rows_together([(self, shown)])[0]
+
+    def packets(self) -> dict[str, pa.Table]:
+        """Return the packets by format, without empty tables."""
+        return {
             name: pa.concat_tables(parts).unify_dictionaries()
             for name, parts in self._parts().items()
             if parts
         }
-        if not packets:
-            return []
-        gapped = {name: with_gaps(table, self._gap_ns) for name, table in packets.items()}
-        derived: dict[str, list[pa.Table]] = {}
-        for name, part in self._protocol.derive(gapped, shown, self._source):
-            derived.setdefault(name, []).append(part)
-        tables = {name: join_tables(parts) for name, parts in derived.items()}
-        is_sure = self._protocol.sure_rows(packets, self._last_ids)
-        chosen = self._message_rows(tables, is_sure) | self._other_rows(tables, is_sure)
+
+    def with_gaps(self, packets: Packets) -> dict[str, pa.Table]:
+        """Return the packets with a row for each gap, sorted by stream and offset."""
+        return {name: with_gaps(table, self._gap_ns) for name, table in packets.items()}
+
+    def choose(
+        self, packets: Packets, derived: Mapping[str, pa.Table], *, has_gap: bool
+    ) -> list[NewestRows]:
+        """Return the rows that count, of all that follow from the packets; evict old packets."""
+        is_sure = self.protocol.sure_rows(packets, self._last_ids)
+        chosen = self._message_rows(derived, is_sure) | self._other_rows(derived, is_sure)
         if _SESSIONS in chosen:
-            has_gap = any(gapped[name].num_rows > table.num_rows for name, table in packets.items())
             sessions, times = chosen[_SESSIONS]
             chosen[_SESSIONS] = self._with_sums(sessions, has_gap=has_gap), times
         self.evict()
@@ -286,7 +294,7 @@ class NewestPackets:
         keys = messages["message_key"].cast(pa.string()).combine_chunks()
         times = messages["captured_ns"].combine_chunks()
         chosen = {_MESSAGES: (messages, times)}
-        for name in self._protocol.tables:
+        for name in self.protocol.tables:
             if name != _MESSAGES and (rows := tables.get(name)) is not None:
                 place = pc.index_in(rows["message_key"].cast(pa.string()), value_set=keys)
                 rows = rows.append_column(_AT, place).filter(place.is_valid())
@@ -381,6 +389,56 @@ class NewestPackets:
                 _without_first(part, incomplete) for part in self._newest[format]
             ]
         self._rare[format] = [rare.combine_chunks()]
+
+
+def rows_together(members: Sequence[tuple[NewestPackets, Sequence[Row]]]) -> list[list[NewestRows]]:
+    """Return the rows of several inputs, each as its `NewestPackets.rows` would.
+
+    All are derived in one call: for few packets it takes about as long as for one input.
+
+    Parameters
+    ----------
+    members
+        The packets of each input, and the rows that describe its streams; of one protocol, of which
+        no two inputs show the same message.
+    """
+    held = [(newest, shown, newest.packets()) for newest, shown in members]
+    held = [each for each in held if each[2]]
+    if not held:
+        return [[] for _ in members]
+    gapped = [newest.with_gaps(packets) for newest, _, packets in held]
+    together = {
+        name: pa.concat_tables(one[name] for one in gapped if name in one).unify_dictionaries()
+        for name in {name: None for one in gapped for name in one}
+    }
+    numbers = {newest.source: number for number, (newest, _, _) in enumerate(held)}
+    shown = [row for _, rows, _ in held for row in rows]
+    derived: dict[str, list[pa.Table]] = {}
+    for name, part in held[0][0].protocol.derive(together, shown, [*numbers]):
+        derived.setdefault(name, []).append(part)
+    joined = {name: join_tables(parts) for name, parts in derived.items()}
+    alone = len(held) == 1
+    tables = {name: [rows] if alone else by_source(rows, numbers) for name, rows in joined.items()}
+    found = {
+        newest.source: newest.choose(
+            packets,
+            {name: parts[number] for name, parts in tables.items()},
+            has_gap=any(gapped[number][name].num_rows > packets[name].num_rows for name in packets),
+        )
+        for number, (newest, _, packets) in enumerate(held)
+    }
+    return [found.get(newest.source, []) for newest, _ in members]
+
+
+def by_source(rows: pa.Table, numbers: Mapping[str, int]) -> list[pa.Table]:
+    """Return the rows of each of some inputs, which are numbered from 0 on; others have none."""
+    codes, texts = text_codes(rows["source"])
+    count = len(numbers)
+    of_text = np.array([numbers.get(text, count) for text in texts.to_pylist()] + [count])
+    of_row = of_text[codes]
+    if len(of_row) and of_row[0] < count and (of_row == of_row[0]).all():
+        return [rows if number == of_row[0] else rows.slice(0, 0) for number in range(count)]
+    return split_rows(rows, of_row, count + 1)[:count]
 
 
 _AT: Final = "at"

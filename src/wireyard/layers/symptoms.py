@@ -24,7 +24,6 @@ from wireyard.layers.jmq.waiting import ENDS, NOT_CHARGED, WAITING_JMS
 
 __all__ = [
     "BACK",
-    "CHARGED",
     "CONSUMER_NAME",
     "ENDS",
     "FEWEST",
@@ -36,6 +35,7 @@ __all__ = [
     "RESCUED",
     "SENDER",
     "SEVERITIES",
+    "SHARED",
     "SLOWER",
     "SLOWER_NS",
     "SLOWER_TIMES",
@@ -47,6 +47,7 @@ __all__ = [
     "Symptom",
     "code_text",
     "deliveries",
+    "of_verdicts",
     "peers",
     "sessions",
 ]
@@ -73,8 +74,17 @@ class Symptom(NamedTuple):
     text: str
     next: str
     query: str
+    verdicts: frozenset[str] = frozenset()
+    """Verdicts of deliveries, without any of which the query finds nothing; empty if others may."""
 
 
+TRACE: Final = "wireyard trace {input} {party} --verdict {verdict}"
+TRACE_ALL: Final = "wireyard trace {input} {subject}"
+TRACE_CLIENT: Final = "wireyard trace {input} {client}"
+SQL_SESSIONS: Final = (
+    "wireyard sql {input}"
+    " \"FROM sessions WHERE '{client}' IN (client_id, client) ORDER BY opened_ns\""
+)
 NAME: Final = "coalesce(d.consumer_client_id, d.consumer)"
 SENDER: Final = "coalesce(d.producer_client_id, d.producer)"
 _AT: Final = "coalesce(d.delivered_ns, d.sent_ns)"
@@ -107,6 +117,15 @@ GROUP BY 1, 2
 """
 
 
+def of_verdicts(
+    code: str, severity: str, text: str, *verdicts: str, condition: str = "true", **more: str
+) -> Symptom:
+    """Return a symptom of deliveries with some verdicts; `more` is as for `deliveries`."""
+    of = ", ".join(f"'{verdict}'" for verdict in verdicts)
+    query = deliveries(f"d.verdict IN ({of}) AND {condition}", **more)
+    return Symptom(code, severity, text, TRACE, query, frozenset(verdicts))
+
+
 def sessions(condition: str, columns: str = "", join: str = "", by: str = "NULL") -> str:
     """Return a query for connections, grouped by client; the last one's last frame is the proof.
 
@@ -126,14 +145,6 @@ WHERE s.opened_ns IS NOT NULL AND ({condition})
 GROUP BY 2, said
 """
 
-
-TRACE: Final = "wireyard trace {input} {party} --verdict {verdict}"
-TRACE_ALL: Final = "wireyard trace {input} {subject}"
-TRACE_CLIENT: Final = "wireyard trace {input} {client}"
-SQL_SESSIONS: Final = (
-    "wireyard sql {input}"
-    " \"FROM sessions WHERE '{client}' IN (client_id, client) ORDER BY opened_ns\""
-)
 
 # --- queries that symptoms and other answers share ------------------------------------------
 
@@ -171,18 +182,22 @@ FEWEST: Final = 5
 over at least this many deliveries. Differences below a millisecond come from the scheduling of
 processes, and the median of a few deliveries is just one of them."""
 CONSUMER_NAME: Final = "coalesce(consumer_client_id, consumer)"
-CHARGED: Final = f"""
-SELECT l.* REPLACE (
-    if(n.source IS NOT NULL OR h.message_key IS NOT NULL
-      OR l.protocol = 'mqtt' AND coalesce(s.opened_ns > l.sent_ns, false), NULL, l.queue_ns)
-    AS queue_ns
-  )
+_CHARGED: Final = f"""
+SELECT l.source, l.stream, l."offset", l.message_key, l.protocol, l.destination, l.consumer,
+  l.consumer_client_id, l.qos, l.sent_ns, l.delivered_ns, l.delivered_frame, l.acknowledge_ns,
+  if(n.source IS NULL AND h.message_key IS NULL AND c.consumer IS NULL, l.queue_ns, NULL)
+  AS queue_ns
 FROM latencies l
 LEFT JOIN (SELECT DISTINCT source, stream, "offset" FROM ({NOT_CHARGED})) n
 ON n.source = l.source AND n.stream = l.stream AND n."offset" = l."offset"
-ASOF LEFT JOIN (
-  SELECT source, client, opened_ns FROM sessions WHERE opened_ns IS NOT NULL
-) s ON s.source = l.source AND s.client = l.consumer AND s.opened_ns <= l.delivered_ns
+LEFT JOIN (
+  SELECT DISTINCT l.source, l.stream, l."offset", l.consumer
+  FROM latencies l JOIN sessions s
+  ON s.source = l.source AND s.client = l.consumer AND s.opened_ns > l.sent_ns
+    AND s.opened_ns <= l.delivered_ns
+  WHERE l.protocol = 'mqtt'
+) c ON c.source = l.source AND c.stream = l.stream AND c."offset" = l."offset"
+  AND c.consumer = l.consumer
 LEFT JOIN (
   SELECT DISTINCT l.source, l.message_key, l.consumer
   FROM latencies l JOIN deliveries o
@@ -193,12 +208,14 @@ LEFT JOIN (
 """
 """Latencies, without the time in queue that is not the consumer's: before it connected, or while
 another member of its shared subscription had the message."""
+SHARED: Final = {"charged_latencies": _CHARGED}
+"""By name, the queries that several others use as a table; it is made once."""
 SLOWER: Final = f"""
 WITH medians AS MATERIALIZED (
   SELECT destination, {CONSUMER_NAME} AS name,
     count(queue_ns) AS queued, quantile_cont(queue_ns, 0.5) AS queue_ns,
     count(acknowledge_ns) AS acknowledged, quantile_cont(acknowledge_ns, 0.5) AS acknowledge_ns
-  FROM ({CHARGED})
+  FROM charged_latencies
   WHERE {CONSUMER_NAME} IS NOT NULL
   GROUP BY ALL
 ), each AS (

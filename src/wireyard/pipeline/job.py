@@ -42,10 +42,10 @@ from wireyard.pipeline.facts.stage import (
     write_empty,
     write_facts,
 )
-from wireyard.pipeline.growing.part import read_parts
 from wireyard.pipeline.growing.readers import GrowthSettings
 from wireyard.pipeline.growing.sessions import divide_sessions
 from wireyard.pipeline.growing.states import add_parts, drop_old_states, grown_parts
+from wireyard.pipeline.growing.tasks import read_parts
 from wireyard.pipeline.inputs.finding import MISSING, FoundInput
 from wireyard.pipeline.replacing import Draft, compact, drop_damaged, split_by_day
 from wireyard.pipeline.report import Report, Watch, new_inputs

@@ -16,6 +16,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
+from wireyard.errors import LakeDamaged
 from wireyard.lake.commits import move_file
 from wireyard.lake.parts import PartFile
 from wireyard.lake.records import NO_DAY, DataFile, is_shown
@@ -121,22 +122,50 @@ class Draft:
         self._drop_rows(sources, all_tables())
 
     def _drop_rows(self, sources: Collection[str], tables: Iterable[str]) -> None:
-        """Remove files of inputs; those that others list too are copied without their rows."""
+        """Remove the rows of inputs from tables."""
         self.changed.update(self.lake.inputs.keys() & sources)
-        gone = {source: self.inputs[source] for source in sources}
-        for table in tables:
-            names = {name for each in gone.values() for name in each.files.get(table, ())}
-            if not names:
-                continue
-            for source in gone:
-                kept = {**self.inputs[source].files}
-                kept.pop(table, None)
-                self.inputs[source] = replace(self.inputs[source], files=kept)
-            shared = names.intersection(
+        held = {source: self.inputs[source].files for source in sources}
+        self.unlist(
+            {
+                source: {table: files[table] for table in tables if table in files}
+                for source, files in held.items()
+            }
+        )
+
+    def unlist(self, gone: Mapping[str, Mapping[str, Collection[str]]]) -> None:
+        """Remove the rows of inputs from files, named by input and table.
+
+        Files that other inputs list too are copied without these rows.
+        """
+        sources: defaultdict[str, defaultdict[str, set[str]]]
+        sources = defaultdict(lambda: defaultdict(set))
+        for source, tables in gone.items():
+            files = {**self.inputs[source].files}
+            for table, names in tables.items():
+                files[table] = [name for name in files.get(table, ()) if name not in names]
+                if not files[table]:
+                    del files[table]
+                for name in names:
+                    sources[table][name].add(source)
+            self.inputs[source] = replace(self.inputs[source], files=files)
+        for table, of_file in sources.items():
+            shared = of_file.keys() & {
                 name for each in self.inputs.values() for name in each.files.get(table, ())
-            )
-            copies = {name: [_copy_without(self, table, name, gone)] for name in sorted(shared)}
-            self.replace_files(table, {**dict.fromkeys(names, ()), **copies})
+            }
+            copies = {name: self._copies(table, name, of_file[name]) for name in sorted(shared)}
+            self.replace_files(table, {**dict.fromkeys(of_file, ()), **copies})
+
+    def _copies(self, table: str, name: str, sources: Collection[str]) -> list[str]:
+        """Stage a copy of a file without the rows of some inputs; return its name.
+
+        There is none of a damaged file of states: its inputs are read again as a whole.
+        """
+        try:
+            return [_copy_without(self, table, name, sources)]
+        except LakeDamaged:
+            if is_shown(table):
+                raise
+            return []
 
     def change(self) -> Change:
         """Return the difference from the lake."""
@@ -245,11 +274,12 @@ def _batches(file: pq.ParquetFile) -> Iterable[pa.RecordBatch]:
 
 def _copy_without(draft: Draft, table: str, name: str, sources: Iterable[str]) -> str:
     """Stage a copy of a file without the rows of some sources; return its name."""
-    new = f"{_folder(name)}part-copy-{uuid4().hex}.parquet"
+    new = f"{name.rpartition('-')[0].removesuffix('-copy')}-copy-{uuid4().hex}.parquet"
     draft.lake.make_staging([f"{table}/{_folder(name)}"])
     gone = pa.array(sorted(sources), pa.string())
     with _opened(draft, table, name) as old:
-        file = PartFile(draft.lake.staged(table, new), old.schema_arrow)
+        path, private = draft.lake.staged(table, new), not is_shown(table)
+        file = PartFile(path, old.schema_arrow, private=private)
         for batch in _batches(old):
             file.write(batch.filter(pc.invert(pc.is_in(batch["source"], gone))))
         file.close()

@@ -25,6 +25,10 @@ Task = TypeVar("Task")
 class Cluster(Protocol):
     """Processes that run the tasks of a stage, started for a lake that they can access."""
 
+    @property
+    def at_once(self) -> int:
+        """Number of tasks that run at the same time."""
+
     def run(
         self,
         tasks: Sequence[Any],
@@ -70,6 +74,11 @@ class Runner:
     def in_process(self) -> bool:
         """Whether all tasks run in this process."""
         return self._start_cluster is None
+
+    @property
+    def at_once(self) -> int:
+        """Number of tasks that run at the same time."""
+        return 1 if self.in_process else self._cluster.at_once
 
     @cached_property
     def _cluster(self) -> Cluster:

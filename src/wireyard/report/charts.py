@@ -14,7 +14,7 @@ from typing import Any, Final
 import vl_convert as vlc
 
 from wireyard.report.questions import Answer
-from wireyard.report.text import bytes_text, clipped, count_text, span_text
+from wireyard.text import bytes_text, clipped, span_text
 
 __all__ = ["delays", "graph", "quantiles", "rates", "sizes", "timeline"]
 
@@ -363,7 +363,7 @@ def graph(producers: Answer, consumers: Answer) -> str:
                 }
             )
     for (side, name), place in places.items():
-        weight = count_text(weights[side][name])
+        weight = f"{weights[side][name]:,}"
         nodes[side].append({"x": side, "y": place, "name": clipped(name, _LABEL), "n": weight})
     domain = [-beside / unit, 2 + beside / unit]
     scales = {

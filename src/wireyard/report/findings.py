@@ -13,10 +13,10 @@ from wireyard.answers.tables import Row
 from wireyard.answers.why import Finding, find_symptoms, is_known
 from wireyard.errors import UsageError
 from wireyard.layers.frame_files import FrameFiles
-from wireyard.layers.symptoms import MOST_PEERS, Symptom
-from wireyard.report import text
-from wireyard.report.filters import literal
+from wireyard.layers.symptoms import SHARED, Symptom
+from wireyard.report.filters import literal, with_subqueries
 from wireyard.report.questions import Answer
+from wireyard.text import clipped, printable
 
 if TYPE_CHECKING:
     from wireyard.answers import Tables
@@ -113,6 +113,7 @@ def find_all(tables: Tables, quarantined: Answer, shown_as: str, asked: str | No
             query = query.replace("$asked", literal(given["asked"]))
         limited = _LIMITED.format(query=query.strip(), most=_MOST_ROWS)
         rows = _until(tables, until, limited)
+        limited = with_subqueries(limited, SHARED)
         if rows is None:
             found.left.append(symptom.code)
         elif rows:
@@ -164,29 +165,24 @@ def _shown(finding: Finding, answers: Mapping[str, Answer], files: FrameFiles) -
         and proof.items() <= row["worst"][0].items()
     )
     several = finding.worst if finding.destinations > 1 else ()
-    ends = (("from", finding.producers), ("to", finding.consumers))
     return Shown(
         kind=finding.symptom.replace("_", " "),
         severity=finding.severity,
-        title=", ".join(
-            text.clipped(name, _MOST_CELL)
-            for name in (finding.client, finding.destination) if name
-        ) or text.clipped(finding.subject, _MOST_CELL),
-        text=text.shown(finding.text),
+        title=", ".join(map(_name, finding.about)),
+        text=printable(finding.text),
         query=finding.symptom,
         row=row,
         column="count",
-        where=_where(finding, files),
+        where=clipped(finding.proof(files), 2 * _MOST_CELL),
         position=(finding.source, finding.stream, finding.offset),
-        command=text.shown(finding.next),
-        ends=" ".join(f"{word} {_names(names)}" for word, names in ends if names),
-        places=tuple((text.clipped(at["destination"], _MOST_CELL), at["count"]) for at in several),
+        command=printable(finding.next),
+        ends=finding.ends(_name),
+        places=tuple((_name(at["destination"]), at["count"]) for at in several),
     )  # fmt: skip
 
 
-def _names(names: list[str]) -> str:
-    shown = [text.clipped(name, _MOST_CELL) for name in names[: MOST_PEERS - 1]]
-    return ", ".join(shown) + (" and others" if len(names) == MOST_PEERS else "")
+def _name(name: str) -> str:
+    return clipped(name, _MOST_CELL)
 
 
 def _from_quarantine(quarantined: Answer, inputs: str) -> Iterator[Shown]:
@@ -197,21 +193,12 @@ def _from_quarantine(quarantined: Answer, inputs: str) -> Iterator[Shown]:
         yield Shown(
             kind=f"{row['status']} bytes",
             severity="lost",
-            title=text.clipped(f"{row['format']} {row['field'] or ''}".strip(), _MOST_CELL),
-            text=text.shown(message),
+            title=clipped(f"{row['format']} {row['field'] or ''}".strip(), _MOST_CELL),
+            text=printable(message),
             query="quarantined",
             row=number,
             column="rows",
-            where=f"{text.clipped(row['source'], 60)}, {text.clipped(row['stream'], 60)}"
-            f" at {row['at']}",
+            where=f"{clipped(row['source'], 60)}, {clipped(row['stream'], 60)} at {row['at']}",
             position=(row["source"], row["stream"], row["at"]),
             command=f'wireyard sql {inputs} "{sql}"',
         )
-
-
-def _where(finding: Finding, files: FrameFiles) -> str:
-    if finding.frame is not None:
-        file, number = files.find(finding.source, finding.frame)
-        return f"{text.clipped(file, 60)}, frame {number}"
-    stream = text.clipped(finding.stream or "", 60)
-    return f"{text.clipped(finding.source or '', 60)}, {stream} at {finding.offset}"

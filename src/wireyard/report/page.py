@@ -6,6 +6,7 @@ import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from functools import partial
 from importlib.metadata import version
 from typing import TYPE_CHECKING, Any, Final
 
@@ -13,11 +14,11 @@ from wireyard.answers.evidence import MOST_SOURCE_BYTES, Evidence, find_evidence
 from wireyard.answers.symptoms import symptoms as all_symptoms
 from wireyard.answers.visibility import how_far
 from wireyard.layers.facts import facts_of, registered
-from wireyard.report import text
 from wireyard.report.filters import NO_FILTER, Filter
 from wireyard.report.findings import find_all
 from wireyard.report.questions import Answer, ask_all, bucket_ns
 from wireyard.report.topics import topic_tree
+from wireyard.text import bytes_text, clipped, moment, payload_text, printable, span_text
 
 if TYPE_CHECKING:
     from wireyard.answers import Tables
@@ -92,7 +93,7 @@ def build_report(
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    environment.globals |= {"cell": _cell, "value": _value, "clipped": text.clipped}
+    environment.globals |= {"cell": _cell, "value": _value, "clipped": clipped}
     page = environment.get_template("page.html.jinja")
     return page.render(
         answers=answers,
@@ -103,21 +104,21 @@ def build_report(
         only=only,
         asked=asked,
         topics=topic_tree(answers["topics"].rows),
-        rate=lambda count: text.rate_text(count, last - first) if first is not None else "",
+        rate=lambda count: _rate(count, last - first) if first is not None else "",
         bars=_bars(answers["sessions"].rows, first, last),
         all_symptoms=len(all_symptoms()),
         why=f"wireyard why {shown_as}",
         dumps={position: _dump(one) for position, one in evidence.items()},
-        inputs=[text.clipped(name, 60) for name in inputs],
+        inputs=[clipped(name, 60) for name in inputs],
         meanings={facts.protocol: facts.verdicts for facts in registered()},
         severity=_severity,
-        most_source=text.bytes_text(MOST_SOURCE_BYTES),
+        most_source=bytes_text(MOST_SOURCE_BYTES),
         unseen=how_far(tables),
-        notes=[text.shown(note) for note in tables.notes],
+        notes=[printable(note) for note in tables.notes],
         made=f"{datetime.now(UTC):%Y-%m-%dT%H:%M:%SZ}",
         version=version("wireyard"),
-        moment=text.moment_text,
-        span=text.span_text,
+        moment=partial(moment, digits=3),
+        span=span_text,
     )
 
 
@@ -141,18 +142,26 @@ def _cell(column: str, value: Any) -> str:
     if value is None:
         return "-"
     if column in _MOMENTS:
-        return text.moment_text(value)
+        return moment(value, 3)
     if column in _SPANS:
-        return text.span_text(value)
+        return span_text(value)
     if column in _COUNTS_OF_BYTES:
-        return text.bytes_text(value)
+        return bytes_text(value)
     if isinstance(value, bytes):
-        return text.payload_text(value)
+        return printable(payload_text(value, is_whole=False))
     if isinstance(value, int | float):
-        return text.count_text(value)
-    shown = text.clipped(str(value), _MOST_CELL)
+        return f"{value:,}"
+    shown = clipped(str(value), _MOST_CELL)
     cut = len(str(value)) > _MOST_CELL
     return f"{shown} ({_MOST_CELL} of {len(value)} characters)" if cut else shown
+
+
+def _rate(count: int, span_ns: int) -> str:
+    """Return how many there were a second; empty if no time passed."""
+    if not span_ns:
+        return ""
+    rate = count * 1e9 / span_ns
+    return f"{rate:,.{0 if rate >= 99.5 else 1 if rate >= 0.95 else 3}f}/s"
 
 
 # --- parts of the page ----------------------------------------------------------------------
@@ -245,9 +254,7 @@ def _dump(evidence: Evidence) -> _Dump:
             if len(shown) < len(data):
                 dump += f"\n{len(shown)} of {len(data):,} bytes"
         lines.append(
-            _Line(
-                mark.start, dump, text.shown(mark.field), text.clipped(mark.value, 200), mark.spec
-            )
+            _Line(mark.start, dump, printable(mark.field), clipped(mark.value, 200), mark.spec)
         )
     count = len(evidence.marks)
     return _Dump(title, lines, f"{len(lines)} of {count} fields" if len(lines) < count else "")

@@ -32,6 +32,7 @@ from wireyard.pipeline.facts.tasks import STREAM_COLUMNS
 from wireyard.spark.running import (
     RESULTS,
     context_of,
+    data_of,
     first_stage,
     next_stage,
     run_batches,
@@ -264,6 +265,6 @@ def _rows_of(batches: Iterator[pa.RecordBatch], schema: pa.Schema) -> Iterator[p
 
     wanted = arrow_schema(spark_schema(schema))
     for batch in batches:
-        for data in batch["data"]:
-            for table in read_tables(data.as_buffer()):
+        for data in data_of(batch):
+            for table in read_tables(data):
                 yield from table.cast(wanted).to_batches()

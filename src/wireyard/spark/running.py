@@ -48,6 +48,7 @@ __all__ = [
     "SparkEngine",
     "SparkUse",
     "context_of",
+    "data_of",
     "first_stage",
     "next_stage",
     "run_batches",
@@ -55,6 +56,8 @@ __all__ = [
 
 _ROUNDS: Final = 4
 """Least number of Spark tasks per core, so that no core is idle for long at the end of a stage."""
+_AT_ONCE: Final = 8
+"""Tasks at the same time where Spark does not say it."""
 _FULL: Final = "No space left on device"
 RESULTS: Final = -1
 """Instead of the number of a part: the row has the results of tasks."""
@@ -68,10 +71,16 @@ SHUFFLED: Final = pa.schema(
         ("task", pa.int32()),
         ("number", pa.int32()),
         ("name", pa.string()),
+        ("size", pa.int64()),
         ("data", pa.binary()),
     ]
 )
-"""Rows of the shuffle: blobs, and the stage and task that each is from, with its number there."""
+"""Rows of the shuffle: blobs, and the stage and task that each is from, with its number there.
+
+Data are compressed. They are positions, counts and codes, which become a third in the time that it
+takes to copy them; `size` is that of the data before.
+"""
+_CODEC: Final = "lz4"
 
 
 @dataclass(slots=True)
@@ -196,6 +205,12 @@ class SparkCluster:
     def __init__(self, session: SparkSession, engine: SparkEngine) -> None:
         self._spark, self._engine = session, engine
 
+    @property
+    def at_once(self) -> int:
+        """Number of tasks that run at the same time; over Spark Connect that is not known."""
+        context = context_of(self._spark)
+        return _AT_ONCE if context is None else int(context.defaultParallelism)
+
     def run(
         self,
         tasks: Sequence[Any],
@@ -232,7 +247,7 @@ class SparkCluster:
             most = max(each.parts for each in stages[number - 1 :])
             passed = next_stage(passed, stage, number, self._partitions(most, together), schema)
         found = self._engine.collect(passed.where(f"part = {RESULTS}"), _name_of(work))
-        results = (read_tables(data.as_buffer())[0] for data in found["data"])
+        results = (read_tables(data)[0] for data in data_of(found))
         return pa.concat_tables([schema.empty_table(), *results])
 
     def _sorted(self, rows: Keyed) -> DataFrame:
@@ -250,10 +265,9 @@ class SparkCluster:
 
     def _partitions(self, tasks: int, together: int) -> int:
         """Return the number of Spark tasks that run our tasks."""
-        context = context_of(self._spark)
-        if together == 1 or context is None:
+        if together == 1 or context_of(self._spark) is None:
             return tasks
-        fewest = _ROUNDS * int(context.defaultParallelism)
+        fewest = _ROUNDS * self.at_once
         return min(tasks, max(fewest, -(-tasks // together)))
 
 
@@ -353,12 +367,13 @@ def _pack_next(
     with closing(Spill()) as spill:
         for batch in batches:
             for row in range(batch.num_rows):
-                part, *place, name, data = (column[row] for column in batch.columns)
-                if name.as_py() in reads.names:
-                    blob = Blob(name.as_py(), part.as_py(), data.as_buffer())
-                    spill.add(blob, *(number.as_py() for number in place))
+                one = batch.slice(row, 1)
+                part, *place, name = (column[0].as_py() for column in one.columns[:-2])
+                if name in reads.names:
+                    (data,) = data_of(one)
+                    spill.add(Blob(name, part, data), *place)
                 else:
-                    yield batch.slice(row, 1)
+                    yield one
 
         def run(_: Any) -> _Outputs:
             for given in spill.inputs():
@@ -369,11 +384,19 @@ def _pack_next(
 
 
 def _row(blob: Blob, *place: int) -> pa.RecordBatch:
-    """Return a row of `SHUFFLED`; its data is not copied."""
-    offsets = pa.py_buffer(np.array([0, blob.data.size], np.int32))
-    data = pa.Array.from_buffers(pa.binary(), 1, [None, offsets, blob.data])
+    """Return a row of `SHUFFLED`."""
+    packed = pa.compress(blob.data, _CODEC)
+    offsets = pa.py_buffer(np.array([0, packed.size], np.int32))
+    data = pa.Array.from_buffers(pa.binary(), 1, [None, offsets, packed])
     numbers = (pa.array([value], pa.int32()) for value in (blob.part, *place))
-    return pa.RecordBatch.from_arrays([*numbers, pa.array([blob.name]), data], schema=SHUFFLED)
+    texts = pa.array([blob.name]), pa.array([blob.data.size], pa.int64())
+    return pa.RecordBatch.from_arrays([*numbers, *texts, data], schema=SHUFFLED)
+
+
+def data_of(rows: pa.RecordBatch | pa.Table) -> Iterator[pa.Buffer]:
+    """Yield the data of rows of `SHUFFLED`."""
+    for size, packed in zip(rows["size"], rows["data"], strict=True):
+        yield pa.decompress(packed.as_buffer(), size.as_py(), _CODEC)
 
 
 def _read_numbered(batches: Iterator[pa.RecordBatch], rows: Keyed) -> Iterator[pa.RecordBatch]:

@@ -17,11 +17,13 @@
    values (``wireyard.streams.urls``).
 7. The state of a growing input has the bytes of unfinished packets. It is readable by its owner
    only, and is deleted once it has been replaced.
-8. A capture that `slice` writes, packets that `convert` and `encode` write, and everything that
+8. In captures that a broker or a proxy records, the bytes that are not shown are replaced by as
+   many asterisks.
+9. A capture that `slice` writes, packets that `convert` and `encode` write, and everything that
    ``--secrets`` requests have all bytes.
 
-`Redactor` applies the rule to rows, `annotate` and `shown_beginning` to bytes. The formats decide
-what is secret in a packet, in `Secrets.redact` and `Format.annotate`.
+`Redactor` applies the rule to rows, `annotate`, `shown_beginning` and `masked` to bytes. The
+formats decide what is secret in a packet, in `Secrets.redact` and `Format.annotate`.
 """
 
 from __future__ import annotations
@@ -38,7 +40,7 @@ from wireyard.formats.base import Annotation, Carried, Format, Row
 from wireyard.schema import array_of, as_array, as_numbers
 from wireyard.streams.framer import GARBAGE, MALFORMED, TAIL
 
-__all__ = ["Redactor", "annotate", "shown_beginning"]
+__all__ = ["Redactor", "annotate", "masked", "shown_beginning"]
 
 
 def annotate(
@@ -72,6 +74,15 @@ def shown_beginning(format: Format, data: bytes, status: str, context: int) -> b
     """
     marks = annotate(format, data, status, context) if format.secrets.types else ()
     return data[: min((mark.start for mark in marks if mark.hidden), default=len(data))]
+
+
+def masked(format: Format, data: bytes, context: int) -> bytes:
+    """Return one packet, or its beginning, with asterisks for the bytes that may be secret."""
+    shown = bytearray(data)
+    for mark in format.annotate(data, context):
+        if mark.hidden:
+            shown[mark.start : mark.stop] = b"*" * (mark.stop - mark.start)
+    return bytes(shown)
 
 
 class Redactor:

@@ -189,7 +189,7 @@ def until(packets: Tables, ns: int, since: int = -1) -> Tables:
 def derived(packets: Tables, shown: list[Row], source: str) -> dict[str, list[Row]]:
     tables: dict[str, list[Row]] = {}
     there = {name: some for name, some in packets.items() if some.num_rows}
-    for name, part in JMS.derive(there, shown, source):
+    for name, part in JMS.derive(there, shown, [source]):
         tables.setdefault(name, []).extend(part.to_pylist())
     return tables
 

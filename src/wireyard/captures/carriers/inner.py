@@ -35,6 +35,8 @@ class Carrier:
     """Method and target of the HTTP request."""
     alert: int | None = None
     """Number of the fatal TLS alert that ended the connection."""
+    rejected_bytes: int = 0
+    """Bytes of early data that the server rejected: records of TLS that no application got."""
     problem: str | None = None
     """The reason why some or all of the bytes that it carries were not read."""
 
@@ -51,7 +53,10 @@ class Carrier:
             (", ", self.target),
             (", ended by alert ", self.alert),
         )
-        return title + "".join(f"{word}{value}" for word, value in parts if value is not None)
+        text = title + "".join(f"{word}{value}" for word, value in parts if value is not None)
+        if not self.rejected_bytes:
+            return text
+        return f"{text}, without {self.rejected_bytes:,} bytes of early data that it rejected"
 
 
 NO_KEY: Final = "which is in no key log"

@@ -96,6 +96,8 @@ class _Side:
         """Content type of the next record, if that needs new keys."""
         self.problem: str | None = None
         self.alert: int | None = None
+        self.rejected_bytes = 0
+        """Bytes of records before the first that is decrypted: rejected early data."""
         self.extensions = EncryptedExtensions((), False)
         self.epoch = 0
         """Number of key changes so far."""
@@ -174,8 +176,9 @@ class _Side:
         if self.secrets.skips:
             try:
                 opened = self._opened(self.secrets.opener, record)
-            except Unreadable:
-                return  # early data that the server ignores (RFC 8446, 4.2.10)
+            except Unreadable:  # early data that the server ignores (RFC 8446, 4.2.10)
+                self.rejected_bytes += record.stop - record.start
+                return
             self.secrets.skips = False
         else:
             opened = self._opened(self.secrets.opener, record)
@@ -315,6 +318,10 @@ class _Connection:
             except Unreadable as error:
                 waiting.problem, waiting.waits_at = f"handshake {error}", None
             waiting.advance()
+        for side in self._sides:
+            if side.problem is None and side.rejected_bytes and side.secrets and side.secrets.skips:
+                side.problem = "no record of it is decrypted by CLIENT_HANDSHAKE_TRAFFIC_SECRET"
+                side.rejected_bytes = 0
 
     def carrier(self, sides: Sequence[_Side]) -> Carrier:
         """Return the facts from the handshake."""
@@ -329,6 +336,7 @@ class _Connection:
             server_name=client.server_name if client else None,
             protocol=",".join(protocols or (client.protocols if client else ())) or None,
             alert=next((side.alert for side in sides if side.alert is not None), None),
+            rejected_bytes=sum(side.rejected_bytes for side in sides),
             problem="; ".join(problems) or None,
         )
 

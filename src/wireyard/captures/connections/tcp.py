@@ -24,7 +24,9 @@ from wireyard.captures.connections.stream import Content, Runs
 from wireyard.captures.connections.table import Connections
 from wireyard.captures.connections.tcp_kernels import (
     AFTERMATH,
+    LATE,
     NONE,
+    NOWHERE,
     Connection,
     Count,
     Side,
@@ -37,7 +39,14 @@ from wireyard.captures.packets.units import Columns, Units
 from wireyard.captures.records import Placed
 from wireyard.captures.repairs import differing_segment
 
-__all__ = ["Placer", "Reassembly", "stream_begins", "stream_ends"]
+__all__ = [
+    "Placer",
+    "Reassembly",
+    "known_begins",
+    "merge_segments",
+    "stream_begins",
+    "stream_ends",
+]
 
 _SEQUENCE_NUMBERS: Final = 1 << 32
 _GROUP_ROWS: Final = 1 << 16
@@ -52,6 +61,7 @@ _KEPT: Final = {
     "acknowledgments": np.uint32,
 }
 """Types of the columns that are kept of segments with bytes for streams."""
+_MERGED: Final = ("sides", "positions", "captured", "starts", "records")
 
 
 class Reassembly:
@@ -105,12 +115,12 @@ class Reassembly:
         """
         connections, sides = self._placer.connections, self._placer.sides
         begins = stream_begins(sides)
-        bounds, runs = _merge(self._kept, begins, newest)
+        bounds, runs = merge_segments(self._kept, begins, newest=newest)
         self._copies = find_copies(connections, sides, begins, bounds, runs, flows, content)
         if self._copies:
             self._join(self._copies)
             begins = stream_begins(sides)
-            bounds, runs = _merge(self._kept, begins, newest)
+            bounds, runs = merge_segments(self._kept, begins, newest=newest)
         if self._late:
             numbers_of = self._acknowledgments(len(sides))
             settled = sides, begins, bounds, runs, numbers_of, content
@@ -125,7 +135,7 @@ class Reassembly:
         connections, sides = connections[ours], sides[np.repeat(ours, 2)]
         run_bounds = np.append(bounds[:-1][np.repeat(ours, 2)], bounds[-1])
         states = sides[:, Side.STATE]
-        begun, seen = states & State.BEGUN != 0, states & State.DATA != 0
+        begun, seen = known_begins(sides) != NOWHERE, states & State.DATA != 0
         return Connections(
             protocol="tcp",
             conversations=connections[:, Connection.CONVERSATION],
@@ -215,9 +225,24 @@ def stream_ends(sides: Grid) -> Ints:
 
 
 def stream_begins(sides: Grid) -> Ints:
-    """Return the position at which the stream of each side begins."""
-    begun = sides[:, Side.STATE] & State.BEGUN != 0
-    return np.where(begun, sides[:, Side.BEGIN], sides[:, Side.LOW])
+    """Return the position at which the stream of each side begins; see `known_begins`."""
+    known = known_begins(sides)
+    return np.where(known == NOWHERE, sides[:, Side.LOW], known)
+
+
+def known_begins(sides: Grid) -> Ints:
+    """Return the position at which each side has begun, if the capture shows it; else `NOWHERE`.
+
+    A SYN shows it, or an acknowledgment of one. If the answer to a SYN was not captured, the first
+    acknowledgment from the side that opened the connection counts for it, unless bytes before it
+    were captured.
+    """
+    states = sides[:, Side.STATE]
+    first = sides[np.arange(len(sides)) ^ 1, Side.OPENING_ACKNOWLEDGED]
+    ahead = (sides[:, Side.BASE] + sides[:, Side.LOW] - first) % _SEQUENCE_NUMBERS
+    shown = (states & State.DATA != 0) & (first != NONE) & (ahead <= LATE)
+    acknowledged = np.where(shown, sides[:, Side.LOW] - ahead, NOWHERE)
+    return np.where(states & State.BEGUN != 0, sides[:, Side.BEGIN], acknowledged)
 
 
 class Placer:
@@ -358,9 +383,19 @@ def _within(numbers: Ints, start: int, stop: int) -> bool:
     return bool(((numbers >= start) & (numbers < stop)).all())
 
 
-def _merge(kept: Columns, begins: Ints, newest: bool) -> tuple[Ints, Runs]:
-    """Return the runs of all streams, one stream after the other, and where those of each begin."""
-    sides, positions, captured, starts, records, _ = (kept[name] for name in _KEPT)
+def merge_segments(segments: Columns, begins: Ints, *, newest: bool = False) -> tuple[Ints, Runs]:
+    """Return where the runs of each stream begin, and the runs, one stream after the other.
+
+    Parameters
+    ----------
+    segments
+        Their sides, positions, captured bytes, starts and records, in the order of capture.
+    begins
+        The position at which the stream of each side begins.
+    newest
+        Whether overlapping bytes are taken from the segment captured last.
+    """
+    sides, positions, captured, starts, records = (segments[name] for name in _MERGED)
     bounds = np.zeros(len(begins) + 2, np.int64)
     order = room(len(sides), np.int64)
     group_rows(sides, bounds, order)

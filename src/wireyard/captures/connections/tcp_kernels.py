@@ -90,6 +90,9 @@ class Side(IntEnum):
     """Capture time of the segment that ends at `HIGH`."""
     CLOSING_ACKNOWLEDGED = 11
     """Number that the packet of `CLOSING_RECORD` acknowledges; `NONE` without one."""
+    OPENING_ACKNOWLEDGED = 12
+    """Number in the first acknowledgment of the side that opened the connection, if it precedes all
+    of its bytes; `NONE` without one."""
 
 
 class State(IntEnum):
@@ -304,6 +307,7 @@ def begin_connection(
         sides[side, Side.CLOSING_RECORD] = NONE
         sides[side, Side.CLOSED_NS] = NO_TIME
         sides[side, Side.CLOSING_ACKNOWLEDGED] = NONE
+        sides[side, Side.OPENING_ACKNOWLEDGED] = NONE
         sides[side, Side.HIGH_NS] = NO_TIME
         sides[side, Side.END] = NOWHERE
     latest[conversation] = count
@@ -340,12 +344,16 @@ def take_payload(
 
 @inlined
 def take_acknowledgment(
-    sides: Grid, side: int, acknowledgment: int, time_ns: int, counts: Ints
+    sides: Grid, side: int, sequence: int, acknowledgment: int, time_ns: int, counts: Ints
 ) -> None:
-    """Set the number that a side acknowledged last."""
+    """Set the number that a side acknowledged last, and the first one of a side that opened."""
     other = side ^ 1
     if int(sides[side, Side.ACKNOWLEDGED]) == acknowledgment:
         return
+    if sides[side, Side.ACKNOWLEDGED] == NONE:
+        both = State.BEGUN | State.OPENED
+        if sides[side, Side.STATE] & both == both and ahead_of_begin(sides, side, sequence) == 0:
+            sides[side, Side.OPENING_ACKNOWLEDGED] = acknowledgment
     sides[side, Side.ACKNOWLEDGED] = acknowledgment
     if time_ns < int(sides[other, Side.HIGH_NS]) and time_ns != NO_TIME:
         high = int(sides[other, Side.BASE]) + int(sides[other, Side.HIGH])
@@ -445,7 +453,7 @@ def place_segments(
             sides[side, Side.BASE] = sequence
         sides[side, Side.STATE] = sides[side, Side.STATE] | State.SEEN
         if flags & Flag.ACK:
-            take_acknowledgment(sides, side, acknowledgment, time_ns, counts)
+            take_acknowledgment(sides, side, sequence, acknowledgment, time_ns, counts)
         positions[row] = position_of(sides, side, sequence)
         if length:
             late[row] = is_late(sides, side, sequence, length, time_ns, counts)

@@ -24,7 +24,6 @@ from typing import Final, NamedTuple
 from wireyard.captures.carriers.inner import Carrier
 from wireyard.captures.carriers.opening import Carriers, first_bytes
 from wireyard.captures.carriers.proxies import behind_proxy, is_refused
-from wireyard.captures.carriers.tls_keys import KeyLog
 from wireyard.captures.connections.flows import Endpoint
 from wireyard.captures.connections.stream import Stream
 from wireyard.captures.detection.portmapper import (
@@ -44,7 +43,6 @@ __all__ = [
     "CapturedConnection",
     "DecodeAs",
     "EndpointEvidence",
-    "assign_formats",
     "captured_connections",
     "count_proxies",
     "decide_format",
@@ -110,39 +108,6 @@ def parse_decode_as(text: str) -> DecodeAs:
     return DecodeAs(match[1], int(match[2]), get_format(match[3]))
 
 
-def assign_formats(
-    streams: Sequence[Stream],
-    rules: Sequence[DecodeAs] = (),
-    named: Format | None = None,
-    guides: Sequence[Stream] = (),
-    keys: KeyLog | None = None,
-    evidence: EndpointEvidence | None = None,
-) -> list[Assigned]:
-    """Return the format of each stream, in the order of the streams.
-
-    Parameters
-    ----------
-    named
-        The format that the caller wants to read. Its dialect is used for its streams. If it is a
-        format of datagrams, whose bytes do not show it, it is that of all UDP streams without a
-        rule.
-    guides
-        Streams that are only used as evidence on the formats of others.
-    keys
-        The secrets of TLS connections, which are not decrypted without.
-    evidence
-        Evidence of other streams on endpoints; that of these streams is added.
-    """
-    carriers = Carriers(KeyLog() if keys is None else keys)
-    connections = [*captured_connections(streams, carriers)]
-    evidence = EndpointEvidence() if evidence is None else evidence
-    for connection in (*connections, *captured_connections(guides, carriers)):
-        evidence.add_opened(connection.opened().items())
-        evidence.add_services(connection.services())
-    services = evidence.formats()
-    return [each for one in connections for each in one.assigned(rules, services, named)]
-
-
 class EndpointEvidence:
     """Evidence from the connections of a capture on the formats of endpoints."""
 
@@ -154,6 +119,11 @@ class EndpointEvidence:
     def opened(self) -> set[tuple[Endpoint, str]]:
         """The endpoints that clients opened connections to, with the formats of these."""
         return {(end, format) for end, formats in self._opened.items() for format in formats}
+
+    def add(self, connection: CapturedConnection) -> None:
+        """Add the evidence of a connection."""
+        self.add_opened(connection.opened().items())
+        self.add_services(connection.services())
 
     def add_opened(self, opened: Iterable[tuple[Endpoint, str]]) -> None:
         """Add endpoints that clients opened connections to, each with a format."""
@@ -171,7 +141,7 @@ class EndpointEvidence:
         return agreed | {end: each for end, (each, *more) in self._opened.items() if not more}
 
 
-def describe_proxies(assigned: Sequence[Assigned]) -> str | None:
+def describe_proxies(assigned: Iterable[Assigned]) -> str | None:
     """Return one line about the proxy headers that were removed; None if there are none."""
     return count_proxies(proxies_of(assigned))
 
@@ -243,6 +213,10 @@ class CapturedConnection:
             return {}
         pairs = zip(self._directions, self.heads, strict=True)
         return {stream.dst: format.name for stream, head in pairs if format.evidence.opens(head)}
+
+    def needs_services(self, rules: Sequence[DecodeAs]) -> bool:
+        """Return whether `assigned` depends on the formats of endpoints."""
+        return self._by_endpoint(rules)
 
     def assigned(
         self,

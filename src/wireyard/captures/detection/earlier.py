@@ -19,7 +19,7 @@ from wireyard.arrays import Bytes, Ints
 from wireyard.captures.connections.flows import Endpoint
 from wireyard.captures.connections.table import StreamTable
 from wireyard.captures.detection.assignment import DecodeAs, decide_format
-from wireyard.captures.detection.plain import APART, Plain, are_enough, without_gaps
+from wireyard.captures.detection.plain import APART, Known, are_enough, without_gaps
 from wireyard.formats import FIRST_BYTES, Format, get_format
 from wireyard.streams.window import WINDOW_BYTES
 
@@ -50,12 +50,12 @@ class Earlier:
 
     def add_to(
         self,
-        plain: Plain,
+        plain: Known,
         table: StreamTable,
         rules: Sequence[DecodeAs],
         services: Mapping[Endpoint, str | None],
         named: Format | None,
-    ) -> Plain:
+    ) -> Known:
         """Return `plain` with those of these streams whose format a rule or an endpoint confirms.
 
         Parameters
@@ -84,13 +84,13 @@ class Earlier:
         )
 
 
-def find_earlier(table: StreamTable, plain: Plain) -> Earlier:
+def find_earlier(table: StreamTable, plain: Known) -> Earlier:
     """Find the connections that are certain to consist of whole packets of a format.
 
     Plain streams are left out.
     """
     rows = without_gaps(table)
-    rows = rows[~plain.is_plain[rows] & (table.sizes[rows] <= _MOST_BYTES)]
+    rows = rows[~plain.is_known[rows] & (table.sizes[rows] <= _MOST_BYTES)]
     # Drop connections of which a stream is missing here.
     connections = table.connections
     streams = np.bincount(connections)

@@ -1,6 +1,7 @@
-"""Detection of plain streams: TCP streams of connections whose first bytes identify their format.
+"""The formats of a table's streams as columns, and detection of those of plain streams.
 
-They are detected by columns, and read together, without a `Stream` for each.
+Plain streams are TCP streams of connections whose first bytes identify their format. They are
+detected by columns, and read together, without a `Stream` for each.
 """
 
 from __future__ import annotations
@@ -20,52 +21,55 @@ from wireyard.captures.detection.assignment import DecodeAs
 from wireyard.formats import FIRST_BYTES, Format, get_format
 from wireyard.formats.base import Shown
 
-__all__ = ["APART", "Plain", "are_enough", "find_plain", "without_gaps"]
+__all__ = ["APART", "Known", "are_enough", "find_plain", "without_gaps"]
 
 LEAST_STREAMS = 64
 """Fewer streams of a format are read one by one: to load the kernels for many takes longer."""
 _HEAD_BYTES: Final = 72
 """Bytes at the beginning of a stream by which its format is detected."""
 APART: Final = -1
-"""Instead of the index of a format: the stream is read by itself."""
+"""Instead of the index of a format: that is unknown, or the stream is not as the table has it."""
 
 
 @dataclass(frozen=True)
-class Plain:
-    """The plain streams of a table, with their formats and contexts.
+class Known:
+    """The formats and contexts of the streams of a table.
 
-    Shapes: all (t); only `numbers` is defined for a stream that is read by itself.
+    Shapes: all (t); only `numbers` is defined for a stream that is `APART`.
     """
 
     formats: Sequence[Format]
     numbers: Ints
-    """Index of the format in `formats`; -1 for a stream that is read by itself."""
+    """Index of the format in `formats`, or `APART`."""
     firsts: Ints
     """Context of the first packet."""
     followings: Ints
     """Context of the packets after one with which a client opens the connection."""
     clients: Bools
     """Whether the stream begins with a packet with which a client opens the connection."""
+    alone: Bools
+    """Whether the stream is not plain, so that it is read by itself."""
 
     @classmethod
-    def none_of(cls, count: int, formats: Sequence[Format] = ()) -> Plain:
-        """Return a value for a table of `count` streams, none of which is plain."""
+    def none_of(cls, count: int, formats: Sequence[Format] = ()) -> Known:
+        """Return a value for a table of `count` streams, none of whose formats are known."""
         firsts, followings = np.zeros((2, count), np.int64)
-        return cls(formats, np.full(count, APART), firsts, followings, np.zeros(count, np.bool_))
+        never = np.zeros((2, count), np.bool_)
+        return cls(formats, np.full(count, APART), firsts, followings, *never)
 
     @cached_property
-    def is_plain(self) -> Bools:
-        """Whether a stream is plain."""
-        is_plain: Bools = self.numbers != APART
-        return is_plain
+    def is_known(self) -> Bools:
+        """Whether the format of a stream is known."""
+        is_known: Bools = self.numbers != APART
+        return is_known
 
     def indexes(self, named: Format | None) -> Ints:
-        """Return the indexes in the table of the plain streams of a format; of all if None."""
+        """Return the indexes in the table of the streams of a format; of all if None."""
         of_format = [named is None or named.name == each.name for each in self.formats]
         return np.flatnonzero(np.array([*of_format, False])[self.numbers])
 
     def format_at(self, index: int) -> Format:
-        """Return the format of a plain stream by its index in the table."""
+        """Return the format of a stream by its index in the table."""
         return self.formats[int(self.numbers[index])]
 
     def opened(self, table: StreamTable) -> Iterator[tuple[Endpoint, str]]:
@@ -83,7 +87,7 @@ def are_enough(streams: int) -> bool:
 
 def find_plain(
     table: StreamTable, rules: Sequence[DecodeAs] = (), named: Format | None = None
-) -> Plain:
+) -> Known:
     """Find the connections all of whose streams begin like one format.
 
     A stream whose first bytes were not captured has the format of the other stream.
@@ -91,7 +95,7 @@ def find_plain(
     Parameters
     ----------
     rules, named
-        As for `assign_formats`.
+        As for `find_formats`.
     """
     rows = _with_captured_bytes(table)
     data, bounds = _heads(table, rows)
@@ -103,7 +107,7 @@ def find_plain(
     for ours, theirs in ((first, first + 1), (first + 1, first)):
         numbers[ours] = np.where(headless[ours], numbers[theirs], numbers[ours])
     if not bases:
-        return Plain.none_of(len(table))
+        return Known.none_of(len(table))
     formats, numbers = _by_rules(table, rows, bases, numbers, rules, named)
     contexts = np.array([*(each.context for each in formats), 0])[numbers]
     shown, answers = np.zeros(len(rows), np.uint8), contexts.copy()
@@ -208,7 +212,7 @@ def _of_connections(
     headless: Bools,
     contexts: Ints,
     answers: Ints,
-) -> Plain:
+) -> Known:
     """Return the streams of the connections all of whose streams show the same format.
 
     Parameters
@@ -240,7 +244,7 @@ def _of_connections(
         decides = (shown[theirs] == Shown.CLIENT) | (begun & ~headless)[theirs]
         firsts[ours] = np.where(decides, answers[theirs], contexts[ours])
     clients = shown == Shown.CLIENT
-    plain = Plain.none_of(len(table), formats)
+    plain = Known.none_of(len(table), formats)
     plain.numbers[rows] = np.where(is_plain, numbers, APART)
     plain.firsts[rows] = firsts
     plain.followings[rows] = np.where(clients, answers, firsts)

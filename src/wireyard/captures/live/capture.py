@@ -44,7 +44,7 @@ from wireyard.captures.live.copies import NEVER
 from wireyard.captures.live.held import HeldRuns, merge_held
 from wireyard.captures.live.readable import LiveReader
 from wireyard.captures.live.stream import RECENT_NS, LiveStream, stream_of
-from wireyard.captures.packets.headers import PacketReader
+from wireyard.captures.packets.headers import PacketReader, Tally
 from wireyard.captures.packets.units import Units
 from wireyard.captures.records import NO_TIME, Records
 from wireyard.captures.repairs import NO_REPAIRS, Repairs, differing_segment
@@ -93,7 +93,7 @@ class LiveCapture:
     name
         The source, as in the column `source`.
     named, rules, keys
-        As for `assign_formats`.
+        As for `find_formats`.
     max_packet_bytes
         Largest packet that is accepted as one; the format's own bound if None.
     describes
@@ -168,9 +168,9 @@ class LiveCapture:
         return self._packets.count
 
     @property
-    def tally_endings(self) -> Counter[int]:
-        """Packets that are neither TCP nor UDP, by reason; see `Tally`."""
-        return self._packets.tally.endings
+    def tally(self) -> Tally:
+        """Counts of its packets."""
+        return self._packets.tally
 
     # --- columns of streams -----------------------------------------------------------------
 

@@ -153,7 +153,7 @@ class Following:
         return describe_unknown(
             self.name,
             capture.unknown,
-            capture.tally_endings,
+            capture.tally,
             capture.proxies,
             capture.repairs,
             damage=damage,

@@ -9,8 +9,8 @@ import numpy as np
 
 from wireyard.arrays import Bytes, Grid, Ints
 from wireyard.captures.connections.conflicts import find_conflicts
-from wireyard.captures.connections.merge_kernels import Run, merge_rows
 from wireyard.captures.connections.stream import Content, Runs
+from wireyard.captures.connections.tcp import merge_segments
 from wireyard.captures.connections.tcp_kernels import NONE, Side
 from wireyard.captures.connections.times import close_behind_bytes, order_by_acknowledgments
 from wireyard.captures.files.places import Places
@@ -82,7 +82,7 @@ _SEGMENTS: Final = {
     "starts": np.int64,
     "records": np.int32,
 }
-"""Columns of segments that are compared; their records are ranks."""
+"""Columns of segments that are merged; their records are ranks."""
 _LEAST: Final = -(1 << 62)
 _NO_BYTES: Final = np.empty(0, np.uint8)
 NO_RUNS: Final = HeldRuns(*np.empty((len(HeldRuns._fields), 0), np.int64))
@@ -118,23 +118,15 @@ def merge_held(streams: Sequence[LiveStream], group: Ints, new: HeldRuns, places
     # Ranks are in the order of capture; the other columns are looked up by rank afterwards.
     captured = np.argsort(rows.records, kind="stable")
     rows, group = rows.rows(captured), group[captured]
-    order = np.lexsort((rows.positions, group))
-    bounds = np.searchsorted(group[order], np.arange(len(streams) + 1))
-    pieces = np.empty((len(Run), len(order)), np.int64)
-    pieces[Run.OFFSET], pieces[Run.LENGTH] = rows.positions[order], rows.lengths[order]
-    pieces[Run.START], pieces[Run.RECORD] = rows.starts[order], order
-    grid = np.empty((len(Run), 2 * len(order)), np.int64)
-    run_bounds = np.empty(len(streams) + 1, np.int64)
-    heap, begins = np.empty(len(order), np.int64), np.zeros(len(streams), np.int64)
-    count = merge_rows(pieces, order, bounds, begins, 0, heap, grid, 0, run_bounds)
-    runs = Runs(*grid[:, :count])
+    segments = Columns(_SEGMENTS)
+    segments.append((group, rows.positions, rows.lengths, rows.starts, np.arange(len(group))))
+    begins = np.zeros(len(streams), np.int64)
+    run_bounds, runs = merge_segments(segments, begins)
     merged = HeldRuns(*runs[:3], *(column[runs.records] for column in rows[3:]))
     for stream, start, stop in zip(streams, run_bounds[:-1], run_bounds[1:], strict=True):
         stream.replace_held(merged.rows(slice(int(start), int(stop))))
     if runs.lengths.sum() == rows.lengths.sum():
         return Merged(late_bytes, ())
-    segments = Columns(_SEGMENTS)
-    segments.append((group, rows.positions, rows.lengths, rows.starts, np.arange(len(group))))
     differing = find_conflicts(segments, begins, run_bounds, runs, places)
     return Merged(late_bytes, [(at, int(rows.records[rank])) for at, rank in differing])
 

@@ -15,7 +15,8 @@ from wireyard.captures.carriers.opening import Carriers
 from wireyard.captures.carriers.tls_keys import KeyLog
 from wireyard.captures.connections.flows import Endpoint
 from wireyard.captures.connections.stream import BufferPool, Stream
-from wireyard.captures.connections.tcp_kernels import Side, State
+from wireyard.captures.connections.tcp import known_begins
+from wireyard.captures.connections.tcp_kernels import NOWHERE, Side, State
 from wireyard.captures.detection.assignment import (
     Assigned,
     CapturedConnection,
@@ -116,16 +117,18 @@ class LiveReader:
             Whether to stop waiting: the stream begins with its first captured byte.
         """
         stream = connection.sides[direction]
-        side = self._connections.placer.sides[2 * connection.number + direction]
+        number = 2 * connection.number
+        sides = self._connections.placer.sides[number : number + 2]
+        state = int(sides[direction, Side.STATE])
         if stream.begin is not None and stream.framer is not None:
             return True
         if not len(stream.held.positions) and not final:
             return False
-        stream.opened = bool(side[Side.STATE] & State.OPENED)
-        stream.begun = bool(side[Side.STATE] & State.BEGUN)
-        if not stream.begun and not side[Side.STATE] & State.DATA:
+        begin = int(known_begins(sides)[direction])
+        stream.opened, stream.begun = bool(state & State.OPENED), begin != NOWHERE
+        if not stream.begun and not state & State.DATA:
             return False
-        stream.begin = int(side[Side.BEGIN] if stream.begun else side[Side.LOW])
+        stream.begin = begin if stream.begun else int(sides[direction, Side.LOW])
         wait_ns = stream.first_ns + SETTLE_NS
         if not (stream.begun or final) and now_ns < wait_ns and connection.stage == Stage.READ:
             due_ns.append(wait_ns)

@@ -23,7 +23,7 @@ from wireyard.errors import UsageError, WireError
 
 __all__ = ["StateError", "capture_state", "pack_state", "restore_capture", "unpack_state"]
 
-_VERSION: Final = 3
+_VERSION: Final = 4
 _ARRAY: Final = "\0array"
 """Key of the JSON object that stands for an array; no other key of a state begins like it."""
 _KINDS: Final = frozenset({"uint8", "int8", "int32", "int64"})

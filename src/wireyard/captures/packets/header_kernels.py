@@ -259,11 +259,12 @@ def read_headers(
     `networks` has what is known of their networks already, `records` their numbers. Fills in
     `endings`: the fate shifted by `CODE_BITS`, and in the lower bits, for packets that are neither
     TCP nor UDP, the kind of the header at which reading ended. Fills in TCP segments and
-    UDP datagrams as `units`, fragments as `fragments`, and as `counts` the number of both and of
-    bytes not captured. Adds the packets and captured bytes of each fate to `tally`. Returns the
-    number of packets.
+    UDP datagrams as `units`, fragments as `fragments`, and as `counts` the number of both; then the
+    packets that were cut off, their missing bytes, and the most that was captured of one. Adds the
+    packets and captured bytes of each fate to `tally`. Returns the number of packets.
     """
-    count, fragment_count, cut_bytes = 0, 0, 0
+    count, fragment_count = 0, 0
+    cut, cut_bytes, longest = 0, 0, 0
     for packet in range(len(starts)):
         if packet + _AHEAD_PACKETS < len(starts):
             ahead = starts[packet + _AHEAD_PACKETS]
@@ -310,10 +311,14 @@ def read_headers(
             fate = read_udp(data, at, stop, wire, units, count)
         tally[0, fate] += 1
         tally[1, fate] += captured[packet]
-        cut_bytes += max(originals[packet] - captured[packet], 0)
+        if captured[packet] < originals[packet]:
+            cut += 1
+            cut_bytes += originals[packet] - captured[packet]
+            longest = max(longest, captured[packet])
         if fate in (_TCP, _UDP):
             count += 1
             code = 0
         endings[packet] = fate << CODE_BITS | code
-    counts[0], counts[1], counts[2] = count, fragment_count, cut_bytes
+    counts[0], counts[1] = count, fragment_count
+    counts[2], counts[3], counts[4] = cut, cut_bytes, longest
     return len(starts)

@@ -17,7 +17,7 @@ from wireyard.captures.packets.header_kernels import CODE_BITS, NETWORK_FACTOR, 
 from wireyard.captures.packets.link_kernels import FIRST_LINK, HEADERS
 from wireyard.captures.records import Records
 
-__all__ = ["Headers", "PacketReader", "Tally", "parts_of", "scan_headers"]
+__all__ = ["NONE_CUT", "Cut", "Headers", "PacketReader", "Tally", "parts_of", "scan_headers"]
 
 _MOST_NESTED: Final = 8
 """Levels of fragments in tunnels in fragments; no network has more."""
@@ -27,9 +27,32 @@ def _no_counts() -> Ints:
     return np.zeros(len(Fate), np.int64)
 
 
+class Cut(NamedTuple):
+    """Packets of which only the first bytes were captured."""
+
+    packets: int = 0
+    bytes: int = 0
+    """Their bytes that were not captured."""
+    longest: int = 0
+    """The most bytes that were captured of one: the snapshot length."""
+
+    def and_of(self, other: Cut) -> Cut:
+        """Return the counts of these and of other packets."""
+        longest = max(self.longest, other.longest)
+        return Cut(self.packets + other.packets, self.bytes + other.bytes, longest)
+
+    def __str__(self) -> str:
+        cut = "packet was" if self.packets == 1 else "packets were"
+        missing = f"{self.bytes:,} bytes are missing"
+        return f"{self.packets:,} {cut} cut off after {self.longest:,} bytes (snaplen), {missing}"
+
+
+NONE_CUT: Final = Cut()
+
+
 @dataclass(slots=True)
 class Tally:
-    """Numbers of packets and of their captured bytes by `Fate`, and of bytes not captured.
+    """Numbers of packets and of their captured bytes by `Fate`, and of packets that were cut off.
 
     `endings` counts packets that are neither TCP nor UDP by their fate and the kind of the header
     at which reading ended: one number, which `parts_of` splits.
@@ -37,7 +60,7 @@ class Tally:
 
     fates: Ints = field(default_factory=_no_counts)
     frame_bytes: Ints = field(default_factory=_no_counts)
-    cut_bytes: int = 0
+    cut: Cut = NONE_CUT
     endings: Counter[int] = field(default_factory=Counter)
 
     @property
@@ -49,7 +72,7 @@ class Tally:
         """Add the counts of other packets."""
         self.fates += other.fates
         self.frame_bytes += other.frame_bytes
-        self.cut_bytes += other.cut_bytes
+        self.cut = self.cut.and_of(other.cut)
         self.endings += other.endings
 
     def move(self, size: int, before: int, after: int) -> None:
@@ -123,7 +146,7 @@ def _read(
     """Return the units, fragments, endings and tally of packets of `data`, which is at `base`."""
     endings = np.empty(len(numbers), np.int32)
     units, fragments = (np.empty((len(Unit), len(numbers)), np.int64) for _ in range(2))
-    tally, counts = np.zeros((2, len(Fate)), np.int64), np.empty(3, np.int64)
+    tally, counts = np.zeros((2, len(Fate)), np.int64), np.empty(5, np.int64)
     packets = starts, captured, originals, kinds, networks, numbers
     read_headers(data, *packets, endings, units, fragments, tally, counts)
     # Few packets are fragments; a copy of these releases the room for all.
@@ -135,7 +158,7 @@ def _read(
         others = endings[endings >> CODE_BITS > Fate.UDP]
         unique, packet_counts = np.unique(others, return_counts=True)
         counted.update(dict(zip(unique.tolist(), packet_counts.tolist(), strict=True)))
-    return units, fragments, endings, Tally(tally[0], tally[1], int(counts[2]), counted)
+    return units, fragments, endings, Tally(tally[0], tally[1], Cut(*counts[2:].tolist()), counted)
 
 
 class PacketReader:
@@ -191,7 +214,7 @@ class PacketReader:
             "count": self.count,
             "fates": tally.fates,
             "frame_bytes": tally.frame_bytes,
-            "cut_bytes": tally.cut_bytes,
+            "cut": [*tally.cut],
             "endings": sorted(tally.endings.items()),
             "fragments": [[record, *members] for record, members in self.fragments.items()],
             "waiting": [each.state(self.places) for each in self._waiting],
@@ -212,7 +235,7 @@ class PacketReader:
         fates, frame_bytes = (state[name].astype(np.int64) for name in ("fates", "frame_bytes"))
         if not fates.shape == frame_bytes.shape == (len(Fate),):
             raise ValueError("no state of packets")
-        self.tally = Tally(fates, frame_bytes, int(state["cut_bytes"]), endings)
+        self.tally = Tally(fates, frame_bytes, Cut(*map(int, state["cut"])), endings)
         self.fragments = {record: members for record, *members in state["fragments"]}
         for each, waiting in zip(self._waiting, state["waiting"], strict=True):
             each.restore(waiting, self.places)

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from typing import Final
 
 from wireyard.captures.layout import Fate, Header, Kinds
-from wireyard.captures.packets.headers import parts_of
+from wireyard.captures.packets.headers import NONE_CUT, Cut, parts_of
 
 __all__ = ["NAMES", "describe_unread", "name_of", "name_unread"]
 
@@ -127,16 +127,23 @@ def name_unread(endings: Mapping[int, int]) -> dict[str, int]:
     return dict(sorted(counts.items(), key=lambda each: (-each[1], each[0])))
 
 
-def describe_unread(unread: Mapping[str, int]) -> str | None:
-    """Return one line about packets that were not read; None if there are none.
+def describe_unread(unread: Mapping[str, int], cut: Cut = NONE_CUT) -> str | None:
+    """Return one line about packets that were not read, or not whole; None if there are none.
 
     Parameters
     ----------
     unread
         The result of `name_unread`.
+    cut
+        Those of which bytes are missing.
     """
+    texts = [*filter(None, [_list_unread(unread), str(cut) if cut.packets else ""])]
+    return "; ".join(texts) or None
+
+
+def _list_unread(unread: Mapping[str, int]) -> str:
     if not unread:
-        return None
+        return ""
     shown = [f"{count:,} {name}" for name, count in [*unread.items()][:_MOST_SHOWN]]
     rest = [*unread.values()][_MOST_SHOWN:]
     if rest:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections import Counter
+from collections.abc import Iterable, Iterator
 from contextlib import ExitStack, closing
+from functools import partial
 from pathlib import PurePath
 from typing import IO, Protocol
 
@@ -14,6 +16,7 @@ from wireyard.cli.decoding.selection import Selection
 from wireyard.cli.output import open_output, to_terminal
 from wireyard.errors import UnknownFormat, UsageError
 from wireyard.streams.redaction import Redactor
+from wireyard.text import count_text
 
 __all__ = ["Tables", "read_batches"]
 
@@ -60,9 +63,10 @@ class Tables:
     def __init__(self, path: str | None, kind: str) -> None:
         self._path, self._kind = path, kind
         self._open: dict[str, tuple[pa.Schema, _Writer]] = {}
+        self._rows: Counter[str] = Counter()
 
     def write(self, readings: Iterable[OpenInput]) -> dict[str, str]:
-        """Write all rows; if there are several files, return their formats by file name.
+        """Write all rows; return how many, and of which format, by the name of the file.
 
         Raises
         ------
@@ -89,13 +93,16 @@ class Tables:
                     )
                 for batch in read_batches(reading):
                     writer.write(batch)
+                    self._rows[name] += batch.num_rows
             if not self._open:
                 raise UnknownFormat(
                     "there is no stream of a known format, so no table; --format NAME makes one"
                     " without rows"
                 )
-        several = len(self._open) > 1
-        return {self._name_of(name): name for name in self._open} if several else {}
+        return {
+            self._name_of(name): f"{count_text(self._rows[name], 'row')} of {name}"
+            for name in self._open
+        }
 
     def _add(self, name: str, selection: Selection, files: ExitStack) -> tuple[pa.Schema, _Writer]:
         """Open the table of a format."""
@@ -107,8 +114,8 @@ class Tables:
                 f"one table has one format, here are {formats}; --format names one, and"
                 f" -w FILE.{self._kind} writes a file for each"
             )
-        opened = open_output(self._path, binary=self._kind != "csv", final=self._final(name))
-        file = files.enter_context(opened)
+        is_binary, final = self._kind != "csv", partial(self._name_of, name)
+        file = files.enter_context(open_output(self._path, binary=is_binary, final=final))
         schema = selection.schema
         writer = self._writer(schema, file, selection)
         files.enter_context(closing(writer))
@@ -133,13 +140,11 @@ class Tables:
             terminal=to_terminal(self._path),
         )
 
-    def _final(self, name: str) -> Callable[[], str]:
-        return lambda: self._name_of(name) if len(self._open) > 1 else str(self._path)
-
     def _name_of(self, name: str) -> str:
-        """Return the file name for a format if there are several formats."""
+        """Return the file name for a format: of its own if there are several formats."""
         path = PurePath(str(self._path))
-        return str(path.with_name(f"{path.stem}.{name}{path.suffix}"))
+        several = len(self._open) > 1
+        return str(path.with_name(f"{path.stem}.{name}{path.suffix}") if several else self._path)
 
 
 def _check_request(selection: Selection, kind: str) -> None:

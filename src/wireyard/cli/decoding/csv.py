@@ -7,8 +7,6 @@ bytes hexadecimal.
 
 from __future__ import annotations
 
-import base64
-import hashlib
 import re
 from collections.abc import Callable, Iterable, Mapping
 from functools import partial
@@ -20,9 +18,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pyarrow import csv
 
-from wireyard.cli.decoding.jsonl import UNSAFE, json_text
-from wireyard.cli.exits import printable
-from wireyard.text import CONTROL, PAYLOADS, cut_note
+from wireyard.cli.decoding.cells import NOTATIONS, UNSAFE, json_text, shown_bytes
+from wireyard.text import CONTROL, PAYLOADS, printable
 
 __all__ = ["PAYLOAD_TEXTS", "CsvWriter", "write_csv"]
 
@@ -71,7 +68,7 @@ class CsvWriter:
         terminal: bool = False,
     ) -> None:
         self._file = file
-        self._payload, self._payload_bytes = PAYLOAD_TEXTS[payload], payload_bytes
+        self._payload, self._payload_bytes = payload, payload_bytes
         self._times, self._spreadsheet, self._terminal = times, spreadsheet, terminal
         head = pa.table([pa.array([], pa.string())] * len(schema), names=schema.names)
         if spreadsheet:
@@ -93,9 +90,9 @@ class CsvWriter:
         """Return the cells of a column: text, numbers or truth values."""
         kind = values.type
         if pa.types.is_binary(kind) or pa.types.is_large_binary(kind):
-            show = self._payload if name in PAYLOADS else _hex_texts
+            notation = self._payload if name in PAYLOADS else "hex"
             cut = self._payload_bytes if name in PAYLOADS else None
-            return self._guarded(_binary_texts(values, show, cut))
+            return self._guarded(_binary_texts(values, notation, cut))
         if pa.types.is_timestamp(kind):
             return _time_texts(values.cast(pa.int64()), kind.unit)
         if name in self._times and pa.types.is_int64(kind):
@@ -135,24 +132,15 @@ def write_csv(
 # --- bytes ----------------------------------------------------------------------------------
 
 
-def _binary_texts(
-    values: pa.Array, show: Callable[[pa.Array], pa.Array], most: int | None
-) -> pa.Array:
+def _binary_texts(values: pa.Array, notation: str, most: int | None) -> pa.Array:
     """Convert bytes to text, cut after `most` bytes with a note of how many were cut."""
-    values = values.cast(pa.large_binary())
+    values, show = values.cast(pa.large_binary()), PAYLOAD_TEXTS[notation]
     long = pc.fill_null(pc.greater(pc.binary_length(values), most), False)
-    if most is None or show is _hash_texts or not pc.any(long).as_py():
+    if most is None or notation == "hash" or not pc.any(long).as_py():
         return show(values)
-    kept, notes = [], []
-    for data in values.filter(long).to_pylist():
-        stop = most
-        while show is _plain_texts and stop > max(most - 3, 0) and data[stop] & 0xC0 == 0x80:
-            stop -= 1  # do not split a character
-        kept.append(data[:stop])
-        notes.append(cut_note(len(data) - stop))
-    texts = show(pc.replace_with_mask(values, long, pa.array(kept, pa.large_binary())))
-    noted = _join(texts.filter(long), pa.array(notes))
-    return pc.replace_with_mask(texts, long, noted)
+    cut = [shown_bytes(data, notation, most) for data in values.filter(long).to_pylist()]
+    short = pc.if_else(long, pa.scalar(None, values.type), values)
+    return pc.replace_with_mask(show(short), long, pa.array(cut, pa.large_string()))
 
 
 def _parts(values: pa.Array) -> tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]]:
@@ -184,10 +172,6 @@ def _each(show: Callable[[bytes], str]) -> Callable[[pa.Array], pa.Array]:
     return texts
 
 
-_base64_texts = _each(lambda data: base64.b64encode(data).decode("ascii"))
-_hash_texts = _each(lambda data: hashlib.sha256(data).hexdigest())
-
-
 def _plain_texts(values: pa.Array) -> pa.Array:
     """Return bytes as text if they are printable UTF-8, else as ``0x`` and hexadecimal."""
     bounds, data = _parts(values)
@@ -209,7 +193,11 @@ def _plain_texts(values: pa.Array) -> pa.Array:
 
 
 PAYLOAD_TEXTS: Mapping[str, Callable[[pa.Array], pa.Array]] = MappingProxyType(
-    {"text": _plain_texts, "hex": _hex_texts, "base64": _base64_texts, "hash": _hash_texts}
+    {
+        "text": _plain_texts,
+        "hex": _hex_texts,
+        **{name: _each(NOTATIONS[name]) for name in ("base64", "hash")},
+    }
 )
 """Notations of payloads by name; ``hash`` is SHA-256. ``hex`` and ``base64`` are reversible."""
 

@@ -2,25 +2,31 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Iterable
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field
+from difflib import get_close_matches
 from itertools import groupby
 from operator import attrgetter
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, Final
 
+from wireyard.captures.inputs import Input, Readable, open_captures, open_input
 from wireyard.cli import exits
 from wireyard.cli.progress import Progress
 from wireyard.errors import UsageError
 from wireyard.formats import get_format
+from wireyard.formats.rows import pick_columns
+from wireyard.streams.conditions import ALIASES, Where, comparisons, parse
+from wireyard.streams.plan import make_plan
+from wireyard.streams.scan import scan_streams
+from wireyard.text import moment
 
 if TYPE_CHECKING:
-    from wireyard.captures.inputs import Input, Readable
     from wireyard.cli.decoding.reading import Budget, OpenInput
     from wireyard.cli.decoding.selection import Request
     from wireyard.formats import Format
 
-__all__ = ["Job"]
+__all__ = ["Job", "what_there_is"]
 
 
 @dataclass
@@ -57,7 +63,6 @@ class Job:
 
     def readings(self) -> Generator[OpenInput]:
         """Yield the inputs one after the other; the problems of an input are printed after it."""
-        from wireyard.captures.inputs import open_captures, open_input
         from wireyard.streams.arrivals import is_live
 
         named = get_format(self.format_name) if self.format_name else None
@@ -92,9 +97,6 @@ class Job:
 
     def _explain_nothing(self, path: str, named: Format | None) -> None:
         """Print what an input has, of which no row meets the conditions."""
-        from wireyard.captures.inputs import open_captures, open_input
-        from wireyard.cli.decoding.nothing import what_there_is
-
         if self.matchless and all(self.matchless.values()):
             return
         how = named, self.decode_as
@@ -109,30 +111,16 @@ class Job:
     def _follow(self, path: str, named: Format | None) -> Generator[OpenInput]:
         """Yield the streams of a followed input each time they have grown."""
         from wireyard.captures.live.following import follow
-        from wireyard.cli.live import LiveReading, flush_output, stopping
+        from wireyard.cli.decoding.live import LiveReading, stopping
 
-        with stopping() as stop:
-            following = follow(
-                path,
-                named,
-                self.decode_as,
-                self.keylog,
-                max_packet_bytes=self.max_packet_bytes,
-                stop=stop,
-            )
-            prints = self.before_waits
-
-            def flush() -> None:
-                if prints is not None:
-                    prints()
-                flush_output()
-
-            wanted = self.request, self.budget, self.shows_progress and prints is None
-            shape = self.tables, self.one_format
-            live = LiveReading(following, named, *wanted, flush, *shape)
-            with closing(following):
-                yield from live.readings()
-        self.status = max(self.status, live.status)
+        how = named, self.decode_as, self.keylog
+        with (
+            stopping() as stop,
+            closing(
+                follow(path, *how, max_packet_bytes=self.max_packet_bytes, stop=stop)
+            ) as following,
+        ):
+            yield from LiveReading(self, following, named, stop).readings()
 
     def _read(self, found: Input, named: Format | None) -> Generator[OpenInput]:
         """Yield runs of adjacent streams of an input that have the same format."""
@@ -163,3 +151,52 @@ class Job:
             for line in reading.faults.lines(found.name, captured=found.captured):
                 exits.note(line)
                 self.status = exits.DATA_LOST
+
+
+_MOST_ROWS: Final = 1 << 20
+_MOST_VALUES: Final = 10_000
+_SHOWN: Final = 5
+
+
+def what_there_is(found: Input, where: Where) -> str:
+    """Return the values of the columns of a condition, those like the wanted ones first."""
+    tree = parse(where)
+    wanted = {one.column: one.value for one in comparisons(tree)} if tree else {}
+    return "; ".join(filter(None, (_values(found, *each) for each in wanted.items())))
+
+
+def _values(found: Input, name: str, wanted: Sequence[Any]) -> str:
+    """Return what a column holds, empty if it holds nothing."""
+    values: dict[Any, None] = {}
+    rows = 0
+    for batch in _batches(found, name):
+        values |= dict.fromkeys(batch)
+        rows += len(batch)
+        if rows > _MOST_ROWS or len(values) > _MOST_VALUES:
+            break
+    for empty in (None, ""):
+        values.pop(empty, None)
+    if not values:
+        return f"{name} has no value"
+    if name == "captured_ns":
+        return f"packets are from {moment(min(values))} to {moment(max(values))}"
+    if len(values) > _SHOWN and isinstance(next(iter(values)), int):
+        return f"{name} is {min(values)} to {max(values)}"
+    texts = [
+        text.lower() if text in ("True", "False") else text for text in sorted(map(str, values))
+    ]
+    close = [like for value in wanted for like in get_close_matches(str(value), texts, _SHOWN, 0.5)]
+    shown = list(dict.fromkeys([*close, *texts]))[:_SHOWN]
+    others = len(texts) - len(shown)
+    return f"{name} is {', '.join(shown)}" + (f" and {others:,} others" if others else "")
+
+
+def _batches(found: Input, name: str) -> Iterator[list[Any]]:
+    """Yield the values of a column of all formats that have it."""
+    for format, opened in found.readables:
+        known = {column.name for column in pick_columns(format, None, captured=found.captured)}
+        own = name if name in known else ALIASES.get(name, "")
+        if own in known:
+            plan = make_plan(format, [own], captured=found.captured)
+            for batch in scan_streams([(opened, plan)]):
+                yield batch[own].to_pylist()

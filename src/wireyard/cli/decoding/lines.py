@@ -1,6 +1,6 @@
 """Batches as JSON Lines, formatted column by column, without Python objects for rows.
 
-The lines are those of `json_line`. Columns only have text that every engine accepts: lone
+The lines are those of `row_line`. Columns only have text that every engine accepts: lone
 surrogates are escaped, and an object is text. So rows that the compiled reader left to the scalar
 reader are written from the scalar reader's values; for formats with `plain_text` only those that
 are no well-formed packets.
@@ -17,7 +17,7 @@ import pyarrow as pa
 
 from wireyard.arena import pooled
 from wireyard.arrays import Bytes, Int32s, Ints
-from wireyard.cli.decoding.jsonl import json_line
+from wireyard.cli.decoding.cells import row_line
 from wireyard.cli.decoding.reading import OpenInput, read_parts
 from wireyard.cli.decoding.selection import Selection
 from wireyard.formats.properties import TYPES
@@ -105,7 +105,7 @@ def _single_lines(
     for row, place in zip(rows.tolist(), known, strict=True):
         values = reader.scalar_rows[row]
         shown = values if selection.request.secrets else selection.format.secrets.redact(values)
-        yield row, json_line(*selection.shape({**place, **shown}))
+        yield row, row_line(*selection.shape({**place, **shown}))
 
 
 class _Cells(NamedTuple):

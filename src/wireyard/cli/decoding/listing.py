@@ -20,11 +20,10 @@ import pyarrow as pa
 from rich.console import Console
 
 from wireyard.captures.clients import LOGIN_COLUMNS, LOGINS, Clients, opposite
-from wireyard.cli.decoding.bodies import payload_cell
+from wireyard.cli.decoding.cells import cell_of, payload_cell
 from wireyard.cli.decoding.reading import Budget, OpenInput, read_parts
 from wireyard.cli.decoding.selection import Selection
-from wireyard.cli.exits import printable
-from wireyard.cli.tables import cell_of, padded, width_of
+from wireyard.cli.tables import padded, width_of
 from wireyard.formats.base import Format, Row
 from wireyard.formats.rows import pick_columns
 from wireyard.layout import Column
@@ -32,7 +31,7 @@ from wireyard.schema import as_array
 from wireyard.streams.conditions import BoundFilter, bind, parse
 from wireyard.streams.framer import GAP, OK
 from wireyard.streams.redaction import Redactor
-from wireyard.text import moment
+from wireyard.text import count_text, moment, printable
 
 __all__ = ["PacketList"]
 
@@ -359,7 +358,7 @@ def _cells(format: Format, payload: str, row: Row, most_bytes: int | None) -> li
         flags = "R" * row["retain"] + "D" * row["dup"]
         qos = f"{row['qos']} {flags}".rstrip()
     if row["status"] != OK:
-        why = row["error"]["message"] if row.get("error") else f"{row['length']} bytes"
+        why = row["error"]["message"] if row.get("error") else count_text(row["length"], "byte")
         return [
             f"!{kind or row['status']}",
             printable(topic),

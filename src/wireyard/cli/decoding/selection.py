@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
-from wireyard.cli.decoding.bodies import body_view
+from wireyard.cli.decoding.cells import body_view
 from wireyard.errors import UsageError
 from wireyard.formats import Format, get_format
 from wireyard.formats.base import Row

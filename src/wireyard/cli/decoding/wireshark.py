@@ -8,17 +8,14 @@ the bare name of a field are refused.
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from difflib import get_close_matches
 from types import MappingProxyType
 from typing import Final
 
-from wireyard.cli.decoding.jsonl import json_text, json_value
-from wireyard.cli.exits import printable
 from wireyard.errors import UsageError
-from wireyard.formats.base import Row
 
-__all__ = ["FIELDS", "column_of", "condition_of", "fields_text"]
+__all__ = ["FIELDS", "column_of", "condition_of"]
 
 FIELDS: Final[Mapping[str, str]] = MappingProxyType(
     {
@@ -95,20 +92,3 @@ def condition_of(display_filter: str) -> str:
         return _WORDS[token["word"]] if token["word"] else token[0]
 
     return _TOKEN.sub(translated, display_filter)
-
-
-def fields_text(names: Sequence[str], row: Row, between: str) -> bytes:
-    """Return the line of a row: bytes as hex, flags as 1 and 0, times in seconds since 1970."""
-    cells = []
-    for name in names:
-        value = json_value(row.get(name))
-        if value is None:
-            cells.append("")
-        elif name == FIELDS["frame.time_epoch"]:
-            seconds, rest = divmod(value, 10**9)
-            cells.append(f"{seconds}.{rest:09d}")
-        elif isinstance(value, str):
-            cells.append(printable(value))
-        else:
-            cells.append(json_text(int(value) if isinstance(value, bool) else value))
-    return f"{between.join(cells)}\n".encode()

@@ -8,15 +8,23 @@ from itertools import chain
 from types import MappingProxyType
 from typing import IO, TYPE_CHECKING, cast
 
-from wireyard.cli.decoding.jsonl import JsonArray, json_line
-from wireyard.errors import UsageError
+import numpy as np
+
+from wireyard.cli.decoding.cells import fields_line, row_line
+from wireyard.cli.decoding.reading import UNOPENED, Faults, OpenInput, read_blocks
+from wireyard.cli.decoding.selection import PARENT, Selection
+from wireyard.errors import DecodeError, UsageError
+from wireyard.formats import get_format
+from wireyard.formats.base import Row
+from wireyard.schema import CAPTURED, as_numbers
+from wireyard.streams.blocks import Block, DirectedStream
+from wireyard.streams.framer import MALFORMED, OK
 
 if TYPE_CHECKING:
     from wireyard.cli.decoding.job import Job
-    from wireyard.cli.decoding.reading import OpenInput
     from wireyard.streams.blocks import DirectedStream
 
-__all__ = ["WRITERS"]
+__all__ = ["WRITERS", "read_rows"]
 
 
 def _write_list(job: Job, readings: Iterator[OpenInput], file: IO[bytes]) -> None:
@@ -35,7 +43,6 @@ def _write_list(job: Job, readings: Iterator[OpenInput], file: IO[bytes]) -> Non
 
 def _write_table(job: Job, readings: Iterator[OpenInput], file: IO[bytes]) -> None:
     from wireyard.captures.stores.stream import StoreStream
-    from wireyard.cli.decoding.rows import read_rows
     from wireyard.cli.tables import LiveTables, console_on, write_table
     from wireyard.streams.framer import GAP
 
@@ -67,7 +74,7 @@ def _write_table(job: Job, readings: Iterator[OpenInput], file: IO[bytes]) -> No
 
 def _write_fields(job: Job, readings: Iterator[OpenInput], file: IO[bytes]) -> None:
     from wireyard.cli.decoding.columnar import read_batches
-    from wireyard.cli.decoding.wireshark import column_of, fields_text
+    from wireyard.cli.decoding.wireshark import column_of
 
     options = dict(option.partition("=")[::2] for option in job.field_options)
     if unknown := options.keys() - {"header", "separator"}:
@@ -79,11 +86,10 @@ def _write_fields(job: Job, readings: Iterator[OpenInput], file: IO[bytes]) -> N
     for reading in readings:
         for batch in read_batches(reading):
             for row in batch.to_pylist():
-                file.write(fields_text(names, row, between))
+                file.write(fields_line(names, row, between))
 
 
 def _write_jsonl(job: Job, readings: Iterator[OpenInput], file: IO[bytes]) -> None:
-    from wireyard.cli.decoding.rows import read_rows
 
     for reading in readings:
         if reading.has_compiled_columns:
@@ -93,7 +99,7 @@ def _write_jsonl(job: Job, readings: Iterator[OpenInput], file: IO[bytes]) -> No
             continue
         for opened in reading.wanted_streams():
             for row in read_rows(reading, opened):
-                file.write(json_line(*reading.selection.shape(row)))
+                file.write(row_line(*reading.selection.shape(row)))
 
 
 def _each_stream(readings: Iterator[OpenInput]) -> Iterator[tuple[OpenInput, DirectedStream]]:
@@ -102,8 +108,27 @@ def _each_stream(readings: Iterator[OpenInput]) -> Iterator[tuple[OpenInput, Dir
             yield reading, opened
 
 
+class _JsonArray:
+    """A file that converts JSON Lines to one JSON array in another file."""
+
+    def __init__(self, file: IO[bytes]) -> None:
+        self._file = file
+        self._between = b"[\n"
+
+    def write(self, lines: bytes | memoryview) -> None:
+        """Write complete lines."""
+        text = bytes(lines)
+        if text:
+            self._file.write(self._between + text[:-1].replace(b"\n", b",\n"))
+            self._between = b",\n"
+
+    def close(self) -> None:
+        """End the array; the other file stays open."""
+        self._file.write(b"\n]\n" if self._between == b",\n" else b"[]\n")
+
+
 def _write_json(job: Job, readings: Iterator[OpenInput], file: IO[bytes]) -> None:
-    with closing(JsonArray(file)) as array:
+    with closing(_JsonArray(file)) as array:
         _write_jsonl(job, readings, cast(IO[bytes], array))
 
 
@@ -116,3 +141,72 @@ WRITERS: Mapping[str, Callable[[Job, Iterator[OpenInput], IO[bytes]], None]] = M
         "json": _write_json,
     }
 )
+
+
+_PLACE = ("source", "stream", *(column.name for column in CAPTURED))
+
+
+def read_rows(reading: OpenInput, opened: DirectedStream) -> Iterator[Row]:
+    """Yield the selected rows of one stream in order, with every column.
+
+    Raises
+    ------
+    DecodeError
+        In mode ``failfast``: the first bad row.
+    """
+    selection, faults = reading.selection, reading.faults[opened.stream]
+    plan = selection.row_plan
+    common = {"source": opened.name, "stream": opened.stream}
+    for block, batch in read_blocks(reading, opened, plan):
+        rows = np.searchsorted(block.offsets, as_numbers(batch["offset"])).tolist()
+        for number, place in zip(rows, batch.to_pylist(), strict=True):
+            row = {**common, **place, **_packet_of_row(block, number, place, selection)}
+            if selection.opener is not None:
+                row |= selection.opener.open(row)
+            yield _open_body(row, selection, faults)
+            if selection.request.nested and place["status"] == OK:
+                context = int(block.contexts[number])
+                yield from _nested(row, block.view(number), context, selection)
+
+
+def _packet_of_row(block: Block, number: int, place: Row, selection: Selection) -> Row:
+    """Return the columns of a row's packet; only `format` if it is no packet."""
+    format = selection.format
+    if place["status"] not in (OK, MALFORMED):
+        return {"format": format.label}
+    packet, _ = format.read_row(block.view(number), int(block.contexts[number]))
+    for name in selection.relative:
+        if packet.get(name) is not None:
+            packet[name] += place["offset"]
+    shown = packet if selection.request.secrets else format.secrets.redact(packet)
+    return {"format": format.label, **shown}
+
+
+def _nested(parent: Row, view: memoryview, context: int, selection: Selection) -> Iterator[Row]:
+    """Yield the rows of the packets inside a packet, with its offset in `parent_offset`."""
+    for label, start, stop in selection.format.inner.nested(view, context):
+        format = get_format(label)
+        packet, error = format.read_row(view[start:stop], format.context)
+        yield {
+            **{name: parent[name] for name in _PLACE if name in parent},
+            "offset": parent["offset"] + start,
+            "length": stop - start,
+            "format": format.label,
+            "status": MALFORMED if error else OK,
+            "error": error.row() if error else None,
+            PARENT.name: parent["offset"],
+            **(packet if selection.request.secrets else format.secrets.redact(packet)),
+        }
+
+
+def _open_body(row: Row, selection: Selection, faults: Faults) -> Row:
+    """Return the row with its body in the requested view; null if it cannot be decoded."""
+    shown = selection.shown_body
+    if shown is None or row.get(shown[0]) is None:
+        return row
+    name, view = shown
+    try:
+        return {**row, name: view(row)}
+    except DecodeError as error:
+        faults.add(UNOPENED, row["offset"], row["length"], error.row())
+        return {**row, name: None}

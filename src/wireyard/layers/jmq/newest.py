@@ -73,7 +73,9 @@ def _is_counted(format: str, packets: pa.Table) -> Bools:
     return is_packet & (format == JMQ)
 
 
-def _derive(packets: Packets, shown: Sequence[Row], source: str) -> Iterable[tuple[str, pa.Table]]:
+def _derive(
+    packets: Packets, shown: Sequence[Row], sources: Sequence[str]
+) -> Iterable[tuple[str, pa.Table]]:
     files = [
         PacketFile(number, format, partial(_batches, table))
         for number, (format, table) in enumerate(packets.items())
@@ -84,7 +86,7 @@ def _derive(packets: Packets, shown: Sequence[Row], source: str) -> Iterable[tup
         if row["ended"] is not None
     }
     sliced = {row["source"] for row in shown if row.get("sliced")}
-    return derive_files(files, [source], ended, sliced).tables
+    return derive_files(files, sources, ended, sliced).tables
 
 
 def _batches(packets: pa.Table, columns: Sequence[str]) -> list[pa.Table]:

@@ -46,7 +46,13 @@ from wireyard.layers.mqtt.message_kernels import (
 )
 from wireyard.layers.mqtt.qos import MAX_IN_FLIGHT
 from wireyard.layers.mqtt.request_kernels import ask, pingreq, pingresp, suback, unsuback
-from wireyard.layers.mqtt.session_kernels import close, new_session, resume, take_over
+from wireyard.layers.mqtt.session_kernels import (
+    close,
+    ended_with_connection,
+    new_session,
+    resume,
+    take_over,
+)
 from wireyard.layers.mqtt.slots import Owner, queue, rare_of, slot_of
 from wireyard.layers.states import NEXT, RULE, transitions
 
@@ -94,10 +100,13 @@ _DISCONNECTED, _WITH_WILL, _DROPPED = map(
     WILL_EVENTS.index, ("disconnected", "disconnected_with_will", "dropped")
 )
 (
-    _WRONG_SIDE, _SIZE_CLIENT, _SIZE_BROKER, _PRESENT_CLEAN,
+    _WRONG_SIDE, _SIZE_CLIENT, _SIZE_BROKER, _PRESENT_CLEAN, _CONNECT_TWICE,
 ) = map(
     RULE_NAMES.index,
-    ("wrong_side", "packet_size_client", "packet_size_broker", "session_present_clean"),
+    (
+        "wrong_side", "packet_size_client", "packet_size_broker", "session_present_clean",
+        "connect_twice",
+    ),
 )  # fmt: skip
 _CODE_WITH_WILL: Final = 4
 """Reason code of a DISCONNECT after which the will is still published."""
@@ -154,7 +163,7 @@ def _add_connection(t: Any, c: int, packet: int) -> None:
         Connection.RECEIVED, Connection.IS_DAMAGED, Connection.LOST_LAST_UP,
         Connection.LOST_LAST_DOWN, Connection.HAS_CLIENT, Connection.ALIASES_UP,
         Connection.ALIASES_DOWN, Connection.IS_UNANSWERED, Connection.IS_BRIDGE,
-        Connection.MOST_IN_FLIGHT,
+        Connection.IS_FULL, Connection.MOST_IN_FLIGHT,
     ):  # fmt: skip
         row[column] = 0
 
@@ -262,6 +271,9 @@ def open_session(t: Any, c: int, packet: int) -> None:
     if session == NONE:
         session = t.slot_values[slot] = new_session(t, c, 1 - kept, 1)
     else:
+        is_shown = row[Connection.CONNECT] == NONE or row[Connection.RESUMED] != NONE
+        if not is_shown and ended_with_connection(t, session):
+            kept = 0
         take_over(t, session, c, kept)
     resume(t, session, c, kept, up, down)
     row[Connection.SESSION] = session
@@ -370,6 +382,10 @@ def observe(t: Any, c: int, packet: int, from_client: bool) -> bool:
 def _step(t: Any, c: int, packet: int, from_client: bool) -> bool:
     """Apply the event of a packet to its connection; return whether it takes effect now."""
     row, kind = t.connections[c], t.packets[packet, Packet.KIND]
+    if kind == _CONNECT and row[Connection.CONNECT] != NONE and row[Connection.STATE] == _UNKNOWN:
+        # The answer to the first one was not captured.
+        breaks(t, c, _CONNECT_TWICE, from_client, packet, NONE)
+        return False
     if kind == _CONNECT:
         # The version that CONNECT declares decides which rules apply.
         row[Connection.VERSION] = t.version[packet]

@@ -9,11 +9,10 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Iterator
 from dataclasses import replace
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
 from zlib import crc32
 
 from wireyard.layers.mqtt.records import Attempt, Message, Subscribed, value_records
-from wireyard.layers.mqtt.rows import conversation_row
 from wireyard.layers.stages import Dropped, Fact, Found, Key, KeyedRecord, keyed_record
 
 __all__ = [
@@ -67,6 +66,7 @@ def content_record(record: Message | Attempt) -> KeyedRecord:
     return keyed_record((DELIVERIES, (*record.client[:2], record.topic), order, record))
 
 
+_NS_PER_MS: Final = 1_000_000
 CONVERSATIONS: Final = "conversations"
 MAX_WAITING: Final = 1 << 17
 """Requests that wait for replies with one topic and data: at about 1 KB each 128 MiB."""
@@ -116,7 +116,28 @@ def converse(records: Iterator[Message | RequestMessage]) -> Iterator[Found]:
 
 
 def _conversation(request: Message, reply: Message | None) -> Fact:
-    return Fact("conversations", conversation_row(request, reply))
+    row: dict[str, Any] = {
+        "kind": "mqtt5",
+        "request_key": request.key,
+        "requester": request.client.endpoint,
+        "requested_ns": request.sent.ns,
+        "request": request.topic,
+        "requested_frame": request.sent.frame,
+        **request.sent.lead,
+    }
+    if reply is None:
+        return Fact("conversations", row)
+    latency_ms = None
+    if reply.sent.ns is not None and request.sent.ns is not None:
+        latency_ms = (reply.sent.ns - request.sent.ns) // _NS_PER_MS
+    row |= {
+        "reply_key": reply.key,
+        "responder": reply.client.endpoint,
+        "replied_ns": reply.sent.ns,
+        "latency_ms": latency_ms,
+        "replied_frame": reply.sent.frame,
+    }
+    return Fact("conversations", row)
 
 
 def message_records(message: Message) -> Iterator[KeyedRecord]:

@@ -7,7 +7,7 @@ certainly missing, requests and replies.
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from operator import attrgetter
 from typing import Any, Final, NamedTuple
@@ -28,13 +28,19 @@ from wireyard.layers.mqtt.delivery_grids import (
     delivered_grid,
     group_contents,
     group_starts,
+    mark_served,
     message_grid,
     older_messages,
     subscription_grid,
 )
 from wireyard.layers.mqtt.delivery_kernels import MISSED, UNDECIDED, Delivered, DeliveryRow
-from wireyard.layers.mqtt.delivery_rows import DeliveryGrids, Numbered, delivery_table
-from wireyard.layers.mqtt.delivery_rules import Times, broken_rules
+from wireyard.layers.mqtt.delivery_rows import (
+    DeliveryGrids,
+    Numbered,
+    Times,
+    broken_rules,
+    delivery_table,
+)
 from wireyard.layers.mqtt.expected_kernels import (
     Expected,
     Message,
@@ -60,7 +66,6 @@ from wireyard.layers.mqtt.records import (
     Lost,
     Subscribed,
     TopicKey,
-    ValueChange,
     content_of,
     lost_record,
     value_records,
@@ -339,9 +344,10 @@ class _Derivation:
     def _keep_values(self, sent: SentColumns, delivered: DeliveredColumns) -> None:
         """Derive retained values; find the message that set each delivered value."""
         keyed: defaultdict[Key, list[KeyedRecord]] = defaultdict(list)
-        for change in self._value_changes(sent):
-            for record in value_records(change):
-                keyed[record.key].append(record)
+        for place in np.flatnonzero(sent.retain).tolist():
+            if (change := self._retained(sent, place).change()) is not None:
+                for record in value_records(change):
+                    keyed[record.key].append(record)
         for key, lost in self.known.lost.items():
             if key in keyed:
                 record = lost_record(key[:2], key[2], lost)
@@ -358,6 +364,7 @@ class _Derivation:
             content = content_of(self.delivered_table["payload"][place].as_py() or b"")
             attempt = Attempt(at, client, topic, content, int(delivered.qos[place]), True)
             attempt.may_be_live = bool(delivered.may_be_live[place])
+            attempt.is_sparse = bool(delivered.status[place] & Status.SPARSE)
             record = attempt_record(attempt)
             keyed[record.key].append(record)
         setters: dict[Position, int] = {}
@@ -375,13 +382,6 @@ class _Derivation:
                     if setter not in setters:
                         setters[setter] = self.positions.add(setter)
                     delivered.setter[place] = setters[setter]
-
-    def _value_changes(self, sent: SentColumns) -> Iterator[ValueChange]:
-        """Yield the retained-value changes of the messages."""
-        for place in np.flatnonzero(sent.retain).tolist():
-            change = self._retained(sent, place).change()
-            if change is not None:
-                yield change
 
     # --- requests and replies ---------------------------------------------------------------
 
@@ -455,6 +455,7 @@ class _Derivation:
             delivered.is_live[delivered_order[attempt]] = 1
             if sub != NONE:
                 breaks("retained_live", sub, attempt, expected[assigned[attempt], Expected.MESSAGE])
+        mark_served(messages, expected, expected_subs, subs, attempts, assigned)
         first_messages = group_starts(messages[:, Message.GROUP], groups)
         entry_groups = messages[expected[:, Expected.MESSAGE], Message.GROUP]
         first_expected = group_starts(entry_groups, groups)
@@ -533,10 +534,12 @@ class _Derivation:
         buffers = np.zeros((2, max(names, 1)), np.int64)
         buffers[0] = NONE
         longest = int(np.diff(firsts).max(initial=0))
+        pairs = subs[:, [Subscription.NAME, Subscription.FILTER]]
+        filters = np.unique(pairs, axis=0, return_inverse=True)[1].reshape(-1)
         count = find_expected(
-            messages, subs, firsts, matching, expected, expected_subs,
+            messages, subs, firsts, matching, filters, expected, expected_subs,
             np.ascontiguousarray(attempts[:, [Delivered.GROUP, Delivered.NAME]]), most, buffers,
-            np.empty(longest, np.int64),
+            np.full(len(subs), NONE), np.empty(longest, np.int64),
         )  # fmt: skip
         expected = expected[:count]
         if size > most:

@@ -6,9 +6,10 @@ grids.
 
 from __future__ import annotations
 
-from collections import defaultdict
+from collections import defaultdict, deque
 from collections.abc import Callable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass
+from heapq import heappop, heappush
 from typing import Any, Final, NamedTuple
 
 import numpy as np
@@ -33,6 +34,7 @@ __all__ = [
     "delivered_grid",
     "group_contents",
     "group_starts",
+    "mark_served",
     "message_grid",
     "older_messages",
     "subscription_grid",
@@ -278,8 +280,88 @@ def assign_all(
         _assign_shared(
             messages, expected, expected_subs, subs, delivered, is_shared, assigned, buffers
         )
+    _assign_other_flags(messages, expected, own, delivered, assigned)
     kernels.number_attempts(expected, delivered, assigned.entries, assigned.ordinals)
     return assigned
+
+
+def _assign_other_flags(
+    messages: Grid, expected: Grid, own: Ints, delivered: Grid, assigned: Assigned
+) -> None:
+    """Assign attempts at messages with RETAIN that came with another flag than was expected.
+
+    Where some of a client's subscriptions have Retain As Published, either flag may come. Messages
+    without an attempt come first, and of these the latest one.
+    """
+    count = expected[own, Expected.DELIVERED]
+    is_open = messages[expected[own, Expected.MESSAGE], Message.RETAIN] == 1
+    is_open &= count < expected[own, Expected.CAPACITY]
+    left = (delivered[:, Delivered.IS_LIVE] == 1) & (assigned.entries == NONE)
+    left &= ~assigned.is_unsure
+    if not (is_open.any() and left.any()):
+        return
+    entries: defaultdict[tuple[int, int], list[int]] = defaultdict(list)
+    for entry in own[is_open].tolist():
+        group = int(messages[expected[entry, Expected.MESSAGE], Message.GROUP])
+        entries[group, int(expected[entry, Expected.NAME])].append(entry)
+    attempts: defaultdict[tuple[int, int], list[int]] = defaultdict(list)
+    for attempt in np.flatnonzero(left).tolist():
+        group, name = delivered[attempt, [Delivered.GROUP, Delivered.NAME]].tolist()
+        if (group, name) in entries:
+            attempts[group, name].append(attempt)
+    for key, of_key in attempts.items():
+        _assign_latest(messages, expected, entries[key], delivered, of_key, assigned)
+
+
+def _assign_latest(
+    messages: Grid, expected: Grid, entries: list[int], delivered: Grid, attempts: list[int],
+    assigned: Assigned,
+) -> None:  # fmt: skip
+    """Assign attempts in order to the latest entries before them; see `_assign_other_flags`."""
+    starts = messages[expected[entries, Expected.MESSAGE], Message.START].tolist()
+    following = deque(sorted(zip(starts, entries, strict=True)))
+    fresh: list[tuple[int, int]] = []
+    again: list[tuple[int, int]] = []
+    for attempt in attempts:
+        while following and following[0][0] < delivered[attempt, Delivered.AT]:
+            start, entry = following.popleft()
+            heappush(again if expected[entry, Expected.DELIVERED] else fresh, (-start, entry))
+        if not (fresh or again):
+            continue
+        _, entry = (fresh or again)[0]
+        is_older = messages[expected[entry, Expected.MESSAGE], Message.HAS_OLDER]
+        if is_older and len(fresh) + len(again) > 1:
+            assigned.is_unsure[attempt] = True
+            expected[[one for _, one in fresh], Expected.IS_UNSURE] = 1
+            continue
+        place = heappop(fresh or again)
+        assigned.entries[attempt] = entry
+        expected[entry, Expected.DELIVERED] += 1
+        if expected[entry, Expected.DELIVERED] < expected[entry, Expected.CAPACITY]:
+            heappush(again, place)
+
+
+def mark_served(
+    messages: Grid, expected: Grid, expected_subs: Ints, subs: Grid, delivered: Grid, assigned: Ints
+) -> None:
+    """Mark the groups without an attempt of which a member got the message in another way."""
+    if not len(expected):
+        return
+    shared = subs[expected_subs[expected[:, Expected.FIRST]], Subscription.IS_SHARED] == 1
+    missing = np.flatnonzero(shared & (expected[:, Expected.DELIVERED] == 0))
+    attempts = np.flatnonzero(assigned != NONE)
+    if not (len(missing) and len(attempts)):
+        return
+    names = int(max(subs[:, Subscription.NAME].max(), delivered[:, Delivered.NAME].max())) + 1
+    got = expected[assigned[attempts], Expected.MESSAGE] * names
+    got += delivered[attempts, Delivered.NAME]
+    counts = expected[missing, Expected.SUBSCRIPTIONS]
+    firsts = np.cumsum(counts) - counts
+    places = np.arange(counts.sum()) + np.repeat(expected[missing, Expected.FIRST] - firsts, counts)
+    members = subs[expected_subs[places], Subscription.NAME]
+    wanted = np.repeat(expected[missing, Expected.MESSAGE] * names, counts) + members
+    is_served = np.logical_or.reduceat(np.isin(wanted, got), firsts)
+    expected[missing[is_served], Expected.IS_SERVED] = 1
 
 
 def _assign_shared(
@@ -501,18 +583,3 @@ def older_messages(
         is_open = (starts[begin:end] < latest) & ~np.isin(of_run, partners[start:stop])
         open_messages.append(of_run[is_open])
     return message_of, np.concatenate(open_messages)
-
-
-def _members(
-    messages: Grid, expected: Grid, expected_subs: Ints, subs: Grid
-) -> set[tuple[int, int]]:
-    """Return the pairs of message group and client with a shared subscription."""
-    members = set()
-    for first, count, message in expected[
-        :, [Expected.FIRST, Expected.SUBSCRIPTIONS, Expected.MESSAGE]
-    ].tolist():
-        if subs[expected_subs[first], Subscription.IS_SHARED]:
-            group = int(messages[message, Message.GROUP])
-            own = expected_subs[first : first + count]
-            members |= {(group, name) for name in subs[own, Subscription.NAME].tolist()}
-    return members

@@ -416,7 +416,7 @@ def find_verdicts(
         entry = assigned[attempt]
         if entry != NONE:
             message = expected[entry, Expected.MESSAGE]
-            one = _subscription(subs, expected, expected_subs, entry, delivered, attempt)
+            one = _subscription(messages, subs, expected, expected_subs, entry, delivered, attempt)
             first_sub = expected_subs[expected[entry, Expected.FIRST]]
             copies = expected[entry, Expected.SUBSCRIPTIONS]
             if subs[first_sub, Subscription.IS_SHARED]:
@@ -448,14 +448,14 @@ def find_verdicts(
         rows[count, DeliveryRow.CLIENT] = NONE
         count += 1
     for entry in range(len(expected)):
-        if expected[entry, Expected.DELIVERED] > 0:
+        if expected[entry, Expected.DELIVERED] > 0 or expected[entry, Expected.IS_SERVED]:
             continue
         message = expected[entry, Expected.MESSAGE]
         verdict = UNDECIDED
         first_sub = expected_subs[expected[entry, Expected.FIRST]]
         if messages[message, Message.IS_REFUSED] == 1:
             verdict = _REFUSED
-        elif expected[entry, Expected.IS_UNSURE]:
+        elif expected[entry, Expected.IS_UNSURE] or messages[message, Message.IS_REPEATED]:
             verdict = UNDECIDED
         elif confirmed[message] == NONE:
             verdict = messages[message, Message.UNCONFIRMED]
@@ -494,21 +494,33 @@ def find_verdicts(
 
 @inlined
 def _subscription(
-    subs: Grid, expected: Grid, expected_subs: Ints, entry: int, delivered: Grid, attempt: int
-) -> int:
-    """Return the subscription of an attempt: by its identifier, or any that matches."""
+    messages: Grid, subs: Grid, expected: Grid, expected_subs: Ints, entry: int, delivered: Grid,
+    attempt: int,
+) -> int:  # fmt: skip
+    """Return the subscription of an attempt: by its identifier, else by QoS, else any.
+
+    It is -1 if none fits, and it may be one that was not captured.
+    """
     first = expected[entry, Expected.FIRST]
     identifier, name = delivered[attempt, Delivered.IDENTIFIER], delivered[attempt, Delivered.NAME]
-    own = NONE
+    sent_at, came_at = (
+        messages[expected[entry, Expected.MESSAGE], Message.QOS],
+        delivered[attempt, Delivered.QOS],
+    )
+    own, fits = NONE, False
     for place in range(first, first + expected[entry, Expected.SUBSCRIPTIONS]):
         one = expected_subs[place]
         is_own = subs[one, Subscription.NAME] == name
         by_it = identifier != NONE and subs[one, Subscription.IDENTIFIER] == identifier
         if by_it and (is_own or not subs[one, Subscription.IS_SHARED]):
             return int(one)
-        if is_own and own == NONE:
-            own = one
-    return int(expected_subs[first] if own == NONE else own)
+        if is_own and not fits:
+            fits = min(sent_at, subs[one, Subscription.QOS]) == came_at
+            if fits or own == NONE:
+                own = one
+    if own == NONE:
+        own = expected_subs[first]
+    return int(own) if fits or subs[own, Subscription.IS_WHOLE] else NONE
 
 
 @inlined
@@ -569,9 +581,9 @@ def _unexpected(
 def _outcome(messages: Grid, message: int, delivered: Grid, attempt: int) -> int:
     """Return the verdict of an attempt."""
     verdict = delivered[attempt, Delivered.OUTCOME]
-    is_closed = verdict in (_DELIVERED, _LOST_ACK)
-    if is_closed and message != NONE and messages[message, Message.IS_REPEATED]:
-        return int(UNDECIDED)  # Its first copy may have been delivered before.
+    is_closed = verdict in (_DELIVERED, _LOST_ACK) and message != NONE
+    if is_closed and messages[message, Message.IS_REPEATED] and messages[message, Message.QOS] == 1:
+        return int(UNDECIDED)  # Its first copy may have been delivered before; at QoS 2 one is.
     return int(verdict)
 
 

@@ -95,6 +95,8 @@ class Expected(IntEnum):
     """Position of its first attempt."""
     IS_UNSURE = 9
     """Whether an attempt may be of this message or of another one."""
+    IS_SERVED = 10
+    """Of a group: whether a member got the message in another way."""
 
 
 _INTS: Final = array("int64")
@@ -141,23 +143,27 @@ def count_expected(messages: Grid, subs: Grid, firsts: Ints, matching: Ints) -> 
     return count
 
 
-@kernel(I64(_GRID, _GRID, _INTS, _INTS, _GRID, _INTS, _GRID, I64, _GRID, _INTS))
+@kernel(I64(_GRID, _GRID, _INTS, _INTS, _INTS, _GRID, _INTS, _GRID, I64, _GRID, _INTS, _INTS))
 def find_expected(
     messages: Grid,
     subs: Grid,
     firsts: Ints,
     matching: Ints,
+    filters: Ints,
     expected: Grid,
     expected_subs: Ints,
     attempts: Grid,
     most: int,
     names: Grid,
+    latest: Ints,
     scratch: Ints,
 ) -> int:
     """Find the clients and groups that should get each message; return how many there are.
 
     Parameters
     ----------
+    filters
+        A number for the client and the filter of each subscription.
     expected, expected_subs
         Filled: columns of `Expected`, and the subscriptions of each.
     attempts
@@ -167,6 +173,8 @@ def find_expected(
         attempts to the client are found; their messages get `Message.IS_LEFT_OUT`.
     names
         Buffers with an element for each name: -1, and 0 at the beginning.
+    latest
+        A buffer for each number of `filters`, -1 at the beginning: the latest message of it.
     scratch
         A buffer for as many subscriptions as match one topic.
     """
@@ -191,7 +199,7 @@ def find_expected(
                 one = matching[place]
                 if _matches(messages, message, subs, one) != phase:
                     continue
-                if phase > 1 and _has_filter(subs, one, expected_subs, begin, used):
+                if phase > 1 and latest[filters[one]] == message:
                     continue
                 name = subs[one, Subscription.SERVED_AS]
                 if used >= most:
@@ -206,6 +214,7 @@ def find_expected(
                     count += 1
                 _add(messages, message, subs, one, expected, names[0, name])
                 expected_subs[used] = one
+                latest[filters[one]] = message
                 used += 1
         if count - first < used - begin:
             _group_by_name(subs, expected, expected_subs, begin, used, first, count, names, scratch)
@@ -213,19 +222,6 @@ def find_expected(
             for entry in range(first, count):
                 expected[entry, Expected.FIRST] = begin + entry - first
     return count
-
-
-@inlined
-def _has_filter(subs: Grid, one: int, expected_subs: Ints, begin: int, used: int) -> bool:
-    """Return whether the message already has a subscription of this client to this filter."""
-    for place in range(begin, used):
-        other = expected_subs[place]
-        if (
-            subs[other, Subscription.NAME] == subs[one, Subscription.NAME]
-            and subs[other, Subscription.FILTER] == subs[one, Subscription.FILTER]
-        ):
-            return True
-    return False
 
 
 @inlined
@@ -239,6 +235,7 @@ def _begin(messages: Grid, message: int, subs: Grid, one: int, expected: Grid, e
     expected[entry, Expected.DELIVERED] = 0
     expected[entry, Expected.FIRST_AT] = NONE
     expected[entry, Expected.IS_UNSURE] = 0
+    expected[entry, Expected.IS_SERVED] = 0
 
 
 @inlined

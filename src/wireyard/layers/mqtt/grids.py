@@ -293,9 +293,13 @@ class Connection(IntEnum):
     IS_BRIDGE = 49
     ENDED_WITH = 50
     """The broker's DISCONNECT."""
-    MOST_IN_FLIGHT = 51
+    ANSWERED_OPEN = 51
+    """Its last answered request since which its window was never full."""
+    IS_FULL = 52
+    """Whether its window may have been full at its end."""
+    MOST_IN_FLIGHT = 53
     """Most messages to the client that were in flight at once."""
-    FILLED = 52
+    FILLED = 54
     """The PUBLISH with which so many were in flight first."""
 
 
@@ -332,6 +336,9 @@ class Direction(IntEnum):
     MAXIMUM = 3
     """Receive Maximum of the receiver."""
     IN_FLIGHT = 4
+    FREED = 5
+    """The last acknowledgement that came while the window may have been full; -1 if there is
+    none."""
 
 
 class Flow(IntEnum):
@@ -459,6 +466,8 @@ class Status(IntEnum):
     """The broker answered it with PUBREC."""
     LASTING = 128
     """Without payload and with RETAIN, it is a value: the version of 1999 has no deletion."""
+    SPARSE = 256
+    """It came with RETAIN in a session of which packets, and so subscriptions, may be missing."""
 
 
 class Breach(IntEnum):

@@ -48,6 +48,7 @@ __all__ = [
     "breaks",
     "confirm_read",
     "publish",
+    "window_of",
 ]
 
 RULE_NAMES: Final = tuple(RULES)
@@ -152,6 +153,12 @@ def breaks(t: Any, c: int, rule: int, from_client: bool, packet: int, record: in
 
 
 @inlined
+def window_of(t: Any, d: int) -> int:
+    """Return with how many messages in flight a broker may wait for acknowledgements."""
+    return int(min(SMALLEST_WINDOW, t.directions[d, Direction.MAXIMUM]))
+
+
+@inlined
 def accept_before(t: Any, c: int, request: int, answer: int) -> None:
     """Mark the messages at QoS 0 before a request as accepted: the broker reads in order."""
     record = t.connections[c, Connection.UNREAD_FIRST]
@@ -170,12 +177,17 @@ def confirm_read(t: Any, c: int, request: int, answer: int) -> None:
     """
     row = t.connections[c]
     row[Connection.ANSWERED] = max(row[Connection.ANSWERED], request)
+    to_client = 2 * row[Connection.SESSION] + 1
+    direction = t.directions[to_client]
+    is_open = (
+        direction[Direction.IN_FLIGHT] < window_of(t, to_client)
+        and direction[Direction.FREED] < request
+    )
+    if is_open:
+        row[Connection.ANSWERED_OPEN] = max(row[Connection.ANSWERED_OPEN], request)
     accept_before(t, c, request, answer)
     sub = row[Connection.UNCONFIRMED_FIRST]
-    if sub == NONE or row[Connection.IS_DAMAGED]:
-        return
-    to_client = 2 * row[Connection.SESSION] + 1
-    if t.directions[to_client, Direction.IN_FLIGHT] >= SMALLEST_WINDOW:
+    if sub == NONE or row[Connection.IS_DAMAGED] or not is_open:
         return
     while sub != NONE and t.subscriptions[sub, Subscription.GRANTED] < request:
         if t.subscriptions[sub, Subscription.GONE] == NONE:
@@ -206,8 +218,10 @@ def _new_record(t: Any, c: int, packet: int, topic: int, to_broker: bool) -> int
     if not to_broker:
         if flags & Flag.DUP:
             status |= Status.AGAIN
-        if flags & Flag.RETAIN and _may_be_published(t, c):
-            status |= Status.MAY_BE_LIVE
+        if flags & Flag.RETAIN and _is_sparse(t, c):
+            status |= Status.SPARSE
+            if t.connections[c, Connection.VERSION] == _WITH_RETAIN_AS_PUBLISHED:
+                status |= Status.MAY_BE_LIVE
     elif t.connections[c, Connection.VERSION] == _WITHOUT_DELETION:
         status |= Status.LASTING
     row[Record.STATUS] = status
@@ -215,12 +229,10 @@ def _new_record(t: Any, c: int, packet: int, topic: int, to_broker: bool) -> int
 
 
 @inlined
-def _may_be_published(t: Any, c: int) -> bool:
-    """Return whether a subscription that was not captured may have Retain As Published."""
+def _is_sparse(t: Any, c: int) -> bool:
+    """Return whether subscriptions of a session may not have been captured."""
     row = t.connections[c]
     session = row[Connection.SESSION]
-    if row[Connection.VERSION] != _WITH_RETAIN_AS_PUBLISHED:
-        return False
     is_whole = t.sessions[session, Session.IS_KNOWN] and t.sessions[session, Session.IS_WHOLE]
     return bool(not is_whole or row[Connection.UNSURE_BEFORE] != NONE)
 
@@ -346,7 +358,7 @@ def _publish_flow(t: Any, c: int, packet: int, topic: int, to_broker: bool) -> N
         record = _new_record(t, c, packet, topic, to_broker)
         t.flows[flow, Flow.RECORD] = record
         is_older = fact == _REPEATED or t.counts[Count.HAS_OLDER] != 0
-        if before == NONE and to_broker and qos == 1 and dup and is_older:
+        if before == NONE and to_broker and dup and is_older:
             records[record, Record.STATUS] |= Status.REPEATED
     named = record if to_broker else NONE
     if rule == _ID_IN_USE and not to_broker:
@@ -386,6 +398,8 @@ def acknowledge(t: Any, c: int, packet: int, from_client: bool) -> None:
     d = 2 * t.connections[c, Connection.SESSION] + (0 if to_broker else 1)
     flow = _flow_of(t, d, packet_id)
     event = _ANSWERS[kind - _PUBACK, 1 if code >= _ERROR else 0]
+    if not to_broker and t.directions[d, Direction.IN_FLIGHT] >= window_of(t, d):
+        t.directions[d, Direction.FREED] = packet
     sent, sent_rule = _step(t, d, flow, 0, event)
     received, received_rule = _step(t, d, flow, 1, event)
     rule = sent_rule if kind == _PUBREL else received_rule

@@ -15,15 +15,15 @@ from bisect import bisect_right
 from collections.abc import Iterator
 from typing import Final, NamedTuple
 
+from wireyard.formats.base import Row
 from wireyard.layers.mqtt.records import (
-    SMALLEST_WINDOW,
+    PROTOCOL,
     Client,
     ConnectionRecord,
     Message,
     Subscribed,
     may_exceed,
 )
-from wireyard.layers.mqtt.rows import PROTOCOL, delivery_row
 from wireyard.layers.mqtt.topics import topic_hash
 from wireyard.layers.mqtt.violations import RULES, violation_of
 from wireyard.layers.records import Position, violation_row
@@ -162,9 +162,32 @@ def explain(
                 )
                 yield Fact("violations", violation_row(PROTOCOL, violation))
         else:
-            connection, verdict = _explain_missed(record, history)
-            row = delivery_row(record.message, None, record.subscribed, verdict, connection)
-            yield Fact("deliveries", row)
+            yield Fact("deliveries", _row(record, *_explain_missed(record, history)))
+
+
+def _row(missed: MissedDelivery, connection: ConnectionRecord | None, verdict: str) -> Row:
+    """Return the row of a missed delivery; `connection` is the one on which it is missing."""
+    message, subscribed = missed.message, missed.subscribed
+    by, receiver = message.client, (connection or subscribed).client
+    return {
+        "message_key": message.key,
+        "protocol": PROTOCOL,
+        "origin": message.origin,
+        "destination": message.topic,
+        "consumer": receiver.endpoint,
+        "consumer_client_id": receiver.client_id,
+        "consumer_id": subscribed.identifier,
+        "subscription": subscribed.filter,
+        "subscribed_frame": subscribed.granted.frame,
+        "verdict": verdict,
+        "producer": by.endpoint,
+        "producer_client_id": by.client_id,
+        "sent_ns": message.sent.ns,
+        "sent_frame": message.sent.frame,
+        "accepted_frame": None if message.accepted is None else message.accepted.frame,
+        "outcome": "expired" if verdict == "expired" else None,
+        **message.sent.lead,
+    }
 
 
 class ConnectionHistory:
@@ -312,14 +335,12 @@ def _explain_client(
     passed = history.has_later(connection, min(qos, 1), confirmed)
     filled = connection.filled
     was_open = not was_away and passed and filled is not None and confirmed < filled
-    is_full = connection.in_flight[1] >= SMALLEST_WINDOW and not was_open
-    if not overtaken and qos and is_full:
+    if not overtaken and qos and connection.is_full and not was_open:
         after = history.after(name, _accepted(connection))
         waits = "undecided" if passed else "queued"
         return connection, _waited(message, connection, after) or waits
-    is_answered = (
-        connection.answered is not None and max(confirmed, connection.opened) < connection.answered
-    )
+    answered = connection.answered_open if qos else connection.answered
+    is_answered = answered is not None and max(confirmed, connection.opened) < answered
     if not (overtaken or is_answered or passed):
         return connection, "undecided"
     too_large = may_exceed(connection.maximum_packet_size, message.topic, message.length)

@@ -39,9 +39,11 @@ def _is_counted(format: str, packets: pa.Table) -> Bools:
     return is_packet
 
 
-def _derive(packets: Packets, shown: Sequence[Row], source: str) -> Iterable[tuple[str, pa.Table]]:
+def _derive(
+    packets: Packets, shown: Sequence[Row], sources: Sequence[str]
+) -> Iterable[tuple[str, pa.Table]]:
     table = packets[_FORMAT]
-    return derive_files([lambda columns: [table.select(columns)]], shown, [source]).tables
+    return derive_files([lambda columns: [table.select(columns)]], shown, sources).tables
 
 
 def _last_ids(format: str, packets: pa.Table) -> LastIds:

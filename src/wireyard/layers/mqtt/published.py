@@ -83,7 +83,7 @@ DELIVERED: Final = pa.schema(
         *_position("acknowledged", *_OWN),
         ("is_acknowledged", pa.bool_()),
         *_COMMON,
-        ("status", pa.int8()),
+        ("status", pa.int16()),
         ("expires_s", pa.int64()),
         ("identifiers", pa.list_(pa.int64())),
     ]
@@ -161,7 +161,9 @@ def _is_unseen(records: Grid, unsure: Mapping[int, int]) -> Bools:
         if client < len(before):
             before[client] = packet
     is_open = records[:, Record.ACCEPTED] == NONE
-    unseen: Bools = is_open & (records[:, Record.PACKET] < before[records[:, Record.CLIENT]])
+    is_untraced = records[:, Record.STATUS] & Status.UNTRACED != 0
+    is_before = records[:, Record.PACKET] < before[records[:, Record.CLIENT]]
+    unseen: Bools = is_open & (is_before | is_untraced)
     return unseen
 
 

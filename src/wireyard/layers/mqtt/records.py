@@ -17,6 +17,7 @@ from wireyard.layers.stages import KeyedRecord, Order, keyed_record
 __all__ = [
     "DELIVERED",
     "END_OFFSET",
+    "PROTOCOL",
     "SMALLEST_WINDOW",
     "SUBSCRIBED",
     "VALUES",
@@ -38,6 +39,7 @@ __all__ = [
     "value_records",
 ]
 
+PROTOCOL: Final = "mqtt"
 END_OFFSET: Final = (1 << 63) - 1
 """The offset of the end of a stream, which is after all its packets."""
 _AT_PUBREL: Final = 2
@@ -112,14 +114,16 @@ class ConnectionRecord:
     """CONNACK."""
     damaged: bool = False
     """Whether bytes of it were not captured or belong to no packet."""
-    in_flight: tuple[int, int] = (0, 0)
-    """Messages in flight at its end: to the broker, and to the client."""
+    is_full: bool = False
+    """Whether the window of messages in flight to the client may have been full at its end."""
     filled: Position | None = None
     """The PUBLISH with which most messages to the client were in flight first."""
     served_as: tuple[str, ...] = ()
     """The names that messages to it were delivered to: see `Subscribed.served_as`."""
     answered: Position | None = None
     """Its last answered request; the broker had sent all messages from before it."""
+    answered_open: Position | None = None
+    """The last one since which the window was never full."""
 
     @property
     def may_be_resumed(self) -> bool:
@@ -185,11 +189,16 @@ class Message:
             return self.accepted
         return self.released if self.qos == _AT_PUBREL else self.sent
 
-    def change(self) -> ValueChange | None:
-        """Return its retained-value change, if it makes one."""
+    def change(self) -> ValueChange | PendingChange | None:
+        """Return its retained-value change, if it makes one or may make one."""
         at = self.taken
-        if self.value is None or at is None:
+        if self.value is None:
             return None
+        if at is None:
+            may_be_taken = self.qos == _AT_PUBREL and self.refused is None and not self.malformed
+            if self.origin == "will" or not may_be_taken:
+                return None
+            return PendingChange(self.client, self.topic, self.sent, None)
         common = self.client, self.topic, self.value, self.qos, self.sent, at
         return ValueChange(*common, self.accepted, self.expires_s, self.length, self.deletes)
 
@@ -209,17 +218,6 @@ class Attempt:
     content: bytes
     qos: int
     retain: bool
-    identifiers: tuple[int, ...] = ()
-    redelivered: bool = False
-    count: int = 1
-    acknowledged: Position | None = None
-    refused: int | None = None
-    lost_ack: bool = False
-    abandoned: bool = False
-    """Whether its session ended before it was acknowledged."""
-    untraced: bool = False
-    """Whether it was acknowledged, if ever, where that was not captured: in a gap, or on another
-    connection, if a client id is unknown."""
     may_be_live: bool = False
     """Whether a subscription that was not captured may have Retain As Published."""
     setter: Position | None = None
@@ -228,6 +226,8 @@ class Attempt:
     """Whether the broker forwarded it when it was published, and not for a new subscription."""
     is_extra: bool = False
     """Whether a retained value came once more than new subscriptions account for."""
+    is_sparse: bool = False
+    """Whether subscriptions of its session may not have been captured."""
 
 
 @dataclass(slots=True, eq=False)
@@ -288,8 +288,10 @@ _SET, _PENDING, SUBSCRIBED, DELIVERED = range(4)
 
 
 class PendingChange(NamedTuple):
-    """A message that was sent, and that changes the value later, with its PUBREL."""
+    """A message that was sent at QoS 2, and changes the value with its PUBREL, if not before."""
 
+    client: Client
+    topic: str
     sent: Position
     accepted: Position | None
 
@@ -325,13 +327,15 @@ def lost_record(broker: tuple[str, str], topic: str, lost: Lost) -> KeyedRecord:
     return KeyedRecord(VALUES, (*broker, topic), _ORDER_OF_LOST, lost)
 
 
-def value_records(change: ValueChange) -> Iterator[KeyedRecord]:
+def value_records(change: ValueChange | PendingChange) -> Iterator[KeyedRecord]:
     """Yield the records of a retained-value change: at QoS 2 also from when it is pending."""
     key = (*change.client[:2], change.topic)
-    yield keyed_record((VALUES, key, value_order(change.at, _SET), change))
-    if change.sent < change.at:
-        pending = PendingChange(change.sent, change.accepted)
-        yield KeyedRecord(VALUES, key, value_order(pending.sent, _PENDING), pending)
+    if isinstance(change, ValueChange):
+        yield keyed_record((VALUES, key, value_order(change.at, _SET), change))
+        if not change.sent < change.at:
+            return
+        change = PendingChange(change.client, change.topic, change.sent, change.accepted)
+    yield KeyedRecord(VALUES, key, value_order(change.sent, _PENDING), change)
 
 
 def value_order(at: Position, rank: int) -> Order:

@@ -9,6 +9,8 @@ Rules of this file (errata M28 and M29):
 3. Nothing is concluded about a session that is older than the capture: a value may have been sent
    for a subscription that was not captured.
 4. If two values begin at the same time, the later one counts.
+5. At QoS 2 a broker may take the value with PUBLISH or with PUBREL. Where the order of two changes
+   depends on that, either may be the value.
 """
 
 from __future__ import annotations
@@ -16,12 +18,13 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections import Counter, deque
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
-from typing import Final, NamedTuple
+from dataclasses import dataclass, field, replace
+from typing import Any, Final, NamedTuple
 
 from wireyard.layers.mqtt.deliveries import content_record
 from wireyard.layers.mqtt.records import (
     DELIVERED,
+    PROTOCOL,
     SUBSCRIBED,
     VALUES,
     Attempt,
@@ -33,7 +36,6 @@ from wireyard.layers.mqtt.records import (
     may_exceed,
     value_order,
 )
-from wireyard.layers.mqtt.rows import PROTOCOL, retained_row
 from wireyard.layers.mqtt.topics import matches
 from wireyard.layers.mqtt.violations import cite, violation_of
 from wireyard.layers.records import Position, violation_row
@@ -182,10 +184,12 @@ class _Recent:
     superseded: Position | None = None
     replaced: Position | None = None
     """The same if values are not deleted."""
+    live: Counter[str] = field(default_factory=Counter)
+    """By client, how often its message was delivered live."""
 
     def supersede(self, newer: ValueChange) -> None:
         """Observe a later change of the value."""
-        if newer.accepted is not None:
+        if newer.accepted is not None and self.change.sent < newer.sent:
             self.superseded = min(self.superseded or newer.accepted, newer.accepted)
             if not newer.deletes:
                 self.replaced = min(self.replaced or newer.accepted, newer.accepted)
@@ -206,10 +210,12 @@ class InitialValues:
         """The position from which the value of the last change is certain."""
         self._is_unsettled = False
         """Whether a broker may still accept an unconfirmed message that changes the value."""
+        self._sent: Position | None = None
+        """The message sent last that has changed the value."""
+        self._is_ambiguous = False
+        """Whether the value of another message may be the last one."""
         self._by_client: dict[str, list[Subscribed]] = {}
         self._expected: dict[str, list[_ExpectedValue]] = {}
-        self._live: dict[str, tuple[Position, int]] = {}
-        """By client, the message of the last live delivery, and how often it was delivered."""
         self._unconfirmed: list[_ExpectedValue] = []
         """The values of `_expected` that a change of the value can still make uncertain."""
         self._delivered: Counter[tuple[str, bytes]] = Counter()
@@ -226,6 +232,12 @@ class InitialValues:
             self._is_unsettled = True
         else:
             self._settled = max(self._settled or accepted, accepted)
+
+    def set(self, change: ValueChange) -> None:
+        """Observe that a message has changed the value."""
+        self._is_ambiguous = self._sent is not None and change.sent < self._sent
+        self._sent = max(self._sent or change.sent, change.sent)
+        self.change(change.sent, change.accepted)
 
     def subscribe(
         self, subscribed: Subscribed, value: Value | None, change: ValueChange | None
@@ -245,6 +257,8 @@ class InitialValues:
         self, subscribed: Subscribed, value: Value, change: ValueChange, confirmed: Position
     ) -> bool:
         if self._is_unsettled or self._settled is None or subscribed.asked < self._settled:
+            return False
+        if self._is_ambiguous:
             return False
         own = subscribed.no_local and change.client.name == subscribed.client.name
         too_large = may_exceed(subscribed.maximum_packet_size, value.topic, change.length)
@@ -281,7 +295,7 @@ class InitialValues:
         """
         name, at = attempt.client.name, attempt.at
         own = self._by_client.get(name, [])
-        if not own or at.ns is None or not all(one.known for one in own):
+        if not own or at.ns is None or attempt.is_sparse or not all(one.known for one in own):
             return
         self._delivered[name, attempt.content] += 1
         most = max(1, sum(one.gets_values for one in own))
@@ -303,24 +317,23 @@ class InitialValues:
             if since is not None and since < min(one.asked for one in newer):
                 yield from broker_violations("retained_stale", last, at, key)
 
-    def is_live(self, attempt: Attempt, change: ValueChange) -> bool:
+    def is_live(self, attempt: Attempt, value: _Recent) -> bool:
         """Return whether a delivery with RETAIN is a forwarded message, by Retain As Published.
 
         The broker forwards one copy for each subscription with Retain As Published.
         """
+        name, change = attempt.client.name, value.change
         until = change.accepted or attempt.at
         copies = sum(
             one.retain_as_published
             and one.asked < until
             and (one.gone is None or change.sent < one.gone)
-            for one in self._by_client.get(attempt.client.name, ())
+            for one in self._by_client.get(name, ())
         )
-        if not copies:
+        if copies <= value.live[name]:
             return False
-        sent, count = self._live.get(attempt.client.name, (None, 0))
-        count = count + 1 if sent == change.sent else 1
-        self._live[attempt.client.name] = change.sent, count
-        return count <= copies
+        value.live[name] += 1
+        return True
 
     def missing(self) -> Iterator[Fact]:
         """Yield a violation for each expected value that was not delivered."""
@@ -381,20 +394,23 @@ def keep_values(
             if not record.deletes:
                 setters[record.sent.key] = record
                 recent.append(_Recent(content_of(record.payload), record))
-            initial.change(record.sent, record.accepted)
+            initial.set(record)
             for value in retained.take_past(topic):
-                row = retained_row(_as_shown(value, lost), setters.pop(value.key))
+                row = _row(_as_shown(value, lost), setters.pop(value.key))
                 yield fact_of(("retained", row))
         elif isinstance(record, Attempt):
             same = [one for one in reversed(recent) if one.content == record.content]
-            changes = [one.change for one in same]
-            setter = changes[0].sent if changes else None
-            is_live = bool(changes) and initial.is_live(record, changes[0])
-            may_be_live = record.may_be_live and not is_live
-            record = replace(record, setter=setter, is_live=is_live, may_be_live=may_be_live)
-            yield from initial.deliver(record, changes)
+            live = next((one for one in same if initial.is_live(record, one)), None)
+            is_live, setter = live is not None, live or (same[0] if same else None)
+            record = replace(
+                record,
+                setter=None if setter is None else setter.change.sent,
+                is_live=is_live,
+                may_be_live=record.may_be_live and not is_live,
+            )
+            yield from initial.deliver(record, [one.change for one in same])
             if not (is_live or lost.overlaps(0, record.at.time)):
-                yield from initial.judge(record, same[0] if same else None)
+                yield from initial.judge(record, setter)
             yield content_record(record)
         elif isinstance(record, Subscribed):
             current = retained.at(topic, record.asked.time) if topic is not None else None
@@ -407,7 +423,7 @@ def keep_values(
             initial.change(record.sent, record.accepted)
     yield from initial.missing()
     for value in retained.values():
-        yield Fact("retained", retained_row(_as_shown(value, lost), setters[value.key]))
+        yield Fact("retained", _row(_as_shown(value, lost), setters[value.key]))
     if retained.dropped:
         yield Dropped("retained", retained.dropped)
 
@@ -417,6 +433,23 @@ def _as_shown(value: Value, lost: Lost) -> Value:
     if value.until is None or not lost.overlaps(value.since, value.until):
         return value
     return replace(value, until=None, ended_by=None)
+
+
+def _row(value: Value, setter: ValueChange) -> dict[str, Any]:
+    """Return a row of the table `retained`."""
+    timed = setter.sent.ns is not None
+    return {
+        "topic": value.topic,
+        "from_ns": value.since if timed else None,
+        "to_ns": value.until if timed else None,
+        "payload": value.payload,
+        "qos": value.qos,
+        "message_key": value.key,
+        "producer_client_id": setter.client.client_id,
+        "ended_by": value.ended_by,
+        "from_frame": setter.sent.frame,
+        **setter.sent.lead,
+    }
 
 
 def _set(change: ValueChange, retained: Retained) -> None:

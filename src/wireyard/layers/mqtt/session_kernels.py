@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import Any, Final
 
 from wireyard.accelerate import inlined
-from wireyard.layers.mqtt.connection import WILL
+from wireyard.layers.mqtt.connection import CONNECTION, WILL
 from wireyard.layers.mqtt.grids import (
     ALWAYS,
     NO_TIME,
@@ -29,13 +29,26 @@ from wireyard.layers.mqtt.grids import (
     Will,
     WillFate,
 )
-from wireyard.layers.mqtt.message_kernels import FIRST_STATES, IN_FLIGHT_STATES, TABLES
+from wireyard.layers.mqtt.message_kernels import (
+    FIRST_STATES,
+    IN_FLIGHT_STATES,
+    TABLES,
+    window_of,
+)
 from wireyard.layers.mqtt.qos import EVENTS, MAX_IN_FLIGHT
 from wireyard.layers.mqtt.request_kernels import end_subscriptions
 from wireyard.layers.mqtt.slots import client_of, rare_of
 from wireyard.layers.states import EFFECT, NEXT, transitions
 
-__all__ = ["close", "end_flows", "finish_session", "new_session", "resume", "take_over"]
+__all__ = [
+    "close",
+    "end_flows",
+    "ended_with_connection",
+    "finish_session",
+    "new_session",
+    "resume",
+    "take_over",
+]
 
 _RESUMED, _DISCARDED = map(EVENTS.index, ("resumed", "discarded"))
 _PUBLISHED, _DROPPED = range(2)
@@ -44,6 +57,7 @@ _ARMED: Final = WILL.states.index("armed")
 _WILL_DROPPED, _DELAY_OVER, _SESSION_OVER, _BACK = map(
     WILL.events.index, ("dropped", "delay_over", "session_over", "back")
 )
+_LEFT: Final = CONNECTION.states.index("left")
 _NS_PER_S: Final = 1_000_000_000
 
 
@@ -98,6 +112,7 @@ def new_session(t: Any, c: int, is_known: int, is_kept: int) -> int:
         t.directions[d, Direction.IS_KNOWN] = is_known
         t.directions[d, Direction.QUOTA] = t.directions[d, Direction.MAXIMUM] = MAX_IN_FLIGHT
         t.directions[d, Direction.IN_FLIGHT] = 0
+        t.directions[d, Direction.FREED] = NONE
     return int(session)
 
 
@@ -106,6 +121,7 @@ def _connect_direction(t: Any, d: int, kept: int, receive_maximum: int) -> None:
     """Begin a new connection; the messages that this ends have no flow any more."""
     direction, flows = t.directions[d], t.flows
     direction[Direction.QUOTA] = direction[Direction.MAXIMUM] = receive_maximum
+    direction[Direction.FREED] = NONE
     if not kept:
         direction[Direction.IS_KNOWN] = 1
     first = FIRST_STATES[direction[Direction.IS_KNOWN], 0]
@@ -135,12 +151,12 @@ def _forget(t: Any, d: int) -> None:
 
 
 @inlined
-def _mark(t: Any, session: int, status: int, before: int) -> None:
-    """Mark the messages to a client that were sent before a packet and are not acknowledged.
+def _mark(t: Any, d: int, status: int, before: int) -> None:
+    """Mark the messages of a direction that were sent before a packet and are not acknowledged.
 
     With the status `ABANDONED` all messages are marked.
     """
-    flow = t.directions[2 * session + 1, Direction.FLOWS]
+    flow = t.directions[d, Direction.FLOWS]
     while flow != NONE:
         record = t.flows[flow, Flow.RECORD]
         if record != NONE and t.records[record, Record.PACKET] < before:
@@ -159,10 +175,13 @@ def end_flows(t: Any, session: int, c: int) -> None:
     connections, unsure = t.connections, t.connections[c, Connection.UNSURE_BEFORE]
     if unsure != NONE:
         t.sessions[session, Session.IS_WHOLE] = 0
-        _mark(t, session, Status.UNTRACED, unsure)
+        _mark(t, 2 * session + 1, Status.UNTRACED, unsure)
+    to_client = 2 * session + 1
+    is_full = t.directions[to_client, Direction.IN_FLIGHT] >= window_of(t, to_client)
+    connections[c, Connection.IS_FULL] = is_full
     connections[c, Connection.SHOWS_IN_FLIGHT] = t.sessions[session, Session.IS_WHOLE]
     connections[c, Connection.SENT] = t.directions[2 * session, Direction.IN_FLIGHT]
-    connections[c, Connection.RECEIVED] = t.directions[2 * session + 1, Direction.IN_FLIGHT]
+    connections[c, Connection.RECEIVED] = t.directions[to_client, Direction.IN_FLIGHT]
 
 
 @inlined
@@ -180,7 +199,7 @@ def resume(t: Any, session: int, c: int, kept: int, up: int, down: int) -> None:
     row[Session.CONNECTION], row[Session.EXPIRES] = c, NONE
     if not kept:
         row[Session.IS_KNOWN] = row[Session.IS_WHOLE] = 1
-        _mark(t, session, Status.ABANDONED, ALWAYS)
+        _mark(t, 2 * session + 1, Status.ABANDONED, ALWAYS)
     _connect_direction(t, 2 * session, kept, up)
     _connect_direction(t, 2 * session + 1, kept, down)
     row[Session.WILL] = _new_will(t, c)
@@ -193,6 +212,14 @@ def _may_have_changed(t: Any, session: int) -> bool:
     stream = t.stream[t.connections[c, Connection.FIRST]]
     is_followed = t.streams[stream, Stream.IS_FOLLOWED]
     return bool(is_followed and t.connections[c, Connection.IS_PERSISTENT])
+
+
+@inlined
+def ended_with_connection(t: Any, session: int) -> bool:
+    """Return whether a session, of which no connection was missed, was over with its last one."""
+    c = t.sessions[session, Session.CONNECTION]
+    is_followed = t.streams[t.stream[t.connections[c, Connection.FIRST]], Stream.IS_FOLLOWED]
+    return not (t.connections[c, Connection.IS_PERSISTENT] or is_followed)
 
 
 # --- wills ----------------------------------------------------------------------------------
@@ -260,15 +287,19 @@ def close(t: Any, session: int, at: int, ended_by: int, will_event: int, until: 
     is_unsure = row[Connection.UNSURE_BEFORE] == ALWAYS
     if ended_by == EndedBy.DROPPED and is_unsure:
         ended_by = EndedBy.UNSEEN  # A goodbye may have been in the bytes that were not captured.
+    if ended_by == EndedBy.DROPPED and row[Connection.STATE] == _LEFT:
+        ended_by = EndedBy.CLIENT  # Its DISCONNECT waits for a CONNACK that did not come.
     row[Connection.ENDED_BY] = ended_by
     row[Connection.CLOSED], row[Connection.UNTIL] = at, until
     may_have_changed = _may_have_changed(t, session)
     end_flows(t, session, c)
     if row[Connection.CONNECT] == NONE or may_have_changed:
-        _mark(t, session, Status.UNTRACED, ALWAYS)
+        # The flows may go on in a connection that does not show whose it is.
+        _mark(t, 2 * session, Status.UNTRACED, ALWAYS)
+        _mark(t, 2 * session + 1, Status.UNTRACED, ALWAYS)
     _close_will(t, t.sessions[session, Session.WILL], will_event, c, at)
     if not row[Connection.IS_PERSISTENT]:
-        _mark(t, session, Status.ABANDONED, ALWAYS)
+        _mark(t, 2 * session + 1, Status.ABANDONED, ALWAYS)
         end_subscriptions(t, session, until, at)
     elif may_have_changed:
         t.sessions[session, Session.WILL] = NONE
@@ -317,7 +348,7 @@ def finish_session(t: Any, session: int) -> None:
         stream = t.stream[t.connections[row[Session.CONNECTION], Connection.FIRST]]
         moment = row[Session.EXPIRES] - len(t.packets) - len(t.streams)
         if t.moments[moment, Moment.NS] <= t.streams[stream, Stream.CAPTURE_ENDS_NS]:
-            _mark(t, session, Status.ABANDONED, ALWAYS)
+            _mark(t, 2 * session + 1, Status.ABANDONED, ALWAYS)
         end_subscriptions(t, session, row[Session.EXPIRES], row[Session.EXPIRES])
     will = row[Session.WILL]
     if will != NONE and t.wills[will, Will.DUE] != NONE:

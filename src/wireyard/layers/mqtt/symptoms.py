@@ -7,7 +7,6 @@ from typing import Final
 from wireyard.layers.mqtt.reasons import reason_string, reason_text
 from wireyard.layers.symptoms import (
     BACK,
-    CHARGED,
     ENDS,
     LONG_NS,
     NAME,
@@ -17,7 +16,7 @@ from wireyard.layers.symptoms import (
     TRACE_ALL,
     TRACE_CLIENT,
     Symptom,
-    deliveries,
+    of_verdicts,
     peers,
     sessions,
 )
@@ -60,7 +59,7 @@ _SILENCE: Final = ", max(s.closed_ns - p.said_ns) // 1000000000 AS silent_s, "
 _SILENCE_OF: Final = _SILENCE + "min(s.keep_alive) AS keep_alive"
 
 _END: Final = f"JOIN ({ENDS}) e ON e.source = d.source"
-_LONG_SINCE: Final = f"d.verdict = '{{}}' AND e.end_ns - d.sent_ns >= {LONG_NS}"
+_LONG_SINCE: Final = f"e.end_ns - d.sent_ns >= {LONG_NS}"
 _ABSENCE: Final = """
 ASOF LEFT JOIN (SELECT * FROM sessions WHERE protocol = 'mqtt' AND closed_ns IS NOT NULL) l
 ON l.source = d.source AND l.client_id = d.consumer_client_id AND l.closed_ns <= d.sent_ns
@@ -72,7 +71,7 @@ _AWAY: Final = f""", coalesce(' for ' || round(
 
 _WINDOW_FULL: Final = f"""
 WITH waited AS (
-  SELECT d.* FROM ({CHARGED}) d
+  SELECT d.* FROM charged_latencies d
   WHERE d.protocol = 'mqtt' AND d.qos > 0 AND d.queue_ns >= {LONG_NS}
 ), before AS (
   SELECT w.source, w.destination, {NAME.replace("d.", "w.")} AS client, w.sent_ns,
@@ -176,6 +175,8 @@ WITH requests AS (
   SELECT source, stream FROM streams WHERE bytes_gap = 0
   UNION
   SELECT source, {BACK} FROM streams WHERE paired
+), lossy AS (
+  SELECT DISTINCT source FROM streams WHERE bytes_gap > 0
 ), ends AS ({ENDS})
 SELECT NULL AS destination, coalesce(nullif(s.client_id, ''), s.client) AS client,
   count(*) AS count, r.packet_type_name AS request, arg_min(r.source, r.captured_ns) AS source,
@@ -186,15 +187,19 @@ JOIN captured c ON c.source = r.source AND c.stream = r.back
 JOIN ends e ON e.source = r.source
 JOIN sessions s ON s.source = r.source AND s.stream IN (r.stream, r.back)
   AND s.protocol = 'mqtt' AND s.ended_by IS DISTINCT FROM 'refused'
+JOIN streams o ON o.source = r.source AND o.stream = r.stream
 LEFT JOIN streams g ON g.source = r.source AND g.stream = r.back
+LEFT JOIN lossy l ON l.source = r.source
 LEFT JOIN answers a ON a.source = r.source AND a.stream = r.back
   AND a.packet_type = r.packet_type + 1 AND a.packet_id IS NOT DISTINCT FROM r.packet_id
 WHERE r.stream = s.stream AND coalesce(g.bytes_gap, 0) = 0 AND r.number > coalesce(a.count, 0)
-  AND coalesce(s.closed_ns, e.end_ns) - r.captured_ns >= {LONG_NS}
+  AND coalesce(
+    s.closed_ns, if(l.source IS NULL, e.end_ns, greatest(o.last_ns, g.last_ns))
+  ) - r.captured_ns >= {LONG_NS}
 GROUP BY 2, request
 """
 """Requests that were not answered for a second or more, on connections whose answers were
-captured."""
+captured. Where a capture lacks packets, a connection is known to be open until its last one."""
 _NEVER_SERVED: Final = f"""
 WITH granted AS (
   SELECT d.source, {NAME} AS client, d.consumer, d.subscription, count(*) AS count,
@@ -216,7 +221,12 @@ FROM granted g
 JOIN sessions s ON s.source = g.source AND s.protocol = 'mqtt' AND s.client = g.consumer
   AND s.opened_ns <= g.since_ns
 JOIN ({ENDS}) e ON e.source = g.source
-WHERE g.served = 0 AND g.is_open AND s.in_flight_sent IS NOT NULL
+WHERE NOT EXISTS (
+    FROM deliveries d
+    WHERE d.source = g.source AND d.consumer = g.consumer AND d.delivered_ns IS NOT NULL
+      AND d.protocol = 'mqtt' AND d.subscription IS NULL
+  )
+  AND g.served = 0 AND g.is_open AND s.in_flight_sent IS NOT NULL
   AND coalesce(s.closed_ns, e.end_ns) - g.since_ns >= {LONG_NS}
 GROUP BY ALL
 HAVING sum(g.count) > 1
@@ -230,33 +240,31 @@ SYMPTOMS: Final = (
         TRACE_CLIENT,
         _NEVER_SERVED,
     ),
-    Symptom(
+    of_verdicts(
         "not_kept",
         "lost",
         "{messages} accepted while the client was away{away}, and not delivered when it came back",
-        TRACE,
-        deliveries("d.verdict = 'not_kept'", _AWAY, join=_ABSENCE),
+        "not_kept",
+        columns=_AWAY,
+        join=_ABSENCE,
     ),
-    Symptom(
+    of_verdicts(
         "not_forwarded",
         "lost",
         "{messages} accepted by the broker and not delivered to a connected subscriber",
-        TRACE,
-        deliveries("d.verdict = 'not_forwarded'"),
+        "not_forwarded",
     ),
-    Symptom(
+    of_verdicts(
         "discarded",
         "lost",
         "{messages} waited for a client whose session then ended",
-        TRACE,
-        deliveries("d.verdict = 'discarded'"),
+        "discarded",
     ),
-    Symptom(
+    of_verdicts(
         "too_large",
         "lost",
         "{messages} above the Maximum Packet Size of the client, dropped",
-        TRACE,
-        deliveries("d.verdict = 'too_large'"),
+        "too_large",
     ),
     Symptom(
         "window_full",
@@ -265,26 +273,30 @@ SYMPTOMS: Final = (
         TRACE_CLIENT,
         _WINDOW_FULL,
     ),
-    Symptom(
+    of_verdicts(
         "queued_away",
         "stuck",
         "{messages} queued for a client that is away",
-        TRACE,
-        deliveries(f"d.verdict = 'queued' AND NOT {_IS_THERE}"),
+        "queued",
+        condition=f"NOT {_IS_THERE}",
     ),
-    Symptom(
+    of_verdicts(
         "unaccepted",
         "stuck",
         "nothing shows that the broker took {messages} of this client",
-        TRACE,
-        deliveries(_LONG_SINCE.format("unaccepted"), client=SENDER, join=_END),
+        "unaccepted",
+        condition=_LONG_SINCE,
+        client=SENDER,
+        join=_END,
     ),
-    Symptom(
+    of_verdicts(
         "unreleased",
         "stuck",
         "{messages} that the broker took with PUBREC; this client did not send PUBREL",
-        TRACE,
-        deliveries(_LONG_SINCE.format("unreleased"), client=SENDER, join=_END),
+        "unreleased",
+        condition=_LONG_SINCE,
+        client=SENDER,
+        join=_END,
     ),
     Symptom(
         "publish_refused",
@@ -292,6 +304,7 @@ SYMPTOMS: Final = (
         "{messages} of this client refused by the broker, with reason {said}",
         TRACE,
         _PUBLISH_REFUSED,
+        frozenset(("refused",)),
     ),
     Symptom(
         "subscription_refused",
@@ -300,12 +313,11 @@ SYMPTOMS: Final = (
         SQL_SESSIONS,
         _SUBSCRIPTION_REFUSED,
     ),
-    Symptom(
+    of_verdicts(
         "refused_by_client",
         "refused",
         "{messages} that the client answered with an error",
-        TRACE,
-        deliveries("d.verdict = 'refused_by_client'"),
+        "refused_by_client",
     ),
     Symptom(
         "taken_over",
@@ -335,12 +347,11 @@ SYMPTOMS: Final = (
         SQL_SESSIONS,
         _SESSION_EXPIRED,
     ),
-    Symptom(
+    of_verdicts(
         "duplicate",
         "odd",
         "{messages} delivered more often than the subscriptions account for",
-        TRACE,
-        deliveries("d.verdict = 'duplicate'"),
+        "duplicate",
     ),
     Symptom(
         "retained_unread",

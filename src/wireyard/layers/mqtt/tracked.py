@@ -36,6 +36,7 @@ from wireyard.layers.mqtt.packets import Packets
 from wireyard.layers.mqtt.rare import NO_LENGTH, RarePackets
 from wireyard.layers.mqtt.records import (
     END_OFFSET,
+    PROTOCOL,
     Client,
     ConnectionRecord,
     Message,
@@ -44,7 +45,6 @@ from wireyard.layers.mqtt.records import (
     content_of,
     properties_of,
 )
-from wireyard.layers.mqtt.rows import PROTOCOL
 from wireyard.layers.mqtt.subscriptions import Last
 from wireyard.layers.mqtt.topics import split_shared
 from wireyard.layers.mqtt.violations import cite, violation_of
@@ -298,9 +298,10 @@ class _Results:
                 until=self._at(row[Connection.UNTIL]),
                 accepted=self._at(row[Connection.ACCEPTED]),
                 damaged=bool(row[Connection.IS_DAMAGED]),
-                in_flight=(row[Connection.SENT], row[Connection.RECEIVED]),
+                is_full=bool(row[Connection.IS_FULL]),
                 filled=self._at(row[Connection.FILLED]),
                 answered=self._at(row[Connection.ANSWERED]),
+                answered_open=self._at(row[Connection.ANSWERED_OPEN]),
                 served_as=tuple(self._names(row[Connection.SERVED_AS])),
             )
 

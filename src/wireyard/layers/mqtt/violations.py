@@ -94,6 +94,8 @@ _TABLE: Final = (
      "a retained value is sent at the lower of the QoS it was published with and that granted"),
     ("retained_live", "RETAIN", "3.3.1", "MQTT-3.3.1-9", "MQTT-3.3.1-12",
      "a message that matches an established subscription is sent without RETAIN"),
+    ("retained_unpublished", "", "", "", "MQTT-3.3.1-13",
+     "with Retain As Published a message is sent with the RETAIN that it was published with"),
     ("retained_unmarked", "RETAIN", "2.1", "MQTT-3.3.1-8", "3.3.1.3",
      "a retained value is sent with RETAIN"),
     ("retained_early", "RETAIN", "", "", "",

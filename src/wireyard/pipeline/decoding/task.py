@@ -281,7 +281,7 @@ class BronzeTask:
                 yield NoteResult(part.source, found.damage, lost=True)
             if found.frames_unread:
                 yield NoteResult(part.source, found.frames_unread)
-        if found.left_out is not None and found.left_out.lines():
+        if found.left_out is not None:
             yield LeftOutResult(part.source, part.part, found.left_out.dump())
         if part.of > 1 and found.endpoints is not None and any(found.endpoints):
             yield describe_endpoints(part, found.endpoints)

@@ -186,20 +186,39 @@ class AllFacts:
             before, is_made = self._before[each.source], each.source in sources
             if now is None or not self._is_extended(now, before, is_made=is_made):
                 return None
+            if not is_made and now is not before and _copies_provisional(made, each):
+                return None
         for table, names in made.removed.items():
             draft.replace_files(table, dict.fromkeys(names, ()))
+        since = {
+            each.source: _added_since(draft.inputs[each.source], self._before[each.source])
+            for each in inputs
+            if each.source in sources
+        }
+        sessions = {source: added[SESSIONS] for source, added in since.items() if SESSIONS in added}
         for each in inputs:
-            self._put_facts(draft, each, made, is_made=each.source in sources)
+            self._put_facts(draft, each, made, sessions.get(each.source, ()))
+        draft.unlist(
+            {
+                source: {SESSIONS: [*filter(is_provisional, names)]}
+                for source, names in sessions.items()
+            }
+        )
         return draft
 
-    def _put_facts(self, draft: Draft, each: Input, made: Draft, *, is_made: bool) -> None:
-        """Add the facts that were made, or copied, of an input to the facts of later parts."""
+    def _put_facts(self, draft: Draft, each: Input, made: Draft, since: Sequence[str]) -> None:
+        """Add the facts that were made, or copied, of an input to the facts of later parts.
+
+        Parameters
+        ----------
+        since
+            Files with the sessions of later parts.
+        """
         source, now = each.source, self._lake.inputs[each.source]
         files = {
             table: [name for name in each.files.get(table, ()) if name in staged]
             for table, staged in made.staged.items()
         }
-        since = _added_since(now, self._before[source]).get(SESSIONS) if is_made else None
         if since:
             of_all = files.get(SESSIONS, [])
             merged = merge_open_sessions(
@@ -208,7 +227,6 @@ class AllFacts:
                 [made.path(SESSIONS, name) for name in of_all],
                 [draft.path(SESSIONS, name) for name in since],
             )
-            draft.replace_files(SESSIONS, dict.fromkeys(filter(is_provisional, since), ()))
             files[SESSIONS] = [*(name for name in of_all if not is_provisional(name)), merged]
         stamp = self._stamps.get(source)
         if stamp is None or now.stamp != self._stamp_before[source]:
@@ -224,6 +242,12 @@ class AllFacts:
             if not there <= {*now.files.get(table, ())}:
                 return False
         return before.source in self.sources or not is_made or not _added_since(now, before)
+
+
+def _copies_provisional(made: Draft, each: Input) -> bool:
+    """Return whether a draft has a copy of a provisional file of an input."""
+    staged = ((names, made.staged.get(table, ())) for table, names in each.files.items())
+    return any(name in new and is_provisional(name) for names, new in staged for name in names)
 
 
 def _added_since(now: Input, before: Input) -> _Files:

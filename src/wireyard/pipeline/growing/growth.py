@@ -19,7 +19,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, Final
 
 from wireyard.lake.writer import Lake
@@ -36,7 +36,6 @@ from wireyard.pipeline.growing.part import (
     Part,
     StagedPart,
     provisional_facts,
-    read_parts,
 )
 from wireyard.pipeline.growing.readers import GrowthSettings
 from wireyard.pipeline.growing.sessions import SESSIONS
@@ -47,6 +46,7 @@ from wireyard.pipeline.growing.states import (
     read_facts,
     states_of,
 )
+from wireyard.pipeline.growing.tasks import read_parts
 from wireyard.pipeline.inputs.finding import FoundInput
 from wireyard.pipeline.job import add_facts, commit_draft
 from wireyard.pipeline.replacing import OPEN_STATES, Draft, compact, is_provisional
@@ -81,8 +81,10 @@ class _Open:
     """Time of its last packet that was read; None if not known."""
     facts_at_s: float = 0.0
     """When its facts were made, by the monotonic clock."""
-    written: set[str] = field(default_factory=set)
-    """The provisional files of facts of its last part."""
+    has_newest_rows: bool = False
+    """Whether the lake has provisional files of facts of it."""
+    was_read: bool = False
+    """Whether this process has read a part of it."""
     has_newest: bool = False
     """Whether its state has the newest packets."""
     has_closed: bool = False
@@ -190,11 +192,11 @@ class Growth:
             files.close()
         size, identity = _look(found.files or (found.path,))
         each = _Open(part, *read, size, None if is_rotated(found.path, found.files) else identity)
-        each.written = self._provisional_facts(found.path)
+        each.has_newest_rows = self._provisional_facts(found.path)
         if has_state:
             in_progress = self._is_being_made(found.path)
             each.set_facts(
-                read_facts(part, has_provisional=bool(each.written), in_progress=in_progress)
+                read_facts(part, has_provisional=each.has_newest_rows, in_progress=in_progress)
             )
             each.facts_at_s = time.monotonic()
         self._inputs[found.path] = each
@@ -229,7 +231,7 @@ class Growth:
         """
         turn = [self._inputs[path] for path in most_bytes]
         for each in turn:
-            if not each.written <= self._provisional_facts(each.source):
+            if each.has_newest_rows and not self._provisional_facts(each.source):
                 # Another input shows the same messages, so facts of both were made with it.
                 self._mark_facts_made(each)
         due = {each.source for each in turn if each.source in ending or self._are_due(each)}
@@ -267,10 +269,10 @@ class Growth:
         background: Collection[str],
     ) -> tuple[list[StagedPart], list[str]]:
         """Stage the next parts of inputs; return them, and the inputs that are gone."""
-        self._lake.begin_run()
         most = max(newest.MAX_NEWEST // len(turn), min(newest.MAX_NEWEST, _FEWEST_NEWEST))
         tasks = [
             each.part._replace(
+                states=self._states_of(each),
                 stop=sys.maxsize
                 if each.source in ending
                 else each.position + most_bytes[each.source],
@@ -279,23 +281,27 @@ class Growth:
                 makes_facts=each.source in due,
                 facts_come=each.source not in background and not self._is_being_made(each.source),
                 newest=self._newest_task(each, most),
+                unread_bytes=min(most_bytes[each.source], each.unread_bytes),
             )
             for each in turn
         ]
-        parts, gone = self._read_parts(tasks)
-        return self._without_shared(parts, tasks), gone
-
-    def _read_parts(
-        self, tasks: Sequence[Part], first: int = 0
-    ) -> tuple[list[StagedPart], list[str]]:
-        settings = BronzeSettings(
-            self._lake.staged(""),
-            self._secrets,
-            self._max_packet_bytes,
-            skip_missing=True,
-            payload=self._payload,
-        )
-        return read_parts(self._runner, self._lake, tasks, settings, self._settings, first)
+        while True:
+            self._lake.begin_run()
+            settings = BronzeSettings(
+                self._lake.staged(""),
+                self._secrets,
+                self._max_packet_bytes,
+                skip_missing=True,
+                payload=self._payload,
+            )
+            parts, gone = read_parts(self._runner, self._lake, tasks, settings, self._settings)
+            shared = self._shared_among(parts)
+            if not shared:
+                return parts, gone
+            tasks = [
+                task._replace(facts=_without_jms(task.facts)) if task.path in shared else task
+                for task in tasks
+            ]
 
     def _facts_before(self, each: _Open) -> FactsMade:
         """Return how far facts are made for the next part of an input."""
@@ -327,22 +333,18 @@ class Growth:
             {} if each.has_newest else {table: paths(table) for table in packet_tables()},
         )
 
-    def _without_shared(self, parts: list[StagedPart], tasks: Sequence[Part]) -> list[StagedPart]:
-        """Return parts without rows of JMS messages that another growing input shows too.
+    def _shared_among(self, parts: Iterable[StagedPart]) -> set[str]:
+        """Return the inputs with rows of JMS messages that another growing input shows too.
 
         Each message has one row. A producer that appeared since facts were made belongs to the
-        input that first has rows of its messages; parts of others are read again without them.
+        input that first has rows of its messages; parts are read again without those of others.
         """
         shared = set[str]()
         for part in parts:
             owners = {self._claims.setdefault(name, part.source) for name in part.producers}
             if owners - {part.source}:
                 shared.add(part.source)
-        again = [
-            task._replace(facts=_without_jms(task.facts)) for task in tasks if task.path in shared
-        ]
-        more, _ = self._read_parts(again, first=len(tasks))
-        return [*(part for part in parts if part.source not in shared), *more]
+        return shared
 
     def _commit(self, parts: Sequence[StagedPart], with_facts: Collection[str]) -> Sequence[str]:
         lake, runner = self._lake, self._runner
@@ -366,15 +368,23 @@ class Growth:
 
     def _continue(self, part: StagedPart) -> None:
         """Set what the next part of an input begins with."""
-        each, lake = self._inputs[part.source], self._lake
+        each = self._inputs[part.source]
         if part.facts.position != each.facts.position:
             each.facts_at_s, each.shares = time.monotonic(), None
-        names = lake.inputs[part.source].files.get(OPEN_STATES, ())
-        states = tuple(lake.path(OPEN_STATES, name) for name in names)
-        each.part = each.part._replace(states=states, facts=part.facts)
+        each.part = each.part._replace(facts=part.facts)
         each.position, each.unread_bytes = part.position, part.unread_bytes
-        each.now_ns, each.written = part.now_ns, self._provisional_facts(part.source)
-        each.has_newest = each.has_closed = bool(states)
+        each.now_ns = part.now_ns
+        each.has_newest_rows = self._provisional_facts(part.source)
+        has_state = bool(self._lake.inputs[part.source].files.get(OPEN_STATES))
+        each.has_newest = each.has_closed = has_state
+        each.was_read = True
+
+    def _states_of(self, each: _Open) -> tuple[str, ...]:
+        """Return the files with the state of an input, which may be copies by now."""
+        if not each.was_read:
+            return each.part.states  # those that are not damaged
+        names = self._lake.inputs[each.source].files.get(OPEN_STATES, ())
+        return tuple(self._lake.path(OPEN_STATES, name) for name in names)
 
     def _packets_of(self, sources: Iterable[str]) -> Counter[str]:
         """Return how many packets of inputs the lake has, by format."""
@@ -422,12 +432,12 @@ class Growth:
                 self._mark_facts_made(each)
             each.set_facts(each.facts._replace(seconds=made.took_s))
             each.facts_at_s, each.shares, each.has_closed = time.monotonic(), None, False
-            each.written = self._provisional_facts(source)
+            each.has_newest_rows = self._provisional_facts(source)
         return [*notes]
 
-    def _provisional_facts(self, path: str) -> set[str]:
+    def _provisional_facts(self, path: str) -> bool:
         held = self._lake.inputs.get(path)
-        return provisional_facts(held.files) if held is not None else set()
+        return held is not None and bool(provisional_facts(held.files))
 
     def _mark_facts_made(self, each: _Open) -> None:
         """Record that facts of all packets of an input are made, as far as it was read."""
@@ -464,16 +474,17 @@ class Growth:
         If one grows after that, it is read again as a whole.
         """
         lake = self._lake
-        over = [
-            each
+        over = {
+            source: {OPEN_STATES: names}
             for source, each in lake.record.inputs.items()
-            if each.files.get(OPEN_STATES) and source not in self._inputs and is_over(source)
-        ]
+            if (names := each.files.get(OPEN_STATES))
+            and source not in self._inputs
+            and is_over(source)
+        }
         if over:
             lake.begin_run()
             draft = Draft(lake)
-            names = (name for each in over for name in each.files[OPEN_STATES])
-            draft.replace_files(OPEN_STATES, dict.fromkeys(names, ()))
+            draft.unlist(over)
             compact(draft)
             lake.commit(draft.change())
 

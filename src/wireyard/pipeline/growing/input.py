@@ -57,6 +57,8 @@ __all__ = [
     "is_rotated",
     "make_state",
     "read_state",
+    "read_states",
+    "state_of",
 ]
 
 _READ_BYTES: Final = 16 << 20
@@ -157,6 +159,8 @@ class GrowingInput:
     """Ledgers of the streams that have ended in this part."""
     new_spans: list[FrameSpan] = field(default_factory=list)
     """Files of a rotated capture that were read to their ends in this part."""
+    _tables: set[str] = field(default_factory=set)
+    """The tables that have got rows since `take_tables`."""
     _ended: dict[str, LedgerSum] = field(default_factory=dict)
     """Sums of the ledgers of ended streams, by format."""
     _open: dict[str, _OpenStream] = field(default_factory=dict)
@@ -262,6 +266,11 @@ class GrowingInput:
         notes: list[str] = self._reader.notes()
         return notes
 
+    def take_tables(self) -> set[str]:
+        """Return the tables that have got rows of it since the last call."""
+        tables, self._tables = self._tables, set()
+        return tables
+
     def stamp(self) -> dict[str, Any]:
         """Return the stamp of the input as far as it was read: see `FoundInput`."""
         stamp: dict[str, Any] = self._files.stamp()
@@ -340,12 +349,13 @@ class GrowingInput:
                 for stream, each in zip(streams, opened, strict=True)
             ]
             batch = pa.concat_batches(batches)
-            counts, _ = task.write_streams(
+            counts, tables = task.write_streams(
                 format,
                 batch,
                 np.array(bounds),
                 lambda row: bad_bytes[bisect_right(bounds, row) - 1],
             )
+            self._tables |= tables
             for number, each in enumerate(streams):
                 each.rows.add(counts.of_stream(number))
 
@@ -447,8 +457,8 @@ def make_state(source: str, rows: Sequence[StateRow]) -> pa.Table:
     )
 
 
-def read_state(path: str, source: str) -> State:
-    """Read the state of a source from a file of the table of states.
+def read_states(path: str) -> dict[str, list[dict[str, Any]]]:
+    """Read a file of the table of states; return its rows by source.
 
     Raises
     ------
@@ -459,7 +469,24 @@ def read_state(path: str, source: str) -> State:
     try:
         with system.open_input_file(inner) as file:
             rows = pq.ParquetFile(file).read().to_pylist()
-        of_source = [row for row in rows if row["source"] == source]
+        found: dict[str, list[dict[str, Any]]] = {}
+        for row in rows:
+            found.setdefault(row["source"], []).append(row)
+        return found
+    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+        raise StateError(f"its state is damaged ({error})") from None
+
+
+def state_of(states: Mapping[str, Sequence[Mapping[str, Any]]], source: str) -> State:
+    """Return the state of a source that `read_states` has read.
+
+    Raises
+    ------
+    StateError
+        It is damaged.
+    """
+    try:
+        of_source = states[source]
         (text,) = (row["data"] for row in of_source if row["kind"] == _JSON)
         arrays = [
             np.frombuffer(row["data"], _KINDS[row["kind"]]).reshape(row["shape"])
@@ -469,8 +496,19 @@ def read_state(path: str, source: str) -> State:
         kinds = {_JSON, *_KINDS}
         others = {row["kind"]: row["data"] for row in of_source if row["kind"] not in kinds}
         return State(unpack_state(text.decode(), arrays), others)
-    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise StateError(f"its state is damaged ({error})") from None
+
+
+def read_state(path: str, source: str) -> State:
+    """Read the state of a source from a file of the table of states.
+
+    Raises
+    ------
+    StateError
+        It is damaged.
+    """
+    return state_of(read_states(path), source)
 
 
 def _add(sums: dict[str, LedgerSum], ledger: StreamLedger) -> None:

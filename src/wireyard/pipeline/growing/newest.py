@@ -7,6 +7,7 @@ state of the input, or are read from the lake if its state has none.
 from __future__ import annotations
 
 import json
+from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from itertools import accumulate
 from typing import Any, Final, NamedTuple
@@ -15,17 +16,24 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from wireyard.captures.live.state import StateError
-from wireyard.captures.read import FrameSpan
 from wireyard.captures.stream_table import STREAMS
 from wireyard.formats import get_format
 from wireyard.formats.base import Row
-from wireyard.lake.ledgers import StreamLedger, captured_streams, streams_table
+from wireyard.lake.ledgers import captured_streams
 from wireyard.lake.parts import measure, read_batches
+from wireyard.layers.facts import facts_of
 from wireyard.layers.frame_files import FrameFiles
 from wireyard.layers.jmq.newest import JMS
 from wireyard.layers.latencies import delayed, with_latencies
 from wireyard.layers.mqtt.newest import MQTT
-from wireyard.layers.newest import MAX_NEWEST, MessageProtocol, NewestPackets, NewestRows
+from wireyard.layers.newest import (
+    MAX_NEWEST,
+    MessageProtocol,
+    NewestPackets,
+    NewestRows,
+    by_source,
+    rows_together,
+)
 from wireyard.layers.tables import fact_table, join_tables
 from wireyard.pipeline.decoding.task import FILES_TABLE, packets_table
 from wireyard.pipeline.facts.mqtt import rows_of_streams
@@ -33,13 +41,28 @@ from wireyard.pipeline.facts.tasks import STREAM_COLUMNS
 from wireyard.pipeline.growing.input import StateRow
 from wireyard.pipeline.growing.sessions import (
     SESSIONS,
+    read_each,
     read_sessions,
     session_keys,
     without_sessions,
 )
 from wireyard.streams.plan import make_plan
 
-__all__ = ["JMS", "MadeRows", "NewestFacts", "by_protocol", "packet_tables", "take_long"]
+__all__ = [
+    "JMS",
+    "HeldFiles",
+    "MadeRows",
+    "NewestFacts",
+    "add_newest",
+    "by_protocol",
+    "make_rows",
+    "packet_tables",
+    "read_newest",
+    "take_long",
+]
+
+HeldFiles = Mapping[str, Sequence[str]]
+"""Paths of the files of an input, by table."""
 
 _KIND: Final = "newest"
 """First word of the kinds of rows of a state that are read here."""
@@ -70,12 +93,12 @@ def packet_tables() -> list[str]:
 
 
 class MadeRows(NamedTuple):
-    """The facts of the newest packets."""
+    """The facts of the newest packets of some inputs."""
 
     tables: list[tuple[str, pa.Table, pa.Table]]
     """Name of a table, its final rows, and those that the next part replaces."""
-    producers: list[str]
-    """The producers of their JMS messages."""
+    producers: dict[str, set[str]]
+    """By input, the producers of its JMS messages."""
 
 
 class _ProtocolPackets:
@@ -92,9 +115,9 @@ class _ProtocolPackets:
         for format in self.protocol.needed:
             self._streams |= {row["stream"]: row for row in rows_of_streams(wanted, format)}
 
-    def rows(self) -> list[NewestRows]:
-        """Return the facts of the packets."""
-        return self.packets.rows([*self._streams.values()])
+    def given(self) -> tuple[NewestPackets, list[Row]]:
+        """Return the packets, and the rows of their streams."""
+        return self.packets, [*self._streams.values()]
 
     def state(self) -> tuple[dict[str, Any], dict[str, pa.Table]]:
         """Return the state: JSON, and tables by name."""
@@ -136,63 +159,21 @@ class NewestFacts:
 
     # --- packets ------------------------------------------------------------------------------
 
-    def read(self, held: Mapping[str, Sequence[str]]) -> None:
-        """Read the packets of the input that the lake has.
-
-        Parameters
-        ----------
-        held
-            Paths of the final files of the input, by table.
-        """
+    def add_packets(self, format: str, packets: pa.Table, *, old: bool = False) -> None:
+        """Add packets; only the rare ones of old ones that are before those that count."""
         for one in self._protocols.values():
-            for format in one.protocol.needed:
-                # Oldest first; only rare ones of those before the newest.
-                paths = held.get(packets_table(format), ())
-                behind = [0, *accumulate(measure(path)[0] for path in reversed(paths))]
-                for path, rows in zip(paths, reversed(behind[:-1]), strict=True):
-                    self._add_file(one, format, path, old=rows >= MAX_NEWEST)
-        for rows in captured_streams(held.get("streams", ()), [self._source], STREAM_COLUMNS):
-            self._add_streams(rows)
-        for path in held.get(FILES_TABLE, ()):
-            of_file = (row for table in read_batches(path, _SPANS) for row in table.to_pylist())
-            self._spans += (row for row in of_file if row["source"] == self._source)
+            if (columns := one.protocol.needed.get(format)) is not None:
+                own = [name for name in packets.column_names if name in columns]
+                one.packets.add(format, packets.select(own), old=old)
 
-    def _add_file(
-        self, one: _ProtocolPackets, format: str, path: str, *, old: bool = False
-    ) -> None:
-        """Add the packets of a file."""
-        for table in read_batches(path, one.protocol.needed[format]):
-            of_source = table.filter(pc.equal(table["source"].cast(pa.string()), self._source))
-            one.packets.add(format, of_source, old=old)
-
-    def _add_streams(self, streams: pa.Table) -> None:
+    def add_streams(self, streams: pa.Table) -> None:
+        """Add rows of the table `streams`, as far as packets are of them."""
         for one in self._protocols.values():
             one.add_streams(streams)
 
-    def add(
-        self,
-        packets: Mapping[str, Sequence[str]],
-        ledgers: Iterable[StreamLedger],
-        spans: Iterable[FrameSpan],
-    ) -> None:
-        """Add the packets of the input's next part.
-
-        Parameters
-        ----------
-        packets
-            Paths of files of packets, by table.
-        spans
-            Files of a capture that end in it.
-        """
-        for one in self._protocols.values():
-            for format in one.protocol.needed:
-                for path in packets.get(packets_table(format), ()):
-                    self._add_file(one, format, path)
-        self._add_streams(streams_table(ledgers))
-        self._spans += self._rows_of(spans)
-
-    def _rows_of(self, spans: Iterable[FrameSpan]) -> list[Row]:
-        return [{"source": self._source, **span._asdict()} for span in spans]
+    def add_spans(self, spans: Iterable[Row]) -> None:
+        """Add rows of the table `files`."""
+        self._spans += spans
 
     def advance(self, until_ns: Mapping[str, int]) -> None:
         """Record that facts of all packets are made up to these times."""
@@ -213,42 +194,20 @@ class NewestFacts:
 
     # --- rows ---------------------------------------------------------------------------------
 
-    def read_closed(self, paths: Iterable[str]) -> None:
-        """Read which sessions are closed in the lake."""
-        self._closed = read_sessions(paths, self._source).select(_SESSION_KEY)
+    def set_closed(self, sessions: pa.Table) -> None:
+        """Set which sessions are closed in the lake."""
+        self._closed = sessions.select(_SESSION_KEY)
 
-    def rows(self, still_open: Iterable[str], open_spans: Iterable[FrameSpan]) -> MadeRows:
-        """Return the facts of the newest packets.
+    @property
+    def spans(self) -> list[Row]:
+        """Rows of the table `files`."""
+        return self._spans
 
-        Parameters
-        ----------
-        still_open
-            Paths of files with the sessions that were open before.
-        open_spans
-            Files of a capture that may continue.
-        """
-        found = [rows for name in sorted(self._wanted) for rows in self._protocols[name].rows()]
-        before = read_sessions(still_open, self._source)
-        sessions = self._with_open([rows for rows in found if rows.table == SESSIONS], before)
-        found = [*(rows for rows in found if rows.table != SESSIONS), sessions]
-        messages = [part for name, *both in found if name == "messages" for part in both]
-        delays = join_tables(map(delayed, [fact_table("messages", ()), *messages]))
-        frames = FrameFiles([*self._spans, *self._rows_of(open_spans)])
-        tables: dict[str, tuple[list[pa.Table], list[pa.Table]]] = {}
-        for name, *both in found:
-            for place, part in enumerate(both):
-                located = frames.locate(part) if name == "messages" else part
-                for fact, table in with_latencies((name, located), delays):
-                    tables.setdefault(fact, ([], []))[place].append(table)
-        joined = [
-            (name, *(join_tables(each) if each else fact_table(name, ()) for each in both))
-            for name, both in tables.items()
-        ]
-        of_jms = (part.filter(pc.equal(part["protocol"], JMS.name)) for part in messages)
-        producers = {name for part in of_jms for name in _texts(part["producer"])}
-        return MadeRows(joined, sorted(producers))
+    def given(self, protocol: MessageProtocol) -> tuple[NewestPackets, list[Row]] | None:
+        """Return the packets of a protocol, and rows of their streams; None if it gets no rows."""
+        return self._protocols[protocol.name].given() if protocol.name in self._wanted else None
 
-    def _with_open(self, sessions: Sequence[NewestRows], before: pa.Table) -> NewestRows:
+    def with_open(self, sessions: Sequence[NewestRows], before: pa.Table) -> NewestRows:
         """Return rows of sessions, and the open sessions of before that are not among them.
 
         A session that is closed in the lake keeps its row: from later packets it might seem to have
@@ -325,6 +284,127 @@ class NewestFacts:
         self.advance(until_ns)
 
 
+# --- several inputs -------------------------------------------------------------------------
+
+
+def read_newest(newest: Mapping[str, NewestFacts], held: Mapping[str, HeldFiles]) -> None:
+    """Read the packets of inputs that the lake has.
+
+    Parameters
+    ----------
+    newest
+        The inputs, by source.
+    held
+        Paths of the final files of each, by table.
+    """
+    for format in dict.fromkeys(name for protocol, _ in _FEW for name in protocol.needed):
+        listed = {source: files.get(packets_table(format), ()) for source, files in held.items()}
+        # Oldest first; only rare ones of those before the newest.
+        is_old = {}
+        for source, paths in listed.items():
+            behind = [0, *accumulate(measure(path)[0] for path in reversed(paths))]
+            for path, rows in zip(paths, reversed(behind[:-1]), strict=True):
+                is_old[source, path] = rows >= MAX_NEWEST
+        for path, source, rows in read_each(listed, _columns_of(format)):
+            newest[source].add_packets(format, rows, old=is_old[source, path])
+    for source, files in held.items():
+        for rows in captured_streams(files.get("streams", ()), [source], STREAM_COLUMNS):
+            newest[source].add_streams(rows)
+        for path in files.get(FILES_TABLE, ()):
+            of_file = (row for table in read_batches(path, _SPANS) for row in table.to_pylist())
+            newest[source].add_spans(row for row in of_file if row["source"] == source)
+
+
+def add_newest(
+    newest: Mapping[str, NewestFacts], packets: Mapping[str, Sequence[str]], streams: pa.Table
+) -> None:
+    """Add the packets of the next parts of inputs.
+
+    Parameters
+    ----------
+    packets
+        Paths of files of packets, by table.
+    streams
+        Rows of the table `streams` about streams of the inputs.
+    """
+    for format in dict.fromkeys(name for protocol, _ in _FEW for name in protocol.needed):
+        paths = packets.get(packets_table(format), ())
+        for _, source, rows in read_each(dict.fromkeys(newest, paths), _columns_of(format)):
+            newest[source].add_packets(format, rows)
+    numbers = {source: number for number, source in enumerate(newest)}
+    for one, rows in zip(newest.values(), by_source(streams, numbers), strict=True):
+        one.add_streams(rows)
+
+
+def _columns_of(format: str) -> list[str]:
+    """Return the columns of packets that any protocol needs."""
+    needed = (protocol.needed.get(format, ()) for protocol, _ in _FEW)
+    return [*dict.fromkeys(name for columns in needed for name in columns)]
+
+
+def make_rows(
+    newest: Mapping[str, NewestFacts],
+    still_open: Mapping[str, Sequence[str]],
+    open_spans: Iterable[Row],
+) -> MadeRows:
+    """Return the facts of the newest packets of inputs.
+
+    Parameters
+    ----------
+    newest
+        The inputs, by source.
+    still_open
+        Paths of files with the sessions that were open before, by input.
+    open_spans
+        Rows of the table `files` about files of captures that may continue.
+    """
+    found: dict[str, list[NewestRows]] = {source: [] for source in newest}
+    for protocol, _ in _FEW:
+        given = {source: one.given(protocol) for source, one in newest.items()}
+        members = {source: each for source, each in given.items() if each is not None}
+        facts = facts_of(protocol.name)
+        # Inputs that may show the same messages would give each message one row.
+        alone = facts is None or facts.shares_messages
+        for group in [[source] for source in members] if alone else [[*members]]:
+            for source, rows in zip(
+                group, rows_together([members[source] for source in group]), strict=True
+            ):
+                found[source] += rows
+    before = read_sessions(still_open)
+    parts = list[NewestRows]()
+    for source, rows in found.items():
+        of_sessions = [each for each in rows if each.table == SESSIONS]
+        parts += (each for each in rows if each.table != SESSIONS)
+        parts.append(newest[source].with_open(of_sessions, before[source]))
+    return _made(parts, [*open_spans, *(row for one in newest.values() for row in one.spans)])
+
+
+def _made(found: Iterable[NewestRows], spans: Iterable[Row]) -> MadeRows:
+    """Return joined rows, with the files of messages and with latencies."""
+    by_table: dict[str, tuple[list[pa.Table], list[pa.Table]]] = {}
+    for name, closed, still_open in found:
+        final, provisional = by_table.setdefault(name, ([], []))
+        final.append(closed)
+        provisional.append(still_open)
+    joined = {name: tuple(map(join_tables, both)) for name, both in by_table.items()}
+    messages = joined.get("messages", ())
+    delays = join_tables(map(delayed, [fact_table("messages", ()), *messages]))
+    frames = FrameFiles(spans)
+    tables = list[tuple[str, pa.Table, pa.Table]]()
+    for name, both in joined.items():
+        located = [frames.locate(part) if name == "messages" else part for part in both]
+        with_more = [[*with_latencies((name, part), delays)] for part in located]
+        for (fact, final), (_, provisional) in zip(*with_more, strict=True):
+            tables.append((fact, final, provisional))
+    producers = defaultdict[str, set[str]](set)
+    for part in messages:
+        of_jms = part.filter(pc.equal(part["protocol"], JMS.name)).select(["source", "producer"])
+        for row in of_jms.group_by(of_jms.column_names).aggregate([]).to_pylist():
+            if row["producer"] is not None:
+                producers[row["source"]].add(row["producer"])
+    return MadeRows(tables, dict(producers))
+
+
 def _check_packets(format: str, packets: pa.Table) -> None:
     """Check the types of columns that were read from a state."""
     schema = make_plan(get_format(format), captured=True).schema
@@ -335,8 +415,3 @@ def _check_packets(format: str, packets: pa.Table) -> None:
         expected = expected.value_type if pa.types.is_dictionary(expected) else expected
         if kind != expected:
             raise ValueError(f"a column {column.name} of {kind}")
-
-
-def _texts(column: pa.ChunkedArray) -> list[str]:
-    texts: list[str] = pc.unique(column.cast(pa.string()).drop_null()).to_pylist()
-    return texts

@@ -111,7 +111,7 @@ class CaptureReader:
         found = describe_unknown(
             capture.name,
             capture.unknown,
-            capture.tally_endings,
+            capture.tally,
             capture.proxies,
             capture.repairs,
             damage=describe_damage(damage, self._unread_bytes) if damage else None,

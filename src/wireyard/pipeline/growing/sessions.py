@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Final
 
@@ -13,6 +13,7 @@ import pyarrow.parquet as pq
 from wireyard.lake.parts import read_batches, write_table
 from wireyard.lake.staging import Staging
 from wireyard.lake.writer import Input
+from wireyard.layers.newest import by_source
 from wireyard.layers.tables import TABLES, fact_table, join_tables, packet_keys, with_times
 from wireyard.pipeline.facts.stage import Facts
 from wireyard.pipeline.replacing import OPEN_PREFIX, OPEN_STATES, is_provisional
@@ -23,6 +24,7 @@ __all__ = [
     "SESSIONS",
     "divide_sessions",
     "merge_open_sessions",
+    "read_each",
     "read_sessions",
     "session_keys",
     "without_sessions",
@@ -33,14 +35,39 @@ ALL_PREFIX: Final = f"{OPEN_PREFIX}all-"
 """Prefix of files with the sessions that were open when facts of all packets were made."""
 
 
-def read_sessions(paths: Iterable[str], source: str) -> pa.Table:
-    """Return the rows of an input's sessions in some files."""
+def read_sessions(listed: Mapping[str, Sequence[str]]) -> dict[str, pa.Table]:
+    """Return the rows of the sessions of inputs in files, each input with its files."""
     columns = [column.name for column in TABLES[SESSIONS]]
-    batches = [rows for path in paths for rows in read_batches(path, columns)]
-    of_source = [
-        rows.filter(pc.equal(rows["source"].cast(pa.string()), source)) for rows in batches
-    ]
-    return join_tables([fact_table(SESSIONS, ()), *of_source])
+    parts = {source: [fact_table(SESSIONS, ())] for source in listed}
+    for _, source, rows in read_each(listed, columns):
+        parts[source].append(rows)
+    return {source: join_tables(each) for source, each in parts.items()}
+
+
+def read_each(
+    listed: Mapping[str, Sequence[str]], columns: Sequence[str]
+) -> Iterator[tuple[str, str, pa.Table]]:
+    """Yield the rows of inputs in files, which several of them may share: path, input and rows.
+
+    Each file is read once.
+
+    Parameters
+    ----------
+    listed
+        By input, the paths of its files.
+    columns
+        The columns to read, `source` among them.
+    """
+    of_path: dict[str, dict[str, int]] = {}
+    for source, paths in listed.items():
+        for path in paths:
+            numbers = of_path.setdefault(path, {})
+            numbers[source] = len(numbers)
+    for path, numbers in of_path.items():
+        for rows in read_batches(path, columns):
+            for source, own in zip(numbers, by_source(rows, numbers), strict=True):
+                if own.num_rows:
+                    yield path, source, own
 
 
 def session_keys(rows: pa.Table) -> pa.Array:
@@ -110,5 +137,5 @@ def _closed_and_open(source: str, paths: Iterable[str]) -> tuple[pa.Table, pa.Ta
     divided: tuple[list[str], list[str]] = [], []
     for path in paths:
         divided[is_provisional(path)].append(path)
-    closed, still_open = (read_sessions(files, source) for files in divided)
+    closed, still_open = (read_sessions({source: files})[source] for files in divided)
     return closed, still_open

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import math
 import time
-from collections import defaultdict
 from collections.abc import Collection, Mapping, Sequence
 from contextlib import suppress
 from typing import Any, Final
@@ -80,7 +79,7 @@ def grown_parts(lake: Lake, new: Sequence[FoundInput], most_bytes: int) -> list[
             except SourceError:
                 continue  # reading it as a whole reports the error
             if files.have_begun and (has_state or files.unread_bytes <= most_bytes):
-                grown.append(part)
+                grown.append(part._replace(unread_bytes=files.unread_bytes))
             files.close()
     return grown
 
@@ -147,14 +146,16 @@ def add_parts(draft: Draft, parts: Sequence[StagedPart], kept: Collection[str] =
     kept
         Provisional files that stay: their replacement is made in the background.
     """
-    old: defaultdict[str, dict[str, Sequence[str]]] = defaultdict(dict)
-    for part in parts:
-        held = draft.inputs.get(part.source)
-        for table, names in held.files.items() if held is not None else ():
-            gone = (name for name in names if part.replaces(table, name) and name not in kept)
-            old[table].update((name, ()) for name in gone)
-    for table, become in old.items():
-        draft.replace_files(table, become)
+    draft.unlist(
+        {
+            part.source: {
+                table: {name for name in names if part.replaces(table, name)}.difference(kept)
+                for table, names in draft.inputs[part.source].files.items()
+            }
+            for part in parts
+            if part.source in draft.inputs
+        }
+    )
     for part in parts:
         held = draft.inputs.get(part.source)
         files = held.files if held is not None else {}
@@ -164,11 +165,13 @@ def add_parts(draft: Draft, parts: Sequence[StagedPart], kept: Collection[str] =
 
 def drop_old_states(draft: Draft) -> None:
     """Drop the states of inputs that have not changed for a day."""
-    now_ns = time.time_ns()
-    old: list[str] = []
-    for source, held in draft.lake.inputs.items():
-        changed_ns = held.stamp.get("modified_ns", now_ns)
-        if draft.inputs.get(source) is held and changed_ns < now_ns - _OLD_NS:
-            old += held.files.get(OPEN_STATES, ())
-    if old:
-        draft.replace_files(OPEN_STATES, dict.fromkeys(old, ()))
+    before_ns = time.time_ns() - _OLD_NS
+    draft.unlist(
+        {
+            source: {OPEN_STATES: names}
+            for source, held in draft.lake.inputs.items()
+            if draft.inputs.get(source) is held
+            and held.stamp.get("modified_ns", before_ns) < before_ns
+            and (names := held.files.get(OPEN_STATES))
+        }
+    )

@@ -26,6 +26,7 @@ from wireyard.layers.symptoms import (
     TRACE_CLIENT,
     Symptom,
     deliveries,
+    of_verdicts,
 )
 
 __all__ = ["CLOSED", "SYMPTOMS"]
@@ -264,12 +265,11 @@ SYMPTOMS: Final = (
         TRACE_ALL,
         _NEVER_DELIVERED,
     ),
-    Symptom(
+    of_verdicts(
         "dead",
         "lost",
         "{messages} that the client could not consume, buried by the broker",
-        TRACE,
-        deliveries("d.verdict = 'dead'"),
+        "dead",
     ),
     Symptom(
         "dead_messages",
@@ -377,11 +377,10 @@ SYMPTOMS: Final = (
         SQL_SESSIONS,
         _REQUEST_REFUSED,
     ),
-    Symptom(
+    of_verdicts(
         "given_back",
         "odd",
         "{messages} rolled back, or returned after the application had seen them",
-        TRACE,
-        deliveries("d.verdict IN ('rolled_back', 'returned_seen')"),
+        *("rolled_back", "returned_seen"),
     ),
 )

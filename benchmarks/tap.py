@@ -1,0 +1,178 @@
+"""Benchmark: what `wireyard tap` adds to a connection to mosquitto, in turns with a direct one.
+
+``python -m benchmarks.tap`` prints the tables of docs/benchmarks.md. Processor time is that of the
+proxy; on a machine with other work it is worth more than rates.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import socket
+import statistics
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Final
+
+from wireyard import mqtt
+from wireyard.formats.mqtt.writing import encode
+
+LOOPBACK: Final = "127.0.0.1"
+TURNS: Final = 5
+ROUND_TRIPS: Final = 3000
+_CLOCK: Final = os.sysconf("SC_CLK_TCK")
+
+
+@contextmanager
+def mosquitto(folder: Path) -> Iterator[int]:
+    """Run a broker without limits; yields its port."""
+    with socket.create_server((LOOPBACK, 0)) as free:
+        port: int = free.getsockname()[1]
+    config = folder / "mosquitto.conf"
+    config.write_text(
+        f"listener {port} {LOOPBACK}\nallow_anonymous true\n"
+        "max_queued_messages 0\nmax_queued_bytes 0\n"
+    )
+    program = shutil.which("mosquitto") or "/usr/sbin/mosquitto"
+    with subprocess.Popen([program, "-c", config], stderr=subprocess.DEVNULL) as process:
+        time.sleep(0.5)
+        try:
+            yield port
+        finally:
+            process.terminate()
+
+
+@contextmanager
+def tap(port: int, *words: str) -> Iterator[tuple[int, int]]:
+    """Run a proxy; yields its port and the number of its process."""
+    command = [sys.executable, "-m", "wireyard", "tap", "0", f"{LOOPBACK}:{port}", *words]
+    with subprocess.Popen(
+        command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True
+    ) as process:
+        assert process.stdout is not None
+        line = process.stdout.readline()
+        try:
+            yield int(line.split()[2].rpartition(":")[2]), process.pid
+        finally:
+            process.terminate()
+
+
+def connect(port: int, client_id: str) -> socket.socket:
+    """Return an accepted connection."""
+    client = socket.create_connection((LOOPBACK, port))
+    client.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    client.sendall(encode(mqtt.Connect(client_id=client_id, version_in_force=4)))
+    assert client.recv(4) == b"\x20\x02\0\0"
+    return client
+
+
+def latencies(port: int) -> list[float]:
+    """Return the times from PUBLISH to PUBACK of one client, one after the other, in us."""
+    times = []
+    packets = [
+        encode(mqtt.Publish(topic="x", payload=bytes(200), qos=1, packet_id=1 + at))
+        for at in range(100)
+    ]
+    with connect(port, f"one-{port}") as client:
+        for at in range(ROUND_TRIPS):
+            began = time.perf_counter_ns()
+            client.sendall(packets[at % 100])
+            assert len(client.recv(4)) == 4
+            times.append((time.perf_counter_ns() - began) / 1e3)
+    return sorted(times)
+
+
+def rate(port: int, size: int, count: int) -> float:
+    """Return the messages a second from one publisher to one subscriber at QoS 0."""
+    packet = encode(mqtt.Publish(topic="x", payload=bytes(size)))
+    some = packet * max(1, 200_000 // len(packet))
+    writes = count * len(packet) // len(some)
+    with connect(port, f"sub-{port}") as reader, connect(port, f"pub-{port}") as writer:
+        reader.sendall(encode(mqtt.Subscribe(packet_id=1, filters=["x"])))
+        assert len(reader.recv(5)) == 5
+
+        def read() -> None:
+            left, room = writes * len(some), bytearray(1 << 20)
+            while left:
+                left -= reader.recv_into(room)
+
+        thread = threading.Thread(target=read)
+        thread.start()
+        began = time.perf_counter()
+        for _ in range(writes):
+            writer.sendall(some)
+        thread.join()
+        return writes * len(some) / len(packet) / (time.perf_counter() - began)
+
+
+def processor_s(pid: int) -> float:
+    """Return the processor time of a process so far."""
+    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    return (int(fields[11]) + int(fields[12])) / _CLOCK
+
+
+def resident_mb(pid: int) -> float:
+    """Return the memory of a process."""
+    pages = int(Path(f"/proc/{pid}/statm").read_text().split()[1])
+    return pages * os.sysconf("SC_PAGE_SIZE") / 1e6
+
+
+def show(name: str, cells: Sequence[object]) -> None:
+    print(f"| {name} | " + " | ".join(map(str, cells)) + " |")
+
+
+def main() -> None:
+    """Print the tables."""
+    with tempfile.TemporaryDirectory() as name, mosquitto(Path(name)) as port:
+        record = ("--record", f"{name}/record", "--rotate-mb", "0")
+        with tap(port) as plain, tap(port, *record) as recorded:
+            ways = {"direct": (port, 0), "proxy": plain, "proxy, --record": recorded}
+            show("PUBLISH to PUBACK, us", ("median", "99th percentile"))
+            found: dict[str, list[list[float]]] = {way: [] for way in ways}
+            for _ in range(TURNS):
+                for way, (own, _) in ways.items():
+                    found[way].append(latencies(own))
+            for way, turns in found.items():
+                middle = min(statistics.median(turn) for turn in turns)
+                tail = min(turn[len(turn) * 99 // 100] for turn in turns)
+                show(way, (f"{middle:.0f}", f"{tail:.0f}"))
+            for size, count in ((200, 300_000), (20_000, 15_000)):
+                show(f"{size} bytes, QoS 0", ("messages/s", "MB/s", "us a message in the proxy"))
+                _rates(ways, size, count)
+            show("memory of the proxy, MB", (f"{resident_mb(recorded[1]):.0f}",))
+            _idle(plain)
+
+
+def _rates(ways: dict[str, tuple[int, int]], size: int, count: int) -> None:
+    measured: dict[str, list[float]] = {way: [] for way in ways}
+    spent = dict.fromkeys(ways, 0.0)
+    for _ in range(TURNS):
+        for way, (own, pid) in ways.items():
+            began = processor_s(pid) if pid else 0.0
+            measured[way].append(rate(own, size, count))
+            spent[way] += (processor_s(pid) if pid else 0.0) - began
+    for way, rates in measured.items():
+        cost = spent[way] / TURNS / count * 1e6
+        best = max(rates)
+        show(way, (f"{best:,.0f}", f"{best * size / 1e6:.0f}", f"{cost:.2f}" if cost else "-"))
+
+
+def _idle(plain: tuple[int, int], most: int = 10_000) -> None:
+    """Print the memory of the proxy with many connections."""
+    count = min(most, int(os.sysconf("SC_OPEN_MAX")) // 2 - 100)  # the proxy has two of each
+    before = resident_mb(plain[1])
+    opened = [connect(plain[0], f"idle-{at}") for at in range(count)]
+    after = resident_mb(plain[1])
+    show(f"{count:,} idle connections, MB", (f"{before:.0f}", f"{after:.0f}"))
+    for each in opened:
+        each.close()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,1 @@
+"""Commands that answer questions from tables: trace, why, slow, sql, report."""

@@ -1,0 +1,1 @@
+"""Commands about packets and the files that hold them."""

@@ -1,0 +1,242 @@
+"""Differences between two recordings of the same clients: each with both frames and its class.
+
+Rules of this file:
+
+1. What one side could not see is no difference: a client that did not connect there, a message
+   that was not sent there, and one that still waited, or may have, when that capture ended.
+2. A delivery that only one side has is one more (`twice`), if the other has this message at least
+   once; a will by its origin, a retained value by its RETAIN flag; else it is missing on the other
+   side. If another member of the same share got it, the standard leaves that to the broker. One
+   that only A has and one that only B has, of a client and a topic, are one of another payload if
+   nobody sent the payload of either.
+3. A side breaks a rule if its verdict on the message, or a protocol violation in its frame, says
+   so; of the order, if it is not that in which the publisher sent.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterator, Mapping
+from typing import Any, Final, Literal, NamedTuple
+
+from wireyard.answers import Tables
+from wireyard.layers.mqtt.facts import VERDICTS
+from wireyard.layers.mqtt.violations import cite
+from wireyard.shadow import queries
+from wireyard.shadow.queries import sides
+
+__all__ = ["CLASSES", "Difference", "differences"]
+
+Breaks = Literal["A", "B", "both", "neither"]
+CLASSES: Final[Mapping[str, str]] = {
+    "missing": "delivered in A, not in B",
+    "extra": "delivered in B, not in A",
+    "twice": "delivered once more than on the other side",
+    "order": "delivered before an earlier one of the same publisher, topic and QoS",
+    "QoS": "delivered with another QoS",
+    "retained": "a retained value is missing or extra, or RETAIN differs",
+    "payload": "delivered with another payload",
+    "property": "delivered with other properties",
+    "session present": "the session is there on one side only",
+    "will": "a will is missing or extra",
+    "refusal": "CONNECT has another return code",
+    "code": "SUBSCRIBE, UNSUBSCRIBE or the end has other reason codes",
+    "latency": "the median time in queue is twice the other one, and 20 ms more",
+    "share": "another member of a share got the message",
+}
+"""The classes of differences, and what each means."""
+_OPEN: Final = ("queued", "in_flight", "undecided", "unaccepted", "unreleased")
+"""Verdicts about messages whose end a capture does not show."""
+_KEPT: Final = ("copies", "sent", "sessions", "codes")
+_BAD: Final = ("not_forwarded", "not_kept")
+"""Verdicts about messages that a broker should have delivered."""
+_ORDERED: Final = "MQTT-4.6.0-6"
+_ORDERED_TEXT: Final = "messages of a publisher, topic and QoS are delivered in their order"
+
+
+class Difference(NamedTuple):
+    """What the brokers of two recordings did differently."""
+
+    difference: str
+    """Its class, of `CLASSES`."""
+    client: str
+    destination: str | None
+    a: str
+    """What A shows, in words."""
+    b: str
+    breaks: Breaks
+    rule: str | None
+    """The rule that is broken, by its number where it has one."""
+    text: str | None
+    a_frame: int | None
+    b_frame: int | None
+    a_source: str | None
+    b_source: str | None
+
+
+def differences(a: Tables, b: Tables) -> list[Difference]:
+    """Compare the tables of two recordings.
+
+    Returns
+    -------
+    list
+        By client, then in the order of A.
+    """
+    both = Tables()
+    both.names = ()
+    wanted = (queries.COPIES, queries.SENT, queries.SESSIONS, queries.CODES)
+    for side, tables in (("a", a), ("b", b)):
+        for name, query in zip(_KEPT, wanted, strict=True):
+            both.connection.register(f"{side}_{name}", tables.sql(query))
+    found = [
+        *_unmatched(both),
+        *_changed(both),
+        *_reordered(both),
+        *_sessions(both),
+        *_codes(both),
+        *_late(both),
+    ]
+    return sorted(found, key=lambda each: each.client)
+
+
+def _unmatched(both: Tables) -> Iterator[Difference]:
+    """Yield deliveries that only one side has, and those with another payload."""
+    only = {
+        side: both.rows(sides(queries.UNMATCHED, side, other))
+        for side, other in (("a", "b"), ("b", "a"))
+    }
+    others = defaultdict(list)
+    for row in only["b"]:
+        others[row["consumer"], row["topic"]].append(row)
+    paired = set()
+    for row in only["a"]:
+        matching = others[row["consumer"], row["topic"]]
+        other = next((each for each in matching if row["is_altered"] or each["is_altered"]), None)
+        if other is not None:
+            matching.remove(other)
+            paired.add(id(other))
+            faults = _fault(row, other["other"]), _fault(other, row["other"])
+            left, right = (f"payload with MD5 {each['payload']}" for each in (row, other))
+            yield _difference("payload", row, left, right, faults, row, other)
+        else:
+            yield from _one_sided(row, "a")
+    for row in only["b"]:
+        if id(row) not in paired:
+            yield from _one_sided(row, "b")
+
+
+def _one_sided(row: Mapping[str, Any], side: str) -> Iterator[Difference]:
+    other = row["other"] or row["sent"] or {}
+    verdict = other.get("verdict")
+    if verdict in _OPEN and not row["is_more"]:
+        return
+    if row["is_shared"]:
+        kind = "share"
+    elif row["is_more"]:
+        kind = "twice"
+    else:
+        of_side = "missing" if side == "a" else "extra"
+        kind = "will" if row["origin"] == "will" else "retained" if row["retain"] else of_side
+    shown = f"copy {row['copy']}" if row["is_more"] else "delivered"
+    lacks = "no such copy" if row["is_more"] else f"not delivered: {verdict or 'nothing expected'}"
+    fault, lack = row["rule"], None if row["is_more"] else _fault({"rule": None}, other)
+    faults = (fault, lack) if side == "a" else (lack, fault)
+    pair = (row, other) if side == "a" else (other, row)
+    words = (shown, lacks) if side == "a" else (lacks, shown)
+    yield _difference(kind, row, *words, faults, *pair)
+
+
+def _fault(row: Mapping[str, Any], undelivered: Mapping[str, Any] | None) -> str | None:
+    """Return the rule that a delivery breaks, or the verdict about one that was due instead."""
+    verdict = (undelivered or {}).get("verdict")
+    return row["rule"] or (verdict if verdict in _BAD else None)
+
+
+def _changed(both: Tables) -> Iterator[Difference]:
+    for row in both.rows(sides(queries.CHANGED, "a", "b")):
+        for kind, name in (("QoS", "qos"), ("retained", "retain"), ("property", "properties")):
+            left, right = row[f"left_{name}"], row[f"right_{name}"]
+            if left != right:
+                faults = row["left_rule"], row["right_rule"]
+                yield _of_pair(kind, row, *_shown(name, left, right), faults)
+
+
+def _shown(name: str, left: Any, right: Any) -> tuple[str, str]:
+    """Return two values in words; of properties those that only one side has."""
+    if name != "properties":
+        return f"{name} {left}", f"{name} {right}"
+    first, second = (
+        ", ".join(each for each in own if each not in other) or "none of these properties"
+        for own, other in ((left or [], right or []), (right or [], left or []))
+    )
+    return first, second
+
+
+def _reordered(both: Tables) -> Iterator[Difference]:
+    for row in both.rows(sides(queries.ORDER, "a", "b")):
+        faults = (None, _ORDERED) if row["left_is_right"] else (_ORDERED, None)
+        yield _of_pair("order", row, "after the one before it", "before it", faults)
+
+
+def _sessions(both: Tables) -> Iterator[Difference]:
+    for row in both.rows(sides(queries.OTHER_SESSIONS, "a", "b")):
+        for kind, name in (
+            ("session present", "resumed"),
+            ("refusal", "status"),
+            ("code", "code"),
+        ):
+            left, right = row[f"left_{name}"], row[f"right_{name}"]
+            if left != right:
+                place = f"connection {row['nth']}"
+                yield _of_pair(kind, row, f"{place}: {left}", f"{place}: {right}", (None, None))
+
+
+def _codes(both: Tables) -> Iterator[Difference]:
+    for row in both.rows(sides(queries.OTHER_CODES, "a", "b")):
+        place = f"{row['packet']} {row['nth']}"
+        left, right = (f"{place}: {row[name]}" for name in ("left_codes", "right_codes"))
+        yield _of_pair("code", row, left, right, (None, None))
+
+
+def _late(both: Tables) -> Iterator[Difference]:
+    for row in both.rows(sides(queries.LATE, "a", "b")):
+        left, right = (f"{row[name]:,.1f} ms" for name in ("left_ms", "right_ms"))
+        yield _of_pair("latency", row, left, right, (None, None))
+
+
+def _of_pair(
+    kind: str, row: Mapping[str, Any], a: str, b: str, faults: tuple[str | None, str | None]
+) -> Difference:
+    left, right = (
+        {"frame": row[f"{side}_frame"], "source": row[f"{side}_source"]}
+        for side in ("left", "right")
+    )
+    return _difference(kind, row, a, b, faults, left, right)
+
+
+def _difference(
+    kind: str,
+    row: Mapping[str, Any],
+    a: str,
+    b: str,
+    faults: tuple[str | None, str | None],
+    left: Mapping[str, Any],
+    right: Mapping[str, Any],
+) -> Difference:
+    """Return a difference; `faults` are the rule or the verdict that each side breaks, or None."""
+    breaks: Breaks = "neither"
+    if any(faults):
+        breaks = "both" if all(faults) else "A" if faults[0] else "B"
+    fault = faults[0] or faults[1]
+    rule: str | None = None
+    text: str | None = None
+    if fault == _ORDERED:
+        rule, text = _ORDERED, _ORDERED_TEXT
+    elif fault is not None and fault in VERDICTS:
+        text = VERDICTS[fault].meaning
+    elif fault is not None:
+        rule, text = cite(fault, row.get("version", 5)) or (fault, fault)
+    return Difference(
+        kind, row["consumer"], row.get("topic"), a, b, breaks, rule, text,
+        left.get("frame"), right.get("frame"), left.get("source"), right.get("source"),
+    )  # fmt: skip

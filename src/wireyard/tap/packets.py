@@ -1,0 +1,235 @@
+"""The packets of one direction of a connection that passes, found in bytes as they arrive.
+
+Rules of this file:
+
+1. The protocol of a connection follows from the first bytes of its client: a CONNECT of MQTT, a
+   packet of JMQ, or TLS. Any other is opaque.
+2. Packets are found by the format's ``frame_size``. Where it raises, the rest of the direction is
+   opaque.
+3. A packet with a login is held until it is whole, up to `MAX_LOGIN_BYTES`; what is opaque, or is
+   longer, may have a password anywhere.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Final, NamedTuple
+
+from wireyard.errors import DecodeError
+from wireyard.formats import get_format
+from wireyard.formats.base import Format
+from wireyard.streams.redaction import masked
+
+__all__ = [
+    "CLEAR",
+    "MAX_LOGIN_BYTES",
+    "OPAQUE",
+    "Conversation",
+    "PacketReader",
+    "Span",
+    "without_secrets",
+]
+
+MAX_LOGIN_BYTES: Final = 64 << 10
+OPAQUE: Final = -1
+"""The type of bytes that belong to no packet, or to a login that is not read."""
+CLEAR: Final = -2
+"""The type of bytes that are not read and have no secret: TLS, and the later parts of packets."""
+
+_TLS: Final = b"\x16\x03"
+"""The beginning of a handshake record."""
+_HEADS: Final = {"mqtt": 5, "jmq": 72}
+"""Bytes of a long packet without any text of it."""
+
+
+def _mqtt_type(data: bytes, at: int) -> int:
+    return data[at] >> 4
+
+
+def _jmq_type(data: bytes, at: int) -> int:
+    return data[at + 6] << 8 | data[at + 7]
+
+
+_TYPES: Final[dict[str, Callable[[bytes, int], int]]] = {"mqtt": _mqtt_type, "jmq": _jmq_type}
+"""The packet type in a header, by format."""
+_MQTT_LOGINS: Final = frozenset(
+    kind << 4 | flags for kind in get_format("mqtt").secrets.types for flags in range(16)
+)
+"""First bytes of packets that may have a login."""
+_TYPE_STOPS: Final = {"mqtt": 1, "jmq": 8}
+"""Where the packet type ends."""
+
+
+class Span(NamedTuple):
+    """A packet of some bytes, or the part of it that they have: it may go on behind them."""
+
+    packet_type: int
+    start: int
+    stop: int
+    context: int = 0
+    """That of a packet with a login."""
+
+
+class Conversation:
+    """The protocol of a connection, which both of its directions have.
+
+    Attributes
+    ----------
+    format
+        None until the first packet shows it, and if there is none that is known.
+    context
+        That of the packets from now on.
+    """
+
+    def __init__(self) -> None:
+        self.format: Format | None = None
+        self.context = 0
+        self.is_decided = self.is_encrypted = False
+
+    def decide(self, head: bytes) -> bool:
+        """Find the format by the first bytes of the client; return False if more are needed."""
+        open_ends = head == _TLS[: len(head)]
+        self.is_encrypted = head[:2] == _TLS
+        for name in _TYPES:
+            format = get_format(name)
+            at, certain = format.find_header(head, 0, len(head), format.max_packet_bytes)
+            if at == 0 and certain and head:
+                self.format, self.context = format, format.context
+            open_ends |= at == 0 and not certain
+        self.is_decided = self.format is not None or self.is_encrypted or not open_ends
+        return self.is_decided
+
+
+class PacketReader:
+    """One direction of a connection.
+
+    Parameters
+    ----------
+    conversation
+        That of the connection.
+    is_client
+        Whether it comes from the client.
+    most_whole
+        Packets of up to so many bytes are held until they are whole. If 0, packets without a login
+        are not told apart, for there are so many.
+
+    Limits
+    ------
+    Holds one unfinished packet of at most `most_whole` or `MAX_LOGIN_BYTES`.
+    """
+
+    def __init__(self, conversation: Conversation, is_client: bool, most_whole: int = 0) -> None:
+        self._conversation, self._is_client = conversation, is_client
+        self._most_whole = most_whole
+        self._held = b""
+        self._needed = 0
+        self._left, self._left_type = 0, OPAQUE
+        """Bytes that are missing of a packet that was not held, and its type."""
+        self._is_lost = False
+
+    def read(self, data: bytes) -> tuple[bytes, Sequence[Span]]:
+        """Read the next bytes; return those that are not held any more, and the packets in them."""
+        if self._held:
+            data = self._held + data
+            self._held = b""
+            if len(data) < self._needed:
+                self._held = data
+                return b"", ()
+        talk = self._conversation
+        if not talk.is_decided and self._is_client and not talk.decide(data):
+            self._held = data
+            return b"", ()
+        if talk.format is None or self._is_lost:
+            return data, (Span(CLEAR if talk.is_encrypted else OPAQUE, 0, len(data)),)
+        return self._packets(talk.format, data)
+
+    def rest(self) -> tuple[bytes, Sequence[Span]]:
+        """Return what is held at the end of the direction."""
+        held, self._held = self._held, b""
+        talk = self._conversation
+        if talk.format is None:
+            return held, (Span(OPAQUE, 0, len(held)),)
+        name = talk.format.name
+        has_type = len(held) >= _TYPE_STOPS[name]
+        kind = _TYPES[name](held, 0) if has_type else CLEAR
+        return held, (Span(kind, 0, len(held), talk.context),)
+
+    def _packets(self, format: Format, data: bytes) -> tuple[bytes, Sequence[Span]]:
+        stop, at = len(data), self._left
+        spans = [Span(self._left_type, 0, at)] if at else []
+        type_of, frame_size, logins = _TYPES[format.name], format.frame_size, format.secrets.types
+        most, context = format.max_packet_bytes, self._conversation.context
+        while at < stop:
+            if not self._most_whole and format.name == "mqtt":
+                behind = _skip_messages(data, at, stop)
+                if behind > at:
+                    spans.append(Span(CLEAR, at, behind))
+                    at = behind
+                    continue
+            try:
+                size = frame_size(data, at, stop, most, context, False)
+            except DecodeError:
+                self._is_lost = True
+                spans.append(Span(OPAQUE, at, stop))
+                at = stop
+                break
+            if size is None:
+                self._needed = 0
+                return self._hold(data, at), spans
+            kind = type_of(data, at)
+            is_login = kind in logins
+            if at + size > stop and size <= (MAX_LOGIN_BYTES if is_login else self._most_whole):
+                self._needed = size
+                return self._hold(data, at), spans
+            if is_login and at + size <= stop:
+                context = format.contexts.next(data[at : at + size], context)
+                self._conversation.context = context
+            elif is_login:
+                head = min(stop, at + _HEADS[format.name])
+                spans.append(Span(CLEAR, at, head))
+                size, at, kind = size + at - head, head, OPAQUE
+            spans.append(Span(kind, at, at + size, context))
+            at += size
+        is_opaque = spans[-1].packet_type == OPAQUE
+        self._left, self._left_type = at - stop, OPAQUE if is_opaque else CLEAR
+        return data, spans
+
+    def _hold(self, data: bytes, at: int) -> bytes:
+        self._left = 0
+        self._held = data[at:]
+        return data[:at]
+
+
+def _skip_messages(data: bytes, at: int, stop: int) -> int:
+    """Return where the first packet of MQTT begins that has a login, is not whole, or is large.
+
+    The others have a Remaining Length of up to two bytes.
+    """
+    while at + 2 < stop and data[at] not in _MQTT_LOGINS:
+        size, at_size = data[at + 1], at + 2
+        if size > 0x7F:
+            size += (data[at_size] << 7) - 0x80
+            at_size += 1
+            if data[at + 2] > 0x7F:
+                break
+        if at_size + size > stop:
+            break
+        at = at_size + size
+    return at
+
+
+def without_secrets(format: Format | None, data: bytes, spans: Sequence[Span]) -> bytes:
+    """Return bytes with asterisks for what may be secret in their packets.
+
+    Of packets with a login, what the format hides; of opaque bytes all.
+    """
+    logins = format.secrets.types if format is not None else ()
+    shown: bytearray | None = None
+    for kind, start, stop, context in spans:
+        if kind == OPAQUE or kind in logins:
+            shown = bytearray(data) if shown is None else shown
+            if kind == OPAQUE or format is None:
+                shown[start:stop] = b"*" * (min(stop, len(data)) - start)
+            else:
+                shown[start:stop] = masked(format, data[start:stop], context)
+    return data if shown is None else bytes(shown)

@@ -1,0 +1,183 @@
+"""A broker that is killed under load: what it has acknowledged is there when it is back."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import random
+import shutil
+import socket
+import subprocess
+import sys
+from collections import Counter
+from contextlib import suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from wireyard.client import Client
+
+KILLS = 25
+SECONDS = 40
+OPEN = 40
+"""Messages that wait for their acknowledgement at a time."""
+TOPICS = 5
+
+
+@pytest.fixture
+def port() -> int:
+    """Return a port that is free, and stays the same over restarts."""
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        found: int = server.getsockname()[1]
+    return found
+
+
+@dataclass
+class Log:
+    """What the clients have seen."""
+
+    acknowledged: set[int] = field(default_factory=set)
+    unsure: set[int] = field(default_factory=set)
+    """Not acknowledged when the broker was killed: their publisher publishes them again."""
+    open: set[int] = field(default_factory=set)
+    got: Counter[int] = field(default_factory=Counter)
+    unflagged: Counter[int] = field(default_factory=Counter)
+    """The same, only those without DUP."""
+
+
+def qos_of(number: int) -> int:
+    return 1 + number % 2
+
+
+def is_retained(number: int) -> bool:
+    """Return whether to retain a message: some of QoS 2, which are not published again."""
+    return number % 14 == 7
+
+
+class Killed:
+    """The process of ``tests.broker.killed``."""
+
+    def __init__(self, store: Path, port: int, **environment: str) -> None:
+        self._words = [sys.executable, "-m", "tests.broker.killed", str(store), str(port)]
+        self._environment = {**os.environ, **environment}
+
+    async def __aenter__(self) -> Killed:
+        self._process = await asyncio.create_subprocess_exec(
+            *self._words,
+            stdin=asyncio.subprocess.PIPE,
+            stdout=asyncio.subprocess.PIPE,
+            env=self._environment,
+        )
+        await self.ready()
+        return self
+
+    async def ready(self) -> None:
+        assert self._process.stdout is not None
+        while not (await self._process.stdout.readline()).startswith(b"listens"):
+            pass
+
+    def kill(self) -> None:
+        assert self._process.stdin is not None
+        self._process.stdin.write(b"again\n")
+
+    async def __aexit__(self, *error: object) -> None:
+        assert self._process.stdin is not None
+        self._process.stdin.close()
+        await self._process.wait()
+
+
+async def publish_all(client: Client, log: Log, stop: asyncio.Event) -> int:
+    """Publish numbers, several at a time, until a test has killed enough; return how many."""
+    room = asyncio.Semaphore(OPEN)
+
+    async def publish(number: int) -> None:
+        log.open.add(number)
+        await client.publish(
+            f"n/{number % TOPICS}", str(number), qos_of(number), is_retained(number)
+        )
+        log.open.discard(number)
+        log.acknowledged.add(number)
+        room.release()
+
+    number = 0
+    async with asyncio.TaskGroup() as tasks:
+        while not stop.is_set():
+            await room.acquire()
+            tasks.create_task(publish(number))
+            number += 1
+    return number
+
+
+async def read_all(client: Client, log: Log) -> None:
+    async for message in client:
+        number = int(message.payload)
+        assert message.qos == qos_of(number)
+        log.got[number] += 1
+        log.unflagged[number] += not message.dup
+
+
+async def talk(broker: Killed, port: int, kills: int, log: Log) -> int:
+    """Publish and read while the broker is killed; return how many messages were published."""
+    url, stop, choose = f"mqtt://127.0.0.1:{port}", asyncio.Event(), random.Random(kills)
+    named: dict[str, Any] = {"version": "5", "keep_session": True}
+    reader, writer = Client(url, client_id="r", **named), Client(url, client_id="w", **named)
+    async with reader, writer:
+        await reader.subscribe("n/#", 2)
+        reading = asyncio.create_task(read_all(reader, log))
+        writing = asyncio.create_task(publish_all(writer, log, stop))
+        for _ in range(kills):
+            await asyncio.sleep(choose.uniform(0, 0.25))
+            broker.kill()
+            log.unsure |= log.open
+            await broker.ready()
+        await asyncio.sleep(0.2)
+        stop.set()
+        count = await writing
+        while len(log.got) < count:
+            await asyncio.sleep(0.01)
+        reading.cancel()
+        with suppress(asyncio.CancelledError):
+            await reading
+    async with Client(url) as late:
+        await late.subscribe("n/#", 2)
+        messages = aiter(late)
+        kept = [await anext(messages) for _ in range(TOPICS)]
+        last = {f"n/{n % TOPICS}": b"%d" % n for n in range(count) if is_retained(n)}
+        assert {one.topic: one.payload for one in kept if one.retain} == last
+    return count
+
+
+def judge(log: Log, count: int) -> None:
+    assert count > 100 and log.acknowledged == set(range(count))
+    assert set(log.got) == log.acknowledged
+    assert {n for n, times in log.got.items() if qos_of(n) == 2 and times > 1} == set()
+    assert {n for n, times in log.unflagged.items() if times > 1} <= log.unsure
+
+
+def run(tmp_path: Path, port: int, kills: int, **environment: str) -> None:
+    async def limited() -> int:
+        async with (
+            asyncio.timeout(SECONDS),
+            Killed(tmp_path / "broker.db", port, **environment) as broker,
+        ):
+            return await talk(broker, port, kills, log)
+
+    log = Log()
+    judge(log, asyncio.run(limited()))
+
+
+def test_nothing_acknowledged_is_lost_and_nothing_comes_twice(tmp_path: Path, port: int) -> None:
+    run(tmp_path, port, KILLS)
+
+
+def test_what_was_not_synced_was_not_acknowledged(tmp_path: Path, port: int) -> None:
+    compiler = shutil.which("cc")
+    if compiler is None:
+        pytest.skip("needs a C compiler, for a disk that drops what was not synced")
+    library = tmp_path / "unsynced.so"
+    source = Path(__file__).with_name("unsynced.c")
+    words = [compiler, "-shared", "-fPIC", "-O1", "-o", str(library), str(source)]
+    subprocess.run(words, check=True)
+    run(tmp_path, port, KILLS // 2, LD_PRELOAD=str(library), UNSYNCED="1")

@@ -1,0 +1,326 @@
+"""Two recordings compared: no difference where there is none, and each planted defect by itself."""
+
+from __future__ import annotations
+
+import asyncio
+import csv
+import json
+import os
+import shutil
+import socket
+import subprocess
+import time
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+
+from tests.conftest import ROOT
+from tests.shadow.scenario import Defect, Scenario, none
+from tests.tap.sockets import run, tapped
+from wireyard import mqtt
+from wireyard.answers import open_tables
+from wireyard.broker.recording import Recording, record_into
+from wireyard.cli import main
+from wireyard.client import Client
+from wireyard.formats.mqtt.control import Packet
+from wireyard.shadow import CLASSES, Difference, differences
+from wireyard.tap.proxy import Later
+
+
+def recorded(path: Path, defect: Defect = none, began: float = 1_700_000_000.0) -> Path:
+    Scenario(path, defect, began).run()
+    return path
+
+
+def compared(a: Path, b: Path) -> list[Difference]:
+    with open_tables([str(a)]) as left, open_tables([str(b)]) as right:
+        return differences(left, right)
+
+
+@pytest.fixture(scope="module")
+def sound(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    yield recorded(tmp_path_factory.mktemp("shadow") / "a.pcapng")
+
+
+def is_news(client: str, packet: Packet, topic: str = "shop/1") -> bool:
+    return client == "display" and isinstance(packet, mqtt.Publish) and packet.topic == topic
+
+
+class Nth:
+    """A defect of the n-th packet that it is about."""
+
+    def __init__(self, n: int = 4) -> None:
+        self.left = n
+
+    def __call__(self, scenario: Scenario, client: str, packet: Packet) -> Sequence[Packet]:
+        if self.is_meant(client, packet):
+            self.left -= 1
+            if not self.left:
+                return self.changed(packet)
+        return (packet,)
+
+    def is_meant(self, client: str, packet: Packet) -> bool:
+        return is_news(client, packet)
+
+    def changed(self, packet: Packet) -> Sequence[Packet]:
+        raise NotImplementedError
+
+
+class Lost(Nth):
+    def changed(self, packet: Packet) -> Sequence[Packet]:
+        return ()
+
+
+class Twice(Nth):
+    def changed(self, packet: Packet) -> Sequence[Packet]:
+        return packet, packet
+
+
+class Swapped(Nth):
+    held: Packet | None = None
+
+    def __call__(self, scenario: Scenario, client: str, packet: Packet) -> Sequence[Packet]:
+        if self.held is not None and is_news(client, packet) and packet.qos == self.held.qos:  # type: ignore[attr-defined]
+            held, self.held = self.held, None
+            return packet, held
+        return super().__call__(scenario, client, packet)
+
+    def is_meant(self, client: str, packet: Packet) -> bool:
+        return is_news(client, packet) and packet.qos == 0  # type: ignore[attr-defined]
+
+    def changed(self, packet: Packet) -> Sequence[Packet]:
+        self.held = packet
+        return ()
+
+
+class OtherQos(Nth):
+    def is_meant(self, client: str, packet: Packet) -> bool:
+        return is_news(client, packet) and packet.qos == 1  # type: ignore[attr-defined]
+
+    def changed(self, packet: Packet) -> Sequence[Packet]:
+        return (replace(packet, qos=0, packet_id=None),)  # type: ignore[call-arg]
+
+
+class OtherPayload(Nth):
+    def changed(self, packet: Packet) -> Sequence[Packet]:
+        return (replace(packet, payload=b"other"),)  # type: ignore[call-arg]
+
+
+class NoProperty(Nth):
+    def changed(self, packet: Packet) -> Sequence[Packet]:
+        return (replace(packet, properties=()),)  # type: ignore[call-arg]
+
+
+class NoRetained(Lost):
+    def is_meant(self, client: str, packet: Packet) -> bool:
+        return client == "late" and isinstance(packet, mqtt.Publish)
+
+
+class NotMarkedRetained(NoRetained):
+    def changed(self, packet: Packet) -> Sequence[Packet]:
+        return (replace(packet, retain=False),)  # type: ignore[call-arg]
+
+
+class NoWill(Lost):
+    def is_meant(self, client: str, packet: Packet) -> bool:
+        return is_news(client, packet, "gone")
+
+
+class Forgotten(Nth):
+    def is_meant(self, client: str, packet: Packet) -> bool:
+        return client == "sleeper" and isinstance(packet, mqtt.ConnAck)
+
+    def changed(self, packet: Packet) -> Sequence[Packet]:
+        return (replace(packet, session_present=False),)  # type: ignore[call-arg]
+
+
+class Refused(Nth):
+    def is_meant(self, client: str, packet: Packet) -> bool:
+        return client == "guest" and isinstance(packet, mqtt.ConnAck)
+
+    def changed(self, packet: Packet) -> Sequence[Packet]:
+        return (mqtt.ConnAck(return_code=135, version_in_force=5),)
+
+
+class OtherCode(Nth):
+    def is_meant(self, client: str, packet: Packet) -> bool:
+        return client == "late" and isinstance(packet, mqtt.SubAck)
+
+    def changed(self, packet: Packet) -> Sequence[Packet]:
+        return (replace(packet, return_codes=[0]),)  # type: ignore[call-arg]
+
+
+def late(scenario: Scenario, client: str, packet: Packet) -> Sequence[Packet]:
+    if is_news(client, packet):
+        scenario.wait(0.05)
+    return (packet,)
+
+
+def test_a_recording_has_no_difference_from_itself(sound: Path) -> None:
+    assert compared(sound, sound) == []
+
+
+def test_another_run_of_the_same_broker_has_no_difference(sound: Path, tmp_path: Path) -> None:
+    other = recorded(tmp_path / "b.pcapng", began=1_700_012_345.0)
+    assert other.read_bytes() != sound.read_bytes()
+    assert compared(sound, other) == []
+
+
+@pytest.mark.parametrize(
+    ("defect", "kind", "breaks"),
+    [
+        (Lost(), "missing", "B"),
+        (Twice(3), "twice", "neither"),
+        (Swapped(3), "order", "B"),
+        (OtherQos(2), "QoS", "neither"),
+        (OtherPayload(3), "payload", "B"),
+        (NoProperty(), "property", "neither"),
+        (NoRetained(1), "retained", "neither"),
+        (NotMarkedRetained(1), "retained", "B"),
+        (NoWill(1), "will", "B"),
+        (Forgotten(2), "session present", "neither"),
+        (Refused(1), "refusal", "neither"),
+        (OtherCode(1), "code", "neither"),
+        (late, "latency", "neither"),
+    ],
+    ids=lambda value: value if isinstance(value, str) else type(value).__name__,
+)
+def test_a_planted_defect_is_found_and_nothing_else(
+    sound: Path, tmp_path: Path, defect: Defect, kind: str, breaks: str
+) -> None:
+    found = compared(sound, recorded(tmp_path / "b.pcapng", defect))
+    assert Counter(each.difference for each in found) == {kind: 1}
+    (row,) = found
+    assert row.difference in CLASSES and row.breaks == breaks
+    assert row.a_frame is not None and row.a_source == str(sound)
+    assert row.b_frame is not None and row.b_source == str(tmp_path / "b.pcapng")
+    assert (row.breaks == "neither") == (row.text is None)
+
+
+def test_a_member_of_a_share_is_a_freedom(tmp_path: Path) -> None:
+    paths = []
+    for turn in (0, 1):
+        path = tmp_path / f"{turn}.pcapng"
+        scenario = Scenario(path)
+        members = ["one", "two"]
+        for name in (*members, "till"):
+            scenario.connect(name)
+        for name in members if turn else members[::-1]:
+            scenario.send(name, mqtt.Subscribe, packet_id=1, filters=[("$share/g/a", 1)])
+        for number in range(4):
+            scenario.publish("till", "a", b"%d" % number, qos=1, number=number)
+        scenario.end(*members, "till")
+        paths.append(path)
+    found = compared(*paths)
+    assert {(each.difference, each.breaks) for each in found} == {("share", "neither")}
+
+
+def test_what_a_recording_could_not_show_is_no_difference(sound: Path, tmp_path: Path) -> None:
+    short = tmp_path / "short.pcapng"
+    scenario = Scenario(short)
+    scenario.run(rounds=5)  # fewer messages were sent, and the rest is the same
+    assert compared(sound, short) == compared(short, sound) == []
+    alone = tmp_path / "alone.pcapng"
+    scenario = Scenario(alone)
+    scenario.connect("till")
+    for number in range(12):
+        for topic in ("shop/1", "shop/2"):
+            scenario.publish("till", topic, b"%d" % number, qos=number % 2, number=number)
+    scenario.end("till")
+    assert compared(sound, alone) == []  # whose subscribers were not there
+
+
+MOSQUITTO = Path(os.environ.get("WIREYARD_SHARED", ROOT.parent / "shared")) / "captures/mosquitto"
+
+
+@pytest.mark.shared
+@pytest.mark.parametrize("name", ["wills-v5", "sessions-v5", "retained-v4", "refusals-v5"])
+def test_recordings_of_mosquitto_have_no_difference_from_themselves(name: str) -> None:
+    path = MOSQUITTO / f"{name}.pcap"
+    if not path.exists():
+        pytest.skip("needs the recordings beside the checkout")
+    assert compared(path, path) == []
+
+
+def test_the_command(sound: Path, tmp_path: Path) -> None:
+    other = recorded(tmp_path / "b.pcapng", Lost())
+    text = CliRunner().invoke(main, ["shadow", str(sound), str(other)])
+    assert text.exit_code == 0
+    lines = text.stdout.splitlines()
+    assert lines[3].split()[:4] == ["class", "rows", "A", "B"]
+    assert lines[4].split() == ["missing", "1", "-", "1", "-", "-"]
+    assert lines[6] == "missing: display on shop/1"
+    assert " ".join(lines[8].split()).startswith("B not delivered: not_forwarded, frame ")
+    for out in ("jsonl", "csv"):
+        done = CliRunner().invoke(main, ["shadow", str(sound), str(other), "--out", out])
+        assert done.exit_code == 0
+        rows = done.stdout.splitlines()
+        if out == "jsonl":
+            (row,) = map(json.loads, rows)
+        else:
+            (row,) = csv.DictReader(rows)
+        assert (row["difference"], row["client"], row["breaks"]) == ("missing", "display", "B")
+    same = CliRunner().invoke(main, ["shadow", str(sound), str(sound)])
+    assert same.stdout.splitlines()[-1] == "no difference"
+
+
+@pytest.mark.peer
+def test_two_runs_of_mosquitto_have_no_difference(tmp_path: Path) -> None:
+    program = shutil.which("mosquitto", path=f"{os.environ['PATH']}:/usr/sbin")
+    if program is None:
+        pytest.skip("mosquitto is not installed")
+    paths: list[Path] = []
+    for turn in (0, 1):
+        with socket.create_server(("127.0.0.1", 0)) as free:
+            port = free.getsockname()[1]
+        folder = tmp_path / str(turn)
+        with subprocess.Popen([program, "-p", str(port)], stderr=subprocess.DEVNULL) as broker:
+            try:
+                run(_talk(port, folder))
+            finally:
+                broker.terminate()
+        paths += folder.iterdir()
+    assert compared(*paths) == []
+    with open_tables([str(paths[0])]) as tables:
+        (row,) = tables.sql("SELECT count(*) AS n FROM deliveries WHERE verdict = 'delivered'")["n"]
+    assert row.as_py() == 2 * 20 + 1
+
+
+async def _talk(port: int, folder: Path) -> None:
+    """Have clients talk to a broker through the proxy, which records them."""
+
+    def begin(later: Later) -> Recording:
+        return record_into(folder, "tap", time.time_ns, lambda text: None, later=later)
+
+    while True:
+        with suppress(OSError), socket.create_connection(("127.0.0.1", port)):
+            break
+        await asyncio.sleep(0.02)
+    async with tapped(port, record=begin) as tap:
+        url = f"mqtt://127.0.0.1:{tap.address[1]}"
+        async with (
+            Client(url, client_id="one") as one,
+            Client(url, client_id="two") as two,
+            Client(url, client_id="till") as till,
+        ):
+            for client in (one, two):
+                await client.subscribe("a/#", 2)
+            for number in range(20):
+                await till.publish(f"a/{number % 3}", b"%d" % number, qos=number % 3)
+            for client in (one, two):
+                await _receive(client, 20)
+            await till.publish("kept", b"value", qos=1, retain=True)
+            await one.subscribe("kept", 1)
+            await _receive(one, 1)
+
+
+async def _receive(client: Client, count: int) -> None:
+    async for _ in client:
+        count -= 1
+        if not count:
+            break
