@@ -53,7 +53,10 @@ _QUERIES: Final = {
         "SELECT opened_frame, client_id, ended_by, end_code, status, keep_alive FROM sessions"
         " WHERE opened_frame IS NOT NULL"
     ),
-    "conversations": "SELECT requested_frame, replied_frame FROM conversations",
+    "conversations": (
+        "SELECT requested_frame, replied_frame, if(kind = 'jms', request_key, NULL) AS request,"
+        " if(kind = 'jms', reply_key, NULL) AS reply FROM conversations"
+    ),
     "transactions": "SELECT begun_frame, outcome FROM transactions",
 }
 
@@ -215,11 +218,15 @@ def contradictions(part: Said, whole: Said, most_ns: int = 0) -> Iterator[str]:
             known = {None, "", "open", *(true[name] for true in logins[row["opened_frame"]])}
             if row["opened_frame"] in logins and row[name] not in known:
                 yield f"session with {name} {row[name]!r}: {row}"
-    asked = whole.by("conversations", "requested_frame")
-    for row in part.rows["conversations"]:
-        replies = {None, *(true["replied_frame"] for true in asked[row["requested_frame"]])}
-        if None is not row["requested_frame"] and row["replied_frame"] not in replies:
-            yield f"reply {row['replied_frame']} to {row['requested_frame']}"
+    for request, reply in (("requested_frame", "replied_frame"), ("request", "reply")):
+        asked = whole.by("conversations", request)
+        for row in part.rows["conversations"]:
+            # A JMS message has an id: the frame that shows it may be another one.
+            is_by_frame = row["request"] is None
+            if row[request] is None or is_by_frame != (request == "requested_frame"):
+                continue
+            if row[reply] not in {None, *(true[reply] for true in asked[row[request]])}:
+                yield f"reply {row[reply]} to {row[request]}"
     begun = whole.by("transactions", "begun_frame")
     for row in part.rows["transactions"]:
         outcomes = {

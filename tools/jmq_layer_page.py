@@ -7,6 +7,7 @@ from collections.abc import Iterator, Mapping
 from tools.format_pages import markdown
 from tools.layer_pages import state_diagram
 from wireyard.layers.jmq.clocks import MAX_DRIFT_PPM, WINDOW_NS
+from wireyard.layers.jmq.fact_rules import BROKEN, FACT_RULES
 from wireyard.layers.jmq.facts import VERDICTS
 from wireyard.layers.jmq.hops import FOLLOWS, HOPS, UNKNOWN
 from wireyard.layers.jmq.rules import RULES
@@ -46,46 +47,34 @@ Nothing is assumed that no packet shows. A broker delivers messages before an ap
 them, so it is unknown which of the messages with the verdict `left` were read. If a capture begins
 in the middle of a connection, nothing that is unknown counts as a violation.
 
-A gap may have had any packets of its connection. So a delivery that was not settled before the gap
-is `undecided`, and its `outcome` null, unless a later packet shows what became of it. The same is
-true of a message for a consumer whose ADD_CONSUMER was not captured, which may be a browser or one
-that never acknowledges, until it acknowledges any. A transaction that was open at a gap stays
-`open` if its connection ends. In `sessions`, the counts of messages in flight and of pauses are
-null, and so is `ended_by` if the client's last bytes are missing, because it may have sent GOODBYE.
-A gap has no time: its packets were sent between those around it in their stream.
-
-A side of which nothing was captured is such a gap, from the first packet to the last. Then all
-deliveries are `undecided`, only the rules about one packet or one stream are applied, and the end
-of the connection has neither a time nor a side. Of a connection with both sides, the end is its
-last FIN or reset, or else its last packet.
-
-A reply has the id of its request, whatever their types. A packet that a client sends again has flag
-I, and its type and its SysMessageID as before. It is the same request, on another connection too:
-it breaks no rule, and `conversations` has one row for it, with the first reply.
-
-Only clients are known to leave numbers out, and only where all bytes of the clients of a host were
-captured. The counter of a broker also numbers the copies that it makes of messages to several
-topics, and the packets of services that were not captured, such as the one for administrators.
+What is concluded is in the [rules of facts](#rules-of-facts), each with a number: where packets are
+missing (J-6, J-8, J-9, J-36, J-40, J-41), of replies and packets that are sent again (J-16, J-33,
+J-37, J-39), of numbers (J-27 to J-29). In `sessions`, the counts of messages in flight and of
+pauses are null where packets are missing.
 
 The diagrams show allowed transitions that change something. A capture may begin in any state.
 """
 _CONNECTION = """
 An event without a transition from the current state changes nothing and breaks a rule: {rules}.
+Rules J-4, J-8, J-11, J-12, J-38.
 """
 _DELIVERY = """
 An acknowledged delivery waits for the broker's reply, if the client asked for one. Acknowledging a
 message that the consumer does not hold breaks the rule `acknowledged_nothing`.
+Rules J-5, J-9, J-13, J-19 to J-24, J-32, J-41.
 """
 _TRANSACTION = """
 A transaction that was begun elsewhere, or before the capture, is first seen in the middle. An XA
 transaction may be begun on one connection and ended on another. An event without a transition from
 the current state breaks the rule `transaction_over`.
+Rules J-14, J-18, J-31.
 """
 _FLOW = """
 A broker sets a flag in the last message that a connection (F) or a consumer (C) has room for. A
 client sets it in the last message that its connection (F) or producer (C) may send. A further
 message breaks the rule `sent_while_paused`. When a broker stops a producer, messages may still be
 in flight. `sessions` counts the pauses of both sides, and their time.
+Rule J-25.
 """
 
 _HOPS = """
@@ -94,6 +83,7 @@ it follows from, and the time since that hop. The packet format has no field for
 (open issue 2 of the specification, [errata 37](../errata.md)). Captures have the time of every
 packet, without a change of the format. A packet about a message for several consumers is a row for
 each consumer.
+Rules J-30, J-34.
 """
 _FOLLOWS = """
 A hop follows from the latest earlier hop of one of these kinds and the same consumer. If that is of
@@ -159,7 +149,13 @@ def jmq_page() -> Iterator[str]:
     yield from (*points.strip().splitlines(), "")
     yield from markdown(("unknown", "why the time of the hop is not known"), _named(UNKNOWN))
     yield from ("## Rules", "")
-    yield from markdown(("rule", "violation"), _named(RULES))
+    yield from markdown(
+        ("violation", "text", "rule of facts"),
+        ((f"`{rule}`", text, BROKEN[rule]) for rule, text in RULES.items()),
+    )
+    yield from ("## Rules of facts", "")
+    facts = ((number, rule.sentence, rule.section) for number, rule in FACT_RULES.items())
+    yield from markdown(("number", "rule", "section"), facts)
     for columns, name in ((TRANSACTIONS, "transactions"), (HOP_COLUMNS, "hops")):
         yield from (f"## Columns of `{name}`", "")
         rows = ((f"`{one.name}`", one.kind, one.doc) for one in columns)

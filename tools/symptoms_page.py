@@ -31,7 +31,9 @@ symptoms, one each.
   consumer, or another member of its shared subscription, had the message.
 - A JMS message waits in a queue until a consumer has it for good: one that was given back waits
   again. Nobody consumes a queue that has no consumer now, whoever had one before. Where packets of
-  any connection of the broker are missing, nothing is known to wait there.
+  any connection of the broker are missing, nothing is known to wait there, nor with a consumer:
+  another one may have had the message. What an administrator purged or destroyed is gone, if that
+  command was captured.
 - A keep-alive is missed after one and a half times its length. Of a broker that replaces the
   client's keep-alive, its own counts.
 - A request is not answered after a second, if the packets of the broker were captured.

@@ -31,23 +31,23 @@ def write_capture(
     ended
         Those whose client sends a FIN at `last_ms`.
     lost
-        A stream whose segments are left out.
+        A stream whose segments are left out; those of rows with the status "gap" are, too.
     """
     records: list[tuple[int, bytes]] = []
     for talk in talks:
         first = talk.rows[0]["captured_ns"] // MS
-        said = [(first, True, b"", SYN), (first, False, b"", SYN | ACK)]
+        said = [(first, True, b"", SYN, "ok"), (first, False, b"", SYN | ACK, "ok")]
         for row in talk.rows:
             up = row["stream"] == talk.stream(True)
-            said.append((row["captured_ns"] // MS, up, _encoded(row), ACK))
+            said.append((row["captured_ns"] // MS, up, _encoded(row), ACK, row["status"]))
         if talk in ended:
-            said.append((last_ms, True, b"", FIN | ACK))
+            said.append((last_ms, True, b"", FIN | ACK, "ok"))
         at = {True: 99, False: 99}
-        for ms, up, data, flags in said:
+        for ms, up, data, flags, status in said:
             (mine, src), (theirs, dst) = (talk.client, talk.broker)[:: 1 if up else -1]
             segment = tcp(src, dst, at[up], data, flags, at[not up])
             at[up] += len(data) + bool(flags & (SYN | FIN))
-            if talk.stream(up) != lost:
+            if talk.stream(up) != lost and status != "gap":
                 frame = ethernet(ipv4(segment, 6, mine, theirs))
                 records.append((_BEGAN_NS + ms * MS, frame))
     records.sort(key=lambda record: record[0])

@@ -139,6 +139,34 @@ def test_what_was_purged_is_gone_and_nobody_is_blamed(tmp_path: Path) -> None:
     assert waiting(tmp_path / "a") == {}
 
 
+@pytest.mark.parametrize("how", ["12", "32", "30", "refused", "other", "before"])
+def test_what_an_administrator_emptied_does_not_wait(tmp_path: Path, how: str) -> None:
+    talk = producer()
+    admin = Talk(client=OTHER, broker=("10.0.0.1", 7678)).login()
+    back = "temporary_destination://queue/10.0.0.8/50008/1"
+    admin.consumer(9, JMQDestination=back, JMQDestType=17)
+    first, last = (admin, talk) if how == "before" else (talk, admin)
+    for one in (first, last):
+        if one is talk:
+            send(talk, 4)
+        else:
+            admin.tell(
+                "OBJECT_MESSAGE", destination="__JMQAdmin", reply_to=back, flags="Q",
+                JMQMessageType=int(how) if how.isdigit() else 32, JMQDestType=1,
+                JMQDestination="other" if how == "other" else "q",
+            )  # fmt: skip
+            reply = Talk(client=("10.0.0.1", 7678)).send(destination=back)
+            answer = admin.deliver(reply, 9)
+            status = 500 if how == "refused" else 200
+            answer["properties"] = {"JMQStatus": ("integer", status)}
+            admin.acknowledge(answer)
+        last.now_ms = max(first.now_ms, last.now_ms)
+    wait(talk, admin)
+    known = "purged" if how in ("12", "32") else "no_consumer"
+    assert found(tmp_path / "a", talk, admin) == {known: 4}
+    assert waiting(tmp_path / "a") == ({} if known == "purged" else {"no consumer": 4})
+
+
 def test_a_message_that_nobody_accepted_waits_nowhere(tmp_path: Path) -> None:
     talk = producer()
     talk.ask("TEXT_MESSAGE", flags="Q", destination="q")
@@ -190,6 +218,49 @@ def test_an_heir_is_neither_slow_nor_is_anything_stuck(tmp_path: Path, ended: bo
         heir.acknowledge(heir.deliver(message, 8))
     named = found(tmp_path / "a", talk, reader, heir, ended=[reader], last_ms=at)
     assert named == ({"dropped": 1} if ended else {})
+
+
+@pytest.mark.parametrize("is_lost", [True, False])
+def test_who_may_not_have_been_the_first_is_not_slow(tmp_path: Path, is_lost: bool) -> None:
+    talk = producer()
+    first = consumer(talk)
+    heir = Talk(client=("10.0.0.6", 50006), now_ms=first.now_ms).login()
+    heir.consumer(8, **QUEUE)
+    talk.now_ms = first.now_ms = heir.now_ms
+    for message in send(talk, 6):
+        row = first.deliver(message, 7)
+        row["status"] = "gap" if is_lost else "ok"
+        heir.now_ms = max(heir.now_ms, talk.now_ms) + 5_000
+        heir.acknowledge(heir.deliver(message, 8))
+    close(first)
+    assert found(tmp_path / "a", talk, first, heir).keys() == (
+        {"capture_gap"} if is_lost else set()
+    )
+
+
+@pytest.mark.parametrize("is_ended", [True, False])
+@pytest.mark.parametrize("is_lost", [True, False])
+def test_a_message_may_have_gone_to_another_consumer(
+    tmp_path: Path, is_lost: bool, is_ended: bool
+) -> None:
+    talk = producer()
+    first = consumer(talk)
+    heir = Talk(client=("10.0.0.6", 50006), now_ms=first.now_ms).login()
+    heir.consumer(8, **QUEUE)
+    talk.now_ms = heir.now_ms
+    (message,) = send(talk)
+    first.now_ms = heir.now_ms = talk.now_ms
+    first.deliver(message, 7)
+    heir.now_ms += 5_000
+    heir.request("PING")["status"] = "gap" if is_lost else "ok"
+    heir.request("PING")
+    wait(talk, heir)
+    named = found(
+        tmp_path / "a", talk, first, heir, ended=[first] if is_ended else [], last_ms=3_000
+    )
+    stuck = "never_acknowledged" if is_ended else "unacknowledged"
+    known = {"capture_gap"} if is_lost else {stuck}
+    assert named.keys() == (known | {"dropped"} if is_ended else known)
 
 
 def test_a_reader_of_the_dead_message_queue_is_not_slow(tmp_path: Path) -> None:

@@ -14,7 +14,7 @@ from __future__ import annotations
 import re
 import struct
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from typing import Any, Final, NamedTuple
 
 from wireyard.errors import DecodeError
@@ -70,7 +70,8 @@ class Facts:
         self.uses: list[Use] = []
         self.runs: list[Run] = []
         self.incomplete: set[Key] = set()
-        """Sources and hosts of clients of which a side is missing."""
+        """Sources and hosts of clients of which packets are missing."""
+        self.sliced: Collection[str] = ()
 
 
 class Use(NamedTuple):
@@ -101,7 +102,7 @@ class Run(NamedTuple):
     """Whether it is all numbers of the stream, those that are missing too."""
 
 
-def facts_of(rows: Iterable[Row], ended: Ends = NO_ENDS) -> Facts:
+def facts_of(rows: Iterable[Row], ended: Ends = NO_ENDS, sliced: Collection[str] = ()) -> Facts:
     """Return what packets of captures say.
 
     Parameters
@@ -110,8 +111,11 @@ def facts_of(rows: Iterable[Row], ended: Ends = NO_ENDS) -> Facts:
         JMQ packets and GPackets, in any order.
     ended
         The streams that end with a FIN or a reset.
+    sliced
+        The sources that are slices of captures.
     """
     facts = Facts()
+    facts.sliced = sliced
     for connection in connections_of(rows):
         links = [row for row in connection if format_of(row) == "gpacket" and is_packet(row)]
         number_gpackets(links, facts)
@@ -139,9 +143,9 @@ def is_packet(row: Row) -> bool:
     return row.get("status") in (None, "ok")
 
 
-# J-1 (docs/layers/jmq.md) A connection is the two streams between two endpoints. When the same ones
-# connect again, the ordinal in the names of the streams distinguishes the connections. A bare
-# stream has no endpoints: it is a connection of its own, sent by its name.
+# J-1 A connection is the two streams between two endpoints. When the same ones connect again, the
+# ordinal in the names of the streams distinguishes the connections. A bare stream has no endpoints:
+# it is a connection of its own, sent by its name.
 def connection_of(row: Row) -> Key:
     """Return what both streams of a connection have in common."""
     src, dst = ends_of(row)
@@ -162,8 +166,8 @@ def endpoint(address: Any, port: Any) -> str:
     return f"[{address}]:{port}" if ":" in address else f"{address}:{port}"
 
 
-# J-2 (docs/layers/jmq.md) A receiver reads a stream in order. So a packet arrives when it and all
-# before it in its stream have been captured. The packets of a connection are in that order.
+# J-2 A receiver reads a stream in order. So a packet arrives when it and all before it in its
+# stream have been captured. The packets of a connection are in that order.
 def connections_of(rows: Iterable[Row]) -> Iterator[list[Row]]:
     """Yield the packets of each connection, in order."""
     reached: dict[Key, tuple[float, int]] = {}
@@ -291,28 +295,30 @@ def violation(rule: str, wording: str, row: Row, sender: str, **more: Any) -> Ro
 
 # --- one connection -------------------------------------------------------------------------
 
-# J-4 (docs/layers/jmq.md, A connection) A connection goes from HELLO to GOODBYE by this table. A
-# dash is an event that changes nothing and breaks the rule of its state. PING is no event. An error
-# reply answers a request that the client should not have sent; both sides may send GOODBYE when a
-# login is refused; messages and replies may be in transit when a client sends GOODBYE; a client may
-# be writing while the broker sends GOODBYE.
+# J-4 A connection goes from HELLO to GOODBYE by this table. A dash is an event that changes nothing
+# and breaks the rule of its state. PING is no event. An error reply answers a request that the
+# client should not have sent; both sides may send GOODBYE when a login is refused; messages and
+# replies may be in transit when a client sends GOODBYE; a client may be writing while the broker
+# sends GOODBYE.
 SESSION: Final = """
                hello    hello_ok hello_no challenge  login          login_ok login_no client_bye \
 server_bye bye_reply client server
 new            greeting greeting refused  challenged authenticating open     refused  closing    \
-closed     closed    open   open
+dismissed  closed    open   open
 greeting       -        greeting refused  challenged -              -        -        closing    \
-closed     -         -      greeting
+dismissed  -         -      greeting
 challenged     -        -        -        -          authenticating -        -        closing    \
-closed     -         -      challenged
+dismissed  -         -      challenged
 authenticating -        -        -        challenged -              open     refused  closing    \
-closed     -         -      authenticating
+dismissed  -         -      authenticating
 open           -        -        -        -          -              -        -        closing    \
-closed     closed    open   open
+dismissed  closed    open   open
 refused        -        -        -        -          -              -        -        refused    \
 refused    refused   -      refused
 closing        -        -        -        -          -              -        -        -          \
 closed     closed    -      closing
+dismissed dismissed dismissed dismissed dismissed dismissed dismissed dismissed closed \
+dismissed dismissed dismissed dismissed
 closed         -        -        -        -          -              -        -        closed     \
 closed     closed    -      closed
 """
@@ -331,8 +337,8 @@ def _table(drawn: str) -> dict[str, dict[str, str]]:
 NEXT: Final = _table(SESSION)
 LOGGING_IN: Final = ("greeting", "challenged", "authenticating")
 
-# J-5 (docs/layers/jmq.md, A delivery) A message that is held is settled by the reply to its
-# ACKNOWLEDGE: in the state on the left until then, and in the one on the right from then on.
+# J-5 A message that is held is settled by the reply to its ACKNOWLEDGE: in the state on the left
+# until then, and in the one on the right from then on.
 WAITING: Final = {
     "acknowledge": "acknowledging",
     "acknowledge_in_transaction": "joining",
@@ -359,10 +365,10 @@ class Connection:
 
     def __init__(self, rows: list[Row], ended: Ends, facts: Facts) -> None:
         self.rows = rows
-        streams = {(row["source"], row["stream"]) for row in rows}
+        self.ended = {(row["source"], row["stream"]) for row in rows} & ended.keys()
         self.ends: list[Row] = [
             {"captured_ns": ended[stream][0], "frame": ended[stream][1]}
-            for stream in sorted(streams & ended.keys())
+            for stream in sorted(self.ended)
         ]
         self.facts = facts
         self.known = False
@@ -396,8 +402,8 @@ class Connection:
             return
         src, dst = ends_of(self.rows[shown])
         self.client, self.server = (src, dst) if sides[shown] else (dst, src)
-        # J-36 (docs/layers/jmq.md) A side of which nothing was captured is missing from the first
-        # packet to the last. Then only rules about one stream are applied.
+        # J-36 A side of which nothing was captured is missing from the first packet to the last.
+        # Then only rules about one stream are applied.
         silent = {self.client, self.server} - {ends_of(row)[0] for row in self.rows}
         self.in_gap |= silent
         self.is_one_sided = bool(silent)
@@ -410,21 +416,21 @@ class Connection:
                 self.observe(row)
         self.finish()
 
-    # J-6 (docs/layers/jmq.md) The packets in a gap were sent between those around it in their
-    # stream. So from a gap until the next packet of its side, each packet of the other side may
-    # have come after some of them. A gap with a time is over at that time.
+    # J-6 The packets in a gap were sent between those around it in their stream. So from a gap
+    # until the next packet of its side, each packet of the other side may have come after some of
+    # them. A gap with a time is over at that time.
     def begin_gap(self, row: Row) -> None:
         sender = ends_of(row)[0]
         self.in_gap.discard(sender)
         if row.get("captured_ns") is None:
             self.in_gap.add(sender)
-        self.lose()
+        self.lose(sender)
 
     def observe(self, row: Row) -> None:
         sender = ends_of(row)[0]
         if sender in self.in_gap:
             self.in_gap.remove(sender)
-            self.lose()
+            self.lose(sender)
         if self.in_gap:
             self.miss()
         self.packets.append(row)
@@ -442,27 +448,28 @@ class Connection:
         else:
             self.observe_server(row)
 
-    # J-8 (docs/layers/jmq.md) Where packets are damaged or missing, nothing unknown is a violation
-    # any more, a login that was going on may be over, and pauses are unknown.
+    # J-8 Where packets are damaged or missing, nothing unknown is a violation any more, a login
+    # that was going on may be over, and pauses are unknown.
     def miss(self) -> None:
         self.known = False
         if self.state in LOGGING_IN:
             self.state = "new"
         self.paused.clear()
 
-    # J-9 (docs/layers/jmq.md) A gap may have had any packets. So a message that was held is
-    # undecided, one that was acknowledged may have got its reply, and a transaction may be over.
-    def lose(self) -> None:
+    # J-9 A gap may have had any packets. So a message that was held is undecided, one that was
+    # acknowledged may have got its reply, and a transaction may be over.
+    def lose(self, sender: str) -> None:
         self.miss()
         self.has_gap = True
         for delivery in self.held:
-            delivery["before_gap"] = delivery["reply_may_be_lost"] = True
+            delivery["missed"].add(sender)
+            delivery["reply_may_be_lost"] = True
             if delivery["state"] == "held":
                 delivery["state"] = "undecided"
         self.begun = dict.fromkeys(self.begun, False)
 
-    # J-10 (docs/layers/jmq.md, Rules) A violation is of the sender of the packet. Where packets
-    # may be missing, those rules are not applied that missing packets may explain.
+    # J-10 A violation is of the sender of the packet. Where packets may be missing, those rules are
+    # not applied that missing packets may explain.
     def breaks(self, rule: str, row: Row, message: str | None = None, times: int = 1) -> None:
         if (rule in NEEDS_ALL and not self.known) or (rule in NEEDS_BOTH and self.is_one_sided):
             return
@@ -497,10 +504,10 @@ class Connection:
         elif event in ("client_bye", "server_bye"):
             self.goodbye_by = self.goodbye_by or event.removesuffix("_bye")
 
-    # J-12 (docs/layers/jmq.md, ended by) A connection was ended by the side that sent GOODBYE
-    # first. Without GOODBYE it was dropped if the capture shows its end, and else it is open as far
-    # as that shows. If the last bytes of the client are missing, it may have sent GOODBYE; a side
-    # that is missing may have been the first to send it.
+    # J-12 A connection was ended by the side that sent GOODBYE first. Without GOODBYE it was
+    # dropped if the capture shows its end, and else it is open as far as that shows. If the last
+    # bytes of the client are missing, it may have sent GOODBYE; a side that is missing may have
+    # been the first to send it.
     def ended_by(self) -> str | None:
         if self.state == "refused":
             return "refused"
@@ -510,17 +517,26 @@ class Connection:
             return None
         return self.goodbye_by or (None if self.client in self.in_gap else "dropped")
 
-    # J-38 (docs/layers/jmq.md) A connection ends with its last FIN or reset, or else with its last
-    # packet. Of a connection with a missing side, the time is unknown.
+    # J-38 A connection ends with its last FIN or reset, or else with its last packet. Of a
+    # connection with a missing side, the time is unknown.
     def ended_at(self) -> Row:
         last = self.packets[-1]
         reached = last.get("captured_ns") or 0
         later = [end for end in self.ends if (end["captured_ns"] or -1) >= reached]
         return max(later, key=order_of_end, default=last)
 
+    # J-40 A slice of a capture may lack the packets behind the last one of a stream, unless it has
+    # the end of the stream. It lacks other connections of a client.
     def finish(self) -> None:
-        if self.in_gap:
-            self.lose()
+        is_slice = self.rows[0]["source"] in self.facts.sliced
+        if is_slice:
+            self.in_gap |= {
+                ends_of(row)[0]
+                for row in self.rows
+                if (row["source"], row["stream"]) not in self.ended
+            }
+        for sender in self.in_gap:
+            self.lose(sender)
         ended_by = self.ended_by()
         first, last = self.packets[0], self.packets[-1]
         end = last if ended_by == "open" else self.ended_at()
@@ -531,8 +547,8 @@ class Connection:
                 delivery["state"] = "undecided"
             if ended_by != "open":
                 close(delivery)
-        # J-14 (docs/layers/jmq.md, A transaction) With the connection the transactions end that it
-        # began, unless a gap may have ended them.
+        # J-14 With the connection the transactions end that it began, unless a gap may have ended
+        # them.
         for transaction, is_open in self.begun.items():
             if is_open and ended_by != "open":
                 self.use(transaction, "leave", last)
@@ -561,8 +577,9 @@ class Connection:
         self.facts.sessions.append(session)
         for record in (*self.facts.sent, *self.facts.delivered):
             record.setdefault("user", self.user)
+            record.setdefault("is_whole", self.known)
         of_client = [row for row in self.rows if ends_of(row)[0] == self.client]
-        if not of_client or not all(map(is_packet, of_client)):
+        if is_slice or not of_client or not all(map(is_packet, of_client)):
             self.facts.incomplete.add((first["source"], self.client_host()))
         for numbers in self.numbers.values():
             if numbers.from_client:
@@ -668,9 +685,9 @@ class Connection:
         if request["row"] is not None and has(row, "A"):
             self.wait(request, row, True)
 
-    # J-16 (3.0.1c, consumer id; docs/errata.md 29, 30) A reply has the id of its request, whatever
-    # their types: a broker does not read the type of a packet that is too large, and there may be
-    # types that have no name here. A packet without a name, with such an id and without flag A is a
+    # J-16 (3.0.1c, consumer id; errata 29, 30) A reply has the id of its request, whatever their
+    # types: a broker does not read the type of a packet that is too large, and there may be types
+    # that have no name here. A packet without a name, with such an id and without flag A is a
     # reply; one whose type is that of a reply breaks a rule if no request has the id. A request is
     # accepted if the status of the reply is 200.
     def is_reply(self, row: Row, *, by_client: bool) -> bool:
@@ -704,8 +721,8 @@ class Connection:
 
     # --- messages of the client -------------------------------------------------------------
 
-    # J-17 (docs/layers/jmq.md) A message that a client sends is accepted by SEND_REPLY with status
-    # 200. If it is refused, it is not in its transaction.
+    # J-17 A message that a client sends is accepted by SEND_REPLY with status 200. If it is
+    # refused, it is not in its transaction.
     def send(self, row: Row) -> None:
         sending = self.sending(row)
         transaction = sending["transaction"]
@@ -823,7 +840,7 @@ class Connection:
             last = struct.unpack(">q16sii", body) if len(body) == 32 else None
             seen = [place for place, each in enumerate(held) if each["message"] == last]
             for delivery in held[seen[0] + 1 :] if seen else held:
-                if delivery["state"] == "held" or (seen and delivery["state"] == "undecided"):
+                if delivery["state"] == "held" or (seen and self.is_open(delivery)):
                     self.settle(delivery, "returned_unseen")
             if consumer_id in self.consumers:
                 consumer["deleted"] = True
@@ -843,9 +860,9 @@ class Connection:
 
     # --- messages of the broker -------------------------------------------------------------
 
-    # J-21 (docs/layers/jmq.md, A delivery) A message that a broker delivers is held by its
-    # consumer. One for a consumer whose ADD_CONSUMER was not captured is undecided: it may be a
-    # browser. A message that is delivered again is no longer held from before.
+    # J-21 A message that a broker delivers is held by its consumer. One for a consumer whose
+    # ADD_CONSUMER was not captured is undecided: it may be a browser. A message that is delivered
+    # again is no longer held from before.
     def deliver(self, row: Row) -> None:
         consumer_id = row["consumer_id"]
         consumer = self.consumers.get(consumer_id)
@@ -862,7 +879,7 @@ class Connection:
             "message": message_of(row), "state": consumer["state"],
             "subscription": consumer["subscription"], "acknowledged": None, "transaction": None,
             "dead_reason": text(row, "JMS_SUN_DMQ_UNDELIVERED_REASON") if is_dead else None,
-            "before_gap": False, "reply_may_be_lost": False,
+            "missed": set(), "reply_may_be_lost": False,
         }  # fmt: skip
         self.facts.delivered.append(delivery)
         if delivery["state"] in UNSETTLED:
@@ -878,14 +895,22 @@ class Connection:
         held = self.held_by(consumer_id)
         return next((each for each in held if each["message"] == message), None)
 
+    # J-41 A message that was given back in packets of the client that are missing may have been
+    # delivered again in packets of the broker that are missing. So where both sides lack packets
+    # since a delivery, a later acknowledgement may be that of a later one.
+    def is_open(self, delivery: Row) -> bool:
+        return delivery["state"] == "held" or (
+            delivery["state"] == "undecided" and len(delivery["missed"]) < 2
+        )
+
     def settle(self, delivery: Row, state: str) -> None:
         delivery["state"] = state
         if state not in UNSETTLED:
             self.held.remove(delivery)
             self.forget_if_empty(delivery["consumer_id"])
 
-    # J-22 (docs/layers/jmq.md, A delivery; 3.0.1c, consumer id) ACKNOWLEDGE and REDELIVER have a
-    # list of consumer ids and SysMessageIDs. A consumer id has 32 bits in version 103, else 64.
+    # J-22 (3.0.1c, consumer id) ACKNOWLEDGE and REDELIVER have a list of consumer ids and
+    # SysMessageIDs. A consumer id has 32 bits in version 103, else 64.
     def blocks(self, row: Row) -> list[tuple[int, Key]]:
         block = struct.Struct(">iq16sii" if row["version"] == 103 else ">qq16sii")
         body = row.get("body") or b""
@@ -912,7 +937,7 @@ class Connection:
         blocks = self.blocks(row)
         for consumer_id, message in blocks:
             delivery = self.holding(consumer_id, message)
-            if delivery is None or delivery["state"] not in ("held", "undecided"):
+            if delivery is None or not self.is_open(delivery):
                 not_held.append(message)
                 continue
             pending.append((consumer_id, message))
@@ -937,7 +962,7 @@ class Connection:
                 if accepted:
                     self.settle(delivery, CONFIRMED[delivery["state"]])
                 else:
-                    state = "undecided" if delivery["before_gap"] else "held"
+                    state = "undecided" if delivery["missed"] else "held"
                     delivery.update(state=state, acknowledged=None, transaction=None)
             if transaction and not accepted:
                 self.use(transaction, "deny_acknowledge", at, len(blocks))
@@ -955,10 +980,10 @@ class Connection:
 
     # --- flow -------------------------------------------------------------------------------
 
-    # J-25 (docs/layers/jmq.md, Flow; 3.0.1c, bit flags, F and C) Flag F is on the last message that
-    # a connection has room for, flag C on the last one of a consumer or producer. No message
-    # follows before RESUME_FLOW. A broker stops a producer with size 0; then messages may still be
-    # in flight. Flow True is from the producers, flow False to the consumers.
+    # J-25 (3.0.1c, bit flags, F and C) Flag F is on the last message that a connection has room
+    # for, flag C on the last one of a consumer or producer. No message follows before RESUME_FLOW.
+    # A broker stops a producer with size 0; then messages may still be in flight. Flow True is from
+    # the producers, flow False to the consumers.
     def flow(self, from_client: bool, target: int | None, row: Row) -> None:
         targets: list[tuple[int | None, str]] = [(None, "F")]
         if target is not None:
@@ -1169,9 +1194,9 @@ def number_gpackets(rows: list[Row], facts: Facts) -> None:
 # --- brokers --------------------------------------------------------------------------------
 
 
-# J-30 (GPacket 3.5; docs/layers/jmq.md, Hops) G_MESSAGE_DATA brings a message to consumers of
-# another broker; G_MESSAGE_ACK brings back that it was consumed (T is 3), or is to be consumed with
-# a transaction (9). A packet about several consumers counts for each.
+# J-30 (GPacket 3.5) G_MESSAGE_DATA brings a message to consumers of another broker; G_MESSAGE_ACK
+# brings back that it was consumed (T is 3), or is to be consumed with a transaction (9). A packet
+# about several consumers counts for each.
 def relays_of(row: Row) -> Iterator[Row]:
     """Yield the messages that a GPacket relays or acknowledges; none if it is damaged."""
     kind = {1: "relayed", 3: "relay_acknowledged"}.get(row["packet_type"])
@@ -1205,10 +1230,10 @@ def relays_of(row: Row) -> Iterator[Row]:
 
 # --- transactions ---------------------------------------------------------------------------
 
-# J-31 (docs/layers/jmq.md, A transaction) A transaction goes by this table, across all connections
-# that take part in it. A dash is an event that breaks the rule `transaction_over`. A prepared
-# transaction outlives its connection. Replies to earlier packets may come between COMMIT and its
-# reply, and after a ROLLBACK that wants none.
+# J-31 A transaction goes by this table, across all connections that take part in it. A dash is an
+# event that breaks the rule `transaction_over`. A prepared transaction outlives its connection.
+# Replies to earlier packets may come between COMMIT and its reply, and after a ROLLBACK that wants
+# none.
 TRANSACTION: Final = """
            start  send   deny  acknowledge deny_ack end   prepare  ask       commit    deny_commit \
 roll_back   leave
@@ -1327,8 +1352,8 @@ def accepted_by(sending: Row) -> Row | None:
     return reply if request["status"] == OK else None
 
 
-# J-32 (docs/layers/jmq.md, A delivery) The sender of a delivery is the first sending of its message
-# in the same capture. It came over the cluster if a GPacket relayed it for its consumer.
+# J-32 The sender of a delivery is the first sending of its message in the same capture. It came
+# over the cluster if a GPacket relayed it for its consumer.
 def join_deliveries(facts: Facts) -> None:
     """Add the rows of deliveries."""
     sent, relayed = by_message(facts.sent), by_message(facts.relayed)
@@ -1400,8 +1425,10 @@ TEMPORARY: Final = "temporary_destination://"
 # J-33 (JMS, JMSReplyTo and JMSCorrelationID) A message with a JMSReplyTo is a request. A reply is
 # sent there, and its JMSCorrelationID is the JMSMessageID or the JMSCorrelationID of the request:
 # of the latest one with this id. A message to a temporary destination without a JMSCorrelationID
-# answers the oldest request there that has no reply yet. A message counts once in a capture, when
-# it was sent, or else delivered first; one that was refused or rolled back does not count.
+# answers the oldest request there that has no reply yet, if all packets were captured of the
+# connections that show these requests: else it may answer another one. A message counts once in a
+# capture, when it was sent, or else delivered first; one that was refused or rolled back does not
+# count.
 def match_replies(facts: Facts) -> None:
     """Add the rows of JMS requests and their replies."""
     sent, delivered = by_message(facts.sent), by_message(facts.delivered)
@@ -1429,7 +1456,8 @@ def match_replies(facts: Facts) -> None:
         elif correlation is not None:
             candidates = [each for each in candidates if correlation in ids_of(each[0])][-1:]
         elif message["destination"].startswith(TEMPORARY):
-            candidates = [each for each in candidates if not each[1]][:1]
+            is_ordered = all(request["is_whole"] for request, _ in candidates)
+            candidates = [each for each in candidates if is_ordered and not each[1]][:1]
         else:
             candidates = []
         for _, replies in candidates:
@@ -1466,8 +1494,8 @@ def conversation(request: Row, reply: Row | None) -> Row:
 
 # --- hops -----------------------------------------------------------------------------------
 
-# J-34 (docs/layers/jmq.md, Hops; erratum 37) A hop follows from the latest earlier hop of one of
-# these kinds and the same consumer; `sent` and `accepted` are of no consumer.
+# J-34 (erratum 37) A hop follows from the latest earlier hop of one of these kinds and the same
+# consumer; `sent` and `accepted` are of no consumer.
 FOLLOWS: Final = {
     "sent": ("sent",),
     "accepted": ("accepted", "sent"),
@@ -1556,9 +1584,9 @@ def hops_of(key: str, seen: list[Sighting]) -> Iterator[Row]:
 # --- messages -------------------------------------------------------------------------------
 
 
-# J-35 (errata 22; docs/layers/jmq.md) A message has one row for all captures, of one packet: a
-# sending before a delivery, and that before one between brokers; one without flag I or R before one
-# with it; then the first.
+# J-35 (errata 22) A message has one row for all captures, of one packet: a sending before a
+# delivery, and that before one between brokers; one without flag I or R before one with it; then
+# the first.
 def represent_messages(facts: Facts) -> None:
     """Add the packet and the sender of each message, and the producers of each capture."""
     kinds = "sent", "delivered", "relayed", "relay_acknowledged"

@@ -2631,6 +2631,8 @@ def facts_of(
 ) -> Facts:
     """Return what follows from the packets of each client; see `derive`."""
     shown = None if streams is None else {(one["source"], one["stream"]): one for one in streams}
+    # An unfinished packet is bytes, whatever is known of its header.
+    rows = [row | {"packet_type": None} if row.get("status") == "tail" else row for row in rows]
     sides, facts = sides_of(rows, shown or {}), Facts()
     for row in (*rows, *(shown or {}).values()):
         times_ns = (row.get(f"{name}_ns") for name in ("captured", "ended", "last"))

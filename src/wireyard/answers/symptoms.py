@@ -5,6 +5,7 @@ The latter are verdicts of deliveries, ends of connections, and bad bytes.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Set
 from typing import Final
 
@@ -116,7 +117,7 @@ _EVERY: Final = (
         "stuck",
         "{messages} delivered more than a second before the end, not acknowledged",
         *("in_flight", "held", "in_transaction"),
-        condition=f"e.end_ns - d.delivered_ns >= {LONG_NS} AND NOT {RESCUED}",
+        condition=f"e.end_ns - d.delivered_ns >= {LONG_NS} AND NOT {PASSED_ON} AND NOT {RESCUED}",
         join=_END,
     ),
     of_verdicts(
@@ -198,4 +199,10 @@ def symptoms(formats: Set[str] | None = None) -> tuple[Symptom, ...]:
         if other is not symptom:
             query = f"({other.query}) UNION ALL BY NAME ({symptom.query})"
             known[symptom.code] = other._replace(query=query, verdicts=frozenset())
-    return tuple(sorted(known.values(), key=lambda each: SEVERITIES.index(each.severity)))
+    whole = (each._replace(query=_of_whole_packets(each.query)) for each in known.values())
+    return tuple(sorted(whole, key=lambda each: SEVERITIES.index(each.severity)))
+
+
+def _of_whole_packets(query: str) -> str:
+    """Return a query that leaves unfinished packets out, of which fields are missing."""
+    return re.sub(r"\b(packets_\w+)", r"(SELECT * FROM \1 WHERE status <> 'tail')", query)

@@ -7,14 +7,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from functools import partial
-from typing import Any, Final, NamedTuple
+from typing import Any, NamedTuple
 
 from wireyard.formats.base import Row
 
-__all__ = ["GAP", "Position", "Violation", "position_of", "violation_row"]
+__all__ = ["GAP", "TAIL", "Position", "Violation", "position_of", "violation_row"]
 
-GAP: Final = "gap"
-"""The status of bytes that were not captured."""
+GAP, TAIL = "gap", "tail"
+"""The status of bytes that were not captured, and of those of an unfinished packet."""
 _NS_PER_S = 1_000_000_000
 _BEFORE = -1
 """An offset that sorts before all packets of a stream."""

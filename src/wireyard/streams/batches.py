@@ -27,7 +27,7 @@ from wireyard.streams.blocks import (
     StreamBundle,
     join_blocks,
 )
-from wireyard.streams.framer import MALFORMED, OK
+from wireyard.streams.framer import MALFORMED, OK, TAIL
 from wireyard.streams.plan import Plan
 
 __all__ = ["BlockReader", "Part"]
@@ -261,21 +261,24 @@ class BlockReader:
         return rows_to_batch(self._own, values)
 
     def _scalar_row(self, block: Block, row: int, bad: _Bad) -> Row:
-        """Decode one row; bytes that are no packet have a position, a status and an error only."""
+        """Decode one row; bytes that begin no packet have a position, a status and an error only.
+
+        Of an unfinished packet, the row has the fields that are whole.
+        """
         offset, length = int(block.offsets[row]), int(block.lengths[row])
         value: Row = {**self._same, "offset": offset, "length": length}
-        frame = block.odd.get(row)
-        if frame is None:
+        frame, error = block.odd.get(row), None
+        if frame is None or frame.status == TAIL:
             read, error = self.plan.format.read_row(block.view(row), int(block.contexts[row]))
             value |= read
             for name in self._relative:
                 if value.get(name) is not None:
                     value[name] += offset
-            if error is not None:
-                bad[row] = error
-                value["status"] = MALFORMED
-        else:
+        if frame is not None:
             error, value["status"] = frame.error, frame.status
+        elif error is not None:
+            bad[row] = error
+            value["status"] = MALFORMED
         value["error"] = error.row() if error else None
         return value
 

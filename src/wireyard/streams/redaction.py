@@ -5,9 +5,9 @@
    user information and query values of URLs. User names, wills and payloads of messages are none.
 2. In a well-formed packet, the secret is left out of the row, and its bytes are not shown. Rows of
    JMQ logins have nothing but the fixed header.
-3. In a malformed packet of a type that has secrets, any text may be the secret, because a length or
-   a flag may be wrong. So only numbers of its headers are shown, unless its fields make up all of
-   its bytes.
+3. In a malformed or unfinished packet of a type that has secrets, any text may be the secret,
+   because a length or a flag may be wrong. So only numbers of its headers are shown, unless its
+   fields make up all of its bytes.
 4. Bytes that are no field of a packet are not shown: what is left of a malformed packet, an
    unfinished packet behind its header, and bytes between packets. They may be a part of a secret.
    An MQTT packet that cannot be read to its end may be one too: its first four bytes are shown.
@@ -38,7 +38,7 @@ import pyarrow as pa
 from wireyard.arrays import Bools, Ints
 from wireyard.formats.base import Annotation, Carried, Format, Row
 from wireyard.schema import array_of, as_array, as_numbers
-from wireyard.streams.framer import GARBAGE, MALFORMED
+from wireyard.streams.framer import GARBAGE, MALFORMED, TAIL
 
 __all__ = ["Redactor", "annotate", "masked", "shown_beginning"]
 
@@ -89,7 +89,7 @@ class Redactor:
     """Redacts the batches of one format by its `redact`, which takes single rows.
 
     A call for every row would cost as much as decoding. So it is called only for malformed rows,
-    and for those of packet types with secrets that have a value in a secret column.
+    unfinished ones, and those of packet types with secrets that have a value in a secret column.
     """
 
     def __init__(self, format: Format) -> None:
@@ -129,7 +129,7 @@ class Redactor:
                     held |= has_value[name] & ~_is_clean(batch[name], carried)
                 suspects &= held | ~of_kind
         if "status" in batch.schema.names:
-            suspects |= _is_one_of(batch["status"], (MALFORMED,))
+            suspects |= _is_one_of(batch["status"], (MALFORMED, TAIL))
         return suspects
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from contextlib import suppress
 from typing import Any, Final
 
@@ -65,10 +65,13 @@ def _pair(name: str, entry: Row) -> tuple[str, Any]:
     return kind, value
 
 
-def derive(rows: Iterable[Row], ended: Ends = NO_ENDS) -> dict[str, list[Row]]:
+def derive(
+    rows: Iterable[Row], ended: Ends = NO_ENDS, sliced: Collection[str] = ()
+) -> dict[str, list[Row]]:
     """Return what packets say; columns and model have to agree. Rows are in the model's order."""
     tables = packet_tables(rows)
-    model, made = facts_of(_rows_of(tables), ended), columns.derive_columns(tables, ended)
+    model = facts_of(_rows_of(tables), ended, sliced)
+    made = columns.derive_columns(tables, ended, sliced)
     assert _differences(model, made, tables) == []
     found = {
         table: [
@@ -84,10 +87,10 @@ def derive(rows: Iterable[Row], ended: Ends = NO_ENDS) -> dict[str, list[Row]]:
     return found
 
 
-def differences(tables: Tables, ended: Ends = NO_ENDS) -> list[str]:
+def differences(tables: Tables, ended: Ends = NO_ENDS, sliced: Collection[str] = ()) -> list[str]:
     """Return the rows on which model and columns do not agree."""
-    made = columns.derive_columns(tables, ended)
-    return _differences(facts_of(_rows_of(tables), ended), made, tables)
+    made = columns.derive_columns(tables, ended, sliced)
+    return _differences(facts_of(_rows_of(tables), ended, sliced), made, tables)
 
 
 def _rows_of(tables: Tables) -> list[Row]:

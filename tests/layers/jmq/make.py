@@ -170,6 +170,12 @@ class Talk:
         return derive(self.rows, ended)
 
 
+def lose(*rows: Row) -> None:
+    """Leave packets out: in their place is a gap."""
+    for row in rows:
+        row |= {"status": "gap", "captured_ns": None, "frame": None}
+
+
 def message_id(row: Row) -> bytes:
     """Return the 32 bytes of a SysMessageID."""
     names = ("timestamp", "source_ip", "source_port", "sequence")

@@ -7,6 +7,7 @@ import pytest
 from tests.layers.jmq.judge import derive
 from tests.layers.jmq.make import BROKER, CLIENT, OK, Talk, held
 from tests.layers.jmq.tables import control, only, rules, verdicts
+from wireyard.formats.jmq.layout import FLAGS
 from wireyard.layers.jmq.facts import VERDICTS
 from wireyard.layers.jmq.rules import RULES
 from wireyard.layers.tables import TABLES
@@ -149,6 +150,27 @@ def test_a_connection_that_ends_without_goodbye_was_dropped() -> None:
     assert only(talk.tables()["sessions"])["closed_ns"] is None
     row = only(talk.tables(dropped=True)["sessions"])
     assert (row["ended_by"], row["closed_frame"]) == ("dropped", len(talk.rows))
+
+
+def test_a_request_that_is_sent_again_with_another_id_waits_once() -> None:
+    talk = Talk().login()
+    first = talk.ask("TEXT_MESSAGE", destination="q")
+    for _ in range(2):
+        again = talk.ask("TEXT_MESSAGE", destination="q")
+        again |= {name: first[name] for name in ("timestamp", "sequence", "sys_message_id")}
+        again["bit_flags"] |= FLAGS["I"]
+    assert only(talk.tables()["sessions"])["in_flight_sent"] == 1
+
+
+def test_a_client_may_be_writing_while_the_broker_says_goodbye() -> None:
+    talk = Talk().login()
+    talk.packet("GOODBYE", False)
+    talk.ask("TEXT_MESSAGE", destination="q")
+    assert rules(talk.tables()) == []
+    talk.packet("GOODBYE", True)
+    talk.tell("START")
+    assert rules(talk.tables()) == ["after_goodbye"]
+    assert only(talk.tables()["sessions"])["ended_by"] == "server"
 
 
 def test_who_says_goodbye_first_ended_it() -> None:

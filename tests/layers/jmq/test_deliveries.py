@@ -6,7 +6,8 @@ from typing import Any
 
 import pytest
 
-from tests.layers.jmq.make import Talk, block, held, message_id
+from tests.layers.jmq.judge import derive
+from tests.layers.jmq.make import MS, Talk, block, held, lose, message_id
 from tests.layers.jmq.tables import only, rules, verdicts
 from wireyard.layers.jmq.rules import NO_ACKNOWLEDGE
 
@@ -41,6 +42,38 @@ def test_a_message_that_nobody_was_seen_to_send_has_the_producer_of_its_header()
     talk.deliver(elsewhere, 7)
     row = only(talk.tables()["deliveries"])
     assert (row["producer"], row["sent_frame"]) == ("10.0.0.8:4000", None)
+
+
+@pytest.mark.parametrize("side", ["client", "broker", "both"])
+@pytest.mark.parametrize("how", ["acknowledge", "delete"])
+def test_what_may_have_been_given_back_and_delivered_again_is_undecided(
+    side: str, how: str
+) -> None:
+    talk, deliveries = held()
+    if side in ("client", "both"):
+        lose(talk.tell("REDELIVER", body=block(deliveries[1])))
+    if side in ("broker", "both"):
+        lose(talk.packet("PING", False))
+    sure = {"acknowledge": "acknowledged", "delete": "returned_unseen"}[how]
+    if how == "acknowledge":
+        talk.acknowledge(deliveries[1])
+    else:
+        talk.request("DELETE_CONSUMER", JMQConsumerID=7, body=message_id(deliveries[0]))
+    found = verdicts(talk.tables())
+    assert found[1] == ("undecided" if side == "both" else sure)
+    talk.acknowledge(later := talk.deliver(deliveries[0], 8))
+    assert later and verdicts(talk.tables())[-1] == "acknowledged"
+
+
+@pytest.mark.parametrize("over", [(), (True,), (True, False)])
+def test_a_slice_may_lack_the_last_packets_of_a_stream(over: tuple[bool, ...]) -> None:
+    talk, _ = held()
+    rows, end = talk.rows, (talk.now_ms * MS, len(talk.rows))
+    ended = {(talk.source, talk.stream(side)): end for side in over}
+    assert verdicts(derive(rows, ended)) == ["left" if over else "held"] * 3
+    sliced = derive(rows, ended, [talk.source])
+    assert verdicts(sliced) == ["left" if len(over) == 2 else "undecided"] * 3
+    assert only(sliced["sessions"])["ended_by"] == ("dropped" if over else "open")
 
 
 def test_what_a_consumer_holds_is_not_acknowledged() -> None:

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from tests.layers.jmq.judge import derive
-from tests.layers.jmq.make import MS, Talk, block, message_id
+from tests.layers.jmq.make import MS, Talk, block, lose, message_id
 from wireyard.formats.base import Row
 from wireyard.formats.gpacket import FORMAT as GPACKET
 from wireyard.formats.gpacket.packet import Packet as GPacket
@@ -74,6 +74,35 @@ def test_one_at_a_time_needs_no_correlation() -> None:
     request = talk.send(reply_to="queue")["sys_message_id"]
     talk.send(destination="queue")
     assert pairs(talk) == [(request, None)]
+
+
+@pytest.mark.parametrize("lost", ["reply", "anything", "login"])
+def test_the_order_of_replies_shows_nothing_where_packets_are_missing(lost: str) -> None:
+    talk = Talk() if lost == "login" else Talk().login()
+    requests = [talk.send(reply_to=TEMPORARY)["sys_message_id"] for _ in range(2)]
+    later = talk.send(reply_to=TEMPORARY)["sys_message_id"]
+    replies = [talk.send(destination=TEMPORARY) for _ in range(2)]
+    named = talk.send(destination=TEMPORARY, correlation_id=f"ID:{later}")["sys_message_id"]
+    if lost != "login":
+        lose(replies[0] if lost == "reply" else talk.tell("PING"))
+    assert pairs(talk) == [(requests[0], None), (requests[1], None), (later, named)]
+
+
+def test_a_reply_is_known_where_the_requester_lacks_nothing() -> None:
+    asker, service = Talk().login(), Talk(client=("10.0.0.8", 50008)).login()
+    service.now_ms = asker.now_ms
+    asker.consumer(7)
+    service.consumer(8)
+    request = asker.send(reply_to=TEMPORARY)
+    lose(service.deliver(request, 8))
+    reply = service.send(destination=TEMPORARY)
+    asker.deliver(reply, 7)
+    (row,) = (
+        row for row in derive(asker.rows + service.rows)["conversations"] if row["kind"] == "jms"
+    )
+    assert (row["request_key"], row["reply_key"]) == (
+        request["sys_message_id"], reply["sys_message_id"],
+    )  # fmt: skip
 
 
 def test_what_was_taken_back_or_refused_answers_nothing() -> None:

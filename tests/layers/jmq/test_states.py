@@ -81,7 +81,7 @@ def test_what_is_not_allowed_breaks_a_rule() -> None:
 
 def test_a_logged_in_client_may_do_everything_and_one_that_is_not_next_to_nothing() -> None:
     allowed = {state for state in SESSION.states if (state, "client_packet") in SESSION}
-    assert allowed == {"new", "open"}
+    assert allowed == {"new", "open", "dismissed"}
 
 
 def test_what_has_an_end_stays_there() -> None:

@@ -182,7 +182,7 @@ def decode(view: View, context: int = 0) -> Packet | LinkPacket:
 
 
 def read_row(view: View, context: int = 0) -> tuple[Row, DecodeError | None]:
-    """Read one whole packet into its row; the error is None for a well-formed one.
+    """Read one packet into its row; the error is None for a whole and well-formed one.
 
     Values that could not be read are None. A link packet has flags as a number only.
     """
@@ -218,13 +218,13 @@ def _read(view: View, values: Row, short_objects: bool) -> None:
             values[name] = int.from_bytes(data, "big", signed=field.kind.startswith("i"))
     if layout is LINK_HEADER:
         values["format"] = LINK
-        _check_size(view, values["size"], layout, LINK_BYTES)
+        _check_size(view, values, layout, LINK_BYTES)
         values.update(layout.unpack(view))
         values["payload_size"] = len(view) - LINK_BYTES
         values["payload"] = bytes(view[LINK_BYTES:]) or None
         return
     values["header_order"] = DOCUMENTED if layout is HEADERS[DOCUMENTED] else SHIPPED
-    _check_size(view, values["size"], layout, least_bytes(values["version"]))
+    _check_size(view, values, layout, least_bytes(values["version"]))
     if values["version"] != VERSION:
         problem = f"is {values['version']}, not {VERSION}"
         at = layout["version"].offset
@@ -233,12 +233,19 @@ def _read(view: View, values: Row, short_objects: bool) -> None:
     _read_sections(view, values, layout["property_size"].offset, short_objects)
 
 
-def _check_size(view: View, size: int, layout: Layout, least: int) -> None:
-    at, spec = layout["size"].offset, layout["size"].spec
+def _read_cut(view: View, values: Row, layout: Layout) -> None:
+    """Read the fixed header of a packet that goes on behind the view, if all of it is there."""
+    if len(view) >= layout.size and values["version"] in (VERSION, LINK_VERSION):
+        values.update(layout.unpack(view))
+
+
+def _check_size(view: View, values: Row, layout: Layout, least: int) -> None:
+    size, at, spec = values["size"], layout["size"].offset, layout["size"].spec
     if size < least:
         problem = f"is {size}, less than the {least} of the header"
         raise Malformed("gpacket", "size", at, problem, spec, "bad_size")
     if size > len(view):
+        _read_cut(view, values, layout)
         raise Truncated("gpacket", "packet", 0, size, len(view), spec)
     if size < len(view):
         problem = f"is {size}, {len(view)} bytes were given"

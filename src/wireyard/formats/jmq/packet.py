@@ -7,6 +7,7 @@ read, and the error. Both run the same code, so `decode` raises exactly if the r
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, fields
 from datetime import datetime
 from functools import partial
@@ -46,6 +47,8 @@ from wireyard.formats.jmq.layout import (
 from wireyard.formats.jmq.reading import (
     SHORT_OBJECTS,
     encode_section,
+    is_cut,
+    read_cut_packet,
     read_header,
     read_items,
     read_packet,
@@ -230,7 +233,7 @@ def decode(view: View, context: int = 0) -> Packet:
 
 
 def read_row(view: View, context: int = 0) -> tuple[Row, DecodeError | None]:
-    """Read one whole packet into its row; the error is None for a well-formed one.
+    """Read one packet into its row; the error is None for a whole and well-formed one.
 
     Values that could not be read are None.
     """
@@ -245,6 +248,9 @@ def read_row(view: View, context: int = 0) -> tuple[Row, DecodeError | None]:
             values.update(raw_section(values["properties"], write))
     except DecodeError as raised:
         error = raised
+        if is_cut(view, values):
+            with suppress(DecodeError):
+                read_cut_packet(view, values, context)
     if "source_ip" in values:
         values["source_ip_text"] = address_text(values["source_ip"])
         values["sys_message_id"] = sys_message_id_text(

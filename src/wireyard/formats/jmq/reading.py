@@ -38,6 +38,8 @@ __all__ = [
     "STAMPS",
     "check_sections",
     "encode_section",
+    "is_cut",
+    "read_cut_packet",
     "read_header",
     "read_items",
     "read_packet",
@@ -85,6 +87,25 @@ def read_packet(view: View, values: Row, context: int) -> None:
         raise error
     if header["bit_flags"] != values["bit_flags"] or not _is_written(view, offset, values):
         values["raw_header"] = bytes(view[:offset])
+
+
+def is_cut(view: View, values: Row) -> bool:
+    """Return whether a packet goes on behind the view, by the size in its first bytes."""
+    return values.get("version") in HEADERS and values["size"] > len(view)
+
+
+def read_cut_packet(view: View, values: Row, context: int) -> None:
+    """Fill `values` with the headers and the properties that are in the view, not with the body."""
+    if len(view) < HEADER_BYTES:
+        return
+    header = read_header(view, values["version"], values)
+    offset, size = header["property_offset"], header["property_size"]
+    read_items(view, min(offset, len(view)), values)
+    if 0 < size <= len(view) - offset:
+        section = bytes(view[offset : offset + size])
+        values["properties"] = read_properties(
+            values["version"], section, offset, context == SHORT_OBJECTS
+        )
 
 
 def read_header(view: View, version: int, values: Row) -> dict[str, Any]:

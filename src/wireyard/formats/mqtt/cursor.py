@@ -64,6 +64,8 @@ class Cursor:
         self.view = view
         self.at = 0
         self.stop = len(view)
+        self.is_cut = False
+        """Whether the packet goes on behind the view."""
         self.version = context & VERSION_BITS
         self.faults: list[DecodeError] = []
         self.marks: list[Mark] = []

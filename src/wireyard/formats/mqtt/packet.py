@@ -24,6 +24,7 @@ from wireyard.formats.mqtt.layout import (
     FIXED_FLAGS,
     MSB_FIRST,
     PACKET_TYPES,
+    PROTOCOLS,
     PUBLISH,
     PUBREL,
     SUBSCRIBE,
@@ -89,11 +90,11 @@ def decode(view: View, context: int = 0) -> Packet:
 
 
 def read_row(view: View, context: int = 0) -> tuple[Row, DecodeError | None]:
-    """Read one whole packet into its row; the error is None for a well-formed one.
+    """Read one packet into its row; the error is None for a whole and well-formed one.
 
     Values that could not be read are None.
     """
-    values, cursor = read_packet(view, context)
+    values, cursor = read_packet(view, context, may_be_cut=True)
     error = cursor.faults[0] if cursor.faults else None
     version = values["version_in_force"]
     values["packet_type_name"] = type_name(values.get("packet_type", 0), version or 0)
@@ -121,7 +122,9 @@ def _filter_row(filter: Filter, version: int | None) -> Row:
     return row
 
 
-def read_packet(view: View, context: int, traced: bool = False) -> tuple[Row, Cursor]:
+def read_packet(
+    view: View, context: int, traced: bool = False, may_be_cut: bool = False
+) -> tuple[Row, Cursor]:
     """Read as much of a packet as possible; the cursor has the faults.
 
     Parameters
@@ -130,6 +133,8 @@ def read_packet(view: View, context: int, traced: bool = False) -> tuple[Row, Cu
         One whole packet, and its context; a CONNECT declares its own version.
     traced
         Whether the cursor also records a mark for each field.
+    may_be_cut
+        Whether to read a packet that goes on behind the view, except for its payload.
     """
     context = next_context(view, context)
     cursor = Cursor(view, context, traced)
@@ -138,7 +143,7 @@ def read_packet(view: View, context: int, traced: bool = False) -> tuple[Row, Cu
         "msb_first": cursor.version == 2 and bool(context & MSB_FIRST),
     }
     try:
-        _read_fixed_header(cursor, values)
+        _read_fixed_header(cursor, values, may_be_cut)
         READERS[values["packet_type"]](cursor, values)
         cursor.end()
     except DecodeError as error:
@@ -146,7 +151,7 @@ def read_packet(view: View, context: int, traced: bool = False) -> tuple[Row, Cu
     return values, cursor
 
 
-def _read_fixed_header(cursor: Cursor, values: Row) -> None:
+def _read_fixed_header(cursor: Cursor, values: Row, may_be_cut: bool) -> None:
     first = cursor.byte("packet type and flags")
     kind, flags = first >> 4, first & 15
     values.update(packet_type=kind, flags=flags)
@@ -155,7 +160,11 @@ def _read_fixed_header(cursor: Cursor, values: Row) -> None:
     values["remaining_length_bytes"] = cursor.at - start
     if length > cursor.left:
         where = RULES["truncated"].spec(cursor.version)
-        raise Truncated("mqtt", "packet", 0, cursor.at + length, cursor.stop, where)
+        error = Truncated("mqtt", "packet", 0, cursor.at + length, cursor.stop, where)
+        if not may_be_cut or cursor.version not in (0, *PROTOCOLS):
+            raise error
+        cursor.note(error)
+        cursor.is_cut = True
     if length < cursor.left:
         problem = f"is {length}, {cursor.left} bytes were given"
         cursor.fault("trailing_bytes", "Remaining Length", 1, problem)

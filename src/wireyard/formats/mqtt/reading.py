@@ -133,7 +133,7 @@ def _left_out(cursor: Cursor) -> bool:
 
     1999 has no logins, and in 3.1 Remaining Length overrides the flags.
     """
-    return cursor.version == 2 or (cursor.version == 3 and not cursor.left)
+    return cursor.version == 2 or (cursor.version == 3 and not cursor.left and not cursor.is_cut)
 
 
 # --- PUBLISH --------------------------------------------------------------------------------
@@ -156,6 +156,8 @@ def _read_publish(cursor: Cursor, values: Values) -> None:
     properties = values.get("properties", ())
     if topic == "" and not any(entry.name == "topic_alias" for entry in properties):
         cursor.fault("empty_topic", "topic", start, "is empty")
+    if cursor.is_cut:
+        return
     size = values["payload_size"] = cursor.left
     start = cursor.skip(size, "payload")
     values["payload"] = bytes(cursor.view[start : cursor.at])

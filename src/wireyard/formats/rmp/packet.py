@@ -230,6 +230,8 @@ def _read(view: View, state: MessageContext, values: Row) -> None:
     more = values.get("more_follows", False)
     if left > len(view):
         if stop < len(view) or not more:
+            if stop == len(view):  # The data may go on.
+                values.update(data=None, data_size=None)
             raise Truncated("rmp", "packet", 0, left, len(view), SPEC)
     elif stop < len(view):
         _read_all(view, start, state, values)

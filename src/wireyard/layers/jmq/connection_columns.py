@@ -200,6 +200,7 @@ class _ConnectionTables(Tracking):
                 "transaction_id": _masked(transaction, transaction != 0),
                 "status": _masked(status, has_status),
                 "resent": (self.flags[rows] & _RESENT) != 0,
+                "is_whole": self.is_whole[self.connection[rows]],
                 ROW_NUMBER: self.columns.row_number[rows],
                 "source": self._source(rows),
                 **self._positions(rows),
@@ -252,6 +253,7 @@ class _ConnectionTables(Tracking):
                 **self._message_texts(rows),
                 "transaction_id": _masked(joined, joined != 0),
                 "resent": (self.flags[rows] & _RESENT) != 0,
+                "is_whole": self.is_whole[self.connection[rows]],
                 ROW_NUMBER: self.columns.row_number[rows],
                 "source": self._source(rows),
                 **self._positions(rows),
@@ -489,7 +491,7 @@ class _ConnectionTables(Tracking):
         connection = np.empty(self.transactions, np.int64)
         of_slot[slots], connection[slots] = ids, self.connection[at]
         left = np.flatnonzero(self.held.begun)
-        missed = self.connections.missed[connection[left]]
+        missed = self.missed[connection[left]]
         left = left[(self.held.begun_at[left] >= missed) & ~self.is_open[connection[left]]]
         of = connection[left]
         event = np.full(len(left), k.USE_EVENTS.index("leave"), np.int32)

@@ -141,8 +141,10 @@ def _delivery_rows(
     )  # fmt: skip
 
 
-_MESSAGE: Final = ("message_key", "producer", "destination", "reply_to", "correlation_id",
-                   "message_id", "source", "stream", "offset", "frame", "ns")  # fmt: skip
+_MESSAGE: Final = (
+    "message_key", "producer", "destination", "reply_to", "correlation_id", "message_id",
+    "is_whole", "source", "stream", "offset", "frame", "ns",
+)  # fmt: skip
 
 
 def _conversation_messages(
@@ -233,7 +235,8 @@ def match_replies(messages: pa.Table) -> tuple[pa.Table, Counter[str]]:
     JMSReplyTo, and its JMSCorrelationID is the request's JMSMessageID or JMSCorrelationID;
     applications choose which. If several requests have the same id, the reply is to the latest. A
     message to a temporary destination without a JMSCorrelationID is the reply to the oldest request
-    there that has none yet, as in the broker's administration and in JMS' own requestors. Above
+    there that has none yet, as in the broker's administration and in JMS' own requestors; if a
+    packet is missing of the connection of any request there, it may be the reply to another. Above
     `MAX_REMEMBERED` messages the oldest requests are evicted; those without a reply are counted.
     """
     sources, _ = text_codes(messages["source"])
@@ -248,7 +251,8 @@ def match_replies(messages: pa.Table) -> tuple[pa.Table, Counter[str]]:
     request_of = np.full(len(of), -1, np.int64)
     replied = np.zeros(len(of), np.int64)
     dropped = _match(
-        order, starts, is_request, is_temporary[places].astype(np.int8), key, chosen, own,
+        order, starts, is_request, is_temporary[places].astype(np.int8),
+        messages["is_whole"].to_numpy().astype(np.int8), key, chosen, own,
         np.full(slots, -1, np.int64), request_of, replied, np.zeros(len(of), np.int64),
         rules.MAX_REMEMBERED,
     )  # fmt: skip
@@ -284,11 +288,11 @@ def _correlations(messages: pa.Table, of: Any) -> tuple[Any, Any, Any]:
 
 
 @kernel(
-    I64(_I64S, _I64S, _I8S, _I8S, _I64S, _I64S, _I64S, _I64S, _I64S, _I64S, _I64S, I64),
+    I64(_I64S, _I64S, _I8S, _I8S, _I8S, _I64S, _I64S, _I64S, _I64S, _I64S, _I64S, _I64S, I64),
 )  # fmt: skip
 def _match(
-    order: Any, starts: Any, is_request: Any, temporary: Any, key: Any, chosen: Any, own: Any,
-    latest: Any, request_of: Any, replied: Any, requests: Any, most: int,
+    order: Any, starts: Any, is_request: Any, temporary: Any, whole: Any, key: Any, chosen: Any,
+    own: Any, latest: Any, request_of: Any, replied: Any, requests: Any, most: int,
 ) -> int:  # fmt: skip
     """Find the request of each reply.
 
@@ -297,13 +301,14 @@ def _match(
     """
     dropped = 0
     for group in range(len(starts) - 1):
-        count, oldest, waiting, held = 0, 0, 0, 0
+        count, oldest, waiting, held, is_ordered = 0, 0, 0, 0, True
         for at in range(starts[group], starts[group + 1]):
             row = order[at]
             if is_request[row]:
                 requests[count] = row
                 count += 1
                 held += 1
+                is_ordered = is_ordered and whole[row] != 0
                 latest[chosen[row]] = row
                 if own[row] >= 0:
                     latest[own[row]] = row
@@ -311,7 +316,7 @@ def _match(
                 request = _long(-1)
                 if key[row] >= 0:
                     request = latest[key[row]]
-                elif temporary[row]:
+                elif temporary[row] and is_ordered:
                     while waiting < count and request < 0:
                         if replied[requests[waiting]] == 0:
                             request = requests[waiting]

@@ -62,7 +62,7 @@ SESSION: Final[StateTable[str, str, str]] = StateTable(
             "login_accepted": "open",
             "login_refused": "refused",
             "client_goodbye": "closing",
-            "server_goodbye": "closed",
+            "server_goodbye": "dismissed",
             "goodbye_reply": "closed",
             "client_packet": "open",
             "server_packet": "open",
@@ -73,13 +73,13 @@ SESSION: Final[StateTable[str, str, str]] = StateTable(
             "hello_refused": "refused",
             "challenge": "challenged",
             "client_goodbye": "closing",
-            "server_goodbye": "closed",
+            "server_goodbye": "dismissed",
             "server_packet": "greeting",
         },
         "challenged": {
             "login": "authenticating",
             "client_goodbye": "closing",
-            "server_goodbye": "closed",
+            "server_goodbye": "dismissed",
             "server_packet": "challenged",
         },
         "authenticating": {
@@ -87,12 +87,12 @@ SESSION: Final[StateTable[str, str, str]] = StateTable(
             "login_accepted": "open",
             "login_refused": "refused",
             "client_goodbye": "closing",
-            "server_goodbye": "closed",
+            "server_goodbye": "dismissed",
             "server_packet": "authenticating",
         },
         "open": {
             "client_goodbye": "closing",
-            "server_goodbye": "closed",
+            "server_goodbye": "dismissed",
             "goodbye_reply": "closed",
             "client_packet": "open",
             "server_packet": "open",
@@ -111,6 +111,10 @@ SESSION: Final[StateTable[str, str, str]] = StateTable(
             "server_packet": "closing",
         },
         # A client may be writing while the broker sends GOODBYE, which it does twice.
+        "dismissed": {
+            **dict.fromkeys(SESSION_EVENTS, "dismissed"),
+            "client_goodbye": "closed",
+        },
         "closed": {
             "client_goodbye": "closed",
             "server_goodbye": "closed",
@@ -129,7 +133,7 @@ SESSION: Final[StateTable[str, str, str]] = StateTable(
         "closed": "after_goodbye",
     },
 )
-"""A connection from HELLO to GOODBYE."""
+"""A connection from HELLO to GOODBYE (rules J-4, J-8 of ``fact_rules``)."""
 
 ENDED_BY: Final[Mapping[str, str]] = MappingProxyType(
     {
@@ -235,7 +239,7 @@ DELIVERY: Final[StateTable[str, str, str]] = StateTable(
     },
     DELIVERY_EVENTS,
 )
-"""A delivery attempt; an event without a cell does not apply to it."""
+"""A delivery attempt (J-5, J-9, J-13, J-20 to J-24); an event without a cell does not apply."""
 
 SETTLED: Final = frozenset(state for state in DELIVERY.states if (state, "close") not in DELIVERY)
 """States that no event on the connection changes."""
@@ -349,7 +353,7 @@ TRANSACTION: Final[StateTable[str, str, str]] = StateTable(
     TRANSACTION_EVENTS,
     event_rules=dict.fromkeys(TRANSACTION_EVENTS, "transaction_over"),
 )
-"""A transaction, across all connections that take part in it."""
+"""A transaction, across all connections that take part in it (J-14, J-18, J-31)."""
 
 TRANSACTION_OUTCOMES: Final[Mapping[str, str]] = MappingProxyType(
     {
@@ -399,4 +403,4 @@ FLOW: Final[StateTable[str, str, str]] = StateTable(
     FLOW_EVENTS,
     state_rules={"paused": "sent_while_paused"},
 )
-"""The flow to a consumer, from a producer, or of a connection."""
+"""The flow to a consumer, from a producer, or of a connection (J-25)."""

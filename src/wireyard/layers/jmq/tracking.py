@@ -462,6 +462,7 @@ class Tracking:
             pause=self.whole,
             one_sided=silent.reshape(-1, 2).any(axis=1).astype(np.int8),
             in_gap=silent,
+            missed=np.full(2 * count, -1, np.int32),
             **{name: np.full(2 * count, -1, np.int32) for name in lists},
         )
         buffers = records.blank(
@@ -494,9 +495,15 @@ class Tracking:
     def _finish(self) -> None:
         """End what is still open at the end of the packets."""
         connections, columns = self.connections, self.columns
+        # A slice may lack the packets behind the last of a stream, unless it has the end.
+        cut = np.flatnonzero(self.of_slice & ~self.ended)
+        connections.in_gap[2 * columns.connection_of_stream[cut] + self.from_client[cut]] = 1
         in_gap = connections.in_gap.reshape(-1, 2) != 0
-        connections.missed[in_gap.any(axis=1)] = self.rows
-        self.has_gap = connections.missed >= 0
+        connections.missed[connections.in_gap != 0] = self.rows
+        self.missed = connections.missed.reshape(-1, 2).max(axis=1)
+        """The last row at which packets of a connection may be missing."""
+        self.has_gap = self.missed >= 0
+        self.is_whole = (connections.known != 0) & ~self.has_gap
         seen_ended = np.zeros(columns.connections, bool)
         seen_ended[columns.connection_of_stream[self.ended]] = True
         refused = connections.state == SESSION.states.index("refused")
@@ -513,7 +520,7 @@ class Tracking:
         self.in_flight_sent = np.bincount(self.connection[messages], minlength=columns.connections)
         held = self.held.row[self.held.row >= 0]
         self.in_flight_received = np.bincount(self.connection[held], minlength=columns.connections)
-        missed = connections.missed[self.connection[held]]
+        missed = self.missed[self.connection[held]]
         for since, following in ((held, _MISSED), (self.p.acknowledged[held], _REPLY_LOST)):
             unsure = held[since < missed]
             self.p.state[unsure] = following[self.p.state[unsure]]

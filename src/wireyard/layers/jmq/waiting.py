@@ -6,8 +6,9 @@ Rules of this file:
    was given back waits again.
 2. A message that was relayed to another broker waits there, if at all.
 3. Where packets of any connection of a broker are missing, or the capture is a slice, nothing is
-   known to wait there.
+   known to wait there: what a consumer did not acknowledge may have gone to another one.
 4. Who consumes a queue is who has a consumer there now, whoever had one before.
+5. Nothing waits any more in what an administrator has purged or destroyed.
 """
 
 from __future__ import annotations
@@ -24,6 +25,7 @@ __all__ = [
     "OVERTAKEN",
     "PARTLY_SEEN",
     "PASSED_ON",
+    "PURGED",
     "QUEUED",
     "SENT",
     "WAITING_JMS",
@@ -125,17 +127,31 @@ WHERE s.protocol = 'jms'
 """
 """Brokers of which packets are missing, a direction of a link between brokers, or connections,
 which a slice leaves out."""
-_TAKEN: Final = f"""
-SELECT m.* FROM ({SENT}) m
+_EMPTIED: Final = """EXISTS (
+    FROM packets_jmq a
+    JOIN conversations c
+    ON c.source = a.source AND c.stream = a.stream AND c."offset" = a."offset" AND c.kind = 'jms'
+    JOIN packets_jmq r
+    ON r.source = a.source AND r.sys_message_id = c.reply_key AND r.packet_type BETWEEN 1 AND 6
+    WHERE a.destination = '__JMQAdmin' AND a.properties['JMQMessageType'].value IN ('12', '32')
+      AND r.properties['JMQStatus'].value = '200' AND a.source = m.source
+      AND a.properties['JMQDestination'].value = m.destination AND a.captured_ns >= m.since_ns
+      AND (a.properties['JMQDestType'].value::INTEGER & 2 > 0) = (m.destination_kind = 'topic')
+      AND starts_with(ltrim(m.server, '['), a.dst_addr)
+  )"""
+"""Condition for a message `m` whose destination the administrator destroyed (12) or purged (32)."""
+_ACCEPTED: Final = f"""
+SELECT m.*, {_EMPTIED} AS is_purged FROM ({SENT}) m
 WHERE NOT m.is_unanswered AND (m.source, m.server) NOT IN ({PARTLY_SEEN})
 """
 """Those that the broker took, where no packets of its connections are missing."""
-_UNCONSUMED: Final = f"""
-SELECT m.* FROM ({_TAKEN}) m
-WHERE m.destination_kind IN ('queue', 'temporary_queue') AND NOT EXISTS (
+_TAKEN: Final = f"SELECT * FROM ({_ACCEPTED}) WHERE NOT is_purged"
+_OF_QUEUE: Final = f"""m.destination_kind IN ('queue', 'temporary_queue') AND NOT EXISTS (
     FROM deliveries d WHERE d.message_key = m.message_key AND d.verdict NOT IN {_RETURNED}
-  )
-"""
+  )"""
+_UNCONSUMED: Final = f"SELECT m.* FROM ({_TAKEN}) m WHERE {_OF_QUEUE}"
+PURGED: Final = f"SELECT m.* FROM ({_ACCEPTED}) m WHERE m.is_purged AND {_OF_QUEUE}"
+"""Messages that were in a queue when the administrator purged or destroyed it."""
 DIED: Final = f"""
 SELECT m.*, o.client AS owner, o.client_id AS owner_id
 FROM ({_UNCONSUMED}) m JOIN (
@@ -219,14 +235,23 @@ UNION ALL
 SELECT source, destination, message_key, 'queued', subscriber, since_ns, frame FROM ({AWAY})
 """
 """What waits for a consumer at the end of a capture."""
-PASSED_ON: Final = """EXISTS (
+_MAY_BE_ELSEWHERE: Final = """(d.protocol = 'jms' AND (d.subscription IS NOT NULL OR EXISTS (
+    FROM messages q
+    WHERE q.source = d.source AND q.message_key = d.message_key
+      AND q.destination_kind LIKE '%queue'
+  )) AND d.source IN (
+    SELECT source FROM sessions WHERE protocol = 'jms' AND in_flight_sent IS NULL
+    UNION SELECT source FROM streams WHERE sliced
+  ))"""
+"""Condition for a JMS delivery `d` whose message others may have, in packets that are missing."""
+PASSED_ON: Final = f"""(EXISTS (
     FROM deliveries o LEFT JOIN messages m
     ON m.source = o.source AND m.message_key = o.message_key
     WHERE d.protocol = 'jms' AND o.source = d.source AND o.message_key = d.message_key
       AND o.delivered_ns > d.delivered_ns AND o.verdict <> 'browsed'
       AND (o.subscription = d.subscription OR m.destination_kind LIKE '%queue')
-  )"""
-"""Condition for a JMS delivery `d` whose message another consumer got later."""
+  ) OR {_MAY_BE_ELSEWHERE})"""
+"""Condition for a JMS delivery `d` whose message another consumer got later, or may have."""
 NOT_CHARGED: Final = f"""
 SELECT d.source, d.stream, d."offset"
 FROM deliveries d
@@ -237,6 +262,7 @@ WHERE d.protocol = 'jms' AND (
     d.dead_reason IS NOT NULL OR d.verdict = 'browsed' OR d.redelivered OR d.delivery_count > 1
     OR c.captured_ns > greatest(d.sent_ns, m.delivery_time_ms * 1000000)
     OR t.ended_ns > d.sent_ns
+    OR {_MAY_BE_ELSEWHERE}
     OR EXISTS (
       FROM deliveries o
       WHERE o.source = d.source AND o.message_key = d.message_key
@@ -246,4 +272,5 @@ WHERE d.protocol = 'jms' AND (
   )
 """
 """Deliveries whose time in queue is not that of their consumer: it came later, or read the dead
-message queue, or another one had the message before."""
+message queue, or another one had the message before, or may have had it in packets that are
+missing."""

@@ -28,7 +28,7 @@ from wireyard.layers.mqtt.directions import (
     client_id_of,
     decide_sides,
 )
-from wireyard.layers.records import GAP
+from wireyard.layers.records import GAP, TAIL
 
 __all__ = ["NEEDED", "SCHEMA", "StreamEvidence"]
 
@@ -158,6 +158,8 @@ class StreamEvidence:
         kind, code = (
             batch[name].fill_null(0).to_numpy() for name in ("packet_type", "return_code")
         )
+        is_cut = pc.equal(batch["status"], TAIL).to_numpy(zero_copy_only=False)
+        kind = np.where(is_cut, 0, kind)
         sides = _sides(batch["status"], kind, code)
         is_gap = pc.equal(batch["status"], GAP).to_numpy(zero_copy_only=False)
         flags = (is_gap, kind == CONNECT, sides == _CLIENT, sides == _BROKER)

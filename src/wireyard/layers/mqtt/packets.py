@@ -25,7 +25,7 @@ from wireyard.formats.mqtt import layout
 from wireyard.layers.grouping import split_rows
 from wireyard.layers.mqtt.directions import Stream
 from wireyard.layers.mqtt.grids import NO_TIME, NONE, Flag, Packet
-from wireyard.layers.records import Position, position_of
+from wireyard.layers.records import TAIL, Position, position_of
 from wireyard.memory import load_word
 
 __all__ = [
@@ -226,6 +226,7 @@ class Part(NamedTuple):
         first
             The index of its first row in the file.
         """
+        table = _of_whole_packets(table)
         grid, topics = _grid(table)
         expires_s, is_extra = _read_properties(table, grid)
         kind, flags = grid[:, Packet.KIND], grid[:, Packet.FLAGS]
@@ -503,6 +504,15 @@ def _in_time(key: Ints, ns: Ints, frame: Ints, stream: Ints, offset: Ints) -> In
     if _is_ordered(order, key, ns, frame, stream, offset):
         return order
     return np.lexsort((offset, stream, frame, ns, key))
+
+
+def _of_whole_packets(table: pa.Table) -> pa.Table:
+    """Return packets; unfinished ones have no type, because fields of them are missing."""
+    is_cut = pc.equal(table["status"].cast(pa.string()), TAIL)
+    if not pc.any(is_cut).as_py():
+        return table
+    types = pc.if_else(is_cut, None, table["packet_type"])
+    return table.set_column(table.schema.get_field_index("packet_type"), "packet_type", types)
 
 
 def _grid(table: pa.Table) -> tuple[Grid32, pa.Array]:

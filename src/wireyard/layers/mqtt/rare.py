@@ -12,13 +12,12 @@ from wireyard.arrays import Bools, Grid, Ints
 from wireyard.formats.mqtt import layout
 from wireyard.layers.mqtt.grids import NONE, Bridge, Rare, TopicFilter
 from wireyard.layers.mqtt.topics import split_shared
-from wireyard.layers.records import GAP
+from wireyard.layers.records import GAP, TAIL
 
 __all__ = ["NO_LENGTH", "RarePackets"]
 
 NO_LENGTH: Final = "remaining_length"
 """The rule that a Remaining Length of five bytes violates."""
-_TAIL: Final = "tail"
 _ASSIGNED: Final = "assigned_client_identifier"
 _PROPERTIES: Final = {
     "session_expiry_interval": Rare.EXPIRY_S,
@@ -75,7 +74,7 @@ class RarePackets:
         grid, status = self.grid, self._column("status")
         grid[:, Rare.IS_BYTES] = self._column("packet_type").is_null()
         grid[:, Rare.IS_GAP] = _equals(status, GAP)
-        grid[:, Rare.IS_TAIL] = _equals(status, _TAIL)
+        grid[:, Rare.IS_TAIL] = _equals(status, TAIL)
         error = self._column("error")
         if error.null_count < len(error):
             grid[:, Rare.HAS_NO_LENGTH] = _equals(pc.struct_field(error, "code"), NO_LENGTH)

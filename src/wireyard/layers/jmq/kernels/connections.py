@@ -106,6 +106,7 @@ def ask_again(
         release(connections, c, k.CAP_WAITING)
     if p.flags[row] & k.WANTED != 0:
         ask(p, tables, connections, waiting, out, c, row, request)
+        p.request[request] = p.request[row]
 
 
 @inlined

@@ -64,17 +64,31 @@ def next_state(tables: Any, state: int, event: int) -> int:
 
 
 @inlined
+def last_missed(connections: Any, c: int) -> int:
+    """Return the last row at which packets of either side may be missing."""
+    missed: int = max(connections.missed[2 * c], connections.missed[2 * c + 1])
+    return missed
+
+
+@inlined
 def state_of(p: Any, tables: Any, connections: Any, c: int, row: int) -> int:
     """Return the state of a delivery, as it is if packets are missing since it was delivered."""
     state: int = p.state[row]
-    return next_state(tables, state, k.D_MISS) if row < connections.missed[c] else state
+    return next_state(tables, state, k.D_MISS) if row < last_missed(connections, c) else state
+
+
+@inlined
+def may_be_later_one(connections: Any, c: int, row: int) -> bool:
+    """Return whether a message may have been given back and delivered again, neither captured."""
+    is_later: bool = row < min(connections.missed[2 * c], connections.missed[2 * c + 1])
+    return is_later
 
 
 @inlined
 def close_delivery(p: Any, tables: Any, connections: Any, c: int, row: int) -> None:
     """Close a delivery; packets that are missing since its ACKNOWLEDGE may have been the reply."""
     state = state_of(p, tables, connections, c, row)
-    if p.acknowledged[row] < connections.missed[c]:
+    if p.acknowledged[row] < last_missed(connections, c):
         state = next_state(tables, state, k.D_REPLY_LOST)
     p.state[row] = next_state(tables, state, k.D_CLOSE)
 
@@ -103,7 +117,7 @@ def apply_to_delivery(
     state = state_of(p, tables, connections, c, row)
     p.state[row] = state
     following = tables.delivery[state * k.D_WIDTH + event]
-    if following < 0:
+    if following < 0 or (state == k.UNDECIDED and may_be_later_one(connections, c, row)):
         return -1
     p.state[row] = following
     consumer = held.consumer[message]

@@ -126,10 +126,10 @@ def miss_packets(tables: Any, connections: Any, pauses: Any, c: int) -> None:
 
 
 @inlined
-def lose_packets(tables: Any, connections: Any, pauses: Any, c: int, row: int) -> None:
-    """Observe that any packets may be missing before a row."""
+def lose_packets(tables: Any, connections: Any, pauses: Any, c: int, side: int, row: int) -> None:
+    """Observe that any packets of a side may be missing before a row."""
     miss_packets(tables, connections, pauses, c)
-    connections.missed[c] = row
+    connections.missed[side] = row
 
 
 @inlined
@@ -140,12 +140,12 @@ def enter_packet(
     own, other = 2 * c + k.LONG(from_client), 2 * c + 1 - k.LONG(from_client)
     if p.kind[row] == k.LOST:
         connections.in_gap[own] = 1 - p.timed[row]
-        lose_packets(tables, connections, pauses, c, row)
+        lose_packets(tables, connections, pauses, c, own, row)
         return False
     connections.active[c] = 1
     if connections.in_gap[own]:
         connections.in_gap[own] = 0
-        lose_packets(tables, connections, pauses, c, row)
+        lose_packets(tables, connections, pauses, c, own, row)
     if connections.in_gap[other]:
         miss_packets(tables, connections, pauses, c)
     return True

@@ -150,7 +150,8 @@ class Connections(NamedTuple):
     """``[2 * connection + from_client]``: whether bytes before the next packet of this side are
     missing."""
     missed: Int32s
-    """The last row at which packets may be missing."""
+    """``[2 * connection + from_client]``: the last row at which packets of this side may be
+    missing."""
 
 
 class Waiting(NamedTuple):

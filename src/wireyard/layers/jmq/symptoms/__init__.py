@@ -13,6 +13,7 @@ from wireyard.layers.jmq.waiting import (
     ENDS,
     OVERTAKEN,
     PARTLY_SEEN,
+    PURGED,
     QUEUED,
     SENT,
 )
@@ -291,6 +292,13 @@ SYMPTOMS: Final = (
         " (paused or purged?)",
         TRACE_ALL,
         _messages(OVERTAKEN, "NULL", "1"),
+    ),
+    Symptom(
+        "purged",
+        "lost",
+        "{messages} in a queue that the administrator purged or destroyed",
+        TRACE_ALL,
+        _messages(PURGED, "NULL", "1"),
     ),
     Symptom(
         "queued_away",
