@@ -320,9 +320,9 @@ def test_each_format_of_a_capture_has_its_file(kind: str, run: Run, tmp_path: Pa
     result = run("decode", capture, "-w", target)
     assert result.exit_code == 0
     assert sorted(path.name for path in tmp_path.iterdir()) == [f"x.jmq.{kind}", f"x.mqtt.{kind}"]
-    assert notes_of(result.stderr).splitlines() == [
-        f"wireyard: {tmp_path}/x.mqtt.{kind}: the rows of mqtt",
-        f"wireyard: {tmp_path}/x.jmq.{kind}: the rows of jmq",
+    assert result.stderr.splitlines() == [
+        f"wireyard: wrote {tmp_path}/x.mqtt.{kind}, 301 rows of mqtt",
+        f"wireyard: wrote {tmp_path}/x.jmq.{kind}, 882 rows of jmq",
     ]
     for name in ("mqtt", "jmq"):
         wanted = run("decode", capture, "--format", name, "-w", tmp_path / f"one.{kind}")

@@ -94,7 +94,7 @@ def test_the_client_of_a_connection_captured_from_the_middle(
     """The side with the port sends first; it is the server's, unless it opened the connection."""
     records = [bytes.fromhex("1703030010") + bytes(16), bytes.fromhex("1703030020") + bytes(32)]
     frames = [ipv4(tcp(port, 40000, 999, flags=SYN), 6, SERVER, CLIENT)] * opens
-    frames.append(ipv4(tcp(port, 40000, 1000, records[0]), 6, SERVER, CLIENT))
+    frames.append(ipv4(tcp(port, 40000, 1000, records[0], acknowledgment=500), 6, SERVER, CLIENT))
     frames.append(ipv4(tcp(40000, port, 500, records[1], acknowledgment=1021)))
     path = tmp_path / "middle.pcap"
     path.write_bytes(pcap([Packet(ethernet(frame)) for frame in frames]))

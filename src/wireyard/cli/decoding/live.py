@@ -110,7 +110,7 @@ class LiveReading:
             selection = Selection(self.named, request, self.following.captured)
             yield OpenInput([], selection, budget, progress, faults, {}, readers)
         progress.end()
-        if self.stop():
+        if self.stop() and size:
             rows = count_text(budget.taken, "row")
             exits.note(f"{rows} of {bytes_text(size)} read, until Ctrl-C")
         for line in faults.lines(self.following.name, captured=self.following.captured):

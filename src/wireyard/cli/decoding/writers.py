@@ -18,7 +18,7 @@ from wireyard.formats import get_format
 from wireyard.formats.base import Row
 from wireyard.schema import CAPTURED, as_numbers
 from wireyard.streams.blocks import Block, DirectedStream
-from wireyard.streams.framer import MALFORMED, OK
+from wireyard.streams.framer import MALFORMED, OK, TAIL
 
 if TYPE_CHECKING:
     from wireyard.cli.decoding.job import Job
@@ -170,9 +170,11 @@ def read_rows(reading: OpenInput, opened: DirectedStream) -> Iterator[Row]:
 
 
 def _packet_of_row(block: Block, number: int, place: Row, selection: Selection) -> Row:
-    """Return the columns of a row's packet; only `format` if it is no packet."""
+    """Return the columns of a row's packet, those that are whole of an unfinished one; only
+    `format` if it is no packet.
+    """
     format = selection.format
-    if place["status"] not in (OK, MALFORMED):
+    if place["status"] not in (OK, MALFORMED, TAIL):
         return {"format": format.label}
     packet, _ = format.read_row(block.view(number), int(block.contexts[number]))
     for name in selection.relative:
