@@ -45,7 +45,7 @@ ALLOWED = {
     "endpoints": {"endpoints", "errors", "formats", "layers"},
     "broker": {"broker", "endpoints", "errors", "formats", "layers"},
     "client": {"client", "endpoints", "errors", "formats", "layers"},
-    "replay": {"captures", "client", "errors", "formats", "layers", "replay", "streams"},
+    "replay": STREAMS - COLUMNS | {"broker", "captures", "client", "layers", "replay", "tap"},
     "shadow": {"answers", "layers", "shadow"},
     "tap": {"broker", "captures", "errors", "formats", "layers", "streams", "tap"},
     RING.name: {"errors", "layers", RING.name},

@@ -2,14 +2,10 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 import os
-import time
 from collections.abc import Mapping
-from dataclasses import replace
 from ipaddress import ip_address
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -82,6 +78,7 @@ def command(
     """
     from wireyard.captures.inputs import open_input
     from wireyard.client.address import parse_address
+    from wireyard.replay.player import run
     from wireyard.replay.script import read_script
 
     address = parse_address(to)
@@ -101,39 +98,11 @@ def command(
     for client in sorted(_without_password(script, known)):
         exits.note(f"{client}: its password is masked in the recording, and --logins has none")
     exits.say(about)
-    played = asyncio.run(_play(script, address, speed, known, record))
+    played = run(script, address, exits.note, speed=speed, logins=known, record=record)
     exits.say(_summary(played))
     for client, count in sorted(played.unsent.items()):
-        exits.note(f"{client}: {count:,} packets could not be sent")
+        exits.note(f"{client}: {count:,} of its packets could not be sent")
     return exits.DATA_LOST if played.unsent or script.notes else exits.DONE
-
-
-async def _play(
-    script: Script,
-    address: Address,
-    speed: float | None,
-    logins: Mapping[str, Login],
-    record: str | None,
-) -> Played:
-    from wireyard.broker.recording import record_into
-    from wireyard.replay.player import play
-    from wireyard.tap.proxy import Tap
-
-    if record is None:
-        return await play(script, address, exits.note, speed=speed, logins=logins)
-    recording = record_into(Path(record), "replay", time.time_ns, exits.note)
-    broker = address.host, address.port
-    tap = Tap(
-        ("127.0.0.1", 0), broker, exits.note, upstream_tls=address.tls, record=lambda _: recording
-    )
-    await tap.start()
-    own = replace(address, host=tap.address[0], port=tap.address[1], tls=None)
-    try:
-        return await play(
-            script, own, exits.note, speed=speed, logins=logins, before_close=recording.close
-        )
-    finally:
-        await tap.stop()
 
 
 def _is_own(host: str) -> bool:

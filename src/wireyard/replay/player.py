@@ -16,12 +16,15 @@ from __future__ import annotations
 import asyncio
 import socket
 import struct
+import time
 from collections import Counter, defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
+from pathlib import Path
 from typing import Final, NamedTuple, cast
 
+from wireyard.broker.recording import record_into
 from wireyard.client.address import Address
 from wireyard.formats import get_format
 from wireyard.formats.mqtt.control import ConnAck, Connect, Packet, PubAck, PubComp, PubRec
@@ -39,8 +42,9 @@ from wireyard.replay.script import (
     Step,
 )
 from wireyard.streams.decoder import Decoder
+from wireyard.tap.proxy import Tap
 
-__all__ = ["Login", "Played", "play"]
+__all__ = ["Login", "Played", "run"]
 
 _PATIENCE_S: Final = 1.0
 _SLACK_S: Final = 0.02
@@ -68,34 +72,53 @@ class Played:
     """How late each packet was sent; empty at the highest speed."""
 
 
-async def play(
+def run(
     script: Script,
     address: Address,
     say: Callable[[str], None],
     *,
     speed: float | None = 1.0,
     logins: Mapping[str, Login] | None = None,
-    before_close: Callable[[], None] = lambda: None,
+    record: str | None = None,
 ) -> Played:
     """Play a script to a broker.
 
     Parameters
     ----------
     say
-        Is called with a line for each connection that the broker refuses or ends.
+        Is called with a line for each connection that the broker refuses.
     speed
-        Factor of the time between steps; None for as fast as the broker answers.
+        Factor of the recorded speed; None for as fast as the broker answers.
     logins
         By client id or user name.
-    before_close
-        Is called before the connections are closed whose end the recording does not show.
+    record
+        Folder in which what passes is written as a capture.
+
+    Raises
+    ------
+    OSError
+        The folder cannot be written.
     """
-    player = _Player(address, say, speed, logins or {})
-    try:
+    return asyncio.run(_run(_Player(address, say, speed, logins or {}), script, record))
+
+
+async def _run(player: _Player, script: Script, record: str | None) -> Played:
+    if record is None:
         await player.play(script)
-    finally:
-        before_close()
         player.close()
+        return player.played
+    recording = record_into(Path(record), "replay", time.time_ns, player.say)
+    broker = player.address
+    tap = Tap(
+        ("127.0.0.1", 0), (broker.host, broker.port), player.say, upstream_tls=broker.tls,
+        record=lambda later: recording,
+    )  # fmt: skip
+    await tap.start()
+    player.address = Address(*tap.address)
+    await player.play(script)
+    recording.close()  # before the ends of connections that the capture shows no end of
+    player.close()
+    await tap.stop()
     return player.played
 
 
@@ -108,7 +131,8 @@ class _Player:
         logins: Mapping[str, Login],
     ) -> None:
         self.played = Played()
-        self._address, self._say, self._speed, self._logins = address, say, speed, logins
+        self.address, self.say = address, say
+        self._speed, self._logins = speed, logins
         self._connections: dict[Recorded, _Connection] = {}
         self._deliveries: defaultdict[str, Deliveries] = defaultdict(Deliveries)
         self._progress = _Progress()
@@ -176,17 +200,17 @@ class _Player:
 
     async def _connect(self, recorded: Recorded) -> _Connection:
         connection = _Connection(
-            recorded, self._deliveries[recorded.client], self._say, self._progress.news
+            recorded, self._deliveries[recorded.client], self.say, self._progress.news
         )
         try:
             async with asyncio.timeout(_SECONDS_TO_CONNECT):
                 await asyncio.get_running_loop().create_connection(
-                    lambda: connection, self._address.host, self._address.port,
-                    ssl=self._address.tls,
+                    lambda: connection, self.address.host, self.address.port,
+                    ssl=self.address.tls,
                 )  # fmt: skip
         except (OSError, TimeoutError) as error:
             reason = getattr(error, "strerror", None) or str(error) or "gives no answer"
-            self._say(f"{recorded.client}: {self._address}: {reason}")
+            self.say(f"{recorded.client}: {self.address}: {reason}")
             connection.is_over = True
         return connection
 
@@ -262,7 +286,7 @@ class _Connection(asyncio.Protocol):
         self._transport = cast(asyncio.Transport, transport)
 
     def data_received(self, data: bytes) -> None:
-        """Take note of the packets that came."""
+        """Take note of the packets that came; after a refusal nothing more is sent."""
         self._decoder.receive_data(data)
         for event in self._decoder.events():
             if event.packet is None:
@@ -272,6 +296,7 @@ class _Connection(asyncio.Protocol):
             if isinstance(event.packet, ConnAck) and (code := event.packet.return_code):
                 text = REASONS.get(code, f"return code {code}")
                 self._say(f"{self._client}: the broker refuses the connection: {text}")
+                self.is_over = True
         self._news.set()
 
     def connection_lost(self, exc: Exception | None) -> None:
