@@ -3,8 +3,8 @@
 Rules of this file:
 
 1. A client takes a step at its time, and not before the broker has sent it what the recording shows
-   before. What has not come after `_PATIENCE_S` is not waited for any more; each time that happens,
-   the client waits half as long the next time, for the broker may be silent for good.
+   before. What has not come after `_PATIENCE_S` is not waited for any more. Each time that happens,
+   this connection waits half as long from then on, for the broker may lose many messages.
 2. It also waits for what other clients did and were sent before, so that a cause comes before its
    effect: for `_SLACK_S` at most, but at the highest speed, where nothing else keeps the order, as
    long as they themselves do.
@@ -14,8 +14,6 @@ Rules of this file:
 from __future__ import annotations
 
 import asyncio
-import socket
-import struct
 import time
 from collections import Counter, defaultdict
 from collections.abc import Callable, Mapping, Sequence
@@ -43,6 +41,7 @@ from wireyard.replay.script import (
 )
 from wireyard.streams.decoder import Decoder
 from wireyard.tap.proxy import Tap
+from wireyard.tap.relay import reset
 
 __all__ = ["Login", "Played", "run"]
 
@@ -50,8 +49,6 @@ _PATIENCE_S: Final = 1.0
 _SLACK_S: Final = 0.02
 _SECONDS_TO_CONNECT: Final = 10.0
 _DIALECTS: Final = {2: "mqipdp", 3: "3.1", 4: "3.1.1", 5: "5.0"}
-_RESET: Final = struct.pack("ii", 1, 0)
-"""SO_LINGER of a socket whose closing is a reset."""
 
 
 class Login(NamedTuple):
@@ -222,10 +219,10 @@ class _Player:
     async def _wait(self, connection: _Connection, due: float, key: Key | None = None) -> None:
         """Wait until a packet has come, or without a key until the broker ends the connection."""
         until = due + connection.patience_s
-        if await self._progress.until(lambda: connection.is_over or key in connection.came, until):
-            connection.patience_s = _PATIENCE_S
-        else:
-            connection.patience_s /= 2
+        if not await self._progress.until(
+            lambda: connection.is_over or key in connection.came, until
+        ):
+            connection.patience_s = max(connection.patience_s / 2, _SLACK_S)
 
 
 class _Progress:
@@ -252,6 +249,8 @@ class _Progress:
 
     async def until(self, is_so: Callable[[], bool], end: float) -> bool:
         """Wait until something is so, or until a time of the loop; return whether it is so."""
+        if is_so():
+            return True
         try:
             async with asyncio.timeout_at(end):
                 while not is_so():
@@ -323,10 +322,7 @@ class _Connection(asyncio.Protocol):
         self.is_over = True
         if self._transport is None:
             return
-        if not is_reset:
+        if is_reset:
+            reset(self._transport)
+        else:
             self._transport.close()
-            return
-        sock = self._transport.get_extra_info("socket")
-        if sock is not None and sock.fileno() >= 0:
-            sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _RESET)
-        self._transport.abort()
