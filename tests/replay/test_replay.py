@@ -194,7 +194,7 @@ def answers(packet: Packet, *, sent: Sequence[tuple[int, bytes]] = ()) -> list[P
     return [mqtt.SubAck(packet_id=1, return_codes=[1], version_in_force=5), *messages]
 
 
-def conversation(path: Path, *, is_reset: bool = False) -> Path:
+def conversation(path: Path, end: str = "closed") -> Path:
     """Record a client that acknowledges the last and the first of three messages, and ends."""
     with path.open("wb") as file:
         times = iter(range(1_700_000_000_000_000_000, 1 << 62, 1_000_000))
@@ -210,9 +210,9 @@ def conversation(path: Path, *, is_reset: bool = False) -> Path:
         send(mqtt.Subscribe(packet_id=1, filters=[("a", 1)], version_in_force=5))
         for number in (3, 1):
             send(mqtt.PubAck(packet_id=number, version_in_force=5))
-        if is_reset:
+        if end == "reset":
             tape.reset(by_client=True)
-        else:
+        elif end == "closed":
             tape.close(by_client=True)
     return path
 
@@ -236,9 +236,16 @@ def test_a_message_that_does_not_come_is_not_acknowledged(tmp_path: Path) -> Non
 
 
 def test_a_reset_is_a_reset(tmp_path: Path) -> None:
-    path = conversation(tmp_path / "a.pcapng", is_reset=True)
+    path = conversation(tmp_path / "a.pcapng", "reset")
     _, got = played(path, lambda packet: answers(packet, sent=[(3, b"three"), (1, b"one")]))
     assert got[-1] == "reset"
+
+
+def test_what_has_no_end_has_none_in_the_record(tmp_path: Path) -> None:
+    path = conversation(tmp_path / "a.pcapng", "none")
+    _, record = replayed_to_own(path, tmp_path / "again", "--speed", "max")
+    assert len(intents(record)["till"]) == 2  # nobody sent what it acknowledges
+    assert not any(isinstance(step.what, End) for step in script_of(record).steps)
 
 
 # --- the command --------------------------------------------------------------------------

@@ -22,6 +22,7 @@ from functools import partial
 from pathlib import Path
 from typing import Final, NamedTuple, cast
 
+from wireyard.broker.foreground import raise_file_limit
 from wireyard.broker.recording import record_into
 from wireyard.client.address import Address
 from wireyard.formats import get_format
@@ -96,6 +97,7 @@ def run(
     OSError
         The folder cannot be written.
     """
+    raise_file_limit()
     return asyncio.run(_run(_Player(address, say, speed, logins or {}), script, record))
 
 
