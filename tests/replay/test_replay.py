@@ -158,6 +158,8 @@ def played(path: Path, answer: Any) -> tuple[Played, list[Packet | str]]:
     got: list[Packet | str] = []
     lines: list[str] = []
     result: list[Played] = []
+    script = script_of(path)
+    assert script.notes == []
 
     async def handle(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         decoder = Decoder(get_format("mqtt/5.0"))
@@ -174,7 +176,7 @@ def played(path: Path, answer: Any) -> tuple[Played, list[Packet | str]]:
     async def test() -> None:
         async with serving(handle) as port:
             address = parse_address(f"127.0.0.1:{port}")
-            replay = partial(player.run, script_of(path), address, lines.append, speed=None)
+            replay = partial(player.run, script, address, lines.append, speed=None)
             result.append(await asyncio.to_thread(replay))
 
     run(test())
@@ -213,7 +215,9 @@ def conversation(path: Path, end: str = "closed") -> Path:
         if end == "reset":
             tape.reset(by_client=True)
         elif end == "closed":
-            tape.close(by_client=True)
+            tape.finish(by_client=True)
+            tape.write(False, encode(mqtt.PingResp()))  # on its way when the client closed
+            tape.finish(by_client=False)
     return path
 
 
@@ -326,12 +330,17 @@ def test_what_cannot_be_replayed_is_said(tmp_path: Path) -> None:
     scenario.connect("parts")
     scenario.end("whole", "parts")
     data = path.read_bytes()
-    connect = encode(mqtt.Connect(client_id="parts", version_in_force=5))
-    path.write_bytes(data.replace(connect, encode(mqtt.PingReq()) * (len(connect) // 2)))
+    for name in ("parts", "whole"):
+        connect = encode(mqtt.Connect(client_id=name, version_in_force=5))
+        data = data.replace(connect, encode(mqtt.PingReq()) * (len(connect) // 2))
+        (tmp_path / name).write_bytes(data)
+    path = tmp_path / "parts"
     done, record = replayed_to_own(path, tmp_path / "again", "--speed", "max")
     assert done.exit_code == 1
     assert "packets without the CONNECT of their connection are left out" in done.stderr
     assert [*intents(record)] == ["whole"]
+    done = replayed(tmp_path / "whole", "--to", "localhost")
+    assert done.exit_code == 2 and "has no MQTT connection with its CONNECT" in done.stderr
 
 
 def test_a_broker_that_is_not_there(tmp_path: Path) -> None:

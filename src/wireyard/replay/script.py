@@ -16,6 +16,7 @@ from typing import Final, NamedTuple, TypeVar
 from wireyard.captures.clients import opposite
 from wireyard.captures.directed import CapturedStream
 from wireyard.captures.inputs import Input, Readable
+from wireyard.captures.records import NO_TIME
 from wireyard.errors import UsageError
 from wireyard.formats.mqtt.control import (
     Connect,
@@ -153,7 +154,7 @@ class Script:
     @property
     def seconds(self) -> float:
         """From the first step to the last."""
-        return (self.steps[-1].time_ns - self.steps[0].time_ns) / 1e9 if self.steps else 0.0
+        return (self.steps[-1].time_ns - self.steps[0].time_ns) / 1e9
 
 
 class _Row(NamedTuple):
@@ -171,7 +172,7 @@ def read_script(source: Input) -> Script:
     Raises
     ------
     UsageError
-        It is no capture, or has no MQTT.
+        It is no capture, or has no connection to replay.
 
     Limits
     ------
@@ -193,16 +194,16 @@ def read_script(source: Input) -> Script:
             if stream.captured.closed is not None:
                 frame, time_ns = stream.captured.closed
                 rows.append(_Row(time_ns, frame, stream.stream, None))
-    if not rows:
-        raise UsageError(f"{source.name}: has no MQTT")
     rows.sort(key=lambda row: row[:2])
     _Reading(script, ends).read(rows)
+    if not script.steps:
+        raise UsageError(f"{source.name}: has no MQTT connection with its CONNECT")
     return script
 
 
 def _rows(readable: Readable, notes: list[str]) -> Iterator[_Row]:
     format, stream = readable
-    lost, latest = 0, (0, 0)
+    lost, latest = 0, (NO_TIME, 0)
     with closing(stream):
         for block in stream.blocks(Framer(format, context=stream.context), None):
             columns = stream.columns(block)
@@ -222,8 +223,8 @@ class _Reading:
 
     def __init__(self, script: Script, ends: dict[str, str | None]) -> None:
         self._script, self._ends = script, ends
-        self._connections: dict[str, Recorded] = {}
-        """Those that are open, by the stream of the client."""
+        self._connections: dict[str, Recorded | None] = {}
+        """By the stream of the client; None once one side has ended it."""
         self._arrivals: dict[Recorded, Arrivals] = {}
         self._deliveries: defaultdict[str, Deliveries] = defaultdict(Deliveries)
         self._without: Counter[str] = Counter()
@@ -239,10 +240,10 @@ class _Reading:
             stream = row.stream if is_client else opposite(row.stream)
             connection = self._connections.get(stream)
             if connection is None:
-                self._without[stream] += row.packet is not None
+                self._without[stream] += row.packet is not None and stream not in self._connections
                 continue
             if row.packet is None:
-                del self._connections[stream]
+                self._connections[stream] = None
                 what: Send | Came | End = End(is_client, self._ends[row.stream] == "rst")
             elif is_client:
                 what = Send(row.packet, self._message(connection, row.packet))
