@@ -215,7 +215,7 @@ def _rows(readable: Readable, notes: list[str]) -> Iterator[_Row]:
                 else:
                     yield _Row(*latest, stream.stream, event.packet)
     if lost:
-        notes.append(f"{stream.stream}: {lost} times bytes that are no packet, or are missing")
+        notes.append(f"{stream.stream}: bytes that are no packet, or are missing, in {lost} places")
 
 
 class _Reading:
