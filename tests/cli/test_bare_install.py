@@ -36,6 +36,7 @@ LINES = [
     ["slow", CAPTURE],
     ["sql", "{}/lake", "SELECT count(*) FROM deliveries"],
     ["report", CAPTURE, "-o", "{}/report.html"],
+    ["replay", "examples/symptoms/mqtt-healthy.pcap", "--to", "{broker}", "--speed", "max"],
     ["shadow", CAPTURE, CAPTURE],
     ["check-splits", ORDERS],
     ["dissector"],

@@ -9,7 +9,7 @@ import signal
 from collections.abc import Callable
 from typing import Any, Protocol, TypeVar
 
-__all__ = ["serve"]
+__all__ = ["raise_file_limit", "serve"]
 
 
 class _Server(Protocol):
@@ -33,7 +33,7 @@ def serve(server: S, ready: Callable[[S], None]) -> None:
     SourceError
         It cannot listen.
     """
-    _raise_file_limit()
+    raise_file_limit()
     asyncio.run(_serve(server, ready))
 
 
@@ -56,7 +56,7 @@ async def _serve(server: S, ready: Callable[[S], None]) -> None:
     await server.stop()
 
 
-def _raise_file_limit() -> None:
+def raise_file_limit() -> None:
     """Allow as many open sockets as this process may have."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if soft < hard:

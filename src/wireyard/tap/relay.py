@@ -24,7 +24,7 @@ from wireyard.tap.faults import Faults, Names, Rule, Step
 from wireyard.tap.mapper import AnswerHold, rewritten
 from wireyard.tap.packets import Conversation, PacketReader, Span, without_secrets
 
-__all__ = ["MAX_UNSENT_BYTES", "Connection", "Observer", "Passing", "Side"]
+__all__ = ["MAX_UNSENT_BYTES", "Connection", "Observer", "Passing", "Side", "reset"]
 
 MAX_UNSENT_BYTES: Final = 256 << 10
 """Bytes for one side, from which on nothing more is read from the other."""
@@ -36,6 +36,14 @@ _SECONDS_TO_DRAIN: Final = 2.0
 """How long a reset waits for a side that does not read."""
 _RESET: Final = struct.pack("ii", 1, 0)
 """SO_LINGER of a socket whose closing is a reset."""
+
+
+def reset(transport: asyncio.Transport) -> None:
+    """Close a connection at once, by a reset."""
+    sock = transport.get_extra_info("socket")
+    if sock is not None and sock.fileno() >= 0:
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _RESET)
+    transport.abort()
 
 
 class Observer(Protocol):
@@ -206,10 +214,7 @@ class Side(asyncio.Protocol):
             self._abort()
 
     def _abort(self) -> None:
-        sock = self._transport.get_extra_info("socket")
-        if not self.is_gone and sock is not None and sock.fileno() >= 0:
-            sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _RESET)
-        self._transport.abort()
+        reset(self._transport)
 
     # --- what arrives ---------------------------------------------------------------------
 

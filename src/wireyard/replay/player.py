@@ -1,0 +1,330 @@
+"""Plays what clients of a recording did to a broker.
+
+Rules of this file:
+
+1. A client takes a step at its time, and not before the broker has sent it what the recording shows
+   before. What has not come after `_PATIENCE_S` is not waited for any more. Each time that happens,
+   this connection waits half as long from then on, for the broker may lose many messages.
+2. It also waits for what other clients did and were sent before, so that a cause comes before its
+   effect: for `_SLACK_S` at most, but at the highest speed, where nothing else keeps the order, as
+   long as they themselves do.
+3. An acknowledgement is sent if the message has come, under the packet identifier that it has.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections import Counter, defaultdict
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import partial
+from pathlib import Path
+from typing import Final, NamedTuple, cast
+
+from wireyard.broker.foreground import raise_file_limit
+from wireyard.broker.recording import record_into
+from wireyard.client.address import Address
+from wireyard.formats import get_format
+from wireyard.formats.mqtt.control import ConnAck, Connect, Packet, PubAck, PubComp, PubRec
+from wireyard.formats.mqtt.writing import encode
+from wireyard.layers.mqtt.reasons import REASONS
+from wireyard.replay.script import (
+    Arrivals,
+    Came,
+    Deliveries,
+    End,
+    Key,
+    Recorded,
+    Script,
+    Send,
+    Step,
+)
+from wireyard.streams.decoder import Decoder
+from wireyard.tap.proxy import Tap
+from wireyard.tap.relay import reset
+
+__all__ = ["Login", "Played", "run"]
+
+_PATIENCE_S: Final = 1.0
+_SLACK_S: Final = 0.02
+_SECONDS_TO_CONNECT: Final = 10.0
+_DIALECTS: Final = {2: "mqipdp", 3: "3.1", 4: "3.1.1", 5: "5.0"}
+
+
+class Login(NamedTuple):
+    """What a client logs in with."""
+
+    username: str
+    password: str
+
+
+@dataclass(slots=True)
+class Played:
+    """What became of a replay."""
+
+    sent: int = 0
+    unsent: Counter[str] = field(default_factory=Counter)
+    """Packets that could not be sent, by client."""
+    late_s: list[float] = field(default_factory=list)
+    """How late each packet was sent; empty at the highest speed."""
+
+
+def run(
+    script: Script,
+    address: Address,
+    say: Callable[[str], None],
+    *,
+    speed: float | None = 1.0,
+    logins: Mapping[str, Login] | None = None,
+    record: str | None = None,
+) -> Played:
+    """Play a script to a broker.
+
+    Parameters
+    ----------
+    say
+        Is called with a line for each connection that the broker refuses.
+    speed
+        Factor of the recorded speed; None for as fast as the broker answers.
+    logins
+        By client id or user name.
+    record
+        Folder in which what passes is written as a capture.
+
+    Raises
+    ------
+    OSError
+        The folder cannot be written.
+    """
+    raise_file_limit()
+    return asyncio.run(_run(_Player(address, say, speed, logins or {}), script, record))
+
+
+async def _run(player: _Player, script: Script, record: str | None) -> Played:
+    if record is None:
+        await player.play(script)
+        player.close()
+        return player.played
+    recording = record_into(Path(record), "replay", time.time_ns, player.say)
+    broker = player.address
+    tap = Tap(
+        ("127.0.0.1", 0), (broker.host, broker.port), player.say, upstream_tls=broker.tls,
+        record=lambda later: recording,
+    )  # fmt: skip
+    await tap.start()
+    player.address = Address(*tap.address)
+    await player.play(script)
+    recording.close()  # before the ends of connections that the capture shows no end of
+    player.close()
+    await tap.stop()
+    return player.played
+
+
+class _Player:
+    def __init__(
+        self,
+        address: Address,
+        say: Callable[[str], None],
+        speed: float | None,
+        logins: Mapping[str, Login],
+    ) -> None:
+        self.played = Played()
+        self.address, self.say = address, say
+        self._speed, self._logins = speed, logins
+        self._connections: dict[Recorded, _Connection] = {}
+        self._deliveries: defaultdict[str, Deliveries] = defaultdict(Deliveries)
+        self._progress = _Progress()
+
+    async def play(self, script: Script) -> None:
+        """Take all steps."""
+        self._began, self._first_ns = self._now(), script.steps[0].time_ns
+        turns: defaultdict[Recorded | None, list[tuple[int, Step]]] = defaultdict(list)
+        for number, step in enumerate(script.steps):
+            turns[None if self._speed is None else step.connection].append((number, step))
+        self._progress.begin(len(script.steps))
+        async with asyncio.TaskGroup() as group:
+            for steps in turns.values():
+                group.create_task(self._take(steps))
+
+    async def _take(self, steps: Sequence[tuple[int, Step]]) -> None:
+        for number, step in steps:
+            due = self._due(step)
+            connection = self._connections.get(step.connection)
+            if isinstance(step.what, Came):
+                if connection is not None:
+                    await self._wait(connection, due, step.what.key)
+            else:
+                await asyncio.sleep(due - self._now())
+                is_next = partial(self._progress.has_reached, number)
+                await self._progress.until(is_next, due + _SLACK_S)
+                if isinstance(step.what, Send):
+                    await self._send(step.connection, step.what, due)
+                elif connection is not None:
+                    await self._end(connection, step.what, due)
+            self._progress.take(number)
+
+    def close(self) -> None:
+        """Close the connections that are open."""
+        for connection in self._connections.values():
+            connection.close()
+
+    def _now(self) -> float:
+        return asyncio.get_running_loop().time()
+
+    def _due(self, step: Step) -> float:
+        if self._speed is None:
+            return self._now()
+        return self._began + (step.time_ns - self._first_ns) / 1e9 / self._speed
+
+    async def _send(self, recorded: Recorded, what: Send, due: float) -> None:
+        packet: Packet | None = what.packet
+        if isinstance(packet, Connect) and recorded not in self._connections:
+            packet = self._with_login(recorded, packet)
+            self._connections[recorded] = await self._connect(recorded)
+        connection = self._connections[recorded]
+        if isinstance(packet, PubAck | PubRec | PubComp):
+            packet = connection.acknowledgement(packet, what.message)
+        if packet is None or connection.is_over:
+            self.played.unsent[recorded.client] += 1
+            return
+        connection.write(packet)
+        self.played.sent += 1
+        if self._speed is not None:
+            self.played.late_s.append(self._now() - due)
+
+    def _with_login(self, recorded: Recorded, packet: Connect) -> Connect:
+        login = self._logins.get(recorded.client) or self._logins.get(packet.username or "")
+        return packet if login is None else replace(packet, **login._asdict())
+
+    async def _connect(self, recorded: Recorded) -> _Connection:
+        connection = _Connection(
+            recorded, self._deliveries[recorded.client], self.say, self._progress.news
+        )
+        try:
+            async with asyncio.timeout(_SECONDS_TO_CONNECT):
+                await asyncio.get_running_loop().create_connection(
+                    lambda: connection, self.address.host, self.address.port,
+                    ssl=self.address.tls,
+                )  # fmt: skip
+        except (OSError, TimeoutError) as error:
+            reason = getattr(error, "strerror", None) or str(error) or "gives no answer"
+            self.say(f"{recorded.client}: {self.address}: {reason}")
+            connection.is_over = True
+        return connection
+
+    async def _end(self, connection: _Connection, what: End, due: float) -> None:
+        if not what.by_client:
+            await self._wait(connection, due)
+        connection.close(is_reset=what.by_client and what.is_reset)
+
+    async def _wait(self, connection: _Connection, due: float, key: Key | None = None) -> None:
+        """Wait until a packet has come, or without a key until the broker ends the connection."""
+        until = due + connection.patience_s
+        if not await self._progress.until(
+            lambda: connection.is_over or key in connection.came, until
+        ):
+            connection.patience_s = max(connection.patience_s / 2, _SLACK_S)
+
+
+class _Progress:
+    """Which steps have been taken, and a signal for whoever waits for something to happen."""
+
+    def __init__(self) -> None:
+        self.news = asyncio.Event()
+        """Set when something has happened."""
+
+    def begin(self, count: int) -> None:
+        """Begin with none of so many steps taken."""
+        self._taken, self._first = bytearray(count), 0
+
+    def take(self, number: int) -> None:
+        """Take note of a step."""
+        self._taken[number] = 1
+        while self._first < len(self._taken) and self._taken[self._first]:
+            self._first += 1
+        self.news.set()
+
+    def has_reached(self, number: int) -> bool:
+        """Return whether all steps before this one have been taken."""
+        return self._first >= number
+
+    async def until(self, is_so: Callable[[], bool], end: float) -> bool:
+        """Wait until something is so, or until a time of the loop; return whether it is so."""
+        if is_so():
+            return True
+        try:
+            async with asyncio.timeout_at(end):
+                while not is_so():
+                    self.news.clear()
+                    await self.news.wait()
+        except TimeoutError:
+            return False
+        return True
+
+
+class _Connection(asyncio.Protocol):
+    """A client's connection to the broker."""
+
+    def __init__(
+        self,
+        recorded: Recorded,
+        deliveries: Deliveries,
+        say: Callable[[str], None],
+        news: asyncio.Event,
+    ) -> None:
+        self.is_over = False
+        self.came: set[Key] = set()
+        self.patience_s = _PATIENCE_S
+        self._client, self._say, self._news = recorded.client, say, news
+        self._deliveries = deliveries
+        self._arrivals = Arrivals(recorded.number, deliveries)
+        self._decoder = Decoder(get_format(f"mqtt/{_DIALECTS[recorded.version]}"))
+        self._transport: asyncio.Transport | None = None
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """Take the socket."""
+        self._transport = cast(asyncio.Transport, transport)
+
+    def data_received(self, data: bytes) -> None:
+        """Take note of the packets that came; after a refusal nothing more is sent."""
+        self._decoder.receive_data(data)
+        for event in self._decoder.events():
+            if event.packet is None:
+                self._say(f"{self._client}: the broker sends what is no packet: {event.error}")
+                continue
+            self.came.add(self._arrivals.add(event.packet))
+            if isinstance(event.packet, ConnAck) and (code := event.packet.return_code):
+                text = REASONS.get(code, f"return code {code}")
+                self._say(f"{self._client}: the broker refuses the connection: {text}")
+                self.is_over = True
+        self._news.set()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """Take note of the end."""
+        self.is_over = True
+        self._news.set()
+
+    def acknowledgement(
+        self, packet: PubAck | PubRec | PubComp, message: Key | None
+    ) -> Packet | None:
+        """Return a packet with the broker's identifier of a message; None if it did not come."""
+        if message is None:
+            return None
+        packet_id = self._deliveries.ids.get((type(packet), message))
+        return None if packet_id is None else replace(packet, packet_id=packet_id)
+
+    def write(self, packet: Packet) -> None:
+        """Send a packet."""
+        assert self._transport is not None
+        self._transport.write(encode(packet))
+
+    def close(self, *, is_reset: bool = False) -> None:
+        """Close the connection once all is sent, or at once by a reset."""
+        self.is_over = True
+        if self._transport is None:
+            return
+        if is_reset:
+            reset(self._transport)
+        else:
+            self._transport.close()

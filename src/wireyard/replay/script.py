@@ -1,0 +1,269 @@
+"""What the clients of a recording did, and what the broker sent before, in order.
+
+Packet identifiers of a broker are its own choice, so its packets are known by what they are about:
+a PUBLISH by topic and payload, and the n-th of the same on a connection by n. An acknowledgement
+is for the packet that was known so, whatever its identifier is.
+"""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Iterator, Sequence
+from contextlib import closing
+from dataclasses import dataclass, field
+from typing import Final, NamedTuple, TypeVar
+
+from wireyard.captures.clients import opposite
+from wireyard.captures.directed import CapturedStream
+from wireyard.captures.inputs import Input, Readable
+from wireyard.captures.records import NO_TIME
+from wireyard.errors import UsageError
+from wireyard.formats.mqtt.control import (
+    Connect,
+    Packet,
+    PubAck,
+    PubComp,
+    Publish,
+    PubRec,
+    PubRel,
+)
+from wireyard.streams.blocks import StreamBundle
+from wireyard.streams.decoder import decode_blocks
+from wireyard.streams.framer import Framer
+
+__all__ = ["Arrivals", "Came", "Deliveries", "End", "Recorded", "Script", "Send", "read_script"]
+
+P = TypeVar("P", bound=Packet)
+Key = tuple[object, ...]
+"""A packet of a broker: the number of its connection, its type, what it is about, and how many of
+the same there were."""
+_Acknowledgement = PubAck | PubRec | PubComp
+_ACKNOWLEDGED_BY: Final[tuple[type[Packet] | None, ...]] = (None, PubAck, PubRec)
+"""By QoS."""
+
+
+@dataclass(slots=True)
+class Deliveries:
+    """The messages that a broker sent to one client, over all of its connections."""
+
+    keys: dict[int, Key] = field(default_factory=dict)
+    """That of the last PUBLISH with a packet identifier."""
+    ids: dict[tuple[type[Packet], Key], int] = field(default_factory=dict)
+    """The packet identifier for an acknowledgement: by its type and the key of the PUBLISH."""
+
+
+class Arrivals:
+    """The packets of a broker on one connection, as they are known."""
+
+    def __init__(self, number: int, deliveries: Deliveries) -> None:
+        self._number, self._deliveries = number, deliveries
+        self._counts: Counter[Key] = Counter()
+        self._topics: dict[int, str] = {}
+
+    def add(self, packet: Packet) -> Key:
+        """Return the key of the next packet."""
+        key = self._counted(type(packet), *self._about(packet))
+        if isinstance(packet, Publish) and packet.packet_id is not None:
+            self._deliveries.keys[packet.packet_id] = key
+            if answer := _ACKNOWLEDGED_BY[packet.qos]:
+                self._deliveries.ids[answer, key] = packet.packet_id
+        elif isinstance(packet, PubRel) and packet.packet_id in self._deliveries.keys:
+            message = self._deliveries.keys[packet.packet_id]
+            self._deliveries.ids[PubComp, message] = packet.packet_id
+        return key
+
+    def _counted(self, *about: object) -> Key:
+        self._counts[about] += 1
+        return self._number, *about, self._counts[about]
+
+    def _about(self, packet: Packet) -> Key:
+        if isinstance(packet, Publish):
+            return self._topic_of(packet), packet.payload
+        packet_id = getattr(packet, "packet_id", None)
+        if isinstance(packet, PubRel):
+            return self._deliveries.keys.get(packet.packet_id, ())
+        return () if packet_id is None else (packet_id,)  # one that the client chose
+
+    def _topic_of(self, packet: Publish) -> str:
+        alias = next((one.value for one in packet.properties if one.name == "topic_alias"), None)
+        if not isinstance(alias, int):
+            return packet.topic
+        if packet.topic:
+            self._topics[alias] = packet.topic
+        return self._topics.get(alias, "")
+
+
+class Send(NamedTuple):
+    """The client sends a packet; of an acknowledgement, `message` is the key of the PUBLISH."""
+
+    packet: Packet
+    message: Key | None = None
+
+
+class Came(NamedTuple):
+    """The broker has sent a packet."""
+
+    key: Key
+
+
+class End(NamedTuple):
+    """The connection ends."""
+
+    by_client: bool
+    is_reset: bool
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Recorded:
+    """A connection of a recording."""
+
+    number: int
+    client: str
+    """The client id, or the client's address if it has none."""
+    version: int
+
+
+class Step(NamedTuple):
+    """Something that happened on a connection."""
+
+    time_ns: int
+    frame: int
+    connection: Recorded
+    what: Send | Came | End
+
+
+@dataclass(slots=True)
+class Script:
+    """What happened in a recording, in the order of the capture."""
+
+    steps: list[Step] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)
+    """What cannot be replayed: a line each."""
+
+    @property
+    def clients(self) -> set[str]:
+        """The names of all clients."""
+        return {step.connection.client for step in self.steps}
+
+    def sent(self, kind: type[P]) -> Iterator[tuple[Recorded, P]]:
+        """Yield the packets of a type that clients send, each with its connection."""
+        for step in self.steps:
+            if isinstance(step.what, Send) and isinstance(step.what.packet, kind):
+                yield step.connection, step.what.packet
+
+    @property
+    def seconds(self) -> float:
+        """From the first step to the last."""
+        return (self.steps[-1].time_ns - self.steps[0].time_ns) / 1e9
+
+
+class _Row(NamedTuple):
+    """A packet of a capture, or None for the end of its direction."""
+
+    time_ns: int
+    frame: int
+    stream: str
+    packet: Packet | None
+
+
+def read_script(source: Input) -> Script:
+    """Read what the MQTT clients of a capture did.
+
+    Raises
+    ------
+    UsageError
+        It is no capture, or has no connection to replay.
+
+    Limits
+    ------
+    All packets of the capture are in memory.
+    """
+    if not source.captured:
+        raise UsageError(f"{source.name}: is one direction without times; replay needs a capture")
+    script = Script([], [note for note in (source.broken, *source.problems) if note])
+    rows: list[_Row] = []
+    ends: dict[str, str | None] = {}
+    for format, opened in source.readables:
+        if format.name != "mqtt":
+            continue
+        streams = opened.streams() if isinstance(opened, StreamBundle) else (opened,)
+        for stream in streams:
+            assert isinstance(stream, CapturedStream)
+            rows += _rows(Readable(format, stream), script.notes)
+            ends[stream.stream] = stream.captured.ended
+            if stream.captured.closed is not None:
+                frame, time_ns = stream.captured.closed
+                rows.append(_Row(time_ns, frame, stream.stream, None))
+    rows.sort(key=lambda row: row[:2])
+    _Reading(script, ends).read(rows)
+    if not script.steps:
+        raise UsageError(f"{source.name}: has no MQTT connection with its CONNECT")
+    return script
+
+
+def _rows(readable: Readable, notes: list[str]) -> Iterator[_Row]:
+    format, stream = readable
+    lost, latest = 0, (NO_TIME, 0)
+    with closing(stream):
+        for block in stream.blocks(Framer(format, context=stream.context), None):
+            columns = stream.columns(block)
+            places = zip(columns["captured_ns"].tolist(), columns["frame"].tolist(), strict=True)
+            for place, event in zip(places, decode_blocks([block], format), strict=True):
+                latest = max(latest, place)  # an earlier packet may have been captured later
+                if event.packet is None:
+                    lost += 1
+                else:
+                    yield _Row(*latest, stream.stream, event.packet)
+    if lost:
+        notes.append(f"{stream.stream}: bytes that are no packet, or are missing, in {lost} places")
+
+
+class _Reading:
+    """Turns the rows of a capture into the steps of its connections."""
+
+    def __init__(self, script: Script, ends: dict[str, str | None]) -> None:
+        self._script, self._ends = script, ends
+        self._connections: dict[str, Recorded | None] = {}
+        """By the stream of the client; None once one side has ended it."""
+        self._arrivals: dict[Recorded, Arrivals] = {}
+        self._deliveries: defaultdict[str, Deliveries] = defaultdict(Deliveries)
+        self._without: Counter[str] = Counter()
+        """Packets without a connection, by stream."""
+        self._count = 0
+
+    def read(self, rows: Sequence[_Row]) -> None:
+        """Add the steps of all rows, in order."""
+        for row in rows:
+            if isinstance(row.packet, Connect) and row.stream not in self._connections:
+                self._open(row.stream, row.packet)
+            is_client = row.stream in self._connections
+            stream = row.stream if is_client else opposite(row.stream)
+            connection = self._connections.get(stream)
+            if connection is None:
+                self._without[stream] += row.packet is not None and stream not in self._connections
+                continue
+            if row.packet is None:
+                self._connections[stream] = None
+                what: Send | Came | End = End(is_client, self._ends[row.stream] == "rst")
+            elif is_client:
+                what = Send(row.packet, self._message(connection, row.packet))
+            else:
+                what = Came(self._arrivals[connection].add(row.packet))
+            self._script.steps.append(Step(row.time_ns, row.frame, connection, what))
+        self._script.notes += [
+            f"{stream}: {count} packets without the CONNECT of their connection are left out"
+            for stream, count in self._without.items()
+            if count
+        ]
+
+    def _open(self, stream: str, packet: Connect) -> None:
+        client = packet.client_id or stream.partition(">")[0]
+        self._count += 1
+        connection = Recorded(self._count, client, packet.version_in_force or 4)
+        self._connections[stream] = connection
+        self._arrivals[connection] = Arrivals(self._count, self._deliveries[client])
+
+    def _message(self, connection: Recorded, packet: Packet) -> Key | None:
+        if not isinstance(packet, _Acknowledgement):
+            return None
+        return self._deliveries[connection.client].keys.get(packet.packet_id)
