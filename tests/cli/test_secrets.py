@@ -146,7 +146,7 @@ def test_answers(command: str, run: Run, marked: Path, inside: Path) -> None:
         result = run(command, path, *DECODED, *more)
         # There are no messages in either: that one is asked for is a mistake.
         assert result.exit_code in ((2,) if command == "trace" else (0, 1)), result.output
-        assert result.output or result.stderr
+        assert result.stdout_bytes or result.stderr
         assert not leaks(result.stdout_bytes)
         assert not leaks(result.stderr)
 

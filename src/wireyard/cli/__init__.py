@@ -38,7 +38,7 @@ COMMANDS = {
     "slice": "Write the frames behind rows of a capture as a capture.",
     "store": "List the files of an Open MQ file store: records, messages, and their states.",
     "ring": "Send and receive messages over a ring of the RMP messaging layer.",
-    "broker": "Run a broker for MQTT and Open MQ clients, for tests and edge gateways, until Ctrl-C.",
+    "broker": "Run a broker for MQTT and Open MQ clients, for tests and edge gateways.",
     "sub": "Show the messages of topics as they arrive; the letters are those of mosquitto_sub.",
     "pub": "Publish a message to an MQTT broker; the letters are those of mosquitto_pub.",
     "tap": "Pass MQTT or JMQ through unchanged, to record it, to watch it, or to test clients.",

@@ -117,11 +117,11 @@ def command(
     max_packet_bytes: int,
     max_connections: int,
 ) -> int:
-    """Run a broker for MQTT and Open MQ clients, for tests and edge gateways, until Ctrl-C.
+    """Run a broker for MQTT and Open MQ clients, for tests and edge gateways.
 
     MQTT 3.1, 3.1.1 and 5.0, also over WebSocket on the same port, on this machine alone unless
-    --bind says otherwise. It prints its address once it is ready, and a note for each notable
-    cause.
+    --bind says otherwise, until Ctrl-C. It prints its address once it is ready, and a note for each
+    notable cause.
     """
     if add_user is not None:
         return _add_user(users, add_user)
