@@ -170,7 +170,7 @@ def read_rows(reading: OpenInput, opened: DirectedStream) -> Iterator[Row]:
 
 
 def _packet_of_row(block: Block, number: int, place: Row, selection: Selection) -> Row:
-    """Return the columns of a row's packet, or of an unfinished one; only `format` if it is none."""
+    """Return the columns of a packet, finished or not; of other bytes only `format`."""
     format = selection.format
     if place["status"] not in (OK, MALFORMED, TAIL):
         return {"format": format.label}
