@@ -897,6 +897,9 @@ class Following:
             return  # C-2
         if self.has_older and rule in _OF_EARLIER_SESSIONS:
             return  # C-3
+        may_be_resumed = not connection.clean_start and connection.resumed is not False
+        if rule == "dup_first" and may_be_resumed:
+            return  # C-32
         text, cited = _RULES[rule]
         # M-20
         number = cited.get(connection.version or 4)

@@ -272,6 +272,17 @@ def test_what_is_sent_again_may_be_of_before_the_capture() -> None:
         assert [row["rule"] for row in tables["violations"]] == rules
 
 
+def test_the_first_copy_may_never_have_left_on_an_earlier_connection() -> None:
+    for present, rules in ((True, []), (False, ["dup_first"])):
+        capture = Capture()
+        capture.connect("sub", clean=False)
+        capture.subscribe("sub", "t")
+        capture.end("sub")
+        capture.connect("sub", clean=False, present=present)
+        capture.publish("sub", False, "t", b"x", 1, 1, dup=True)
+        assert [row["rule"] for row in tables_of(capture)["violations"]] == rules
+
+
 def test_a_copy_of_before_the_capture_is_not_taken_for_a_message_in_it() -> None:
     """Of two deliveries of the same content, any may be that of the message that was seen."""
     capture = middle()

@@ -97,13 +97,13 @@ _REPEATED, _LOST_ACK, _DELIVERED, _RECEIVED, _RELEASED, _ACKNOWLEDGED, _REFUSED 
 )
 (
     _ID_IN_USE, _ID_IN_USE_BROKER, _MAXIMUM_CLIENT, _MAXIMUM_BROKER, _ALIAS_CLIENT, _ALIAS_BROKER,
-    _ALIAS_UNKNOWN, _SUBSCRIPTION_IDENTIFIER,
+    _ALIAS_UNKNOWN, _SUBSCRIPTION_IDENTIFIER, _DUP_FIRST,
 ) = map(
     RULE_NAMES.index,
     (
         "id_in_use", "id_in_use_broker", "receive_maximum_client", "receive_maximum_broker",
         "alias_maximum_client", "alias_maximum_broker", "alias_unknown",
-        "subscription_identifier",
+        "subscription_identifier", "dup_first",
     ),
 )  # fmt: skip
 _ERROR: Final = 128
@@ -146,6 +146,9 @@ def breaks(t: Any, c: int, rule: int, from_client: bool, packet: int, record: in
         return
     if _NEEDS_ALL_CONNECTIONS[rule] and t.counts[Count.HAS_OLDER]:
         return
+    row = t.connections[c]
+    if rule == _DUP_FIRST and not row[Connection.IS_CLEAN] and row[Connection.RESUMED] != 0:
+        return  # The first copy may have been on an earlier connection, and never have left.
     add_breach(t, c, rule, from_client, packet, record)
 
 

@@ -326,6 +326,9 @@ _TABLE: Final = (
     ("C-31", "", "",
      "Where no captured subscription grants the QoS of a delivery, it may be of one that was"
      " not captured."),
+    ("C-32", "", "",
+     "The first copy of a message that is first seen with DUP may have been on an earlier"
+     " connection of the session, and may never have left its sender."),
 )  # fmt: skip
 FACT_RULES: Final = MappingProxyType({row[0]: FactRule(*row) for row in _TABLE})
 """Every rule by its number."""
