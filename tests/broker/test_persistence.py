@@ -315,4 +315,5 @@ def test_a_store_that_cannot_be_written_ends_the_broker(path: Path) -> None:
             message = mqtt.Publish(topic="t", payload="1", qos=1, retain=True, packet_id=5)
             client.sendall(encode(message))
             assert client.recv(4) == b""
+        broker._thread.join(SECONDS)  # its loop is closed before it is asked to end
     assert any("no such table" in line for line in broker.lines)

@@ -6,6 +6,7 @@ import asyncio
 import ssl
 import threading
 from collections import deque
+from contextlib import suppress
 from pathlib import Path
 from types import TracebackType
 from typing import Self
@@ -114,7 +115,8 @@ class BrokerThread:
         error: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
-        self._loop.call_soon_threadsafe(self.server.is_over.set)
+        with suppress(RuntimeError):  # its loop is closed: it ended by itself
+            self._loop.call_soon_threadsafe(self.server.is_over.set)
         self._thread.join()
         if self._error is not None and error is None:
             raise self._error

@@ -69,7 +69,7 @@ def command(
     decode_as: tuple[str, ...],
     keylog: tuple[str, ...],
 ) -> int:
-    """Have the MQTT clients of a capture do the same again, with another broker.
+    """Have the MQTT clients of a recording do the same again, with another broker.
 
     They connect, subscribe, publish, acknowledge and end as they did, at the times at which they
     did, and not before the broker has sent what came before. What a client withheld is withheld.
