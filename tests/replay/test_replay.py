@@ -155,7 +155,7 @@ def test_recordings_of_another_broker(name: str, tmp_path: Path) -> None:
 
 
 def played(path: Path, answer: Any) -> tuple[Played, list[Packet | str]]:
-    """Replay to a broker that answers packets as told; return what it was sent."""
+    """Replay to a broker that answers packets by `answer`; return what it was sent."""
     got: list[Packet | str] = []
     lines: list[str] = []
     result: list[Played] = []

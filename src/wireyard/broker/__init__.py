@@ -2,6 +2,7 @@
 
 ``wireyard.broker()`` runs one in a thread (`BrokerThread`). The modules:
 
+- ``half``: what the cores of both protocols share: limits of connections, what is due
 - ``core``: the broker without sockets and clocks, of ``session``, ``routing`` and ``retained``
 - ``store``: what outlives the process, for any protocol: tables of an SQLite file;
   ``persistence``: those of MQTT

@@ -12,12 +12,11 @@ Rules of this file:
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
-from heapq import heappop, heappush
-from itertools import count
 from secrets import token_hex
 from typing import Any, Final
 
 from wireyard.broker.access import CheckLogin
+from wireyard.broker.half import Half
 from wireyard.broker.persistence import Persistence
 from wireyard.broker.routing import Router
 from wireyard.broker.session import FOR_EVER, Link, Session, Will, expiry_asked
@@ -54,11 +53,10 @@ __all__ = ["Core"]
 _CONTINUE, _REAUTHENTICATE = 24, 25
 _NO_SUBSCRIPTION: Final = 17
 _MOST_QOS: Final = 2
-_LONGEST_S: Final = 60.0
 _VERSIONS: Final = {3: "3.1", 4: "3.1.1", 5: "5.0"}
 
 
-class Core:
+class Core(Half[Link]):
     """A broker.
 
     Parameters
@@ -73,6 +71,11 @@ class Core:
         Where its state outlives the process; `restore` continues with what is there.
     """
 
+    _UNIDENTIFIED = "have sent no CONNECT yet"
+    _TOO_LATE = KEEP_ALIVE_TIMEOUT, "sent no valid CONNECT"
+    _TOO_MUCH = QUOTA_EXCEEDED
+    router: Router
+
     def __init__(
         self,
         settings: Settings,
@@ -80,16 +83,11 @@ class Core:
         check_login: CheckLogin | None = None,
         kept: Persistence | None = None,
     ) -> None:
-        self.settings, self.say = settings, say
+        super().__init__(settings, say)
         self.kept = kept
         self.router = Router(settings, say, kept)
-        self.links: set[Link] = set()
-        self.unidentified: set[Link] = set()
         self._check_login = check_login
         self._known = KnownTopics()
-        self._timers: list[tuple[float, int, Callable[[], None]]] = []
-        self._numbers = count()
-        self._held_bytes = 0
         self._changes = 0
         """Changes of the store for which some link waits already."""
         self._handlers: dict[type, Callable[[Link, Any], None]] = {
@@ -108,38 +106,17 @@ class Core:
 
     def open_link(self, name: str, tap: Tap | None = None) -> Link | None:
         """Return the link of a new connection, None if there are too many."""
-        if len(self.links) >= self.settings.max_connections:
-            self.say(f"{name}: refused, there are {len(self.links)} connections")
+        if not self._has_room(name):
             return None
-        if len(self.unidentified) >= self.settings.max_unidentified:
-            count = len(self.unidentified)
-            self.say(f"{name}: refused, {count} connections have sent no CONNECT yet")
-            return None
-        link = Link(ServerEndpoint(self.settings.endpoint, self._known, tap), name)
-        self.links.add(link)
-        self.unidentified.add(link)
-        self._at(self.router.now + self.settings.connect_timeout_s, lambda: self._expect(link))
-        return link
-
-    def _expect(self, link: Link) -> None:
-        if link in self.unidentified:
-            seconds = self.settings.connect_timeout_s
-            self.end(link, KEEP_ALIVE_TIMEOUT, f"sent no valid CONNECT within {seconds:g} s")
+        return self._add(Link(ServerEndpoint(self.settings.endpoint, self._known, tap), name))
 
     def receive(self, link: Link, data: bytes, now: float) -> None:
         """Read what a client sent."""
-        self.router.now = now
+        self._set_time(now)
         self._handle(link, link.endpoint.receive(data, now))
         held = link.endpoint.held_bytes
         if held != link.held_bytes:
             self._hold(link, held)
-        if self._held_bytes > self.settings.max_held_bytes:
-            text = f"{self._held_bytes} bytes of unfinished packets are held"
-            self.end(link, QUOTA_EXCEEDED, text)
-
-    def _hold(self, link: Link, size: int) -> None:
-        self._held_bytes += size - link.held_bytes
-        link.held_bytes = size
 
     def _handle(self, link: Link, events: Iterable[Event]) -> None:
         handlers, links, kept, session = self._handlers, self.links, self.kept, link.session
@@ -203,27 +180,15 @@ class Core:
 
     # --- time -----------------------------------------------------------------------------
 
-    def tick(self, now: float) -> float | None:
-        """Do what is due; return when to call again at the latest."""
-        self.router.now = now
-        while self._timers and self._timers[0][0] <= now:
-            heappop(self._timers)[2]()
-        return self._timers[0][0] if self._timers else None
-
-    def _at(self, time: float, act: Callable[[], None]) -> None:
-        """Call a function at a time, or earlier: it has to look whether it is time.
-
-        So what has ended meanwhile is not kept until then.
-        """
-        due = min(time, self.router.now + _LONGEST_S)
-        heappush(self._timers, (due, next(self._numbers), act))
+    def _set_time(self, now: float) -> None:
+        self.now = self.router.now = now
 
     def _watch(self, link: Link) -> None:
         """End a connection that has been silent for too long."""
         until = link.endpoint.keep_alive_until
         if until is None or link not in self.links:
             return
-        if until <= self.router.now:
+        if until <= self.now:
             seconds = 1.5 * link.endpoint.keep_alive
             self.end(link, KEEP_ALIVE_TIMEOUT, f"was silent for over {seconds:g} s")
         else:
@@ -272,7 +237,7 @@ class Core:
         self._begin(link, packet, session)
         properties = settings.connack(packet, client_id) | (method or {})
         link.endpoint.keep_alive = properties.get("server_keep_alive", packet.keep_alive)
-        now = self.router.now
+        now = self.now
         events = link.endpoint.accept(session.flows, old is not None, properties, now)
         self._watch(link)
         self._handle(link, events)
@@ -324,18 +289,15 @@ class Core:
             elif link.session is None:
                 self._admit(link, connect, named)
             else:
-                self._handle(link, link.endpoint.challenge(0, named, self.router.now))
+                self._handle(link, link.endpoint.challenge(0, named, self.now))
             return
         named["authentication_data"] = answer
-        self._handle(link, link.endpoint.challenge(_CONTINUE, named, self.router.now))
+        self._handle(link, link.endpoint.challenge(_CONTINUE, named, self.now))
 
     # --- the end of connections and sessions ----------------------------------------------
 
     def _on_ended(self, link: Link, ended: Ended) -> None:
-        self.links.discard(link)
-        self.unidentified.discard(link)
-        self._hold(link, 0)
-        self.router.dirty.add(link)
+        self._drop(link)
         reason = f" [{ended.code}]" if ended.code else ""
         self.say(f"{link.shown}: {ended.text}{reason}")
         session, link.session = link.session, None
@@ -358,7 +320,7 @@ class Core:
         if not session.expiry_s:
             self._discard(session)
         elif session.expiry_s != FOR_EVER:
-            session.expires_at = self.router.now + session.expiry_s
+            session.expires_at = self.now + session.expiry_s
             self._at(session.expires_at, lambda: self._expire(session))
         if session.expiry_s:
             self._put(session)
@@ -370,7 +332,7 @@ class Core:
     def _expire(self, session: Session) -> None:
         if session.expires_at is None:
             return
-        if session.expires_at <= self.router.now:
+        if session.expires_at <= self.now:
             self.say(f"{session.client_id}: its session has expired")
             self._discard(session)
         else:
@@ -393,15 +355,15 @@ class Core:
         if cell.state == "none":
             session.will = None
         if cell.effect == "published":
-            self.router.publish(will.message(self.router.now), session)
+            self.router.publish(will.message(self.now), session)
         if is_delayed:
-            will.due = self.router.now + min(will.delay_s, session.expiry_s)
+            will.due = self.now + min(will.delay_s, session.expiry_s)
             self._await_will(session, will)
 
     def _await_will(self, session: Session, will: Will) -> None:
         if session.will is not will or will.due is None:
             return
-        if will.due <= self.router.now:
+        if will.due <= self.now:
             self._advance_will(session, "delay_over")
             self._put(session)
         else:

@@ -10,45 +10,28 @@ import asyncio
 import gc
 import ssl
 import time
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from ipaddress import ip_address
 from pathlib import Path
-from typing import Any, ClassVar, Final, Protocol
+from typing import Any, ClassVar, Final
 from urllib.parse import urlsplit
 
 from wireyard.broker.access import CheckLogin
 from wireyard.broker.connection import SECONDS_TO_CLOSE, Connection
 from wireyard.broker.core import Core
+from wireyard.broker.half import Half
 from wireyard.broker.jmq.core import JmqCore
 from wireyard.broker.persistence import TABLES, Persistence
 from wireyard.broker.recording import Address, Recording, Tape, record_into, shown_address
 from wireyard.broker.settings import Settings
 from wireyard.broker.store import Store
-from wireyard.endpoints import Tap
 from wireyard.errors import SourceError
 
 __all__ = ["LOOPBACK", "Server"]
 
 LOOPBACK: Final = "127.0.0.1"
 _LOGIN_THREADS: Final = 2
-
-
-class Half(Protocol):
-    """The core of a broker for one protocol; its links are its own."""
-
-    @property
-    def router(self) -> Any: ...
-    @property
-    def unidentified(self) -> Collection[Any]: ...
-    def open_link(self, name: str, tap: Tap | None = None) -> Any: ...
-    def receive(self, link: Any, data: bytes, now: float) -> None: ...
-    def resume(self, link: Any) -> None: ...
-    def end(self, link: Any, code: int, text: str) -> None: ...
-    def lose(self, link: Any) -> None: ...
-    def tick(self, now: float) -> float | None: ...
-    def take_dirty(self) -> Iterator[Any]: ...
-    def shut_down(self) -> None: ...
 
 
 class Server:
@@ -77,7 +60,7 @@ class Server:
         The address that it listens on, once started.
     """
 
-    core: Half
+    core: Half[Any]
     takes_websocket: ClassVar = True
 
     def __init__(

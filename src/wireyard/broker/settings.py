@@ -7,15 +7,44 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from wireyard.broker.access import Access
-from wireyard.broker.jmq.limits import JmqLimits
 from wireyard.endpoints import Limits
 from wireyard.formats.mqtt.control import Connect
 
-__all__ = ["Conversation", "Settings"]
+__all__ = ["Conversation", "JmqLimits", "Settings"]
 
 Conversation = Generator[bytes, bytes, bool]
 """An enhanced authentication: yields data for AUTH packets, is sent the client's, and returns
 whether the client is who it says it is."""
+
+
+@dataclass(frozen=True, slots=True)
+class JmqLimits:
+    """Limits of the JMQ half of a broker, beside those of ``Settings``.
+
+    Parameters
+    ----------
+    max_parts
+        Sessions, consumers, producers, browsers and open transactions of one connection, of each.
+    max_kept
+        Messages of one queue or topic, waiting or held; also those sent in one transaction.
+    max_name
+        Characters of a name.
+    producer_credit, connection_credit
+        Messages that a producer, and a connection, sends until it waits for RESUME_FLOW.
+    shared_prefetch
+        Messages that a consumer of a shared subscription gets in advance.
+    """
+
+    max_destinations: int = 100_000
+    max_subscriptions: int = 100_000
+    max_parts: int = 10_000
+    max_kept: int = 100_000
+    max_dead: int = 10_000
+    max_transactions: int = 10_000
+    max_name: int = 1024
+    producer_credit: int = 1000
+    connection_credit: int = 5000
+    shared_prefetch: int = 5
 
 
 @dataclass(frozen=True)

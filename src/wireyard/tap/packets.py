@@ -110,8 +110,8 @@ class PacketReader:
     is_client
         Whether it comes from the client.
     most_whole
-        Packets of up to so many bytes are held until they are whole. If 0, packets without a login
-        are not told apart, for there are so many.
+        Packets of up to so many bytes are held until they are whole. If 0, several packets without
+        a login are one span, for there are so many.
 
     Limits
     ------

@@ -7,8 +7,7 @@ from typing import Any
 
 from tests.broker.jmq.talk import QUEUE, TOPIC, Broker, Peer, joined, values
 from wireyard import java
-from wireyard.broker.jmq.limits import JmqLimits
-from wireyard.broker.settings import Settings
+from wireyard.broker.settings import JmqLimits, Settings
 from wireyard.endpoints import Limits
 
 

@@ -76,30 +76,24 @@ def negate(inner: Function) -> Function:
 
 def all_of(parts: list[Function]) -> Function:
     """Return AND: false if a part is false, else unknown if a part is unknown."""
-
-    def function(values: Values) -> bool | None:
-        result: bool | None = True
-        for part in parts:
-            value = part(values)
-            if value is False:
-                return False
-            if value is not True:
-                result = None
-        return result
-
-    return function
+    return _unless_one_is(False, parts)
 
 
 def any_of(parts: list[Function]) -> Function:
     """Return OR: true if a part is true, else unknown if a part is unknown."""
+    return _unless_one_is(True, parts)
+
+
+def _unless_one_is(decides: bool, parts: list[Function]) -> Function:
+    """Return a function that is `decides` if a part is, else unknown if a part is unknown."""
 
     def function(values: Values) -> bool | None:
-        result: bool | None = False
+        result: bool | None = not decides
         for part in parts:
-            value = part(values)
-            if value is True:
-                return True
-            if value is not False:
+            value: object = part(values)
+            if value is decides:
+                return decides
+            if value is not (not decides):
                 result = None
         return result
 

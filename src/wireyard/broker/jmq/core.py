@@ -11,12 +11,11 @@ Rules of this file:
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
-from heapq import heappop, heappush
-from itertools import count
 from secrets import token_hex
 from typing import Final
 
 from wireyard.broker.access import CheckLogin
+from wireyard.broker.half import Half
 from wireyard.broker.jmq.connections import Connection
 from wireyard.broker.jmq.requests import Requests
 from wireyard.broker.jmq.routing import Router
@@ -44,13 +43,12 @@ __all__ = ["JmqCore"]
 _HELLO, _AUTHENTICATE, _GOODBYE = 10, 12, 28
 _LEVEL: Final = 500
 """The level of the protocol that is spoken; a client of a lower one is served as of this one."""
-_LONGEST_S: Final = 60.0
 _VERSION: Final = "6.5.0"
 """The version of Open MQ whose behaviour this is; clients compare it with their own."""
 _LOCAL: Final = address_bytes("0.0.0.0")
 
 
-class JmqCore:
+class JmqCore(Half[Connection]):
     """The broker for JMQ clients.
 
     Parameters
@@ -63,23 +61,22 @@ class JmqCore:
         Compares a password; None accepts every login, for which no password is asked.
     """
 
+    _UNIDENTIFIED = "have not logged in yet"
+    _TOO_LATE = FATAL, "did not log in"
+    _TOO_MUCH = FATAL
+    router: Router
+
     def __init__(
         self,
         settings: Settings,
         say: Callable[[str], None],
         check_login: CheckLogin | None = None,
     ) -> None:
-        self.settings, self.say = settings, say
+        super().__init__(settings, say)
         self.router = Router(settings, say, self._at)
-        self.links: set[Connection] = set()
-        self.unidentified: set[Connection] = set()
-        self.now = 0.0
         self._check_login = check_login
-        self._timers: list[tuple[float, int, Callable[[], None]]] = []
-        self._numbers = count()
         self._stamps = Stamps(MAX_SEQUENCE)
         self._requests = Requests(self.router)
-        self._held_bytes = 0
         self.is_mapper_only = False
         """Whether its service has another port than its port mapper."""
         self.name_service(0, has_tls=False)
@@ -98,35 +95,16 @@ class JmqCore:
 
     def open_link(self, name: str, tap: Tap | None = None) -> Connection | None:
         """Return a new connection, None if there are too many."""
-        links, unidentified = len(self.links), len(self.unidentified)
-        if links >= self.settings.max_connections:
-            self.say(f"{name}: refused, there are {links} connections")
-            return None
-        if unidentified >= self.settings.max_unidentified:
-            self.say(f"{name}: refused, {unidentified} connections have not logged in yet")
+        if not self._has_room(name):
             return None
         endpoint = ServerEndpoint(self.settings.endpoint, self._stamp, tap)
-        link = Connection(endpoint, name, self._requests.next_id())
-        self.links.add(link)
-        self.unidentified.add(link)
-        self._at(self.now + self.settings.connect_timeout_s, lambda: self._expect(link))
-        return link
-
-    def _expect(self, link: Connection) -> None:
-        if link in self.unidentified:
-            self.end(link, FATAL, f"did not log in within {self.settings.connect_timeout_s:g} s")
+        return self._add(Connection(endpoint, name, self._requests.next_id()))
 
     def receive(self, link: Connection, data: bytes, now: float) -> None:
         """Read what a client sent."""
         self._set_time(now)
         self._handle(link, link.endpoint.receive(data))
         self._hold(link, link.endpoint.held_bytes)
-        if self._held_bytes > self.settings.max_held_bytes:
-            self.end(link, FATAL, f"{self._held_bytes} bytes of unfinished packets are held")
-
-    def _hold(self, link: Connection, size: int) -> None:
-        self._held_bytes += size - link.held_bytes
-        link.held_bytes = size
 
     def _handle(self, link: Connection, events: Iterable[Event]) -> None:
         for event in events:
@@ -183,13 +161,10 @@ class JmqCore:
             self.end(link, SHUTTING_DOWN, "the broker shuts down")
 
     def _on_ended(self, link: Connection, ended: Ended) -> None:
-        self.links.discard(link)
-        self.unidentified.discard(link)
-        self._hold(link, 0)
+        self._drop(link)
         if ended.text is not None:
             self.say(f"{link.shown}: {ended.text}")
         self._requests.leave(link)
-        self.router.dirty.add(link)
 
     def take_dirty(self) -> Iterator[Connection]:
         """Yield the connections with something to send or to close, as long as there are any."""
@@ -204,18 +179,6 @@ class JmqCore:
     def _set_time(self, now: float) -> None:
         self.now = now
         self.router.now_ms = int(now * 1000)
-
-    def tick(self, now: float) -> float | None:
-        """Do what is due; return when to call again at the latest."""
-        self._set_time(now)
-        while self._timers and self._timers[0][0] <= now:
-            heappop(self._timers)[2]()
-        return self._timers[0][0] if self._timers else None
-
-    def _at(self, time: float, act: Callable[[], None]) -> None:
-        """Call a function at a time, or earlier: it has to look whether it is time."""
-        due = min(time, self.now + _LONGEST_S)
-        heappush(self._timers, (due, next(self._numbers), act))
 
     # --- login ----------------------------------------------------------------------------
 

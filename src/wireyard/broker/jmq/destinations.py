@@ -6,6 +6,9 @@ Rules of this file:
 2. Copies go out by priority, then in the order of arrival; so do those that come back.
 3. No consumer that could take a copy leaves it waiting: a copy is offered to the consumers when it
    comes, and a consumer looks through the backlog when it becomes ready.
+4. As a topic of MQTT, in the list of access, ``plant.line`` is ``plant/line``; of the wildcards
+   ``*`` is ``+``, and ``>`` or ``**`` at the end is ``#``. A queue has the prefix ``$Q/``. So no
+   name has a character that means something there.
 """
 
 from __future__ import annotations
@@ -17,16 +20,28 @@ from typing import TYPE_CHECKING, Final
 
 from wireyard.broker.jmq.selector import Selector
 from wireyard.endpoints.jmq import Message
+from wireyard.layers.jmq.rules import TEMPORARY
 from wireyard.layers.jmq.states import DELIVERY
 
 if TYPE_CHECKING:
     from wireyard.broker.jmq.connections import Consumer, Producer
     from wireyard.broker.jmq.transactions import Transaction
 
-__all__ = ["Backlog", "Copy", "Destination", "Subscription", "has_wildcard", "matches"]
+__all__ = [
+    "Backlog",
+    "Copy",
+    "Destination",
+    "Subscription",
+    "access_name",
+    "has_wildcard",
+    "is_name",
+    "matches",
+]
 
 _WAITING: Final = ""
 _HELD: Final = DELIVERY.states[0]
+_QUEUES: Final = "$Q/"
+_FOREIGN: Final = "/+#"
 
 
 class Copy:
@@ -236,6 +251,24 @@ class Destination:
     def id(self) -> str:
         """The name with a prefix for its kind, as brokers show it."""
         return f"{'Q' if self.is_queue else 'T'}:{self.name}"
+
+
+def is_name(name: str, most: int) -> bool:
+    """Return whether a text can be the name of a destination, or a client id."""
+    if not 0 < len(name) <= most or not name.isprintable() or " " in name:
+        return False
+    return name.startswith(TEMPORARY) or not any(one in name for one in _FOREIGN)
+
+
+def access_name(name: str, is_queue: bool) -> str:
+    """Return the topic, or the topic filter, that a name is for the list of access."""
+    levels = []
+    for level in name.split("."):
+        if level in ("**", ">"):
+            levels.append("#")
+            break
+        levels.append("+" if level == "*" else level)
+    return (_QUEUES if is_queue else "") + "/".join(levels)
 
 
 def has_wildcard(topic: str) -> bool:

@@ -7,8 +7,14 @@ from typing import Final
 
 from wireyard.broker.jmq.answers import Refusal, accept
 from wireyard.broker.jmq.connections import Connection, Consumer, Producer, Session
-from wireyard.broker.jmq.destinations import Backlog, Destination, Subscription, has_wildcard
-from wireyard.broker.jmq.names import access_name, is_name
+from wireyard.broker.jmq.destinations import (
+    Backlog,
+    Destination,
+    Subscription,
+    access_name,
+    has_wildcard,
+    is_name,
+)
 from wireyard.broker.jmq.routing import Router
 from wireyard.broker.jmq.selector import Selector, SelectorError
 from wireyard.endpoints.jmq import Request

@@ -27,10 +27,12 @@ __all__ = [
     "cut",
     "field",
     "head_of",
+    "limit_option",
     "ms_text",
     "no_cache_option",
     "nothing_read",
     "opened_tables",
+    "out_option",
     "reading_options",
     "shown_inputs",
     "split_inputs",
@@ -46,6 +48,29 @@ no_cache_option = click.option(
     is_flag=True,
     help="Neither use nor keep derived tables for the next question about the same inputs.",
 )
+
+
+def limit_option(most: int, text: str, least: int = 1) -> Callable[[F], F]:
+    """Return ``--limit``: how much is shown."""
+    return click.option(
+        "--limit",
+        type=click.IntRange(min=least),
+        default=most,
+        show_default=True,
+        metavar="N",
+        help=text,
+    )
+
+
+def out_option(text: str, *forms: str) -> Callable[[F], F]:
+    """Return ``--out``: text for people, JSON Lines, or one of other forms."""
+    return click.option(
+        "--out",
+        type=click.Choice(["text", "jsonl", *forms]),
+        default="text",
+        show_default=True,
+        help=text,
+    )
 
 
 def reading_options(function: F) -> F:

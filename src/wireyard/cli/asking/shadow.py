@@ -13,8 +13,10 @@ from wireyard.cli import exits
 from wireyard.cli.asking.answers import (
     columns,
     head_of,
+    limit_option,
     nothing_read,
     opened_tables,
+    out_option,
     reading_options,
     status_of,
     wrapped,
@@ -43,10 +45,8 @@ _MOST_SHOWN = 10
 )
 @click.argument("inputs", metavar="A B", nargs=2, type=PATH)
 @reading_options
-@click.option("--limit", type=click.IntRange(min=0), default=_MOST_SHOWN, show_default=True,
-              metavar="N", help="Show the first N differences.")  # fmt: skip
-@click.option("--out", type=click.Choice(["text", "jsonl", "csv"]), default="text",
-              show_default=True, help="A summary in words, or all differences.")  # fmt: skip
+@limit_option(_MOST_SHOWN, "Show the first N differences.", least=0)
+@out_option("A summary in words, or all differences.", "csv")
 def command(inputs: tuple[str, str], limit: int, out: str, **how: Any) -> int:
     """Show what the broker of one recording did otherwise than that of another.
 

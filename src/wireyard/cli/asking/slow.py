@@ -14,9 +14,11 @@ from wireyard.cli import exits
 from wireyard.cli.asking.answers import (
     columns,
     head_of,
+    limit_option,
     ms_text,
     nothing_read,
     opened_tables,
+    out_option,
     reading_options,
     status_of,
 )
@@ -49,21 +51,8 @@ _TIMES = (2, 21, -8, -8, -8, -8, -9, -8, -8)
 )
 @click.argument("inputs", metavar="INPUT|LAKE...", nargs=-1, required=True, type=PATH)
 @reading_options
-@click.option(
-    "--limit",
-    type=click.IntRange(min=1),
-    default=_MOST_LINES,
-    show_default=True,
-    metavar="N",
-    help="Show the N slowest of each kind.",
-)
-@click.option(
-    "--out",
-    type=click.Choice(["text", "jsonl"]),
-    default="text",
-    show_default=True,
-    help="In columns, or all rows as JSON Lines with times in nanoseconds.",
-)
+@limit_option(_MOST_LINES, "Show the N slowest of each kind.")
+@out_option("In columns, or all rows as JSON Lines with times in nanoseconds.")
 def command(inputs: tuple[str, ...], limit: int, out: str, **how: Any) -> int:
     """Show which consumers are slow, and how long messages waited.
 

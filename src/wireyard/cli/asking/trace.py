@@ -14,9 +14,11 @@ from wireyard.cli.asking.answers import (
     columns,
     field,
     head_of,
+    limit_option,
     ms_text,
     nothing_read,
     opened_tables,
+    out_option,
     reading_options,
     status_of,
     wrapped,
@@ -63,27 +65,14 @@ _PREVIEW_BYTES = 48
     shell_complete=complete_verdicts,
     help="Only messages with such a delivery.",
 )
-@click.option(
-    "--limit",
-    type=click.IntRange(min=1),
-    default=_MOST_MESSAGES,
-    show_default=True,
-    metavar="N",
-    help="Show N messages; the summary is of all.",
-)
+@limit_option(_MOST_MESSAGES, "Show N messages; the summary is of all.")
 @click.option("--all", "every", is_flag=True, help="A line for every consumer that has it, too.")
 @click.option(
     "--hops",
     is_flag=True,
     help="List each time that a JMS message was seen, and what the hop took.",
 )
-@click.option(
-    "--out",
-    type=click.Choice(["text", "jsonl"]),
-    default="text",
-    show_default=True,
-    help="A picture, or the rows of the tables as JSON Lines.",
-)
+@out_option("A picture, or the rows of the tables as JSON Lines.")
 def command(
     inputs: tuple[str, ...],
     message: str,

@@ -16,8 +16,10 @@ from wireyard.cli import exits
 from wireyard.cli.asking.answers import (
     cut,
     head_of,
+    limit_option,
     nothing_read,
     opened_tables,
+    out_option,
     reading_options,
     shown_inputs,
     split_inputs,
@@ -64,22 +66,9 @@ _COLOURS = {
     type=PATH,
 )
 @reading_options
-@click.option(
-    "--limit",
-    type=click.IntRange(min=1),
-    default=_MOST_FINDINGS,
-    show_default=True,
-    metavar="N",
-    help="Show the N worst.",
-)
+@limit_option(_MOST_FINDINGS, "Show the N worst.")
 @click.option("-v", "--verbose", is_flag=True, help="With the details of each finding.")
-@click.option(
-    "--out",
-    type=click.Choice(["text", "jsonl"]),
-    default="text",
-    show_default=True,
-    help="In words, or all findings as JSON Lines.",
-)
+@out_option("In words, or all findings as JSON Lines.")
 def command(inputs: tuple[str, ...], limit: int, verbose: bool, out: str, **how: Any) -> int:
     """Show what is stuck, lost or broken, worst first, each with its proof.
 

@@ -1,0 +1,140 @@
+"""What the cores of both protocols have in common: connections within limits, and what is due."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator
+from heapq import heappop, heappush
+from itertools import count
+from typing import Any, ClassVar, Final, Generic, Protocol, TypeVar
+
+from wireyard.broker.settings import Settings
+from wireyard.endpoints import Tap
+
+__all__ = ["Half"]
+
+_LONGEST_S: Final = 60.0
+
+
+class _Link(Protocol):
+    held_bytes: int
+
+
+L = TypeVar("L", bound=_Link)
+
+
+class Half(ABC, Generic[L]):
+    """The core of a broker for one protocol, without sockets and clocks; its links are its own.
+
+    Parameters
+    ----------
+    settings
+        Its behaviour and limits.
+    say
+        Is called with one line for each notable cause.
+    """
+
+    router: Any
+    _UNIDENTIFIED: ClassVar[str]
+    """What connections that have not logged in lack."""
+    _TOO_LATE: ClassVar[tuple[int, str]]
+    _TOO_MUCH: ClassVar[int]
+    """Reasons to end a connection: that it did not log in in time, that too many bytes are held."""
+
+    def __init__(self, settings: Settings, say: Callable[[str], None]) -> None:
+        self.settings, self.say = settings, say
+        self.links: set[L] = set()
+        self.unidentified: set[L] = set()
+        self.now = 0.0
+        self._timers: list[tuple[float, int, Callable[[], None]]] = []
+        self._numbers = count()
+        self._held_bytes = 0
+
+    @abstractmethod
+    def open_link(self, name: str, tap: Tap | None = None) -> L | None:
+        """Return the link of a new connection, None if there are too many."""
+
+    @abstractmethod
+    def receive(self, link: L, data: bytes, now: float) -> None:
+        """Read what a client sent."""
+
+    @abstractmethod
+    def resume(self, link: L) -> None:
+        """Send on to a client that has read what was sent."""
+
+    @abstractmethod
+    def end(self, link: L, code: int, text: str) -> None:
+        """End a connection by a reason code; do nothing if it has ended."""
+
+    @abstractmethod
+    def lose(self, link: L) -> None:
+        """Take note that a connection is gone."""
+
+    @abstractmethod
+    def take_dirty(self) -> Iterator[L]:
+        """Yield the links with something to send or to close, as long as there are any."""
+
+    @abstractmethod
+    def shut_down(self) -> None:
+        """End all connections."""
+
+    # --- connections ----------------------------------------------------------------------
+
+    def _has_room(self, name: str) -> bool:
+        """Return whether there may be one more connection; say why not."""
+        if len(self.links) >= self.settings.max_connections:
+            self.say(f"{name}: refused, there are {len(self.links)} connections")
+            return False
+        if len(self.unidentified) >= self.settings.max_unidentified:
+            number = len(self.unidentified)
+            self.say(f"{name}: refused, {number} connections {self._UNIDENTIFIED}")
+            return False
+        return True
+
+    def _add(self, link: L) -> L:
+        """Add a new connection, which has to log in in time."""
+        self.links.add(link)
+        self.unidentified.add(link)
+        self._at(self.now + self.settings.connect_timeout_s, lambda: self._expect(link))
+        return link
+
+    def _expect(self, link: L) -> None:
+        if link in self.unidentified:
+            code, text = self._TOO_LATE
+            self.end(link, code, f"{text} within {self.settings.connect_timeout_s:g} s")
+
+    def _hold(self, link: L, size: int) -> None:
+        """Count the bytes of an unfinished packet; end the connection if all are too many."""
+        self._held_bytes += size - link.held_bytes
+        link.held_bytes = size
+        if self._held_bytes > self.settings.max_held_bytes:
+            text = f"{self._held_bytes} bytes of unfinished packets are held"
+            self.end(link, self._TOO_MUCH, text)
+
+    def _drop(self, link: L) -> None:
+        """Remove a connection that has ended."""
+        self.links.discard(link)
+        self.unidentified.discard(link)
+        self._held_bytes -= link.held_bytes
+        link.held_bytes = 0
+        self.router.dirty.add(link)
+
+    # --- time -----------------------------------------------------------------------------
+
+    def _set_time(self, now: float) -> None:
+        self.now = now
+
+    def tick(self, now: float) -> float | None:
+        """Do what is due; return when to call again at the latest."""
+        self._set_time(now)
+        while self._timers and self._timers[0][0] <= now:
+            heappop(self._timers)[2]()
+        return self._timers[0][0] if self._timers else None
+
+    def _at(self, time: float, act: Callable[[], None]) -> None:
+        """Call a function at a time, or earlier: it has to look whether it is time.
+
+        So what has ended meanwhile is not kept until then.
+        """
+        due = min(time, self.now + _LONGEST_S)
+        heappush(self._timers, (due, next(self._numbers), act))
