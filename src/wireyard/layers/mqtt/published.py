@@ -15,7 +15,6 @@ import numpy as np
 import pyarrow as pa
 
 from wireyard.arrays import Bools, Grid, Ints
-from wireyard.layers.mqtt.delivery_columns import Will
 from wireyard.layers.mqtt.grids import NONE, Flag, Packet, Record, Status
 from wireyard.layers.mqtt.packets import NO_TIME, Packets, hash_payloads
 from wireyard.layers.mqtt.records import (
@@ -23,6 +22,7 @@ from wireyard.layers.mqtt.records import (
     ConnectionRecord,
     Subscribed,
     TopicKey,
+    Will,
     properties_of,
 )
 from wireyard.layers.mqtt.subscriptions import Last

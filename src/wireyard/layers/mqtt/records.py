@@ -31,6 +31,7 @@ __all__ = [
     "Subscribed",
     "TopicKey",
     "ValueChange",
+    "Will",
     "content_of",
     "lost_record",
     "may_exceed",
@@ -206,6 +207,15 @@ class Message:
     def deletes(self) -> bool:
         """Whether it deletes the value of its topic."""
         return self.retain and not (self.is_lasting or self.value)
+
+
+class Will(NamedTuple):
+    """A will, the hashes of its payload, and the file and row of its CONNECT."""
+
+    message: Message
+    content: tuple[int, int]
+    file: int
+    row: int
 
 
 @dataclass(slots=True, eq=False)

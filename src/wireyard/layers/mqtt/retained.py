@@ -21,7 +21,6 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Final, NamedTuple
 
-from wireyard.layers.mqtt.deliveries import content_record
 from wireyard.layers.mqtt.records import (
     DELIVERED,
     PROTOCOL,
@@ -372,7 +371,7 @@ def attempt_record(attempt: Attempt) -> KeyedRecord:
 
 def keep_values(
     records: Iterator[Lost | ValueChange | PendingChange | Subscribed | Attempt],
-) -> Iterator[Found]:
+) -> Iterator[Found | Attempt]:
     """Yield the values of a topic, and its delivery attempts with the message that set each value.
 
     A value may still be in flight when the next ones are set, but only the last `_LOOK_BACK` count.
@@ -411,7 +410,7 @@ def keep_values(
             yield from initial.deliver(record, [one.change for one in same])
             if not (is_live or lost.overlaps(0, record.at.time)):
                 yield from initial.judge(record, setter)
-            yield content_record(record)
+            yield record
         elif isinstance(record, Subscribed):
             current = retained.at(topic, record.asked.time) if topic is not None else None
             confirmed = record.confirmed or record.granted
