@@ -19,8 +19,8 @@ from wireyard.layers.jmq.clocks import Clocks
 from wireyard.layers.jmq.hops import HOP_STAGES, Sighting, Waiting
 from wireyard.layers.mqtt.delivery_columns import Topics
 from wireyard.layers.mqtt.packets import KnownStream
-from wireyard.layers.mqtt.published import Clients
 from wireyard.layers.mqtt.records import Attempt, ConnectionRecord, Message, Will
+from wireyard.layers.mqtt.tracked import Clients
 from wireyard.layers.rmp.chain import CHAIN as RMP
 from wireyard.layers.stages import Key, Order
 from wireyard.pipeline import replacing

@@ -21,7 +21,6 @@ from wireyard.layers.mqtt.directions import (
     shown_streams,
     stream_rows,
 )
-from wireyard.layers.mqtt.packet_row import PacketRow, as_packet
 from wireyard.layers.records import GAP
 
 __all__ = ["known_streams", "sides_of"]
@@ -43,12 +42,12 @@ def sides_of(rows: Iterable[Row], streams: Iterable[Row] = ()) -> dict[Stream, S
 def _evidence_of(rows: Iterable[Row], streams: Iterable[Row]) -> Iterator[Evidence]:
     """Yield the evidence of each stream."""
     shown = shown_streams(streams)
-    first: dict[Stream, PacketRow] = {}
+    first: dict[Stream, Row] = {}
     counts: dict[Stream, tuple[int, int, int]] = {}
     names: dict[Stream, str | None] = {}
     gaps: Counter[Stream] = Counter()
     times_ns: dict[Stream, tuple[int, int]] = {}
-    for row in map(as_packet, rows):
+    for row in rows:
         stream = row["source"], row["stream"]
         if stream not in first:
             first[stream] = row
@@ -84,7 +83,7 @@ def _evidence_of(rows: Iterable[Row], streams: Iterable[Row]) -> Iterator[Eviden
         )
 
 
-def _sent_by_client(kind: int | None, row: PacketRow) -> bool | None:
+def _sent_by_client(kind: int | None, row: Row) -> bool | None:
     """Return whether only clients send such a packet, None if both sides do."""
     if kind in CLIENT_TYPES:
         return True

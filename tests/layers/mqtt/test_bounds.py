@@ -6,12 +6,10 @@ from typing import Final
 
 import pytest
 
-from tests.layers.mqtt.flows import Flows
 from tests.layers.mqtt.make import Capture, derived
 from wireyard.formats.mqtt import layout
 from wireyard.formats.mqtt.filters import Filter
 from wireyard.layers.mqtt import delivery_columns
-from wireyard.layers.mqtt.qos import MAX_IN_FLIGHT, RECEIVER, SENDER
 from wireyard.layers.mqtt.request_kernels import MAX_FILTERS
 from wireyard.layers.mqtt.retained import Retained, Value
 from wireyard.layers.mqtt.subscriptions import Subscription, Subscriptions
@@ -21,15 +19,6 @@ MANY: Final = 200_000
 KEPT: Final = 10_000
 
 pytestmark = pytest.mark.slow
-
-
-def test_identifiers() -> None:
-    """There are 65,535, and no state is kept of a message that only starts."""
-    for table in (SENDER, RECEIVER):
-        flows = Flows(table)
-        for number in range(MANY):
-            flows.step(number % MAX_IN_FLIGHT + 1, "publish_2")
-        assert len(flows) == MAX_IN_FLIGHT == len(list(flows.in_flight()))
 
 
 def test_subscriptions() -> None:

@@ -12,7 +12,7 @@ from typing import Final
 
 import numpy as np
 
-from wireyard.arrays import Bools, Grid, Ints
+from wireyard.arrays import Bools, Grid32, Int32s, Ints
 from wireyard.layers.grouping import by_group
 from wireyard.layers.mqtt import delivery_kernels as kernels
 from wireyard.layers.mqtt.delivery_grids import DeliveryGrids, starts_of
@@ -45,11 +45,11 @@ def assign_all(g: DeliveryGrids) -> None:
     kernels.number_attempts(expected, attempts, g.assigned, g.ordinals)
 
 
-def _by_key(groups: Ints, recipients: Ints, most: int, count: int) -> tuple[Ints, Ints]:
+def _by_key(groups: Ints, recipients: Int32s, most: int, count: int) -> tuple[Ints, Ints]:
     """Return keys of groups and recipients, ascending, and the order; it is stable."""
     order, _ = by_group(recipients, count)
     order = order[by_group(groups[order], most)[0]]
-    return groups[order] * count + recipients[order], order
+    return groups[order].astype(np.int64) * count + recipients[order], order
 
 
 def _assign_other_flags(g: DeliveryGrids, own: Ints) -> None:
@@ -139,7 +139,7 @@ def _assign_keyed(
     g: DeliveryGrids, keys: Ints, order: Ints, attempt_keys: Ints, by_time: Ints
 ) -> None:
     """Assign attempts to expected deliveries with the same ascending keys: `kernels.assign`."""
-    runs = np.empty((min(len(order), len(by_time)), 4), np.int64)
+    runs = np.empty((min(len(order), len(by_time)), 4), np.int32)
     runs = runs[: kernels.find_runs(keys, attempt_keys, runs)]
     _assign_runs(g, order, by_time, runs)
     first = g.expected[order[runs[:, 0]], Expected.MESSAGE]
@@ -152,8 +152,8 @@ def _assign_keyed(
         _assign_early(g, order[first:last], by_time[start:stop])
 
 
-def _assign_runs(g: DeliveryGrids, order: Ints, by_time: Ints, runs: Grid) -> None:
-    buffers = np.empty(len(g.attempts), np.int64), np.empty((3, len(order)), np.int64)
+def _assign_runs(g: DeliveryGrids, order: Ints, by_time: Ints, runs: Grid32) -> None:
+    buffers = np.empty(len(g.attempts), np.int64), np.empty((3, len(order)), np.int32)
     kernels.assign(
         g.messages, g.expected, order, g.attempts, by_time, runs, g.assigned, *buffers
     )  # fmt: skip
@@ -178,7 +178,7 @@ def _assign_early(g: DeliveryGrids, entries: Ints, attempts: Ints) -> None:
     g.assigned[attempts] = NONE
     g.expected[entries, Expected.DELIVERED] = 0
     g.messages[numbers, Message.START] = np.minimum(starts, earliest)
-    run = np.array([[0, len(entries), 0, len(attempts)]], np.int64)
+    run = np.array([[0, len(entries), 0, len(attempts)]], np.int32)
     _assign_runs(g, entries, attempts, run)
     g.messages[numbers, Message.START] = starts
     found = attempts[g.assigned[attempts] != NONE]
@@ -186,16 +186,16 @@ def _assign_early(g: DeliveryGrids, entries: Ints, attempts: Ints) -> None:
     g.is_early[found] = g.attempts[found, Delivered.AT] < start
 
 
-def _release_unsure(g: DeliveryGrids, order: Ints, by_time: Ints, runs: Grid) -> None:
+def _release_unsure(g: DeliveryGrids, order: Ints, by_time: Ints, runs: Grid32) -> None:
     """Take back the attempts that may belong to several expected deliveries.
 
     Where packets may be missing, equal messages have several pairings with their attempts. Only
     what all of them have in common is certain.
     """
-    starts = g.messages[g.expected[order, Expected.MESSAGE], Message.START]
-    ats = g.attempts[by_time, Delivered.AT]
+    starts = g.messages[g.expected[order, Expected.MESSAGE], Message.START].astype(np.int64)
+    ats = g.attempts[by_time, Delivered.AT].astype(np.int64)
     partners = np.full(len(by_time), NONE, np.int64)
-    capacities = g.expected[order, Expected.CAPACITY]
+    capacities = g.expected[order, Expected.CAPACITY].astype(np.int64)
     kernels.find_partners(starts, capacities, ats, runs, np.empty_like(order), partners)
     entries, of_entry = _places(runs[:, 0], runs[:, 1])
     places, of_place = _places(runs[:, 2], runs[:, 3])
@@ -213,7 +213,7 @@ def _release_unsure(g: DeliveryGrids, order: Ints, by_time: Ints, runs: Grid) ->
     g.expected[order[entries], Expected.IS_UNSURE] = is_open
 
 
-def _places(starts: Ints, stops: Ints) -> tuple[Ints, Ints]:
+def _places(starts: Int32s, stops: Int32s) -> tuple[Ints, Ints]:
     """Return the indexes in some ranges, and the number of the range of each."""
     sizes = stops - starts
     firsts = np.cumsum(sizes) - sizes
@@ -221,7 +221,7 @@ def _places(starts: Ints, stops: Ints) -> tuple[Ints, Ints]:
     return np.arange(len(of)) + (starts - firsts)[of], of
 
 
-def _marked(places: Ints, count: int) -> Bools:
+def _marked(places: Ints | Int32s, count: int) -> Bools:
     """Return which of `count` places are among those given; -1 is none."""
     marks = np.zeros(count, np.bool_)
     marks[places[places != NONE]] = True
@@ -273,7 +273,7 @@ def assign_retained(g: DeliveryGrids, matching: Callable[[int], Ints]) -> Iterat
         yield place, NONE if expected[entry, Expected.RETAIN] else int(own[0])
 
 
-def _may_be(message: Ints, at: int, setter: int) -> bool:
+def _may_be(message: Int32s, at: int, setter: int) -> bool:
     """Return whether a delivery with RETAIN may be of a message, given where its value was set."""
     if setter != NONE:
         return bool(message[Message.SENT] == setter and message[Message.START] < at)
@@ -296,7 +296,7 @@ def older_messages(g: DeliveryGrids, first_messages: Ints) -> tuple[Ints, Ints]:
     message_of = np.full(len(attempts), NO_OLDER, np.int64)
     open_messages = [expected[expected[:, Expected.IS_UNSURE] == 1, Expected.MESSAGE]]
     left = np.flatnonzero(g.assigned == NONE)
-    group = attempts[left, Delivered.GROUP]
+    group = attempts[left, Delivered.GROUP].astype(np.int64)
     first = first_messages[group]
     has_older = first < first_messages[group + 1]
     has_older[has_older] = g.messages[first[has_older], Message.HAS_OLDER] == 1
@@ -316,10 +316,10 @@ def older_messages(g: DeliveryGrids, first_messages: Ints) -> tuple[Ints, Ints]:
     groups = group[wanted[bounds[:-1]]]
     runs = np.stack(
         (first_messages[groups], first_messages[groups + 1], bounds[:-1], bounds[1:]), 1
-    )
-    starts, ats = g.messages[:, Message.START].copy(), attempts[left[wanted], Delivered.AT]
+    ).astype(np.int32)
+    starts, copies = g.messages[:, [Message.START, Message.COPIES]].T.astype(np.int64)
+    ats = attempts[left[wanted], Delivered.AT].astype(np.int64)
     partners = np.empty(len(wanted), np.int64)
-    copies = g.messages[:, Message.COPIES].copy()
     kernels.find_partners(starts, copies, ats, runs, np.empty_like(starts), partners)
     message_of[left[wanted]] = partners
     unsure = np.flatnonzero(partners == SEVERAL)

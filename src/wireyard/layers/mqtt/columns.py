@@ -36,7 +36,7 @@ from wireyard.formats.mqtt.layout import PUBLISH
 from wireyard.layers.facts import DerivedFiles
 from wireyard.layers.mqtt.conversations import CONVERSATIONS, RequestMessage, converse
 from wireyard.layers.mqtt.delivery_columns import Topics, deliver
-from wireyard.layers.mqtt.directions import OK, Side, Stream, shown_streams, stream_rows
+from wireyard.layers.mqtt.directions import OK, Stream, shown_streams, stream_rows
 from wireyard.layers.mqtt.evidence import NEEDED as EVIDENCE_NEEDED
 from wireyard.layers.mqtt.evidence import StreamEvidence
 from wireyard.layers.mqtt.grids import NO_TIME
@@ -58,7 +58,7 @@ from wireyard.layers.mqtt.packets import (
     new_secret,
     stream_numbers,
 )
-from wireyard.layers.mqtt.published import Clients, message_tables, published
+from wireyard.layers.mqtt.published import message_tables
 from wireyard.layers.mqtt.records import (
     Client,
     ConnectionRecord,
@@ -69,6 +69,7 @@ from wireyard.layers.mqtt.records import (
     Will,
 )
 from wireyard.layers.mqtt.subscriptions import KeptSubscriptions, Subscription, Subscriptions
+from wireyard.layers.mqtt.tracked import Clients
 from wireyard.layers.mqtt.tracking import track_clients
 from wireyard.layers.records import Position
 from wireyard.layers.stages import Derived, Dropped, Fact, Found, Key, KeyedRecord, Stage
@@ -234,11 +235,7 @@ def _unknown_marks(file: Batches, numbers: Mapping[Stream, int]) -> Iterator[pa.
 # --- streams --------------------------------------------------------------------------------
 
 
-def known_of(
-    evidence: StreamEvidence,
-    streams: Iterable[Row] | None,
-    sides: Mapping[Stream, Side] | None = None,
-) -> list[KnownStream]:
+def known_of(evidence: StreamEvidence, streams: Iterable[Row] | None) -> list[KnownStream]:
     """Return the streams whose side is known, in the order of their names.
 
     Parameters
@@ -246,14 +243,11 @@ def known_of(
     streams
         The beginning and end of each stream, as captured; see `stream_rows`. Rows of other streams
         show how long the capture lasts.
-    sides
-        The side of each stream, if it is known already.
     """
     rows = None if streams is None else list(streams)
     shown = None if rows is None else shown_streams(rows)
     ends_ns = evidence.ends_ns(rows or ())
-    if sides is None:
-        sides = evidence.sides(shown or {})
+    sides = evidence.sides(shown or {})
     known = [
         KnownStream(
             row["source"], row["stream"], row["from_client"],
@@ -287,7 +281,7 @@ def track(
         derived in batches while they are iterated.
     """
     tracked = track_clients(Packets.of(parts, streams, secret))
-    return published(tracked), message_tables(tracked)
+    return tracked.clients, message_tables(tracked)
 
 
 @dataclass

@@ -15,7 +15,7 @@ from typing import Any, Final
 import numpy as np
 import pyarrow as pa
 
-from wireyard.arrays import Grid, Ints
+from wireyard.arrays import Grid, Grid32, Ints
 from wireyard.layers.grouping import by_group, dense_ids, text_codes
 from wireyard.layers.mqtt import delivery_kernels as kernels
 from wireyard.layers.mqtt.assignment import (
@@ -238,7 +238,7 @@ class _Derivation:
             columns[name] = self.positions.of(self.sent_table, name)
         rows = np.arange(len(columns["sent"]))
         is_will = rows >= len(rows) - len(self.wills)
-        columns["is_will"] = is_will.astype(np.int64)
+        columns["is_will"] = is_will.view(np.int8)
         has_start = is_will & (columns["released"] != NONE)
         columns["start"] = np.where(has_start, columns["released"], columns["sent"])
         columns["topic"] = self._number_topics(self.sent_table)
@@ -251,12 +251,9 @@ class _Derivation:
         columns["at"] = self.positions.of(self.delivered_table, "at")
         columns["topic"] = self._number_topics(self.delivered_table)
         columns["identifier"], columns["setter"] = np.full((2, count), NONE)
-        columns["is_live"], columns["is_extra"] = (
-            np.ones(count, np.int64),
-            np.zeros(count, np.int64),
-        )
+        columns["is_live"], columns["is_extra"] = np.ones(count, np.int8), np.zeros(count, np.int8)
         may_be_live = columns["status"] & Status.MAY_BE_LIVE != 0
-        columns["may_be_live"] = may_be_live.astype(np.int64)
+        columns["may_be_live"] = may_be_live.view(np.int8)
         return columns
 
     def _read_identifiers(self) -> dict[int, Sequence[int]]:
@@ -379,7 +376,7 @@ class _Derivation:
         ranks, record_clients = positions.ranks(), [self.clients[one.client] for one in records]
         client_names = np.array([names[one[:3]] for one in self.clients.all], np.int64)
         damaged = {one.client[:3] for one in records if one.damaged or not one.begun}
-        sub_ranks = np.column_stack((ranks[sub_positions], is_end))
+        sub_ranks: Grid32 = np.column_stack((ranks[sub_positions], is_end.astype(np.int32)))
         subs = subscription_grid(self.known.subscriptions, sub_ranks, names, damaged)
         connections = connections_of(records, ranks[ends], record_clients, names.__getitem__)
         # The last packet of a connection may be a message; its will comes after that.
@@ -444,7 +441,7 @@ class _Derivation:
         confirmed = np.full(len(g.messages), NONE, np.int64)
         has_row = np.zeros(len(g.messages), np.int64)
         most = len(g.attempts) + len(g.expected) + len(g.messages)
-        rows = np.empty((most, len(DeliveryRow)), np.int64)
+        rows = np.empty((most, len(DeliveryRow)), np.int32)
         row_count = kernels.find_verdicts(
             g.messages, g.subs, g.expected, g.expected_subs, g.attempts, g.assigned, g.ordinals,
             first_messages, starts_of(g.entry_groups, g.groups), older_ones, confirmed, has_row,
@@ -470,7 +467,7 @@ class _Derivation:
         self._pass_on_missed(g, of, rows[is_missing], confirmed)
         return delivery_table(of, g, rows[~is_missing])
 
-    def _judge_unexpected(self, of: Numbered, rows: Grid) -> None:
+    def _judge_unexpected(self, of: Numbered, rows: Grid32) -> None:
         """Judge the deliveries that no subscription accounts for, if all of them were captured."""
         is_unexpected = rows[:, DeliveryRow.EXPECTED] == NONE
         is_unexpected &= rows[:, DeliveryRow.DELIVERED] != NONE
@@ -497,15 +494,21 @@ class _Derivation:
                     self._collect(broker_violations("retained_unmarked", own[-1], at, key))
 
     def _expected(
-        self, messages: Grid, subs: Grid, firsts: Ints, matching: Ints, attempts: Grid, names: int
-    ) -> tuple[Grid, Ints]:
+        self,
+        messages: Grid32,
+        subs: Grid32,
+        firsts: Ints,
+        matching: Ints,
+        attempts: Grid32,
+        names: int,
+    ) -> tuple[Grid32, Ints]:
         """Return the expected deliveries, within the limit, and the subscriptions of each."""
         size = count_expected(messages, subs, firsts, matching)
         most = len(attempts) + MAX_UNDELIVERED
         kept = min(size, most + len(attempts))
-        expected = np.zeros((kept, len(Expected)), np.int64)
+        expected = np.zeros((kept, len(Expected)), np.int32)
         expected_subs = np.empty(kept, np.int64)
-        buffers = np.zeros((2, max(names, 1)), np.int64)
+        buffers = np.zeros((2, max(names, 1)), np.int32)
         buffers[0] = NONE
         filters, _ = dense_ids(subs[:, Subscription.NAME], subs[:, Subscription.FILTER])
         count = find_expected(
@@ -549,7 +552,7 @@ class _Derivation:
         return firsts, np.array([numbers[one] for of in matching for one in of], np.int64)
 
     def _pass_on_missed(
-        self, g: DeliveryGrids, of: Numbered, missed: Grid, confirmed: Ints
+        self, g: DeliveryGrids, of: Numbered, missed: Grid32, confirmed: Ints
     ) -> None:
         """Pass on missing deliveries without a verdict yet, and the latest delivered messages."""
         latest = NONE
@@ -569,7 +572,7 @@ class _Derivation:
             self._collect([missing_record(record, text, first, active, confirmed_at)])
         self._pass_on_latest(g, of, missed)
 
-    def _pass_on_latest(self, g: DeliveryGrids, of: Numbered, missed: Grid) -> None:
+    def _pass_on_latest(self, g: DeliveryGrids, of: Numbered, missed: Grid32) -> None:
         """Pass on the latest delivered message for each recipient, connection and QoS.
 
         So it is for all topics together, and for each topic on which the recipient has a missing
@@ -579,33 +582,31 @@ class _Derivation:
         if not len(places):
             return
         entry, message = g.assigned[places], g.expected[g.assigned[places], Expected.MESSAGE]
-        name, topic = g.expected[entry, Expected.NAME], g.messages[message, Message.TOPIC]
+        name = g.expected[entry, Expected.NAME].astype(np.int64)
+        topic = g.messages[message, Message.TOPIC].astype(np.int64)
         start, at = g.messages[message, Message.START], g.attempts[places, Delivered.AT]
         qos = g.attempts[places, Delivered.QOS]
         rows = of.attempt_order[places]
         client = self.delivered["client"][rows]
         stream, _ = self.positions.column(self.delivered["at"][rows], "stream")
         ordinals = [one.name.partition("#")[2] for one in self.streams]
-        endpoints, of_text = Numbers[str](), Numbers[str]()
+        endpoints, ordinal = Numbers[str](), Numbers[str]()
         endpoint_of = np.array([endpoints[one.endpoint] for one in self.clients.all], np.int64)
-        ordinal_of = np.array([of_text[text] for text in ordinals], np.int64)
-        endpoint = endpoint_of[client] * len(of_text.all) + ordinal_of[stream]
-        count = len(of.names.all)
+        ordinal_of = np.array([ordinal[text] for text in ordinals], np.int64)
+        keys = (name * len(endpoints.all) + endpoint_of[client]) * len(ordinal.all)
+        keys = (keys + ordinal_of[stream]) * 3 + qos
         entries = g.expected[missed[:, DeliveryRow.EXPECTED]]
-        topics = g.messages[entries[:, Expected.MESSAGE], Message.TOPIC]
-        is_wanted = np.zeros(len(self.topics.all), np.bool_)
-        is_wanted[topics] = True
-        is_divided = [key in self.known.divided for key in self.topics.all]
-        here = np.flatnonzero(is_wanted[topic])
-        pairs = topics * count + entries[:, Expected.NAME]
-        here = here[np.isin(topic[here] * count + name[here], pairs)]
-        here = np.union1d(here, np.flatnonzero(np.array(is_divided, np.bool_)[topic]))
-        of_all = kernels.latest_of(start, at, name, endpoint, qos).tolist()
-        latest: list[tuple[int, str | None]] = [(one, None) for one in of_all]
-        of_topics = kernels.latest_of(
-            *(each[here] for each in (start, at, topic, name, endpoint, qos))
-        )
-        latest += [(one, self.topics.all[int(topic[one])][2]) for one in here[of_topics].tolist()]
+        topics = g.messages[entries[:, Expected.MESSAGE], Message.TOPIC].astype(np.int64)
+        pairs = np.unique(topics * len(of.names.all) + entries[:, Expected.NAME])
+        pair = topic * len(of.names.all) + name
+        is_wanted = np.append(pairs, NONE)[np.searchsorted(pairs, pair)] == pair
+        is_divided = np.array([key in self.known.divided for key in self.topics.all], np.bool_)
+        here = np.flatnonzero(is_wanted | is_divided[topic])
+        by_topic, _ = dense_ids(topic[here], keys[here])
+        of_topics = here[kernels.latest_of(by_topic.astype(np.int64), start[here], at[here])]
+        of_all = kernels.latest_of(keys, start, at)
+        latest: list[tuple[int, str | None]] = [(one, None) for one in of_all.tolist()]
+        latest += [(one, self.topics.all[topic[one]][2]) for one in of_topics.tolist()]
         for place, text in latest:
             latest_delivered = LatestDelivered(
                 text,

@@ -16,7 +16,7 @@ import numpy as np
 import pyarrow as pa
 
 from wireyard.accelerate import array, kernel
-from wireyard.arrays import Bools, Grid, Ints
+from wireyard.arrays import Bools, Grid, Grid32, Int32s, Ints
 from wireyard.layers.grouping import by_group, dense_ids
 from wireyard.layers.mqtt.delivery_kernels import VERDICT_NAMES, Delivered
 from wireyard.layers.mqtt.expected_kernels import Expected, Message, Subscription
@@ -41,8 +41,8 @@ __all__ = [
 ]
 
 T = TypeVar("T")
-Columns = dict[str, Ints]
-"""Integers by the name of a column, one for each row."""
+Columns = dict[str, Any]
+"""Integers of any size by the name of a column, one for each row."""
 _POSITION: Final = ("reached_ns", "reached_frame", "stream", "offset", "ns", "frame")
 _REACHED_NS, _REACHED_FRAME, _STREAM, _OFFSET, _NS, _FRAME = range(len(_POSITION))
 _LONGEST_TIE: Final = 64
@@ -109,7 +109,7 @@ class Positions:
         own = ns if is_timed else None, frame if is_timed and frame != NO_TIME else None
         return position_of((reached_ns, reached_frame, of.name, offset, *own, of.source))
 
-    def ranks(self) -> Ints:
+    def ranks(self) -> Int32s:
         """Return the rank of each position by number; equal positions share one, and -1 has -1."""
         ns, frame, stream, offset = self._all[: _OFFSET + 1]
         # Positions without a time are ordered stream by stream.
@@ -117,7 +117,7 @@ class Positions:
         order = np.argsort(ns, kind="stable")
         if _longest_tie(ns[order]) > _LONGEST_TIE:
             order = np.lexsort((offset, frame, ns))
-        ranks = np.empty(self._count + 1, np.int64)
+        ranks = np.empty(self._count + 1, np.int32)
         _rank(order, ns, np.ascontiguousarray(frame), np.ascontiguousarray(offset), ranks)
         ranks[NONE] = NONE
         return ranks
@@ -148,11 +148,12 @@ class Numbers(Generic[T]):
         return number
 
 
-def values_at(values: Ints, index: Ints) -> Ints:
+def values_at(values: Any, index: Ints | Int32s) -> Ints:
     """Return values by index; where the index is -1, any value."""
     if not len(values):
         return np.full(len(index), NONE, np.int64)
-    return values.take(index, mode="clip")
+    found: Ints = values.take(index, mode="clip")
+    return found
 
 
 def _longest_tie(ordered: Ints) -> int:
@@ -160,8 +161,8 @@ def _longest_tie(ordered: Ints) -> int:
     return int(np.diff(bounds, prepend=0, append=len(ordered)).max(initial=0))
 
 
-@kernel((_INTS, _INTS, _INTS, _INTS, _INTS))
-def _rank(order: Ints, ns: Ints, frame: Ints, offset: Ints, ranks: Ints) -> None:
+@kernel((_INTS, _INTS, _INTS, _INTS, array("int32")))
+def _rank(order: Ints, ns: Ints, frame: Ints, offset: Ints, ranks: Int32s) -> None:
     """Fill `ranks`, equal positions sharing one; sort each run of equal `ns` in `order` first."""
     latest = -1
     start = 0
@@ -196,13 +197,13 @@ def _rank(order: Ints, ns: Ints, frame: Ints, offset: Ints, ranks: Ints) -> None
 class DeliveryGrids:
     """Messages, delivery attempts and subscriptions, and the expected deliveries of messages."""
 
-    messages: Grid
+    messages: Grid32
     """Columns of `Message`."""
-    attempts: Grid
+    attempts: Grid32
     """Columns of `Delivered`."""
-    subs: Grid
+    subs: Grid32
     """Columns of `Subscription`."""
-    expected: Grid
+    expected: Grid32
     """Columns of `Expected`."""
     expected_subs: Ints
     """The subscriptions of expected deliveries."""
@@ -234,7 +235,7 @@ class DeliveryGrids:
     def entry_groups(self) -> Ints:
         """The group of each expected delivery."""
         groups: Ints = self.messages[self.expected[:, Expected.MESSAGE], Message.GROUP]
-        return groups
+        return groups.astype(np.int64)
 
     def subs_of(self, entry: int) -> Ints:
         """Return the subscriptions of an expected delivery."""
@@ -249,27 +250,26 @@ def columns_of(table: pa.Table, *left_out: str) -> Columns:
         if pa.types.is_boolean(column.type):
             column = column.cast(pa.int8())
         if pa.types.is_integer(column.type) and not name.startswith(left_out):
-            columns[name] = column.to_numpy().astype(np.int64, copy=False)
+            columns[name] = column.to_numpy()
     return columns
 
 
-def _grid(columns: Mapping[str, Any], order: Ints, of: type[IntEnum]) -> Grid:
+def _grid(columns: Mapping[str, Any], order: Ints, of: type[IntEnum]) -> Grid32:
     """Return columns in an order, by the names of an enumeration."""
-    grid = np.empty((len(order), len(of)), np.int64)
+    grid = np.empty((len(order), len(of)), np.int32)
     for column in of:
-        values = columns[column.name.lower()]
-        grid[:, column] = values[order] if np.ndim(values) else values
-    return grid
+        grid[:, column] = columns[column.name.lower()]
+    return grid.take(order, axis=0)
 
 
-def starts_of(groups: Ints, count: int) -> Ints:
+def starts_of(groups: Ints | Int32s, count: int) -> Ints:
     """Return the index at which each group begins in ascending groups, then the end."""
     return np.concatenate(([0], np.cumsum(np.bincount(groups, minlength=count))))
 
 
 def group_contents(
     sent: Columns, delivered: Columns, by_start: Ints, by_at: Ints
-) -> tuple[Ints, Ints, Ints, Ints, int]:
+) -> tuple[Ints, Int32s, Ints, Int32s, int]:
     """Group messages and attempts by topic and payload; keep their order within each group.
 
     Returns
@@ -286,15 +286,13 @@ def group_contents(
     of_messages, of_attempts = number[: len(by_start)], number[len(by_start) :]
     messages, _ = by_group(of_messages, count)
     attempts, _ = by_group(of_attempts, count)
-    message_groups, attempt_groups = (
-        numbers.astype(np.int64) for numbers in (of_messages[messages], of_attempts[attempts])
-    )
+    message_groups, attempt_groups = of_messages[messages], of_attempts[attempts]
     return by_start[messages], message_groups, by_at[attempts], attempt_groups, count
 
 
 def message_grid(
-    sent: Columns, order: Ints, groups: Ints, ranks: Ints, names: Ints, has_older: Ints
-) -> Grid:
+    sent: Columns, order: Ints, groups: Int32s, ranks: Int32s, names: Ints, has_older: Ints
+) -> Grid32:
     """Return messages, in the given order, as columns of `Message`.
 
     Parameters
@@ -319,7 +317,9 @@ def message_grid(
     return grid
 
 
-def attempt_grid(delivered: Columns, order: Ints, groups: Ints, ranks: Ints, names: Ints) -> Grid:
+def attempt_grid(
+    delivered: Columns, order: Ints, groups: Int32s, ranks: Int32s, names: Ints
+) -> Grid32:
     """Return attempts, in the given order, as columns of `Delivered`."""
     status = delivered["status"]
     outcome = np.where(status & Status.LOST_ACK != 0, _VERDICT["lost_ack"], _VERDICT["delivered"])
@@ -340,9 +340,9 @@ def attempt_grid(delivered: Columns, order: Ints, groups: Ints, ranks: Ints, nam
 
 
 def subscription_grid(
-    subs: Sequence[Subscribed], positions: Grid, names: Numbers[Any],
+    subs: Sequence[Subscribed], positions: Grid32, names: Numbers[Any],
     damaged: Set[tuple[str, str, str]],
-) -> Grid:  # fmt: skip
+) -> Grid32:  # fmt: skip
     """Return subscriptions as columns of `Subscription`.
 
     Parameters
@@ -353,7 +353,7 @@ def subscription_grid(
     damaged
         Source, server and name of the clients of which packets were not captured.
     """
-    grid = np.empty((len(subs), len(Subscription)), np.int64)
+    grid = np.empty((len(subs), len(Subscription)), np.int32)
     filters = Numbers[str]()
     for row, one, (asked, granted, leaving, end, ends) in zip(
         grid, subs, positions.tolist(), strict=True

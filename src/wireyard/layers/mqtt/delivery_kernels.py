@@ -14,7 +14,8 @@ from typing import Final
 import numpy as np
 
 from wireyard.accelerate import I64, array, inlined, kernel
-from wireyard.arrays import Grid, Ints
+from wireyard.arrays import Grid32 as Grid
+from wireyard.arrays import Ints
 from wireyard.layers.grouping import dense_ids
 from wireyard.layers.mqtt.expected_kernels import NONE, Expected, Message, Subscription
 from wireyard.layers.mqtt.facts import VERDICTS
@@ -89,14 +90,14 @@ class DeliveryRow(IntEnum):
 
 
 _INTS: Final = array("int64")
-_GRID: Final = array("int64", 2)
+_GRID: Final = array("int32", 2)
 
 
-def latest_of(start: Ints, at: Ints, *keys: Ints) -> Ints:
+def latest_of(keys: Ints, start: Ints, at: Ints) -> Ints:
     """Return, for each key, the index of the first attempt of the message that was sent last."""
-    numbers, count = dense_ids(*keys)
+    numbers, count = dense_ids(keys)
     latest = np.full(count, NONE, np.int64)
-    _find_latest(numbers.astype(np.int64), start, at, latest)
+    _find_latest(numbers.astype(np.int64), start.astype(np.int64), at.astype(np.int64), latest)
     return latest
 
 
@@ -605,7 +606,12 @@ def _outcome(messages: Grid, message: int, delivered: Grid, attempt: int) -> int
 
 @inlined
 def _has_active(
-    messages: Grid, subs: Grid, expected: Grid, expected_subs: Ints, entry: int, confirmed: int
+    messages: Grid,
+    subs: Grid,
+    expected: Grid,
+    expected_subs: Ints,
+    entry: int,
+    confirmed: int,
 ) -> bool:
     """Return whether a subscription was active from before a message until its confirmation."""
     start = messages[expected[entry, Expected.MESSAGE], Message.START]

@@ -14,7 +14,7 @@ from typing import Final, NamedTuple
 import numpy as np
 import pyarrow as pa
 
-from wireyard.arrays import Bools, Grid, Ints
+from wireyard.arrays import Bools, Grid32, Int32s, Ints
 from wireyard.layers.mqtt.delivery_grids import (
     Columns,
     DeliveryGrids,
@@ -63,7 +63,7 @@ class Numbered:
     """By row, the subscription identifiers of the attempts that have several."""
 
 
-def delivery_table(of: Numbered, g: DeliveryGrids, rows: Grid) -> pa.Table:
+def delivery_table(of: Numbered, g: DeliveryGrids, rows: Grid32) -> pa.Table:
     """Return the rows of the table `deliveries`."""
     _name_subscriptions(of, g, rows)
     message, attempt, sub = (rows[:, column] for column in list(DeliveryRow)[:3])
@@ -148,7 +148,7 @@ def delivery_table(of: Numbered, g: DeliveryGrids, rows: Grid) -> pa.Table:
     return as_fact_table("deliveries", columns)
 
 
-def _name_subscriptions(of: Numbered, g: DeliveryGrids, rows: Grid) -> None:
+def _name_subscriptions(of: Numbered, g: DeliveryGrids, rows: Grid32) -> None:
     """Find the subscriptions of attempts that have several subscription identifiers."""
     is_wanted = (rows[:, DeliveryRow.DELIVERED] != NONE) & (rows[:, DeliveryRow.EXPECTED] != NONE)
     for row in np.flatnonzero(is_wanted).tolist() if of.several else ():
@@ -169,7 +169,7 @@ def _message_keys(of: Numbered) -> pa.Array:
     return packet_keys(_texts(stream, [one.name for one in of.streams]), pa.array(offset))
 
 
-def _texts(numbers: Ints, texts: Sequence[str | None] | pa.Array) -> pa.DictionaryArray:
+def _texts(numbers: Ints | Int32s, texts: Sequence[str | None] | pa.Array) -> pa.DictionaryArray:
     """Return texts by number; null where that is -1.
 
     Each text is in the dictionary once, because a dictionary with duplicates is written row by row.
@@ -201,7 +201,7 @@ class Times(NamedTuple):
 
 
 def broken_rules(
-    g: DeliveryGrids, rows: Grid, times: Times, matching: Callable[[int], Ints]
+    g: DeliveryGrids, rows: Grid32, times: Times, matching: Callable[[int], Ints]
 ) -> Iterator[tuple[str, int, int, int]]:
     """Yield each broken rule with its subscription, delivery attempt and message.
 

@@ -23,7 +23,6 @@ from wireyard.formats.mqtt.layout import (
     PUBREC,
 )
 from wireyard.layers.endpoints import stream_connection, stream_endpoints
-from wireyard.layers.mqtt.packet_row import PacketRow
 from wireyard.layers.mqtt.records import properties_of
 
 __all__ = [
@@ -153,7 +152,7 @@ def shown_streams(streams: Iterable[Row]) -> dict[Stream, Shown]:
     }
 
 
-def client_id_of(row: PacketRow) -> str | None:
+def client_id_of(row: Row) -> str | None:
     """Return the client id in a CONNECT, or assigned by a CONNACK."""
     if row["packet_type"] == CONNECT:
         return row.get("client_id")
