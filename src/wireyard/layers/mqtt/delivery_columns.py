@@ -7,7 +7,7 @@ certainly missing, requests and replies.
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from operator import attrgetter
 from typing import Any, Final
@@ -87,6 +87,10 @@ MAX_UNDELIVERED: Final = 1 << 20
 """Pairs of a message and a subscription without a delivery: at 1 KB each 1 GiB. A capture of a
 megabyte can have thousands of subscribers and of messages, and so millions of such pairs."""
 _POSITIONS: Final = ("sent_", "accepted_", "released_", "at_")
+_MESSAGE_COLUMNS: Final = (
+    "client", "topic", "qos", "retain", "length", "expires_s", "response_topic",
+    "correlation_data", "malformed", "refused", "is_lasting",
+)  # fmt: skip
 
 
 @dataclass(slots=True)
@@ -207,12 +211,10 @@ class _Derivation:
 
     def _with_wills(self, sent: pa.Table) -> pa.Table:
         """Return messages with published wills as the last rows."""
-        none: dict[str, Any] = {
-            one.name: pa.types.is_integer(one.type) and 0
-            for one in SENT
-            if pa.types.is_integer(one.type) or pa.types.is_boolean(one.type)
-        }
-        none |= {"refused": NONE, "copies": 1}
+        none: dict[str, Any] = {"refused": NONE, "copies": 1}
+        for one in SENT:
+            if pa.types.is_integer(one.type) or pa.types.is_boolean(one.type):
+                none.setdefault(one.name, 0 if pa.types.is_integer(one.type) else False)
         rows = [
             none
             | self.positions.columns(will.message.sent, "sent_")
@@ -259,8 +261,8 @@ class _Derivation:
     def _read_identifiers(self) -> dict[int, Sequence[int]]:
         """Read the subscription identifiers of attempts; return those of attempts with several."""
         lists, several = self.delivered_table["identifiers"], {}
-        for row in np.flatnonzero(lists.is_valid().to_numpy(zero_copy_only=False)).tolist():
-            identifiers = lists[row].as_py()
+        rows = np.flatnonzero(lists.is_valid().to_numpy(zero_copy_only=False))
+        for row, identifiers in zip(rows.tolist(), lists.drop_null().to_pylist(), strict=True):
             if len(identifiers) == 1:
                 self.delivered["identifier"][row] = identifiers[0]
             else:
@@ -281,40 +283,41 @@ class _Derivation:
         numbers = [self.topics[*of_clients.all[number], name] for number, name in keys]
         return np.array(numbers, np.int64)[pairs]
 
-    def _message(self, place: int, with_value: bool = False) -> Sent:
-        """Return a message as a record, on request with its payload if it has RETAIN."""
+    def _messages(self, places: Ints, *more: str) -> Iterator[Sent]:
+        """Yield messages as records; with the column ``payload``, those with RETAIN have it."""
         positions, first_will = self.positions, self.sent_table.num_rows - len(self.wills)
-        if place >= first_will:
-            will: Sent = self.wills[place - first_will]
-            return will
-        row = self.sent_table.slice(place, 1).to_pylist()[0]
-        return Sent(
-            "publish",
-            positions.at(int(self.sent["sent"][place])),
-            self.clients.all[row["client"]],
-            row["topic"],
-            b"",
-            row["qos"],
-            row["retain"],
-            (row["payload"] or b"") if row["retain"] and with_value else None,
-            row["length"],
-            None if row["expires_s"] == NONE else row["expires_s"],
-            row["response_topic"],
-            row["correlation_data"],
-            row["malformed"],
-            positions.get(int(self.sent["accepted"][place])),
-            positions.get(int(self.sent["released"][place])),
-            None if row["refused"] == NONE else row["refused"],
-            is_lasting=row["is_lasting"],
-        )
+        table = self.sent_table.select((*_MESSAGE_COLUMNS, *more)).take(pa.array(places))
+        for place, row in zip(places.tolist(), table.to_pylist(), strict=True):
+            if place >= first_will:
+                yield self.wills[place - first_will]
+                continue
+            yield Sent(
+                "publish",
+                positions.at(int(self.sent["sent"][place])),
+                self.clients.all[row["client"]],
+                row["topic"],
+                b"",
+                row["qos"],
+                row["retain"],
+                (row["payload"] or b"") if more and row["retain"] else None,
+                row["length"],
+                None if row["expires_s"] == NONE else row["expires_s"],
+                row["response_topic"],
+                row["correlation_data"],
+                row["malformed"],
+                positions.get(int(self.sent["accepted"][place])),
+                positions.get(int(self.sent["released"][place])),
+                None if row["refused"] == NONE else row["refused"],
+                is_lasting=row["is_lasting"],
+            )
 
     # --- retained values --------------------------------------------------------------------
 
     def _keep_values(self) -> None:
         """Derive retained values; find the message that set each delivered value."""
         keyed: defaultdict[Key, list[KeyedRecord]] = defaultdict(list)
-        for place in np.flatnonzero(self.sent["retain"]).tolist():
-            if (change := self._message(place, True).change()) is not None:
+        for message in self._messages(np.flatnonzero(self.sent["retain"]), "payload"):
+            if (change := message.change()) is not None:
                 for record in value_records(change):
                     keyed[record.key].append(record)
         for key, lost in self.known.lost.items():
@@ -355,13 +358,11 @@ class _Derivation:
     def _converse(self) -> None:
         """Pass on requests, and the messages that may be replies to them."""
         wanted = self.sent_table["response_topic"].is_valid().to_numpy(zero_copy_only=False)
-        for place in np.flatnonzero(wanted).tolist():
-            self._collect([request_record(self._message(place))])
+        self._collect(map(request_record, self._messages(np.flatnonzero(wanted))))
         asked = [place for place, key in enumerate(self.topics.all) if key in self.known.asked]
         if asked:
             replies = np.isin(self.sent["topic"], asked) & (self.sent["is_will"] == 0)
-            for place in np.flatnonzero(replies).tolist():
-                self._collect([reply_record(self._message(place))])
+            self._collect(map(reply_record, self._messages(np.flatnonzero(replies))))
 
     # --- deliveries -------------------------------------------------------------------------
 
@@ -485,7 +486,7 @@ class _Derivation:
             if not own:
                 self._collect([unsubscribed_record(UnsubscribedDelivery(client, at, key))])
             elif row != NONE and sent["retain"][row] and not delivered["retain"][place]:
-                value = self._message(row, True)
+                (value,) = self._messages(np.array([row]), "payload")
                 is_old = value.accepted is not None and all(
                     value.accepted < one.asked for one in own
                 )
@@ -565,7 +566,7 @@ class _Derivation:
             active = [of.subscriptions[one] for one in subs[is_active].tolist()]
             if message != latest:
                 # Those of a message follow each other, and share its record.
-                latest, record = message, self._message(int(of.message_order[message]))
+                latest, (record,) = message, self._messages(of.message_order[[message]])
                 confirmed_at = self.positions.at(int(of.by_rank[rank]))
             text = of.names.all[int(g.expected[entry, Expected.NAME])][2]
             first = of.subscriptions[int(subs[0])]
