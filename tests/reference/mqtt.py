@@ -487,6 +487,8 @@ class Connection:
     is_full: bool = False
     lost_last: dict[bool, bool] = field(default_factory=lambda: {True: False, False: False})
     """By `from_client`: whether the latest gap is behind all its packets."""
+    broken: Counter[bool] = field(default_factory=Counter)
+    """By `from_client`: bytes behind its last packet that are no packets, gaps included."""
     lost_since_ns: int | None = None
     early: list[tuple[Row, At]] = field(default_factory=list)
     aliases: dict[bool, dict[int, str]] = field(default_factory=lambda: {True: {}, False: {}})
@@ -999,8 +1001,9 @@ class Following:
         if code == "remaining_length" and is_start:
             self._malformed(connection, code, row, up, at)
         connection.damaged |= row.get("status") != "tail"
-        if row.get("status") == "gap":
-            self._lost(connection, at, up, row["length"])
+        connection.broken[up] += row["length"]
+        if row.get("status") == "gap" or connection.lost_last[up]:
+            self._lost(connection, at, up, connection.broken[up])
 
     def _lost(self, connection: Connection, at: At, up: bool, size: int) -> None:
         connection.lost_last[up] = True
@@ -1019,6 +1022,7 @@ class Following:
             connection.lost_since_ns = connection.lost_since_ns or at.reached_ns
             if up:
                 self._lost_until(connection, at.reached_ns)
+        connection.broken[up] = 0
         if connection.lost_last[up]:
             connection.lost_last[up] = False
             if not connection.lost_last[not up]:

@@ -20,6 +20,22 @@ def lose(capture: Capture, *indexes: int) -> None:
     capture.rows = in_order(capture.rows)
 
 
+def break_off(capture: Capture, index: int, first: int, last: int) -> None:
+    """Replace the bytes from `first` to `last` of a packet by a gap; the others are no packet."""
+    mark_begun(capture)
+    row = capture.rows[index]
+    place = {name: row[name] for name in _POSITION}
+    time = {name: row[name] for name in ("captured_ns", "frame")}
+    parts = ((0, first, "tail", time), (first, last, "gap", {}))
+    parts += ((last, row["length"], "garbage", time),)
+    capture.rows[index : index + 1] = [
+        place | own | {"status": status, "offset": row["offset"] + start, "length": stop - start}
+        for start, stop, status, own in parts
+        if start < stop
+    ]
+    capture.rows = in_order(capture.rows)
+
+
 def mark_begun(capture: Capture) -> None:
     """Mark the beginning of every stream as captured."""
     ended = {row["stream"]: row for row in capture.streams}
@@ -114,6 +130,20 @@ def test_a_lost_message_may_be_the_delivered_one() -> None:
         ("delivered", "broker"),
         ("delivered", "publish"),
     ]
+
+
+@pytest.mark.parametrize("part", [(0, 1), (7, 8), (12, 13)])
+def test_a_packet_without_a_byte_is_lost(part: tuple[int, int]) -> None:
+    """Its other bytes are no packet, so a byte may be a message."""
+    capture = pair()
+    for number in (1, 2):
+        capture.message("pub", "t/1", b"same", 1, number)
+    for number in (1, 2):
+        capture.hand("sub", "t/1", b"same", 1, number)
+    break_off(capture, 6, *part)
+    tables = tables_of(capture)
+    assert {row["verdict"] for row in tables["deliveries"]} == {"delivered", "undecided"}
+    assert tables["violations"] == []
 
 
 @pytest.mark.parametrize(("clean", "verdict"), [(False, "undecided"), (True, "discarded")])

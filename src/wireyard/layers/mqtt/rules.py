@@ -269,9 +269,10 @@ _TABLE: Final = (
     ("C-9", "", "",
      "A connection begins with CONNECT, unless its beginning was not captured."),
     ("C-10", "", "",
-     "Bytes that were not captured may have been any packets. Nothing is concluded from what"
-     " they may have held: a CONNACK, subscriptions (of 5 bytes at least), or changes of"
-     " retained values (of 4 bytes at least, PUBREL) until the next packet of the client."),
+     "Bytes that were not captured, with those beside them that are no packet, may have been any"
+     " packets. Nothing is concluded from what they may have held: a CONNACK, subscriptions and"
+     " messages (of 5 bytes at least), or changes of retained values (of 4 bytes at least,"
+     " PUBREL) until the next packet of the client."),
     ("C-11", "", "",
      "A connection whose CONNACK was not captured counts as accepted."),
     ("C-12", "", "",
