@@ -827,20 +827,21 @@ class Following:
         self.streams: dict[Stream, tuple[Connection, At]] = {}
         self.reached: dict[Stream, tuple[int, int]] = {}
         self.last: At | None = None
-        self.ends = sorted(self._end(name) for name in sides if self._seen(name).get("ended"))
+        self.ends: list[At] = []
 
     def _seen(self, name: Stream) -> Row:
         return (self.shown or {}).get(name, {})
 
+    # C-1
     def _end(self, name: Stream) -> At:
         row = self._seen(name)
-        ns, frame = row.get("ended_ns"), row.get("ended_frame")
-        assert ns is not None and frame is not None
+        ns, frame = max((row["ended_ns"], row["ended_frame"]), self.reached.get(name, (0, 0)))
         return At(ns, frame, name[1], _LAST_OFFSET, ns, frame, name[0])
 
     def run(self, rows: list[Row]) -> None:
-        for row in rows:
-            at = self._at(row)
+        ats = [self._at(row) for row in rows]
+        self.ends = sorted(self._end(name) for name in self.sides if self._seen(name).get("ended"))
+        for row, at in zip(rows, ats, strict=True):
             # The first row of a stream opens it before ends of others are due.
             connection = self._connection(row, at)
             self.last = at

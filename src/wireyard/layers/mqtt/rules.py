@@ -241,7 +241,8 @@ _TABLE: Final = (
     # --- captures
     ("C-1", "", "",
      "A receiver reads a stream in order, so a packet has arrived when it and all before it in"
-     " its stream have. Raw streams have no times."),
+     " its stream have, and the end of a stream when all its packets have. Raw streams have no"
+     " times."),
     ("C-2", "", "",
      "Rules on several packets are judged only if all packets of the session before were"
      " captured: one that is missing may be the request, the first copy or the acknowledgement."),
