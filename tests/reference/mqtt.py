@@ -475,6 +475,7 @@ class Connection:
     end_reason: str | None = None
     accepted: At | None = None
     damaged: bool = False  # whether bytes of it were not captured, or belong to no packet
+    lacks_deliveries: bool = False  # whether messages to the client may not have been captured
     unsure_before: At | None = None  # the first packet behind its last gap
     in_flight: tuple[int, int] = (0, 0)
     most_in_flight: int = 0  # to the client
@@ -1010,6 +1011,7 @@ class Following:
         connection.lost_last[up] = True
         connection.unsure_before = _ALWAYS
         self.has_older |= size >= 5
+        connection.lacks_deliveries |= size >= 5 and not up
         if not up:
             self._connack_missing(connection, at)
             return
@@ -1923,7 +1925,7 @@ class Deliveries:
         sent = [(one.message.start, one.capacity) for one in expected]
         partners = [
             {*found, *(place for place, one in enumerate(expected) if attempt in one.attempts)}
-            for attempt, found in zip(attempts, _partners(sent, attempts), strict=True)
+            for attempt, found in zip(attempts, self._partners(sent, attempts), strict=True)
         ]
         unsure = [one for one, found in zip(attempts, partners, strict=True) if len(found) > 1]
         self.unsure += unsure
@@ -1934,6 +1936,17 @@ class Deliveries:
             if one.is_unsure:
                 self.open.append(one.message)
         return [one for one in rest if one not in unsure]
+
+    def _partners(
+        self, sent: list[tuple[At, int]], attempts: list[Attempt]
+    ) -> list[set[int | None]]:
+        lack = bool(self.of.facts.lost[self.of.key]) and any(map(self.of.lacks_others, attempts))
+        if not lack or len(sent) <= 1 >= len(attempts):
+            return _partners(sent, attempts)
+        before = [
+            {place for place, (at, _) in enumerate(sent) if at < each.at} for each in attempts
+        ]
+        return [{None, *places} for places in before]
 
     # C-29
     @staticmethod
@@ -2184,7 +2197,7 @@ class Deliveries:
         live = [one for one in rest if one.is_live and one.setter is None]
         for name in dict.fromkeys(one.client.name for one in live if one.client.name not in names):
             own = [one for one in live if one.client.name == name and one not in self.unsure]
-            for attempt, found in zip(own, _partners(sent, own), strict=True):
+            for attempt, found in zip(own, self._partners(sent, own), strict=True):
                 messages = [self.messages[place] for place in found if place is not None]
                 if len(found) > 1:
                     self.open += messages
@@ -2318,6 +2331,11 @@ class Server:
             )
         )
 
+    def lacks_others(self, attempt: Attempt) -> bool:
+        """Return whether other messages to the client of a delivery may be missing."""
+        own = (one for one in self.facts.connections if one.client[:3] == attempt.client[:3])
+        return any(one.lacks_deliveries for one in own)
+
     def subscriptions_of(self, name: str) -> list[Subscription]:
         return [one for one in self.subscriptions if one.client.name == name]
 
@@ -2412,15 +2430,18 @@ class Server:
         """Return the connection on which a delivery is missing, and the verdict."""
         result: tuple[Connection | None, str] = (None, "undecided")
         for name in dict.fromkeys(sub.client.name for sub in active):
-            qos = max(sub.qos for sub in active if sub.client.name == name)
-            result = self._missed_by(name, min(qos, one.message.qos), one, confirmed)
+            own = [sub for sub in active if sub.client.name == name]
+            qos = min(max(sub.qos for sub in own), one.message.qos)
+            ends = [sub.leaving for sub in own if sub.leaving is not None]
+            left = max(ends) if len(ends) == len(own) else _ALWAYS
+            result = self._missed_by(name, qos, one, confirmed, left)
             # M-59
             if result[1] not in ("not_forwarded", "not_kept"):
                 break
         return result
 
     def _missed_by(
-        self, name: str, qos: int, one: Expected, confirmed: At
+        self, name: str, qos: int, one: Expected, confirmed: At, left: At
     ) -> tuple[Connection | None, str]:
         message = one.message
         own = [each for each in self.connections if each.client.name == name]
@@ -2450,9 +2471,11 @@ class Server:
             return connection, "undecided"  # C-23
         if connection.damaged:
             return connection, "undecided"  # C-10
-        # M-62
-        overtaken = self._has_later(connection, qos, confirmed, one.served_as, message.topic)
-        passed = self._has_later(connection, min(qos, 1), confirmed, one.served_as, None)
+        # M-62, M-92
+        overtaken, passed = (
+            self._has_later(connection, lowest, confirmed, left, one.served_as, topic)
+            for lowest, topic in ((qos, message.topic), (min(qos, 1), None))
+        )
         # M-84
         filled = connection.filled
         was_open = not was_away and passed and filled is not None and confirmed < filled
@@ -2462,7 +2485,7 @@ class Server:
             return connection, self._waited(message, connection, after[:1]) or waits
         # M-63
         answered = connection.answered_open if qos else connection.answered
-        is_answered = answered is not None and max(confirmed, connection.opened) < answered
+        is_answered = answered is not None and max(confirmed, connection.opened) < answered < left
         if not (overtaken or is_answered or passed):
             return connection, "undecided"
         too_large = _may_exceed(connection.maximum_packet_size, message)
@@ -2492,8 +2515,9 @@ class Server:
         return "discarded" if is_over else None
 
     def _has_later(
-        self, connection: Connection, qos: int, confirmed: At, name: str, topic: str | None
-    ) -> bool:
+        self, connection: Connection, qos: int, confirmed: At, left: At, name: str,
+        topic: str | None,
+    ) -> bool:  # fmt: skip
         """Return whether a message that was sent after another was accepted was delivered."""
         return any(
             one.served_as == name
@@ -2503,7 +2527,7 @@ class Server:
             and attempt.at.stream.partition("#")[2] == connection.opened.stream.partition("#")[2]
             and attempt.qos >= qos
             and connection.opened < attempt.at
-            and (connection.closed is None or attempt.at < connection.closed)
+            and attempt.at < min(connection.closed or _ALWAYS, left)
             for one in self.expected
             for attempt in one.attempts
         )

@@ -26,11 +26,12 @@ def break_off(capture: Capture, index: int, first: int, last: int) -> None:
     row = capture.rows[index]
     place = {name: row[name] for name in _POSITION}
     time = {name: row[name] for name in ("captured_ns", "frame")}
-    parts = ((0, first, "tail", time), (first, last, "gap", {}))
-    parts += ((last, row["length"], "garbage", time),)
+    bounds = (0, first, last, row["length"])
     capture.rows[index : index + 1] = [
-        place | own | {"status": status, "offset": row["offset"] + start, "length": stop - start}
-        for start, stop, status, own in parts
+        place
+        | ({} if status == "gap" else time)
+        | {"status": status, "offset": row["offset"] + start, "length": stop - start}
+        for status, start, stop in zip(("tail", "gap", "garbage"), bounds, bounds[1:], strict=False)
         if start < stop
     ]
     capture.rows = in_order(capture.rows)

@@ -86,6 +86,19 @@ def test_a_lost_acknowledgement_leaves_all_pairs_certain(index: int) -> None:
     assert all(row["delivered_ns"] - row["sent_ns"] < 10_000_000 for row in rows)
 
 
+@pytest.mark.parametrize("version", [3, 4, 5])
+@pytest.mark.parametrize("is_known", [True, False])
+def test_with_a_lost_message_and_a_lost_delivery_nothing_is_paired(
+    version: int, is_known: bool
+) -> None:
+    """As many of both are left, but no delivery need be of the message before it."""
+    capture = equal_messages(version)
+    lose(capture, 12, 14, *([] if is_known else [2]))
+    found = rows_of(capture)
+    assert found.count(_CERTAIN) == 0
+    assert found.count(_OF_ANY) == PERIODS - 1
+
+
 def test_which_member_of_a_group_got_a_message_is_open() -> None:
     capture = Capture(5)
     for who in ("a", "b"):
@@ -137,7 +150,7 @@ def test_only_what_all_pairings_have_in_common_is_certain(seed: int) -> None:
     starts, ats = sorted(times[: count[0]]), sorted(times[count[0] :])
     capacities = [dice.choice((1, 1, 2)) for _ in starts]
     partners = np.full(len(ats), 99, np.int64)
-    runs = np.array([[0, len(starts), 0, len(ats)]], np.int64)
+    runs = np.array([[0, len(starts), 0, len(ats), 0]], np.int64)
     find_partners(
         *(np.array(starts, np.int64), np.array(capacities, np.int64), np.array(ats, np.int64)),
         runs, np.empty(len(starts), np.int64), partners,

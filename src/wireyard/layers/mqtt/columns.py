@@ -210,6 +210,8 @@ class Matched:
     lost: dict[TopicKey, Lost]
     wills: list[Will]
     dropped: Counter[str]
+    lacking: frozenset[tuple[str, str]] = frozenset()
+    """As of `Topics`."""
 
     @cached_property
     def served(self) -> tuple[list[ConnectionRecord], Mapping[tuple[str, str, str], list[int]]]:
@@ -250,6 +252,7 @@ class Matched:
             frozenset(key for key in self.matching if wanted(key) and divided(key)),
             frozenset(one.client[:3] for one in self.subscriptions if one.filter.startswith("$")),
             {key: lost for key, lost in self.lost.items() if wanted(key)},
+            self.lacking,
         )
 
 
@@ -270,6 +273,7 @@ def match(found: Sequence[Clients]) -> Matched:
         for broker, last in part.last.items():
             by_broker[broker].append(last)
         matched.asked |= part.asked
+        matched.lacking |= {broker for broker, last in part.last.items() if last.lost}
     for will in chain(matched.wills, waiting.values()):
         message = will.message
         named.add(((*message.client[:2], message.topic), message.retain))

@@ -128,6 +128,9 @@ class Topics:
     define."""
     lost: Mapping[TopicKey, Lost] = field(default_factory=dict)
     """For topics with retained values, the packets that were not captured."""
+    lacking: frozenset[tuple[str, str]] = frozenset()
+    """Source and server of the brokers to which messages may have been sent that were not
+    captured."""
 
 
 @dataclass(slots=True)
@@ -424,6 +427,8 @@ class _Derivation:
         older = np.array([key in self.known.older for key in self.topics.all], np.int64)
         messages = message_grid(sent, message_order, groups, ranks, client_names)
         messages[:, Message.HAS_OLDER] = older[messages[:, Message.TOPIC]] if len(older) else 0
+        lacks = np.array([key[:2] in self.known.lacking for key in self.topics.all], np.int64)
+        messages[:, Message.LACKS_EQUALS] = lacks[messages[:, Message.TOPIC]] if len(lacks) else 0
         attempts = delivered_grid(delivered, delivered_order, groups, ranks, client_names)
         expected, expected_subs = self._expected(
             messages, subs, firsts, matching, attempts, len(names.all)

@@ -220,6 +220,7 @@ def delivered_grid(
     outcome = np.where(is_open, unfinished, finished)
     refused = delivered.refused[order] != NONE
     grid[:, Delivered.OUTCOME] = np.where(refused, verdicts["refused_by_client"], outcome)
+    grid[:, Delivered.LACKS_OTHERS] = status & Status.LACKS_OTHERS != 0
     return grid
 
 
@@ -460,10 +461,10 @@ def _release_unsure(
     starts = messages[expected[order, Expected.MESSAGE], Message.START]
     ats = delivered[by_time, Delivered.AT]
     partners = np.full(len(by_time), NONE, np.int64)
+    runs = _runs(bounds, messages[expected[order, Expected.MESSAGE]], delivered[by_time])
     kernels.find_partners(
-        starts, expected[order, Expected.CAPACITY], ats, np.stack(bounds, 1),
-        np.empty_like(order), partners,
-    )  # fmt: skip
+        starts, expected[order, Expected.CAPACITY], ats, runs, np.empty_like(order), partners
+    )
     places = np.flatnonzero(np.isin(attempt_keys, keys))
     partner, own = partners[places], assigned.entries[by_time[places]]
     is_unsure = partner == SEVERAL
@@ -477,6 +478,19 @@ def _release_unsure(
     is_open = starts < latest[np.searchsorted(keys, entry_keys)]
     is_open &= ~np.isin(order, own[~is_unsure])
     expected[order, Expected.IS_UNSURE] = is_open
+
+
+def _runs(bounds: Sequence[Ints], messages: Grid, delivered: Grid) -> Grid:
+    """Return the rows of `find_partners`: four bounds, and whether both sides may lack some.
+
+    A payload that was sent once and delivered once is taken for one that is not sent again.
+    """
+    first, last, start, stop = bounds
+    lack = np.concatenate(([0], np.cumsum(messages[:, Message.LACKS_EQUALS])))
+    others = np.concatenate(([0], np.cumsum(delivered[:, Delivered.LACKS_OTHERS])))
+    both = (lack[last] > lack[first]) & (others[stop] > others[start])
+    both &= (last - first > 1) | (stop - start > 1)
+    return np.stack((*bounds, both), 1)
 
 
 def assign_retained(
@@ -567,9 +581,8 @@ def older_messages(
         return message_of, open_messages[0]
     bounds = np.flatnonzero(np.diff(keys[places], prepend=NONE, append=NONE))
     groups = group[places[bounds[:-1]]]
-    runs = np.stack(
-        (first_messages[groups], first_messages[groups + 1], bounds[:-1], bounds[1:]), 1
-    )
+    of_runs = first_messages[groups], first_messages[groups + 1], bounds[:-1], bounds[1:]
+    runs = _runs(of_runs, messages, delivered[places])
     starts, ats = messages[:, Message.START].copy(), delivered[places, Delivered.AT]
     partners = np.empty(len(places), np.int64)
     copies = messages[:, Message.COPIES].copy()
@@ -577,7 +590,7 @@ def older_messages(
     message_of[places] = partners
     unsure = np.flatnonzero(partners == SEVERAL)
     for run in np.unique(np.searchsorted(bounds, unsure, "right") - 1).tolist():
-        begin, end, start, stop = runs[run].tolist()
+        begin, end, start, stop, _ = runs[run].tolist()
         of_run = np.arange(begin, end)
         latest = ats[start:stop][partners[start:stop] == SEVERAL].max()
         is_open = (starts[begin:end] < latest) & ~np.isin(of_run, partners[start:stop])

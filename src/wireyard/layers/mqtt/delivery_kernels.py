@@ -73,6 +73,8 @@ class Delivered(IntEnum):
     """Whether a subscription that was not captured may have Retain As Published."""
     IS_EXTRA = 10
     """Whether a retained value came once more than new subscriptions account for."""
+    LACKS_OTHERS = 11
+    """Whether its client may have got messages that were not captured."""
 
 
 class DeliveryRow(IntEnum):
@@ -312,7 +314,7 @@ def find_partners(
 
     A pairing that gives each attempt the earliest message left, and one that gives it the latest,
     are the limits of all. Up to the last attempt for which no message is left, any attempt may be
-    the one without.
+    the one without; where both may lack some, any attempt at all.
 
     Parameters
     ----------
@@ -322,7 +324,7 @@ def find_partners(
         When attempts were made.
     runs
         Rows of equal messages and their attempts, both in order: the first message, the end of
-        them, the first attempt, the end of them.
+        them, the first attempt, the end of them, and whether both may lack some.
     left
         A buffer for each message.
     partners
@@ -353,6 +355,8 @@ def find_partners(
                     partners[attempt] = SEVERAL
             elif first < last and starts[first] < ats[attempt]:
                 without = attempt + 1
+        if runs[run, 4] and first < last:
+            without = stop
         for attempt in range(start, without):
             if starts[first] < ats[attempt]:
                 partners[attempt] = SEVERAL

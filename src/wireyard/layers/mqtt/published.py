@@ -7,7 +7,7 @@ two hashes of the payload. A later stage that handles a topic needs the rows of 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -145,12 +145,13 @@ def message_tables(tracked: Tracked) -> Iterator[tuple[pa.Table, pa.Table]]:
     The columns are those of `SENT` and `DELIVERED`.
     """
     extra, unsure = _extra(tracked.packets), tracked.unsure_before
+    lacking = list(tracked.lacking)
     for start in range(0, max(len(tracked.records), 1), _AT_ONCE):
         records = tracked.records[start : start + _AT_ONCE].astype(np.int64)
         to_broker = records[:, Record.TO_BROKER] == 1
         yield (
             _sent(tracked.packets, records[to_broker], extra, unsure),
-            _delivered(tracked.packets, records[~to_broker], extra),
+            _delivered(tracked.packets, records[~to_broker], extra, lacking),
         )
 
 
@@ -287,7 +288,13 @@ def _sent(
     )
 
 
-def _delivered(packets: Packets, records: Grid, extra: Mapping[int, Mapping[str, Any]]) -> pa.Table:
+def _delivered(
+    packets: Packets,
+    records: Grid,
+    extra: Mapping[int, Mapping[str, Any]],
+    lacking: Sequence[int],
+) -> pa.Table:
+    lacks_others = np.isin(records[:, Record.CLIENT], lacking) if lacking else 0
     numbers, done = records[:, Record.PACKET], records[:, Record.ACCEPTED]
     identifiers = pa.nulls(len(numbers), pa.list_(pa.int64()))
     if extra:
@@ -303,7 +310,7 @@ def _delivered(packets: Packets, records: Grid, extra: Mapping[int, Mapping[str,
             **acknowledged,
             "is_acknowledged": done != NONE,
             **_common(packets, records),
-            "status": records[:, Record.STATUS],
+            "status": records[:, Record.STATUS] | Status.LACKS_OTHERS * lacks_others,
             "expires_s": packets.expires_s[numbers],
             "identifiers": identifiers,
         },
