@@ -38,7 +38,7 @@ from wireyard.layers.mqtt.deliveries import (
     converse,
 )
 from wireyard.layers.mqtt.delivery_columns import Topics, Will, deliver
-from wireyard.layers.mqtt.directions import Side, Stream, shown_streams, stream_rows
+from wireyard.layers.mqtt.directions import Side, Stream
 from wireyard.layers.mqtt.evidence import StreamEvidence
 from wireyard.layers.mqtt.missing import (
     MISSING,
@@ -146,26 +146,25 @@ def known_of(
     Parameters
     ----------
     streams
-        The beginning and end of each stream, as captured; see `stream_rows`. Rows of other streams
-        show how long the capture lasts.
+        The beginning and end of each stream, as captured, None if the capture shows none. Rows of
+        other streams show how long the capture lasts.
     sides
         The side of each stream, if it is known already.
     """
-    rows = None if streams is None else list(streams)
-    shown = None if rows is None else shown_streams(rows)
-    ends_ns = evidence.ends_ns(rows or ())
-    if sides is None:
-        sides = evidence.sides(shown or {})
-    known = [
-        KnownStream(
-            row["source"], row["stream"], row["from_client"],
-            sides[row["source"], row["stream"]].key, row["alone"], row["older"], row["followed"],
-            row["begun"], row["ended"], row.get("ended_ns"), row.get("ended_frame"),
-            ends_ns.get(row["source"]),
-            *evidence.ends((row["source"], row["stream"])),
-        )
-        for row in stream_rows(sides, shown)
-    ]  # fmt: skip
+    rows = list(streams or ())
+    shown = {(row["source"], row["stream"]): row for row in rows}
+    ends_ns = evidence.ends_ns(rows)
+    known = []
+    for name, side in (evidence.sides(shown) if sides is None else sides).items():
+        row = shown.get(name, {})
+        known.append(
+            KnownStream(
+                *name, side.from_client, side.key, side.alone, side.older, side.followed,
+                None if streams is None else bool(row.get("begun")), row.get("ended"),
+                row.get("ended_ns"), row.get("ended_frame"), ends_ns.get(name[0]),
+                *evidence.ends(name),
+            )
+        )  # fmt: skip
     return sorted(known, key=itemgetter(0, 1))
 
 

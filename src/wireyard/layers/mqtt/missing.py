@@ -268,8 +268,11 @@ class _Clients:
             waits = VERDICT_NAMES[verdict_of_wait(grid, place, after, *waiting)]
             return connection, "undecided" if waits == "queued" and passed else waits
         answered = connection.answered_open if qos else connection.answered
-        is_answered = answered is not None and max(confirmed, connection.opened) < answered
-        is_answered = is_answered and (left is None or answered < left)
+        is_answered = (
+            answered is not None
+            and max(confirmed, connection.opened) < answered
+            and (left is None or answered < left)
+        )
         if not (overtaken or is_answered or passed):
             return connection, "undecided"
         if may_exceed(connection.maximum_packet_size, message.topic, message.length):

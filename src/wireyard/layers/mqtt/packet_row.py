@@ -7,11 +7,9 @@ treated as an absent one, so fields are read with ``get``.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any, Required, TypedDict, cast
+from typing import Any, Required, TypedDict
 
-from wireyard.formats.base import Row
-
-__all__ = ["FilterRow", "PacketRow", "Properties", "StreamRow", "as_packet", "as_stream"]
+__all__ = ["FilterRow", "PacketRow", "Properties"]
 
 
 class FilterRow(TypedDict, total=False):
@@ -90,30 +88,3 @@ class PacketRow(TypedDict, total=False):
     will_qos: int
     will_retain: bool
     will_properties: Sequence[Mapping[str, Any]]
-
-
-class StreamRow(TypedDict, total=False):
-    """The context of a stream, which comes before its packets; a row of `stream_rows`."""
-
-    source: Required[str]
-    stream: Required[str]
-    begun: Required[bool | None]
-    ended: Required[str | None]
-    ended_ns: int
-    ended_frame: int
-    until_ns: int
-    """The time of the last packet of its source."""
-    from_client: Required[bool]
-    alone: Required[bool]
-    older: bool
-    followed: bool
-
-
-def as_packet(row: Row) -> PacketRow:
-    """Return a row as a `PacketRow`; this is only a cast."""
-    return cast("PacketRow", row)
-
-
-def as_stream(row: Row) -> StreamRow:
-    """Return a row as a `StreamRow`; this is only a cast."""
-    return cast("StreamRow", row)
