@@ -341,6 +341,15 @@ def test_a_lost_message_may_have_changed_the_value_that_a_subscription_gets(lost
     assert rules == ([] if lost else ["MQTT-3.3.1-6"])
 
 
+def test_a_lost_message_may_be_the_live_one_that_came_with_retain() -> None:
+    """The subscription has Retain As Published, and does not want retained values."""
+    capture = pair(5, options=8 | 2 << 4)
+    capture.message("pub", "t/1", b"x", 1, retain=True)
+    capture.hand("sub", "t/1", b"x", 1, retain=True)
+    lose(capture, 6)
+    assert tables_of(capture)["violations"] == []
+
+
 def test_a_lost_disconnect_leaves_the_end_open() -> None:
     """The gap before the FIN may be a DISCONNECT, which discards the will."""
     capture = pair()

@@ -352,7 +352,7 @@ class _Derivation:
                 for record in value_records(change):
                     keyed[record.key].append(record)
         for key, lost in self.known.lost.items():
-            if key in keyed:
+            if key in keyed or key in self.known.valued:
                 record = lost_record(key[:2], key[2], lost)
                 keyed[record.key].append(record)
         for key in self.known.valued:
