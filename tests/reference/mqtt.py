@@ -475,7 +475,6 @@ class Connection:
     end_reason: str | None = None
     accepted: At | None = None
     damaged: bool = False  # whether bytes of it were not captured, or belong to no packet
-    lacks_deliveries: bool = False  # whether messages to the client may not have been captured
     unsure_before: At | None = None  # the first packet behind its last gap
     in_flight: tuple[int, int] = (0, 0)
     most_in_flight: int = 0  # to the client
@@ -1011,7 +1010,6 @@ class Following:
         connection.lost_last[up] = True
         connection.unsure_before = _ALWAYS
         self.has_older |= size >= 5
-        connection.lacks_deliveries |= size >= 5 and not up
         if not up:
             self._connack_missing(connection, at)
             return
@@ -1940,13 +1938,15 @@ class Deliveries:
     def _partners(
         self, sent: list[tuple[At, int]], attempts: list[Attempt]
     ) -> list[set[int | None]]:
-        lack = bool(self.of.facts.lost[self.of.key]) and any(map(self.of.lacks_others, attempts))
-        if not lack or len(sent) <= 1 >= len(attempts):
+        first_ns = min((start for start, _ in self.of.facts.lost[self.of.key]), default=None)
+        if first_ns is None or len(sent) <= 1 >= len(attempts):
             return _partners(sent, attempts)
+        sure = [each for each in attempts if each.at.ns is None or each.at.ns <= first_ns]
         before = [
-            {place for place, (at, _) in enumerate(sent) if at < each.at} for each in attempts
+            {place for place, (at, _) in enumerate(sent) if at < each.at}
+            for each in attempts[len(sure) :]
         ]
-        return [{None, *places} for places in before]
+        return [*_partners(sent, sure), *({None, *places} for places in before)]
 
     # C-29
     @staticmethod
@@ -2330,11 +2330,6 @@ class Server:
                 for one in self.facts.connections
             )
         )
-
-    def lacks_others(self, attempt: Attempt) -> bool:
-        """Return whether other messages to the client of a delivery may be missing."""
-        own = (one for one in self.facts.connections if one.client[:3] == attempt.client[:3])
-        return any(one.lacks_deliveries for one in own)
 
     def subscriptions_of(self, name: str) -> list[Subscription]:
         return [one for one in self.subscriptions if one.client.name == name]

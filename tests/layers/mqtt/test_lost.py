@@ -127,9 +127,10 @@ def test_a_lost_message_may_be_the_delivered_one() -> None:
         capture.message("pub", "t/1", b"same", 1, number)
         capture.hand("sub", "t/1", b"same", 1, number)
     lose(capture, 6)
-    assert [(row["verdict"], row["origin"]) for row in deliveries_of(capture)] == [
+    assert sorted((row["verdict"], row["origin"]) for row in deliveries_of(capture)) == [
         ("delivered", "broker"),
-        ("delivered", "publish"),
+        ("delivered", "broker"),
+        ("undecided", "publish"),
     ]
 
 

@@ -21,7 +21,7 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import chain
 from operator import attrgetter, itemgetter
@@ -209,7 +209,7 @@ class Matched:
     lost: dict[TopicKey, Lost]
     wills: list[Will]
     dropped: Counter[str]
-    lacking: frozenset[tuple[str, str]] = frozenset()
+    lacking_ns: dict[tuple[str, str], int] = field(default_factory=dict)
     """As of `Topics`."""
 
     @cached_property
@@ -251,7 +251,7 @@ class Matched:
             frozenset(key for key in self.matching if wanted(key) and divided(key)),
             frozenset(one.client[:3] for one in self.subscriptions if one.filter.startswith("$")),
             {key: lost for key, lost in self.lost.items() if wanted(key)},
-            self.lacking,
+            self.lacking_ns,
         )
 
 
@@ -270,9 +270,10 @@ def match(found: Sequence[Clients]) -> Matched:
         matched.wills += part.wills
         waiting |= {will.message.sent: will for will in part.waiting}
         for broker, last in part.last.items():
+            for first_ns, _ in last.lost:
+                matched.lacking_ns[broker] = min(first_ns, matched.lacking_ns.get(broker, first_ns))
             by_broker[broker].append(last)
         matched.asked |= part.asked
-        matched.lacking |= {broker for broker, last in part.last.items() if last.lost}
     for will in chain(matched.wills, waiting.values()):
         message = will.message
         named.add(((*message.client[:2], message.topic), message.retain))

@@ -314,8 +314,6 @@ def _lose(t: Any, c: int, packet: int, from_client: bool, most: int) -> None:
     row[Connection.UNSURE_BEFORE] = ALWAYS
     if most >= _SMALLEST_BYTES:
         t.counts[Count.HAS_OLDER] = 1
-        if not from_client:
-            row[Connection.LACKS_DOWN] = 1
     if not from_client:
         _miss_connack(t, c, packet)
         return

@@ -98,6 +98,7 @@ class Will(NamedTuple):
     row: int
 
 
+_NEVER_NS: Final = (1 << 63) - 1
 _MESSAGE_COLUMNS: Final = (
     "length", "expires_s", "response_topic", "correlation_data", "is_lasting",
 )  # fmt: skip
@@ -128,8 +129,8 @@ class Topics:
     define."""
     lost: Mapping[TopicKey, Lost] = field(default_factory=dict)
     """For topics with retained values, the packets that were not captured."""
-    lacking: frozenset[tuple[str, str]] = frozenset()
-    """Source and server of the brokers to which messages may have been sent that were not
+    lacking_ns: Mapping[tuple[str, str], int] = field(default_factory=dict)
+    """By source and server of a broker, since when messages may have been sent to it that were not
     captured."""
 
 
@@ -427,8 +428,6 @@ class _Derivation:
         older = np.array([key in self.known.older for key in self.topics.all], np.int64)
         messages = message_grid(sent, message_order, groups, ranks, client_names)
         messages[:, Message.HAS_OLDER] = older[messages[:, Message.TOPIC]] if len(older) else 0
-        lacks = np.array([key[:2] in self.known.lacking for key in self.topics.all], np.int64)
-        messages[:, Message.LACKS_EQUALS] = lacks[messages[:, Message.TOPIC]] if len(lacks) else 0
         attempts = delivered_grid(delivered, delivered_order, groups, ranks, client_names)
         expected, expected_subs = self._expected(
             messages, subs, firsts, matching, attempts, len(names.all)
@@ -438,6 +437,9 @@ class _Derivation:
         sent_ns[is_null] = NO_TIME
         at_ns, is_null = self.positions.column(delivered.at[delivered_order], "ns")
         at_ns[is_null] = NO_TIME
+        lacking = self.known.lacking_ns
+        since_ns = np.array([lacking.get(key[:2], _NEVER_NS) for key in self.topics.all], np.int64)
+        attempts[:, Delivered.LACKS_EQUALS] = at_ns > since_ns[delivered.topic[delivered_order]]
         found = assign_all(
             messages, expected, expected_subs, subs, attempts, names, (sent_ns, at_ns)
         )

@@ -220,7 +220,6 @@ def delivered_grid(
     outcome = np.where(is_open, unfinished, finished)
     refused = delivered.refused[order] != NONE
     grid[:, Delivered.OUTCOME] = np.where(refused, verdicts["refused_by_client"], outcome)
-    grid[:, Delivered.LACKS_OTHERS] = status & Status.LACKS_OTHERS != 0
     return grid
 
 
@@ -461,7 +460,7 @@ def _release_unsure(
     starts = messages[expected[order, Expected.MESSAGE], Message.START]
     ats = delivered[by_time, Delivered.AT]
     partners = np.full(len(by_time), NONE, np.int64)
-    runs = _runs(bounds, messages[expected[order, Expected.MESSAGE]], delivered[by_time])
+    runs = _runs(bounds, delivered[by_time])
     kernels.find_partners(
         starts, expected[order, Expected.CAPACITY], ats, runs, np.empty_like(order), partners
     )
@@ -480,17 +479,15 @@ def _release_unsure(
     expected[order, Expected.IS_UNSURE] = is_open
 
 
-def _runs(bounds: Sequence[Ints], messages: Grid, delivered: Grid) -> Grid:
-    """Return the rows of `find_partners`: four bounds, and whether both sides may lack some.
+def _runs(bounds: Sequence[Ints], delivered: Grid) -> Grid:
+    """Return the rows of `find_partners`, given the first four columns.
 
     A payload that was sent once and delivered once is taken for one that is not sent again.
     """
     first, last, start, stop = bounds
-    lack = np.concatenate(([0], np.cumsum(messages[:, Message.LACKS_EQUALS])))
-    others = np.concatenate(([0], np.cumsum(delivered[:, Delivered.LACKS_OTHERS])))
-    both = (lack[last] > lack[first]) & (others[stop] > others[start])
-    both &= (last - first > 1) | (stop - start > 1)
-    return np.stack((*bounds, both), 1)
+    lack = np.concatenate(([0], np.cumsum(delivered[:, Delivered.LACKS_EQUALS])))
+    is_once = (last - first <= 1) & (stop - start <= 1)
+    return np.stack((*bounds, np.where(is_once, stop, stop - lack[stop] + lack[start])), 1)
 
 
 def assign_retained(
@@ -582,7 +579,7 @@ def older_messages(
     bounds = np.flatnonzero(np.diff(keys[places], prepend=NONE, append=NONE))
     groups = group[places[bounds[:-1]]]
     of_runs = first_messages[groups], first_messages[groups + 1], bounds[:-1], bounds[1:]
-    runs = _runs(of_runs, messages, delivered[places])
+    runs = _runs(of_runs, delivered[places])
     starts, ats = messages[:, Message.START].copy(), delivered[places, Delivered.AT]
     partners = np.empty(len(places), np.int64)
     copies = messages[:, Message.COPIES].copy()

@@ -73,8 +73,8 @@ class Delivered(IntEnum):
     """Whether a subscription that was not captured may have Retain As Published."""
     IS_EXTRA = 10
     """Whether a retained value came once more than new subscriptions account for."""
-    LACKS_OTHERS = 11
-    """Whether its client may have got messages that were not captured."""
+    LACKS_EQUALS = 11
+    """Whether equal messages may have been sent before it that were not captured."""
 
 
 class DeliveryRow(IntEnum):
@@ -314,7 +314,7 @@ def find_partners(
 
     A pairing that gives each attempt the earliest message left, and one that gives it the latest,
     are the limits of all. Up to the last attempt for which no message is left, any attempt may be
-    the one without; where both may lack some, any attempt at all.
+    the one without.
 
     Parameters
     ----------
@@ -324,7 +324,8 @@ def find_partners(
         When attempts were made.
     runs
         Rows of equal messages and their attempts, both in order: the first message, the end of
-        them, the first attempt, the end of them, and whether both may lack some.
+        them, the first attempt, the end of them, and the first attempt that may be of a message
+        that is not among them.
     left
         A buffer for each message.
     partners
@@ -332,7 +333,7 @@ def find_partners(
         or `SEVERAL`.
     """
     for run in range(len(runs)):
-        first, last, start, stop = runs[run, 0], runs[run, 1], runs[run, 2], runs[run, 3]
+        first, last, start, stop = runs[run, 0], runs[run, 1], runs[run, 2], runs[run, 4]
         for message in range(first, last):
             left[message] = capacities[message]
         latest = last - 1
@@ -355,11 +356,12 @@ def find_partners(
                     partners[attempt] = SEVERAL
             elif first < last and starts[first] < ats[attempt]:
                 without = attempt + 1
-        if runs[run, 4] and first < last:
-            without = stop
         for attempt in range(start, without):
             if starts[first] < ats[attempt]:
                 partners[attempt] = SEVERAL
+        for attempt in range(stop, runs[run, 3]):
+            is_behind = first < last and starts[first] < ats[attempt]
+            partners[attempt] = SEVERAL if is_behind else NONE
 
 
 # --- verdicts -------------------------------------------------------------------------------

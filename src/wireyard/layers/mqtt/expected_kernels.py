@@ -48,8 +48,6 @@ class Message(IntEnum):
     """Its verdict if nothing shows that the broker accepted it."""
     IS_LEFT_OUT = 13
     """Whether some of its subscriptions are above a limit."""
-    LACKS_EQUALS = 14
-    """Whether equal messages may have been sent that were not captured."""
 
 
 class Subscription(IntEnum):

@@ -304,8 +304,6 @@ class Connection(IntEnum):
     BROKEN_UP = 55
     BROKEN_DOWN = 56
     """Bytes behind the last packet of a direction that are no packets, gaps included."""
-    LACKS_DOWN = 57
-    """1 if messages to the client may not have been captured."""
 
 
 class Session(IntEnum):
@@ -473,8 +471,6 @@ class Status(IntEnum):
     """Without payload and with RETAIN, it is a value: the version of 1999 has no deletion."""
     SPARSE = 256
     """It came with RETAIN in a session of which packets, and so subscriptions, may be missing."""
-    LACKS_OTHERS = 512
-    """Other messages to its client may not have been captured."""
 
 
 class Breach(IntEnum):

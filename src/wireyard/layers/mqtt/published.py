@@ -7,7 +7,7 @@ two hashes of the payload. A later stage that handles a topic needs the rows of 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -145,13 +145,12 @@ def message_tables(tracked: Tracked) -> Iterator[tuple[pa.Table, pa.Table]]:
     The columns are those of `SENT` and `DELIVERED`.
     """
     extra, unsure = _extra(tracked.packets), tracked.unsure_before
-    lacking = list(tracked.lacking)
     for start in range(0, max(len(tracked.records), 1), _AT_ONCE):
         records = tracked.records[start : start + _AT_ONCE].astype(np.int64)
         to_broker = records[:, Record.TO_BROKER] == 1
         yield (
             _sent(tracked.packets, records[to_broker], extra, unsure),
-            _delivered(tracked.packets, records[~to_broker], extra, lacking),
+            _delivered(tracked.packets, records[~to_broker], extra),
         )
 
 
@@ -288,13 +287,7 @@ def _sent(
     )
 
 
-def _delivered(
-    packets: Packets,
-    records: Grid,
-    extra: Mapping[int, Mapping[str, Any]],
-    lacking: Sequence[int],
-) -> pa.Table:
-    lacks_others = np.isin(records[:, Record.CLIENT], lacking) if lacking else 0
+def _delivered(packets: Packets, records: Grid, extra: Mapping[int, Mapping[str, Any]]) -> pa.Table:
     numbers, done = records[:, Record.PACKET], records[:, Record.ACCEPTED]
     identifiers = pa.nulls(len(numbers), pa.list_(pa.int64()))
     if extra:
@@ -310,7 +303,7 @@ def _delivered(
             **acknowledged,
             "is_acknowledged": done != NONE,
             **_common(packets, records),
-            "status": records[:, Record.STATUS] | Status.LACKS_OTHERS * lacks_others,
+            "status": records[:, Record.STATUS],
             "expires_s": packets.expires_s[numbers],
             "identifiers": identifiers,
         },

@@ -320,8 +320,8 @@ _TABLE: Final = (
     ("C-28", "", "",
      "Where packets may be missing, equal messages have several pairings with their deliveries."
      " A delivery is of a message if it is so in every pairing in order that leaves as few of"
-     " both as possible without a partner. Where messages and deliveries to one client may both be"
-     " missing, it may be of any message before it, or of none."),
+     " both as possible without a partner. Behind the first bytes of publishers that were not"
+     " captured it may be of any message before it, or of none."),
     ("C-29", "", "",
      "A delivery is behind its message. Where one has no message, and an equal one follows a"
      " moment later, packets were captured out of order. Times are those of the order of the"

@@ -92,8 +92,6 @@ class Tracked:
     """The last packet of each broker."""
     unsure_before: dict[int, int]
     """By client, the packet before which answers to its session may not have been captured."""
-    lacking: dict[int, int]
-    """The clients to which messages may not have been captured, with 1."""
     dropped: Counter[str]
 
 
@@ -114,8 +112,7 @@ def results_of(packets: Packets, rare: RarePackets, arrays: Tracking, breaches: 
         list(results.wills(WillFate.PUBLISHED)),
         list(results.wills(WillFate.WAITING)),
         results.last(),
-        results.most_of(Connection.UNSURE_BEFORE),
-        results.most_of(Connection.LACKS_DOWN),
+        results.unsure_before(),
         +Counter(dropped),
     )
 
@@ -379,15 +376,14 @@ class _Results:
             )
             yield TrackedWill(message, row[grids.Will.CONNECT])
 
-    def most_of(self, column: Connection) -> dict[int, int]:
-        """Return the most in a column of the connections of each client, but -1."""
+    def unsure_before(self) -> dict[int, int]:
+        """Return until when answers to the session of each client may not have been captured."""
         rows = self._arrays.connections
         latest: dict[tuple[str, str, int], int] = {}
-        for number in np.flatnonzero(rows[:, column] != NONE).tolist():
+        for number in np.flatnonzero(rows[:, Connection.UNSURE_BEFORE] != NONE).tolist():
             key = self._sources[number], self._servers[number], int(rows[number, Connection.NAME])
-            latest[key] = max(int(rows[number, column]), latest.get(key, NONE))
-        if not latest:
-            return {}
+            unsure = int(rows[number, Connection.UNSURE_BEFORE])
+            latest[key] = max(unsure, latest.get(key, unsure))
         clients = self._arrays.clients[: self._arrays.counts[Count.CLIENTS]].tolist()
         keys = ((self._sources[one], self._servers[one], name) for one, name, _ in clients)
         return {number: latest[key] for number, key in enumerate(keys) if key in latest}
