@@ -11,7 +11,6 @@ from wireyard.formats.mqtt import layout
 from wireyard.formats.mqtt.filters import Filter
 from wireyard.layers.mqtt import delivery_columns
 from wireyard.layers.mqtt.request_kernels import MAX_FILTERS
-from wireyard.layers.mqtt.retained import Retained, Value
 from wireyard.layers.mqtt.subscriptions import Subscription, Subscriptions
 
 MANY: Final = 200_000
@@ -50,17 +49,6 @@ def test_a_tree_that_is_emptied_is_empty() -> None:
         for level in range(50):
             assert tree.unsubscribe("client", f"{number}/{level}")
     assert (len(tree), tree.refused) == (0, 0)
-
-
-def test_topics() -> None:
-    retained = Retained(most=KEPT)
-    for number in range(MANY):
-        retained.set(Value(str(number), b"x", 0, "key", number))
-    assert (len(retained), retained.dropped) == (KEPT, MANY - KEPT)
-    retained = Retained(most_bytes=KEPT)
-    for number in range(MANY):
-        retained.set(Value("t", b"123456789", 0, "key", number))
-    assert (len(retained), retained.dropped) == (KEPT // 10, MANY - KEPT // 10)
 
 
 def test_what_waits_for_an_answer() -> None:

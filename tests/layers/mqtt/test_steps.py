@@ -10,8 +10,8 @@ import pytest
 
 from tests.layers.mqtt.make import MS, Capture, derived, pair, table_of, tables_of
 from tests.layers.mqtt.recorded import capture_of, rows_of
-from tests.layers.mqtt.sides import sides_of
 from tests.reference import mqtt
+from tests.reference.mqtt import sides_of
 from wireyard.layers.mqtt import conversations, subscriptions
 from wireyard.layers.mqtt.packets import KnownStream, Packets, Part, new_secret, stream_numbers
 from wireyard.layers.mqtt.records import (
@@ -58,7 +58,7 @@ def test_the_order_of_packets_is_that_of_the_capture(folder: Path, name: str) ->
 
 
 def keys_of(capture: Capture) -> set[tuple[str, str, str]]:
-    return {side.key for side in sides_of(capture.rows).values()}
+    return {side.key for side in sides_of(capture.rows, {}).values()}
 
 
 def test_a_connection_goes_by_its_client_id() -> None:
@@ -96,9 +96,9 @@ def test_streams_of_a_connection_have_one_key_whoever_they_are() -> None:
     capture = Capture()
     capture.publish("one", True, "t", b"x", 0)
     capture.publish("one", False, "t", b"y", 0)
-    sides = sides_of(capture.rows)
+    sides = sides_of(capture.rows, {})
     assert [side.from_client for side in sides.values()] == [True, False]
-    assert sides == sides_of(capture.rows[::-1])
+    assert sides == sides_of(capture.rows[::-1], {})
     assert len(keys_of(capture)) == len(tables_of(capture)["sessions"]) == 1
 
 

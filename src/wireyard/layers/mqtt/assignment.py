@@ -196,7 +196,8 @@ def _release_unsure(g: DeliveryGrids, order: Ints, by_time: Ints, runs: Grid32) 
     ats = g.attempts[by_time, Delivered.AT].astype(np.int64)
     partners = np.full(len(by_time), NONE, np.int64)
     capacities = g.expected[order, Expected.CAPACITY].astype(np.int64)
-    kernels.find_partners(starts, capacities, ats, runs, np.empty_like(order), partners)
+    of_runs = _with_lacking(g, by_time, runs)
+    kernels.find_partners(starts, capacities, ats, of_runs, np.empty_like(order), partners)
     entries, of_entry = _places(runs[:, 0], runs[:, 1])
     places, of_place = _places(runs[:, 2], runs[:, 3])
     partner, own = partners[places], g.assigned[by_time[places]]
@@ -211,6 +212,19 @@ def _release_unsure(g: DeliveryGrids, order: Ints, by_time: Ints, runs: Grid32) 
     is_open = starts[entries] < latest[of_entry]
     is_open &= ~_marked(own[~is_unsure], len(g.expected))[order[entries]]
     g.expected[order[entries], Expected.IS_UNSURE] = is_open
+
+
+def _with_lacking(g: DeliveryGrids, attempts: Ints, runs: Grid32) -> Grid32:
+    """Add the first attempt that may be of a message that is not among those of its run.
+
+    A payload that was sent once and delivered once is taken for one that is not sent again.
+    """
+    first, last, start, stop = runs.T
+    lack = np.concatenate(([0], np.cumsum(g.attempts[attempts, Delivered.LACKS_EQUALS])))
+    is_once = (last - first <= 1) & (stop - start <= 1)
+    behind = np.where(is_once, stop, stop - lack[stop] + lack[start])
+    found: Grid32 = np.column_stack((runs, behind.astype(np.int32)))
+    return found
 
 
 def _places(starts: Int32s, stops: Int32s) -> tuple[Ints, Ints]:
@@ -314,9 +328,8 @@ def older_messages(g: DeliveryGrids, first_messages: Ints) -> tuple[Ints, Ints]:
         return message_of, open_messages[0]
     bounds = np.flatnonzero(np.diff(keys[wanted], prepend=NONE, append=NONE))
     groups = group[wanted[bounds[:-1]]]
-    runs = np.stack(
-        (first_messages[groups], first_messages[groups + 1], bounds[:-1], bounds[1:]), 1
-    ).astype(np.int32)
+    bounds_of = first_messages[groups], first_messages[groups + 1], bounds[:-1], bounds[1:]
+    runs = _with_lacking(g, left[wanted], np.stack(bounds_of, 1).astype(np.int32))
     starts, copies = g.messages[:, [Message.START, Message.COPIES]].T.astype(np.int64)
     ats = attempts[left[wanted], Delivered.AT].astype(np.int64)
     partners = np.empty(len(wanted), np.int64)
@@ -324,7 +337,7 @@ def older_messages(g: DeliveryGrids, first_messages: Ints) -> tuple[Ints, Ints]:
     message_of[left[wanted]] = partners
     unsure = np.flatnonzero(partners == SEVERAL)
     for run in np.unique(np.searchsorted(bounds, unsure, "right") - 1).tolist():
-        begin, end, start, stop = runs[run].tolist()
+        begin, end, start, stop, _ = runs[run].tolist()
         of_run = np.arange(begin, end)
         latest = ats[start:stop][partners[start:stop] == SEVERAL].max()
         is_open = (starts[begin:end] < latest) & ~np.isin(of_run, partners[start:stop])

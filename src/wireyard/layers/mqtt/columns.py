@@ -21,7 +21,7 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import chain
 from operator import attrgetter, itemgetter
@@ -36,7 +36,7 @@ from wireyard.formats.mqtt.layout import PUBLISH
 from wireyard.layers.facts import DerivedFiles
 from wireyard.layers.mqtt.conversations import CONVERSATIONS, RequestMessage, converse
 from wireyard.layers.mqtt.delivery_columns import Topics, deliver
-from wireyard.layers.mqtt.directions import OK, Stream, shown_streams, stream_rows
+from wireyard.layers.mqtt.directions import OK, Stream
 from wireyard.layers.mqtt.evidence import NEEDED as EVIDENCE_NEEDED
 from wireyard.layers.mqtt.evidence import StreamEvidence
 from wireyard.layers.mqtt.grids import NO_TIME
@@ -241,23 +241,23 @@ def known_of(evidence: StreamEvidence, streams: Iterable[Row] | None) -> list[Kn
     Parameters
     ----------
     streams
-        The beginning and end of each stream, as captured; see `stream_rows`. Rows of other streams
-        show how long the capture lasts.
+        The beginning and end of each stream, as captured, None if the capture shows none. Rows of
+        other streams show how long the capture lasts.
     """
-    rows = None if streams is None else list(streams)
-    shown = None if rows is None else shown_streams(rows)
-    ends_ns = evidence.ends_ns(rows or ())
-    sides = evidence.sides(shown or {})
-    known = [
-        KnownStream(
-            row["source"], row["stream"], row["from_client"],
-            sides[row["source"], row["stream"]].key, row["alone"], row["older"], row["followed"],
-            row["begun"], row["ended"], row.get("ended_ns"), row.get("ended_frame"),
-            ends_ns.get(row["source"]),
-            *evidence.ends((row["source"], row["stream"])),
-        )
-        for row in stream_rows(sides, shown)
-    ]  # fmt: skip
+    rows = list(streams or ())
+    shown = {(row["source"], row["stream"]): row for row in rows}
+    ends_ns = evidence.ends_ns(rows)
+    known = []
+    for name, side in evidence.sides(shown).items():
+        row = shown.get(name, {})
+        known.append(
+            KnownStream(
+                *name, side.from_client, side.key, side.alone, side.older, side.followed,
+                None if streams is None else bool(row.get("begun")), row.get("ended"),
+                row.get("ended_ns"), row.get("ended_frame"), ends_ns.get(name[0]),
+                *evidence.ends(name),
+            )
+        )  # fmt: skip
     return sorted(known, key=itemgetter(0, 1))
 
 
@@ -302,6 +302,8 @@ class Matched:
     lost: dict[TopicKey, Lost]
     wills: list[Will]
     dropped: Counter[str]
+    lacking_ns: dict[tuple[str, str], int] = field(default_factory=dict)
+    """As of `Topics`."""
 
     @cached_property
     def served(self) -> tuple[list[ConnectionRecord], Mapping[tuple[str, str, str], list[int]]]:
@@ -342,6 +344,7 @@ class Matched:
             frozenset(key for key in self.matching if wanted(key) and divided(key)),
             frozenset(one.client[:3] for one in self.subscriptions if one.filter.startswith("$")),
             {key: lost for key, lost in self.lost.items() if wanted(key)},
+            self.lacking_ns,
         )
 
 
@@ -364,6 +367,8 @@ def match(found: Sequence[Clients]) -> Matched:
             ends[broker] = max(ends.get(broker, last.at), last.at)
             brokers[broker].has_older |= last.has_older
             brokers[broker].lost += last.lost
+            for first_ns, _ in last.lost:
+                matched.lacking_ns[broker] = min(first_ns, matched.lacking_ns.get(broker, first_ns))
         matched.asked |= part.asked
     for will in (*matched.wills, *waiting):
         message = will.message

@@ -87,6 +87,7 @@ MAX_UNDELIVERED: Final = 1 << 20
 """Pairs of a message and a subscription without a delivery: at 1 KB each 1 GiB. A capture of a
 megabyte can have thousands of subscribers and of messages, and so millions of such pairs."""
 _POSITIONS: Final = ("sent_", "accepted_", "released_", "at_")
+_NEVER_NS: Final = (1 << 63) - 1
 _MESSAGE_COLUMNS: Final = (
     "client", "topic", "qos", "retain", "length", "expires_s", "response_topic",
     "correlation_data", "malformed", "refused", "is_lasting",
@@ -118,6 +119,9 @@ class Topics:
     define."""
     lost: Mapping[TopicKey, Lost] = field(default_factory=dict)
     """For topics with retained values, the packets that were not captured."""
+    lacking_ns: Mapping[tuple[str, str], int] = field(default_factory=dict)
+    """By source and server of a broker, since when messages may have been sent to it that were not
+    captured."""
 
 
 @dataclass(slots=True)
@@ -321,7 +325,7 @@ class _Derivation:
                 for record in value_records(change):
                     keyed[record.key].append(record)
         for key, lost in self.known.lost.items():
-            if key in keyed:
+            if key in keyed or key in self.known.valued:
                 record = lost_record(key[:2], key[2], lost)
                 keyed[record.key].append(record)
         for key in self.known.valued:
@@ -400,6 +404,9 @@ class _Derivation:
                 positions.column(delivered["at"][attempts_by], "ns"),
             )
         )
+        lacking = self.known.lacking_ns
+        since_ns = np.array([lacking.get(key[:2], _NEVER_NS) for key in self.topics.all], np.int64)
+        attempts[:, Delivered.LACKS_EQUALS] = at_ns > since_ns[delivered["topic"][attempts_by]]
         g = DeliveryGrids(messages, attempts, subs, expected, expected_subs, sent_ns, at_ns, groups)
         by_rank = np.empty(len(ranks), np.int64)
         by_rank[ranks] = np.arange(len(ranks))

@@ -334,7 +334,7 @@ def attempt_grid(
         "name": names[delivered["client"]],
         "outcome": outcome,
     }
-    grid = _grid({**columns, "group": 0}, order, Delivered)
+    grid = _grid({**columns, "group": 0, "lacks_equals": 0}, order, Delivered)
     grid[:, Delivered.GROUP] = groups
     return grid
 

@@ -75,6 +75,8 @@ class Delivered(IntEnum):
     """Whether a subscription that was not captured may have Retain As Published."""
     IS_EXTRA = 10
     """Whether a retained value came once more than new subscriptions account for."""
+    LACKS_EQUALS = 11
+    """Whether equal messages may have been sent before it that were not captured."""
 
 
 class DeliveryRow(IntEnum):
@@ -339,7 +341,8 @@ def find_partners(
         When attempts were made.
     runs
         Rows of equal messages and their attempts, both in order: the first message, the end of
-        them, the first attempt, the end of them.
+        them, the first attempt, the end of them, and the first attempt that may be of a message
+        that is not among them.
     left
         A buffer for each message.
     partners
@@ -347,7 +350,7 @@ def find_partners(
         or `SEVERAL`.
     """
     for run in range(len(runs)):
-        first, last, start, stop = runs[run, 0], runs[run, 1], runs[run, 2], runs[run, 3]
+        first, last, start, stop = runs[run, 0], runs[run, 1], runs[run, 2], runs[run, 4]
         for message in range(first, last):
             left[message] = capacities[message]
         latest = last - 1
@@ -373,6 +376,9 @@ def find_partners(
         for attempt in range(start, without):
             if starts[first] < ats[attempt]:
                 partners[attempt] = SEVERAL
+        for attempt in range(stop, runs[run, 3]):
+            is_behind = first < last and starts[first] < ats[attempt]
+            partners[attempt] = SEVERAL if is_behind else NONE
 
 
 # --- verdicts -------------------------------------------------------------------------------
