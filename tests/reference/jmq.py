@@ -382,6 +382,8 @@ class Connection:
         self.goodbye_by: str | None = None
         self.client_id: str | None = None
         self.in_gap: set[str] = set()
+        self.lacks_end: set[str] = set()
+        """Sides whose last row is no packet."""
         self.has_gap = self.is_one_sided = False
         self.waiting: dict[tuple[bool, int], Row] = {}
         self.asked: dict[Key, Row] = {}
@@ -411,6 +413,7 @@ class Connection:
             if row.get("status") == "gap":
                 self.begin_gap(row)
             elif format_of(row) == "jmq" and not is_packet(row):
+                self.lacks_end.add(ends_of(row)[0])
                 self.miss()
             elif format_of(row) == "jmq" and at >= shown:
                 self.observe(row)
@@ -421,6 +424,7 @@ class Connection:
     # them. A gap with a time is over at that time.
     def begin_gap(self, row: Row) -> None:
         sender = ends_of(row)[0]
+        self.lacks_end.add(sender)
         self.in_gap.discard(sender)
         if row.get("captured_ns") is None:
             self.in_gap.add(sender)
@@ -428,6 +432,7 @@ class Connection:
 
     def observe(self, row: Row) -> None:
         sender = ends_of(row)[0]
+        self.lacks_end.discard(sender)
         if sender in self.in_gap:
             self.in_gap.remove(sender)
             self.lose(sender)
@@ -505,17 +510,16 @@ class Connection:
             self.goodbye_by = self.goodbye_by or event.removesuffix("_bye")
 
     # J-12 A connection was ended by the side that sent GOODBYE first. Without GOODBYE it was
-    # dropped if the capture shows its end, and else it is open as far as that shows. If the last
-    # bytes of the client are missing, it may have sent GOODBYE; a side that is missing may have
-    # been the first to send it.
+    # dropped if the capture shows its end, and else it is open as far as that shows. If packets
+    # behind the last one of a side are missing, it may have sent GOODBYE before the other; so may a
+    # side of which nothing was captured.
     def ended_by(self) -> str | None:
         if self.state == "refused":
             return "refused"
         if self.goodbye_by is None and not self.ends:
             return "open"
-        if self.is_one_sided:
-            return None
-        return self.goodbye_by or (None if self.client in self.in_gap else "dropped")
+        first = {"client": self.client, "server": self.server}.get(self.goodbye_by or "")
+        return None if (self.in_gap | self.lacks_end) - {first} else self.goodbye_by or "dropped"
 
     # J-38 A connection ends with its last FIN or reset, or else with its last packet. Of a
     # connection with a missing side, the time is unknown.

@@ -73,8 +73,8 @@ FACT_RULES: Final[Mapping[str, Rule]] = MappingProxyType(
         "J-12": Rule(
             "A connection was ended by the side that sent GOODBYE first. Without GOODBYE it was "
             "dropped if the capture shows its end, and else it is open as far as that shows. If "
-            "the last bytes of the client are missing, it may have sent GOODBYE; a side that is "
-            "missing may have been the first to send it.",
+            "packets behind the last one of a side are missing, it may have sent GOODBYE before "
+            "the other; so may a side of which nothing was captured.",
         ),
         "J-13": Rule(
             "What is held when the connection ends is left, unconfirmed or undecided.",
