@@ -61,38 +61,6 @@ def waiting(path: Path) -> dict[str, int]:
         return {row["state"]: row["messages"] for row in measure_latencies(tables).waiting}
 
 
-def test_who_consumed_once_and_left_does_not_consume(tmp_path: Path) -> None:
-    talk = producer()
-    (first,) = send(talk)
-    reader = consumer(talk)
-    reader.acknowledge(reader.deliver(first, 7))
-    close(reader)
-    reader.goodbye()
-    talk.now_ms = reader.now_ms
-    send(talk, 5)
-    wait(talk)
-    assert found(tmp_path / "a", talk, reader) == {"no_consumer": 5}
-    assert waiting(tmp_path / "a") == {"no consumer": 5}
-
-
-def test_a_durable_subscriber_who_is_away_has_messages(tmp_path: Path) -> None:
-    talk = producer()
-    reader = consumer(talk, **TOPIC, **DURABLE)
-    close(reader)
-    reader.goodbye()
-    talk.now_ms = reader.now_ms
-    send(talk, 5, flags="", destination="t")
-    wait(talk)
-    assert found(tmp_path / "a", talk, reader) == {"queued_away": 5}
-    assert waiting(tmp_path / "a") == {"queued": 5}
-    reader.rows[-3]["properties"] = None  # another way to close: it unsubscribes
-    gone = Talk(client=OTHER, now_ms=talk.now_ms, rows=[])
-    gone.client = ("10.0.0.8", 50009)
-    gone.login()
-    gone.request("DELETE_CONSUMER", **DURABLE)
-    assert found(tmp_path / "b", talk, reader, gone) == {}
-
-
 def test_a_reply_dies_with_its_temporary_queue(tmp_path: Path) -> None:
     talk = producer()
     name = "temporary_destination://queue/10.0.0.8/50008/1"
@@ -109,22 +77,6 @@ def test_a_reply_dies_with_its_temporary_queue(tmp_path: Path) -> None:
         "died_with_queue", "lost", "10.0.0.8:50008",
     )  # fmt: skip
     assert reply["destination"] == one["destination"]
-
-
-def test_what_was_purged_is_gone_and_nobody_is_blamed(tmp_path: Path) -> None:
-    talk = producer()
-    reader = consumer(talk)
-    talk.now_ms = reader.now_ms
-    send(talk, 6)
-    wait(talk, reader)
-    later = send(talk, 3)
-    reader.now_ms = talk.now_ms
-    for message in later:
-        reader.sequence[False] += 9  # the broker has written to the administrator
-        reader.acknowledge(reader.deliver(message, 7))
-    wait(talk, reader)
-    assert found(tmp_path / "a", talk, reader) == {"overtaken": 6}
-    assert waiting(tmp_path / "a") == {}
 
 
 @pytest.mark.parametrize("how", ["12", "32", "30", "refused", "other", "before"])
@@ -339,20 +291,36 @@ class Scene:
     def begin(self) -> None:
         self.on(0).request("START_TRANSACTION", re_JMQTransactionID=9)
 
-    def over(self, how: str) -> None:
-        reply = {"COMMIT_TRANSACTION": "", "ROLLBACK_TRANSACTION": "ROLLBACK_REPLY"}[how]
-        self.on(0).request(how, reply=reply, JMQTransactionID=9)
+    def over(self, how: str, reply: str = "") -> None:
+        self.on(0).request(f"{how}_TRANSACTION", reply=reply, JMQTransactionID=9)
+
+    def unsubscribe(self) -> None:
+        self.on(0).request("DELETE_CONSUMER", **DURABLE)
 
 
+Step = tuple[str, dict[str, Any]]
 SELECTS = {"JMQSelector": "size > 2"}
 ON_TOPIC = {"flags": "", "destination": "t"}
+JOIN: Step = ("join", {})
+SEND: Step = ("send", {})
+BEGIN: Step = ("begin", {})
 JOIN_TOPIC, SEND_TOPIC = ("join", TOPIC | SELECTS), ("send", ON_TOPIC)
 IN_TRANSACTION = ("send", {"transaction_id": 9})
-JOIN, SEND, BEGIN, CLOSE = ("join", {}), ("send", {}), ("begin", {}), ("close", {"by": 1})
-COMMIT, ROLL_BACK = (("over", {"how": f"{name}_TRANSACTION"}) for name in ("COMMIT", "ROLLBACK"))
-HOLD, TAKE, LOSE = ((name, {"by": 1}) for name in ("hold", "take", "lose"))
-Steps = list[tuple[str, dict[str, Any]]]
-SISTERS: dict[str, tuple[Steps, dict[str, int]]] = {
+COMMIT, ROLL_BACK = (
+    ("over", {"how": "COMMIT"}),
+    ("over", {"how": "ROLLBACK", "reply": "ROLLBACK_REPLY"}),
+)
+CLOSE, HOLD, TAKE, LOSE = ((name, {"by": 1}) for name in ("close", "hold", "take", "lose"))
+SISTERS: dict[str, tuple[list[Step], dict[str, int]]] = {
+    "who consumed once and left does not consume": (
+        [JOIN, SEND, TAKE, CLOSE, ("send", {"count": 5})], {"no_consumer": 5},
+    ),
+    "what was purged is gone, and nobody is blamed": (
+        [JOIN, ("send", {"count": 6}), SEND, TAKE], {"overtaken": 6},
+    ),
+    "a durable subscriber has unsubscribed": (
+        [("join", TOPIC | DURABLE), CLOSE, SEND_TOPIC, ("unsubscribe", {})], {},
+    ),
     "a selector matches nothing": ([("join", SELECTS), SEND], {"selector_matches_nothing": 3}),
     "nothing of a topic": ([JOIN_TOPIC, SEND_TOPIC], {"selector_matches_nothing": 3}),
     "or deliveries are missing": ([JOIN_TOPIC, SEND_TOPIC, LOSE], {"capture_gap": 1}),

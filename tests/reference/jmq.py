@@ -380,6 +380,8 @@ class Connection:
         self.login_status: int | None = None
         self.user: str | None = None
         self.goodbye_by: str | None = None
+        self.may_be_refused = False
+        """Whether nothing showed a login before the first GOODBYE."""
         self.client_id: str | None = None
         self.in_gap: set[str] = set()
         self.lacks_end: set[str] = set()
@@ -497,7 +499,7 @@ class Connection:
             return
         if following == self.state:
             return
-        self.state = following
+        before, self.state = self.state, following
         # J-11 A connection is known from its first packet on if that is the HELLO.
         if event == "hello":
             self.hello = row
@@ -506,18 +508,20 @@ class Connection:
             self.user = user_of(row)
         elif event in ("login_ok", "login_no", "hello_no"):
             self.login_status = number(row, "JMQStatus")
-        elif event in ("client_bye", "server_bye"):
-            self.goodbye_by = self.goodbye_by or event.removesuffix("_bye")
+        elif event in ("client_bye", "server_bye") and self.goodbye_by is None:
+            self.goodbye_by, self.may_be_refused = event.removesuffix("_bye"), before == "new"
 
     # J-12 A connection was ended by the side that sent GOODBYE first. Without GOODBYE it was
     # dropped if the capture shows its end, and else it is open as far as that shows. If packets
     # behind the last one of a side are missing, it may have sent GOODBYE before the other; so may a
-    # side of which nothing was captured.
+    # side of which nothing was captured. Where nothing shows a login, it may have been refused.
     def ended_by(self) -> str | None:
         if self.state == "refused":
             return "refused"
         if self.goodbye_by is None and not self.ends:
             return "open"
+        if self.may_be_refused or self.state == "new":
+            return None
         first = {"client": self.client, "server": self.server}.get(self.goodbye_by or "")
         return None if (self.in_gap | self.lacks_end) - {first} else self.goodbye_by or "dropped"
 

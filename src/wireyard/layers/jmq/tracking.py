@@ -29,12 +29,10 @@ from wireyard.layers.jmq.packet_columns import (
     read_blocks,
     read_numbers,
 )
-from wireyard.layers.jmq.packet_row import as_packet, properties_of, text
+from wireyard.layers.jmq.packet_row import properties_of, text
 from wireyard.layers.jmq.rules import BY_BROKER, BY_CLIENT, DEAD_MESSAGE_QUEUE
 from wireyard.layers.jmq.states import DELIVERY, SESSION
 from wireyard.layers.records import GAP
-
-__all__ = ["Ends", "Tracking"]
 
 Ends = Mapping[tuple[str, str], tuple[int | None, int | None]]
 """By source and name of a stream that ends with a FIN or a reset, the time and frame of that."""
@@ -218,7 +216,7 @@ class Tracking:
         ids: dict[str, int] = {}
         names: dict[str, int] = {}
         rows = self.columns.python_rows(JMQ, self.control[chosen], ("packet_type", "properties"))
-        for at, row in zip(chosen.tolist(), map(as_packet, rows), strict=True):
+        for at, row in zip(chosen.tolist(), rows, strict=True):
             properties = properties_of(row)
             if row["packet_type"] == _SET_CLIENTID:
                 client_id = text(properties, "JMQClientID")
@@ -507,7 +505,8 @@ class Tracking:
         goodbye = connections.ended_by > 0
         names = np.array(["refused", "client", "server", "dropped", "open", None])
         other = np.stack([connections.ended_by != 2, connections.ended_by != 1], axis=1)
-        unknown = (connections.one_sided != 0) | (lacks_end & other).any(axis=1)
+        unseen = (connections.may_be_refused != 0) | (connections.state == k.NEW)
+        unknown = (connections.one_sided != 0) | unseen | (lacks_end & other).any(axis=1)
         by = np.where(unknown, 5, np.where(goodbye, connections.ended_by, 3))
         by = np.where(refused, 0, np.where(goodbye | seen_ended, by, 4))
         self.ended_by = names[by]

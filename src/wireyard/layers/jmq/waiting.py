@@ -15,22 +15,6 @@ from __future__ import annotations
 
 from typing import Final
 
-__all__ = [
-    "AWAY",
-    "CONSUMERS",
-    "DENIED",
-    "DIED",
-    "ENDS",
-    "NOT_CHARGED",
-    "OVERTAKEN",
-    "PARTLY_SEEN",
-    "PASSED_ON",
-    "PURGED",
-    "QUEUED",
-    "SENT",
-    "WAITING_JMS",
-]
-
 ENDS: Final = """
 SELECT source, max(greatest(last_ns, ended_ns)) AS end_ns FROM streams GROUP BY source
 """

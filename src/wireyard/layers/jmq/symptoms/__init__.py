@@ -29,8 +29,6 @@ from wireyard.layers.symptoms import (
     of_verdicts,
 )
 
-__all__ = ["CLOSED", "SYMPTOMS"]
-
 _STORE: Final = "wireyard store {source}"
 _WAITS: Final = f"""
 SELECT * FROM ({QUEUED}) WHERE delayed_ms IS NULL AND end_ns - since_ns >= {LONG_NS}
