@@ -212,13 +212,21 @@ class Framer:
             self._garbage_from = self._presumed = self.position
             self._why = _lost(self.format, "begins in bytes that were not captured")
 
-    def skip_gap(self, stop: int) -> Frame:
+    def skip_gap(self, stop: int, *, sized: bool = True) -> Frame:
         """Return the gap up to `stop` as a frame, and continue after it.
 
         All frames before the gap have to be taken.
+
+        Parameters
+        ----------
+        sized
+            Whether the gap has as many bytes as were lost, so that the packet that it interrupted
+            ends where its size says.
         """
         frame = gap_frame(self.format, self.position, stop, self.context)
         self.position = stop
+        if not sized:
+            self._cut_until = None
         if self._cut_until == stop:
             self._cut_until = None
             return frame
