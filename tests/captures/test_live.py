@@ -412,6 +412,22 @@ def test_a_stream_whose_beginning_was_not_captured_settles() -> None:
     assert len(line.fed.rows) == 6 and line.fed.capture.late_bytes == 27
 
 
+def test_a_side_without_its_beginning_that_says_no_more_is_read_after_a_second() -> None:
+    """A PUBACK alone is no proof of a packet, but that is all that comes."""
+    line = Line()
+    line.send(5000, b"\x40\2\0\1")
+    line.answer(5004, publish(20)[:-1], at_ns=MS)
+    line.fed.wait(900 * MS)
+    assert line.fed.rows == []
+    line.fed.wait(1100 * MS)
+    assert line.fed.shown() == [("ok", 0, 4)]
+    line.send(5004, b"\x40\2\0\2", at_ns=1200 * MS)
+    assert line.fed.shown()[1:] == [("ok", 4, 4)]
+    line.fed.end()
+    # The other side has no whole packet: it stays open to its end.
+    assert line.fed.shown()[2:] == [("tail", 0, 26)]
+
+
 def test_a_client_shows_the_format_of_connections_that_came_before() -> None:
     server = 1999
     early = both_ways(b"\xd0\0", b"\xd0\0", (40001, server))
