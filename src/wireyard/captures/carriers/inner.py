@@ -135,16 +135,39 @@ class Outer:
             self._data = self.stream.read(self._base, min(self._base + more, stop)).data
         return self._data[self.at - self._base :]
 
-    def cross_gap(self) -> int | None:
-        """Go on in the next piece; return the size of the gap before it, None if there is none."""
-        if self._piece + 1 >= len(self._pieces):
-            return None
-        if self.lost_from is None:
-            self.lost_from = self.at
-        stop = self.piece[1]
-        self._piece += 1
-        self.at = self.piece[0]
-        return self.at - stop
+    def seek(self, start: int) -> bool:
+        """Go to the next bytes of the piece that may be a record or frame, from `start` on."""
+        raise NotImplementedError
+
+    def resume(self, stop: int | None) -> int:
+        """Go on behind a gap, at the next record or frame; return the size of all gaps before it.
+
+        Parameters
+        ----------
+        stop
+            Where the one ends that the gap interrupts; None if that is not known.
+
+        Raises
+        ------
+        Unreadable
+            There is none.
+        """
+        lost = 0
+        while self._piece + 1 < len(self._pieces):
+            if self.lost_from is None:
+                self.lost_from = self.at
+            before = self.piece[1]
+            self._piece += 1
+            self.at = self.piece[0]
+            lost += self.at - before
+            if stop is not None and stop >= self.at:
+                if stop <= self.piece[1]:
+                    self.at = stop
+                    return lost
+            elif self.seek(self.at):
+                return lost
+        whole = self.lost_from is None and self.piece[1] == self.stream.size
+        raise Unreadable("is not complete" if whole else "was not captured whole")
 
     def add(self, start: int, stop: int, data: bytes) -> None:
         """Add plain bytes, and before them the gap of what was not read."""

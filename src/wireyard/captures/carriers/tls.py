@@ -135,8 +135,8 @@ class _Side(Outer):
                 except Unreadable:
                     if not self._is_guess:
                         raise
-                    if not self._seek(record.start + 1):
-                        self._resume(None)
+                    if not self.seek(record.start + 1):
+                        self.resume(None)
                     continue
                 if self.waits_at is None:
                     self.at = record.stop
@@ -161,33 +161,17 @@ class _Side(Outer):
                 if len(view) >= _HEADER_BYTES + size:
                     body = view[_HEADER_BYTES : _HEADER_BYTES + size]
                     return _Record(self.at, stop, header[0], header, body)
-            self._resume(stop)
+            self.resume(stop)
 
-    def _resume(self, stop: int | None) -> None:
-        """Go on behind a gap, at the next record.
+    def resume(self, stop: int | None) -> int:
+        """Go on behind a gap, at the next record, whose number is not known then."""
+        self._messages.clear()
+        self._is_torn = True
+        gap = super().resume(None if self._is_guess else stop)
+        self.lost = min(self.lost + 2 + gap // _LEAST_RECORD_BYTES, _MOST_LOST)
+        return gap
 
-        Parameters
-        ----------
-        stop
-            Where the record ends that the gap interrupts; None if that is not known.
-        """
-        is_known = stop is not None and not self._is_guess
-        while True:
-            gap = self.cross_gap()
-            if gap is None:
-                whole = self.lost_from is None and self.piece[1] == self.stream.size
-                raise Unreadable("is not complete" if whole else "was not captured whole")
-            self.lost = min(self.lost + 2 + gap // _LEAST_RECORD_BYTES, _MOST_LOST)
-            self._messages.clear()
-            self._is_torn = True
-            if stop is not None and is_known and stop >= self.at:
-                if stop <= self.piece[1]:
-                    self.at = stop
-                    return
-            elif self._seek(self.at):
-                return
-
-    def _seek(self, start: int) -> bool:
+    def seek(self, start: int) -> bool:
         """Go to the next bytes of the piece that may be a record, from `start` on."""
         self.at, self._is_guess = start, True
         view = self.view(self.piece[1] - start)

@@ -275,8 +275,8 @@ class _Walk(Outer):
         try:
             if begin is None and self.stream.size:
                 self.lost_from, self._is_torn = 0, True
-                if not self._seek():
-                    self._resume(None)
+                if not self.seek(0):
+                    self.resume(None)
             for frame in self._frames():
                 self._take(frame)
                 self.at = frame.stop
@@ -298,13 +298,13 @@ class _Walk(Outer):
                 extended = {126: 2, 127: 8}.get(size, 0)
                 head = 2 + extended + 4 * masked
             if not head or len(data) < head:
-                self._resume(None)
+                self.resume(None)
                 continue
             if extended:
                 size = int.from_bytes(data[2 : 2 + extended], "big")
             stop = self.at + head + size
             if stop > self.piece[1]:
-                self._resume(stop)
+                self.resume(stop)
                 continue
             data = self.view(head + size)
             payload = bytes(data[head : head + size])
@@ -312,29 +312,14 @@ class _Walk(Outer):
                 payload = _unmasked(payload, bytes(data[head - 4 : head]))
             yield _Frame(self.at, stop, first >= 0x80, first >> 4 & 7, first & 0x0F, payload)
 
-    def _resume(self, stop: int | None) -> None:
-        """Go on behind a gap, at the next frame.
-
-        Parameters
-        ----------
-        stop
-            Where the frame ends that the gap interrupts; None if that is not known.
-        """
+    def resume(self, stop: int | None) -> int:
+        """Go on behind a gap, at the next frame, which need not begin a message."""
         self._is_torn = True
-        while self.cross_gap() is not None:
-            if stop is not None and stop >= self.at:
-                if stop <= self.piece[1]:
-                    self.at = stop
-                    return
-            elif self._seek():
-                return
-        whole = self.lost_from is None and self.piece[1] == self.stream.size
-        raise Unreadable("is not complete" if whole else "was not captured whole")
+        return super().resume(stop)
 
-    def _seek(self) -> bool:
+    def seek(self, start: int) -> bool:
         """Go to the first segment of the piece from which frames follow each other."""
-        start, stop = self.piece
-        offsets = self.stream.runs.offsets
+        offsets, stop = self.stream.runs.offsets, self.piece[1]
         for at in offsets[slice(*offsets.searchsorted([start, stop]))].tolist():
             self.at = at
             reserved = 0x30 if self._resets is not None else 0x70
