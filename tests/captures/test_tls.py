@@ -38,7 +38,7 @@ from tests.captures.make import (
 )
 from tests.captures.test_fuzz import damage
 from tests.fuzz import time_bound
-from wireyard.captures.carriers import tls_ciphers
+from wireyard.captures.carriers import opening, tls_ciphers
 from wireyard.captures.carriers.tls_keys import KeyLog, embedded_secrets, read_key_logs
 from wireyard.captures.detection.assignment import Assigned, parse_decode_as
 from wireyard.captures.directed import CapturedStream
@@ -251,6 +251,20 @@ def test_a_gap_of_tls_is_a_gap_of_the_stream_inside(lost: set[int], cut: int) ->
     assert len(stream.gaps) == len(begins)
     assert content(found[1]) == rfc8448.DATA
     assert found[0].carriers[0].problem is None
+
+
+def test_bytes_that_look_like_records_are_tried_a_limited_number_of_times(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(opening, "_MOST_TRIES", 50)
+    false = b"\x17\x03\x03\0\x20" * 200
+    client = rfc8448.CLIENT_STREAM
+    frames = both_ways(client, rfc8448.SERVER_STREAM)
+    at = 1000 + len(client) + 27
+    frames.append(ethernet(ipv4(tcp(40000, 1999, at, false, ACK, 500))))
+    found = assign_formats(read_capture(pcap(packets(frames))).streams, keys=keys_of(ALL_SECRETS))
+    assert content(found[0]) == rfc8448.DATA
+    assert "is not authentic" in problem(found)
 
 
 def test_what_is_behind_a_key_update_in_a_gap_is_read() -> None:

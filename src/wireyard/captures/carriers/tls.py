@@ -133,7 +133,7 @@ class _Side(Outer):
                 try:
                     self._read(record)
                 except Unreadable:
-                    if not self._is_guess:
+                    if not self._is_guess or self._tries.left <= 0:
                         raise
                     if not self.seek(record.start + 1):
                         self.resume(None)
@@ -238,7 +238,8 @@ class _Side(Outer):
         from wireyard.captures.carriers.tls_ciphers import BadRecord
 
         first, reason = opener.number, ""
-        for opener.number in range(first, first + 1 + min(self.lost, self._tries.left)):
+        tries = max(min(self.lost, self._tries.left), 0)
+        for opener.number in range(first, first + 1 + tries):
             self._tries.left -= self.lost > 0
             try:
                 opened = opener.open(record.header, record.body)
