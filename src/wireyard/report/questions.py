@@ -21,7 +21,7 @@ from wireyard.answers.latencies import ages
 from wireyard.formats import names
 from wireyard.layers.facts import registered
 from wireyard.layers.symptoms import ENDS, WAITING
-from wireyard.report.filters import NO_FILTER, Filter, with_subqueries
+from wireyard.report.filters import NO_FILTER, SHARED_LEVELS, Filter, with_subqueries
 
 if TYPE_CHECKING:
     from wireyard.answers import Tables
@@ -74,13 +74,15 @@ def ask_all(tables: Tables, only: Filter = NO_FILTER) -> dict[str, Answer]:
     """Run all queries, about the rows that a filter leaves; return the answers by name."""
     answers: dict[str, Answer] = {}
     filtered = only.tables()
+    levels = (filtered, *SHARED_LEVELS)
+    made = levels if filtered else ()  # else the shared tables are there
     for name, sql in _COUNTED.items():
-        tables.keep(name, with_subqueries(sql.strip(), filtered))
+        tables.keep(name, with_subqueries(sql.strip(), *made))
 
     def ask(name: str, sql: str) -> Answer:
         text = "\n".join(line.rstrip() for line in sql.strip().splitlines())
-        rows = tables.rows(with_subqueries(text, filtered))
-        answers[name] = Answer(name, with_subqueries(text, filtered, _COUNTED), rows)
+        rows = tables.rows(with_subqueries(text, *made))
+        answers[name] = Answer(name, with_subqueries(text, *levels, _COUNTED), rows)
         return answers[name]
 
     span = ("min(first_ns)", only.since_ns, "greatest"), ("max(last_ns)", only.until_ns, "least")
