@@ -125,11 +125,6 @@ class Selection:
             return self.columns
         return tuple(replace(c, kind="json") if self._is_body(c) else c for c in self.columns)
 
-    @cached_property
-    def relative(self) -> tuple[str, ...]:
-        """The columns with offsets relative to the row, which are shown relative to the stream."""
-        return tuple(c.name for c in self.format.columns if c.kind == "offset")
-
     def shape(self, row: Row) -> tuple[Row, tuple[Column, ...]]:
         """Return a row and its columns to show; rows with another `format` have their own."""
         row, columns = self._shape(row)
