@@ -115,7 +115,7 @@ class Progress:
         self._name, self._size, self._done = name, size, 0
         self._line = Line(wanted=wanted)
         self._began = time.monotonic()
-        self._next = self._began + _EVERY_S
+        self._next = self._began + _PATIENCE_S
 
     def add(self, size: int) -> None:
         """Count `size` more bytes as done."""

@@ -10,13 +10,11 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from wireyard.cli import exits
 from wireyard.cli.asking.answers import (
     columns,
     head_of,
     limit_option,
     ms_text,
-    nothing_read,
     opened_tables,
     out_option,
     reading_options,
@@ -69,9 +67,6 @@ def command(inputs: tuple[str, ...], limit: int, out: str, **how: Any) -> int:
     from wireyard.answers.latencies import measure_latencies
 
     with opened_tables(inputs, **how) as tables, open_output(None, binary=False) as target:
-        if nothing := nothing_read(tables):
-            exits.note(nothing)
-            return exits.DATA_LOST
         found = measure_latencies(tables)
         files = tables.frame_files
         if out == "jsonl":

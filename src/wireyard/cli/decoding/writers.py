@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import closing
-from itertools import chain, repeat
+from itertools import repeat
 from types import MappingProxyType
 from typing import IO, TYPE_CHECKING, cast
 
@@ -42,33 +42,22 @@ def _write_list(job: Job, readings: Iterator[OpenInput], file: IO[bytes]) -> Non
 
 def _write_table(job: Job, readings: Iterator[OpenInput], file: IO[bytes]) -> None:
     from wireyard.captures.stores.stream import StoreStream
-    from wireyard.cli.tables import LiveTables, console_on, write_table
+    from wireyard.cli.tables import TableWriter, console_on
     from wireyard.streams.framer import GAP
 
     chosen = job.request.columns is not None
-    live = LiveTables()
     with console_on(file) as console:
-        for reading, opened in _each_stream(readings):
-            if reading.live:
+        writers = [TableWriter(console, chosen=chosen, live=live) for live in (False, True)]
+        for reading in readings:
+            for opened in reading.wanted_streams():
+                rows = read_rows(reading, opened)
+                stored = isinstance(opened, StoreStream)
+                if stored and not chosen:  # what is between the packets of a store is its own
+                    rows = (row for row in rows if row["status"] != GAP)
+                several = len(job.paths) > 1 and not reading.live
+                headed = several or reading.selection.captured or stored
                 columns = reading.selection.table_columns
-                heading = opened.stream if reading.selection.captured else None
-                live.write(heading, read_rows(reading, opened), columns, console, chosen=chosen)
-                continue
-            rows = iter(read_rows(reading, opened))
-            stored = isinstance(opened, StoreStream)
-            if stored and not chosen:  # what is between the packets of a store is its own
-                rows = (row for row in rows if row["status"] != GAP)
-            first = next(rows, None)
-            if first is None:
-                continue
-            headed = len(job.paths) > 1 or reading.selection.captured or stored
-            write_table(
-                chain([first], rows),
-                reading.selection.table_columns,
-                console,
-                chosen=chosen,
-                heading=opened.stream if headed else None,
-            )
+                writers[reading.live].write(rows, columns, opened.stream if headed else None)
 
 
 def _write_fields(job: Job, readings: Iterator[OpenInput], file: IO[bytes]) -> None:
@@ -99,12 +88,6 @@ def _write_jsonl(job: Job, readings: Iterator[OpenInput], file: IO[bytes]) -> No
         for opened in reading.wanted_streams():
             for row in read_rows(reading, opened):
                 file.write(row_line(*reading.selection.shape(row)))
-
-
-def _each_stream(readings: Iterator[OpenInput]) -> Iterator[tuple[OpenInput, DirectedStream]]:
-    for reading in readings:
-        for opened in reading.wanted_streams():
-            yield reading, opened
 
 
 class _JsonArray:

@@ -107,6 +107,11 @@ def command(
             wanted = frames_of_connections(found, streams)
         else:
             wanted = _packets_of(streams, where, named is None, max_packet_bytes)
+    if not wanted and where:
+        from wireyard.cli.decoding.job import what_there_is
+
+        there = what_there_is(found, where)
+        exits.note(f"{found.name}: no row matches{f'; {there}' if there else ''}")
     parts = slice_captures(found.files, wanted)
     with open_output(write, binary=True) as target:
         for part in parts:
