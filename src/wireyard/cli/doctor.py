@@ -28,7 +28,7 @@ __all__ = ["Check", "check_all", "command"]
 
 _OLDEST_PYTHON = (3, 11)
 _CORE = (
-    "pyarrow", "numpy", "numba", "click", "rich", "fsspec", "duckdb", "jinja2", "vl-convert-python",
+    "pyarrow", "numpy", "numba", "click", "rich", "fsspec", "duckdb", "jinja2",
 )  # fmt: skip
 _OLDEST_PYSPARK = (4, 3)
 _FIRST_PANDAS_TOO_NEW = 3

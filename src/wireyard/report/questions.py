@@ -26,12 +26,12 @@ from wireyard.report.filters import NO_FILTER, SHARED_LEVELS, Filter, with_subqu
 if TYPE_CHECKING:
     from wireyard.answers import Tables
 
-__all__ = ["Answer", "ask_all", "bucket_ns"]
+__all__ = ["WIDTHS_NS", "Answer", "ask_all", "bucket_ns"]
 
 Row = Mapping[str, Any]
 _MOST_BUCKETS: Final = 96
 _NS_PER_S: Final = 10**9
-_WIDTHS_NS: Final = (
+WIDTHS_NS: Final = (
     *(unit * many for unit in (10**6, 10**7, 10**8) for many in (1, 2, 5)),
     *(_NS_PER_S * many for many in (1, 2, 5, 10, 15, 30, 60, 120, 300, 600, 900, 1800)),
     *(3600 * _NS_PER_S * many for many in (1, 2, 3, 6, 12, 24, 48, 168, 720, 8760)),
@@ -67,7 +67,7 @@ class Answer:
 def bucket_ns(first_ns: int | None, last_ns: int | None) -> int:
     """Return the width of intervals that divides a span into `_MOST_BUCKETS` at most."""
     span = 0 if first_ns is None or last_ns is None else last_ns - first_ns
-    return next((width for width in _WIDTHS_NS if span < width * _MOST_BUCKETS), _WIDTHS_NS[-1])
+    return next((width for width in WIDTHS_NS if span < width * _MOST_BUCKETS), WIDTHS_NS[-1])
 
 
 def ask_all(tables: Tables, only: Filter = NO_FILTER) -> dict[str, Answer]:
