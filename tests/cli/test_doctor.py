@@ -11,7 +11,7 @@ import pytest
 
 from tests.cli.results import Run
 from wireyard.accelerate import Progress
-from wireyard.cli import doctor
+from wireyard.cli.about import doctor
 from wireyard.errors import SourceError
 
 

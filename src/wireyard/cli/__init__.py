@@ -50,12 +50,10 @@ COMMANDS = {
 }
 """Every command and its first line of help, so that ``--help`` loads none of them."""
 _FOLDERS = {
+    "about": ("formats", "dissector", "doctor", "completion"),
     "asking": ("trace", "why", "slow", "sql", "report", "shadow"),
     "decoding": ("decode",),
-    "packets": (
-        *("inspect", "encode", "convert", "check-splits", "dissector", "flows", "slice", "store"),
-        "formats",
-    ),
+    "packets": ("inspect", "encode", "convert", "check-splits", "flows", "slice", "store"),
 }
 """The folders of commands that are not in this one."""
 

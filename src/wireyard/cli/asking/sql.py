@@ -77,8 +77,6 @@ def command(
     typed = query is None and out is None and to_terminal(write) and sys.stdin.isatty()
     with opened_tables(paths, may_be_empty=True, **how) as tables:
         if typed:
-            from wireyard.cli.asking.sql import prompt
-
             prompt(tables.names, tables.columns, lambda text: _answer(tables, text, kind, write))
         else:
             _answer(tables, query or "SHOW TABLES", kind, write)

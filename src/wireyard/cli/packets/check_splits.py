@@ -145,7 +145,6 @@ def command(
     read it: guess where a packet begins, walk, stitch. Every boundary and every count of rows has
     to be the one that the sequential read found; else the exit status is 1.
     """
-    from wireyard.cli.packets.check_splits import Sequential, choose_sizes
     from wireyard.text import count_text, printable
 
     whole = Sequential.read(file, format_name, max_packet_bytes)

@@ -47,7 +47,7 @@ class Check:
 
 def check_all(report: Callable[[Progress], None]) -> Iterator[Check]:
     """Yield the results, most basic first; `report` is called while kernels compile."""
-    yield Check("wireyard", f"{__version__} in {Path(__file__).parents[1]}")
+    yield Check("wireyard", f"{__version__} in {Path(__file__).parents[2]}")
     yield _python()
     for package in _CORE:
         yield _package(package)
@@ -174,7 +174,6 @@ def command() -> int:
     """
     from rich.text import Text
 
-    from wireyard.cli.doctor import check_all
     from wireyard.cli.tables import console_on
 
     needed = optional = 0
