@@ -283,6 +283,23 @@ def test_intervals_are_few_and_round() -> None:
     assert bucket_ns(0, 73 * 10**9) == 10**9
 
 
+@pytest.mark.parametrize("most", [0, 0.25, 1, 7, 23, 134, 22_000, 7_300_000])
+def test_axes_of_counts_have_few_round_texts(most: float) -> None:
+    axis = charts._counts(most, "packets a second")
+    assert axis.high >= most and 2 <= len(axis.texts) <= 6
+    shown = [float(text.replace(",", "")) for text in axis.texts.values()]
+    assert shown == pytest.approx([*axis.texts])
+    assert all(len(text.replace(",", "")) <= 8 for text in axis.texts.values())
+
+
+@pytest.mark.parametrize("span", [10**6, 73 * 10**9, 86_000 * 10**9, 9 * 86_400 * 10**9])
+def test_axes_of_times_have_few_texts(span: int) -> None:
+    texts = list(
+        charts._times(1_795_292_559_816_000_000, 1_795_292_559_816_000_000 + span).texts.values()
+    )
+    assert 1 <= len(texts) <= 6 and len({*texts}) == len(texts)
+
+
 def test_texts() -> None:
     assert bytes_text(0) == "0 B"
     assert bytes_text(999) == "999 B"

@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import os
 import sys
+from collections.abc import Iterable
 
 import click
 
@@ -31,6 +32,7 @@ __all__ = [
     "drop_stdout",
     "follows_interrupt",
     "note",
+    "notes_on",
     "open_standard_streams",
     "report_error",
     "say",
@@ -65,6 +67,12 @@ def say(text: str) -> None:
 def note(text: str) -> None:
     """Print a note in one line on standard error: no control characters, no secrets of URLs."""
     click.echo(f"wireyard: {printable(' '.join(shown_text(text).split()))}", err=True)
+
+
+def notes_on(name: str, texts: Iterable[str | None]) -> None:
+    """Print the notes on an input; None is none."""
+    for text in filter(None, texts):
+        note(f"{name}: {text}")
 
 
 def report_error(error: Exception) -> int:

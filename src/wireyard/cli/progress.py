@@ -13,16 +13,11 @@ from typing import IO, Self
 from wireyard.streams.urls import shown_text
 from wireyard.text import bytes_text, clipped, printable
 
-__all__ = ["Line", "Progress", "Waiting", "fitted", "waiting"]
+__all__ = ["Line", "Progress", "Waiting", "waiting"]
 
 _EVERY_S = 0.2
 _PATIENCE_S = 1.0
 """Time after which a line is shown."""
-
-
-def fitted(text: str) -> str:
-    """Return the beginning of a text that fits a line of the terminal."""
-    return text[: get_terminal_size().columns - 1]
 
 
 class Line:
@@ -42,7 +37,7 @@ class Line:
     def show(self, text: str) -> None:
         """Show a text in place of the last one; an empty one clears the line."""
         if self.is_shown and (text or self._width):
-            line = fitted(text)
+            line = text[: get_terminal_size().columns - 1]
             self._file.write(f"\r{line:<{self._width}}" + ("" if line else "\r"))
             self._file.flush()
             self._width = len(line)

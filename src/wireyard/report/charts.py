@@ -114,11 +114,12 @@ class _Axis:
 
 def _counts(most: float, title: str, ticks: int = 4, least: float = 0.0) -> _Axis:
     """Return an axis from 0 to a count or a rate; `least` is the smallest step of its texts."""
-    rough = max(most / ticks, least, 1e-9)
+    most = most or 1.0
+    rough = max(most / ticks, least)
     power = 10.0 ** math.floor(math.log10(rough))
     step = next(power * many for many in (1, 2, 5, 10) if power * many >= rough * 0.999)
     steps = max(math.ceil(most / step - 1e-9), 1)
-    texts = {number * step: f"{round(number * step, 9):,g}" for number in range(steps + 1)}
+    texts = {number * step: f"{number * step:,.9g}" for number in range(steps + 1)}
     return _Axis(0, steps * step, texts, title)
 
 

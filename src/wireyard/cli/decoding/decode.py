@@ -306,7 +306,6 @@ def command(
         request=Request(**request, lenient=format_name is None, csv=kind == "csv"),
         budget=Budget(limit),
         shows_progress=not (to_terminal(write) and kind in _SEEN),
-        max_packet_bytes=request["max_packet_bytes"],
         follows=follow,
         rotated=rotated,
         tables=tables,

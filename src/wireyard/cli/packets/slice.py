@@ -110,8 +110,8 @@ def command(
     if not wanted and where:
         from wireyard.cli.decoding.job import what_there_is
 
-        there = what_there_is(found, where)
-        exits.note(f"{found.name}: no row matches{f'; {there}' if there else ''}")
+        values = what_there_is(found, where)
+        exits.note(f"{found.name}: no row matches{f'; {values}' if values else ''}")
     parts = slice_captures(found.files, wanted)
     with open_output(write, binary=True) as target:
         for part in parts:
@@ -122,8 +122,7 @@ def command(
 
 
 def _note_unread(found: Input) -> None:
-    for note in filter(None, (*found.notes, *found.closed, found.unread, found.damage)):
-        exits.note(f"{found.name}: {note}")
+    exits.notes_on(found.name, (*found.notes, *found.closed, found.unread, found.damage))
 
 
 def _packets_of(
