@@ -67,9 +67,9 @@ def _rectangle(start: Point, stop: Point, colour: str, opacity: float = 1) -> st
     return f'<rect x="{x:.1f}" y="{y:.1f}" {size} fill="{colour}" opacity="{opacity}"/>'
 
 
-def _line(points: Iterable[Point], colour: str, width: float = 2, more: str = "") -> str:
+def _line(points: Iterable[Point], colour: str, width: float = 2) -> str:
     way = "L".join(f"{x:.1f},{y:.1f}" for x, y in points)
-    return f'<path fill="none" stroke="{colour}" stroke-width="{width}"{more} d="M{way}"/>'
+    return f'<path fill="none" stroke="{colour}" stroke-width="{width}" d="M{way}"/>'
 
 
 def _area(points: Iterable[Point], colour: str) -> str:
@@ -126,7 +126,8 @@ def _counts(most: float, title: str, ticks: int = 4, least: float = 0.0) -> _Axi
 def _times(first_ns: int, last_ns: int) -> _Axis:
     """Return a time axis in UTC; its texts have the digits that its steps need."""
     span = last_ns - first_ns
-    step = next((width for width in WIDTHS_NS if span < width * (_TICKS + 1)), WIDTHS_NS[-1])
+    fitting = (width for width in WIDTHS_NS if span < width * (_TICKS + 1))
+    step = next(fitting, span // _TICKS)
     texts: dict[float, str] = {}
     for at in range(-(-first_ns // step) * step, last_ns + 1, step):
         day, _, clock = moment(at, 3 if step < _SECOND_NS else 0).partition("T")
@@ -252,14 +253,15 @@ def ages(answer: Answer, width_ns: int, end_ns: int) -> str:
     oldest = {(row["at_ns"], row["destination"] or ""): row["oldest_ns"] for row in answer.rows}
     first, last = answer.rows[0]["at_ns"], answer.rows[-1]["at_ns"]
     steps = range(first - width_ns, min(last + width_ns, end_ns) + 1, width_ns)
-    colours = {clipped(name, _LABEL): f"var(--c{number})" for number, name in enumerate(names, 1)}
+    colours = {name: f"var(--c{number})" for number, name in enumerate(names, 1)}
     most = max((age or 0 for age in oldest.values()), default=0) / 1e9
     plot = _Plot(_times(steps[0], steps[-1]), _counts(most, "seconds"))
     marks = [
         _line([plot.at(at, (oldest.get((at, name)) or 0) / 1e9) for at in steps], colour)
-        for name, colour in zip(names, colours.values(), strict=True)
+        for name, colour in colours.items()
     ]
-    body, width, height = plot.drawn(marks, colours)
+    shown = {clipped(name, _LABEL): colour for name, colour in colours.items()}
+    body, width, height = plot.drawn(marks, shown)
     return _svg(width, height, [body])
 
 
