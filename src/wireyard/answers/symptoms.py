@@ -36,8 +36,6 @@ from wireyard.layers.symptoms import (
     sessions,
 )
 
-__all__ = ["symptoms"]
-
 _REFUSED_WITH: Final = f"if(s.protocol = 'mqtt', {LOGIN_REASON}, {status_text('s.status')})"
 _END: Final = f"JOIN ({ENDS}) e ON e.source = d.source"
 _SLOW_CONSUMER: Final = f"""

@@ -17,8 +17,6 @@ if TYPE_CHECKING:
     from wireyard.answers.tables import Row
     from wireyard.layers.frame_files import FrameFiles
 
-__all__ = ["MOST_WORST", "Finding", "find_symptoms", "is_known", "quote"]
-
 MOST_WORST: Final = 3
 """Destinations that a finding names."""
 _PROOF: Final = ("source", "frame", "stream", "offset")

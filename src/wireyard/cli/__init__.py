@@ -18,8 +18,6 @@ import click
 from wireyard import __version__
 from wireyard.cli import exits
 
-__all__ = ["COMMANDS", "leave_out_pandas", "main"]
-
 COMMANDS = {
     "decode": "Show packets as a list, a table, CSV, JSON Lines, Arrow or Parquet.",
     "inspect": "Show what every byte of a packet means, or of a capture where each byte went.",

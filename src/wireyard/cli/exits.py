@@ -22,22 +22,6 @@ from wireyard.errors import (
 from wireyard.streams.urls import shown_text
 from wireyard.text import printable
 
-__all__ = [
-    "CANNOT_READ",
-    "CANNOT_WRITE",
-    "DATA_LOST",
-    "DONE",
-    "USAGE",
-    "CannotWrite",
-    "drop_stdout",
-    "follows_interrupt",
-    "note",
-    "notes_on",
-    "open_standard_streams",
-    "report_error",
-    "say",
-]
-
 DONE, DATA_LOST, USAGE, CANNOT_READ, CANNOT_WRITE = range(5)
 _INTERRUPTED = 130  # what shells report for SIGINT
 _NO_THREAD = "can't start new thread"

@@ -13,8 +13,6 @@ from typing import IO, Self
 from wireyard.streams.urls import shown_text
 from wireyard.text import bytes_text, clipped, printable
 
-__all__ = ["Line", "Progress", "Waiting", "waiting"]
-
 _EVERY_S = 0.2
 _PATIENCE_S = 1.0
 """Time after which a line is shown."""

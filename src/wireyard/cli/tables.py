@@ -21,14 +21,6 @@ from wireyard.layout import Column
 from wireyard.streams.framer import OK
 from wireyard.text import count_text, printable
 
-__all__ = [
-    "TableWriter",
-    "console_on",
-    "padded",
-    "print_lines",
-    "width_of",
-]
-
 _SAMPLE_ROWS = 100
 """Rows that are read before printing, to choose columns and widths."""
 _MOST_CELL = 56

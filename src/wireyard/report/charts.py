@@ -17,8 +17,6 @@ from typing import Final
 from wireyard.report.questions import WIDTHS_NS, Answer
 from wireyard.text import bytes_text, clipped, moment, span_text
 
-__all__ = ["ages", "delays", "graph", "quantiles", "rates", "sizes", "timeline"]
-
 _WIDTH: Final = 520
 _HEIGHT: Final = 150
 _LABEL: Final = 60

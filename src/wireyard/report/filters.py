@@ -13,8 +13,6 @@ from dataclasses import dataclass
 from wireyard.formats import names
 from wireyard.layers.symptoms import SHARED
 
-__all__ = ["NO_FILTER", "SHARED_LEVELS", "Filter", "literal", "with_subqueries"]
-
 SHARED_LEVELS = tuple({name: query} for name, query in SHARED.items())
 """The levels of `with_subqueries` for the queries that several others use as a table."""
 

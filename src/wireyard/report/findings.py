@@ -21,8 +21,6 @@ from wireyard.text import clipped, printable
 if TYPE_CHECKING:
     from wireyard.answers import Tables
 
-__all__ = ["Found", "Headline", "Shown", "find_all"]
-
 _MOST_ROWS: Final = 30
 """Causes of one symptom, the worst of them."""
 _MOST_CELL: Final = 80

@@ -26,8 +26,6 @@ from wireyard.report.filters import NO_FILTER, SHARED_LEVELS, Filter, with_subqu
 if TYPE_CHECKING:
     from wireyard.answers import Tables
 
-__all__ = ["WIDTHS_NS", "Answer", "ask_all", "bucket_ns"]
-
 Row = Mapping[str, Any]
 _MOST_BUCKETS: Final = 96
 _NS_PER_S: Final = 10**9

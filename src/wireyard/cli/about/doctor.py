@@ -24,8 +24,6 @@ from wireyard.errors import WireError
 if TYPE_CHECKING:
     from wireyard.accelerate import Progress
 
-__all__ = ["Check", "check_all", "command"]
-
 _OLDEST_PYTHON = (3, 11)
 _CORE = (
     "pyarrow", "numpy", "numba", "click", "rich", "fsspec", "duckdb", "jinja2",

@@ -21,25 +21,6 @@ from wireyard.text import printable
 if TYPE_CHECKING:
     from wireyard.answers import Tables
 
-__all__ = [
-    "WIDTH",
-    "columns",
-    "cut",
-    "field",
-    "head_of",
-    "limit_option",
-    "ms_text",
-    "no_cache_option",
-    "note_nothing",
-    "opened_tables",
-    "out_option",
-    "reading_options",
-    "shown_inputs",
-    "split_inputs",
-    "status_of",
-    "wrapped",
-]
-
 F = TypeVar("F", bound=Callable[..., Any])
 
 no_cache_option = click.option(

@@ -33,8 +33,6 @@ if TYPE_CHECKING:
     from wireyard.answers import Tables
     from wireyard.report.filters import Filter
 
-__all__ = ["command"]
-
 
 @click.command(
     "report",

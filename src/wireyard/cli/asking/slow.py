@@ -30,8 +30,6 @@ if TYPE_CHECKING:
     from wireyard.formats.base import Row
     from wireyard.layers.frame_files import FrameFiles
 
-__all__ = ["command"]
-
 _MOST_LINES = 10
 _SLOWER = (2, 21, 19, 15, -11, -12)
 _WAITING = (2, 22, 15, -9, -13, 19)

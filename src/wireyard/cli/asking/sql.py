@@ -27,8 +27,6 @@ if TYPE_CHECKING:
 
     from wireyard.answers import Tables
 
-__all__ = ["WRITERS", "command", "completions", "prompt"]
-
 _LINE: Final = 80
 _BATCH_ROWS: Final = 1 << 12
 _SHOW_TABLES: Final = re.compile(r"\s*show\s+(?:all\s+)?tables\s*;?\s*", re.IGNORECASE)

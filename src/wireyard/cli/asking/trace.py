@@ -33,8 +33,6 @@ if TYPE_CHECKING:
     from wireyard.formats.base import Row
     from wireyard.layers.frame_files import FrameFiles
 
-__all__ = ["command"]
-
 _MOST_MESSAGES = 10
 _COLUMNS = (2, 18, 20, 12, 13, 15)
 """Widths of the lines of consumers: margin, verdict, consumer, delay, acknowledged, frames."""

@@ -35,8 +35,6 @@ if TYPE_CHECKING:
     from wireyard.answers import Tables
     from wireyard.answers.why import Finding
 
-__all__ = ["command"]
-
 _MOST_FINDINGS = 20
 _TIMED = """
 SELECT 1 FROM streams WHERE first_ns IS NOT NULL UNION ALL SELECT 1 FROM store_records LIMIT 1

@@ -30,9 +30,6 @@ from wireyard.text import count_text
 if TYPE_CHECKING:
     from wireyard.cli.decoding.job import Job
 
-__all__ = ["command"]
-
-
 _KINDS = ("list", "table", "csv", "jsonl", "json", "fields", "arrow", "parquet")
 _TABLES = ("csv", "arrow", "parquet")
 _SEEN = ("table", "csv", "jsonl", "json", "fields")

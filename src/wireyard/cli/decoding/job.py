@@ -26,8 +26,6 @@ if TYPE_CHECKING:
     from wireyard.cli.decoding.selection import Request
     from wireyard.formats import Format
 
-__all__ = ["Job", "what_there_is"]
-
 
 @dataclass
 class Job:

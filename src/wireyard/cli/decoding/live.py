@@ -32,8 +32,6 @@ from wireyard.text import bytes_text, count_text
 if TYPE_CHECKING:
     from wireyard.cli.decoding.job import Job
 
-__all__ = ["LiveReading", "capturing", "stopping"]
-
 
 @contextmanager
 def stopping() -> Iterator[Callable[[], bool]]:

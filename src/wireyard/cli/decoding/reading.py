@@ -22,17 +22,6 @@ from wireyard.streams.framer import GAP, GARBAGE, MALFORMED, OK, TAIL, Framer
 from wireyard.streams.plan import Plan
 from wireyard.streams.scan import bundles, load_fast_path, parts_of
 
-__all__ = [
-    "UNCONVERTED",
-    "UNOPENED",
-    "Budget",
-    "Faults",
-    "OpenInput",
-    "StreamFaults",
-    "read_parts",
-    "read_stream",
-]
-
 UNOPENED = "unopened"
 """A well-formed packet whose body cannot be decoded as the packet declares."""
 

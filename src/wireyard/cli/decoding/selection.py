@@ -24,8 +24,6 @@ if TYPE_CHECKING:
     from wireyard.payloads import Rule
     from wireyard.payloads.columns import PayloadColumns
 
-__all__ = ["PARENT", "Request", "Selection"]
-
 PARENT = Column("parent_offset", "int64", "offset of the packet it is inside of", unit="bytes")
 """Additional column of a packet inside another."""
 

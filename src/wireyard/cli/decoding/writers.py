@@ -23,8 +23,6 @@ if TYPE_CHECKING:
     from wireyard.cli.decoding.job import Job
     from wireyard.streams.blocks import DirectedStream
 
-__all__ = ["WRITERS", "read_rows"]
-
 
 def _write_list(job: Job, readings: Iterator[OpenInput], file: IO[bytes]) -> None:
     from wireyard.cli.decoding.listing import PacketList

@@ -22,8 +22,6 @@ from wireyard.streams.framer import Framer
 from wireyard.streams.scan import load_fast_path
 from wireyard.streams.split import PIECE_BYTES, Segment, walk_pieces
 
-__all__ = ["Sequential", "choose_sizes", "command"]
-
 _MOST_PIECES = 40_000
 """Limit for the number of pieces over all sizes: a few seconds of work."""
 

@@ -22,8 +22,6 @@ if TYPE_CHECKING:
     from wireyard.captures.packets.headers import Cut
     from wireyard.captures.read import Capture
 
-__all__ = ["command"]
-
 _SHOWN = ("frame", "captured_ns", "flow", "seq", "ack", "flags", "window", "payload_length")
 """The columns of segments in a table for people."""
 

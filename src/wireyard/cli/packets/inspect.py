@@ -30,8 +30,6 @@ if TYPE_CHECKING:
     from wireyard.cli.packets.hexdump import FoundFrame
     from wireyard.streams.blocks import DirectedStream
 
-__all__ = ["command"]
-
 
 class _Number(NamedTuple):
     """A number in the account of a stream or file; the last one is the sum of the others."""

@@ -29,8 +29,6 @@ from wireyard.text import count_text
 if TYPE_CHECKING:
     from wireyard.captures.inputs import Input, Readable
 
-__all__ = ["command"]
-
 _ROW = ("offset",)
 _MOST_NAMED = 5
 
