@@ -11,7 +11,7 @@ Rules of this file:
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from secrets import token_hex
 from typing import Any, Final
 
@@ -73,7 +73,7 @@ class Core(Half[Link]):
 
     _UNIDENTIFIED = "have sent no CONNECT yet"
     _TOO_LATE = KEEP_ALIVE_TIMEOUT, "sent no valid CONNECT"
-    _TOO_MUCH = QUOTA_EXCEEDED
+    _TOO_MUCH, _SHUT_DOWN = QUOTA_EXCEEDED, SHUTTING_DOWN
     router: Router
 
     def __init__(
@@ -83,13 +83,11 @@ class Core(Half[Link]):
         check_login: CheckLogin | None = None,
         kept: Persistence | None = None,
     ) -> None:
-        super().__init__(settings, say)
+        super().__init__(settings, say, None if kept is None else kept.store)
         self.kept = kept
         self.router = Router(settings, say, kept)
         self._check_login = check_login
         self._known = KnownTopics()
-        self._changes = 0
-        """Changes of the store for which some link waits already."""
         self._handlers: dict[type, Callable[[Link, Any], None]] = {
             Message: self._on_message,
             Completed: self._on_acknowledged,
@@ -110,16 +108,8 @@ class Core(Half[Link]):
             return None
         return self._add(Link(ServerEndpoint(self.settings.endpoint, self._known, tap), name))
 
-    def receive(self, link: Link, data: bytes, now: float) -> None:
-        """Read what a client sent."""
-        self._set_time(now)
-        self._handle(link, link.endpoint.receive(data, now))
-        held = link.endpoint.held_bytes
-        if held != link.held_bytes:
-            self._hold(link, held)
-
     def _handle(self, link: Link, events: Iterable[Event]) -> None:
-        handlers, links, kept, session = self._handlers, self.links, self.kept, link.session
+        handlers, links, session = self._handlers, self.links, link.session
         for event in events:
             if link in links:
                 handlers[type(event)](link, event)
@@ -128,44 +118,13 @@ class Core(Half[Link]):
                 self._acknowledged(session, event)
         if link.session is not None and link.session.queue:
             self.router.pump(link.session)
-        self.router.dirty.add(link)
-        if kept is not None and kept.store.changes != self._changes:
-            self._changes = kept.store.changes
-            link.waits_for = kept.store.group
-
-    def end(self, link: Link, code: int, text: str) -> None:
-        """End a connection by a reason code; do nothing if it has ended."""
-        ended = link.endpoint.end(code, text)
-        if ended is not None:
-            self._on_ended(link, ended)
-
-    def lose(self, link: Link) -> None:
-        """Take note that a connection is gone."""
-        if link.endpoint.ended is None:
-            self._on_ended(link, Ended("lost"))
-        self.router.dirty.discard(link)
+        self._touch(link)
 
     def resume(self, link: Link) -> None:
         """Send on to a client that has read what was sent."""
         if link.session is not None:
             self.router.pump(link.session)
             self.router.dirty.add(link)
-
-    def shut_down(self) -> None:
-        """End all connections."""
-        for link in list(self.links):
-            self.end(link, SHUTTING_DOWN, "the broker shuts down")
-
-    def take_dirty(self) -> Iterator[Link]:
-        """Yield the links with something to send or to close, as long as there are any.
-
-        Those that have ended come first: what follows from their end, a will, is sent after it.
-        """
-        dirty = self.router.dirty
-        while dirty:
-            links = sorted(dirty, key=lambda link: link.endpoint.ended is None)
-            dirty.clear()
-            yield from links
 
     def restore(self) -> None:
         """Continue with what the store has: connections were lost when the process ended."""
@@ -179,9 +138,6 @@ class Core(Half[Link]):
             self._leave(session, None)
 
     # --- time -----------------------------------------------------------------------------
-
-    def _set_time(self, now: float) -> None:
-        self.now = self.router.now = now
 
     def _watch(self, link: Link) -> None:
         """End a connection that has been silent for too long."""

@@ -102,6 +102,8 @@ def test_a_refused_login_ends_the_connection(kind: str, secret: str) -> None:
 def test_before_the_login_nothing_else_is_done(broker: Broker) -> None:
     peer = Peer(broker)
     assert peer.ask("PING")["JMQStatus"] == 200
+    for kind in ("CREATE_SESSION", "AUTHENTICATE"):  # without a HELLO neither
+        assert peer.ask(kind)["JMQStatus"] == 500
     peer.hello()
     assert peer.ask("CREATE_SESSION", {"JMQAckMode": 1})["JMQStatus"] == 500
     assert peer.log_in("digest", "guest", "0")["JMQStatus"] == 200

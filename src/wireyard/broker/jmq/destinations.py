@@ -68,7 +68,7 @@ class Copy:
         self.transaction: Transaction | None = None
         self.refused: tuple[Selector, ...] = ()
 
-    def begin(self, consumer: Consumer) -> None:
+    def begin(self, consumer: Consumer | None) -> None:
         """Begin a delivery."""
         self.consumer, self.state = consumer, _HELD
 
@@ -97,6 +97,9 @@ class Backlog:
     def __init__(self, destination: Destination | None) -> None:
         self.destination = destination
         """The queue; None for a subscription."""
+        is_kept = destination is not None and destination.owner is None
+        self.number: int | None = 0 if is_kept else None
+        """The subscription in a store, 0 of a queue; None for what does not outlive the process."""
         self.is_gone = False
         """Whether it is no longer there: copies that are held in it are not delivered again."""
         self.copies: dict[bytes, Copy] = {}
@@ -253,6 +256,7 @@ class Destination:
         return f"{'Q' if self.is_queue else 'T'}:{self.name}"
 
 
+@lru_cache(4096)
 def is_name(name: str, most: int) -> bool:
     """Return whether a text can be the name of a destination, or a client id."""
     if not 0 < len(name) <= most or not name.isprintable() or " " in name:

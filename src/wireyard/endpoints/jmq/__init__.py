@@ -8,15 +8,11 @@ also judge captures.
 - ``server``: the endpoint; ``codes``: statuses and reasons
 """
 
+from wireyard.endpoints.channel import Ended
+from wireyard.endpoints.jmq.endpoint import Event, MapperRequest, Refused
 from wireyard.endpoints.jmq.flow import Flow
 from wireyard.endpoints.jmq.packets import Message, Request
-from wireyard.endpoints.jmq.server import (
-    Ended,
-    Event,
-    MapperRequest,
-    Refused,
-    ServerEndpoint,
-)
+from wireyard.endpoints.jmq.server import ServerEndpoint
 
 __all__ = [
     "Ended",
