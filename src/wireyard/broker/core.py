@@ -36,7 +36,6 @@ from wireyard.endpoints.codes import (
     BAD_LOGIN,
     BAD_METHOD,
     KEEP_ALIVE_TIMEOUT,
-    NO_SUBSCRIBERS,
     NOT_AUTHORIZED,
     PROTOCOL_ERROR,
     QUOTA_EXCEEDED,
@@ -44,6 +43,7 @@ from wireyard.endpoints.codes import (
     TAKEN_OVER,
     WITH_WILL,
 )
+from wireyard.endpoints.packets import ERROR
 from wireyard.formats.mqtt.control import Auth, Connect, Disconnect, Subscribe, Unsubscribe
 from wireyard.layers.mqtt.connection import WILL
 from wireyard.layers.mqtt.subscriptions import Subscription
@@ -354,21 +354,26 @@ class Core(Half[Link]):
     def _on_message(self, link: Link, message: Message) -> None:
         session = link.session
         assert session is not None
-        if self._may_write(session.user, session.client_id, message.topic):
-            count = self.router.publish(message, session)
-            if message.qos:
-                link.endpoint.acknowledge(message, 0 if count else NO_SUBSCRIBERS)
-            is_held = session.is_durable and message.packet_id in session.flows.receiving
-            if self.kept is not None and is_held:
-                self.kept.hold(session, message.packet_id)
+        if not self._may_write(session.user, session.client_id, message.topic):
+            self._refuse(link, message, NOT_AUTHORIZED, f"may not publish to {message.topic}")
             return
-        text = f"may not publish to {message.topic}"
+        code = self.router.publish(message, session)
+        if code >= ERROR and message.qos:
+            self._refuse(link, message, code, f"publishes to {message.topic}, which is full")
+            return
+        if message.qos:
+            link.endpoint.acknowledge(message, code)
+        is_held = session.is_durable and message.packet_id in session.flows.receiving
+        if self.kept is not None and is_held:
+            self.kept.hold(session, message.packet_id)
+
+    def _refuse(self, link: Link, message: Message, code: int, text: str) -> None:
         if message.qos and _VERSIONS[link.endpoint.version] == "5.0":
-            self.say(f"{link.shown}: {text} [{NOT_AUTHORIZED}]")
-            link.endpoint.acknowledge(message, NOT_AUTHORIZED)
+            self.say(f"{link.shown}: {text} [{code}]")
+            link.endpoint.acknowledge(message, code)
         else:
             # Nothing else informs the client that the message is not passed on.
-            self.end(link, NOT_AUTHORIZED, text)
+            self.end(link, code, text)
 
     def _on_acknowledged(self, link: Link, event: Completed | Received | Released) -> None:
         assert link.session is not None

@@ -18,6 +18,7 @@ from typing import Any, Final
 from urllib.parse import urlsplit
 
 from wireyard.broker.access import CheckLogin
+from wireyard.broker.bridge import Bridge
 from wireyard.broker.connection import SECONDS_TO_CLOSE, Connection
 from wireyard.broker.core import Core
 from wireyard.broker.half import Half
@@ -160,6 +161,7 @@ class Server:
             jmq_kept = None if store is None else jmq_persistence.Persistence(store)
             jmq = JmqCore(self.settings, self.say, check, jmq_kept)
             self._cores.append(jmq)
+            Bridge(self.core, jmq)
             self._ports.append(Port(jmq, jmq_address, None, is_mapper=self.tls is not None))
             if self.tls is not None:
                 self._ports.append(Port(jmq, (jmq_address[0], 0), self.tls))

@@ -6,9 +6,9 @@ Rules of this file:
 2. Copies go out by priority, then in the order of arrival; so do those that come back.
 3. No consumer that could take a copy leaves it waiting: a copy is offered to the consumers when it
    comes, and a consumer looks through the backlog when it becomes ready.
-4. As a topic of MQTT, in the list of access, ``plant.line`` is ``plant/line``; of the wildcards
-   ``*`` is ``+``, and ``>`` or ``**`` at the end is ``#``. A queue has the prefix ``$Q/``. So no
-   name has a character that means something there.
+4. As a topic of MQTT, ``plant.line`` is ``plant/line``, and ``v1/2`` is ``v1.2`` (`mapped`). In the
+   list of access, of the wildcards ``*`` is ``+``, and ``>`` or ``**`` at the end is ``#``. A queue
+   has the prefix ``$Q/``.
 """
 
 from __future__ import annotations
@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from wireyard.broker.jmq.transactions import Transaction
 
 __all__ = [
+    "QUEUES",
     "Backlog",
     "Copy",
     "Destination",
@@ -35,13 +36,15 @@ __all__ = [
     "access_name",
     "has_wildcard",
     "is_name",
+    "mapped",
     "matches",
 ]
 
 _WAITING: Final = ""
 _HELD: Final = DELIVERY.states[0]
-_QUEUES: Final = "$Q/"
-_FOREIGN: Final = "/+#"
+QUEUES: Final = "$Q/"
+"""The prefix of topics of MQTT that are queues."""
+_SWAPPED: Final = str.maketrans("/.+*#>", "./*+>#")
 
 
 class Copy:
@@ -259,9 +262,16 @@ class Destination:
 @lru_cache(4096)
 def is_name(name: str, most: int) -> bool:
     """Return whether a text can be the name of a destination, or a client id."""
-    if not 0 < len(name) <= most or not name.isprintable() or " " in name:
-        return False
-    return name.startswith(TEMPORARY) or not any(one in name for one in _FOREIGN)
+    return 0 < len(name) <= most and name.isprintable() and " " not in name
+
+
+def mapped(name: str) -> str:
+    """Return the topic of MQTT that a name is, or the name that a topic is.
+
+    Characters that separate levels are exchanged, and those of wildcards, so no two names are one
+    topic. Temporary destinations have the same name on both sides.
+    """
+    return name if name.startswith(TEMPORARY) else name.translate(_SWAPPED)
 
 
 def access_name(name: str, is_queue: bool) -> str:
@@ -271,8 +281,8 @@ def access_name(name: str, is_queue: bool) -> str:
         if level in ("**", ">"):
             levels.append("#")
             break
-        levels.append("+" if level == "*" else level)
-    return (_QUEUES if is_queue else "") + "/".join(levels)
+        levels.append("+" if level == "*" else mapped(level))
+    return (QUEUES if is_queue else "") + "/".join(levels)
 
 
 def has_wildcard(topic: str) -> bool:

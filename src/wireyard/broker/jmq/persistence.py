@@ -69,16 +69,23 @@ class Persistence:
         message: Message,
         destination: Destination,
         *,
+        name: str | None = None,
         is_delayed: bool = False,
         transaction_id: int | None = None,
     ) -> None:
-        """Write a message behind all others; it has a new number."""
+        """Write a message behind all others; it has a new number.
+
+        Parameters
+        ----------
+        name
+            That of the topic, if messages of several are counted in one destination.
+        """
         self.remove_message(message)
         self._last = message.number = self._last + 1
         origin = message.origin if isinstance(message.origin, str) else None
         self.store.put(
-            _MESSAGES, message.number, destination.name, int(destination.is_queue), message.packet,
-            origin, message.delivery_time if is_delayed else None, transaction_id,
+            _MESSAGES, message.number, name or destination.name, int(destination.is_queue),
+            message.packet, origin, message.delivery_time if is_delayed else None, transaction_id,
         )  # fmt: skip
 
     def remove_message(self, message: Message) -> None:

@@ -60,6 +60,8 @@ class Router:
         Connections with something to send.
     now
         The time, which the caller sets.
+    also
+        Is called with each message to a topic, when it is routed, and the name of the topic.
     """
 
     def __init__(
@@ -72,6 +74,7 @@ class Router:
         self.settings, self.limits, self.say, self.kept = settings, settings.jmq, say, kept
         self.dirty: set[Connection] = set()
         self.now = 0.0
+        self.also: Callable[[Message, str], None] = lambda message, name: None
         self.dead = Destination(DEAD_MESSAGE_QUEUE, True)
         self.destinations: dict[tuple[bool, str], Destination] = {self.dead.key: self.dead}
         self.subscriptions: list[Subscription] = []
@@ -118,7 +121,8 @@ class Router:
         for copy in list(subscription.waiting()):
             self.forget(copy)
 
-    def _subscriptions_of(self, topic: str) -> list[Subscription]:
+    def subscriptions_of(self, topic: str) -> list[Subscription]:
+        """Return the subscriptions that get the messages of a topic."""
         found = self._found.get(topic)
         if found is None:
             if len(self._found) >= _MOST_TOPICS:
@@ -166,22 +170,30 @@ class Router:
             self._said.add(what)
             self.say(text)
 
-    def publish(self, message: Message, destination: Destination) -> int:
-        """Pass a message on; return the status for its producer."""
+    def publish(self, message: Message, destination: Destination, name: str | None = None) -> int:
+        """Pass a message on; return the status for its producer.
+
+        Parameters
+        ----------
+        name
+            That of the topic, if messages of several are counted in one destination.
+        """
         if not self.has_room(destination, message):
             return FULL
         if not self.keep(message):
             return FULL
-        self.publish_kept(message, destination)
+        self.publish_kept(message, destination, name)
         return OK
 
-    def publish_kept(self, message: Message, destination: Destination) -> None:
+    def publish_kept(
+        self, message: Message, destination: Destination, name: str | None = None
+    ) -> None:
         """Pass a message on that is accounted for, when its time has come."""
         if message.delivery_time and message.delivery_time > self.now_ms:
             self.store(message, destination, is_delayed=True)
             self.delay(message, destination)
         else:
-            self.route(message, destination)
+            self.route(message, destination, name)
 
     def delay(self, message: Message, destination: Destination) -> None:
         """Route a message when its time has come."""
@@ -208,7 +220,7 @@ class Router:
             self._say_once(destination, text)
         return False
 
-    def route(self, message: Message, destination: Destination) -> None:
+    def route(self, message: Message, destination: Destination, name: str | None = None) -> None:
         """Give a message that is kept to its queue, or to the subscriptions of its topic."""
         self._order += 1
         message.order = self._order
@@ -219,13 +231,15 @@ class Router:
             self.store(message, destination)
             self._add(message, destination.backlog)
             return
-        backlogs = [one for one in self._subscriptions_of(destination.name) if one.selects(message)]
+        name = name or destination.name
+        backlogs = [one for one in self.subscriptions_of(name) if one.selects(message)]
         if any(one.is_durable for one in backlogs):
-            self.store(message, destination)
+            self.store(message, destination, name=name)
         # One for this method, so that a consumer without acknowledgements does not end it.
         message.copies = 1 + len(backlogs)
         for backlog in backlogs:
             self._add(message, backlog)
+        self.also(message, name)
         self._let_go(message)
 
     def _add(self, message: Message, backlog: Backlog) -> None:
