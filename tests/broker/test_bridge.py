@@ -11,7 +11,7 @@ from tests.broker.jmq import talk as jmq_talk
 from tests.broker.jmq.talk import QUEUE, TOPIC
 from wireyard import jmq, mqtt
 from wireyard.broker.bridge import Bridge
-from wireyard.broker.jmq.destinations import mapped
+from wireyard.broker.jmq.destinations import name_of, topic_of
 from wireyard.broker.settings import JmqLimits, Settings
 from wireyard.formats.jmq.body import body_value
 
@@ -72,11 +72,12 @@ def published(peer: mqtt_talk.Peer) -> mqtt.Publish:
 
 @pytest.mark.parametrize(
     ("topic", "name"),
-    [("plant/a", "plant.a"), ("plant/v1.2", "plant.v1/2"), ("a*/>b", "a+.#b"), ("/", "."),
+    [("plant/a", "plant.a"), ("plant/v1.2", "plant.v1$2E2"), ("1/a-b", "$31.a$2Db"),
+     ("/a//$x", "$2Fa..$24x"), ("küche/²", "küche.$C2$B2"), ("a*/>", "a$2A.$3E"),
      ("temporary_destination://topic/1.2/3", "temporary_destination://topic/1.2/3")],
 )  # fmt: skip
 def test_a_topic_has_one_name_on_each_side(topic: str, name: str) -> None:
-    assert mapped(topic) == name and mapped(name) == topic
+    assert name_of(topic) == name and topic_of(name) == topic
 
 
 def test_a_message_of_mqtt_is_one_of_jms(both: Both) -> None:
@@ -97,7 +98,10 @@ def test_a_message_of_mqtt_is_one_of_jms(both: Both) -> None:
     assert (message.expiration, message.priority, "P" in message.flags) == (
         int((NOW + 60) * 1000), 4, True,
     )  # fmt: skip
-    assert (message.reply_to, message.reply_to_class) == ("re.1/2", "com.sun.messaging.BasicTopic")
+    assert (message.reply_to, message.reply_to_class) == (
+        "re.1$2E2",
+        "com.sun.messaging.BasicTopic",
+    )
     assert (message.correlation_id, message.message_type) == ("0xff00", "t/x")
     assert jmq_talk.values(message) == {"unit": "C"}
     assert message.timestamp == NOW * 1000
@@ -162,7 +166,12 @@ def test_a_queue_takes_messages_of_mqtt(both: Both) -> None:
     messages = peer.messages()
     assert [one.body for one in messages] == [b"first", b"second"]
     assert all("Q" in one.flags for one in messages)
-    for topic in ("$Q/mq/sys/dmq", "$Q/temporary_destination://queue/1/1/1", "$SYS/x", "$Q/a b"):
+    for topic in (
+        "$Q/mq/sys/dmq",
+        "$Q/temporary_destination://queue/1/1/1",
+        "$SYS/x",
+        "$Q/" + "x" * 1025,
+    ):
         assert both.publish(topic) == 16
 
 
@@ -194,14 +203,14 @@ def test_what_stays_on_its_side(both: Both) -> None:
     jms = jmq_talk.joined(both.jmq)
     name = "temporary_destination://topic/127.0.0.1/1/1"
     jms.ask("CREATE_DESTINATION", {"JMQDestination": name, "JMQDestType": 0x12})
-    for topic in (name, "$SYS.x", "a*"):
+    for topic in (name, "$SYS.x", "a$61", "a$FF", "a$2B"):
         both.send(topic)
     both.send("late", expiration=1)
     assert peer.messages() == []
     both.consumer(">")
-    assert both.publish("a b") == 0  # MQTT clients get it
+    assert both.publish("x" * 1025) == 0  # MQTT clients get it
     both.send("none", body="x")
-    assert [one[0] for one in peer.messages()] == ["a b", "none"]
+    assert [one[0] for one in peer.messages()] == ["x" * 1025, "none"]
 
 
 def test_nobody_gets_a_message_back(both: Both) -> None:

@@ -2,7 +2,7 @@
 
 Rules of this file:
 
-1. A topic has one name on each side (`mapped`): ``plant/line.1`` is ``plant.line/1``. Topics that
+1. A topic has one name on each side (`name_of`): ``plant/v1.2`` is ``plant.v1$2E2``. Topics that
    begin with ``$`` and temporary ones are their own side's alone.
 2. A message is passed on at the moment at which its own side routes it, and made anew only where
    somebody on the other side gets it.
@@ -18,7 +18,7 @@ from typing import Any, Final
 
 from wireyard.broker.core import Core
 from wireyard.broker.jmq.core import JmqCore
-from wireyard.broker.jmq.destinations import QUEUES, Destination, is_name, mapped
+from wireyard.broker.jmq.destinations import QUEUES, Destination, is_name, name_of, topic_of
 from wireyard.endpoints import Message
 from wireyard.endpoints.codes import NO_SUBSCRIBERS, QUOTA_EXCEEDED
 from wireyard.endpoints.jmq import Message as JmsMessage
@@ -59,7 +59,7 @@ class Bridge:
         is_queue = message.topic.startswith(QUEUES)
         if message.topic.startswith("$") and not is_queue:
             return NO_SUBSCRIBERS
-        name = mapped(message.topic.removeprefix(QUEUES) if is_queue else message.topic)
+        name = name_of(message.topic.removeprefix(QUEUES) if is_queue else message.topic)
         router = self._jmq.router
         destination = None
         if not is_name(name, router.limits.max_name):
@@ -93,8 +93,9 @@ class Bridge:
 
     def _from_jms(self, message: JmsMessage, name: str) -> None:
         """Pass a message to a topic on to MQTT clients."""
-        topic = mapped(name)
-        if message.origin is _ORIGIN or topic.startswith(("$", TEMPORARY)) or has_wildcard(topic):
+        topic = topic_of(name)
+        is_own = topic.startswith(("$", TEMPORARY)) or has_wildcard(topic)
+        if message.origin is _ORIGIN or is_own or name_of(topic) != name:
             return
         router = self._mqtt.router
         is_over = 0 < message.expiration <= self._jmq.router.now_ms
@@ -129,7 +130,8 @@ def to_jms(message: Message, name: str, is_queue: bool, stamp: Stamp) -> JmsMess
     correlation = given.get("correlation_data")
     timestamp, address, port, sequence = stamp
     flags = (FLAGS["P"] if message.qos else 0) | (FLAGS["Q"] if is_queue else 0)
-    asks_queue = reply_to is not None and reply_to.startswith(QUEUES)
+    asked = None if reply_to is None else name_of(reply_to.removeprefix(QUEUES))
+    has_class = asked is not None and not asked.startswith(TEMPORARY)
     packet = Packet(
         packet_type="TEXT_MESSAGE" if is_text else "BYTES_MESSAGE",
         destination=name,
@@ -142,8 +144,8 @@ def to_jms(message: Message, name: str, is_queue: bool, stamp: Stamp) -> JmsMess
         source_port=port,
         sequence=sequence,
         correlation_id=None if correlation is None else _text_of(correlation),
-        reply_to=None if reply_to is None else mapped(reply_to.removeprefix(QUEUES)),
-        reply_to_class=None if reply_to is None else _CLASSES[asks_queue],
+        reply_to=asked,
+        reply_to_class=_CLASSES[(reply_to or "").startswith(QUEUES)] if has_class else None,
         message_type=given.get("content_type"),
         properties=user or None,
         body=body or None,
@@ -183,7 +185,7 @@ def to_mqtt(message: JmsMessage, topic: str, now_ms: int) -> Message:
     if packet.reply_to is not None:
         is_queue = (reply_to_kind(packet.reply_to, packet.reply_to_class) or "").endswith("queue")
         prefix = QUEUES if is_queue else ""
-        properties.append(("response_topic", prefix + mapped(packet.reply_to)))
+        properties.append(("response_topic", prefix + topic_of(packet.reply_to)))
     if packet.correlation_id is not None:
         properties.append(("correlation_data", _data_of(packet.correlation_id)))
     for name, entry in (packet.properties or {}).items():

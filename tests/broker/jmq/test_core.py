@@ -418,7 +418,7 @@ def test_names(broker: Broker) -> None:
     peer = joined(broker)
     assert created(peer, "q", QUEUE) == created(peer, "q", TOPIC) == 200
     assert created(peer, "mq.other", QUEUE) == 500
-    for name in ("", "a b", "a\n", "x" * 1025):
+    for name in ("", "a b", "a\n", "a/b", "a#", "+", "x" * 1025):
         assert created(peer, name, QUEUE) == 400, name
     producer = peer.ask("ADD_PRODUCER", {"JMQDestination": "a.*", "JMQDestType": TOPIC})
     assert producer["JMQStatus"] == 501

@@ -120,9 +120,12 @@ def test_the_stock_client_and_ours_have_the_same_topics() -> None:
         words = [*command, f"{broker.jmq_url}/jms", "2"]
         with subprocess.Popen(words, stdout=subprocess.PIPE, text=True) as program:
             assert program.stdout is not None
-            assert program.stdout.readline() == "ready\n"
-            asyncio.run(ask(broker.url))
+            try:
+                assert program.stdout.readline() == "ready\n"
+                asyncio.run(ask(broker.url))
+            finally:
+                program.kill()
             assert program.stdout.read().splitlines() == [
-                "plant.fw.v1/2 | bytes 2 | 1 | null | null | null",
+                "plant.fw.v1$2E2 | bytes 2 | 1 | null | null | null",
                 "plant.a | text é | 2 | 0xff00 | t | C",
             ]

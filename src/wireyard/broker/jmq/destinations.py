@@ -6,13 +6,14 @@ Rules of this file:
 2. Copies go out by priority, then in the order of arrival; so do those that come back.
 3. No consumer that could take a copy leaves it waiting: a copy is offered to the consumers when it
    comes, and a consumer looks through the backlog when it becomes ready.
-4. As a topic of MQTT, ``plant.line`` is ``plant/line``, and ``v1/2`` is ``v1.2`` (`mapped`). In the
-   list of access, of the wildcards ``*`` is ``+``, and ``>`` or ``**`` at the end is ``#``. A queue
-   has the prefix ``$Q/``.
+4. As a topic of MQTT, ``plant.line`` is ``plant/line`` (`topic_of`, `name_of`). In the list of
+   access, of the wildcards ``*`` is ``+``, and ``>`` or ``**`` at the end is ``#``. A queue has the
+   prefix ``$Q/``. So no name has a character that means something there.
 """
 
 from __future__ import annotations
 
+import re
 from collections import deque
 from collections.abc import Iterable, Iterator
 from functools import lru_cache
@@ -36,15 +37,18 @@ __all__ = [
     "access_name",
     "has_wildcard",
     "is_name",
-    "mapped",
     "matches",
+    "name_of",
+    "topic_of",
 ]
 
 _WAITING: Final = ""
 _HELD: Final = DELIVERY.states[0]
 QUEUES: Final = "$Q/"
 """The prefix of topics of MQTT that are queues."""
-_SWAPPED: Final = str.maketrans("/.+*#>", "./*+>#")
+_FOREIGN: Final = "/+#"
+_UNFIT: Final = re.compile(r"[^A-Za-z0-9_/]|^[0-9/]")
+_QUOTED: Final = re.compile(r"(?:\$[0-9A-F]{2})+")
 
 
 class Copy:
@@ -262,16 +266,40 @@ class Destination:
 @lru_cache(4096)
 def is_name(name: str, most: int) -> bool:
     """Return whether a text can be the name of a destination, or a client id."""
-    return 0 < len(name) <= most and name.isprintable() and " " not in name
+    if not 0 < len(name) <= most or not name.isprintable() or " " in name:
+        return False
+    return name.startswith(TEMPORARY) or not any(one in name for one in _FOREIGN)
 
 
-def mapped(name: str) -> str:
-    """Return the topic of MQTT that a name is, or the name that a topic is.
+@lru_cache(4096)
+def name_of(topic: str) -> str:
+    """Return the name of a topic of MQTT.
 
-    Characters that separate levels are exchanged, and those of wildcards, so no two names are one
-    topic. Temporary destinations have the same name on both sides.
+    The stock client takes only names of Java identifiers and dots, so each byte of any other
+    character is ``$`` and two hexadecimal digits. Temporary destinations keep their names.
     """
-    return name if name.startswith(TEMPORARY) else name.translate(_SWAPPED)
+    if topic.startswith(TEMPORARY):
+        return topic
+    return _UNFIT.sub(_quote, topic).replace("/", ".")
+
+
+def _quote(found: re.Match[str]) -> str:
+    character = found[0]
+    is_letter = not character.isascii() and character.isidentifier()
+    return character if is_letter else "".join(f"${one:02X}" for one in character.encode())
+
+
+@lru_cache(4096)
+def topic_of(name: str) -> str:
+    """Return the topic of MQTT that has a name; if `name_of` it differs, there is none."""
+    if name.startswith(TEMPORARY):
+        return name
+    try:
+        return _QUOTED.sub(
+            lambda found: bytes.fromhex(found[0].replace("$", "")).decode(), name.replace(".", "/")
+        )
+    except UnicodeDecodeError:
+        return name.replace(".", "/")
 
 
 def access_name(name: str, is_queue: bool) -> str:
@@ -281,7 +309,7 @@ def access_name(name: str, is_queue: bool) -> str:
         if level in ("**", ">"):
             levels.append("#")
             break
-        levels.append("+" if level == "*" else mapped(level))
+        levels.append("+" if level == "*" else topic_of(level))
     return (QUEUES if is_queue else "") + "/".join(levels)
 
 
