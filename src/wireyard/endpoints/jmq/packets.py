@@ -40,6 +40,7 @@ __all__ = [
     "blocks_of",
     "keys_of",
     "read_packet",
+    "with_types",
 ]
 
 VERSION: Final = 301
@@ -258,10 +259,16 @@ def addressed_reply(
 
 
 def _encoded(packet_type: int, properties: tuple[tuple[str, Any], ...], body: bytes) -> bytes:
-    typed = {
-        name: Property("long", value) if name in _LONGS else value for name, value in properties
-    }
+    typed = with_types(dict(properties))
     return encode(Packet(packet_type=packet_type, properties=typed or None, body=body or None))
+
+
+def with_types(properties: Mapping[str, Any]) -> dict[str, Any]:
+    """Return properties with the types that the other side expects."""
+    return {
+        name: Property("long", value) if name in _LONGS else value
+        for name, value in properties.items()
+    }
 
 
 _common = lru_cache(64)(lambda packet_type, properties: _encoded(packet_type, properties, b""))
