@@ -102,8 +102,6 @@ class Consumer:
                 await self.news.wait()
             message, wire = self.messages.popleft()
             key = message.id, message.key
-            if message.flags & FLAGS["C"] and not wire.closed.is_set():
-                wire.endpoint.resume(self.id, self.asked["JMQSize"])
             if self._acknowledges and key in wire.endpoint.held:
                 wire.endpoint.take_no_more([key])
             wire.wake()
@@ -111,6 +109,9 @@ class Consumer:
                 yield Received(decode(message.packet), self, key, wire)
             except DecodeError as error:
                 self._client.say(f"{self.place[0]}: a message cannot be read, {error}")
+            if message.flags & FLAGS["C"] and not wire.closed.is_set():
+                wire.endpoint.resume(message.id, self.asked["JMQSize"])
+                wire.wake()
 
 
 @dataclass(slots=True, eq=False)
@@ -176,6 +177,8 @@ class JmqClient(Keeper):
         self._producers: dict[Place, int] = {}
         self._making = asyncio.Lock()
         """Is held while a producer is made, so that a destination has one."""
+        self._kept: list[Consumer] = []
+        """All consumers, and those of the connection by their ids:"""
         self._consumers: dict[int, Consumer] = {}
         self._adding: dict[int, Consumer] = {}
         """Consumers whose reply has not come."""
@@ -225,11 +228,10 @@ class JmqClient(Keeper):
             await self._ask(wire, "SET_CLIENTID", {"JMQClientID": self._client_id})
         made = await self._ask(wire, "CREATE_SESSION", {"JMQAckMode": _CLIENT_MODE})
         self._session = made.get("JMQSessionID", int, 0)
-        places, self._producers = list(self._producers), {}
-        consumers, self._consumers = list(self._consumers.values()), {}
-        for place in places:
+        self._consumers.clear()
+        for place in list(self._producers):
             await self._add_producer(wire, place)
-        for consumer in consumers:
+        for consumer in self._kept:
             consumer.messages.clear()
             await self._add_consumer(wire, consumer)
         wire.endpoint.tell("START")
@@ -258,7 +260,7 @@ class JmqClient(Keeper):
         super()._fail(error)
         fail_all(self._answers.values(), error)
         fail_all((one.done for one in (*self._unsent, *self._in_flight.values())), error)
-        for consumer in self._consumers.values():
+        for consumer in self._kept:
             consumer.news.set()
 
     def check(self) -> None:
@@ -436,6 +438,7 @@ class JmqClient(Keeper):
                 asked[key] = value
         consumer = Consumer(self, (name, not is_topic), asked, acknowledges)
         await self._add_consumer(self._wire, consumer)
+        self._kept.append(consumer)
         return consumer
 
     async def acknowledge(

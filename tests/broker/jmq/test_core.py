@@ -149,6 +149,22 @@ def test_goodbye(broker: Broker) -> None:
 # --- queues ---------------------------------------------------------------------------------
 
 
+@pytest.mark.parametrize("kind", [QUEUE, TOPIC])
+def test_a_message_that_is_sent_again_is_there_once(broker: Broker, kind: int) -> None:
+    peer, _, _ = consuming(broker, "d", kind=kind)
+    sender = joined(broker)
+    producer = sender.producer("d", kind)
+    flags = "QP" if kind == QUEUE else "P"
+    packet = sender.packet(
+        "TEXT_MESSAGE", producer_id=producer, destination="d", body="x", bit_flags=flags
+    )
+    for _ in range(2):
+        sender.write(packet)
+    (message,) = peer.messages()
+    assert peer.acknowledge(message) == 200
+    assert broker.core.router.destinations[kind == QUEUE, "d"].kept == 0
+
+
 def test_a_delivery_changes_id_flags_and_count_alone(broker: Broker) -> None:
     """Compares bytes: the sections are moved by the 8 bytes of the count, and else as sent."""
     peer, _, consumer = consuming(broker)

@@ -232,7 +232,12 @@ class Router:
             self._add(message, destination.backlog)
             return
         name = name or destination.name
-        backlogs = [one for one in self.subscriptions_of(name) if one.selects(message)]
+        # A client that had no reply before its connection was lost sends a message again.
+        backlogs = [
+            one
+            for one in self.subscriptions_of(name)
+            if message.key not in one.copies and one.selects(message)
+        ]
         if any(one.is_durable for one in backlogs):
             self.store(message, destination, name=name)
         # One for this method, so that a consumer without acknowledgements does not end it.

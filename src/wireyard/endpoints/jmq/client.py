@@ -231,7 +231,6 @@ class ClientEndpoint(JmqEndpoint):
             return
         if reply.packet_type == _HELLO_REPLY:
             self.flow.resume(reply.get("JMQSize", int, -1))
-            self._asked[reply.id] = asked  # AUTHENTICATE_REQUEST has the same id
         if asked.kind in _ENDS:
             event = _ENDS[asked.kind][not is_ok]
             self._transact(asked.transaction_id, event)
