@@ -73,14 +73,16 @@ class Peer:
 
     Parameters
     ----------
-    tap
-        Gets what passes, for a record.
+    tap, wire
+        Get what passes: as the endpoint shows it for a record, and as its socket has it.
     """
 
     _ports = itertools.count(40_000)
 
-    def __init__(self, broker: Broker, tap: Tap | None = None) -> None:
-        self.broker = broker
+    def __init__(
+        self, broker: Broker, tap: Tap | None = None, wire: Tap = lambda arrived, data: None
+    ) -> None:
+        self.broker, self._wire = broker, wire
         self.port = next(self._ports)
         link = broker.core.open_link(f"127.0.0.1:{self.port}", tap)
         assert link is not None
@@ -95,6 +97,7 @@ class Peer:
     # --- packets --------------------------------------------------------------------------
 
     def write(self, data: bytes) -> None:
+        self._wire(True, data)
         self.broker.core.receive(self.link, data, self.broker.now)
 
     def packet(
@@ -140,6 +143,7 @@ class Peer:
         for _ in self.broker.core.take_dirty():
             pass
         data = self.link.endpoint.take()
+        self._wire(False, data)
         self.raw += data
         self._decoder.receive_data(data)
         events = list(self._decoder.events())
