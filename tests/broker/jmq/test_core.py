@@ -106,6 +106,7 @@ def test_before_the_login_nothing_else_is_done(broker: Broker) -> None:
         assert peer.ask(kind)["JMQStatus"] == 500
     peer.hello()
     assert peer.ask("CREATE_SESSION", {"JMQAckMode": 1})["JMQStatus"] == 500
+    assert len(broker.lines) == 1
     assert peer.log_in("digest", "guest", "0")["JMQStatus"] == 200
     assert peer.hello()["JMQStatus"] == 500  # a second login ends it
     assert peer.link.endpoint.ended is not None

@@ -53,6 +53,8 @@ class ServerEndpoint(JmqEndpoint):
         super().__init__(limits, tap)
         self._stamp = stamp
         self._to_skip = 0
+        self._was_early = False
+        """Whether it was said that the client sends requests before its login."""
 
     # --- bytes in -------------------------------------------------------------------------
 
@@ -107,10 +109,11 @@ class ServerEndpoint(JmqEndpoint):
         text = f"{PACKET_TYPES.get(kind, f'type {kind}')}: {RULES[rule]}"
         if packet.wants_reply:
             self.reply(kind, packet.id, ERROR, text)
-        if rule == "before_login":
-            events.append(Refused(text))
-        else:
+        if rule != "before_login":
             self.end_by(text, events)
+        elif not self._was_early:
+            self._was_early = True
+            events.append(Refused(text))
 
     # --- bytes out ------------------------------------------------------------------------
 
