@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import socket
+import ssl
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
@@ -13,6 +14,7 @@ import pytest
 
 import wireyard
 from peers import openmq
+from tests.broker.certificate import write_certificate
 from tests.client.test_client import Cutter, run
 from wireyard.answers import open_tables
 from wireyard.broker.access import Access, hash_password, read_users
@@ -206,3 +208,22 @@ def test_a_login(tmp_path: Path) -> None:
         with pytest.raises(Refused, match="ann") as refused:
             run(lambda: talk("wrong"))
         assert refused.value.code == 413
+
+
+def test_tls(tmp_path: Path) -> None:
+    """The port mapper is asked in the clear, and names the port of the service."""
+
+    async def talk() -> None:
+        url = broker.jmq_url.replace("mq://127.0.0.1", "mqs://localhost")
+        async with JmqClient(url, tls=client) as own:
+            await own.send("q", "x")
+            assert [one.body for one in await taken(await own.consume("q"), 1)] == ["x"]
+        with pytest.raises(ConnectionLost, match="names no service"):
+            await JmqClient(broker.jmq_url).__aenter__()
+
+    write_certificate(tmp_path)
+    server = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    server.load_cert_chain(tmp_path / "cert.pem", tmp_path / "key.pem")
+    client = ssl.create_default_context(cafile=str(tmp_path / "cert.pem"))
+    with wireyard.broker(jmq=0, tls=server) as broker:
+        run(talk)

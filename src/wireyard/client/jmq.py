@@ -114,7 +114,7 @@ class JmqClient(Keeper):
 
     async def _where(self) -> tuple[str, int]:
         """Ask the port mapper."""
-        wanted = "tcp" if self._tls is None else ("tls", "ssl")
+        wanted = ("tcp",) if self._tls is None else ("tls", "ssl")
         reader, writer = await asyncio.open_connection(self.address.host, self.address.port)
         try:
             writer.write(b"101\n")
