@@ -20,7 +20,7 @@ from wireyard.answers import open_tables
 from wireyard.broker.access import Access, hash_password, read_users
 from wireyard.broker.settings import JmqLimits, Settings
 from wireyard.broker.thread import BrokerThread
-from wireyard.client import ConnectionLost, JmqClient, Refused
+from wireyard.client import Client, ConnectionLost, JmqClient, Refused
 from wireyard.client.jmq import Consumer, Received
 from wireyard.errors import UsageError
 
@@ -226,4 +226,15 @@ def test_tls(tmp_path: Path) -> None:
     server.load_cert_chain(tmp_path / "cert.pem", tmp_path / "key.pem")
     client = ssl.create_default_context(cafile=str(tmp_path / "cert.pem"))
     with wireyard.broker(jmq=0, tls=server) as broker:
+        run(talk)
+
+
+def test_what_mqtt_clients_have_the_store_write_is_not_waited_for(tmp_path: Path) -> None:
+    async def talk() -> None:
+        async with Client(broker.url, client_id="m", keep_session=True) as client:
+            await client.subscribe("t", 1)
+            async with JmqClient(broker.jmq_url) as own:
+                await own.send("q", "x")
+
+    with wireyard.broker(jmq=0, store=tmp_path / "broker.db") as broker:
         run(talk)

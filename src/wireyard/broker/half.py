@@ -97,7 +97,7 @@ class Half(ABC, Generic[L]):
         store = self._store
         if store is not None and store.changes != self._changes:
             self._changes = store.changes
-            link.waits_for = store.group
+            link.waits_for = store.last_group  # the other half may have made them
 
     def take_dirty(self) -> Iterator[L]:
         """Yield the links with something to send or to close, as long as there are any.

@@ -170,7 +170,8 @@ class Server:
         if store is not None:
             gc.disable()  # what is read stays: collections during it would look at it in vain
             try:
-                for core in self._cores:
+                # JMS subscriptions are there before wills are published, which MQTT may do at once.
+                for core in reversed(self._cores):
                     core.restore()
             finally:
                 gc.enable()

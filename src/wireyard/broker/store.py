@@ -188,6 +188,11 @@ class Store:
             self.group += 1
 
     @property
+    def last_group(self) -> int:
+        """The last group that has changes: the open one, or the one before."""
+        return self.group if self._changes else self.group - 1
+
+    @property
     def is_behind(self) -> bool:
         """Whether so many changes wait that no more should be made for now."""
         return self.changes - self._written > _MOST_WAITING

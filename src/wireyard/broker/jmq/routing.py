@@ -198,7 +198,7 @@ class Router:
     def delay(self, message: Message, destination: Destination) -> None:
         """Route a message when its time has come."""
         destination.kept += 1
-        self._await(message, destination)
+        self._at(message.delivery_time / 1000, lambda: self._await(message, destination))
 
     def _await(self, message: Message, destination: Destination) -> None:
         if self.now_ms < message.delivery_time:
