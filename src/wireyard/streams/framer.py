@@ -111,7 +111,7 @@ class Framer:
         context: int | None = None,
     ) -> None:
         self.format = format
-        self.max_packet_bytes = max_packet_bytes or format.max_packet_bytes
+        self.max_packet_bytes = max_packet_bytes or format.framing.max_packet_bytes
         self.position = position
         self.context = format.context if context is None else context
         self._garbage_from: int | None = None
@@ -122,6 +122,9 @@ class Framer:
         """Offsets in the stream where TCP segments begin, ascending, as far as they are known."""
         self._presumed: int | None = None
         """Offset where a packet is presumed to begin, unless the bytes there refute it."""
+        self.is_settled = False
+        """Whether bytes that do not refute it are enough for a presumed packet, though more may
+        follow."""
 
     def state(self) -> dict[str, Any]:
         """Return the state as JSON values, for `restore` of a framer with the same parameters."""
@@ -184,7 +187,7 @@ class Framer:
             return None
         if self.is_aligned:
             try:
-                size = self.format.frame_size(
+                size = self.format.framing.frame_size(
                     view, 0, len(view), self.max_packet_bytes, self.context, at_end
                 )
             except DecodeError as error:
@@ -212,13 +215,21 @@ class Framer:
             self._garbage_from = self._presumed = self.position
             self._why = _lost(self.format, "begins in bytes that were not captured")
 
-    def skip_gap(self, stop: int) -> Frame:
+    def skip_gap(self, stop: int, *, sized: bool = True) -> Frame:
         """Return the gap up to `stop` as a frame, and continue after it.
 
         All frames before the gap have to be taken.
+
+        Parameters
+        ----------
+        sized
+            Whether the gap has as many bytes as were lost, so that the packet that it interrupted
+            ends where its size says.
         """
         frame = gap_frame(self.format, self.position, stop, self.context)
         self.position = stop
+        if not sized:
+            self._cut_until = None
         if self._cut_until == stop:
             self._cut_until = None
             return frame
@@ -253,9 +264,11 @@ class Framer:
     def _resync(self, view: View, start: int, at_end: bool) -> Frame | None:
         """Find the next packet; return the garbage before it, or the packet if there is none."""
         stop = len(view)
-        header_at, certain = self.format.find_header(view, start, stop, self.max_packet_bytes)
+        header_at, certain = self.format.framing.find_header(
+            view, start, stop, self.max_packet_bytes
+        )
         while at_end and not certain and not self._may_begin(view, header_at):
-            header_at, certain = self.format.find_header(
+            header_at, certain = self.format.framing.find_header(
                 view, header_at + 1, stop, self.max_packet_bytes
             )
         confirmed = None
@@ -278,7 +291,9 @@ class Framer:
     def _may_begin(self, view: View, at: int) -> bool:
         """Return whether the last bytes of a stream may be the beginning of a packet."""
         try:
-            self.format.frame_size(view, at, len(view), self.max_packet_bytes, self.context, True)
+            self.format.framing.frame_size(
+                view, at, len(view), self.max_packet_bytes, self.context, True
+            )
         except DecodeError:
             return False
         return True
@@ -299,12 +314,23 @@ class Framer:
         None if more bytes are needed.
         """
         assert self.format.evidence.confirm_start is not None
+        is_presumed = self.position + at == self._presumed
+        if is_presumed and self.is_settled and self._is_whole(view, at):
+            at_end = True
         confirmed = self.format.evidence.confirm_start(
             view, at, len(view), self.max_packet_bytes, self.context, at_end
         )
-        if confirmed == UNPROVEN and self.position + at == self._presumed:
-            return self.context
-        return confirmed
+        return self.context if confirmed == UNPROVEN and is_presumed else confirmed
+
+    def _is_whole(self, view: View, at: int) -> bool:
+        """Return whether a packet at `at` would be complete."""
+        try:
+            size = self.format.framing.frame_size(
+                view, at, len(view), self.max_packet_bytes, self.context, False
+            )
+        except DecodeError:
+            return False
+        return size is not None and at + size <= len(view)
 
     def _garbage(self) -> Frame:
         assert self._garbage_from is not None

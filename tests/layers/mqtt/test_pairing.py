@@ -154,7 +154,7 @@ def test_only_what_all_pairings_have_in_common_is_certain(seed: int) -> None:
     starts, ats = sorted(times[: count[0]]), sorted(times[count[0] :])
     capacities = [dice.choice((1, 1, 2)) for _ in starts]
     partners = np.full(len(ats), 99, np.int64)
-    runs = np.array([[0, len(starts), 0, len(ats), len(ats)]], np.int64)
+    runs = np.array([[0, len(starts), 0, len(ats), len(ats)]], np.int32)
     find_partners(
         *(np.array(starts, np.int64), np.array(capacities, np.int64), np.array(ats, np.int64)),
         runs, np.empty(len(starts), np.int64), partners,

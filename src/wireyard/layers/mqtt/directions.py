@@ -13,6 +13,7 @@ from functools import cached_property
 from itertools import chain, compress, zip_longest
 from typing import Final, NamedTuple
 
+from wireyard.formats.base import Row
 from wireyard.formats.mqtt.layout import (
     AUTH,
     CONNACK,
@@ -22,7 +23,6 @@ from wireyard.formats.mqtt.layout import (
     PUBREC,
 )
 from wireyard.layers.endpoints import stream_connection, stream_endpoints
-from wireyard.layers.mqtt.packet_row import PacketRow
 from wireyard.layers.mqtt.records import properties_of
 
 __all__ = [
@@ -116,7 +116,7 @@ class Evidence(NamedTuple):
     """Whether the capture says that it is a slice, which lacks other connections."""
 
 
-def client_id_of(row: PacketRow) -> str | None:
+def client_id_of(row: Row) -> str | None:
     """Return the client id in a CONNECT, or assigned by a CONNACK."""
     if row["packet_type"] == CONNECT:
         return row.get("client_id")

@@ -19,6 +19,7 @@ from typing import Final, NamedTuple
 import numpy as np
 
 from wireyard.formats.base import Row
+from wireyard.layers.mqtt.delivery_grids import Numbers
 from wireyard.layers.mqtt.delivery_kernels import MISSED, VERDICT_NAMES
 from wireyard.layers.mqtt.grids import NO_TIME, NONE
 from wireyard.layers.mqtt.missing_columns import (
@@ -28,7 +29,6 @@ from wireyard.layers.mqtt.missing_columns import (
     verdict_of_absence,
     verdict_of_wait,
 )
-from wireyard.layers.mqtt.numbering import Numbers
 from wireyard.layers.mqtt.records import (
     PROTOCOL,
     Client,
@@ -226,7 +226,7 @@ class _Clients:
         }
         self._ranks[None] = NONE
         self._numbers = Numbers[tuple[str, str, str]]()
-        ranks = np.array([[self._ranks[at] for at in of] for of in ends], np.int64)
+        ranks = np.array([[self._ranks[at] for at in of] for of in ends], np.int32)
         self._grid = connections_of(
             connections, ranks.reshape(-1, 3), range(len(connections)), self._numbers.__getitem__
         )

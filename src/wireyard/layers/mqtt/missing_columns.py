@@ -13,7 +13,7 @@ from typing import Final
 import numpy as np
 
 from wireyard.accelerate import I64, array, inlined, kernel
-from wireyard.arrays import Grid, Ints
+from wireyard.arrays import Grid, Grid32, Int32s, Ints
 from wireyard.layers.mqtt.delivery_kernels import MISSED, VERDICT_NAMES, DeliveryRow
 from wireyard.layers.mqtt.expected_kernels import NONE, Expected, Message, Subscription
 from wireyard.layers.mqtt.packets import NO_TIME
@@ -60,12 +60,13 @@ class Connection(IntEnum):
 
 
 _INTS: Final = array("int64")
-_GRID: Final = array("int64", 2)
+_GRID: Final = array("int32", 2)
+_TIMED: Final = array("int64", 2)
 
 
 def connections_of(
     records: Sequence[ConnectionRecord],
-    positions: Grid,
+    positions: Grid32,
     clients: Sequence[int],
     number: Callable[[tuple[str, str, str]], int],
 ) -> Grid:
@@ -110,7 +111,7 @@ def connections_of(
     return grid
 
 
-def capture_ends(connections: Grid, names: Ints) -> Ints:
+def capture_ends(connections: Grid, names: Int32s) -> Ints:
     """Return when the captures end that show clients, given their names; `NO_TIME` if unknown."""
     known = connections[:, Connection.NAME]
     ends_ns = np.full(max(known.max(initial=0), names.max(initial=0)) + 1, NO_TIME, np.int64)
@@ -155,13 +156,13 @@ def find_connections(connections: Grid, served: int, name: int) -> tuple[int, in
     return first, last
 
 
-@kernel(I64(_GRID, _GRID, _INTS, _GRID, _GRID, _INTS, _GRID, _INTS, _INTS))
+@kernel(I64(_GRID, _GRID, _INTS, _GRID, _GRID, _INTS, _TIMED, _INTS, _INTS))
 def explain_absence(
-    rows: Grid,
-    expected: Grid,
+    rows: Grid32,
+    expected: Grid32,
     expected_subs: Ints,
-    subs: Grid,
-    messages: Grid,
+    subs: Grid32,
+    messages: Grid32,
     confirmed: Ints,
     connections: Grid,
     sent_ns: Ints,

@@ -21,7 +21,6 @@ from dataclasses import dataclass, field, replace
 from typing import Final, NamedTuple
 
 from wireyard.formats.base import Row
-from wireyard.layers.mqtt.deliveries import content_record
 from wireyard.layers.mqtt.records import (
     DELIVERED,
     PROTOCOL,
@@ -298,7 +297,7 @@ def attempt_record(attempt: Attempt) -> KeyedRecord:
 
 def keep_values(
     records: Iterator[Lost | ValueChange | PendingChange | Subscribed | Attempt],
-) -> Iterator[Found]:
+) -> Iterator[Found | Attempt]:
     """Yield the values of a topic, and its delivery attempts with the message that set each value.
 
     A value may still be in flight when the next ones are set, but only the last `_LOOK_BACK` count.
@@ -332,7 +331,7 @@ def keep_values(
             yield from initial.deliver(record, same)
             if not (is_live or lost.overlaps(0, record.at.time)):
                 yield from initial.judge(record, setter)
-            yield content_record(record)
+            yield record
         elif isinstance(record, Subscribed):
             confirmed = record.confirmed or record.granted
             is_sure = current is not None and current.lasts(record.asked.time)
