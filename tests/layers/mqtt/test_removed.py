@@ -54,6 +54,9 @@ class JudgeOfLoss(Judge):
             row = row | {"message_key": None}
         if row["message_key"] is None and true["message_key"] is not None:
             row = row | {"retained": None}  # the message that set the value is lost
+        if row["message_key"] is None and true["verdict"] == "duplicate":
+            # Nothing shows that a message that is not known came before.
+            true = true | {"verdict": "delivered"}
         super().delivery(row, true)
 
     def sessions(self) -> None:
