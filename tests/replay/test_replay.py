@@ -177,8 +177,8 @@ def played(path: Path, answer: Any) -> tuple[Played, list[Packet | str]]:
     async def test() -> None:
         async with serving(handle) as port:
             address = parse_address(f"127.0.0.1:{port}")
-            replay = partial(player.run, script, address, lines.append, speed=None)
-            result.append(await asyncio.to_thread(replay))
+            replay = partial(player.run, [script], address, lines.append, speed=None)
+            result.extend(await asyncio.to_thread(replay))
 
     run(test())
     return result[0], got

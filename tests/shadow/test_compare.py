@@ -6,9 +6,11 @@ import asyncio
 import csv
 import json
 import os
+import shlex
 import shutil
 import socket
 import subprocess
+import sys
 import time
 from collections import Counter
 from collections.abc import Iterator, Sequence
@@ -19,6 +21,7 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
+import wireyard
 from tests.conftest import ROOT
 from tests.shadow.scenario import Defect, Scenario, none
 from tests.tap.sockets import run, tapped
@@ -267,6 +270,35 @@ def test_the_command(sound: Path, tmp_path: Path) -> None:
         assert (row["difference"], row["client"], row["breaks"]) == ("missing", "display", "B")
     same = CliRunner().invoke(main, ["shadow", str(sound), str(sound)])
     assert same.stdout.splitlines()[-1] == "no difference"
+
+
+def test_a_replay_leaves_nothing_for_the_next(sound: Path, tmp_path: Path) -> None:
+    with wireyard.broker() as broker:
+        line = ["shadow", str(sound), "--to", broker.url, "--speed", "max"]
+        done = CliRunner().invoke(main, [*line, "--record", str(tmp_path)])
+    assert done.exit_code == 0, done.output
+    assert {path.name for path in tmp_path.iterdir()} == {"replay", "again"}
+    table = done.stdout.partition("\n\n")[2].partition("\n\n")[0].splitlines()
+    # What waits in a queue waits as long as the machine takes.
+    assert {line.split()[0] for line in table} <= {"no", "class", "latency"}
+
+
+def test_a_replay_to_a_broker_that_a_command_starts(tmp_path: Path) -> None:
+    path = tmp_path / "a.pcapng"
+    scenario = Scenario(path)
+    scenario.connect("till")
+    scenario.publish("till", "a", b"1", qos=1, number=1)
+    scenario.end("till")
+    own = f"{shlex.quote(sys.executable)} -m wireyard broker --port {{port}}"
+    line = ["shadow", str(path), "--to", own, "--own", own, "--speed", "max"]
+    done = CliRunner().invoke(main, line)
+    assert done.exit_code == 0, done.output
+    assert done.stdout.splitlines()[-1] == "no difference, and no noise"
+    for command, said in (("false {port}", "it says nothing"), ("absent {port}", "No such file")):
+        failed = CliRunner().invoke(main, ["shadow", str(path), "--to", command])
+        assert failed.exit_code == 3 and said in failed.stderr
+    failed = CliRunner().invoke(main, ["shadow", str(path)])
+    assert failed.exit_code == 2 and "give two recordings" in failed.stderr
 
 
 @pytest.mark.peer

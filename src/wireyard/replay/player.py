@@ -35,6 +35,7 @@ from wireyard.replay.script import (
     Deliveries,
     End,
     Key,
+    Pause,
     Recorded,
     Script,
     Send,
@@ -49,6 +50,8 @@ __all__ = ["Login", "Played", "run"]
 _PATIENCE_S: Final = 1.0
 _SLACK_S: Final = 0.02
 _SECONDS_TO_CONNECT: Final = 10.0
+_AT_ONCE: Final = 16
+"""Scripts that are played at the same time."""
 _DIALECTS: Final = {2: "mqipdp", 3: "3.1", 4: "3.1.1", 5: "5.0"}
 
 
@@ -68,21 +71,27 @@ class Played:
     """Packets that could not be sent, by client."""
     late_s: list[float] = field(default_factory=list)
     """How late each packet was sent; empty at the highest speed."""
+    came: set[Key] = field(default_factory=set)
+    """The packets that the broker sent."""
+    ended: set[Recorded] = field(default_factory=set)
+    """The connections that the broker ended."""
 
 
 def run(
-    script: Script,
+    scripts: Sequence[Script],
     address: Address,
     say: Callable[[str], None],
     *,
     speed: float | None = 1.0,
     logins: Mapping[str, Login] | None = None,
     record: str | None = None,
-) -> Played:
-    """Play a script to a broker.
+) -> list[Played]:
+    """Play scripts to a broker.
 
     Parameters
     ----------
+    scripts
+        Each is played by itself, some at the same time.
     say
         Is called with a line for each connection that the broker refuses.
     speed
@@ -98,27 +107,42 @@ def run(
         The folder cannot be written.
     """
     raise_file_limit()
-    return asyncio.run(_run(_Player(address, say, speed, logins or {}), script, record))
+    return asyncio.run(_run(scripts, address, say, speed, logins or {}, record))
 
 
-async def _run(player: _Player, script: Script, record: str | None) -> Played:
-    if record is None:
-        await player.play(script)
+async def _run(
+    scripts: Sequence[Script],
+    address: Address,
+    say: Callable[[str], None],
+    speed: float | None,
+    logins: Mapping[str, Login],
+    record: str | None,
+) -> list[Played]:
+    recording = tap = None
+    if record is not None:
+        recording = record_into(Path(record), "replay", time.time_ns, say)
+        tap = Tap(
+            ("127.0.0.1", 0), (address.host, address.port), say, upstream_tls=address.tls,
+            record=lambda later: recording,
+        )  # fmt: skip
+        await tap.start()
+        address = Address(*tap.address)
+    places = asyncio.Semaphore(_AT_ONCE)
+
+    async def play(script: Script) -> _Player:
+        async with places:
+            player = _Player(address, say, speed, logins)
+            await player.play(script)
+            return player
+
+    players = await asyncio.gather(*map(play, scripts))
+    if recording is not None:
+        recording.close()  # before the ends of connections that the recording shows no end of
+    for player in players:
         player.close()
-        return player.played
-    recording = record_into(Path(record), "replay", time.time_ns, player.say)
-    broker = player.address
-    tap = Tap(
-        ("127.0.0.1", 0), (broker.host, broker.port), player.say, upstream_tls=broker.tls,
-        record=lambda later: recording,
-    )  # fmt: skip
-    await tap.start()
-    player.address = Address(*tap.address)
-    await player.play(script)
-    recording.close()  # before the ends of connections that the capture shows no end of
-    player.close()
-    await tap.stop()
-    return player.played
+    if tap is not None:
+        await tap.stop()
+    return [player.played for player in players]
 
 
 class _Player:
@@ -146,6 +170,10 @@ class _Player:
         async with asyncio.TaskGroup() as group:
             for steps in turns.values():
                 group.create_task(self._take(steps))
+        for recorded, connection in self._connections.items():
+            self.played.came |= connection.came
+            if connection.is_ended:
+                self.played.ended.add(recorded)
 
     async def _take(self, steps: Sequence[tuple[int, Step]]) -> None:
         for number, step in steps:
@@ -154,6 +182,8 @@ class _Player:
             if isinstance(step.what, Came):
                 if connection is not None:
                     await self._wait(connection, due, step.what.key)
+            elif isinstance(step.what, Pause):
+                await asyncio.sleep(step.what.seconds)
             else:
                 await asyncio.sleep(due - self._now())
                 is_next = partial(self._progress.has_reached, number)
@@ -178,9 +208,10 @@ class _Player:
         return self._began + (step.time_ns - self._first_ns) / 1e9 / self._speed
 
     async def _send(self, recorded: Recorded, what: Send, due: float) -> None:
-        packet: Packet | None = what.packet
-        if isinstance(packet, Connect) and recorded not in self._connections:
-            packet = self._with_login(recorded, packet)
+        packet: Packet | bytes | None = what.packet
+        if recorded not in self._connections:
+            if isinstance(packet, Connect):
+                packet = self._with_login(recorded, packet)
             self._connections[recorded] = await self._connect(recorded)
         connection = self._connections[recorded]
         if isinstance(packet, PubAck | PubRec | PubComp):
@@ -188,7 +219,7 @@ class _Player:
         if packet is None or connection.is_over:
             self.played.unsent[recorded.client] += 1
             return
-        connection.write(packet)
+        connection.write(packet if isinstance(packet, bytes) else encode(packet))
         self.played.sent += 1
         if self._speed is not None:
             self.played.late_s.append(self._now() - due)
@@ -221,9 +252,7 @@ class _Player:
     async def _wait(self, connection: _Connection, due: float, key: Key | None = None) -> None:
         """Wait until a packet has come, or without a key until the broker ends the connection."""
         until = due + connection.patience_s
-        if not await self._progress.until(
-            lambda: connection.is_over or key in connection.came, until
-        ):
+        if not await self._progress.until(partial(connection.has_come, key), until):
             connection.patience_s = max(connection.patience_s / 2, _SLACK_S)
 
 
@@ -273,7 +302,8 @@ class _Connection(asyncio.Protocol):
         say: Callable[[str], None],
         news: asyncio.Event,
     ) -> None:
-        self.is_over = False
+        self.is_over = self.is_ended = False
+        """Whether nothing more can be sent, and whether the broker ended the connection."""
         self.came: set[Key] = set()
         self.patience_s = _PATIENCE_S
         self._client, self._say, self._news = recorded.client, say, news
@@ -281,6 +311,7 @@ class _Connection(asyncio.Protocol):
         self._arrivals = Arrivals(recorded.number, deliveries)
         self._decoder = Decoder(get_format(f"mqtt/{_DIALECTS[recorded.version]}"))
         self._transport: asyncio.Transport | None = None
+        self._is_closed = False
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Take the socket."""
@@ -302,8 +333,15 @@ class _Connection(asyncio.Protocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         """Take note of the end."""
+        self.is_ended |= not self._is_closed
         self.is_over = True
         self._news.set()
+
+    def has_come(self, key: Key | None) -> bool:
+        """Return whether a packet, or without a key the end, has come or cannot any more."""
+        if key is None:
+            return self.is_ended or self._transport is None
+        return self.is_over or key in self.came
 
     def acknowledgement(
         self, packet: PubAck | PubRec | PubComp, message: Key | None
@@ -314,14 +352,14 @@ class _Connection(asyncio.Protocol):
         packet_id = self._deliveries.ids.get((type(packet), message))
         return None if packet_id is None else replace(packet, packet_id=packet_id)
 
-    def write(self, packet: Packet) -> None:
+    def write(self, data: bytes) -> None:
         """Send a packet."""
         assert self._transport is not None
-        self._transport.write(encode(packet))
+        self._transport.write(data)
 
     def close(self, *, is_reset: bool = False) -> None:
         """Close the connection once all is sent, or at once by a reset."""
-        self.is_over = True
+        self.is_over = self._is_closed = True
         if self._transport is None:
             return
         if is_reset:

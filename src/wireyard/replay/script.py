@@ -19,7 +19,9 @@ from wireyard.captures.inputs import Input, Readable
 from wireyard.captures.records import NO_TIME
 from wireyard.errors import UsageError
 from wireyard.formats.mqtt.control import (
+    ConnAck,
     Connect,
+    Disconnect,
     Packet,
     PubAck,
     PubComp,
@@ -31,7 +33,19 @@ from wireyard.streams.blocks import StreamBundle
 from wireyard.streams.decoder import decode_blocks
 from wireyard.streams.framer import Framer
 
-__all__ = ["Arrivals", "Came", "Deliveries", "End", "Recorded", "Script", "Send", "read_script"]
+__all__ = [
+    "Arrivals",
+    "Came",
+    "Deliveries",
+    "End",
+    "Pause",
+    "Recorded",
+    "Script",
+    "Send",
+    "Step",
+    "clearing",
+    "read_script",
+]
 
 P = TypeVar("P", bound=Packet)
 Key = tuple[object, ...]
@@ -96,7 +110,7 @@ class Arrivals:
 class Send(NamedTuple):
     """The client sends a packet; of an acknowledgement, `message` is the key of the PUBLISH."""
 
-    packet: Packet
+    packet: Packet | bytes
     message: Key | None = None
 
 
@@ -104,6 +118,12 @@ class Came(NamedTuple):
     """The broker has sent a packet."""
 
     key: Key
+
+
+class Pause(NamedTuple):
+    """Nothing happens for a time."""
+
+    seconds: float
 
 
 class End(NamedTuple):
@@ -129,7 +149,7 @@ class Step(NamedTuple):
     time_ns: int
     frame: int
     connection: Recorded
-    what: Send | Came | End
+    what: Send | Came | Pause | End
 
 
 @dataclass(slots=True)
@@ -155,6 +175,36 @@ class Script:
     def seconds(self) -> float:
         """From the first step to the last."""
         return (self.steps[-1].time_ns - self.steps[0].time_ns) / 1e9
+
+
+def clearing(script: Script) -> Script:
+    """Return a script that ends the sessions of these clients, and deletes their retained values.
+
+    With it, a broker that cannot be started anew is as it was before the first replay.
+    """
+    kept: defaultdict[str, set[str | None]] = defaultdict(set)
+    for sender, message in script.sent(Publish):
+        kept[sender.client].update([message.topic] if message.retain and message.topic else ())
+    logins = {}
+    for sender, connect in script.sent(Connect):
+        logins[sender.client] = sender, connect
+        kept[sender.client].update([connect.will_topic] if connect.will_retain else ())
+    clear = Script()
+    for sender, connect in logins.values():
+        version, number = connect.version_in_force, sender.number
+        clean = Connect(
+            version_in_force=version, client_id=connect.client_id, username=connect.username,
+            password=connect.password,
+        )  # fmt: skip
+        steps: list[Send | Came | End] = [Send(clean), Came((number, ConnAck, 1))]
+        for packet_id, topic in enumerate(filter(None, kept[sender.client]), 1):
+            empty = Publish(
+                version_in_force=version, topic=topic, qos=1, packet_id=packet_id, retain=True
+            )
+            steps += [Send(empty), Came((number, PubAck, packet_id, 1))]
+        steps += [Send(Disconnect(version_in_force=version)), End(True, False)]
+        clear.steps += [Step(0, 0, sender, what) for what in steps]
+    return clear
 
 
 class _Row(NamedTuple):
