@@ -47,6 +47,7 @@ ALLOWED = {
     "client": {"client", "endpoints", "errors", "formats", "layers"},
     "replay": STREAMS - COLUMNS | {"broker", "captures", "client", "layers", "replay", "tap"},
     "shadow": {"answers", "layers", "shadow"},
+    "conform": {"answers", "client", "conform", "errors", "formats", "layers", "replay"},
     "tap": {"broker", "captures", "errors", "formats", "layers", "streams", "tap"},
     RING.name: {"errors", "layers", RING.name},
 }

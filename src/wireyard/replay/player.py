@@ -71,8 +71,8 @@ class Played:
     """Packets that could not be sent, by client."""
     late_s: list[float] = field(default_factory=list)
     """How late each packet was sent; empty at the highest speed."""
-    came: set[Key] = field(default_factory=set)
-    """The packets that the broker sent."""
+    came: dict[Key, Packet] = field(default_factory=dict)
+    """The packets that the broker sent, of each connection in order."""
     ended: set[Recorded] = field(default_factory=set)
     """The connections that the broker ended."""
 
@@ -85,6 +85,7 @@ def run(
     speed: float | None = 1.0,
     logins: Mapping[str, Login] | None = None,
     record: str | None = None,
+    patience_s: float = _PATIENCE_S,
 ) -> list[Played]:
     """Play scripts to a broker.
 
@@ -100,6 +101,8 @@ def run(
         By client id or user name.
     record
         Folder in which what passes is written as a capture.
+    patience_s
+        How long what has to come is waited for at first.
 
     Raises
     ------
@@ -107,16 +110,16 @@ def run(
         The folder cannot be written.
     """
     raise_file_limit()
-    return asyncio.run(_run(scripts, address, say, speed, logins or {}, record))
+    player = partial(_Player, say=say, speed=speed, logins=logins or {}, patience_s=patience_s)
+    return asyncio.run(_run(scripts, address, say, record, player))
 
 
 async def _run(
     scripts: Sequence[Script],
     address: Address,
     say: Callable[[str], None],
-    speed: float | None,
-    logins: Mapping[str, Login],
     record: str | None,
+    make: Callable[[Address], _Player],
 ) -> list[Played]:
     recording = tap = None
     if record is not None:
@@ -131,7 +134,7 @@ async def _run(
 
     async def play(script: Script) -> _Player:
         async with places:
-            player = _Player(address, say, speed, logins)
+            player = make(address)
             await player.play(script)
             return player
 
@@ -152,10 +155,11 @@ class _Player:
         say: Callable[[str], None],
         speed: float | None,
         logins: Mapping[str, Login],
+        patience_s: float,
     ) -> None:
         self.played = Played()
         self.address, self.say = address, say
-        self._speed, self._logins = speed, logins
+        self._speed, self._logins, self._patience_s = speed, logins, patience_s
         self._connections: dict[Recorded, _Connection] = {}
         self._deliveries: defaultdict[str, Deliveries] = defaultdict(Deliveries)
         self._progress = _Progress()
@@ -232,6 +236,7 @@ class _Player:
         connection = _Connection(
             recorded, self._deliveries[recorded.client], self.say, self._progress.news
         )
+        connection.patience_s = self._patience_s
         try:
             async with asyncio.timeout(_SECONDS_TO_CONNECT):
                 await asyncio.get_running_loop().create_connection(
@@ -304,7 +309,7 @@ class _Connection(asyncio.Protocol):
     ) -> None:
         self.is_over = self.is_ended = False
         """Whether nothing more can be sent, and whether the broker ended the connection."""
-        self.came: set[Key] = set()
+        self.came: dict[Key, Packet] = {}
         self.patience_s = _PATIENCE_S
         self._client, self._say, self._news = recorded.client, say, news
         self._deliveries = deliveries
@@ -324,7 +329,7 @@ class _Connection(asyncio.Protocol):
             if event.packet is None:
                 self._say(f"{self._client}: the broker sends what is no packet: {event.error}")
                 continue
-            self.came.add(self._arrivals.add(event.packet))
+            self.came[self._arrivals.add(event.packet)] = event.packet
             if isinstance(event.packet, ConnAck) and (code := event.packet.return_code):
                 text = REASONS.get(code, f"return code {code}")
                 self._say(f"{self._client}: the broker refuses the connection: {text}")

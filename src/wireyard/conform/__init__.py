@@ -1,0 +1,6 @@
+"""Whether a broker keeps the rules of MQTT, found out by small conversations with it.
+
+- ``packets``: broken packets, each against one rule
+- ``conversations``: what clients do, and what the broker has to do then
+- ``judging``: the conversations played to a broker, and what was not as it has to be
+"""
