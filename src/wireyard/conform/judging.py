@@ -19,7 +19,8 @@ from typing import Any, Final, NamedTuple
 
 from wireyard.answers import open_tables
 from wireyard.client.address import Address
-from wireyard.conform.conversations import Conversation, conversations, place_of, text_of
+from wireyard.conform.conversations import Conversation, conversations
+from wireyard.conform.rules import place_of, text_of
 from wireyard.conform.talk import Talk
 from wireyard.errors import SourceError
 from wireyard.formats.mqtt.control import ConnAck, Publish, Subscribe

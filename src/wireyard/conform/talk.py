@@ -119,6 +119,12 @@ class Talk:
             self.send(client, mqtt.PubRel, packet_id=number)
             self.came(client, "PUBCOMP", mqtt.PubComp, number)
 
+    def pair(self, *filters: tuple[str, int], **fields: Any) -> None:
+        """Connect a subscriber and a publisher, ``sub`` and ``pub``."""
+        self.connect("sub", **fields)
+        self.subscribe("sub", *filters)
+        self.connect("pub")
+
     def ping(self, client: str) -> None:
         """Wait until the broker has read all that was sent."""
         self.send(client, mqtt.PingReq)
