@@ -6,6 +6,7 @@ import asyncio
 import csv
 import json
 import os
+import re
 import shlex
 import shutil
 import socket
@@ -268,8 +269,23 @@ def test_the_command(sound: Path, tmp_path: Path) -> None:
         else:
             (row,) = csv.DictReader(rows)
         assert (row["difference"], row["client"], row["breaks"]) == ("missing", "display", "B")
-    same = CliRunner().invoke(main, ["shadow", str(sound), str(sound)])
+    page = tmp_path / "page.html"
+    same = CliRunner().invoke(main, ["shadow", str(sound), str(sound), "-w", str(page)])
     assert same.stdout.splitlines()[-1] == "no difference"
+    assert "There is no difference." in page.read_text()
+
+
+def test_the_page(sound: Path, tmp_path: Path) -> None:
+    other, page = recorded(tmp_path / "<b>.pcapng", Lost()), tmp_path / "page.html"
+    done = CliRunner().invoke(main, ["shadow", str(sound), str(other), "-w", str(page)])
+    assert done.exit_code == 0, done.output
+    text = page.read_text()
+    heads = re.findall(r'<p class="figure"><b>(\d+)</b> differences?</p>\s*<p>(where \w+)', text)
+    assert heads == [("1", "where B"), ("0", "where A"), ("0", "where both"), ("0", "where no")]
+    assert "<b>.pcapng" not in text and "&lt;b&gt;.pcapng" in text
+    assert "<b>display</b> on <b>shop/1</b>: B breaks a rule" in text
+    assert text.count('class="bytes"') == 2  # the delivery of A, and the message that B accepted
+    assert re.findall("wireyard inspect (\\S+) --frame", text)[0] == str(sound)
 
 
 def test_a_replay_leaves_nothing_for_the_next(sound: Path, tmp_path: Path) -> None:

@@ -48,12 +48,15 @@ _MOST_SHOWN = 10
     epilog=examples(
         "wireyard shadow old.pcapng new.pcapng",
         "wireyard shadow old.pcapng --to 'mosquitto -p {port}'",
+        "wireyard shadow old.pcapng new.pcapng -w page.html",
         "wireyard shadow lake-2.0 lake-2.1 --out jsonl | jq 'select(.breaks == \"B\")'",
     ),
 )
 @click.argument("inputs", metavar="A [B]", nargs=-1, required=True, type=PATH)
 @click.option("--to", metavar="BROKER", help=f"B is a replay of A to this broker: {BROKER}")
 @click.option("--own", metavar="BROKER", help="Replay A to this broker, its own, for the noise.")
+@click.option("-w", "--write", type=PATH, metavar="FILE",
+              help="Write a page of HTML too, whole in one file.")  # fmt: skip
 @sending_options
 @reading_options
 @limit_option(_MOST_SHOWN, "Show the first N differences.", least=0)
@@ -62,6 +65,7 @@ def command(
     inputs: tuple[str, ...],
     to: str | None,
     own: str | None,
+    write: str | None,
     limit: int,
     out: str,
     record: str | None,
@@ -102,6 +106,8 @@ def command(
         if to is not None:
             again = differences(tables[0 if own else 1], tables[2])
             noise = Counter(each.difference for each in again)
+        if write is not None:
+            _write_page(write, found, noise, titles, tables)
         with open_output(None, binary=False) as file:
             if out == "text":
                 for line in _text(found, noise, limit, titles, tables):
@@ -109,6 +115,23 @@ def command(
             else:
                 WRITERS[out](_table(found, noise), file)
         return max(status, *map(status_of, tables))
+
+
+def _write_page(
+    path: str,
+    found: Sequence[Difference],
+    noise: Counter[str] | None,
+    titles: Sequence[str],
+    tables: Sequence[Tables],
+) -> None:
+    from wireyard.report.comparison import Compared, build_comparison
+    from wireyard.shadow import CLASSES
+
+    rows = [each._asdict() for each in found]
+    page = build_comparison(Compared(titles, tables, rows, noise, CLASSES)).encode()
+    with open_output(path, binary=False) as file:
+        file.write(page)
+    exits.note(f"wrote {path}, {len(page) / 1000:,.0f} kB")
 
 
 def _replayed(
