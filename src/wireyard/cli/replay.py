@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import closing
 from ipaddress import ip_address
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -65,16 +66,24 @@ def sending_options(function: F) -> F:
     epilog=examples(
         "wireyard replay old.pcapng --to localhost:1884 --record new",
         "wireyard shadow old.pcapng new",
+        "wireyard replay lake --to localhost:1884 --rename 'plant/#=test/#'",
         "wireyard replay old.pcapng --to localhost:1884 --speed max --logins logins.json",
     ),
 )
 @click.argument("file", type=PATH)
 @click.option("--to", required=True, metavar="BROKER", help=BROKER)
+@click.option("--rename", multiple=True, metavar="OLD=NEW",
+              help="Use another topic; 'plant/#=test/#' for all below it too.")  # fmt: skip
 @sending_options
 @decode_as_option
 @keylog_option
 def command(
-    file: str, to: str, decode_as: tuple[str, ...], keylog: tuple[str, ...], **how: Any
+    file: str,
+    to: str,
+    rename: tuple[str, ...],
+    decode_as: tuple[str, ...],
+    keylog: tuple[str, ...],
+    **how: Any,
 ) -> int:
     """Have the MQTT clients of a recording do the same again, with another broker.
 
@@ -83,21 +92,26 @@ def command(
     Packets that cannot be sent, such as those of a client that is refused, are noted, with exit
     status 1.
     """
-    script = read(file, decode_as, keylog)
+    script = read(file, decode_as, keylog, rename)
     played = send(script, to, **how)
     return exits.DATA_LOST if played.unsent or script.notes else exits.DONE
 
 
-def read(file: str, decode_as: Sequence[str], keylog: Sequence[str]) -> Script:
-    """Read what the clients of a recording did; note what cannot be replayed."""
+def read(
+    file: str, decode_as: Sequence[str], keylog: Sequence[str], rename: Sequence[str] = ()
+) -> Script:
+    """Read what the clients of a capture or a lake did; note what cannot be replayed."""
+    from wireyard.answers.tables import is_lake, open_tables
     from wireyard.captures.inputs import open_input
-    from wireyard.replay.script import read_script
+    from wireyard.replay.renaming import Renaming
+    from wireyard.replay.script import read_lake_script, read_script
 
-    source = open_input(file, decode_as=decode_as, keylog=keylog)
-    try:
-        script = read_script(source)
-    finally:
-        source.close()
+    renaming = Renaming(rename)
+    if is_lake(file):
+        with open_tables([file]) as tables:
+            return read_lake_script(tables, file, renaming)
+    with closing(open_input(file, decode_as=decode_as, keylog=keylog)) as source:
+        script = read_script(source, renaming)
     for note in script.notes:
         exits.note(f"{file}: {note}")
     return script

@@ -11,7 +11,7 @@ from collections import Counter, defaultdict
 from collections.abc import Iterator, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field
-from typing import Final, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Final, NamedTuple, TypeVar
 
 from wireyard.captures.clients import opposite
 from wireyard.captures.directed import CapturedStream
@@ -29,9 +29,14 @@ from wireyard.formats.mqtt.control import (
     PubRec,
     PubRel,
 )
+from wireyard.formats.mqtt.packet import packet_of
+from wireyard.replay.renaming import Renaming
 from wireyard.streams.blocks import StreamBundle
 from wireyard.streams.decoder import decode_blocks
 from wireyard.streams.framer import Framer
+
+if TYPE_CHECKING:
+    from wireyard.answers import Tables
 
 __all__ = [
     "Arrivals",
@@ -44,6 +49,7 @@ __all__ = [
     "Send",
     "Step",
     "clearing",
+    "read_lake_script",
     "read_script",
 ]
 
@@ -54,6 +60,24 @@ the same there were."""
 _Acknowledgement = PubAck | PubRec | PubComp
 _ACKNOWLEDGED_BY: Final[tuple[type[Packet] | None, ...]] = (None, PubAck, PubRec)
 """By QoS."""
+
+
+_AS_IS: Final = Renaming()
+_MASKED: Final = b"****"
+"""A password that a lake does not have."""
+_SHARED_STREAMS: Final = """
+SELECT stream FROM packets_mqtt GROUP BY stream HAVING count(DISTINCT source) > 1 LIMIT 1
+"""
+_PACKETS: Final = """
+SELECT * FROM packets_mqtt WHERE status = 'ok' AND captured_ns IS NOT NULL
+ORDER BY captured_ns, frame, stream, "offset"
+"""
+_ENDS: Final = """
+SELECT client || '>' || server AS stream, closed_ns, closed_frame,
+  ended_by <> 'server' AS by_client, ended_by = 'dropped' AS is_reset
+FROM sessions WHERE protocol = 'mqtt' AND closed_ns IS NOT NULL AND closed_frame IS NOT NULL
+  AND ended_by IN ('client', 'dropped', 'server')
+"""
 
 
 @dataclass(slots=True)
@@ -216,8 +240,8 @@ class _Row(NamedTuple):
     packet: Packet | None
 
 
-def read_script(source: Input) -> Script:
-    """Read what the MQTT clients of a capture did.
+def read_script(source: Input, renaming: Renaming = _AS_IS) -> Script:
+    """Read what the MQTT clients of a capture did, on topics that may be renamed.
 
     Raises
     ------
@@ -239,19 +263,47 @@ def read_script(source: Input) -> Script:
         streams = opened.streams() if isinstance(opened, StreamBundle) else (opened,)
         for stream in streams:
             assert isinstance(stream, CapturedStream)
-            rows += _rows(Readable(format, stream), script.notes)
+            rows += _rows(Readable(format, stream), renaming, script.notes)
             ends[stream.stream] = stream.captured.ended
             if stream.captured.closed is not None:
                 frame, time_ns = stream.captured.closed
                 rows.append(_Row(time_ns, frame, stream.stream, None))
+    return _read(script, rows, ends, source.name)
+
+
+def read_lake_script(tables: Tables, name: str, renaming: Renaming = _AS_IS) -> Script:
+    """Read what the MQTT clients of a lake did, whose name is for people.
+
+    Raises
+    ------
+    UsageError
+        It has no connection to replay, or several with the same ports.
+    """
+    if shared := tables.rows(_SHARED_STREAMS):
+        raise UsageError(f"{name}: {shared[0]['stream']} is in several inputs; replay one of them")
+    rows = []
+    for row in tables.rows(_PACKETS):
+        if row["has_password"]:
+            row["password"] = row["password"] or _MASKED
+        packet = renaming.packet(packet_of(row))
+        rows.append(_Row(row["captured_ns"], row["frame"], row["stream"], packet))
+    ends: dict[str, str | None] = {}
+    for row in tables.rows(_ENDS):
+        stream = row["stream"] if row["by_client"] else opposite(row["stream"])
+        ends[stream] = "rst" if row["is_reset"] else "fin"
+        rows.append(_Row(row["closed_ns"], row["closed_frame"], stream, None))
+    return _read(Script(), rows, ends, name)
+
+
+def _read(script: Script, rows: list[_Row], ends: dict[str, str | None], name: str) -> Script:
     rows.sort(key=lambda row: row[:2])
     _Reading(script, ends).read(rows)
     if not script.steps:
-        raise UsageError(f"{source.name}: has no MQTT connection with its CONNECT")
+        raise UsageError(f"{name}: has no MQTT connection with its CONNECT")
     return script
 
 
-def _rows(readable: Readable, notes: list[str]) -> Iterator[_Row]:
+def _rows(readable: Readable, renaming: Renaming, notes: list[str]) -> Iterator[_Row]:
     format, stream = readable
     lost, latest = 0, (NO_TIME, 0)
     with closing(stream):
@@ -263,7 +315,7 @@ def _rows(readable: Readable, notes: list[str]) -> Iterator[_Row]:
                 if event.packet is None:
                     lost += 1
                 else:
-                    yield _Row(*latest, stream.stream, event.packet)
+                    yield _Row(*latest, stream.stream, renaming.packet(event.packet))
     if lost:
         notes.append(f"{stream.stream}: bytes that are no packet, or are missing, in {lost} places")
 
