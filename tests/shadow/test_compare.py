@@ -297,19 +297,28 @@ def table_of(done: Result) -> list[str]:
 
 def test_a_replay_to_a_broker_that_a_command_starts(tmp_path: Path) -> None:
     path = tmp_path / "a.pcapng"
-    scenario = Scenario(path)
-    scenario.connect("till")
-    scenario.publish("till", "a", b"1", qos=1, number=1)
-    scenario.end("till")
-    own = f"{shlex.quote(sys.executable)} -m wireyard broker --port {{port}}"
-    line = ["shadow", str(path), "--to", own, "--own", own, "--speed", "max"]
-    done = CliRunner().invoke(main, line)
-    assert done.exit_code == 0, done.output
-    assert done.stdout.splitlines()[-1] == "no difference, and no noise"
+    scenario = Scenario(path, Lost(1))
+    for name in ("display", "till"):
+        scenario.connect(name)
+    scenario.send("display", mqtt.Subscribe, packet_id=1, filters=[("shop/1", 1)])
+    for number in range(3):
+        scenario.publish("till", "shop/1", b"%d" % number, qos=1, number=number)
+    scenario.end("display", "till")
+    started = f"{shlex.quote(sys.executable)} -m wireyard broker --port {{port}}"
+    line = ["shadow", str(path), "--to", started, "--speed", "max"]
+    done = CliRunner().invoke(main, [*line, "--out", "jsonl"])
+    (row,) = map(json.loads, done.stdout.splitlines())
+    assert (row["difference"], row["breaks"], row["noise"]) == ("extra", "A", 0)
+    with wireyard.broker() as broker:
+        done = CliRunner().invoke(main, [*line, "--own", broker.url])
+    assert table_of(done)[-1].split() == ["extra", "1", "1", "-", "-", "-", "1"]
+
+
+def test_mistakes_are_one_line(sound: Path) -> None:
     for command, said in (("false {port}", "it says nothing"), ("absent {port}", "No such file")):
-        failed = CliRunner().invoke(main, ["shadow", str(path), "--to", command])
+        failed = CliRunner().invoke(main, ["shadow", str(sound), "--to", command])
         assert failed.exit_code == 3 and said in failed.stderr
-    failed = CliRunner().invoke(main, ["shadow", str(path)])
+    failed = CliRunner().invoke(main, ["shadow", str(sound)])
     assert failed.exit_code == 2 and "give two recordings" in failed.stderr
 
 

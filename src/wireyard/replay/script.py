@@ -69,14 +69,15 @@ _SHARED_STREAMS: Final = """
 SELECT stream FROM packets_mqtt GROUP BY stream HAVING count(DISTINCT source) > 1 LIMIT 1
 """
 _PACKETS: Final = """
-SELECT * FROM packets_mqtt WHERE status = 'ok' AND captured_ns IS NOT NULL
+SELECT * FROM packets_mqtt
+WHERE status = 'ok' AND captured_ns IS NOT NULL AND frame IS NOT NULL AND stream IS NOT NULL
 ORDER BY captured_ns, frame, stream, "offset"
 """
 _ENDS: Final = """
 SELECT client || '>' || server AS stream, closed_ns, closed_frame,
   ended_by <> 'server' AS by_client, ended_by = 'dropped' AS is_reset
 FROM sessions WHERE protocol = 'mqtt' AND closed_ns IS NOT NULL AND closed_frame IS NOT NULL
-  AND ended_by IN ('client', 'dropped', 'server')
+  AND client IS NOT NULL AND server IS NOT NULL AND ended_by IN ('client', 'dropped', 'server')
 """
 
 

@@ -157,7 +157,10 @@ def _table(found: Sequence[Difference], noise: Counter[str] | None) -> Any:
 
     kinds = {name: pa.int64() if name.endswith("_frame") else pa.string()
              for name in Difference._fields} | {"noise": pa.int64()}  # fmt: skip
-    rows = [each._asdict() | {"noise": noise and noise[each.difference]} for each in found]
+    rows = [
+        each._asdict() | {"noise": None if noise is None else noise[each.difference]}
+        for each in found
+    ]
     return pa.Table.from_pylist(rows, pa.schema(kinds.items()))
 
 
