@@ -34,37 +34,40 @@ class Conversation:
 
 
 def conversations(versions: Collection[int] = (4, 5)) -> Iterator[Conversation]:
-    """Yield all conversations of some versions, anew.
+    """Yield all conversations of some versions.
 
     Those with broken packets come last: a broker may not survive them.
     """
-    for version in versions:
-        for name, title, act in MADE:
-            if RULES[name].holds(version):
-                yield _made(name, title, version, act)
-    for version in versions:
-        for case in CASES:
-            data = case.make(version)
-            rule = RULES[case.rule]
-            if data is None or not rule.holds(version) or (version, case.rule) in _FREE:
-                continue
-            if data[0] >> 4 not in _ANSWERS and verdict_of(data, version) is not None:
-                sends = _sends_first if data[0] >> 4 == CONNECT else _sends_second
-                yield _made(case.rule, case.name, version, partial(sends, data=data))
+    planned = *_on_behaviour(versions), *_on_packets(versions)
+    for number, (name, title, version, act) in enumerate(planned, 1):
+        talk = Talk(version, f"wy{number}")
+        act(talk)
+        rule = RULES[name]
+        yield Conversation(rule.cited[version], rule.text, title, talk)
 
 
+_Plan = tuple[str, str, int, Act]
 _ANSWERS: Final = (CONNACK, SUBACK, UNSUBACK, PINGRESP)
 _FREE: Final = ((4, "protocol_name"),)
 """Rules against which a broker may go on with other protocols."""
-_COUNT = iter(range(1, 1 << 31))
 
 
-def _made(name: str, title: str, version: int, act: Act) -> Conversation:
-    rule = RULES[name]
-    talk = Talk(version, f"wy{next(_COUNT)}")
-    act(talk)
-    cited = rule.cited[version]
-    return Conversation(cited, rule.text, title, talk)
+def _on_behaviour(versions: Collection[int]) -> Iterator[_Plan]:
+    for version in versions:
+        for name, title, act in MADE:
+            if RULES[name].holds(version):
+                yield name, title, version, act
+
+
+def _on_packets(versions: Collection[int]) -> Iterator[_Plan]:
+    for version in versions:
+        for case in CASES:
+            data = case.make(version)
+            if data is None or verdict_of(data, version) is None:
+                continue
+            if data[0] >> 4 not in _ANSWERS and (version, case.rule) not in _FREE:
+                sends = _sends_first if data[0] >> 4 == CONNECT else _sends_second
+                yield case.rule, case.name, version, partial(sends, data=data)
 
 
 def _sends_first(talk: Talk, data: bytes) -> None:
