@@ -134,7 +134,8 @@ def verdict_of(data: bytes, version: int) -> str | None:
     """Return what breaks first when a packet is framed and read in a version, None if nothing."""
     mqtt = get_format("mqtt")
     try:
-        mqtt.frame_size(data, 0, len(data), mqtt.max_packet_bytes, version, True)
+        framing = mqtt.framing
+        framing.frame_size(data, 0, len(data), framing.max_packet_bytes, version, True)
     except DecodeError as error:
         return error.code
     verdict: str | None = mqtt.read_row(data, version)[0]["verdict"]
