@@ -15,7 +15,7 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Final
@@ -123,7 +123,7 @@ def resident_mb(pid: int) -> float:
     return pages * os.sysconf("SC_PAGE_SIZE") / 1e6
 
 
-def show(name: str, cells: Sequence[object]) -> None:
+def show(name: str, cells: Iterable[object]) -> None:
     print(f"| {name} | " + " | ".join(map(str, cells)) + " |")
 
 
@@ -133,6 +133,8 @@ def main() -> None:
         record = ("--record", f"{name}/record", "--rotate-mb", "0")
         with tap(port) as plain, tap(port, *record) as recorded:
             ways = {"direct": (port, 0), "proxy": plain, "proxy, --record": recorded}
+            show("processes that wanted a core before", (f"{os.getloadavg()[0]:.1f}",))
+            memory = [resident_mb(recorded[1])]
             show("PUBLISH to PUBACK, us", ("median", "99th percentile"))
             found: dict[str, list[list[float]]] = {way: [] for way in ways}
             for _ in range(TURNS):
@@ -145,8 +147,13 @@ def main() -> None:
             for size, count in ((200, 300_000), (20_000, 15_000)):
                 show(f"{size} bytes, QoS 0", ("messages/s", "MB/s", "us a message in the proxy"))
                 _rates(ways, size, count)
-            show("memory of the proxy, MB", (f"{resident_mb(recorded[1]):.0f}",))
-            _idle(plain)
+                memory.append(resident_mb(recorded[1]))
+            recorded_mb = sum(path.stat().st_size for path in Path(name, "record").iterdir()) / 1e6
+            show("memory of the proxy, --record, MB", (f"{one:.0f}" for one in memory))
+            show("recorded, MB", (f"{recorded_mb:,.0f}",))
+            for most in (1_000, 10_000):
+                _idle(plain, most)
+            show("processes that wanted a core after", (f"{os.getloadavg()[0]:.1f}",))
 
 
 def _rates(ways: dict[str, tuple[int, int]], size: int, count: int) -> None:
@@ -163,7 +170,7 @@ def _rates(ways: dict[str, tuple[int, int]], size: int, count: int) -> None:
         show(way, (f"{best:,.0f}", f"{best * size / 1e6:.0f}", f"{cost:.2f}" if cost else "-"))
 
 
-def _idle(plain: tuple[int, int], most: int = 10_000) -> None:
+def _idle(plain: tuple[int, int], most: int) -> None:
     """Print the memory of the proxy with many connections."""
     count = min(most, int(os.sysconf("SC_OPEN_MAX")) // 2 - 100)  # the proxy has two of each
     before = resident_mb(plain[1])

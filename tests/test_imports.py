@@ -45,8 +45,10 @@ ALLOWED = {
     "endpoints": {"endpoints", "errors", "formats", "layers"},
     "broker": {"broker", "endpoints", "errors", "formats", "layers"},
     "client": {"client", "endpoints", "errors", "formats", "layers"},
-    "replay": STREAMS - COLUMNS | {"broker", "captures", "client", "layers", "replay", "tap"},
+    "replay": STREAMS - COLUMNS
+    | {"answers", "broker", "captures", "client", "layers", "replay", "tap"},
     "shadow": {"answers", "layers", "shadow"},
+    "conform": {"answers", "client", "conform", "errors", "formats", "layers", "replay"},
     "tap": {"broker", "captures", "errors", "formats", "layers", "streams", "tap"},
     RING.name: {"errors", "layers", RING.name},
 }

@@ -38,6 +38,7 @@ LINES = [
     ["report", CAPTURE, "-o", "{}/report.html"],
     ["replay", "examples/symptoms/mqtt-healthy.pcap", "--to", "{broker}", "--speed", "max"],
     ["shadow", CAPTURE, CAPTURE],
+    ["conform", "{broker}", "--rule", "MQTT-3.12*"],
     ["check-splits", ORDERS],
     ["dissector"],
     ["flows", CAPTURE],

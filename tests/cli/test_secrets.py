@@ -23,7 +23,7 @@ from wireyard.captures.bundled import BundledStreams
 from wireyard.captures.inputs import open_input
 from wireyard.cli.packets.hexdump import find_frames, show_frame
 from wireyard.report import build_report
-from wireyard.report.page import _dump
+from wireyard.report.page import dump_of
 from wireyard.streams.framer import TAIL
 
 DECODED = tuple(chain.from_iterable(("-d", one) for one in DECODE_AS))
@@ -189,7 +189,7 @@ def test_every_table(marked: Path, inside: Path) -> None:
             if path == marked:
                 found = find_evidence(positions, tables.frame_files, decode_as=DECODE_AS)
                 assert len(found) == len(positions)
-                assert not leaks(str([_dump(one) for one in found.values()]))
+                assert not leaks(str([dump_of(one) for one in found.values()]))
             page = build_report(tables, [str(path)], str(path), decode_as=DECODE_AS)
             assert not leaks(page)
 

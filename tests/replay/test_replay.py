@@ -142,6 +142,26 @@ async def _talk(url: str) -> None:
         await anext(aiter(sub))
 
 
+def test_a_lake_again_with_other_topics(tmp_path: Path) -> None:
+    path, lake = tmp_path / "a.pcapng", tmp_path / "lake"
+    Scenario(path).run(rounds=5)
+    line = ["run", str(path), "--lake", str(lake), "--engine", "process", "-q"]
+    assert CliRunner().invoke(main, line).exit_code == 0
+    rename = ("--rename", "shop/#=test/shop/#", "--rename", "gone=left")
+    done, record = replayed_to_own(lake, tmp_path / "again", "--speed", "max", *rename)
+    assert done.exit_code == 0, done.output
+
+    def as_text(path: Path) -> str:
+        """Return the intents, but resets, which a lake has for any end without DISCONNECT."""
+        return str(intents(path)).replace("is_reset=True", "is_reset=False")
+
+    wanted = as_text(path).replace("'shop/", "'test/shop/").replace("'gone'", "'left'")
+    assert as_text(record) == wanted and "'test/shop/#'" in wanted and "'left'" in wanted
+    for rule in ("a", "a/#=b", "+/a=b", "=b"):
+        done = replayed(lake, "--to", "localhost", "--rename", rule)
+        assert done.exit_code == 2 and "is not OLD=NEW or OLD/#=NEW/#" in done.stderr
+
+
 @pytest.mark.parametrize("name", ["mqtt-healthy", "mqtt-unacknowledged", "mqtt-taken_over"])
 def test_recordings_of_another_broker(name: str, tmp_path: Path) -> None:
     path = ROOT / f"examples/symptoms/{name}.pcap"
@@ -177,8 +197,8 @@ def played(path: Path, answer: Any) -> tuple[Played, list[Packet | str]]:
     async def test() -> None:
         async with serving(handle) as port:
             address = parse_address(f"127.0.0.1:{port}")
-            replay = partial(player.run, script, address, lines.append, speed=None)
-            result.append(await asyncio.to_thread(replay))
+            replay = partial(player.run, [script], address, lines.append, speed=None)
+            result.extend(await asyncio.to_thread(replay))
 
     run(test())
     return result[0], got

@@ -20,7 +20,7 @@ from wireyard.answers.evidence import find_evidence
 from wireyard.layers.frame_files import FrameFiles
 from wireyard.report import build_report, charts, questions
 from wireyard.report.charts import graph
-from wireyard.report.page import _dump, _rate
+from wireyard.report.page import _rate, dump_of
 from wireyard.report.questions import ask_all, bucket_ns
 from wireyard.report.topics import topic_tree
 from wireyard.text import (
@@ -187,7 +187,7 @@ def test_no_password_is_in_bytes_that_are_shown(tmp_path: Path) -> None:
     path = str(tmp_path / "login.mqtt")
     Path(path).write_bytes(login(b"a", b"very-secret"))
     (found,) = find_evidence([(path, path, 0)], FrameFiles(), format="mqtt").values()
-    lines = _dump(found).lines
+    lines = dump_of(found).lines
     assert [line.field for line in lines if line.hex.startswith("--")] == ["password"]
     assert b"very".hex(" ") not in str(lines)
     assert "very-secret" not in str(lines)

@@ -2,34 +2,29 @@
 
 from __future__ import annotations
 
-import asyncio
 import csv
 import json
 import os
+import re
+import shlex
 import shutil
-import socket
-import subprocess
-import time
+import sys
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from click.testing import CliRunner
+from click.testing import CliRunner, Result
 
+import wireyard
 from tests.conftest import ROOT
 from tests.shadow.scenario import Defect, Scenario, none
-from tests.tap.sockets import run, tapped
 from wireyard import mqtt
 from wireyard.answers import open_tables
-from wireyard.broker.recording import Recording, record_into
 from wireyard.cli import main
-from wireyard.client import Client
 from wireyard.formats.mqtt.control import Packet
 from wireyard.shadow import CLASSES, Difference, differences
-from wireyard.tap.proxy import Later
 
 
 def recorded(path: Path, defect: Defect = none, began: float = 1_700_000_000.0) -> Path:
@@ -265,62 +260,75 @@ def test_the_command(sound: Path, tmp_path: Path) -> None:
         else:
             (row,) = csv.DictReader(rows)
         assert (row["difference"], row["client"], row["breaks"]) == ("missing", "display", "B")
-    same = CliRunner().invoke(main, ["shadow", str(sound), str(sound)])
+    page = tmp_path / "page.html"
+    same = CliRunner().invoke(main, ["shadow", str(sound), str(sound), "-w", str(page)])
     assert same.stdout.splitlines()[-1] == "no difference"
+    assert "There is no difference." in page.read_text()
+
+
+def test_the_page(sound: Path, tmp_path: Path) -> None:
+    other, page = recorded(tmp_path / "<b>.pcapng", Lost()), tmp_path / "page.html"
+    done = CliRunner().invoke(main, ["shadow", str(sound), str(other), "-w", str(page)])
+    assert done.exit_code == 0, done.output
+    text = page.read_text()
+    heads = re.findall(r'<p class="figure"><b>(\d+)</b> differences?</p>\s*<p>(where \w+)', text)
+    assert heads == [("1", "where B"), ("0", "where A"), ("0", "where both"), ("0", "where no")]
+    assert "<b>.pcapng" not in text and "&lt;b&gt;.pcapng" in text
+    assert "<b>display</b> on <b>shop/1</b>: B breaks a rule" in text
+    assert text.count('class="bytes"') == 2  # the delivery of A, and the message that B accepted
+    assert re.findall("wireyard inspect (\\S+) --frame", text)[0] == str(sound)
+
+
+def test_a_replay_leaves_nothing_for_the_next(sound: Path, tmp_path: Path) -> None:
+    with wireyard.broker() as broker:
+        line = ["shadow", str(sound), "--to", broker.url, "--speed", "max"]
+        done = CliRunner().invoke(main, [*line, "--record", str(tmp_path)])
+    assert done.exit_code == 0, done.output
+    assert {path.name for path in tmp_path.iterdir()} == {"replay", "again"}
+    # What waits in a queue waits as long as the machine takes.
+    assert {row.split()[0] for row in table_of(done)} <= {"class", "latency"}
+
+
+def table_of(done: Result) -> list[str]:
+    """Return the table of classes."""
+    table = done.stdout.partition("\n\n")[2].partition("\n\n")[0]
+    return [] if table.startswith("no difference") else table.splitlines()
+
+
+def test_a_replay_to_a_broker_that_a_command_starts(tmp_path: Path) -> None:
+    path = tmp_path / "a.pcapng"
+    scenario = Scenario(path, Lost(1))
+    for name in ("display", "till"):
+        scenario.connect(name)
+    scenario.send("display", mqtt.Subscribe, packet_id=1, filters=[("shop/1", 1)])
+    for number in range(3):
+        scenario.publish("till", "shop/1", b"%d" % number, qos=1, number=number)
+    scenario.end("display", "till")
+    started = f"{shlex.quote(sys.executable)} -m wireyard broker --port {{port}}"
+    line = ["shadow", str(path), "--to", started, "--speed", "max"]
+    done = CliRunner().invoke(main, [*line, "--out", "jsonl"])
+    (row,) = map(json.loads, done.stdout.splitlines())
+    assert (row["difference"], row["breaks"], row["noise"]) == ("extra", "A", 0)
+    with wireyard.broker() as broker:
+        done = CliRunner().invoke(main, [*line, "--own", broker.url])
+    assert table_of(done)[-1].split() == ["extra", "1", "1", "-", "-", "-", "1"]
+
+
+def test_mistakes_are_one_line(sound: Path) -> None:
+    for command, said in (("false {port}", "it says nothing"), ("absent {port}", "No such file")):
+        failed = CliRunner().invoke(main, ["shadow", str(sound), "--to", command])
+        assert failed.exit_code == 3 and said in failed.stderr
+    failed = CliRunner().invoke(main, ["shadow", str(sound)])
+    assert failed.exit_code == 2 and "give two recordings" in failed.stderr
 
 
 @pytest.mark.peer
-def test_two_runs_of_mosquitto_have_no_difference(tmp_path: Path) -> None:
-    program = shutil.which("mosquitto", path=f"{os.environ['PATH']}:/usr/sbin")
-    if program is None:
+def test_two_replays_to_mosquitto_have_no_difference(sound: Path) -> None:
+    path = f"{os.environ['PATH']}:/usr/sbin"
+    if (program := shutil.which("mosquitto", path=path)) is None:
         pytest.skip("mosquitto is not installed")
-    paths: list[Path] = []
-    for turn in (0, 1):
-        with socket.create_server(("127.0.0.1", 0)) as free:
-            port = free.getsockname()[1]
-        folder = tmp_path / str(turn)
-        with subprocess.Popen([program, "-p", str(port)], stderr=subprocess.DEVNULL) as broker:
-            try:
-                run(_talk(port, folder))
-            finally:
-                broker.terminate()
-        paths += folder.iterdir()
-    assert compared(*paths) == []
-    with open_tables([str(paths[0])]) as tables:
-        (row,) = tables.sql("SELECT count(*) AS n FROM deliveries WHERE verdict = 'delivered'")["n"]
-    assert row.as_py() == 2 * 20 + 1
-
-
-async def _talk(port: int, folder: Path) -> None:
-    """Have clients talk to a broker through the proxy, which records them."""
-
-    def begin(later: Later) -> Recording:
-        return record_into(folder, "tap", time.time_ns, lambda text: None, later=later)
-
-    while True:
-        with suppress(OSError), socket.create_connection(("127.0.0.1", port)):
-            break
-        await asyncio.sleep(0.02)
-    async with tapped(port, record=begin) as tap:
-        url = f"mqtt://127.0.0.1:{tap.address[1]}"
-        async with (
-            Client(url, client_id="one") as one,
-            Client(url, client_id="two") as two,
-            Client(url, client_id="till") as till,
-        ):
-            for client in (one, two):
-                await client.subscribe("a/#", 2)
-            for number in range(20):
-                await till.publish(f"a/{number % 3}", b"%d" % number, qos=number % 3)
-            for client in (one, two):
-                await _receive(client, 20)
-            await till.publish("kept", b"value", qos=1, retain=True)
-            await one.subscribe("kept", 1)
-            await _receive(one, 1)
-
-
-async def _receive(client: Client, count: int) -> None:
-    async for _ in client:
-        count -= 1
-        if not count:
-            break
+    line = ["shadow", str(sound), "--to", f"{program} -p {{port}}", "--speed", "max"]
+    done = CliRunner().invoke(main, line)
+    assert done.exit_code == 0, done.output
+    noisy = {row.split()[0] for row in table_of(done) if row.split()[-1] not in ("-", "noise")}
+    assert noisy <= {"latency"}

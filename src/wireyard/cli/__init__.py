@@ -42,6 +42,7 @@ COMMANDS = {
     "tap": "Pass MQTT or JMQ through unchanged, to record it, to watch it, or to test clients.",
     "replay": "Have the MQTT clients of a recording do the same again, with another broker.",
     "shadow": "Show what the broker of one recording did otherwise than that of another.",
+    "conform": "Find out whether brokers keep the rules of MQTT 3.1.1 and 5.0.",
     "formats": "List the wire formats, or the columns of one.",
     "doctor": "Say what is installed, what is missing, and what to type.",
     "completion": "Print the completion script of a shell.",

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import closing
 from ipaddress import ip_address
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
@@ -19,8 +20,14 @@ if TYPE_CHECKING:
     from wireyard.replay.player import Login, Played
     from wireyard.replay.script import Script
 
-__all__ = ["command"]
+__all__ = ["BROKER", "check_host", "command", "read", "send", "sending_options"]
 
+F = TypeVar("F", bound=Callable[..., Any])
+BROKER = (
+    "HOST:PORT, mqtt://HOST:PORT, mqtts://HOST:PORT for TLS, or a command with {port} that starts a"
+    " broker, as in 'mosquitto -p {port}'."
+)
+"""The form of a broker's address, in words."""
 _MOST_LOGIN_BYTES = 16 << 20
 
 
@@ -37,37 +44,46 @@ def _speed(ctx: Any, param: Any, value: str) -> float | None:
     return factor
 
 
+def sending_options(function: F) -> F:
+    """Add the options of how recorded clients are played to a broker."""
+    for option in (
+        click.option("--yes-to", metavar="HOST",
+                     help="Allow the broker of this host, if it is not on this machine."),
+        click.option("--record", type=PATH, metavar="DIR",
+                     help="Write what passes as a capture into this folder, without secrets."),
+        click.option("--logins", type=PATH, metavar="FILE",
+                     help='Logins as JSON, by client id or user name: {"till": {"username": "u",'
+                     ' "password": "p"}}.'),
+        click.option("--speed", default="1", show_default=True, metavar="N|max", callback=_speed,
+                     help="Factor of the recorded speed, or as fast as the broker answers."),
+    ):  # fmt: skip
+        function = option(function)
+    return function
+
+
 @click.command(
     "replay",
     epilog=examples(
         "wireyard replay old.pcapng --to localhost:1884 --record new",
         "wireyard shadow old.pcapng new",
+        "wireyard replay lake --to localhost:1884 --rename 'plant/#=test/#'",
         "wireyard replay old.pcapng --to localhost:1884 --speed max --logins logins.json",
     ),
 )
 @click.argument("file", type=PATH)
-@click.option("--to", required=True, metavar="BROKER",
-              help="HOST:PORT, mqtt://HOST:PORT, or mqtts://HOST:PORT for TLS.")  # fmt: skip
-@click.option("--speed", default="1", show_default=True, metavar="N|max", callback=_speed,
-              help="Factor of the recorded speed, or as fast as the broker answers.")  # fmt: skip
-@click.option("--logins", type=PATH, metavar="FILE",
-              help='Logins as JSON, by client id or user name: {"till": {"username": "u",'
-              ' "password": "p"}}.')  # fmt: skip
-@click.option("--record", type=PATH, metavar="DIR",
-              help="Write what passes as a capture into this folder, without secrets.")  # fmt: skip
-@click.option("--yes-to", metavar="HOST",
-              help="Allow the broker of this host, if it is not on this machine.")  # fmt: skip
+@click.option("--to", required=True, metavar="BROKER", help=BROKER)
+@click.option("--rename", multiple=True, metavar="OLD=NEW",
+              help="Use another topic; 'plant/#=test/#' for all below it too.")  # fmt: skip
+@sending_options
 @decode_as_option
 @keylog_option
 def command(
     file: str,
     to: str,
-    speed: float | None,
-    logins: str | None,
-    record: str | None,
-    yes_to: str | None,
+    rename: tuple[str, ...],
     decode_as: tuple[str, ...],
     keylog: tuple[str, ...],
+    **how: Any,
 ) -> int:
     """Have the MQTT clients of a recording do the same again, with another broker.
 
@@ -76,33 +92,75 @@ def command(
     Packets that cannot be sent, such as those of a client that is refused, are noted, with exit
     status 1.
     """
-    from wireyard.captures.inputs import open_input
-    from wireyard.client.address import parse_address
-    from wireyard.replay.player import run
-    from wireyard.replay.script import read_script
+    script = read(file, decode_as, keylog, rename)
+    played = send(script, to, **how)
+    return exits.DATA_LOST if played.unsent or script.notes else exits.DONE
 
-    address = parse_address(to)
-    if address.path is not None:
-        raise UsageError("replay has no WebSocket: give mqtt:// or mqtts://")
-    known = {} if logins is None else _read_logins(logins)
-    source = open_input(file, decode_as=decode_as, keylog=keylog)
-    try:
-        script = read_script(source)
-    finally:
-        source.close()
-    about = _about(script, address)
-    if not _is_own(address.host) and yes_to != address.host:
-        raise UsageError(f"{address.host} is not this machine; --yes-to {address.host} {about}")
+
+def read(
+    file: str, decode_as: Sequence[str], keylog: Sequence[str], rename: Sequence[str] = ()
+) -> Script:
+    """Read what the clients of a capture or a lake did; note what cannot be replayed."""
+    from wireyard.answers.tables import is_lake, open_tables
+    from wireyard.captures.inputs import open_input
+    from wireyard.replay.renaming import Renaming
+    from wireyard.replay.script import read_lake_script, read_script
+
+    renaming = Renaming(rename)
+    if is_lake(file):
+        with open_tables([file]) as tables:
+            return read_lake_script(tables, file, renaming)
+    with closing(open_input(file, decode_as=decode_as, keylog=keylog)) as source:
+        script = read_script(source, renaming)
     for note in script.notes:
         exits.note(f"{file}: {note}")
-    for client in sorted(_without_password(script, known)):
-        exits.note(f"{client}: its password is masked in the recording, and --logins has none")
-    exits.say(about)
-    played = run(script, address, exits.note, speed=speed, logins=known, record=record)
-    exits.say(_summary(played))
+    return script
+
+
+def send(
+    script: Script,
+    to: str,
+    *,
+    speed: float | None,
+    logins: str | None,
+    record: str | None,
+    yes_to: str | None,
+    say: Callable[[str], None] = exits.say,
+) -> Played:
+    """Play a script to a broker, and say what is done.
+
+    Raises
+    ------
+    UsageError
+        The broker is on another machine, and `yes_to` does not name it.
+    """
+    from wireyard.replay.brokers import running
+    from wireyard.replay.player import run
+
+    known = {} if logins is None else _read_logins(logins)
+    with running(to) as address:
+        about = _about(script, address)
+        check_host(address, yes_to, about)
+        for client in sorted(_without_password(script, known)):
+            exits.note(f"{client}: its password is masked in the recording, and --logins has none")
+        say(about)
+        (played,) = run([script], address, exits.note, speed=speed, logins=known, record=record)
+    say(_summary(played))
     for client, count in sorted(played.unsent.items()):
         exits.note(f"{client}: {count:,} of its packets could not be sent")
-    return exits.DATA_LOST if played.unsent or script.notes else exits.DONE
+    return played
+
+
+def check_host(address: Address, yes_to: str | None, about: str) -> None:
+    """Refuse a broker on another machine, unless its host is named.
+
+    Raises
+    ------
+    UsageError
+        It is not named.
+    """
+    if not _is_own(address.host) and yes_to != address.host:
+        raise UsageError(f"{address.host} is not this machine; --yes-to {address.host} {about}")
 
 
 def _is_own(host: str) -> bool:

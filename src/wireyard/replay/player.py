@@ -35,6 +35,7 @@ from wireyard.replay.script import (
     Deliveries,
     End,
     Key,
+    Pause,
     Recorded,
     Script,
     Send,
@@ -49,6 +50,8 @@ __all__ = ["Login", "Played", "run"]
 _PATIENCE_S: Final = 1.0
 _SLACK_S: Final = 0.02
 _SECONDS_TO_CONNECT: Final = 10.0
+_AT_ONCE: Final = 16
+"""Scripts that are played at the same time."""
 _DIALECTS: Final = {2: "mqipdp", 3: "3.1", 4: "3.1.1", 5: "5.0"}
 
 
@@ -68,21 +71,28 @@ class Played:
     """Packets that could not be sent, by client."""
     late_s: list[float] = field(default_factory=list)
     """How late each packet was sent; empty at the highest speed."""
+    came: dict[Key, Packet] = field(default_factory=dict)
+    """The packets that the broker sent, of each connection in order."""
+    ended: set[Recorded] = field(default_factory=set)
+    """The connections that the broker ended."""
 
 
 def run(
-    script: Script,
+    scripts: Sequence[Script],
     address: Address,
     say: Callable[[str], None],
     *,
     speed: float | None = 1.0,
     logins: Mapping[str, Login] | None = None,
     record: str | None = None,
-) -> Played:
-    """Play a script to a broker.
+    patience_s: float = _PATIENCE_S,
+) -> list[Played]:
+    """Play scripts to a broker.
 
     Parameters
     ----------
+    scripts
+        Each is played by itself, some at the same time.
     say
         Is called with a line for each connection that the broker refuses.
     speed
@@ -91,6 +101,8 @@ def run(
         By client id or user name.
     record
         Folder in which what passes is written as a capture.
+    patience_s
+        How long what has to come is waited for at first.
 
     Raises
     ------
@@ -98,27 +110,42 @@ def run(
         The folder cannot be written.
     """
     raise_file_limit()
-    return asyncio.run(_run(_Player(address, say, speed, logins or {}), script, record))
+    player = partial(_Player, say=say, speed=speed, logins=logins or {}, patience_s=patience_s)
+    return asyncio.run(_run(scripts, address, say, record, player))
 
 
-async def _run(player: _Player, script: Script, record: str | None) -> Played:
-    if record is None:
-        await player.play(script)
+async def _run(
+    scripts: Sequence[Script],
+    address: Address,
+    say: Callable[[str], None],
+    record: str | None,
+    make: Callable[[Address], _Player],
+) -> list[Played]:
+    recording = tap = None
+    if record is not None:
+        recording = record_into(Path(record), "replay", time.time_ns, say)
+        tap = Tap(
+            ("127.0.0.1", 0), (address.host, address.port), say, upstream_tls=address.tls,
+            record=lambda later: recording,
+        )  # fmt: skip
+        await tap.start()
+        address = Address(*tap.address)
+    places = asyncio.Semaphore(_AT_ONCE)
+
+    async def play(script: Script) -> _Player:
+        async with places:
+            player = make(address)
+            await player.play(script)
+            return player
+
+    players = await asyncio.gather(*map(play, scripts))
+    if recording is not None:
+        recording.close()  # before the ends of connections that the recording shows no end of
+    for player in players:
         player.close()
-        return player.played
-    recording = record_into(Path(record), "replay", time.time_ns, player.say)
-    broker = player.address
-    tap = Tap(
-        ("127.0.0.1", 0), (broker.host, broker.port), player.say, upstream_tls=broker.tls,
-        record=lambda later: recording,
-    )  # fmt: skip
-    await tap.start()
-    player.address = Address(*tap.address)
-    await player.play(script)
-    recording.close()  # before the ends of connections that the capture shows no end of
-    player.close()
-    await tap.stop()
-    return player.played
+    if tap is not None:
+        await tap.stop()
+    return [player.played for player in players]
 
 
 class _Player:
@@ -128,10 +155,11 @@ class _Player:
         say: Callable[[str], None],
         speed: float | None,
         logins: Mapping[str, Login],
+        patience_s: float,
     ) -> None:
         self.played = Played()
         self.address, self.say = address, say
-        self._speed, self._logins = speed, logins
+        self._speed, self._logins, self._patience_s = speed, logins, patience_s
         self._connections: dict[Recorded, _Connection] = {}
         self._deliveries: defaultdict[str, Deliveries] = defaultdict(Deliveries)
         self._progress = _Progress()
@@ -146,6 +174,10 @@ class _Player:
         async with asyncio.TaskGroup() as group:
             for steps in turns.values():
                 group.create_task(self._take(steps))
+        for recorded, connection in self._connections.items():
+            self.played.came |= connection.came
+            if connection.is_ended:
+                self.played.ended.add(recorded)
 
     async def _take(self, steps: Sequence[tuple[int, Step]]) -> None:
         for number, step in steps:
@@ -154,6 +186,8 @@ class _Player:
             if isinstance(step.what, Came):
                 if connection is not None:
                     await self._wait(connection, due, step.what.key)
+            elif isinstance(step.what, Pause):
+                await asyncio.sleep(step.what.seconds)
             else:
                 await asyncio.sleep(due - self._now())
                 is_next = partial(self._progress.has_reached, number)
@@ -178,9 +212,10 @@ class _Player:
         return self._began + (step.time_ns - self._first_ns) / 1e9 / self._speed
 
     async def _send(self, recorded: Recorded, what: Send, due: float) -> None:
-        packet: Packet | None = what.packet
-        if isinstance(packet, Connect) and recorded not in self._connections:
-            packet = self._with_login(recorded, packet)
+        packet: Packet | bytes | None = what.packet
+        if recorded not in self._connections:
+            if isinstance(packet, Connect):
+                packet = self._with_login(recorded, packet)
             self._connections[recorded] = await self._connect(recorded)
         connection = self._connections[recorded]
         if isinstance(packet, PubAck | PubRec | PubComp):
@@ -188,7 +223,7 @@ class _Player:
         if packet is None or connection.is_over:
             self.played.unsent[recorded.client] += 1
             return
-        connection.write(packet)
+        connection.write(packet if isinstance(packet, bytes) else encode(packet))
         self.played.sent += 1
         if self._speed is not None:
             self.played.late_s.append(self._now() - due)
@@ -201,6 +236,7 @@ class _Player:
         connection = _Connection(
             recorded, self._deliveries[recorded.client], self.say, self._progress.news
         )
+        connection.patience_s = self._patience_s
         try:
             async with asyncio.timeout(_SECONDS_TO_CONNECT):
                 await asyncio.get_running_loop().create_connection(
@@ -221,9 +257,7 @@ class _Player:
     async def _wait(self, connection: _Connection, due: float, key: Key | None = None) -> None:
         """Wait until a packet has come, or without a key until the broker ends the connection."""
         until = due + connection.patience_s
-        if not await self._progress.until(
-            lambda: connection.is_over or key in connection.came, until
-        ):
+        if not await self._progress.until(partial(connection.has_come, key), until):
             connection.patience_s = max(connection.patience_s / 2, _SLACK_S)
 
 
@@ -273,14 +307,16 @@ class _Connection(asyncio.Protocol):
         say: Callable[[str], None],
         news: asyncio.Event,
     ) -> None:
-        self.is_over = False
-        self.came: set[Key] = set()
+        self.is_over = self.is_ended = False
+        """Whether nothing more can be sent, and whether the broker ended the connection."""
+        self.came: dict[Key, Packet] = {}
         self.patience_s = _PATIENCE_S
         self._client, self._say, self._news = recorded.client, say, news
         self._deliveries = deliveries
         self._arrivals = Arrivals(recorded.number, deliveries)
         self._decoder = Decoder(get_format(f"mqtt/{_DIALECTS[recorded.version]}"))
         self._transport: asyncio.Transport | None = None
+        self._is_closed = False
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Take the socket."""
@@ -293,7 +329,7 @@ class _Connection(asyncio.Protocol):
             if event.packet is None:
                 self._say(f"{self._client}: the broker sends what is no packet: {event.error}")
                 continue
-            self.came.add(self._arrivals.add(event.packet))
+            self.came[self._arrivals.add(event.packet)] = event.packet
             if isinstance(event.packet, ConnAck) and (code := event.packet.return_code):
                 text = REASONS.get(code, f"return code {code}")
                 self._say(f"{self._client}: the broker refuses the connection: {text}")
@@ -302,8 +338,15 @@ class _Connection(asyncio.Protocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         """Take note of the end."""
+        self.is_ended |= not self._is_closed
         self.is_over = True
         self._news.set()
+
+    def has_come(self, key: Key | None) -> bool:
+        """Return whether a packet, or without a key the end, has come or cannot any more."""
+        if key is None:
+            return self.is_ended or self._transport is None
+        return self.is_over or key in self.came
 
     def acknowledgement(
         self, packet: PubAck | PubRec | PubComp, message: Key | None
@@ -314,14 +357,14 @@ class _Connection(asyncio.Protocol):
         packet_id = self._deliveries.ids.get((type(packet), message))
         return None if packet_id is None else replace(packet, packet_id=packet_id)
 
-    def write(self, packet: Packet) -> None:
+    def write(self, data: bytes) -> None:
         """Send a packet."""
         assert self._transport is not None
-        self._transport.write(encode(packet))
+        self._transport.write(data)
 
     def close(self, *, is_reset: bool = False) -> None:
         """Close the connection once all is sent, or at once by a reset."""
-        self.is_over = True
+        self.is_over = self._is_closed = True
         if self._transport is None:
             return
         if is_reset:

@@ -11,7 +11,7 @@ from collections import Counter, defaultdict
 from collections.abc import Iterator, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field
-from typing import Final, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Final, NamedTuple, TypeVar
 
 from wireyard.captures.clients import opposite
 from wireyard.captures.directed import CapturedStream
@@ -19,7 +19,9 @@ from wireyard.captures.inputs import Input, Readable
 from wireyard.captures.records import NO_TIME
 from wireyard.errors import UsageError
 from wireyard.formats.mqtt.control import (
+    ConnAck,
     Connect,
+    Disconnect,
     Packet,
     PubAck,
     PubComp,
@@ -27,11 +29,29 @@ from wireyard.formats.mqtt.control import (
     PubRec,
     PubRel,
 )
+from wireyard.formats.mqtt.packet import packet_of
+from wireyard.replay.renaming import Renaming
 from wireyard.streams.blocks import StreamBundle
 from wireyard.streams.decoder import decode_blocks
 from wireyard.streams.framer import Framer
 
-__all__ = ["Arrivals", "Came", "Deliveries", "End", "Recorded", "Script", "Send", "read_script"]
+if TYPE_CHECKING:
+    from wireyard.answers import Tables
+
+__all__ = [
+    "Arrivals",
+    "Came",
+    "Deliveries",
+    "End",
+    "Pause",
+    "Recorded",
+    "Script",
+    "Send",
+    "Step",
+    "clearing",
+    "read_lake_script",
+    "read_script",
+]
 
 P = TypeVar("P", bound=Packet)
 Key = tuple[object, ...]
@@ -40,6 +60,25 @@ the same there were."""
 _Acknowledgement = PubAck | PubRec | PubComp
 _ACKNOWLEDGED_BY: Final[tuple[type[Packet] | None, ...]] = (None, PubAck, PubRec)
 """By QoS."""
+
+
+_AS_IS: Final = Renaming()
+_MASKED: Final = b"****"
+"""A password that a lake does not have."""
+_SHARED_STREAMS: Final = """
+SELECT stream FROM packets_mqtt GROUP BY stream HAVING count(DISTINCT source) > 1 LIMIT 1
+"""
+_PACKETS: Final = """
+SELECT * FROM packets_mqtt
+WHERE status = 'ok' AND captured_ns IS NOT NULL AND frame IS NOT NULL AND stream IS NOT NULL
+ORDER BY captured_ns, frame, stream, "offset"
+"""
+_ENDS: Final = """
+SELECT client || '>' || server AS stream, closed_ns, closed_frame,
+  ended_by <> 'server' AS by_client, ended_by = 'dropped' AS is_reset
+FROM sessions WHERE protocol = 'mqtt' AND closed_ns IS NOT NULL AND closed_frame IS NOT NULL
+  AND client IS NOT NULL AND server IS NOT NULL AND ended_by IN ('client', 'dropped', 'server')
+"""
 
 
 @dataclass(slots=True)
@@ -96,7 +135,7 @@ class Arrivals:
 class Send(NamedTuple):
     """The client sends a packet; of an acknowledgement, `message` is the key of the PUBLISH."""
 
-    packet: Packet
+    packet: Packet | bytes
     message: Key | None = None
 
 
@@ -104,6 +143,12 @@ class Came(NamedTuple):
     """The broker has sent a packet."""
 
     key: Key
+
+
+class Pause(NamedTuple):
+    """Nothing happens for a time."""
+
+    seconds: float
 
 
 class End(NamedTuple):
@@ -129,7 +174,7 @@ class Step(NamedTuple):
     time_ns: int
     frame: int
     connection: Recorded
-    what: Send | Came | End
+    what: Send | Came | Pause | End
 
 
 @dataclass(slots=True)
@@ -157,6 +202,36 @@ class Script:
         return (self.steps[-1].time_ns - self.steps[0].time_ns) / 1e9
 
 
+def clearing(script: Script) -> Script:
+    """Return a script that ends the sessions of these clients, and deletes their retained values.
+
+    With it, a broker that cannot be started anew is as it was before the first replay.
+    """
+    kept: defaultdict[str, set[str | None]] = defaultdict(set)
+    for sender, message in script.sent(Publish):
+        kept[sender.client].update([message.topic] if message.retain and message.topic else ())
+    logins = {}
+    for sender, connect in script.sent(Connect):
+        logins[sender.client] = sender, connect
+        kept[sender.client].update([connect.will_topic] if connect.will_retain else ())
+    clear = Script()
+    for sender, connect in logins.values():
+        version, number = connect.version_in_force, sender.number
+        clean = Connect(
+            version_in_force=version, client_id=connect.client_id, username=connect.username,
+            password=connect.password,
+        )  # fmt: skip
+        steps: list[Send | Came | End] = [Send(clean), Came((number, ConnAck, 1))]
+        for packet_id, topic in enumerate(filter(None, kept[sender.client]), 1):
+            empty = Publish(
+                version_in_force=version, topic=topic, qos=1, packet_id=packet_id, retain=True
+            )
+            steps += [Send(empty), Came((number, PubAck, packet_id, 1))]
+        steps += [Send(Disconnect(version_in_force=version)), End(True, False)]
+        clear.steps += [Step(0, 0, sender, what) for what in steps]
+    return clear
+
+
 class _Row(NamedTuple):
     """A packet of a capture, or None for the end of its direction."""
 
@@ -166,8 +241,8 @@ class _Row(NamedTuple):
     packet: Packet | None
 
 
-def read_script(source: Input) -> Script:
-    """Read what the MQTT clients of a capture did.
+def read_script(source: Input, renaming: Renaming = _AS_IS) -> Script:
+    """Read what the MQTT clients of a capture did, on topics that may be renamed.
 
     Raises
     ------
@@ -189,19 +264,47 @@ def read_script(source: Input) -> Script:
         streams = opened.streams() if isinstance(opened, StreamBundle) else (opened,)
         for stream in streams:
             assert isinstance(stream, CapturedStream)
-            rows += _rows(Readable(format, stream), script.notes)
+            rows += _rows(Readable(format, stream), renaming, script.notes)
             ends[stream.stream] = stream.captured.ended
             if stream.captured.closed is not None:
                 frame, time_ns = stream.captured.closed
                 rows.append(_Row(time_ns, frame, stream.stream, None))
+    return _read(script, rows, ends, source.name)
+
+
+def read_lake_script(tables: Tables, name: str, renaming: Renaming = _AS_IS) -> Script:
+    """Read what the MQTT clients of a lake did, whose name is for people.
+
+    Raises
+    ------
+    UsageError
+        It has no connection to replay, or several with the same ports.
+    """
+    if shared := tables.rows(_SHARED_STREAMS):
+        raise UsageError(f"{name}: {shared[0]['stream']} is in several inputs; replay one of them")
+    rows = []
+    for row in tables.rows(_PACKETS):
+        if row["has_password"]:
+            row["password"] = row["password"] or _MASKED
+        packet = renaming.packet(packet_of(row))
+        rows.append(_Row(row["captured_ns"], row["frame"], row["stream"], packet))
+    ends: dict[str, str | None] = {}
+    for row in tables.rows(_ENDS):
+        stream = row["stream"] if row["by_client"] else opposite(row["stream"])
+        ends[stream] = "rst" if row["is_reset"] else "fin"
+        rows.append(_Row(row["closed_ns"], row["closed_frame"], stream, None))
+    return _read(Script(), rows, ends, name)
+
+
+def _read(script: Script, rows: list[_Row], ends: dict[str, str | None], name: str) -> Script:
     rows.sort(key=lambda row: row[:2])
     _Reading(script, ends).read(rows)
     if not script.steps:
-        raise UsageError(f"{source.name}: has no MQTT connection with its CONNECT")
+        raise UsageError(f"{name}: has no MQTT connection with its CONNECT")
     return script
 
 
-def _rows(readable: Readable, notes: list[str]) -> Iterator[_Row]:
+def _rows(readable: Readable, renaming: Renaming, notes: list[str]) -> Iterator[_Row]:
     format, stream = readable
     lost, latest = 0, (NO_TIME, 0)
     with closing(stream):
@@ -213,7 +316,7 @@ def _rows(readable: Readable, notes: list[str]) -> Iterator[_Row]:
                 if event.packet is None:
                     lost += 1
                 else:
-                    yield _Row(*latest, stream.stream, event.packet)
+                    yield _Row(*latest, stream.stream, renaming.packet(event.packet))
     if lost:
         notes.append(f"{stream.stream}: bytes that are no packet, or are missing, in {lost} places")
 

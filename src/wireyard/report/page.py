@@ -21,6 +21,8 @@ from wireyard.report.topics import topic_tree
 from wireyard.text import bytes_text, clipped, moment, payload_text, printable, span_text
 
 if TYPE_CHECKING:
+    from jinja2 import Environment
+
     from wireyard.answers import Tables
 
 _MOST_CELL: Final = 80
@@ -67,8 +69,6 @@ def build_report(
     only
         What it is about; if not None, it has a form for another filter.
     """
-    from jinja2 import Environment, PackageLoader, StrictUndefined
-
     filtered = only or NO_FILTER
     answers = ask_all(tables, filtered)
     asked = filtered.client or filtered.topic
@@ -84,15 +84,7 @@ def build_report(
         decode_as=decode_as,
         keylog=keylog,
     )
-    environment = Environment(
-        loader=PackageLoader("wireyard.report", "."),
-        autoescape=True,
-        undefined=StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-    )
-    environment.globals |= {"cell": _cell, "value": _value, "clipped": clipped}
-    page = environment.get_template("page.html.jinja")
+    page = environment().get_template("page.html.jinja")
     return page.render(
         answers=answers,
         charts=_charts(answers),
@@ -106,18 +98,38 @@ def build_report(
         bars=_bars(answers["sessions"].rows, first, last),
         all_symptoms=len(all_symptoms()),
         why=f"wireyard why {shown_as}",
-        dumps={position: _dump(one) for position, one in evidence.items()},
+        dumps={position: dump_of(one) for position, one in evidence.items()},
         inputs=[clipped(name, 60) for name in inputs],
         meanings={facts.protocol: facts.verdicts for facts in registered()},
         severity=_severity,
         most_source=bytes_text(MOST_SOURCE_BYTES),
         unseen=how_far(tables),
         notes=[printable(note) for note in tables.notes],
-        made=f"{datetime.now(UTC):%Y-%m-%dT%H:%M:%SZ}",
+        made=made(),
         version=version("wireyard"),
         moment=partial(moment, digits=3),
         span=span_text,
     )
+
+
+def environment() -> Environment:
+    """Return the templates of pages."""
+    from jinja2 import Environment, PackageLoader, StrictUndefined
+
+    found = Environment(
+        loader=PackageLoader("wireyard.report", "."),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    found.globals |= {"cell": _cell, "value": _value, "clipped": clipped}
+    return found
+
+
+def made() -> str:
+    """Return when a page is made."""
+    return f"{datetime.now(UTC):%Y-%m-%dT%H:%M:%SZ}"
 
 
 def _severity(protocol: str | None, verdict: str | None) -> str:
@@ -221,14 +233,16 @@ class _Line:
 
 
 @dataclass(frozen=True)
-class _Dump:
+class Dump:
+    """The bytes of a packet, for the page."""
+
     title: str
     lines: list[_Line]
     cut: str
     """How much is shown; empty if everything is."""
 
 
-def _dump(evidence: Evidence) -> _Dump:
+def dump_of(evidence: Evidence) -> Dump:
     """Return a hex dump, with the meaning of the bytes beside it."""
     title = f"{evidence.format.name}, {evidence.size:,} bytes"
     if not evidence.marks:
@@ -239,7 +253,7 @@ def _dump(evidence: Evidence) -> _Dump:
             for at in range(0, len(most), width)
         ]
         cut = f"{len(most):,} of {evidence.size:,} bytes" if len(most) < evidence.size else ""
-        return _Dump(title, lines, cut)
+        return Dump(title, lines, cut)
     lines = []
     for mark in evidence.marks[:_MOST_MARKS]:
         data = evidence.data[mark.start : mark.stop]
@@ -255,7 +269,7 @@ def _dump(evidence: Evidence) -> _Dump:
             _Line(mark.start, dump, printable(mark.field), clipped(mark.value, 200), mark.spec)
         )
     count = len(evidence.marks)
-    return _Dump(title, lines, f"{len(lines)} of {count} fields" if len(lines) < count else "")
+    return Dump(title, lines, f"{len(lines)} of {count} fields" if len(lines) < count else "")
 
 
 def _ascii(data: bytes) -> str:

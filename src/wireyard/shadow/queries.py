@@ -36,11 +36,12 @@ SELECT d.consumer_client_id AS consumer, d.destination AS topic, d.origin, d.ver
   list_sort([e.name || '=' || if(e.name = 'message_expiry_interval', '', e.value)
     FOR e IN coalesce(p.properties, []) IF e.name <> 'topic_alias']) AS properties,
   d.delivered_ns - d.sent_ns AS queue_ns, coalesce(d.delivered_ns, d.sent_ns) AS at_ns,
-  coalesce(d.delivered_frame, d.sent_frame) AS frame, d.source, d.sent_ns, v.rule,
+  coalesce(d.delivered_frame, d.sent_frame) AS frame, d."offset" AS place, d.source, d.sent_ns,
+  v.rule,
   coalesce(p.version_in_force, 5) AS version,
   row_number() OVER (
     PARTITION BY d.consumer_client_id, d.destination, payload, d.delivered_frame IS NULL
-    ORDER BY at_ns, d.delivered_frame
+    ORDER BY at_ns, d.delivered_frame, d."offset"
   ) AS copy
 FROM deliveries d
 LEFT JOIN packets_mqtt p ON p.packet_type = 3 AND d.delivered_frame IS NOT NULL
@@ -113,15 +114,16 @@ ORDER BY l.at_ns, l.frame
 ORDER: Final = f"""
 SELECT * FROM (
   SELECT consumer, topic, l.frame AS left_frame, r.frame AS right_frame, l.source AS left_source,
-    r.source AS right_source, l.at_ns, r.at_ns AS place, max(r.at_ns) OVER earlier AS latest,
-    arg_max(l.sent_ns, r.at_ns) OVER earlier <= l.sent_ns AS left_is_right
+    r.source AS right_source, l.at_ns,
+    (r.at_ns, r.frame, r.place) AS moment, max((r.at_ns, r.frame, r.place)) OVER earlier AS latest,
+    arg_max(l.sent_ns, (r.at_ns, r.frame, r.place)) OVER earlier <= l.sent_ns AS left_is_right
   {_PAIRED}
   WHERE NOT l.dup AND NOT r.dup AND l.origin = 'publish' AND r.origin = 'publish'
   WINDOW earlier AS (
-    PARTITION BY consumer, topic, l.producer, l.qos ORDER BY l.at_ns, l.frame
+    PARTITION BY consumer, topic, l.producer, l.qos ORDER BY l.at_ns, l.frame, l.place
     ROWS BETWEEN UNBOUNDED PRECEDING AND 1 PRECEDING
   )
-) WHERE place < latest
+) WHERE moment < latest
 ORDER BY at_ns
 """
 """Deliveries that come before an earlier one of the same publisher, topic and QoS on the right."""

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from random import Random
 
-from tests.formats.mqtt.make import NAMES, binary, text, variable
 from tests.grammar import bits, odd_bytes, strict_text
+from wireyard.conform.packets import NAMES, binary, text, variable
 
 __all__ = ["random_mqtt"]
 

@@ -28,10 +28,10 @@ from tests.formats.mqtt.make import (
     variable,
     variety,
 )
-from tests.formats.mqtt.matrix import CASES
 from tests.formats.mqtt.test_recorded import recorded, tables
 from tests.mutations import damaged_stream
 from tests.readings import assert_one_reading, assert_same, table_of
+from wireyard.conform.packets import CASES
 from wireyard.formats import get_format
 from wireyard.formats.mqtt import columns
 from wireyard.formats.mqtt.columns import ColumnDecoder, scan_frames

@@ -2,20 +2,19 @@
 
 from __future__ import annotations
 
-import gzip
-import json
 from collections import defaultdict
-from pathlib import Path
-from typing import Any
 
 import pytest
 
 from tests.formats.mqtt.make import VERSIONS, variety
-from tests.formats.mqtt.matrix import CASES, DOCUMENT, MQTT, Case, malformed_matrix, verdict_of
+from tests.formats.mqtt.matrix import DOCUMENT, malformed_matrix
+from wireyard.conform.packets import CASES, Case, verdict_of
 from wireyard.errors import DecodeError
+from wireyard.formats import get_format
 from wireyard.formats.mqtt.packet import read_packet
 from wireyard.formats.mqtt.rules import RULES
 
+MQTT = get_format("mqtt")
 PAIRS = [(case, version) for case in CASES for version in VERSIONS if case.make(version)]
 
 
@@ -90,52 +89,3 @@ def test_the_numbers_of_the_standards() -> None:
 
 def test_the_document_is_up_to_date() -> None:
     assert malformed_matrix() == DOCUMENT.read_text(), "python -m tests.formats.mqtt.matrix"
-
-
-# --- what mosquitto did ---------------------------------------------------------------------
-
-
-def outcomes(shared: Path, version: int) -> dict[str, tuple[str, bytes]]:
-    """Return by offence what the broker did, and the bytes that were sent to it last."""
-    path = shared / "captures" / "mosquitto" / f"refusals-v{version}.client.jsonl.gz"
-    found: dict[str, tuple[str, bytes]] = {}
-    sent: dict[str, bytes] = {}
-    for line in gzip.decompress(path.read_bytes()).decode().splitlines():
-        event = json.loads(line)
-        if event["event"] == "wire_sent":
-            sent[event["who"]] = bytes.fromhex(event["hex"])
-        elif event["event"] == "outcome":
-            found[event["offence"]] = (said(event), sent[event["who"]])
-    return found
-
-
-def said(outcome: dict[str, Any]) -> str:
-    words = []
-    for answer in outcome["answers"][:1]:
-        code = answer["reason_code"]
-        words.append(answer["packet"] if code is None else f"{answer['packet']} {code}")
-    if outcome["closed_by_broker"]:
-        words.append("closed")
-    return ", ".join(words) or "taken"
-
-
-@pytest.mark.parametrize("version", [4, 5])
-def test_what_mosquitto_did(shared: Path, version: int) -> None:
-    """The matrix quotes the recording, and the recorded bytes have the verdict of the case."""
-    found = outcomes(shared, version)
-    compared = 0
-    for case in CASES:
-        quoted = case.mosquitto[version - 4]
-        if not quoted:
-            continue
-        assert case.offence is not None
-        answer, data = found[case.offence]
-        assert quoted == answer, case.name
-        # A bridge's level in 5.0 is a level that nobody has: there is no such case.
-        made = case.make(version) if case.rule != "protocol_level" else b""
-        rule = RULES[case.rule]
-        if made is not None:
-            wanted = rule.verdict(version) if rule.holds(version) else None
-            assert verdict_of(data, version) == wanted, case.name
-        compared += 1
-    assert compared == {4: 43, 5: 52}[version]

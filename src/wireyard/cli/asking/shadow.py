@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack
+from functools import partial
 from pathlib import PurePath
+from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
 
 import click
 
+from wireyard.cli import exits
 from wireyard.cli.asking.answers import (
     columns,
     head_of,
@@ -22,11 +26,14 @@ from wireyard.cli.asking.answers import (
 from wireyard.cli.asking.sql import WRITERS
 from wireyard.cli.options import PATH, examples
 from wireyard.cli.output import open_output
+from wireyard.cli.replay import BROKER, read, send, sending_options
 from wireyard.errors import UsageError
 from wireyard.formats.marks import shown
 
 if TYPE_CHECKING:
     from wireyard.answers import Tables
+    from wireyard.replay.player import Played
+    from wireyard.replay.script import Script
     from wireyard.shadow import Difference
 
 __all__ = ["command"]
@@ -39,58 +46,133 @@ _MOST_SHOWN = 10
     "shadow",
     epilog=examples(
         "wireyard shadow old.pcapng new.pcapng",
+        "wireyard shadow old.pcapng --to 'mosquitto -p {port}'",
+        "wireyard shadow old.pcapng new.pcapng -w page.html",
         "wireyard shadow lake-2.0 lake-2.1 --out jsonl | jq 'select(.breaks == \"B\")'",
     ),
 )
-@click.argument("inputs", metavar="A B", nargs=-1, type=PATH)
+@click.argument("inputs", metavar="A [B]", nargs=-1, type=PATH)
+@click.option("--to", metavar="BROKER", help=f"B is a replay of A to this broker: {BROKER}")
+@click.option("--own", metavar="BROKER", help="Replay A to this broker, its own, for the noise.")
+@click.option("-w", "--write", type=PATH, metavar="FILE",
+              help="Write a page of HTML too, whole in one file.")  # fmt: skip
+@sending_options
 @reading_options
 @limit_option(_MOST_SHOWN, "Show the first N differences.", least=0)
 @out_option("A summary in words, or all differences.", "csv")
-def command(inputs: tuple[str, ...], limit: int, out: str, **how: Any) -> int:
+def command(
+    inputs: tuple[str, ...],
+    to: str | None,
+    own: str | None,
+    write: str | None,
+    limit: int,
+    out: str,
+    record: str | None,
+    speed: float | None,
+    logins: str | None,
+    yes_to: str | None,
+    **how: Any,
+) -> int:
     """Show what the broker of one recording did otherwise than that of another.
 
-    Both have the same MQTT clients. A and B are captures, streams, folders of them, or lakes.
-    Deliveries are matched by client id, topic and payload, never by time, ports or packet ids;
-    connections by client id and number. What a recording could not show is no difference. Each has
-    a class, the side that breaks a rule if any does, and a frame of each side.
+    Both have the same MQTT clients. A and B are captures, streams, folders of them, or lakes; with
+    --to, B is what these clients do again with another broker. Deliveries are matched by client id,
+    topic and payload, never by time, ports or packet ids; connections by client id and number. What
+    a recording could not show is no difference. Each has a class, the side that breaks a rule if
+    any does, and a frame of each side.
+
+    With --to, the noise is shown too: what differs between two replays to this broker, or with
+    --own between A and a replay to the broker of A.
     """
     from wireyard.shadow import differences
 
-    if len(inputs) != 2:
-        raise UsageError("shadow: name two recordings, A and B")
-    with opened_tables(inputs[:1], **how) as a, opened_tables(inputs[1:], **how) as b:
-        found = differences(a, b)
+    if len(inputs) != (1 if to else 2) or (own and not to):
+        raise UsageError(
+            "shadow: give two recordings, A and B, or A and --to BROKER, perhaps with --own"
+        )
+    with ExitStack() as stack:
+        status, names, titles, noise = exits.DONE, inputs, inputs, None
+        if to is not None:
+            folder = record or stack.enter_context(TemporaryDirectory(prefix="wireyard-"))
+            play = partial(send, speed=speed, logins=logins, yes_to=yes_to, say=exits.note)
+            script = read(inputs[0], how["decode_as"], how["keylog"])
+            status, names = _replayed(script, to, own, folder, play)
+            names, titles = (*inputs, *names), (*inputs, f"a replay to {to}")
+        tables = [stack.enter_context(opened_tables([name], **how)) for name in names]
+        found = differences(*tables[:2])
+        if to is not None:
+            again = differences(tables[0 if own else 1], tables[2])
+            noise = Counter(each.difference for each in again)
+        if write is not None:
+            _write_page(write, found, noise, titles, tables)
         with open_output(None, binary=False) as file:
             if out == "text":
-                for line in _text(found, limit, inputs, (a, b)):
+                for line in _text(found, noise, limit, titles, tables):
                     file.write(f"{line}\n".encode())
             else:
-                WRITERS[out](_table(found), file)
-        return max(status_of(a), status_of(b))
+                WRITERS[out](_table(found, noise), file)
+        return max(status, *map(status_of, tables))
 
 
-def _table(found: Sequence[Difference]) -> Any:
+def _write_page(
+    path: str,
+    found: Sequence[Difference],
+    noise: Counter[str] | None,
+    titles: Sequence[str],
+    tables: Sequence[Tables],
+) -> None:
+    from wireyard.report.comparison import Compared, build_comparison
+    from wireyard.shadow import CLASSES
+
+    rows = [each._asdict() for each in found]
+    page = build_comparison(Compared(titles, tables, rows, noise, CLASSES)).encode()
+    with open_output(path, binary=False) as file:
+        file.write(page)
+    exits.note(f"wrote {path}, {len(page) / 1000:,.0f} kB")
+
+
+def _replayed(
+    script: Script, to: str, own: str | None, folder: str, play: Callable[..., Played]
+) -> tuple[int, tuple[str, str]]:
+    """Replay a script twice, the second time for the noise; return the status and the folders."""
+    from wireyard.replay.brokers import is_started
+    from wireyard.replay.script import clearing
+
+    folders = f"{folder}/replay", f"{folder}/{'own' if own else 'again'}"
+    played = play(script, to, record=folders[0])
+    if not own and not is_started(to):
+        play(clearing(script), to, record=None)
+    play(script, own or to, record=folders[1])
+    return exits.DATA_LOST if played.unsent or script.notes else exits.DONE, folders
+
+
+def _table(found: Sequence[Difference], noise: Counter[str] | None) -> Any:
     """Return the table of differences."""
     import pyarrow as pa
 
     from wireyard.shadow import Difference
 
     kinds = {name: pa.int64() if name.endswith("_frame") else pa.string()
-             for name in Difference._fields}  # fmt: skip
-    return pa.Table.from_pylist([each._asdict() for each in found], pa.schema(kinds.items()))
+             for name in Difference._fields} | {"noise": pa.int64()}  # fmt: skip
+    rows = [
+        each._asdict() | {"noise": None if noise is None else noise[each.difference]}
+        for each in found
+    ]
+    return pa.Table.from_pylist(rows, pa.schema(kinds.items()))
 
 
 def _text(
-    found: Sequence[Difference], limit: int, inputs: Sequence[str], sides: Sequence[Tables]
+    found: Sequence[Difference],
+    noise: Counter[str] | None,
+    limit: int,
+    titles: Sequence[str],
+    sides: Sequence[Tables],
 ) -> Iterator[str]:
-    for side, name, tables in zip("AB", inputs, sides, strict=True):
-        yield f"{side}  {name}"
+    for side, title, tables in zip("AB", titles, sides, strict=False):
+        yield f"{side}  {title}"
         yield from head_of(tables)
     yield ""
-    if not found:
-        yield "no difference"
-        return
-    yield from _summary(found)
+    yield from _summary(found, noise)
     for each in found[:limit]:
         yield ""
         yield from _one(each, sides)
@@ -99,13 +181,20 @@ def _text(
         yield f"and {len(found) - limit:,} others"
 
 
-def _summary(found: Sequence[Difference]) -> Iterator[str]:
+def _summary(found: Sequence[Difference], noise: Counter[str] | None) -> Iterator[str]:
+    """Yield a row for each class that there is, also for those that are noise alone."""
     counts = Counter((each.difference, each.breaks) for each in found)
-    yield columns(_CLASSES, "class", "rows", "A", "B", "both", "neither breaks a rule")
-    for kind in dict.fromkeys(each.difference for each in found):
+    kinds = dict.fromkeys([*(each.difference for each in found), *(noise or ())])
+    if not kinds:
+        yield "no difference" + ("" if noise is None else ", and no noise")
+        return
+    titles = "class", "rows", "A", "B", "both", "neither breaks a rule"
+    widths = (*_CLASSES, *(() if noise is None else (-8,)))
+    yield columns(widths, *titles, *(() if noise is None else ("noise",)))
+    for kind in kinds:
         numbers = [counts[kind, breaks] for breaks in ("A", "B", "both", "neither")]
-        cells = (f"{number:,}" if number else "-" for number in numbers)
-        yield columns(_CLASSES, kind, f"{sum(numbers):,}", *cells)
+        numbers = [sum(numbers), *numbers, *(() if noise is None else (noise[kind],))]
+        yield columns(widths, kind, *(f"{number:,}" if number else "-" for number in numbers))
 
 
 def _one(each: Difference, sides: Sequence[Tables]) -> Iterator[str]:

@@ -208,10 +208,12 @@ def _text_or_hex(data: str | None) -> str | None:
         return data
 
 
-def _user_properties(rows: Ints, pairs: Sequence[str], count: int) -> pa.Array:
+def _user_properties(rows: Ints, pairs: Sequence[str | None], count: int) -> pa.Array:
     """Return user properties as maps; a repeated name has its last value."""
     maps: dict[int, dict[str, Any]] = {}
     for row, pair in zip(rows.tolist(), pairs, strict=True):
+        if pair is None:  # it is no text
+            continue
         name, value = json.loads(pair)
         of_row = maps.setdefault(row, {})
         of_row.pop(name, None)
