@@ -117,7 +117,8 @@ def _format_of(packets: DataFrame) -> tuple[str, Facts]:
             missing[format] = [name for name in names if name not in packets.columns]
             if not missing[format]:
                 return format, of_protocol
-    format = min(missing, key=lambda name: len(missing[name]))
+    there = {*packets.columns}
+    format = max(missing, key=lambda name: len(there.intersection(_packet_schema(name).names)))
     raise UsageError(
         f"facts: these are no packets of captures with all columns: {format} also has"
         f" {', '.join(missing[format])}"
@@ -224,7 +225,7 @@ def _with_hidden(packets: pa.Table, streams: pa.Table) -> pa.Table:
             for row in addresses
         ]
     rows = pa.Table.from_pylist([{**row, "status": GAP} for row in hidden], packets.schema)
-    return pa.concat_tables([with_gaps(packets, _NEVER_NS), rows])
+    return pa.concat_tables([with_gaps(packets, {packets["source"][0].as_py(): _NEVER_NS}), rows])
 
 
 def _tables_of(

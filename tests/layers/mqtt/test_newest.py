@@ -108,13 +108,14 @@ def parts_of(packets: pa.Table, since_ns: int, part: int) -> Iterator[tuple[int,
     """Yield rows as they are made part by part, and after how many packets."""
     start = packets["captured_ns"].to_pylist().index(since_ns) + 1
     before = max(start - newest.MAX_NEWEST, 0)
-    some = NewestPackets(MQTT, SOURCE, since_ns)
+    some = NewestPackets(MQTT)
+    some.advance(SOURCE, since_ns)
     some.add("mqtt", packets.slice(0, before), old=True)
     some.add("mqtt", packets.slice(before, start - before))
     for at in range(start, packets.num_rows, part):
         some.add("mqtt", packets.slice(at, part))
         stop = min(at + part, packets.num_rows)
-        yield stop, some.rows(shown_of(packets.slice(0, stop)))
+        yield stop, some.rows(shown_of(packets.slice(0, stop)), [SOURCE])
 
 
 def made(packets: pa.Table, since_ns: int, part: int) -> list[tuple[int, str, bool, Row]]:
@@ -247,10 +248,11 @@ def test_bytes_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     for number in range(200):
         capture.message("one", "t", bytes(2_000), 1, number + 1)
     packets = packets_of(capture)
-    some = NewestPackets(MQTT, SOURCE, 0)
+    some = NewestPackets(MQTT)
+    some.advance(SOURCE, 0)
     for at in range(0, packets.num_rows, 50):
         some.add("mqtt", packets.slice(at, 50))
-        some.rows(shown_of(packets))
+        some.rows(shown_of(packets), [SOURCE])
         assert sum(part.nbytes for part in some._newest["mqtt"]) < 110_000
 
 
@@ -264,11 +266,12 @@ def test_rare_packets_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     packets = packets_of(capture)
     kinds = packets["packet_type"].to_pylist()
     assert kinds.count(layout.CONNECT) == 100
-    some = NewestPackets(MQTT, SOURCE, 0)
+    some = NewestPackets(MQTT)
+    some.advance(SOURCE, 0)
     bodies = set[bytes]()
     for at in range(0, packets.num_rows, 40):
         some.add("mqtt", packets.slice(at, 40))
-        for table, *both in some.rows(shown_of(packets)):
+        for table, *both in some.rows(shown_of(packets), [SOURCE]):
             if table == "messages":
                 bodies.update(body for rows in both for body in rows["body"].to_pylist())
         assert sum(part.num_rows for part in some._rare["mqtt"]) <= 40
@@ -289,10 +292,11 @@ def test_a_session_of_which_rare_packets_are_dropped_keeps_one_row(
         if number % 3 == 0:
             capture.ping(f"client {number % 60}")
     packets = packets_of(capture)
-    some, proofs = NewestPackets(MQTT, SOURCE, 0), dict[frozenset[str], set[tuple[str, int]]]()
+    some, proofs = NewestPackets(MQTT), dict[frozenset[str], set[tuple[str, int]]]()
+    some.advance(SOURCE, 0)
     for at in range(0, packets.num_rows, 25):
         some.add("mqtt", packets.slice(at, 25))
-        for table, *both in some.rows(shown_of(packets)):
+        for table, *both in some.rows(shown_of(packets), [SOURCE]):
             for row in (row for rows in both for row in rows.to_pylist()):
                 if table == "sessions":
                     connection = frozenset(row["stream"].split(">"))

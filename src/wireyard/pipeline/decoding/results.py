@@ -1,21 +1,24 @@
 """Results that tasks of the bronze stage return to the driver: a class for each kind.
 
-They are sent as rows of a manifest, which has a column for each kind; a row holds one result.
+They are sent as JSON of their types, a row each.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import asdict, dataclass, fields
-from typing import Final, TypeVar
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final, TypeVar
 
 import pyarrow as pa
 
 from wireyard.captures.stream_table import LEDGER
+from wireyard.errors import LakeError, LedgerError, SourceError, WireError
+from wireyard.pipeline.typed_json import from_json, to_json
 
 __all__ = [
     "COUNTED",
-    "MANIFEST",
+    "FAILURES",
+    "RESULTS",
     "EndpointsResult",
     "FailureResult",
     "FilesResult",
@@ -28,9 +31,9 @@ __all__ = [
     "PieceResult",
     "Result",
     "StreamRows",
-    "make_manifest",
+    "make_results",
     "of_kind",
-    "read_manifest",
+    "read_results",
 ]
 
 
@@ -185,8 +188,14 @@ class FailureResult:
     """The error of a task; it has no other result."""
 
     error: str
-    """A key of `wireyard.pipeline.decoding.task.FAILURES`."""
+    """A key of `FAILURES`."""
     message: str
+
+    @classmethod
+    def of(cls, error: BaseException | None) -> FailureResult:
+        """Return an error that is one of `FAILURES` as a result."""
+        kind = next(name for name, kind in FAILURES.items() if isinstance(error, kind))
+        return cls(kind, str(error))
 
 
 Result = (
@@ -204,50 +213,36 @@ PartResult = FormatResult | FilesResult | EndpointsResult | LeftOutResult
 """The results of a part of a capture."""
 Kind = TypeVar("Kind", bound=Result)
 
-_KINDS: Final[dict[str, type[Result]]] = {
-    "piece": PieceResult,
-    "headers": HeadersResult,
-    "format": FormatResult,
-    "files": FilesResult,
-    "endpoints": EndpointsResult,
-    "left_out": LeftOutResult,
-    "note": NoteResult,
-    "gone": GoneResult,
-    "failure": FailureResult,
+RESULTS: Final = pa.schema([("result", pa.string())])
+"""Results of tasks as JSON (`typed_json`)."""
+FAILURES: Final[Mapping[str, type[WireError]]] = {
+    "read": SourceError,
+    "write": LakeError,
+    "balance": LedgerError,
 }
-_NAMES: Final = {kind: name for name, kind in _KINDS.items()}
-_TYPES: Final = {
-    "bool": pa.bool_(),
-    "int": pa.int64(),
-    "str": pa.string(),
-    "Sequence[int]": pa.list_(pa.int64()),
-    "Sequence[str]": pa.list_(pa.string()),
-}
+"""Errors that a task returns as a result instead of failing, so that Spark does not retry a missing
+file or a full disk four times, and does not bury the message in a traceback."""
 
 
-def _struct_of(kind: type[Result]) -> pa.StructType:
-    return pa.struct(
-        [(each.name, _TYPES[str(each.type).removesuffix(" | None")]) for each in fields(kind)]
-    )
+def make_results(results: Iterable[Any], kind: Any = Result) -> pa.RecordBatch:
+    """Return results of a type as rows of `RESULTS`."""
+    rows = [{"result": to_json(result, kind)} for result in results]
+    return pa.RecordBatch.from_pylist(rows, RESULTS)
 
 
-MANIFEST: Final = pa.schema([(name, _struct_of(kind)) for name, kind in _KINDS.items()])
-"""A column for each kind of result; all but one are null in a row."""
+def read_results(rows: pa.Table | pa.RecordBatch, kind: Any = Result) -> Iterator[Any]:
+    """Yield the results in rows of `RESULTS`.
 
-
-def make_manifest(results: Iterable[Result]) -> pa.RecordBatch:
-    """Return results as rows of `MANIFEST`."""
-    return pa.RecordBatch.from_pylist(
-        [{_NAMES[type(result)]: asdict(result)} for result in results], MANIFEST
-    )
-
-
-def read_manifest(manifest: pa.Table | pa.RecordBatch) -> Iterator[Result]:
-    """Yield the results in rows of `MANIFEST`."""
-    for row in manifest.to_pylist():
-        for name, values in row.items():
-            if values is not None:
-                yield _KINDS[name](**values)
+    Raises
+    ------
+    SourceError, LakeError, LedgerError
+        A task has failed.
+    """
+    for text in rows["result"].to_pylist():
+        result = from_json(text, kind)
+        if isinstance(result, FailureResult):
+            raise FAILURES[result.error](result.message)
+        yield result
 
 
 def of_kind(kind: type[Kind], results: Iterable[Result]) -> list[Kind]:

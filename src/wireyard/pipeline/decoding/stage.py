@@ -39,9 +39,8 @@ from wireyard.pipeline.decoding.indexing import (
     join_headers,
 )
 from wireyard.pipeline.decoding.results import (
-    MANIFEST,
+    RESULTS,
     EndpointsResult,
-    FailureResult,
     FilesResult,
     FormatResult,
     GoneResult,
@@ -52,7 +51,7 @@ from wireyard.pipeline.decoding.results import (
     PieceResult,
     Result,
     of_kind,
-    read_manifest,
+    read_results,
 )
 from wireyard.pipeline.decoding.stitching import cut_inputs, stitch_input
 from wireyard.pipeline.decoding.task import AnyPiece, BronzeSettings, Piece, packets_table
@@ -245,10 +244,8 @@ class BronzeStage:
         self.tasks += len(tasks)
         work = partial(bronze.write_task, settings=self._settings)
         with _marks_watched(self._lake, numbered, self._watch):
-            manifest = self._runner.run(numbered, work, MANIFEST)
-        for result in read_manifest(manifest):
-            if isinstance(result, FailureResult):
-                raise bronze.FAILURES[result.error](result.message)
+            rows = self._runner.run(numbered, work, RESULTS)
+        for result in read_results(rows):
             if isinstance(result, GoneResult):
                 self._gone.add(result.source)
             self.lost = self.lost or (isinstance(result, NoteResult) and result.lost)
