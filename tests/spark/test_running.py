@@ -6,10 +6,12 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from threading import Thread, current_thread
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 import pytest
+from pyspark import TaskContext
 
 from tests.spark.lakes import TABLES, all_rows, assert_as_one_run, run
 from wireyard.lake.writer import Lake
@@ -168,3 +170,30 @@ def test_a_worker_that_has_much_gives_back_what_is_free() -> None:
     assert full - before > 100
     assert same - before > 50  # which the next task takes
     assert after - before < 30
+
+
+POOLS = pa.schema([("pool", pa.string())])
+
+
+def pools(_: int) -> Iterator[pa.RecordBatch]:
+    context = TaskContext.get()
+    assert context is not None
+    pool = context.getLocalProperty("spark.scheduler.pool")
+    yield pa.RecordBatch.from_pylist([{"pool": pool}], POOLS)
+
+
+def test_threads_share_the_cores(tmp_path: Path, spark: SparkSession) -> None:
+    """Parts of growing inputs do not wait for all facts, which a thread makes."""
+    found = list[str]()
+    with Lake.open(str(tmp_path / "lake")) as lake:
+        runner = Runner(SparkEngine(lambda: spark), lake)
+
+        def run_one() -> None:
+            found.extend(runner.run([0], pools, POOLS)["pool"].to_pylist())
+
+        thread = Thread(target=run_one, name="all facts")
+        thread.start()
+        thread.join()
+        run_one()
+    assert found == ["all facts", current_thread().name]
+    assert spark.sparkContext.getConf().get("spark.scheduler.mode") == "FAIR"

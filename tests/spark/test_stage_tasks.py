@@ -69,14 +69,20 @@ STAGES: dict[str, Stage] = {"first": follow, "later": take}
 
 
 def run(batches: list[pa.RecordBatch], staging: Path) -> list[Any]:
-    return list(run_rows(iter(batches), "first", STAGES, 2, Output(str(staging), {})))
+    inbox = {"rows": [Passed(0, [pa.Table.from_batches([batch])]) for batch in batches]}
+    given = PartInput(0, inbox)
+    return list(run_rows(given, "rows", "first", STAGES, 2, Output(str(staging), {})))
 
 
 def test_facts_and_records_of_keys(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("wireyard.pipeline.facts.keyed.BATCH_ROWS", 2)
     for name in ("sessions", "violations"):
         (tmp_path / name).mkdir()
-    rows = [{"key": key, "name": f"{key}{place}"} for key in "ab" for place in range(3)]
+    rows = [
+        {"key": key, "name": f"{key}{place}", "offset": place}
+        for key in "ba"
+        for place in (2, 0, 1)
+    ]
     # A key may go on in the next batch.
     batches = [pa.RecordBatch.from_pylist(rows[:2]), pa.RecordBatch.from_pylist(rows[2:])]
     outputs = run(batches, tmp_path)
@@ -105,7 +111,8 @@ def test_facts_and_records_of_keys(tmp_path: Path, monkeypatch: pytest.MonkeyPat
 
 
 def test_nothing_leaves_no_file(tmp_path: Path) -> None:
-    assert run([], tmp_path) == []
+    schema = pa.schema([("key", pa.string()), ("name", pa.string()), ("offset", pa.int64())])
+    assert run([pa.RecordBatch.from_pylist([], schema)], tmp_path) == []
     assert not list(tmp_path.iterdir())
 
 

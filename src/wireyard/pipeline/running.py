@@ -14,7 +14,7 @@ from typing import Any, Protocol, TypeVar
 import pyarrow as pa
 
 from wireyard.lake.staging import Staging
-from wireyard.pipeline.exchange import Keyed, Stage, Work, run_here
+from wireyard.pipeline.exchange import Stage, Work, run_here
 from wireyard.pipeline.typed_json import first_parameter
 
 __all__ = ["Cluster", "Runner", "StartCluster"]
@@ -41,7 +41,7 @@ class Cluster(Protocol):
 
     def run_stages(
         self,
-        first: Sequence[Any] | Keyed,
+        first: Sequence[Any],
         work: Work,
         stages: Sequence[Stage],
         schema: pa.Schema,
@@ -122,7 +122,7 @@ class Runner:
 
     def run_stages(
         self,
-        first: Sequence[Any] | Keyed,
+        first: Sequence[Any],
         work: Work,
         stages: Sequence[Stage],
         schema: pa.Schema,
@@ -135,8 +135,7 @@ class Runner:
         Parameters
         ----------
         first
-            The tasks of the first stage; or rows, of which each task gets those of some keys as
-            batches, sorted by key, and by order within a key.
+            The tasks of the first stage.
         work
             The function of the first stage.
         schema
@@ -145,6 +144,5 @@ class Runner:
             As in `run`.
         """
         if self.in_process:
-            tasks = [iter(first.read_all().to_batches())] if isinstance(first, Keyed) else first
-            return pa.Table.from_batches(run_here(tasks, work, stages), schema)
+            return pa.Table.from_batches(run_here(first, work, stages), schema)
         return self._cluster.run_stages(first, work, stages, schema, together, kind)

@@ -2,7 +2,7 @@
 
 Stages that pass something on are one lineage, and one job: ``mapInArrow``, then Spark's shuffle,
 then ``mapInArrow`` again. A row of the shuffle is a blob, an Arrow stream in one binary column, so
-rows of tables are not converted for Java, except those that are ordered by key. A blob for a later
+rows of tables are not converted for Java. A blob for a later
 stage, or a result for the driver, goes through the tasks of those between, which do not read it.
 Spark computes again what is lost with an executor.
 """
@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import closing
 from dataclasses import dataclass
 from functools import partial
-from threading import Lock
+from threading import Lock, current_thread
 from typing import TYPE_CHECKING, Any, Final
 from uuid import uuid4
 
@@ -26,7 +26,6 @@ from wireyard.formats import load_columns
 from wireyard.lake.staging import Staging
 from wireyard.pipeline.exchange import (
     Blob,
-    Keyed,
     Spill,
     Stage,
     Work,
@@ -174,6 +173,8 @@ class SparkEngine:
         if (context := context_of(rows.sparkSession)) is not None:
             group = uuid4().hex
             context.setJobGroup(group, name)
+            # Threads share the cores: facts that are made in the background do not hold up parts.
+            context.setLocalProperty("spark.scheduler.pool", current_thread().name)
             with self._lock:
                 self._count(context.statusTracker())
                 self._groups.append(group)
@@ -229,7 +230,7 @@ class SparkCluster:
 
     def run_stages(
         self,
-        first: Sequence[Any] | Keyed,
+        first: Sequence[Any],
         work: Work,
         stages: Sequence[Stage],
         schema: pa.Schema,
@@ -237,11 +238,8 @@ class SparkCluster:
         kind: Any,
     ) -> pa.Table:
         """Run stages that pass on what later ones read, as one job; return all results."""
-        if isinstance(first, Keyed):
-            rows, run = self._sorted(first), partial(run_batches, work=work)
-        else:
-            rows = self._numbers(len(first), together)
-            run = partial(_run_numbered, tasks=_texts_of(first, kind), work=work, kind=kind)
+        rows = self._numbers(len(first), together)
+        run = partial(_run_numbered, tasks=_texts_of(first, kind), work=work, kind=kind)
         passed = first_stage(rows, run, schema)
         for number, stage in enumerate(stages, 1):
             most = max(each.parts for each in stages[number - 1 :])
@@ -249,15 +247,6 @@ class SparkCluster:
         found = self._engine.collect(passed.where(f"part = {RESULTS}"), _name_of(work))
         results = (read_tables(data)[0] for data in data_of(found))
         return pa.concat_tables([schema.empty_table(), *results])
-
-    def _sorted(self, rows: Keyed) -> DataFrame:
-        """Return the rows of files, those of a key in one partition and in order."""
-        from wireyard.spark.types import spark_schema
-
-        files = self._spark.range(0, len(rows.paths), 1, len(rows.paths))
-        read = files.mapInArrow(partial(_read_numbered, rows=rows), spark_schema(rows.keyed_schema))
-        ordered = read.repartition("key").sortWithinPartitions("key", rows.order)
-        return ordered.select("key", *rows.columns)
 
     def _numbers(self, tasks: int, together: int) -> DataFrame:
         """Return a row for each task, with its number only."""
@@ -397,10 +386,3 @@ def data_of(rows: pa.RecordBatch | pa.Table) -> Iterator[pa.Buffer]:
     """Yield the data of rows of `SHUFFLED`."""
     for size, packed in zip(rows["size"], rows["data"], strict=True):
         yield pa.decompress(packed.as_buffer(), size.as_py(), _CODEC)
-
-
-def _read_numbered(batches: Iterator[pa.RecordBatch], rows: Keyed) -> Iterator[pa.RecordBatch]:
-    """Read the files whose numbers are in a column `id`."""
-    for batch in batches:
-        for number in batch["id"].to_pylist():
-            yield from rows.read(rows.paths[number])

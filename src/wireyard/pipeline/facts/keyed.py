@@ -15,6 +15,7 @@ from typing import Any, Final, get_args
 from uuid import uuid4
 
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from wireyard.formats.base import Row
 from wireyard.lake.parts import PartFile
@@ -65,9 +66,14 @@ def _run_part(given: PartInput, name: str, stages: Chain, parts: int, output: Ou
 
 
 def run_rows(
-    batches: Iterator[pa.RecordBatch], name: str, stages: Chain, parts: int, output: Output
+    given: PartInput, passed: str, name: str, stages: Chain, parts: int, output: Output
 ) -> Outputs:
-    """Run a stage over rows that have a `key`, sorted by it."""
+    """Run a stage over the rows of a part, by `key`, and by `offset` within a key."""
+    together = pa.concat_tables(table for each in given.inbox[passed] for table in each.tables)
+    order = pc.sort_indices(together, [("key", "ascending"), ("offset", "ascending")])
+    # What was passed on is in a file: only some of it is in memory at once.
+    some = (together.take(order.slice(at, BATCH_ROWS)) for at in range(0, len(order), BATCH_ROWS))
+    batches = (batch for rows in some for batch in rows.combine_chunks().to_batches())
     return run_stage(chain.from_iterable(map(_rows, batches)), name, stages, parts, output)
 
 

@@ -21,7 +21,7 @@ from wireyard.layers.facts import DerivedFiles, Facts, PacketFile, facts_of
 from wireyard.layers.frame_files import FrameFiles, Spans
 from wireyard.layers.tables import with_times
 from wireyard.pipeline.decoding.task import packets_table
-from wireyard.pipeline.exchange import Blob, Keyed, PartInput, Stage
+from wireyard.pipeline.exchange import Blob, PartInput, Stage
 from wireyard.pipeline.running import Runner
 from wireyard.pipeline.typed_json import first_parameter, from_json, to_json
 
@@ -181,7 +181,7 @@ def run_tasks(
 
 def run_stages(
     runner: Runner,
-    first: Sequence[Any] | Keyed,
+    first: Sequence[Any],
     work: Callable[[Any], Outputs],
     stages: Iterable[FactsStage],
 ) -> Results:
