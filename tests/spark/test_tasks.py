@@ -19,11 +19,13 @@ from tests.captures.connections import make_capture
 from tests.captures.test_bundled import reading
 from tests.make import item, items, packet, section, text
 from tests.spark.lakes import uncaptured
+from wireyard.captures.left_out import LeftOut
 from wireyard.captures.quarantine import QUARANTINE
+from wireyard.captures.records import Placed
 from wireyard.errors import LakeError, SourceError
 from wireyard.formats import get_format
 from wireyard.formats.base import Format, Row
-from wireyard.lake.ledgers import LEDGER_FILES
+from wireyard.lake.ledgers import LEDGER_FILES, LedgerSum
 from wireyard.lake.parts import PartFile
 from wireyard.pipeline.decoding import task as bronze
 from wireyard.pipeline.decoding.results import (
@@ -95,8 +97,8 @@ def test_a_task_writes_what_a_reader_reads(tmp_path: Path, stream: Path) -> None
     rows = staged(tmp_path / "out")
     assert uncaptured(rows).equals(pa.concat_tables([wireyard.read(stream), wireyard.read(other)]))
     assert first.file == ledger.file
-    assert first.tables == ["files", "packets_jmq"]
-    assert ledger.tables == ["files", "packets_jmq", "quarantine"]
+    assert first.tables == ("files", "packets_jmq")
+    assert ledger.tables == ("files", "packets_jmq", "quarantine")
     assert (ledger.bytes_garbage, ledger.bytes_tail) == (5, len(PACKETS[-1]) - 3)
     assert ledger.bytes_ok + ledger.bytes_garbage + ledger.bytes_tail == other.stat().st_size
     assert ledger.broken_at is None
@@ -198,11 +200,11 @@ def test_a_full_disk_is_said_and_not_raised(
 def test_results_of_every_kind_are_read_as_they_were() -> None:
     results: list[Result] = [
         PieceResult("jmq", 5, 9, source="s", start=3, file="f", tables=("files", "packets_jmq")),
-        HeadersResult("s", 0, 24, 99, 3, "null", "cut off", 7, "headers/1.arrow"),
-        FormatResult("s", "mqtt", tuple(range(9))),
+        HeadersResult("s", 0, 24, 99, 3, None, "cut off", 7, "headers/1.arrow"),
+        FormatResult("s", "mqtt", LedgerSum(*range(9))),
         FilesResult("s", "f", ("ledger", "streams"), 3),
-        EndpointsResult("s", 3, "[]", None),
-        LeftOutResult("s", 3, "{}"),
+        EndpointsResult("s", 3, (("10.0.0.1", 1883, "mqtt"),), None),
+        LeftOutResult("s", 3, LeftOut(2, 9, (Placed(1, "x"),))),
         NoteResult("s", "not read to its end"),
         GoneResult("s"),
     ]

@@ -11,8 +11,11 @@ from typing import Any, Final, TypeVar
 
 import pyarrow as pa
 
+from wireyard.captures.left_out import LeftOut
+from wireyard.captures.records import Context
 from wireyard.captures.stream_table import LEDGER
 from wireyard.errors import LakeError, LedgerError, SourceError, WireError
+from wireyard.lake.ledgers import LedgerSum
 from wireyard.pipeline.typed_json import from_json, to_json
 
 __all__ = [
@@ -97,7 +100,7 @@ class HeadersResult:
     piece_start, start, stop
         Offsets of the piece, of its first record, and of the end of its last one.
     next_context
-        The `Context` behind the last record, in JSON.
+        That behind the last record; None if the file is too short for its header.
     damage, unread_bytes
         Why no more could be read, and the number of bytes that remain.
     path
@@ -109,7 +112,7 @@ class HeadersResult:
     start: int
     stop: int
     packets: int
-    next_context: str
+    next_context: Context | None
     damage: str | None
     unread_bytes: int
     path: str
@@ -122,8 +125,7 @@ class FormatResult:
     source: str
     format: str
     """Empty for bytes of no format, such as records of a store that hold no packets."""
-    ledger: Sequence[int]
-    """The numbers of a `LedgerSum`."""
+    ledger: LedgerSum
     part: int = 0
     """The part of a capture that has the streams."""
 
@@ -146,14 +148,14 @@ class EndpointsResult:
     Attributes
     ----------
     opened, undecided
-        Those of `PartEndpoints`, in JSON: the address, the port and the format of each.
-        None if there are too many to list.
+        Those of `PartEndpoints`: the address, the port and the format of each. None if there are
+        too many to list.
     """
 
     source: str
     part: int
-    opened: str | None
-    undecided: str | None
+    opened: Sequence[tuple[str, int, str]] | None
+    undecided: Sequence[tuple[str, int, str]] | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -162,8 +164,7 @@ class LeftOutResult:
 
     source: str
     part: int
-    counts: str
-    """A `LeftOut`, in JSON."""
+    counts: LeftOut
 
 
 @dataclass(frozen=True, slots=True)

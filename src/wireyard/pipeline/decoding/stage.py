@@ -157,8 +157,7 @@ class BronzeStage:
     def _note(self, path: str, results: Sequence[Result]) -> None:
         """Add the notes on an input; they do not depend on the number of its parts."""
         notes = dict.fromkeys(each.message for each in of_kind(NoteResult, results))
-        parts = [LeftOut.load(each.counts) for each in of_kind(LeftOutResult, results)]
-        left_out = LeftOut.total(parts)
+        left_out = LeftOut.total([each.counts for each in of_kind(LeftOutResult, results)])
         self.notes += [f"{path}: {note}" for note in (*notes, *left_out.lines())]
         self.has_unknown = self.has_unknown or left_out.unread is not None
 
@@ -300,7 +299,7 @@ def _bare_input(
 def _captured_input(found: FoundInput, results: Sequence[Result]) -> Input:
     parts: defaultdict[str, list[LedgerSum]] = defaultdict(list)
     for each in of_kind(FormatResult, results):
-        parts[each.format].append(LedgerSum(*each.ledger))
+        parts[each.format].append(each.ledger)
     ledger = {format: LedgerSum.total(sums) for format, sums in parts.items()}
     files = _files_of(of_kind(FilesResult, results))
     return Input(found.path, found.format, found.stamp, ledger, files)

@@ -274,7 +274,7 @@ class BronzeTask:
             if found.frames_unread:
                 yield NoteResult(part.source, found.frames_unread)
         if found.left_out is not None:
-            yield LeftOutResult(part.source, part.part, found.left_out.dump())
+            yield LeftOutResult(part.source, part.part, found.left_out)
         if part.of > 1 and found.endpoints is not None and any(found.endpoints):
             yield describe_endpoints(part, found.endpoints)
         tables = self._write_files(part.source, found.spans) if part.part == 0 else set()
