@@ -19,7 +19,7 @@ from wireyard.layers.stages import Dropped, Fact, Found, KeyedRecord, Stage
 from wireyard.layers.tables import fact_table, with_times
 from wireyard.pipeline.exchange import Blob, PartInput, Passed, read_tables
 from wireyard.pipeline.facts.keyed import order_bytes, run_rows, stages_of, values_of
-from wireyard.pipeline.facts.tasks import Output, groups_of
+from wireyard.pipeline.facts.tasks import FactFile, Output, groups_of
 
 NUMBERS = st.integers(-(1 << 63), (1 << 63) - 1)
 ORDERS = st.tuples(NUMBERS, st.text("a\0\xff\U0001f600\udc80", max_size=3), NUMBERS)
@@ -88,10 +88,9 @@ def test_facts_and_records_of_keys(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     outputs = run(batches, tmp_path)
     blobs = [output for output in outputs if isinstance(output, Blob)]
     fact, dropped = (output for output in outputs if not isinstance(output, Blob))
-    assert (fact["kind"], fact["name"]) == ("fact", "sessions")
-    assert (fact["count"], fact["sources"]) == (6, ["a", "b"])
-    assert dropped == {"kind": "dropped", "name": "MAX_NAMES", "count": 12}
-    sessions = pq.read_table(tmp_path / "sessions" / fact["file"])
+    assert (fact.table, fact.sources) == ("sessions", ("a", "b"))
+    assert dropped == Dropped("MAX_NAMES", 12)
+    sessions = pq.read_table(tmp_path / "sessions" / fact.name)
     assert sessions["client"].to_pylist() == ["a0", "a1", "a2", "b0", "b1", "b2"]
     assert sessions["packets"].to_pylist() == [0, 1, 2] * 2
     assert sessions["opened_at"].cast(pa.int64()).to_pylist() == [1] * 6
@@ -103,9 +102,8 @@ def test_facts_and_records_of_keys(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     for part in sorted({blob.part for blob in blobs}):
         passed = [Passed(0, read_tables(blob.data)) for blob in blobs if blob.part == part]
         (made,) = work(PartInput(part, {"later": passed}))
-        assert not isinstance(made, Blob)
-        assert (made["kind"], made["name"]) == ("fact", "violations")
-        violations = pq.read_table(tmp_path / "violations" / made["file"])
+        assert isinstance(made, FactFile) and made.table == "violations"
+        violations = pq.read_table(tmp_path / "violations" / made.name)
         found += violations["text"].to_pylist()
     assert sorted(found) == ["a2 a1 a0", "b2 b1 b0"]
 

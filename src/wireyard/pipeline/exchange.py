@@ -134,8 +134,8 @@ def with_own_texts(table: pa.Table) -> pa.Table:
 
 # --- the stages -----------------------------------------------------------------------------
 
-Work = Callable[[Any], Iterable[pa.RecordBatch | Blob]]
-"""The function of a task: its input -> its results, and what it passes on."""
+Work = Callable[[Any], Iterable[Any]]
+"""The function of a task: its input -> its results, and what it passes on, `Blob`s."""
 
 
 class Stage(NamedTuple):
@@ -213,7 +213,7 @@ class Spill:
         self._file.close()
 
 
-def run_here(first: Iterable[Any], work: Work, stages: Iterable[Stage]) -> Iterator[pa.RecordBatch]:
+def run_here(first: Iterable[Any], work: Work, stages: Iterable[Stage]) -> Iterator[Any]:
     """Run the tasks of stages in this process, one after the other; yield their results.
 
     Parameters
@@ -232,7 +232,7 @@ def run_here(first: Iterable[Any], work: Work, stages: Iterable[Stage]) -> Itera
 
 def _run_each(
     inputs: Iterable[tuple[int, Any]], work: Work, passed: Spill, stage: int
-) -> Iterator[pa.RecordBatch]:
+) -> Iterator[Any]:
     for task, given in inputs:
         for number, output in enumerate(work(given)):
             if isinstance(output, Blob):

@@ -50,7 +50,6 @@ _ENDS: Final = tuple(dict.fromkeys((*STREAM_COLUMNS, "transport", "bytes_read", 
 """Columns of the table of streams that are read."""
 _ADDRESSES: Final = ("src_addr", "src_port", "dst_addr", "dst_port")
 _NEVER_NS: Final = int(np.iinfo(np.int64).max)
-_NO_RESULTS: Final = pa.schema([("none", pa.null())])
 _CONNECT_PARTITIONS: Final = 8
 
 
@@ -98,7 +97,7 @@ def facts(packets: DataFrame, streams: DataFrame | None = None) -> dict[str, Dat
         passed = passed.union(_deal(streams, _pick(STREAMS, _ENDS), _STREAMS, parts))
     work = partial(_derive, format=format, protocol=of_protocol.protocol)
     stage = Stage((_PACKETS, _STREAMS), parts, work)
-    derived = next_stage(passed, stage, 1, parts, _NO_RESULTS).persist(StorageLevel.DISK_ONLY)
+    derived = next_stage(passed, stage, 1, parts, None).persist(StorageLevel.DISK_ONLY)
     of_tables = derived.where(col("part") != RESULTS)
     return {
         name: of_tables.where(col("name") == name).mapInArrow(
@@ -142,7 +141,7 @@ def _deal(rows: DataFrame, schema: pa.Schema, name: str, parts: int) -> DataFram
     if missing:
         raise UsageError(f"facts: the table of {name} has no column {', '.join(missing)}")
     work = partial(_by_source, schema=schema, name=name, parts=parts)
-    return first_stage(rows.select(*schema.names), partial(run_batches, work=work), _NO_RESULTS)
+    return first_stage(rows.select(*schema.names), partial(run_batches, work=work), None)
 
 
 def _by_source(

@@ -1,7 +1,4 @@
-"""Results that tasks of the bronze stage return to the driver: a class for each kind.
-
-They are sent as JSON of their types, a row each.
-"""
+"""Results that tasks of the bronze stage return to the driver: a class for each kind."""
 
 from __future__ import annotations
 
@@ -9,19 +6,15 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, TypeVar
 
-import pyarrow as pa
-
 from wireyard.captures.left_out import LeftOut
 from wireyard.captures.records import Context
 from wireyard.captures.stream_table import LEDGER
 from wireyard.errors import LakeError, LedgerError, SourceError, WireError
 from wireyard.lake.ledgers import LedgerSum
-from wireyard.pipeline.typed_json import from_json, to_json
 
 __all__ = [
     "COUNTED",
     "FAILURES",
-    "RESULTS",
     "EndpointsResult",
     "FailureResult",
     "FilesResult",
@@ -34,9 +27,8 @@ __all__ = [
     "PieceResult",
     "Result",
     "StreamRows",
-    "make_results",
     "of_kind",
-    "read_results",
+    "without_failures",
 ]
 
 
@@ -214,8 +206,6 @@ PartResult = FormatResult | FilesResult | EndpointsResult | LeftOutResult
 """The results of a part of a capture."""
 Kind = TypeVar("Kind", bound=Result)
 
-RESULTS: Final = pa.schema([("result", pa.string())])
-"""Results of tasks as JSON (`typed_json`)."""
 FAILURES: Final[Mapping[str, type[WireError]]] = {
     "read": SourceError,
     "write": LakeError,
@@ -225,22 +215,15 @@ FAILURES: Final[Mapping[str, type[WireError]]] = {
 file or a full disk four times, and does not bury the message in a traceback."""
 
 
-def make_results(results: Iterable[Any], kind: Any = Result) -> pa.RecordBatch:
-    """Return results of a type as rows of `RESULTS`."""
-    rows = [{"result": to_json(result, kind)} for result in results]
-    return pa.RecordBatch.from_pylist(rows, RESULTS)
-
-
-def read_results(rows: pa.Table | pa.RecordBatch, kind: Any = Result) -> Iterator[Any]:
-    """Yield the results in rows of `RESULTS`.
+def without_failures(results: Iterable[Any]) -> Iterator[Any]:
+    """Yield results.
 
     Raises
     ------
     SourceError, LakeError, LedgerError
         A task has failed.
     """
-    for text in rows["result"].to_pylist():
-        result = from_json(text, kind)
+    for result in results:
         if isinstance(result, FailureResult):
             raise FAILURES[result.error](result.message)
         yield result

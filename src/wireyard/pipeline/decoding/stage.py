@@ -39,7 +39,6 @@ from wireyard.pipeline.decoding.indexing import (
     join_headers,
 )
 from wireyard.pipeline.decoding.results import (
-    RESULTS,
     EndpointsResult,
     FilesResult,
     FormatResult,
@@ -51,7 +50,7 @@ from wireyard.pipeline.decoding.results import (
     PieceResult,
     Result,
     of_kind,
-    read_results,
+    without_failures,
 )
 from wireyard.pipeline.decoding.stitching import cut_inputs, stitch_input
 from wireyard.pipeline.decoding.task import AnyPiece, BronzeSettings, Piece, packets_table
@@ -243,8 +242,8 @@ class BronzeStage:
         self.tasks += len(tasks)
         work = partial(bronze.write_task, settings=self._settings)
         with _marks_watched(self._lake, numbered, self._watch):
-            rows = self._runner.run(numbered, work, RESULTS)
-        for result in read_results(rows):
+            found = self._runner.run(numbered, work, Result)
+        for result in without_failures(found):
             if isinstance(result, GoneResult):
                 self._gone.add(result.source)
             self.lost = self.lost or (isinstance(result, NoteResult) and result.lost)

@@ -68,7 +68,6 @@ from wireyard.pipeline.decoding.results import (
     PieceResult,
     Result,
     StreamRows,
-    make_results,
 )
 from wireyard.pipeline.inputs.captures import CapturePart, describe_endpoints
 from wireyard.pipeline.inputs.listing import is_missing
@@ -172,24 +171,19 @@ def packets_table(format: str) -> str:
     return f"packets_{get_format(format).name}"
 
 
-def write_task(
-    task: tuple[int, Sequence[AnyPiece]], settings: BronzeSettings
-) -> Iterator[pa.RecordBatch]:
-    """Decode the pieces of a task and write them; yield the results as rows of `RESULTS`.
+def write_task(task: tuple[int, Sequence[AnyPiece]], settings: BronzeSettings) -> list[Result]:
+    """Decode the pieces of a task and write them; return the results.
 
     Parameters
     ----------
     task
         The task's number in the run, and its pieces.
     """
-    yield make_results(_write_task(*task, settings))
-
-
-def _write_task(number: int, pieces: Sequence[AnyPiece], settings: BronzeSettings) -> list[Result]:
-    task = BronzeTask(number, settings)
+    number, pieces = task
+    opened = BronzeTask(number, settings)
     try:
-        results = [result for piece in pieces for result in task.write_or_skip(piece)]
-        task.close()
+        results = [result for piece in pieces for result in opened.write_or_skip(piece)]
+        opened.close()
     except tuple(FAILURES.values()) as error:
         return [FailureResult.of(error)]
     return results

@@ -21,10 +21,11 @@ from wireyard.formats.base import Row
 from wireyard.lake.parts import PartFile
 from wireyard.layers.frame_files import FrameFiles
 from wireyard.layers.grouping import split_rows, text_hashes
-from wireyard.layers.stages import Chain, Fact, Found, KeyedRecord, Order, Stage
+from wireyard.layers.stages import Chain, Fact, Found, KeyedRecord, Order
+from wireyard.layers.stages import Stage as LayerStage
 from wireyard.layers.tables import fact_table, with_times
-from wireyard.pipeline.exchange import Blob, PartInput, pass_on
-from wireyard.pipeline.facts.tasks import FactsStage, Output, Outputs, dropped_rows
+from wireyard.pipeline.exchange import Blob, PartInput, Stage, pass_on
+from wireyard.pipeline.facts.tasks import FactFile, Output, Outputs, dropped_rows
 from wireyard.pipeline.typed_json import first_parameter, from_json, to_json
 
 __all__ = [
@@ -48,11 +49,11 @@ _BIAS: Final = 1 << 63
 """Added to a signed number of 64 bits, so that its bytes compare as the number does."""
 
 
-def stages_of(stages: Chain, parts: int, output: Output) -> Iterator[FactsStage]:
+def stages_of(stages: Chain, parts: int, output: Output) -> Iterator[Stage]:
     """Yield stages over the keyed records that were passed on to each."""
     for name in stages:
         work = partial(_run_part, name=name, stages=dict(stages), parts=parts, output=output)
-        yield [name], parts, work
+        yield Stage([name], parts, work)
 
 
 def _run_part(given: PartInput, name: str, stages: Chain, parts: int, output: Output) -> Outputs:
@@ -98,7 +99,7 @@ def run_stage(
     yield from outputs.close()
 
 
-def _record_type(stage: Stage) -> Any:
+def _record_type(stage: LayerStage) -> Any:
     """Return the type of the records of a stage: its parameter is an iterator of them."""
     (kind,) = get_args(first_parameter(stage))
     return kind
@@ -200,8 +201,7 @@ class _Outputs:
         for held in self._records.values():
             yield from _pass_batch(held, self._stages, self._parts)
         for name, file in self._facts.items():
-            written = {"file": file.close(), "count": file.count, "sources": sorted(file.sources)}
-            yield {"kind": "fact", "name": name, **written}
+            yield FactFile(name, file.close(), tuple(sorted(file.sources)))
         yield from dropped_rows(self._dropped)
 
 
@@ -222,12 +222,10 @@ class _File:
         self._file = PartFile(f"{folder}/{self._name}", batch([]).schema)
         self._held: list[Row] = []
         self._held_bytes = 0
-        self.count = 0
         self.sources: set[str] = set()
         """The sources of its rows."""
 
     def add(self, row: Row) -> None:
-        self.count += 1
         self._held.append(row)
         self.sources.add(row["source"])
         self._held_bytes += len(row.get("body") or b"")

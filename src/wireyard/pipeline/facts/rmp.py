@@ -6,7 +6,7 @@ A sender and its group are one stream. Stages (``wireyard.layers.stages``) run o
 from __future__ import annotations
 
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from functools import partial
 from typing import Final
 
@@ -19,9 +19,9 @@ from wireyard.layers.grouping import split_rows, text_hashes
 from wireyard.layers.newest import stream_keys
 from wireyard.layers.rmp.chain import CHAIN
 from wireyard.layers.rmp.observer import NEEDED
-from wireyard.pipeline.exchange import pass_on
+from wireyard.pipeline.exchange import Stage, pass_on
 from wireyard.pipeline.facts.keyed import run_rows, stages_of
-from wireyard.pipeline.facts.tasks import Division, Group, Output, Outputs, Results, run_stages
+from wireyard.pipeline.facts.tasks import Division, Group, Output, Outputs, Result, run_stages
 from wireyard.pipeline.running import Runner
 from wireyard.streams.plan import make_plan
 
@@ -33,14 +33,14 @@ _PACKETS: Final = "packets"
 _FIRST, *_LATER = CHAIN
 
 
-def _write_by_sender(runner: Runner, output: Output, group: Group) -> Results:
-    """Write the facts of some inputs, sender by sender; yield rows of `RESULTS`."""
+def _write_by_sender(runner: Runner, output: Output, group: Group) -> Iterable[Result]:
+    """Write the facts of some inputs, sender by sender; return the results."""
     parts, paths = -(-group.packets // _MOST_PACKETS), [path for _, path in group.files]
     split = partial(_split, sources=group.sources, parts=parts)
     work = partial(run_rows, passed=_PACKETS, name=_FIRST, stages=dict(CHAIN), parts=parts,
                    output=output)  # fmt: skip
     later = stages_of({name: CHAIN[name] for name in _LATER}, parts, output)
-    return run_stages(runner, paths, split, [([_PACKETS], parts, work), *later])
+    return run_stages(runner, paths, split, [Stage([_PACKETS], parts, work), *later])
 
 
 DIVISION: Final = Division(_MOST_PACKETS, sys.maxsize, _write_by_sender)

@@ -31,11 +31,9 @@ from wireyard.lake.writer import Lake
 from wireyard.layers.tables import all_tables, with_times
 from wireyard.pipeline.decoding.results import (
     FAILURES,
-    RESULTS,
     FailureResult,
     GoneResult,
-    make_results,
-    read_results,
+    without_failures,
 )
 from wireyard.pipeline.decoding.task import (
     DONE_MARKS,
@@ -113,8 +111,8 @@ def read_parts(
     staged = [*tables, QUARANTINE_TABLE, STORE_RECORDS_TABLE, DONE_MARKS, *all_tables()]
     lake.make_staging([*staged, *LEDGER_FILES, FILES_TABLE, PAYLOADS_TABLE, OPEN_STATES])
     tasks = [*enumerate(_divided(parts, runner.at_once), first)]
-    rows = runner.run(tasks, partial(_read_task, settings=settings, growth=growth), RESULTS)
-    results = [*read_results(rows, _Result)]
+    found = runner.run(tasks, partial(_read_task, settings=settings, growth=growth), _Result)
+    results = [*without_failures(found)]
     order = {part.path: number for number, part in enumerate(parts)}
     return (
         sorted(
@@ -157,10 +155,8 @@ class _PartError(Exception):
         self.part = part
 
 
-def _read_task(
-    task: _Task, settings: BronzeSettings, growth: GrowthSettings
-) -> Iterator[pa.RecordBatch]:
-    """Read and stage the parts of a task; yield a row of `RESULTS` for each."""
+def _read_task(task: _Task, settings: BronzeSettings, growth: GrowthSettings) -> list[_Result]:
+    """Read and stage the parts of a task; return a result for each."""
     number, parts = task
     load_columns()
     results: list[_Result] = []
@@ -179,7 +175,7 @@ def _read_task(
         except tuple(FAILURES.values()) as error:
             results = [FailureResult.of(error)]
             break
-    yield make_results(results, _Result)
+    return results
 
 
 def restored(
