@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from collections import Counter
 from collections.abc import Iterator
 from typing import Any
 
@@ -186,6 +187,45 @@ def test_sessions_violations_and_answers_are_those_of_all_packets_so_far(
     assert counts["sessions"] > 15
     assert counts["violations"] > 10
     assert (counts["conversations"] > 5) == (version == 5)
+
+
+def test_inputs_together_give_the_rows_of_each(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Their streams have the same names, and their packets become gaps at different times."""
+    monkeypatch.setattr(newest, "MAX_NEWEST", 60)
+    packets, shown = dict[str, pa.Table](), dict[str, list[Row]]()
+    for seed, source in enumerate(("a.pcap", "b.pcap")):
+        traffic = Traffic(4, seed)
+        traffic.run(60)
+        rows = packets_of(traffic.capture)
+        place, names = rows.schema.get_field_index("source"), pa.array([source] * rows.num_rows)
+        packets[source] = rows.set_column(place, "source", names.cast(rows.schema.types[place]))
+        shown[source] = [row | {"source": source} for row in shown_of(rows)]
+    together, alone = NewestPackets(MQTT), {source: NewestPackets(MQTT) for source in packets}
+    for source, one in alone.items():
+        for some in (one, together):
+            some.advance(source, packets[source]["captured_ns"][20].as_py())
+    counts = Counter[str]()
+    for at in range(0, max(each.num_rows for each in packets.values()), 40):
+        expected = Counter[tuple[str, int, str]]()
+        for source, one in alone.items():
+            some = packets[source].slice(at, 30 if source == "a.pcap" else 40)
+            one.add("mqtt", some)
+            together.add("mqtt", some)
+            expected.update(_texts(one.rows(shown[source], [source])))
+        every = [row for rows in shown.values() for row in rows]
+        assert Counter(_texts(together.rows(every, [*packets]))) == expected
+        counts.update(name for name, *_ in expected)
+    assert min(counts[name] for name in ("messages", "deliveries", "sessions")) > 20
+
+
+def _texts(found: list[NewestRows]) -> list[tuple[str, int, str]]:
+    """Return rows with their tables, and whether they are open."""
+    return [
+        (name, place, repr(sorted(row.items())))
+        for name, *both in found
+        for place, rows in enumerate(both)
+        for row in rows.to_pylist()
+    ]
 
 
 def test_of_a_gap_nothing_is_said_to_be_in_flight(monkeypatch: pytest.MonkeyPatch) -> None:
