@@ -27,7 +27,6 @@ from tests.layers.rmp import make as rmp
 from wireyard.formats.base import Row
 from wireyard.formats.mqtt import layout
 from wireyard.layers.mqtt.connection import CONNECTION, connection_event
-from wireyard.layers.mqtt.retained import Retained, Value
 from wireyard.layers.mqtt.subscriptions import Subscription, Subscriptions
 from wireyard.layers.rmp import Delivered, Event, MessageId, QoS, Want
 from wireyard.layers.rmp.chain import CHAIN as RMP
@@ -101,19 +100,6 @@ def subscriptions() -> Case:
                 assert len(list(tree.matching(topic))) == 2
 
     return Case(work, times * TOPICS)
-
-
-def retained() -> Case:
-    """Return retained values that replace each other."""
-    topics = [f"plant/{number}" for number in range(TOPICS)]
-
-    def work() -> None:
-        kept = Retained()
-        for time in range(EVENTS):
-            kept.set(Value(topics[time % TOPICS], PAYLOAD, 1, "key", time))
-        assert len(kept) == EVENTS
-
-    return Case(work, EVENTS)
 
 
 def rmp_sender() -> Case:
@@ -200,7 +186,6 @@ def rmp_replies() -> Case:
 MACHINES: dict[str, Callable[[], Case]] = {
     "MQTT connection": connections,
     "MQTT subscriptions, topics": subscriptions,
-    "MQTT retained values": retained,
     "RMP sender, 64 bytes": rmp_sender,
     "RMP receiver, 64 bytes": partial(rmp_receiver, 64),
     "RMP receiver, 64 KiB, packets": partial(rmp_receiver, 1 << 16),

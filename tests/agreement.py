@@ -108,7 +108,11 @@ def check_splits(
             split_bytes = rng.randint(max(1, least), max(1, len(data)))
             with forced(compiled=rng.random() < 0.7):
                 segments = walk_pieces(
-                    file.name, len(data), format, limit or format.max_packet_bytes, split_bytes
+                    file.name,
+                    len(data),
+                    format,
+                    limit or format.framing.max_packet_bytes,
+                    split_bytes,
                 )
             _check_segments(segments, contexts, len(data), format)
         names = [name for name in table.schema.names if name not in ("source", "stream")]
@@ -194,7 +198,7 @@ def check_bytes(view: bytes, context: int, subject: Subject) -> tuple[Row, Any]:
         assert stop <= inner.start < inner.stop <= len(view), (view.hex(), inner)
         stop = inner.stop
     if error is None:
-        for show in format.body_views.values():
+        for show in format.body.views.values():
             with suppress(DecodeError):
                 show(row)
     return row, packet

@@ -50,7 +50,7 @@ from wireyard.formats import get_format, names
 
 assert wireyard.__file__.startswith(sys.argv[1]), wireyard.__file__
 for name in names():
-    import_module(get_format(name).fast_path)  # small inputs are left to kernels as well
+    import_module(get_format(name).columnar.module)  # small inputs are left to kernels as well
 for words in (
     "decode traffic/shop-c2b.jmq",
     "decode shop.gpacket",

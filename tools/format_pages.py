@@ -48,7 +48,7 @@ def format_page(name: str) -> Iterator[str]:
     assert package is not None and package.__doc__ is not None
     title, _, summary = package.__doc__.splitlines()[0].partition(": ")
     yield from (f"# {title}", "", summary[:1].upper() + summary[1:])
-    yield from (*_RULINGS.format(most=format.max_packet_bytes).splitlines(), "")
+    yield from (*_RULINGS.format(most=format.framing.max_packet_bytes).splitlines(), "")
     yield from _text(source.introduction)
     shown: list[Any] = []
     constants = []

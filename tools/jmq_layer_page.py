@@ -7,10 +7,10 @@ from collections.abc import Iterator, Mapping
 from tools.format_pages import markdown
 from tools.layer_pages import state_diagram
 from wireyard.layers.jmq.clocks import MAX_DRIFT_PPM, WINDOW_NS
-from wireyard.layers.jmq.fact_rules import BROKEN, FACT_RULES
+from wireyard.layers.jmq.fact_rules import FACT_RULES
 from wireyard.layers.jmq.facts import VERDICTS
 from wireyard.layers.jmq.hops import FOLLOWS, HOPS, UNKNOWN
-from wireyard.layers.jmq.rules import RULES
+from wireyard.layers.jmq.rules import BROKEN, RULES
 from wireyard.layers.jmq.states import (
     DELIVERY,
     DELIVERY_EVENTS,

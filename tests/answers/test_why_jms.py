@@ -12,6 +12,7 @@ from tests.answers.test_why import findings
 from tests.layers.jmq.make import Talk
 from wireyard.answers import open_tables
 from wireyard.answers.latencies import measure_latencies
+from wireyard.formats.base import Row
 
 QUEUE: dict[str, Any] = {"JMQDestination": "q", "JMQDestType": 1}
 TOPIC: dict[str, Any] = {"JMQDestination": "t", "JMQDestType": 2}
@@ -23,7 +24,7 @@ def producer(**values: Any) -> Talk:
     return Talk(**values).login()
 
 
-def send(talk: Talk, count: int = 1, **values: Any) -> list[dict[str, Any]]:
+def send(talk: Talk, count: int = 1, **values: Any) -> list[Row]:
     """Send messages to a queue, which the broker accepts."""
     wanted = {"flags": "Q", "destination": "q", **values}
     return [talk.request("TEXT_MESSAGE", reply="SEND_REPLY", **wanted) for _ in range(count)]
@@ -60,51 +61,6 @@ def waiting(path: Path) -> dict[str, int]:
         return {row["state"]: row["messages"] for row in measure_latencies(tables).waiting}
 
 
-def test_who_consumed_once_and_left_does_not_consume(tmp_path: Path) -> None:
-    talk = producer()
-    (first,) = send(talk)
-    reader = consumer(talk)
-    reader.acknowledge(reader.deliver(first, 7))
-    close(reader)
-    reader.goodbye()
-    talk.now_ms = reader.now_ms
-    send(talk, 5)
-    wait(talk)
-    assert found(tmp_path / "a", talk, reader) == {"no_consumer": 5}
-    assert waiting(tmp_path / "a") == {"no consumer": 5}
-
-
-def test_a_durable_subscriber_who_is_away_has_messages(tmp_path: Path) -> None:
-    talk = producer()
-    reader = consumer(talk, **TOPIC, **DURABLE)
-    close(reader)
-    reader.goodbye()
-    talk.now_ms = reader.now_ms
-    send(talk, 5, flags="", destination="t")
-    wait(talk)
-    assert found(tmp_path / "a", talk, reader) == {"queued_away": 5}
-    assert waiting(tmp_path / "a") == {"queued": 5}
-    reader.rows[-3]["properties"] = None  # another way to close: it unsubscribes
-    gone = Talk(client=OTHER, now_ms=talk.now_ms, rows=[])
-    gone.client = ("10.0.0.8", 50009)
-    gone.login()
-    gone.request("DELETE_CONSUMER", **DURABLE)
-    assert found(tmp_path / "b", talk, reader, gone) == {}
-
-
-def test_what_was_given_back_waits(tmp_path: Path) -> None:
-    talk = producer()
-    messages = send(talk, 2)
-    reader = consumer(talk)
-    for message in messages:
-        reader.deliver(message, 7)
-    close(reader)
-    reader.goodbye()
-    talk.now_ms = reader.now_ms
-    wait(talk)
-    assert found(tmp_path / "a", talk, reader) == {"no_consumer": 2}
-
-
 def test_a_reply_dies_with_its_temporary_queue(tmp_path: Path) -> None:
     talk = producer()
     name = "temporary_destination://queue/10.0.0.8/50008/1"
@@ -121,22 +77,6 @@ def test_a_reply_dies_with_its_temporary_queue(tmp_path: Path) -> None:
         "died_with_queue", "lost", "10.0.0.8:50008",
     )  # fmt: skip
     assert reply["destination"] == one["destination"]
-
-
-def test_what_was_purged_is_gone_and_nobody_is_blamed(tmp_path: Path) -> None:
-    talk = producer()
-    reader = consumer(talk)
-    talk.now_ms = reader.now_ms
-    send(talk, 6)
-    wait(talk, reader)
-    later = send(talk, 3)
-    reader.now_ms = talk.now_ms
-    for message in later:
-        reader.sequence[False] += 9  # the broker has written to the administrator
-        reader.acknowledge(reader.deliver(message, 7))
-    wait(talk, reader)
-    assert found(tmp_path / "a", talk, reader) == {"overtaken": 6}
-    assert waiting(tmp_path / "a") == {}
 
 
 @pytest.mark.parametrize("how", ["12", "32", "30", "refused", "other", "before"])
@@ -306,3 +246,120 @@ def test_a_side_that_is_missing_accuses_nobody(tmp_path: Path, which: int, up: b
         tmp_path / "a", talk, reader, ended=[talk, reader], last_ms=9_000, lost=lost
     )
     assert findings(path) == []
+
+
+# --- sisters --------------------------------------------------------------------------------
+
+
+class Scene:
+    """A producer, client 0, and consumers, whose numbers are their places; all by one clock."""
+
+    def __init__(self) -> None:
+        self.talks = [Talk().login()]
+        self.sent: list[Row] = []
+
+    def on(self, which: int) -> Talk:
+        talk = self.talks[which]
+        talk.now_ms = max(one.now_ms for one in self.talks)
+        return talk
+
+    def join(self, **values: Any) -> None:
+        number = len(self.talks)
+        self.talks.append(Talk(client=(f"10.0.1.{number}", 50000 + number)))
+        self.on(number).login().consumer(number, **{**QUEUE, **values})
+        self.talks[number].tell("START")
+
+    def send(self, by: int = 0, count: int = 3, **values: Any) -> None:
+        self.sent = send(self.on(by), count, **values)
+
+    def hold(self, by: int) -> list[Row]:
+        reader = self.on(by)
+        return [reader.deliver(message, by) for message in self.sent]
+
+    def take(self, by: int, **values: Any) -> None:
+        for row in self.hold(by):
+            self.talks[by].acknowledge(row, **values)
+
+    def close(self, by: int) -> None:
+        close(self.on(by), by)
+
+    def lose(self, by: int) -> None:
+        """Let a packet of the broker be missing, behind which others come."""
+        self.on(by).reply("INFO")["status"] = "gap"
+        self.on(by).request("PING")
+
+    def begin(self) -> None:
+        self.on(0).request("START_TRANSACTION", re_JMQTransactionID=9)
+
+    def over(self, how: str, reply: str = "") -> None:
+        self.on(0).request(f"{how}_TRANSACTION", reply=reply, JMQTransactionID=9)
+
+    def unsubscribe(self) -> None:
+        self.on(0).request("DELETE_CONSUMER", **DURABLE)
+
+
+Step = tuple[str, dict[str, Any]]
+SELECTS = {"JMQSelector": "size > 2"}
+ON_TOPIC = {"flags": "", "destination": "t"}
+JOIN: Step = ("join", {})
+SEND: Step = ("send", {})
+BEGIN: Step = ("begin", {})
+JOIN_TOPIC, SEND_TOPIC = ("join", TOPIC | SELECTS), ("send", ON_TOPIC)
+IN_TRANSACTION = ("send", {"transaction_id": 9})
+COMMIT, ROLL_BACK = (
+    ("over", {"how": "COMMIT"}),
+    ("over", {"how": "ROLLBACK", "reply": "ROLLBACK_REPLY"}),
+)
+CLOSE, HOLD, TAKE, LOSE = ((name, {"by": 1}) for name in ("close", "hold", "take", "lose"))
+SISTERS: dict[str, tuple[list[Step], dict[str, int]]] = {
+    "who consumed once and left does not consume": (
+        [JOIN, SEND, TAKE, CLOSE, ("send", {"count": 5})], {"no_consumer": 5},
+    ),
+    "what was purged is gone, and nobody is blamed": (
+        [JOIN, ("send", {"count": 6}), SEND, TAKE], {"overtaken": 6},
+    ),
+    "a durable subscriber has unsubscribed": (
+        [("join", TOPIC | DURABLE), CLOSE, SEND_TOPIC, ("unsubscribe", {})], {},
+    ),
+    "a selector matches nothing": ([("join", SELECTS), SEND], {"selector_matches_nothing": 3}),
+    "nothing of a topic": ([JOIN_TOPIC, SEND_TOPIC], {"selector_matches_nothing": 3}),
+    "or deliveries are missing": ([JOIN_TOPIC, SEND_TOPIC, LOSE], {"capture_gap": 1}),
+    "it has matched": ([JOIN_TOPIC, SEND_TOPIC, TAKE], {}),
+    "its consumer has closed before": ([JOIN_TOPIC, CLOSE, SEND_TOPIC], {}),
+    "and left a queue": ([("join", SELECTS), CLOSE, SEND], {"no_consumer": 3}),
+    "it wants no messages of its own": (
+        [("join", TOPIC | SELECTS | {"JMQNoLocal": True}), ("send", ON_TOPIC | {"by": 1})], {},
+    ),
+    "they were rolled back": (
+        [JOIN_TOPIC, BEGIN, ("send", ON_TOPIC | {"transaction_id": 9}), ROLL_BACK], {},
+    ),
+    "nobody subscribes to a topic": ([SEND_TOPIC], {}),
+    "what is not committed waits nowhere": ([BEGIN, IN_TRANSACTION], {}),
+    "what is rolled back waits nowhere": ([BEGIN, IN_TRANSACTION, ROLL_BACK], {}),
+    "what is committed waits": ([BEGIN, IN_TRANSACTION, COMMIT], {"no_consumer": 3}),
+    "what is refused does not": ([("send", {"status": 414})], {"over_limit": 3}),
+    "one durable subscriber of two is away": (
+        [("join", TOPIC | DURABLE), ("join", TOPIC | {"JMQDurableName": "day"}), CLOSE, SEND_TOPIC,
+         ("take", {"by": 2})],
+        {"queued_away": 3},
+    ),
+    "one with a selector may not want it": (
+        [("join", TOPIC | SELECTS | DURABLE), CLOSE, SEND_TOPIC], {},
+    ),
+    "an heir takes it": ([JOIN, JOIN, SEND, HOLD, CLOSE, ("take", {"by": 2})], {}),
+    "given back, and nobody takes it": ([JOIN, SEND, HOLD, CLOSE], {"no_consumer": 3}),
+    "its acknowledgement was refused": (
+        [JOIN, SEND, ("take", {"by": 1, "status": 404})],
+        {"request_refused": 3, "unacknowledged": 3},
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", SISTERS)
+def test_a_sister(tmp_path: Path, name: str) -> None:
+    steps, known = SISTERS[name]
+    scene = Scene()
+    for step, values in steps:
+        getattr(scene, step)(**values)
+    wait(*scene.talks)
+    assert found(tmp_path / "a", *scene.talks) == known

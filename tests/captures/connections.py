@@ -225,7 +225,7 @@ def _packet_ends(stream: bytes) -> list[int]:
     format, at, ends = sniff(stream) or get_format("mqtt"), 0, list[int]()
     while at < len(stream):
         try:
-            size = format.frame_size(memoryview(stream), at, len(stream), 1 << 20, 0, True)
+            size = format.framing.frame_size(memoryview(stream), at, len(stream), 1 << 20, 0, True)
         except DecodeError:
             break
         if size is None or at + size >= len(stream):

@@ -166,7 +166,7 @@ def test_pieces_of_one_window_and_the_gaps_between_them_are_one_block() -> None:
     (readable,) = open_input(one_way([(start, one) for start in at])).readables
     opened = readable.opened
     assert isinstance(opened, CapturedStream) and len(opened.captured.pieces) == 200
-    fast = import_module(readable.format.fast_path)
+    fast = import_module(readable.format.columnar.module)
     for scanner in (None, fast.scan_frames):
         (block,) = opened.blocks(Framer(readable.format), scanner)
         assert block.offsets.tolist() == [start * len(one) for start in range(399)]
@@ -371,7 +371,7 @@ def test_damage_is_told_and_what_is_before_it_read() -> None:
 @pytest.mark.parametrize("threads", [1, 3])
 @pytest.mark.parametrize("size", [1, 18_000])
 def test_rows_of_small_streams_are_the_same_together_as_alone(size: int, threads: int) -> None:
-    import_module(get_format("mqtt").fast_path)  # else it is not loaded for so few bytes
+    import_module(get_format("mqtt").columnar.module)  # else it is not loaded for so few bytes
     frames = []
     for port in range(40_000, 40_100):
         message = publish(5, payload=bytes(size))

@@ -264,7 +264,7 @@ def test_a_column_that_contradicts_what_it_follows_from_is_refused(
         result = run("encode", "--format", label, stdin=json.dumps({**row, name: other}))
         assert result.exit_code == 3
         # That a body and its size differ has a line of its own.
-        of_body = f"'{get_format(label).body}' cannot be b"
+        of_body = f"'{get_format(label).body.column}' cannot be b"
         assert one_line(result).startswith((f"'{name}' cannot be {other!r}: by ", of_body))
         changed += 1
     assert changed >= 3

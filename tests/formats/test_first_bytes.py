@@ -36,7 +36,7 @@ def sniffed(format: Format, some: list[bytes]) -> tuple[list[Shown], list[int]]:
     """Return what each head has `Shown`, and the context of the stream that answers it."""
     bounds = np.cumsum([0, *map(len, some)])
     contexts = np.full(len(some), format.context)
-    sniff_heads = import_module(format.fast_path).sniff_heads
+    sniff_heads = import_module(format.columnar.module).sniff_heads
     data = np.frombuffer(b"".join(some), np.uint8)
     shown = sniff_heads(data, bounds[:-1], bounds[1:], contexts)
     return [Shown(one) for one in shown.tolist()], contexts.tolist()

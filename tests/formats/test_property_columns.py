@@ -30,10 +30,10 @@ def test_texts_that_find_no_room_are_copied_again(
 
     monkeypatch.setattr(property_kernels, "retry_texts", put_again)
     format = get_format(name)
-    columns = import_module(format.fast_path)
+    columns = import_module(format.columnar.module)
     data = np.frombuffer(b"".join(STREAMS[name]()) * 50, np.uint8)
     starts, sizes, contexts = columns.scan_frames(
-        data, 0, len(data), len(data), format.max_packet_bytes, format.context
+        data, 0, len(data), len(data), format.framing.max_packet_bytes, format.context
     )
     wanted = [one for one in format.columns if bodies or one.kind != "binary"]
     batches = []

@@ -46,11 +46,11 @@ EDITS: Final = st.lists(
 def row_of(decoder: Decoder, data: bytes) -> dict[str, Any]:
     """Return the additional columns of a message, which are the same in all forms of rows."""
     columns = PayloadColumns(MQTT, [Rule("#", (), decoder)])
-    batch = pa.record_batch({"topic": ["t"], MQTT.body: pa.array([data], pa.binary())})
+    batch = pa.record_batch({"topic": ["t"], MQTT.body.column: pa.array([data], pa.binary())})
     opened = columns.extend(batch)
     opened.validate(full=True)
     found: dict[str, Any] = opened.select(opened.schema.names[2:]).to_pylist()[0]
-    row = columns.open({"topic": "t", MQTT.body: data})
+    row = columns.open({"topic": "t", MQTT.body.column: data})
     text = json_text(row["payload_value"])
     text.encode()
     table = PayloadTable(MQTT, [Rule("#", (), decoder)])._columns.extend(batch)

@@ -380,8 +380,12 @@ class Connection:
         self.login_status: int | None = None
         self.user: str | None = None
         self.goodbye_by: str | None = None
+        self.may_be_refused = False
+        """Whether nothing showed a login before the first GOODBYE."""
         self.client_id: str | None = None
         self.in_gap: set[str] = set()
+        self.lacks_end: set[str] = set()
+        """Sides whose last row is no packet."""
         self.has_gap = self.is_one_sided = False
         self.waiting: dict[tuple[bool, int], Row] = {}
         self.asked: dict[Key, Row] = {}
@@ -411,6 +415,7 @@ class Connection:
             if row.get("status") == "gap":
                 self.begin_gap(row)
             elif format_of(row) == "jmq" and not is_packet(row):
+                self.lacks_end.add(ends_of(row)[0])
                 self.miss()
             elif format_of(row) == "jmq" and at >= shown:
                 self.observe(row)
@@ -421,6 +426,7 @@ class Connection:
     # them. A gap with a time is over at that time.
     def begin_gap(self, row: Row) -> None:
         sender = ends_of(row)[0]
+        self.lacks_end.add(sender)
         self.in_gap.discard(sender)
         if row.get("captured_ns") is None:
             self.in_gap.add(sender)
@@ -428,6 +434,7 @@ class Connection:
 
     def observe(self, row: Row) -> None:
         sender = ends_of(row)[0]
+        self.lacks_end.discard(sender)
         if sender in self.in_gap:
             self.in_gap.remove(sender)
             self.lose(sender)
@@ -492,7 +499,7 @@ class Connection:
             return
         if following == self.state:
             return
-        self.state = following
+        before, self.state = self.state, following
         # J-11 A connection is known from its first packet on if that is the HELLO.
         if event == "hello":
             self.hello = row
@@ -501,21 +508,22 @@ class Connection:
             self.user = user_of(row)
         elif event in ("login_ok", "login_no", "hello_no"):
             self.login_status = number(row, "JMQStatus")
-        elif event in ("client_bye", "server_bye"):
-            self.goodbye_by = self.goodbye_by or event.removesuffix("_bye")
+        elif event in ("client_bye", "server_bye") and self.goodbye_by is None:
+            self.goodbye_by, self.may_be_refused = event.removesuffix("_bye"), before == "new"
 
     # J-12 A connection was ended by the side that sent GOODBYE first. Without GOODBYE it was
-    # dropped if the capture shows its end, and else it is open as far as that shows. If the last
-    # bytes of the client are missing, it may have sent GOODBYE; a side that is missing may have
-    # been the first to send it.
+    # dropped if the capture shows its end, and else it is open as far as that shows. If packets
+    # behind the last one of a side are missing, it may have sent GOODBYE before the other; so may a
+    # side of which nothing was captured. Where nothing shows a login, it may have been refused.
     def ended_by(self) -> str | None:
         if self.state == "refused":
             return "refused"
         if self.goodbye_by is None and not self.ends:
             return "open"
-        if self.is_one_sided:
+        if self.may_be_refused or self.state == "new":
             return None
-        return self.goodbye_by or (None if self.client in self.in_gap else "dropped")
+        first = {"client": self.client, "server": self.server}.get(self.goodbye_by or "")
+        return None if (self.in_gap | self.lacks_end) - {first} else self.goodbye_by or "dropped"
 
     # J-38 A connection ends with its last FIN or reset, or else with its last packet. Of a
     # connection with a missing side, the time is unknown.

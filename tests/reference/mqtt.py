@@ -487,6 +487,8 @@ class Connection:
     is_full: bool = False
     lost_last: dict[bool, bool] = field(default_factory=lambda: {True: False, False: False})
     """By `from_client`: whether the latest gap is behind all its packets."""
+    broken: Counter[bool] = field(default_factory=Counter)
+    """By `from_client`: bytes behind its last packet that are no packets, gaps included."""
     lost_since_ns: int | None = None
     early: list[tuple[Row, At]] = field(default_factory=list)
     aliases: dict[bool, dict[int, str]] = field(default_factory=lambda: {True: {}, False: {}})
@@ -825,20 +827,21 @@ class Following:
         self.streams: dict[Stream, tuple[Connection, At]] = {}
         self.reached: dict[Stream, tuple[int, int]] = {}
         self.last: At | None = None
-        self.ends = sorted(self._end(name) for name in sides if self._seen(name).get("ended"))
+        self.ends: list[At] = []
 
     def _seen(self, name: Stream) -> Row:
         return (self.shown or {}).get(name, {})
 
+    # C-1
     def _end(self, name: Stream) -> At:
         row = self._seen(name)
-        ns, frame = row.get("ended_ns"), row.get("ended_frame")
-        assert ns is not None and frame is not None
+        ns, frame = max((row["ended_ns"], row["ended_frame"]), self.reached.get(name, (0, 0)))
         return At(ns, frame, name[1], _LAST_OFFSET, ns, frame, name[0])
 
     def run(self, rows: list[Row]) -> None:
-        for row in rows:
-            at = self._at(row)
+        ats = [self._at(row) for row in rows]
+        self.ends = sorted(self._end(name) for name in self.sides if self._seen(name).get("ended"))
+        for row, at in zip(rows, ats, strict=True):
             # The first row of a stream opens it before ends of others are due.
             connection = self._connection(row, at)
             self.last = at
@@ -999,8 +1002,9 @@ class Following:
         if code == "remaining_length" and is_start:
             self._malformed(connection, code, row, up, at)
         connection.damaged |= row.get("status") != "tail"
-        if row.get("status") == "gap":
-            self._lost(connection, at, up, row["length"])
+        connection.broken[up] += row["length"]
+        if row.get("status") == "gap" or connection.lost_last[up]:
+            self._lost(connection, at, up, connection.broken[up])
 
     def _lost(self, connection: Connection, at: At, up: bool, size: int) -> None:
         connection.lost_last[up] = True
@@ -1019,6 +1023,7 @@ class Following:
             connection.lost_since_ns = connection.lost_since_ns or at.reached_ns
             if up:
                 self._lost_until(connection, at.reached_ns)
+        connection.broken[up] = 0
         if connection.lost_last[up]:
             connection.lost_last[up] = False
             if not connection.lost_last[not up]:
@@ -1918,7 +1923,7 @@ class Deliveries:
         sent = [(one.message.start, one.capacity) for one in expected]
         partners = [
             {*found, *(place for place, one in enumerate(expected) if attempt in one.attempts)}
-            for attempt, found in zip(attempts, _partners(sent, attempts), strict=True)
+            for attempt, found in zip(attempts, self._partners(sent, attempts), strict=True)
         ]
         unsure = [one for one, found in zip(attempts, partners, strict=True) if len(found) > 1]
         self.unsure += unsure
@@ -1929,6 +1934,19 @@ class Deliveries:
             if one.is_unsure:
                 self.open.append(one.message)
         return [one for one in rest if one not in unsure]
+
+    def _partners(
+        self, sent: list[tuple[At, int]], attempts: list[Attempt]
+    ) -> list[set[int | None]]:
+        first_ns = min((start for start, _ in self.of.facts.lost[self.of.key]), default=None)
+        if first_ns is None or len(sent) <= 1 >= len(attempts):
+            return _partners(sent, attempts)
+        sure = [each for each in attempts if each.at.ns is None or each.at.ns <= first_ns]
+        before = [
+            {place for place, (at, _) in enumerate(sent) if at < each.at}
+            for each in attempts[len(sure) :]
+        ]
+        return [*_partners(sent, sure), *({None, *places} for places in before)]
 
     # C-29
     @staticmethod
@@ -2179,7 +2197,7 @@ class Deliveries:
         live = [one for one in rest if one.is_live and one.setter is None]
         for name in dict.fromkeys(one.client.name for one in live if one.client.name not in names):
             own = [one for one in live if one.client.name == name and one not in self.unsure]
-            for attempt, found in zip(own, _partners(sent, own), strict=True):
+            for attempt, found in zip(own, self._partners(sent, own), strict=True):
                 messages = [self.messages[place] for place in found if place is not None]
                 if len(found) > 1:
                     self.open += messages
@@ -2407,15 +2425,18 @@ class Server:
         """Return the connection on which a delivery is missing, and the verdict."""
         result: tuple[Connection | None, str] = (None, "undecided")
         for name in dict.fromkeys(sub.client.name for sub in active):
-            qos = max(sub.qos for sub in active if sub.client.name == name)
-            result = self._missed_by(name, min(qos, one.message.qos), one, confirmed)
+            own = [sub for sub in active if sub.client.name == name]
+            qos = min(max(sub.qos for sub in own), one.message.qos)
+            ends = [sub.leaving for sub in own if sub.leaving is not None]
+            left = max(ends) if len(ends) == len(own) else _ALWAYS
+            result = self._missed_by(name, qos, one, confirmed, left)
             # M-59
             if result[1] not in ("not_forwarded", "not_kept"):
                 break
         return result
 
     def _missed_by(
-        self, name: str, qos: int, one: Expected, confirmed: At
+        self, name: str, qos: int, one: Expected, confirmed: At, left: At
     ) -> tuple[Connection | None, str]:
         message = one.message
         own = [each for each in self.connections if each.client.name == name]
@@ -2445,9 +2466,11 @@ class Server:
             return connection, "undecided"  # C-23
         if connection.damaged:
             return connection, "undecided"  # C-10
-        # M-62
-        overtaken = self._has_later(connection, qos, confirmed, one.served_as, message.topic)
-        passed = self._has_later(connection, min(qos, 1), confirmed, one.served_as, None)
+        # M-62, M-92
+        overtaken, passed = (
+            self._has_later(connection, lowest, confirmed, left, one.served_as, topic)
+            for lowest, topic in ((qos, message.topic), (min(qos, 1), None))
+        )
         # M-84
         filled = connection.filled
         was_open = not was_away and passed and filled is not None and confirmed < filled
@@ -2457,7 +2480,7 @@ class Server:
             return connection, self._waited(message, connection, after[:1]) or waits
         # M-63
         answered = connection.answered_open if qos else connection.answered
-        is_answered = answered is not None and max(confirmed, connection.opened) < answered
+        is_answered = answered is not None and max(confirmed, connection.opened) < answered < left
         if not (overtaken or is_answered or passed):
             return connection, "undecided"
         too_large = _may_exceed(connection.maximum_packet_size, message)
@@ -2487,8 +2510,9 @@ class Server:
         return "discarded" if is_over else None
 
     def _has_later(
-        self, connection: Connection, qos: int, confirmed: At, name: str, topic: str | None
-    ) -> bool:
+        self, connection: Connection, qos: int, confirmed: At, left: At, name: str,
+        topic: str | None,
+    ) -> bool:  # fmt: skip
         """Return whether a message that was sent after another was accepted was delivered."""
         return any(
             one.served_as == name
@@ -2498,7 +2522,7 @@ class Server:
             and attempt.at.stream.partition("#")[2] == connection.opened.stream.partition("#")[2]
             and attempt.qos >= qos
             and connection.opened < attempt.at
-            and (connection.closed is None or attempt.at < connection.closed)
+            and attempt.at < min(connection.closed or _ALWAYS, left)
             for one in self.expected
             for attempt in one.attempts
         )

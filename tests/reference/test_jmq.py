@@ -84,4 +84,6 @@ def test_tables_of_states_are_those_of_the_model() -> None:
     unsettled = dict.fromkeys(OUTCOMES, jmq.NOT_ACKNOWLEDGED)
     assert unsettled | jmq.OF_VERDICT == OUTCOMES
     assert rules.RULES == jmq.RULES
-    assert rules.NEEDS_ALL == jmq.NEEDS_ALL and rules.NEEDS_BOTH == jmq.NEEDS_BOTH
+    needs = {name: {rule for rule, each in rules.NEEDS.items() if each == value} for name, value in
+             (("all", rules.ALL), ("both", rules.BOTH))}  # fmt: skip
+    assert needs == {"all": jmq.NEEDS_ALL, "both": jmq.NEEDS_BOTH}

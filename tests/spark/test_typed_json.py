@@ -15,12 +15,10 @@ import pytest
 from tests.layers.mqtt.test_steps import at, client, subscribed
 from wireyard.arrays import Ints
 from wireyard.captures.records import Context, Interface
-from wireyard.layers.jmq.clocks import Clocks
-from wireyard.layers.jmq.hops import HOP_STAGES, Sighting, Waiting
-from wireyard.layers.mqtt.delivery_columns import Topics, Will
+from wireyard.layers.mqtt.delivery_columns import Topics
 from wireyard.layers.mqtt.packets import KnownStream
-from wireyard.layers.mqtt.published import Clients
-from wireyard.layers.mqtt.records import Attempt, ConnectionRecord, Message
+from wireyard.layers.mqtt.records import Attempt, ConnectionRecord, Message, Will
+from wireyard.layers.mqtt.tracked import Clients
 from wireyard.layers.rmp.chain import CHAIN as RMP
 from wireyard.layers.stages import Key, Order
 from wireyard.pipeline import replacing
@@ -104,8 +102,7 @@ def test_what_is_written_is_read(value: Any, kind: Any) -> None:
         first_parameter(derive_groups), first_parameter(stage._derive_more), stage._Parts,
         first_parameter(partial(mqtt_facts._count)), first_parameter(mqtt_facts._split),
         first_parameter(jmq_facts._split),
-        first_parameter(replacing._split_file), *map(_record_type, HOP_STAGES.values()),
-        _record_type(RMP["conversations"]),
+        first_parameter(replacing._split_file), _record_type(RMP["conversations"]),
     ],
 )  # fmt: skip
 def test_all_that_is_passed_on_has_a_form(kind: Any) -> None:
@@ -192,12 +189,3 @@ def test_types_without_a_form() -> None:
     for kind in (Any, object, list[Any], Pair | Any, type):
         with pytest.raises(TypeError):
             to_json("x", kind)
-
-
-def test_members_of_a_union_are_told_apart() -> None:
-    kind = _record_type(HOP_STAGES["windows"])
-    sighting = Sighting("sent", 1, None, "a", "b", at(1))
-    for one in (Waiting("k", sighting, 1), Clocks((1, 2), (3, 4), ((None, 5),), "why")):
-        found = again(one, kind)
-        assert found == one
-        assert type(found) is type(one)

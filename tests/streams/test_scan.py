@@ -491,5 +491,5 @@ def test_one_thread_reads_what_its_decoder_frames(monkeypatch: pytest.MonkeyPatc
     assert wanted == {"jmq": 4, "mqtt": 1}
     assert scan.thread_count(get_format("mqtt"), captured=True) == 4
     for name in names():
-        columns = import_module(get_format(name).fast_path).ColumnDecoder
-        assert get_format(name).decoder_frames == hasattr(columns, "scan_frames")
+        columns = import_module(get_format(name).columnar.module).ColumnDecoder
+        assert get_format(name).columnar.finds_frames == hasattr(columns, "scan_frames")

@@ -179,7 +179,9 @@ def test_a_guess_that_is_wrong_is_found_and_repaired(tmp_path: Path) -> None:
     data = corpus("nested aligned")
     starts = set(sequential("nested aligned")["offset"].to_pylist())
     found = [
-        at for at in range(1, len(data)) if JMQ.find_header(data, at, len(data), LIMIT)[0] == at
+        at
+        for at in range(1, len(data))
+        if JMQ.framing.find_header(data, at, len(data), LIMIT)[0] == at
     ]
     wrong = [at for at in found if at not in starts]
     assert len(wrong) > len(found) // 3
@@ -218,7 +220,7 @@ def test_real_streams_split_anywhere(shared: Path) -> None:
         starts = table_of(str(path), compiled=True, columns=["offset"])["offset"].to_pylist()
         sizes = [rng.randint(72, size) for _ in range(8)] + [size // 2, size - 1, 1000]
         for split_bytes in sizes:
-            found = walk_pieces(str(path), size, JMQ, JMQ.max_packet_bytes, split_bytes)
+            found = walk_pieces(str(path), size, JMQ, JMQ.framing.max_packet_bytes, split_bytes)
             assert_exact(found, starts, size)
 
 

@@ -281,7 +281,7 @@ def _known_packets(known: Known, table: StreamTable) -> Ints:
         fast = load_fast_path(format, opened.bytes_ahead)
         read = partial(_blocks, format, fast)
         if isinstance(opened, BundledStreams):
-            packets[opened.rows] = opened.packet_counts(fast, format.max_packet_bytes, read)
+            packets[opened.rows] = opened.packet_counts(fast, format.framing.max_packet_bytes, read)
         else:
             packets[index] = _count(read(opened))
     return packets

@@ -81,7 +81,7 @@ def get_format(name: str) -> Format:
 def load_columns() -> None:
     """Load the columnar decoders, which pay for many small streams though not for a single one."""
     for name in _MODULES:
-        import_module(get_format(name).fast_path)
+        import_module(get_format(name).columnar.module)
 
 
 def sniff(head: View) -> Format | None:

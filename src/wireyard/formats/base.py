@@ -20,17 +20,22 @@ __all__ = [
     "REFUTED",
     "UNPROVEN",
     "Annotation",
+    "Body",
     "Carried",
+    "Columnar",
     "Contexts",
     "Dialect",
     "Evidence",
     "Format",
+    "Framing",
+    "Head",
     "Inner",
     "Nested",
     "Row",
     "Secrets",
     "Several",
     "Shown",
+    "Texts",
     "View",
 ]
 
@@ -103,6 +108,85 @@ class Carried(NamedTuple):
     def is_clean(self, body: bytes) -> bool:
         """Return whether a body holds no secret."""
         return bool(self.header.search(body)) and not self.secret_header.search(body)
+
+
+# --- what every format has ------------------------------------------------------------------
+
+
+class Head(NamedTuple):
+    """The beginning of a packet, for readers that do not have all of it."""
+
+    type_of: Callable[[View, int], int]
+    """Bytes, the position of a packet in them -> its type."""
+    type_bytes: int
+    """Bytes of a packet up to the end of its type."""
+    clear_bytes: int
+    """Bytes of a long packet that hold no text."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Framing:
+    """Where the packets of a stream begin and end."""
+
+    header_bytes: int
+    """Most bytes that `find_header` examines, and that are held back while more bytes arrive."""
+    max_packet_bytes: int
+    """Default limit of the packet size; a header with a larger size is malformed."""
+    frame_size: Callable[[View, int, int, int, int, bool], int | None]
+    """``(view, start, stop, max_packet_bytes, context, at_end)`` -> bytes of the frame at `start`.
+
+    None means that more bytes are needed. A `DecodeError` means that no packet begins here.
+    `at_end` is whether the stream ends at `stop`. The size may depend on the context only in
+    formats whose `find_header` finds nothing.
+    """
+    find_header: Callable[[View, int, int, int], tuple[int, bool]]
+    """``(view, start, stop, max_packet_bytes)`` -> ``(position, certain)``.
+
+    Position of the first header at or after `start` that passes every check that its bytes allow,
+    or `stop`. Not certain: the header is cut off by `stop`. A packet that is found this way is
+    read with the context of a stream's first frame, for it does not depend on earlier packets.
+    """
+    head: Head | None = None
+    """None if nothing follows from the first bytes of a packet alone."""
+
+
+@dataclass(frozen=True, slots=True)
+class Columnar:
+    """The columnar decoder."""
+
+    module: str
+    """Its module, imported only when there is enough work for it.
+
+    The module of a format in `wireyard.formats.FIRST_BYTES` also has kernels for many streams in
+    one call: `sniff_heads`, which finds the evidence (`Shown`) in their first bytes, and
+    `walk_streams`, which finds their packets. If the format has `Evidence.confirm_start`, it also
+    has `find_contexts`, which finds the contexts of connections.
+    """
+    finds_frames: bool = False
+    """Whether it can find the frames itself, if one thread does both."""
+
+
+@dataclass(frozen=True, slots=True)
+class Body:
+    """The application data of a packet: a message body or payload."""
+
+    column: str
+    """The column that has it."""
+    views: Mapping[str, Callable[[Row], Any]]
+    """Functions that show the body of a row in another form: ``text`` and ``value``."""
+
+
+@dataclass(frozen=True, slots=True)
+class Texts:
+    """What text columns hold."""
+
+    are_plain: bool = False
+    """Whether they equal the text of the wire: UTF-8 without lone surrogates."""
+    kinds: Mapping[str, str] = field(default_factory=dict)
+    """Kind of the values in columns of names and values, by name: ``number text binary pair``.
+
+    A pair is one of texts.
+    """
 
 
 # --- what only some formats have ------------------------------------------------------------
@@ -218,34 +302,9 @@ class Format:
     """Description in one line."""
     columns: tuple[Column, ...]
     """The format's own columns, in order; the columns of every row come before them."""
-    fast_path: str
-    """Module with the columnar decoder; imported only when there is enough work for it.
-
-    The module of a format in `wireyard.formats.FIRST_BYTES` also has kernels for many streams in
-    one call: `sniff_heads`, which finds the evidence (`Shown`) in their first bytes, and
-    `walk_streams`, which finds their packets. If the format has `Evidence.confirm_start`, it also
-    has `find_contexts`, which finds the contexts of connections.
-    """
-    header_bytes: int
-    """Most bytes that `find_header` examines, and that are held back while more bytes arrive."""
-    max_packet_bytes: int
-    """Default limit of the packet size; a header with a larger size is malformed."""
-    body: str
-    """The column of the application data: a message body or payload."""
-    frame_size: Callable[[View, int, int, int, int, bool], int | None]
-    """``(view, start, stop, max_packet_bytes, context, at_end)`` -> bytes of the frame at `start`.
-
-    None means that more bytes are needed. A `DecodeError` means that no packet begins here.
-    `at_end` is whether the stream ends at `stop`. The size may depend on the context only in
-    formats whose `find_header` finds nothing.
-    """
-    find_header: Callable[[View, int, int, int], tuple[int, bool]]
-    """``(view, start, stop, max_packet_bytes)`` -> ``(position, certain)``.
-
-    Position of the first header at or after `start` that passes every check that its bytes allow,
-    or `stop`. Not certain: the header is cut off by `stop`. A packet that is found this way is
-    read with the context of a stream's first frame, for it does not depend on earlier packets.
-    """
+    framing: Framing
+    columnar: Columnar
+    body: Body
     decode: Callable[[View, int], Any]
     """One whole packet, its context -> a frozen packet. Raises `DecodeError`."""
     encode: Callable[[Any], bytes]
@@ -262,22 +321,12 @@ class Format:
     """Columns that follow from other columns, each with those others."""
     annotate: Callable[[View, int], list[Annotation]]
     """One whole packet, its context -> annotations of all its bytes, without gaps. Never raises."""
-    body_views: Mapping[str, Callable[[Row], Any]]
-    """Functions that show the body of a row in another form: ``text`` and ``value``."""
+    texts: Texts = Texts()
     contexts: Contexts = Contexts()
     evidence: Evidence = Evidence()
     secrets: Secrets = Secrets()
     several: Several = Several()
     inner: Inner = Inner()
-    decoder_frames: bool = False
-    """Whether the columnar decoder can find the frames itself, if one thread does both."""
-    plain_text: bool = False
-    """Whether text columns equal the text of the wire: UTF-8 without lone surrogates."""
-    named_values: Mapping[str, str] = field(default_factory=dict)
-    """Kind of the values in columns of names and values, by name: ``number text binary pair``.
-
-    A pair is one of texts.
-    """
     dialects: Mapping[str, Dialect] = field(default_factory=dict)
     """Dialects by name; a caller writes one after a slash, as in ``mqtt/5.0``."""
     dialect: str | None = None

@@ -5,8 +5,6 @@ from __future__ import annotations
 from wireyard import java
 from wireyard.errors import DecodeError, Malformed, Truncated
 
-__all__ = ["Cursor"]
-
 
 class Cursor:
     """Reads a section from left to right; every error has the field and its offset.

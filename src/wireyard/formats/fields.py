@@ -18,22 +18,7 @@ from datetime import UTC, datetime, timedelta
 from typing import Any, ClassVar, Generic, TypeVar
 
 from wireyard.errors import EncodeError
-from wireyard.layout import Field
-
-__all__ = [
-    "PlainFields",
-    "Takes",
-    "bits_of",
-    "code_of",
-    "flag",
-    "in_range",
-    "maybe",
-    "milliseconds",
-    "octets",
-    "octets_or_none",
-    "octets_or_text",
-    "whole",
-]
+from wireyard.layout import Field, Layout
 
 Given_contra = TypeVar("Given_contra", contravariant=True)
 Held_co = TypeVar("Held_co", covariant=True)
@@ -200,3 +185,23 @@ def bits_of(flags: Mapping[str, int]) -> Callable[[str, Any], int]:
         return sum(flags[letter] for letter in set(value))
 
     return convert
+
+
+def flag_letters(bit_flags: int, flags: Mapping[str, int]) -> str:
+    """Return the letters of the set flags, in bit order."""
+    return "".join(letter for letter, bit in flags.items() if bit_flags & bit)
+
+
+def pack_header(layout: Layout, packet: object, computed: Mapping[str, int]) -> bytes:
+    """Encode the fields of a header: those of the packet, and `computed` ones.
+
+    Raises
+    ------
+    EncodeError
+        A value that does not fit.
+    """
+    values = []
+    for field in layout.fields:
+        value = computed[field.name] if field.name in computed else getattr(packet, field.name)
+        values.append(value if field.kind == "bytes" else in_range(field, value))
+    return layout.struct.pack(*values)

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from types import MappingProxyType
 
-__all__ = ["FLAGS", "PACKET_TYPES"]
-
 FLAGS = MappingProxyType(
     {
         "Q": 0x0001,  # destination is a queue

@@ -5,16 +5,17 @@ Text from the wire is shown with its control characters escaped, and cut after `
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable
 from contextlib import suppress
+from typing import Any
 
 from wireyard.errors import DecodeError
-from wireyard.formats.base import Annotation
+from wireyard.formats.base import Annotation, Row, View
 from wireyard.formats.cursor import Cursor
 from wireyard.formats.plain_values import time_text
 from wireyard.formats.properties import TYPES, decode_properties, decode_value, section_cursor
 from wireyard.formats.property_rows import property_text
-
-__all__ = ["MAX_SHOWN", "Marks", "bytes_text", "mark_marshalled", "number_text", "shown"]
+from wireyard.layout import Field
 
 MAX_SHOWN = 200
 """Most characters of a value in an annotation, which is one line."""
@@ -122,3 +123,27 @@ def number_text(value: int, unit: str | None) -> str:
     if unit == "ms since epoch":
         return f"{value} ({time_text(value) or 'out of the calendar'})"
     return str(value)
+
+
+def mark_header(
+    marks: Marks, view: View, fields: Iterable[Field], text: Callable[[Field, Any], str]
+) -> None:
+    """Annotate the fields of a header that are in the view; `text` shows the value of each."""
+    for field in fields:
+        if field.stop > len(view):
+            break
+        data = bytes(view[field.offset : field.stop])
+        signed = field.kind.startswith("i")
+        value = data if field.kind == "bytes" else int.from_bytes(data, "big", signed=signed)
+        marks.to(field.stop, field.name, text(field, value), field.spec)
+
+
+def header_text(field: Field, value: int, row: Row) -> str:
+    """Return the value of a header field as text, with the names that its row has."""
+    match field.name:
+        case "packet_type":
+            return f"{value} ({row.get('packet_type_name') or 'unknown'})"
+        case "bit_flags" if "flags" in row:
+            return f"{value:#0{2 + 2 * field.width}x} ({row['flags'] or 'none'})"
+        case _:
+            return number_text(value, field.unit)

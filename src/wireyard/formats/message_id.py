@@ -11,14 +11,6 @@ from __future__ import annotations
 import re
 from ipaddress import AddressValueError, IPv4Address, IPv6Address
 
-__all__ = [
-    "MESSAGE_ID_CODES",
-    "address_bytes",
-    "address_text",
-    "message_id_text",
-    "sys_message_id_text",
-]
-
 MESSAGE_ID_CODES = "q16sii"
 """The 32 bytes as `struct` codes, in the order of the parameters of `message_id_text`."""
 

@@ -15,8 +15,6 @@ from wireyard.arrays import Bytes, Ints
 from wireyard.formats.property_kernels import Columns, Texts, word_of
 from wireyard.memory import AHEAD_BYTES, load_i32, place_of, prefetch_lines, store_word
 
-__all__ = ["fill_names", "find_frames", "name_tables"]
-
 _NAME_WORDS: Final = 5
 """Words of the longest name of a packet type."""
 _OCTETS: Final = 4

@@ -14,10 +14,19 @@ from decimal import Decimal
 from typing import Any
 
 from wireyard import java
-
-__all__ = ["iso_text", "plain_objects", "time_text", "value_text"]
+from wireyard.formats.base import Row
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+
+
+def text_of(column: str) -> Callable[[Row], str | None]:
+    """Return a view of a bytes column as text; bytes that are not UTF-8 are backslash-escaped."""
+
+    def show(row: Row) -> str | None:
+        data: bytes | None = row.get(column)
+        return None if data is None else data.decode("utf-8", "backslashreplace")
+
+    return show
 
 
 def plain_objects(data: bytes) -> list[Any]:

@@ -20,22 +20,6 @@ from wireyard.errors import EncodeError, LimitExceeded, Malformed
 from wireyard.formats.base import Dialect
 from wireyard.formats.cursor import Cursor
 
-__all__ = [
-    "SHORT_OBJECTS",
-    "TYPES",
-    "PlainProperties",
-    "PlainValue",
-    "Properties",
-    "Property",
-    "decode_properties",
-    "decode_value",
-    "encode_properties",
-    "object_length_bytes",
-    "plain_properties",
-    "plain_property",
-    "section_cursor",
-]
-
 TYPES = MappingProxyType(
     {
         1: "boolean",

@@ -18,8 +18,6 @@ from wireyard.formats.row_columns import batch_layout, fill_positions
 from wireyard.layout import Column
 from wireyard.memory import SLACK
 
-__all__ = ["PacketDecoder", "row_shapes", "row_sources", "whole_frames"]
-
 _MIN_PROPERTY_BYTES = 6
 """Smallest property that a kernel decodes: its name is not empty."""
 _SCRATCH_STEP = 8 << 20

@@ -41,26 +41,6 @@ from wireyard.memory import (
     valid_utf8,
 )
 
-__all__ = [
-    "BODY_BYTES",
-    "COUNTS",
-    "ENTRIES",
-    "MAX_UNIQUE_NAMES",
-    "PROPERTY_TEXTS",
-    "STOP",
-    "TEXT_BYTES_PER_BYTE",
-    "BatchBuffer",
-    "Columns",
-    "Frames",
-    "Texts",
-    "clear",
-    "fill_bodies",
-    "fill_properties",
-    "finish",
-    "retry_texts",
-    "word_of",
-]
-
 PROPERTY_TEXTS: Final = ("property name", "property type", "property value")
 """The regions of `text` for properties, next to each other."""
 TEXT_BYTES_PER_BYTE: Final = 2

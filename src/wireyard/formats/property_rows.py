@@ -15,15 +15,6 @@ from wireyard.errors import DecodeError, EncodeError
 from wireyard.formats.base import Row
 from wireyard.formats.properties import TYPES, Properties, Property, plain_property
 
-__all__ = [
-    "matching_section",
-    "property_text",
-    "property_value",
-    "raw_section",
-    "typed_properties",
-    "typed_value",
-]
-
 _FLOAT = struct.Struct(">f")
 
 

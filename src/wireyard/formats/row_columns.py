@@ -15,8 +15,6 @@ from wireyard.arrays import Ints
 from wireyard.layout import Column
 from wireyard.schema import schema_of
 
-__all__ = ["batch_layout", "fill_positions"]
-
 _POSITIONS: Final = ("offset", "length")
 
 

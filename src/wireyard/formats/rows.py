@@ -14,8 +14,6 @@ from wireyard.java import storable
 from wireyard.layout import Column
 from wireyard.schema import CAPTURED, COMMON, array_of, arrow_type, choose_columns, schema_of
 
-__all__ = ["pick_columns", "rows_to_batch"]
-
 
 def pick_columns(
     format: Format, columns: Sequence[str] | None, *, captured: bool = False

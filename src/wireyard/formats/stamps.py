@@ -10,11 +10,16 @@ Rules of this file:
 
 from __future__ import annotations
 
+from dataclasses import replace
 from datetime import datetime
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from wireyard.formats.fields import milliseconds
 
-__all__ = ["Stamps"]
+if TYPE_CHECKING:
+    from _typeshed import DataclassInstance
+
+Packet = TypeVar("Packet", bound="DataclassInstance")
 
 
 class Stamps:
@@ -24,12 +29,15 @@ class Stamps:
     ----------
     max_sequence
         The largest sequence.
+    same
+        Fields that are the same in all packets of the sender.
     """
 
-    __slots__ = ("_max_sequence", "_sequence", "_timestamp")
+    __slots__ = ("_max_sequence", "_same", "_sequence", "_timestamp")
 
-    def __init__(self, max_sequence: int) -> None:
+    def __init__(self, max_sequence: int, **same: Any) -> None:
         self._max_sequence = max_sequence
+        self._same = same
         self._sequence = 0
         self._timestamp: int | None = None
 
@@ -47,3 +55,8 @@ class Stamps:
         self._timestamp = timestamp
         self._sequence = self._sequence % self._max_sequence + 1
         return timestamp, self._sequence
+
+    def stamp(self, packet: Packet, now: int | datetime) -> Packet:
+        """Return a packet of this sender, with the next timestamp and sequence; see `next`."""
+        timestamp, sequence = self.next(now)
+        return replace(packet, timestamp=timestamp, sequence=sequence, **self._same)

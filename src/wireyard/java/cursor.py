@@ -10,8 +10,6 @@ from wireyard.java.graph import ASSIGN, BEGIN, REFER, Graph
 from wireyard.java.text import decode_text
 from wireyard.java.values import MAX_DEPTH, JavaError
 
-__all__ = ["DEFAULT_LIMITS", "MAX_ELEMENTS", "MAX_HANDLES", "Cursor", "Limits"]
-
 MAX_HANDLES = 1 << 20
 """Most objects, strings and class descriptors: some 500 bytes of Python each, 500 MB at worst."""
 

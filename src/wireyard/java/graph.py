@@ -8,8 +8,6 @@ from typing import Any
 from wireyard.java.grammar import FIRST_HANDLE, MAGIC, TC_REFERENCE
 from wireyard.java.values import MAX_DEPTH, JavaError
 
-__all__ = ["ASSIGN", "BEGIN", "MAX_CUT_BYTES", "REFER", "Graph"]
-
 MAX_CUT_BYTES = 1 << 26
 """Most bytes of all objects extracted from one stream. Each includes the objects that it refers to,
 so a thousand small ones that share a large one would be a thousand large ones."""

@@ -8,8 +8,6 @@ from wireyard.java.cursor import DEFAULT_LIMITS, Limits
 from wireyard.java.serial import Reader
 from wireyard.java.values import JavaCollection, JavaError, JavaValue
 
-__all__ = ["read_hashtable"]
-
 _TABLES = ("java.util.Hashtable", "java.util.Properties")
 
 _WORDS = frozenset(

@@ -40,8 +40,6 @@ from wireyard.java.grammar import (
 from wireyard.java.shapes import Parts, Shape, ShapeError
 from wireyard.java.values import JavaCollection, JavaError, JavaValue, Opaque
 
-__all__ = ["Reader", "read_object", "read_objects"]
-
 _OPEN = object()
 """Stands for a value that is still being read."""
 

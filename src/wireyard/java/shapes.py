@@ -13,8 +13,6 @@ from typing import Any
 
 from wireyard.java.values import JavaCollection, JavaValue
 
-__all__ = ["BOXES", "MAX_BIG_BYTES", "SHAPES", "Parts", "Shape", "ShapeError"]
-
 MAX_BIG_BYTES = 1785
 """Most bytes in the magnitude of a BigInteger. Python prints integers of at most 4300 digits, to
 avoid quadratic time, and 256^1785 has 4299."""

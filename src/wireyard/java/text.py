@@ -7,8 +7,6 @@ import struct
 from decimal import ROUND_FLOOR, Context, Decimal
 from math import inf, isfinite, nextafter
 
-__all__ = ["decode_text", "double_text", "encode_item", "encode_modified", "float_text", "storable"]
-
 _ASTRAL = re.compile("[\U00010000-\U0010ffff]")
 
 _EXACT = Context(prec=1100, rounding=ROUND_FLOOR)

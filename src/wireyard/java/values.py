@@ -7,16 +7,6 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from typing import Any, NamedTuple
 
-__all__ = [
-    "MAX_DEPTH",
-    "MAX_REPEATED",
-    "JavaCollection",
-    "JavaError",
-    "JavaValue",
-    "Opaque",
-    "plain",
-]
-
 MAX_DEPTH = 64
 """Deepest nesting of objects. Each level takes a few of the thousand Python frames of a thread;
 real bodies are trees of a dozen levels at most."""

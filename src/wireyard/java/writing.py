@@ -34,8 +34,6 @@ from wireyard.java.shapes import BOXES
 from wireyard.java.text import encode_modified
 from wireyard.java.values import JavaError
 
-__all__ = ["write_hashmap", "write_hashtable", "write_objects"]
-
 Value = tuple[str, Any]
 """Type name and value."""
 

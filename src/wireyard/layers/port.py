@@ -33,8 +33,6 @@ from wireyard.formats.jmq.trailer import read_stamps, write_stamps
 from wireyard.formats.properties import Properties, Property
 from wireyard.formats.property_rows import typed_properties
 
-__all__ = ["TERSE", "Terse", "to_gpacket", "to_jmq"]
-
 
 class Terse(NamedTuple):
     """A property for a field of a JMQ packet, with its name and type on the wire."""

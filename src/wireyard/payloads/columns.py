@@ -58,7 +58,7 @@ class PayloadColumns:
 
     def __init__(self, format: Format, rules: Sequence[Rule]) -> None:
         own = [column.name for column in format.columns]
-        self._body = format.body
+        self._body = format.body.column
         self._destination = next((name for name in ("topic", "destination") if name in own), None)
         self._separator = _SEPARATORS.get(format.name, ".")
         self._rules = rules if self._destination is not None else ()

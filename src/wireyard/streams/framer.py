@@ -111,7 +111,7 @@ class Framer:
         context: int | None = None,
     ) -> None:
         self.format = format
-        self.max_packet_bytes = max_packet_bytes or format.max_packet_bytes
+        self.max_packet_bytes = max_packet_bytes or format.framing.max_packet_bytes
         self.position = position
         self.context = format.context if context is None else context
         self._garbage_from: int | None = None
@@ -184,7 +184,7 @@ class Framer:
             return None
         if self.is_aligned:
             try:
-                size = self.format.frame_size(
+                size = self.format.framing.frame_size(
                     view, 0, len(view), self.max_packet_bytes, self.context, at_end
                 )
             except DecodeError as error:
@@ -253,9 +253,11 @@ class Framer:
     def _resync(self, view: View, start: int, at_end: bool) -> Frame | None:
         """Find the next packet; return the garbage before it, or the packet if there is none."""
         stop = len(view)
-        header_at, certain = self.format.find_header(view, start, stop, self.max_packet_bytes)
+        header_at, certain = self.format.framing.find_header(
+            view, start, stop, self.max_packet_bytes
+        )
         while at_end and not certain and not self._may_begin(view, header_at):
-            header_at, certain = self.format.find_header(
+            header_at, certain = self.format.framing.find_header(
                 view, header_at + 1, stop, self.max_packet_bytes
             )
         confirmed = None
@@ -278,7 +280,9 @@ class Framer:
     def _may_begin(self, view: View, at: int) -> bool:
         """Return whether the last bytes of a stream may be the beginning of a packet."""
         try:
-            self.format.frame_size(view, at, len(view), self.max_packet_bytes, self.context, True)
+            self.format.framing.frame_size(
+                view, at, len(view), self.max_packet_bytes, self.context, True
+            )
         except DecodeError:
             return False
         return True

@@ -86,5 +86,5 @@ def make_plan(
         wanted.columns,
         wanted.mask,
         mode.lower(),
-        max_packet_bytes or format.max_packet_bytes,
+        max_packet_bytes or format.framing.max_packet_bytes,
     )

@@ -125,7 +125,9 @@ class Redactor:
                 of_kind = _is_one_of(batch["packet_type"], (kind,))
                 held = np.zeros(batch.num_rows, np.bool_)
                 for name in set(names) & has_value.keys():
-                    carried = format.secrets.carried.get(kind) if name == format.body else None
+                    carried = (
+                        format.secrets.carried.get(kind) if name == format.body.column else None
+                    )
                     held |= has_value[name] & ~_is_clean(batch[name], carried)
                 suspects &= held | ~of_kind
         if "status" in batch.schema.names:

@@ -79,7 +79,7 @@ def thread_count(format: Format, *, captured: bool) -> int:
     captured
         Whether the streams are of a capture.
     """
-    if format.decoder_frames and not captured:
+    if format.columnar.finds_frames and not captured:
         return 1
     return min(os.cpu_count() or 1, _MOST_THREADS)
 
@@ -364,6 +364,6 @@ def _of_same_data(parts: Iterable[Part]) -> Iterator[list[Part]]:
 
 def load_fast_path(format: Format, size: int) -> Any:
     """Return the module of the format's compiled decoder, None if loading it would not pay."""
-    if size < (_WARM_BYTES if format.fast_path in sys.modules else _COLD_BYTES):
+    if size < (_WARM_BYTES if format.columnar.module in sys.modules else _COLD_BYTES):
         return None
-    return import_module(format.fast_path)
+    return import_module(format.columnar.module)

@@ -99,9 +99,9 @@ def cut_evenly(size: int, piece_bytes: int) -> list[int]:
 def guess_start(windows: Iterator[Window], format: Format, stop: int, limit: int) -> int | None:
     """Return the position before `stop` of the first header with consistent fields, if any."""
     for window in windows:
-        end = min(window.stop, stop - window.base + format.header_bytes)
+        end = min(window.stop, stop - window.base + format.framing.header_bytes)
         with window.data[:end].data as view:
-            header_at, certain = format.find_header(view, window.start, end, limit)
+            header_at, certain = format.framing.find_header(view, window.start, end, limit)
         position = window.base + header_at
         if position >= stop:
             return None
@@ -179,7 +179,7 @@ def plan_segments(
     SourceError
         The file cannot be read.
     """
-    limit = max_packet_bytes or format.max_packet_bytes
+    limit = max_packet_bytes or format.framing.max_packet_bytes
     _, file, size = open_source(path)
     file.close()
     if size is None or size <= split_bytes:

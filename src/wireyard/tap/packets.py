@@ -12,7 +12,7 @@ Rules of this file:
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Final, NamedTuple
 
 from wireyard.errors import DecodeError
@@ -38,26 +38,12 @@ CLEAR: Final = -2
 
 _TLS: Final = b"\x16\x03"
 """The beginning of a handshake record."""
-_HEADS: Final = {"mqtt": 5, "jmq": 72}
-"""Bytes of a long packet without any text of it."""
-
-
-def _mqtt_type(data: bytes, at: int) -> int:
-    return data[at] >> 4
-
-
-def _jmq_type(data: bytes, at: int) -> int:
-    return data[at + 6] << 8 | data[at + 7]
-
-
-_TYPES: Final[dict[str, Callable[[bytes, int], int]]] = {"mqtt": _mqtt_type, "jmq": _jmq_type}
-"""The packet type in a header, by format."""
+_FORMATS: Final = ("mqtt", "jmq")
+"""Formats whose packets show their type before they are whole."""
 _MQTT_LOGINS: Final = frozenset(
     kind << 4 | flags for kind in get_format("mqtt").secrets.types for flags in range(16)
 )
 """First bytes of packets that may have a login."""
-_TYPE_STOPS: Final = {"mqtt": 1, "jmq": 8}
-"""Where the packet type ends."""
 
 
 class Span(NamedTuple):
@@ -90,9 +76,11 @@ class Conversation:
         """Find the format by the first bytes of the client; return False if more are needed."""
         open_ends = head == _TLS[: len(head)]
         self.is_encrypted = head[:2] == _TLS
-        for name in _TYPES:
+        for name in _FORMATS:
             format = get_format(name)
-            at, certain = format.find_header(head, 0, len(head), format.max_packet_bytes)
+            at, certain = format.framing.find_header(
+                head, 0, len(head), format.framing.max_packet_bytes
+            )
             if at == 0 and certain and head:
                 self.format, self.context = format, format.context
             open_ends |= at == 0 and not certain
@@ -149,16 +137,17 @@ class PacketReader:
         talk = self._conversation
         if talk.format is None:
             return held, (Span(OPAQUE, 0, len(held)),)
-        name = talk.format.name
-        has_type = len(held) >= _TYPE_STOPS[name]
-        kind = _TYPES[name](held, 0) if has_type else CLEAR
+        head = talk.format.framing.head
+        kind = head.type_of(held, 0) if head and len(held) >= head.type_bytes else CLEAR
         return held, (Span(kind, 0, len(held), talk.context),)
 
     def _packets(self, format: Format, data: bytes) -> tuple[bytes, Sequence[Span]]:
         stop, at = len(data), self._left
         spans = [Span(self._left_type, 0, at)] if at else []
-        type_of, frame_size, logins = _TYPES[format.name], format.frame_size, format.secrets.types
-        most, context = format.max_packet_bytes, self._conversation.context
+        framing, logins, context = format.framing, format.secrets.types, self._conversation.context
+        frame_size, most = framing.frame_size, framing.max_packet_bytes
+        assert framing.head is not None, "it is one of `_FORMATS`"
+        type_of, _, clear_bytes = framing.head
         while at < stop:
             if not self._most_whole and format.name == "mqtt":
                 behind = _skip_messages(data, at, stop)
@@ -185,7 +174,7 @@ class PacketReader:
                 context = format.contexts.next(data[at : at + size], context)
                 self._conversation.context = context
             elif is_login:
-                head = min(stop, at + _HEADS[format.name])
+                head = min(stop, at + clear_bytes)
                 spans.append(Span(CLEAR, at, head))
                 size, at, kind = size + at - head, head, OPAQUE
             spans.append(Span(kind, at, at + size, context))

@@ -346,6 +346,12 @@ def test_browsers(broker: Broker) -> None:
     assert sender.ask("BROWSE", asked | {"JMQSelector": "JMSPriority > 8"})["body"] == b""
     assert sender.ask("BROWSE", asked | {"JMQDestination": "r"})["JMQCanCreate"] is True
     assert sender.ask("DELIVER", {"JMQConsumerID": 1}, body=bytes(32))["JMQStatus"] == 404
+    late = int(broker.now * 1000) + 100
+    sender.send(sender.producer("q"), "late", expiration=late)
+    assert len(sender.ask("BROWSE", asked)["body"]) == 96
+    broker.now += 0.2
+    broker.core.tick(broker.now)
+    assert len(sender.ask("BROWSE", asked)["body"]) == 64
 
 
 # --- redelivery -----------------------------------------------------------------------------
@@ -366,6 +372,17 @@ def test_redeliver_gives_messages_back_to_the_same_consumer(broker: Broker) -> N
         (b"0", 2, True), (b"2", 1, False), (b"3", 1, False),
     ]  # fmt: skip
     assert len(other.messages()) == 1
+
+
+def test_the_last_seen_in_a_transaction_is_not_seen_again(broker: Broker) -> None:
+    peer, _, consumer = consuming(broker)
+    filled(broker, 1)
+    (message,) = peer.messages()
+    last = {"JMQConsumerID": consumer, "JMQBodyType": LAST_SEEN}
+    last["JMQLastDeliveredIDInTransaction"] = True
+    peer.ask("DELETE_CONSUMER", last, body=key_of(message))
+    (again,) = consuming(broker)[0].messages()
+    assert again.delivery_count == 1
 
 
 def test_what_a_closed_consumer_has_seen_stays_with_its_session(broker: Broker) -> None:
@@ -500,8 +517,11 @@ def test_durable_subscriptions(broker: Broker) -> None:
     session = peer.session()
     consumer = peer.consumer(session, "t", TOPIC, DurableName="d", Selector="JMSPriority = 4")
     assert peer.consume(session, "t", TOPIC, DurableName="d")["JMQStatus"] == 409
+    shared = {"DurableName": "d", "JMSShare": True, "Selector": "JMSPriority = 4"}
+    assert peer.consume(session, "t", TOPIC, **shared)["JMQStatus"] == 409
     assert peer.ask("DELETE_CONSUMER", {"JMQDurableName": "d"})["JMQStatus"] == 409
     peer.ask("DELETE_CONSUMER", {"JMQConsumerID": consumer, "JMQRedeliverAll": True})
+    assert peer.consume(session, "t", TOPIC, **shared)["JMQStatus"] == 409  # though nobody has it
     sender = joined(broker)
     producer = sender.producer("t", TOPIC)
     for number in (4, 5):

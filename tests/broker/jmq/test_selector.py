@@ -34,6 +34,7 @@ TRUE = [
     # comparisons
     "weight > 2500", "weight >= 2600", "weight < 2601", "weight <= 2600", "weight <> 2601",
     "color <> 'red'", "isNew <> FALSE", "half < 1", "1 > half", "'blue' = color", "weight > 2500.5",
+    "weight=1or isNew",
     # arithmetic: signs, then products, then sums, from the left
     "weight + 2 * 2 = 2604", "(weight + 2) * 2 = 5204", "weight - 100 - 100 = 2400",
     "weight / 2 / 2 = 650", "7 / 2 = 3", "-7 / 2 = -3", "7 / 2.0 = 3.5", "- - weight = 2600",

@@ -53,7 +53,7 @@ OBJECT = bytes.fromhex("aced0005 73 72 0003 612e42 0000000000000001 02 0000 78 7
 def value_of(data: bytes) -> Any:
     row, error = read_row(data)
     assert error is None
-    return FORMAT.body_views["value"](row)
+    return FORMAT.body.views["value"](row)
 
 
 def payload(packet_type: int, data: bytes, **properties: int) -> bytes:
@@ -115,10 +115,10 @@ def test_link_init_of_every_level() -> None:
 
 def test_text_is_json_with_bytes_in_hex() -> None:
     row, _ = read_row(message(b"\1\xff", 1))
-    found = FORMAT.body_views["text"](row)
+    found = FORMAT.body.views["text"](row)
     assert json.loads(found)["packet"] == "01ff"
-    assert FORMAT.body_views["text"](read_row(payload(12, b"\1\xff"))[0]) == "01ff"
-    assert FORMAT.body_views["text"](read_row(gpacket())[0]) is None
+    assert FORMAT.body.views["text"](read_row(payload(12, b"\1\xff"))[0]) == "01ff"
+    assert FORMAT.body.views["text"](read_row(gpacket())[0]) is None
 
 
 @pytest.mark.parametrize(
@@ -148,7 +148,7 @@ def test_a_payload_that_is_not_what_its_type_says_is_an_error(
     row, error = read_row(data)
     assert error is None
     with pytest.raises(DecodeError) as caught:
-        FORMAT.body_views["value"](row)
+        FORMAT.body.views["value"](row)
     assert caught.value.field == field
     if at is not None:
         assert caught.value.offset == 36 + row["property_size"] + at
@@ -221,7 +221,7 @@ def test_damaged_packets_give_a_value_or_a_decode_error() -> None:
         assert all(each.stop <= len(data) for each in FORMAT.inner.nested(data, 0))
         row, _ = read_row(data)
         try:
-            FORMAT.body_views["text"](row)
+            FORMAT.body.views["text"](row)
         except DecodeError as error:
             assert 0 <= error.offset <= len(data)
         else:

@@ -219,7 +219,7 @@ def test_every_recorded_payload_can_be_opened(shared: Path) -> None:
     for data, _ in cluster_streams(shared):
         for event in events_of(data, [data], None, GPACKET):
             row, _ = read_row(data[event.offset : event.offset + event.length])
-            value = GPACKET.body_views["value"](row)
+            value = GPACKET.body.views["value"](row)
             assert not isinstance(value, bytes)
             assert (value is None) == (row["payload"] is None)
 

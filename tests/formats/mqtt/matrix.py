@@ -265,7 +265,7 @@ CASES = (
 def verdict_of(data: bytes, version: int) -> str | None:
     """Return what breaks first when a packet is framed and read in a version, None if nothing."""
     try:
-        MQTT.frame_size(data, 0, len(data), MQTT.max_packet_bytes, version, True)
+        MQTT.framing.frame_size(data, 0, len(data), MQTT.framing.max_packet_bytes, version, True)
     except DecodeError as error:
         return error.code
     verdict: str | None = MQTT.read_row(data, version)[0]["verdict"]

@@ -413,8 +413,8 @@ def test_secrets_are_taken_out() -> None:
 
 def test_payload_views() -> None:
     row, _ = MQTT.read_row(publish(4, payload="é\xff".encode() + b"\xff"), 4)
-    assert MQTT.body_views["text"](row) == "é\xff\\xff"
-    assert MQTT.body_views["text"](MQTT.read_row(packet(0xC0), 4)[0]) is None
+    assert MQTT.body.views["text"](row) == "é\xff\\xff"
+    assert MQTT.body.views["text"](MQTT.read_row(packet(0xC0), 4)[0]) is None
 
 
 # --- annotations ----------------------------------------------------------------------------

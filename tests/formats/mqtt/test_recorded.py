@@ -113,7 +113,9 @@ def test_every_field_of_every_packet(shared: Path) -> None:
     for path in tables(shared):
         for _, data, context, wanted in recorded(path):
             packets += 1
-            assert MQTT.frame_size(data, 0, len(data), len(data), context, True) == len(data)
+            assert MQTT.framing.frame_size(data, 0, len(data), len(data), context, True) == len(
+                data
+            )
             row, error = read_row(data, context)
             found = fields_of(row)
             if row["packet_type"] == 3:  # tshark has these for every packet type

@@ -30,7 +30,9 @@ def test_a_case_breaks_its_rule_and_no_other(case: Case, version: int) -> None:
     rule = RULES[case.rule]
     if case.rule == "remaining_length":
         with pytest.raises(DecodeError) as raised:
-            MQTT.frame_size(data, 0, len(data), MQTT.max_packet_bytes, version, True)
+            MQTT.framing.frame_size(
+                data, 0, len(data), MQTT.framing.max_packet_bytes, version, True
+            )
         assert raised.value.code == rule.verdict(version)
     codes = [fault.code for fault in read_packet(data, version)[1].faults]
     assert codes == ([rule.verdict(version)] if rule.holds(version) else [])

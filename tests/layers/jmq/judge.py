@@ -170,12 +170,19 @@ def derive_in_parts(tables: Tables, ended: Ends, parts: int) -> dict[str, list[R
         keep({"conversations": columns.match_replies(records)[0]})
     for (runs,) in in_parts("numbers", together("runs")):
         keep({"violations": columns.find_gaps(runs)})
-    several = []
+    several, spans, clocks = [], [], []
     for records in in_parts("hops", sendings, deliveries, relays):
         seen = columns.order_hops(*records)
         keep({"hops": seen.hops})
-        several += list(columns.records_of(*seen.records))
-    rows["hops"] += columns.hops_of_several(several).tables.get("hops", [])
+        if seen.several.num_rows:
+            compared = columns.compare_times(seen.several)
+            several.append(compared.several)
+            spans.append(_plain(compared.spans))
+    if several:
+        for (part,) in in_parts("points", pa.concat_tables(spans)):
+            clocks.append(columns.compare_clocks(part)[0])
+        for part in several:
+            keep({"hops": columns.order_several(part, pa.concat_tables(clocks))})
     return rows
 
 

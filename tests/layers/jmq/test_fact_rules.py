@@ -5,8 +5,8 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-from wireyard.layers.jmq.fact_rules import BROKEN, FACT_RULES
-from wireyard.layers.jmq.rules import RULES
+from wireyard.layers.jmq.fact_rules import FACT_RULES
+from wireyard.layers.jmq.rules import BROKEN
 
 MODEL = Path(__file__).parents[2] / "reference" / "jmq.py"
 
@@ -32,5 +32,4 @@ def test_both_lists_are_equal() -> None:
 
 
 def test_each_violation_breaks_a_rule_of_the_list() -> None:
-    assert BROKEN.keys() == RULES.keys()
     assert set(BROKEN.values()) <= FACT_RULES.keys()

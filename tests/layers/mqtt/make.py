@@ -14,7 +14,7 @@ from wireyard.formats.mqtt import FORMAT, layout
 from wireyard.formats.mqtt.control import CONTROL_PACKETS
 from wireyard.formats.mqtt.filters import Filter
 from wireyard.formats.rows import rows_to_batch
-from wireyard.layers.mqtt.columns import derive_columns
+from wireyard.layers.mqtt.columns import derive_files
 from wireyard.layers.mqtt.facts import VERDICTS
 from wireyard.layers.tables import TABLES
 from wireyard.schema import CAPTURED, COMMON
@@ -23,6 +23,7 @@ __all__ = [
     "MS",
     "Capture",
     "deliveries_of",
+    "derived",
     "pair",
     "table_of",
     "tables_of",
@@ -200,13 +201,26 @@ def table_of(rows: list[Row]) -> pa.Table:
     return pa.Table.from_batches([batch])
 
 
+def derived(
+    rows: list[Row], streams: list[Row] | None = None
+) -> tuple[dict[str, list[Row]], Counter[str]]:
+    """Return the tables that follow from rows by columns, and what was dropped."""
+    packets = table_of(rows)
+    found = derive_files(
+        [lambda columns: [packets.select(columns)]], streams, {row["source"] for row in rows}
+    )
+    tables: dict[str, list[Row]] = {}
+    for name, part in found.tables:
+        if name != "messages" and part.num_rows:
+            tables.setdefault(name, []).extend(part.to_pylist())
+    return tables, found.dropped
+
+
 def by_columns(rows: list[Row], streams: list[Row] | None) -> dict[str, list[Row]]:
     """Return the tables that follow from rows by columns."""
-    tables, dropped = derive_columns(table_of(rows), streams)
+    tables, dropped = derived(rows, streams)
     assert dropped.keys() <= {"early"}
-    return {
-        name: [row for part in parts for row in part.to_pylist()] for name, parts in tables.items()
-    }
+    return tables
 
 
 def without_nulls(tables: Mapping[str, list[Row]]) -> dict[str, Counter[Any]]:

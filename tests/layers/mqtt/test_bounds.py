@@ -6,15 +6,11 @@ from typing import Final
 
 import pytest
 
-from tests.layers.mqtt.flows import Flows
-from tests.layers.mqtt.make import Capture, table_of
+from tests.layers.mqtt.make import Capture, derived
 from wireyard.formats.mqtt import layout
 from wireyard.formats.mqtt.filters import Filter
 from wireyard.layers.mqtt import delivery_columns
-from wireyard.layers.mqtt.columns import derive_columns
-from wireyard.layers.mqtt.qos import MAX_IN_FLIGHT, RECEIVER, SENDER
 from wireyard.layers.mqtt.request_kernels import MAX_FILTERS
-from wireyard.layers.mqtt.retained import Retained, Value
 from wireyard.layers.mqtt.subscriptions import Subscription, Subscriptions
 
 MANY: Final = 200_000
@@ -22,15 +18,6 @@ MANY: Final = 200_000
 KEPT: Final = 10_000
 
 pytestmark = pytest.mark.slow
-
-
-def test_identifiers() -> None:
-    """There are 65,535, and no state is kept of a message that only starts."""
-    for table in (SENDER, RECEIVER):
-        flows = Flows(table)
-        for number in range(MANY):
-            flows.step(number % MAX_IN_FLIGHT + 1, "publish_2")
-        assert len(flows) == MAX_IN_FLIGHT == len(list(flows.in_flight()))
 
 
 def test_subscriptions() -> None:
@@ -50,7 +37,7 @@ def test_subscriptions_of_a_session() -> None:
         capture.subscribe("sub", *names, qos=0)
     capture.unsubscribe("sub", "$share/0/t")
     capture.subscribe("sub", "$share/1/t", "t", qos=0)
-    _, dropped = derive_columns(table_of(capture.rows))
+    _, dropped = derived(capture.rows)
     assert dropped == {"subscriptions": 2 * each}
 
 
@@ -62,17 +49,6 @@ def test_a_tree_that_is_emptied_is_empty() -> None:
         for level in range(50):
             assert tree.unsubscribe("client", f"{number}/{level}")
     assert (len(tree), tree.refused) == (0, 0)
-
-
-def test_topics() -> None:
-    retained = Retained(most=KEPT)
-    for number in range(MANY):
-        retained.set(Value(str(number), b"x", 0, "key", number))
-    assert (len(retained), retained.dropped) == (KEPT, MANY - KEPT)
-    retained = Retained(most_bytes=KEPT)
-    for number in range(MANY):
-        retained.set(Value("t", b"123456789", 0, "key", number))
-    assert (len(retained), retained.dropped) == (KEPT // 10, MANY - KEPT // 10)
 
 
 def test_what_waits_for_an_answer() -> None:
@@ -89,11 +65,10 @@ def test_what_waits_for_an_answer() -> None:
     for _ in range(count):
         capture.put("one", False, layout.PINGRESP)
     capture.put("one", False, layout.UNSUBACK, packet_id=count)
-    tables, dropped = derive_columns(table_of(capture.rows))
-    (deliveries,) = tables["deliveries"]
-    accepted = deliveries["accepted_frame"].to_pylist()
+    tables, dropped = derived(capture.rows)
+    accepted = [row["accepted_frame"] for row in tables["deliveries"]]
     # Each PINGRESP answers one PINGREQ; no message is before the first, one is behind the last.
-    assert not dropped and not tables["violations"]
+    assert not dropped and "violations" not in tables
     first = 3 * count + 3
     assert sorted(filter(None, accepted)) == list(range(first + 1, first + count))
     assert accepted.count(None) == 1
@@ -106,10 +81,9 @@ def test_violations_without_end() -> None:
     for number in range(count):
         capture.put("one", False, layout.PUBACK, packet_id=number + 1)
     capture.message("one", "t", b"x", 1)
-    tables, _ = derive_columns(table_of(capture.rows))
-    (violations,), (deliveries,) = tables["violations"], tables["deliveries"]
-    assert violations["frame"].to_pylist() == list(range(3, count + 3))
-    assert deliveries["accepted_frame"].to_pylist() == [count + 4]
+    tables, _ = derived(capture.rows)
+    assert [row["frame"] for row in tables["violations"]] == list(range(3, count + 3))
+    assert [row["accepted_frame"] for row in tables["deliveries"]] == [count + 4]
 
 
 def many_to_many(subscribers: int, messages: int, *, each: int = 1) -> Capture:
@@ -133,12 +107,12 @@ def test_messages_that_many_subscribers_did_not_get(
     """Those that were delivered have their rows, of the others some, and no message is lost."""
     most, subscribers, messages = 30, 20, 25
     capture = many_to_many(subscribers, messages, each=each)
-    whole, dropped = derive_columns(table_of(capture.rows))
+    whole, dropped = derived(capture.rows)
     assert dropped == {}
-    assert sum(part.num_rows for part in whole["deliveries"]) == subscribers * messages
+    assert len(whole["deliveries"]) == subscribers * messages
     monkeypatch.setattr(delivery_columns, "MAX_UNDELIVERED", most)
-    tables, dropped = derive_columns(table_of(capture.rows))
-    rows = [row for part in tables["deliveries"] for row in part.to_pylist()]
+    tables, dropped = derived(capture.rows)
+    rows = tables["deliveries"]
     delivered = [row for row in rows if row["delivered_ns"] is not None]
     assert {row["verdict"] for row in delivered} == {"delivered"}
     assert len(delivered) == messages == len({row["message_key"] for row in rows})

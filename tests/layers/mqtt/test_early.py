@@ -1,10 +1,11 @@
-"""Deliveries that were captured before their messages, on another connection."""
+"""Packets that were captured out of order."""
 
 from __future__ import annotations
 
 import pytest
 
 from tests.layers.mqtt.make import MS, Capture, deliveries_of, pair, tables_of, verdicts_of
+from wireyard.formats.mqtt import layout
 
 
 def early(qos: int, by_ns: int, count: int = 3, payload: bytes = b"%d") -> Capture:
@@ -47,3 +48,27 @@ def test_a_second_delivery_is_not_of_the_next_message() -> None:
     capture.message("pub", "t/1", b"ON", 1, 2)
     capture.hand("sub", "t/1", b"ON", 1, 3)
     assert verdicts_of(capture) == ["delivered", "duplicate", "delivered"]
+
+
+def test_the_end_of_a_stream_comes_behind_all_its_packets() -> None:
+    """The frame with DISCONNECT and FIN was captured before the one with the acknowledgement."""
+    capture = pair(qos=1)
+    capture.message("pub", "t/1", b"x", 1)
+    capture.hand("sub", "t/1", b"x", 1)
+    acknowledgement = capture.rows[-1]
+    capture.streams.append(
+        {
+            "source": "made.pcap", "stream": capture.stream("sub"), "begun": True, "ended": "fin",
+            "ended_frame": capture.frame, "ended_ns": capture.now_ns,
+        }
+    )  # fmt: skip
+    capture.put("sub", True, layout.DISCONNECT)
+    disconnect = capture.rows[-1]
+    for name in ("captured_ns", "frame"):
+        first, second = acknowledgement[name], disconnect[name]
+        acknowledgement[name], disconnect[name] = second, first
+    tables = tables_of(capture)
+    (session,) = (row for row in tables["sessions"] if row["client_id"] == "sub")
+    assert session["ended_by"] == "client"
+    assert [row["verdict"] for row in tables["deliveries"]] == ["delivered"]
+    assert tables["violations"] == []

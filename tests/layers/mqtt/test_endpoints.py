@@ -8,7 +8,7 @@ from typing import Any, Final
 
 import pytest
 
-from tests.layers.mqtt.flows import Flows
+from tests.layers.mqtt.test_flows import Flows
 from wireyard.layers.mqtt.qos import IN_FLIGHT, RECEIVER, SENDER, UNASKED
 from wireyard.layers.states import Cell, StateTable
 

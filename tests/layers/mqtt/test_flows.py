@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Iterator
 
 import pytest
 
-from tests.layers.mqtt.flows import Flows, event_of
-from wireyard.formats.mqtt import layout
 from wireyard.layers.mqtt.qos import (
     EVENTS,
     FACTS,
     IN_FLIGHT,
-    MAX_IN_FLIGHT,
     RECEIVER,
     SENDER,
     UNASKED,
@@ -29,6 +27,33 @@ CELLS = [
     for event in EVENTS
 ]
 CONNECTIONS = {"resumed": True, "discarded": False}
+
+
+class Flows:
+    """The flows of one role in one direction of a session, packet by packet."""
+
+    def __init__(self, table: Table, known: bool = True) -> None:
+        self._table, self._first = table, "free" if known else "unknown"
+        self._states: dict[int, str] = {}
+
+    def state(self, packet_id: int) -> str:
+        return self._states.get(packet_id, self._first)
+
+    def step(self, packet_id: int, event: str) -> Cell[str, str]:
+        """Apply an event to a flow; return the cell of the transition."""
+        cell = self._table.lookup(self.state(packet_id), event)
+        self._states[packet_id] = cell.state
+        return cell
+
+    def connect(self, kept: bool) -> None:
+        """Begin a new connection, which resumes the session or not."""
+        event = "resumed" if kept else "discarded"
+        self._first = self._first if kept else "free"
+        self._states = {one: self._table[at, event].state for one, at in self._states.items()}
+
+    def in_flight(self) -> Iterator[int]:
+        """Yield the packet identifiers of the messages in flight."""
+        return (one for one, state in self._states.items() if state in IN_FLIGHT)
 
 
 def take(flows: Flows, event: str) -> Cell[str, str] | None:
@@ -178,52 +203,3 @@ def test_acknowledgements_of_the_wrong_kind() -> None:
         assert rules_of(table, "publish_1", "pubrec") == ["pubrec_unasked"]
         assert rules_of(table, "publish_2", "puback") == ["puback_unasked"]
         assert rules_of(table, "publish_2", "pubcomp") == ["pubcomp_unasked"]
-
-
-def test_receive_maximum() -> None:
-    flows = Flows(SENDER)
-    flows.connect(True, receive_maximum=2)
-    flows.step(1, "publish_1")
-    flows.step(2, "publish_2")
-    assert not flows.over_quota
-    flows.step(3, "publish_1")
-    assert flows.over_quota
-    flows.step(2, "pubrec")
-    assert flows.over_quota, "PUBREC without an error makes no room"
-    flows.step(1, "puback")
-    assert not flows.over_quota
-    flows.connect(True)
-    assert flows.receive_maximum == MAX_IN_FLIGHT and not flows.over_quota
-
-
-def test_more_acknowledgements_than_messages_make_no_more_room() -> None:
-    flows = Flows(SENDER, known=False)
-    flows.connect(True, receive_maximum=1)
-    for packet_id in range(10):
-        flows.step(packet_id, "puback")
-    flows.step(1, "publish_1")
-    flows.step(2, "publish_1")
-    assert flows.over_quota
-
-
-def test_events_of_packets() -> None:
-    assert event_of(layout.PUBLISH, 0) is None
-    assert event_of(layout.PUBLISH, 2, dup=True) == "dup_2"
-    assert event_of(layout.PUBACK, code=16) == "puback"
-    assert event_of(layout.PUBREC, code=0x97) == "pubrec_error"
-    assert event_of(layout.PUBREL, code=0x92) == "pubrel"
-    assert event_of(layout.PUBCOMP, code=0x92) == "pubcomp"
-    assert event_of(layout.PINGREQ) is None
-
-
-def test_identifiers_are_forgotten() -> None:
-    """What is remembered ends with the second connection after it."""
-    flows = Flows(SENDER)
-    for packet_id in range(1, MAX_IN_FLIGHT + 1):
-        flows.step(packet_id, "publish_1")
-        flows.step(packet_id, "puback")
-    assert len(flows) == MAX_IN_FLIGHT
-    flows.connect(True)
-    assert 1 in flows
-    flows.connect(True)
-    assert len(flows) == 0

@@ -20,6 +20,23 @@ def lose(capture: Capture, *indexes: int) -> None:
     capture.rows = in_order(capture.rows)
 
 
+def break_off(capture: Capture, index: int, first: int, last: int) -> None:
+    """Replace the bytes from `first` to `last` of a packet by a gap; the others are no packet."""
+    mark_begun(capture)
+    row = capture.rows[index]
+    place = {name: row[name] for name in _POSITION}
+    time = {name: row[name] for name in ("captured_ns", "frame")}
+    bounds = (0, first, last, row["length"])
+    capture.rows[index : index + 1] = [
+        place
+        | ({} if status == "gap" else time)
+        | {"status": status, "offset": row["offset"] + start, "length": stop - start}
+        for status, start, stop in zip(("tail", "gap", "garbage"), bounds, bounds[1:], strict=False)
+        if start < stop
+    ]
+    capture.rows = in_order(capture.rows)
+
+
 def mark_begun(capture: Capture) -> None:
     """Mark the beginning of every stream as captured."""
     ended = {row["stream"]: row for row in capture.streams}
@@ -110,10 +127,25 @@ def test_a_lost_message_may_be_the_delivered_one() -> None:
         capture.message("pub", "t/1", b"same", 1, number)
         capture.hand("sub", "t/1", b"same", 1, number)
     lose(capture, 6)
-    assert [(row["verdict"], row["origin"]) for row in deliveries_of(capture)] == [
+    assert sorted((row["verdict"], row["origin"]) for row in deliveries_of(capture)) == [
         ("delivered", "broker"),
-        ("delivered", "publish"),
+        ("delivered", "broker"),
+        ("undecided", "publish"),
     ]
+
+
+@pytest.mark.parametrize("part", [(0, 1), (7, 8), (12, 13)])
+def test_a_packet_without_a_byte_is_lost(part: tuple[int, int]) -> None:
+    """Its other bytes are no packet, so a byte may be a message."""
+    capture = pair()
+    for number in (1, 2):
+        capture.message("pub", "t/1", b"same", 1, number)
+    for number in (1, 2):
+        capture.hand("sub", "t/1", b"same", 1, number)
+    break_off(capture, 6, *part)
+    tables = tables_of(capture)
+    assert {row["verdict"] for row in tables["deliveries"]} == {"delivered", "undecided"}
+    assert tables["violations"] == []
 
 
 @pytest.mark.parametrize(("clean", "verdict"), [(False, "undecided"), (True, "discarded")])
@@ -308,6 +340,15 @@ def test_a_lost_message_may_have_changed_the_value_that_a_subscription_gets(lost
         lose(capture, 6)
     rules = [row["rule"] for row in tables_of(capture)["violations"]]
     assert rules == ([] if lost else ["MQTT-3.3.1-6"])
+
+
+def test_a_lost_message_may_be_the_live_one_that_came_with_retain() -> None:
+    """The subscription has Retain As Published, and does not want retained values."""
+    capture = pair(5, options=8 | 2 << 4)
+    capture.message("pub", "t/1", b"x", 1, retain=True)
+    capture.hand("sub", "t/1", b"x", 1, retain=True)
+    lose(capture, 6)
+    assert tables_of(capture)["violations"] == []
 
 
 def test_a_lost_disconnect_leaves_the_end_open() -> None:

@@ -79,6 +79,36 @@ def test_a_message_that_was_under_way_before_passes_nothing() -> None:
     assert missed(capture) == "not_forwarded"
 
 
+@pytest.mark.parametrize(
+    ("shows", "others", "verdict"),
+    [
+        (("leave", "ping"), (), "undecided"),
+        (("leave", "later"), (), "undecided"),
+        (("later", "leave"), (), "not_kept"),
+        (("leave", "ping"), ("t/+",), "not_kept"),
+    ],
+)
+def test_what_a_broker_had_not_sent_when_its_subscription_ended_is_not_owed(
+    shows: tuple[str, ...], others: tuple[str, ...], verdict: str
+) -> None:
+    capture = Capture()
+    capture.connect("sub", clean=False)
+    capture.subscribe("sub", "t/1", "u", *others)
+    capture.connect("pub")
+    capture.end("sub")
+    capture.message("pub", "t/1", b"missed", 1)
+    capture.connect("sub", clean=False, present=True)
+    for show in shows:
+        if show == "leave":
+            capture.unsubscribe("sub", "t/1")
+        elif show == "ping":
+            capture.ping("sub")
+        else:
+            capture.message("pub", "u", b"later", 1)
+            capture.hand("sub", "u", b"later", 1)
+    assert missed(capture) == verdict
+
+
 def test_on_another_connection_nothing_is_passed() -> None:
     capture = away()
     capture.connect("sub", clean=False, present=True)

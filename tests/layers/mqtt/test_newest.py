@@ -15,7 +15,7 @@ from tests.layers.mqtt.make import Capture
 from wireyard.formats.mqtt import FORMAT, layout
 from wireyard.formats.rows import rows_to_batch
 from wireyard.layers import newest
-from wireyard.layers.mqtt.files import derive_files
+from wireyard.layers.mqtt.columns import derive_files
 from wireyard.layers.mqtt.newest import MQTT
 from wireyard.layers.newest import NewestPackets, NewestRows
 from wireyard.schema import CAPTURED, COMMON

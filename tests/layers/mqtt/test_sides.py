@@ -11,7 +11,6 @@ from typing import Any, Final
 import pytest
 
 from tests.layers.mqtt.make import Capture, table_of, tables_of
-from tests.layers.mqtt.sides import sides_of
 from tests.reference import mqtt
 from wireyard.formats.mqtt import FORMAT, layout
 from wireyard.layers.mqtt.directions import Evidence, Side, decide_sides
@@ -150,14 +149,20 @@ def test_a_connection_without_its_connect_may_follow_one_that_it_does_not_overla
 )  # fmt: skip
 def test_reason_codes(kind: int, code: int | None, from_client: bool | None) -> None:
     row = {
-        "source": "s", "stream": "t", "status": "ok", "packet_type": kind, "return_code": code,
+        "source": "made.pcap", "stream": "t", "status": "ok", "packet_type": kind,
+        "return_code": code,
     }  # fmt: skip
-    sides = sides_of([row])
+    sides = counted([row]).sides({})
+    assert sides == by_model([row])
     assert [side.from_client for side in sides.values()] == (
         [] if from_client is None else [from_client]
     )
     if kind == layout.DISCONNECT:  # which another version may have read wrongly
-        assert not sides_of([row | {"status": "malformed"}])
+        assert not by_model([row | {"status": "malformed"}])
+
+
+def by_model(rows: list[Row]) -> dict[Any, Any]:
+    return {**mqtt.sides_of(rows, {})}
 
 
 def counted(rows: list[Row], cuts: Sequence[int] = ()) -> StreamEvidence:
@@ -195,7 +200,7 @@ def test_counts_of_columns_are_those_of_rows() -> None:
         cuts = sorted(dice.sample(range(len(rows) + 1), min(dice.randrange(3), len(rows))))
         evidence = counted(rows, cuts)
         sides = evidence.sides({})
-        assert sides == sides_of(rows)
+        assert sides == by_model(rows)
         packets = Counter((row["source"], row["stream"]) for row in rows)
         assert {name: evidence.packets(name) for name in packets} == packets
         names |= {side.key[2] for side in sides.values()}

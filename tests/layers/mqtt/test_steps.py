@@ -8,13 +8,11 @@ from typing import Any
 
 import pytest
 
-from tests.layers.mqtt.make import MS, Capture, pair, table_of, tables_of
+from tests.layers.mqtt.make import MS, Capture, derived, pair, table_of, tables_of
 from tests.layers.mqtt.recorded import capture_of, rows_of
-from tests.layers.mqtt.sides import sides_of
 from tests.reference import mqtt
-from wireyard.layers.mqtt import deliveries, subscriptions
-from wireyard.layers.mqtt.columns import derive_columns
-from wireyard.layers.mqtt.deliveries import content_record
+from tests.reference.mqtt import sides_of
+from wireyard.layers.mqtt import conversations, subscriptions
 from wireyard.layers.mqtt.packets import KnownStream, Packets, Part, new_secret, stream_numbers
 from wireyard.layers.mqtt.records import (
     Attempt,
@@ -60,7 +58,7 @@ def test_the_order_of_packets_is_that_of_the_capture(folder: Path, name: str) ->
 
 
 def keys_of(capture: Capture) -> set[tuple[str, str, str]]:
-    return {side.key for side in sides_of(capture.rows).values()}
+    return {side.key for side in sides_of(capture.rows, {}).values()}
 
 
 def test_a_connection_goes_by_its_client_id() -> None:
@@ -98,9 +96,9 @@ def test_streams_of_a_connection_have_one_key_whoever_they_are() -> None:
     capture = Capture()
     capture.publish("one", True, "t", b"x", 0)
     capture.publish("one", False, "t", b"y", 0)
-    sides = sides_of(capture.rows)
+    sides = sides_of(capture.rows, {})
     assert [side.from_client for side in sides.values()] == [True, False]
-    assert sides == sides_of(capture.rows[::-1])
+    assert sides == sides_of(capture.rows[::-1], {})
     assert len(keys_of(capture)) == len(tables_of(capture)["sessions"]) == 1
 
 
@@ -155,16 +153,15 @@ def test_subscriptions_that_are_too_many_match_nothing(monkeypatch: pytest.Monke
     capture = pair()
     capture.subscribe("pub", "t/1")
     capture.message("pub", "t/1", b"x", 0)
-    tables, dropped = derive_columns(table_of(capture.rows))
+    tables, dropped = derived(capture.rows)
     assert dropped == {"filters": 1}
-    (deliveries,) = tables["deliveries"]
-    assert deliveries["subscription"].to_pylist() == ["t/#"]
+    assert [row["subscription"] for row in tables["deliveries"]] == ["t/#"]
 
 
 # --- values and conversations ---------------------------------------------------------------
 
 
-def values_of(records: Iterable[KeyedRecord]) -> list[Found]:
+def values_of(records: Iterable[KeyedRecord]) -> list[Found | Attempt]:
     ordered = sorted(records, key=lambda note: note.order)
     return list(keep_values(note.record for note in ordered))
 
@@ -183,11 +180,7 @@ def test_a_value_that_was_handed_over_was_set_a_while_ago_at_most() -> None:
         for place, content in ((30, b"19"), (31, b"4"), (32, b"3"), (7, b"7"), (6, b"7"))
     ]
     found = values_of([*sent, *attempts])
-    setters = {
-        note.record.at.ns: note.record.setter and note.record.setter.ns
-        for note in found
-        if isinstance(note, KeyedRecord)
-    }
+    setters = {one.at.ns: one.setter and one.setter.ns for one in found if isinstance(one, Attempt)}
     assert setters == {30: 19, 31: 4, 32: None, 7: 7, 6: None}
     rows = [one.row for one in found if isinstance(one, Fact)]
     assert [row["from_ns"] for row in rows] == list(range(20))
@@ -195,29 +188,13 @@ def test_a_value_that_was_handed_over_was_set_a_while_ago_at_most() -> None:
 
 
 def test_of_requests_that_nobody_answers_some_are_kept(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(deliveries, "MAX_WAITING", 2)
+    monkeypatch.setattr(conversations, "MAX_WAITING", 2)
     capture = pair(5)
     for _ in range(5):
         capture.message("pub", "ask", b"?", 1, properties=(("response_topic", "answers"),))
     capture.message("sub", "answers", b"!", 1)
-    tables, dropped = derive_columns(table_of(capture.rows))
+    tables, dropped = derived(capture.rows)
     assert dropped == {"requests": 3}
-    (conversations,) = tables["conversations"]
-    replies = zip(*conversations.select(["offset", "reply_key"]).to_pydict().values(), strict=True)
-    answered = [reply is not None for _, reply in sorted(replies)]
+    rows = sorted(tables["conversations"], key=lambda row: row["offset"])
+    answered = [row["reply_key"] is not None for row in rows]
     assert answered == [False, False, False, True, False]
-
-
-# --- notes ---------------------------------------------------------------------------------
-
-
-def test_contents_of_a_topic_come_one_after_the_other() -> None:
-    """Their hash stands before the position, so all that one step holds is of one content."""
-    notes = [
-        content_record(Attempt(at(place), client("c"), "t", b"%d" % (place % 3), 0, False))
-        for place in range(9)
-    ]
-    notes.sort(key=lambda note: note.order)
-    contents = [note.record.content for note in notes]
-    assert [len(set(contents[start : start + 3])) for start in (0, 3, 6)] == [1, 1, 1]
-    assert [note.record.at for note in notes[:3]] == sorted(note.record.at for note in notes[:3])

@@ -28,7 +28,6 @@ from wireyard.layers.records import Violation
 from wireyard.layers.rmp import Limits, MessageId, QoS, Want
 from wireyard.layers.rmp.limits import NUMBERS, Drop
 from wireyard.layers.rmp.observer import Observer, Seen, observe
-from wireyard.layers.rmp.packet_row import as_packet
 from wireyard.layers.rmp.violations import RULES
 
 UNRELIABLE: dict[str, Any] = {"qos": QoS.UNRELIABLE, "now": 0.0}
@@ -210,7 +209,7 @@ def test_what_is_remembered_of_packets_is_bounded() -> None:
     for number in range(NUMBERS + 10):
         data = number.to_bytes(4, "big")
         sent = row | {"message_number": number % NUMBERS, "data": data}
-        list(observer.receive([as_packet(sent)]))
+        list(observer.receive([sent]))
     assert len(observer._repeats._seen) == NUMBERS
 
 

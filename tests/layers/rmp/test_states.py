@@ -25,8 +25,8 @@ from wireyard.layers.rmp import Delivered, Drop, MessageId, Order, QoS, Want
 from wireyard.layers.rmp.events import Aborted, RequestDone
 from wireyard.layers.rmp.numbers import Hold, Numbers
 from wireyard.layers.rmp.outgoing import Outgoing, OwnMessage
+from wireyard.layers.rmp.packets import Draft
 from wireyard.layers.rmp.reassembly import Whole
-from wireyard.layers.rmp.segments import Draft
 from wireyard.layers.rmp.states import (
     ABORT_REASONS,
     ARRIVING,

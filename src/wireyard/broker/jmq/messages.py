@@ -147,7 +147,8 @@ class Messages:
         keys = [
             copy.message.key
             for copy in destination.backlog.sorted()
-            if selector is None or selector.matches(copy.message.values())
+            if not self.router.is_expired(copy.message)
+            and (selector is None or selector.matches(copy.message.values()))
         ]
         browser = self._next_id()
         if keys:

@@ -237,7 +237,7 @@ class Parts:
             is_same = (found.topic, found.selector, found.no_local, found.is_shared) == (
                 topic, selector, no_local, is_shared,
             )  # fmt: skip
-            if found.consumers and not (is_same and is_shared):
+            if found.is_shared != is_shared or (found.consumers and not (is_same and is_shared)):
                 raise Refusal(CONFLICT, f"wants the subscription {found.name}, which is in use")
             if is_same:
                 return found
@@ -260,6 +260,8 @@ class Parts:
             raise Refusal(NOT_FOUND, "deletes a consumer that it does not have")
         self.close(consumer)
         last = request.body if request.get("JMQBodyType", int) == _LAST_SEEN else b""
+        if request.get("JMQLastDeliveredIDInTransaction", bool, False):
+            last = b""  # what was seen in a transaction is acknowledged in it
         copies = list(consumer.held.values())
         event = "close_unheld"
         if last in consumer.held:

@@ -186,7 +186,7 @@ class Router:
 
     def _add(self, message: Message, backlog: Backlog) -> None:
         copy = backlog.copies[message.key] = Copy(message, backlog)
-        if message.expiration and self._is_expired(message):
+        if message.expiration and self.is_expired(message):
             self.bury(copy, "EXPIRED")
             return
         consumer = backlog.offer(copy)
@@ -210,12 +210,13 @@ class Router:
         for consumer in list(connection.consumers.values()):
             self.feed(consumer)
 
-    def _is_expired(self, message: Message) -> bool:
+    def is_expired(self, message: Message) -> bool:
+        """Return whether the time of a message is over; a dead one has no end."""
         return 0 < message.expiration <= self.now_ms and not message.is_dead
 
     def _hand(self, consumer: Consumer, copy: Copy) -> None:
         message = copy.message
-        if message.expiration and self._is_expired(message):
+        if message.expiration and self.is_expired(message):
             self.bury(copy, "EXPIRED")
             return
         connection = consumer.connection

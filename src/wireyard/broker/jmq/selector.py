@@ -55,7 +55,7 @@ _RESERVED: Final = frozenset(
 _TOKEN: Final = re.compile(
     r"""\s*(?:
     (?P<float>(?:\d+\.\d*|\.\d+)(?:[eE][+-]?\d+)?[fFdD]?|\d+(?:[eE][+-]?\d+[fFdD]?|[fFdD]))
-    |(?P<int>0[xX][0-9a-fA-F]+|\d+)[lL]?(?![\w.$])
+    |(?P<int>0[xX][0-9a-fA-F]+|\d+)[lL]?
     |(?P<string>'(?:[^']|'')*')
     |(?P<name>[^\W\d][\w$]*|\$[\w$]*)
     |(?P<sign><>|<=|>=|[=<>+\-*/(),])

@@ -101,7 +101,7 @@ def find_earlier(table: StreamTable, plain: Known) -> Earlier:
         return Earlier.none()
     formats = map(get_format, dict.fromkeys(FIRST_BYTES.values()))
     format = next(each for each in formats if each.evidence.confirm_start is not None)
-    find_contexts = import_module(format.fast_path).find_contexts
+    find_contexts = import_module(format.columnar.module).find_contexts
     contexts = np.concatenate(
         [
             find_contexts(data, bounds, firsts).repeat(np.diff(firsts))

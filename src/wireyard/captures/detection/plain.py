@@ -114,7 +114,7 @@ def find_plain(
     for base in bases:
         own = np.array([*(each.name == base.name for each in formats), False])[numbers]
         sniffed = answers[own]
-        sniff_heads = import_module(base.fast_path).sniff_heads
+        sniff_heads = import_module(base.columnar.module).sniff_heads
         shown[own] = sniff_heads(data, bounds[:-1][own], bounds[1:][own], sniffed)
         answers[own] = sniffed
     return _of_connections(table, rows, formats, numbers, shown, headless, contexts, answers)

@@ -51,8 +51,13 @@ class Section(Cursor):
         at = self.at
         packets = get_format(format)
         try:
-            actual = packets.frame_size(
-                self.data, at, len(self.data), packets.max_packet_bytes, packets.context, True
+            actual = packets.framing.frame_size(
+                self.data,
+                at,
+                len(self.data),
+                packets.framing.max_packet_bytes,
+                packets.context,
+                True,
             )
         except DecodeError as error:
             problem = f"is no {format} packet, '{error.field}' {error.problem}"

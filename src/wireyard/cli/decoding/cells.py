@@ -146,15 +146,15 @@ def payload_cell(format: Format, choice: str, row: Row, most_bytes: int | None =
 
     As text, a body of several values, such as that of a MAP_MESSAGE, is JSON.
     """
-    data = row.get(format.body)
+    data = row.get(format.body.column)
     if data is None or choice == "none":
         return ""
     shown = shown_bytes(data, choice if choice in NOTATIONS else "text", most_bytes)
-    if choice in NOTATIONS or not shown.startswith("0x") or "value" not in format.body_views:
+    if choice in NOTATIONS or not shown.startswith("0x") or "value" not in format.body.views:
         return shown
-    if not format.plain_text:
+    if not format.texts.are_plain:
         try:
-            value = format.body_views["value"](row)
+            value = format.body.views["value"](row)
         except (DecodeError, AttributeError, TypeError):  # the row has no properties as a mapping
             return shown
         if not isinstance(value, bytes | str | None):
@@ -171,13 +171,13 @@ def body_view(format: Format, choice: str, most_bytes: int | None = None) -> Cal
         The format has no such view of bodies.
     """
     if choice in NOTATIONS:
-        name = format.body
+        name = format.body.column
         return lambda row: (
             None if row.get(name) is None else shown_bytes(row[name], choice, most_bytes)
         )
-    if choice not in format.body_views:
+    if choice not in format.body.views:
         raise UsageError(f"--payload {choice}: {format.name} has no such view of a payload")
-    open_body = format.body_views[choice]
+    open_body = format.body.views[choice]
     return lambda row: _cut_value(json_value(open_body(row)), most_bytes)
 
 

@@ -64,7 +64,7 @@ def write_lines(reading: OpenInput, file: IO[bytes]) -> None:
     """
     selection = reading.selection
     redactor = Redactor(selection.format)
-    apart = not selection.format.plain_text
+    apart = not selection.format.texts.are_plain
     for reader, batch in read_parts(reading, selection.column_plan, apart=apart):
         shown = redactor.redact(batch) if selection.redacts else batch
         for piece in _lines(reader, shown, selection):
@@ -73,10 +73,10 @@ def write_lines(reading: OpenInput, file: IO[bytes]) -> None:
 
 def _lines(reader: BlockReader, batch: pa.RecordBatch, selection: Selection) -> Iterator[Any]:
     """Yield the lines of a batch, many at a time."""
-    kinds = {name: _SHAPES[kind] for name, kind in selection.format.named_values.items()}
+    kinds = {name: _SHAPES[kind] for name, kind in selection.format.texts.kinds.items()}
     names = [column.name for column in selection.shown_columns]
     keys = _keys(names)
-    plain = selection.format.plain_text
+    plain = selection.format.texts.are_plain
     single = [
         row for row, values in reader.scalar_rows.items() if not plain or values["status"] != OK
     ]

@@ -155,7 +155,7 @@ class PacketList:
         selection, budget = reading.selection, reading.budget
         format, captured = selection.format, selection.captured
         columns = pick_columns(format, None, captured=captured)
-        needed = {*_SHOWN, *LOGIN_COLUMNS, format.body, *format.secrets.reads}
+        needed = {*_SHOWN, *LOGIN_COLUMNS, format.body.column, *format.secrets.reads}
         shown = columns if self._verbose else [one for one in columns if one.name in needed]
         sorts = captured and not reading.live
         reading, mask = _with_logins(replace(reading, budget=Budget(None)) if sorts else reading)

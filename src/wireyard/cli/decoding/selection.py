@@ -167,10 +167,10 @@ class Selection:
     @property
     def shown_body(self) -> tuple[str, Callable[[Row], Any]] | None:
         """The name and the view of the body column; None if it is shown as bytes."""
-        return None if self._view is None else (self.format.body, self._view)
+        return None if self._view is None else (self.format.body.column, self._view)
 
     def _is_body(self, column: Column) -> bool:
-        return column.name == self.format.body
+        return column.name == self.format.body.column
 
     @cached_property
     def _view(self) -> Callable[[Row], Any] | None:

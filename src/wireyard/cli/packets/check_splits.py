@@ -52,7 +52,7 @@ class Sequential:
         with open_one(path, format_name) as (format, opened):
             if opened.size is None:
                 raise UsageError(f"{path}: is compressed or a pipe, so it is read in one piece")
-            limit = max_packet_bytes or format.max_packet_bytes
+            limit = max_packet_bytes or format.framing.max_packet_bytes
             fast = load_fast_path(format, opened.size)
             framer = Framer(format, limit)
             blocks = cut_blocks(opened.windows, framer, fast.scan_frames if fast else None)
@@ -97,7 +97,7 @@ def choose_sizes(size: int, format: Format) -> list[int]:
     if size * (1 + math.log(size + 1)) <= _MOST_PIECES:
         return list(range(1, size + 1))
     near = [size // part + more for part in (1, 2, 3, 5, 7) for more in (-1, 0)]
-    header = [format.header_bytes + more for more in (-1, 0, 1)]
+    header = [format.framing.header_bytes + more for more in (-1, 0, 1)]
     powers = [(1 << power) + more for power in range(size.bit_length()) for more in (-1, 0, 1)]
     chosen: list[int] = []
     pieces = 0

@@ -185,7 +185,7 @@ def _format(name: str) -> tuple[Format, dict[str, Column]]:
 
 def _check_body(format: Format, row: Row) -> None:
     """Reject a row whose body was removed, so that it is not silently lost."""
-    body = format.body
+    body = format.body.column
     size = row.get(f"{body}_size")
     if size is not None and size != len(row.get(body) or b""):
         problem = f"{body}_size is {size}; decode --secrets --body hex keeps it as it is"

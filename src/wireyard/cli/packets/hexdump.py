@@ -55,7 +55,7 @@ def find_frame(
     """
     if at < 0:
         raise UsageError(f"--at {at}: offsets count from the start of the stream, from 0")
-    limit = max_packet_bytes or format.max_packet_bytes
+    limit = max_packet_bytes or format.framing.max_packet_bytes
     framer = Framer(format, limit, context=opened.context)
     for found in _find(opened, format, at, at + 1, framer):
         return found
@@ -68,7 +68,7 @@ def find_frames(
     opened: DirectedStream, format: Format, start: int, stop: int, max_packet_bytes: int | None
 ) -> Iterator[FoundFrame]:
     """Yield the rows of a stream that overlap the bytes ``[start, stop)``."""
-    limit = max_packet_bytes or format.max_packet_bytes
+    limit = max_packet_bytes or format.framing.max_packet_bytes
     return _find(opened, format, start, stop, Framer(format, limit, context=opened.context))
 
 

@@ -1,6 +1,6 @@
 """GPacket: the broker-broker packet of Sun/Open Message Queue, version 350, and link packets."""
 
-from wireyard.formats.base import Evidence, Format, Inner, Secrets
+from wireyard.formats.base import Body, Columnar, Evidence, Format, Framing, Inner, Secrets
 from wireyard.formats.gpacket.annotate import annotate
 from wireyard.formats.gpacket.framing import EXAMINED_BYTES, begins, find_header, frame_size
 from wireyard.formats.gpacket.layout import (
@@ -22,12 +22,14 @@ FORMAT = Format(
     name="gpacket",
     title="broker-broker packets of Sun/Open Message Queue",
     columns=COLUMNS,
-    fast_path="wireyard.formats.gpacket.columns",
-    header_bytes=EXAMINED_BYTES,
-    max_packet_bytes=MAX_PACKET_BYTES,
-    frame_size=frame_size,
-    find_header=find_header,
-    body="payload",
+    framing=Framing(
+        header_bytes=EXAMINED_BYTES,
+        max_packet_bytes=MAX_PACKET_BYTES,
+        frame_size=frame_size,
+        find_header=find_header,
+    ),
+    columnar=Columnar("wireyard.formats.gpacket.columns"),
+    body=Body("payload", {"text": payload_text, "value": payload_value}),
     decode=decode,
     encode=encode,
     read_row=read_row,
@@ -36,7 +38,6 @@ FORMAT = Format(
     annotate=annotate,
     evidence=Evidence(begins),
     secrets=Secrets(redact, SECRET_TYPES, SECRET_COLUMNS, ("packet_type", "version"), CARRIED),
-    body_views={"text": payload_text, "value": payload_value},
     inner=Inner(nested_packets, {LINK: LINK_COLUMNS}),
     dialects=SHORT_OBJECTS,
 )

@@ -18,10 +18,15 @@ from wireyard.formats.gpacket.layout import (
 from wireyard.formats.gpacket.packet import header_of, read_row
 from wireyard.formats.gpacket.payload import payload_text
 from wireyard.formats.gpacket.secrets import SECRET_TYPES, redact
-from wireyard.formats.marks import Marks, bytes_text, mark_marshalled, number_text, shown
-from wireyard.layout import Field, Layout
-
-__all__ = ["annotate"]
+from wireyard.formats.marks import (
+    Marks,
+    bytes_text,
+    header_text,
+    mark_header,
+    mark_marshalled,
+    shown,
+)
+from wireyard.layout import Layout
 
 
 def annotate(view: View, context: int = 0) -> list[Annotation]:
@@ -55,22 +60,8 @@ def annotate(view: View, context: int = 0) -> list[Annotation]:
 
 def _mark_header(marks: Marks, view: View, layout: Layout, row: Row) -> None:
     """Annotate the available fields of the header; of an unknown version, those of the prefix."""
-    for field in layout.fields:
-        if field.stop > len(view) or (field.name not in row and field.offset >= PREFIX_BYTES):
-            break
-        data = bytes(view[field.offset : field.stop])
-        value = int.from_bytes(data, "big", signed=field.kind.startswith("i"))
-        marks.to(field.stop, field.name, _header_text(field, value, row), field.spec)
-
-
-def _header_text(field: Field, value: int, row: Row) -> str:
-    match field.name:
-        case "packet_type":
-            return f"{value} ({row.get('packet_type_name') or 'unknown'})"
-        case "bit_flags" if "flags" in row:
-            return f"{value:#010x} ({row['flags'] or 'none'})"
-        case _:
-            return number_text(value, field.unit)
+    fields = (each for each in layout.fields if each.name in row or each.offset < PREFIX_BYTES)
+    mark_header(marks, view, fields, lambda field, value: header_text(field, value, row))
 
 
 def _mark_properties(

@@ -18,8 +18,6 @@ from wireyard.formats.property_columns import (
 )
 from wireyard.formats.property_kernels import BatchBuffer, Columns, Frames, Texts
 
-__all__ = ["ColumnDecoder", "scan_frames"]
-
 _PASSES = {
     "packet_type_name": ("names",),
     "flags": ("names",),

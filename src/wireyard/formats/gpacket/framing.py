@@ -17,8 +17,9 @@ import struct
 from collections.abc import Callable
 from typing import Any, Final
 
-from wireyard.errors import LimitExceeded, Malformed
+from wireyard.errors import Malformed
 from wireyard.formats.base import View
+from wireyard.formats.framing import checked_size, find_magic
 from wireyard.formats.gpacket.layout import (
     HEADERS,
     LINK_BYTES,
@@ -35,10 +36,7 @@ from wireyard.formats.gpacket.layout import (
     least_bytes,
 )
 from wireyard.formats.gpacket.packet import header_of
-from wireyard.formats.views import find_magic
 from wireyard.layout import Layout
-
-__all__ = ["EXAMINED_BYTES", "begins", "find_header", "frame_size"]
 
 _SPEC = f"{SPEC}, packet format"
 _MAGIC_AT: Final = HEADERS[SHIPPED]["magic"].offset
@@ -80,13 +78,7 @@ def frame_size(
     size = int.from_bytes(prefix[field.offset : field.stop], "big", signed=True)
     at = layout["version"].offset
     least, most = _bounds(layout, int.from_bytes(prefix[at : at + 2], "big"), max_packet_bytes)
-    if size < least:
-        problem = f"is {size}, less than the {least} of the header"
-        raise Malformed("gpacket", "size", field.offset, problem, field.spec, "bad_size")
-    if size > most:
-        problem = f"is {size}, over {most}"
-        raise LimitExceeded("gpacket", "size", field.offset, problem, field.spec)
-    return size
+    return checked_size("gpacket", field, size, least, most)
 
 
 def _bounds(layout: Layout, version: int, max_packet_bytes: int) -> tuple[int, int]:

@@ -56,17 +56,6 @@ from wireyard.memory import (
     prefetch_lines,
 )
 
-__all__ = [
-    "BITS",
-    "I32_FIELDS",
-    "I64_FIELDS",
-    "ROW_TEXTS",
-    "TEXTS",
-    "WANT",
-    "fill_rows",
-    "scan_frames",
-]
-
 _LINK_FIELDS: Final = ("destination_id",)
 """Columns that only link packets have."""
 I32_FIELDS: Final = tuple(column.name for column in COLUMNS if column.kind == "int32")

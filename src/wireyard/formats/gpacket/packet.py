@@ -20,11 +20,13 @@ from wireyard.formats.fields import (
     bits_of,
     code_of,
     flag,
-    in_range,
+    flag_letters,
     milliseconds,
     octets_or_none,
+    pack_header,
     whole,
 )
+from wireyard.formats.framing import checked_size
 from wireyard.formats.gpacket.layout import (
     DOCUMENTED,
     FLAGS,
@@ -57,17 +59,6 @@ from wireyard.formats.properties import (
 )
 from wireyard.formats.property_rows import matching_section, raw_section, typed_properties
 from wireyard.layout import Layout
-
-__all__ = [
-    "LinkPacket",
-    "Packet",
-    "decode",
-    "encode",
-    "header_of",
-    "is_ported",
-    "packet_of",
-    "read_row",
-]
 
 _HEAD = f"{SPEC}, packet format"
 
@@ -146,8 +137,7 @@ def _names(properties: Properties | None) -> tuple[Mapping[int, str], Mapping[st
 
 
 def _letters(bit_flags: int, properties: Properties | None) -> str:
-    _, flags = _names(properties)
-    return "".join(letter for letter, bit in flags.items() if bit_flags & bit)
+    return flag_letters(bit_flags, _names(properties)[1])
 
 
 def header_of(prefix: bytes) -> Layout | None:
@@ -241,9 +231,7 @@ def _read_cut(view: View, values: Row, layout: Layout) -> None:
 
 def _check_size(view: View, values: Row, layout: Layout, least: int) -> None:
     size, at, spec = values["size"], layout["size"].offset, layout["size"].spec
-    if size < least:
-        problem = f"is {size}, less than the {least} of the header"
-        raise Malformed("gpacket", "size", at, problem, spec, "bad_size")
+    checked_size("gpacket", layout["size"], size, least, size)
     if size > len(view):
         _read_cut(view, values, layout)
         raise Truncated("gpacket", "packet", 0, size, len(view), spec)
@@ -284,7 +272,7 @@ def encode(packet: Packet | LinkPacket) -> bytes:
     if isinstance(packet, LinkPacket):
         if len(payload) > MAX_LINK_BYTES - LINK_BYTES:
             raise EncodeError("payload", payload, f"{MAX_LINK_BYTES - LINK_BYTES} bytes at most")
-        return _pack(LINK_HEADER, packet, {"size": LINK_BYTES + len(payload)}) + payload
+        return pack_header(LINK_HEADER, packet, {"size": LINK_BYTES + len(payload)}) + payload
     if not isinstance(packet.header_order, str) or packet.header_order not in HEADERS:
         raise EncodeError("header_order", packet.header_order, f"one of {', '.join(HEADERS)}")
     if whole("version", packet.version) != VERSION:
@@ -295,15 +283,7 @@ def encode(packet: Packet | LinkPacket) -> bytes:
         "size": HEADER_BYTES + len(section) + len(payload),
         "property_size": len(section),
     }
-    return _pack(HEADERS[packet.header_order], packet, computed) + section + payload
-
-
-def _pack(layout: Layout, packet: Packet | LinkPacket, computed: Mapping[str, int]) -> bytes:
-    values = []
-    for field in layout.fields:
-        value = computed[field.name] if field.name in computed else getattr(packet, field.name)
-        values.append(in_range(field, value))
-    return layout.struct.pack(*values)
+    return pack_header(HEADERS[packet.header_order], packet, computed) + section + payload
 
 
 def _encode_section(properties: Properties | None, short_objects: bool) -> bytes:

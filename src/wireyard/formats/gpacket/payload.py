@@ -29,8 +29,6 @@ from wireyard.formats.plain_values import plain_objects, value_text
 from wireyard.formats.properties import decode_properties
 from wireyard.formats.property_rows import typed_properties
 
-__all__ = ["nested_packets", "payload_text", "payload_value"]
-
 _SPEC = "cluster protocol, payload"
 _MESSAGE_DATA = 1
 _CARRIERS = (17, 20, 51)

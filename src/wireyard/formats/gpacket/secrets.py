@@ -16,8 +16,6 @@ from wireyard.formats.gpacket.layout import LINK_VERSION, MAGIC_BYTES, MAX_PACKE
 from wireyard.formats.gpacket.packet import read_row
 from wireyard.formats.property_rows import typed_properties
 
-__all__ = ["CARRIED", "SECRET_COLUMNS", "SECRET_TYPES", "redact"]
-
 _MESSAGE_DATA: Final = 1
 _BROADCAST: Final = 2
 _CARRIERS: Final = (17, 20, 51)

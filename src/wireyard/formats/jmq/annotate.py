@@ -7,6 +7,7 @@ that may be secret are hidden.
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 from wireyard.errors import DecodeError
@@ -19,7 +20,6 @@ from wireyard.formats.jmq.layout import (
     HEADERS,
     ITEMS,
     MAGIC,
-    PACKET_TYPES,
     SECRET_BODIES,
     SPEC,
     VERSIONS,
@@ -28,11 +28,18 @@ from wireyard.formats.jmq.packet import read_row
 from wireyard.formats.jmq.reading import read_properties
 from wireyard.formats.jmq.secrets import login_user
 from wireyard.formats.jmq.trailer import STAMP_BYTES
-from wireyard.formats.marks import Marks, bytes_text, mark_marshalled, number_text, shown
+from wireyard.formats.marks import (
+    Marks,
+    bytes_text,
+    header_text,
+    mark_header,
+    mark_marshalled,
+    number_text,
+    shown,
+)
 from wireyard.formats.message_id import address_text
 from wireyard.formats.property_rows import property_text
-
-__all__ = ["annotate"]
+from wireyard.layout import Field
 
 _LIST = f"{SPEC}, variable header"
 _BODY = f"{SPEC}, message data"
@@ -73,30 +80,19 @@ def _mark_header(marks: Marks, view: View, row: Row) -> None:
     """Annotate the available fields of the header; of an unknown version, those of any version."""
     layout = HEADERS.get(row.get("version", 0))
     fields = layout.fields if layout else HEADERS[VERSIONS[-1]].fields[:_PREFIX_FIELDS]
-    for field in fields if "version" in row else fields[:1]:
-        if field.stop > len(view):
-            break
-        data = bytes(view[field.offset : field.stop])
-        signed = field.kind.startswith("i")
-        value = data if field.kind == "bytes" else int.from_bytes(data, "big", signed=signed)
-        text = _header_text(field.name, field.unit, value, row)
-        marks.to(field.stop, field.name, text, field.spec)
+    mark_header(marks, view, fields if "version" in row else fields[:1], partial(_text, row))
 
 
-def _header_text(name: str, unit: str | None, value: Any, row: Row) -> str:
-    match name:
+def _text(row: Row, field: Field, value: Any) -> str:
+    match field.name:
         case "magic":
             return f"{value}" if value == MAGIC else f"{value}, not {MAGIC}"
-        case "packet_type":
-            return f"{value} ({PACKET_TYPES.get(value, 'unknown')})"
         case "source_ip":
             return address_text(value)
-        case "bit_flags" if "flags" in row:
-            return f"{value:#06x} ({row['flags'] or 'none'})"
         case "expiration" if value == 0:
             return "0 (never)"
         case _:
-            return number_text(value, unit)
+            return header_text(field, value, row)
 
 
 def _mark_items(marks: Marks, view: View, stop: int) -> None:

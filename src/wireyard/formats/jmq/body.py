@@ -30,8 +30,6 @@ from wireyard.formats.plain_values import plain_objects, value_text
 from wireyard.formats.properties import PlainValue, Property, plain_property
 from wireyard.formats.property_rows import typed_properties
 
-__all__ = ["MAX_INFLATED_BYTES", "PlainBody", "body_bytes", "body_text", "body_value"]
-
 _Entry = PlainValue | Property | None
 PlainBody = bytes | str | Mapping[str, _Entry] | Sequence[_Entry]
 """A body as a plain value: text, bytes, a mapping for MAP, a sequence for STREAM."""

@@ -22,8 +22,6 @@ from wireyard.formats.property_columns import (
 )
 from wireyard.formats.property_kernels import BatchBuffer, Columns, Frames, Texts
 
-__all__ = ["ColumnDecoder", "scan_frames", "sniff_heads", "walk_streams"]
-
 _ADDRESS_BYTES = 16
 _SHAPES = {
     **row_shapes(c.I32_FIELDS, c.I64_FIELDS, c.ROW_TEXTS, c.BITS),

@@ -11,9 +11,11 @@ from __future__ import annotations
 
 import struct
 
-from wireyard.errors import LimitExceeded, Malformed
+from wireyard.errors import Malformed
 from wireyard.formats.base import View
+from wireyard.formats.framing import checked_size, find_magic
 from wireyard.formats.jmq.layout import (
+    HEADERS,
     MAGIC,
     MAGIC_BYTES,
     MAX_PACKET_BYTES,
@@ -21,12 +23,10 @@ from wireyard.formats.jmq.layout import (
     SPEC,
     least_bytes,
 )
-from wireyard.formats.views import find_magic
-
-__all__ = ["begins", "find_header", "frame_size"]
 
 _SPEC = f"{SPEC}, fixed header"
 _PREFIX = struct.Struct(">IHhi")
+_SIZE = HEADERS[301]["size"]
 
 
 def frame_size(
@@ -54,13 +54,7 @@ def frame_size(
     magic, version, _, size = _PREFIX.unpack_from(view, start)
     if magic != MAGIC:
         raise Malformed("jmq", "magic", 0, "is not there", _SPEC, "bad_magic")
-    least = least_bytes(version)
-    if size < least:
-        problem = f"is {size}, less than the {least} of the header"
-        raise Malformed("jmq", "size", 8, problem, _SPEC, "bad_size")
-    if size > max_packet_bytes:
-        raise LimitExceeded("jmq", "size", 8, f"is {size}, over {max_packet_bytes}", _SPEC)
-    return int(size)
+    return checked_size("jmq", _SIZE, size, least_bytes(version), max_packet_bytes)
 
 
 def find_header(view: View, start: int, stop: int, max_packet_bytes: int) -> tuple[int, bool]:

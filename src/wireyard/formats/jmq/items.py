@@ -13,16 +13,6 @@ from wireyard.formats.base import View
 from wireyard.formats.fields import maybe, whole
 from wireyard.formats.jmq.layout import FLAGS, HEADER_BYTES, ITEMS, SPEC
 
-__all__ = [
-    "DESTINATION_KINDS",
-    "ItemSpan",
-    "destination_hash",
-    "encode_items",
-    "item_pairs",
-    "item_value",
-    "walk_items",
-]
-
 DESTINATION_KINDS: Final = (b"T:", b"Q:")
 """The prefixes of a topic and of a queue that brokers put before the name to hash it."""
 

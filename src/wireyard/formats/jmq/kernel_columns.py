@@ -7,8 +7,6 @@ from typing import Final
 from wireyard.formats.jmq.layout import COLUMNS, ITEMS
 from wireyard.formats.property_kernels import PROPERTY_TEXTS
 
-__all__ = ["BITS", "I32_FIELDS", "I64_FIELDS", "ROW_TEXTS", "TEXTS", "WANT"]
-
 I32_FIELDS: Final = tuple(column.name for column in COLUMNS if column.kind == "int32")
 I64_FIELDS: Final = tuple(column.name for column in COLUMNS if column.kind == "int64")
 ROW_TEXTS: Final = (

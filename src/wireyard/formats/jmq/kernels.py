@@ -63,8 +63,6 @@ from wireyard.memory import (
     valid_utf8,
 )
 
-__all__ = ["BLOCK_ROWS", "SIZE_AT", "fill_rows", "has_magic", "scan_frames"]
-
 _NAMES, _IDS, _ITEMS, _PROPERTIES, _BODIES, _HASHES = WANT.values()
 _HEADER: Final = HEADERS[301]
 (

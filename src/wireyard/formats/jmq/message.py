@@ -18,14 +18,6 @@ from wireyard.formats.jmq.packet import Packet
 from wireyard.formats.properties import Property
 from wireyard.formats.property_rows import typed_properties
 
-__all__ = [
-    "BODY_KINDS",
-    "JMS_HEADERS",
-    "JmsMessage",
-    "destination_kind",
-    "reply_to_kind",
-]
-
 BODY_KINDS = MappingProxyType(
     dict(
         zip(

@@ -22,10 +22,11 @@ from wireyard.formats.fields import (
     bits_of,
     code_of,
     flag,
-    in_range,
+    flag_letters,
     maybe,
     milliseconds,
     octets,
+    pack_header,
     whole,
 )
 from wireyard.formats.jmq.body import PlainBody, body_bytes
@@ -71,15 +72,6 @@ from wireyard.formats.properties import (
     plain_properties,
 )
 from wireyard.formats.property_rows import matching_section, raw_section, typed_properties
-
-__all__ = [
-    "Packet",
-    "decode",
-    "encode",
-    "packet_of",
-    "read_row",
-    "source_address",
-]
 
 _NO_ADDRESS = bytes(10) + b"\xff\xff" + bytes(4)
 
@@ -180,7 +172,7 @@ class Packet(PlainFields):
     @property
     def flags(self) -> str:
         """Letters of the set flags, in bit order from Q."""
-        return flag_letters(self.bit_flags)
+        return flag_letters(self.bit_flags, FLAGS)
 
     @property
     def destination_hash(self) -> int | None:
@@ -211,11 +203,6 @@ _ELSEWHERE = (
 )  # fmt: skip
 _OF_HEADERS = {item.name: item.default for item in fields(Packet) if item.name not in _ELSEWHERE}
 """The fields that the two headers hold, with their defaults."""
-
-
-def flag_letters(bit_flags: int) -> str:
-    """Return the letters of the set flags, in bit order from Q."""
-    return "".join(letter for letter, bit in FLAGS.items() if bit_flags & bit)
 
 
 def decode(view: View, context: int = 0) -> Packet:
@@ -259,7 +246,7 @@ def read_row(view: View, context: int = 0) -> tuple[Row, DecodeError | None]:
             values["source_port"],
             values["timestamp"],
         )
-        values["flags"] = flag_letters(values["bit_flags"])
+        values["flags"] = flag_letters(values["bit_flags"], FLAGS)
     if "destination" in values:
         values["destination_hash"] = destination_hash(values["destination"], values["bit_flags"])
     values["packet_type_name"] = PACKET_TYPES.get(values.get("packet_type", 0))
@@ -301,13 +288,10 @@ def encode(packet: Packet) -> bytes:
         "property_offset": offset,
         "property_size": len(section),
     }
-    values = []
-    for item in layout.fields:
-        value = computed[item.name] if item.name in computed else getattr(packet, item.name)
-        values.append(value if item.kind == "bytes" else in_range(item, value))
+    header = pack_header(layout, packet, computed)
     if packet.version == 103 and packet.bit_flags > FLAGS_OF_103:
         raise EncodeError("bit_flags", packet.bit_flags, "103 has the flags Q to F only")
-    return b"".join((layout.struct.pack(*values), items, section, body))
+    return b"".join((header, items, section, body))
 
 
 def _matches(view: bytes, offset: int, packet: Packet) -> bool:

@@ -33,21 +33,6 @@ from wireyard.formats.properties import (
     encode_properties,
 )
 
-__all__ = [
-    "SHORT_OBJECTS",
-    "STAMPS",
-    "check_sections",
-    "encode_section",
-    "is_cut",
-    "read_cut_packet",
-    "read_header",
-    "read_items",
-    "read_packet",
-    "read_prefix",
-    "read_properties",
-    "write_properties",
-]
-
 SHORT_OBJECTS: Final = 1
 STAMPS: Final = 2
 """The contexts of the dialects: short objects, and time stamps behind the body."""

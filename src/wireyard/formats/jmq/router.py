@@ -29,8 +29,6 @@ from wireyard.formats.jmq.layout import (
 )
 from wireyard.formats.jmq.reading import check_sections, read_prefix
 
-__all__ = ["ROUTER_FIELDS", "ROUTER_FLAGS", "RouterView", "addressed_head", "message_head"]
-
 ROUTER_FIELDS = ("consumer_id", *SYS_MESSAGE_ID)
 """Header fields that `RouterView.replace` can change."""
 

@@ -8,8 +8,6 @@ from wireyard import java
 from wireyard.formats.base import Row
 from wireyard.formats.jmq.layout import SECRET_BODIES
 
-__all__ = ["SECRET_COLUMNS", "SECRET_TYPES", "login_user", "redact"]
-
 _LOGIN: Final = 12
 SECRET_COLUMNS: Final = (
     "destination",

@@ -18,8 +18,6 @@ from wireyard.formats.jmq.layout import HEADER_BYTES, HEADERS, PREFIX_BYTES
 from wireyard.formats.packet_kernels import find_frames
 from wireyard.memory import load_i32, load_u16
 
-__all__ = ["sniff_heads", "walk_streams"]
-
 _INTS: Final = array("int64")
 _EITHER: Final = int(Shown.EITHER)
 """The value of `Shown` as an integer, as kernels need it."""

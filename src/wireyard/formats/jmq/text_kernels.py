@@ -31,8 +31,6 @@ from wireyard.memory import (
     store_word,
 )
 
-__all__ = ["fill_hashes", "fill_ids"]
-
 _CRC: Final = 256
 _CRC_MASK: Final = 0xFFFFFFFF
 _CRC_TOPIC, _CRC_QUEUE = (zlib.crc32(kind) for kind in DESTINATION_KINDS)

@@ -22,11 +22,6 @@ from wireyard.formats.base import Row
 from wireyard.formats.jmq.layout import SPEC, STAMPED
 from wireyard.formats.message_id import address_bytes, address_text
 
-__all__ = [
-    "STAMP_BYTES", "Stamp", "read_stamps", "size_message", "stamp_rows", "stamps_in", "stamps_of",
-    "stamps_of_rows", "write_stamps",
-]  # fmt: skip
-
 _SPEC = f"{SPEC}, open issue 2"
 _STAMP: Final = struct.Struct(">q16sii")
 STAMP_BYTES: Final = _STAMP.size

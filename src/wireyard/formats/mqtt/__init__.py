@@ -1,6 +1,17 @@
 """MQTT: the page of 1999 (MQIpdp), 3.1, 3.1.1 and 5.0."""
 
-from wireyard.formats.base import Contexts, Dialect, Evidence, Format, Secrets
+from wireyard.formats.base import (
+    Body,
+    Columnar,
+    Contexts,
+    Dialect,
+    Evidence,
+    Format,
+    Framing,
+    Head,
+    Secrets,
+    Texts,
+)
 from wireyard.formats.mqtt.annotate import annotate
 from wireyard.formats.mqtt.framing import (
     HEADER_BYTES,
@@ -16,7 +27,7 @@ from wireyard.formats.mqtt.properties import VALUE_KINDS
 from wireyard.formats.mqtt.resync import confirm_start, find_context
 from wireyard.formats.mqtt.secrets import REDACT_READS, SECRET_COLUMNS, SECRET_TYPES, redact
 from wireyard.formats.mqtt.writing import encode
-from wireyard.formats.views import text_of
+from wireyard.formats.plain_values import text_of
 
 __all__ = ["FORMAT"]
 
@@ -25,25 +36,25 @@ FORMAT = Format(
     name="mqtt",
     title="MQTT 3.1, 3.1.1, 5.0, and the MQIpdp of 1999 before them",
     columns=COLUMNS,
-    fast_path="wireyard.formats.mqtt.columns",
-    header_bytes=HEADER_BYTES,
-    max_packet_bytes=MAX_PACKET_BYTES,
-    body="payload",
-    frame_size=frame_size,
-    find_header=find_header,
+    framing=Framing(
+        header_bytes=HEADER_BYTES,
+        max_packet_bytes=MAX_PACKET_BYTES,
+        frame_size=frame_size,
+        find_header=find_header,
+        head=Head(lambda data, at: data[at] >> 4, 1, 5),
+    ),
+    columnar=Columnar("wireyard.formats.mqtt.columns", finds_frames=True),
+    body=Body("payload", {"text": text_of("payload"), "value": text_of("payload")}),
     decode=decode,
     encode=encode,
     read_row=read_row,
     packet_of=packet_of,
     derived=DERIVED,
     annotate=annotate,
-    body_views={"text": text_of("payload"), "value": text_of("payload")},
+    texts=Texts(are_plain=True, kinds=VALUE_KINDS),
     contexts=Contexts(next_context, answer=next_context, of_row=row_context),
     evidence=Evidence(begins, opens, confirm_start, find_context, ports=(1883,)),
     secrets=Secrets(redact, SECRET_TYPES, SECRET_COLUMNS, REDACT_READS),
-    decoder_frames=True,
-    plain_text=True,
-    named_values=VALUE_KINDS,
     dialects={
         "3.1": Dialect(3, "a stream without its CONNECT, of MQTT 3.1"),
         "3.1.1": Dialect(4, "a stream without its CONNECT, of MQTT 3.1.1"),

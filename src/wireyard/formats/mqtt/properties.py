@@ -35,7 +35,7 @@ VALUE_KINDS = {
     known.name: known.kind if known.kind in ("text", "binary", "pair") else "number"
     for known in PROPERTIES.values()
 }
-"""Kind of each property's value, as `Format.named_values` has it."""
+"""Kind of each property's value, as `Texts.kinds` has it."""
 
 _MAXIMA = {"byte": 0xFF, "two": 0xFFFF, "four": 0xFFFF_FFFF, "variable": 268_435_455}
 

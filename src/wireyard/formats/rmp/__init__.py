@@ -1,6 +1,16 @@
 """RMP: packets of the Reliable Multicast Protocol's messaging layer, each of several messages."""
 
-from wireyard.formats.base import Contexts, Dialect, Evidence, Format, Several
+from wireyard.formats.base import (
+    Body,
+    Columnar,
+    Contexts,
+    Dialect,
+    Evidence,
+    Format,
+    Framing,
+    Several,
+)
+from wireyard.formats.plain_values import text_of
 from wireyard.formats.rmp.annotate import annotate
 from wireyard.formats.rmp.context import MessageContext
 from wireyard.formats.rmp.framing import (
@@ -19,7 +29,6 @@ from wireyard.formats.rmp.packet import (
     read_row,
     row_context,
 )
-from wireyard.formats.views import text_of
 
 __all__ = ["FORMAT"]
 
@@ -28,19 +37,20 @@ FORMAT = Format(
     name="rmp",
     title="packets of the RMP messaging layer",
     columns=COLUMNS,
-    fast_path="wireyard.formats.rmp.columns",
-    header_bytes=PREFIX_BYTES,
-    max_packet_bytes=MAX_PACKET_BYTES,
-    body="data",
-    frame_size=frame_size,
-    find_header=find_header,
+    framing=Framing(
+        header_bytes=PREFIX_BYTES,
+        max_packet_bytes=MAX_PACKET_BYTES,
+        frame_size=frame_size,
+        find_header=find_header,
+    ),
+    columnar=Columnar("wireyard.formats.rmp.columns"),
+    body=Body("data", {"text": text_of("data")}),
     decode=decode,
     encode=encode,
     read_row=read_row,
     packet_of=packet_of,
     derived=DERIVED,
     annotate=annotate,
-    body_views={"text": text_of("data")},
     contexts=Contexts(next_context, last_context, of_row=row_context),
     evidence=Evidence(in_datagrams=True),
     several=Several(join_rows, decode_whole),

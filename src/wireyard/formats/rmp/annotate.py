@@ -26,8 +26,6 @@ from wireyard.formats.rmp.layout import (
 from wireyard.formats.rmp.packet import read_row
 from wireyard.formats.rmp.reading import framed_bytes, read_message
 
-__all__ = ["annotate"]
-
 _TYPING = TYPING.fields[0]
 
 

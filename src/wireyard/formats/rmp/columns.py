@@ -19,8 +19,6 @@ from wireyard.formats.row_columns import batch_layout, fill_positions
 from wireyard.layout import Column
 from wireyard.memory import SLACK
 
-__all__ = ["ColumnDecoder", "scan_frames"]
-
 _LEAST_BYTES = PREFIX_BYTES + TYPING.size
 """Smallest message: its own length, or that of the packet before the first, and a typing word."""
 _VALID = {

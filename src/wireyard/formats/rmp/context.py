@@ -18,17 +18,6 @@ from __future__ import annotations
 
 from typing import Final, NamedTuple
 
-__all__ = [
-    "BEFORE_BITS",
-    "BEFORE_SHIFT",
-    "FRAMED",
-    "LEFT_BITS",
-    "LEFT_SHIFT",
-    "LIST_ORDER_BIT",
-    "ORDINAL_SHIFT",
-    "MessageContext",
-]
-
 LIST_ORDER_BIT: Final = 1
 """Set if the length comes before the reply-to field."""
 FRAMED: Final = 2

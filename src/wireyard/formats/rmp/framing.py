@@ -14,8 +14,6 @@ from wireyard.formats.rmp.context import MessageContext
 from wireyard.formats.rmp.layout import MAX_PACKET_BYTES, PREFIX_BYTES, SPEC
 from wireyard.formats.rmp.reading import framed_bytes, read_message, read_messages
 
-__all__ = ["find_header", "frame_size", "last_context", "next_context"]
-
 
 def frame_size(
     view: View,

@@ -10,8 +10,6 @@ from wireyard.formats.base import Row
 from wireyard.formats.rmp.context import MessageContext
 from wireyard.formats.rmp.packet import encode, packet_of
 
-__all__ = ["join_rows"]
-
 _MAX_PACKET_BYTES = 0xFFFF
 """Largest framed packet, whose length has 16 bits. The rows of one packet are held at most."""
 

@@ -29,8 +29,6 @@ from wireyard.formats.rmp.context import (
 from wireyard.formats.rmp.layout import FLAGS, FOREIGN, LAYER_MASK, PREFIX_BYTES
 from wireyard.memory import copy_bytes, load_u8, load_u16, put_i64
 
-__all__ = ["BITS", "I32_FIELDS", "SOURCE_BYTES", "Columns", "Frames", "fill_rows", "scan_frames"]
-
 I32_FIELDS: Final = (
     "message_in_packet",
     "typing",

@@ -43,19 +43,6 @@ from wireyard.formats.rmp.reading import (
 )
 from wireyard.layout import Layout
 
-__all__ = [
-    "Message",
-    "Packet",
-    "decode",
-    "decode_packet",
-    "decode_whole",
-    "encode",
-    "encode_packet",
-    "packet_of",
-    "read_row",
-    "row_context",
-]
-
 _U16 = struct.Struct(">H")
 _SOURCE = re.compile(r"(\d{1,3})\.(\d{1,3})\.(\d{1,3})\.(\d{1,3}):(\d{1,5})", re.ASCII)
 

@@ -27,8 +27,6 @@ from wireyard.formats.rmp.layout import (
     TYPING,
 )
 
-__all__ = ["framed_bytes", "nothing_follows", "read_message", "read_messages"]
-
 _WORD = struct.Struct(">H")
 _MULTIPLEXING = LENGTH.fields[0].spec
 

@@ -38,19 +38,6 @@ from itertools import product
 from operator import itemgetter
 from typing import Final, NamedTuple
 
-__all__ = [
-    "CONTRADICTION",
-    "MAX_DRIFT_PPM",
-    "ONE_WAY",
-    "WINDOW_NS",
-    "Clocks",
-    "Spans",
-    "Track",
-    "clocks",
-    "separate_clocks",
-    "widened",
-]
-
 WINDOW_NS: Final = 2_000_000_000
 """The length of a window: drift adds no more than 0.2 ms to its bounds."""
 MAX_DRIFT_PPM: Final = 100

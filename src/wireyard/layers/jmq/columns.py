@@ -7,24 +7,23 @@ The phases, each with its key:
 3. ``messages`` (`join_messages`, `join_requests`), key: source and message.
 4. ``conversations`` (`match_replies`), key: source and where replies go.
 5. ``numbers`` (`find_gaps`), key: source and host.
-6. ``hops`` (`order_hops`, `stand_for_messages`), key: message, whatever the source.
+6. ``hops`` (`order_hops`, `compare_times`, `stand_for_messages`), key: message, of any source.
+7. ``points`` (`compare_clocks`), key: capture points; then `order_several`, key: message.
 
 The input of a phase is tables of records in any order, and its rows are the same for any partition
 by its key. `partition_keys` returns a hash of the key of every record. Kernels handle what is
-frequent; login names, GPacket payloads and messages that several captures show are handled row by
-row. Caps are for each key.
+frequent; login names and GPacket payloads are handled row by row. Caps are for each key.
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Mapping
 from typing import Any, Final, NamedTuple
 
 import numpy as np
 import pyarrow as pa
 
-from wireyard.formats.base import Row
 from wireyard.layers.endpoints import connection_of
 from wireyard.layers.grouping import hash_keys, text_codes, text_hashes
 from wireyard.layers.jmq.connection_columns import (
@@ -32,16 +31,7 @@ from wireyard.layers.jmq.connection_columns import (
     ConnectionResult,
     follow_connections,
 )
-from wireyard.layers.jmq.hop_columns import (
-    FIRST_SEEN,
-    HopResult,
-    order_hops,
-    producers_of,
-    producers_of_keys,
-    records_of,
-    stand_for_messages,
-)
-from wireyard.layers.jmq.hops import HOP_STAGES
+from wireyard.layers.jmq.hops import HopResult, order_hops
 from wireyard.layers.jmq.message_columns import (
     MessageResult,
     find_gaps,
@@ -50,9 +40,20 @@ from wireyard.layers.jmq.message_columns import (
     match_replies,
 )
 from wireyard.layers.jmq.packet_row import NEEDED
+from wireyard.layers.jmq.points import (
+    compare_clocks,
+    compare_times,
+    hops_of_several,
+    order_several,
+)
+from wireyard.layers.jmq.record_columns import (
+    FIRST_SEEN,
+    producers_of,
+    producers_of_keys,
+    stand_for_messages,
+)
 from wireyard.layers.jmq.tracking import Ends
 from wireyard.layers.jmq.transaction_columns import TransactionResult, follow_transactions
-from wireyard.layers.stages import Chain, Derived, KeyedRecord, run_chain
 from wireyard.layers.tables import fact_table
 
 __all__ = [
@@ -65,6 +66,8 @@ __all__ = [
     "HopResult",
     "MessageResult",
     "TransactionResult",
+    "compare_clocks",
+    "compare_times",
     "connection_keys",
     "derive_columns",
     "find_gaps",
@@ -75,10 +78,10 @@ __all__ = [
     "join_requests",
     "match_replies",
     "order_hops",
+    "order_several",
     "partition_keys",
     "producers_of",
     "producers_of_keys",
-    "records_of",
     "stand_for_messages",
 ]
 
@@ -92,6 +95,7 @@ KEYS: Final[Mapping[str, tuple[str, ...]]] = {
     "conversations": ("source", "at"),
     "numbers": ("source", "host"),
     "hops": ("message_key",),
+    "points": ("points",),
 }
 """The key columns of each phase's records."""
 
@@ -167,24 +171,20 @@ def derive_columns(
     joined = join_messages(*records)
     conversations, evicted = match_replies(joined.messages)
     hops = order_hops(*records)
-    of_several = hops_of_several(records_of(*hops.records))
     parts = [
         first.facts,
         after.facts,
         {"deliveries": joined.deliveries, "conversations": conversations, "hops": hops.hops},
         {"conversations": join_requests(first.requests), "violations": find_gaps(first.runs)},
-        {table: fact_table(table, rows) for table, rows in of_several.tables.items()},
     ]
+    dropped = first.dropped + evicted + hops.dropped
+    if hops.several.num_rows:
+        of_several, left_out = hops_of_several(hops.several)
+        parts.append({"hops": of_several})
+        dropped += left_out
     tables = {table: _join_parts(table, [part[table] for part in parts if table in part])
               for table in FACTS}  # fmt: skip
-    dropped = first.dropped + evicted + hops.dropped + of_several.dropped
     return DerivedColumns(tables, stand_for_messages(*records), producers_of(*records), dropped)
-
-
-def hops_of_several(records: Iterable[KeyedRecord]) -> Derived[list[Row]]:
-    """Run the stages of ``hops.py`` over messages that several sources show."""
-    chain: Chain = {"records": lambda _: iter(records), **HOP_STAGES}
-    return run_chain(chain, [((), {})])
 
 
 def _join_parts(table: str, parts: list[pa.Table]) -> pa.Table:

@@ -35,18 +35,16 @@ from wireyard.layers.jmq.packet_row import (
     MESSAGE_DATA,
     NEEDED,
     Relay,
-    as_packet,
     properties_of,
     relays,
     text,
     user_of,
 )
+from wireyard.layers.jmq.record_columns import violation_rows
 from wireyard.layers.jmq.rules import DEAD_REASON, OK, RULES
 from wireyard.layers.jmq.tracking import Ends, Tracking
 from wireyard.layers.records import Position
 from wireyard.layers.tables import as_fact_table, fact_table, join_tables, packet_keys
-
-__all__ = ["NO_ENDS", "ConnectionResult", "follow_connections"]
 
 NO_ENDS: Final[Ends] = MappingProxyType({})
 _RESENT: Final = FLAGS["I"] | FLAGS["R"]
@@ -279,7 +277,7 @@ class _ConnectionTables(Tracking):
         reasons: dict[str, int] = {}
         codes = np.full(len(rows), -1, np.int32)
         dead = self.columns.python_rows(JMQ, rows[dead_rows], ("properties",))
-        for at, row in zip(dead_rows.tolist(), map(as_packet, dead), strict=True):
+        for at, row in zip(dead_rows.tolist(), dead, strict=True):
             reason = text(properties_of(row), DEAD_REASON)
             if reason is not None:
                 codes[at] = reasons.setdefault(reason, len(reasons))
@@ -351,22 +349,13 @@ class _ConnectionTables(Tracking):
             + (f", {times[at]} times" if times[at] > 1 else "")
             for at in first.tolist()
         ]
-        where = self._positions(rows)
-        return as_fact_table(
-            "violations",
-            {
-                "protocol": decode_texts(np.zeros(len(rows)), pa.array(["jms"])),
-                "rule": decode_texts(rule, pa.array(rules)),
-                "client": self._endpoints(self.src[self.columns.stream[rows]]),
-                "message_key": self._keys_of_violations(rows, block),
-                "text": decode_texts(both, pa.array(shown_texts, pa.string())),
-                "client_id": self._client_ids(client_id),
-                "captured_ns": where["ns"],
-                "frame": where["frame"],
-                "source": self._source(rows),
-                "stream": where["stream"],
-                "offset": where["offset"],
-            },
+        return violation_rows(
+            decode_texts(rule, pa.array(rules)),
+            {**self._positions(rows), "source": self._source(rows)},
+            client=self._endpoints(self.src[self.columns.stream[rows]]),
+            message_key=self._keys_of_violations(rows, block),
+            text=decode_texts(both, pa.array(shown_texts, pa.string())),
+            client_id=self._client_ids(client_id),
         )
 
     def _keys_of_violations(self, rows: Any, block: Any) -> pa.Array:
@@ -395,7 +384,7 @@ class _ConnectionTables(Tracking):
         """The user of each connection whose login was captured."""
         logged_in = np.flatnonzero(self.connections.user >= 0)
         rows = self.columns.python_rows(JMQ, self.connections.user[logged_in], NEEDED)
-        return {c: user_of(as_packet(row)) for c, row in zip(logged_in.tolist(), rows, strict=True)}
+        return {c: user_of(row) for c, row in zip(logged_in.tolist(), rows, strict=True)}
 
     def _users_of(self, rows: Any) -> pa.Array:
         """Return the user of the connection of each packet."""
@@ -539,27 +528,16 @@ class _ConnectionTables(Tracking):
         )  # fmt: skip
         at = np.flatnonzero(broken >= 0)
         bad = rows[at]
-        where = self._positions(bad)
         rules = [_GPACKET_RULES[code] for code in broken[at].tolist()]
-        return as_fact_table(
-            "violations",
-            {
-                "protocol": pa.array(["jms"] * len(bad), pa.string()),
-                "rule": pa.array(rules, pa.string()),
-                "client": self._endpoints(self.src[self.columns.stream[bad]]),
-                "text": pa.array(
-                    [
-                        f"GPacket {sequence}: {RULES[rule]}"
-                        for sequence, rule in zip(self.sequence[bad].tolist(), rules, strict=True)
-                    ],
-                    pa.string(),
-                ),
-                "captured_ns": where["ns"],
-                "frame": where["frame"],
-                "source": self._source(bad),
-                "stream": where["stream"],
-                "offset": where["offset"],
-            },
+        texts = [
+            f"GPacket {sequence}: {RULES[rule]}"
+            for sequence, rule in zip(self.sequence[bad].tolist(), rules, strict=True)
+        ]
+        return violation_rows(
+            pa.array(rules, pa.string()),
+            {**self._positions(bad), "source": self._source(bad)},
+            client=self._endpoints(self.src[self.columns.stream[bad]]),
+            text=pa.array(texts, pa.string()),
         )
 
     def _relays(self, gpackets: Any) -> pa.Table:

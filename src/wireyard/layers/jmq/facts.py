@@ -13,8 +13,6 @@ from wireyard.layers.jmq.symptoms.cluster import CLUSTER
 if TYPE_CHECKING:
     import pyarrow as pa
 
-__all__ = ["FACTS", "FORMATS", "VERDICTS"]
-
 FORMATS: Final = ("jmq", "gpacket")
 VERDICTS: Final[Mapping[str, Verdict]] = MappingProxyType(
     {

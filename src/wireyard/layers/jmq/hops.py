@@ -1,53 +1,29 @@
 """The hops of a message: every packet that shows it, in order, with the time since the hop before.
 
 Packets have no field for timestamps of hops (open issue 2 of the specification, errata 37);
-captures have them. A message in several captures, taken at different points, is one message: its
-hops get one order once the clock offsets between the points are estimated (``clocks.py``). The
-stages, each with its key:
-
-1. ``hops``, key: message, across all sources. Messages with times of one clock become rows at once.
-2. ``spans``, key: capture points and window. The differences of the times of the same packets.
-3. ``clocks``, key: capture points. Clock offsets from the bounds of all windows.
-4. ``windows``, key: capture points and window. Each sighting gets the clocks of its window.
-5. ``paths``, key: message. The rows of messages with times of several clocks.
+captures have them. The key of `order_hops` is the message, across all sources: messages with times
+of one source become rows here, and the sightings of others get their order in ``points``.
 """
 
 from __future__ import annotations
 
-from collections import Counter, defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from itertools import combinations
-from operator import itemgetter
+from collections import Counter
+from collections.abc import Mapping
+from itertools import pairwise
 from types import MappingProxyType
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
-from wireyard.formats.base import Row
-from wireyard.layers.jmq.clocks import (
-    CONTRADICTION,
-    ONE_WAY,
-    WINDOW_NS,
-    Clocks,
-    Spans,
-    Track,
-    Window,
-    clocks,
-    separate_clocks,
-    widened,
-)
-from wireyard.layers.records import Position
-from wireyard.layers.stages import Dropped, Found, Key, KeyedRecord, Stage, fact_of, keyed_record
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
 
-__all__ = [
-    "FOLLOWS",
-    "HOPS",
-    "HOP_STAGES",
-    "MAX_POINTS",
-    "MAX_SIGHTINGS",
-    "OF_MESSAGE",
-    "UNKNOWN",
-    "Sighting",
-    "hop_record",
-]
+from wireyard.accelerate import array, kernel
+from wireyard.arrays import Ints
+from wireyard.layers.grouping import decode_texts, dense_ids, order_groups, text_codes
+from wireyard.layers.jmq.clocks import CONTRADICTION, ONE_WAY
+from wireyard.layers.jmq.packet_columns import rank_of
+from wireyard.layers.jmq.record_columns import join_codes, nullable, positions_of
+from wireyard.layers.tables import as_fact_table
 
 HOPS: Final[Mapping[str, str]] = MappingProxyType(
     {
@@ -98,286 +74,353 @@ MAX_SPANS: Final = 1 << 18
 
 OF_MESSAGE: Final = ("sent", "accepted")
 """Kinds of hops that belong to no consumer."""
-_TOWARDS_BROKER: Final = ("sent", "acknowledged")
-_RANK: Final = {kind: rank for rank, kind in enumerate(HOPS)}
-_ONE_CLOCK: Final = separate_clocks(1)
-_CLOCKS, _SIGHTING = range(2)
-"""Order in ``windows``: the clocks, then the sightings that need them."""
-
-
-class Sighting(NamedTuple):
-    """One packet that shows a message."""
-
-    kind: str
-    consumer_id: int | None
-    delivery_count: int | None
-    sender: str
-    receiver: str
-    at: Position
-
-
-class Timed(NamedTuple):
-    """A sighting, and the clocks of all capture points of its message at that time."""
-
-    message_key: str
-    sighting: Sighting
-    point: int
-    clocks: Clocks
-
-
-class Waiting(NamedTuple):
-    """A sighting that waits for the clocks of its window."""
-
-    message_key: str
-    sighting: Sighting
-    point: int
-
-
-class PointWindow(NamedTuple):
-    """A window of the clock of one capture point, in a set of points with the same messages."""
-
-    points: tuple[str, ...]
-    point: int
-    number: int
-
-    @property
-    def key(self) -> Key:
-        """The window as a partition key."""
-        return (*self.points, self.point, self.number)
-
-
-# --- one message ----------------------------------------------------------------------------
-
-
-def hop_record(message_key: str, seen: Sequence[Sighting]) -> KeyedRecord:
-    """Return a record for stage ``hops``: a packet that shows a message, and its reply if any."""
-    first = seen[0]
-    order = first.at.source, *first.at.order, first.consumer_id or 0
-    return keyed_record(("hops", (message_key,), order, (message_key, seen)))
-
-
-def _hops(records: Iterator[tuple[str, Sequence[Sighting]]]) -> Iterator[Found]:
-    """Yield the rows of a message with times of one source; pass on the sightings of any other."""
-    sightings: list[Sighting] = []
-    message_key, dropped = "", 0
-    for record in records:
-        message_key, new = record
-        if len(sightings) < MAX_SIGHTINGS:
-            sightings += new
-        else:
-            dropped += len(new)
-    if dropped:
-        yield Dropped("MAX_SIGHTINGS", dropped)
-    points = tuple(sorted({seen.at.source for seen in sightings if seen.at.ns is not None}))
-    if len(points) > MAX_POINTS:
-        points = points[:MAX_POINTS]
-        yield Dropped("MAX_POINTS", sum(seen.at.source not in points for seen in sightings))
-        sightings = [seen for seen in sightings if seen.at.source in points]
-    if len(points) > 1:
-        yield from _to_windows(message_key, sightings, points)
-    else:
-        yield from _rows([Timed(message_key, seen, 0, _ONE_CLOCK) for seen in sightings])
-
-
-def _to_windows(
-    message_key: str, sightings: Sequence[Sighting], points: tuple[str, ...]
-) -> Iterator[Found]:
-    """Pass sightings on to their windows, and those without a time to the last stage."""
-    differences = _differences(points, sightings)
-    for ordinal, seen in enumerate(sightings):
-        if seen.at.ns is None:
-            timed = Timed(message_key, seen, 0, _ONE_CLOCK)
-            yield KeyedRecord("paths", (message_key,), (ordinal,), timed)
-            continue
-        point = points.index(seen.at.source)
-        window = PointWindow(points, point, seen.at.ns // WINDOW_NS)
-        yield KeyedRecord("spans", window.key, (), (window, differences.get(seen, {})))
-        waiting = Waiting(message_key, seen, point)
-        yield KeyedRecord("windows", window.key, (_SIGHTING, message_key, ordinal), waiting)
-
-
-# --- clocks ---------------------------------------------------------------------------------
-
-
-def _differences(points: Sequence[str], seen: Iterable[Sighting]) -> Mapping[Sighting, Spans]:
-    """Return the time differences between points of the same packet.
-
-    Packets with the same kind, consumer and delivery count are the same packet. If two points have
-    equally many of them, they correspond in order; otherwise one point missed some, and it is
-    unknown which, so they are not compared.
-    """
-    packets: defaultdict[tuple[object, ...], list[list[Sighting]]]
-    packets = defaultdict(lambda: [[] for _ in points])
-    for sighting in sorted(seen, key=lambda sighting: sighting.at.order):
-        if sighting.at.ns is not None:
-            packet = sighting.kind, sighting.consumer_id, sighting.delivery_count
-            packets[packet][points.index(sighting.at.source)].append(sighting)
-    differences: dict[Sighting, dict[Track, tuple[int, int]]] = {}
-    for at_points in packets.values():
-        for i, j in combinations(range(len(points)), 2):
-            if len(at_points[i]) == len(at_points[j]):
-                for at_i, at_j in zip(at_points[i], at_points[j], strict=True):
-                    difference = (at_j.at.ns or 0) - (at_i.at.ns or 0)
-                    tracks = differences.setdefault(at_i, {})
-                    tracks[Track(i, j, *_link(at_i))] = difference, difference
-    return differences
-
-
-def _link(sighting: Sighting) -> tuple[tuple[str, str], bool]:
-    """Return the two ends of a packet's link, and whether it is sent to the second.
-
-    The ends are the hosts of a client and its broker, or the endpoints of two brokers.
-    """
-    sender, receiver = sighting.sender, sighting.receiver
-    if sighting.kind in ("relayed", "relay_acknowledged"):
-        first, second = sorted((sender, receiver))
-        return (first, second), sender == first
-    forward = sighting.kind in _TOWARDS_BROKER
-    ends = (sender, receiver) if forward else (receiver, sender)
-    client, broker = (end.rpartition(":")[0] for end in ends)
-    return (client, broker), forward
-
-
-def _spans(records: Iterator[tuple[PointWindow, Spans]]) -> Iterator[Found]:
-    """Combine the time differences of a window to spans."""
-    combined: dict[Track, tuple[int, int]] = {}
-    key: PointWindow | None = None
-    for window, spans in records:
-        key = window
-        for track, span in spans.items():
-            combined[track] = widened(combined.get(track), span)
-    if key is not None:
-        yield KeyedRecord("clocks", key.points, (key.number, key.point), (key, combined))
-
-
-def _clocks(records: Iterator[tuple[PointWindow, Spans]]) -> Iterator[Found]:
-    """Yield the clock offsets of every window."""
-    windows: dict[Window, Spans] = {}
-    points: tuple[str, ...] = ()
-    total = 0
-    dropped: Counter[str] = Counter()
-    for window, spans in records:
-        points = window.points
-        if len(windows) == MAX_WINDOWS:
-            dropped["MAX_WINDOWS"] += 1
-            unknown = separate_clocks(len(points), ONE_WAY)
-            yield KeyedRecord("windows", window.key, (_CLOCKS, "", 0), unknown)
-            continue
-        total += len(spans)
-        if total > MAX_SPANS:
-            dropped["MAX_SPANS"] += len(spans)
-            spans = {}
-        windows[window.point, window.number] = spans
-    for cap, things in dropped.items():
-        yield Dropped(cap, things)
-    for (point, number), of_window in clocks(len(points), windows).items():
-        key = PointWindow(points, point, number).key
-        yield KeyedRecord("windows", key, (_CLOCKS, "", 0), of_window)
-
-
-def _windows(records: Iterator[Clocks | Waiting]) -> Iterator[Found]:
-    """Pass the sightings of a window on to their messages, with the clocks of the window."""
-    clocks = next(records, None)
-    assert clocks is None or isinstance(clocks, Clocks), "clocks come first"
-    for ordinal, waiting in enumerate(records):
-        if clocks is not None and isinstance(waiting, Waiting):
-            yield KeyedRecord("paths", (waiting.message_key,), (ordinal,), Timed(*waiting, clocks))
-
-
-# --- rows -----------------------------------------------------------------------------------
-
-
-class Hop(NamedTuple):
-    """A sighting with its place in the order of its message."""
-
-    order: tuple[bool, int, int, int, int, int, int, str, int, int]
-    ns: int
-    """Its time by the clock of the reference."""
-    reference: int | None
-    timed: Timed
-
-    @property
-    def ahead_ns(self) -> int:
-        """The offset of the clock of its point from that of the reference."""
-        return (self.timed.sighting.at.ns or 0) - self.ns
-
-
-def _rows(seen: Iterable[Timed]) -> Iterator[Found]:
-    """Yield the rows of one message, reference by reference in the order of time."""
-    hops = sorted(_on_one_clock(seen), key=itemgetter(0))
-    comparable = len({hop.reference for hop in hops} - {None}) < 2
-    latest: dict[tuple[int | None, str, int | None], tuple[int, Hop]] = {}
-    for ordinal, hop in enumerate(hops, 1):
-        kind, consumer_id, *_ = hop.timed.sighting
-        before = None
-        for followed in FOLLOWS[kind]:
-            of = None if followed in OF_MESSAGE else consumer_id
-            candidate = latest.get((hop.reference, followed, of))
-            if candidate is not None and (before is None or candidate[0] > before[0]):
-                before = candidate
-        latest[hop.reference, kind, consumer_id] = ordinal, hop
-        unknown = None
-        if hop.reference is None:
-            unknown = "untimed"
-        elif before is None:
-            unknown = "first" if comparable else hop.timed.clocks.reason
-        yield fact_of(("hops", _row(ordinal, hop, before, unknown)))
-
-
-def _on_one_clock(seen: Iterable[Timed]) -> Iterator[Hop]:
-    """Yield sightings with times by the clock of their reference.
-
-    Each window has its own clock offset. Where the offset changes, the time of a point stands still
-    instead of going back.
-    """
-    latest: dict[tuple[int | None, int], int] = {}
-    for timed in sorted(seen, key=lambda timed: timed.sighting.at.order):
-        sighting, point = timed.sighting, timed.point
-        at = sighting.at
-        reference = None if at.ns is None else timed.clocks.reference[point]
-        captured = at.ns or 0
-        ns = captured - timed.clocks.ahead_ns[point]
-        latest[reference, point] = ns = max(ns, latest.get((reference, point), ns))
-        order = (
-            reference is None, reference or 0, ns, captured, _RANK[sighting.kind], point,
-            at.frame or 0, at.stream, at.offset, sighting.consumer_id or 0,
-        )  # fmt: skip
-        yield Hop(order, ns, reference, timed)
-
-
-def _row(ordinal: int, hop: Hop, before: tuple[int, Hop] | None, unknown: str | None) -> Row:
-    message_key, sighting, point, clocks = hop.timed
-    at, reference = sighting.at, hop.reference
-    took = error = ahead_error = None
-    if before is not None and unknown is None:
-        other = before[1]
-        took, error = hop.ns - other.ns, 0
-        if other.timed.point == point:
-            took = (at.ns or 0) - (other.timed.sighting.at.ns or 0)
-        else:
-            error = clocks.error_ns(other.timed.point, point, hop.ahead_ns - other.ahead_ns)
-    if reference is not None:
-        ahead_error = clocks.error_ns(reference, point, hop.ahead_ns)
-    return {
-        "message_key": message_key,
-        "hop": ordinal,
-        "kind": sighting.kind,
-        "sender": sighting.sender or None,
-        "receiver": sighting.receiver or None,
-        "consumer_id": sighting.consumer_id,
-        "captured_ns": at.ns,
-        "frame": at.frame,
-        "follows": before and before[0],
-        "took_ns": took,
-        "took_error_ns": error,
-        "unknown": unknown,
-        "clock_ahead_ns": None if reference is None else hop.ahead_ns,
-        "clock_error_ns": ahead_error,
-        **at.lead,
-    }
-
-
-HOP_STAGES: Final[Mapping[str, Stage]] = MappingProxyType(
-    {"hops": _hops, "spans": _spans, "clocks": _clocks, "windows": _windows, "paths": _rows}
+_long: Final[Any] = np.int64
+_I32S, _I64S, _I8S = array("int32"), array("int64"), array("int8")
+KINDS: Final = tuple(HOPS)
+_SENT, _ACCEPTED, _RELAYED, _DELIVERED, _ACKNOWLEDGED, _RELAY_ACKNOWLEDGED = (
+    KINDS.index(kind)
+    for kind in ("sent", "accepted", "relayed", "delivered", "acknowledged", "relay_acknowledged")
 )
-"""The stages by name, in their order."""
+_FOLLOWED: Final = np.array(
+    [[other in FOLLOWS[kind] for other in KINDS] for kind in KINDS], np.int8
+)
+_WHOLE: Final = np.array([kind in OF_MESSAGE for kind in KINDS], np.int8)
+
+_UNKNOWN: Final = tuple(UNKNOWN)
+_FIRST, _UNTIMED = map(_UNKNOWN.index, ("first", "untimed"))
+
+
+class HopResult(NamedTuple):
+    """The result of `order_hops`.
+
+    Attributes
+    ----------
+    hops
+        Rows of the table ``hops`` for messages with times of one source.
+    several
+        The sightings of all other messages.
+    dropped
+        The number of sightings above `MAX_SIGHTINGS`.
+    """
+
+    hops: pa.Table
+    several: pa.Table
+    dropped: Counter[str]
+
+
+class Sightings(NamedTuple):
+    """Sightings of messages, one packet each, as columns."""
+
+    message: Any
+    kind: Any
+    consumer: Ints
+    has_consumer: Any
+    copy: Any
+    """Delivery count, -1 if there is none."""
+    source: Any
+    stream: Any
+    offset: Ints
+    frame: Ints
+    has_frame: Any
+    ns: Ints
+    timed: Any
+    sender: Any
+    receiver: Any
+    record: Any
+    """Number of the record that a sighting comes from."""
+    second: Any
+    """Whether it is the second one of its record."""
+
+    def take(self, rows: Any) -> Sightings:
+        """Return some sightings."""
+        return Sightings(*(column[rows] for column in self))
+
+
+class Names(NamedTuple):
+    """The texts of codes in `Sightings`."""
+
+    keys: pa.Array
+    sources: pa.Array
+    streams: pa.Array
+    ends: pa.Array
+
+
+class Clocked(NamedTuple):
+    """Sightings of messages with times of several clocks, by these; axis: sighting."""
+
+    reference: Ints
+    """The point whose clock it is compared with, -1 without a time."""
+    point: Ints
+    ns: Ints
+    """Its time by the clock of the reference."""
+    window: Ints
+    """Index into `most_ns`."""
+    reason: Ints
+    """The code of the reason in `UNKNOWN` why nothing was seen that it follows from."""
+    most_ns: Any
+    """``[window, p, q]``: upper bound of the offset of q's clock from that of p."""
+
+    def take(self, rows: Any) -> Clocked:
+        """Return some sightings."""
+        return Clocked._make([*(column[rows] for column in self[:-1]), self.most_ns])
+
+    def error_ns(self, point: Any, ahead: Any) -> Any:
+        """Return the largest error of the estimate that its clock is `ahead` of that of `point`."""
+        most = self.most_ns[self.window, point, self.point]
+        least = self.most_ns[self.window, self.point, point]
+        return np.maximum(most - ahead, least + ahead)
+
+
+def order_hops(sendings: pa.Table, deliveries: pa.Table, relays: pa.Table) -> HopResult:
+    """Order the sightings of each message."""
+    tables = sendings, deliveries, relays
+    sightings, names = _sightings(tables)
+    dropped: Counter[str] = Counter()
+    counts = np.bincount(sightings.message, minlength=len(names.keys))
+    if counts.max(initial=0) > MAX_SIGHTINGS:
+        kept, dropped["MAX_SIGHTINGS"] = _within_cap(
+            tables, sightings, counts > MAX_SIGHTINGS, names.sources
+        )
+        sightings = sightings.take(kept)
+    several = _of_several_sources(sightings, len(names.keys))[sightings.message]
+    others = sightings.take(np.flatnonzero(several))
+    sightings = sightings.take(np.flatnonzero(~several))
+    return HopResult(hop_rows(sightings, names), _as_table(others, names), dropped)
+
+
+def _sightings(tables: tuple[pa.Table, pa.Table, pa.Table]) -> tuple[Sightings, Names]:
+    sendings, deliveries, relays = tables
+    codes, keys = join_codes(*(table["message_key"] for table in tables))
+    source_codes, sources = join_codes(*(table["source"] for table in tables))
+    message, source = np.concatenate(codes), np.concatenate(source_codes)
+    sizes = [table.num_rows for table in tables]
+    first = np.cumsum([0, *sizes])
+    sent, delivered, relayed = (np.arange(a, b) for a, b in pairwise(first))
+    accepted = np.flatnonzero(sendings["accepted_offset"].is_valid().to_numpy())
+    acknowledged = np.flatnonzero(deliveries["acknowledged_offset"].is_valid().to_numpy())
+    record = np.concatenate([sent, accepted, relayed, delivered, first[1] + acknowledged])
+    ends, names = join_codes(
+        sendings["producer"], sendings["server"], deliveries["consumer"], deliveries["server"],
+        relays["sender"], relays["receiver"],
+    )  # fmt: skip
+    streams, stream_names = join_codes(
+        sendings["stream"], sendings["accepted_stream"], relays["stream"], deliveries["stream"],
+        deliveries["acknowledged_stream"],
+    )  # fmt: skip
+    relay_kinds, kind_names = text_codes(relays["kind"])
+    of_name = np.array([*map(KINDS.index, kind_names.to_pylist()), 0])
+    kinds = [
+        np.full(len(sent), _SENT), np.full(len(accepted), _ACCEPTED), of_name[relay_kinds],
+        np.full(len(delivered), _DELIVERED), np.full(len(acknowledged), _ACKNOWLEDGED),
+    ]  # fmt: skip
+    at_relay, at_delivery = (nullable(t["consumer_id"])[0] for t in (relays, deliveries))
+    no_consumer = np.zeros(len(sent) + len(accepted), np.int64)
+    at_copy, is_counted = nullable(deliveries["delivery_count"])
+    copy = np.where(is_counted, at_copy, -1)
+    copies = np.concatenate(
+        [np.full(len(no_consumer) + len(relayed), -1), copy, copy[acknowledged]]
+    )
+
+    def numbers(name: str) -> tuple[Ints, Any]:
+        parts = [
+            nullable(sendings[name]), _nullable_rows(sendings[f"accepted_{name}"], accepted),
+            nullable(relays[name]), nullable(deliveries[name]),
+            _nullable_rows(deliveries[f"acknowledged_{name}"], acknowledged),
+        ]  # fmt: skip
+        return np.concatenate([p[0] for p in parts]), np.concatenate([p[1] for p in parts])
+
+    (offset, _), (frame, has_frame), (ns, timed) = map(numbers, ("offset", "frame", "ns"))
+    sightings = Sightings(
+        message[record], np.concatenate(kinds).astype(np.int8),
+        np.concatenate([no_consumer, at_relay, at_delivery, at_delivery[acknowledged]]),
+        np.arange(len(record)) >= len(no_consumer), copies, source[record],
+        np.concatenate([streams[0], streams[1][accepted], streams[2], streams[3],
+                        streams[4][acknowledged]]),
+        offset, frame, has_frame, ns, timed,
+        np.concatenate([ends[0], ends[1][accepted], ends[4], ends[3], ends[2][acknowledged]]),
+        np.concatenate([ends[1], ends[0][accepted], ends[5], ends[2], ends[3][acknowledged]]),
+        record,
+        np.concatenate([np.full(len(part), second) for part, second in zip(
+            (sent, accepted, relayed, delivered, acknowledged), (0, 1, 0, 0, 1), strict=True)]),
+    )  # fmt: skip
+    return sightings, Names(keys, sources, stream_names, names)
+
+
+def _nullable_rows(column: pa.ChunkedArray, rows: Any) -> tuple[Ints, Any]:
+    values, is_valid = nullable(column)
+    return values[rows], is_valid[rows]
+
+
+def _of_several_sources(sightings: Sightings, messages: int) -> Any:
+    """Return which messages have times of several sources."""
+    timed = np.flatnonzero(sightings.timed)
+    message, source = sightings.message[timed], sightings.source[timed]
+    last_source = np.full(messages, -1, np.int64)
+    last_source[message] = source
+    several = np.zeros(messages, bool)
+    several[message[last_source[message] != source]] = True
+    return several
+
+
+def _within_cap(
+    tables: tuple[pa.Table, ...], sightings: Sightings, above: Any, sources: pa.Array
+) -> tuple[Any, int]:
+    """Return the sightings within `MAX_SIGHTINGS` for each message, and the number of others."""
+    many = np.flatnonzero(above[sightings.message])
+    positions = [np.concatenate(parts) for parts in zip(*positions_of(*tables), strict=True)]
+    consumers = np.concatenate(
+        [np.zeros(tables[0].num_rows, np.int64)]
+        + [nullable(table["consumer_id"])[0] for table in tables[1:]]
+    )
+    of = sightings.record[many]
+    rank = rank_of(sources.to_pylist())[sightings.source[many]]
+    order = np.lexsort(
+        (sightings.second[many], of, consumers[of], *(part[of] for part in positions[::-1]), rank,
+         sightings.message[many])
+    )  # fmt: skip
+    in_order = many[order]
+    message = sightings.message[in_order]
+    begins = np.flatnonzero(np.diff(message, prepend=-1))
+    place = np.arange(len(message)) - np.repeat(begins, np.diff(begins, append=len(message)))
+    # Both sightings of a record are kept, or none.
+    keep = place - sightings.second[in_order] < MAX_SIGHTINGS
+    rest = np.flatnonzero(~above[sightings.message])
+    return np.concatenate([rest, in_order[keep]]), int((~keep).sum())
+
+
+def _as_table(sightings: Sightings, names: Names) -> pa.Table:
+    """Return sightings as records."""
+    return pa.table(
+        {
+            "message_key": decode_texts(sightings.message, names.keys),
+            "kind": decode_texts(sightings.kind, pa.array(KINDS)),
+            "consumer_id": pa.array(sightings.consumer, mask=~sightings.has_consumer),
+            "copy": sightings.copy,
+            "sender": decode_texts(sightings.sender, names.ends),
+            "receiver": decode_texts(sightings.receiver, names.ends),
+            "source": decode_texts(sightings.source, names.sources),
+            "stream": decode_texts(sightings.stream, names.streams),
+            "offset": sightings.offset,
+            "frame": pa.array(sightings.frame, mask=~sightings.has_frame),
+            "ns": pa.array(sightings.ns, mask=~sightings.timed),
+        }
+    )
+
+
+def sightings_of(records: pa.Table) -> tuple[Sightings, Names]:
+    """Return the sightings of records of `_as_table`."""
+    message, keys = text_codes(records["message_key"])
+    kinds, kind_names = text_codes(records["kind"])
+    of_kind = np.array([*map(KINDS.index, kind_names.to_pylist()), 0], np.int8)
+    (sender, receiver), ends = join_codes(records["sender"], records["receiver"])
+    source, sources = text_codes(records["source"])
+    stream, streams = text_codes(records["stream"])
+    count = records.num_rows
+    sightings = Sightings(
+        message, of_kind[kinds], *nullable(records["consumer_id"]), records["copy"].to_numpy(),
+        source, stream, nullable(records["offset"])[0], *nullable(records["frame"]),
+        *nullable(records["ns"]), sender, receiver, np.arange(count), np.zeros(count, bool),
+    )  # fmt: skip
+    return sightings, Names(keys, sources, streams, ends)
+
+
+def hop_rows(sightings: Sightings, names: Names, clocked: Clocked | None = None) -> pa.Table:
+    """Return the rows of messages, whose times are all by one clock without `clocked`."""
+    rank = np.append(rank_of(names.streams.to_pylist()), 0)
+    timed, clock = sightings.timed, sightings.timed.astype(np.int8)
+    times: tuple[Any, ...] = (sightings.ns,)
+    points: tuple[Any, ...] = ()
+    if clocked is not None:
+        times = clocked.reference, clocked.ns, sightings.ns
+        clock, points = clocked.reference.astype(np.int8), (clocked.point,)
+    order, starts = order_groups(
+        sightings.message, len(names.keys), ~timed, *times, sightings.kind, *points,
+        sightings.frame, rank[sightings.stream], sightings.offset, sightings.consumer,
+    )  # fmt: skip
+    sightings, clock = sightings.take(order), clock[order]
+    consumer, consumers = dense_ids(
+        sightings.message, clock, sightings.consumer, sightings.has_consumer
+    )
+    count = len(order)
+    ordinal, follows = np.empty(count, np.int32), np.full(count, -1, np.int64)
+    _follow_hops(
+        starts, sightings.kind, clock, consumer, _FOLLOWED, _WHOLE,
+        np.full((len(KINDS), consumers), -1, np.int64), ordinal, follows,
+    )  # fmt: skip
+    before, timed = np.maximum(follows, 0), sightings.timed
+    took = sightings.ns - sightings.ns[before] if count else sightings.ns
+    error = ahead = ahead_error = np.zeros(count, np.int64)
+    reason: Any = _FIRST
+    if clocked is not None:
+        clocked = clocked.take(order)
+        ahead = sightings.ns - clocked.ns
+        elsewhere = clocked.point != clocked.point[before]
+        took = np.where(elsewhere, clocked.ns - clocked.ns[before], took)
+        between = clocked.error_ns(clocked.point[before], ahead - ahead[before])
+        error = np.where(elsewhere, between, 0)
+        ahead_error, reason = clocked.error_ns(clocked.reference, ahead), clocked.reason
+    known = (follows >= 0) & timed
+    unknown = np.where(timed, np.where(follows < 0, reason, -1), _UNTIMED)
+    no_endpoint = pc.index(names.ends, "").as_py()
+    sender, receiver = (
+        decode_texts(np.where(end == no_endpoint, -1, end), names.ends)
+        for end in (sightings.sender, sightings.receiver)
+    )
+    return as_fact_table(
+        "hops",
+        {
+            "message_key": decode_texts(sightings.message, names.keys),
+            "hop": ordinal,
+            "kind": decode_texts(sightings.kind, pa.array(KINDS)),
+            "sender": sender,
+            "receiver": receiver,
+            "consumer_id": pa.array(sightings.consumer, mask=~sightings.has_consumer),
+            "captured_ns": pa.array(sightings.ns, mask=~timed),
+            "frame": pa.array(sightings.frame, mask=~sightings.has_frame),
+            "follows": pa.array(ordinal[before] if count else ordinal, mask=follows < 0),
+            "took_ns": pa.array(took, mask=~known),
+            "took_error_ns": pa.array(error, mask=~known),
+            "unknown": decode_texts(unknown, pa.array(_UNKNOWN)),
+            "clock_ahead_ns": pa.array(ahead, mask=~timed),
+            "clock_error_ns": pa.array(ahead_error, mask=~timed),
+            "source": decode_texts(sightings.source, names.sources),
+            "stream": decode_texts(sightings.stream, names.streams),
+            "offset": sightings.offset,
+        },
+    )
+
+
+@kernel(
+    (_I64S, _I8S, _I8S, _I32S, array("int8", 2), _I8S, array("int64", 2), _I32S, _I64S),
+)
+def _follow_hops(
+    starts: Any, kind: Any, timed: Any, consumer: Any, followed: Any, whole: Any, latest: Any,
+    ordinal: Any, follows: Any,
+) -> None:  # fmt: skip
+    """Assign numbers to the hops of each message, and find the one that each follows from."""
+    kinds = len(whole)
+    for group in range(len(starts) - 1):
+        # The latest "sent" and "accepted" of the message, separately for untimed and timed ones.
+        sent = _long(-1)
+        accepted = _long(-1)
+        was_timed = _long(-1)
+        for row in range(starts[group], starts[group + 1]):
+            if timed[row] != was_timed:
+                sent, accepted, was_timed = _long(-1), _long(-1), _long(timed[row])
+            ordinal[row] = row - starts[group] + 1
+            before = _long(-1)
+            for other in range(kinds):
+                if followed[kind[row], other]:
+                    if other == _SENT:
+                        before = max(before, sent)
+                    elif other == _ACCEPTED:
+                        before = max(before, accepted)
+                    else:
+                        before = max(before, latest[other, consumer[row]])
+            follows[row] = before
+            if kind[row] == _SENT:
+                sent = row
+            elif kind[row] == _ACCEPTED:
+                accepted = row
+            else:
+                latest[kind[row], consumer[row]] = row

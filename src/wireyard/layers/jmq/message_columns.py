@@ -30,19 +30,12 @@ from wireyard.layers.jmq.record_columns import (
     positions_of,
     take_or_null,
     texts_of,
+    violation_rows,
     whole,
 )
 from wireyard.layers.jmq.rules import OK, TEMPORARY
 from wireyard.layers.jmq.states import OUTCOMES
 from wireyard.layers.tables import as_fact_table
-
-__all__ = [
-    "MessageResult",
-    "find_gaps",
-    "join_messages",
-    "join_requests",
-    "match_replies",
-]
 
 _long: Final[Any] = np.int64
 _I32S, _I64S, _I8S = array("int32"), array("int64"), array("int8")
@@ -409,17 +402,11 @@ def find_gaps(runs: pa.Table) -> pa.Table:
         " of this sender are in no packet that was seen"
         for first, last in zip(missing[at].tolist(), start[at].tolist(), strict=True)
     ]
-    return as_fact_table(
-        "violations",
-        {
-            "protocol": texts_of(["jms"], np.zeros(len(at))),
-            "rule": texts_of(["sequence_gap"], np.zeros(len(at))),
-            "client": empty_to_null(whole(after_gap["sender"].cast(pa.string()))),
-            "text": pa.array(texts, pa.string()),
-            "captured_ns": whole(after_gap["ns"]),
-            "frame": whole(after_gap["frame"]),
-            **{name: whole(after_gap[name]) for name in ("source", "stream", "offset")},
-        },
+    return violation_rows(
+        texts_of(["sequence_gap"], np.zeros(len(at))),
+        {name: whole(after_gap[name]) for name in ("ns", "frame", "source", "stream", "offset")},
+        client=empty_to_null(whole(after_gap["sender"].cast(pa.string()))),
+        text=pa.array(texts, pa.string()),
     )
 
 

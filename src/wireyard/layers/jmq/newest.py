@@ -22,10 +22,9 @@ from wireyard.formats.base import Row
 from wireyard.formats.jmq.layout import FLAGS, MESSAGE_TYPES, PACKET_TYPES
 from wireyard.layers.facts import PacketFile
 from wireyard.layers.jmq.columns import NEEDED as PACKET_NEEDED
-from wireyard.layers.jmq.files import derive_files
-from wireyard.layers.jmq.hop_columns import KEY_PATTERN
-from wireyard.layers.jmq.messages import NEEDED as MESSAGE_NEEDED
+from wireyard.layers.jmq.files import MESSAGE_NEEDED, derive_files
 from wireyard.layers.jmq.packet_columns import GPACKET, JMQ
+from wireyard.layers.jmq.record_columns import KEY_PATTERN
 from wireyard.layers.newest import (
     LastIds,
     MessageProtocol,
@@ -37,18 +36,10 @@ from wireyard.layers.newest import (
 )
 from wireyard.layers.tables import packet_keys
 
-__all__ = ["JMS"]
-
 _NEEDED: Final = tuple(dict.fromkeys((*PACKET_NEEDED, *MESSAGE_NEEDED)))
 _RARE_WORDS: Final = (
-    "HELLO",
-    "AUTHENTICATE",
-    "CLIENTID",
-    "CONSUMER",
-    "BROWSE",
-    "SESSION",
-    "GOODBYE",
-)
+    "HELLO", "AUTHENTICATE", "CLIENTID", "CONSUMER", "BROWSE", "SESSION", "GOODBYE",
+)  # fmt: skip
 _RARE: Final = [
     code for code, name in PACKET_TYPES.items() if any(word in name for word in _RARE_WORDS)
 ]

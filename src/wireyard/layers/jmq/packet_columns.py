@@ -20,21 +20,6 @@ from wireyard.layers.endpoints import connection_of
 from wireyard.layers.grouping import by_group, dense_ids, order_groups, text_codes
 from wireyard.layers.jmq.packet_row import MAX_TEXT, MOST_ITEM_BYTES
 
-__all__ = [
-    "GPACKET",
-    "JMQ",
-    "NONE",
-    "ROW_NUMBER",
-    "NumericProperties",
-    "PacketColumns",
-    "rank_of",
-    "read_addresses",
-    "read_blocks",
-    "read_numbers",
-    "rows_in_parts",
-    "take_rows",
-]
-
 JMQ, GPACKET = "jmq", "gpacket"
 ROW_NUMBER: Final = "row_number"
 """A column of packets with the caller's number of each row."""
@@ -132,7 +117,7 @@ class PacketColumns:
         rank = rank_of([row["stream"] for row in self.streams])
         streams = stream[by_stream]
         reached, in_frame = ns[by_stream], frame[by_stream]
-        _reach(streams, reached, in_frame)
+        raise_times(streams, reached, in_frame)
         connections = self.connection_of_stream[streams]
         order, _ = order_groups(
             connections, self.connections, reached, in_frame, rank[streams], offset[by_stream]
@@ -258,7 +243,7 @@ def _filled(column: pa.ChunkedArray, missing: int) -> Any:
 
 
 @kernel((_I32S, _I64S, _I64S))
-def _reach(streams: Any, ns: Any, frame: Any) -> None:
+def raise_times(streams: Any, ns: Any, frame: Any) -> None:
     """Raise every time and frame to the latest one before it in its stream."""
     for i in range(1, len(streams)):
         if streams[i] == streams[i - 1] and (

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from types import MappingProxyType
-from typing import Any, Final, NamedTuple, Required, TypedDict, cast
+from typing import Any, Final, NamedTuple
 
 from wireyard.errors import DecodeError, EncodeError
 from wireyard.formats.base import Row
@@ -22,56 +22,13 @@ from wireyard.formats.property_rows import typed_value
 from wireyard.layers.endpoints import endpoint, endpoints_of
 from wireyard.layers.records import Position
 
-__all__ = [
-    "MAX_TEXT",
-    "MESSAGE_ACK",
-    "MESSAGE_DATA",
-    "MOST_ITEM_BYTES",
-    "NEEDED",
-    "PacketRow",
-    "Relay",
-    "as_packet",
-    "number",
-    "properties_of",
-    "relays",
-    "text",
-    "user_of",
-]
-
 NEEDED: Final = (
-    "source",
-    "stream",
-    "offset",
-    "format",
-    "status",
-    "captured_ns",
-    "frame",
-    "src_addr",
-    "src_port",
-    "dst_addr",
-    "dst_port",
-    "version",
-    "packet_type",
-    "packet_type_name",
-    "size",
-    *SYS_MESSAGE_ID,
-    "source_ip_text",
-    "property_offset",
-    "property_size",
-    "bit_flags",
-    "consumer_id",
-    "transaction_id",
-    "producer_id",
-    "delivery_count",
-    "destination",
-    "message_id",
-    "sys_message_id",
-    "correlation_id",
-    "reply_to",
-    "properties",
-    "body",
-    "payload",
-)
+    "source", "stream", "offset", "format", "status", "captured_ns", "frame", "src_addr",
+    "src_port", "dst_addr", "dst_port", "version", "packet_type", "packet_type_name", "size",
+    *SYS_MESSAGE_ID, "source_ip_text", "property_offset", "property_size", "bit_flags",
+    "consumer_id", "transaction_id", "producer_id", "delivery_count", "destination", "message_id",
+    "sys_message_id", "correlation_id", "reply_to", "properties", "body", "payload",
+)  # fmt: skip
 """The columns of JMQ packets and GPackets that are read; bodies of messages are not."""
 
 MAX_TEXT: Final = 1024
@@ -80,59 +37,10 @@ must not determine how much memory is held. Names in use are far shorter."""
 MOST_ITEM_BYTES: Final = HEADER_BYTES + MAX_TEXT
 """The largest property offset of packets whose header items all fit in `MAX_TEXT`."""
 
-
-class PacketRow(TypedDict, total=False):
-    """A packet of either format, with the columns of `NEEDED`."""
-
-    source: Required[str]
-    stream: Required[str]
-    offset: Required[int]
-    format: str
-    status: str
-    parent_offset: int
-    """The offset of the outer packet, of a packet inside another."""
-    captured_ns: int
-    frame: int
-    src_addr: str
-    src_port: int
-    dst_addr: str
-    dst_port: int
-    version: Required[int]
-    packet_type: Required[int]
-    packet_type_name: str
-    size: Required[int]
-    timestamp: int
-    source_ip: bytes
-    source_ip_text: str
-    source_port: int
-    sequence: int
-    property_offset: int
-    property_size: int
-    bit_flags: Required[int]
-    consumer_id: int
-    transaction_id: int
-    producer_id: int
-    delivery_count: int
-    destination: str
-    message_id: str
-    sys_message_id: str
-    correlation_id: str
-    reply_to: str
-    properties: Mapping[str, Any]
-    """In the form of packets, or in that of columns."""
-    body: bytes
-    payload: bytes
-
-
-def as_packet(row: Row) -> PacketRow:
-    """Return a row as a `PacketRow`, unchecked."""
-    return cast("PacketRow", row)
-
-
 # --- properties and bodies ------------------------------------------------------------------
 
 
-def properties_of(row: PacketRow) -> Mapping[str, Any]:
+def properties_of(row: Row) -> Mapping[str, Any]:
     """Return a row's properties, in the form of packets or in that of columns."""
     return row.get("properties") or _NONE
 
@@ -162,7 +70,7 @@ def _value(properties: Mapping[str, Any], name: str) -> Any:
         return None
 
 
-def user_of(row: PacketRow) -> str | None:
+def user_of(row: Row) -> str | None:
     """Return the user of a login, None if the body with the password in it was left out."""
     try:
         login = body_value(row)
@@ -196,11 +104,10 @@ class Relay(NamedTuple):
 
 def relays(row: Row) -> Iterator[Relay]:
     """Yield the messages that a GPacket relays or acknowledges; none if it is damaged."""
-    packet = as_packet(row)
-    packet_type = packet["packet_type"]
-    if packet_type not in (MESSAGE_DATA, MESSAGE_ACK) or packet["version"] == LINK_VERSION:
+    packet_type = row["packet_type"]
+    if packet_type not in (MESSAGE_DATA, MESSAGE_ACK) or row["version"] == LINK_VERSION:
         return
-    properties = properties_of(packet)
+    properties = properties_of(row)
     kind = "relayed" if packet_type == MESSAGE_DATA else "relay_acknowledged"
     if kind == "relay_acknowledged" and number(properties, "T") not in (_CONSUMED, _PREPARED):
         return

@@ -11,37 +11,6 @@ from typing import Final
 
 from wireyard.formats.jmq.layout import BROKER_TYPES, CLIENT_TYPES, MESSAGE_TYPES, PACKET_TYPES
 
-__all__ = [
-    "ALWAYS",
-    "BROKER_HANDLERS",
-    "BY_BROKER",
-    "BY_CLIENT",
-    "BY_SIDE",
-    "BY_STATUS",
-    "CLIENT_HANDLERS",
-    "DEAD",
-    "DEAD_MESSAGE_QUEUE",
-    "DEAD_REASON",
-    "EXPIRED",
-    "HANDLERS",
-    "MAX_CONSUMERS",
-    "MAX_HELD",
-    "MAX_PAUSED",
-    "MAX_REMEMBERED",
-    "MAX_TRANSACTIONS",
-    "MAX_WAITING",
-    "NEEDS_ALL",
-    "NEEDS_BOTH",
-    "NO_ACKNOWLEDGE",
-    "OK",
-    "PINGS",
-    "REPLIES",
-    "RULES",
-    "TEMPORARY",
-    "UNDELIVERABLE",
-    "WITHOUT_T",
-]
-
 # --- what packets do ------------------------------------------------------------------------
 
 HANDLERS: Final[Mapping[str, str]] = MappingProxyType(
@@ -141,41 +110,37 @@ TEMPORARY: Final = "temporary_destination://"
 
 # --- rules ----------------------------------------------------------------------------------
 
-RULES: Final[Mapping[str, str]] = MappingProxyType(
-    {
-        "before_login": "a client sent a request before the broker had accepted its login",
-        "second_login": "a login, or an answer to one, on a connection that was logged in",
-        "after_goodbye": "a packet from a client after its GOODBYE",
-        "reply_without_request": "a reply with an id that no request waited with",
-        "request_id_reused": "a request with an id that another one still waited with",
-        "unknown_consumer": "a message for a consumer that the connection never had, or no longer",
-        "handed_over_twice": "a message for a consumer that still held it",
-        "acknowledged_nothing": "an acknowledgement of a message that the consumer did not hold",
-        "malformed_records": "a body that is no list of message ids, in a packet that needs one",
-        "sent_while_paused": "a message after flag F or C, before the flow was resumed",
-        "transaction_over": "a transaction was used or ended after its end",
-        "sequence_gap": "numbers of a sender are missing from its captured packets",
-        "sequence_back": "a new packet has a lower number than its sender had used",
-        "sequence_reused": "a new packet has a number that another one of its sender has",
-        "transaction_id_missing": "flag T, and no transaction id",
-    }
-)
+ONE, BOTH, ALL = range(3)
+"""Packets that may explain a violation if they are missing: none but those of its stream, those of
+the other side, or any."""
+_NEEDED: Final = {"one": ONE, "both": BOTH, "all": ALL}
+_RULES: Final = """
+before_login J-4 both a client sent a request before the broker had accepted its login
+second_login J-4 both a login, or an answer to one, on a connection that was logged in
+after_goodbye J-4 both a packet from a client after its GOODBYE
+reply_without_request J-16 all a reply with an id that no request waited with
+request_id_reused J-15 all a request with an id that another one still waited with
+unknown_consumer J-21 all a message for a consumer that the connection never had, or no longer
+handed_over_twice J-21 all a message for a consumer that still held it
+acknowledged_nothing J-23 all an acknowledgement of a message that the consumer did not hold
+malformed_records J-22 one a body that is no list of message ids, in a packet that needs one
+sent_while_paused J-25 both a message after flag F or C, before the flow was resumed
+transaction_over J-31 all a transaction was used or ended after its end
+sequence_gap J-28 one numbers of a sender are missing from its captured packets
+sequence_back J-27 one a new packet has a lower number than its sender had used
+sequence_reused J-27 one a new packet has a number that another one of its sender has
+transaction_id_missing J-7 one flag T, and no transaction id
+"""
+"""Name, rule of facts, packets that may explain a violation if they are missing, and its text."""
+_BROKEN: Final = [line.split(maxsplit=3) for line in _RULES.strip().splitlines()]
+RULES: Final[Mapping[str, str]] = MappingProxyType({name: text for name, _, _, text in _BROKEN})
 """The rules that a row of `violations` may have, and the text of a violation of each."""
-NEEDS_ALL: Final = frozenset(
-    {
-        "reply_without_request",
-        "request_id_reused",
-        "unknown_consumer",
-        "handed_over_twice",
-        "acknowledged_nothing",
-        "transaction_over",
-    }
+BROKEN: Final[Mapping[str, str]] = MappingProxyType({name: number for name, number, *_ in _BROKEN})
+"""The number of the rule of facts that each violation breaks."""
+NEEDS: Final[Mapping[str, int]] = MappingProxyType(
+    {name: _NEEDED[needs] for name, _, needs, _ in _BROKEN}
 )
-"""The rules whose violation may be explained by missing packets."""
-NEEDS_BOTH: Final = frozenset(
-    {"before_login", "second_login", "after_goodbye", "sent_while_paused"}
-)
-"""The rules whose violation may be explained by a side of the connection that was not captured."""
+"""The packets that may explain a violation if they are missing."""
 
 # --- limits ---------------------------------------------------------------------------------
 

@@ -12,24 +12,6 @@ from typing import Final
 
 from wireyard.layers.states import Cell, StateTable
 
-__all__ = [
-    "ACKNOWLEDGING",
-    "DELIVERY",
-    "DELIVERY_EVENTS",
-    "ENDED_BY",
-    "FLOW",
-    "FLOW_EVENTS",
-    "LOGGING_IN",
-    "OUTCOMES",
-    "SESSION",
-    "SESSION_EVENTS",
-    "SETTLED",
-    "STEADY",
-    "TRANSACTION",
-    "TRANSACTION_EVENTS",
-    "TRANSACTION_OUTCOMES",
-]
-
 # --- connections ----------------------------------------------------------------------------
 
 SESSION_EVENTS: Final[Mapping[str, str]] = MappingProxyType(

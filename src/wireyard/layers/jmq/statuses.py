@@ -8,8 +8,6 @@ from typing import Final
 
 from wireyard.layers.symptoms import code_text
 
-__all__ = ["STATUSES", "status_text"]
-
 STATUSES: Final[Mapping[int, str]] = MappingProxyType(
     {
         400: "bad request", 401: "unauthorized", 402: "payment required", 403: "forbidden",

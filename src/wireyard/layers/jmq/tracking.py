@@ -29,12 +29,10 @@ from wireyard.layers.jmq.packet_columns import (
     read_blocks,
     read_numbers,
 )
-from wireyard.layers.jmq.packet_row import as_packet, properties_of, text
+from wireyard.layers.jmq.packet_row import properties_of, text
 from wireyard.layers.jmq.rules import BY_BROKER, BY_CLIENT, DEAD_MESSAGE_QUEUE
 from wireyard.layers.jmq.states import DELIVERY, SESSION
 from wireyard.layers.records import GAP
-
-__all__ = ["Ends", "Tracking"]
 
 Ends = Mapping[tuple[str, str], tuple[int | None, int | None]]
 """By source and name of a stream that ends with a FIN or a reset, the time and frame of that."""
@@ -218,7 +216,7 @@ class Tracking:
         ids: dict[str, int] = {}
         names: dict[str, int] = {}
         rows = self.columns.python_rows(JMQ, self.control[chosen], ("packet_type", "properties"))
-        for at, row in zip(chosen.tolist(), map(as_packet, rows), strict=True):
+        for at, row in zip(chosen.tolist(), rows, strict=True):
             properties = properties_of(row)
             if row["packet_type"] == _SET_CLIENTID:
                 client_id = text(properties, "JMQClientID")
@@ -495,10 +493,7 @@ class Tracking:
     def _finish(self) -> None:
         """End what is still open at the end of the packets."""
         connections, columns = self.connections, self.columns
-        # A slice may lack the packets behind the last of a stream, unless it has the end.
-        cut = np.flatnonzero(self.of_slice & ~self.ended)
-        connections.in_gap[2 * columns.connection_of_stream[cut] + self.from_client[cut]] = 1
-        in_gap = connections.in_gap.reshape(-1, 2) != 0
+        lacks_end = self._lacks_end()
         connections.missed[connections.in_gap != 0] = self.rows
         self.missed = connections.missed.reshape(-1, 2).max(axis=1)
         """The last row at which packets of a connection may be missing."""
@@ -509,7 +504,9 @@ class Tracking:
         refused = connections.state == SESSION.states.index("refused")
         goodbye = connections.ended_by > 0
         names = np.array(["refused", "client", "server", "dropped", "open", None])
-        unknown = (connections.one_sided != 0) | (~goodbye & in_gap[:, 1])
+        other = np.stack([connections.ended_by != 2, connections.ended_by != 1], axis=1)
+        unseen = (connections.may_be_refused != 0) | (connections.state == k.NEW)
+        unknown = (connections.one_sided != 0) | unseen | (lacks_end & other).any(axis=1)
         by = np.where(unknown, 5, np.where(goodbye, connections.ended_by, 3))
         by = np.where(refused, 0, np.where(goodbye | seen_ended, by, 4))
         self.ended_by = names[by]
@@ -528,6 +525,22 @@ class Tracking:
         self.p.state[gone] = _CLOSED[self.p.state[gone]]
         for flow in range(2):
             self._end_pauses(flow)
+
+    def _lacks_end(self) -> Any:
+        """Return whether packets behind the last one of a side may be missing.
+
+        Axes: connection, and whether it is the client's side. A slice may lack packets behind the
+        last one of a stream, unless it has the end.
+        """
+        connections, columns = self.connections, self.columns
+        cut = np.flatnonzero(self.of_slice & ~self.ended)
+        connections.in_gap[2 * columns.connection_of_stream[cut] + self.from_client[cut]] = 1
+        rows = np.flatnonzero(np.isin(self.kind, (k.PACKET, k.LOST, k.MISSED)))
+        lacks = np.zeros(2 * columns.connections, bool)
+        # Of several rows of a side, the last assignment counts.
+        sides = 2 * self.connection[rows] + self.from_client[columns.stream[rows]]
+        lacks[sides] = self.kind[rows] != k.PACKET
+        return (lacks | (connections.in_gap != 0)).reshape(-1, 2)
 
     def _find_ends(self) -> None:
         """Find the time and frame of the end of each connection: its last packet, or its FIN."""

@@ -25,14 +25,13 @@ from wireyard.layers.jmq.record_columns import (
     positions_of,
     take_or_null,
     texts_of,
+    violation_rows,
     whole,
 )
 from wireyard.layers.jmq.rules import RULES
 from wireyard.layers.jmq.states import DELIVERY, TRANSACTION, TRANSACTION_OUTCOMES
 from wireyard.layers.states import NEXT, transitions
 from wireyard.layers.tables import as_fact_table
-
-__all__ = ["TransactionResult", "follow_transactions"]
 
 _long: Final[Any] = np.int64
 _I32S, _I64S, _I8S = array("int32"), array("int64"), array("int8")
@@ -181,18 +180,12 @@ def _over_rows(uses: pa.Table, rows: Any) -> pa.Table:
         pa.scalar(f": {RULES['transaction_over']}"), "",
     )  # fmt: skip
     client = pc.if_else(by_server, *ends)
-    return as_fact_table(
-        "violations",
-        {
-            "protocol": texts_of(["jms"], np.zeros(len(rows))),
-            "rule": texts_of(["transaction_over"], np.zeros(len(rows))),
-            "client": empty_to_null(whole(client)),
-            "text": whole(texts),
-            "client_id": whole(over["client_id"]),
-            "captured_ns": whole(over["ns"]),
-            "frame": whole(over["frame"]),
-            **{name: whole(over[name]) for name in ("source", "stream", "offset")},
-        },
+    return violation_rows(
+        texts_of(["transaction_over"], np.zeros(len(rows))),
+        {name: whole(over[name]) for name in ("ns", "frame", "source", "stream", "offset")},
+        client=empty_to_null(whole(client)),
+        text=whole(texts),
+        client_id=whole(over["client_id"]),
     )
 
 

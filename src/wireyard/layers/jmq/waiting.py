@@ -15,22 +15,6 @@ from __future__ import annotations
 
 from typing import Final
 
-__all__ = [
-    "AWAY",
-    "CONSUMERS",
-    "DENIED",
-    "DIED",
-    "ENDS",
-    "NOT_CHARGED",
-    "OVERTAKEN",
-    "PARTLY_SEEN",
-    "PASSED_ON",
-    "PURGED",
-    "QUEUED",
-    "SENT",
-    "WAITING_JMS",
-]
-
 ENDS: Final = """
 SELECT source, max(greatest(last_ns, ended_ns)) AS end_ns FROM streams GROUP BY source
 """
@@ -63,7 +47,8 @@ SELECT c.source, c.frame, c.stream, c."offset", c.captured_ns, c.src_addr, c.src
   nullif(c.properties['JMQDurableName'].value, '') AS durable,
   coalesce(c.properties['JMQNoLocal'].value, 'false') = 'true' AS no_local,
   r.properties['JMQConsumerID'].value::BIGINT AS consumer_id,
-  s.client_id, s.client, s.server, least(x.closed_ns, s.closed_ns) AS until_ns
+  s.client_id, s.client, s.server, least(x.closed_ns, s.closed_ns) AS until_ns,
+  coalesce(s.in_flight_sent IS NOT NULL, false) AS is_whole
 FROM packets_jmq c JOIN packets_jmq r
 ON r.source = c.source AND r.consumer_id = c.consumer_id AND r.packet_type = 15
   AND r.captured_ns >= c.captured_ns

@@ -20,26 +20,28 @@ of a will, those of its CONNECT.
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import chain
 from operator import attrgetter, itemgetter
 from typing import Any, Final
 
+import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from wireyard.formats.base import Row
-from wireyard.layers.mqtt.deliveries import (
-    CONVERSATIONS,
-    DELIVERIES,
-    Older,
-    RequestMessage,
-    converse,
-)
-from wireyard.layers.mqtt.delivery_columns import Topics, Will, deliver
-from wireyard.layers.mqtt.directions import Side, Stream, shown_streams, stream_rows
+from wireyard.formats.mqtt.layout import PUBLISH
+from wireyard.layers.facts import DerivedFiles
+from wireyard.layers.mqtt.conversations import CONVERSATIONS, RequestMessage, converse
+from wireyard.layers.mqtt.delivery_columns import Topics, deliver
+from wireyard.layers.mqtt.directions import OK, Stream
+from wireyard.layers.mqtt.evidence import NEEDED as EVIDENCE_NEEDED
 from wireyard.layers.mqtt.evidence import StreamEvidence
+from wireyard.layers.mqtt.grids import NO_TIME
+from wireyard.layers.mqtt.messages import NEEDED as MESSAGE_NEEDED
+from wireyard.layers.mqtt.messages import marks_of, message_table, unknown_marks
 from wireyard.layers.mqtt.missing import (
     MISSING,
     LatestDelivered,
@@ -49,123 +51,213 @@ from wireyard.layers.mqtt.missing import (
     explain,
 )
 from wireyard.layers.mqtt.packets import (
+    NEEDED,
     KnownStream,
     Packets,
     Part,
     new_secret,
     stream_numbers,
 )
-from wireyard.layers.mqtt.published import Clients, message_tables, published
+from wireyard.layers.mqtt.published import message_tables
 from wireyard.layers.mqtt.records import (
-    VALUES,
     Client,
     ConnectionRecord,
     Lost,
     Message,
     Subscribed,
     TopicKey,
+    Will,
 )
-from wireyard.layers.mqtt.subscriptions import (
-    Subscription,
-    Subscriptions,
-    Topic,
-    match_topics,
-)
-from wireyard.layers.mqtt.topics import topic_hash
+from wireyard.layers.mqtt.subscriptions import KeptSubscriptions, Subscription, Subscriptions
+from wireyard.layers.mqtt.tracked import Clients
 from wireyard.layers.mqtt.tracking import track_clients
 from wireyard.layers.records import Position
 from wireyard.layers.stages import Derived, Dropped, Fact, Found, Key, KeyedRecord, Stage
 from wireyard.layers.tables import fact_table
 
 __all__ = [
+    "Batches",
     "Matched",
     "RestRecord",
-    "derive_columns",
+    "count_evidence",
+    "derive_files",
     "explain_rest",
     "known_of",
     "match",
+    "messages_of",
+    "parts_of",
+    "shown_rows",
     "track",
 ]
 
+# --- files of packets -----------------------------------------------------------------------
 
-def derive_columns(
-    table: pa.Table,
-    streams: Iterable[Row] | None = None,
-    sides: Mapping[Stream, Side] | None = None,
-) -> Derived[list[pa.Table]]:
-    """Derive the tables from the MQTT packets of captures.
+Batches = Callable[[Sequence[str]], Iterable[pa.Table]]
+"""Names of columns -> the packets of a file with these columns, in batches."""
+
+
+def derive_files(
+    files: Sequence[Batches],
+    shown: Iterable[Row] | None,
+    sources: Collection[str],
+    evidence: StreamEvidence | None = None,
+) -> DerivedFiles:
+    """Derive the tables of inputs from files of packets, which are read in batches, twice.
+
+    The columns that tracking needs are held for all packets; payloads are held for one batch.
 
     Parameters
     ----------
-    table
-        Packets of both directions of every connection, in any order, with the columns of `NEEDED`.
-    streams
-        The beginning and end of each stream: ``source, stream, begun, ended, ended_frame,
-        ended_ns``. If it is None, a connection without a DISCONNECT counts as open, and nothing
-        after its last packet counts as a fault.
-    sides
-        The side of each stream, if it is known. If it is None, `table` and `streams` decide it.
-
-    Returns
-    -------
-    derived
-        Tables ``deliveries``, ``sessions``, ``retained``, ``violations``, ``conversations``, with
-        the columns of ``wireyard.layers.tables``.
+    files
+        The files with packets of the inputs.
+    shown
+        The beginning and end of each stream, as captured: ``source, stream, opened, begun, ended,
+        ended_frame, ended_ns, last_ns``. Rows of other streams show how long a capture lasts. If it
+        is None, a connection without a DISCONNECT counts as open, and nothing after its last packet
+        counts as a fault.
+    sources
+        The inputs; files may have packets of other inputs too.
+    evidence
+        The evidence of the sides of their streams; counted from the files if None.
     """
-    evidence = StreamEvidence()
-    evidence.add(table)
-    known = known_of(evidence, streams, sides)
-    secret = new_secret()
-    numbers = {(one.source, one.name): number for number, one in enumerate(known)}
-    part = Part.of(table, stream_numbers(table, numbers), secret)
-    found, messages = track([part], known, secret)
+    if evidence is None:
+        evidence = StreamEvidence()
+        for file in files:
+            count_evidence(evidence, file, sources)
+    streams, secret = known_of(evidence, shown), new_secret()
+    unknown = evidence.without_side({(one.source, one.name) for one in streams})
+    # Released before tracking: they are large if there are many connections.
+    del evidence, shown
+    parts = [
+        part
+        for number, file in enumerate(files)
+        for part in parts_of(file, streams, secret, number)
+    ]
+    if not parts:
+        return DerivedFiles(iter(()), Counter())
+    tracked, messages = track(parts, streams, secret)
     sent, delivered = map(pa.concat_tables, zip(*messages, strict=True))
-    matched = match([found])
-    deliveries = deliver(sent, delivered, matched.topics(), matched.clients, known)
+    matched = match([tracked])
+    deliveries = deliver(sent, delivered, matched.topics(), matched.clients, streams)
     rest = explain_rest(deliveries.records, matched.connections)
-    tables: defaultdict[str, list[pa.Table]] = defaultdict(list)
-    parts = ({name: [part] for name, part in found.tables.items()}, deliveries.tables, rest.tables)
-    for some in parts:
-        for name, several in some.items():
-            tables[name] += (one for one in several if one.num_rows)
-    return Derived(
-        dict(tables), found.dropped + matched.dropped + deliveries.dropped + rest.dropped
+    marks = marks_of(sent, tracked.clients, matched.wills, tracked.users)
+    message_rows = (
+        ("messages", table)
+        for number, file in enumerate(files)
+        for table in messages_of(file, marks.filter(pc.equal(marks["file"], number)), unknown)
     )
+    tables = chain(tracked.tables.items(), _all(deliveries.tables), _all(rest.tables), message_rows)
+    dropped = sum((each.dropped for each in (tracked, matched, deliveries, rest)), Counter[str]())
+    return DerivedFiles(tables, dropped)
+
+
+def _all(tables: Mapping[str, Iterable[pa.Table]]) -> Iterator[tuple[str, pa.Table]]:
+    return ((name, part) for name, parts in tables.items() for part in parts)
+
+
+def _of_sources(table: pa.Table, sources: Collection[str]) -> Any:
+    """Return a mask of the rows of the sources."""
+    wanted = pa.array(list(sources), pa.string())
+    return pc.is_in(table["source"].cast(pa.string()), wanted).to_numpy()
+
+
+def shown_rows(streams: pa.Table, format: str) -> list[Row]:
+    """Return the rows of the table `streams` of a format, and the last to end of each source."""
+    last_ns = streams["last_ns"].fill_null(NO_TIME).to_numpy()
+    sources = streams["source"].combine_chunks().dictionary_encode().indices.to_numpy()
+    order = np.lexsort((last_ns, sources))
+    wanted = pc.starts_with(streams["format"], format).fill_null(False).to_numpy().copy()
+    wanted[order[np.flatnonzero(np.diff(sources[order], append=-1))]] = True
+    rows: list[Row] = streams.filter(pa.array(wanted)).drop_columns("format").to_pylist()
+    return rows
+
+
+def count_evidence(evidence: StreamEvidence, file: Batches, sources: Collection[str]) -> None:
+    """Add the evidence in the packets of the sources in a file."""
+    for table in file(EVIDENCE_NEEDED):
+        evidence.add(table.filter(pa.array(_of_sources(table, sources))))
+
+
+def parts_of(
+    file: Batches, streams: Sequence[KnownStream], secret: tuple[int, int], number: int
+) -> Iterator[Part]:
+    """Yield the packets of known streams as columns for `track`.
+
+    Parameters
+    ----------
+    number
+        The number of the file: the value of the column `file` in the marks of its messages.
+    """
+    numbers = {(one.source, one.name): place for place, one in enumerate(streams)}
+    first = 0
+    for table in file(NEEDED):
+        yield Part.of(table, stream_numbers(table, numbers), secret, number, first)
+        first += table.num_rows
+
+
+def messages_of(file: Batches, marks: pa.Table, unknown: Collection[Stream]) -> Iterator[pa.Table]:
+    """Yield the messages in a file, including those on streams whose side is unknown.
+
+    Parameters
+    ----------
+    marks
+        The packets of the file that are messages, with the columns of `MARKS`.
+    unknown
+        The streams whose side is unknown.
+    """
+    if unknown:
+        numbers = {stream: number for number, stream in enumerate(unknown)}
+        marks = pa.concat_tables([marks, *_unknown_marks(file, numbers)])
+    marks = marks.sort_by("row")
+    rows = marks["row"].to_numpy()
+    first = 0
+    for table in file(MESSAGE_NEEDED) if len(rows) else ():
+        start, stop = np.searchsorted(rows, [first, first + table.num_rows]).tolist()
+        if stop > start:
+            packets = table.take(pa.array(rows[start:stop] - first))
+            yield message_table(packets, marks.slice(start, stop - start))
+        first += table.num_rows
+
+
+def _unknown_marks(file: Batches, numbers: Mapping[Stream, int]) -> Iterator[pa.Table]:
+    """Yield marks of the PUBLISH packets on streams whose side is unknown."""
+    first = 0
+    for table in file(("source", "stream", "packet_type", "topic", "status")):
+        unknown = stream_numbers(table, numbers) >= 0
+        if unknown.any():
+            is_publish = pc.fill_null(pc.equal(table["packet_type"], int(PUBLISH)), False)
+            unknown &= is_publish.to_numpy(zero_copy_only=False)
+            unknown &= pc.equal(table["status"], OK).to_numpy(zero_copy_only=False)
+            yield unknown_marks(table["topic"], np.flatnonzero(unknown), first)
+        first += table.num_rows
 
 
 # --- streams --------------------------------------------------------------------------------
 
 
-def known_of(
-    evidence: StreamEvidence,
-    streams: Iterable[Row] | None,
-    sides: Mapping[Stream, Side] | None = None,
-) -> list[KnownStream]:
+def known_of(evidence: StreamEvidence, streams: Iterable[Row] | None) -> list[KnownStream]:
     """Return the streams whose side is known, in the order of their names.
 
     Parameters
     ----------
     streams
-        The beginning and end of each stream, as captured; see `stream_rows`. Rows of other streams
-        show how long the capture lasts.
-    sides
-        The side of each stream, if it is known already.
+        The beginning and end of each stream, as captured, None if the capture shows none. Rows of
+        other streams show how long the capture lasts.
     """
-    rows = None if streams is None else list(streams)
-    shown = None if rows is None else shown_streams(rows)
-    ends_ns = evidence.ends_ns(rows or ())
-    if sides is None:
-        sides = evidence.sides(shown or {})
-    known = [
-        KnownStream(
-            row["source"], row["stream"], row["from_client"],
-            sides[row["source"], row["stream"]].key, row["alone"], row["older"], row["followed"],
-            row["begun"], row["ended"], row.get("ended_ns"), row.get("ended_frame"),
-            ends_ns.get(row["source"]),
-            *evidence.ends((row["source"], row["stream"])),
-        )
-        for row in stream_rows(sides, shown)
-    ]  # fmt: skip
+    rows = list(streams or ())
+    shown = {(row["source"], row["stream"]): row for row in rows}
+    ends_ns = evidence.ends_ns(rows)
+    known = []
+    for name, side in evidence.sides(shown).items():
+        row = shown.get(name, {})
+        known.append(
+            KnownStream(
+                *name, side.from_client, side.key, side.alone, side.older, side.followed,
+                None if streams is None else bool(row.get("begun")), row.get("ended"),
+                row.get("ended_ns"), row.get("ended_frame"), ends_ns.get(name[0]),
+                *evidence.ends(name),
+            )
+        )  # fmt: skip
     return sorted(known, key=itemgetter(0, 1))
 
 
@@ -189,7 +281,7 @@ def track(
         derived in batches while they are iterated.
     """
     tracked = track_clients(Packets.of(parts, streams, secret))
-    return published(tracked), message_tables(tracked)
+    return tracked.clients, message_tables(tracked)
 
 
 @dataclass
@@ -210,6 +302,8 @@ class Matched:
     lost: dict[TopicKey, Lost]
     wills: list[Will]
     dropped: Counter[str]
+    lacking_ns: dict[tuple[str, str], int] = field(default_factory=dict)
+    """As of `Topics`."""
 
     @cached_property
     def served(self) -> tuple[list[ConnectionRecord], Mapping[tuple[str, str, str], list[int]]]:
@@ -250,15 +344,17 @@ class Matched:
             frozenset(key for key in self.matching if wanted(key) and divided(key)),
             frozenset(one.client[:3] for one in self.subscriptions if one.filter.startswith("$")),
             {key: lost for key, lost in self.lost.items() if wanted(key)},
+            self.lacking_ns,
         )
 
 
 def match(found: Sequence[Clients]) -> Matched:
     """Find the subscriptions that match each topic on which there are messages."""
     matched = Matched([], {}, [], [], {}, set(), set(), set(), {}, [], Counter())
-    by_broker: defaultdict[tuple[str, str], list[Any]] = defaultdict(list)
+    brokers: defaultdict[tuple[str, str], KeptSubscriptions] = defaultdict(KeptSubscriptions)
     named: set[tuple[TopicKey, bool]] = set()
-    waiting: dict[Position, Will] = {}
+    waiting: list[Will] = []
+    ends: dict[tuple[str, str], Position] = {}
     for part in found:
         named |= part.topics
         matched.clients += part.clients
@@ -266,39 +362,35 @@ def match(found: Sequence[Clients]) -> Matched:
         matched.connections += part.connections
         matched.subscriptions += part.subscriptions
         matched.wills += part.wills
-        waiting |= {will.message.sent: will for will in part.waiting}
+        waiting += part.waiting
         for broker, last in part.last.items():
-            by_broker[broker].append(last)
+            ends[broker] = max(ends.get(broker, last.at), last.at)
+            brokers[broker].has_older |= last.has_older
+            brokers[broker].lost += last.lost
+            for first_ns, _ in last.lost:
+                matched.lacking_ns[broker] = min(first_ns, matched.lacking_ns.get(broker, first_ns))
         matched.asked |= part.asked
-    for will in chain(matched.wills, waiting.values()):
+    for will in (*matched.wills, *waiting):
         message = will.message
         named.add(((*message.client[:2], message.topic), message.retain))
-    records = [*by_broker.items()]
-    by_broker.clear()
+    for will in waiting:
+        due, end = will.message.accepted, ends.get(will.message.client[:2])
+        if due is not None and end is not None and due < end:
+            matched.wills.append(will)
     for subscribed in sorted(matched.subscriptions, key=attrgetter("since")):
-        by_broker[subscribed.client[:2]].append(subscribed)
-    for broker, lasts in records:
-        by_broker[broker] += lasts
-    for message in sorted((will.message for will in waiting.values()), key=attrgetter("sent")):
-        by_broker[message.client[:2]].append(message)
-    for key, retained in sorted(named, key=lambda one: (topic_hash(one[0][2]), one)):
-        by_broker[key[:2]].append(Topic(key[2], retained))
-    for of_broker in by_broker.values():
-        for one in match_topics(iter(of_broker)):
-            if isinstance(one, Dropped):
-                matched.dropped[one.cap] += one.things
-            elif isinstance(one, KeyedRecord) and one.stage == DELIVERIES:
-                if isinstance(one.record, Subscribed):
-                    matched.matching.setdefault(one.key, []).append(one.record)  # type: ignore[arg-type]
-                elif isinstance(one.record, Older):
-                    matched.older.add(one.key)  # type: ignore[arg-type]
-                elif isinstance(one.record, Message):
-                    matched.wills.append(waiting[one.record.sent])
-            elif isinstance(one, KeyedRecord) and one.stage == VALUES:
-                if isinstance(one.record, Lost):
-                    matched.lost[one.key] = one.record  # type: ignore[index]
-                else:
-                    matched.valued.add(one.key)  # type: ignore[arg-type]
+        brokers[subscribed.client[:2]].add(subscribed)
+    for key in {key for key, _ in named}:
+        kept, has_values = brokers[key[:2]], (key, True) in named
+        if matching := list(kept.matching(key[2])):
+            matched.matching[key] = matching
+        if kept.has_older:
+            matched.older.add(key)
+        if has_values and matching:
+            matched.valued.add(key)
+        if has_values and kept.lost:
+            matched.lost[key] = kept.joined_lost
+    matched.dropped["filters"] = sum(kept.refused for kept in brokers.values())
+    matched.dropped = +matched.dropped
     matched.older |= _served_elsewhere(matched, {key for key, _ in named})
     return matched
 

@@ -163,7 +163,8 @@ def _add_connection(t: Any, c: int, packet: int) -> None:
         Connection.RECEIVED, Connection.IS_DAMAGED, Connection.LOST_LAST_UP,
         Connection.LOST_LAST_DOWN, Connection.HAS_CLIENT, Connection.ALIASES_UP,
         Connection.ALIASES_DOWN, Connection.IS_UNANSWERED, Connection.IS_BRIDGE,
-        Connection.IS_FULL, Connection.MOST_IN_FLIGHT,
+        Connection.IS_FULL, Connection.MOST_IN_FLIGHT, Connection.BROKEN_UP,
+        Connection.BROKEN_DOWN,
     ):  # fmt: skip
         row[column] = 0
 
@@ -298,13 +299,16 @@ def _other_bytes(t: Any, c: int, packet: int, from_client: bool) -> None:
     # An unfinished tail loses no packet before it.
     if rare[Rare.IS_TAIL] != 1:
         row[Connection.IS_DAMAGED] = 1
-    if rare[Rare.IS_GAP] == 1:
-        _lose(t, c, packet, from_client, t.length[packet])
+    broken = Connection.BROKEN_UP if from_client else Connection.BROKEN_DOWN
+    row[broken] += t.length[packet]
+    is_behind_gap = row[Connection.LOST_LAST_UP if from_client else Connection.LOST_LAST_DOWN]
+    if rare[Rare.IS_GAP] == 1 or is_behind_gap:
+        _lose(t, c, packet, from_client, row[broken])
 
 
 @inlined
 def _lose(t: Any, c: int, packet: int, from_client: bool, most: int) -> None:
-    """Note that up to `most` bytes of one side were not captured, all if its stream was not."""
+    """Note that packets of up to `most` bytes of one side are lost, all if its stream is."""
     row = t.connections[c]
     row[Connection.LOST_LAST_UP if from_client else Connection.LOST_LAST_DOWN] = 1
     row[Connection.UNSURE_BEFORE] = ALWAYS
@@ -328,6 +332,7 @@ def _behind_gap(t: Any, c: int, packet: int, from_client: bool) -> None:
             row[Connection.LOST_SINCE_NS] = t.reached_ns[packet]
         if from_client:
             lose_until(t, c, t.reached_ns[packet])
+    row[Connection.BROKEN_UP if from_client else Connection.BROKEN_DOWN] = 0
     own = Connection.LOST_LAST_UP if from_client else Connection.LOST_LAST_DOWN
     other = Connection.LOST_LAST_DOWN if from_client else Connection.LOST_LAST_UP
     if row[own]:

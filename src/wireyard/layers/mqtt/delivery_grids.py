@@ -1,126 +1,367 @@
-"""The input of the delivery kernels: grids of integers, grouped by topic and payload.
+"""The input of the delivery kernels: positions, names and topics as numbers, rows as grids.
 
 The kernels are in `expected_kernels` and `delivery_kernels`, which also define the columns of the
-grids.
+grids. Messages and attempts are grouped by topic and payload; in a group they are in order.
 """
 
 from __future__ import annotations
 
-from collections import defaultdict, deque
-from collections.abc import Callable, Iterator, Mapping, Sequence, Set
-from dataclasses import dataclass
-from heapq import heappop, heappush
-from typing import Any, Final, NamedTuple
+from collections.abc import Iterable, Mapping, Sequence, Set
+from dataclasses import dataclass, field
+from enum import IntEnum
+from functools import cached_property
+from typing import Any, Final, Generic, TypeVar
 
 import numpy as np
+import pyarrow as pa
 
-from wireyard.arrays import Bools, Grid, Ints
+from wireyard.accelerate import array, kernel
+from wireyard.arrays import Bools, Grid, Grid32, Int32s, Ints
 from wireyard.layers.grouping import by_group, dense_ids
-from wireyard.layers.mqtt import delivery_kernels as kernels
-from wireyard.layers.mqtt.delivery_kernels import NO_OLDER, SEVERAL, VERDICT_NAMES, Delivered
+from wireyard.layers.mqtt.delivery_kernels import VERDICT_NAMES, Delivered
 from wireyard.layers.mqtt.expected_kernels import Expected, Message, Subscription
-from wireyard.layers.mqtt.grids import NONE, Status
-from wireyard.layers.mqtt.numbering import Numbers
-from wireyard.layers.mqtt.packets import NO_TIME
+from wireyard.layers.mqtt.grids import NO_TIME, NONE, Status
+from wireyard.layers.mqtt.packets import KnownStream
 from wireyard.layers.mqtt.records import Subscribed
 from wireyard.layers.mqtt.topics import OWN_PREFIXES
+from wireyard.layers.records import Position, position_of
 
 __all__ = [
-    "NO_INTS",
-    "DeliveredColumns",
-    "SentColumns",
-    "assign_all",
-    "assign_retained",
-    "delivered_grid",
+    "Columns",
+    "DeliveryGrids",
+    "Numbers",
+    "Positions",
+    "attempt_grid",
+    "columns_of",
     "group_contents",
-    "group_starts",
-    "mark_served",
     "message_grid",
-    "older_messages",
+    "starts_of",
     "subscription_grid",
+    "values_at",
 ]
 
-_REFUSED, _MALFORMED = 1, 2
-_EARLY_NS: Final = 5_000_000
-"""Most by which packets of several connections are captured out of order: less than it takes to
-send a segment again."""
-_SIDES: Final = ("left", "right")
-_OF_RETAINED: Final = [Delivered.NAME, Delivered.AT, Delivered.SETTER, Delivered.GROUP]
-NO_INTS: Final[Ints] = np.zeros(0, np.int64)
+T = TypeVar("T")
+Columns = dict[str, Any]
+"""Integers of any size by the name of a column, one for each row."""
+_POSITION: Final = ("reached_ns", "reached_frame", "stream", "offset", "ns", "frame")
+_REACHED_NS, _REACHED_FRAME, _STREAM, _OFFSET, _NS, _FRAME = range(len(_POSITION))
+_LONGEST_TIE: Final = 64
+_INTS: Final = array("int64")
+_VERDICT: Final = {name: number for number, name in enumerate(VERDICT_NAMES)}
 
 
-@dataclass(slots=True)
-class SentColumns:
-    """Messages that clients sent, and published wills, as columns."""
-
-    sent: Ints
-    accepted: Ints
-    released: Ints
-    """Numbers of positions, like those before and `start`."""
-    start: Ints
-    topic: Ints
-    content: Grid
-    client: Ints
-    qos: Ints
-    retain: Ints
-    copies: Ints
-    refused: Ints
-    """Reason code; -1 if it was not refused."""
-    malformed: Ints
-    is_repeated: Ints
-    is_received: Ints
-    is_unseen: Ints
-    is_will: Ints
-    expires_s: Ints
+# --- numbers ---------------------------------------------------------------------------------
 
 
-@dataclass(slots=True)
-class DeliveredColumns:
-    """Delivery attempts as columns."""
+class Positions:
+    """Numbered positions, from columns of tables and from records."""
 
-    at: Ints
-    topic: Ints
-    content: Grid
-    client: Ints
-    qos: Ints
-    retain: Ints
-    is_acknowledged: Ints
-    copies: Ints
-    refused: Ints
-    status: Ints
-    identifier: Ints
-    is_live: Ints
-    may_be_live: Ints
-    is_extra: Ints
-    setter: Ints
-    expires_s: Ints
-    acknowledged_ns: Ints
-    acknowledged_frame: Ints
-    several: Mapping[int, Sequence[int]]
-    """By row, the subscription identifiers of the attempts that have several."""
+    def __init__(self, streams: Sequence[KnownStream]) -> None:
+        self._streams = streams
+        self._blocks: list[Grid] = []
+        self._count = 0
+
+    def of(self, table: pa.Table, prefix: str) -> Ints:
+        """Add the positions in columns; return their numbers, -1 for absent ones."""
+        return self._add(
+            np.stack([table[f"{prefix}_{name}"].to_numpy() for name in _POSITION], dtype=np.int64)
+        )
+
+    def numbers(self, positions: Iterable[Position | None]) -> Ints:
+        """Add positions; return their numbers, -1 for None."""
+        rows = [list(self.columns(position, "").values()) for position in positions]
+        return self._add(np.array(rows, np.int64).reshape(-1, len(_POSITION)).T)
+
+    def _add(self, block: Grid) -> Ints:
+        first = self._count
+        self._count += block.shape[1]
+        self._blocks.append(block)
+        return np.where(block[_REACHED_NS] == NO_TIME, NONE, np.arange(first, self._count))
+
+    def columns(self, position: Position | None, prefix: str) -> dict[str, int]:
+        """Return a position as the columns of a table."""
+        values = [NO_TIME, 0, 0, 0, NO_TIME, NO_TIME]
+        if position is not None:
+            stream = self._numbers[position.source, position.stream]
+            own = (NO_TIME if one is None else one for one in (position.ns, position.frame))
+            values = [position.reached_ns, position.reached_frame, stream, position.offset, *own]
+        return {f"{prefix}{name}": value for name, value in zip(_POSITION, values, strict=True)}
+
+    @cached_property
+    def _numbers(self) -> dict[tuple[str, str], int]:
+        return {(one.source, one.name): number for number, one in enumerate(self._streams)}
+
+    @property
+    def _all(self) -> Grid:
+        """All positions, a row for each part of them."""
+        if len(self._blocks) > 1:
+            self._blocks = [np.concatenate(self._blocks, 1)]
+        return self._blocks[0]
+
+    def get(self, number: int) -> Position | None:
+        """Return a position by number; None for -1."""
+        return None if number == NONE else self.at(number)
+
+    def at(self, number: int) -> Position:
+        """Return a position by number, which is not -1."""
+        reached_ns, reached_frame, stream, offset, ns, frame = self._all[:, number].tolist()
+        of, is_timed = self._streams[stream], ns != NO_TIME
+        own = ns if is_timed else None, frame if is_timed and frame != NO_TIME else None
+        return position_of((reached_ns, reached_frame, of.name, offset, *own, of.source))
+
+    def ranks(self) -> Int32s:
+        """Return the rank of each position by number; equal positions share one, and -1 has -1."""
+        ns, frame, stream, offset = self._all[: _OFFSET + 1]
+        # Positions without a time are ordered stream by stream.
+        ns = np.where(ns == 0, stream, ns)
+        order = np.argsort(ns, kind="stable")
+        if _longest_tie(ns[order]) > _LONGEST_TIE:
+            order = np.lexsort((offset, frame, ns))
+        ranks = np.empty(self._count + 1, np.int32)
+        _rank(order, ns, np.ascontiguousarray(frame), np.ascontiguousarray(offset), ranks)
+        ranks[NONE] = NONE
+        return ranks
+
+    def column(self, numbers: Ints, name: str) -> tuple[Ints, Bools]:
+        """Return ``ns``, ``frame``, ``stream`` or ``offset`` of positions, and a mask of nulls."""
+        part = _POSITION.index(name)
+        values, missing = values_at(self._all[part], numbers), numbers == NONE
+        if part in (_NS, _FRAME):
+            missing |= (values == NO_TIME) | (values_at(self._all[_NS], numbers) == NO_TIME)
+        return np.where(missing, 0, values), missing
+
+
+class Numbers(Generic[T]):
+    """Numbered values: each gets the next number at its first lookup."""
+
+    def __init__(self, first: Iterable[T] = ()) -> None:
+        self.all: list[T] = list(first)
+        self._numbers: dict[T, int] = {}
+        for number, value in enumerate(self.all):
+            self._numbers.setdefault(value, number)
+
+    def __getitem__(self, value: T) -> int:
+        number = self._numbers.get(value)
+        if number is None:
+            number = self._numbers[value] = len(self.all)
+            self.all.append(value)
+        return number
+
+
+def values_at(values: Any, index: Ints | Int32s) -> Ints:
+    """Return values by index; where the index is -1, any value."""
+    if not len(values):
+        return np.full(len(index), NONE, np.int64)
+    found: Ints = values.take(index, mode="clip")
+    return found
+
+
+def _longest_tie(ordered: Ints) -> int:
+    bounds = np.flatnonzero(np.diff(ordered)) + 1
+    return int(np.diff(bounds, prepend=0, append=len(ordered)).max(initial=0))
+
+
+@kernel((_INTS, _INTS, _INTS, _INTS, array("int32")))
+def _rank(order: Ints, ns: Ints, frame: Ints, offset: Ints, ranks: Int32s) -> None:
+    """Fill `ranks`, equal positions sharing one; sort each run of equal `ns` in `order` first."""
+    latest = -1
+    start = 0
+    while start < len(order):
+        stop = start + 1
+        while stop < len(order) and ns[order[stop]] == ns[order[start]]:
+            stop += 1
+        for place in range(start + 1, stop):
+            one = order[place]
+            before = place
+            while before > start:
+                other = order[before - 1]
+                if frame[other] < frame[one] or (
+                    frame[other] == frame[one] and offset[other] <= offset[one]
+                ):
+                    break
+                order[before] = other
+                before -= 1
+            order[before] = one
+        for place in range(start, stop):
+            one, other = order[place], order[place - 1]
+            if place == start or frame[one] != frame[other] or offset[one] != offset[other]:
+                latest += 1
+            ranks[one] = latest
+        start = stop
+
+
+# --- grids -----------------------------------------------------------------------------------
+
+
+@dataclass(slots=True, eq=False)
+class DeliveryGrids:
+    """Messages, delivery attempts and subscriptions, and the expected deliveries of messages."""
+
+    messages: Grid32
+    """Columns of `Message`."""
+    attempts: Grid32
+    """Columns of `Delivered`."""
+    subs: Grid32
+    """Columns of `Subscription`."""
+    expected: Grid32
+    """Columns of `Expected`."""
+    expected_subs: Ints
+    """The subscriptions of expected deliveries."""
+    sent_ns: Ints
+    at_ns: Ints
+    """When messages were sent, and attempts made; `NO_TIME` if that is unknown."""
+    groups: int
+    """The number of groups."""
+    is_shared: Bools = field(init=False)
+    """Of each expected delivery: whether it is to a group."""
+    assigned: Ints = field(init=False)
+    """The expected delivery that each attempt belongs to, or -1."""
+    ordinals: Ints = field(init=False)
+    """The number of each attempt among those of its expected delivery."""
+    is_unsure: Bools = field(init=False)
+    """Whether an attempt may belong to several expected deliveries."""
+    is_early: Bools = field(init=False)
+    """Whether an attempt was captured before its message."""
+
+    def __post_init__(self) -> None:
+        attempts = len(self.attempts)
+        first_subs = self.expected_subs[self.expected[:, Expected.FIRST]]
+        self.is_shared = self.subs[first_subs, Subscription.IS_SHARED] == 1
+        self.assigned = np.full(attempts, NONE, np.int64)
+        self.ordinals = np.zeros(attempts, np.int64)
+        self.is_unsure, self.is_early = np.zeros((2, attempts), np.bool_)
+
+    @property
+    def entry_groups(self) -> Ints:
+        """The group of each expected delivery."""
+        groups: Ints = self.messages[self.expected[:, Expected.MESSAGE], Message.GROUP]
+        return groups.astype(np.int64)
+
+    def subs_of(self, entry: int) -> Ints:
+        """Return the subscriptions of an expected delivery."""
+        first, count = self.expected[entry, [Expected.FIRST, Expected.SUBSCRIPTIONS]].tolist()
+        return self.expected_subs[first : first + count]
+
+
+def columns_of(table: pa.Table, *left_out: str) -> Columns:
+    """Return the integers and flags of a table, but those whose names have a prefix."""
+    columns = {}
+    for name, column in zip(table.column_names, table.columns, strict=True):
+        if pa.types.is_boolean(column.type):
+            column = column.cast(pa.int8())
+        if pa.types.is_integer(column.type) and not name.startswith(left_out):
+            columns[name] = column.to_numpy()
+    return columns
+
+
+def _grid(columns: Mapping[str, Any], order: Ints, of: type[IntEnum]) -> Grid32:
+    """Return columns in an order, by the names of an enumeration."""
+    grid = np.empty((len(order), len(of)), np.int32)
+    for column in of:
+        grid[:, column] = columns[column.name.lower()]
+    return grid.take(order, axis=0)
+
+
+def starts_of(groups: Ints | Int32s, count: int) -> Ints:
+    """Return the index at which each group begins in ascending groups, then the end."""
+    return np.concatenate(([0], np.cumsum(np.bincount(groups, minlength=count))))
+
+
+def group_contents(
+    sent: Columns, delivered: Columns, by_start: Ints, by_at: Ints
+) -> tuple[Ints, Int32s, Ints, Int32s, int]:
+    """Group messages and attempts by topic and payload; keep their order within each group.
+
+    Returns
+    -------
+    messages, message_groups, attempts, attempt_groups, groups
+        The order of each and the group of each in that order, and the number of groups.
+    """
+    number, count = dense_ids(
+        *(
+            np.concatenate((sent[name][by_start], delivered[name][by_at]))
+            for name in ("topic", "content_0", "content_1")
+        )
+    )
+    of_messages, of_attempts = number[: len(by_start)], number[len(by_start) :]
+    messages, _ = by_group(of_messages, count)
+    attempts, _ = by_group(of_attempts, count)
+    message_groups, attempt_groups = of_messages[messages], of_attempts[attempts]
+    return by_start[messages], message_groups, by_at[attempts], attempt_groups, count
+
+
+def message_grid(
+    sent: Columns, order: Ints, groups: Int32s, ranks: Int32s, names: Ints, has_older: Ints
+) -> Grid32:
+    """Return messages, in the given order, as columns of `Message`.
+
+    Parameters
+    ----------
+    names, has_older
+        The number of the name of each client, and whether a topic may have more subscriptions.
+    """
+    # Refused with a reason code, or because it is malformed.
+    is_refused = np.where(sent["refused"] != NONE, 1, 2 * (sent["malformed"] != 0))
+    received = np.where(sent["released"] != NONE, _VERDICT["undecided"], _VERDICT["unreleased"])
+    unconfirmed = np.where(sent["is_received"] != 0, received, _VERDICT["unaccepted"])
+    unconfirmed = np.where(sent["is_unseen"] != 0, _VERDICT["undecided"], unconfirmed)
+    columns = sent | {
+        **{name: ranks[sent[name]] for name in ("sent", "start", "accepted")},
+        "name": names[sent["client"]],
+        "is_refused": is_refused,
+        "unconfirmed": unconfirmed,
+        "has_older": has_older[sent["topic"]],
+    }
+    grid = _grid({**columns, "group": 0, "is_left_out": 0}, order, Message)
+    grid[:, Message.GROUP] = groups
+    return grid
+
+
+def attempt_grid(
+    delivered: Columns, order: Ints, groups: Int32s, ranks: Int32s, names: Ints
+) -> Grid32:
+    """Return attempts, in the given order, as columns of `Delivered`."""
+    status = delivered["status"]
+    outcome = np.where(status & Status.LOST_ACK != 0, _VERDICT["lost_ack"], _VERDICT["delivered"])
+    is_open = (delivered["qos"] > 0) & (delivered["is_acknowledged"] == 0)
+    for bit, verdict in (
+        (0, "in_flight"), (Status.ABANDONED, "abandoned"), (Status.UNTRACED, "undecided"),
+    ):  # fmt: skip
+        outcome[is_open & (status & bit == bit)] = _VERDICT[verdict]
+    outcome[delivered["refused"] != NONE] = _VERDICT["refused_by_client"]
+    columns = delivered | {
+        **{name: ranks[delivered[name]] for name in ("at", "setter")},
+        "name": names[delivered["client"]],
+        "outcome": outcome,
+    }
+    grid = _grid({**columns, "group": 0, "lacks_equals": 0}, order, Delivered)
+    grid[:, Delivered.GROUP] = groups
+    return grid
 
 
 def subscription_grid(
-    subs: Sequence[Subscribed], positions: Sequence[Sequence[int]], ranks: Ints,
-    names: Numbers[Any], damaged: Set[tuple[str, str, str]],
-) -> Grid:  # fmt: skip
+    subs: Sequence[Subscribed], positions: Grid32, names: Numbers[Any],
+    damaged: Set[tuple[str, str, str]],
+) -> Grid32:  # fmt: skip
     """Return subscriptions as columns of `Subscription`.
 
     Parameters
     ----------
+    positions
+        For each the ranks of `asked`, `granted`, `leaving` and of the end; then 1 if that is an
+        end, 0 if it is the beginning of a newer subscription.
     damaged
         Source, server and name of the clients of which packets were not captured.
-    positions
-        For each the numbers of `asked`, `granted`, `leaving` and of the end; then 1 if that is an
-        end, 0 if it is the beginning of a newer subscription.
     """
-    grid = np.empty((len(subs), len(Subscription)), np.int64)
+    grid = np.empty((len(subs), len(Subscription)), np.int32)
     filters = Numbers[str]()
-    for row, one, (asked, granted, leaving, end, ends) in zip(grid, subs, positions, strict=True):
+    for row, one, (asked, granted, leaving, end, ends) in zip(
+        grid, subs, positions.tolist(), strict=True
+    ):
         broker = one.client[:2]
-        row[Subscription.BEGINS] = 2 * ranks[asked]
-        row[Subscription.ENDS] = NONE if end == NONE else 2 * ranks[end] + ends
-        row[Subscription.GRANTED], row[Subscription.LEAVING] = ranks[granted], ranks[leaving]
+        row[Subscription.BEGINS] = 2 * asked
+        row[Subscription.ENDS] = NONE if end == NONE else 2 * end + ends
+        row[Subscription.GRANTED], row[Subscription.LEAVING] = granted, leaving
         row[Subscription.NAME] = names[*broker, one.client.name]
         row[Subscription.SERVED_AS] = names[*broker, one.served_as]
         row[Subscription.FILTER] = filters[one.filter]
@@ -132,454 +373,3 @@ def subscription_grid(
         row[Subscription.IS_WHOLE] = one.known and one.client[:3] not in damaged
         row[Subscription.IDENTIFIER] = NONE if one.identifier is None else one.identifier
     return grid
-
-
-def group_contents(
-    sent: SentColumns, delivered: DeliveredColumns, by_start: Ints, by_at: Ints
-) -> tuple[tuple[Ints, Ints, int], Ints, Ints]:
-    """Group messages and attempts by topic and payload; keep their order within each group.
-
-    Returns
-    -------
-    groups, messages, deliveries
-        The group of each message and of each attempt, and the number of groups; then the order of
-        the messages and of the attempts.
-    """
-    topic = np.concatenate((sent.topic[by_start], delivered.topic[by_at]))
-    content = np.concatenate((sent.content[by_start], delivered.content[by_at]))
-    number, count = dense_ids(topic, content[:, 0], content[:, 1])
-    order, _ = by_group(number, count)
-    group = number[order].astype(np.int64)
-    is_message = order < len(by_start)
-    messages, deliveries = by_start[order[is_message]], by_at[order[~is_message] - len(by_start)]
-    return (group[is_message], group[~is_message], count), messages, deliveries
-
-
-def message_grid(
-    sent: SentColumns, order: Ints, groups: tuple[Ints, Ints, int], ranks: Ints, client_names: Ints
-) -> Grid:
-    """Return messages, in the given order, as columns of `Message`."""
-    grid = np.empty((len(order), len(Message)), np.int64)
-    grid[:, Message.GROUP] = groups[0]
-    grid[:, Message.TOPIC] = sent.topic[order]
-    grid[:, Message.SENT] = ranks[sent.sent[order]]
-    grid[:, Message.START] = ranks[sent.start[order]]
-    grid[:, Message.ACCEPTED] = ranks[sent.accepted[order]]
-    grid[:, Message.NAME] = client_names[sent.client[order]]
-    grid[:, Message.QOS] = sent.qos[order]
-    grid[:, Message.RETAIN] = sent.retain[order]
-    grid[:, Message.COPIES] = sent.copies[order]
-    grid[:, Message.IS_REPEATED] = sent.is_repeated[order]
-    grid[:, Message.UNCONFIRMED] = _unconfirmed(sent, order)
-    grid[:, Message.IS_LEFT_OUT] = 0
-    refused = sent.refused[order] != NONE
-    grid[:, Message.IS_REFUSED] = np.where(
-        refused, _REFUSED, np.where(sent.malformed[order] != 0, _MALFORMED, 0)
-    )
-    return grid
-
-
-def _unconfirmed(sent: SentColumns, order: Ints) -> Ints:
-    """Return the verdict of each message if nothing shows that the broker accepted it."""
-    unaccepted, unreleased, undecided = map(
-        VERDICT_NAMES.index, ("unaccepted", "unreleased", "undecided")
-    )
-    is_released = sent.released[order] != NONE
-    received = np.where(is_released, undecided, unreleased)
-    verdicts = np.where(sent.is_received[order] != 0, received, unaccepted)
-    return np.where(sent.is_unseen[order] != 0, undecided, verdicts)
-
-
-def delivered_grid(
-    delivered: DeliveredColumns,
-    order: Ints,
-    groups: tuple[Ints, Ints, int],
-    ranks: Ints,
-    names: Ints,
-) -> Grid:
-    """Return attempts, in the given order, as columns of `Delivered`."""
-    grid = np.empty((len(order), len(Delivered)), np.int64)
-    grid[:, Delivered.GROUP] = groups[1]
-    grid[:, Delivered.AT] = ranks[delivered.at[order]]
-    grid[:, Delivered.NAME] = names[delivered.client[order]]
-    grid[:, Delivered.QOS] = delivered.qos[order]
-    grid[:, Delivered.RETAIN] = delivered.retain[order]
-    grid[:, Delivered.IS_LIVE] = delivered.is_live[order]
-    grid[:, Delivered.MAY_BE_LIVE] = delivered.may_be_live[order]
-    grid[:, Delivered.IS_EXTRA] = delivered.is_extra[order]
-    grid[:, Delivered.IDENTIFIER] = delivered.identifier[order]
-    grid[:, Delivered.SETTER] = ranks[delivered.setter[order]]
-    is_open = (delivered.qos[order] > 0) & (delivered.is_acknowledged[order] == 0)
-    status = delivered.status[order]
-    verdicts = {name: VERDICT_NAMES.index(name) for name in VERDICT_NAMES}
-    finished = np.where(status & Status.LOST_ACK != 0, verdicts["lost_ack"], verdicts["delivered"])
-    unfinished = np.where(
-        status & Status.ABANDONED != 0, verdicts["abandoned"], verdicts["in_flight"]
-    )
-    unfinished = np.where(status & Status.UNTRACED != 0, verdicts["undecided"], unfinished)
-    outcome = np.where(is_open, unfinished, finished)
-    refused = delivered.refused[order] != NONE
-    grid[:, Delivered.OUTCOME] = np.where(refused, verdicts["refused_by_client"], outcome)
-    return grid
-
-
-def group_starts(sorted_groups: Ints, groups: tuple[Ints, Ints, int]) -> Ints:
-    """Return the index at which each group begins, and the end, in an ascending array of groups."""
-    return np.searchsorted(sorted_groups, np.arange(groups[2] + 1))
-
-
-class Assigned(NamedTuple):
-    """For each delivery attempt, the expected delivery that it belongs to."""
-
-    entries: Ints
-    """The expected delivery, or -1."""
-    ordinals: Ints
-    """The number among the attempts of that."""
-    is_unsure: Bools
-    """Whether it may belong to several expected deliveries."""
-    is_early: Bools
-    """Whether it was captured before its message."""
-    times_ns: tuple[Ints, Ints]
-    """Of the messages and of the attempts."""
-
-
-def assign_all(
-    messages: Grid, expected: Grid, expected_subs: Ints, subs: Grid, delivered: Grid,
-    names: Numbers[Any], times_ns: tuple[Ints, Ints],
-) -> Assigned:  # fmt: skip
-    """Assign delivery attempts to expected deliveries.
-
-    Parameters
-    ----------
-    times_ns
-        Of the messages and of the attempts.
-    """
-    first_subs = expected_subs[expected[:, Expected.FIRST]] if len(expected) else NO_INTS
-    is_shared = subs[first_subs, Subscription.IS_SHARED] == 1
-    own, live = np.flatnonzero(~is_shared), np.flatnonzero(delivered[:, Delivered.IS_LIVE] == 1)
-    count = 2 * max(len(names.all), 1)
-    group = messages[expected[own, Expected.MESSAGE], Message.GROUP]
-    keys = group * count + 2 * expected[own, Expected.NAME] + expected[own, Expected.RETAIN]
-    order = np.argsort(keys, kind="stable")
-    attempt_keys = delivered[live, Delivered.GROUP] * count + 2 * delivered[live, Delivered.NAME]
-    attempt_keys += delivered[live, Delivered.RETAIN]
-    attempt_order = np.argsort(attempt_keys, kind="stable")
-    assigned = Assigned(
-        np.full(len(delivered), NONE, np.int64),
-        np.zeros(len(delivered), np.int64),
-        np.zeros(len(delivered), np.bool_),
-        np.zeros(len(delivered), np.bool_),
-        times_ns,
-    )
-    buffers = np.empty(len(delivered), np.int64), np.empty((3, max(len(expected), 1)), np.int64)
-    _assign_keyed(
-        messages, expected, (keys[order], own[order]), delivered,
-        (attempt_keys[attempt_order], live[attempt_order]), assigned, buffers,
-    )  # fmt: skip
-    if is_shared.any():
-        _assign_shared(
-            messages, expected, expected_subs, subs, delivered, is_shared, assigned, buffers
-        )
-    _assign_other_flags(messages, expected, own, delivered, assigned)
-    kernels.number_attempts(expected, delivered, assigned.entries, assigned.ordinals)
-    return assigned
-
-
-def _assign_other_flags(
-    messages: Grid, expected: Grid, own: Ints, delivered: Grid, assigned: Assigned
-) -> None:
-    """Assign attempts at messages with RETAIN that came with another flag than was expected.
-
-    Where some of a client's subscriptions have Retain As Published, either flag may come. Messages
-    without an attempt come first, and of these the latest one.
-    """
-    count = expected[own, Expected.DELIVERED]
-    is_open = messages[expected[own, Expected.MESSAGE], Message.RETAIN] == 1
-    is_open &= count < expected[own, Expected.CAPACITY]
-    left = (delivered[:, Delivered.IS_LIVE] == 1) & (assigned.entries == NONE)
-    left &= ~assigned.is_unsure
-    if not (is_open.any() and left.any()):
-        return
-    entries: defaultdict[tuple[int, int], list[int]] = defaultdict(list)
-    for entry in own[is_open].tolist():
-        group = int(messages[expected[entry, Expected.MESSAGE], Message.GROUP])
-        entries[group, int(expected[entry, Expected.NAME])].append(entry)
-    attempts: defaultdict[tuple[int, int], list[int]] = defaultdict(list)
-    for attempt in np.flatnonzero(left).tolist():
-        group, name = delivered[attempt, [Delivered.GROUP, Delivered.NAME]].tolist()
-        if (group, name) in entries:
-            attempts[group, name].append(attempt)
-    for key, of_key in attempts.items():
-        _assign_latest(messages, expected, entries[key], delivered, of_key, assigned)
-
-
-def _assign_latest(
-    messages: Grid, expected: Grid, entries: list[int], delivered: Grid, attempts: list[int],
-    assigned: Assigned,
-) -> None:  # fmt: skip
-    """Assign attempts in order to the latest entries before them; see `_assign_other_flags`."""
-    starts = messages[expected[entries, Expected.MESSAGE], Message.START].tolist()
-    following = deque(sorted(zip(starts, entries, strict=True)))
-    fresh: list[tuple[int, int]] = []
-    again: list[tuple[int, int]] = []
-    for attempt in attempts:
-        while following and following[0][0] < delivered[attempt, Delivered.AT]:
-            start, entry = following.popleft()
-            heappush(again if expected[entry, Expected.DELIVERED] else fresh, (-start, entry))
-        if not (fresh or again):
-            continue
-        _, entry = (fresh or again)[0]
-        is_older = messages[expected[entry, Expected.MESSAGE], Message.HAS_OLDER]
-        if is_older and len(fresh) + len(again) > 1:
-            assigned.is_unsure[attempt] = True
-            expected[[one for _, one in fresh], Expected.IS_UNSURE] = 1
-            continue
-        place = heappop(fresh or again)
-        assigned.entries[attempt] = entry
-        expected[entry, Expected.DELIVERED] += 1
-        if expected[entry, Expected.DELIVERED] < expected[entry, Expected.CAPACITY]:
-            heappush(again, place)
-
-
-def mark_served(
-    messages: Grid, expected: Grid, expected_subs: Ints, subs: Grid, delivered: Grid, assigned: Ints
-) -> None:
-    """Mark the groups without an attempt of which a member got the message in another way."""
-    if not len(expected):
-        return
-    shared = subs[expected_subs[expected[:, Expected.FIRST]], Subscription.IS_SHARED] == 1
-    missing = np.flatnonzero(shared & (expected[:, Expected.DELIVERED] == 0))
-    attempts = np.flatnonzero(assigned != NONE)
-    if not (len(missing) and len(attempts)):
-        return
-    names = int(max(subs[:, Subscription.NAME].max(), delivered[:, Delivered.NAME].max())) + 1
-    got = expected[assigned[attempts], Expected.MESSAGE] * names
-    got += delivered[attempts, Delivered.NAME]
-    counts = expected[missing, Expected.SUBSCRIPTIONS]
-    firsts = np.cumsum(counts) - counts
-    places = np.arange(counts.sum()) + np.repeat(expected[missing, Expected.FIRST] - firsts, counts)
-    members = subs[expected_subs[places], Subscription.NAME]
-    wanted = np.repeat(expected[missing, Expected.MESSAGE] * names, counts) + members
-    is_served = np.logical_or.reduceat(np.isin(wanted, got), firsts)
-    expected[missing[is_served], Expected.IS_SERVED] = 1
-
-
-def _assign_shared(
-    messages: Grid, expected: Grid, expected_subs: Ints, subs: Grid, delivered: Grid,
-    is_shared: Bools, assigned: Assigned, buffers: tuple[Ints, Grid],
-) -> None:  # fmt: skip
-    """Assign to groups the attempts that no subscription of the member itself accounts for."""
-    by_group: defaultdict[int, dict[int, list[int]]] = defaultdict(dict)
-    for entry in np.flatnonzero(is_shared).tolist():
-        group = int(messages[expected[entry, Expected.MESSAGE], Message.GROUP])
-        by_group[group].setdefault(int(expected[entry, Expected.NAME]), []).append(entry)
-    bounds = np.searchsorted(delivered[:, Delivered.GROUP], [[one, one + 1] for one in by_group])
-    for sharing, (start, stop) in zip(by_group.values(), bounds.tolist(), strict=True):
-        for entries in sharing.values():
-            is_left = (assigned.entries[start:stop] == NONE) & ~assigned.is_unsure[start:stop]
-            rest = start + np.flatnonzero(is_left)
-            members: set[int] = set()
-            for entry in entries:
-                first = expected[entry, Expected.FIRST]
-                own = expected_subs[first : first + expected[entry, Expected.SUBSCRIPTIONS]]
-                members.update(subs[own, Subscription.NAME].tolist())
-            of_members = rest[np.isin(delivered[rest, Delivered.NAME], list(members))]
-            _assign_keyed(
-                messages, expected, (np.zeros(len(entries), np.int64), np.array(entries, np.int64)),
-                delivered, (np.zeros(len(of_members), np.int64), of_members), assigned, buffers,
-            )  # fmt: skip
-
-
-def _assign_keyed(
-    messages: Grid, expected: Grid, entries: tuple[Ints, Ints], delivered: Grid,
-    attempts: tuple[Ints, Ints], assigned: Assigned, buffers: tuple[Ints, Grid],
-) -> None:  # fmt: skip
-    """Assign attempts to expected deliveries with the same key: see `kernels.assign`."""
-    kernels.assign(messages, expected, *entries, delivered, *attempts, assigned.entries, *buffers)
-    has_older = messages[expected[entries[1], Expected.MESSAGE], Message.HAS_OLDER] == 1
-    if has_older.any():
-        older = entries[0][has_older], entries[1][has_older]
-        _release_unsure(messages, expected, older, delivered, attempts, assigned)
-    if not has_older.all():
-        whole = entries[0][~has_older], entries[1][~has_older]
-        _assign_early(messages, expected, whole, delivered, attempts, assigned, buffers)
-
-
-def _assign_early(
-    messages: Grid, expected: Grid, entries: tuple[Ints, Ints], delivered: Grid,
-    attempts: tuple[Ints, Ints], assigned: Assigned, buffers: tuple[Ints, Grid],
-) -> None:  # fmt: skip
-    """Assign attempts again where some were captured a little before their messages.
-
-    That is so where an attempt has no message, and an equal one follows a moment later.
-    """
-    (keys, order), (attempt_keys, by_time) = entries, attempts
-    sent_ns, at_ns = assigned.times_ns
-    is_left = (assigned.entries[by_time] == NONE) & np.isin(attempt_keys, keys)
-    for key in np.unique(attempt_keys[is_left]).tolist():
-        of_key = order[slice(*np.searchsorted(keys, [key, key + 1]).tolist())]
-        own = by_time[slice(*np.searchsorted(attempt_keys, [key, key + 1]).tolist())]
-        numbers = expected[of_key, Expected.MESSAGE]
-        starts, ats = messages[numbers, Message.START], delivered[own, Delivered.AT]
-        # The first attempt from a moment before each message.
-        first = np.searchsorted(at_ns[own], sent_ns[numbers] - _EARLY_NS)
-        is_timed = sent_ns[numbers] != NO_TIME
-        earliest = np.where(is_timed & (first < len(own)), ats.take(first, mode="clip") - 1, starts)
-        left = ats[assigned.entries[own] == NONE]
-        following = np.searchsorted(starts, left, "right")
-        left, following = left[following < len(starts)], following[following < len(starts)]
-        if not (earliest[following] < left).any():
-            continue
-        assigned.entries[own] = NONE
-        expected[of_key, Expected.DELIVERED] = 0
-        messages[numbers, Message.START] = np.minimum(starts, earliest)
-        kernels.assign(
-            messages, expected, np.zeros_like(of_key), of_key, delivered, np.zeros_like(own), own,
-            assigned.entries, *buffers,
-        )  # fmt: skip
-        messages[numbers, Message.START] = starts
-        found = own[assigned.entries[own] != NONE]
-        start = messages[expected[assigned.entries[found], Expected.MESSAGE], Message.START]
-        assigned.is_early[found] = delivered[found, Delivered.AT] < start
-
-
-def _release_unsure(
-    messages: Grid, expected: Grid, entries: tuple[Ints, Ints], delivered: Grid,
-    attempts: tuple[Ints, Ints], assigned: Assigned,
-) -> None:  # fmt: skip
-    """Take back the attempts that may belong to several expected deliveries.
-
-    Where packets may be missing, equal messages have several pairings with their attempts. Only
-    what all of them have in common is certain.
-    """
-    (entry_keys, order), (attempt_keys, by_time) = entries, attempts
-    keys = np.unique(entry_keys)
-    bounds = [
-        np.searchsorted(of, keys, side) for of in (entry_keys, attempt_keys) for side in _SIDES
-    ]
-    starts = messages[expected[order, Expected.MESSAGE], Message.START]
-    ats = delivered[by_time, Delivered.AT]
-    partners = np.full(len(by_time), NONE, np.int64)
-    kernels.find_partners(
-        starts, expected[order, Expected.CAPACITY], ats, np.stack(bounds, 1),
-        np.empty_like(order), partners,
-    )  # fmt: skip
-    places = np.flatnonzero(np.isin(attempt_keys, keys))
-    partner, own = partners[places], assigned.entries[by_time[places]]
-    is_unsure = partner == SEVERAL
-    is_unsure |= (partner >= 0) & (order[np.maximum(partner, 0)] != own)
-    assigned.is_unsure[by_time[places[is_unsure]]] = True
-    assigned.entries[by_time[places[is_unsure]]] = NONE
-    # A message without an attempt of its own may have any of the later ones that are not certain.
-    latest = np.full(len(keys), NONE, np.int64)
-    unsure = places[is_unsure]
-    np.maximum.at(latest, np.searchsorted(keys, attempt_keys[unsure]), ats[unsure])
-    is_open = starts < latest[np.searchsorted(keys, entry_keys)]
-    is_open &= ~np.isin(order, own[~is_unsure])
-    expected[order, Expected.IS_UNSURE] = is_open
-
-
-def assign_retained(
-    messages: Grid, expected: Grid, expected_subs: Ints, subs: Grid, delivered: Grid,
-    assigned: Ints, matching: Callable[[int], Ints],
-) -> Iterator[tuple[int, int]]:  # fmt: skip
-    """Assign deliveries with RETAIN that are no retained values; yield each with its subscription.
-
-    A broker has to forward a message without RETAIN to a subscription that was there before. Where
-    nothing else was delivered, and no newer subscription may be why, the one with RETAIN counts.
-    With Retain As Published that is right, and the subscription is -1.
-
-    Parameters
-    ----------
-    matching
-        Returns the subscriptions that match a topic.
-    """
-    open_ones = (delivered[:, Delivered.IS_LIVE] == 0) & (delivered[:, Delivered.MAY_BE_LIVE] == 0)
-    places = np.flatnonzero(open_ones & (assigned == NONE))
-    if not len(places) or not len(expected):
-        return
-    is_shared = subs[expected_subs[expected[:, Expected.FIRST]], Subscription.IS_SHARED] != 0
-    groups = messages[expected[:, Expected.MESSAGE], Message.GROUP]
-    missing: defaultdict[tuple[int, int], list[int]] = defaultdict(list)
-    for entry in np.flatnonzero(~is_shared & (expected[:, Expected.DELIVERED] == 0)).tolist():
-        missing[int(expected[entry, Expected.NAME]), int(groups[entry])].append(entry)
-    for place in places.tolist():
-        name, at, setter, group = delivered[place, _OF_RETAINED].tolist()
-        entries = [
-            entry
-            for entry in missing.get((name, group), ())
-            if _may_be(messages[expected[entry, Expected.MESSAGE]], at, setter)
-        ]
-        if not entries:
-            continue
-        entry = entries[-1]
-        message = expected[entry, Expected.MESSAGE]
-        start, first = messages[message, Message.START], expected[entry, Expected.FIRST]
-        own = expected_subs[first : first + expected[entry, Expected.SUBSCRIPTIONS]]
-        own = own[subs[own, Subscription.GRANTED] < start]
-        others = subs[matching(int(messages[message, Message.TOPIC]))]
-        others = others[others[:, Subscription.NAME] == name, Subscription.BEGINS]
-        if not len(own) or ((2 * start < others) & (others < 2 * at)).any():
-            continue
-        missing[name, group].remove(entry)
-        expected[entry, [Expected.DELIVERED, Expected.FIRST_AT]] = 1, at
-        delivered[place, Delivered.IS_LIVE] = 1
-        assigned[place] = entry
-        yield place, NONE if expected[entry, Expected.RETAIN] else int(own[0])
-
-
-def _may_be(message: Ints, at: int, setter: int) -> bool:
-    """Return whether a delivery with RETAIN may be of a message, given where its value was set."""
-    if setter != NONE:
-        return bool(message[Message.SENT] == setter and message[Message.START] < at)
-    return bool(message[Message.START] < at and not message[Message.HAS_OLDER])
-
-
-def older_messages(
-    messages: Grid, expected: Grid, delivered: Grid, assigned: Assigned, first_messages: Ints
-) -> tuple[Ints, Ints]:
-    """Find the messages of unexpected attempts where subscriptions may not have been captured.
-
-    A client whose subscriptions were not captured is assumed to get a message as often as it was
-    sent. An attempt that is left over is of a message from before the capture.
-
-    Returns
-    -------
-    message_of, open_messages
-        For each attempt the message, -1 without one, `SEVERAL` if it may be of several, or
-        `NO_OLDER` if all subscriptions are known; and the messages that such an attempt may be of.
-    """
-    message_of = np.full(len(delivered), NO_OLDER, np.int64)
-    open_messages = [expected[expected[:, Expected.IS_UNSURE] == 1, Expected.MESSAGE]]
-    group = delivered[:, Delivered.GROUP]
-    first = first_messages[group]
-    has_older = (first < first_messages[group + 1]) & (assigned.entries == NONE)
-    has_older[has_older] = messages[first[has_older], Message.HAS_OLDER] == 1
-    message_of[has_older] = np.where(assigned.is_unsure[has_older], SEVERAL, NONE)
-    is_live = (delivered[:, Delivered.IS_LIVE] == 1) & (delivered[:, Delivered.SETTER] == NONE)
-    names, served = delivered[:, Delivered.NAME], expected[:, Expected.NAME]
-    size = max(int(names.max(initial=0)), int(served.max(initial=0))) + 1
-    keys = group * size + names
-    known = messages[expected[:, Expected.MESSAGE], Message.GROUP] * size + served
-    places = np.flatnonzero((message_of == NONE) & is_live & ~np.isin(keys, known))
-    places = places[np.argsort(keys[places], kind="stable")]
-    if not len(places):
-        return message_of, open_messages[0]
-    bounds = np.flatnonzero(np.diff(keys[places], prepend=NONE, append=NONE))
-    groups = group[places[bounds[:-1]]]
-    runs = np.stack(
-        (first_messages[groups], first_messages[groups + 1], bounds[:-1], bounds[1:]), 1
-    )
-    starts, ats = messages[:, Message.START].copy(), delivered[places, Delivered.AT]
-    partners = np.empty(len(places), np.int64)
-    copies = messages[:, Message.COPIES].copy()
-    kernels.find_partners(starts, copies, ats, runs, np.empty_like(starts), partners)
-    message_of[places] = partners
-    unsure = np.flatnonzero(partners == SEVERAL)
-    for run in np.unique(np.searchsorted(bounds, unsure, "right") - 1).tolist():
-        begin, end, start, stop = runs[run].tolist()
-        of_run = np.arange(begin, end)
-        latest = ats[start:stop][partners[start:stop] == SEVERAL].max()
-        is_open = (starts[begin:end] < latest) & ~np.isin(of_run, partners[start:stop])
-        open_messages.append(of_run[is_open])
-    return message_of, np.concatenate(open_messages)

@@ -14,7 +14,8 @@ from typing import Final
 import numpy as np
 
 from wireyard.accelerate import I64, array, inlined, kernel
-from wireyard.arrays import Grid, Ints
+from wireyard.arrays import Grid32 as Grid
+from wireyard.arrays import Ints
 from wireyard.layers.grouping import dense_ids
 from wireyard.layers.mqtt.expected_kernels import NONE, Expected, Message, Subscription
 from wireyard.layers.mqtt.facts import VERDICTS
@@ -29,6 +30,7 @@ __all__ = [
     "DeliveryRow",
     "assign",
     "find_partners",
+    "find_runs",
     "find_verdicts",
     "latest_of",
     "number_attempts",
@@ -73,6 +75,8 @@ class Delivered(IntEnum):
     """Whether a subscription that was not captured may have Retain As Published."""
     IS_EXTRA = 10
     """Whether a retained value came once more than new subscriptions account for."""
+    LACKS_EQUALS = 11
+    """Whether equal messages may have been sent before it that were not captured."""
 
 
 class DeliveryRow(IntEnum):
@@ -88,14 +92,14 @@ class DeliveryRow(IntEnum):
 
 
 _INTS: Final = array("int64")
-_GRID: Final = array("int64", 2)
+_GRID: Final = array("int32", 2)
 
 
 def latest_of(keys: Ints, start: Ints, at: Ints) -> Ints:
     """Return, for each key, the index of the first attempt of the message that was sent last."""
     numbers, count = dense_ids(keys)
     latest = np.full(count, NONE, np.int64)
-    _find_latest(numbers.astype(np.int64), start, at, latest)
+    _find_latest(numbers.astype(np.int64), start.astype(np.int64), at.astype(np.int64), latest)
     return latest
 
 
@@ -160,61 +164,76 @@ def _assign_latest_first(
             top2 = top
 
 
-@kernel((_GRID, _GRID, _INTS, _INTS, _GRID, _INTS, _INTS, _INTS, _INTS, _GRID))
+@kernel(I64(_INTS, _INTS, _GRID))
+def find_runs(expected_keys: Ints, attempt_keys: Ints, runs: Grid) -> int:
+    """Find the keys that both have, which are ascending; return how many there are.
+
+    Parameters
+    ----------
+    runs
+        Filled, a row for each key: the first expected delivery, the end of them, the first attempt,
+        the end of them.
+    """
+    count = first = start = 0
+    while start < len(attempt_keys) and first < len(expected_keys):
+        key = attempt_keys[start]
+        stop = start
+        while stop < len(attempt_keys) and attempt_keys[stop] == key:
+            stop += 1
+        while first < len(expected_keys) and expected_keys[first] < key:
+            first += 1
+        last = first
+        while last < len(expected_keys) and expected_keys[last] == key:
+            last += 1
+        if last > first:
+            runs[count, 0], runs[count, 1] = first, last
+            runs[count, 2], runs[count, 3] = start, stop
+            count += 1
+        start, first = stop, last
+    return count
+
+
+@kernel((_GRID, _GRID, _INTS, _GRID, _INTS, _GRID, _INTS, _INTS, _GRID))
 def assign(
     messages: Grid,
     expected: Grid,
-    expected_keys: Ints,
     by_message: Ints,
     delivered: Grid,
-    delivered_keys: Ints,
     by_time: Ints,
+    runs: Grid,
     assigned: Ints,
     following: Ints,
     stacks: Grid,
 ) -> None:
-    """Assign attempts to expected deliveries.
+    """Assign attempts to expected deliveries with the same name, topic, payload and RETAIN.
 
     Parameters
     ----------
-    expected_keys, by_message
-        Ascending keys of name, topic, payload and RETAIN, and the expected delivery of each; those
-        of one key in the order of their messages.
-    delivered_keys, by_time
-        The same of the attempts, in the order of time.
+    by_message, by_time
+        Expected deliveries in the order of their messages, and attempts in the order of time.
+    runs
+        Those that belong together, as of `find_runs`.
     assigned
         Filled: for each attempt its expected delivery, or -1.
     following, stacks
         Buffers: [d], and [3, e].
     """
-    start = first = 0
-    while start < len(by_time):
-        key = delivered_keys[start]
-        stop = start
-        while stop < len(by_time) and delivered_keys[stop] == key:
-            stop += 1
-        while first < len(by_message) and expected_keys[first] < key:
-            first += 1
-        last = first
-        while last < len(by_message) and expected_keys[last] == key:
-            last += 1
-        if last > first:
-            _assign_latest_first(
-                messages, expected, by_message, first, last, delivered, by_time, start, stop,
-                assigned, stacks, False,
-            )  # fmt: skip
-            # Attempts with a wrong QoS count too, after those with a right one.
-            _assign_latest_first(
-                messages, expected, by_message, first, last, delivered, by_time, start, stop,
-                assigned, stacks, True,
-            )  # fmt: skip
-            for qos in range(3):
-                _prefer_earlier(messages, expected, delivered, by_time, start, stop, qos, assigned)
-            _redistribute(
-                expected, by_message, first, last, by_time, start, stop, assigned, following,
-                stacks,
-            )  # fmt: skip
-        start, first = stop, last
+    for run in range(len(runs)):
+        first, last, start, stop = runs[run, 0], runs[run, 1], runs[run, 2], runs[run, 3]
+        _assign_latest_first(
+            messages, expected, by_message, first, last, delivered, by_time, start, stop,
+            assigned, stacks, False,
+        )  # fmt: skip
+        # Attempts with a wrong QoS count too, after those with a right one.
+        _assign_latest_first(
+            messages, expected, by_message, first, last, delivered, by_time, start, stop,
+            assigned, stacks, True,
+        )  # fmt: skip
+        for qos in range(3):
+            _prefer_earlier(messages, expected, delivered, by_time, start, stop, qos, assigned)
+        _redistribute(
+            expected, by_message, first, last, by_time, start, stop, assigned, following, stacks
+        )
 
 
 @inlined
@@ -322,7 +341,8 @@ def find_partners(
         When attempts were made.
     runs
         Rows of equal messages and their attempts, both in order: the first message, the end of
-        them, the first attempt, the end of them.
+        them, the first attempt, the end of them, and the first attempt that may be of a message
+        that is not among them.
     left
         A buffer for each message.
     partners
@@ -330,7 +350,7 @@ def find_partners(
         or `SEVERAL`.
     """
     for run in range(len(runs)):
-        first, last, start, stop = runs[run, 0], runs[run, 1], runs[run, 2], runs[run, 3]
+        first, last, start, stop = runs[run, 0], runs[run, 1], runs[run, 2], runs[run, 4]
         for message in range(first, last):
             left[message] = capacities[message]
         latest = last - 1
@@ -356,6 +376,9 @@ def find_partners(
         for attempt in range(start, without):
             if starts[first] < ats[attempt]:
                 partners[attempt] = SEVERAL
+        for attempt in range(stop, runs[run, 3]):
+            is_behind = first < last and starts[first] < ats[attempt]
+            partners[attempt] = SEVERAL if is_behind else NONE
 
 
 # --- verdicts -------------------------------------------------------------------------------
@@ -589,7 +612,12 @@ def _outcome(messages: Grid, message: int, delivered: Grid, attempt: int) -> int
 
 @inlined
 def _has_active(
-    messages: Grid, subs: Grid, expected: Grid, expected_subs: Ints, entry: int, confirmed: int
+    messages: Grid,
+    subs: Grid,
+    expected: Grid,
+    expected_subs: Ints,
+    entry: int,
+    confirmed: int,
 ) -> bool:
     """Return whether a subscription was active from before a message until its confirmation."""
     start = messages[expected[entry, Expected.MESSAGE], Message.START]

@@ -7,196 +7,177 @@ subscriptions to the topic were captured; else it may be of another message.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final, NamedTuple
 
 import numpy as np
 import pyarrow as pa
 
-from wireyard.arrays import Bools, Grid, Ints
-from wireyard.layers.mqtt.delivery_grids import DeliveredColumns, SentColumns
+from wireyard.arrays import Bools, Grid32, Int32s, Ints
+from wireyard.layers.mqtt.delivery_grids import (
+    Columns,
+    DeliveryGrids,
+    Numbers,
+    Positions,
+    values_at,
+)
 from wireyard.layers.mqtt.delivery_kernels import VERDICT_NAMES, Delivered, DeliveryRow
 from wireyard.layers.mqtt.expected_kernels import Expected, Message, Subscription
-from wireyard.layers.mqtt.grids import NONE, Status
-from wireyard.layers.mqtt.numbering import Numbers, Positions, values_at
-from wireyard.layers.mqtt.packets import NO_TIME, KnownStream
+from wireyard.layers.mqtt.grids import NO_TIME, NONE, Status
+from wireyard.layers.mqtt.packets import KnownStream
 from wireyard.layers.mqtt.records import Client, Subscribed, TopicKey
 from wireyard.layers.tables import as_fact_table, packet_keys, text_array
 
-__all__ = ["DeliveryGrids", "Numbered", "Times", "broken_rules", "delivery_table"]
+__all__ = ["Numbered", "Times", "broken_rules", "delivery_table"]
 
-_OUTCOMES: Final = pa.array(["no_ack_wanted", "acknowledged", "unacknowledged", "expired"])
+_OUTCOMES: Final = ("no_ack_wanted", "acknowledged", "unacknowledged", "expired")
 _EXPIRED: Final = VERDICT_NAMES.index("expired")
-_ORIGINS: Final = pa.array(["publish", "will", "broker"])
+_ORIGINS: Final = ("publish", "will", "broker")
 _NS_PER_S: Final = 1_000_000_000
 _SLACK_NS: Final = _NS_PER_S
 """Expiry intervals are whole seconds, and all copies of a message are sent within one."""
 
 
-class Numbered(NamedTuple):
-    """The positions and values that the numbers in columns refer to."""
+@dataclass(slots=True)
+class Numbered:
+    """The values that the numbers in grids refer to."""
 
     positions: Positions
     clients: Numbers[Client]
     topics: Numbers[TopicKey]
+    names: Numbers[tuple[str, str, str]]
+    """Source, server and name of each client and shared filter."""
     streams: Sequence[KnownStream]
-
-
-@dataclass(slots=True)
-class DeliveryGrids:
-    """Expected deliveries and delivery attempts: the grids of the kernels, and their orders."""
-
-    messages: Grid
-    expected: Grid
-    expected_subs: Ints
-    attempts: Grid
-    """Columns of `Delivered`."""
-    assigned: Ints
+    sent: Columns
+    delivered: Columns
     message_order: Ints
-    delivered_order: Ints
+    attempt_order: Ints
+    """The row of each message, and of each attempt."""
     by_rank: Ints
     """The number of a position of each rank."""
     subscriptions: list[Subscribed]
-    subs: Grid
-    """The same as columns of `Subscription`."""
-    names: Numbers[tuple[str, str, str]]
-    """Source, server and name of each client and shared filter."""
+    granted: Ints
+    """The number of the position of each."""
+    several: Mapping[int, Sequence[int]]
+    """By row, the subscription identifiers of the attempts that have several."""
 
 
-def delivery_table(
-    of: Numbered, sent: SentColumns, delivered: DeliveredColumns, grids: DeliveryGrids, rows: Grid
-) -> pa.Table:
+def delivery_table(of: Numbered, g: DeliveryGrids, rows: Grid32) -> pa.Table:
     """Return the rows of the table `deliveries`."""
-    message, attempt = rows[:, DeliveryRow.MESSAGE], rows[:, DeliveryRow.DELIVERED]
-    _name_subscriptions(grids, rows, delivered)
-    sub = rows[:, DeliveryRow.SUBSCRIPTION]
+    _name_subscriptions(of, g, rows)
+    message, attempt, sub = (rows[:, column] for column in list(DeliveryRow)[:3])
     none_sent, none_delivered, none_sub = message == NONE, attempt == NONE, sub == NONE
+    sent_row = values_at(of.message_order, message)
+    attempt_row = values_at(of.attempt_order, attempt)
+
+    def sent(name: str) -> Ints:
+        return values_at(of.sent[name], sent_row)
+
+    def delivered(name: str) -> Ints:
+        return values_at(of.delivered[name], attempt_row)
+
+    def position(numbers: Ints, name: str) -> pa.Array:
+        return _integers(*of.positions.column(numbers, name))
+
     entry = rows[:, DeliveryRow.EXPECTED]
-    is_unsure = (entry != NONE) & (values_at(grids.expected[:, Expected.IS_UNSURE], entry) == 1)
-    source_rows = values_at(grids.message_order, message), values_at(grids.delivered_order, attempt)
-    positions = of.positions
-    sub_clients = np.array([of.clients[one.client] for one in grids.subscriptions] or [0], np.int64)
-    clients = of.clients.all
-    endpoints = text_array([client.endpoint for client in clients])
-    client_ids = text_array([client.client_id for client in clients])
+    is_unsure = (entry != NONE) & (values_at(g.expected[:, Expected.IS_UNSURE], entry) == 1)
+    sub_clients = np.array([of.clients[one.client] for one in of.subscriptions], np.int64)
+    expected = np.where(none_sub | is_unsure, NONE, values_at(sub_clients, sub))
+    absent = rows[:, DeliveryRow.CLIENT]
     consumer = np.where(
-        none_delivered,
-        np.where(
-            rows[:, DeliveryRow.CLIENT] != NONE,
-            rows[:, DeliveryRow.CLIENT],
-            np.where(none_sub | is_unsure, NONE, values_at(sub_clients, sub)),
-        ),
-        values_at(delivered.client, source_rows[1]),
+        none_delivered, np.where(absent != NONE, absent, expected), delivered("client")
     )
-    producer = np.where(none_sent, NONE, values_at(sent.client, source_rows[0]))
-    sent_at = np.where(none_sent, NONE, values_at(sent.sent, source_rows[0]))
-    at = np.where(none_delivered, NONE, values_at(delivered.at, source_rows[1]))
+    producer = np.where(none_sent, NONE, sent("client"))
+    sent_at = np.where(none_sent, NONE, sent("sent"))
+    at = np.where(none_delivered, NONE, delivered("at"))
     proof = np.where(none_delivered, sent_at, at)
-    accepted = np.where(none_sent, NONE, values_at(sent.accepted, source_rows[0]))
-    done = np.where(none_delivered, 0, values_at(delivered.is_acknowledged, source_rows[1])) == 1
-    own_ns = values_at(delivered.acknowledged_ns, source_rows[1])
-    own_frame = values_at(delivered.acknowledged_frame, source_rows[1])
+    done = ~none_delivered & (delivered("is_acknowledged") == 1)
+    own_ns = delivered("acknowledged_ns")
     none_done = ~done | (own_ns == NO_TIME)
     # A delivery that was captured before its message has the time of that.
     # The first copy of a message that was first seen with DUP may be anywhere.
-    first_at = np.where(values_at(sent.is_repeated, source_rows[0]) == 1, NONE, sent_at)
-    sent_ns, none_sent_ns = positions.column(first_at, "ns")
-    at_ns, none_at_ns = positions.column(at, "ns")
+    first_at = np.where(sent("is_repeated") == 1, NONE, sent_at)
+    sent_ns, none_sent_ns = of.positions.column(first_at, "ns")
+    at_ns, none_at_ns = of.positions.column(at, "ns")
     at_ns = np.maximum(at_ns, sent_ns)
-    topic = np.where(
-        none_sent, values_at(delivered.topic, source_rows[1]), values_at(sent.topic, source_rows[0])
-    )
-    qos = values_at(delivered.qos, source_rows[1])
-    status = values_at(delivered.status, source_rows[1])
+    own_ns = np.where(none_at_ns, own_ns, np.maximum(own_ns, at_ns))
+    qos, status = delivered("qos"), delivered("status")
     redelivered, is_untraced = (status & bit != 0 for bit in (Status.AGAIN, Status.UNTRACED))
     outcome = np.where(qos == 0, 0, np.where(done, 1, 2))
     outcome = np.where((qos > 0) & is_untraced & ~done, NONE, outcome)
     never = np.where(rows[:, DeliveryRow.VERDICT] == _EXPIRED, 3, NONE)
-    origin = np.where(none_sent, 2, values_at(sent.is_will, source_rows[0]))
-    identifiers = np.array(
-        [NONE if one.identifier is None else one.identifier for one in grids.subscriptions] or [0],
-        np.int64,
-    )
-    identifier = values_at(identifiers, sub)
-    granted = of.positions.numbers([one.granted for one in grids.subscriptions])
-    stream, _ = positions.column(proof, "stream")
-    offset, _ = positions.column(proof, "offset")
-    streams = text_array([one.name for one in of.streams])
-    sources = text_array([one.source for one in of.streams])
+    own_identifiers = [one.identifier for one in of.subscriptions]
+    identifier = values_at(np.array([NONE if one is None else one for one in own_identifiers]), sub)
+    stream, _ = of.positions.column(proof, "stream")
+    clients, keys = of.clients.all, _message_keys(of)
     columns = {
-        "message_key": _message_keys(of, sent, grids, message),
-        "protocol": _texts(np.zeros(len(rows), np.int64), text_array(["mqtt"])),
-        "origin": _texts(origin, _ORIGINS),
-        "producer": _texts(producer, endpoints),
-        "producer_client_id": _texts(producer, client_ids),
-        "destination": _texts(topic, text_array([topic for _, _, topic in of.topics.all])),
-        "consumer": _texts(consumer, endpoints),
-        "consumer_client_id": _texts(consumer, client_ids),
+        "message_key": _texts(message, keys),
+        "protocol": _texts(np.zeros(len(rows), np.int64), ["mqtt"]),
+        "origin": _texts(np.where(none_sent, 2, sent("is_will")), _ORIGINS),
+        "producer": _texts(producer, [client.endpoint for client in clients]),
+        "producer_client_id": _texts(producer, [client.client_id for client in clients]),
+        "destination": _texts(
+            np.where(none_sent, delivered("topic"), sent("topic")),
+            [topic for _, _, topic in of.topics.all],
+        ),
+        "consumer": _texts(consumer, [client.endpoint for client in clients]),
+        "consumer_client_id": _texts(consumer, [client.client_id for client in clients]),
         "consumer_id": _integers(identifier, none_sub | (identifier < 0)),
-        "subscription": _texts(sub, text_array([one.filter for one in grids.subscriptions])),
+        "subscription": _texts(sub, [one.filter for one in of.subscriptions]),
         "qos": _integers(qos, none_delivered),
         "retained": pa.array(
-            values_at(delivered.is_live, source_rows[1]) == 0,
-            mask=none_delivered | (values_at(delivered.may_be_live, source_rows[1]) == 1),
+            delivered("is_live") == 0, mask=none_delivered | (delivered("may_be_live") == 1)
         ),
         "sent_ns": _integers(sent_ns, none_sent_ns),
         "delivered_ns": _integers(at_ns, none_at_ns),
-        "acknowledged_ns": pa.array(
-            np.where(none_at_ns, own_ns, np.maximum(own_ns, at_ns)), mask=none_done
-        ),
+        "acknowledged_ns": _integers(own_ns, none_done),
         "redelivered": pa.array(redelivered, mask=none_delivered | (is_untraced & ~redelivered)),
-        "delivery_count": _integers(values_at(delivered.copies, source_rows[1]), none_delivered),
+        "delivery_count": _integers(delivered("copies"), none_delivered),
         "outcome": _texts(np.where(none_delivered, never, outcome), _OUTCOMES),
-        "verdict": _texts(rows[:, DeliveryRow.VERDICT], text_array(VERDICT_NAMES)),
-        "sent_frame": _integers(*positions.column(first_at, "frame")),
-        "accepted_frame": _integers(*positions.column(accepted, "frame")),
-        "subscribed_frame": _integers(
-            *positions.column(np.where(none_sub, NONE, values_at(granted, sub)), "frame")
-        ),
-        "delivered_frame": _integers(*positions.column(at, "frame")),
-        "acknowledged_frame": pa.array(own_frame, mask=none_done),
-        "source": _texts(stream, sources),
-        "stream": _texts(stream, streams),
-        "offset": pa.array(offset),
+        "verdict": _texts(rows[:, DeliveryRow.VERDICT], VERDICT_NAMES),
+        "sent_frame": position(first_at, "frame"),
+        "accepted_frame": position(np.where(none_sent, NONE, sent("accepted")), "frame"),
+        "subscribed_frame": position(np.where(none_sub, NONE, values_at(of.granted, sub)), "frame"),
+        "delivered_frame": position(at, "frame"),
+        "acknowledged_frame": _integers(delivered("acknowledged_frame"), none_done),
+        "source": _texts(stream, [one.source for one in of.streams]),
+        "stream": _texts(stream, [one.name for one in of.streams]),
+        "offset": pa.array(of.positions.column(proof, "offset")[0]),
     }
     return as_fact_table("deliveries", columns)
 
 
-def _name_subscriptions(grids: DeliveryGrids, rows: Grid, delivered: DeliveredColumns) -> None:
+def _name_subscriptions(of: Numbered, g: DeliveryGrids, rows: Grid32) -> None:
     """Find the subscriptions of attempts that have several subscription identifiers."""
-    if not delivered.several:
-        return
-    for row in rows[
-        (rows[:, DeliveryRow.DELIVERED] != NONE) & (rows[:, DeliveryRow.EXPECTED] != NONE)
-    ]:
-        attempt = int(row[DeliveryRow.DELIVERED])
-        place = int(grids.delivered_order[attempt])
-        first, count = grids.expected[
-            row[DeliveryRow.EXPECTED], [Expected.FIRST, Expected.SUBSCRIPTIONS]
-        ]
-        for one in grids.expected_subs[first : first + count].tolist():
-            is_own = grids.subs[one, Subscription.NAME] == grids.attempts[attempt, Delivered.NAME]
-            by_it = grids.subscriptions[one].identifier in delivered.several.get(place, ())
-            if by_it and (is_own or grids.subscriptions[one].group is None):
-                row[DeliveryRow.SUBSCRIPTION] = one
+    is_wanted = (rows[:, DeliveryRow.DELIVERED] != NONE) & (rows[:, DeliveryRow.EXPECTED] != NONE)
+    for row in np.flatnonzero(is_wanted).tolist() if of.several else ():
+        attempt = int(rows[row, DeliveryRow.DELIVERED])
+        place = int(of.attempt_order[attempt])
+        for one in g.subs_of(int(rows[row, DeliveryRow.EXPECTED])).tolist():
+            is_own = g.subs[one, Subscription.NAME] == g.attempts[attempt, Delivered.NAME]
+            by_it = of.subscriptions[one].identifier in of.several.get(place, ())
+            if by_it and (is_own or of.subscriptions[one].group is None):
+                rows[row, DeliveryRow.SUBSCRIPTION] = one
                 break
 
 
-def _message_keys(of: Numbered, sent: SentColumns, grids: DeliveryGrids, message: Ints) -> pa.Array:
-    """Return the message keys of rows, by their messages."""
-    numbers = sent.sent[grids.message_order]
+def _message_keys(of: Numbered) -> pa.Array:
+    """Return the keys of all messages."""
+    numbers = of.sent["sent"][of.message_order]
     stream, offset = (of.positions.column(numbers, name)[0] for name in ("stream", "offset"))
-    names = _texts(stream, text_array([stream.name for stream in of.streams]))
-    return _texts(message, packet_keys(names, pa.array(offset)))
+    return packet_keys(_texts(stream, [one.name for one in of.streams]), pa.array(offset))
 
 
-def _texts(numbers: Ints, texts: pa.Array) -> pa.DictionaryArray:
+def _texts(numbers: Ints | Int32s, texts: Sequence[str | None] | pa.Array) -> pa.DictionaryArray:
     """Return texts by number; null where that is -1.
 
     Each text is in the dictionary once, because a dictionary with duplicates is written row by row.
     """
-    return texts.dictionary_encode().take(pa.array(numbers, mask=numbers < 0))
+    coded = (texts if isinstance(texts, pa.Array) else text_array(texts)).dictionary_encode()
+    codes = np.append(coded.indices.fill_null(NONE).to_numpy(), np.int32(NONE))
+    found = codes[numbers]
+    return pa.DictionaryArray.from_arrays(pa.array(found, mask=found < 0), coded.dictionary)
 
 
 def _integers(values: Ints, missing: Bools) -> pa.Array:
@@ -207,24 +188,21 @@ def _integers(values: Ints, missing: Bools) -> pa.Array:
 
 
 class Times(NamedTuple):
-    """Times of messages (m) and attempts (d), in ns; `NO_TIME` where there is none."""
+    """Times of messages (m) and attempts (d), besides those in the grids."""
 
-    started_ns: Ints
     expires_s: Ints
     """The Message Expiry Interval of each message; -1 without one."""
-    at_ns: Ints
     left_s: Ints
     """The Message Expiry Interval that each attempt has; -1 without one."""
     is_again: Bools
     """Whether the attempt, or a copy of it, is a redelivery."""
     ends_ns: Ints
-    """When the capture of each attempt ends."""
+    """When the capture of each attempt ends; `NO_TIME` if that is unknown."""
 
 
 def broken_rules(
-    messages: Grid, expected: Grid, expected_subs: Ints, subs: Grid, delivered: Grid,
-    assigned: Ints, rows: Grid, times: Times, matching: Callable[[int], Ints],
-) -> Iterator[tuple[str, int, int, int]]:  # fmt: skip
+    g: DeliveryGrids, rows: Grid32, times: Times, matching: Callable[[int], Ints]
+) -> Iterator[tuple[str, int, int, int]]:
     """Yield each broken rule with its subscription, delivery attempt and message.
 
     Parameters
@@ -234,77 +212,71 @@ def broken_rules(
     matching
         Returns the subscriptions that match a topic.
     """
-    sizes = np.bincount(messages[:, Message.GROUP]) if len(messages) else np.zeros(0, np.int64)
+    messages, attempts = g.messages, g.attempts
+    sizes = np.bincount(messages[:, Message.GROUP], minlength=g.groups)
     is_sure = (sizes[messages[:, Message.GROUP]] == 1) & (messages[:, Message.HAS_OLDER] == 0)
-    yield from _of_expected(
-        messages, expected, expected_subs, subs, delivered, assigned, is_sure, times
-    )
-    found = rows[
-        (rows[:, DeliveryRow.EXPECTED] == NONE)
-        & (rows[:, DeliveryRow.DELIVERED] != NONE)
-        & (rows[:, DeliveryRow.MESSAGE] != NONE)
-    ]
-    for message, attempt in found[:, [DeliveryRow.MESSAGE, DeliveryRow.DELIVERED]].tolist():
-        name = messages[message, Message.NAME]
-        is_live = delivered[attempt, Delivered.IS_LIVE] and is_sure[message]
-        if not is_live or delivered[attempt, Delivered.NAME] != name:
-            continue
-        own = matching(int(messages[message, Message.TOPIC]))
-        own = own[subs[own, Subscription.NAME] == name]
-        is_excluded = subs[own, Subscription.NO_LOCAL] != 0
-        is_excluded &= subs[own, Subscription.GRANTED] < messages[message, Message.START]
+    yield from _of_expected(g, is_sure, times)
+    message, attempt = rows[:, DeliveryRow.MESSAGE], rows[:, DeliveryRow.DELIVERED]
+    is_found = (rows[:, DeliveryRow.EXPECTED] == NONE) & (attempt != NONE) & (message != NONE)
+    found = message[is_found], attempt[is_found]
+    wanted = is_sure[found[0]] & (attempts[found[1], Delivered.IS_LIVE] == 1)
+    wanted &= attempts[found[1], Delivered.NAME] == messages[found[0], Message.NAME]
+    for number, one in zip(*(each[wanted].tolist() for each in found), strict=True):
+        own = matching(int(messages[number, Message.TOPIC]))
+        own = own[g.subs[own, Subscription.NAME] == messages[number, Message.NAME]]
+        is_excluded = g.subs[own, Subscription.NO_LOCAL] != 0
+        is_excluded &= g.subs[own, Subscription.GRANTED] < messages[number, Message.START]
         if len(own) and is_excluded.all():
-            yield "own_message", int(own[0]), attempt, message
+            yield "own_message", int(own[0]), one, number
 
 
 def _of_expected(
-    messages: Grid, expected: Grid, expected_subs: Ints, subs: Grid, delivered: Grid,
-    assigned: Ints, is_sure: Bools, times: Times,
-) -> Iterator[tuple[str, int, int, int]]:  # fmt: skip
+    g: DeliveryGrids, is_sure: Bools, times: Times
+) -> Iterator[tuple[str, int, int, int]]:
     """Yield the rules that are broken by attempts that are assigned to expected deliveries."""
-    if not len(expected):
+    message, subs = g.expected[:, Expected.MESSAGE], g.subs
+    is_flagged = g.expected[:, Expected.RETAIN] == 1
+    wanted = (g.expected[:, Expected.SUBSCRIPTIONS] > 1) | is_flagged
+    wanted |= times.expires_s[message] != NONE
+    wanted &= ~g.is_shared & is_sure[message]
+    if not wanted.any():
         return
-    message = expected[:, Expected.MESSAGE]
-    is_own = subs[expected_subs[expected[:, Expected.FIRST]], Subscription.IS_SHARED] == 0
-    several = expected[:, Expected.SUBSCRIPTIONS] > 1
-    is_flagged = expected[:, Expected.RETAIN] == 1
-    wanted = several | is_flagged | (times.expires_s[message] != NONE)
-    wanted &= is_own & is_sure[message]
     attempts: defaultdict[int, list[int]] = defaultdict(list)
-    for attempt in np.flatnonzero((assigned != NONE) & wanted[np.maximum(assigned, 0)]).tolist():
-        attempts[int(assigned[attempt])].append(attempt)
+    assigned = np.flatnonzero(g.assigned != NONE)
+    for attempt in assigned[wanted[g.assigned[assigned]]].tolist():
+        attempts[int(g.assigned[attempt])].append(attempt)
     for entry, own in attempts.items():
-        own.sort(key=lambda attempt: int(delivered[attempt, Delivered.AT]))
-        first, count = expected[entry, [Expected.FIRST, Expected.SUBSCRIPTIONS]].tolist()
-        of_entry, number = expected_subs[first : first + count], int(message[entry])
+        own.sort(key=lambda attempt: int(g.attempts[attempt, Delivered.AT]))
+        of_entry, number = g.subs_of(entry), int(message[entry])
         sub = int(of_entry[0])
-        highest = np.minimum(subs[of_entry, Subscription.QOS], messages[number, Message.QOS]).max()
-        is_certain = (subs[of_entry, Subscription.GRANTED] < messages[number, Message.START]).all()
+        start, qos = g.messages[number, [Message.START, Message.QOS]].tolist()
+        highest = np.minimum(subs[of_entry, Subscription.QOS], qos).max()
+        is_certain = (subs[of_entry, Subscription.GRANTED] < start).all()
         is_certain &= (subs[of_entry, Subscription.LEAVING] == NONE).all()
         # A copy at the highest QoS may follow until all have come, or the capture went on.
-        is_certain &= len(own) >= expected[entry, Expected.CAPACITY] or _is_left(times, own[-1])
-        if count > 1 and is_certain and delivered[own, Delivered.QOS].max() < highest:
+        is_full = len(own) >= g.expected[entry, Expected.CAPACITY]
+        is_certain &= is_full or _is_left(g, times, own[-1])
+        is_lower = g.attempts[own, Delivered.QOS].max() < highest
+        if len(of_entry) > 1 and is_certain and is_lower:
             yield "overlapping_qos", sub, own[0], number
-        is_kept = (subs[of_entry, Subscription.RETAIN_AS_PUBLISHED] != 0).all() and is_flagged[
-            entry
-        ]
+        is_kept = is_flagged[entry] and (subs[of_entry, Subscription.RETAIN_AS_PUBLISHED]).all()
         for attempt in own:
-            if is_kept and not delivered[attempt, Delivered.RETAIN]:
+            if is_kept and not g.attempts[attempt, Delivered.RETAIN]:
                 yield "retained_unpublished", sub, attempt, number
-            if rule := _expiry_rule(times, number, attempt):
+            if rule := _expiry_rule(g, times, number, attempt):
                 yield rule, sub, attempt, number
 
 
-def _is_left(times: Times, attempt: int) -> bool:
+def _is_left(g: DeliveryGrids, times: Times, attempt: int) -> bool:
     """Return whether the capture goes on for a while after an attempt."""
-    at_ns, ends_ns = int(times.at_ns[attempt]), int(times.ends_ns[attempt])
+    at_ns, ends_ns = int(g.at_ns[attempt]), int(times.ends_ns[attempt])
     return NO_TIME not in (at_ns, ends_ns) and ends_ns - at_ns > _SLACK_NS
 
 
-def _expiry_rule(times: Times, message: int, attempt: int) -> str | None:
+def _expiry_rule(g: DeliveryGrids, times: Times, message: int, attempt: int) -> str | None:
     """Return the rule on message expiry that an attempt breaks."""
-    expires_s, started_ns = int(times.expires_s[message]), int(times.started_ns[message])
-    at_ns, left_s = int(times.at_ns[attempt]), int(times.left_s[attempt])
+    expires_s, started_ns = int(times.expires_s[message]), int(g.sent_ns[message])
+    at_ns, left_s = int(g.at_ns[attempt]), int(times.left_s[attempt])
     if expires_s == NONE or NO_TIME in (started_ns, at_ns) or times.is_again[attempt]:
         return None
     waited_ns = at_ns - started_ns - _SLACK_NS

@@ -23,7 +23,6 @@ from wireyard.formats.mqtt.layout import (
     PUBREC,
 )
 from wireyard.layers.endpoints import stream_connection, stream_endpoints
-from wireyard.layers.mqtt.packet_row import PacketRow
 from wireyard.layers.mqtt.records import properties_of
 
 __all__ = [
@@ -31,16 +30,12 @@ __all__ = [
     "CLIENT_CODES",
     "EVIDENCE",
     "NAMING",
-    "NOT_SHOWN",
     "OK",
     "Evidence",
-    "Shown",
     "Side",
     "Stream",
     "client_id_of",
     "decide_sides",
-    "shown_streams",
-    "stream_rows",
 ]
 
 Stream = tuple[str, str]
@@ -84,7 +79,10 @@ class Side(NamedTuple):
 
 
 class Evidence(NamedTuple):
-    """Counts and flags of a stream that show whether a client or a broker sent it."""
+    """What a stream shows of who sent it: counts of its packets, and what the capture shows of it.
+
+    Counts are kept in the footers of files of packets.
+    """
 
     source: str
     stream: str
@@ -93,67 +91,32 @@ class Evidence(NamedTuple):
     src_port: int | None = None
     dst_addr: str | None = None
     dst_port: int | None = None
-    opened: bool = False
-    """Whether the capture shows that its sender opened the connection, by a SYN without ACK."""
-    begun: bool = False
-    """Whether the capture shows its first byte."""
+    packets: int = 0
     connects: int = 0
     """CONNECT packets."""
     client_packets: int = 0
     """Packets that only clients send, by type or reason code; then those that only brokers send."""
     broker_packets: int = 0
+    has_name: bool = False
+    """Whether a packet that can contain the client id was counted."""
     client_id: str | None = None
-    """The client id in its first CONNECT, or assigned by its first CONNACK."""
+    """The client id in the first one: in a CONNECT, or assigned by a CONNACK."""
     gaps: int = 0
     """Ranges of bytes that were not captured."""
     first_ns: int | None = None
     """Times of its first and of its last packet; None if no packet has a time."""
     last_ns: int | None = None
+    opened: bool = False
+    """Whether the capture shows that its sender opened the connection, by a SYN without ACK."""
+    begun: bool = False
+    """Whether the capture shows its first byte."""
     paired: bool = False
     """Whether the capture has packets of the other stream, be it without bytes."""
     sliced: bool = False
     """Whether the capture says that it is a slice, which lacks other connections."""
 
 
-class Shown(NamedTuple):
-    """The beginning and end of a stream, as captured: columns of the table `streams`."""
-
-    opened: bool = False
-    begun: bool = False
-    ended: str | None = None
-    ended_frame: int | None = None
-    ended_ns: int | None = None
-    paired: bool = False
-    sliced: bool = False
-
-
-NOT_SHOWN: Final = Shown()
-"""The value for a stream whose beginning and end were not captured."""
-
-
-def shown_streams(streams: Iterable[Row]) -> dict[Stream, Shown]:
-    """Return the beginnings and ends of streams, as captured, by source and name.
-
-    Parameters
-    ----------
-    streams
-        ``source, stream``, and the columns of `Shown` that are known.
-    """
-    return {
-        (row["source"], row["stream"]): Shown(
-            bool(row.get("opened")),
-            bool(row.get("begun")),
-            row.get("ended"),
-            row.get("ended_frame"),
-            row.get("ended_ns"),
-            bool(row.get("paired")),
-            bool(row.get("sliced")),
-        )
-        for row in streams
-    }
-
-
-def client_id_of(row: PacketRow) -> str | None:
+def client_id_of(row: Row) -> str | None:
     """Return the client id in a CONNECT, or assigned by a CONNACK."""
     if row["packet_type"] == CONNECT:
         return row.get("client_id")
@@ -403,30 +366,3 @@ def _apply_rules(
         if found := rule(one, other, counts):
             return found
     return 0
-
-
-def stream_rows(
-    sides: Mapping[Stream, Side], shown: Mapping[Stream, Shown] | None
-) -> Iterator[Row]:
-    """Yield the context of each stream as a row: the input of the first stage before packets.
-
-    Parameters
-    ----------
-    shown
-        The beginning and end of each stream, as captured. If it is None, beginnings and ends are
-        unknown, and `begun` is null in all rows.
-    """
-    for name, side in sides.items():
-        one = NOT_SHOWN if shown is None else shown.get(name, NOT_SHOWN)
-        yield {
-            "source": name[0],
-            "stream": name[1],
-            "begun": None if shown is None else one.begun,
-            "ended": one.ended,
-            "ended_frame": one.ended_frame,
-            "ended_ns": one.ended_ns,
-            "from_client": side.from_client,
-            "alone": side.alone,
-            "older": side.older,
-            "followed": side.followed,
-        }

@@ -7,7 +7,7 @@ as a small table (`StreamEvidence.table`), so sides are decided before packets a
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
 import numpy as np
 import pyarrow as pa
@@ -19,10 +19,8 @@ from wireyard.layers.mqtt.directions import (
     BROKER_CODES,
     CLIENT_CODES,
     NAMING,
-    NOT_SHOWN,
     OK,
     Evidence,
-    Shown,
     Side,
     Stream,
     client_id_of,
@@ -55,8 +53,8 @@ SCHEMA: Final = pa.schema(
         ("last_ns", pa.int64()),
     ]
 )
-"""A stream with its `Evidence`. `has_name`: whether a packet that can contain the client id was
-counted; `client_id` is that of the first one."""
+"""The `Evidence` of a stream without what the capture shows beside its packets."""
+_SHOWN: Final = Evidence._fields[len(SCHEMA) :]
 
 _CLIENT, _BROKER = 1, 2
 _LAST: Final = ("ended_ns", "last_ns")
@@ -84,39 +82,20 @@ _BY_CODE: Final = _by_code()
 _NAMES: Final = np.isin(np.arange(256), NAMING)
 
 
-class _Counts(NamedTuple):
-    """The columns of `SCHEMA`."""
-
-    source: str
-    stream: str
-    src_addr: str | None
-    src_port: int | None
-    dst_addr: str | None
-    dst_port: int | None
-    packets: int
-    connects: int
-    client_packets: int
-    broker_packets: int
-    has_name: bool
-    client_id: str | None
-    gaps: int
-    first_ns: int | None
-    last_ns: int | None
-
-    def plus(self, later: _Counts) -> _Counts:
-        """Return the counts with those of later packets of the stream."""
-        named = self if self.has_name else later
-        return self._replace(
-            packets=self.packets + later.packets,
-            connects=self.connects + later.connects,
-            client_packets=self.client_packets + later.client_packets,
-            broker_packets=self.broker_packets + later.broker_packets,
-            has_name=named.has_name,
-            client_id=named.client_id,
-            gaps=self.gaps + later.gaps,
-            first_ns=_either(min, self.first_ns, later.first_ns),
-            last_ns=_either(max, self.last_ns, later.last_ns),
-        )
+def _sum(one: Evidence, later: Evidence) -> Evidence:
+    """Return the evidence of packets of a stream, and of later ones."""
+    named = one if one.has_name else later
+    return one._replace(
+        packets=one.packets + later.packets,
+        connects=one.connects + later.connects,
+        client_packets=one.client_packets + later.client_packets,
+        broker_packets=one.broker_packets + later.broker_packets,
+        has_name=named.has_name,
+        client_id=named.client_id,
+        gaps=one.gaps + later.gaps,
+        first_ns=_either(min, one.first_ns, later.first_ns),
+        last_ns=_either(max, one.last_ns, later.last_ns),
+    )
 
 
 def _either(choose: Callable[[int, int], int], one: int | None, other: int | None) -> int | None:
@@ -130,7 +109,7 @@ class StreamEvidence:
     """The evidence of streams, counted from packets; those of a stream come in order."""
 
     def __init__(self) -> None:
-        self._counts: list[_Counts] = []
+        self._counts: list[Evidence] = []
         self._numbers: dict[Stream, int] = {}
         """The index of each stream in `_counts`."""
 
@@ -184,12 +163,12 @@ class StreamEvidence:
 
     def _add(self, *columns: Iterable[Any]) -> None:
         """Add streams, given the columns of `SCHEMA`."""
-        for one in map(_Counts._make, zip(*columns, strict=True)):
+        for one in map(Evidence, *columns):
             number = self._numbers.setdefault((one.source, one.stream), len(self._counts))
             if number == len(self._counts):
                 self._counts.append(one)
             else:
-                self._counts[number] = self._counts[number].plus(one)
+                self._counts[number] = _sum(self._counts[number], one)
 
     def add_counted(self, table: pa.Table, sources: Collection[str] | None = None) -> None:
         """Add counts of packets that come after those counted before in the same streams.
@@ -207,34 +186,27 @@ class StreamEvidence:
 
     def table(self) -> pa.Table:
         """Return the streams as a table of `SCHEMA`, in the order of their first packets."""
-        columns = zip(*self._counts, strict=True) if self._counts else [()] * len(SCHEMA)
         arrays = [
-            pa.array(values, kind) for values, kind in zip(columns, SCHEMA.types, strict=True)
+            pa.array([one[place] for one in self._counts], kind)
+            for place, kind in enumerate(SCHEMA.types)
         ]
         return pa.Table.from_arrays(arrays, schema=SCHEMA)
 
-    def sides(self, shown: Mapping[Stream, Shown]) -> dict[Stream, Side]:
+    def sides(self, shown: Mapping[Stream, Row]) -> dict[Stream, Side]:
         """Decide which side of its connection each stream is.
 
         Parameters
         ----------
         shown
-            The beginnings and ends of streams, as captured.
+            What the capture shows of streams: ``opened``, ``begun``, ``paired`` and ``sliced``, as
+            far as they are known.
         """
-        return decide_sides(
-            Evidence(
-                *one[:6],
-                *shown.get(name, NOT_SHOWN)[:2],
-                *one[7:10],
-                client_id=one.client_id,
-                gaps=one.gaps,
-                first_ns=one.first_ns,
-                last_ns=one.last_ns,
-                paired=shown.get(name, NOT_SHOWN).paired,
-                sliced=shown.get(name, NOT_SHOWN).sliced,
-            )
-            for name, one in zip(self._numbers, self._counts, strict=True)
-        )
+        evidence = []
+        for name, one in zip(self._numbers, self._counts, strict=True):
+            seen = shown.get(name, {})
+            flags = (bool(seen.get(flag)) for flag in _SHOWN)
+            evidence.append(Evidence._make((*one[: len(SCHEMA)], *flags)))
+        return decide_sides(evidence)
 
     def ends_ns(self, shown: Iterable[Row]) -> dict[str, int]:
         """Return when each capture ends, by source: the last time of its packets and streams.

@@ -10,7 +10,8 @@ from enum import IntEnum
 from typing import Final
 
 from wireyard.accelerate import I64, array, inlined, kernel
-from wireyard.arrays import Grid, Ints
+from wireyard.arrays import Grid32 as Grid
+from wireyard.arrays import Ints
 
 __all__ = [
     "NONE",
@@ -100,7 +101,7 @@ class Expected(IntEnum):
 
 
 _INTS: Final = array("int64")
-_GRID: Final = array("int64", 2)
+_GRID: Final = array("int32", 2)
 
 
 @inlined

@@ -74,8 +74,8 @@ def _derive(
     files: Sequence[PacketFile], streams: pa.Table, sources: Collection[str]
 ) -> DerivedFiles:
     """Derive the tables; memory holds about 500 bytes for each packet, without payloads."""
+    from wireyard.layers.mqtt.columns import count_evidence, derive_files, shown_rows
     from wireyard.layers.mqtt.evidence import SCHEMA, StreamEvidence
-    from wireyard.layers.mqtt.files import count_evidence, derive_files, shown_rows
 
     evidence = StreamEvidence()
     for file in files:

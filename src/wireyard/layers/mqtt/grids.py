@@ -301,6 +301,9 @@ class Connection(IntEnum):
     """Most messages to the client that were in flight at once."""
     FILLED = 54
     """The PUBLISH with which so many were in flight first."""
+    BROKEN_UP = 55
+    BROKEN_DOWN = 56
+    """Bytes behind the last packet of a direction that are no packets, gaps included."""
 
 
 class Session(IntEnum):

@@ -16,8 +16,7 @@ import pyarrow.compute as pc
 
 from wireyard.arrays import Ints
 from wireyard.formats.mqtt.layout import CONNECT
-from wireyard.layers.mqtt.delivery_columns import Will
-from wireyard.layers.mqtt.records import Client
+from wireyard.layers.mqtt.records import Client, Will
 from wireyard.layers.tables import as_fact_table, packet_keys
 
 __all__ = ["MARKS", "NEEDED", "marks_of", "message_table", "unknown_marks"]

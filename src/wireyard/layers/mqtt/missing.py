@@ -12,10 +12,23 @@ Rules of this file (errata M31 and M32):
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
+from operator import attrgetter
 from typing import Final, NamedTuple
 
+import numpy as np
+
 from wireyard.formats.base import Row
+from wireyard.layers.mqtt.delivery_grids import Numbers
+from wireyard.layers.mqtt.delivery_kernels import MISSED, VERDICT_NAMES
+from wireyard.layers.mqtt.grids import NO_TIME, NONE
+from wireyard.layers.mqtt.missing_columns import (
+    Connection,
+    connections_of,
+    find_connections,
+    verdict_of_absence,
+    verdict_of_wait,
+)
 from wireyard.layers.mqtt.records import (
     PROTOCOL,
     Client,
@@ -24,10 +37,9 @@ from wireyard.layers.mqtt.records import (
     Subscribed,
     may_exceed,
 )
-from wireyard.layers.mqtt.topics import topic_hash
 from wireyard.layers.mqtt.violations import RULES, violation_of
 from wireyard.layers.records import Position, violation_row
-from wireyard.layers.stages import Fact, Found, Key, KeyedRecord, Order
+from wireyard.layers.stages import Fact, Found, Key, KeyedRecord
 
 __all__ = [
     "MISSING",
@@ -47,7 +59,7 @@ _UNSUBSCRIBED: Final = (
     f"against the rule that {RULES['unsubscribed'].text}",
 )
 _LATEST, _CONNECTION, _MISSED = range(3)
-"""The order of the kinds of records; missed deliveries are ordered by topic."""
+"""The order of the kinds of records."""
 
 
 class MissedDelivery(NamedTuple):
@@ -57,8 +69,8 @@ class MissedDelivery(NamedTuple):
     confirmed: Position
     """When the broker confirmed the message."""
     subscribed: Subscribed
-    granted: tuple[tuple[str, int], ...]
-    """The clients that were certainly subscribed, each with its QoS."""
+    granted: tuple[tuple[str, int, Position | None], ...]
+    """The clients that were certainly subscribed, each with its QoS, and when it left."""
 
 
 class LatestDelivered(NamedTuple):
@@ -84,32 +96,18 @@ class UnsubscribedDelivery(NamedTuple):
 
 def unsubscribed_record(one: UnsubscribedDelivery) -> KeyedRecord:
     """Return the record of a delivery without a subscription."""
-    return KeyedRecord(MISSING, one.client[:3], (_MISSED, 0, *one.at.order), one)
+    return KeyedRecord(MISSING, one.client[:3], (_MISSED, *one.at.order), one)
 
 
 def latest_record(key: Key, latest: LatestDelivered) -> KeyedRecord:
     """Return the record of a latest delivered message, for the client or group in `key`."""
-    topic = latest.topic
-    order = (_LATEST, 0, *latest.at.order) if topic is None else _order_on(topic, None)
-    return KeyedRecord(MISSING, key, order, latest)
-
-
-def _order_on(topic: str, missed: Position | None) -> Order:
-    """Return the order key of a missed message; with None, that of the records before them."""
-    group = topic_hash(topic)
-    if missed is None:
-        return _MISSED, group, -1, 0, "", 0
-    return _MISSED, group, *missed.order
+    return KeyedRecord(MISSING, key, (_LATEST, *latest.at.order), latest)
 
 
 def connection_record(connection: ConnectionRecord, name: str) -> KeyedRecord:
     """Return the record of a connection, for one of the names in its `served_as`."""
-    return KeyedRecord(
-        MISSING,
-        (*connection.client[:2], name),
-        (_CONNECTION, 0, *connection.opened.order),
-        connection,
-    )
+    key = (*connection.client[:2], name)
+    return KeyedRecord(MISSING, key, (_CONNECTION, *connection.opened.order), connection)
 
 
 def missing_record(
@@ -130,12 +128,14 @@ def missing_record(
     active
         The subscriptions that were active from before the message until the broker confirmed it.
     """
-    granted: dict[str, int] = {}
+    granted: dict[str, tuple[str, int, Position | None]] = {}
     for sub in active:
-        granted[sub.client.name] = max(sub.qos, granted.get(sub.client.name, 0))
-    missed = MissedDelivery(message, confirmed, subscribed, tuple(granted.items()))
+        name_of, qos, left = granted.get(sub.client.name, (sub.client.name, 0, sub.leaving))
+        left = left and sub.leaving and max(left, sub.leaving)
+        granted[name_of] = name_of, max(sub.qos, qos), left
+    missed = MissedDelivery(message, confirmed, subscribed, tuple(granted.values()))
     key = (*message.client[:2], name)
-    return KeyedRecord(MISSING, key, _order_on(message.topic, message.sent), missed)
+    return KeyedRecord(MISSING, key, (_MISSED, *message.sent.order), missed)
 
 
 def explain(
@@ -145,24 +145,34 @@ def explain(
 
     Limits
     ------
-    The connections are held, and for each of them and QoS the latest delivered message: among all
-    topics, and of each topic with the current hash.
+    All records are held.
     """
-    history = ConnectionHistory()
-    for record in records:
+    held = list(records)
+    connections = [one for one in held if isinstance(one, ConnectionRecord)]
+    missed = [one for one in held if isinstance(one, MissedDelivery)]
+    latest: dict[tuple[str | None, tuple[str, str], int], LatestDelivered] = {}
+    for record in held:
         if isinstance(record, LatestDelivered):
-            history.add_latest(record)
-        elif isinstance(record, ConnectionRecord):
-            history.add(record)
-        elif isinstance(record, UnsubscribedDelivery):
+            key = record.topic, record.connection, record.qos
+            latest[key] = max(latest.get(key, record), record, key=attrgetter("sent"))
+        elif isinstance(record, UnsubscribedDelivery) and _has_answered(connections, record):
             # A SUBSCRIBE may be unanswered until a later request is answered.
-            if history.has_answered(record.client.name, record.at):
-                violation = violation_of(
-                    *_UNSUBSCRIBED, record.client, False, record.at, record.message_key
-                )
-                yield Fact("violations", violation_row(PROTOCOL, violation))
-        else:
-            yield Fact("deliveries", _row(record, *_explain_missed(record, history)))
+            violation = violation_of(
+                *_UNSUBSCRIBED, record.client, False, record.at, record.message_key
+            )
+            yield Fact("violations", violation_row(PROTOCOL, violation))
+    clients = _Clients(connections, missed, latest)
+    for one in missed:
+        yield Fact("deliveries", _row(one, *clients.explain(one)))
+
+
+def _has_answered(connections: Sequence[ConnectionRecord], one: UnsubscribedDelivery) -> bool:
+    """Return whether the broker answered a request after a delivery on the same connection."""
+    after = bisect_right(connections, one.at, key=attrgetter("accepted"))
+    last = connections[after - 1] if after else None
+    if last is None or last.answered is None or (last.closed and last.closed <= one.at):
+        return False
+    return one.at < last.answered
 
 
 def _row(missed: MissedDelivery, connection: ConnectionRecord | None, verdict: str) -> Row:
@@ -190,40 +200,92 @@ def _row(missed: MissedDelivery, connection: ConnectionRecord | None, verdict: s
     }
 
 
-class ConnectionHistory:
-    """The connections of clients, and the latest messages delivered on them."""
+class _Clients:
+    """The clients that should get the same messages: their connections, as columns.
 
-    def __init__(self) -> None:
-        self._connections: dict[str, list[ConnectionRecord]] = {}
-        self._latest: dict[tuple[tuple[str, str], int], LatestDelivered] = {}
-        self._latest_on_topic: dict[tuple[str, tuple[str, str], int], LatestDelivered] = {}
-        """The same by topic, for the topics with the current hash."""
-        self._hash = -1
+    Parameters
+    ----------
+    connections
+        Accepted ones, those of a client in the order of their opening.
+    latest
+        The latest messages delivered, by topic or None, connection and QoS.
+    """
 
-    def add(self, connection: ConnectionRecord) -> None:
-        """Add an accepted connection; those of a client come in the order of their opening."""
-        self._connections.setdefault(connection.client.name, []).append(connection)
+    def __init__(
+        self,
+        connections: Sequence[ConnectionRecord],
+        missed: Sequence[MissedDelivery],
+        latest: Mapping[tuple[str | None, tuple[str, str], int], LatestDelivered],
+    ) -> None:
+        self._records, self._latest = connections, latest
+        ends = [(one.accepted, one.closed, one.until) for one in connections]
+        times = {at for of in ends for at in of if at is not None}
+        times |= {at for one in missed for at in (one.message.start, one.confirmed)}
+        self._ranks: dict[Position | None, int] = {
+            at: rank for rank, at in enumerate(sorted(times))
+        }
+        self._ranks[None] = NONE
+        self._numbers = Numbers[tuple[str, str, str]]()
+        ranks = np.array([[self._ranks[at] for at in of] for of in ends], np.int32)
+        self._grid = connections_of(
+            connections, ranks.reshape(-1, 3), range(len(connections)), self._numbers.__getitem__
+        )
 
-    def shows(self, name: str) -> bool:
-        """Return whether a client's connections were captured from their CONNECT on."""
-        connections = self._connections.get(name, ())
-        return bool(connections) and all(connection.begun for connection in connections)
+    def explain(self, one: MissedDelivery) -> tuple[ConnectionRecord | None, str]:
+        """Return the connection on which a delivery is missing, and the verdict."""
+        result: tuple[ConnectionRecord | None, str] = (None, "undecided")
+        for name, qos, left in one.granted:
+            result = self._explain_client(name, min(qos, one.message.qos), left, one)
+            if result[1] not in ("not_forwarded", "not_kept"):
+                break  # A broker may choose any member of a group, even one that is offline.
+        return result
 
-    def add_latest(self, latest: LatestDelivered) -> None:
-        """Add a latest delivered message; those of a topic come before its missed ones."""
-        topic, endpoint, qos, *_ = latest
-        if topic is None:
-            before = self._latest.get((endpoint, qos), latest)
-            self._latest[endpoint, qos] = max(before, latest, key=_sent)
-            return
-        if topic_hash(topic) != self._hash:
-            self._hash = topic_hash(topic)
-            self._latest_on_topic.clear()
-        before = self._latest_on_topic.get((topic, endpoint, qos), latest)
-        self._latest_on_topic[topic, endpoint, qos] = max(before, latest, key=_sent)
+    def _explain_client(
+        self, name: str, qos: int, left: Position | None, one: MissedDelivery
+    ) -> tuple[ConnectionRecord | None, str]:
+        """Return the same for a subscribed client that did not get the message."""
+        message, confirmed, grid = one.message, one.confirmed, self._grid
+        broker = message.client[:2]
+        served = self._numbers[*broker, one.subscribed.served_as]
+        first, last = find_connections(grid, served, self._numbers[*broker, name])
+        stop = self._ranks[confirmed]
+        waiting = (
+            NO_TIME if message.start.ns is None else message.start.ns,
+            NONE if message.expires_s is None else message.expires_s,
+        )
+        start = self._ranks[message.start]
+        verdict, place = verdict_of_absence(grid, first, last, start, stop, qos, *waiting)
+        connection = None if place == NONE else self._records[int(grid[place, Connection.CLIENT])]
+        if verdict != MISSED or connection is None:
+            return connection, VERDICT_NAMES[verdict]
+        was_away = stop < grid[place, Connection.ACCEPTED]
+        overtaken = self._has_later(connection, qos, confirmed, left, message.topic)
+        passed = self._has_later(connection, min(qos, 1), confirmed, left)
+        filled = connection.filled
+        was_open = not was_away and passed and filled is not None and confirmed < filled
+        if not overtaken and qos and connection.is_full and not was_open:
+            after = place + 1 if place + 1 < last else NONE
+            waits = VERDICT_NAMES[verdict_of_wait(grid, place, after, *waiting)]
+            return connection, "undecided" if waits == "queued" and passed else waits
+        answered = connection.answered_open if qos else connection.answered
+        is_answered = (
+            answered is not None
+            and max(confirmed, connection.opened) < answered
+            and (left is None or answered < left)
+        )
+        if not (overtaken or is_answered or passed):
+            return connection, "undecided"
+        if may_exceed(connection.maximum_packet_size, message.topic, message.length):
+            return connection, "too_large"
+        return connection, "not_kept" if was_away else "not_forwarded"
 
-    def has_later(
-        self, connection: ConnectionRecord, qos: int, confirmed: Position, topic: str | None = None
+    def _has_later(
+        self,
+        connection: ConnectionRecord,
+        qos: int,
+        confirmed: Position,
+        left: Position | None,
+        topic: str | None = None,
     ) -> bool:
         """Return whether a message sent after `confirmed` was delivered on a connection.
 
@@ -235,141 +297,11 @@ class ConnectionHistory:
             Its topic; None for any.
         """
         endpoint = connection.client.endpoint, connection.opened.stream.partition("#")[2]
-        latest = (
-            self._latest.get((endpoint, level))
-            if topic is None
-            else self._latest_on_topic.get((topic, endpoint, level))
-            for level in range(qos, 3)
-        )
+        latest = (self._latest.get((topic, endpoint, level)) for level in range(qos, 3))
         return any(
             one is not None
             and confirmed < one.sent
             and connection.opened < one.at
-            and (connection.closed is None or one.at < connection.closed)
+            and all(end is None or one.at < end for end in (connection.closed, left))
             for one in latest
         )
-
-    def at(self, name: str, position: Position) -> ConnectionRecord | None:
-        """Return the last connection of a client that was accepted up to a position."""
-        connections = self._connections.get(name, [])
-        after = bisect_right(connections, position, key=_accepted)
-        return connections[after - 1] if after else None
-
-    def between(
-        self, name: str, start: Position, stop: Position
-    ) -> tuple[ConnectionRecord | None, bool]:
-        """Return the connection that a client had from `start` to `stop`.
-
-        Returns
-        -------
-        connection, certain
-            None if the client was not connected. It is not certain if the connection began or ended
-            in between.
-        """
-        connection = self.at(name, stop)
-        if connection is None or (connection.closed is not None and connection.closed < start):
-            return None, True
-        return connection, _accepted(connection) < start and (
-            connection.until is None or stop <= connection.until
-        )
-
-    def has_answered(self, name: str, position: Position) -> bool:
-        """Return whether the broker answered a request after a position on the same connection."""
-        connection = self.at(name, position)
-        if connection is None or (connection.closed is not None and connection.closed <= position):
-            return False
-        return connection.answered is not None and position < connection.answered
-
-    def after(self, name: str, position: Position) -> ConnectionRecord | None:
-        """Return the first connection of a client after a position."""
-        connections = self._connections.get(name, [])
-        after = bisect_right(connections, position, key=_accepted)
-        return connections[after] if after < len(connections) else None
-
-
-def _sent(latest: LatestDelivered) -> Position:
-    return latest.sent
-
-
-def _accepted(connection: ConnectionRecord) -> Position:
-    assert connection.accepted is not None
-    return connection.accepted
-
-
-def _explain_missed(
-    one: MissedDelivery, history: ConnectionHistory
-) -> tuple[ConnectionRecord | None, str]:
-    """Return the connection on which a delivery is missing, and the verdict."""
-    result: tuple[ConnectionRecord | None, str] = (None, "undecided")
-    for name, qos in one.granted:
-        result = _explain_client(
-            name, min(qos, one.message.qos), one.message, one.confirmed, history
-        )
-        if result[1] not in ("not_forwarded", "not_kept"):
-            break  # A broker may choose any member of a group, even one that is offline.
-    return result
-
-
-def _explain_client(
-    name: str, qos: int, message: Message, confirmed: Position, history: ConnectionHistory
-) -> tuple[ConnectionRecord | None, str]:
-    """Return the connection and verdict for a subscribed client that did not get a message."""
-    if not history.shows(name):
-        return None, "undecided"
-    connection, certain = history.between(name, message.start, confirmed)
-    if not certain:
-        return connection, "undecided"
-    was_away = connection is None
-    if connection is None:
-        if qos == 0:
-            return None, "offline"
-        connection = history.after(name, confirmed)
-        verdict = _waited(message, history.at(name, confirmed), connection)
-        if connection is None:
-            return None, verdict or "queued"
-        if verdict is not None:
-            return connection, verdict
-    if connection.damaged:
-        return connection, "undecided"
-    overtaken = history.has_later(connection, qos, confirmed, message.topic)
-    passed = history.has_later(connection, min(qos, 1), confirmed)
-    filled = connection.filled
-    was_open = not was_away and passed and filled is not None and confirmed < filled
-    if not overtaken and qos and connection.is_full and not was_open:
-        after = history.after(name, _accepted(connection))
-        waits = "undecided" if passed else "queued"
-        return connection, _waited(message, connection, after) or waits
-    answered = connection.answered_open if qos else connection.answered
-    is_answered = answered is not None and max(confirmed, connection.opened) < answered
-    if not (overtaken or is_answered or passed):
-        return connection, "undecided"
-    too_large = may_exceed(connection.maximum_packet_size, message.topic, message.length)
-    if too_large:
-        return connection, "too_large"
-    return connection, "not_kept" if was_away else "not_forwarded"
-
-
-def _waited(
-    message: Message, last: ConnectionRecord | None, after: ConnectionRecord | None
-) -> str | None:
-    """Return the event that ended the wait of a message for its subscriber, None if none did.
-
-    Parameters
-    ----------
-    last, after
-        The last connection before, and the next one.
-    """
-    is_kept = after is not None and after.may_be_resumed
-    over_ns = None if last is None or is_kept else last.session_over_ns
-    until_ns = None if last is None else last.capture_ends_ns
-    if after is not None:
-        until_ns = after.opened.ns
-    if until_ns is not None and message.expires_s is not None:
-        expires = message.start.after(message.expires_s)
-        limit_ns = until_ns if over_ns is None else min(until_ns, over_ns)
-        if expires is not None and expires.time <= limit_ns:
-            return "expired"
-    if after is not None:
-        return None if is_kept else "discarded"
-    is_over = over_ns is not None and until_ns is not None and over_ns <= until_ns
-    return "discarded" if is_over else None

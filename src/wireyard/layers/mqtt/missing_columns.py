@@ -1,7 +1,7 @@
-"""Verdicts for missing deliveries, by columns: the twin of `missing` where connections decide.
+"""Verdicts for missing deliveries as far as the connections of the subscriber decide, by columns.
 
 If the subscriber was connected, or resumed its session, the verdict depends on its other deliveries
-on all topics: these few are left to `missing`.
+on all topics: `missing` decides then, with the same functions.
 """
 
 from __future__ import annotations
@@ -13,13 +13,21 @@ from typing import Final
 import numpy as np
 
 from wireyard.accelerate import I64, array, inlined, kernel
-from wireyard.arrays import Grid, Ints
+from wireyard.arrays import Grid, Grid32, Int32s, Ints
 from wireyard.layers.mqtt.delivery_kernels import MISSED, VERDICT_NAMES, DeliveryRow
 from wireyard.layers.mqtt.expected_kernels import NONE, Expected, Message, Subscription
 from wireyard.layers.mqtt.packets import NO_TIME
 from wireyard.layers.mqtt.records import ConnectionRecord
 
-__all__ = ["Connection", "capture_ends", "connections_of", "explain_absence"]
+__all__ = [
+    "Connection",
+    "capture_ends",
+    "connections_of",
+    "explain_absence",
+    "find_connections",
+    "verdict_of_absence",
+    "verdict_of_wait",
+]
 
 _NS_PER_S: Final = 1_000_000_000
 _OFFLINE, _QUEUED, _DISCARDED, _EXPIRED, _UNDECIDED = map(
@@ -52,12 +60,13 @@ class Connection(IntEnum):
 
 
 _INTS: Final = array("int64")
-_GRID: Final = array("int64", 2)
+_GRID: Final = array("int32", 2)
+_TIMED: Final = array("int64", 2)
 
 
 def connections_of(
     records: Sequence[ConnectionRecord],
-    positions: Grid,
+    positions: Grid32,
     clients: Sequence[int],
     number: Callable[[tuple[str, str, str]], int],
 ) -> Grid:
@@ -102,7 +111,7 @@ def connections_of(
     return grid
 
 
-def capture_ends(connections: Grid, names: Ints) -> Ints:
+def capture_ends(connections: Grid, names: Int32s) -> Ints:
     """Return when the captures end that show clients, given their names; `NO_TIME` if unknown."""
     known = connections[:, Connection.NAME]
     ends_ns = np.full(max(known.max(initial=0), names.max(initial=0)) + 1, NO_TIME, np.int64)
@@ -123,8 +132,11 @@ def _first_after(connections: Grid, first: int, last: int, position: int) -> int
 
 
 @inlined
-def _first_of(connections: Grid, served: int, name: int) -> int:
-    """Return the index of the first connection of a client and a name."""
+def find_connections(connections: Grid, served: int, name: int) -> tuple[int, int]:
+    """Return the index of the first connection of a client and a name, and that behind the last.
+
+    They are equal if the capture does not show all connections from their CONNECT on.
+    """
     first, last = 0, len(connections)
     while first < last:
         middle = (first + last) // 2
@@ -133,16 +145,24 @@ def _first_of(connections: Grid, served: int, name: int) -> int:
             first = middle + 1
         else:
             last = middle
-    return first
+    while (
+        last < len(connections)
+        and connections[last, Connection.SERVED_AS] == served
+        and connections[last, Connection.NAME] == name
+    ):
+        last += 1
+    if first < last and not connections[first, Connection.IS_SHOWN]:
+        last = first
+    return first, last
 
 
-@kernel(I64(_GRID, _GRID, _INTS, _GRID, _GRID, _INTS, _GRID, _INTS, _INTS))
+@kernel(I64(_GRID, _GRID, _INTS, _GRID, _GRID, _INTS, _TIMED, _INTS, _INTS))
 def explain_absence(
-    rows: Grid,
-    expected: Grid,
+    rows: Grid32,
+    expected: Grid32,
     expected_subs: Ints,
-    subs: Grid,
-    messages: Grid,
+    subs: Grid32,
+    messages: Grid32,
     confirmed: Ints,
     connections: Grid,
     sent_ns: Ints,
@@ -183,18 +203,10 @@ def explain_absence(
             if name == subs[one, Subscription.NAME]:
                 qos = max(qos, subs[one, Subscription.QOS])
         qos = min(qos, messages[message, Message.QOS])
-        first = last = _first_of(connections, served, name)
-        while (
-            last < len(connections)
-            and connections[last, Connection.SERVED_AS] == served
-            and connections[last, Connection.NAME] == name
-        ):
-            last += 1
-        verdict, connection = _UNDECIDED, NONE
-        if first < last and connections[first, Connection.IS_SHOWN]:
-            verdict, connection = _absence(
-                connections, first, last, start, stop, qos, sent_ns[message], expires_s[message]
-            )
+        first, last = find_connections(connections, served, name)
+        verdict, connection = verdict_of_absence(
+            connections, first, last, start, stop, qos, sent_ns[message], expires_s[message]
+        )
         if verdict != MISSED:
             decided += 1
             rows[row, DeliveryRow.VERDICT] = verdict
@@ -205,15 +217,28 @@ def explain_absence(
 
 
 @inlined
-def _absence(
+def verdict_of_absence(
     connections: Grid, first: int, last: int, start: int, stop: int, qos: int, sent_ns: int,
     expires_s: int,
 ) -> tuple[int, int]:  # fmt: skip
-    """Return the verdict, and the connection on which the delivery is missing."""
+    """Return the verdict, and the connection on which the delivery is missing.
+
+    The verdict is `MISSED` if that depends on the other deliveries.
+
+    Parameters
+    ----------
+    first, last
+        As of `find_connections`.
+    start, stop
+        When the message was sent, and when the broker confirmed it.
+    """
+    if first == last:
+        return _UNDECIDED, NONE
     after = _first_after(connections, first, last, stop)
-    connection = after - 1
-    closed = connections[connection, Connection.CLOSED] if connection >= first else NONE
-    if connection >= first and not NONE < closed < start:
+    connection = after - 1 if after > first else NONE
+    after = after if after < last else NONE
+    closed = NONE if connection == NONE else connections[connection, Connection.CLOSED]
+    if connection != NONE and not NONE < closed < start:
         until = connections[connection, Connection.UNTIL]
         is_certain = connections[connection, Connection.ACCEPTED] < start and (
             until == NONE or stop <= until
@@ -223,25 +248,37 @@ def _absence(
         return MISSED, connection
     if qos == 0:
         return _OFFLINE, NONE
-    returns = after < last
-    is_kept = returns and connections[after, Connection.MAY_BE_RESUMED] != 0
+    verdict = verdict_of_wait(connections, connection, after, sent_ns, expires_s)
+    if verdict != _QUEUED or after == NONE:
+        return verdict, after
+    if connections[after, Connection.IS_DAMAGED]:
+        return _UNDECIDED, after
+    return MISSED, after
+
+
+@inlined
+def verdict_of_wait(connections: Grid, last: int, after: int, sent_ns: int, expires_s: int) -> int:
+    """Return what became of a message that waited for its subscriber.
+
+    Parameters
+    ----------
+    last, after
+        The last connection before, and the next one; -1 without one.
+    """
+    is_kept = after != NONE and connections[after, Connection.MAY_BE_RESUMED] != 0
     over_ns = until_ns = NO_TIME
-    if connection >= first:
-        until_ns = connections[connection, Connection.CAPTURE_ENDS_NS]
+    if last != NONE:
+        until_ns = connections[last, Connection.CAPTURE_ENDS_NS]
         if not is_kept:
-            over_ns = connections[connection, Connection.SESSION_OVER_NS]
-    if returns:
+            over_ns = connections[last, Connection.SESSION_OVER_NS]
+    if after != NONE:
         until_ns = connections[after, Connection.OPENED_NS]
     limit_ns = until_ns if over_ns == NO_TIME else min(until_ns, over_ns)
     # An expiry has 32 bits: its nanoseconds fit.
     is_due = expires_s != NONE and sent_ns != NO_TIME and limit_ns != NO_TIME
     if is_due and limit_ns - sent_ns >= expires_s * _NS_PER_S:
-        return _EXPIRED, after if returns else NONE
-    if not returns:
-        is_over = over_ns != NO_TIME and until_ns != NO_TIME and over_ns <= until_ns
-        return _DISCARDED if is_over else _QUEUED, NONE
-    if not is_kept:
-        return _DISCARDED, after
-    if connections[after, Connection.IS_DAMAGED]:
-        return _UNDECIDED, after
-    return MISSED, after
+        return _EXPIRED
+    if after != NONE:
+        return _QUEUED if is_kept else _DISCARDED
+    is_over = over_ns != NO_TIME and until_ns != NO_TIME and over_ns <= until_ns
+    return _DISCARDED if is_over else _QUEUED

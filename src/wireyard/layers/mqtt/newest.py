@@ -15,7 +15,7 @@ import pyarrow.compute as pc
 
 from wireyard.arrays import Bools
 from wireyard.formats.base import Row
-from wireyard.layers.mqtt.files import derive_files
+from wireyard.layers.mqtt.columns import derive_files
 from wireyard.layers.mqtt.messages import NEEDED as MESSAGE_NEEDED
 from wireyard.layers.mqtt.packets import NEEDED as PACKET_NEEDED
 from wireyard.layers.mqtt.packets import TRACKED

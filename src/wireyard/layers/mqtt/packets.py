@@ -22,7 +22,7 @@ from wireyard.accelerate import BOOL, READ, array, inlined, kernel
 from wireyard.arena import room
 from wireyard.arrays import Bools, Bytes, Grid, Grid32, Int32s, Ints
 from wireyard.formats.mqtt import layout
-from wireyard.layers.grouping import split_rows
+from wireyard.layers.grouping import order_groups, split_rows
 from wireyard.layers.mqtt.directions import Stream
 from wireyard.layers.mqtt.grids import NO_TIME, NONE, Flag, Packet
 from wireyard.layers.records import TAIL, Position, position_of
@@ -152,22 +152,6 @@ def _reach(
     return True
 
 
-@kernel(BOOL(_INTS, _INTS, _INTS, _INTS, _INTS, _INTS))
-def _is_ordered(order: Ints, key: Ints, ns: Ints, frame: Ints, stream: Ints, offset: Ints) -> bool:
-    """Return whether packets of a key with the same time are in the order of their positions."""
-    for place in range(1, len(order)):
-        one, other = order[place], order[place - 1]
-        if key[one] != key[other] or ns[one] != ns[other] or frame[one] > frame[other]:
-            continue
-        in_frame = frame[one] == frame[other]
-        if in_frame and stream[one] > stream[other]:
-            continue
-        if in_frame and stream[one] == stream[other] and offset[one] > offset[other]:
-            continue
-        return False
-    return True
-
-
 class KnownStream(NamedTuple):
     """A stream with its context, which is known before its packets are tracked."""
 
@@ -184,7 +168,7 @@ class KnownStream(NamedTuple):
     ended_ns: int | None = None
     ended_frame: int | None = None
     until_ns: int | None = None
-    """As of `StreamRow`."""
+    """The time of the last packet of its source."""
     src_addr: str | None = None
     src_port: int | None = None
     dst_addr: str | None = None
@@ -381,8 +365,9 @@ class Packets:
         numbers = {key: number for number, key in enumerate(dict.fromkeys(s.key for s in streams))}
         key_of = np.array([numbers[one.key] for one in streams] or [0], np.int64)
         key: Ints = np.take(key_of, stream, out=_room(count))
+        order, _ = order_groups(key, len(numbers), reached_ns, reached_frame, stream, offset)
         place: Ints = _room(count)
-        place[_in_time(key, reached_ns, reached_frame, stream, offset)] = np.arange(count)
+        place[order] = np.arange(count)
         grid = _room((count, len(Packet)), np.int32)
         for column in Packet:
             if column != Packet.TOPIC:
@@ -496,14 +481,6 @@ def _reached(stream: Ints, offset: Ints, ns: Ints, frame: Ints, streams: int) ->
         for ours, theirs in zip(found, reached, strict=True):
             ours[order] = theirs
     return found
-
-
-def _in_time(key: Ints, ns: Ints, frame: Ints, stream: Ints, offset: Ints) -> Ints:
-    """Return the order of rows by key, then by time."""
-    order = np.lexsort((ns, key))
-    if _is_ordered(order, key, ns, frame, stream, offset):
-        return order
-    return np.lexsort((offset, stream, frame, ns, key))
 
 
 def _of_whole_packets(table: pa.Table) -> pa.Table:

@@ -6,29 +6,18 @@ two hashes of the payload. A later stage that handles a topic needs the rows of 
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from typing import Any, Final
 
 import numpy as np
 import pyarrow as pa
 
 from wireyard.arrays import Bools, Grid, Ints
-from wireyard.layers.mqtt.delivery_columns import Will
-from wireyard.layers.mqtt.grids import NONE, Flag, Packet, Record, Status
-from wireyard.layers.mqtt.packets import NO_TIME, Packets, hash_payloads
-from wireyard.layers.mqtt.records import (
-    Client,
-    ConnectionRecord,
-    Subscribed,
-    TopicKey,
-    properties_of,
-)
-from wireyard.layers.mqtt.subscriptions import Last
-from wireyard.layers.mqtt.tracked import Tracked, TrackedWill
+from wireyard.layers.mqtt.grids import NO_TIME, NONE, Flag, Packet, Record, Status
+from wireyard.layers.mqtt.packets import Packets
+from wireyard.layers.mqtt.tracked import Tracked, extra_of
 
-__all__ = ["DELIVERED", "SENT", "Clients", "message_tables", "published"]
+__all__ = ["DELIVERED", "SENT", "message_tables"]
 
 _AT_ONCE: Final = 1 << 17
 """Messages in a batch."""
@@ -92,59 +81,12 @@ DELIVERED: Final = pa.schema(
 has RETAIN, and the bits of `Record.STATUS`."""
 
 
-@dataclass(slots=True)
-class Clients:
-    """The results for clients, without their messages."""
-
-    topics: set[tuple[TopicKey, bool]]
-    """The topics of all messages, from and to them, each with whether the message had RETAIN."""
-    asked: set[TopicKey]
-    """The response topics of their requests."""
-    clients: list[Client]
-    """By number."""
-    users: dict[Client, str]
-    """User names of the clients that logged in with one."""
-    connections: list[ConnectionRecord]
-    """The accepted connections that messages were delivered to by a subscription."""
-    subscriptions: list[Subscribed]
-    wills: list[Will]
-    """Published wills."""
-    waiting: list[Will]
-    """Wills whose delay ends after the last packet of their client."""
-    last: dict[tuple[str, str], Last]
-    """The last packet of each broker."""
-    dropped: Counter[str]
-    tables: dict[str, pa.Table]
-    """The tables `sessions` and `violations`."""
-
-
-def published(tracked: Tracked) -> Clients:
-    """Return the results of tracking, without the messages."""
-    wills = _hashed(tracked.packets, tracked.wills)
-    return Clients(
-        _topics_of(tracked),
-        _asked_of(tracked),
-        tracked.clients,
-        tracked.users,
-        tracked.connections,
-        tracked.subscriptions,
-        wills,
-        _hashed(tracked.packets, tracked.waiting),
-        tracked.last,
-        tracked.dropped,
-        {
-            "sessions": tracked.sessions,
-            "violations": tracked.violations,
-        },
-    )
-
-
 def message_tables(tracked: Tracked) -> Iterator[tuple[pa.Table, pa.Table]]:
     """Yield messages and delivery attempts in batches; one batch at least, which may be empty.
 
     The columns are those of `SENT` and `DELIVERED`.
     """
-    extra, unsure = _extra(tracked.packets), tracked.unsure_before
+    extra, unsure = extra_of(tracked.packets), tracked.unsure_before
     for start in range(0, max(len(tracked.records), 1), _AT_ONCE):
         records = tracked.records[start : start + _AT_ONCE].astype(np.int64)
         to_broker = records[:, Record.TO_BROKER] == 1
@@ -165,58 +107,6 @@ def _is_unseen(records: Grid, unsure: Mapping[int, int]) -> Bools:
     is_before = records[:, Record.PACKET] < before[records[:, Record.CLIENT]]
     unseen: Bools = is_open & (is_before | is_untraced)
     return unseen
-
-
-def _topics_of(tracked: Tracked) -> set[tuple[TopicKey, bool]]:
-    """Return the topics of all messages, each with whether a message had RETAIN."""
-    texts = tracked.packets.topics
-    codes: set[int] = set()
-    for start in range(0, len(tracked.records), _AT_ONCE):
-        records = tracked.records[start : start + _AT_ONCE].astype(np.int64)
-        retain = tracked.packets.grid[records[:, Record.PACKET], Packet.FLAGS] & Flag.RETAIN != 0
-        topics = records[:, Record.CLIENT] * len(texts) + records[:, Record.TOPIC]
-        codes.update(np.unique(2 * topics + retain).tolist())
-    topic_of = texts.to_pylist()
-    return {
-        ((*tracked.clients[client][:2], topic_of[topic]), bool(retain))
-        for client, topic, retain in (
-            (code // 2 // len(texts), code // 2 % len(texts), code % 2) for code in codes
-        )
-    }
-
-
-def _asked_of(tracked: Tracked) -> set[TopicKey]:
-    """Return the response topics of the clients' requests."""
-    extra = _extra(tracked.packets)
-    if not extra:
-        return set()
-    records = tracked.records
-    asking = np.isin(records[:, Record.PACKET], list(extra)) & (records[:, Record.TO_BROKER] == 1)
-    topics = set()
-    for packet, client in records[asking][:, [Record.PACKET, Record.CLIENT]].tolist():
-        topic = extra[packet].get("response_topic")
-        if topic is not None:
-            topics.add((*tracked.clients[client][:2], topic))
-    return topics
-
-
-def _extra(packets: Packets) -> dict[int, Mapping[str, Any]]:
-    """Return the properties of the packets with `is_extra`, by packet."""
-    numbers = np.flatnonzero(packets.is_extra)
-    taken = packets.kept["properties"].take(pa.array(packets.kept_row[numbers]))
-    return dict(zip(numbers.tolist(), map(properties_of, taken.to_pylist()), strict=True))
-
-
-def _hashed(packets: Packets, wills: list[TrackedWill]) -> list[Will]:
-    """Return wills with the hashes of their payloads, and the file and row of their CONNECT."""
-    numbers = np.array([will.packet for will in wills], np.int64)
-    payloads = packets.kept["will_payload"].take(pa.array(packets.kept_row[numbers]))
-    hashes = hash_payloads(payloads, packets.secret).tolist()
-    places = packets.file[numbers].tolist(), packets.row[numbers].tolist()
-    return [
-        Will(will.message, (one, other), file, row)
-        for will, (one, other), file, row in zip(wills, hashes, *places, strict=True)
-    ]
 
 
 def _columns_of_positions(packets: Packets, prefix: str, numbers: Ints) -> dict[str, Ints]:

@@ -8,9 +8,8 @@ from dataclasses import dataclass, field
 from hashlib import sha256
 from operator import itemgetter
 from types import MappingProxyType
-from typing import Any, Final, NamedTuple, cast
+from typing import Any, Final, NamedTuple, TypedDict, cast
 
-from wireyard.layers.mqtt.packet_row import Properties
 from wireyard.layers.records import Position
 from wireyard.layers.stages import KeyedRecord, Order, keyed_record
 
@@ -31,6 +30,7 @@ __all__ = [
     "Subscribed",
     "TopicKey",
     "ValueChange",
+    "Will",
     "content_of",
     "lost_record",
     "may_exceed",
@@ -208,6 +208,15 @@ class Message:
         return self.retain and not (self.is_lasting or self.value)
 
 
+class Will(NamedTuple):
+    """A will, the hashes of its payload, and the file and row of its CONNECT."""
+
+    message: Message
+    content: tuple[int, int]
+    file: int
+    row: int
+
+
 @dataclass(slots=True, eq=False)
 class Attempt:
     """A delivery attempt: a message that a broker sent to a client."""
@@ -341,6 +350,27 @@ def value_records(change: ValueChange | PendingChange) -> Iterator[KeyedRecord]:
 def value_order(at: Position, rank: int) -> Order:
     """Return the order key of a record among those of its topic."""
     return at.time, rank, *at.order
+
+
+# --- properties -----------------------------------------------------------------------------
+
+
+class Properties(TypedDict, total=False):
+    """The properties of a packet that sessions and messages depend on."""
+
+    assigned_client_identifier: str
+    correlation_data: bytes
+    maximum_packet_size: int
+    message_expiry_interval: int
+    receive_maximum: int
+    reason_string: str
+    response_topic: str
+    server_keep_alive: int
+    session_expiry_interval: int
+    subscription_identifier: list[int]
+    topic_alias: int
+    topic_alias_maximum: int
+    will_delay_interval: int
 
 
 _NUMBERS: Final = frozenset(

@@ -15,13 +15,12 @@ Rules of this file (errata M28 and M29):
 
 from __future__ import annotations
 
-from bisect import bisect_right
 from collections import Counter, deque
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, Final, NamedTuple
+from typing import Final, NamedTuple
 
-from wireyard.layers.mqtt.deliveries import content_record
+from wireyard.formats.base import Row
 from wireyard.layers.mqtt.records import (
     DELIVERED,
     PROTOCOL,
@@ -36,127 +35,17 @@ from wireyard.layers.mqtt.records import (
     may_exceed,
     value_order,
 )
-from wireyard.layers.mqtt.topics import matches
 from wireyard.layers.mqtt.violations import cite, violation_of
 from wireyard.layers.records import Position, violation_row
-from wireyard.layers.stages import Dropped, Fact, Found, KeyedRecord, fact_of
+from wireyard.layers.stages import Fact, Found, KeyedRecord
 
 __all__ = [
-    "MAX_RETAINED_BYTES",
-    "MAX_RETAINED_VALUES",
     "InitialValues",
-    "Retained",
-    "Value",
     "attempt_record",
     "broker_violations",
     "keep_values",
     "new_subscription_record",
 ]
-
-MAX_RETAINED_VALUES: Final = 1 << 19
-"""Values kept, past ones included: without payload about 400 bytes each, so 200 MiB."""
-MAX_RETAINED_BYTES: Final = 1 << 30
-"""Bytes of their topics and payloads; one payload may have 256 MiB."""
-
-
-@dataclass(slots=True)
-class Value:
-    """The value of a topic from `since` on, before `until`."""
-
-    topic: str
-    payload: bytes
-    qos: int
-    key: str
-    """The message that set it."""
-    since: int
-    until: int | None = None
-    ended_by: str | None = None
-    """``replaced``, ``deleted`` or ``expired``."""
-
-
-class Retained:
-    """The retained values of all topics of a broker.
-
-    Parameters
-    ----------
-    most, most_bytes
-        The most values, and bytes, that are kept. A value above a limit is only counted in
-        `dropped`. The value before it still ends, so an old value never counts as the current one.
-    """
-
-    def __init__(
-        self, most: int = MAX_RETAINED_VALUES, most_bytes: int = MAX_RETAINED_BYTES
-    ) -> None:
-        self.most = most
-        self.most_bytes = most_bytes
-        self.dropped = 0
-        self._values: dict[str, list[Value]] = {}
-        self._count = self._bytes = 0
-
-    def __len__(self) -> int:
-        return self._count
-
-    def set(self, value: Value, expires: int | None = None, deletes: bool = False) -> None:
-        """Set the value of a message with RETAIN: a new one, or none if it deletes the last one.
-
-        Parameters
-        ----------
-        expires
-            When the value expires; None if it does not.
-        """
-        history = self._values.get(value.topic)
-        if history:
-            _end(history[-1], value.since, "deleted" if deletes else "replaced")
-        if deletes:
-            return
-        size = len(value.topic) + len(value.payload)
-        if self._count >= self.most or self._bytes + size > self.most_bytes:
-            self.dropped += 1
-            return
-        if expires is not None:
-            value.until, value.ended_by = expires, "expired"
-        self._values.setdefault(value.topic, []).append(value)
-        self._count += 1
-        self._bytes += size
-
-    def at(self, topic: str, time: int) -> Value | None:
-        """Return the value that a topic had at a time."""
-        history = self._values.get(topic, [])
-        place = bisect_right(history, time, key=_since) - 1
-        value = history[place] if place >= 0 else None
-        return value if value and (value.until is None or time < value.until) else None
-
-    def matching(self, filter: str, time: int) -> Iterator[Value]:
-        """Yield the values that a new subscription to a filter gets at a time."""
-        for topic in self._values:
-            if matches(filter, topic) and (value := self.at(topic, time)):
-                yield value
-
-    def take_past(self, topic: str) -> Iterator[Value]:
-        """Remove the values of a topic that were replaced; yield them."""
-        history = self._values.get(topic, [])
-        if len(history) < 2:
-            return
-        past = history[:-1]
-        del history[:-1]
-        self._count -= len(past)
-        self._bytes -= sum(len(value.topic) + len(value.payload) for value in past)
-        yield from past
-
-    def values(self) -> Iterator[Value]:
-        """Yield all values that are kept, by topic in the order of time."""
-        for history in self._values.values():
-            yield from history
-
-
-def _since(value: Value) -> int:
-    return value.since
-
-
-def _end(value: Value, time: int, how: str) -> None:
-    if value.until is None or time < value.until:
-        value.until, value.ended_by = time, how
-
 
 _AS_PUBLISHED: Final = 2
 """The version of 1999, which sends a value with the QoS that it was published with."""
@@ -166,26 +55,40 @@ _NEVER: Final = 2
 """Retain Handling: retained values are not sent."""
 
 
-class _ExpectedValue(NamedTuple):
-    """A retained value that a new subscription should get."""
+@dataclass(slots=True, eq=False)
+class _Value:
+    """The value that a message set, and when the broker had certainly another one."""
 
-    subscribed: Subscribed
-    confirmed: Position
     change: ValueChange
     content: bytes
-
-
-@dataclass(slots=True)
-class _Recent:
-    """A value that a new subscription may get, and when the broker had certainly another one."""
-
-    content: bytes
-    change: ValueChange
+    until: int | None = None
+    """When it expires, or ended by another change."""
+    ended_by: str | None = None
+    """``replaced``, ``deleted`` or ``expired``."""
     superseded: Position | None = None
     replaced: Position | None = None
     """The same if values are not deleted."""
     live: Counter[str] = field(default_factory=Counter)
     """By client, how often its message was delivered live."""
+
+    @classmethod
+    def of(cls, change: ValueChange) -> _Value:
+        """Return the value of a change that does not delete one."""
+        value = cls(change, content_of(change.payload))
+        if change.expires_s is not None and change.at.ns is not None:
+            value.until = change.at.ns + change.expires_s * _NS_PER_S
+            value.ended_by = "expired"
+        return value
+
+    def lasts(self, time: int) -> bool:
+        """Return whether it is the value at a time, if no other was set until then."""
+        return self.until is None or time < self.until
+
+    def end(self, newer: ValueChange) -> None:
+        """End it by the next change of the value."""
+        if self.lasts(newer.at.time):
+            self.until = newer.at.time
+            self.ended_by = "deleted" if newer.deletes else "replaced"
 
     def supersede(self, newer: ValueChange) -> None:
         """Observe a later change of the value."""
@@ -193,6 +96,33 @@ class _Recent:
             self.superseded = min(self.superseded or newer.accepted, newer.accepted)
             if not newer.deletes:
                 self.replaced = min(self.replaced or newer.accepted, newer.accepted)
+
+    def row(self, lost: Lost) -> Row:
+        """Return its row; a message that was not captured may have ended it."""
+        change, ends = self.change, self.until is not None
+        is_timed = change.sent.ns is not None
+        if ends and lost.overlaps(change.at.time, self.until or 0):
+            ends = False
+        return {
+            "topic": change.topic,
+            "from_ns": change.at.time if is_timed else None,
+            "to_ns": self.until if is_timed and ends else None,
+            "payload": change.payload,
+            "qos": change.qos,
+            "message_key": change.sent.key,
+            "producer_client_id": change.client.client_id,
+            "ended_by": self.ended_by if ends else None,
+            "from_frame": change.sent.frame,
+            **change.sent.lead,
+        }
+
+
+class _ExpectedValue(NamedTuple):
+    """A retained value that a new subscription should get."""
+
+    subscribed: Subscribed
+    confirmed: Position
+    value: _Value
 
 
 class InitialValues:
@@ -239,53 +169,48 @@ class InitialValues:
         self._sent = max(self._sent or change.sent, change.sent)
         self.change(change.sent, change.accepted)
 
-    def subscribe(
-        self, subscribed: Subscribed, value: Value | None, change: ValueChange | None
-    ) -> None:
-        """Observe a new subscription, and the value of the topic as captured."""
-        name = subscribed.client.name
+    def subscribe(self, subscribed: Subscribed, value: _Value | None) -> None:
+        """Observe a new subscription, and the value of the topic if it is certain."""
+        name, confirmed = subscribed.client.name, subscribed.confirmed
         self._by_client.setdefault(name, []).append(subscribed)
-        confirmed = subscribed.confirmed
-        if confirmed is None or value is None or change is None:
+        if confirmed is None or value is None:
             return
-        if self._is_expected(subscribed, value, change, confirmed):
-            expected = _ExpectedValue(subscribed, confirmed, change, content_of(value.payload))
+        if self._is_expected(subscribed, value, confirmed):
+            expected = _ExpectedValue(subscribed, confirmed, value)
             self._expected.setdefault(name, []).append(expected)
             self._unconfirmed.append(expected)
 
-    def _is_expected(
-        self, subscribed: Subscribed, value: Value, change: ValueChange, confirmed: Position
-    ) -> bool:
+    def _is_expected(self, subscribed: Subscribed, value: _Value, confirmed: Position) -> bool:
         if self._is_unsettled or self._settled is None or subscribed.asked < self._settled:
             return False
         if self._is_ambiguous:
             return False
+        change = value.change
         own = subscribed.no_local and change.client.name == subscribed.client.name
-        too_large = may_exceed(subscribed.maximum_packet_size, value.topic, change.length)
-        lasts = value.until is None or confirmed.time < value.until
+        too_large = may_exceed(subscribed.maximum_packet_size, change.topic, change.length)
         can_be_compared = confirmed.ns is not None and subscribed.known
-        sent = value.qos > 0 and subscribed.gets_values and not (own or too_large)
-        return can_be_compared and sent and lasts
+        sent = change.qos > 0 and subscribed.gets_values and not (own or too_large)
+        return can_be_compared and sent and value.lasts(confirmed.time)
 
-    def deliver(self, attempt: Attempt, changes: Sequence[ValueChange]) -> Iterator[Fact]:
-        """Observe a delivery with RETAIN; `changes` are those that may have set its value."""
+    def deliver(self, attempt: Attempt, same: Sequence[_Value]) -> Iterator[Fact]:
+        """Observe a delivery with RETAIN; it may be of any of the values in `same`."""
         name = attempt.client.name
         expected = self._expected.get(name, [])
-        # Without `changes`, a value that was not captured has replaced the expected ones.
-        expected[:] = [one for one in expected if changes and one.content != attempt.content]
+        # Without any, a value that was not captured has replaced the expected ones.
+        expected[:] = [one for one in expected if same and one.value.content != attempt.content]
         matching = self._by_client.get(name, [])
         if not matching or attempt.at.ns is None or not all(one.known for one in matching):
             return
         allowed = {
-            change.qos if one.version == _AS_PUBLISHED else min(change.qos, one.qos)
-            for change in changes
+            value.change.qos if one.version == _AS_PUBLISHED else min(value.change.qos, one.qos)
+            for value in same
             for one in matching
         }
         if allowed and attempt.qos not in allowed:
-            key = changes[0].sent.key
+            key = same[0].change.sent.key
             yield from broker_violations("retained_qos", matching[-1], attempt.at, key)
 
-    def judge(self, attempt: Attempt, setter: _Recent | None) -> Iterator[Fact]:
+    def judge(self, attempt: Attempt, setter: _Value | None) -> Iterator[Fact]:
         """Yield the rules that the delivery of a value breaks; mark one that came too often.
 
         Parameters
@@ -317,7 +242,7 @@ class InitialValues:
             if since is not None and since < min(one.asked for one in newer):
                 yield from broker_violations("retained_stale", last, at, key)
 
-    def is_live(self, attempt: Attempt, value: _Recent) -> bool:
+    def is_live(self, attempt: Attempt, value: _Value) -> bool:
         """Return whether a delivery with RETAIN is a forwarded message, by Retain As Published.
 
         The broker forwards one copy for each subscription with Retain As Published.
@@ -339,7 +264,7 @@ class InitialValues:
         """Yield a violation for each expected value that was not delivered."""
         for expected in self._expected.values():
             for one in expected:
-                key = one.change.sent.key
+                key = one.value.change.sent.key
                 yield from broker_violations("retained_missing", one.subscribed, one.confirmed, key)
 
 
@@ -349,7 +274,7 @@ def broker_violations(
     """Yield a violation by the broker, if the version of its client has the rule."""
     if (citation := cite(rule, subscribed.version)) is not None:
         violation = violation_of(*citation, subscribed.client, False, at, message_key)
-        yield fact_of(("violations", violation_row(PROTOCOL, violation)))
+        yield Fact("violations", violation_row(PROTOCOL, violation))
 
 
 _LOOK_BACK: Final = 16
@@ -372,32 +297,27 @@ def attempt_record(attempt: Attempt) -> KeyedRecord:
 
 def keep_values(
     records: Iterator[Lost | ValueChange | PendingChange | Subscribed | Attempt],
-) -> Iterator[Found]:
+) -> Iterator[Found | Attempt]:
     """Yield the values of a topic, and its delivery attempts with the message that set each value.
 
     A value may still be in flight when the next ones are set, but only the last `_LOOK_BACK` count.
     """
-    retained = Retained()
-    setters: dict[str, ValueChange] = {}
-    recent: deque[_Recent] = deque(maxlen=_LOOK_BACK)
-    initial = InitialValues()
-    topic: str | None = None
-    lost = Lost()
+    recent: deque[_Value] = deque(maxlen=_LOOK_BACK)
+    current: _Value | None = None
+    initial, lost = InitialValues(), Lost()
     for record in records:
         if isinstance(record, Lost):
             lost = record
         elif isinstance(record, ValueChange):
-            topic = record.topic
-            _set(record, retained)
+            if current is not None:
+                current.end(record)
+                yield Fact("retained", current.row(lost))
             for one in recent:
                 one.supersede(record)
-            if not record.deletes:
-                setters[record.sent.key] = record
-                recent.append(_Recent(content_of(record.payload), record))
+            current = None if record.deletes else _Value.of(record)
+            if current is not None:
+                recent.append(current)
             initial.set(record)
-            for value in retained.take_past(topic):
-                row = _row(_as_shown(value, lost), setters.pop(value.key))
-                yield fact_of(("retained", row))
         elif isinstance(record, Attempt):
             same = [one for one in reversed(recent) if one.content == record.content]
             live = next((one for one in same if initial.is_live(record, one)), None)
@@ -408,53 +328,18 @@ def keep_values(
                 is_live=is_live,
                 may_be_live=record.may_be_live and not is_live,
             )
-            yield from initial.deliver(record, [one.change for one in same])
+            yield from initial.deliver(record, same)
             if not (is_live or lost.overlaps(0, record.at.time)):
                 yield from initial.judge(record, setter)
-            yield content_record(record)
+            yield record
         elif isinstance(record, Subscribed):
-            current = retained.at(topic, record.asked.time) if topic is not None else None
             confirmed = record.confirmed or record.granted
-            if current and lost.overlaps(current.since, confirmed.time):
-                current = None
-            change = setters.get(current.key) if current else None
-            initial.subscribe(record, current, change)
+            is_sure = current is not None and current.lasts(record.asked.time)
+            if current and lost.overlaps(current.change.at.time, confirmed.time):
+                is_sure = False
+            initial.subscribe(record, current if is_sure else None)
         else:
             initial.change(record.sent, record.accepted)
     yield from initial.missing()
-    for value in retained.values():
-        yield Fact("retained", _row(_as_shown(value, lost), setters[value.key]))
-    if retained.dropped:
-        yield Dropped("retained", retained.dropped)
-
-
-def _as_shown(value: Value, lost: Lost) -> Value:
-    """Return a value without its end, if a message that was not captured may have ended it."""
-    if value.until is None or not lost.overlaps(value.since, value.until):
-        return value
-    return replace(value, until=None, ended_by=None)
-
-
-def _row(value: Value, setter: ValueChange) -> dict[str, Any]:
-    """Return a row of the table `retained`."""
-    timed = setter.sent.ns is not None
-    return {
-        "topic": value.topic,
-        "from_ns": value.since if timed else None,
-        "to_ns": value.until if timed else None,
-        "payload": value.payload,
-        "qos": value.qos,
-        "message_key": value.key,
-        "producer_client_id": setter.client.client_id,
-        "ended_by": value.ended_by,
-        "from_frame": setter.sent.frame,
-        **setter.sent.lead,
-    }
-
-
-def _set(change: ValueChange, retained: Retained) -> None:
-    at, expires = change.at, None
-    if change.expires_s is not None and at.ns is not None:
-        expires = at.ns + change.expires_s * _NS_PER_S
-    value = Value(change.topic, change.payload, change.qos, change.sent.key, at.time)
-    retained.set(value, expires, change.deletes)
+    if current is not None:
+        yield Fact("retained", current.row(lost))

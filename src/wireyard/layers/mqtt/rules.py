@@ -238,10 +238,13 @@ _TABLE: Final = (
     ("M-91", "3.1.2.4", "",
      "A session that ended with its connection is not resumed, unless a connection of an"
      " unknown client may have begun another one."),
+    ("M-92", "3.10.4", "",
+     "What a broker has not begun to send when the subscription ends need not be sent."),
     # --- captures
     ("C-1", "", "",
      "A receiver reads a stream in order, so a packet has arrived when it and all before it in"
-     " its stream have. Raw streams have no times."),
+     " its stream have, and the end of a stream when all its packets have. Raw streams have no"
+     " times."),
     ("C-2", "", "",
      "Rules on several packets are judged only if all packets of the session before were"
      " captured: one that is missing may be the request, the first copy or the acknowledgement."),
@@ -269,9 +272,10 @@ _TABLE: Final = (
     ("C-9", "", "",
      "A connection begins with CONNECT, unless its beginning was not captured."),
     ("C-10", "", "",
-     "Bytes that were not captured may have been any packets. Nothing is concluded from what"
-     " they may have held: a CONNACK, subscriptions (of 5 bytes at least), or changes of"
-     " retained values (of 4 bytes at least, PUBREL) until the next packet of the client."),
+     "Bytes that were not captured, with those beside them that are no packet, may have been any"
+     " packets. Nothing is concluded from what they may have held: a CONNACK, subscriptions and"
+     " messages (of 5 bytes at least), or changes of retained values (of 4 bytes at least,"
+     " PUBREL) until the next packet of the client."),
     ("C-11", "", "",
      "A connection whose CONNACK was not captured counts as accepted."),
     ("C-12", "", "",
@@ -316,7 +320,8 @@ _TABLE: Final = (
     ("C-28", "", "",
      "Where packets may be missing, equal messages have several pairings with their deliveries."
      " A delivery is of a message if it is so in every pairing in order that leaves as few of"
-     " both as possible without a partner."),
+     " both as possible without a partner. Behind the first bytes of publishers that were not"
+     " captured it may be of any message before it, or of none."),
     ("C-29", "", "",
      "A delivery is behind its message. Where one has no message, and an equal one follows a"
      " moment later, packets were captured out of order. Times are those of the order of the"
@@ -338,8 +343,8 @@ NUMBERS: Final = MappingProxyType(
 """The rule that each violation is against."""
 VERDICT_RULES: Final[Mapping[str, str]] = MappingProxyType(
     {
-        "not_forwarded": "M-63, M-59, M-89",
-        "not_kept": "M-60, M-63",
+        "not_forwarded": "M-63, M-59, M-89, M-92",
+        "not_kept": "M-60, M-63, M-92",
         "unaccepted": "M-56, C-26",
         "unreleased": "M-68, C-26",
         "refused": "M-1",

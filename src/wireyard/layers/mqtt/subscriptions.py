@@ -1,4 +1,4 @@
-"""Subscriptions: the tree of a broker, and the stage `match_topics`."""
+"""Subscriptions: the tree of a broker, those that ever were, and when each ended."""
 
 from __future__ import annotations
 
@@ -8,18 +8,9 @@ from itertools import chain, groupby
 from operator import attrgetter
 from typing import Final, NamedTuple
 
-from wireyard.layers.mqtt.deliveries import message_records, older_record, subscribed_record
-from wireyard.layers.mqtt.records import (
-    Lost,
-    Message,
-    Span,
-    Subscribed,
-    lost_record,
-)
-from wireyard.layers.mqtt.retained import new_subscription_record
-from wireyard.layers.mqtt.topics import split_shared, topic_hash
+from wireyard.layers.mqtt.records import Lost, Span, Subscribed
+from wireyard.layers.mqtt.topics import split_shared
 from wireyard.layers.records import Position
-from wireyard.layers.stages import Dropped, Found
 
 __all__ = [
     "BEGINS",
@@ -27,11 +18,11 @@ __all__ = [
     "MAX_ALL_LEVELS",
     "MAX_LEVELS",
     "MAX_SUBSCRIPTIONS",
+    "KeptSubscriptions",
     "Last",
     "Subscription",
     "Subscriptions",
     "ends_of",
-    "match_topics",
 ]
 
 MAX_LEVELS: Final = 200
@@ -163,13 +154,6 @@ MAX_SUBSCRIPTIONS: Final = 1 << 20
 """Subscriptions kept for a broker, including ended ones: at 600 bytes each 600 MiB."""
 
 
-class Topic(NamedTuple):
-    """A topic with messages."""
-
-    name: str
-    is_retained: bool
-
-
 class Last(NamedTuple):
     """The last packet of a client, and whether a session may be older than the capture."""
 
@@ -181,63 +165,16 @@ class Last(NamedTuple):
     """Spans in which packets of clients were sent that were not captured."""
 
 
-def match_topics(records: Iterator[Subscribed | Last | Message | Topic]) -> Iterator[Found]:
-    """Yield, for every topic of a broker, the subscriptions that ever matched it.
+class KeptSubscriptions:
+    """The subscriptions of a broker that ever were, searched by topic.
 
     Limits
     ------
-    Subscriptions above a limit match nothing and are counted.
+    Subscriptions above a limit match nothing and are counted in `refused`.
     """
-    kept = _Kept()
-    last: Position | None = None
-    matched: set[Topic] = set()
-    of_hash: int | None = None
-    for record in records:
-        if isinstance(record, Subscribed):
-            kept.add(record)
-        elif isinstance(record, Last):
-            last = max(last or record.at, record.at)
-            kept.broker = record.broker
-            kept.has_older |= record.has_older
-            kept.lost += record.lost
-        elif isinstance(record, Message):
-            if last is not None and record.accepted is not None and record.accepted < last:
-                yield from message_records(record)
-        else:
-            # Topics come in the order of their hashes, so earlier ones do not come again.
-            if topic_hash(record.name) != of_hash:
-                of_hash, matched = topic_hash(record.name), set()
-            yield from _matched(record, kept, matched)
-    if kept.refused:
-        yield Dropped("filters", kept.refused)
-
-
-def _matched(topic: Topic, kept: _Kept, matched: set[Topic]) -> Iterator[Found]:
-    """Yield records of the subscriptions that match a topic, for the stages that need them now."""
-    name, is_retained = topic
-    is_new = not matched & {Topic(name, False), Topic(name, True)}
-    has_new_values = is_retained and topic not in matched
-    matched.add(topic)
-    if not is_new and not has_new_values:
-        return
-    if is_new and kept.has_older:
-        yield older_record(kept.broker, name)
-    if has_new_values and kept.lost:
-        yield lost_record(kept.broker, name, kept.joined_lost)
-    for place, subscribed in enumerate(kept.matching(name)):
-        if is_new:
-            yield subscribed_record(name, place, subscribed)
-        if has_new_values:
-            yield new_subscription_record(name, subscribed)
-
-
-class _Kept:
-    """The subscriptions of a broker, searched by topic."""
 
     def __init__(self) -> None:
         self.refused = 0
-        self.broker: tuple[str, str] = ("", "")
-        """Source and server; set before any topic."""
         self.has_older = False
         """Whether some of its subscriptions may be older than the capture."""
         self.lost: list[Span] = []

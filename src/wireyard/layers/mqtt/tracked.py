@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -22,6 +22,7 @@ from wireyard.layers.mqtt.grids import (
     Connection,
     Count,
     EndedBy,
+    Flag,
     Key,
     Packet,
     Record,
@@ -32,7 +33,7 @@ from wireyard.layers.mqtt.grids import (
     WillFate,
 )
 from wireyard.layers.mqtt.message_kernels import RULE_NAMES
-from wireyard.layers.mqtt.packets import Packets
+from wireyard.layers.mqtt.packets import Packets, hash_payloads
 from wireyard.layers.mqtt.rare import NO_LENGTH, RarePackets
 from wireyard.layers.mqtt.records import (
     END_OFFSET,
@@ -40,8 +41,11 @@ from wireyard.layers.mqtt.records import (
     Client,
     ConnectionRecord,
     Message,
+    Properties,
     Span,
     Subscribed,
+    TopicKey,
+    Will,
     content_of,
     properties_of,
 )
@@ -51,70 +55,81 @@ from wireyard.layers.mqtt.violations import cite, violation_of
 from wireyard.layers.records import Position, violation_row
 from wireyard.layers.tables import as_fact_table, fact_table
 
-__all__ = ["Tracked", "TrackedWill", "results_of"]
+__all__ = ["Clients", "Tracked", "extra_of", "results_of"]
 
 _ENDED_BY: Final = pa.array(
     [None if one == EndedBy.UNSEEN else one.name.lower() for one in EndedBy], pa.string()
 )
+_AT_ONCE: Final = 1 << 17
+"""Messages whose topics are collected at once."""
 _BEFORE: Final = -1
 """The offset of a time that is before all packets then."""
 
 
-@dataclass(slots=True, eq=False)
-class TrackedWill:
-    """A will that is published, and the number of its CONNECT."""
+@dataclass(slots=True)
+class Clients:
+    """The results for clients, without their messages."""
 
-    message: Message
-    packet: int
-
-
-@dataclass(slots=True, eq=False)
-class Tracked:
-    """The results of tracking clients; all are final."""
-
-    packets: Packets
-    records: Grid32
-    """Columns of `Record`."""
+    topics: set[tuple[TopicKey, bool]]
+    """The topics of all messages, from and to them, each with whether the message had RETAIN."""
+    asked: set[TopicKey]
+    """The response topics of their requests."""
     clients: list[Client]
     """By number."""
     users: dict[Client, str]
     """User names of the clients that logged in with one."""
-    sessions: pa.Table
-    violations: pa.Table
     connections: list[ConnectionRecord]
     """The accepted connections that messages were delivered to by a subscription."""
     subscriptions: list[Subscribed]
-    wills: list[TrackedWill]
+    wills: list[Will]
     """Published wills."""
-    waiting: list[TrackedWill]
+    waiting: list[Will]
     """Wills whose delay ends after the last packet of their client."""
     last: dict[tuple[str, str], Last]
     """The last packet of each broker."""
+    dropped: Counter[str]
+    tables: dict[str, pa.Table]
+    """The tables `sessions` and `violations`."""
+
+
+class Tracked(NamedTuple):
+    """The results of tracking; all are final."""
+
+    packets: Packets
+    records: Grid32
+    """Columns of `Record`."""
+    clients: Clients
     unsure_before: dict[int, int]
     """By client, the packet before which answers to its session may not have been captured."""
-    dropped: Counter[str]
 
 
 def results_of(packets: Packets, rare: RarePackets, arrays: Tracking, breaches: Grid) -> Tracked:
     """Return the results that are in the arrays of tracking."""
     results = _Results(packets, rare, arrays)
     counts = arrays.counts
+    records = arrays.records[: counts[Count.RECORDS]]
     dropped = {"subscriptions": int(counts[Count.DROPPED])}
-    return Tracked(
-        packets,
-        arrays.records[: counts[Count.RECORDS]],
+    clients = Clients(
+        results.topics(records),
+        results.asked(records),
         results.clients,
         results.users(),
-        results.sessions(),
-        results.violations(breaches),
         list(results.connections()),
         list(results.subscriptions()),
         list(results.wills(WillFate.PUBLISHED)),
         list(results.wills(WillFate.WAITING)),
         results.last(),
-        results.unsure_before(),
         +Counter(dropped),
+        {"sessions": results.sessions(), "violations": results.violations(breaches)},
     )
+    return Tracked(packets, records, clients, results.unsure_before())
+
+
+def extra_of(packets: Packets) -> dict[int, Properties]:
+    """Return the properties of the packets with `is_extra`, by packet."""
+    numbers = np.flatnonzero(packets.is_extra)
+    taken = packets.kept["properties"].take(pa.array(packets.kept_row[numbers]))
+    return dict(zip(numbers.tolist(), map(properties_of, taken.to_pylist()), strict=True))
 
 
 class _Results:
@@ -349,19 +364,22 @@ class _Results:
                 self._at(row[Subscription.CONFIRMED]),
             )
 
-    def wills(self, fate: WillFate) -> Iterator[TrackedWill]:
+    def wills(self, fate: WillFate) -> Iterator[Will]:
         """Yield the wills of a fate."""
         rows = self._arrays.wills[: self._arrays.counts[Count.WILLS]]
         rows = rows[rows[:, grids.Will.FATE] == fate]
         packets = self._packets
-        places = pa.array(packets.kept_row[rows[:, grids.Will.CONNECT]])
-        connects = packets.kept.take(places).to_pylist()
-        for row, connect in zip(rows.tolist(), connects, strict=True):
+        connects = packets.kept.take(pa.array(packets.kept_row[rows[:, grids.Will.CONNECT]]))
+        contents = hash_payloads(connects["will_payload"], packets.secret).tolist()
+        for row, connect, content in zip(
+            rows.tolist(), connects.to_pylist(), contents, strict=True
+        ):
+            number = row[grids.Will.CONNECT]
             properties = properties_of(connect["will_properties"])
             payload, retain = connect["will_payload"] or b"", bool(connect["will_retain"])
             message = Message(
                 origin="will",
-                sent=packets.position(row[grids.Will.CONNECT]),
+                sent=packets.position(number),
                 client=self.clients[row[grids.Will.CLIENT]],
                 topic=connect["will_topic"],
                 content=content_of(payload),
@@ -374,7 +392,39 @@ class _Results:
                 accepted=self._at(row[grids.Will.ACCEPTED]),
                 released=self._at(row[grids.Will.RELEASED]),
             )
-            yield TrackedWill(message, row[grids.Will.CONNECT])
+            one, other = content
+            yield Will(message, (one, other), int(packets.file[number]), int(packets.row[number]))
+
+    # --- topics -----------------------------------------------------------------------------
+
+    def topics(self, records: Grid32) -> set[tuple[TopicKey, bool]]:
+        """Return the topics of all messages, each with whether a message had RETAIN."""
+        brokers = list(dict.fromkeys(client[:2] for client in self.clients))
+        numbers = {broker: number for number, broker in enumerate(brokers)}
+        broker_of = np.array([numbers[client[:2]] for client in self.clients], np.int64)
+        texts, codes = self._packets.topics, set[int]()
+        for start in range(0, len(records), _AT_ONCE):
+            part = records[start : start + _AT_ONCE]
+            retain = self._packets.grid[part[:, Record.PACKET], Packet.FLAGS] & Flag.RETAIN != 0
+            topics = broker_of[part[:, Record.CLIENT]] * len(texts) + part[:, Record.TOPIC]
+            codes.update(np.unique(2 * topics + retain).tolist())
+        topic_of = texts.to_pylist()
+        pairs = ((*divmod(code // 2, len(topic_of)), code % 2) for code in codes)
+        return {
+            ((*brokers[broker], topic_of[topic]), retain == 1) for broker, topic, retain in pairs
+        }
+
+    def asked(self, records: Grid32) -> set[TopicKey]:
+        """Return the response topics of the clients' requests."""
+        topics = {
+            packet: properties["response_topic"]
+            for packet, properties in extra_of(self._packets).items()
+            if properties.get("response_topic") is not None
+        }
+        asking = np.isin(records[:, Record.PACKET], list(topics))
+        asking &= records[:, Record.TO_BROKER] == 1
+        found = records[asking][:, [Record.PACKET, Record.CLIENT]].tolist()
+        return {(*self.clients[client][:2], topics[packet]) for packet, client in found}
 
     def unsure_before(self) -> dict[int, int]:
         """Return until when answers to the session of each client may not have been captured."""

@@ -185,9 +185,13 @@ def _streams(packets: Packets) -> tuple[Grid, Ints, int]:
     grid[used, Stream.CAPTURE_ENDS_NS] = ends_ns
     grid[used, Stream.FIRST] = NONE
     grid[used, Stream.ENDED_NS] = NO_TIME
-    ended = [known[number] for number in np.flatnonzero(is_ended).tolist()]
-    grid[used[is_ended], Stream.ENDED_NS] = [one.ended_ns for one in ended]
-    grid[used[is_ended], Stream.ENDED_FRAME] = [one.ended_frame for one in ended]
+    last = np.zeros(len(grid), np.int64)
+    last[packets.stream] = np.arange(len(packets))
+    for number in np.flatnonzero(is_ended).tolist():
+        row, at = used[number], last[used[number]]
+        arrived = int(packets.reached_ns[at]), int(packets.reached_frame[at])
+        end = known[number].ended_ns or 0, known[number].ended_frame or 0
+        grid[row, [Stream.ENDED_NS, Stream.ENDED_FRAME]] = max(end, arrived)
     return grid, first, count
 
 

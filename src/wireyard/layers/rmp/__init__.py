@@ -23,21 +23,7 @@ if TYPE_CHECKING:
     from wireyard.layers.rmp.qos import Order, QoS
     from wireyard.layers.rmp.requests import Want
 
-_HOMES = {
-    "delivery": ("MESSAGING",),
-    "events": ("Delivered", "Event", "Foreign", "MessageId", "Piece"),
-    "layer": ("MessagingLayer",),
-    "limits": (
-        "Drop",
-        "Limits",
-        "MessageTooBig",
-        "NotWritable",
-        "NumbersExhausted",
-        "SendRefused",
-    ),
-    "qos": ("Order", "QoS"),
-    "requests": ("Want",),
-}
+_HOMES = ("delivery", "events", "layer", "limits", "qos", "requests")
 
 __all__ = [
     "MESSAGING",
@@ -60,7 +46,7 @@ __all__ = [
 
 
 def __getattr__(name: str) -> Any:
-    for home, names in _HOMES.items():
-        if name in names:
-            return getattr(import_module(f"{__name__}.{home}"), name)
+    for home in _HOMES if name in __all__ else ():
+        if hasattr(module := import_module(f"{__name__}.{home}"), name):
+            return getattr(module, name)
     raise AttributeError(f"module '{__name__}' has no attribute '{name}'")

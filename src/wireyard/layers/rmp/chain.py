@@ -9,6 +9,10 @@ raw stream has no endpoints, and so no conversations.
 
 The wire does not show how many replies a request wants, how long it waits, or whether a reply was
 the last one: a row shows that there was a reply, and its status is null.
+
+The position in the row of a message is that of its first packet; `length` has the bytes of all its
+packets, and the property `frames` their frames. A request and its replies have the same
+`correlation_id`: the requesting process and the number of its message.
 """
 
 from __future__ import annotations
@@ -16,17 +20,14 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from itertools import chain, dropwhile
 from types import MappingProxyType
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 from wireyard.formats.base import Row
+from wireyard.formats.rmp.layout import LAYERS
 from wireyard.layers.endpoints import endpoint
 from wireyard.layers.records import Position, Violation, violation_row
-from wireyard.layers.rmp.messages import layer_name, message_row
 from wireyard.layers.rmp.observer import Observer, Seen, observe
-from wireyard.layers.rmp.packet_row import PacketRow, as_packet
 from wireyard.layers.stages import Chain, Derived, Dropped, Fact, Found, Key, KeyedRecord, run_chain
-
-__all__ = ["CHAIN", "derive_tables", "key_of"]
 
 _CONVERSATIONS: Final = "conversations"
 _PROTOCOL: Final = "rmp"
@@ -71,7 +72,7 @@ def _senders(rows: Iterator[Row]) -> Iterator[Found]:
     first = next(packets, None)
     if first is None:
         return
-    observer, stream = Observer(), as_packet(first)
+    observer, stream = Observer(), first
     for observed in observe(chain([first], packets), observer):
         if isinstance(observed, Violation):
             yield Fact("violations", violation_row(_PROTOCOL, observed))
@@ -82,7 +83,7 @@ def _senders(rows: Iterator[Row]) -> Iterator[Found]:
         yield Dropped(bound, messages)
 
 
-def _conversation_messages(message: Seen, row: PacketRow) -> Iterator[KeyedRecord]:
+def _conversation_messages(message: Seen, row: Row) -> Iterator[KeyedRecord]:
     """Yield records of a message for its sender, and for the process that it replies to."""
     if row["src_addr"] is None:
         return
@@ -96,6 +97,84 @@ def _conversation_messages(message: Seen, row: PacketRow) -> Iterator[KeyedRecor
     if fields.reply_message_number is not None:
         answer = ConversationMessage(*common, None, False, fields.reply_message_number)
         yield KeyedRecord(_CONVERSATIONS, (*ring, fields.reply_source), order, answer)
+
+
+# --- messages -------------------------------------------------------------------------------
+
+
+def message_row(message: Seen, packet: Row) -> Row:
+    """Return a whole message as a row of `MESSAGES`.
+
+    Parameters
+    ----------
+    packet
+        Any packet of its stream, for the addresses.
+    """
+    fields, data, packets, length = message
+    first = packets[0]
+    producer = group = None
+    if packet["src_addr"] is not None:
+        producer = endpoint(packet["src_addr"], packet["src_port"])
+        group = endpoint(packet["dst_addr"], packet["dst_port"])
+    asks = fields.reply_requested
+    correlation = _correlation_id(fields.reply_source, fields.reply_message_number) or (
+        _correlation_id(producer, fields.message_number) if asks else None
+    )
+    typed = {
+        "layer": ("integer", fields.layer),
+        "domain": ("integer", fields.domain),
+        "message_number": ("integer", fields.message_number),
+        "reply_requested": ("boolean", None if asks is None else str(asks).lower()),
+        "packets": ("integer", len(packets)),
+        "frames": ("string", _ranges(at.frame for at in packets if at.frame is not None)),
+    }
+    properties = {
+        name: {"type": kind, "value": str(value)}
+        for name, (kind, value) in typed.items()
+        if value is not None
+    }
+    return {
+        "message_key": first.key,
+        "protocol": "rmp",
+        "sent_ns": first.ns,
+        "captured_ns": first.ns,
+        "producer": producer,
+        "client": producer,
+        "producer_client_id": None if fields.client is None else str(fields.client),
+        "destination": group,
+        "destination_kind": group and "group",
+        "correlation_id": correlation,
+        "message_type": layer_name(fields.layer),
+        "body_kind": "bytes",
+        "body_size": len(data),
+        "body": data,
+        "properties": list(properties.items()),
+        "first_seen": "sent",
+        "frame": first.frame,
+        **first.lead,
+        "length": length,
+    }
+
+
+def layer_name(layer: int | None) -> str:
+    """Return the name of a destination layer; None is another protocol."""
+    return "foreign" if layer is None else LAYERS.get(layer, f"layer {layer}")
+
+
+def _correlation_id(process: str | None, number: Any) -> str | None:
+    """Return the identity of a message for replies as text; None if it has no number."""
+    return None if process is None or number is None else f"{process}/{number}"
+
+
+def _ranges(numbers: Iterable[int]) -> str | None:
+    """Return numbers as text, consecutive ones as a range: 3-7, 9."""
+    parts: list[list[int]] = []
+    for number in numbers:
+        if parts and number == parts[-1][-1] + 1:
+            parts[-1][1:] = [number]
+        else:
+            parts.append([number])
+    return ", ".join("-".join(map(str, part)) for part in parts) or None
 
 
 # --- conversations --------------------------------------------------------------------------

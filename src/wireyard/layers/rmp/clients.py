@@ -7,8 +7,6 @@ from dataclasses import dataclass
 
 from wireyard.errors import UsageError
 
-__all__ = ["ALL_DOMAINS", "Clients"]
-
 ALL_DOMAINS = 0
 """The domain number of a client that is in every domain."""
 _LARGEST = 0xFFFF

@@ -31,8 +31,6 @@ from wireyard.layers.rmp.requests import Requests
 from wireyard.layers.rmp.ring import Ring
 from wireyard.layers.rmp.states import ABORT_REASONS, Arrival
 
-__all__ = ["MESSAGING", "Delivery", "Handler"]
-
 MESSAGING = 0
 """The layer of messages for no other layer; it is registered from the start."""
 _TYPING_WORDS = range(FOREIGN, 0x10000)

@@ -7,21 +7,6 @@ from typing import Any, NamedTuple
 from wireyard.errors import DecodeError
 from wireyard.layers.rmp.qos import QoS
 
-__all__ = [
-    "Aborted",
-    "Delivered",
-    "Event",
-    "Foreign",
-    "MalformedPacket",
-    "MessageId",
-    "Piece",
-    "Replied",
-    "RequestDone",
-    "Stalled",
-    "UnknownLayer",
-    "ViewChanged",
-]
-
 
 class MessageId(NamedTuple):
     """The identity of a message, by which replies name it."""

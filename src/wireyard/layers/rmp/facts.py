@@ -12,8 +12,6 @@ from wireyard.layers.facts import DerivedFiles, Facts, PacketFile
 if TYPE_CHECKING:
     import pyarrow as pa
 
-__all__ = ["FACTS"]
-
 
 def _derive(
     files: Sequence[PacketFile], streams: pa.Table, sources: Collection[str]

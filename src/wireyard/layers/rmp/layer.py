@@ -18,13 +18,10 @@ from wireyard.layers.rmp.events import Event, MessageId
 from wireyard.layers.rmp.limits import Drop, Drops, Limits, MessageTooBig, NotWritable
 from wireyard.layers.rmp.numbers import Hold, Numbers
 from wireyard.layers.rmp.outgoing import OwnMessage
-from wireyard.layers.rmp.packing import Head, head_of
+from wireyard.layers.rmp.packets import Draft, Head, head_of
 from wireyard.layers.rmp.qos import QoS
 from wireyard.layers.rmp.requests import Request, Requests, Want
 from wireyard.layers.rmp.ring import Ring
-from wireyard.layers.rmp.segments import Draft
-
-__all__ = ["MessagingLayer"]
 
 
 class MessagingLayer:

@@ -12,20 +12,6 @@ from enum import StrEnum
 
 from wireyard.errors import WireError
 
-__all__ = [
-    "MAX_PACKETS",
-    "MESSAGE_OVERHEAD_BYTES",
-    "NUMBERS",
-    "PACKET_OVERHEAD_BYTES",
-    "Drop",
-    "Drops",
-    "Limits",
-    "MessageTooBig",
-    "NotWritable",
-    "NumbersExhausted",
-    "SendRefused",
-]
-
 MAX_PACKETS = 0xFFFF
 """The most packets of one message: their count has 16 bits."""
 NUMBERS = 1 << 16

@@ -10,8 +10,6 @@ from typing import Final
 
 from wireyard.layers.rmp.limits import NUMBERS, NumbersExhausted
 
-__all__ = ["Hold", "Numbers"]
-
 
 class Hold:
     """The reasons why a number is not free, as bits, because there may be several."""

@@ -15,7 +15,7 @@ Rules of this file:
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import Counter, OrderedDict
 from collections.abc import Iterable, Iterator, Sequence
 from operator import itemgetter
 from types import MappingProxyType
@@ -25,15 +25,11 @@ from wireyard.formats.base import Row
 from wireyard.layers.endpoints import endpoint
 from wireyard.layers.records import GAP, Position, Violation
 from wireyard.layers.rmp.events import Aborted
-from wireyard.layers.rmp.limits import Drop, Drops, Limits
-from wireyard.layers.rmp.packet_row import PacketRow, as_packet
+from wireyard.layers.rmp.limits import NUMBERS, Drop, Drops, Limits
 from wireyard.layers.rmp.parsing import Fields
 from wireyard.layers.rmp.qos import Order, QoS
 from wireyard.layers.rmp.reassembly import Reassembly, Whole
-from wireyard.layers.rmp.repeats import Repeats
 from wireyard.layers.rmp.violations import CHECKED_FLAGS, RULES, violated_rules
-
-__all__ = ["NEEDED", "Observer", "Seen", "observe"]
 
 NEEDED: Final = (
     "source", "stream", "offset", "length", "status", "error", "captured_ns", "frame",
@@ -53,6 +49,8 @@ _BOUNDS: Final = MappingProxyType(
     }
 )
 """The field of `Limits` that a message exceeds, by the reason why it was aborted."""
+_ROOM_BYTES: Final = 1400
+"""The longest packet of the ring over UDP: a longer one does not fit into an Ethernet frame."""
 _NS_PER_S: Final = 1e9
 _fields_of = itemgetter(*Fields._fields)
 
@@ -75,6 +73,56 @@ class _Part(NamedTuple):
     at: Position
     length: int
     fields: Fields
+
+
+class Repeats:
+    """The last packets of a sender.
+
+    Rules of this class (errata R27):
+
+    1. An equal packet with a message number is a repeat while its sender may not reuse the number:
+       twice the time that receivers wait for the rest of a message.
+    2. A number is reused after all others, so no more than `NUMBERS` packets are held.
+    3. Packets without a number have no identity. Of two equal ones, the second is a repeat if it
+       comes within the time that a sender waits for messages to share a packet, and both would have
+       fitted into one packet: their sender would have packed them.
+    4. Without times only packets with numbers can be repeats.
+
+    A packet is held as a hash of 64 bits. A different packet with the same hash counts as a repeat:
+    with all held packets, the chance is one in 2**48.
+    """
+
+    def __init__(self, limits: Limits) -> None:
+        self._hold_s = 2 * limits.reassembly_timeout_s
+        self._packing_s = limits.max_delay_s
+        self._seen: OrderedDict[int, float] = OrderedDict()
+
+    def is_repeat(
+        self, packet: Sequence[tuple[Fields, bytes]], size: int, now: float | None
+    ) -> bool:
+        """Observe a packet; return whether it is a repeat.
+
+        Parameters
+        ----------
+        packet
+            The fields and data of its messages.
+        size
+            Its length in bytes.
+        now
+            The time in seconds; None if it is unknown.
+        """
+        numbered = any(fields.message_number is not None for fields, _ in packet)
+        if not numbered and (now is None or 2 * size > _ROOM_BYTES):
+            return False
+        key, at = hash(tuple(packet)), now or 0.0
+        seen = self._seen.get(key)
+        if seen is not None and at - seen <= (self._hold_s if numbered else self._packing_s):
+            return True
+        self._seen[key] = at
+        self._seen.move_to_end(key)
+        if len(self._seen) > NUMBERS:
+            self._seen.popitem(last=False)
+        return False
 
 
 class Observer:
@@ -103,7 +151,7 @@ class Observer:
         """Counts of dropped packets and messages, by the reasons that a receiver has too."""
         return self._drops.counts
 
-    def receive(self, packet: Sequence[PacketRow]) -> list[Seen | Violation]:
+    def receive(self, packet: Sequence[Row]) -> list[Seen | Violation]:
         """Observe a packet: the rows of its messages, or the one row of a malformed packet."""
         first = packet[0]
         self._sender = _endpoint(first)
@@ -129,12 +177,12 @@ class Observer:
                 found += self._collect(part)
         return found
 
-    def receive_truncated(self, packet: Sequence[PacketRow]) -> Violation:
+    def receive_truncated(self, packet: Sequence[Row]) -> Violation:
         """Observe a packet whose end was not captured, and whose content is unknown therefore."""
         self._sender = _endpoint(packet[0])
         return self._rule_violation("cut_packet", packet[0])
 
-    def _rule_violation(self, rule: str, row: PacketRow) -> Violation:
+    def _rule_violation(self, rule: str, row: Row) -> Violation:
         """Return the violation of a rule by a packet alone."""
         return self._violation(rule, RULES[rule], Position.of(row))
 
@@ -205,8 +253,8 @@ def observe(rows: Iterable[Row], observer: Observer) -> Iterator[Seen | Violatio
     observer
         A new observer.
     """
-    packet: list[PacketRow] = []
-    for row in map(as_packet, rows):
+    packet: list[Row] = []
+    for row in rows:
         if packet and _belongs(row, packet):
             packet.append(row)
             continue
@@ -220,11 +268,11 @@ def observe(rows: Iterable[Row], observer: Observer) -> Iterator[Seen | Violatio
     yield from observer.finish()
 
 
-def _endpoint(row: PacketRow) -> str | None:
+def _endpoint(row: Row) -> str | None:
     return None if row["src_addr"] is None else endpoint(row["src_addr"], row["src_port"])
 
 
-def _belongs(row: PacketRow, packet: Sequence[PacketRow]) -> bool:
+def _belongs(row: Row, packet: Sequence[Row]) -> bool:
     """Return whether a row is the next message of a packet."""
     first = packet[0]
     place = first["packet_offset"], len(packet)

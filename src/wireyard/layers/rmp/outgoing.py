@@ -23,12 +23,9 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
 from wireyard.layers.rmp.numbers import Hold, Numbers
-from wireyard.layers.rmp.packing import Head, Packing
+from wireyard.layers.rmp.packets import Draft, Head, Packing
 from wireyard.layers.rmp.qos import QoS
-from wireyard.layers.rmp.segments import Draft
 from wireyard.layers.rmp.states import OWN, Effect, Own, OwnEvent
-
-__all__ = ["Outgoing", "OwnMessage"]
 
 
 @dataclass(slots=True, eq=False)

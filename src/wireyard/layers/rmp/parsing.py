@@ -27,8 +27,6 @@ from wireyard.formats.rmp.layout import (
 )
 from wireyard.formats.rmp.packet import Message, decode_packet
 
-__all__ = ["Fields", "Run", "parse_packet"]
-
 
 class Fields(NamedTuple):
     """The header fields of a message; fields without their flag are None."""

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from enum import Enum, StrEnum
 
-__all__ = ["Order", "QoS"]
-
 
 class Order(StrEnum):
     """The order in which a receiver delivers messages."""

@@ -35,8 +35,6 @@ from wireyard.layers.rmp.parsing import Fields
 from wireyard.layers.rmp.qos import Order, QoS
 from wireyard.layers.rmp.states import ABORT_REASONS, ARRIVING, Arrival, Arriving, Step
 
-__all__ = ["Part", "Reassembly", "Whole"]
-
 
 class Whole(NamedTuple):
     """A message with all its data, in the order of messages."""

@@ -14,8 +14,6 @@ from wireyard.layers.rmp.limits import Drop, Drops
 from wireyard.layers.rmp.numbers import Hold, Numbers
 from wireyard.layers.rmp.states import DONE_REASONS, REQUESTS, Asking, RequestEvent
 
-__all__ = ["Request", "Requests", "Want"]
-
 
 class Want(StrEnum):
     """The replies that are wanted, if that is not a number."""

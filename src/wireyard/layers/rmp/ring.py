@@ -15,8 +15,6 @@ from wireyard.layers.rmp.parsing import Fields
 from wireyard.layers.rmp.qos import Order
 from wireyard.layers.rmp.reassembly import Reassembly
 
-__all__ = ["Ring"]
-
 _MIN_PACKET_BYTES = 64
 """The smallest limit on packets of a ring: a third of that may be header fields already."""
 _MAX_SOURCES = 1024

@@ -11,22 +11,6 @@ from typing import Final
 
 from wireyard.layers.states import Cell, StateTable
 
-__all__ = [
-    "ABORT_REASONS",
-    "ARRIVING",
-    "DONE_REASONS",
-    "OWN",
-    "REQUESTS",
-    "Arrival",
-    "Arriving",
-    "Asking",
-    "Effect",
-    "Own",
-    "OwnEvent",
-    "RequestEvent",
-    "Step",
-]
-
 
 class Arriving(StrEnum):
     """The state of a message number of a source at a receiver."""

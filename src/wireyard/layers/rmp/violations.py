@@ -11,11 +11,9 @@ from collections.abc import Mapping
 from types import MappingProxyType
 from typing import Final
 
+from wireyard.formats.base import Row
 from wireyard.formats.rmp.layout import FLAGS
-from wireyard.layers.rmp.packet_row import PacketRow
 from wireyard.layers.rmp.parsing import Fields
-
-__all__ = ["CHECKED_FLAGS", "RULES", "violated_rules"]
 
 RULES: Final[Mapping[str, str]] = MappingProxyType(
     {
@@ -44,7 +42,7 @@ CHECKED_FLAGS: Final = FLAGS["segmentation"] | FLAGS["reply_requested"]
 """Only messages with one of these flags need `violated_rules`."""
 
 
-def violated_rules(row: PacketRow, fields: Fields) -> list[str]:
+def violated_rules(row: Row, fields: Fields) -> list[str]:
     """Return the rules that a well-formed message violates by itself.
 
     There are none if its typing word has none of `CHECKED_FLAGS`.

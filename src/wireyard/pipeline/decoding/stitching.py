@@ -145,7 +145,7 @@ def stitch_input(
 def _walk(piece: Piece, max_packet_bytes: int | None) -> Segment:
     format = get_format(piece.format)
     fast = load_fast_path(format, piece.stop - piece.start)
-    limit = max_packet_bytes or format.max_packet_bytes
+    limit = max_packet_bytes or format.framing.max_packet_bytes
     with open_snapshot(piece.path, piece.size) as file:
         file.seek(piece.start)
         windows = windows_of_file(Reading(file, ours=False), file.name, piece.start)

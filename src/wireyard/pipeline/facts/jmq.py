@@ -23,6 +23,8 @@ from wireyard.lake.parts import read_batches
 from wireyard.layers.facts import PacketFile
 from wireyard.layers.grouping import split_rows
 from wireyard.layers.jmq.columns import (
+    compare_clocks,
+    compare_times,
     connection_keys,
     find_gaps,
     follow_connections,
@@ -31,9 +33,9 @@ from wireyard.layers.jmq.columns import (
     join_requests,
     match_replies,
     order_hops,
+    order_several,
     partition_keys,
     producers_of,
-    records_of,
     stand_for_messages,
 )
 from wireyard.layers.jmq.facts import FORMATS
@@ -44,10 +46,8 @@ from wireyard.layers.jmq.files import (
     packets_of,
     slices_of,
 )
-from wireyard.layers.jmq.hops import HOP_STAGES
 from wireyard.layers.tables import join_tables
 from wireyard.pipeline.exchange import PartInput, Stage, pass_on
-from wireyard.pipeline.facts.keyed import pass_records, stages_of
 from wireyard.pipeline.facts.tasks import (
     Division,
     Group,
@@ -113,6 +113,7 @@ def _opened(file: _File) -> PacketFile:
 _STREAMS, _TRANSACTIONS, _MESSAGES, _RELAYS, _REQUESTS, _RUNS, _MARKS = (
     "streams", "transactions", "messages", "relays", "requests", "runs", "marks",
 )  # fmt: skip
+_SEVERAL, _SPANS, _CLOCKS = "several", "spans", "clocks"
 """Names of what tasks pass on, besides the packets of each format."""
 
 
@@ -128,7 +129,10 @@ def _write_by_phases(runner: Runner, output: Output, group: Group) -> Iterable[R
         Stage((_REQUESTS, _RUNS, _MARKS), parts + len(files), partial(_finish, job=job)),
     ]
     if len(group.sources) > 1:
-        stages += stages_of(HOP_STAGES, parts, output)
+        stages += [
+            Stage((_SPANS,), parts, partial(_compare, job=job)),
+            Stage((_SEVERAL, _CLOCKS), parts, partial(_order, job=job)),
+        ]
     tasks = [*files, *map(_Streams, group.streams)]
     return run_stages(runner, tasks, partial(_split, job=job), stages)
 
@@ -228,7 +232,11 @@ def _join(given: PartInput, job: _Job) -> Outputs:
     }
     yield from write_tables(tables.items(), job.output)
     yield from dropped_rows(hops.dropped)
-    yield from pass_records(records_of(*hops.records), HOP_STAGES, job.parts)
+    if hops.several.num_rows:
+        compared = compare_times(hops.several)
+        yield from dropped_rows(compared.dropped)
+        yield from pass_on(_SPANS, _by_key("points", job.parts, compared.spans))
+        yield from pass_on(_SEVERAL, [[compared.several]], given.part)
     yield from pass_on(_REQUESTS, _by_key("conversations", job.parts, joined.messages))
     marks = stand_for_messages(sendings, deliveries, relays)
     of_files = split_rows(marks, file_numbers(marks), len(job.files))
@@ -252,3 +260,18 @@ def _write_marked(given: PartInput, job: _Job) -> Results:
     (marks,) = _read(given, _MARKS)
     messages = messages_of(_opened(job.files[given.part - job.parts]), marks)
     yield from write_tables((("messages", table) for table in messages), job.output)
+
+
+def _compare(given: PartInput, job: _Job) -> Outputs:
+    """Compare the clocks of capture points; all parts get them."""
+    if _SPANS in given.inbox:
+        clocks, dropped = compare_clocks(*_read(given, _SPANS))
+        yield from dropped_rows(dropped)
+        yield from pass_on(_CLOCKS, ([clocks] for _ in range(job.parts)))
+
+
+def _order(given: PartInput, job: _Job) -> Outputs:
+    """Order the hops of messages that several captures show."""
+    if _SEVERAL in given.inbox:
+        hops = order_several(*_read(given, _SEVERAL), *_read(given, _CLOCKS))
+        yield from write_tables([("hops", hops)], job.output)

@@ -32,7 +32,6 @@ __all__ = [
     "BATCH_ROWS",
     "RECORD",
     "order_bytes",
-    "pass_records",
     "run_rows",
     "run_stage",
     "stages_of",
@@ -143,17 +142,6 @@ def _objects(column: pa.Array) -> list[Any]:
 def _as_dicts(column: pa.Array) -> list[Any]:
     values: list[Any] = column.to_pylist(maps_as_pydicts="lossy")
     return values
-
-
-def pass_records(records: Iterable[KeyedRecord], stages: Chain, parts: int) -> Iterator[Blob]:
-    """Yield keyed records for later stages."""
-    held: dict[str, list[KeyedRecord]] = {}
-    for record in records:
-        held.setdefault(record.stage, []).append(record)
-        if len(held[record.stage]) == BATCH_ROWS:
-            yield from _pass_batch(held.pop(record.stage), stages, parts)
-    for some in held.values():
-        yield from _pass_batch(some, stages, parts)
 
 
 def _pass_batch(records: list[KeyedRecord], stages: Chain, parts: int) -> Iterator[Blob]:

@@ -28,25 +28,24 @@ from wireyard.layers.grouping import split_rows, text_codes
 from wireyard.layers.mqtt.columns import (
     Matched,
     RestRecord,
+    count_evidence,
     explain_rest,
     known_of,
     match,
-    track,
-)
-from wireyard.layers.mqtt.delivery_columns import Topics, Will, deliver
-from wireyard.layers.mqtt.directions import Stream
-from wireyard.layers.mqtt.evidence import SCHEMA, StreamEvidence
-from wireyard.layers.mqtt.facts import EVIDENCE, FORMAT
-from wireyard.layers.mqtt.files import (
-    count_evidence,
     messages_of,
     parts_of,
     shown_rows,
+    track,
 )
+from wireyard.layers.mqtt.delivery_columns import Topics, deliver
+from wireyard.layers.mqtt.directions import Stream
+from wireyard.layers.mqtt.evidence import SCHEMA, StreamEvidence
+from wireyard.layers.mqtt.facts import EVIDENCE, FORMAT
 from wireyard.layers.mqtt.messages import marks_of
 from wireyard.layers.mqtt.packets import KnownStream, Part, new_secret
-from wireyard.layers.mqtt.published import SENT, Clients
-from wireyard.layers.mqtt.records import Client, ConnectionRecord, TopicKey
+from wireyard.layers.mqtt.published import SENT
+from wireyard.layers.mqtt.records import Client, ConnectionRecord, TopicKey, Will
+from wireyard.layers.mqtt.tracked import Clients
 from wireyard.layers.stages import Key, KeyedRecord, Order
 from wireyard.pipeline.exchange import (
     Inbox,

@@ -81,7 +81,6 @@ _LEFT_OUT: Final = {
     "subscriptions": "subscriptions of clients with very many match no message",
     "filters": "subscriptions of brokers with very many match no message",
     "requests": "requests count as unanswered: very many waited for a reply",
-    "retained": "retained values are in no row: there are very many",
 }
 """What tables lack where a limit was reached, or have other than captured, in words."""
 

@@ -13,7 +13,7 @@ import numpy as np
 from wireyard.arrays import Int8s, Ints
 from wireyard.formats.jmq.layout import FLAGS, MESSAGE_TYPES
 from wireyard.layers.jmq import rules, states
-from wireyard.layers.jmq.rules import HANDLERS, NEEDS_ALL, NEEDS_BOTH, RULES
+from wireyard.layers.jmq.rules import HANDLERS, NEEDS, RULES
 from wireyard.layers.jmq.states import DELIVERY, FLOW, SESSION, TRANSACTION
 from wireyard.layers.states import NEXT, RULE, transitions
 
@@ -58,8 +58,7 @@ RULE_CODES: Final = {rule: code for code, rule in enumerate(RULES)}
     )
 )  # fmt: skip
 
-BOTH, ALL = 1, 2
-"""What a rule needs: packets of both sides, or all packets."""
+BOTH, ALL = rules.BOTH, rules.ALL
 
 USE_EVENTS: Final = TRANSACTION.events
 (U_START, U_SEND, U_DENY_SEND, U_ACK, U_DENY_ACK, U_END, U_PREPARE, U_ASK_COMMIT,
@@ -171,7 +170,7 @@ def compiled() -> Compiled:
         flow[:, :, NEXT].ravel(),
         flow[:, :, RULE].ravel(),
         np.isin(np.arange(TYPES), list(rules.REPLIES)).astype(np.int8),
-        np.array([(rule in NEEDS_BOTH) + 2 * (rule in NEEDS_ALL) for rule in RULES], np.int8),
+        np.array(list(NEEDS.values()), np.int8),
         np.array([getattr(rules, cap) for cap in CAPS]),
     )
 

@@ -46,8 +46,6 @@ from wireyard.layers.jmq.kernels.state import (
     Waiting,
 )
 
-__all__ = ["track_packets"]
-
 
 @inlined
 def properties_at(q: Any, at: int) -> int:

@@ -17,16 +17,6 @@ from wireyard.layers.jmq.kernels.sessions import (
     use,
 )
 
-__all__ = [
-    "acknowledge",
-    "add_consumer",
-    "confirm",
-    "delete_consumer",
-    "deliver",
-    "destroy_session",
-    "redeliver",
-]
-
 # --- consumers ------------------------------------------------------------------------------
 
 

@@ -11,28 +11,6 @@ from typing import Any
 from wireyard.accelerate import inlined
 from wireyard.layers.jmq.kernels import codes as k
 
-__all__ = [
-    "add_violation",
-    "admit",
-    "append",
-    "by_type",
-    "commit",
-    "end_pause_of",
-    "end_transaction",
-    "enter_packet",
-    "flow_on",
-    "log_in",
-    "miss_packets",
-    "number_packet",
-    "release",
-    "resume",
-    "send",
-    "start_transaction",
-    "unlink",
-    "use",
-]
-
-
 # --- lists, caps and buffers ----------------------------------------------------------------
 
 
@@ -248,6 +226,7 @@ def log_in(
             connections.status[c] = row
         elif event in (k.CLIENT_BYE, k.SERVER_BYE) and connections.ended_by[c] == 0:
             connections.ended_by[c] = 1 if event == k.CLIENT_BYE else 2
+            connections.may_be_refused[c] = state == k.NEW
         connections.state[c] = following
 
 

@@ -12,19 +12,6 @@ import numpy as np
 
 from wireyard.arrays import Int8s, Int32s, Ints
 
-__all__ = [
-    "Buffers",
-    "Connections",
-    "Consumers",
-    "Held",
-    "Packets",
-    "Pauses",
-    "Properties",
-    "Streams",
-    "Waiting",
-    "blank",
-]
-
 
 class Packets(NamedTuple):
     """Columns of the packets, and the results of tracking for each; axis: row."""
@@ -123,6 +110,8 @@ class Connections(NamedTuple):
     state: Int8s
     ended_by: Int8s
     """Which side sent the first GOODBYE: 0 none, 1 the client, 2 the broker."""
+    may_be_refused: Int8s
+    """Whether nothing showed the login before that GOODBYE."""
     opened: Int32s
     last: Int32s
     hello: Int32s

@@ -29,8 +29,6 @@ from wireyard.layers.symptoms import (
     of_verdicts,
 )
 
-__all__ = ["CLOSED", "SYMPTOMS"]
-
 _STORE: Final = "wireyard store {source}"
 _WAITS: Final = f"""
 SELECT * FROM ({QUEUED}) WHERE delayed_ms IS NULL AND end_ns - since_ns >= {LONG_NS}
@@ -55,6 +53,7 @@ SELECT * FROM ({_WAITS}) w
 WHERE NOT has_consumer AND NOT EXISTS (
     FROM ({CONSUMERS}) c
     WHERE c.source = w.source AND c.destination = w.destination AND c.selector IS NOT NULL
+      AND coalesce(c.until_ns > w.since_ns, true)
   )
 QUALIFY bool_or(NOT was_left) OVER (PARTITION BY source, destination)
 """
@@ -65,22 +64,23 @@ CLOSED: Final = f"EXISTS (FROM ({_UNCLAIMED}) w WHERE w.message_key = d.message_
 """Condition for a delivery `d` whose consumer has closed: its message waits for any consumer."""
 _SELECTOR: Final = f"""
 WITH unmatched AS (
-  SELECT source, destination, message_key, since_ns, false AS is_topic FROM ({_WAITS})
+  SELECT source, destination, message_key, client, since_ns, false AS is_topic FROM ({_WAITS})
   UNION ALL
-  SELECT m.source, m.destination, m.message_key, m.captured_ns, true
+  SELECT m.source, m.destination, m.message_key, m.client, m.captured_ns, true
   FROM messages m
+  LEFT JOIN transactions t ON t.source = m.source AND t.transaction_id = m.transaction_id
   WHERE m.protocol = 'jms' AND m.destination_kind IN ('topic', 'temporary_topic')
-    AND m.captured_ns IS NOT NULL
+    AND m.captured_ns IS NOT NULL AND coalesce(t.outcome, 'committed') = 'committed'
 )
-SELECT c.destination, coalesce(s.client_id, s.client, c.src_addr || ':' || c.src_port) AS client,
+SELECT c.destination, coalesce(c.client_id, c.client) AS client,
   count(DISTINCT u.message_key) AS count, c.selector, c.source, c.frame, c.stream, c."offset"
 FROM ({CONSUMERS}) c
 JOIN unmatched u
 ON u.source = c.source AND u.destination = c.destination AND u.is_topic = c.is_topic
   AND (NOT c.is_topic OR u.since_ns > c.captured_ns)
-LEFT JOIN sessions s
-ON s.source = c.source AND s.protocol = 'jms' AND s.client = c.src_addr || ':' || c.src_port
-WHERE c.selector IS NOT NULL
+  AND u.since_ns < coalesce(c.until_ns, u.since_ns + 1)
+  AND NOT (c.no_local AND coalesce(u.client = c.client, true))
+WHERE c.selector IS NOT NULL AND c.is_whole
   AND NOT EXISTS (
     FROM deliveries d
     WHERE d.source = c.source AND d.consumer_id = c.consumer_id AND d.destination = c.destination

@@ -11,8 +11,6 @@ from typing import Final
 from wireyard.layers.jmq.waiting import CONSUMERS, ENDS, QUEUED
 from wireyard.layers.symptoms import BACK, LONG_NS, TRACE_ALL, Symptom
 
-__all__ = ["CLUSTER"]
-
 _LINK: Final = (
     'wireyard sql {input} "SELECT frame, stream, packet_type_name, flags, properties'
     ' FROM packets_gpacket ORDER BY frame"'

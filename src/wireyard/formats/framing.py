@@ -1,25 +1,31 @@
-"""Helpers that several formats share: a body as text, and the search for a magic number."""
+"""Framing that JMQ and GPackets share: headers with a magic number and the size of the packet."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
-from wireyard.formats.base import Row, View
-
-__all__ = ["find_magic", "text_of"]
+from wireyard.errors import LimitExceeded, Malformed
+from wireyard.formats.base import View
+from wireyard.layout import Field
 
 _FIRST_BYTES, _MOST_BYTES = 1 << 12, 1 << 20
 """A memoryview has no `find`, so it is copied in pieces: small ones first, for near hits."""
 
 
-def text_of(column: str) -> Callable[[Row], str | None]:
-    """Return a view of a bytes column as text; bytes that are not UTF-8 are backslash-escaped."""
+def checked_size(format: str, field: Field, size: int, least: int, most: int) -> int:
+    """Return the size in a header.
 
-    def show(row: Row) -> str | None:
-        data: bytes | None = row.get(column)
-        return None if data is None else data.decode("utf-8", "backslashreplace")
-
-    return show
+    Raises
+    ------
+    Malformed
+        It is below `least`, that of the header.
+    LimitExceeded
+        It is over `most`.
+    """
+    if size < least:
+        problem = f"is {size}, less than the {least} of the header"
+        raise Malformed(format, "size", field.offset, problem, field.spec, "bad_size")
+    if size > most:
+        raise LimitExceeded(format, "size", field.offset, f"is {size}, over {most}", field.spec)
+    return size
 
 
 def find_magic(view: View, magic: bytes, start: int, stop: int) -> int:
