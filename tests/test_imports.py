@@ -65,7 +65,6 @@ ONLY_IN = {
     "click": {"cli"},
     "rich": {"cli", "spark"},
     "jinja2": {"report"},
-    "vl_convert": {"report"},
     "fsspec": {"streams"},
     "google": {"payloads"},
 }

@@ -1,7 +1,7 @@
 """A broker in a process that is killed and started again, each time a line comes in.
 
-``python -m tests.broker.killed STORE PORT`` loads everything once, so that a start is a fork.
-With UNSYNCED, a start finds of the store only what was synced: see ``unsynced.c``.
+``python -m tests.broker.killed STORE PORT JMQ_PORT`` loads everything once, so that a start is a
+fork. With UNSYNCED, a start finds of the store only what was synced: see ``unsynced.c``.
 """
 
 from __future__ import annotations
@@ -15,12 +15,12 @@ from wireyard.broker.foreground import serve
 from wireyard.broker.server import Server
 
 
-def main(store: str, port: str) -> None:
+def main(store: str, port: str, jmq_port: str) -> None:
     """Run a broker until standard input ends."""
     while True:
         child = os.fork()
         if not child:
-            server = Server(say=say, port=int(port), store=store)
+            server = Server(say=say, port=int(port), store=store, jmq=int(jmq_port))
             serve(server, lambda server: say(f"listens on {server.address[1]}"))
             os._exit(0)
         line = sys.stdin.readline()

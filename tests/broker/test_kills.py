@@ -10,6 +10,7 @@ import socket
 import subprocess
 import sys
 from collections import Counter
+from collections.abc import Callable, Coroutine
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -17,7 +18,7 @@ from typing import Any
 
 import pytest
 
-from wireyard.client import Client
+from wireyard.client import Client, ConnectionLost, JmqClient, Refused
 
 KILLS = 25
 SECONDS = 40
@@ -26,12 +27,17 @@ OPEN = 40
 TOPICS = 5
 
 
+Ports = tuple[int, int]
+
+
 @pytest.fixture
-def port() -> int:
-    """Return a port that is free, and stays the same over restarts."""
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        found: int = server.getsockname()[1]
-    return found
+def ports() -> Ports:
+    """Return ports that are free, and stay the same over restarts: of MQTT, and of JMQ."""
+    with (
+        socket.create_server(("127.0.0.1", 0)) as one,
+        socket.create_server(("127.0.0.1", 0)) as other,
+    ):
+        return one.getsockname()[1], other.getsockname()[1]
 
 
 @dataclass
@@ -59,8 +65,8 @@ def is_retained(number: int) -> bool:
 class Killed:
     """The process of ``tests.broker.killed``."""
 
-    def __init__(self, store: Path, port: int, **environment: str) -> None:
-        self._words = [sys.executable, "-m", "tests.broker.killed", str(store), str(port)]
+    def __init__(self, store: Path, ports: Ports, **environment: str) -> None:
+        self._words = [sys.executable, "-m", "tests.broker.killed", str(store), *map(str, ports)]
         self._environment = {**os.environ, **environment}
 
     async def __aenter__(self) -> Killed:
@@ -118,9 +124,9 @@ async def read_all(client: Client, log: Log) -> None:
         log.unflagged[number] += not message.dup
 
 
-async def talk(broker: Killed, port: int, kills: int, log: Log) -> int:
+async def talk(broker: Killed, ports: Ports, kills: int, log: Log) -> int:
     """Publish and read while the broker is killed; return how many messages were published."""
-    url, stop, choose = f"mqtt://127.0.0.1:{port}", asyncio.Event(), random.Random(kills)
+    url, stop, choose = f"mqtt://127.0.0.1:{ports[0]}", asyncio.Event(), random.Random(kills)
     named: dict[str, Any] = {"version": "5", "keep_session": True}
     reader, writer = Client(url, client_id="r", **named), Client(url, client_id="w", **named)
     async with reader, writer:
@@ -156,23 +162,30 @@ def judge(log: Log, count: int) -> None:
     assert {n for n, times in log.unflagged.items() if times > 1} <= log.unsure
 
 
-def run(tmp_path: Path, port: int, kills: int, **environment: str) -> None:
+Talk = Callable[[Killed, Ports, int, Log], Coroutine[Any, Any, int]]
+Judge = Callable[[Log, int], None]
+
+
+def run(
+    tmp_path: Path, ports: Ports, kills: int, talk: Talk = talk, judge: Judge = judge,
+    **environment: str,
+) -> None:  # fmt: skip
     async def limited() -> int:
         async with (
             asyncio.timeout(SECONDS),
-            Killed(tmp_path / "broker.db", port, **environment) as broker,
+            Killed(tmp_path / "broker.db", ports, **environment) as broker,
         ):
-            return await talk(broker, port, kills, log)
+            return await talk(broker, ports, kills, log)
 
     log = Log()
     judge(log, asyncio.run(limited()))
 
 
-def test_nothing_acknowledged_is_lost_and_nothing_comes_twice(tmp_path: Path, port: int) -> None:
-    run(tmp_path, port, KILLS)
+def test_nothing_acknowledged_is_lost_and_nothing_comes_twice(tmp_path: Path, ports: Ports) -> None:
+    run(tmp_path, ports, KILLS)
 
 
-def test_what_was_not_synced_was_not_acknowledged(tmp_path: Path, port: int) -> None:
+def test_what_was_not_synced_was_not_acknowledged(tmp_path: Path, ports: Ports) -> None:
     compiler = shutil.which("cc")
     if compiler is None:
         pytest.skip("needs a C compiler, for a disk that drops what was not synced")
@@ -180,4 +193,83 @@ def test_what_was_not_synced_was_not_acknowledged(tmp_path: Path, port: int) -> 
     source = Path(__file__).with_name("unsynced.c")
     words = [compiler, "-shared", "-fPIC", "-O1", "-o", str(library), str(source)]
     subprocess.run(words, check=True)
-    run(tmp_path, port, KILLS // 2, LD_PRELOAD=str(library), UNSYNCED="1")
+    run(tmp_path, ports, KILLS // 2, LD_PRELOAD=str(library), UNSYNCED="1")
+
+
+async def send_all(client: JmqClient, log: Log, stop: asyncio.Event) -> int:
+    """Send numbers to a topic that has a durable subscription, several at a time."""
+    room = asyncio.Semaphore(OPEN)
+
+    async def send(number: int) -> None:
+        log.open.add(number)
+        await client.send("n", str(number), is_topic=True)
+        log.open.discard(number)
+        log.acknowledged.add(number)
+        room.release()
+
+    number = 0
+    async with asyncio.TaskGroup() as tasks:
+        while not stop.is_set():
+            await room.acquire()
+            tasks.create_task(send(number))
+            number += 1
+    return number
+
+
+async def pass_on(client: JmqClient, log: Log) -> None:
+    """Take messages of the subscription and send them to a queue, in transactions."""
+    consumer = await client.consume(
+        "n", is_topic=True, durable="d", prefetch=20, acknowledges=False
+    )
+    async for message in consumer:
+        with suppress(ConnectionLost, Refused):
+            async with client.transaction() as transaction:
+                await transaction.acknowledge(message)
+                await transaction.send("done", message.body)
+
+
+async def take_all(client: JmqClient, log: Log) -> None:
+    consumer = await client.consume("done")
+    async for message in consumer:
+        number = int(message.body)
+        log.got[number] += 1
+        log.unflagged[number] += not message.is_redelivered
+
+
+async def talk_jmq(broker: Killed, ports: Ports, kills: int, log: Log) -> int:
+    url, stop, choose = f"mq://127.0.0.1:{ports[1]}", asyncio.Event(), random.Random(kills)
+    writer, worker, reader = JmqClient(url), JmqClient(url, client_id="w"), JmqClient(url)
+    async with worker, writer, reader:
+        reading = asyncio.create_task(take_all(reader, log))
+        passing = asyncio.create_task(pass_on(worker, log))
+        await asyncio.sleep(0.2)
+        writing = asyncio.create_task(send_all(writer, log, stop))
+        for _ in range(kills):
+            before = len(log.acknowledged)
+            while len(log.acknowledged) < before + OPEN:
+                await asyncio.sleep(0.005)
+            await asyncio.sleep(choose.uniform(0, 0.1))
+            broker.kill()
+            log.unsure |= log.open
+            await broker.ready()
+        await asyncio.sleep(0.2)
+        stop.set()
+        count = await writing
+        while len(log.got) < count:
+            await asyncio.sleep(0.01)
+        for task in (reading, passing):
+            task.cancel()
+            with suppress(asyncio.CancelledError):
+                await task
+    return count
+
+
+def judge_jmq(log: Log, count: int) -> None:
+    """What was sent came once, but what was in flight at a kill, or is marked."""
+    assert count > 100 and log.acknowledged == set(range(count))
+    assert set(log.got) == log.acknowledged
+    assert {n for n, times in log.unflagged.items() if times > 1} <= log.unsure
+
+
+def test_persistent_jms_messages_survive(tmp_path: Path, ports: Ports) -> None:
+    run(tmp_path, ports, KILLS // 2, talk_jmq, judge_jmq)

@@ -51,7 +51,7 @@ def opened(path: str) -> Iterator[tuple[Store, Commits, list[str]]]:
 
 def rows(path: str, table: Table) -> list[Row]:
     store = Store(path, [MESSAGES, HELD])
-    found = list(store.read(table))
+    found = list(store.read(table, lambda *row: row))
     store.close()
     return found
 

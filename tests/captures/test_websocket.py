@@ -22,8 +22,9 @@ from tests.captures.test_tls import (
     opened,
     problem,
     read_damaged,
+    read_with_losses,
 )
-from wireyard.captures.carriers import websocket
+from wireyard.captures.carriers import opening, websocket
 from wireyard.captures.carriers.tls_keys import read_key_logs
 from wireyard.captures.inputs import open_captures
 from wireyard.captures.read import read_capture
@@ -196,22 +197,46 @@ def test_what_inflates_to_too_much_is_not_inflated(monkeypatch: pytest.MonkeyPat
     assert reason is not None and f"inflates to over {1 << 20} bytes" in reason
     # The streams of a capture share what all of them may have.
     monkeypatch.setattr(websocket, "_MAX_MESSAGE_BYTES", 1 << 23)
-    monkeypatch.setattr(websocket, "_MAX_INFLATED_BYTES", 6 << 20)
+    monkeypatch.setattr(opening, "_MOST_INFLATED_BYTES", 6 << 20)
     request, response = heads(DEFLATE)
     frames = [*both_ways(request, response + data), *both_ways(request, response + data, (7, 8))]
     found = assign_formats(read_capture(pcap(packets(frames))).streams)
-    assert [one.stream.size for one in found] == [0, 1 << 22, 0, 0]
+    assert [one.stream.size for one in found[:2]] == [0, 1 << 22]
+    assert content(found[3]) == b""
 
 
-def test_a_gap_ends_its_direction_with_a_reason() -> None:
+@pytest.mark.parametrize("cut", [0, 1, 3])
+def test_a_gap_is_a_gap_of_the_stream_inside(cut: int) -> None:
+    """Whole frames are lost, or all but their first bytes, with and without their sizes."""
     request, response = heads()
     before, lost, after = (frame(2, word) for word in (b"Hello", b"big", b"World"))
-    frames = both_ways(request, response + before)
+    frames = both_ways(request, response + before + lost[:cut])
     at = 500 + len(response + before + lost)
     frames.append(ethernet(ipv4(tcp(1999, 40000, at, after), src=SERVER, dst=CLIENT)))
     found = assign_formats(read_capture(pcap(packets(frames))).streams)
-    assert content(found[1]) == b"Hello"
-    assert "was not captured whole" in problem(found)
+    assert content(found[1]) == b"HelloWorld"
+    assert found[1].stream.gaps.tolist() == [[5, 5 + len(lost)]]
+    assert found[0].carriers[0].problem is None
+
+
+def test_what_is_compressed_with_lost_bytes_is_not_read() -> None:
+    request, response = heads(DEFLATE)
+    squeezed = zlib.compressobj(wbits=-15)
+    words = [
+        frame(2, (squeezed.compress(word) + squeezed.flush(zlib.Z_SYNC_FLUSH))[:-4], reserved=4)
+        for word in (b"Hello Hello", b"World Hello", b"Hello World")
+    ]
+    frames = both_ways(request, response + words[0])
+    at = 500 + len(response + words[0] + words[1])
+    frames.append(ethernet(ipv4(tcp(1999, 40000, at, words[2]), src=SERVER, dst=CLIENT)))
+    found = assign_formats(read_capture(pcap(packets(frames))).streams)
+    assert content(found[1]) == b"Hello Hello"
+    assert "is compressed with bytes that were not captured" in problem(found)
+    assert found[1].stream.gaps.tolist() == [[11, 11 + len(words[1] + words[2])]]
+
+
+def test_a_frame_that_is_lost_takes_no_more_than_its_frames() -> None:
+    assert read_with_losses(RECORDED, KEYS, 2, 17_620) > 3  # a frame of 17,616 bytes is the largest
 
 
 # --- HTTP -----------------------------------------------------------------------------------

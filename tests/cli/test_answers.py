@@ -61,7 +61,7 @@ def test_a_capture_without_traffic_of_ours(
     if name != "sql":
         assert result.exit_code == 1
         first = result.stderr.splitlines()[0]
-        assert first == "wireyard: no packet was read, so nothing is known"
+        assert first == f"wireyard: {path}: no packet was read, so nothing is known"
 
 
 @pytest.mark.parametrize(

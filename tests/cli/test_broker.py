@@ -111,12 +111,27 @@ def test_sub_prints_json_for_programs(run: Run) -> None:
     ]
 
 
+def test_pub_and_sub_of_a_jmq_broker(run: Run) -> None:
+    with wireyard.broker(jmq=0) as broker:
+        where = ["-p", broker.jmq_port]
+        for text in ("a", "b"):
+            assert run("pub", "-q", "orders", *where, "-m", text).exit_code == 0
+        result = run("sub", "-q", "orders", *where, "-C", 1, "--out", "text")
+        assert re.sub(r"^\S+  ", "", result.output) == "orders  P   a\n"
+        row = json.loads(run("sub", "-h", broker.jmq_url, "-q", "orders", "-C", 1).output)
+        assert (row["topic"], row["flags"], row["payload"]) == ("orders", "QPAC", "b")
+
+
 @pytest.mark.parametrize(
     ("words", "status", "line"),
     [
         (["pub", "-h", "mqtt://127.0.0.1:1", "-t", "a"], 3, "127.0.0.1:1"),
         (["pub", "-h", "http://x", "-t", "a"], 2, "mqtt://HOST:PORT"),
-        (["sub"], 2, "Missing option '-t'"),
+        (["sub"], 2, "-t, or from a queue, -q QUEUE"),
+        (["sub", "-t", "a", "-q", "orders"], 2, "-t, or from a queue, -q QUEUE"),
+        (["sub", "-h", "mq://x", "-t", "a", "-t", "b"], 2, "one -t"),
+        (["sub", "-t", "a", "-q", "3"], 2, "3 is no quality of service"),
+        (["pub", "-q", "orders", "-p", "1"], 3, "localhost:1"),
         (["pub", "-h", "{url}", "-t", "a/#"], 2, "'a/#' is no topic"),
         (["sub", "-h", "{url}", "-t", "a#"], 3, "Topic Filter invalid"),
         (["broker", "--add-user", "ann"], 2, "--users"),

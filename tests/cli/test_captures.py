@@ -199,7 +199,7 @@ def test_where_nothing_is_found_what_was_not_read_is_named(run: Run, tmp_path: P
     path = tmp_path / "arp.pcap"
     path.write_bytes(pcap(packets([ethernet(bytes(28), 0x0806)])))
     unread = f"wireyard: {path}: frames not read: 1 ARP"
-    nothing = "wireyard: no packet was read, so nothing is known"
+    nothing = f"wireyard: {path}: no packet was read, so nothing is known"
     for words in (("trace", path, "plant/7"), ("why", path)):
         result = run(*words)
         assert (result.exit_code, notes_of(result.stderr).splitlines()) == (1, [nothing, unread])

@@ -31,6 +31,14 @@ def test_a_condition_that_nothing_meets_says_what_there_is(
     assert one_line(result).startswith(f"{CAPTURE}: no row matches; {there}")
 
 
+def test_a_slice_of_nothing_says_what_there_is(run: Run, tmp_path: Path) -> None:
+    path = tmp_path / "none.pcap"
+    result = run("slice", CAPTURE, "--where", "topic == shop/prices/aples", "-w", path)
+    there = f"{CAPTURE}: no row matches; topic is shop/prices/apples, shop/"
+    assert one_line(result).startswith(there)
+    assert result.exit_code == 0 and f"wrote {path}, 0 frames" in result.stderr
+
+
 def test_near_names_are_suggested(run: Run, tmp_path: Path) -> None:
     result = run("decode", CAPTURE, "--format", "mqtt", "--columns", "topik")
     assert (result.exit_code, one_line(result)) == (

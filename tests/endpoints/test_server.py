@@ -160,7 +160,7 @@ def test_what_breaks_a_rule_ends_the_connection(version: int, given: str, code: 
     talk = Talk(version)
     talk.connect()
     answer = talk.send(given + PUBLISH[version])
-    assert talk.ended is not None and talk.ended.code == code
+    assert talk.ended is not None and talk.ended.text and talk.ended.code == code
     if version == 5:
         packet = decode(answer, 5)
         assert isinstance(packet, mqtt.Disconnect) and packet.return_code == code

@@ -9,6 +9,7 @@ import subprocess
 import sys
 import threading
 import time
+import weakref
 from collections import deque
 from importlib import import_module
 from pathlib import Path
@@ -369,6 +370,13 @@ def test_windows_cover_a_file_however_far_each_is_consumed(window_bytes: int) ->
         window.start += take
         last = window
     assert last is not None and last.at_end and bytes(seen) == data
+
+
+def test_a_window_that_grows_is_in_memory_once() -> None:
+    windows = windows_of_file(io.BytesIO(bytes(1000)), "x", 0, 100)  # type: ignore[arg-type]
+    before = weakref.ref(next(windows).data)
+    window = next(windows)  # nothing was consumed, so it has the same bytes and more
+    assert len(window.view) == 200 and before() is None
 
 
 def test_windows_of_bytes_are_not_copies() -> None:

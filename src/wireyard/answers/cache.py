@@ -32,8 +32,6 @@ from wireyard.accelerate.caching import private_folder
 from wireyard.pipeline.inputs.finding import FoundInput
 from wireyard.pipeline.typed_json import from_json, to_json
 
-__all__ = ["MOST_BYTES", "Entry", "entry_key", "find_entry", "keep_entry"]
-
 MOST_BYTES: Final = 2 << 30
 """Limit for the size of all entries: a capture of 100 MB gives one of 35 MB."""
 _SETTLED_NS: Final = 2_000_000_000

@@ -17,8 +17,6 @@ from wireyard.streams.framer import GAP, OK, Framer
 from wireyard.streams.redaction import annotate
 from wireyard.streams.scan import load_fast_path
 
-__all__ = ["MOST_BYTES", "MOST_SOURCE_BYTES", "Evidence", "RowPosition", "find_evidence"]
-
 MOST_BYTES: Final = 1 << 20
 """Limit for the bytes of a packet; of a larger one the first are returned."""
 

@@ -36,8 +36,6 @@ from wireyard.streams.urls import shown_url
 if TYPE_CHECKING:
     from wireyard.pipeline.report import Watch
 
-__all__ = ["InputRun"]
-
 _STDIN: Final = "-"
 _SHORT_S: Final = 1.0
 """Time of a run whose tables are not worth keeping."""

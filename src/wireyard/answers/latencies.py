@@ -10,8 +10,6 @@ from wireyard.layers.symptoms import CONSUMER_NAME, ENDS, SLOWER, WAITING
 if TYPE_CHECKING:
     from wireyard.answers import Tables
 
-__all__ = ["Latencies", "ages", "measure_latencies"]
-
 Row = dict[str, Any]
 
 _BY: Final = """

@@ -5,7 +5,6 @@ The latter are verdicts of deliveries, ends of connections, and bad bytes.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Set
 from typing import Final
 
@@ -33,10 +32,9 @@ from wireyard.layers.symptoms import (
     TRACE_CLIENT,
     Symptom,
     of_verdicts,
+    of_whole_packets,
     sessions,
 )
-
-__all__ = ["symptoms"]
 
 _REFUSED_WITH: Final = f"if(s.protocol = 'mqtt', {LOGIN_REASON}, {status_text('s.status')})"
 _END: Final = f"JOIN ({ENDS}) e ON e.source = d.source"
@@ -159,6 +157,7 @@ _EVERY: Final = (
         "wireyard sql {input} \"FROM violations WHERE rule = '{rule}'"
         " AND '{client}' IN (client_id, client)\"",
         _VIOLATIONS,
+        table="violations",
     ),
     Symptom(
         "malformed",
@@ -166,6 +165,7 @@ _EVERY: Final = (
         "{pieces} of the stream that are no well-formed packet",
         "wireyard sql {input} \"FROM quarantine WHERE stream = '{stream}'\"",
         _MALFORMED,
+        table="quarantine",
     ),
     Symptom(
         "capture_gap",
@@ -199,10 +199,5 @@ def symptoms(formats: Set[str] | None = None) -> tuple[Symptom, ...]:
         if other is not symptom:
             query = f"({other.query}) UNION ALL BY NAME ({symptom.query})"
             known[symptom.code] = other._replace(query=query, verdicts=frozenset())
-    whole = (each._replace(query=_of_whole_packets(each.query)) for each in known.values())
+    whole = (each._replace(query=of_whole_packets(each.query)) for each in known.values())
     return tuple(sorted(whole, key=lambda each: SEVERITIES.index(each.severity)))
-
-
-def _of_whole_packets(query: str) -> str:
-    """Return a query that leaves unfinished packets out, of which fields are missing."""
-    return re.sub(r"\b(packets_\w+)", r"(SELECT * FROM \1 WHERE status <> 'tail')", query)

@@ -42,8 +42,6 @@ if TYPE_CHECKING:
 
     from wireyard.pipeline.report import Watch
 
-__all__ = ["Row", "Tables", "identifier", "is_lake", "open_tables"]
-
 Row = dict[str, Any]
 
 _READ: Final[Mapping[str, pa.Schema]] = {

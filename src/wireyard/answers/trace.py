@@ -20,8 +20,6 @@ if TYPE_CHECKING:
 
     from wireyard.answers import Tables
 
-__all__ = ["GOOD", "WORST_FIRST", "Trace", "find_messages", "meaning_of"]
-
 Row = dict[str, Any]
 
 _OF_PROTOCOLS: Final = {facts.protocol: facts for facts in registered()}

@@ -17,8 +17,6 @@ if TYPE_CHECKING:
     from wireyard.answers.tables import Row
     from wireyard.layers.frame_files import FrameFiles
 
-__all__ = ["MOST_WORST", "Finding", "find_symptoms", "is_known", "quote"]
-
 MOST_WORST: Final = 3
 """Destinations that a finding names."""
 _PROOF: Final = ("source", "frame", "stream", "offset")
@@ -137,10 +135,13 @@ def find_symptoms(
     given = None if asked is None else {"asked": asked}
     ask = ask or (lambda _, query, given: tables.rows(query, given))
     verdicts = {row["verdict"] for row in tables.rows("SELECT DISTINCT verdict FROM deliveries")}
+    tried = {each.table for each in known if each.table}
+    empty = {name for name in tried if not tables.rows(f"SELECT 1 FROM {name} LIMIT 1")}
     findings = [
         _finding(symptom, row, shown_as, noun)
         for symptom in known
         if not (symptom.verdicts and symptom.verdicts.isdisjoint(verdicts))
+        and symptom.table not in empty
         for row in ask(symptom, _causes(symptom, most, narrowed=asked is not None), given)
     ]
     order = {symptom.code: place for place, symptom in enumerate(known)}

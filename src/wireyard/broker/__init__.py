@@ -6,6 +6,7 @@
 - ``core``: the broker without sockets and clocks, of ``session``, ``routing`` and ``retained``
 - ``store``: what outlives the process, for any protocol: tables of an SQLite file;
   ``persistence``: those of MQTT
+- ``bridge``: messages of MQTT for JMS clients, and the reverse
 - ``settings``, ``access``: its limits, its users and what they may do
 - ``server``, ``connection``: the same on sockets; ``recording`` writes what passes as a capture
 - ``thread``: a server in a thread

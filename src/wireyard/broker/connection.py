@@ -11,7 +11,7 @@ from wireyard.endpoints import WebSocket
 from wireyard.endpoints.codes import PROTOCOL_ERROR
 
 if TYPE_CHECKING:
-    from wireyard.broker.server import Server
+    from wireyard.broker.server import Port, Server
 
 __all__ = ["SECONDS_TO_CLOSE", "Connection"]
 
@@ -27,8 +27,8 @@ class Connection(asyncio.Protocol):
     MQTT begins with CONNECT; a connection that begins with a request of HTTP is a WebSocket.
     """
 
-    def __init__(self, server: Server) -> None:
-        self._server = server
+    def __init__(self, server: Server, port: Port) -> None:
+        self._server, self.port = server, port
         self._link: Any = None
         self._is_paused = False
         self.tape: Tape | None = None
@@ -57,12 +57,12 @@ class Connection(asyncio.Protocol):
             return
         if self._is_new:
             self._is_new = False
-            is_http = server.takes_websocket and data[:1] == b"G"
+            is_http = self.port.takes_websocket and data[:1] == b"G"
             self._socket = WebSocket(allows=server.allows) if is_http else None
         if self._socket is not None:
             data = self._receive(link, self._socket, data)
         if data:
-            server.core.receive(link, data, server.now())
+            self.port.core.receive(link, data, server.now())
         server.wake()
         if self._has_to_wait(link):
             self._transport.pause_reading()
@@ -75,7 +75,7 @@ class Connection(asyncio.Protocol):
             self._transport.write(bytes(socket.out))
         socket.out.clear()
         if socket.ended is not None:
-            core = self._server.core
+            core = self.port.core
             core.receive(link, data, self._server.now())
             core.end(link, PROTOCOL_ERROR if socket.has_failed else 0, socket.ended)
             return b""
@@ -83,7 +83,7 @@ class Connection(asyncio.Protocol):
 
     def _has_to_wait(self, link: Any) -> bool:
         """Return whether no more is to be read for now."""
-        core, store = self._server.core, self._server.store
+        core, store = self.port.core, self._server.store
         has_unread = link.endpoint.held_bytes > _MAX_UNREAD_BYTES and link in core.unidentified
         return has_unread or (store is not None and store.is_behind)
 
@@ -180,8 +180,8 @@ class Connection(asyncio.Protocol):
         link = self._link
         assert link is not None
         self._is_paused = link.is_slow = False
-        self._server.core.tick(self._server.now())
-        self._server.core.resume(link)
+        self._server.tick()
+        self.port.core.resume(link)
         self._server.wake()
 
     def connection_lost(self, exc: Exception | None) -> None:
@@ -189,4 +189,4 @@ class Connection(asyncio.Protocol):
         self._server.open_connections.discard(self)
         if self._link is not None:
             by_client = self._link.endpoint.ended is None
-            self._server.close(self._link, self.tape, by_client)
+            self._server.close(self, self._link, by_client)

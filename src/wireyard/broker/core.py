@@ -11,7 +11,7 @@ Rules of this file:
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from secrets import token_hex
 from typing import Any, Final
 
@@ -36,7 +36,6 @@ from wireyard.endpoints.codes import (
     BAD_LOGIN,
     BAD_METHOD,
     KEEP_ALIVE_TIMEOUT,
-    NO_SUBSCRIBERS,
     NOT_AUTHORIZED,
     PROTOCOL_ERROR,
     QUOTA_EXCEEDED,
@@ -44,6 +43,7 @@ from wireyard.endpoints.codes import (
     TAKEN_OVER,
     WITH_WILL,
 )
+from wireyard.endpoints.packets import ERROR
 from wireyard.formats.mqtt.control import Auth, Connect, Disconnect, Subscribe, Unsubscribe
 from wireyard.layers.mqtt.connection import WILL
 from wireyard.layers.mqtt.subscriptions import Subscription
@@ -73,7 +73,7 @@ class Core(Half[Link]):
 
     _UNIDENTIFIED = "have sent no CONNECT yet"
     _TOO_LATE = KEEP_ALIVE_TIMEOUT, "sent no valid CONNECT"
-    _TOO_MUCH = QUOTA_EXCEEDED
+    _TOO_MUCH, _SHUT_DOWN = QUOTA_EXCEEDED, SHUTTING_DOWN
     router: Router
 
     def __init__(
@@ -83,13 +83,11 @@ class Core(Half[Link]):
         check_login: CheckLogin | None = None,
         kept: Persistence | None = None,
     ) -> None:
-        super().__init__(settings, say)
+        super().__init__(settings, say, None if kept is None else kept.store)
         self.kept = kept
         self.router = Router(settings, say, kept)
         self._check_login = check_login
         self._known = KnownTopics()
-        self._changes = 0
-        """Changes of the store for which some link waits already."""
         self._handlers: dict[type, Callable[[Link, Any], None]] = {
             Message: self._on_message,
             Completed: self._on_acknowledged,
@@ -110,16 +108,8 @@ class Core(Half[Link]):
             return None
         return self._add(Link(ServerEndpoint(self.settings.endpoint, self._known, tap), name))
 
-    def receive(self, link: Link, data: bytes, now: float) -> None:
-        """Read what a client sent."""
-        self._set_time(now)
-        self._handle(link, link.endpoint.receive(data, now))
-        held = link.endpoint.held_bytes
-        if held != link.held_bytes:
-            self._hold(link, held)
-
     def _handle(self, link: Link, events: Iterable[Event]) -> None:
-        handlers, links, kept, session = self._handlers, self.links, self.kept, link.session
+        handlers, links, session = self._handlers, self.links, link.session
         for event in events:
             if link in links:
                 handlers[type(event)](link, event)
@@ -128,44 +118,13 @@ class Core(Half[Link]):
                 self._acknowledged(session, event)
         if link.session is not None and link.session.queue:
             self.router.pump(link.session)
-        self.router.dirty.add(link)
-        if kept is not None and kept.store.changes != self._changes:
-            self._changes = kept.store.changes
-            link.waits_for = kept.store.group
-
-    def end(self, link: Link, code: int, text: str) -> None:
-        """End a connection by a reason code; do nothing if it has ended."""
-        ended = link.endpoint.end(code, text)
-        if ended is not None:
-            self._on_ended(link, ended)
-
-    def lose(self, link: Link) -> None:
-        """Take note that a connection is gone."""
-        if link.endpoint.ended is None:
-            self._on_ended(link, Ended("lost"))
-        self.router.dirty.discard(link)
+        self._touch(link)
 
     def resume(self, link: Link) -> None:
         """Send on to a client that has read what was sent."""
         if link.session is not None:
             self.router.pump(link.session)
             self.router.dirty.add(link)
-
-    def shut_down(self) -> None:
-        """End all connections."""
-        for link in list(self.links):
-            self.end(link, SHUTTING_DOWN, "the broker shuts down")
-
-    def take_dirty(self) -> Iterator[Link]:
-        """Yield the links with something to send or to close, as long as there are any.
-
-        Those that have ended come first: what follows from their end, a will, is sent after it.
-        """
-        dirty = self.router.dirty
-        while dirty:
-            links = sorted(dirty, key=lambda link: link.endpoint.ended is None)
-            dirty.clear()
-            yield from links
 
     def restore(self) -> None:
         """Continue with what the store has: connections were lost when the process ended."""
@@ -179,9 +138,6 @@ class Core(Half[Link]):
             self._leave(session, None)
 
     # --- time -----------------------------------------------------------------------------
-
-    def _set_time(self, now: float) -> None:
-        self.now = self.router.now = now
 
     def _watch(self, link: Link) -> None:
         """End a connection that has been silent for too long."""
@@ -398,21 +354,26 @@ class Core(Half[Link]):
     def _on_message(self, link: Link, message: Message) -> None:
         session = link.session
         assert session is not None
-        if self._may_write(session.user, session.client_id, message.topic):
-            count = self.router.publish(message, session)
-            if message.qos:
-                link.endpoint.acknowledge(message, 0 if count else NO_SUBSCRIBERS)
-            is_held = session.is_durable and message.packet_id in session.flows.receiving
-            if self.kept is not None and is_held:
-                self.kept.hold(session, message.packet_id)
+        if not self._may_write(session.user, session.client_id, message.topic):
+            self._refuse(link, message, NOT_AUTHORIZED, f"may not publish to {message.topic}")
             return
-        text = f"may not publish to {message.topic}"
+        code = self.router.publish(message, session)
+        if code >= ERROR and message.qos:
+            self._refuse(link, message, code, f"publishes to {message.topic}, which is full")
+            return
+        if message.qos:
+            link.endpoint.acknowledge(message, code)
+        is_held = session.is_durable and message.packet_id in session.flows.receiving
+        if self.kept is not None and is_held:
+            self.kept.hold(session, message.packet_id)
+
+    def _refuse(self, link: Link, message: Message, code: int, text: str) -> None:
         if message.qos and _VERSIONS[link.endpoint.version] == "5.0":
-            self.say(f"{link.shown}: {text} [{NOT_AUTHORIZED}]")
-            link.endpoint.acknowledge(message, NOT_AUTHORIZED)
+            self.say(f"{link.shown}: {text} [{code}]")
+            link.endpoint.acknowledge(message, code)
         else:
             # Nothing else informs the client that the message is not passed on.
-            self.end(link, NOT_AUTHORIZED, text)
+            self.end(link, code, text)
 
     def _on_acknowledged(self, link: Link, event: Completed | Received | Released) -> None:
         assert link.session is not None

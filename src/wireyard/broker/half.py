@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from heapq import heappop, heappush
 from itertools import count
 from typing import Any, ClassVar, Final, Generic, Protocol, TypeVar
 
 from wireyard.broker.settings import Settings
-from wireyard.endpoints import Tap
+from wireyard.broker.store import Store
+from wireyard.endpoints import Ended, Tap
 
 __all__ = ["Half"]
 
@@ -17,7 +18,9 @@ _LONGEST_S: Final = 60.0
 
 
 class _Link(Protocol):
+    endpoint: Any
     held_bytes: int
+    waits_for: int
 
 
 L = TypeVar("L", bound=_Link)
@@ -32,6 +35,8 @@ class Half(ABC, Generic[L]):
         Its behaviour and limits.
     say
         Is called with one line for each notable cause.
+    store
+        Where its state outlives the process, if it does.
     """
 
     router: Any
@@ -39,44 +44,71 @@ class Half(ABC, Generic[L]):
     """What connections that have not logged in lack."""
     _TOO_LATE: ClassVar[tuple[int, str]]
     _TOO_MUCH: ClassVar[int]
-    """Reasons to end a connection: that it did not log in in time, that too many bytes are held."""
+    _SHUT_DOWN: ClassVar[int]
+    """Reasons to end a connection: that it did not log in in time, that too many bytes are held,
+    that the broker ends."""
 
-    def __init__(self, settings: Settings, say: Callable[[str], None]) -> None:
-        self.settings, self.say = settings, say
+    def __init__(
+        self, settings: Settings, say: Callable[[str], None], store: Store | None = None
+    ) -> None:
+        self.settings, self.say, self._store = settings, say, store
         self.links: set[L] = set()
         self.unidentified: set[L] = set()
         self.now = 0.0
         self._timers: list[tuple[float, int, Callable[[], None]]] = []
         self._numbers = count()
         self._held_bytes = 0
+        self._changes = 0
+        """Changes of the store for which some link waits already."""
 
     @abstractmethod
     def open_link(self, name: str, tap: Tap | None = None) -> L | None:
         """Return the link of a new connection, None if there are too many."""
 
     @abstractmethod
-    def receive(self, link: L, data: bytes, now: float) -> None:
-        """Read what a client sent."""
-
-    @abstractmethod
     def resume(self, link: L) -> None:
         """Send on to a client that has read what was sent."""
 
     @abstractmethod
-    def end(self, link: L, code: int, text: str) -> None:
-        """End a connection by a reason code; do nothing if it has ended."""
+    def restore(self) -> None:
+        """Continue with what the store has: connections were lost when the process ended."""
 
     @abstractmethod
-    def lose(self, link: L) -> None:
-        """Take note that a connection is gone."""
+    def _handle(self, link: L, events: Iterable[Any]) -> None:
+        """Act on what happened on a connection."""
 
     @abstractmethod
+    def _on_ended(self, link: L, ended: Ended) -> None:
+        """Act on the end of a connection."""
+
+    # --- bytes ----------------------------------------------------------------------------
+
+    def receive(self, link: L, data: bytes, now: float) -> None:
+        """Read what a client sent."""
+        self.set_time(now)
+        self._handle(link, link.endpoint.receive(data, now))
+        held = link.endpoint.held_bytes
+        if held != link.held_bytes:
+            self._hold(link, held)
+
+    def _touch(self, link: L) -> None:
+        """Have a link looked at; what it has to send waits for the changes that were made."""
+        self.router.dirty.add(link)
+        store = self._store
+        if store is not None and store.changes != self._changes:
+            self._changes = store.changes
+            link.waits_for = store.last_group  # the other half may have made them
+
     def take_dirty(self) -> Iterator[L]:
-        """Yield the links with something to send or to close, as long as there are any."""
+        """Yield the links with something to send or to close, as long as there are any.
 
-    @abstractmethod
-    def shut_down(self) -> None:
-        """End all connections."""
+        Those that have ended come first: what follows from their end, a will, is sent after it.
+        """
+        dirty = self.router.dirty
+        while dirty:
+            links = sorted(dirty, key=lambda link: link.endpoint.ended is None)
+            dirty.clear()
+            yield from links
 
     # --- connections ----------------------------------------------------------------------
 
@@ -97,6 +129,22 @@ class Half(ABC, Generic[L]):
         self.unidentified.add(link)
         self._at(self.now + self.settings.connect_timeout_s, lambda: self._expect(link))
         return link
+
+    def end(self, link: L, code: int, text: str | None, *, by_client: bool = False) -> None:
+        """End a connection by a reason code; do nothing if it has ended."""
+        ended = link.endpoint.end(code, text, by_client=by_client)
+        if ended is not None:
+            self._on_ended(link, ended)
+
+    def lose(self, link: L) -> None:
+        """Take note that a connection is gone."""
+        self.end(link, 0, "lost", by_client=True)
+        self.router.dirty.discard(link)
+
+    def shut_down(self) -> None:
+        """End all connections."""
+        for link in list(self.links):
+            self.end(link, self._SHUT_DOWN, "the broker shuts down")
 
     def _expect(self, link: L) -> None:
         if link in self.unidentified:
@@ -121,12 +169,13 @@ class Half(ABC, Generic[L]):
 
     # --- time -----------------------------------------------------------------------------
 
-    def _set_time(self, now: float) -> None:
-        self.now = now
+    def set_time(self, now: float) -> None:
+        """Set the time, in seconds since 1970."""
+        self.now = self.router.now = now
 
     def tick(self, now: float) -> float | None:
         """Do what is due; return when to call again at the latest."""
-        self._set_time(now)
+        self.set_time(now)
         while self._timers and self._timers[0][0] <= now:
             heappop(self._timers)[2]()
         return self._timers[0][0] if self._timers else None

@@ -12,13 +12,12 @@ Rules of this file:
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import Any, Final, TypeVar
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any, Final
 
 from wireyard.broker.session import Session, Will
-from wireyard.broker.store import Row, Store, Table
+from wireyard.broker.store import Store, Table
 from wireyard.endpoints import Delivery, Message
-from wireyard.errors import EncodeError
 from wireyard.formats.mqtt.control import Connect, Publish
 from wireyard.formats.mqtt.properties import Property, properties_of
 from wireyard.formats.mqtt.topics import has_wildcard
@@ -27,8 +26,6 @@ from wireyard.layers.mqtt.qos import MAX_IN_FLIGHT
 from wireyard.layers.mqtt.subscriptions import Subscription
 
 __all__ = ["TABLES", "Persistence"]
-
-T = TypeVar("T")
 
 _SESSIONS: Final = Table(
     "mqtt_sessions",
@@ -194,15 +191,15 @@ class Persistence:
 
     def sessions(self) -> Iterator[tuple[Session, bool]]:
         """Yield the sessions, without messages, and whether each was connected."""
-        return self._read(_SESSIONS, _session)
+        return self.store.read(_SESSIONS, _session)
 
     def subscriptions(self) -> Iterator[Subscription]:
         """Yield the subscriptions."""
-        return self._read(_SUBSCRIPTIONS, _subscription)
+        return self.store.read(_SUBSCRIPTIONS, _subscription)
 
     def deliveries(self) -> Iterator[tuple[str, Delivery, bool]]:
         """Yield the client id of each delivery, the delivery, and whether its PUBREC has come."""
-        messages = dict(self._read(_MESSAGES, lambda number, *row: (number, _message(*row))))
+        messages = dict(self.store.read(_MESSAGES, lambda number, *row: (number, _message(*row))))
 
         def delivery(
             tag: int, client_id: str, number: int, qos: int, retain: int,
@@ -221,24 +218,15 @@ class Persistence:
             return client_id, found, bool(is_received)
 
         self._last_message = max(messages, default=0)
-        return self._read(_DELIVERIES, delivery)
+        return self.store.read(_DELIVERIES, delivery)
 
     def held(self) -> Iterator[tuple[str, int]]:
         """Yield the packet identifiers of QoS 2 without PUBREL, each with its client id."""
-        return self._read(_HELD, _held)
+        return self.store.read(_HELD, _held)
 
     def retained(self) -> Iterator[Message]:
         """Yield the retained values."""
-        return self._read(_RETAINED, _retained)
-
-    def _read(self, table: Table, make: Callable[..., T]) -> Iterator[T]:
-        """Yield what the rows of a table stand for; refuse a row that cannot be."""
-        row: Row = ()
-        try:
-            for row in self.store.read(table):
-                yield make(*row)
-        except (EncodeError, ValueError, TypeError, RecursionError) as error:
-            raise self.store.damaged(table, row, str(error)) from None
+        return self.store.read(_RETAINED, _retained)
 
 
 def _session(

@@ -19,7 +19,7 @@ from wireyard.broker.retained import Retained
 from wireyard.broker.session import Link, Session
 from wireyard.broker.settings import Settings
 from wireyard.endpoints import Delivery, Message
-from wireyard.endpoints.codes import NOT_AUTHORIZED, QUOTA_EXCEEDED
+from wireyard.endpoints.codes import NO_SUBSCRIBERS, NOT_AUTHORIZED, QUOTA_EXCEEDED
 from wireyard.endpoints.packets import ERROR
 from wireyard.errors import SourceError
 from wireyard.layers.mqtt.subscriptions import Subscription, Subscriptions
@@ -82,6 +82,9 @@ class Router:
         Links with something to send.
     now
         The time, which the caller sets.
+    also
+        Is called with each message that is published; returns its reason code for whom else gets
+        it.
     """
 
     def __init__(
@@ -92,6 +95,7 @@ class Router:
         self.sessions: dict[str, Session] = {}
         self.dirty: set[Link] = set()
         self.now = 0.0
+        self.also: Callable[[Message], int] = lambda message: NO_SUBSCRIBERS
         self.retained = Retained(settings.max_retained, settings.max_retained_bytes)
         self._tree = Subscriptions()
         self._targets: dict[str, _Targets] = {}
@@ -158,12 +162,20 @@ class Router:
     # --- messages -------------------------------------------------------------------------
 
     def publish(self, message: Message, publisher: Session | None) -> int:
-        """Pass a message on; return the number of its receivers."""
+        """Pass a message on; return its reason code."""
         if message.retain:
             self._retain(message)
-        targets = self._targets.get(message.topic)
-        if targets is None:
-            targets = self._find(message.topic)
+        count, code = self.route(message, publisher), self.also(message)
+        return 0 if count and code == NO_SUBSCRIBERS else code
+
+    def has_receivers(self, topic: str) -> bool:
+        """Return whether somebody gets the messages of a topic."""
+        targets = self._find(topic)
+        return bool(targets.each or targets.groups)
+
+    def route(self, message: Message, publisher: Session | None) -> int:
+        """Give a message to the sessions that subscribe to its topic; return how many those are."""
+        targets = self._find(message.topic)
         for target in targets.each:
             if target.has_no_local and target.session is publisher:
                 others = [one for one in target.subscriptions if not one.no_local]
@@ -189,6 +201,9 @@ class Router:
             self.kept.put_retained(message, is_kept and message.payload != b"")
 
     def _find(self, topic: str) -> _Targets:
+        known = self._targets.get(topic)
+        if known is not None:
+            return known
         each: dict[str, list[Subscription]] = {}
         groups: dict[str, list[Subscription]] = {}
         for subscription in self._tree.matching(topic):

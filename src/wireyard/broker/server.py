@@ -14,16 +14,18 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from ipaddress import ip_address
 from pathlib import Path
-from typing import Any, ClassVar, Final
+from typing import Any, Final
 from urllib.parse import urlsplit
 
 from wireyard.broker.access import CheckLogin
+from wireyard.broker.bridge import Bridge
 from wireyard.broker.connection import SECONDS_TO_CLOSE, Connection
 from wireyard.broker.core import Core
 from wireyard.broker.half import Half
+from wireyard.broker.jmq import persistence as jmq_persistence
 from wireyard.broker.jmq.core import JmqCore
 from wireyard.broker.persistence import TABLES, Persistence
-from wireyard.broker.recording import Address, Recording, Tape, record_into, shown_address
+from wireyard.broker.recording import Address, Recording, record_into, shown_address
 from wireyard.broker.settings import Settings
 from wireyard.broker.store import Store
 from wireyard.errors import SourceError
@@ -32,6 +34,24 @@ __all__ = ["LOOPBACK", "Server"]
 
 LOOPBACK: Final = "127.0.0.1"
 _LOGIN_THREADS: Final = 2
+
+
+class Port:
+    """A port that a broker listens on, and the core that serves it.
+
+    Attributes
+    ----------
+    address
+        Where it listens, once started.
+    """
+
+    def __init__(
+        self, core: Half[Any], address: Address, tls: ssl.SSLContext | None, is_mapper: bool = False
+    ) -> None:
+        self.core, self.address, self.tls = core, address, tls
+        self.takes_websocket = isinstance(core, Core)
+        self.is_mapper_only = is_mapper
+        self.server: asyncio.Server | None = None
 
 
 class Server:
@@ -52,16 +72,11 @@ class Server:
     store
         File in which its state outlives the process; in memory if there is none.
     jmq
-        Port for JMQ clients, on the same address; None for none.
-
-    Attributes
-    ----------
-    address
-        The address that it listens on, once started.
+        Port for JMQ clients, on the same address; None for none. It is the port mapper's and the
+        service's; with TLS the service has a port of its own, which the port mapper names.
     """
 
-    core: Half[Any]
-    takes_websocket: ClassVar = True
+    core: Core
 
     def __init__(
         self,
@@ -76,17 +91,18 @@ class Server:
         jmq: int | None = None,
     ) -> None:
         self.settings = settings or Settings()
-        self.address: Address = (bind, port)
         self.say = say
         self.store: Store | None = None
         self.is_over = asyncio.Event()
         """Set when it has to stop: by its caller, or because the store cannot be written."""
         self.recording: Recording | None = None
         self.tls = tls
+        self._asked = (bind, port), None if jmq is None else (bind, jmq)
         self._record = None if record is None else Path(record)
         self._store = None if store is None else Path(store)
         self._logins: ThreadPoolExecutor | None = None
-        self._server: asyncio.Server | None = None
+        self._ports: list[Port] = []
+        self._cores: list[Half[Any]] = []
         self._timer: asyncio.TimerHandle | None = None
         self._flush_is_due = False
         self._connections: dict[Any, Connection] = {}
@@ -96,7 +112,16 @@ class Server:
         """Those with something to send that waits for the store."""
         # Time since 1970 that never jumps.
         self._epoch = time.time() - time.monotonic()
-        self.jmq = None if jmq is None else JmqServer(self, jmq)
+
+    @property
+    def address(self) -> Address:
+        """The address that it listens on, once started."""
+        return self._ports[0].address
+
+    @property
+    def jmq_address(self) -> Address | None:
+        """The address that JMQ clients connect to, None if there is none."""
+        return self._ports[1].address if len(self._ports) > 1 else None
 
     def now(self) -> float:
         """Return the time in seconds since 1970."""
@@ -113,60 +138,70 @@ class Server:
         """
         self.loop = asyncio.get_running_loop()
         if self._store is not None:
-            self.store = Store(str(self._store), TABLES, self.say)
+            self.store = Store(str(self._store), (*TABLES, *jmq_persistence.TABLES), self.say)
         try:
             self._begin()
-            await self._listen()
+            servers = [await self._listen(port) for port in self._ports]
+            if self._record is not None:
+                self.recording = self._open_record(self._record)
+            for server in servers:
+                await server.start_serving()
         except BaseException:
-            if self.store is not None:
-                self.store.close()
+            await self.stop()
             raise
-        if self.jmq is not None:
-            if self.store is not None:
-                self.say("what JMQ clients send is in memory only, not in the store")
-            try:
-                await self.jmq.start()
-            except SourceError:
-                self.jmq = None
-                await self.stop()
-                raise
 
     def _begin(self) -> None:
-        """Make the core, and continue with what the store has."""
-        kept = None if self.store is None else Persistence(self.store)
-        self.core = core = Core(self.settings, self.say, self._login_check(), kept)
-        core.tick(self.now())
-        if self.store is not None:
+        """Make the cores, and continue with what the store has."""
+        store, check, (address, jmq_address) = self.store, self._login_check(), self._asked
+        kept = None if store is None else Persistence(store)
+        self.core = Core(self.settings, self.say, check, kept)
+        self._cores = [self.core]
+        self._ports = [Port(self.core, address, self.tls)]
+        if jmq_address is not None:
+            jmq_kept = None if store is None else jmq_persistence.Persistence(store)
+            jmq = JmqCore(self.settings, self.say, check, jmq_kept)
+            self._cores.append(jmq)
+            Bridge(self.core, jmq)
+            self._ports.append(Port(jmq, jmq_address, None, is_mapper=self.tls is not None))
+            if self.tls is not None:
+                self._ports.append(Port(jmq, (jmq_address[0], 0), self.tls))
+        for core in self._cores:
+            core.tick(self.now())
+        if store is not None:
             gc.disable()  # what is read stays: collections during it would look at it in vain
             try:
-                core.restore()
+                # JMS subscriptions are there before wills are published, which MQTT may do at once.
+                for core in reversed(self._cores):
+                    core.restore()
             finally:
                 gc.enable()
-            self.store.start(lambda: self.loop.call_soon_threadsafe(self._on_commit))
-            self.store.flush()
+            store.start(lambda: self.loop.call_soon_threadsafe(self._on_commit))
+            store.flush()
 
-    async def _listen(self) -> None:
+    def _open_record(self, folder: Path) -> Recording:
         try:
-            bind, port = self.address
-            self._server = await self.loop.create_server(
-                lambda: Connection(self),
+            return record_into(folder, "broker", lambda: int(self.now() * 1e9), self.say)
+        except OSError as error:
+            raise SourceError(f"{error.filename}: {error.strerror}") from None
+
+    async def _listen(self, port: Port) -> asyncio.Server:
+        bind, number = port.address
+        try:
+            port.server = await self.loop.create_server(
+                lambda: Connection(self, port),
                 bind,
-                port,
-                ssl=self.tls,
-                ssl_handshake_timeout=self.settings.connect_timeout_s if self.tls else None,
+                number,
+                ssl=port.tls,
+                ssl_handshake_timeout=self.settings.connect_timeout_s if port.tls else None,
                 backlog=1024,
                 start_serving=False,
             )
-            if self._record is not None:
-                self.recording = record_into(
-                    self._record, "broker", lambda: int(self.now() * 1e9), self.say
-                )
-            await self._server.start_serving()
         except OSError as error:
-            if self._server is not None:
-                self._server.close()
-            raise SourceError(f"{error.filename or self.address[0]}: {error.strerror}") from None
-        self.address = self._server.sockets[0].getsockname()[:2]
+            raise SourceError(f"{error.filename or bind}: {error.strerror}") from None
+        port.address = port.server.sockets[0].getsockname()[:2]
+        if isinstance(port.core, JmqCore):
+            port.core.name_service(port.address[1], has_tls=port.tls is not None)
+        return port.server
 
     def _on_commit(self) -> None:
         """Send what waited for the store."""
@@ -188,11 +223,11 @@ class Server:
 
     async def stop(self) -> None:
         """End all connections, and close."""
-        if self.jmq is not None:
-            await self.jmq.stop()
-        if self._server is not None:
-            self._server.close()
-        self.core.shut_down()
+        for port in self._ports:
+            if port.server is not None:
+                port.server.close()
+        for core in self._cores:
+            core.shut_down()
         self._flush()
         if self.store is not None:
             await self.loop.run_in_executor(None, self.store.close)
@@ -212,6 +247,11 @@ class Server:
 
     # --- passes of the loop ---------------------------------------------------------------
 
+    def tick(self) -> None:
+        """Do what is due."""
+        for core in self._cores:
+            core.tick(self.now())
+
     def wake(self) -> None:
         """Have what was made in this pass of the loop written at its end."""
         if not self._flush_is_due:
@@ -220,13 +260,15 @@ class Server:
 
     def _flush(self) -> None:
         self._flush_is_due = False
-        due = self.core.tick(self.now())
-        for link in self.core.take_dirty():
-            connection = self._connections.get(link)
-            if connection is not None:
-                connection.flush()
+        dues = [core.tick(self.now()) for core in self._cores]
+        for core in self._cores:
+            for link in core.take_dirty():
+                connection = self._connections.get(link)
+                if connection is not None:
+                    connection.flush()
         if self.store is not None:
             self.store.flush()
+        due = min((due for due in dues if due is not None), default=None)
         if due is None:
             return
         when = max(0.0, due - self._epoch)
@@ -257,7 +299,7 @@ class Server:
 
         def finish(checked: asyncio.Future[bool]) -> None:
             if not checked.cancelled():
-                self.core.tick(self.now())
+                self.tick()
                 done(checked.exception() is None and checked.result())
                 self.wake()
 
@@ -282,73 +324,30 @@ class Server:
         """Return the link of a new connection, None if it is refused."""
         tape = None if self.recording is None else self.recording.open(client, server)
         connection.tape = tape
-        self.core.tick(self.now())  # its time to log in begins now
-        link = self.core.open_link(
+        self.tick()  # its time to log in begins now
+        port = connection.port
+        link = port.core.open_link(
             shown_address(client), None if tape is None else connection.record
         )
         if link is not None:
             self._connections[link] = connection
+            if port.is_mapper_only:
+                link.is_mapper_only = True
             self.wake()
         elif tape is not None:
             tape.close(by_client=False)
         return link
 
-    def close(self, link: Any, tape: Tape | None, by_client: bool) -> None:
+    def close(self, connection: Connection, link: Any, by_client: bool) -> None:
         """Take note that a connection is closed."""
-        connection = self._connections.pop(link, None)
-        if connection is not None:
-            self._waiting.discard(connection)
-        self.core.tick(self.now())
-        self.core.lose(link)
+        tape = connection.tape
+        self._connections.pop(link, None)
+        self._waiting.discard(connection)
+        self.tick()
+        connection.port.core.lose(link)
         if tape is not None:
             tape.close(by_client)
         self.wake()
-
-
-class JmqServer(Server):
-    """The part of a broker that JMQ clients connect to; the record is that of the whole.
-
-    One port is the port mapper's and the service's. With TLS the service has a port of its own,
-    which the port mapper names.
-
-    Parameters
-    ----------
-    whole
-        The broker.
-    port
-        Port to listen on.
-    tls
-        Context of a server with its certificate, for TLS.
-    """
-
-    takes_websocket = False
-
-    def __init__(self, whole: Server, port: int, tls: ssl.SSLContext | None = None) -> None:
-        super().__init__(whole.settings, whole.say, bind=whole.address[0], port=port, tls=tls)
-        self._whole = whole
-        has_other = tls is None and whole.tls is not None
-        self._service = JmqServer(whole, 0, whole.tls) if has_other else self
-
-    def _begin(self) -> None:
-        self.core = core = JmqCore(self.settings, self.say, self._login_check())
-        core.tick(self.now())
-        self._core = core
-
-    async def start(self) -> None:
-        """Listen."""
-        self.recording = self._whole.recording
-        if self._service is not self:
-            await self._service.start()
-        await super().start()
-        self._core.name_service(self._service.address[1], has_tls=self._service.tls is not None)
-        self._core.is_mapper_only = self._service is not self
-
-    async def stop(self) -> None:
-        """End all connections, and close; the record goes on."""
-        self.recording = None
-        if self._service is not self:
-            await self._service.stop()
-        await super().stop()
 
 
 def _is_local(host: str | None) -> bool:

@@ -23,9 +23,9 @@ from dataclasses import dataclass
 from functools import lru_cache
 from queue import Empty, SimpleQueue
 from threading import Event, Thread
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
-from wireyard.errors import SourceError
+from wireyard.errors import SourceError, WireError
 
 __all__ = ["Row", "Store", "Table"]
 
@@ -39,6 +39,7 @@ _STATEMENT_ROWS: Final = (128, 16, 1)
 released once a statement, so few large ones disturb the loop least."""
 
 Row = tuple[Any, ...]
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, eq=False)
@@ -140,24 +141,24 @@ class Store:
             os.close(self._lock)
             raise
 
-    def read(self, table: Table) -> Iterator[Row]:
-        """Yield all rows of a table, by key; only before `start`.
+    def read(self, table: Table, make: Callable[..., T]) -> Iterator[T]:
+        """Yield what the rows of a table stand for, by key; only before `start`.
 
         Raises
         ------
         SourceError
-            The file is damaged.
+            The file is damaged, or a row cannot be: `make` refuses it.
         """
         key = ", ".join(str(place + 1) for place in range(table.keys))
+        row: Row = ()
         try:
-            yield from self._database.execute(f"SELECT * FROM {table.name} ORDER BY {key}")
+            for row in self._database.execute(f"SELECT * FROM {table.name} ORDER BY {key}"):
+                yield make(*row)
         except sqlite3.Error as error:
             raise SourceError(f"{self.path}: table {table.name}: {_text(error)}") from None
-
-    def damaged(self, table: Table, row: Row, problem: str) -> SourceError:
-        """Return the error of a row that cannot be."""
-        key = ", ".join(str(value)[:100] for value in row[: table.keys])
-        return SourceError(f"{self.path}: table {table.name}, row {key!r}: {problem}")
+        except (WireError, LookupError, ValueError, TypeError, RecursionError) as error:
+            shown = ", ".join(str(value)[:100] for value in row[: table.keys])
+            raise SourceError(f"{self.path}: table {table.name}, row {shown!r}: {error}") from None
 
     def start(self, committed: Callable[[], object]) -> None:
         """Begin to write; `committed` is called in the thread after each commit or failure."""
@@ -185,6 +186,11 @@ class Store:
             self._groups.put((self.group, self.changes, self._changes))
             self._changes = {}
             self.group += 1
+
+    @property
+    def last_group(self) -> int:
+        """The last group that has changes: the open one, or the one before."""
+        return self.group if self._changes else self.group - 1
 
     @property
     def is_behind(self) -> bool:

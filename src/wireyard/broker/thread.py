@@ -94,8 +94,8 @@ class BrokerThread:
     @property
     def jmq_port(self) -> int:
         """The port of the port mapper for JMQ clients."""
-        assert self.server.jmq is not None
-        return self.server.jmq.address[1]
+        assert self.server.jmq_address is not None
+        return self.server.jmq_address[1]
 
     @property
     def jmq_url(self) -> str:

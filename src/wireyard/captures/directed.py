@@ -160,7 +160,7 @@ class CapturedStream:
             at = behind
 
     def _gap(self, framer: Framer, stop: int) -> Block:
-        frame = framer.skip_gap(stop)
+        frame = framer.skip_gap(stop, sized=not self.captured.is_carried)
         offset, length, context = np.array([[frame.start], [stop - frame.start], [frame.context]])
         return Block(self.pool.data, 0, offset, offset, length, context, {0: frame})
 

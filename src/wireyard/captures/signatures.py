@@ -21,6 +21,7 @@ __all__ = [
     "SLICE_MARK",
     "SLICE_MARK_AT",
     "is_capture",
+    "is_chain",
     "is_http",
     "is_slice",
     "is_tls",
@@ -93,11 +94,11 @@ def is_tls(head: bytes) -> bool:
     if _HANDSHAKE.match(head):
         return True
     starts = (match.start() for match in RECORD_START.finditer(head, 0, MAX_RECORD_BYTES))
-    return any(_is_chain(head, start) for start in starts)
+    return any(is_chain(head, start) for start in starts)
 
 
-def _is_chain(head: bytes, at: int) -> bool:
-    """Return whether consecutive records begin at `at`: `_CHAIN` of them, or all of `head`."""
+def is_chain(head: bytes | memoryview, at: int) -> bool:
+    """Return whether consecutive records of TLS begin at `at`: `_CHAIN`, or all of `head`."""
     start = at
     for _ in range(_CHAIN):
         if at == len(head):
@@ -111,18 +112,20 @@ def _is_chain(head: bytes, at: int) -> bool:
     return True
 
 
-def is_websocket(head: bytes, *, masked: bool) -> bool:
+def is_websocket(head: bytes | memoryview, *, masked: bool, reserved: int = 0x70) -> bool:
     """Return whether a stream's first bytes are frames of WebSocket (RFC 6455, 5.2).
 
     Parameters
     ----------
     masked
         Whether they are of a client, which masks them.
+    reserved
+        The bits of a frame's first byte that are 0.
     """
     at, count = 0, 0
     while at + 2 <= len(head) and count < _CHAIN:
         first, second = head[at : at + 2]
-        if first & 0x70 or first & 0x0F not in (0, 2, 8, 9, 10) or (second >= 0x80) != masked:
+        if first & reserved or first & 0x0F not in (0, 2, 8, 9, 10) or (second >= 0x80) != masked:
             return False
         size, head_bytes = second & 0x7F, 2 + 4 * masked
         if size > 125:

@@ -18,8 +18,6 @@ import click
 from wireyard import __version__
 from wireyard.cli import exits
 
-__all__ = ["COMMANDS", "leave_out_pandas", "main"]
-
 COMMANDS = {
     "decode": "Show packets as a list, a table, CSV, JSON Lines, Arrow or Parquet.",
     "inspect": "Show what every byte of a packet means, or of a capture where each byte went.",
@@ -50,12 +48,10 @@ COMMANDS = {
 }
 """Every command and its first line of help, so that ``--help`` loads none of them."""
 _FOLDERS = {
+    "about": ("formats", "dissector", "doctor", "completion"),
     "asking": ("trace", "why", "slow", "sql", "report", "shadow"),
     "decoding": ("decode",),
-    "packets": (
-        *("inspect", "encode", "convert", "check-splits", "dissector", "flows", "slice", "store"),
-        "formats",
-    ),
+    "packets": ("inspect", "encode", "convert", "check-splits", "flows", "slice", "store"),
 }
 """The folders of commands that are not in this one."""
 

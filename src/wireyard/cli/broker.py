@@ -153,8 +153,8 @@ def command(
         exits.say(
             f"listens on {'mqtt' if tls is None else 'mqtts'}://{shown_address(server.address)}"
         )
-        if server.jmq is not None:
-            exits.say(f"listens on mq://{shown_address(server.jmq.address)}")
+        if server.jmq_address is not None:
+            exits.say(f"listens on mq://{shown_address(server.jmq_address)}")
 
     serve(server, ready)
     failed = server.store is not None and server.store.failed is not None

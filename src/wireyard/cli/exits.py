@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import os
 import sys
+from collections.abc import Iterable
 
 import click
 
@@ -20,21 +21,6 @@ from wireyard.errors import (
 )
 from wireyard.streams.urls import shown_text
 from wireyard.text import printable
-
-__all__ = [
-    "CANNOT_READ",
-    "CANNOT_WRITE",
-    "DATA_LOST",
-    "DONE",
-    "USAGE",
-    "CannotWrite",
-    "drop_stdout",
-    "follows_interrupt",
-    "note",
-    "open_standard_streams",
-    "report_error",
-    "say",
-]
 
 DONE, DATA_LOST, USAGE, CANNOT_READ, CANNOT_WRITE = range(5)
 _INTERRUPTED = 130  # what shells report for SIGINT
@@ -65,6 +51,12 @@ def say(text: str) -> None:
 def note(text: str) -> None:
     """Print a note in one line on standard error: no control characters, no secrets of URLs."""
     click.echo(f"wireyard: {printable(' '.join(shown_text(text).split()))}", err=True)
+
+
+def notes_on(name: str, texts: Iterable[str | None]) -> None:
+    """Print the notes on an input; None is none."""
+    for text in filter(None, texts):
+        note(f"{name}: {text}")
 
 
 def report_error(error: Exception) -> int:

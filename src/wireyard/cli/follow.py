@@ -7,7 +7,7 @@ import time
 from typing import IO
 
 from wireyard.cli import exits
-from wireyard.cli.progress import fitted
+from wireyard.cli.progress import Line
 from wireyard.pipeline.growing.following import Progress
 from wireyard.text import bytes_text, count_text
 
@@ -27,15 +27,15 @@ class FollowLine:
     def __init__(self, quiet: bool, file: IO[str] | None = None) -> None:
         self._file = sys.stderr if file is None else file
         self._quiet = quiet
-        self._is_terminal = self._file.isatty()
+        self._line = Line(self._file)
+        self._is_terminal = self._line.is_shown
         self._shown_s = 0.0
         self._batches = 0
         self._latest: Progress | None = None
-        self._width = 0
 
     def note(self, text: str) -> None:
         """Print a note on a line of its own."""
-        self._clear()
+        self._line.show("")
         exits.note(text)
 
     def progress(self, progress: Progress) -> None:
@@ -47,18 +47,14 @@ class FollowLine:
             return
         self._shown_s, self._batches = now_s, progress.batches
         text = progress_text(progress)
-        if not self._is_terminal:
+        if self._is_terminal:
+            self._line.show(text)
+        else:
             print(text, file=self._file, flush=True)
-            return
-        self._clear()
-        line = fitted(text)
-        self._file.write(line)
-        self._file.flush()
-        self._width = len(line)
 
     def end(self) -> None:
         """Print the last line, with the final state of the lake."""
-        self._clear()
+        self._line.show("")
         latest = self._latest
         if (
             latest is None
@@ -67,12 +63,6 @@ class FollowLine:
         ):
             return
         print(progress_text(latest), file=self._file, flush=True)
-
-    def _clear(self) -> None:
-        if self._width:
-            self._file.write(f"\r{' ' * self._width}\r")
-            self._file.flush()
-            self._width = 0
 
 
 def progress_text(progress: Progress) -> str:

@@ -8,15 +8,30 @@ from typing import Any, TypeVar
 import click
 
 from wireyard.cli import exits
-from wireyard.client import Client
+from wireyard.client import Client, JmqClient
 
-__all__ = ["HELP_NAMES", "client_of", "client_options"]
+__all__ = ["HELP_NAMES", "client_of", "client_options", "is_jmq", "jmq_client_of"]
 
 F = TypeVar("F", bound=Callable[..., Any])
 
 HELP_NAMES = {"help_option_names": ["--help"]}
 """Settings of a command in which ``-h`` is the host."""
 _VERSIONS = {"mqttv31": "3.1", "31": "3.1", "mqttv311": "3.1.1", "311": "3.1.1", "mqttv5": "5"}
+
+
+class _QosOrQueue(click.ParamType[int | str]):
+    """A QoS, or the name of a queue, which never is a number."""
+
+    name = "qos"
+
+    def convert(self, value: Any, param: Any, ctx: Any) -> int | str:
+        """Return the QoS as a number, the queue as text."""
+        text = str(value)
+        if not text.isdecimal():
+            return text
+        if len(text) > 1 or text > "2":
+            self.fail(f"{text} is no quality of service: 0, 1 or 2", param, ctx)
+        return int(text)
 
 
 def client_options(function: F) -> F:
@@ -45,18 +60,18 @@ def client_options(function: F) -> F:
         click.option(
             "-q",
             "--qos",
-            type=click.IntRange(0, 2),
-            default=0,
+            type=_QosOrQueue(),
+            default="0",
             show_default=True,
-            metavar="N",
-            help="Quality of service.",
+            metavar="N|QUEUE",
+            help="Quality of service, 0 to 2; or a queue of a JMQ broker.",
         ),
         click.option(
             "-p",
             "--port",
             type=click.IntRange(1, 0xFFFF),
             metavar="N",
-            help="Port of the broker; 1883 if not given.",
+            help="Port of the broker; 1883, or 7676 of a JMQ broker, if not given.",
         ),
         click.option(
             "-h",
@@ -64,11 +79,21 @@ def client_options(function: F) -> F:
             default="localhost",
             show_default=True,
             metavar="HOST",
-            help="The broker: its host, or mqtt://HOST:PORT; mqtts:// for TLS, ws:// in WebSocket.",
+            help="The broker: host, or mqtt://HOST:PORT, mqtts:// for TLS, ws://, mq:// for JMQ.",
         ),
     ):
         function = option(function)
     return function
+
+
+def is_jmq(host: str, qos: int | str) -> bool:
+    """Return whether the options name a JMQ broker."""
+    return isinstance(qos, str) or host.startswith(("mq://", "mqs://"))
+
+
+def _url(host: str, port: int | None) -> str:
+    where = f"[{host}]" if host.count(":") > 1 and "/" not in host and "[" not in host else host
+    return where if port is None else f"{where}:{port}"
 
 
 def client_of(
@@ -81,14 +106,34 @@ def client_of(
     *,
     reconnect: bool,
 ) -> Client:
-    """Return the client that the options describe."""
-    where = f"[{host}]" if host.count(":") > 1 and "/" not in host and "[" not in host else host
+    """Return the MQTT client that the options describe."""
     return Client(
-        where if port is None else f"{where}:{port}",
+        _url(host, port),
         client_id=client_id,
         username=username,
         password=password,
         version=_VERSIONS.get(version, version),
+        reconnect=reconnect,
+        say=exits.note,
+    )
+
+
+def jmq_client_of(
+    host: str,
+    port: int | None,
+    client_id: str,
+    username: str | None,
+    password: str | None,
+    version: str,
+    *,
+    reconnect: bool,
+) -> JmqClient:
+    """Return the JMQ client that the options describe."""
+    return JmqClient(
+        _url(host, port),
+        client_id=client_id or None,
+        username=username,
+        password=password,
         reconnect=reconnect,
         say=exits.note,
     )

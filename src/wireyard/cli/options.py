@@ -13,23 +13,6 @@ from click.shell_completion import CompletionItem
 from wireyard.errors import UsageError
 from wireyard.formats import labels
 
-__all__ = [
-    "PATH",
-    "WHERE_HELP",
-    "complete_columns",
-    "complete_fields",
-    "complete_format",
-    "complete_verdicts",
-    "decode_as_option",
-    "examples",
-    "format_option",
-    "keylog_option",
-    "max_packet_option",
-    "rotated_option",
-    "split_names",
-    "write_option",
-]
-
 F = TypeVar("F", bound=Callable[..., Any])
 
 PATH = click.Path(allow_dash=True, path_type=str)

@@ -13,9 +13,6 @@ from wireyard.cli.exits import CannotWrite
 from wireyard.errors import SourceError, UsageError
 from wireyard.formats import names
 
-__all__ = ["kind_of", "open_output", "to_terminal"]
-
-
 _ENDINGS: Mapping[str, str] = MappingProxyType(
     {
         "": "jsonl",

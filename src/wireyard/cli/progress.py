@@ -1,4 +1,4 @@
-"""Progress on standard error: a bar of bytes, or a line about what is done, while it takes long."""
+"""Progress on standard error, in one line that a terminal shows while something takes long."""
 
 from __future__ import annotations
 
@@ -8,40 +8,51 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from shutil import get_terminal_size
 from threading import Event, Lock, Thread
-from typing import IO, TYPE_CHECKING, Self
+from typing import IO, Self
 
 from wireyard.streams.urls import shown_text
-from wireyard.text import printable
-
-if TYPE_CHECKING:
-    from rich.progress import Progress as Bars
-
-__all__ = ["Progress", "Waiting", "fitted", "waiting"]
+from wireyard.text import bytes_text, clipped, printable
 
 _EVERY_S = 0.2
 _PATIENCE_S = 1.0
 """Time after which a line is shown."""
 
 
-def fitted(text: str) -> str:
-    """Return the beginning of a text that fits a line of the terminal."""
-    return text[: get_terminal_size().columns - 1]
+class Line:
+    """A line that is written again and again; silent unless standard error is a terminal.
+
+    Parameters
+    ----------
+    wanted
+        Whether to show it; not if the results themselves go to the terminal.
+    """
+
+    def __init__(self, file: IO[str] | None = None, *, wanted: bool = True) -> None:
+        self._file = sys.stderr if file is None else file
+        self.is_shown = wanted and self._file.isatty()
+        self._width = 0
+
+    def show(self, text: str) -> None:
+        """Show a text in place of the last one; an empty one clears the line."""
+        if self.is_shown and (text or self._width):
+            line = text[: get_terminal_size().columns - 1]
+            self._file.write(f"\r{line:<{self._width}}" + ("" if line else "\r"))
+            self._file.flush()
+            self._width = len(line)
 
 
 class Waiting:
     """A line that names the stage of a command that takes over a second, with its time.
 
-    It is silent unless standard error is a terminal. A stage without a name has no line, so that
-    results can be printed.
+    A stage without a name has no line, so that results can be printed.
     """
 
     def __init__(self, file: IO[str] | None = None) -> None:
-        self._file = sys.stderr if file is None else file
+        self._line = Line(file)
         self._name = self._detail = ""
-        self._width = 0
         self._began = time.monotonic()
         self._ended, self._lock = Event(), Lock()
-        self._thread = Thread(target=self._run, daemon=True) if self._file.isatty() else None
+        self._thread = Thread(target=self._run, daemon=True) if self._line.is_shown else None
 
     def __enter__(self) -> Self:
         if self._thread is not None:
@@ -58,7 +69,7 @@ class Waiting:
         """Show the name of the next stage."""
         with self._lock:
             self._name, self._detail = name, ""
-            self._show("")
+            self._line.show("")
 
     def at(self, done_bytes: int, total_bytes: int) -> None:
         """Show the part of the bytes that is done."""
@@ -69,13 +80,7 @@ class Waiting:
             took_s = time.monotonic() - self._began
             with self._lock:
                 if self._name and took_s >= _PATIENCE_S:
-                    self._show(fitted(f"{self._name}{self._detail}, {took_s:.0f} s"))
-
-    def _show(self, line: str) -> None:
-        if self._thread is not None and (line or self._width):
-            self._file.write(f"\r{line:<{self._width}}" + ("" if line else "\r"))
-            self._file.flush()
-            self._width = len(line)
+                    self._line.show(f"{self._name}{self._detail}, {took_s:.0f} s")
 
 
 @contextmanager
@@ -87,7 +92,7 @@ def waiting(stage: str) -> Iterator[None]:
 
 
 class Progress:
-    """A bar with bytes done and time left; silent unless standard error is a terminal.
+    """A line with the bytes that are read, the speed, and the time left.
 
     Parameters
     ----------
@@ -96,50 +101,30 @@ class Progress:
     size
         Its size in bytes; None if unknown.
     wanted
-        Whether to show a bar; not if the results themselves go to the terminal.
+        As for `Line`.
     """
 
     def __init__(self, name: str, size: int | None, wanted: bool) -> None:
-        self._name = name
-        self._size = size
-        self._wanted = wanted and sys.stderr.isatty()
-        self._done = 0
+        self._name, self._size, self._done = name, size, 0
+        self._line = Line(wanted=wanted)
         self._began = time.monotonic()
-        self._next = self._began + _EVERY_S
-        self._bars: Bars | None = None
+        self._next = self._began + _PATIENCE_S
 
     def add(self, size: int) -> None:
-        """Count `size` more bytes as done, and update the bar."""
+        """Count `size` more bytes as done."""
         self._done += size
-        if not self._wanted or time.monotonic() < self._next:
+        now = time.monotonic()
+        if not self._line.is_shown or now < self._next:
             return
-        if self._bars is None:
-            self._bars = self._start()
-        self._bars.update(self._bars.task_ids[0], completed=self._done)
-        self._bars.refresh()
-        self._next = time.monotonic() + _EVERY_S
+        self._next = now + _EVERY_S
+        speed = self._done / max(now - self._began, 1e-3)
+        parts = [bytes_text(self._done), f"{bytes_text(speed)}/s"]
+        if self._size is not None:
+            parts[0] += f" of {bytes_text(self._size)}"
+            parts.append(f"{max(self._size - self._done, 0) / max(speed, 1):.0f} s left")
+        name = clipped(self._name, get_terminal_size().columns // 3)
+        self._line.show(f"reading {name}: {', '.join(parts)}")
 
     def end(self) -> None:
         """Clear the line."""
-        if self._bars is not None:
-            self._bars.stop()
-
-    def _start(self) -> Bars:
-        # Loaded late, because short readings show no bar.
-        from rich import progress
-        from rich.console import Console
-        from rich.markup import escape
-        from rich.table import Column
-
-        columns = (
-            progress.TextColumn("{task.description}", table_column=Column(ratio=1, no_wrap=True)),
-            progress.BarColumn(),
-            progress.DownloadColumn(),
-            progress.TransferSpeedColumn(),
-            progress.TimeRemainingColumn(compact=True),
-        )
-        console = Console(stderr=True)
-        bars = progress.Progress(*columns, console=console, transient=True, auto_refresh=False)
-        bars.start()
-        bars.add_task(escape(f"reading {self._name}"), total=self._size)
-        return bars
+        self._line.show("")

@@ -8,8 +8,9 @@ from typing import Any
 import click
 
 from wireyard.cli import exits
-from wireyard.cli.mqtt_options import HELP_NAMES, client_of, client_options
+from wireyard.cli.mqtt_options import HELP_NAMES, client_of, client_options, is_jmq, jmq_client_of
 from wireyard.cli.options import examples
+from wireyard.errors import UsageError
 
 __all__ = ["command"]
 
@@ -20,22 +21,33 @@ __all__ = ["command"]
     epilog=examples(
         "wireyard pub -t plant/line/1 -m 42",
         "wireyard pub -h mqtt://127.0.0.1:1884 -t plant/line/1 -m 42 -q 1 -r",
+        "wireyard pub -q orders -m 42",
     ),
 )
-@click.option("-t", "--topic", required=True, metavar="TOPIC", help="Topic to publish to.")
+@click.option("-t", "--topic", metavar="TOPIC", help="Topic to publish to.")
 @click.option("-m", "--message", default="", metavar="TEXT", help="Payload; empty if not given.")
 @click.option("-r", "--retain", is_flag=True, help="Make it the retained value of the topic.")
 @client_options
-def command(topic: str, message: str, retain: bool, qos: int, **connection: Any) -> int:
+def command(
+    topic: str | None, message: str, retain: bool, qos: int | str, **connection: Any
+) -> int:
     """Publish a message to an MQTT broker; the letters are those of mosquitto_pub.
 
-    At QoS 1 and 2 it ends when the broker has acknowledged the message.
+    At QoS 1 and 2 it ends when the broker has acknowledged the message. -q QUEUE sends a persistent
+    text message to a queue of a JMQ broker, and -h mq://HOST to a topic of one.
     """
     from wireyard.client import run
 
+    if (topic is None) is isinstance(qos, int):
+        raise UsageError("a message goes to a topic, -t, or to a queue, -q QUEUE")
+
     async def publish() -> None:
+        if is_jmq(connection["host"], qos):
+            async with jmq_client_of(**connection, reconnect=False) as jms:
+                await jms.send(topic or str(qos), message, is_topic=topic is not None)
+            return
         async with client_of(**connection, reconnect=False) as client:
-            await client.publish(topic, os.fsencode(message), qos, retain)
+            await client.publish(topic or "", os.fsencode(message), int(qos), retain)
 
     run(publish())
     return exits.DONE

@@ -21,15 +21,6 @@ from wireyard.layout import Column
 from wireyard.streams.framer import OK
 from wireyard.text import count_text, printable
 
-__all__ = [
-    "LiveTables",
-    "console_on",
-    "padded",
-    "print_lines",
-    "width_of",
-    "write_table",
-]
-
 _SAMPLE_ROWS = 100
 """Rows that are read before printing, to choose columns and widths."""
 _MOST_CELL = 56
@@ -73,92 +64,65 @@ def print_lines(console: Console, what: RenderableType) -> None:
     console.file.write("\n".join(line.rstrip(" ") for line in lines))
 
 
-def write_table(
-    rows: Iterable[Row],
-    columns: Sequence[Column],
-    console: Console,
-    *,
-    chosen: bool,
-    heading: str | None = None,
-) -> None:
-    """Print rows as they are read, below a heading if there is one.
+class TableWriter:
+    """Prints rows in columns, those of each stream below its heading.
 
     Parameters
     ----------
     chosen
         Whether the user chose the columns, so that none is left out.
-    heading
-        Name of the stream.
-    """
-    rows = iter(rows)
-    if heading is not None:
-        console.print(Text(printable(heading), "bold"), soft_wrap=True)
-        if not chosen:
-            columns = [column for column in columns if column.name not in _OF_STREAM]
-    sample = list(islice(rows, _SAMPLE_ROWS))
-    shown = list(columns) if chosen else _distinguishing(columns, sample, console.width)
-    if chosen and not _fits(shown, sample, console.width):
-        _write_records(chain(sample, rows), shown, console)
-        return
-    widths = _fit(shown, sample, console.width, drop=not chosen)
-    shown = shown[: len(widths)]
-    header = True
-    for chunk in _chunks(chain(sample, rows), chosen):
-        if isinstance(chunk, Text):
-            console.print(chunk, soft_wrap=True)
-            continue
-        print_lines(console, _lines(chunk, shown, widths, console, header))
-        header = False
-
-
-class LiveTables:
-    """Prints rows of growing streams at once, under the headings of their streams.
-
-    The columns are those in which the rows of a format have differed so far.
+    live
+        Whether rows are of growing streams, and printed at once. The columns are those in which the
+        rows of a format have differed so far, else those in which the first rows differ.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, console: Console, *, chosen: bool, live: bool = False) -> None:
+        self._console, self._chosen, self._live = console, chosen, live
         self._heading: str | None = None
         self._samples: dict[tuple[str, ...], list[Row]] = {}
         self._shown: dict[tuple[str, ...], list[Column]] = {}
         self._header: list[Column] = []
 
     def write(
-        self,
-        heading: str | None,
-        rows: Iterable[Row],
-        columns: Sequence[Column],
-        console: Console,
-        *,
-        chosen: bool,
+        self, rows: Iterable[Row], columns: Sequence[Column], heading: str | None = None
     ) -> None:
-        """Print the new rows of a stream; the parameters are those of `write_table`."""
-        held = list(rows)
+        """Print rows of a stream below its name, if there is one and it is not yet above them."""
+        console, chosen, live = self._console, self._chosen, self._live
+        rows = iter(rows)
+        held = list(rows if live else islice(rows, _SAMPLE_ROWS))
         if not held:
             return
-        if not chosen:
-            columns = [column for column in columns if column.name not in _OF_STREAM]
         if heading is not None and heading != self._heading:
             console.print(Text(printable(heading), "bold"), soft_wrap=True)
         self._heading = heading
+        if not chosen and (live or heading is not None):
+            columns = [column for column in columns if column.name not in _OF_STREAM]
         names = tuple(column.name for column in columns)
-        sample = self._samples[names] = [*self._samples.get(names, []), *held][-_SAMPLE_ROWS:]
-        shown = list(columns)
-        if not chosen:
-            known = self._shown.get(names, [])
-            wanted = _distinguishing(columns, sample, console.width)
-            shown = wanted if all(column in wanted for column in known) else [*known]
-            shown += [column for column in wanted if column not in shown]
-        self._shown[names] = shown
+        before = self._samples.get(names, []) if live else []
+        sample = self._samples[names] = [*before, *held][-_SAMPLE_ROWS:]
+        shown = list(columns) if chosen else self._differing(columns, names, sample)
+        if chosen and not live and not _fits(shown, sample, console.width):
+            _write_records(chain(held, rows), shown, console)
+            return
         widths = _fit(shown, sample, console.width, drop=not chosen)
         shown = shown[: len(widths)]
-        for chunk in _chunks(iter(held), chosen):
+        header = not live or shown != self._header
+        for chunk in _chunks(chain(held, rows), chosen):
             if isinstance(chunk, Text):
                 console.print(chunk, soft_wrap=True)
                 continue
-            header = shown != self._header
             print_lines(console, _lines(chunk, shown, widths, console, header))
-            self._header = shown
+            header, self._header = False, shown
+
+    def _differing(
+        self, columns: Sequence[Column], names: tuple[str, ...], sample: Sequence[Row]
+    ) -> list[Column]:
+        """Return the columns to show; of growing streams those that were shown stay."""
+        wanted = _distinguishing(columns, sample, self._console.width)
+        known = self._shown.get(names, []) if self._live else []
+        shown = wanted if all(column in wanted for column in known) else [*known]
+        self._shown[names] = shown = [*shown, *(one for one in wanted if one not in shown)]
+        return shown
 
 
 def _distinguishing(columns: Sequence[Column], sample: Sequence[Row], width: int) -> list[Column]:

@@ -1,4 +1,4 @@
-"""An MQTT client for asyncio, which connects again and loses nothing by the rules of its QoS.
+"""Clients of MQTT and JMQ for asyncio, which connect again and lose nothing by the rules.
 
 >>> import asyncio
 >>> import wireyard
@@ -20,9 +20,10 @@ from typing import Any
 
 from wireyard.client.client import Client
 from wireyard.client.errors import ConnectionLost, Refused
+from wireyard.client.jmq import JmqClient
 from wireyard.endpoints import Message
 
-__all__ = ["Client", "ConnectionLost", "Message", "Refused", "run"]
+__all__ = ["Client", "ConnectionLost", "JmqClient", "Message", "Refused", "run"]
 
 
 def run(main: Coroutine[Any, Any, None]) -> None:

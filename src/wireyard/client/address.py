@@ -1,4 +1,4 @@
-"""The address of a broker: ``mqtt://user:password@host:port``, ``ws://`` over WebSocket, by TLS."""
+"""The address of a broker: ``mqtt://user:password@host:port``, ``ws://``, ``mq://``, or by TLS."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from wireyard.errors import UsageError
 
 __all__ = ["Address", "parse_address"]
 
-_PORTS = {"mqtt": 1883, "mqtts": 8883, "ws": 80, "wss": 443}
+_PORTS = {"mqtt": 1883, "mqtts": 8883, "ws": 80, "wss": 443, "mq": 7676, "mqs": 7676}
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,35 +24,44 @@ class Address:
     password: str | None = None
     path: str | None = None
     """What to ask for, if MQTT is inside a WebSocket."""
+    is_jmq: bool = False
 
     def __str__(self) -> str:
         return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
 
 
-def parse_address(url: str) -> Address:
+def parse_address(url: str, scheme: str = "mqtt") -> Address:
     """Return the address that a URL, or a host and a port, stands for.
+
+    Parameters
+    ----------
+    scheme
+        That of a host without one.
 
     Raises
     ------
     UsageError
         It has another form.
     """
-    parts = urlsplit(url if "://" in url else f"mqtt://{url}")
+    parts = urlsplit(url if "://" in url else f"{scheme}://{url}")
     try:
         port = parts.port
     except ValueError:
         port = -1
     is_socket = parts.scheme in ("ws", "wss")
-    has_path = bool(parts.path.strip("/")) and not is_socket
+    has_path = bool(parts.path.strip("/")) and not is_socket and parts.path != "/jms"
     if parts.scheme not in _PORTS or not parts.hostname or port == -1 or has_path:
-        form = "mqtt://HOST:PORT, or mqtts:// for TLS, or ws:// and wss:// for WebSocket"
+        form = (
+            "mqtt://HOST:PORT, or mqtts:// for TLS, ws:// and wss:// for WebSocket, mq:// for JMQ"
+        )
         raise UsageError(f"a broker's address is of the form {form}")
     query = f"?{parts.query}" if parts.query else ""
     return Address(
         parts.hostname,
         port or _PORTS[parts.scheme],
-        ssl.create_default_context() if parts.scheme in ("mqtts", "wss") else None,
+        ssl.create_default_context() if parts.scheme in ("mqtts", "wss", "mqs") else None,
         None if parts.username is None else unquote(parts.username),
         None if parts.password is None else unquote(parts.password),
         quote(parts.path or "/mqtt") + query if is_socket else None,
+        parts.scheme in ("mq", "mqs"),
     )

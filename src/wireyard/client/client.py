@@ -16,14 +16,13 @@ import ssl
 import time
 from collections import deque
 from collections.abc import AsyncIterator, Callable, Sequence
-from contextlib import suppress
 from dataclasses import dataclass
 from secrets import token_hex
-from types import TracebackType
-from typing import Any, Final, Self
+from typing import Any, Final
 
 from wireyard.client.address import parse_address
-from wireyard.client.errors import ConnectionLost, Refused
+from wireyard.client.errors import Refused
+from wireyard.client.keeper import Keeper, fail_all
 from wireyard.client.wire import Wire
 from wireyard.endpoints import (
     ClientEndpoint,
@@ -50,10 +49,8 @@ VERSIONS: Final = {"3.1": 3, "3.1.1": 4, "5": 5, "5.0": 5}
 _MOST_WAITING: Final = 1000
 _MOST_UNSENT: Final = 10_000
 _SESSION_S: Final = 3600
-_SECONDS_TO_CONNECT: Final = 10.0
 _PASSING: Final = frozenset({3, 136, 137, 139, 141})
 """Codes of a broker that is unavailable, busy or shuts down, or did not hear from the client."""
-_FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.05, 10.0
 
 
 @dataclass(slots=True)
@@ -65,12 +62,7 @@ class _Request:
     answer: asyncio.Future[tuple[int, ...]]
 
 
-def _passes(error: SourceError) -> bool:
-    """Return whether it is worth to connect again."""
-    return not isinstance(error, Refused) or error.code in _PASSING
-
-
-class Client:
+class Client(Keeper):
     """An MQTT client; connected from ``async with`` to the end of its block.
 
     Parameters
@@ -120,19 +112,12 @@ class Client:
     ) -> None:
         if version not in VERSIONS:
             raise UsageError(f"MQTT has no version '{version}', only {', '.join(VERSIONS)}")
-        self.address = parse_address(url)
+        super().__init__(parse_address(url), tls, reconnect, say)
         self.client_id = client_id or f"wireyard-{token_hex(6)}"
         self.version = VERSIONS[version]
         self._login = username or self.address.username, password or self.address.password
-        self._tls = tls or self.address.tls
         self._keep_alive, self._keep_session, self._will = keep_alive, keep_session, will
-        self._reconnect, self._say = reconnect, say
         self._known, self._flows = KnownTopics(), Flows()
-        self._wire: Wire | None = None
-        """The connection, once it is accepted and as long as it lasts."""
-        self._accepted: asyncio.Future[None] | None = None
-        self._reason: Refused | None = None
-        """Why the broker ended the connection, if it said so."""
         self._was_connected = False
         self._unsent: deque[Delivery] = deque()
         self._requests: dict[int, _Request] = {}
@@ -140,67 +125,22 @@ class Client:
         """Requests that wait for a connection."""
         self._subscriptions: dict[str, Filter] = {}
         self._messages: deque[Message] = deque()
-        self._news, self._gone = asyncio.Event(), asyncio.Event()
-        self._failure: SourceError | None = None
-        """Why there will be no connection any more."""
-        self._keeper: asyncio.Task[None] | None = None
+        self._news = asyncio.Event()
 
     # --- connections ----------------------------------------------------------------------
 
-    async def __aenter__(self) -> Self:
-        await self._connect()
-        self._keeper = asyncio.create_task(self._keep_connected())
-        return self
-
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        if self._keeper is not None:
-            self._keeper.cancel()
-            with suppress(asyncio.CancelledError):
-                await self._keeper
-            await asyncio.sleep(0)  # a connection that was being made is closed now
-        if self._wire is not None:
-            self._wire.flush()
-            self._wire.endpoint.disconnect(keeps_session=self._keep_session)
-            self._wire.close()
-            await self._wire.closed.wait()
-        self._fail(ConnectionLost(f"{self.address}: the client is closed"))
-
-    async def _connect(self) -> None:
-        """Connect once.
-
-        Raises
-        ------
-        ConnectionLost
-            The broker cannot be reached.
-        Refused
-            The broker refuses the client.
-        """
-        loop = asyncio.get_running_loop()
-        self._gone.clear()
-        self._reason, self._accepted = None, loop.create_future()
+    def _new_wire(self) -> Wire:
         path = self.address.path
         socket = None if path is None else WebSocket((str(self.address), path))
-        wire = Wire(ClientEndpoint(known=self._known), self._handle, self._lose, socket)
-        try:
-            async with asyncio.timeout(_SECONDS_TO_CONNECT):
-                await loop.create_connection(
-                    lambda: wire, self.address.host, self.address.port, ssl=self._tls
-                )
-                wire.endpoint.open(self._connect_packet(), self._flows)
-                wire.flush()
-                await self._accepted
-        except BaseException as error:
-            wire.abort()
-            if isinstance(error, TimeoutError):
-                raise ConnectionLost(f"{self.address}: gives no answer") from None
-            if not isinstance(error, OSError):
-                raise
-            raise ConnectionLost(f"{self.address}: {error.strerror or error}") from None
+        return Wire(ClientEndpoint(known=self._known), self._handle, self._lose, socket)
+
+    def _greet(self, wire: Wire) -> None:
+        wire.endpoint.open(self._connect_packet(), self._flows)
+
+    async def _set_up(self, wire: Wire) -> None: ...
+
+    def _say_goodbye(self, wire: Wire) -> None:
+        wire.endpoint.disconnect(keeps_session=self._keep_session)
 
     def _connect_packet(self) -> Connect:
         is_clean = not self._keep_session and not (self.version == 5 and self._was_connected)
@@ -236,49 +176,16 @@ class Client:
             self._ask(wire, request)
         self._pump()
 
-    async def _keep_connected(self) -> None:
-        while self._failure is None:
-            await self._gone.wait()
-            reason = self._reason or ConnectionLost(f"{self.address}: the connection is lost")
-            if not self._reconnect or not _passes(reason):
-                self._fail(reason)
-                return
-            self._say(str(reason))
-            await self._connect_again()
-
-    async def _connect_again(self) -> None:
-        pause_s = _FIRST_PAUSE_S
-        while self._wire is None and self._failure is None:
-            await asyncio.sleep(pause_s)
-            pause_s = min(2 * pause_s, _LONGEST_PAUSE_S)
-            try:
-                await self._connect()
-                self._say(f"{self.address}: connected again")
-            except SourceError as error:
-                if not _passes(error):
-                    self._fail(error)
-
-    def _lose(self, wire: Wire) -> None:
-        """Take note of the end of a connection."""
-        if self._accepted is not None and not self._accepted.done():
-            text = None if wire.socket is None else wire.socket.ended
-            lost = ConnectionLost(f"{self.address}: {text or 'closes the connection'}")
-            self._accepted.set_exception(self._reason or lost)
-        if wire is self._wire:
-            self._wire = None
-            self._gone.set()
+    def _passes(self, error: SourceError) -> bool:
+        return not isinstance(error, Refused) or error.code in _PASSING
 
     def _fail(self, error: SourceError) -> None:
-        """Give up: all that waits gets the error."""
-        self._failure = self._failure or error
+        super()._fail(error)
         self._news.set()
         waiting = [delivery.tag for delivery in (*self._unsent, *self._flows.discard())]
         waiting += [one.answer for one in (*self._requests.values(), *self._unasked)]
         self._unsent.clear()
-        for future in waiting:
-            if not future.done():
-                future.set_exception(error)
-                future.exception()  # nobody may wait for it
+        fail_all(waiting, error)
 
     # --- messages -------------------------------------------------------------------------
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Callable, Sequence
-from typing import cast
+from typing import Any, cast
 
-from wireyard.endpoints import ClientEndpoint, Event, WebSocket
+from wireyard.endpoints import WebSocket
 
 __all__ = ["Wire"]
 
@@ -29,8 +29,8 @@ class Wire(asyncio.Protocol):
 
     def __init__(
         self,
-        endpoint: ClientEndpoint,
-        handle: Callable[[Wire, Sequence[Event]], bool],
+        endpoint: Any,
+        handle: Callable[[Wire, Sequence[Any]], bool],
         lost: Callable[[Wire], None],
         socket: WebSocket | None = None,
     ) -> None:

@@ -10,18 +10,16 @@ ends the connection with the reason code of that rule (``codes``).
 - ``websocket``: the same inside a WebSocket
 """
 
+from wireyard.endpoints.channel import Ended, Limits, Tap
 from wireyard.endpoints.client import ClientEndpoint
 from wireyard.endpoints.flows import Flows
 from wireyard.endpoints.messages import Delivery, Message
 from wireyard.endpoints.packets import (
     Completed,
-    Ended,
     Event,
     KnownTopics,
-    Limits,
     Received,
     Released,
-    Tap,
 )
 from wireyard.endpoints.server import ServerEndpoint
 from wireyard.endpoints.websocket import WebSocket

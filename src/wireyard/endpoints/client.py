@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, ClassVar
 
+from wireyard.endpoints.channel import Ended
 from wireyard.endpoints.endpoint import Endpoint
 from wireyard.endpoints.flows import Flows
-from wireyard.endpoints.packets import Ended, Event
+from wireyard.endpoints.packets import Event
 from wireyard.formats.mqtt.control import (
     Auth,
     ConnAck,

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from typing import Any, ClassVar
 
+from wireyard.endpoints.channel import Ended, Limits, Tap
 from wireyard.endpoints.codes import NOT_FOUND, code_of_rule
 from wireyard.endpoints.flows import Flows
 from wireyard.endpoints.messages import Delivery, Message, key_of, publish_packet
@@ -14,14 +15,11 @@ from wireyard.endpoints.packets import (
     ERROR,
     PLAIN_ACKS,
     Completed,
-    Ended,
     Event,
     KnownTopics,
-    Limits,
     PacketEndpoint,
     Received,
     Released,
-    Tap,
 )
 from wireyard.formats.mqtt.control import (
     Disconnect,

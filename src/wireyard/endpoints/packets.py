@@ -12,10 +12,10 @@ Rules of this file:
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
 from typing import ClassVar, Final, NamedTuple
 
+from wireyard.endpoints.channel import Channel, Ended, Limits, Span, Tap
 from wireyard.endpoints.codes import PROTOCOL_ERROR, TOO_LARGE, code_of_error, code_of_rule
 from wireyard.endpoints.messages import Delivery, Message, key_of
 from wireyard.errors import DecodeError, LimitExceeded
@@ -42,21 +42,15 @@ __all__ = [
     "ERROR",
     "PLAIN_ACKS",
     "Completed",
-    "Ended",
     "Event",
     "KnownTopics",
-    "Limits",
     "PacketEndpoint",
     "Received",
     "Released",
-    "Tap",
 ]
 
 ERROR: Final = 128
 """The first reason code of an error."""
-
-Tap = Callable[[bool, bytes], None]
-"""Is given what passes, for a record: whether it arrived, and the bytes, without secrets."""
 
 PLAIN_ACKS: Final = {
     PUBACK << 4: "puback",
@@ -69,20 +63,6 @@ _REASON: Final = 110
 """Characters of a Reason String: some clients cannot read more than 127 bytes of properties."""
 _SECRETS: Final = ("password", "authentication_data")
 _WITH_SECRETS: Final = (CONNECT, AUTH)
-
-
-@dataclass(frozen=True, slots=True)
-class Limits:
-    """What this side accepts, and announces to a 5.0 peer."""
-
-    receive_maximum: int = 1000
-    topic_alias_maximum: int = 10
-    """Topics of up to 64 KiB that are kept for a connection."""
-    max_packet_bytes: int = 10 << 20
-    max_connect_bytes: int = 64 << 10
-    """Largest CONNECT: it comes from clients that nobody knows yet."""
-    in_flight: int = 1000
-    """Messages that are sent and not acknowledged, also if the peer takes more."""
 
 
 class Completed(NamedTuple):
@@ -102,15 +82,6 @@ class Released(NamedTuple):
     """A message of QoS 2 that this side received is not sent again, by its PUBREL."""
 
     packet_id: int
-
-
-class Ended(NamedTuple):
-    """The connection is over: after `take` it is to be closed."""
-
-    text: str
-    code: int = 0
-    packet: Disconnect | None = None
-    """The DISCONNECT of the other side, if that ended it."""
 
 
 Event = Message | Completed | Received | Released | Ended | Packet
@@ -136,21 +107,15 @@ class KnownTopics:
             known[topic] = packet.topic
 
 
-class PacketEndpoint:
+class PacketEndpoint(Channel[Event]):
     """One side of one connection, apart from its flows.
 
     Parameters
     ----------
-    limits
-        What this side accepts.
+    limits, tap
+        As of `Channel`.
     known
         Topics, which all connections of a process may share.
-    tap
-        Is called with all that passes.
-
-    Limits
-    ------
-    Holds one unfinished packet of at most `Limits.max_packet_bytes`, and what one call reads.
     """
 
     is_client: ClassVar[bool]
@@ -160,50 +125,13 @@ class PacketEndpoint:
     def __init__(
         self, limits: Limits | None = None, known: KnownTopics | None = None, tap: Tap | None = None
     ) -> None:
-        self.limits = limits or Limits()
+        super().__init__(limits, tap)
         self.known = known or KnownTopics()
         self.version = 0
-        self.state = "new"
-        """The state in the table `CONNECTION`."""
-        self.ended: Ended | None = None
-        self.heard_at = 0.0
-        """When bytes arrived last."""
-        self.unsent_bytes = 0
-        """Bytes that `take` will return."""
         self.peer_max_packet = MAX_PACKET_BYTES
         self.context = 0
-        self.is_paused = False
-        self.out: list[bytes] = []
-        self._masked: dict[int, bytes] = {}
-        """Packets in `out` that have a secret, without it, by their place."""
-        self._tap = tap
-        self._buffer = bytearray()
-        self._needed = 0
 
     # --- bytes in -------------------------------------------------------------------------
-
-    def receive(self, data: bytes, now: float) -> list[Event]:
-        """Read the next bytes of the other side; return what happened, in order."""
-        self.heard_at = now
-        if self._buffer or self.is_paused:
-            self._buffer += data
-            if self.is_paused or len(self._buffer) < self._needed:
-                return []
-            data = bytes(self._buffer)
-            self._buffer.clear()
-        return self._read(data, now)
-
-    def read_on(self, now: float) -> list[Event]:
-        """Read what arrived since reading paused; return what happened, in order."""
-        self.is_paused = False
-        data = bytes(self._buffer)
-        self._buffer.clear()
-        return self._read(data, now)
-
-    @property
-    def held_bytes(self) -> int:
-        """Bytes that are not read yet."""
-        return len(self._buffer)
 
     def _read(self, data: bytes, now: float) -> list[Event]:
         events: list[Event] = []
@@ -229,13 +157,9 @@ class PacketEndpoint:
                     secret.append((at, at + size))
                 self._read_packet(data[at : at + size], now, events)
             at += size
-        if at < stop and self.ended is None:
-            self._buffer += data[at:] if at else data
-        elif at < stop and data[at] >> 4 in _WITH_SECRETS:
+        if at < stop and self.ended is not None and data[at] >> 4 in _WITH_SECRETS:
             secret.append((at, stop))
-        if self._tap is not None and (at or self.ended is not None):
-            shown = data if self.ended is not None else data[:at]
-            self._tap(True, _without_secrets(shown, secret))
+        self._leave(data, at, secret)
         return events
 
     def _read_common(self, data: bytes, at: int, size: int, events: list[Event]) -> bool:
@@ -310,39 +234,21 @@ class PacketEndpoint:
 
     # --- bytes out ------------------------------------------------------------------------
 
-    def write(self, data: bytes) -> None:
-        """Send bytes."""
-        self.out.append(data)
-        self.unsent_bytes += len(data)
-
     def write_packet(self, packet: Packet) -> None:
         """Send a packet that has no effect on flows."""
-        data = encode(packet)
-        if self._tap is not None and packet.packet_type in _WITH_SECRETS:
-            self._masked[len(self.out)] = _without_secrets(data, [(0, len(data))])
-        self.write(data)
-
-    def take(self) -> bytes:
-        """Return the bytes to send, and forget them."""
-        if not self.out:
-            return b""
-        data = b"".join(self.out)
-        if self._tap is not None:
-            shown = (self._masked.get(place, part) for place, part in enumerate(self.out))
-            self._tap(False, b"".join(shown))
-            self._masked.clear()
-        self.out = []
-        self.unsent_bytes = 0
-        return data
+        self.write(encode(packet), packet.packet_type in _WITH_SECRETS)
 
     # --- ends -----------------------------------------------------------------------------
 
-    def end(self, code: int, text: str) -> Ended | None:
-        """End the connection, in 5.0 with a DISCONNECT; return None if it is over already."""
+    def end(self, code: int, text: str, *, by_client: bool = False) -> Ended | None:
+        """End the connection; return None if it is over already.
+
+        In 5.0 it ends with a DISCONNECT, unless the other side ended it.
+        """
         if self.ended is not None:
             return None
         self.ended = Ended(text, code)
-        if self.version == 5 and self.state == "open":
+        if self.version == 5 and self.state == "open" and not by_client:
             shown = text
             if len(text) > _REASON:
                 shown = f"{text[: _REASON // 2]}…{text[-_REASON // 2 :]}"
@@ -375,20 +281,18 @@ class PacketEndpoint:
         if ended is not None:
             events.append(ended)
 
-
-def _without_secrets(data: bytes, packets: Sequence[tuple[int, int]]) -> bytes:
-    """Return bytes in which the secrets of some packets are replaced by as many asterisks.
-
-    Of a packet that cannot be read all but its fixed header is replaced.
-    """
-    shown = bytearray(data) if packets else data
-    for start, stop in packets:
-        _, cursor = read_packet(data[start:stop], 5, traced=True)
-        spans = [
-            (start + one.start, start + one.stop) for one in cursor.marks if one.field in _SECRETS
-        ]
-        if cursor.faults:
-            spans = [(min(read_integer(data, start + 1, stop)[1], stop), stop)]
-        for first, behind in spans:
-            shown[first:behind] = b"*" * (behind - first)  # type: ignore[index]
-    return bytes(shown)
+    def _without_secrets(self, data: bytes, packets: Sequence[Span]) -> bytes:
+        """Replace passwords; of a packet that cannot be read all but its fixed header."""
+        shown = bytearray(data)
+        for start, stop in packets:
+            _, cursor = read_packet(data[start:stop], 5, traced=True)
+            spans = [
+                (start + one.start, start + one.stop)
+                for one in cursor.marks
+                if one.field in _SECRETS
+            ]
+            if cursor.faults:
+                spans = [(min(read_integer(data, start + 1, stop)[1], stop), stop)]
+            for first, behind in spans:
+                shown[first:behind] = b"*" * (behind - first)
+        return bytes(shown)

@@ -9,10 +9,11 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar
 
+from wireyard.endpoints.channel import Ended
 from wireyard.endpoints.codes import CONNACK_3, PROTOCOL_ERROR, UNKNOWN_VERSION, code_of_error
 from wireyard.endpoints.endpoint import Endpoint
 from wireyard.endpoints.flows import Flows
-from wireyard.endpoints.packets import ERROR, Ended, Event
+from wireyard.endpoints.packets import ERROR, Event
 from wireyard.errors import DecodeError
 from wireyard.formats.mqtt.control import (
     Auth,
@@ -111,11 +112,11 @@ class ServerEndpoint(Endpoint):
         self.resume(now)
         return self.read_on(now)
 
-    def end(self, code: int, text: str) -> Ended | None:
+    def end(self, code: int, text: str, *, by_client: bool = False) -> Ended | None:
         """End the connection: by CONNACK before it is accepted, in 5.0 else by DISCONNECT."""
-        if self.ended is None and self.state == "asked":
+        if self.ended is None and self.state == "asked" and not by_client:
             self._refuse(code)
-        return super().end(code, text)
+        return super().end(code, text, by_client=by_client)
 
     def _refuse(self, code: int) -> None:
         return_code = code if self.version == 5 else CONNACK_3.get(code)

@@ -17,10 +17,11 @@ request is answered. The symptoms of a protocol are in its folder; what several 
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from typing import Final, NamedTuple
 
-from wireyard.layers.jmq.waiting import ENDS, NOT_CHARGED, WAITING_JMS
+from wireyard.layers.jmq.waiting import ENDS, NOT_CHARGED, SHARED_JMS, WAITING_JMS
 
 __all__ = [
     "BACK",
@@ -48,6 +49,7 @@ __all__ = [
     "code_text",
     "deliveries",
     "of_verdicts",
+    "of_whole_packets",
     "peers",
     "sessions",
 ]
@@ -76,6 +78,8 @@ class Symptom(NamedTuple):
     query: str
     verdicts: frozenset[str] = frozenset()
     """Verdicts of deliveries, without any of which the query finds nothing; empty if others may."""
+    table: str | None = None
+    """A table without whose rows the query finds nothing."""
 
 
 TRACE: Final = "wireyard trace {input} {party} --verdict {verdict}"
@@ -146,6 +150,11 @@ GROUP BY 2, said
 """
 
 
+def of_whole_packets(query: str) -> str:
+    """Return a query that leaves unfinished packets out, of which fields are missing."""
+    return re.sub(r"\b(packets_\w+)", r"(SELECT * FROM \1 WHERE status <> 'tail')", query)
+
+
 # --- queries that symptoms and other answers share ------------------------------------------
 
 BACK: Final = r"regexp_replace(stream, '^([^>]+)>([^#]+)(#.*)?$', '\2>\1\3')"
@@ -208,7 +217,10 @@ LEFT JOIN (
 """
 """Latencies, without the time in queue that is not the consumer's: before it connected, or while
 another member of its shared subscription had the message."""
-SHARED: Final = {"charged_latencies": _CHARGED}
+SHARED: Final = {
+    name: of_whole_packets(query)
+    for name, query in {**SHARED_JMS, "charged_latencies": _CHARGED}.items()
+}
 """By name, the queries that several others use as a table; it is made once."""
 SLOWER: Final = f"""
 WITH medians AS MATERIALIZED (

@@ -1,29 +1,30 @@
-"""Charts of answers: Vega-Lite specifications, rendered to SVG when the page is made.
+"""Charts of answers, drawn to SVG when the page is made.
 
 Colours are CSS variables of the page, so charts follow its light and dark modes. The data of a
-chart is in the table beside it, so screen readers skip the chart.
+chart is in the table beside it, so screen readers skip the chart. Names come from the wire: all
+text is escaped.
 """
 
 from __future__ import annotations
 
 import math
-from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import Any, Final
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from html import escape
+from typing import Final
 
-import vl_convert as vlc
-
-from wireyard.report.questions import Answer
-from wireyard.text import bytes_text, clipped, span_text
-
-__all__ = ["delays", "graph", "quantiles", "rates", "sizes", "timeline"]
+from wireyard.report.questions import WIDTHS_NS, Answer
+from wireyard.text import bytes_text, clipped, moment, span_text
 
 _WIDTH: Final = 520
+_HEIGHT: Final = 150
 _LABEL: Final = 60
 """Characters of a name in a chart; the table beside it has all."""
-_CHARACTER: Final = 7.6
+_CHARACTER: Final = 7.2
 """Width of a character of a name."""
-_HEIGHT: Final = 150
+_ROW: Final = 18
+"""Height of a line of text."""
 _SERIES: Final = {
     "mqtt": "var(--c1)",
     "jmq": "var(--c2)",
@@ -32,170 +33,210 @@ _SERIES: Final = {
     "rmp": "var(--c4)",
 }
 """The colours of formats and protocols."""
-_NS_PER_MS: Final = 1_000_000
 _DAY_NS: Final = 86_400 * 10**9
-_CURVE: Final = 24
-"""Segments of a curve."""
-_SCHEMA: Final = "https://vega.github.io/schema/vega-lite/v6.json"
-_STYLE: Final = {
-    "background": "transparent",
-    "font": "system-ui, sans-serif",
-    "padding": 4,
-    "view": {"stroke": None},
-    "axis": {
-        "labelColor": "var(--ink)",
-        "labelFontSize": 12,
-        "labelLimit": 0,
-        "titleColor": "var(--muted)",
-        "titleFontSize": 12,
-        "titleFontWeight": "normal",
-        "gridColor": "var(--line)",
-        "domainColor": "var(--line)",
-        "tickColor": "var(--line)",
-    },
-    "legend": {
-        "labelColor": "var(--ink)",
-        "labelFontSize": 12,
-        "labelLimit": 0,
-        "orient": "top",
-        "columns": 2,
-        "title": None,
-        "symbolType": "square",
-        "symbolStrokeWidth": 0,
-        "symbolOpacity": 1,
-    },
-}
-_COUNTS: Final = {"format": ",~r", "tickCount": 4}
-"""An axis of counts or rates."""
+_SECOND_NS: Final = 10**9
+_TICKS: Final = 5
 
-Spec = dict[str, Any]
-"""A part of a specification in Vega-Lite."""
+Point = tuple[float, float]
 
 
-def _svg(chart: Spec, width: int | None = None, height: int | None = None) -> str:
-    """Draw a chart, of a size unless its parts have theirs."""
-    size = {} if width is None else {"width": width, "height": height}
-    text: str = vlc.vegalite_to_svg({"$schema": _SCHEMA, "config": _STYLE, **size, **chart})
-    # The figure around it has the name; screen readers skip the parts of the picture.
-    return text.replace("<svg ", '<svg aria-hidden="true" focusable="false" ', 1)
+# --- parts of a picture ---------------------------------------------------------------------
 
 
-def _chart(rows: Sequence[Mapping[str, Any]], mark: str, encoding: Spec, **look: Any) -> Spec:
-    """Return marks of rows: a chart, or a layer of one."""
-    return {"data": {"values": rows}, "mark": {"type": mark, **look}, "encoding": encoding}
+def _svg(width: float, height: float, parts: Iterable[str]) -> str:
+    """Return a picture; the figure around it has its name."""
+    size = f'width="{width:.0f}" height="{height:.0f}" viewBox="0 0 {width:.0f} {height:.0f}"'
+    look = 'font-family="system-ui, sans-serif" font-size="12" fill="var(--ink)"'
+    return f'<svg aria-hidden="true" focusable="false" {size} {look}>{"".join(parts)}</svg>'
 
 
-def _field(name: str, kind: str, **more: Any) -> Spec:
-    """Return the encoding of a field; `kind` is quantitative, nominal, ordinal or temporal."""
-    return {"field": name, "type": kind, **more}
+def _moved(x: float, y: float, parts: Iterable[str]) -> str:
+    return f'<g transform="translate({x:.1f} {y:.1f})">{"".join(parts)}</g>'
 
 
-def _colour(
-    field: str, colours: Mapping[str, str], there: Iterable[str], *, lines: bool = False
-) -> Spec:
-    """Return the colour encoding of a field, with a legend if it has several values."""
-    names = [name for name in colours if name in set(there)]
-    scale = {"domain": names, "range": [colours[name] for name in names]}
-    symbol = {"symbolType": "stroke", "symbolStrokeWidth": 4, "symbolSize": 200}
-    legend = (symbol if lines else {}) if len(names) > 1 else None
-    return _field(field, "nominal", scale=scale, legend=legend)
+def _text(at: Point, text: str, anchor: str = "middle", colour: str = "var(--ink)") -> str:
+    place = f'x="{at[0]:.1f}" y="{at[1]:.1f}" text-anchor="{anchor}" fill="{colour}"'
+    return f"<text {place}>{escape(text)}</text>"
 
 
-def _time_axis(field: str, span_ns: int, ends: Sequence[float] = ()) -> Spec:
-    """Return a time axis in UTC, formatted for the length of the span."""
-    form = "%H:%M:%S" if span_ns < _DAY_NS else "%d %b %H:%M"
-    axis = {"tickCount": 5, "grid": False, "format": form, "labelOverlap": "greedy"}
-    scale = {"type": "utc", **({"domain": list(ends)} if ends else {})}
-    return _field(field, "temporal", title="UTC", scale=scale, axis=axis)
+def _rectangle(start: Point, stop: Point, colour: str, opacity: float = 1) -> str:
+    (x, y), (to_x, to_y) = start, stop
+    size = f'width="{max(to_x - x, 0):.1f}" height="{max(to_y - y, 0):.1f}"'
+    return f'<rect x="{x:.1f}" y="{y:.1f}" {size} fill="{colour}" opacity="{opacity}"/>'
+
+
+def _line(points: Iterable[Point], colour: str, width: float = 2) -> str:
+    way = "L".join(f"{x:.1f},{y:.1f}" for x, y in points)
+    return f'<path fill="none" stroke="{colour}" stroke-width="{width}" d="M{way}"/>'
+
+
+def _area(points: Iterable[Point], colour: str) -> str:
+    way = "L".join(f"{x:.1f},{y:.1f}" for x, y in points)
+    return f'<path fill="{colour}" opacity="0.75" d="M{way}Z"/>'
+
+
+def _legend(colours: Mapping[str, str], width: float) -> tuple[list[str], int]:
+    """Return the legend of several series, in lines of a width, and its height."""
+    if len(colours) < 2:
+        return [], 0
+    parts: list[str] = []
+    x, y = 0.0, 0
+    for name, colour in colours.items():
+        needed = 28 + len(name) * _CHARACTER
+        if x and x + needed > width:
+            x, y = 0.0, y + _ROW
+        parts += [
+            _rectangle((x, y + 2), (x + 11, y + 13), colour),
+            _text((x + 16, y + 12), name, "start"),
+        ]
+        x += needed
+    return parts, y + _ROW + 6
+
+
+# --- axes -----------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class _Axis:
+    """The values along one side of a plot, from `low` to `high`, and the texts at some of them."""
+
+    low: float
+    high: float
+    texts: Mapping[float, str]
+    title: str = ""
+
+    def part(self, value: float) -> float:
+        """Return where a value is, from 0 to 1."""
+        return (value - self.low) / ((self.high - self.low) or 1)
+
+
+def _counts(most: float, title: str, ticks: int = 4, least: float = 0.0) -> _Axis:
+    """Return an axis from 0 to a count or a rate; `least` is the smallest step of its texts."""
+    most = most or 1.0
+    rough = max(most / ticks, least)
+    power = 10.0 ** math.floor(math.log10(rough))
+    step = next(power * many for many in (1, 2, 5, 10) if power * many >= rough * 0.999)
+    steps = max(math.ceil(most / step - 1e-9), 1)
+    texts = {number * step: f"{number * step:,.9g}" for number in range(steps + 1)}
+    return _Axis(0, steps * step, texts, title)
+
+
+def _times(first_ns: int, last_ns: int) -> _Axis:
+    """Return a time axis in UTC; its texts have the digits that its steps need."""
+    span = last_ns - first_ns
+    fitting = (width for width in WIDTHS_NS if span < width * (_TICKS + 1))
+    step = next(fitting, span // _TICKS)
+    texts: dict[float, str] = {}
+    for at in range(-(-first_ns // step) * step, last_ns + 1, step):
+        day, _, clock = moment(at, 3 if step < _SECOND_NS else 0).partition("T")
+        clock = clock.removesuffix("Z").removesuffix(".")
+        texts[at] = clock if span < _DAY_NS else f"{day[5:]} {clock[:5]}"
+    return _Axis(first_ns, last_ns, texts, "UTC")
+
+
+class _Plot:
+    """A rectangle with two axes, inside of which marks are drawn."""
+
+    def __init__(
+        self, x: _Axis, y: _Axis, width: float = _WIDTH, height: float = _HEIGHT, left: float = 0
+    ) -> None:
+        self._x, self._y, self._width, self._height = x, y, width, height
+        widest = max((len(text) for text in y.texts.values()), default=0)
+        self.left = max(left, widest * _CHARACTER + 10)
+        """Room for the texts of the y axis."""
+
+    def at(self, x: float, y: float) -> Point:
+        """Return the place of two values."""
+        return self._x.part(x) * self._width, (1 - self._y.part(y)) * self._height
+
+    def stepped(self, values: Iterable[tuple[float, float, float]]) -> list[Point]:
+        """Return the points of a line with a step for each value: from, to, and value."""
+        return [self.at(x, value) for start, stop, value in values for x in (start, stop)]
+
+    def drawn(self, marks: Iterable[str], colours: Mapping[str, str]) -> tuple[str, float, float]:
+        """Return the axes with marks, below a legend; and the width and height of all."""
+        legend, above = _legend(colours, self._width)
+        muted, floor = "var(--muted)", self._height
+        parts: list[str] = []
+        for value, text in self._y.texts.items():
+            _, y = self.at(self._x.low, value)
+            parts += [
+                _line([(0, y), (self._width, y)], "var(--line)", 1),
+                _text((-8, y + 4), text, "end"),
+            ]
+        parts += marks
+        for value, text in self._x.texts.items():
+            x, _ = self.at(value, self._y.low)
+            parts += [_line([(x, floor), (x, floor + 5)], "var(--line)", 1)]
+            parts += [_text((x, floor + _ROW), text)]
+        parts.append(_text((self._width / 2, floor + 2 * _ROW), self._x.title, colour=muted))
+        if self._y.title:
+            above += _ROW + 4
+            parts.append(_text((-self.left, -12), self._y.title, "start", muted))
+        below = 2 * _ROW + 6 if self._x.title else _ROW + 6 if self._x.texts else 6
+        inside = [_moved(self.left, 2, legend), _moved(self.left, above + 4, parts)]
+        return "".join(inside), self.left + self._width + 30, above + floor + below
 
 
 # --- over time ------------------------------------------------------------------------------
 
 
-def _filled(
-    answer: Answer, series: str, names: Sequence[str], width_ns: int
-) -> list[dict[str, Any]]:
-    """Return a row for every interval of each series; zeros fill intervals without packets."""
-    by_key = {(row["from_ns"], row[series]): row for row in answer.rows}
-    filled = []
-    for at, interval in _intervals(answer, width_ns):
-        for name in names:
-            row = by_key.get((interval, name), {"packets": 0, "bytes": 0})
-            filled.append({"at": at / _NS_PER_MS, series: name, **_rates(row, width_ns)})
-    return filled
-
-
-def _intervals(answer: Answer, width_ns: int) -> Iterator[tuple[int, int]]:
-    """Yield points in time, each with the interval that begins there; the end has the last one."""
-    first, last = answer.rows[0]["from_ns"], answer.rows[-1]["from_ns"]
-    yield from ((at, at) for at in range(first, last + width_ns, width_ns))
-    yield last + width_ns, last
-
-
-def _rates(row: Mapping[str, Any], width_ns: int) -> dict[str, float]:
-    seconds = width_ns / 1e9
-    return {"packets": row["packets"] / seconds, "bytes": row["bytes"] / seconds}
+def _steps(answer: Answer, width_ns: int) -> range:
+    """Return the beginnings of all intervals, with those in which nothing was."""
+    return range(answer.rows[0]["from_ns"], answer.rows[-1]["from_ns"] + 1, width_ns)
 
 
 def rates(answer: Answer, width_ns: int, measure: str) -> str:
     """Return packets or bytes per second over time, stacked by format."""
-    names = sorted({row["format"] for row in answer.rows})
-    rows = _filled(answer, "format", names, width_ns)
-    title = f"{measure} a second"
-    encoding = {
-        "x": _time_axis("at", answer.rows[-1]["from_ns"] - answer.rows[0]["from_ns"]),
-        "y": _field(measure, "quantitative", title=title, stack=True, axis=_COUNTS),
-        "color": _colour("format", _SERIES, names),
-    }
-    chart = _chart(rows, "area", encoding, interpolate="step-after", opacity=0.75)
-    return _svg(chart, _WIDTH, _HEIGHT)
+    found = {(row["from_ns"], row["format"]): row[measure] for row in answer.rows}
+    there = {row["format"] for row in answer.rows}
+    colours = {name: colour for name, colour in _SERIES.items() if name in there}
+    steps = _steps(answer, width_ns)
+    below = dict.fromkeys(steps, 0.0)
+    layers = []
+    for name, colour in colours.items():
+        above = {at: below[at] + found.get((at, name), 0) * 1e9 / width_ns for at in steps}
+        layers.append((below, above, colour))
+        below = above
+    x = _times(steps[0], steps[-1] + width_ns)
+    plot = _Plot(x, _counts(max(below.values()), f"{measure} a second"))
+
+    def edge(heights: Mapping[int, float]) -> list[Point]:
+        return plot.stepped((at, at + width_ns, height) for at, height in heights.items())
+
+    marks = [_area([*edge(above), *edge(low)[::-1]], colour) for low, above, colour in layers]
+    body, width, height = plot.drawn(marks, colours)
+    return _svg(width, height, [body])
 
 
 def timeline(answer: Answer, width_ns: int, *, wide: bool) -> str:
     """Return messages sent and delivered a second over time, above deliveries that failed."""
-    kinds = {"sent": "var(--c1)", "delivered": "var(--c2)"}
-    by_time = {row["from_ns"]: row for row in answer.rows}
-    rows = [
-        {
-            "at": at / _NS_PER_MS,
-            "kind": kind,
-            "rate": by_time.get(interval, {}).get(kind, 0) / (width_ns / 1e9),
-        }
-        for at, interval in _intervals(answer, width_ns)
-        for kind in kinds
+    colours = {"sent": "var(--c1)", "delivered": "var(--c2)"}
+    rows = {row["from_ns"]: row for row in answer.rows}
+    steps = _steps(answer, width_ns)
+    width = 2 * _WIDTH if wide else _WIDTH - 160
+    x = _times(steps[0], steps[-1] + width_ns)
+    counts = {kind: {at: rows[at][kind] if at in rows else 0 for at in steps} for kind in colours}
+    most = max(max(of.values()) for of in counts.values())
+    rate, failed = (
+        _counts(most * 1e9 / width_ns, "a second"),
+        _counts(max(row["failed"] for row in answer.rows), "failed", 2, 1),
+    )
+    left = max(_Plot(x, axis).left for axis in (rate, failed))
+    above = _Plot(_Axis(x.low, x.high, {}), rate, width, 110, left)
+    marks = []
+    for kind, colour in colours.items():
+        steps_of = ((at, at + width_ns, n * 1e9 / width_ns) for at, n in counts[kind].items())
+        marks.append(_line(above.stepped(steps_of), colour))
+    below = _Plot(x, failed, width, 44, left)
+    bars = [
+        _rectangle(below.at(at, row["failed"]), below.at(at + width_ns, 0), "var(--bad)")
+        for at, row in rows.items()
+        if row["failed"]
     ]
-    failed = [
-        {
-            "from": row["from_ns"] / _NS_PER_MS,
-            "to": (row["from_ns"] + width_ns) / _NS_PER_MS,
-            "failed": row["failed"],
-        }
-        for row in answer.rows
-    ]
-    ends = [rows[0]["at"], rows[-1]["at"]]
-    span = answer.rows[-1]["from_ns"] - answer.rows[0]["from_ns"]
-    x = _time_axis("at", span, ends)
-    encoding = {
-        "x": {**x, "axis": None},
-        "y": _field("rate", "quantitative", title="a second", axis=_COUNTS),
-        "color": _colour("kind", kinds, kinds, lines=True),
-    }
-    losses = {
-        "x": _time_axis("from", span, ends),
-        "x2": {"field": "to"},
-        "y2": {"datum": 0},
-        "y": _field(
-            "failed",
-            "quantitative",
-            title="failed",
-            axis={**_COUNTS, "tickCount": 2, "tickMinStep": 1},
-        ),
-    }
-    size = {"width": 2 * _WIDTH if wide else _WIDTH - 160}
-    above = _chart(rows, "line", encoding, interpolate="step-after", strokeWidth=2)
-    below = _chart(failed, "rect", losses, color="var(--bad)")
-    return _svg({"vconcat": [{**above, **size, "height": 110}, {**below, **size, "height": 44}],
-                 "spacing": 8})  # fmt: skip
+    upper, total, height = above.drawn(marks, colours)
+    lower, _, more = below.drawn(bars, {})
+    return _svg(total, height + more, [upper, _moved(0, height, [lower])])
 
 
 def ages(answer: Answer, width_ns: int, end_ns: int) -> str:
@@ -209,23 +250,17 @@ def ages(answer: Answer, width_ns: int, end_ns: int) -> str:
     names = sorted({row["destination"] or "" for row in answer.rows})
     oldest = {(row["at_ns"], row["destination"] or ""): row["oldest_ns"] for row in answer.rows}
     first, last = answer.rows[0]["at_ns"], answer.rows[-1]["at_ns"]
-    rows = [
-        {
-            "at": at / _NS_PER_MS,
-            "destination": clipped(name, _LABEL),
-            "age": (oldest.get((at, name)) or 0) / 1e9,
-        }
-        for at in range(first - width_ns, min(last + width_ns, end_ns) + 1, width_ns)
-        for name in names
+    steps = range(first - width_ns, min(last + width_ns, end_ns) + 1, width_ns)
+    colours = {name: f"var(--c{number})" for number, name in enumerate(names, 1)}
+    most = max((age or 0 for age in oldest.values()), default=0) / 1e9
+    plot = _Plot(_times(steps[0], steps[-1]), _counts(most, "seconds"))
+    marks = [
+        _line([plot.at(at, (oldest.get((at, name)) or 0) / 1e9) for at in steps], colour)
+        for name, colour in colours.items()
     ]
-    shown = [clipped(name, _LABEL) for name in names]
-    series = {name: f"var(--c{number})" for number, name in enumerate(shown, 1)}
-    encoding = {
-        "x": _time_axis("at", last - first + 2 * width_ns),
-        "y": _field("age", "quantitative", title="seconds", axis=_COUNTS),
-        "color": _colour("destination", series, shown, lines=True),
-    }
-    return _svg(_chart(rows, "line", encoding, strokeWidth=2), _WIDTH, _HEIGHT)
+    shown = {clipped(name, _LABEL): colour for name, colour in colours.items()}
+    body, width, height = plot.drawn(marks, shown)
+    return _svg(width, height, [body])
 
 
 # --- distributions --------------------------------------------------------------------------
@@ -233,87 +268,69 @@ def ages(answer: Answer, width_ns: int, end_ns: int) -> str:
 
 def sizes(answer: Answer) -> str:
     """Return a histogram of body sizes, by powers of two."""
-    rows = [
-        {
-            "from": row["power"],
-            "to": row["power"] + 1,
-            "n": row["messages"],
-            "protocol": row["protocol"],
-        }
-        for row in answer.rows
-    ]
-    ticks = _ticks([row["from"] for row in rows])
-    labels = {power: bytes_text(2**power) for power in ticks}
-    return _histogram(rows, "messages", "bytes of payload", labels)
+    low = min(row["power"] for row in answer.rows)
+    high = max(row["power"] for row in answer.rows) + 1
+    step = max(math.ceil((high - low) / 8), 1)
+    texts: dict[float, str] = {at: bytes_text(2**at) for at in range(low, high + 1, step)}
+    return _histogram(answer, "power", "messages", _Axis(low, high, texts, "bytes of payload"))
 
 
 def delays(answer: Answer) -> str:
     """Return a histogram of delivery delays, by fifths of powers of ten."""
-    rows = [
-        {
-            "from": row["step"],
-            "to": row["step"] + 1,
-            "n": row["deliveries"],
-            "protocol": row["protocol"],
-        }
-        for row in answer.rows
-    ]
-    low, high = rows[0]["from"], rows[0]["from"]
-    for row in rows:
-        low, high = min(low, row["from"]), max(high, row["to"])
-    labels = {step: span_text(10 ** (step / 5)) for step in range(-(-low // 5) * 5, high + 1, 5)}
-    return _histogram(rows, "deliveries", "from sent to delivered", labels)
-
-
-def _ticks(values: Sequence[int]) -> list[int]:
-    low, high = min(values), max(values) + 1
-    step = max(math.ceil((high - low) / 8), 1)
-    return list(range(low, high + 1, step))
-
-
-def _histogram(
-    rows: Sequence[Mapping[str, Any]], measure: str, title: str, labels: Mapping[int, str]
-) -> str:
-    names = {row["protocol"] for row in rows}
-    texts = ", ".join(f"'{place}': '{text}'" for place, text in labels.items())
-    axis = {"values": list(labels), "labelExpr": f"{{{texts}}}[datum.value]", "grid": False}
-    encoding = {
-        "x": _field("from", "quantitative", bin="binned", title=title, axis=axis),
-        "x2": {"field": "to"},
-        "y": _field("n", "quantitative", title=measure, stack=True, axis=_COUNTS),
-        "color": _colour("protocol", _SERIES, names),
+    low = min(row["step"] for row in answer.rows)
+    high = max(row["step"] for row in answer.rows) + 1
+    texts: dict[float, str] = {
+        at: span_text(10 ** (at / 5)) for at in range(-(-low // 5) * 5, high + 1, 5)
     }
-    chart = _chart(rows, "bar", encoding, opacity=0.85, binSpacing=1)
-    return _svg(chart, _WIDTH, _HEIGHT)
+    x = _Axis(low, high, texts, "from sent to delivered")
+    return _histogram(answer, "step", "deliveries", x)
+
+
+def _histogram(answer: Answer, place: str, measure: str, x: _Axis) -> str:
+    """Return bars of the width 1, stacked by protocol."""
+    there = {row["protocol"] for row in answer.rows}
+    colours = {name: colour for name, colour in _SERIES.items() if name in there}
+    total: Counter[int] = Counter()
+    for row in answer.rows:
+        total[row[place]] += row[measure]
+    plot = _Plot(x, _counts(max(total.values()), measure, least=1))
+    below: Counter[int] = Counter()
+    marks = []
+    for row in sorted(answer.rows, key=lambda row: [*colours].index(row["protocol"])):
+        at, base = row[place], below[row[place]]
+        below[at] = top = base + row[measure]
+        (left, high), (right, low) = plot.at(at, top), plot.at(at + 1, base)
+        colour = colours[row["protocol"]]
+        marks.append(_rectangle((left + 0.5, high), (right - 0.5, low), colour, 0.85))
+    body, width, height = plot.drawn(marks, colours)
+    return _svg(width, height, [body])
 
 
 def quantiles(answer: Answer) -> str:
     """Return the median, 90th and 99th percentile for each destination, the slowest first."""
-    rows = []
-    for row in answer.rows:
-        for name in ("p50", "p90", "p99"):
-            rows.append(
-                {
-                    "destination": clipped(row["destination"] or "unknown", _LABEL),
-                    "quantile": name,
-                    "ms": max(row[f"{name}_ns"], 1) / _NS_PER_MS,
-                    "p99": row["p99_ns"] / _NS_PER_MS,
-                }
-            )
     colours = {"p50": "var(--good)", "p90": "var(--c3)", "p99": "var(--bad)"}
-    order = {"field": "p99", "op": "max", "order": "descending"}
-    y = _field("destination", "nominal", sort=order, title=None)
-    scale = {"type": "log", "nice": False}
-    powers = {round(math.log10(row["ms"]) - 0.5) for row in rows}
-    ticks = [10.0**power for power in range(min(powers), max(powers) + 2)]
-    texts = ", ".join(f"'{tick:g}': '{span_text(tick * _NS_PER_MS)}'" for tick in ticks)
-    axis = {"values": ticks, "labelExpr": f"{{{texts}}}[format(datum.value, '~g')]"}
-    x = _field("ms", "quantitative", scale=scale, title="from sent to delivered", axis=axis)
-    ends = {"x": x, "y": y, "detail": _field("destination", "nominal")}
-    marks = {"x": x, "y": y, "color": _colour("quantile", colours, colours)}
-    lines = _chart(rows, "line", ends, color="var(--line)", strokeWidth=3)
-    points = _chart(rows, "point", marks, filled=True, size=70, opacity=1)
-    return _svg({"layer": [lines, points]}, _WIDTH - 130, max(len(answer.rows) * 22, 44))
+    rows = sorted(answer.rows, key=lambda row: -row["p99_ns"])
+    logs = [{name: math.log10(max(row[f"{name}_ns"], 1)) for name in colours} for row in rows]
+    low = math.floor(min(min(each.values()) for each in logs))
+    high = max(*(max(each.values()) for each in logs), low + 1)
+    ticks: dict[float, str] = {
+        power: span_text(10.0**power) for power in range(low, math.floor(high) + 1)
+    }
+    names = [clipped(row["destination"] or "unknown", _LABEL) for row in rows]
+    last = len(rows)
+    y = _Axis(0, last, {last - number - 0.5: name for number, name in enumerate(names)})
+    x = _Axis(low, high, ticks, "from sent to delivered")
+    plot = _Plot(x, y, _WIDTH - 130, max(last * 22, 44))
+    marks = []
+    for number, each in enumerate(logs):
+        ends = [plot.at(value, last - number - 0.5) for value in each.values()]
+        marks.append(_line(ends, "var(--line)", 3))
+        marks += [
+            f'<circle cx="{at:.1f}" cy="{line:.1f}" r="4.5" fill="{colour}"/>'
+            for (at, line), colour in zip(ends, colours.values(), strict=True)
+        ]
+    body, width, height = plot.drawn(marks, colours)
+    return _svg(width, height, [body])
 
 
 # --- graph of producers, destinations and consumers -----------------------------------------
@@ -321,7 +338,7 @@ def quantiles(answer: Answer) -> str:
 
 def graph(producers: Answer, consumers: Answer) -> str:
     """Return producers, destinations and consumers in columns; line width shows the messages."""
-    weights: list[defaultdict[str, int]] = [defaultdict(int) for _ in range(3)]
+    weights: list[Counter[str]] = [Counter(), Counter(), Counter()]
     links: list[tuple[int, str, str, int]] = []
     for row in producers.rows:
         ends = _end(row["client"], "client"), _end(row["destination"], "destination")
@@ -331,68 +348,42 @@ def graph(producers: Answer, consumers: Answer) -> str:
     for row in consumers.rows:
         ends = _end(row["destination"], "destination"), _end(row["client"], "client")
         links.append((1, *ends, row["deliveries"]))
-        weights[1].setdefault(ends[0], 0)
+        weights[1][ends[0]] += 0
         weights[2][ends[1]] += row["deliveries"]
     columns = [sorted(names, key=lambda name: (name.startswith("all other"), -of[name], name))
                for of in weights for names in [list(of)]]  # fmt: skip
     tallest = max(map(len, columns))
+    lengths = [max(len(clipped(name, _LABEL)) for name in column or [""]) for column in columns]
+    left, right = (lengths[side] * _CHARACTER + 16 for side in (0, 2))
+    middle = lengths[1] * _CHARACTER / 2 + 12
+    unit = max(330.0, middle + 150)
+    xs = (left, left + unit, left + 2 * unit)
     places = {
-        (side, name): (number + (tallest - len(column)) / 2)
+        (side, name): 16 + 34 * (number + (tallest - len(column)) / 2)
         for side, column in enumerate(columns)
         for number, name in enumerate(column)
     }
-    lengths = [max(len(clipped(name, _LABEL)) for name in column or [""]) for column in columns]
-    beside = max(lengths[0], lengths[2]) * _CHARACTER + 16
-    middle = lengths[1] * _CHARACTER / 2 + 12
-    unit = max(330.0, middle + 150)
+    colours = {"sent": "var(--c1)", "delivered": "var(--c3)"}
+    legend, above = _legend(colours, 2 * unit)
     most = max(count for *_, count in links)
-    curves: list[dict[str, Any]] = []
-    nodes: list[list[dict[str, Any]]] = [[], [], []]
-    for number, (side, start, stop, count) in enumerate(links):
+    parts: list[str] = []
+    for side, start, stop, count in links:
+        from_x, to_x = (xs[0], xs[1] - middle) if side == 0 else (xs[1] + middle, xs[2])
         from_y, to_y = places[side, start], places[side + 1, stop]
-        for point in range(_CURVE + 1):
-            part = point / _CURVE
-            eased = part * part * (3 - 2 * part)
-            curves.append(
-                {
-                    "link": number,
-                    "x": _curve_x(side, part, middle / unit),
-                    "y": from_y + (to_y - from_y) * eased,
-                    "width": 1 + 9 * math.sqrt(count / most),
-                    "side": "sent" if side == 0 else "delivered",
-                }
-            )
-    for (side, name), place in places.items():
-        weight = f"{weights[side][name]:,}"
-        nodes[side].append({"x": side, "y": place, "name": clipped(name, _LABEL), "n": weight})
-    domain = [-beside / unit, 2 + beside / unit]
-    scales = {
-        "x": _field("x", "quantitative", axis=None, scale={"domain": domain, "nice": False}),
-        "y": _field("y", "quantitative", axis=None, scale={"domain": [tallest - 0.4, -0.6]}),
-    }
-    kinds = {"sent": "var(--c1)", "delivered": "var(--c3)"}
-    encoding = {
-        **scales,
-        "detail": _field("link", "nominal"),
-        "strokeWidth": _field("width", "quantitative", scale=None),
-        "color": _colour("side", kinds, kinds, lines=True),
-    }
-    layers = [_chart(curves, "line", encoding, opacity=0.45, strokeCap="round")]
-    for align, dx, column in zip(("right", "center", "left"), (-8, 0, 8), nodes, strict=True):
-        marks = {"align": align, "dx": dx, "baseline": "middle"}
-        names = {**scales, "text": _field("name", "nominal")}
-        counts = {**scales, "text": _field("n", "nominal")}
-        layers += [
-            _chart(column, "text", names, fontSize=12, color="var(--ink)", dy=-6, **marks),
-            _chart(column, "text", counts, fontSize=11, color="var(--muted)", dy=8, **marks),
+        half = (from_x + to_x) / 2
+        way = f"M{from_x:.1f},{from_y:.1f}C{half:.1f},{from_y:.1f} {half:.1f},{to_y:.1f}"
+        colour = [*colours.values()][side]
+        look = f'stroke="{colour}" stroke-width="{1 + 9 * math.sqrt(count / most):.1f}"'
+        parts.append(f'<path fill="none" opacity="0.45" {look} d="{way} {to_x:.1f},{to_y:.1f}"/>')
+    for (side, name), y in places.items():
+        anchor, away = (("end", -8), ("middle", 0), ("start", 8))[side]
+        at = xs[side] + away
+        parts += [
+            _text((at, y - 2), clipped(name, _LABEL), anchor),
+            _text((at, y + 12), f"{weights[side][name]:,}", anchor, "var(--muted)"),
         ]
-    return _svg({"layer": layers}, round(2 * (unit + beside)), tallest * 34 + 10)
-
-
-def _curve_x(side: int, part: float, room: float) -> float:
-    """Return the x of a curve between two columns; it leaves room for the names in the middle."""
-    start, stop = (0.0, 1 - room) if side == 0 else (1 + room, 2.0)
-    return start + part * (stop - start)
+    inside = [_moved(left, 2, legend), _moved(0, above, parts)]
+    return _svg(left + 2 * unit + right, above + 34 * tallest + 10, inside)
 
 
 def _end(name: str | None, kind: str) -> str:

@@ -11,8 +11,10 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 from wireyard.formats import names
+from wireyard.layers.symptoms import SHARED
 
-__all__ = ["NO_FILTER", "Filter", "literal", "with_subqueries"]
+SHARED_LEVELS = tuple({name: query} for name, query in SHARED.items())
+"""The levels of `with_subqueries` for the queries that several others use as a table."""
 
 
 @dataclass(frozen=True)

@@ -13,15 +13,13 @@ from wireyard.answers.tables import Row
 from wireyard.answers.why import Finding, find_symptoms, is_known
 from wireyard.errors import UsageError
 from wireyard.layers.frame_files import FrameFiles
-from wireyard.layers.symptoms import SHARED, Symptom
-from wireyard.report.filters import literal, with_subqueries
+from wireyard.layers.symptoms import Symptom
+from wireyard.report.filters import SHARED_LEVELS, literal, with_subqueries
 from wireyard.report.questions import Answer
 from wireyard.text import clipped, printable
 
 if TYPE_CHECKING:
     from wireyard.answers import Tables
-
-__all__ = ["Found", "Headline", "Shown", "find_all"]
 
 _MOST_ROWS: Final = 30
 """Causes of one symptom, the worst of them."""
@@ -113,7 +111,7 @@ def find_all(tables: Tables, quarantined: Answer, shown_as: str, asked: str | No
             query = query.replace("$asked", literal(given["asked"]))
         limited = _LIMITED.format(query=query.strip(), most=_MOST_ROWS)
         rows = _until(tables, until, limited)
-        limited = with_subqueries(limited, SHARED)
+        limited = with_subqueries(limited, *SHARED_LEVELS)
         if rows is None:
             found.left.append(symptom.code)
         elif rows:

@@ -23,8 +23,6 @@ from wireyard.text import bytes_text, clipped, moment, payload_text, printable, 
 if TYPE_CHECKING:
     from wireyard.answers import Tables
 
-__all__ = ["build_report"]
-
 _MOST_CELL: Final = 80
 _MOST_FINDINGS: Final = 24
 _HEX_BYTES: Final = 8

@@ -21,17 +21,15 @@ from wireyard.answers.latencies import ages
 from wireyard.formats import names
 from wireyard.layers.facts import registered
 from wireyard.layers.symptoms import ENDS, WAITING
-from wireyard.report.filters import NO_FILTER, Filter, with_subqueries
+from wireyard.report.filters import NO_FILTER, SHARED_LEVELS, Filter, with_subqueries
 
 if TYPE_CHECKING:
     from wireyard.answers import Tables
 
-__all__ = ["Answer", "ask_all", "bucket_ns"]
-
 Row = Mapping[str, Any]
 _MOST_BUCKETS: Final = 96
 _NS_PER_S: Final = 10**9
-_WIDTHS_NS: Final = (
+WIDTHS_NS: Final = (
     *(unit * many for unit in (10**6, 10**7, 10**8) for many in (1, 2, 5)),
     *(_NS_PER_S * many for many in (1, 2, 5, 10, 15, 30, 60, 120, 300, 600, 900, 1800)),
     *(3600 * _NS_PER_S * many for many in (1, 2, 3, 6, 12, 24, 48, 168, 720, 8760)),
@@ -67,20 +65,22 @@ class Answer:
 def bucket_ns(first_ns: int | None, last_ns: int | None) -> int:
     """Return the width of intervals that divides a span into `_MOST_BUCKETS` at most."""
     span = 0 if first_ns is None or last_ns is None else last_ns - first_ns
-    return next((width for width in _WIDTHS_NS if span < width * _MOST_BUCKETS), _WIDTHS_NS[-1])
+    return next((width for width in WIDTHS_NS if span < width * _MOST_BUCKETS), WIDTHS_NS[-1])
 
 
 def ask_all(tables: Tables, only: Filter = NO_FILTER) -> dict[str, Answer]:
     """Run all queries, about the rows that a filter leaves; return the answers by name."""
     answers: dict[str, Answer] = {}
     filtered = only.tables()
+    levels = (filtered, *SHARED_LEVELS)
+    made = levels if filtered else ()  # else the shared tables are there
     for name, sql in _COUNTED.items():
-        tables.keep(name, with_subqueries(sql.strip(), filtered))
+        tables.keep(name, with_subqueries(sql.strip(), *made))
 
     def ask(name: str, sql: str) -> Answer:
         text = "\n".join(line.rstrip() for line in sql.strip().splitlines())
-        rows = tables.rows(with_subqueries(text, filtered))
-        answers[name] = Answer(name, with_subqueries(text, filtered, _COUNTED), rows)
+        rows = tables.rows(with_subqueries(text, *made))
+        answers[name] = Answer(name, with_subqueries(text, *levels, _COUNTED), rows)
         return answers[name]
 
     span = ("min(first_ns)", only.since_ns, "greatest"), ("max(last_ns)", only.until_ns, "least")

@@ -22,8 +22,6 @@ import pyarrow as pa
 from wireyard.errors import WireError
 from wireyard.report.filters import Filter
 
-__all__ = ["LOOPBACK", "ReportServer", "filter_of"]
-
 LOOPBACK: Final = "127.0.0.1"
 _NAMES: Final = ("client", "topic", "since", "until")
 _TIMEOUT_S: Final = 10

@@ -8,8 +8,6 @@ from typing import Final
 
 from wireyard.report.questions import Row
 
-__all__ = ["Topic", "topic_tree"]
-
 _DEEPEST: Final = 8
 """Levels of the tree; what is below is one level, because a topic may have thousands."""
 

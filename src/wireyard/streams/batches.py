@@ -63,10 +63,12 @@ class BlockReader:
     apart
         Whether the caller uses `scalar_rows`: then the batches have only the common columns of
         those rows.
+    scalar
+        Whether the scalar reader decodes every row that meets the conditions.
     """
 
-    def __init__(self, plan: Plan, fast: Any, *, apart: bool = False) -> None:
-        self.plan, self.fast, self._apart = plan, fast, apart
+    def __init__(self, plan: Plan, fast: Any, *, apart: bool = False, scalar: bool = False) -> None:
+        self.plan, self.fast, self._how = plan, fast, (apart, scalar)
         self.found_bad = False
         """Whether the last read had rows that are no well-formed packets."""
         self.parts: Sequence[Part] = ()
@@ -86,16 +88,17 @@ class BlockReader:
         # A batch without any column would not have a number of rows.
         self._own = own or (_OFFSET,)
         self._has_own = bool(own)
-        self._relative = [column.name for column in own if column.kind == "offset"]
+        self._relative = [one.name for one in plan.format.columns if one.kind == "offset"]
         self._condition_reader: BlockReader | None = None
         if plan.mask is not None:
             self._condition_reader = BlockReader(plan.conditions(), fast)
         self._same = {"format": plan.format.label, "status": OK}
-        self._decoder = fast.ColumnDecoder(self._own, plan.validates, self._same) if fast else None
+        columns = self._own, plan.validates, self._same
+        self._decoder = fast.ColumnDecoder(*columns) if fast and not scalar else None
 
-    def fits(self, plan: Plan, fast: Any, *, apart: bool = False) -> bool:
+    def fits(self, plan: Plan, fast: Any, *, apart: bool = False, scalar: bool = False) -> bool:
         """Return whether this reader can serve a plan: it would be made of the same arguments."""
-        if fast is not self.fast or apart is not self._apart:
+        if fast is not self.fast or (apart, scalar) != self._how:
             return False
         # Two masks cannot be compared.
         filtered = plan.mask is not None or self.plan.mask is not None
@@ -256,7 +259,7 @@ class BlockReader:
         """Decode rows by the scalar reader; add malformed ones to `bad`."""
         self.scalar_rows = {row: self._scalar_row(block, row, bad) for row in rows.tolist()}
         values = list(self.scalar_rows.values())
-        if self._apart:
+        if self._how[0]:
             values = [{name: value[name] for name in _OF_ALL} for value in values]
         return rows_to_batch(self._own, values)
 

@@ -122,6 +122,9 @@ class Framer:
         """Offsets in the stream where TCP segments begin, ascending, as far as they are known."""
         self._presumed: int | None = None
         """Offset where a packet is presumed to begin, unless the bytes there refute it."""
+        self.is_settled = False
+        """Whether bytes that do not refute it are enough for a presumed packet, though more may
+        follow."""
 
     def state(self) -> dict[str, Any]:
         """Return the state as JSON values, for `restore` of a framer with the same parameters."""
@@ -212,13 +215,21 @@ class Framer:
             self._garbage_from = self._presumed = self.position
             self._why = _lost(self.format, "begins in bytes that were not captured")
 
-    def skip_gap(self, stop: int) -> Frame:
+    def skip_gap(self, stop: int, *, sized: bool = True) -> Frame:
         """Return the gap up to `stop` as a frame, and continue after it.
 
         All frames before the gap have to be taken.
+
+        Parameters
+        ----------
+        sized
+            Whether the gap has as many bytes as were lost, so that the packet that it interrupted
+            ends where its size says.
         """
         frame = gap_frame(self.format, self.position, stop, self.context)
         self.position = stop
+        if not sized:
+            self._cut_until = None
         if self._cut_until == stop:
             self._cut_until = None
             return frame
@@ -303,12 +314,23 @@ class Framer:
         None if more bytes are needed.
         """
         assert self.format.evidence.confirm_start is not None
+        is_presumed = self.position + at == self._presumed
+        if is_presumed and self.is_settled and self._is_whole(view, at):
+            at_end = True
         confirmed = self.format.evidence.confirm_start(
             view, at, len(view), self.max_packet_bytes, self.context, at_end
         )
-        if confirmed == UNPROVEN and self.position + at == self._presumed:
-            return self.context
-        return confirmed
+        return self.context if confirmed == UNPROVEN and is_presumed else confirmed
+
+    def _is_whole(self, view: View, at: int) -> bool:
+        """Return whether a packet at `at` would be complete."""
+        try:
+            size = self.format.framing.frame_size(
+                view, at, len(view), self.max_packet_bytes, self.context, False
+            )
+        except DecodeError:
+            return False
+        return size is not None and at + size <= len(view)
 
     def _garbage(self) -> Frame:
         assert self._garbage_from is not None

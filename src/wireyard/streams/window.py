@@ -116,10 +116,12 @@ def windows_of_file(
     capacity = window_bytes
     with closing(file):
         while True:
-            data = np.empty(capacity + len(kept), np.uint8)
-            data[: len(kept)] = kept
-            count, failure = _fill(file, data[len(kept) :].data)
-            filled = len(kept) + count
+            left = len(kept)
+            data = np.empty(capacity + left, np.uint8)
+            data[:left] = kept
+            kept = data[:0]  # the buffer before is as large as a packet may be
+            count, failure = _fill(file, data[left:].data)
+            filled = left + count
             if failure is not None and filled and accepts_damage:
                 file.damage, failure = _damage(file, failure), None
             if failure is not None and filled == 0:

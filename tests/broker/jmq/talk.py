@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 from wireyard import jmq
 from wireyard.broker.jmq.connections import Connection
 from wireyard.broker.jmq.core import JmqCore
+from wireyard.broker.jmq.persistence import TABLES, Persistence
 from wireyard.broker.settings import Settings
+from wireyard.broker.store import Store
 from wireyard.endpoints import Tap
 from wireyard.endpoints.jmq.packets import BLOCK
 from wireyard.formats import get_format
@@ -25,13 +28,36 @@ LONGS = ("JMQSessionID", "JMQConsumerID", "JMQProducerID", "JMQTransactionID")
 
 
 class Broker:
-    """A core, its time and its lines."""
+    """A core, its time and its lines; with the path of a store it can be started again."""
 
-    def __init__(self, settings: Settings | None = None, check_login: Any = None) -> None:
+    def __init__(
+        self, settings: Settings | None = None, check_login: Any = None, path: Path | None = None
+    ) -> None:
         self.lines: list[str] = []
         self.now = 1_000_000.0
-        self.core = JmqCore(settings or Settings(), self.lines.append, check_login)
+        self._path, self._settings, self._check = path, settings or Settings(), check_login
+        self._store: Store | None = None
+        self.start()
+
+    def start(self) -> None:
+        kept = None
+        if self._path is not None:
+            self._store = Store(str(self._path), TABLES)
+            kept = Persistence(self._store)
+        self.core = JmqCore(self._settings, self.lines.append, self._check, kept)
         self.core.tick(self.now)
+        if self._store is not None:
+            self.core.restore()
+            self._store.start(lambda: None)
+
+    def restart(self) -> None:
+        """Kill the broker, all of whose changes are committed, and start it again."""
+        self.close()
+        self.start()
+
+    def close(self) -> None:
+        assert self._store is not None
+        self._store.close()
 
     def wait(self, seconds: float) -> None:
         """Let time pass, in steps, as a loop does."""
@@ -47,14 +73,16 @@ class Peer:
 
     Parameters
     ----------
-    tap
-        Gets what passes, for a record.
+    tap, wire
+        Get what passes: as the endpoint shows it for a record, and as its socket has it.
     """
 
     _ports = itertools.count(40_000)
 
-    def __init__(self, broker: Broker, tap: Tap | None = None) -> None:
-        self.broker = broker
+    def __init__(
+        self, broker: Broker, tap: Tap | None = None, wire: Tap = lambda arrived, data: None
+    ) -> None:
+        self.broker, self._wire = broker, wire
         self.port = next(self._ports)
         link = broker.core.open_link(f"127.0.0.1:{self.port}", tap)
         assert link is not None
@@ -69,6 +97,7 @@ class Peer:
     # --- packets --------------------------------------------------------------------------
 
     def write(self, data: bytes) -> None:
+        self._wire(True, data)
         self.broker.core.receive(self.link, data, self.broker.now)
 
     def packet(
@@ -114,6 +143,7 @@ class Peer:
         for _ in self.broker.core.take_dirty():
             pass
         data = self.link.endpoint.take()
+        self._wire(False, data)
         self.raw += data
         self._decoder.receive_data(data)
         events = list(self._decoder.events())

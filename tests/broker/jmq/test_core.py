@@ -102,8 +102,11 @@ def test_a_refused_login_ends_the_connection(kind: str, secret: str) -> None:
 def test_before_the_login_nothing_else_is_done(broker: Broker) -> None:
     peer = Peer(broker)
     assert peer.ask("PING")["JMQStatus"] == 200
+    for kind in ("CREATE_SESSION", "AUTHENTICATE"):  # without a HELLO neither
+        assert peer.ask(kind)["JMQStatus"] == 500
     peer.hello()
     assert peer.ask("CREATE_SESSION", {"JMQAckMode": 1})["JMQStatus"] == 500
+    assert len(broker.lines) == 1
     assert peer.log_in("digest", "guest", "0")["JMQStatus"] == 200
     assert peer.hello()["JMQStatus"] == 500  # a second login ends it
     assert peer.link.endpoint.ended is not None
@@ -145,6 +148,22 @@ def test_goodbye(broker: Broker) -> None:
 
 
 # --- queues ---------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("kind", [QUEUE, TOPIC])
+def test_a_message_that_is_sent_again_is_there_once(broker: Broker, kind: int) -> None:
+    peer, _, _ = consuming(broker, "d", kind=kind)
+    sender = joined(broker)
+    producer = sender.producer("d", kind)
+    flags = "QP" if kind == QUEUE else "P"
+    packet = sender.packet(
+        "TEXT_MESSAGE", producer_id=producer, destination="d", body="x", bit_flags=flags
+    )
+    for _ in range(2):
+        sender.write(packet)
+    (message,) = peer.messages()
+    assert peer.acknowledge(message) == 200
+    assert broker.core.router.destinations[kind == QUEUE, "d"].kept == 0
 
 
 def test_a_delivery_changes_id_flags_and_count_alone(broker: Broker) -> None:

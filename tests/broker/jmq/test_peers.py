@@ -6,6 +6,7 @@ one broker in the place of both.
 
 from __future__ import annotations
 
+import asyncio
 import subprocess
 import time
 from pathlib import Path
@@ -19,6 +20,7 @@ from wireyard.answers import open_tables
 from wireyard.answers.why import find_symptoms
 from wireyard.broker.access import Access, hash_password, read_users
 from wireyard.broker.settings import Settings
+from wireyard.client import Client
 
 pytestmark = [pytest.mark.peer, pytest.mark.shared, pytest.mark.slow]
 
@@ -90,3 +92,40 @@ def test_the_log_of_the_client_is_that_of_a_real_broker(
         assert tables.sql("SELECT rule, text, frame FROM violations").to_pylist() == []
         found = {one.symptom for one in find_symptoms(tables, None, shown_as="it")}
     assert found <= FINDINGS[scenario]
+
+
+def test_the_stock_client_and_ours_have_the_same_topics() -> None:
+    """A JMS client answers what an MQTT client asks, each by its own library."""
+
+    async def ask(url: str) -> None:
+        async with asyncio.timeout(SECONDS), Client(url) as client:
+            await client.subscribe("re/v1.2", 2)
+            await client.publish("plant/fw/v1.2", b"\1\2", 0)
+            asked = {
+                "payload_format_indicator": 1, "response_topic": "re/v1.2", "content_type": "t",
+                "correlation_data": b"\xff\0", "user_property": [("unit", "C")],
+            }  # fmt: skip
+            await client.publish("plant/a", "é", 2, properties=asked)
+            answer = await anext(aiter(client))
+            assert (answer.topic, answer.payload, answer.qos) == ("re/v1.2", b"answer", 2)
+            found = dict(answer.properties)
+            assert found["correlation_data"] == b"\xff\0"
+            assert found["user_property"] == ("count", "3")
+
+    try:
+        command = openmq.java(Path(openmq.__file__).with_name("Topics.java"), "-Xshare:auto")
+    except openmq.Unavailable as missing:
+        pytest.skip(str(missing))
+    with wireyard.broker(jmq=0) as broker:
+        words = [*command, f"{broker.jmq_url}/jms", "2"]
+        with subprocess.Popen(words, stdout=subprocess.PIPE, text=True) as program:
+            assert program.stdout is not None
+            try:
+                assert program.stdout.readline() == "ready\n"
+                asyncio.run(ask(broker.url))
+            finally:
+                program.kill()
+            assert program.stdout.read().splitlines() == [
+                "plant.fw.v1$2E2 | bytes 2 | 1 | null | null | null",
+                "plant.a | text é | 2 | 0xff00 | t | C",
+            ]

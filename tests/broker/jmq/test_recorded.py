@@ -5,7 +5,7 @@ from __future__ import annotations
 import io
 import itertools
 import random
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 import pytest
 
@@ -16,15 +16,18 @@ from wireyard.broker.recording import Recording
 
 CONVERSATIONS = 12
 STEPS = 60
+PLACES = ("frame", "source", "file")
+"""Endings of columns that say where in a capture something is."""
 
 
 class Client:
     """A client with a producer and a consumer, which acts at random within the rules."""
 
-    def __init__(self, broker: Broker, recording: Recording, port: int) -> None:
-        tape = recording.open(("127.0.0.1", port), ("127.0.0.1", 7676))
-        self.broker, self.tape = broker, tape
-        self.peer: Peer = joined(broker, tap=tape.write)
+    def __init__(self, broker: Broker, recordings: Sequence[Recording], port: int) -> None:
+        ends = ("127.0.0.1", port), ("127.0.0.1", 7676)
+        self.tapes = [recording.open(*ends) for recording in recordings]
+        self.broker = broker
+        self.peer: Peer = joined(broker, tap=self.tapes[0].write, wire=self.tapes[1].write)
         self.ack_mode = [2, 1, None][port % 3]
         self.session = self.peer.session(self.ack_mode)
         self.producers = [self.peer.producer("q"), self.peer.producer("a.b", TOPIC)]
@@ -79,26 +82,55 @@ class Client:
         self.read()
         self.peer.ask("GOODBYE")
         self.peer.received()
-        self.tape.close(by_client=True)
+        for tape in self.tapes:
+            tape.close(by_client=True)
 
 
 @pytest.fixture(scope="module")
-def tables(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Tables]:
-    """The tables of random conversations of several clients with one broker."""
-    file = io.BytesIO()
+def both(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Tables, Tables]]:
+    """The tables of random conversations of several clients with one broker.
+
+    First those of what the endpoints show for a record, then those of the bytes of their sockets.
+    """
+    files = io.BytesIO(), io.BytesIO()
     moment = itertools.count(1_000_000_000_000_000, 100_000)
-    recording = Recording(file, lambda: next(moment))
+    now_ns = next(moment)
+    recordings = [Recording(file, lambda: now_ns) for file in files]
     for seed in range(CONVERSATIONS):
         rng, broker = random.Random(seed), Broker()
-        clients = [Client(broker, recording, 1000 + 10 * seed + place) for place in range(3)]
+        clients = [Client(broker, recordings, 1000 + 10 * seed + place) for place in range(3)]
         for _ in range(STEPS):
+            now_ns = next(moment)
             rng.choice(clients).step(rng)
         for client in clients:
             client.end()
-    path = tmp_path_factory.mktemp("recorded") / "broker.pcapng"
-    path.write_bytes(file.getvalue())
-    with open_tables([str(path)]) as tables:
-        yield tables
+    paths = [tmp_path_factory.mktemp("recorded") / f"{name}.pcapng" for name in ("own", "wires")]
+    for path, file in zip(paths, files, strict=True):
+        path.write_bytes(file.getvalue())
+    with open_tables([str(paths[0])]) as own, open_tables([str(paths[1])]) as wires:
+        yield own, wires
+
+
+@pytest.fixture(scope="module")
+def tables(both: tuple[Tables, Tables]) -> Tables:
+    return both[0]
+
+
+@pytest.mark.parametrize(
+    "table", ["deliveries", "sessions", "transactions", "violations", "messages"]
+)
+def test_what_the_endpoints_show_tells_what_the_sockets_do(
+    both: tuple[Tables, Tables], table: str
+) -> None:
+    own, wires = (
+        sorted(
+            str([(name, value) for name, value in row.items() if not name.endswith(PLACES)])
+            for row in tables.sql(f"SELECT * FROM {table}").to_pylist()
+        )
+        for tables in both
+    )
+    assert own == wires
+    assert table == "violations" or len(own) > CONVERSATIONS
 
 
 def test_the_recording_has_every_packet_whole(tables: Tables) -> None:

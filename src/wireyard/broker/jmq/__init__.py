@@ -5,5 +5,6 @@
 - ``answers``: how it is answered
 - ``routing``: from messages to consumers, over ``destinations``, with their names, and
   ``connections``
+- ``persistence``: what outlives the process
 - ``selector``, ``conditions``: conditions on messages
 """

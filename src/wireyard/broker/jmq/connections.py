@@ -20,8 +20,8 @@ class Connection:
 
     __slots__ = (
         "browsers", "buffer_size", "client_id", "consumers", "endpoint", "flow", "held_bytes", "id",
-        "is_slow", "is_started", "name", "producers", "sessions", "temporary", "transactions",
-        "user", "waits_for",
+        "is_mapper_only", "is_slow", "is_started", "name", "producers", "sessions", "temporary",
+        "transactions", "user", "waits_for",
     )  # fmt: skip
 
     def __init__(self, endpoint: ServerEndpoint, name: str, id: int) -> None:
@@ -32,8 +32,10 @@ class Connection:
         """Messages that the client takes until it resumes the flow of the connection."""
         self.flow = Flow()
         self.is_started = self.is_slow = False
+        self.is_mapper_only = False
+        """Whether it came to the port of the port mapper, and the service has another one."""
         self.waits_for = 0
-        """The group of the store that its answers wait for: none, as messages are in memory."""
+        """Group of the store that has to be committed before what it has to send may leave."""
         self.held_bytes = 0
         self.sessions: dict[int, Session] = {}
         self.consumers: dict[int, Consumer] = {}

@@ -10,16 +10,18 @@ Rules of this file:
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from secrets import token_hex
 from typing import Final
 
 from wireyard.broker.access import CheckLogin
 from wireyard.broker.half import Half
 from wireyard.broker.jmq.connections import Connection
+from wireyard.broker.jmq.persistence import Persistence
 from wireyard.broker.jmq.requests import Requests
 from wireyard.broker.jmq.routing import Router
 from wireyard.broker.settings import Settings
+from wireyard.endpoints import Tap
 from wireyard.endpoints.jmq import (
     Ended,
     Event,
@@ -31,7 +33,7 @@ from wireyard.endpoints.jmq import (
 )
 from wireyard.endpoints.jmq.codes import BAD_LOGIN, BAD_VERSION, CLIENT_CLOSED, FATAL, SHUTTING_DOWN
 from wireyard.endpoints.jmq.login import Login, read_login
-from wireyard.endpoints.packets import Tap
+from wireyard.endpoints.jmq.packets import Stamp
 from wireyard.errors import DecodeError
 from wireyard.formats.jmq.sender import MAX_SEQUENCE
 from wireyard.formats.message_id import address_bytes
@@ -59,11 +61,13 @@ class JmqCore(Half[Connection]):
         Is called with one line for each notable cause.
     check_login
         Compares a password; None accepts every login, for which no password is asked.
+    kept
+        Where its state outlives the process; `restore` continues with what is there.
     """
 
     _UNIDENTIFIED = "have not logged in yet"
     _TOO_LATE = FATAL, "did not log in"
-    _TOO_MUCH = FATAL
+    _TOO_MUCH, _SHUT_DOWN = FATAL, SHUTTING_DOWN
     router: Router
 
     def __init__(
@@ -71,14 +75,14 @@ class JmqCore(Half[Connection]):
         settings: Settings,
         say: Callable[[str], None],
         check_login: CheckLogin | None = None,
+        kept: Persistence | None = None,
     ) -> None:
-        super().__init__(settings, say)
-        self.router = Router(settings, say, self._at)
+        super().__init__(settings, say, None if kept is None else kept.store)
+        self.kept = kept
+        self.router = Router(settings, say, self._at, kept)
         self._check_login = check_login
         self._stamps = Stamps(MAX_SEQUENCE)
         self._requests = Requests(self.router)
-        self.is_mapper_only = False
-        """Whether its service has another port than its port mapper."""
         self.name_service(0, has_tls=False)
 
     def name_service(self, port: int, *, has_tls: bool) -> None:
@@ -87,7 +91,8 @@ class JmqCore(Half[Connection]):
         service = "ssljms tls" if has_tls else "jms tcp"
         self._services = f"101 wireyard 301\n{service} NORMAL {port}\n.\n"
 
-    def _stamp(self) -> tuple[int, bytes, int, int]:
+    def stamp(self) -> Stamp:
+        """Return what identifies the next packet of the broker."""
         timestamp, sequence = self._stamps.next(self.router.now_ms)
         return timestamp, _LOCAL, self._port, sequence
 
@@ -97,14 +102,8 @@ class JmqCore(Half[Connection]):
         """Return a new connection, None if there are too many."""
         if not self._has_room(name):
             return None
-        endpoint = ServerEndpoint(self.settings.endpoint, self._stamp, tap)
+        endpoint = ServerEndpoint(self.settings.endpoint, self.stamp, tap)
         return self._add(Connection(endpoint, name, self._requests.next_id()))
-
-    def receive(self, link: Connection, data: bytes, now: float) -> None:
-        """Read what a client sent."""
-        self._set_time(now)
-        self._handle(link, link.endpoint.receive(data))
-        self._hold(link, link.endpoint.held_bytes)
 
     def _handle(self, link: Connection, events: Iterable[Event]) -> None:
         for event in events:
@@ -121,10 +120,10 @@ class JmqCore(Half[Connection]):
                 self.end(link, CLIENT_CLOSED, None, by_client=True)
             else:
                 self._on_ended(link, event)
-        self.router.dirty.add(link)
+        self._touch(link)
 
     def _on_request(self, link: Connection, request: Request) -> None:
-        if self.is_mapper_only:
+        if link.is_mapper_only:
             self.end(link, FATAL, "connects without TLS, to the port of the port mapper")
         elif request.packet_type == _HELLO:
             self._on_hello(link, request)
@@ -142,43 +141,16 @@ class JmqCore(Half[Connection]):
         self.router.feed_all(link)
         self.router.dirty.add(link)
 
-    def end(
-        self, link: Connection, code: int, text: str | None, *, by_client: bool = False
-    ) -> None:
-        """End a connection by a reason of GOODBYE; do nothing if it has ended."""
-        ended = link.endpoint.end(text, code, by_client=by_client)
-        if ended is not None:
-            self._on_ended(link, ended)
-
-    def lose(self, link: Connection) -> None:
-        """Take note that a connection is gone."""
-        self.end(link, CLIENT_CLOSED, "lost", by_client=True)
-        self.router.dirty.discard(link)
-
-    def shut_down(self) -> None:
-        """End all connections."""
-        for link in list(self.links):
-            self.end(link, SHUTTING_DOWN, "the broker shuts down")
-
     def _on_ended(self, link: Connection, ended: Ended) -> None:
         self._drop(link)
         if ended.text is not None:
             self.say(f"{link.shown}: {ended.text}")
         self._requests.leave(link)
 
-    def take_dirty(self) -> Iterator[Connection]:
-        """Yield the connections with something to send or to close, as long as there are any."""
-        dirty = self.router.dirty
-        while dirty:
-            links = list(dirty)
-            dirty.clear()
-            yield from links
-
-    # --- time -----------------------------------------------------------------------------
-
-    def _set_time(self, now: float) -> None:
-        self.now = now
-        self.router.now_ms = int(now * 1000)
+    def restore(self) -> None:
+        """Continue with what the store has: connections were lost when the process ended."""
+        if self.kept is not None:
+            self.kept.restore(self.router, self._requests.transactions)
 
     # --- login ----------------------------------------------------------------------------
 

@@ -6,13 +6,14 @@ Rules of this file:
 2. Copies go out by priority, then in the order of arrival; so do those that come back.
 3. No consumer that could take a copy leaves it waiting: a copy is offered to the consumers when it
    comes, and a consumer looks through the backlog when it becomes ready.
-4. As a topic of MQTT, in the list of access, ``plant.line`` is ``plant/line``; of the wildcards
-   ``*`` is ``+``, and ``>`` or ``**`` at the end is ``#``. A queue has the prefix ``$Q/``. So no
-   name has a character that means something there.
+4. As a topic of MQTT, ``plant.line`` is ``plant/line`` (`topic_of`, `name_of`). In the list of
+   access, of the wildcards ``*`` is ``+``, and ``>`` or ``**`` at the end is ``#``. A queue has the
+   prefix ``$Q/``. So no name has a character that means something there.
 """
 
 from __future__ import annotations
 
+import re
 from collections import deque
 from collections.abc import Iterable, Iterator
 from functools import lru_cache
@@ -28,6 +29,7 @@ if TYPE_CHECKING:
     from wireyard.broker.jmq.transactions import Transaction
 
 __all__ = [
+    "QUEUES",
     "Backlog",
     "Copy",
     "Destination",
@@ -36,12 +38,17 @@ __all__ = [
     "has_wildcard",
     "is_name",
     "matches",
+    "name_of",
+    "topic_of",
 ]
 
 _WAITING: Final = ""
 _HELD: Final = DELIVERY.states[0]
-_QUEUES: Final = "$Q/"
+QUEUES: Final = "$Q/"
+"""The prefix of topics of MQTT that are queues."""
 _FOREIGN: Final = "/+#"
+_UNFIT: Final = re.compile(r"[^A-Za-z0-9_/]|^[0-9/]")
+_QUOTED: Final = re.compile(r"(?:\$[0-9A-F]{2})+")
 
 
 class Copy:
@@ -68,7 +75,7 @@ class Copy:
         self.transaction: Transaction | None = None
         self.refused: tuple[Selector, ...] = ()
 
-    def begin(self, consumer: Consumer) -> None:
+    def begin(self, consumer: Consumer | None) -> None:
         """Begin a delivery."""
         self.consumer, self.state = consumer, _HELD
 
@@ -97,6 +104,9 @@ class Backlog:
     def __init__(self, destination: Destination | None) -> None:
         self.destination = destination
         """The queue; None for a subscription."""
+        is_kept = destination is not None and destination.owner is None
+        self.number: int | None = 0 if is_kept else None
+        """The subscription in a store, 0 of a queue; None for what does not outlive the process."""
         self.is_gone = False
         """Whether it is no longer there: copies that are held in it are not delivered again."""
         self.copies: dict[bytes, Copy] = {}
@@ -253,11 +263,43 @@ class Destination:
         return f"{'Q' if self.is_queue else 'T'}:{self.name}"
 
 
+@lru_cache(4096)
 def is_name(name: str, most: int) -> bool:
     """Return whether a text can be the name of a destination, or a client id."""
     if not 0 < len(name) <= most or not name.isprintable() or " " in name:
         return False
     return name.startswith(TEMPORARY) or not any(one in name for one in _FOREIGN)
+
+
+@lru_cache(4096)
+def name_of(topic: str) -> str:
+    """Return the name of a topic of MQTT.
+
+    The stock client takes only names of Java identifiers and dots, so each byte of any other
+    character is ``$`` and two hexadecimal digits. Temporary destinations keep their names.
+    """
+    if topic.startswith(TEMPORARY):
+        return topic
+    return _UNFIT.sub(_quote, topic).replace("/", ".")
+
+
+def _quote(found: re.Match[str]) -> str:
+    character = found[0]
+    is_letter = not character.isascii() and character.isidentifier()
+    return character if is_letter else "".join(f"${one:02X}" for one in character.encode())
+
+
+@lru_cache(4096)
+def topic_of(name: str) -> str:
+    """Return the topic of MQTT that has a name; if `name_of` it differs, there is none."""
+    if name.startswith(TEMPORARY):
+        return name
+    try:
+        return _QUOTED.sub(
+            lambda found: bytes.fromhex(found[0].replace("$", "")).decode(), name.replace(".", "/")
+        )
+    except UnicodeDecodeError:
+        return name.replace(".", "/")
 
 
 def access_name(name: str, is_queue: bool) -> str:
@@ -267,8 +309,8 @@ def access_name(name: str, is_queue: bool) -> str:
         if level in ("**", ">"):
             levels.append("#")
             break
-        levels.append("+" if level == "*" else level)
-    return (_QUEUES if is_queue else "") + "/".join(levels)
+        levels.append("+" if level == "*" else topic_of(level))
+    return (QUEUES if is_queue else "") + "/".join(levels)
 
 
 def has_wildcard(topic: str) -> bool:

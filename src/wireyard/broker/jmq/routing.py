@@ -23,6 +23,7 @@ from wireyard.broker.jmq.destinations import (
     has_wildcard,
     matches,
 )
+from wireyard.broker.jmq.persistence import Persistence
 from wireyard.broker.settings import Settings
 from wireyard.endpoints.jmq import Message
 from wireyard.endpoints.jmq.codes import FULL
@@ -35,7 +36,7 @@ from wireyard.layers.jmq.rules import DEAD_MESSAGE_QUEUE, DEAD_REASON, OK
 
 __all__ = ["Router"]
 
-_FLAG_R, _FLAG_F, _FLAG_C = FLAGS["R"], FLAGS["F"], FLAGS["C"]
+_FLAG_P, _FLAG_R, _FLAG_F, _FLAG_C = (FLAGS[letter] for letter in "PRFC")
 _PRESERVE: Final = "JMS_SUN_PRESERVE_UNDELIVERED"
 _MOST_TOPICS: Final = 10_000
 """Topics whose subscriptions are remembered."""
@@ -48,13 +49,19 @@ class Router:
     ----------
     say
         Is called with one line for each notable cause.
+    at
+        Calls a function at a time, or earlier.
+    kept
+        Where its state outlives the process, if it does.
 
     Attributes
     ----------
     dirty
         Connections with something to send.
-    now_ms
+    now
         The time, which the caller sets.
+    also
+        Is called with each message to a topic, when it is routed, and the name of the topic.
     """
 
     def __init__(
@@ -62,10 +69,12 @@ class Router:
         settings: Settings,
         say: Callable[[str], None],
         at: Callable[[float, Callable[[], None]], None],
+        kept: Persistence | None = None,
     ) -> None:
-        self.settings, self.limits, self.say = settings, settings.jmq, say
+        self.settings, self.limits, self.say, self.kept = settings, settings.jmq, say, kept
         self.dirty: set[Connection] = set()
-        self.now_ms = 0
+        self.now = 0.0
+        self.also: Callable[[Message, str], None] = lambda message, name: None
         self.dead = Destination(DEAD_MESSAGE_QUEUE, True)
         self.destinations: dict[tuple[bool, str], Destination] = {self.dead.key: self.dead}
         self.subscriptions: list[Subscription] = []
@@ -77,6 +86,18 @@ class Router:
         self._kept_bytes = 0
         self._said: set[object] = set()
 
+    @property
+    def now_ms(self) -> int:
+        """The time in ms since 1970."""
+        return int(self.now * 1000)
+
+    def home(self, is_queue: bool, name: str) -> Destination:
+        """Return a destination; make it if it is not there."""
+        found = self.destinations.get((is_queue, name))
+        if found is None:
+            found = self.destinations[is_queue, name] = Destination(name, is_queue)
+        return found
+
     # --- subscriptions --------------------------------------------------------------------
 
     def add_subscription(self, subscription: Subscription) -> None:
@@ -84,6 +105,8 @@ class Router:
         self.subscriptions.append(subscription)
         if subscription.key is not None:
             self.named[subscription.key] = subscription
+            if self.kept is not None and subscription.is_durable and subscription.number is None:
+                self.kept.put_subscription(subscription)
         self._found.clear()
 
     def remove_subscription(self, subscription: Subscription) -> None:
@@ -93,10 +116,13 @@ class Router:
             del self.named[subscription.key]
         self._found.clear()
         subscription.is_gone = True
+        if self.kept is not None:
+            self.kept.remove_subscription(subscription)
         for copy in list(subscription.waiting()):
             self.forget(copy)
 
-    def _subscriptions_of(self, topic: str) -> list[Subscription]:
+    def subscriptions_of(self, topic: str) -> list[Subscription]:
+        """Return the subscriptions that get the messages of a topic."""
         found = self._found.get(topic)
         if found is None:
             if len(self._found) >= _MOST_TOPICS:
@@ -123,6 +149,20 @@ class Router:
     def release(self, message: Message) -> None:
         """Take note that a message is not kept any more."""
         self._kept_bytes -= message.size
+        if message.number and self.kept is not None:
+            self.kept.remove_message(message)
+
+    def restore(self, message: Message, destination: Destination) -> None:
+        """Account for a message that the store has."""
+        message.home = destination
+        message.is_dead = destination is self.dead
+        self._order = message.order
+        self._kept_bytes += message.size
+
+    def store(self, message: Message, destination: Destination, **why: Any) -> None:
+        """Write a message that outlives the process, if it does."""
+        if self.kept is not None and message.flags & _FLAG_P and destination.owner is None:
+            self.kept.put_message(message, destination, **why)
 
     def _say_once(self, what: object, text: str) -> None:
         """Say that a limit is reached, once until there is room again."""
@@ -130,22 +170,46 @@ class Router:
             self._said.add(what)
             self.say(text)
 
-    def publish(self, message: Message, destination: Destination) -> int:
-        """Pass a message on; return the status for its producer."""
+    def publish(self, message: Message, destination: Destination, name: str | None = None) -> int:
+        """Pass a message on; return the status for its producer.
+
+        Parameters
+        ----------
+        name
+            That of the topic, if messages of several are counted in one destination.
+        """
         if not self.has_room(destination, message):
             return FULL
         if not self.keep(message):
             return FULL
-        self.publish_kept(message, destination)
+        self.publish_kept(message, destination, name)
         return OK
 
-    def publish_kept(self, message: Message, destination: Destination) -> None:
+    def publish_kept(
+        self, message: Message, destination: Destination, name: str | None = None
+    ) -> None:
         """Pass a message on that is accounted for, when its time has come."""
-        if message.delivery_time > self.now_ms:
-            destination.kept += 1
-            self._at(message.delivery_time / 1000, lambda: self._deliver_late(message, destination))
+        if message.delivery_time and message.delivery_time > self.now_ms:
+            self.store(message, destination, is_delayed=True)
+            self.delay(message, destination)
         else:
+            self.route(message, destination, name)
+
+    def delay(self, message: Message, destination: Destination) -> None:
+        """Route a message when its time has come."""
+        destination.kept += 1
+        self._at(message.delivery_time / 1000, lambda: self._await(message, destination))
+
+    def _await(self, message: Message, destination: Destination) -> None:
+        if self.now_ms < message.delivery_time:
+            due = message.delivery_time / 1000
+            self._at(due, lambda: self._await(message, destination))
+            return
+        destination.kept -= 1
+        if self.destinations.get(destination.key) is destination:
             self.route(message, destination)
+        else:
+            self.release(message)
 
     def has_room(self, destination: Destination, message: Message | None = None) -> bool:
         """Return whether a destination takes one more message; say it if not."""
@@ -156,18 +220,7 @@ class Router:
             self._say_once(destination, text)
         return False
 
-    def _deliver_late(self, message: Message, destination: Destination) -> None:
-        if self.now_ms < message.delivery_time:
-            due = message.delivery_time / 1000
-            self._at(due, lambda: self._deliver_late(message, destination))
-            return
-        destination.kept -= 1
-        if self.destinations.get(destination.key) is destination:
-            self.route(message, destination)
-        else:
-            self.release(message)
-
-    def route(self, message: Message, destination: Destination) -> None:
+    def route(self, message: Message, destination: Destination, name: str | None = None) -> None:
         """Give a message that is kept to its queue, or to the subscriptions of its topic."""
         self._order += 1
         message.order = self._order
@@ -175,17 +228,29 @@ class Router:
         message.home = destination
         if destination.backlog is not None:
             message.copies = 1
+            self.store(message, destination)
             self._add(message, destination.backlog)
             return
-        backlogs = [one for one in self._subscriptions_of(destination.name) if one.selects(message)]
+        name = name or destination.name
+        # A client that had no reply before its connection was lost sends a message again.
+        backlogs = [
+            one
+            for one in self.subscriptions_of(name)
+            if message.key not in one.copies and one.selects(message)
+        ]
+        if any(one.is_durable for one in backlogs):
+            self.store(message, destination, name=name)
         # One for this method, so that a consumer without acknowledgements does not end it.
         message.copies = 1 + len(backlogs)
         for backlog in backlogs:
             self._add(message, backlog)
+        self.also(message, name)
         self._let_go(message)
 
     def _add(self, message: Message, backlog: Backlog) -> None:
         copy = backlog.copies[message.key] = Copy(message, backlog)
+        if message.number and self.kept is not None:
+            self.kept.put_copy(copy, 0)
         if message.expiration and self.is_expired(message):
             self.bury(copy, "EXPIRED")
             return
@@ -231,6 +296,9 @@ class Router:
         if endpoint.unsent_bytes > self.settings.max_unsent_bytes:
             connection.is_slow = True
         self.dirty.add(connection)
+        if message.number and self.kept is not None:
+            self.kept.put_copy(copy, copy.count + 1)
+            connection.waits_for = self.kept.store.group
         if consumer.acknowledges:
             consumer.held[message.key] = copy
         else:
@@ -251,6 +319,8 @@ class Router:
             if copy.consumer is not None:
                 copy.consumer.held.pop(copy.message.key, None)
             copy.give_back(seen)
+            if not seen and copy.message.number and self.kept is not None:
+                self.kept.put_copy(copy, copy.count)
             if to is not None:
                 copy.consumer = to
             elif copy.backlog.is_gone:
@@ -280,6 +350,8 @@ class Router:
 
     def _forget(self, copy: Copy) -> None:
         copy.backlog.copies.pop(copy.message.key, None)
+        if copy.message.number and self.kept is not None:
+            self.kept.remove_copy(copy)
         self._let_go(copy.message)
 
     def _let_go(self, message: Message) -> None:

@@ -38,14 +38,24 @@ class Transaction:
         Whether something in it was refused, so that it can only be rolled back.
     """
 
-    __slots__ = ("acknowledged", "connection", "has_failed", "id", "sent", "state", "xid")
+    __slots__ = (
+        "acknowledged", "connection", "has_failed", "id", "is_stored", "sent", "state", "xid",
+    )  # fmt: skip
 
-    def __init__(self, id: int, xid: bytes | None, connection: Connection) -> None:
+    def __init__(self, id: int, xid: bytes | None, connection: Connection | None) -> None:
         self.id, self.xid, self.connection = id, xid, connection
         self.state = TRANSACTION["unseen", "start"].state
         self.sent: list[tuple[Message, Destination]] = []
         self.acknowledged: dict[Copy, None] = {}
-        self.has_failed = False
+        self.has_failed = self.is_stored = False
+
+    def restore(self, copy: Copy) -> None:
+        """Take a copy that the store has."""
+        copy.begin(None)
+        for event in ("acknowledge_in_transaction", "confirmed"):
+            copy.advance(event)
+        copy.transaction = self
+        self.acknowledged[copy] = None
 
     def advance(self, event: str) -> bool:
         """Apply an event; return False, and change nothing, if it violates a rule."""
@@ -100,6 +110,15 @@ class Transactions:
             self._by_xid[xid] = transaction
         return transaction
 
+    def restore(self, number: int, xid: bytes | None) -> Transaction:
+        """Return a prepared transaction that the store has."""
+        transaction = self._open[number] = Transaction(number, xid, None)
+        transaction.advance("prepare")
+        transaction.is_stored = True
+        if xid is not None:
+            self._by_xid[xid] = transaction
+        return transaction
+
     def end(self, link: Connection, request: Request) -> None:
         """END_TRANSACTION: set one of an Xid aside."""
         transaction = self._of(request)
@@ -113,6 +132,12 @@ class Transactions:
         transaction = self._of(request)
         if transaction.has_failed or not transaction.advance("prepare"):
             raise Refusal(ERROR, "prepares a transaction that can only be rolled back")
+        kept = self._router.kept
+        if kept is not None:
+            transaction.is_stored = True
+            kept.put_transaction(transaction)
+            for message, destination in transaction.sent:
+                self._router.store(message, destination, transaction_id=transaction.id)
         accept(link, request, {"JMQTransactionID": transaction.id})
 
     def commit(self, link: Connection, request: Request) -> None:
@@ -210,7 +235,10 @@ class Transactions:
 
     def _close(self, transaction: Transaction) -> None:
         self._open.pop(transaction.id, None)
-        transaction.connection.transactions.discard(transaction.id)
+        if transaction.connection is not None:
+            transaction.connection.transactions.discard(transaction.id)
+        if transaction.is_stored and self._router.kept is not None:
+            self._router.kept.remove_transaction(transaction)
         if transaction.xid is not None:
             self._by_xid.pop(transaction.xid, None)
 
@@ -223,6 +251,8 @@ class Transactions:
         for copy in transaction.acknowledged:
             copy.advance("rolled_back")
             copy.transaction = None
+            if transaction.is_stored and self._router.kept is not None:
+                self._router.kept.put_copy(copy, copy.count + 1)
             consumer = copy.consumer
             if consumer is None or consumer.session.is_over:
                 self._router.give_back([copy], seen=True)

@@ -5,18 +5,21 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Final
 
-from wireyard.captures.carriers.inner import Carrier
+from wireyard.captures.carriers.inner import Budget, Carrier
 from wireyard.captures.connections.stream import Stream
 from wireyard.captures.signatures import is_http, is_tls, is_websocket
 from wireyard.formats import sniff
 
 if TYPE_CHECKING:
     from wireyard.captures.carriers.tls_keys import KeyLog
-    from wireyard.captures.carriers.websocket import InflateBudget
 
 __all__ = ["Carriers", "first_bytes"]
 
 _SNIFFED_BYTES: Final = 1 << 16
+_MOST_TRIES: Final = 1 << 18
+"""Numbers that are tried for the records of TLS behind gaps, in all streams of a capture."""
+_MOST_INFLATED_BYTES: Final = 1 << 30
+"""Inflated bytes of all streams of a capture together, which are in memory."""
 
 
 class Carriers:
@@ -30,7 +33,8 @@ class Carriers:
 
     def __init__(self, keys: KeyLog) -> None:
         self._keys = keys
-        self._budget: InflateBudget | None = None
+        self._tries = Budget(_MOST_TRIES)
+        self._inflated = Budget(_MOST_INFLATED_BYTES)
 
     def open(
         self, streams: Sequence[Stream], heads: Sequence[bytes]
@@ -51,20 +55,18 @@ class Carriers:
         if streams[0].protocol == "tcp" and _begins(heads, is_tls):
             from wireyard.captures.carriers.tls import open_tls
 
-            carrier, inside = open_tls(streams, self._keys)
+            carrier, inside = open_tls(streams, self._keys, self._tries)
             carriers.append(carrier)
             heads = [first_bytes(stream) for stream in inside or ()]
         if inside is not None and _begins(heads, is_http):
-            from wireyard.captures.carriers.websocket import InflateBudget, open_http
+            from wireyard.captures.carriers.websocket import open_http
 
-            self._budget = self._budget or InflateBudget()
-            carrier, inside = open_http(inside, self._budget)
+            carrier, inside = open_http(inside, self._inflated)
             carriers.append(carrier)
         elif inside is not None and inside[0].protocol == "tcp" and _are_frames(heads):
-            from wireyard.captures.carriers.websocket import InflateBudget, open_frames
+            from wireyard.captures.carriers.websocket import open_frames
 
-            self._budget = self._budget or InflateBudget()
-            carrier, inside = open_frames(inside, self._budget)
+            carrier, inside = open_frames(inside, self._inflated)
             carriers.append(carrier)
         return tuple(carriers), inside
 

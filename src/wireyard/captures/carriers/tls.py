@@ -5,17 +5,21 @@ Rules of this file:
 1. Both directions are read in turns. Where the keys of one change, it waits until the other was
    read as far as its hello.
 2. Plain text is used only after its cipher has authenticated it.
-3. A direction ends, with a reason, at the first record that cannot be decrypted. Decryption needs
-   the number of the record, so no record behind a gap can be decrypted.
+3. A direction ends, with a reason, at the first record that cannot be decrypted.
+4. Behind a gap, a record begins where the one that the gap interrupted says that it ends, or else
+   at the first bytes that can be a record and that a cipher authenticates. Its number is the first
+   with which it is authentic, among those that the gap has room for, under the keys of before or
+   the next ones.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from copy import copy
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from wireyard.captures.carriers.inner import NO_KEY, Carrier, Part, Unreadable, inner_stream
+from wireyard.captures.carriers.inner import NO_KEY, Budget, Carrier, Outer, Unreadable
 from wireyard.captures.carriers.tls_handshake import (
     TLS12,
     TLS13,
@@ -29,7 +33,7 @@ from wireyard.captures.carriers.tls_handshake import (
 )
 from wireyard.captures.carriers.tls_keys import NOT_INSTALLED, KeyLog, has_ciphers
 from wireyard.captures.connections.stream import Stream
-from wireyard.captures.signatures import MAX_RECORD_BYTES, RECORD_START
+from wireyard.captures.signatures import MAX_RECORD_BYTES, RECORD_START, is_chain
 
 if TYPE_CHECKING:
     from wireyard.captures.carriers.tls_ciphers import Opener, Suite
@@ -37,9 +41,10 @@ if TYPE_CHECKING:
 __all__ = ["OpenedTls", "open_tls"]
 
 _HEADER_BYTES: Final = 5
-_FIRST_BYTES: Final = 1 << 16
-_GROWTH: Final = 4
-"""Bytes of a direction that are loaded at first, and the factor by which they grow."""
+_LEAST_RECORD_BYTES: Final = _HEADER_BYTES + 17
+"""Size of the smallest encrypted record."""
+_MOST_LOST: Final = 1 << 12
+"""Records that a gap has at most, for those behind it to be decrypted."""
 _MAX_MESSAGE_BYTES: Final = 1 << 18
 """Largest handshake message: a Certificate; OpenSSL accepts chains of up to 100 KiB."""
 _CHANGE_CIPHER_SPEC, _ALERT, _HANDSHAKE, _APPLICATION, _HEARTBEAT = range(20, 25)
@@ -56,23 +61,24 @@ class OpenedTls(NamedTuple):
     """The decrypted streams, in the order of the encrypted ones; None if nothing was decrypted."""
 
 
-def open_tls(streams: Sequence[Stream], keys: KeyLog) -> OpenedTls:
+def open_tls(streams: Sequence[Stream], keys: KeyLog, tries: Budget) -> OpenedTls:
     """Read the handshake of a TLS connection, and decrypt it as far as its keys are known.
 
     Parameters
     ----------
     streams
         Its directions, one or both.
+    tries
+        How many more numbers may be tried for records behind gaps.
     """
-    sides = [_Side(stream) for stream in streams]
+    sides = [_Side(stream, tries) for stream in streams]
     for side in sides:
         side.advance()
     connection = _Connection(*_roles(sides), keys)
     connection.open()
     carrier = connection.carrier(sides)
-    opened = any(side.parts for side in sides) or all(side.is_opened for side in sides)
-    inside = [inner_stream(side.stream, side.parts) for side in sides] if opened else None
-    return OpenedTls(carrier, inside)
+    opened = any(side.has_data for side in sides) or all(side.is_opened for side in sides)
+    return OpenedTls(carrier, [side.inner_stream() for side in sides] if opened else None)
 
 
 class _Record(NamedTuple):
@@ -83,12 +89,11 @@ class _Record(NamedTuple):
     body: memoryview
 
 
-class _Side:
+class _Side(Outer):
     """One direction of a connection, read record by record."""
 
-    def __init__(self, stream: Stream) -> None:
-        self.stream = stream
-        self.parts: list[Part] = []
+    def __init__(self, stream: Stream, tries: Budget) -> None:
+        super().__init__(stream)
         self.hellos: list[ClientHello | ServerHello] = []
         self.role: int | None = None
         """Message type of its first hello; None before that."""
@@ -105,12 +110,16 @@ class _Side:
         self.secrets: _Secrets | None = None
         """Traffic secrets of TLS 1.3, from its first encrypted record on."""
         self.is13 = False
-        pieces = stream.pieces
-        self._stop = int(pieces[0, 1]) if len(pieces) and pieces[0, 0] == 0 else 0
-        """Offset of the first gap, or of the stream's end."""
-        self._data = stream.head(_FIRST_BYTES)
-        self._at = 0
+        self.lost = 0
+        """Most records that may have been lost since the last one that was decrypted."""
+        self._is_guess = False
+        """Whether it is not certain that a record begins at `at`."""
+        self._tries = tries
         self._messages = bytearray()
+        self._is_torn = False
+        """Whether handshake messages may begin in bytes that were not captured."""
+        self.may_be_early = False
+        """Whether data may precede the handshake's end."""
 
     @property
     def is_opened(self) -> bool:
@@ -121,34 +130,64 @@ class _Side:
         """Read to its end, or to the next record that needs new keys."""
         try:
             while self.problem is None and self.waits_at is None and (record := self._next()):
-                self._read(record)
+                try:
+                    self._read(record)
+                except Unreadable:
+                    if not self._is_guess or self._tries.left <= 0:
+                        raise
+                    if not self.seek(record.start + 1):
+                        self.resume(None)
+                    continue
                 if self.waits_at is None:
-                    self._at = record.stop
+                    self.at = record.stop
         except Unreadable as error:
-            self.problem = f"record at byte {self._at} {error}"
+            begun = self.at if self.lost_from is None else self.lost_from
+            self.problem = f"record at byte {begun} {error}"
 
     def _next(self) -> _Record | None:
-        at = self._at
-        if len(self._data) < min(at + _HEADER_BYTES + MAX_RECORD_BYTES, self._stop):
-            self._data = self.stream.head(_GROWTH * len(self._data))
-        left = len(self._data) - at
-        if left == 0 and at == self.stream.size:
-            return None
-        header = bytes(self._data[at : at + _HEADER_BYTES])
-        size = int.from_bytes(header[3:], "big")
-        if len(header) == _HEADER_BYTES and not (
-            RECORD_START.match(header) and size <= MAX_RECORD_BYTES
-        ):
-            raise Unreadable(f"begins with {header.hex(' ')}, which is no header of a record")
-        if left < _HEADER_BYTES or left < _HEADER_BYTES + size:
-            whole = self._stop == self.stream.size
-            raise Unreadable("is not complete" if whole else "was not captured whole")
-        stop = at + _HEADER_BYTES + size
-        return _Record(at, stop, header[0], header, self._data[at + _HEADER_BYTES : stop])
+        while True:
+            view = self.view(_HEADER_BYTES + MAX_RECORD_BYTES)
+            if not view and self.at == self.stream.size:
+                return None
+            header = bytes(view[:_HEADER_BYTES])
+            size = int.from_bytes(header[3:], "big")
+            stop = None
+            if len(header) == _HEADER_BYTES:
+                if not RECORD_START.match(header) or size > MAX_RECORD_BYTES:
+                    raise Unreadable(
+                        f"begins with {header.hex(' ')}, which is no header of a record"
+                    )
+                stop = self.at + _HEADER_BYTES + size
+                if len(view) >= _HEADER_BYTES + size:
+                    body = view[_HEADER_BYTES : _HEADER_BYTES + size]
+                    return _Record(self.at, stop, header[0], header, body)
+            self.resume(stop)
 
-    def skip(self) -> None:
-        """Skip the record that it waits at."""
-        self._at += _HEADER_BYTES + int.from_bytes(self._data[self._at + 3 : self._at + 5], "big")
+    def resume(self, stop: int | None) -> int:
+        """Go on behind a gap, at the next record, whose number is not known then."""
+        self._messages.clear()
+        self._is_torn = True
+        gap = super().resume(None if self._is_guess else stop)
+        self.lost = min(self.lost + 2 + gap // _LEAST_RECORD_BYTES, _MOST_LOST)
+        return gap
+
+    def seek(self, start: int) -> bool:
+        """Go to the next bytes of the piece that may be a record, from `start` on."""
+        self.at, self._is_guess = start, True
+        view = self.view(self.piece[1] - start)
+        for found in RECORD_START.finditer(view):
+            at = found.start()
+            # Of what is not encrypted, only records that follow each other show that one begins.
+            is_sealed = view[at] == _APPLICATION or (self.opener is not None and not self.is13)
+            if is_sealed or is_chain(view, at):
+                self.at += at
+                return True
+        return False
+
+    def go_on(self) -> None:
+        """Stop waiting for keys, and skip the record that said that they change."""
+        if self.waits_at == _CHANGE_CIPHER_SPEC:
+            self.at += _HEADER_BYTES + int.from_bytes(self.view(_HEADER_BYTES)[3:5], "big")
         self.waits_at = None
 
     def _read(self, record: _Record) -> None:
@@ -162,7 +201,10 @@ class _Side:
             self.waits_at = record.kind
             return
         elif self.opener is not None:
-            self._take(record, *self._opened(self.opener, record))
+            opened = self._opened(self.opener, record)
+            if self.epoch == 1 and self.opener.number <= 2:  # the first one is Finished
+                self._note_first()
+            self._take(record, *opened)
             return
         elif record.kind == _APPLICATION:
             self.waits_at = record.kind
@@ -173,34 +215,61 @@ class _Side:
         if self.secrets is None:
             self.waits_at = record.kind
             return
-        if self.secrets.skips:
+        reason = None
+        for secrets in (self.secrets, *(self.secrets.following() if self.lost else ())):
             try:
-                opened = self._opened(self.secrets.opener, record)
-            except Unreadable:  # early data that the server ignores (RFC 8446, 4.2.10)
-                self.rejected_bytes += record.stop - record.start
-                return
-            self.secrets.skips = False
-        else:
-            opened = self._opened(self.secrets.opener, record)
-        self._take(record, *opened)
+                opened = self._opened(secrets.opener, record)
+            except Unreadable as error:
+                reason = reason or error
+                continue
+            self.secrets, secrets.skips = secrets, False
+            if secrets.is_first and secrets.opener.number == 1 and not self.may_be_early:
+                self._note_first()
+            self._take(record, *opened)
+            return
+        assert reason is not None
+        if not self.secrets.skips:
+            raise reason
+        # Early data that the server ignores (RFC 8446, 4.2.10).
+        self.rejected_bytes += record.stop - record.start
 
     def _opened(self, opener: Opener, record: _Record) -> tuple[int, bytes]:
+        """Decrypt a record; behind a gap, find its number."""
         from wireyard.captures.carriers.tls_ciphers import BadRecord
 
-        try:
-            return opener.open(record.header, record.body)
-        except BadRecord as error:
-            raise Unreadable(str(error)) from None
+        first, reason = opener.number, ""
+        tries = max(min(self.lost, self._tries.left), 0)
+        for opener.number in range(first, first + 1 + tries):
+            self._tries.left -= self.lost > 0
+            try:
+                opened = opener.open(record.header, record.body)
+            except BadRecord as error:
+                reason = reason or str(error)
+                continue
+            self.lost, self._is_guess = 0, False
+            return opened
+        opener.number = first
+        raise Unreadable(reason)
+
+    def _note_first(self) -> None:
+        """Note that the next record is the first that can have data: no data was lost before."""
+        if not self.has_data:
+            self.lost_from = None
 
     def _take(self, record: _Record, kind: int, data: bytes) -> None:
         """Handle the plain content of a record."""
         if kind == _HANDSHAKE:
             self._messages += data
-            for message, body in self._whole_messages():
-                self._take_message(message, body)
+            try:
+                for message, body in self._whole_messages():
+                    self._take_message(message, body)
+            except Unreadable:
+                if not self._is_torn:
+                    raise
+                self._messages.clear()
         elif kind == _APPLICATION:
             if data:
-                self.parts.append(Part(record.start, record.stop, data))
+                self.add(record.start, record.stop, data)
         elif kind == _ALERT:
             if len(data) == 2 and data[0] == _FATAL:
                 self.alert = data[1]
@@ -244,9 +313,27 @@ class _Secrets:
     """Whether records that these secrets do not decrypt (rejected early data) may come first."""
     opener: Opener = field(init=False)
     _secret: bytes = field(init=False)
+    _is_updated: bool = field(default=False, init=False)
 
     def __post_init__(self) -> None:
+        self.labels = [*self.labels]
         self._use_next_label()
+
+    @property
+    def is_first(self) -> bool:
+        """Whether these are the first secrets behind the handshake."""
+        return not self.labels and not self._is_updated
+
+    def following(self) -> Iterator[_Secrets]:
+        """Yield the secrets that may be next, as far as they are known."""
+        for at in range(len(self.labels)):
+            if self.keys.secret(self.labels[at], self.random) is None:
+                return
+            yield replace(self, labels=self.labels[at:], skips=False)
+        if not self.labels:
+            updated = copy(self)
+            updated.change(_KEY_UPDATE)
+            yield updated
 
     def change(self, message: int) -> None:
         """Change to the next secret after a message, the last one under the current keys."""
@@ -254,6 +341,7 @@ class _Secrets:
             from wireyard.captures.carriers.tls_ciphers import next_secret
 
             self._use(next_secret(self.suite, self._secret))
+            self._is_updated = True
         elif self.labels:  # none is left for the Finished of a later client authentication
             self._use_next_label()
 
@@ -360,12 +448,12 @@ class _Connection:
         elif hello.version == TLS13:
             side.secrets = self._secrets(side, hello)
             side.opener, side.waits_at = side.secrets.opener, None
-        elif side.waits_at == _APPLICATION:
+        elif side.waits_at == _APPLICATION and not side.lost:
             raise Unreadable("has application data before its keys")
         else:
             side.opener = self._openers(side.epoch)[side is self._server]
             side.epoch += 1
-            side.skip()
+            side.go_on()
 
     def _suite(self, hello: ServerHello) -> Suite:
         """Return the cipher suite of a connection.
@@ -397,7 +485,7 @@ class _Connection:
         suite = self._suite(hello)
         name = "SERVER" if side is self._server else "CLIENT"
         labels = [f"{name}_HANDSHAKE_TRAFFIC_SECRET", f"{name}_TRAFFIC_SECRET_0"]
-        early = side is self._client and client.early_data
+        side.may_be_early = early = side is self._client and client.early_data
         accepted = early and self._server is not None and self._server.extensions.early_data
         if accepted:
             labels.insert(0, "CLIENT_EARLY_TRAFFIC_SECRET")

@@ -71,6 +71,9 @@ class Opened(NamedTuple):
 class Opener(Protocol):
     """Decrypts the records of one direction and one epoch, in order."""
 
+    number: int
+    """Number of the next record."""
+
     def open(self, header: bytes, body: memoryview) -> Opened:
         """Decrypt the next record.
 
@@ -199,11 +202,11 @@ class _Aead13:
 
     _cipher: AESGCM | ChaCha20Poly1305
     _nonce: bytes
-    _number: int = 0
+    number: int = 0
 
     def open(self, header: bytes, body: memoryview) -> Opened:
-        data = _open_aead(self._cipher, _numbered(self._nonce, self._number), body, header)
-        self._number += 1
+        data = _open_aead(self._cipher, _numbered(self._nonce, self.number), body, header)
+        self.number += 1
         content = data.rstrip(b"\0")
         if not content:
             raise BadRecord("has no content type")
@@ -218,14 +221,14 @@ class _Aead12:
     _nonce: bytes
     _explicit: int
     """Number of bytes of the nonce that are in each record."""
-    _number: int = 0
+    number: int = 0
 
     def open(self, header: bytes, body: memoryview) -> Opened:
         explicit, sealed = body[: self._explicit], body[self._explicit :]
-        nonce = self._nonce + explicit if explicit else _numbered(self._nonce, self._number)
+        nonce = self._nonce + explicit if explicit else _numbered(self._nonce, self.number)
         size = max(len(sealed) - _TAG_BYTES, 0)
-        data = _open_aead(self._cipher, nonce, sealed, _stamp(self._number, header, size))
-        self._number += 1
+        data = _open_aead(self._cipher, nonce, sealed, _stamp(self.number, header, size))
+        self.number += 1
         return Opened(header[0], data)
 
 
@@ -237,11 +240,11 @@ class _Cbc:
     _mac_key: bytes
     _mac: str
     _mac_last: bool
-    _number: int = 0
+    number: int = 0
 
     def open(self, header: bytes, body: memoryview) -> Opened:
         data = self._after_mac(header, body) if self._mac_last else self._before_mac(header, body)
-        self._number += 1
+        self.number += 1
         return Opened(header[0], data)
 
     def _after_mac(self, header: bytes, body: memoryview) -> bytes:
@@ -260,7 +263,7 @@ class _Cbc:
         return hmac.new(b"", digestmod=self._mac).digest_size
 
     def _check(self, header: bytes, data: bytes, mac: bytes) -> None:
-        stamp = _stamp(self._number, header, len(data))
+        stamp = _stamp(self.number, header, len(data))
         if not hmac.compare_digest(hmac.digest(self._mac_key, stamp + data, self._mac), mac):
             raise BadRecord("is not authentic")
 

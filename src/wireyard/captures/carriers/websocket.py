@@ -14,19 +14,17 @@ from typing import Final, NamedTuple
 
 import numpy as np
 
-from wireyard.captures.carriers.inner import Carrier, Part, Unreadable, inner_stream
+from wireyard.captures.carriers.inner import Budget, Carrier, Outer, Unreadable
 from wireyard.captures.connections.stream import Stream
-from wireyard.captures.signatures import HTTP_START
+from wireyard.captures.signatures import HTTP_START, is_websocket
 from wireyard.streams.urls import shown_target
 
-__all__ = ["InflateBudget", "OpenedHttp", "open_frames", "open_http"]
+__all__ = ["OpenedHttp", "open_frames", "open_http"]
 
 MAX_HEAD_BYTES: Final = 1 << 16
 """Largest head of a request or response; servers accept 8 to 16 KiB."""
 _MAX_MESSAGE_BYTES: Final = (1 << 28) + 4
 """Largest inflated message: as large as an MQTT packet, which is mostly a message of its own."""
-_MAX_INFLATED_BYTES: Final = 1 << 30
-"""Inflated bytes of all streams of a capture together, which are in memory."""
 
 _MAX_BEFORE_BYTES: Final = 1 << 20
 """First bytes of a connection that are searched for the change to WebSocket."""
@@ -35,19 +33,14 @@ _CHUNK: Final = re.compile(rb"([0-9A-Fa-f]{1,7})[^\r\n]{0,256}\r\n")
 """The head of a chunk (RFC 9112, 7.1)."""
 _TUNNEL: Final = re.compile(r"[^?]*\?Type=(?:connect|push|pull)(?:&.*)?")
 """Request targets of Open MQ's HTTP tunnel."""
+_MOST_HEAD_BYTES: Final = 14
+"""Largest head of a frame."""
 _CONTINUATION, _TEXT, _BINARY, _CLOSE = 0, 1, 2, 8
 _CONTROLS: Final = range(8, 16)
 _MAX_CONTROL_BYTES: Final = 125
 _END_OF_MESSAGE: Final = b"\0\0\xff\xff"
 """The end of a compressed message, which senders omit (RFC 7692, 7.2.1)."""
 _WINDOW_BYTES: Final = 1 << 15
-
-
-class InflateBudget:
-    """The number of bytes that a capture may still inflate to."""
-
-    def __init__(self) -> None:
-        self.left = _MAX_INFLATED_BYTES
 
 
 class OpenedHttp(NamedTuple):
@@ -69,7 +62,7 @@ class _Head(NamedTuple):
     """Bytes of the head, including the empty line."""
 
 
-def open_http(streams: Sequence[Stream], budget: InflateBudget) -> OpenedHttp:
+def open_http(streams: Sequence[Stream], budget: Budget) -> OpenedHttp:
     """Read a connection that begins with HTTP, and the streams inside if it is a WebSocket.
 
     Parameters
@@ -92,9 +85,10 @@ def open_http(streams: Sequence[Stream], budget: InflateBudget) -> OpenedHttp:
     walks = []
     for stream, heads, is_client in zip(streams, walked, asks, strict=True):
         head = (request if is_client else response) if heads else None
-        side = "server" if heads and not is_client else "client"
+        is_client = is_client or not (heads or any(asks))
+        side = "client" if is_client else "server"
         resets = f"{side}_no_context_takeover" in agreed if agreed is not None else None
-        walks.append(_Walk(stream, head.size if head else None, resets, budget))
+        walks.append(_Walk(stream, head.size if head else None, is_client, resets, budget))
     carrier = Carrier(
         "websocket",
         server_name=request.fields.get("host") if request else None,
@@ -104,14 +98,17 @@ def open_http(streams: Sequence[Stream], budget: InflateBudget) -> OpenedHttp:
     return _opened(carrier, walks)
 
 
-def open_frames(streams: Sequence[Stream], budget: InflateBudget) -> OpenedHttp:
+def open_frames(streams: Sequence[Stream], budget: Budget) -> OpenedHttp:
     """Read a WebSocket whose handshake was not captured."""
-    return _opened(Carrier("websocket"), [_Walk(stream, 0, None, budget) for stream in streams])
+    walks = [
+        _Walk(stream, 0, bytes(stream.head(2))[1:] >= b"\x80", None, budget) for stream in streams
+    ]
+    return _opened(Carrier("websocket"), walks)
 
 
 def _opened(carrier: Carrier, walks: Sequence[_Walk]) -> OpenedHttp:
     problems = [f"{walk.stream.name}: {walk.problem}" for walk in walks if walk.problem]
-    inside = [inner_stream(walk.stream, walk.parts) for walk in walks]
+    inside = [walk.inner_stream() for walk in walks]
     return OpenedHttp(replace(carrier, problem="; ".join(problems) or None), inside)
 
 
@@ -237,70 +234,98 @@ class _Frame(NamedTuple):
     payload: bytes
 
 
-class _Walk:
+class _Walk(Outer):
     """One direction of a WebSocket, read frame by frame.
+
+    Behind a gap, a frame begins where the one that the gap interrupts says that it ends, or else
+    at a segment from which frames follow each other: `is_websocket`.
 
     Parameters
     ----------
     begin
         Where its frames begin; None if that is not known.
+    is_client
+        Whether its frames are masked.
     resets
         Whether each message is compressed independently; None without permessage-deflate.
     """
 
     def __init__(
-        self, stream: Stream, begin: int | None, resets: bool | None, budget: InflateBudget
+        self,
+        stream: Stream,
+        begin: int | None,
+        is_client: bool,
+        resets: bool | None,
+        budget: Budget,
     ) -> None:
-        self.stream = stream
-        self.parts: list[Part] = []
+        super().__init__(stream)
         self.problem: str | None = None
-        self._data = stream.head()
-        self._at = begin or 0
+        self.at = begin or 0
+        self._is_client = is_client
         self._resets = resets
         self._inflater = _Inflater(budget)
         self._opcode: int | None = None
         """Opcode of the message whose fragments are being read; None between messages."""
         self._deflated = False
-        if begin is not None:
-            self._read()
-        elif stream.size:
-            self.problem = "its HTTP head was not captured whole"
+        self._is_torn = False
+        """Whether a message may have begun in bytes that were not captured."""
+        self._read(begin)
 
-    def _read(self) -> None:
+    def _read(self, begin: int | None) -> None:
         try:
+            if begin is None and self.stream.size:
+                self.lost_from, self._is_torn = 0, True
+                if not self.seek(0):
+                    self.resume(None)
             for frame in self._frames():
                 self._take(frame)
+                self.at = frame.stop
                 if frame.opcode == _CLOSE:
-                    self._at = frame.stop
                     break
-            if self._at < self.stream.size:
+            if self.at < self.stream.size:
                 raise Unreadable("is behind the one that closes the connection")
         except Unreadable as error:
-            self.problem = f"WebSocket frame at byte {self._at} {error}"
+            begun = self.at if self.lost_from is None else self.lost_from
+            self.problem = f"WebSocket frame at byte {begun} {error}"
 
     def _frames(self) -> Iterator[_Frame]:
-        data, whole = self._data, len(self._data) == self.stream.size
-        missing = "is not complete" if whole else "was not captured whole"
-        while self._at < self.stream.size:
-            at, left = self._at, len(self._data) - self._at
-            if left < 2:
-                raise Unreadable(missing)
-            first, second = data[at : at + 2]
-            size, masked = second & 0x7F, second >= 0x80
-            extended = {126: 2, 127: 8}.get(size, 0)
-            head = 2 + extended + 4 * masked
-            if left < head:
-                raise Unreadable(missing)
+        while self.at < self.stream.size:
+            data = self.view(_MOST_HEAD_BYTES)
+            size = head = 0
+            if len(data) >= 2:
+                first, second = data[:2]
+                size, masked = second & 0x7F, second >= 0x80
+                extended = {126: 2, 127: 8}.get(size, 0)
+                head = 2 + extended + 4 * masked
+            if not head or len(data) < head:
+                self.resume(None)
+                continue
             if extended:
-                size = int.from_bytes(data[at + 2 : at + 2 + extended], "big")
-            if size > left - head:
-                raise Unreadable(missing)
-            stop = at + head + size
-            payload = bytes(data[at + head : stop])
+                size = int.from_bytes(data[2 : 2 + extended], "big")
+            stop = self.at + head + size
+            if stop > self.piece[1]:
+                self.resume(stop)
+                continue
+            data = self.view(head + size)
+            payload = bytes(data[head : head + size])
             if masked:
-                payload = _unmasked(payload, bytes(data[at + head - 4 : at + head]))
-            yield _Frame(at, stop, first >= 0x80, first >> 4 & 7, first & 0x0F, payload)
-            self._at = stop
+                payload = _unmasked(payload, bytes(data[head - 4 : head]))
+            yield _Frame(self.at, stop, first >= 0x80, first >> 4 & 7, first & 0x0F, payload)
+
+    def resume(self, stop: int | None) -> int:
+        """Go on behind a gap, at the next frame, which need not begin a message."""
+        self._is_torn = True
+        return super().resume(stop)
+
+    def seek(self, start: int) -> bool:
+        """Go to the first segment of the piece from which frames follow each other."""
+        offsets, stop = self.stream.runs.offsets, self.piece[1]
+        for at in offsets[slice(*offsets.searchsorted([start, stop]))].tolist():
+            self.at = at
+            reserved = 0x30 if self._resets is not None else 0x70
+            if is_websocket(self.view(stop - at), masked=self._is_client, reserved=reserved):
+                return True
+        return False
 
     def _take(self, frame: _Frame) -> None:
         opcode = frame.opcode
@@ -308,6 +333,8 @@ class _Walk:
             if len(frame.payload) > _MAX_CONTROL_BYTES or not frame.final or frame.reserved:
                 raise Unreadable(f"is an invalid control frame (opcode {opcode})")
             return
+        if self._is_torn:
+            self._mend(frame)
         if (opcode == _CONTINUATION) != (self._opcode is not None):
             raise Unreadable(f"is out of order (opcode {opcode})")
         if opcode == _TEXT:
@@ -324,11 +351,19 @@ class _Walk:
         if self._deflated:
             data = self._inflater.inflate(data, ends=frame.final)
         if data:
-            self.parts.append(Part(frame.start, frame.stop, data))
+            self.add(frame.start, frame.stop, data)
         if frame.final:
             self._opcode = None
             if self._resets:
                 self._inflater.reset()
+
+    def _mend(self, frame: _Frame) -> None:
+        """Go on with a frame behind a gap, in which messages may have ended and begun."""
+        goes_on = frame.opcode == _CONTINUATION
+        if (goes_on and self._resets is not None) or (frame.reserved and self._resets is False):
+            raise Unreadable("is compressed with bytes that were not captured")
+        self._opcode = _BINARY if goes_on else None
+        self._is_torn = self._resets is False
 
 
 def _unmasked(payload: bytes, mask: bytes) -> bytes:
@@ -340,7 +375,7 @@ def _unmasked(payload: bytes, mask: bytes) -> bytes:
 class _Inflater:
     """Inflates the messages of one direction (RFC 7692, 7.2.2)."""
 
-    def __init__(self, budget: InflateBudget) -> None:
+    def __init__(self, budget: Budget) -> None:
         self._budget = budget
         self._message_bytes = 0
         self.reset()

@@ -216,6 +216,9 @@ class Stream:
     content: Content = field(repr=False)
     proxy: tuple[str, int] | None = None
     """Kind and size in bytes of the proxy header that was removed before it; see `proxies`."""
+    is_carried: bool = False
+    """Whether it is inside TLS or WebSocket; then the sizes of its gaps are those of the carrier's
+    bytes."""
 
     @property
     def connection(self) -> tuple[str, frozenset[str], str]:

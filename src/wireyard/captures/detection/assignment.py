@@ -21,7 +21,7 @@ from functools import cached_property
 from itertools import chain, groupby
 from typing import Final, NamedTuple
 
-from wireyard.captures.carriers.inner import Carrier
+from wireyard.captures.carriers.inner import Carrier, Outer
 from wireyard.captures.carriers.opening import Carriers, first_bytes
 from wireyard.captures.carriers.proxies import behind_proxy, is_refused
 from wireyard.captures.connections.flows import Endpoint
@@ -56,6 +56,8 @@ PORT_MAPPER_PORT: Final = 7676
 
 _DECODE_AS: Final = re.compile(r"(tcp|udp)\.port *== *(\d{1,5}) *, *(\S+)")
 _MOST_PORT: Final = 0xFFFF
+_LEAST_BYTES: Final = 2
+"""Size of the smallest packet of any format; there may be many streams of fewer bytes."""
 _PREFIX_BYTES: Final = 1 << 18
 """Bytes of each direction of a connection that are searched for its first packets."""
 
@@ -225,10 +227,16 @@ class CapturedConnection:
         named: Format | None,
     ) -> list[Assigned]:
         """Return each direction with its format."""
-        by_endpoint = self._by_endpoint(rules)
-        format = _by_port(self._ends, services) if by_endpoint else self._format(rules, named)
+        by_endpoint, directions = self._by_endpoint(rules), self._directions
+        find = _by_service if self._is_cut else _by_port
+        format = find(self._ends, services) if by_endpoint else self._format(rules, named)
         format = _as_named(format, named)
-        contexts = [0, 0] if format is None else self._contexts(format)
+        contexts = [0, 0]
+        if format is not None and self._is_cut:
+            directions = [Outer(stream).inner_stream() for stream in directions]
+            contexts = [format.context] * 2
+        elif format is not None:
+            contexts = self._contexts(format)
         return [
             Assigned(
                 stream,
@@ -240,10 +248,20 @@ class CapturedConnection:
                 by_endpoint,
                 format is None and self._is_refused,
             )
-            for stream, captured, context in zip(
-                self._directions, self._captured, contexts, strict=False
-            )
+            for stream, captured, context in zip(directions, self._captured, contexts, strict=False)
         ]
+
+    @property
+    def _is_cut(self) -> bool:
+        """Whether it is TLS whose handshake was not captured whole.
+
+        It carried what other connections to its endpoint carry; nothing of it can be read.
+        """
+        return (
+            self._closed
+            and self._carriers[-1].name == "tls"
+            and any(len(stream.gaps) for stream in self._captured)
+        )
 
     @property
     def _ends(self) -> tuple[Endpoint, Endpoint]:
@@ -255,8 +273,8 @@ class CapturedConnection:
         return _first_rule(rules, self._directions[0].protocol, self._ends)
 
     def _by_endpoint(self, rules: Sequence[DecodeAs]) -> bool:
-        """Return whether neither a rule nor bytes of the connection show its format."""
-        return (
+        """Return whether neither a rule nor bytes that can be read show the format."""
+        return self._is_cut or (
             not self._closed
             and self._directions[0].protocol == "tcp"
             and self._port_mapper is None
@@ -314,6 +332,8 @@ def _first_packets(stream: Stream, format: Format) -> Iterator[View]:
     if stream.protocol != "tcp" or not len(pieces):
         return
     start, stop = pieces[0].tolist()
+    if stop - start < _LEAST_BYTES:
+        return
     at_end = stop - start <= _PREFIX_BYTES
     data = stream.read(start, min(stop, start + _PREFIX_BYTES)).data
     framer = Framer(format)
@@ -365,10 +385,14 @@ def _as_named(format: Format | None, named: Format | None) -> Format | None:
     return format
 
 
+def _by_service(ends: Sequence[Endpoint], services: Mapping[Endpoint, str | None]) -> Format | None:
+    service = next((services[end] for end in ends if end in services), None)
+    return get_format(service) if service else None
+
+
 def _by_port(ends: Sequence[Endpoint], services: Mapping[Endpoint, str | None]) -> Format | None:
-    for end in ends:
-        if end in services:
-            return get_format(service) if (service := services[end]) else None
+    if any(end in services for end in ends):
+        return _by_service(ends, services)
     ports = {end.port for end in ends}
     return next(
         (one for one in map(get_format, names()) if not ports.isdisjoint(one.evidence.ports)), None

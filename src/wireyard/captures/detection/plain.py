@@ -1,32 +1,39 @@
-"""The formats of a table's streams as columns, and detection of those of plain streams.
+"""The formats of a table's streams as columns, and detection of those of many in one call.
 
 Plain streams are TCP streams of connections whose first bytes identify their format. They are
-detected by columns, and read together, without a `Stream` for each.
+detected by columns, and read together, without a `Stream` for each. The first bytes of connections
+that began before the capture show no format. For the format that has `confirm_start`, a kernel
+finds those that are certain to consist of its whole packets; all others are examined one by one.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from functools import cached_property
 from importlib import import_module
+from itertools import pairwise
 from typing import Final
 
 import numpy as np
 
+from wireyard.arena import pooled
 from wireyard.arrays import Bools, Bytes, Ints
 from wireyard.captures.connections.flows import Endpoint
 from wireyard.captures.connections.table import StreamTable
-from wireyard.captures.detection.assignment import DecodeAs
+from wireyard.captures.detection.assignment import DecodeAs, decide_format
 from wireyard.formats import FIRST_BYTES, Format, get_format
 from wireyard.formats.base import Shown
+from wireyard.streams.window import WINDOW_BYTES
 
-__all__ = ["APART", "Known", "are_enough", "find_plain", "without_gaps"]
+__all__ = ["Earlier", "Known", "find_earlier", "find_plain"]
 
 LEAST_STREAMS = 64
 """Fewer streams of a format are read one by one: to load the kernels for many takes longer."""
 _HEAD_BYTES: Final = 72
 """Bytes at the beginning of a stream by which its format is detected."""
+_MOST_EARLIER_BYTES: Final = 1 << 16
+"""Size of the largest stream that is examined by `find_earlier`."""
 APART: Final = -1
 """Instead of the index of a format: that is unknown, or the stream is not as the table has it."""
 
@@ -131,7 +138,7 @@ def _with_captured_bytes(table: StreamTable) -> Ints:
     return filled
 
 
-def without_gaps(table: StreamTable) -> Ints:
+def _without_gaps(table: StreamTable) -> Ints:
     """Return the indexes of the TCP streams that have bytes, and no gap."""
     rows = _with_captured_bytes(table)
     whole: Ints = rows[table.gap_bytes[rows] == 0]
@@ -250,3 +257,112 @@ def _of_connections(
     plain.followings[rows] = np.where(clients, answers, firsts)
     plain.clients[rows] = clients
     return plain
+
+
+# --- connections that began before the capture -----------------------------------------------
+
+
+@dataclass(frozen=True)
+class Earlier:
+    """Streams that consist of packets of one format, but need a rule or an endpoint to confirm it.
+
+    Shapes: indexes, contexts (t).
+    """
+
+    format: Format | None
+    """None if there are no streams."""
+    indexes: Ints
+    """Indexes in the table, ascending; both streams of a connection follow each other."""
+    contexts: Ints
+    """Contexts of their packets if the format has no dialect."""
+
+    @classmethod
+    def none(cls) -> Earlier:
+        """Return a value without streams."""
+        return cls(None, np.empty(0, np.int64), np.empty(0, np.int64))
+
+    def add_to(
+        self,
+        plain: Known,
+        table: StreamTable,
+        rules: Sequence[DecodeAs],
+        services: Mapping[Endpoint, str | None],
+        named: Format | None,
+    ) -> Known:
+        """Return `plain` with those of these streams whose format a rule or an endpoint confirms.
+
+        Parameters
+        ----------
+        rules, services, named
+            As for `decide_format`.
+        """
+        formats, numbers = [*plain.formats], plain.numbers.copy()
+        firsts = plain.firsts.copy()
+        begins = np.flatnonzero(np.diff(table.connections[self.indexes], prepend=-1))
+        for first, stop in pairwise([*begins.tolist(), len(self.indexes)]):
+            streams = self.indexes[first:stop]
+            ends = table.flows.endpoints(int(table.conversations[streams[0]]))
+            ordered = ends[:: -1 if table.ways[streams[0]] else 1]
+            format = decide_format(ordered, rules, services, named)
+            if self.format is None or format is None or format.name != self.format.name:
+                continue
+            if format not in formats:
+                formats.append(format)
+            numbers[streams] = formats.index(format)
+            firsts[streams] = format.context or self.contexts[first:stop]
+        apart = plain.numbers == APART
+        followings = np.where(apart, firsts, plain.followings)
+        return replace(
+            plain, formats=formats, numbers=numbers, firsts=firsts, followings=followings
+        )
+
+
+def find_earlier(table: StreamTable, plain: Known) -> Earlier:
+    """Find the connections that are certain to consist of whole packets of a format.
+
+    Plain streams are left out.
+    """
+    rows = _without_gaps(table)
+    rows = rows[~plain.is_known[rows] & (table.sizes[rows] <= _MOST_EARLIER_BYTES)]
+    # Drop connections of which a stream is missing here.
+    connections = table.connections
+    streams = np.bincount(connections)
+    rows = rows[
+        (np.bincount(connections[rows], minlength=len(streams)) == streams)[connections[rows]]
+    ]
+    if not are_enough(len(rows)):
+        return Earlier.none()
+    formats = map(get_format, dict.fromkeys(FIRST_BYTES.values()))
+    format = next(each for each in formats if each.evidence.confirm_start is not None)
+    find_contexts = import_module(format.columnar.module).find_contexts
+    contexts = np.concatenate(
+        [
+            find_contexts(data, bounds, firsts).repeat(np.diff(firsts))
+            for data, bounds, firsts in _read(table, rows)
+        ]
+    )
+    is_certain = contexts >= 0
+    return Earlier(format, rows[is_certain], contexts[is_certain])
+
+
+def _read(table: StreamTable, rows: Ints) -> Iterator[tuple[Bytes, Ints, Ints]]:
+    """Yield the bytes of streams in batches of connections of about a window each.
+
+    Yields
+    ------
+    data, bounds, firsts
+        The bytes of the streams, the bounds of each, and the first stream of each connection.
+    """
+    places, all_runs = table.content.places, table.found[int(table.protocols[rows[0]])].runs
+    sizes = table.sizes[rows]
+    begins = np.flatnonzero(np.diff(table.connections[rows], prepend=-1))
+    windows = (np.cumsum(sizes) // WINDOW_BYTES)[begins]
+    bounds = [0, *(np.flatnonzero(np.diff(windows)) + 1).tolist(), len(begins)]
+    begins = np.append(begins, len(rows))
+    for first, stop in pairwise(bounds):
+        batch = slice(int(begins[first]), int(begins[stop]))
+        runs, _ = table.runs_of(rows[batch])
+        data = pooled(int(sizes[batch].sum()), np.uint8)
+        places.copy(all_runs.starts[runs], all_runs.lengths[runs], data)
+        firsts = begins[first : stop + 1] - begins[first]
+        yield data, np.concatenate([[0], np.cumsum(sizes[batch])]), firsts

@@ -26,8 +26,7 @@ from wireyard.captures.detection.assignment import (
     EndpointEvidence,
     captured_connections,
 )
-from wireyard.captures.detection.earlier import Earlier, find_earlier
-from wireyard.captures.detection.plain import Known, find_plain
+from wireyard.captures.detection.plain import Earlier, Known, find_earlier, find_plain
 from wireyard.captures.read import Capture
 from wireyard.formats import Format
 

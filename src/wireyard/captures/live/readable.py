@@ -40,6 +40,9 @@ MAX_HEAD_BYTES: Final = 1 << 16
 MAX_CARRIED_BYTES: Final = 4 << 20
 """Bytes of a TLS or WebSocket connection that are held, as it is opened from its beginning again
 whenever it grows."""
+PRESUMED_NS: Final = 1_000_000_000
+"""How long the first bytes of a stream that began before the capture wait for others to show that a
+packet begins with them."""
 _MOST_PROBLEMS: Final = 256
 _HEAD_BYTES: Final = 72
 """First bytes that show a format for certain: the longest header, that of JMQ packets."""
@@ -120,7 +123,11 @@ class LiveReader:
         number = 2 * connection.number
         sides = self._connections.placer.sides[number : number + 2]
         state = int(sides[direction, Side.STATE])
+        settled_ns = stream.first_ns + PRESUMED_NS
+        if not stream.begun and stream.first_ns != NO_TIME and now_ns < settled_ns:
+            due_ns.append(settled_ns)
         if stream.begin is not None and stream.framer is not None:
+            stream.framer.is_settled = not stream.begun and now_ns >= settled_ns
             return True
         if not len(stream.held.positions) and not final:
             return False

@@ -21,27 +21,7 @@ from wireyard.text import printable
 if TYPE_CHECKING:
     from wireyard.answers import Tables
 
-__all__ = [
-    "WIDTH",
-    "columns",
-    "cut",
-    "field",
-    "head_of",
-    "limit_option",
-    "ms_text",
-    "no_cache_option",
-    "nothing_read",
-    "opened_tables",
-    "out_option",
-    "reading_options",
-    "shown_inputs",
-    "split_inputs",
-    "status_of",
-    "wrapped",
-]
-
 F = TypeVar("F", bound=Callable[..., Any])
-
 
 no_cache_option = click.option(
     "--no-cache",
@@ -88,8 +68,12 @@ def opened_tables(
     keylog: Sequence[str] = (),
     rotated: bool = False,
     no_cache: bool = False,
+    *,
+    may_be_empty: bool = False,
 ) -> Iterator[Tables]:
     """Open the tables of inputs or of a lake; print their notes at the end.
+
+    Unless they may be empty, the command ends if no packet was found.
 
     Raises
     ------
@@ -115,6 +99,10 @@ def opened_tables(
             ) as tables,
         ):
             try:
+                if not (may_be_empty or tables.formats):
+                    note_nothing(inputs)
+                    _show_notes(tables)
+                    raise click.exceptions.Exit(exits.DATA_LOST)
                 yield tables
             except UsageError:  # Where nothing is found, what was not read may be why.
                 _show_notes(tables)
@@ -126,9 +114,9 @@ def opened_tables(
         raise exits.CannotWrite(f"{error}; TMPDIR names another folder") from None
 
 
-def nothing_read(tables: Tables) -> str | None:
-    """Return the answer to any question about inputs in which no packet was found; else None."""
-    return None if tables.formats else "no packet was read, so nothing is known"
+def note_nothing(inputs: Sequence[str]) -> None:
+    """Print the answer to any question about inputs in which no packet was found."""
+    exits.note(f"{', '.join(inputs)}: no packet was read, so nothing is known")
 
 
 def head_of(tables: Tables) -> Iterator[str]:

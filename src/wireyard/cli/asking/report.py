@@ -12,7 +12,7 @@ import click
 from wireyard.cli import exits
 from wireyard.cli.asking.answers import (
     no_cache_option,
-    nothing_read,
+    note_nothing,
     opened_tables,
     shown_inputs,
     status_of,
@@ -32,8 +32,6 @@ from wireyard.streams.urls import shown_url
 if TYPE_CHECKING:
     from wireyard.answers import Tables
     from wireyard.report.filters import Filter
-
-__all__ = ["command"]
 
 
 @click.command(
@@ -92,16 +90,16 @@ def command(inputs: tuple[str, ...], output: str | None, serve: bool, port: int,
     if serve:
         return _serve(inputs, port, how)
     assert output is not None
-    with opened_tables(inputs, **how) as tables:
-        if nothing := nothing_read(tables):
-            exits.note(nothing)
+    with opened_tables(inputs, may_be_empty=True, **how) as tables:
+        if not tables.formats:
+            note_nothing(inputs)
         with waiting("making the page"):
             page = _build(tables, inputs, how).encode()
     with open_output(output, binary=False) as file:
         file.write(page)
     if output != "-":
         exits.note(f"wrote {output}, {len(page) / 1000:,.0f} kB")
-    return exits.DATA_LOST if nothing else status_of(tables)
+    return status_of(tables) if tables.formats else exits.DATA_LOST
 
 
 def _build(
@@ -125,14 +123,11 @@ def _serve(inputs: Sequence[str], port: int, how: Mapping[str, Any]) -> int:
     from wireyard.report.serve import LOOPBACK, ReportServer
 
     with opened_tables(inputs, **how) as tables:
-        if nothing := nothing_read(tables):
-            exits.note(nothing)
-            return exits.DATA_LOST
 
         def build(only: Filter) -> str:
             if not tables.lake:
                 return _build(tables, inputs, how, only)
-            with opened_tables(inputs, **how) as newest:
+            with opened_tables(inputs, may_be_empty=True, **how) as newest:
                 return _build(newest, inputs, how, only)
 
         try:

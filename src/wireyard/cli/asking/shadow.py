@@ -9,12 +9,10 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from wireyard.cli import exits
 from wireyard.cli.asking.answers import (
     columns,
     head_of,
     limit_option,
-    nothing_read,
     opened_tables,
     out_option,
     reading_options,
@@ -24,6 +22,7 @@ from wireyard.cli.asking.answers import (
 from wireyard.cli.asking.sql import WRITERS
 from wireyard.cli.options import PATH, examples
 from wireyard.cli.output import open_output
+from wireyard.errors import UsageError
 from wireyard.formats.marks import shown
 
 if TYPE_CHECKING:
@@ -43,11 +42,11 @@ _MOST_SHOWN = 10
         "wireyard shadow lake-2.0 lake-2.1 --out jsonl | jq 'select(.breaks == \"B\")'",
     ),
 )
-@click.argument("inputs", metavar="A B", nargs=2, type=PATH)
+@click.argument("inputs", metavar="A B", nargs=-1, type=PATH)
 @reading_options
 @limit_option(_MOST_SHOWN, "Show the first N differences.", least=0)
 @out_option("A summary in words, or all differences.", "csv")
-def command(inputs: tuple[str, str], limit: int, out: str, **how: Any) -> int:
+def command(inputs: tuple[str, ...], limit: int, out: str, **how: Any) -> int:
     """Show what the broker of one recording did otherwise than that of another.
 
     Both have the same MQTT clients. A and B are captures, streams, folders of them, or lakes.
@@ -57,11 +56,9 @@ def command(inputs: tuple[str, str], limit: int, out: str, **how: Any) -> int:
     """
     from wireyard.shadow import differences
 
+    if len(inputs) != 2:
+        raise UsageError("shadow: name two recordings, A and B")
     with opened_tables(inputs[:1], **how) as a, opened_tables(inputs[1:], **how) as b:
-        for name, tables in zip(inputs, (a, b), strict=True):
-            if nothing := nothing_read(tables):
-                exits.note(f"{name}: {nothing}")
-                return exits.DATA_LOST
         found = differences(a, b)
         with open_output(None, binary=False) as file:
             if out == "text":

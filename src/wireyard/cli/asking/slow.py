@@ -10,13 +10,11 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from wireyard.cli import exits
 from wireyard.cli.asking.answers import (
     columns,
     head_of,
     limit_option,
     ms_text,
-    nothing_read,
     opened_tables,
     out_option,
     reading_options,
@@ -31,8 +29,6 @@ if TYPE_CHECKING:
     from wireyard.answers.latencies import Latencies
     from wireyard.formats.base import Row
     from wireyard.layers.frame_files import FrameFiles
-
-__all__ = ["command"]
 
 _MOST_LINES = 10
 _SLOWER = (2, 21, 19, 15, -11, -12)
@@ -69,9 +65,6 @@ def command(inputs: tuple[str, ...], limit: int, out: str, **how: Any) -> int:
     from wireyard.answers.latencies import measure_latencies
 
     with opened_tables(inputs, **how) as tables, open_output(None, binary=False) as target:
-        if nothing := nothing_read(tables):
-            exits.note(nothing)
-            return exits.DATA_LOST
         found = measure_latencies(tables)
         files = tables.frame_files
         if out == "jsonl":

@@ -27,8 +27,6 @@ if TYPE_CHECKING:
 
     from wireyard.answers import Tables
 
-__all__ = ["WRITERS", "command", "completions", "prompt"]
-
 _LINE: Final = 80
 _BATCH_ROWS: Final = 1 << 12
 _SHOW_TABLES: Final = re.compile(r"\s*show\s+(?:all\s+)?tables\s*;?\s*", re.IGNORECASE)
@@ -75,10 +73,8 @@ def command(
         raise UsageError("sql: name an INPUT or a LAKE before the query")
     kind = kind_of(write, out, WRITERS)
     typed = query is None and out is None and to_terminal(write) and sys.stdin.isatty()
-    with opened_tables(paths, **how) as tables:
+    with opened_tables(paths, may_be_empty=True, **how) as tables:
         if typed:
-            from wireyard.cli.asking.sql import prompt
-
             prompt(tables.names, tables.columns, lambda text: _answer(tables, text, kind, write))
         else:
             _answer(tables, query or "SHOW TABLES", kind, write)
@@ -124,7 +120,7 @@ def _write_listing(found: pa.Table, file: IO[bytes]) -> None:
 
 def _write_table(found: pa.Table, file: IO[bytes]) -> None:
     from wireyard.cli.decoding.cells import json_value
-    from wireyard.cli.tables import console_on, write_table
+    from wireyard.cli.tables import TableWriter, console_on
 
     columns = [Column(field.name, _shown_kind(field.type), "") for field in found.schema]
     rows = (
@@ -136,7 +132,7 @@ def _write_table(found: pa.Table, file: IO[bytes]) -> None:
         for row in batch.to_pylist()
     )
     with console_on(file) as console:
-        write_table(rows, columns, console, chosen=True)
+        TableWriter(console, chosen=True).write(rows, columns)
 
 
 def _shown_kind(kind: pa.DataType) -> str:

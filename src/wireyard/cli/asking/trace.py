@@ -16,7 +16,6 @@ from wireyard.cli.asking.answers import (
     head_of,
     limit_option,
     ms_text,
-    nothing_read,
     opened_tables,
     out_option,
     reading_options,
@@ -33,8 +32,6 @@ if TYPE_CHECKING:
     from wireyard.answers.trace import Trace
     from wireyard.formats.base import Row
     from wireyard.layers.frame_files import FrameFiles
-
-__all__ = ["command"]
 
 _MOST_MESSAGES = 10
 _COLUMNS = (2, 18, 20, 12, 13, 15)
@@ -56,7 +53,7 @@ _PREVIEW_BYTES = 48
         "wireyard trace lake '127.0.0.1:40000>127.0.0.1:1883@19'",
     ),
 )
-@click.argument("inputs", metavar="INPUT|LAKE...", nargs=-1, required=True, type=PATH)
+@click.argument("inputs", metavar="INPUT|LAKE...", nargs=-1, type=PATH)
 @click.argument("message", metavar="MESSAGE|TOPIC|CLIENT")
 @reading_options
 @click.option(
@@ -96,12 +93,11 @@ def command(
     """
     from wireyard.answers.trace import WORST_FIRST, find_messages
 
+    if not inputs:
+        raise UsageError("trace: name an INPUT or a LAKE, and then a MESSAGE, TOPIC or CLIENT")
     if verdict is not None and verdict not in WORST_FIRST:
         raise UsageError(f"--verdict: '{verdict}' is none of {', '.join(sorted(WORST_FIRST))}")
     with opened_tables(inputs, **how) as tables, open_output(None, binary=False) as target:
-        if nothing := nothing_read(tables):
-            exits.note(nothing)
-            return exits.DATA_LOST
         found = find_messages(tables, message, verdict=verdict, limit=limit)
         if out == "jsonl":
             lines: Iterable[bytes] = (json_line(json_value(story)) for story in found.stories)

@@ -17,7 +17,6 @@ from wireyard.cli.asking.answers import (
     cut,
     head_of,
     limit_option,
-    nothing_read,
     opened_tables,
     out_option,
     reading_options,
@@ -35,8 +34,6 @@ from wireyard.text import printable
 if TYPE_CHECKING:
     from wireyard.answers import Tables
     from wireyard.answers.why import Finding
-
-__all__ = ["command"]
 
 _MOST_FINDINGS = 20
 _TIMED = """
@@ -83,9 +80,6 @@ def command(inputs: tuple[str, ...], limit: int, verbose: bool, out: str, **how:
 
     paths, subject = split_inputs(inputs)
     with opened_tables(paths, **how) as tables, open_output(None, binary=False) as target:
-        if nothing := nothing_read(tables):
-            exits.note(nothing)
-            return exits.DATA_LOST
         only = None
         if subject and subject.isdecimal() and not is_known(tables, subject):
             only, subject = int(subject), None

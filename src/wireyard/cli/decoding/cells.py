@@ -26,21 +26,6 @@ from wireyard.formats.base import Row
 from wireyard.layout import Column
 from wireyard.text import PAYLOADS, count_text, cut_note, moment, payload_text, printable
 
-__all__ = [
-    "CHOICES",
-    "NOTATIONS",
-    "UNSAFE",
-    "body_view",
-    "cell_of",
-    "fields_line",
-    "json_line",
-    "json_text",
-    "json_value",
-    "payload_cell",
-    "row_line",
-    "shown_bytes",
-]
-
 UNSAFE: Final = "\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069"
 """Characters, as in a regular expression, that are line ends for some readers, control characters
 for some terminals, or set the direction of text, so that it looks like another one."""

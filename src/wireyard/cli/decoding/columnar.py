@@ -18,8 +18,6 @@ from wireyard.errors import UnknownFormat, UsageError
 from wireyard.streams.redaction import Redactor
 from wireyard.text import count_text
 
-__all__ = ["Tables", "read_batches"]
-
 _ROW_GROUP_BYTES = 16 << 20
 """Size of a row group: large enough for readers of single columns, small enough to be in memory
 three times (as batches, as columns, encoded)."""

@@ -21,8 +21,6 @@ from pyarrow import csv
 from wireyard.cli.decoding.cells import NOTATIONS, UNSAFE, json_text, shown_bytes
 from wireyard.text import CONTROL, PAYLOADS, printable
 
-__all__ = ["PAYLOAD_TEXTS", "CsvWriter", "write_csv"]
-
 _HEX = np.array([f"{byte:02x}".encode() for byte in range(256)], "S2").view(np.uint16)
 _NOT_PLAIN = "[^ -~]"
 """Characters that a terminal may not show as they are."""

@@ -30,9 +30,6 @@ from wireyard.text import count_text
 if TYPE_CHECKING:
     from wireyard.cli.decoding.job import Job
 
-__all__ = ["command"]
-
-
 _KINDS = ("list", "table", "csv", "jsonl", "json", "fields", "arrow", "parquet")
 _TABLES = ("csv", "arrow", "parquet")
 _SEEN = ("table", "csv", "jsonl", "json", "fields")
@@ -306,7 +303,6 @@ def command(
         request=Request(**request, lenient=format_name is None, csv=kind == "csv"),
         budget=Budget(limit),
         shows_progress=not (to_terminal(write) and kind in _SEEN),
-        max_packet_bytes=request["max_packet_bytes"],
         follows=follow,
         rotated=rotated,
         tables=tables,

@@ -26,8 +26,6 @@ if TYPE_CHECKING:
     from wireyard.cli.decoding.selection import Request
     from wireyard.formats import Format
 
-__all__ = ["Job", "what_there_is"]
-
 
 @dataclass
 class Job:
@@ -40,7 +38,6 @@ class Job:
     request: Request
     budget: Budget
     shows_progress: bool
-    max_packet_bytes: int | None
     follows: bool
     """Whether files are followed while they grow."""
     rotated: bool
@@ -72,22 +69,13 @@ class Job:
             if self.follows or (is_live(path) and not self.rotated):
                 yield from self._follow(path, named)
                 continue
-            if self.rotated:
-                found = open_captures(self.paths, named, self.decode_as, keylog=self.keylog)
-            else:
-                found = open_input(path, named, self.decode_as, self.keylog)
             before = self.budget.taken
-            with closing(found):
+            with closing(self._open(path, named)) as found:
                 yield from self._read(found, named)
             if self.request.where and self.budget.taken == before and path != "-":
                 self._explain_nothing(path, named)
-            for note in (*found.notes, *found.closed):
-                exits.note(f"{path}: {note}")
-            if found.unread:
-                exits.note(f"{path}: {found.unread}")
-                self.status = exits.DATA_LOST
-            if found.damage:
-                exits.note(f"{path}: {found.damage}")
+            exits.notes_on(path, (*found.notes, *found.closed, found.unread, found.damage))
+            if found.unread or found.damage:
                 self.status = exits.DATA_LOST
         if self.matchless and all(self.matchless.values()):
             where, columns = " ".join(self.request.where), ",".join(self.request.columns or ())
@@ -95,16 +83,16 @@ class Job:
             known = " and ".join(self.matchless)
             raise UsageError(f"{asked}: {known} rows have no such column")
 
+    def _open(self, path: str, named: Format | None) -> Input:
+        if self.rotated:
+            return open_captures(self.paths, named, self.decode_as, keylog=self.keylog)
+        return open_input(path, named, self.decode_as, self.keylog)
+
     def _explain_nothing(self, path: str, named: Format | None) -> None:
         """Print what an input has, of which no row meets the conditions."""
         if self.matchless and all(self.matchless.values()):
             return
-        how = named, self.decode_as
-        with closing(
-            open_captures(self.paths, *how, keylog=self.keylog)
-            if self.rotated
-            else open_input(path, *how, self.keylog)
-        ) as found:
+        with closing(self._open(path, named)) as found:
             there = what_there_is(found, self.request.where)
         exits.note(f"{path}: no row matches{f'; {there}' if there else ''}")
 
@@ -114,11 +102,10 @@ class Job:
         from wireyard.cli.decoding.live import LiveReading, stopping
 
         how = named, self.decode_as, self.keylog
+        most = self.request.max_packet_bytes
         with (
             stopping() as stop,
-            closing(
-                follow(path, *how, max_packet_bytes=self.max_packet_bytes, stop=stop)
-            ) as following,
+            closing(follow(path, *how, max_packet_bytes=most, stop=stop)) as following,
         ):
             yield from LiveReading(self, following, named, stop).readings()
 

@@ -28,8 +28,6 @@ from wireyard.streams.batches import BlockReader
 from wireyard.streams.framer import OK
 from wireyard.streams.redaction import Redactor
 
-__all__ = ["write_lines"]
-
 _OF_STREAMS: Final = ("source", "stream", *(column.name for column in CAPTURED))
 """Columns that come from the source of a row, not from its bytes."""
 _NUMBER_BYTES: Final = 20

@@ -33,8 +33,6 @@ from wireyard.streams.framer import GAP, OK
 from wireyard.streams.redaction import Redactor
 from wireyard.text import count_text, moment, printable
 
-__all__ = ["PacketList"]
-
 _KEY: Final = np.dtype([(name, np.int64) for name in ("frame", "time_ns", "stream", "at", "size")])
 _CLOCK: Final = len("00:00:00.000000")
 _SECOND_NS: Final = 10**9

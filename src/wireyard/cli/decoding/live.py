@@ -32,8 +32,6 @@ from wireyard.text import bytes_text, count_text
 if TYPE_CHECKING:
     from wireyard.cli.decoding.job import Job
 
-__all__ = ["LiveReading", "capturing", "stopping"]
-
 
 @contextmanager
 def stopping() -> Iterator[Callable[[], bool]]:
@@ -133,12 +131,10 @@ class LiveReading:
 
     def _print_notes(self) -> None:
         summary = self.following.summary()
-        for note in (*summary.notes, *summary.closed):
-            exits.note(f"{summary.name}: {note}")
-        for problem in (summary.unread, summary.damage):
-            if problem:
-                exits.note(f"{summary.name}: {problem}")
-                self.job.status = exits.DATA_LOST
+        lost = (summary.unread, summary.damage)
+        exits.notes_on(summary.name, (*summary.notes, *summary.closed, *lost))
+        if any(lost):
+            self.job.status = exits.DATA_LOST
 
 
 def _by_format(turn: Sequence[Grown]) -> Iterator[tuple[Format, list[Grown]]]:

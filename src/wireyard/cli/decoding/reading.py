@@ -22,17 +22,6 @@ from wireyard.streams.framer import GAP, GARBAGE, MALFORMED, OK, TAIL, Framer
 from wireyard.streams.plan import Plan
 from wireyard.streams.scan import bundles, load_fast_path, parts_of
 
-__all__ = [
-    "UNCONVERTED",
-    "UNOPENED",
-    "Budget",
-    "Faults",
-    "OpenInput",
-    "StreamFaults",
-    "read_blocks",
-    "read_parts",
-]
-
 UNOPENED = "unopened"
 """A well-formed packet whose body cannot be decoded as the packet declares."""
 
@@ -191,19 +180,22 @@ class OpenInput:
         return takewhile(lambda _: not self.budget.spent, each_stream(self.streams))
 
 
-def read_blocks(
-    reading: OpenInput, opened: DirectedStream, plan: Plan
-) -> Iterator[tuple[Block, pa.RecordBatch]]:
-    """Yield the blocks of one stream, each with its selected rows.
+def read_stream(
+    reading: OpenInput, opened: DirectedStream
+) -> Iterator[tuple[BlockReader, pa.RecordBatch]]:
+    """Yield the selected rows of one stream, block by block, with their position.
 
-    One thread reads: that is faster than any writer, and each further thread would hold 100 MB.
+    Each batch comes with its reader, whose `scalar_rows` are all of these rows.
 
     Raises
     ------
     DecodeError
         In mode ``failfast``: the first bad row.
     """
-    yield from _read_stream(reading, opened, _reader(reading, plan, opened.bytes_ahead))
+    how = {"apart": True, "scalar": True}
+    reader = _reader(reading, reading.selection.row_plan, opened.bytes_ahead, **how)
+    for batch in _read_stream(reading, opened, reader):
+        yield reader, batch
 
 
 def read_parts(
@@ -211,7 +203,8 @@ def read_parts(
 ) -> Iterator[tuple[BlockReader, pa.RecordBatch]]:
     """Yield the selected rows of all streams, those of small streams together.
 
-    Each batch comes with its reader, which has the rows of the scalar reader.
+    Each batch comes with its reader, which has the rows of the scalar reader. One thread reads:
+    that is faster than any writer, and each further thread would hold 100 MB.
 
     Parameters
     ----------
@@ -226,7 +219,7 @@ def read_parts(
     if reading.budget.limited:  # faults are counted up to the last row, so read block by block
         for opened in reading.wanted_streams():
             reader = _reader(reading, plan, opened.bytes_ahead, apart=apart)
-            for _, batch in _read_stream(reading, opened, reader):
+            for batch in _read_stream(reading, opened, reader):
                 yield reader, batch
         return
     for together, _ in bundles((opened, plan) for opened in reading.streams):
@@ -241,23 +234,23 @@ def read_parts(
                 yield reader, _wanted(reading, reader, list(same_buffer))
 
 
-def _reader(reading: OpenInput, plan: Plan, size: int, *, apart: bool = False) -> BlockReader:
+def _reader(reading: OpenInput, plan: Plan, size: int, **how: bool) -> BlockReader:
     """Return a reader for streams of about a size; reuse one if it fits."""
     fast = load_fast_path(plan.format, size)
     for reader in reading.readers:
-        if reader.fits(plan, fast, apart=apart):
+        if reader.fits(plan, fast, **how):
             return reader
-    reader = BlockReader(plan, fast, apart=apart)
+    reader = BlockReader(plan, fast, **how)
     reading.readers.append(reader)
     return reader
 
 
 def _read_stream(
     reading: OpenInput, opened: DirectedStream, reader: BlockReader
-) -> Iterator[tuple[Block, pa.RecordBatch]]:
+) -> Iterator[pa.RecordBatch]:
     """Yield the blocks of one stream, until the limit is reached."""
     for part in _parts(reading, opened, reader):
-        yield part[1], _wanted(reading, reader, [part])
+        yield _wanted(reading, reader, [part])
         if reading.budget.spent:
             return
 

@@ -24,8 +24,6 @@ if TYPE_CHECKING:
     from wireyard.payloads import Rule
     from wireyard.payloads.columns import PayloadColumns
 
-__all__ = ["PARENT", "Request", "Selection"]
-
 PARENT = Column("parent_offset", "int64", "offset of the packet it is inside of", unit="bytes")
 """Additional column of a packet inside another."""
 
@@ -124,11 +122,6 @@ class Selection:
         if self._view is None:
             return self.columns
         return tuple(replace(c, kind="json") if self._is_body(c) else c for c in self.columns)
-
-    @cached_property
-    def relative(self) -> tuple[str, ...]:
-        """The columns with offsets relative to the row, which are shown relative to the stream."""
-        return tuple(c.name for c in self.format.columns if c.kind == "offset")
 
     def shape(self, row: Row) -> tuple[Row, tuple[Column, ...]]:
         """Return a row and its columns to show; rows with another `format` have their own."""

@@ -15,8 +15,6 @@ from typing import Final
 
 from wireyard.errors import UsageError
 
-__all__ = ["FIELDS", "column_of", "condition_of"]
-
 FIELDS: Final[Mapping[str, str]] = MappingProxyType(
     {
         "frame.number": "frame",

@@ -4,27 +4,24 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import closing
-from itertools import chain
+from itertools import repeat
 from types import MappingProxyType
 from typing import IO, TYPE_CHECKING, cast
 
 import numpy as np
 
 from wireyard.cli.decoding.cells import fields_line, row_line
-from wireyard.cli.decoding.reading import UNOPENED, Faults, OpenInput, read_blocks
+from wireyard.cli.decoding.reading import UNOPENED, Faults, OpenInput, read_stream
 from wireyard.cli.decoding.selection import PARENT, Selection
 from wireyard.errors import DecodeError, UsageError
 from wireyard.formats import get_format
 from wireyard.formats.base import Row
-from wireyard.schema import CAPTURED, as_numbers
-from wireyard.streams.blocks import Block, DirectedStream
-from wireyard.streams.framer import MALFORMED, OK, TAIL
+from wireyard.schema import CAPTURED
+from wireyard.streams.framer import MALFORMED, OK
 
 if TYPE_CHECKING:
     from wireyard.cli.decoding.job import Job
     from wireyard.streams.blocks import DirectedStream
-
-__all__ = ["WRITERS", "read_rows"]
 
 
 def _write_list(job: Job, readings: Iterator[OpenInput], file: IO[bytes]) -> None:
@@ -43,33 +40,22 @@ def _write_list(job: Job, readings: Iterator[OpenInput], file: IO[bytes]) -> Non
 
 def _write_table(job: Job, readings: Iterator[OpenInput], file: IO[bytes]) -> None:
     from wireyard.captures.stores.stream import StoreStream
-    from wireyard.cli.tables import LiveTables, console_on, write_table
+    from wireyard.cli.tables import TableWriter, console_on
     from wireyard.streams.framer import GAP
 
     chosen = job.request.columns is not None
-    live = LiveTables()
     with console_on(file) as console:
-        for reading, opened in _each_stream(readings):
-            if reading.live:
+        writers = [TableWriter(console, chosen=chosen, live=live) for live in (False, True)]
+        for reading in readings:
+            for opened in reading.wanted_streams():
+                rows = read_rows(reading, opened)
+                stored = isinstance(opened, StoreStream)
+                if stored and not chosen:  # what is between the packets of a store is its own
+                    rows = (row for row in rows if row["status"] != GAP)
+                several = len(job.paths) > 1 and not reading.live
+                headed = several or reading.selection.captured or stored
                 columns = reading.selection.table_columns
-                heading = opened.stream if reading.selection.captured else None
-                live.write(heading, read_rows(reading, opened), columns, console, chosen=chosen)
-                continue
-            rows = iter(read_rows(reading, opened))
-            stored = isinstance(opened, StoreStream)
-            if stored and not chosen:  # what is between the packets of a store is its own
-                rows = (row for row in rows if row["status"] != GAP)
-            first = next(rows, None)
-            if first is None:
-                continue
-            headed = len(job.paths) > 1 or reading.selection.captured or stored
-            write_table(
-                chain([first], rows),
-                reading.selection.table_columns,
-                console,
-                chosen=chosen,
-                heading=opened.stream if headed else None,
-            )
+                writers[reading.live].write(rows, columns, opened.stream if headed else None)
 
 
 def _write_fields(job: Job, readings: Iterator[OpenInput], file: IO[bytes]) -> None:
@@ -100,12 +86,6 @@ def _write_jsonl(job: Job, readings: Iterator[OpenInput], file: IO[bytes]) -> No
         for opened in reading.wanted_streams():
             for row in read_rows(reading, opened):
                 file.write(row_line(*reading.selection.shape(row)))
-
-
-def _each_stream(readings: Iterator[OpenInput]) -> Iterator[tuple[OpenInput, DirectedStream]]:
-    for reading in readings:
-        for opened in reading.wanted_streams():
-            yield reading, opened
 
 
 class _JsonArray:
@@ -143,7 +123,8 @@ WRITERS: Mapping[str, Callable[[Job, Iterator[OpenInput], IO[bytes]], None]] = M
 )
 
 
-_PLACE = ("source", "stream", *(column.name for column in CAPTURED))
+_CAPTURED = tuple(column.name for column in CAPTURED)
+_PLACE = ("source", "stream", *_CAPTURED)
 
 
 def read_rows(reading: OpenInput, opened: DirectedStream) -> Iterator[Row]:
@@ -155,31 +136,22 @@ def read_rows(reading: OpenInput, opened: DirectedStream) -> Iterator[Row]:
         In mode ``failfast``: the first bad row.
     """
     selection, faults = reading.selection, reading.faults[opened.stream]
-    plan = selection.row_plan
+    request, redact = selection.request, selection.format.secrets.redact
     common = {"source": opened.name, "stream": opened.stream}
-    for block, batch in read_blocks(reading, opened, plan):
-        rows = np.searchsorted(block.offsets, as_numbers(batch["offset"])).tolist()
-        for number, place in zip(rows, batch.to_pylist(), strict=True):
-            row = {**common, **place, **_packet_of_row(block, number, place, selection)}
+    for reader, batch in read_stream(reading, opened):
+        captured = batch.select(_CAPTURED if selection.captured else ()).to_pylist()
+        places = captured or repeat({}, batch.num_rows)
+        # The reader may have more rows than the limit leaves.
+        for place, values in zip(places, reader.scalar_rows.values(), strict=False):
+            packet = values if request.secrets else redact(values)
+            row = {**common, **place, **packet}
             if selection.opener is not None:
                 row |= selection.opener.open(row)
             yield _open_body(row, selection, faults)
-            if selection.request.nested and place["status"] == OK:
-                context = int(block.contexts[number])
-                yield from _nested(row, block.view(number), context, selection)
-
-
-def _packet_of_row(block: Block, number: int, place: Row, selection: Selection) -> Row:
-    """Return the columns of a packet, finished or not; of other bytes only `format`."""
-    format = selection.format
-    if place["status"] not in (OK, MALFORMED, TAIL):
-        return {"format": format.label}
-    packet, _ = format.read_row(block.view(number), int(block.contexts[number]))
-    for name in selection.relative:
-        if packet.get(name) is not None:
-            packet[name] += place["offset"]
-    shown = packet if selection.request.secrets else format.secrets.redact(packet)
-    return {"format": format.label, **shown}
+            if request.nested and row["status"] == OK:
+                ((_, block),) = reader.parts
+                number = int(np.searchsorted(block.offsets, row["offset"]))
+                yield from _nested(row, block.view(number), int(block.contexts[number]), selection)
 
 
 def _nested(parent: Row, view: memoryview, context: int, selection: Selection) -> Iterator[Row]:

@@ -22,8 +22,6 @@ from wireyard.streams.framer import Framer
 from wireyard.streams.scan import load_fast_path
 from wireyard.streams.split import PIECE_BYTES, Segment, walk_pieces
 
-__all__ = ["Sequential", "choose_sizes", "command"]
-
 _MOST_PIECES = 40_000
 """Limit for the number of pieces over all sizes: a few seconds of work."""
 
@@ -145,7 +143,6 @@ def command(
     read it: guess where a packet begins, walk, stitch. Every boundary and every count of rows has
     to be the one that the sequential read found; else the exit status is 1.
     """
-    from wireyard.cli.packets.check_splits import Sequential, choose_sizes
     from wireyard.text import count_text, printable
 
     whole = Sequential.read(file, format_name, max_packet_bytes)

@@ -19,8 +19,6 @@ from wireyard.layers.port import to_gpacket, to_jmq
 from wireyard.streams.decoder import decode_blocks
 from wireyard.streams.framer import Framer
 
-__all__ = ["command"]
-
 _CONVERSIONS: Mapping[str, tuple[str, Callable[[Any], Any]]] = MappingProxyType(
     {"jmq": ("gpacket", to_gpacket), "gpacket": ("jmq", to_jmq)}
 )

@@ -27,8 +27,6 @@ from wireyard.schema import CAPTURED, COMMON
 from wireyard.streams.source import Reading, open_source, reading
 from wireyard.text import count_text
 
-__all__ = ["command"]
-
 _MAX_LINE_BYTES = 1 << 30
 """Two digits for each byte of the largest payload (256 MiB in MQTT) and as much again for all other
 columns; or six characters, JSON's longest escape, for each of JMQ's largest text (70 MiB)."""

@@ -22,8 +22,6 @@ if TYPE_CHECKING:
     from wireyard.captures.packets.headers import Cut
     from wireyard.captures.read import Capture
 
-__all__ = ["command"]
-
 _SHOWN = ("frame", "captured_ns", "flow", "seq", "ack", "flags", "window", "payload_length")
 """The columns of segments in a table for people."""
 
@@ -115,7 +113,7 @@ def _list_segments(file: str, kind: str) -> int:
     from wireyard.captures.packets.segment_columns import SEGMENTS
     from wireyard.captures.packets.segments import scan_segments
     from wireyard.captures.packets.unread import name_unread
-    from wireyard.cli.tables import console_on, write_table
+    from wireyard.cli.tables import TableWriter, console_on
     from wireyard.errors import SourceError
 
     names = [column.name for column in SEGMENTS if column.name != "payload"]
@@ -137,7 +135,7 @@ def _list_segments(file: str, kind: str) -> int:
         else:
             with console_on(target) as console:
                 shown = [column for column in SEGMENTS if column.name in _SHOWN]
-                write_table(rows(), shown, console, chosen=True)
+                TableWriter(console, chosen=True).write(rows(), shown)
     _note_unread(file, name_unread(tally.endings), tally.cut)
     if damage:
         exits.note(str(damage[0]))

@@ -22,8 +22,6 @@ from wireyard.streams.redaction import annotate
 from wireyard.streams.scan import OpenedStream, load_fast_path
 from wireyard.text import count_text, printable
 
-__all__ = ["FoundFrame", "find_frame", "find_frames", "offsets_in", "show_frame"]
-
 
 @dataclass(frozen=True, slots=True)
 class FoundFrame:

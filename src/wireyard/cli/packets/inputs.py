@@ -12,8 +12,6 @@ from wireyard.formats import Format, get_format
 if TYPE_CHECKING:
     from wireyard.streams.scan import OpenedStream
 
-__all__ = ["open_one"]
-
 
 @contextmanager
 def open_one(path: str, format_name: str | None) -> Iterator[tuple[Format, OpenedStream]]:

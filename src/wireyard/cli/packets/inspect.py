@@ -30,8 +30,6 @@ if TYPE_CHECKING:
     from wireyard.cli.packets.hexdump import FoundFrame
     from wireyard.streams.blocks import DirectedStream
 
-__all__ = ["command"]
-
 
 class _Number(NamedTuple):
     """A number in the account of a stream or file; the last one is the sum of the others."""
@@ -255,8 +253,7 @@ def _show_accounts(
         console.print(Text(text, "bold red"), soft_wrap=True)
         return exits.DATA_LOST
     console.print(Text(f"balances: {line} = {total}", "green"), soft_wrap=True)
-    for note in filter(None, (*found.notes, found.damage, found.unread, *found.closed)):
-        exits.note(f"{found.name}: {note}")
+    exits.notes_on(found.name, (*found.notes, found.damage, found.unread, *found.closed))
     return exits.DATA_LOST if found.damage or found.unread else exits.DONE
 
 

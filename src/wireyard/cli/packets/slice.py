@@ -29,8 +29,6 @@ from wireyard.text import count_text
 if TYPE_CHECKING:
     from wireyard.captures.inputs import Input, Readable
 
-__all__ = ["command"]
-
 _ROW = ("offset",)
 _MOST_NAMED = 5
 
@@ -107,6 +105,11 @@ def command(
             wanted = frames_of_connections(found, streams)
         else:
             wanted = _packets_of(streams, where, named is None, max_packet_bytes)
+    if not wanted and where:
+        from wireyard.cli.decoding.job import what_there_is
+
+        values = what_there_is(found, where)
+        exits.note(f"{found.name}: no row matches{f'; {values}' if values else ''}")
     parts = slice_captures(found.files, wanted)
     with open_output(write, binary=True) as target:
         for part in parts:
@@ -117,8 +120,7 @@ def command(
 
 
 def _note_unread(found: Input) -> None:
-    for note in filter(None, (*found.notes, *found.closed, found.unread, found.damage)):
-        exits.note(f"{found.name}: {note}")
+    exits.notes_on(found.name, (*found.notes, *found.closed, found.unread, found.damage))
 
 
 def _packets_of(

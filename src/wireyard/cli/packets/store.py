@@ -21,8 +21,6 @@ if TYPE_CHECKING:
 
     from wireyard.captures.stores.file import StoreFile
 
-__all__ = ["command"]
-
 _NAME_WIDTH, _HOLDS_WIDTH = 28, 14
 """Widths of the columns `file`, up to which names are not wrapped, and `holds`."""
 

@@ -1,24 +1,23 @@
-"""The broker's side of a live JMQ connection, without sockets and without a clock of its own.
+"""Both ends of a live JMQ connection, without sockets and without a clock of their own.
 
-It takes bytes, and gives bytes and events, by the state tables of ``wireyard.layers.jmq``, which
+They take bytes, and give bytes and events, by the state tables of ``wireyard.layers.jmq``, which
 also judge captures.
 
 - ``packets``: messages, read in place; requests; replies; ``login``: users and passwords
 - ``flow``: messages that may be sent until the flow is resumed
-- ``server``: the endpoint; ``codes``: statuses and reasons
+- ``endpoint``: what both sides have in common; ``server``, ``client``: the two sides
+- ``codes``: statuses and reasons
 """
 
+from wireyard.endpoints.channel import Ended
+from wireyard.endpoints.jmq.client import ClientEndpoint
+from wireyard.endpoints.jmq.endpoint import Event, MapperRequest, Refused
 from wireyard.endpoints.jmq.flow import Flow
 from wireyard.endpoints.jmq.packets import Message, Request
-from wireyard.endpoints.jmq.server import (
-    Ended,
-    Event,
-    MapperRequest,
-    Refused,
-    ServerEndpoint,
-)
+from wireyard.endpoints.jmq.server import ServerEndpoint
 
 __all__ = [
+    "ClientEndpoint",
     "Ended",
     "Event",
     "Flow",

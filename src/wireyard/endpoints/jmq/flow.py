@@ -34,9 +34,17 @@ class Flow:
         self._advance("send" if self.left else "send_last")
         return not self.left
 
-    def resume(self, size: int) -> None:
-        """Let `size` messages flow, any number if it is not positive."""
-        self._advance("resume")
+    def take(self, *, is_last: bool) -> bool:
+        """Count a message that came; return False if it may not, as the flow was not resumed."""
+        event = "send_last" if is_last else "send"
+        is_allowed = FLOW.lookup(self.state, event).rule is None
+        if is_allowed:
+            self._advance(event)
+        return is_allowed
+
+    def resume(self, size: int, *, stops: bool = False) -> None:
+        """Let `size` messages flow; if it is not positive any number, or none if 0 stops it."""
+        self._advance("stop" if stops and not size else "resume")
         self.left = max(size, 0)
 
     def _advance(self, event: str) -> None:

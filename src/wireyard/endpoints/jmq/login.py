@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from base64 import b64decode
+from base64 import b64decode, b64encode
+from hashlib import md5
 from typing import Final, NamedTuple
 
 from wireyard.endpoints.jmq.packets import Request
@@ -10,7 +11,7 @@ from wireyard.errors import Malformed
 from wireyard.formats.cursor import Cursor
 from wireyard.formats.jmq.layout import SPEC
 
-__all__ = ["Login", "read_login"]
+__all__ = ["Login", "login_body", "read_login"]
 
 _BASIC: Final = "basic"
 
@@ -20,6 +21,20 @@ class Login(NamedTuple):
 
     user: str
     password: bytes | None
+
+
+def login_body(kind: str, user: str, password: str, challenge: Request) -> bytes:
+    """Return the body by which a client logs in, as a challenge asks for it."""
+    secret = b64encode(password.encode()).decode()
+    if kind != _BASIC:
+        secret = _digest(f"{_digest(f'{user}:{password}')}:{challenge.body.decode()}")
+    return b"".join(len(one).to_bytes(2, "big") + one for one in (user.encode(), secret.encode()))
+
+
+def _digest(text: str) -> str:
+    """Return the digest of a text, as Java prints a signed number."""
+    data = md5(text.encode(), usedforsecurity=False).digest()
+    return f"{int.from_bytes(data, 'big', signed=True):x}"
 
 
 def read_login(request: Request) -> Login:

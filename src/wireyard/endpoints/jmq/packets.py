@@ -35,10 +35,12 @@ __all__ = [
     "Items",
     "Message",
     "Request",
+    "Stamp",
     "addressed_reply",
     "blocks_of",
     "keys_of",
     "read_packet",
+    "with_types",
 ]
 
 VERSION: Final = 301
@@ -69,8 +71,12 @@ _MESSAGE_BYTES: Final = 800
 """What a message and its copy take beside its packet."""
 
 
+Stamp = tuple[int, bytes, int, int]
+"""Timestamp, address, port and sequence of a packet."""
+
+
 class Request(NamedTuple):
-    """A packet of a client that is no message."""
+    """A packet that is no message: a request of a client, or what a broker replies."""
 
     packet_type: int
     id: int
@@ -108,6 +114,8 @@ class Message:
         The 32 bytes of its SysMessageID.
     order
         Its place among all that arrived.
+    number
+        Its row in a store; 0 if it has none.
     copies
         The number of its copies that wait or are held, in queues and subscriptions.
     home
@@ -120,7 +128,7 @@ class Message:
 
     __slots__ = (
         "_values", "copies", "count_at", "delivery_time", "destination", "expiration", "flags",
-        "head", "home", "id", "is_dead", "items", "key", "order", "origin", "packet",
+        "head", "home", "id", "is_dead", "items", "key", "number", "order", "origin", "packet",
         "packet_type", "priority", "size", "tail_at",
     )  # fmt: skip
 
@@ -140,7 +148,7 @@ class Message:
         else:
             view = RouterView(packet).replace(delivery_count=0)
             self.head, self.count_at, self.tail_at = view.head, view.count_at, view.tail
-        self.order = self.copies = 0
+        self.order = self.copies = self.number = 0
         self.is_dead = False
         self.home: Any = None
         self.origin: Any = None
@@ -150,6 +158,11 @@ class Message:
     def is_queue(self) -> bool:
         """Whether its destination is a queue."""
         return bool(self.flags & FLAGS["Q"])
+
+    @property
+    def wants_reply(self) -> bool:
+        """Whether its producer waits for a reply."""
+        return bool(self.flags & FLAGS["A"])
 
     def parts_for(self, consumer_id: int, flags: int, count: int) -> tuple[bytes, memoryview]:
         """Return the packet of a delivery: only consumer id, flags and delivery count are new."""
@@ -224,7 +237,7 @@ def read_packet(packet: bytes, known: Items) -> Message | Request:
 def addressed_reply(
     packet_type: int,
     id: int,
-    stamp: tuple[int, bytes, int, int],
+    stamp: Stamp,
     properties: Mapping[str, Any],
     body: bytes = b"",
 ) -> bytes:
@@ -234,8 +247,6 @@ def addressed_reply(
     ----------
     id
         The id of the request, 0 for none.
-    stamp
-        Timestamp, address, port and sequence.
     """
     if body or len(properties) > 1:
         form = _encoded(packet_type, tuple(properties.items()), body)
@@ -248,10 +259,16 @@ def addressed_reply(
 
 
 def _encoded(packet_type: int, properties: tuple[tuple[str, Any], ...], body: bytes) -> bytes:
-    typed = {
-        name: Property("long", value) if name in _LONGS else value for name, value in properties
-    }
+    typed = with_types(dict(properties))
     return encode(Packet(packet_type=packet_type, properties=typed or None, body=body or None))
+
+
+def with_types(properties: Mapping[str, Any]) -> dict[str, Any]:
+    """Return properties with the types that the other side expects."""
+    return {
+        name: Property("long", value) if name in _LONGS else value
+        for name, value in properties.items()
+    }
 
 
 _common = lru_cache(64)(lambda packet_type, properties: _encoded(packet_type, properties, b""))

@@ -39,7 +39,7 @@ _SAME_CONNECTION: Final = """s.source = {0}.source AND s.protocol = 'jms'
     || ':' || {0}.src_port
   AND split_part(s.stream, '#', 2) = split_part({0}.stream, '#', 2)"""
 """Join condition of a client's packets and the row `s` of its connection."""
-CONSUMERS: Final = f"""
+_CONSUMERS: Final = f"""
 SELECT c.source, c.frame, c.stream, c."offset", c.captured_ns, c.src_addr, c.src_port, c.dst_addr,
   c.dst_port, c.properties['JMQDestination'].value AS destination,
   c.properties['JMQDestType'].value::INTEGER & 2 > 0 AS is_topic,
@@ -64,14 +64,14 @@ WHERE c.packet_type = 14 AND r.properties['JMQStatus'].value = '200'
   AND c.captured_ns IS NOT NULL
 """
 """Consumers whose creation was captured, and when each was closed."""
-_PRESENT: Final = f"""
-SELECT source, destination FROM ({CONSUMERS}) WHERE NOT is_topic AND until_ns IS NULL
+_PRESENT: Final = """
+SELECT source, destination FROM jms_consumers WHERE NOT is_topic AND until_ns IS NULL
 UNION
 SELECT d.source, d.destination
 FROM deliveries d JOIN sessions s
 ON s.source = d.source AND s.protocol = 'jms' AND s.client = d.consumer AND s.closed_ns IS NULL
 WHERE d.protocol = 'jms' AND d.verdict <> 'browsed' AND d.dead_reason IS NULL
-  AND (d.source, d.consumer_id) NOT IN (SELECT (source, consumer_id) FROM ({CONSUMERS}))
+  AND (d.source, d.consumer_id) NOT IN (SELECT (source, consumer_id) FROM jms_consumers)
 """
 """Queues that have a consumer at the end; one created before the capture shows by deliveries."""
 
@@ -134,12 +134,12 @@ _TAKEN: Final = f"SELECT * FROM ({_ACCEPTED}) WHERE NOT is_purged"
 _OF_QUEUE: Final = f"""m.destination_kind IN ('queue', 'temporary_queue') AND NOT EXISTS (
     FROM deliveries d WHERE d.message_key = m.message_key AND d.verdict NOT IN {_RETURNED}
   )"""
-_UNCONSUMED: Final = f"SELECT m.* FROM ({_TAKEN}) m WHERE {_OF_QUEUE}"
-PURGED: Final = f"SELECT m.* FROM ({_ACCEPTED}) m WHERE m.is_purged AND {_OF_QUEUE}"
+_UNCONSUMED: Final = f"SELECT m.* FROM ({_ACCEPTED}) m WHERE {_OF_QUEUE}"
+PURGED: Final = "SELECT * FROM jms_unconsumed WHERE is_purged"
 """Messages that were in a queue when the administrator purged or destroyed it."""
 DIED: Final = f"""
 SELECT m.*, o.client AS owner, o.client_id AS owner_id
-FROM ({_UNCONSUMED}) m JOIN (
+FROM (FROM jms_unconsumed WHERE NOT is_purged) m JOIN (
   SELECT c.source, c.properties['JMQDestination'].value AS destination,
     arg_max(s.client, c.captured_ns) AS client, arg_max(s.client_id, c.captured_ns) AS client_id,
     max(coalesce(x.captured_ns, s.closed_ns)) AS closed_ns
@@ -157,30 +157,31 @@ FROM ({_UNCONSUMED}) m JOIN (
 WHERE m.destination_kind = 'temporary_queue'
 """
 """Messages in a temporary queue that its owner, the requester, has closed."""
-OVERTAKEN: Final = f"""
+OVERTAKEN: Final = """
 WITH later AS (
   SELECT n.source, d.server, n.destination, n.priority, max(n.captured_ns) AS sent_ns
   FROM messages n JOIN deliveries d ON d.message_key = n.message_key AND d.source = n.source
-  JOIN ({CONSUMERS}) c ON c.source = d.source AND c.consumer_id = d.consumer_id
+  JOIN jms_consumers c ON c.source = d.source AND c.consumer_id = d.consumer_id
   WHERE n.protocol = 'jms' AND n.first_seen = 'sent' AND c.selector IS NULL
     AND d.verdict <> 'browsed' AND d.dead_reason IS NULL
   GROUP BY ALL
 )
-SELECT m.* FROM ({_UNCONSUMED}) m
-WHERE m.delayed_ms IS NULL AND EXISTS (
+SELECT m.* FROM jms_unconsumed m
+WHERE NOT m.is_purged AND m.delayed_ms IS NULL AND EXISTS (
     FROM later n
     WHERE n.source = m.source AND n.server = m.server AND n.destination = m.destination
       AND n.priority <= m.priority AND n.sent_ns > m.since_ns
   ) AND NOT EXISTS (FROM deliveries d WHERE d.message_key = m.message_key)
 """
 """Messages that were never delivered, while a consumer without a selector got later ones."""
-QUEUED: Final = f"""
+_QUEUED: Final = f"""
 SELECT m.*, EXISTS (
     FROM deliveries d WHERE d.message_key = m.message_key AND d.verdict = 'left'
   ) AS was_left,
   (m.source, m.destination) IN (SELECT (source, destination) FROM ({_PRESENT})) AS has_consumer
-FROM ({_UNCONSUMED}) m
-WHERE (m.source, m.message_key) NOT IN (SELECT (source, message_key) FROM ({DIED}))
+FROM jms_unconsumed m
+WHERE NOT m.is_purged
+  AND (m.source, m.message_key) NOT IN (SELECT (source, message_key) FROM ({DIED}))
   AND (m.source, m.message_key) NOT IN (SELECT (source, message_key) FROM ({OVERTAKEN}))
 """
 """Messages that wait in a queue."""
@@ -189,7 +190,7 @@ WITH durable AS (
   SELECT source, server, destination, durable, client_id, min(captured_ns) AS since_ns,
     bool_or(until_ns IS NULL) AS is_present, arg_max(client, captured_ns) AS client,
     bool_or(selector IS NOT NULL) AS selects, bool_or(no_local) AS no_local
-  FROM ({CONSUMERS})
+  FROM jms_consumers
   WHERE is_topic AND durable IS NOT NULL
   GROUP BY ALL
 )
@@ -215,7 +216,7 @@ SELECT source, destination, message_key,
     'delayed until ' || strftime(make_timestamp(delayed_ms * 1000), '%Y-%m-%dT%H:%M:%SZ'),
     if(has_consumer, 'not delivered', 'no consumer')) AS state,
   NULL AS name, since_ns, frame
-FROM ({QUEUED})
+FROM jms_queued
 UNION ALL
 SELECT source, destination, message_key, 'queued', subscriber, since_ns, frame FROM ({AWAY})
 """
@@ -240,7 +241,7 @@ PASSED_ON: Final = f"""(EXISTS (
 NOT_CHARGED: Final = f"""
 SELECT d.source, d.stream, d."offset"
 FROM deliveries d
-LEFT JOIN ({CONSUMERS}) c ON c.source = d.source AND c.consumer_id = d.consumer_id
+LEFT JOIN jms_consumers c ON c.source = d.source AND c.consumer_id = d.consumer_id
 LEFT JOIN messages m ON m.source = d.source AND m.message_key = d.message_key
 LEFT JOIN transactions t ON t.source = m.source AND t.transaction_id = m.transaction_id
 WHERE d.protocol = 'jms' AND (
@@ -259,3 +260,9 @@ WHERE d.protocol = 'jms' AND (
 """Deliveries whose time in queue is not that of their consumer: it came later, or read the dead
 message queue, or another one had the message before, or may have had it in packets that are
 missing."""
+SHARED_JMS: Final = {
+    "jms_consumers": _CONSUMERS,
+    "jms_unconsumed": _UNCONSUMED,
+    "jms_queued": _QUEUED,
+}
+"""By name, the queries that several others use as a table, each after those that it names."""

@@ -359,5 +359,6 @@ SYMPTOMS: Final = (
         "a value that this client retained was delivered to nobody",
         TRACE_ALL,
         _RETAINED_UNREAD,
+        table="retained",
     ),
 )

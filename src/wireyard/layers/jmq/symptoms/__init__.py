@@ -7,14 +7,12 @@ from typing import Final
 from wireyard.layers.jmq.statuses import status_text
 from wireyard.layers.jmq.waiting import (
     AWAY,
-    CONSUMERS,
     DENIED,
     DIED,
     ENDS,
     OVERTAKEN,
     PARTLY_SEEN,
     PURGED,
-    QUEUED,
     SENT,
 )
 from wireyard.layers.symptoms import (
@@ -31,7 +29,7 @@ from wireyard.layers.symptoms import (
 
 _STORE: Final = "wireyard store {source}"
 _WAITS: Final = f"""
-SELECT * FROM ({QUEUED}) WHERE delayed_ms IS NULL AND end_ns - since_ns >= {LONG_NS}
+SELECT * FROM jms_queued WHERE delayed_ms IS NULL AND end_ns - since_ns >= {LONG_NS}
 """
 
 
@@ -51,7 +49,7 @@ GROUP BY {by}
 _UNCLAIMED: Final = f"""
 SELECT * FROM ({_WAITS}) w
 WHERE NOT has_consumer AND NOT EXISTS (
-    FROM ({CONSUMERS}) c
+    FROM jms_consumers c
     WHERE c.source = w.source AND c.destination = w.destination AND c.selector IS NOT NULL
       AND coalesce(c.until_ns > w.since_ns, true)
   )
@@ -74,7 +72,7 @@ WITH unmatched AS (
 )
 SELECT c.destination, coalesce(c.client_id, c.client) AS client,
   count(DISTINCT u.message_key) AS count, c.selector, c.source, c.frame, c.stream, c."offset"
-FROM ({CONSUMERS}) c
+FROM jms_consumers c
 JOIN unmatched u
 ON u.source = c.source AND u.destination = c.destination AND u.is_topic = c.is_topic
   AND (NOT c.is_topic OR u.since_ns > c.captured_ns)
@@ -348,6 +346,7 @@ SYMPTOMS: Final = (
         "{messages} in the store, delivered to a consumer and not acknowledged",
         _STORE,
         _stored("delivered"),
+        table="store_records",
     ),
     Symptom(
         "stored",
@@ -355,6 +354,7 @@ SYMPTOMS: Final = (
         "{messages} in the store, delivered to no consumer",
         _STORE,
         _stored("routed"),
+        table="store_records",
     ),
     Symptom(
         "over_limit",

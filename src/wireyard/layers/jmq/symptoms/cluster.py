@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from wireyard.layers.jmq.waiting import CONSUMERS, ENDS, QUEUED
+from wireyard.layers.jmq.waiting import ENDS
 from wireyard.layers.symptoms import BACK, LONG_NS, TRACE_ALL, Symptom
 
 _LINK: Final = (
@@ -56,7 +56,7 @@ _OPEN: Final = f"""
     ) AS is_open,
     coalesce(f.started_ns > coalesce(f.stopped_ns, 0), false)
       AND coalesce(f.resumed_ns, 0) >= coalesce(f.full_ns, 0) AS is_ready
-  FROM ({CONSUMERS}) c
+  FROM jms_consumers c
   JOIN sessions s
   ON s.source = c.source AND s.protocol = 'jms' AND s.client = c.src_addr || ':' || c.src_port
   LEFT JOIN ({_CLIENTS}) f ON f.source = s.source AND f.client = s.client
@@ -134,7 +134,7 @@ GROUP BY 1, 2, 4, 5, 6, 7
 _NOT_ROUTED: Final = f"""
 WITH links AS ({_LINKS}), brokers AS ({_BROKERS}), waits AS (
   SELECT w.*, regexp_extract(w.stream, '>(.*):', 1) AS server_addr
-  FROM ({QUEUED}) w
+  FROM jms_queued w
   WHERE w.delayed_ms IS NULL AND NOT EXISTS (
       FROM deliveries o WHERE o.destination = w.destination AND o.outcome = 'unacknowledged'
     )
@@ -198,6 +198,7 @@ CLUSTER: Final = (
         " of its link",
         TRACE_ALL,
         _RELAY_UNANSWERED,
+        table="packets_gpacket",
     ),
     Symptom(
         "not_routed",
@@ -205,6 +206,7 @@ CLUSTER: Final = (
         "{messages} kept by broker {holder}; broker {broker} has a consumer, and {announced} it",
         TRACE_ALL,
         _NOT_ROUTED,
+        table="packets_gpacket",
     ),
     Symptom(
         "broker_silent",
@@ -213,5 +215,6 @@ CLUSTER: Final = (
         " last of its link",
         _LINK,
         _BROKER_SILENT,
+        table="packets_gpacket",
     ),
 )

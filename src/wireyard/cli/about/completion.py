@@ -8,8 +8,6 @@ from click.shell_completion import get_completion_class
 from wireyard.cli import exits
 from wireyard.cli.options import examples
 
-__all__ = ["command"]
-
 _SHELLS = ("bash", "zsh", "fish")
 
 

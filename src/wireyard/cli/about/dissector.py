@@ -9,8 +9,6 @@ from wireyard.cli import exits
 from wireyard.cli.options import examples, write_option
 from wireyard.cli.output import open_output
 
-__all__ = ["command"]
-
 
 def _complete(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
     from wireyard.dissector import names

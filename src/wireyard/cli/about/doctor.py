@@ -18,16 +18,15 @@ from wireyard import __version__
 from wireyard.cli import exits
 from wireyard.cli.options import examples
 from wireyard.cli.output import open_output
+from wireyard.cli.progress import Line
 from wireyard.errors import WireError
 
 if TYPE_CHECKING:
     from wireyard.accelerate import Progress
 
-__all__ = ["Check", "check_all", "command"]
-
 _OLDEST_PYTHON = (3, 11)
 _CORE = (
-    "pyarrow", "numpy", "numba", "click", "rich", "fsspec", "duckdb", "jinja2", "vl-convert-python",
+    "pyarrow", "numpy", "numba", "click", "rich", "fsspec", "duckdb", "jinja2",
 )  # fmt: skip
 _OLDEST_PYSPARK = (4, 3)
 _FIRST_PANDAS_TOO_NEW = 3
@@ -46,7 +45,7 @@ class Check:
 
 def check_all(report: Callable[[Progress], None]) -> Iterator[Check]:
     """Yield the results, most basic first; `report` is called while kernels compile."""
-    yield Check("wireyard", f"{__version__} in {Path(__file__).parents[1]}")
+    yield Check("wireyard", f"{__version__} in {Path(__file__).parents[2]}")
     yield _python()
     for package in _CORE:
         yield _package(package)
@@ -151,34 +150,17 @@ def _java() -> Check:
 @contextmanager
 def _progress_shown() -> Iterator[Callable[[Progress], None]]:
     """Show on a terminal how many kernels are compiled, and the time left for the others."""
-    from rich.console import Console
-    from rich.progress import BarColumn, MofNCompleteColumn, TextColumn
-    from rich.progress import Progress as Bars
+    line = Line()
 
-    columns = (
-        TextColumn("compiling kernels"),
-        BarColumn(),
-        MofNCompleteColumn(),
-        TextColumn("{task.fields[left]}  {task.description}"),
-    )
-    console = Console(stderr=True)
-    disable = not console.is_terminal
-    with Bars(*columns, console=console, transient=True, disable=disable) as bars:
-        task = bars.add_task("", total=None, visible=False, left="")
+    def report(progress: Progress) -> None:
+        done = f"{progress.done} of {progress.total}, {progress.seconds_left:.0f} s left"
+        done += f"  {progress.name}"
+        line.show(f"compiling kernels: {done if progress.total else 'another process is at it'}")
 
-        def report(progress: Progress) -> None:
-            waiting = progress.total == 0
-            left = "another process is at it" if waiting else f"{progress.seconds_left:.0f} s left"
-            bars.update(
-                task,
-                completed=progress.done,
-                total=progress.total or None,
-                description=progress.name,
-                left=left,
-                visible=waiting or progress.done < progress.total,
-            )
-
+    try:
         yield report
+    finally:
+        line.show("")
 
 
 @click.command("doctor", epilog=examples("wireyard doctor"))
@@ -190,7 +172,6 @@ def command() -> int:
     """
     from rich.text import Text
 
-    from wireyard.cli.doctor import check_all
     from wireyard.cli.tables import console_on
 
     needed = optional = 0

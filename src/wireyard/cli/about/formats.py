@@ -15,8 +15,6 @@ from wireyard.formats import Format, get_format, labels
 if TYPE_CHECKING:
     from rich.table import Table
 
-__all__ = ["command"]
-
 
 @click.command(
     "formats",

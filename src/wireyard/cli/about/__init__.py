@@ -1,0 +1,1 @@
+"""Commands about wireyard itself: what it needs, which formats it reads, completion, dissectors."""

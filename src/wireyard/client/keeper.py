@@ -1,0 +1,174 @@
+"""What clients of both protocols share: they connect, again when a connection is lost."""
+
+from __future__ import annotations
+
+import asyncio
+import ssl
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterable
+from contextlib import suppress
+from types import TracebackType
+from typing import Any, Final, Self
+
+from wireyard.client.address import Address
+from wireyard.client.errors import ConnectionLost, Refused
+from wireyard.client.wire import Wire
+from wireyard.errors import SourceError
+
+__all__ = ["Keeper", "fail_all"]
+
+_SECONDS_TO_CONNECT: Final = 10.0
+_FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.05, 10.0
+
+
+class Keeper(ABC):
+    """A client that is connected from ``async with`` to the end of its block.
+
+    Parameters
+    ----------
+    tls
+        Context for TLS; that of the address if it is None.
+    reconnect
+        Whether to connect again when the connection is lost.
+    say
+        Is called with a line when the connection is lost or back.
+    """
+
+    def __init__(
+        self,
+        address: Address,
+        tls: ssl.SSLContext | None,
+        reconnect: bool,
+        say: Callable[[str], None],
+    ) -> None:
+        self.address, self._tls = address, tls or address.tls
+        self._reconnect, self._say = reconnect, say
+        self._wire: Wire | None = None
+        """The connection, once it is accepted and as long as it lasts."""
+        self._accepted: asyncio.Future[None] | None = None
+        self._reason: Refused | None = None
+        """Why the broker ended the connection, if it said so."""
+        self._gone = asyncio.Event()
+        self._failure: SourceError | None = None
+        """Why there will be no connection any more."""
+        self._keeper: asyncio.Task[None] | None = None
+
+    @abstractmethod
+    def _new_wire(self) -> Wire:
+        """Return a connection that is not made yet."""
+
+    @abstractmethod
+    def _greet(self, wire: Wire) -> None:
+        """Begin the conversation on a new connection."""
+
+    @abstractmethod
+    def _say_goodbye(self, wire: Wire) -> None:
+        """End the conversation."""
+
+    @abstractmethod
+    def _passes(self, error: SourceError) -> bool:
+        """Return whether it is worth to connect again."""
+
+    async def _where(self) -> tuple[str, int]:
+        return self.address.host, self.address.port
+
+    @abstractmethod
+    async def _set_up(self, wire: Wire) -> None:
+        """Do what has to be done on a new connection before others use it."""
+
+    async def __aenter__(self) -> Self:
+        await self._connect()
+        self._keeper = asyncio.create_task(self._keep_connected())
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        if self._keeper is not None:
+            self._keeper.cancel()
+            with suppress(asyncio.CancelledError):
+                await self._keeper
+            await asyncio.sleep(0)  # a connection that was being made is closed now
+        if self._wire is not None:
+            self._wire.flush()
+            self._say_goodbye(self._wire)
+            self._wire.close()
+            await self._wire.closed.wait()
+        self._fail(ConnectionLost(f"{self.address}: the client is closed"))
+
+    async def _connect(self) -> None:
+        """Connect once.
+
+        Raises
+        ------
+        ConnectionLost
+            The broker cannot be reached.
+        Refused
+            The broker refuses the client.
+        """
+        loop = asyncio.get_running_loop()
+        self._gone.clear()
+        self._reason, self._accepted = None, loop.create_future()
+        wire = self._new_wire()
+        try:
+            async with asyncio.timeout(_SECONDS_TO_CONNECT):
+                host, port = await self._where()
+                await loop.create_connection(lambda: wire, host, port, ssl=self._tls)
+                self._greet(wire)
+                wire.flush()
+                await self._accepted
+                await self._set_up(wire)
+        except BaseException as error:
+            wire.abort()
+            if isinstance(error, TimeoutError):
+                raise ConnectionLost(f"{self.address}: gives no answer") from None
+            if not isinstance(error, OSError):
+                raise
+            raise ConnectionLost(f"{self.address}: {error.strerror or error}") from None
+
+    async def _keep_connected(self) -> None:
+        while self._failure is None:
+            await self._gone.wait()
+            reason = self._reason or ConnectionLost(f"{self.address}: the connection is lost")
+            if not self._reconnect or not self._passes(reason):
+                self._fail(reason)
+                return
+            self._say(str(reason))
+            await self._connect_again()
+
+    async def _connect_again(self) -> None:
+        pause_s = _FIRST_PAUSE_S
+        while self._wire is None and self._failure is None:
+            await asyncio.sleep(pause_s)
+            pause_s = min(2 * pause_s, _LONGEST_PAUSE_S)
+            try:
+                await self._connect()
+                self._say(f"{self.address}: connected again")
+            except SourceError as error:
+                if not self._passes(error):
+                    self._fail(error)
+
+    def _lose(self, wire: Wire) -> None:
+        """Take note of the end of a connection."""
+        if self._accepted is not None and not self._accepted.done():
+            text = None if wire.socket is None else wire.socket.ended
+            lost = ConnectionLost(f"{self.address}: {text or 'closes the connection'}")
+            self._accepted.set_exception(self._reason or lost)
+        if wire is self._wire:
+            self._wire = None
+            self._gone.set()
+
+    def _fail(self, error: SourceError) -> None:
+        """Give up: all that waits gets the error."""
+        self._failure = self._failure or error
+
+
+def fail_all(waiting: Iterable[asyncio.Future[Any]], error: SourceError) -> None:
+    """Give an error to all who wait."""
+    for future in waiting:
+        if not future.done():
+            future.set_exception(error)
+            future.exception()  # nobody may wait for it
