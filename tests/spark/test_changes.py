@@ -17,9 +17,8 @@ from wireyard.lake import read_lake
 from wireyard.lake.writer import Lake
 from wireyard.pipeline import replacing
 from wireyard.pipeline.growing.growth import Growth
-from wireyard.pipeline.growing.part import Part
 from wireyard.pipeline.growing.readers import GrowthSettings
-from wireyard.pipeline.growing.states import states_of
+from wireyard.pipeline.growing.states import Part, states_of
 from wireyard.pipeline.growing.tasks import restored
 from wireyard.pipeline.inputs.finding import list_inputs
 from wireyard.pipeline.job import fill_lake
@@ -139,7 +138,7 @@ def test_a_state_with_any_changed_byte_is_not_used(tmp_path: Path) -> None:
             data[at] ^= at >= 0
             Path(state).write_bytes(data)
             states = states_of(opened, found.path)
-            growing, _, _ = restored(
+            growing, _ = restored(
                 Part(found.path, found.format, found.files, states), GrowthSettings()
             )
             growing.close()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import shutil
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from itertools import pairwise
 from pathlib import Path
 from random import Random
@@ -63,18 +63,6 @@ def files(lake: Path, names: Iterable[str] = FACTS) -> set[str]:
     return {path.name for name in names for path in (lake / name).glob("*.parquet")}
 
 
-def test_inputs_one_by_one_and_at_once_are_the_same_tables(tmp_path: Path) -> None:
-    paths = inputs(tmp_path / "in")
-    run(tmp_path / "once", *paths)
-    for path in paths:
-        run(tmp_path / "one-by-one", path)
-    found = rows(tmp_path / "one-by-one")
-    assert found == rows(tmp_path / "once")
-    # Three were sent and seen again elsewhere, two sent only, three delivered only, five later.
-    sent = [row for row in found["messages"] if "'protocol': 'jms'" in row]
-    assert len(sent) == 9 + 5
-
-
 def test_what_is_new_leaves_other_facts_alone(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -119,36 +107,6 @@ def test_what_shows_the_same_messages_is_made_anew(
     assert made == [["sent.jmq", "got.jmq"]]  # once
     run(tmp_path / "once", *(paths[name] for name in order))
     assert rows(tmp_path / "lake") == rows(tmp_path / "once")
-
-
-@pytest.mark.parametrize("sent", [(4, 70), ()])
-def test_an_input_that_changed_takes_its_facts_along(tmp_path: Path, sent: Sequence[int]) -> None:
-    """What was received of messages that are in no input any more has rows of its own."""
-    paths = {path.name: path for path in inputs(tmp_path / "in")}
-    run(tmp_path / "lake", *paths.values())
-    paths["two.mqtt"].write_bytes(mqtt("other"))
-    paths["sent.jmq"].write_bytes(HELLO + b"".join(map(message, sent)))
-    run(tmp_path / "lake", *paths.values())
-    run(tmp_path / "once", *paths.values())
-    found = rows(tmp_path / "lake")
-    assert found == rows(tmp_path / "once")
-    assert not any("'two'" in row for row in found["messages"])
-
-
-@pytest.mark.parametrize("dropped", [["sent.jmq"], ["two.mqtt", "got.jmq"], ["later.jmq"]])
-def test_inputs_that_are_dropped_were_never_read(tmp_path: Path, dropped: list[str]) -> None:
-    paths = {path.name: path for path in inputs(tmp_path / "in")}
-    run(tmp_path / "lake", *paths.values())
-    with Lake.open(str(tmp_path / "lake")) as lake:
-        drop_from_lake(lake, {str(paths[name]) for name in dropped}, None)
-    run(tmp_path / "without", *(path for name, path in paths.items() if name not in dropped))
-    assert lakes.all_rows(tmp_path / "lake") == lakes.all_rows(tmp_path / "without")
-    assert read_lake(str(tmp_path / "lake")).inputs.keys() == {
-        str(path) for name, path in paths.items() if name not in dropped
-    }
-    run(tmp_path / "lake", *paths.values())
-    run(tmp_path / "once", *paths.values())
-    assert lakes.all_rows(tmp_path / "lake") == lakes.all_rows(tmp_path / "once")
 
 
 def test_the_last_input_that_is_dropped_leaves_empty_tables(tmp_path: Path) -> None:

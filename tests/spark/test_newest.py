@@ -20,8 +20,7 @@ from wireyard.layers import newest
 from wireyard.pipeline.growing import growth as spark_growth
 from wireyard.pipeline.growing.growth import Growth
 from wireyard.pipeline.growing.input import make_state
-from wireyard.pipeline.growing.part import NONE_MADE, FactsMade, Part
-from wireyard.pipeline.growing.states import read_facts
+from wireyard.pipeline.growing.states import NONE_MADE, FactsMade, Part, read_facts
 from wireyard.pipeline.inputs.finding import list_inputs
 from wireyard.pipeline.job import fill_lake
 

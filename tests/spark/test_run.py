@@ -290,10 +290,10 @@ def dies_once(marks: str, when: str, original: Any) -> Any:
                 pass
         if first and when == "before":
             os._exit(1)
-        for manifest in original(task, **given):
+        for result in original(task, **given):
             if first and when == "written":
                 os._exit(1)
-            yield manifest
+            yield result
             if first and when == "said":
                 os._exit(1)
 

@@ -6,10 +6,12 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from threading import Thread, current_thread
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 import pytest
+from pyspark import TaskContext
 
 from tests.spark.lakes import TABLES, all_rows, assert_as_one_run, run
 from wireyard.lake.writer import Lake
@@ -23,11 +25,10 @@ if TYPE_CHECKING:
 pytestmark = pytest.mark.spark
 
 TABLES_OF_ALL = {*TABLES, "packets_mqtt", "packets_rmp", "store_records"} - {"quarantine"}
-SQUARES = pa.schema([("number", pa.int64()), ("square", pa.int64())])
 
 
-def squares(number: int) -> Iterator[pa.RecordBatch]:
-    yield pa.RecordBatch.from_pylist([{"number": number, "square": number * number}], SQUARES)
+def squares(number: int) -> Iterator[int]:
+    yield number * number
 
 
 def test_both_engines_give_the_same_tables(
@@ -69,19 +70,18 @@ def test_spark_starts_with_the_first_task(tmp_path: Path, spark: SparkSession) -
         return spark
 
     with Lake.open(str(tmp_path / "lake")) as lake:
-        here = Runner(None, lake).run(range(3), squares, SQUARES)
+        here = Runner(None, lake).run(range(3), squares, int)
         engine = SparkEngine(start)
         runner = Runner(engine, lake)
-        assert runner.run([], squares, SQUARES).num_rows == 0
+        assert runner.run([], squares, int) == []
         assert not started and engine.use is None
-        by_spark = runner.run(range(3), squares, SQUARES)
-        Runner(engine, lake).run([1], squares, SQUARES)
+        by_spark = runner.run(range(3), squares, int)
+        Runner(engine, lake).run([1], squares, int)
         assert len(started) == 1
-    assert by_spark.equals(here)
+    assert by_spark == here == [0, 1, 4]
     assert engine.use is not None
     assert (engine.use.version, engine.use.master) == (spark.version, "local[2]")
     assert (engine.use.stages, engine.use.tasks) == (2, 4)
-    assert here["square"].to_pylist() == [0, 1, 4]
 
 
 def test_a_worker_tries_once_to_access_a_lake(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -107,8 +107,8 @@ def test_spark_starts_short_tasks_together(tmp_path: Path, spark: SparkSession) 
         # Two run at once: four rounds of them at least, and no more together than may be.
         wanted = {(8, 4): 8, (30, 4): 8, (40, 4): 10, (30, 1): 30}
         assert {each: cluster._partitions(*each) for each in wanted} == wanted
-        found = cluster.run(range(30), squares, SQUARES, together=4, kind=int)
-        assert found["number"].to_pylist() == list(range(30))
+        found = cluster.run(range(30), squares, int, together=4)
+        assert found == [number * number for number in range(30)]
 
 
 def test_a_run_that_has_nothing_to_do_loads_neither_spark_nor_kernels(
@@ -168,3 +168,26 @@ def test_a_worker_that_has_much_gives_back_what_is_free() -> None:
     assert full - before > 100
     assert same - before > 50  # which the next task takes
     assert after - before < 30
+
+
+def pools(_: int) -> Iterator[str | None]:
+    context = TaskContext.get()
+    assert context is not None
+    yield context.getLocalProperty("spark.scheduler.pool")
+
+
+def test_threads_share_the_cores(tmp_path: Path, spark: SparkSession) -> None:
+    """Parts of growing inputs do not wait for all facts, which a thread makes."""
+    found = list[str]()
+    with Lake.open(str(tmp_path / "lake")) as lake:
+        runner = Runner(SparkEngine(lambda: spark), lake)
+
+        def run_one() -> None:
+            found.extend(runner.run([0], pools, str | None))
+
+        thread = Thread(target=run_one, name="all facts")
+        thread.start()
+        thread.join()
+        run_one()
+    assert found == ["all facts", current_thread().name]
+    assert spark.sparkContext.getConf().get("spark.scheduler.mode") == "FAIR"

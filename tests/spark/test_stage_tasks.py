@@ -19,7 +19,7 @@ from wireyard.layers.stages import Dropped, Fact, Found, KeyedRecord, Stage
 from wireyard.layers.tables import fact_table, with_times
 from wireyard.pipeline.exchange import Blob, PartInput, Passed, read_tables
 from wireyard.pipeline.facts.keyed import order_bytes, run_rows, stages_of, values_of
-from wireyard.pipeline.facts.tasks import Output, groups_of
+from wireyard.pipeline.facts.tasks import FactFile, Output, groups_of
 
 NUMBERS = st.integers(-(1 << 63), (1 << 63) - 1)
 ORDERS = st.tuples(NUMBERS, st.text("a\0\xff\U0001f600\udc80", max_size=3), NUMBERS)
@@ -69,23 +69,28 @@ STAGES: dict[str, Stage] = {"first": follow, "later": take}
 
 
 def run(batches: list[pa.RecordBatch], staging: Path) -> list[Any]:
-    return list(run_rows(iter(batches), "first", STAGES, 2, Output(str(staging), {})))
+    inbox = {"rows": [Passed(0, [pa.Table.from_batches([batch])]) for batch in batches]}
+    given = PartInput(0, inbox)
+    return list(run_rows(given, "rows", "first", STAGES, 2, Output(str(staging), {})))
 
 
 def test_facts_and_records_of_keys(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("wireyard.pipeline.facts.keyed.BATCH_ROWS", 2)
     for name in ("sessions", "violations"):
         (tmp_path / name).mkdir()
-    rows = [{"key": key, "name": f"{key}{place}"} for key in "ab" for place in range(3)]
+    rows = [
+        {"key": key, "name": f"{key}{place}", "offset": place}
+        for key in "ba"
+        for place in (2, 0, 1)
+    ]
     # A key may go on in the next batch.
     batches = [pa.RecordBatch.from_pylist(rows[:2]), pa.RecordBatch.from_pylist(rows[2:])]
     outputs = run(batches, tmp_path)
     blobs = [output for output in outputs if isinstance(output, Blob)]
     fact, dropped = (output for output in outputs if not isinstance(output, Blob))
-    assert (fact["kind"], fact["name"]) == ("fact", "sessions")
-    assert (fact["count"], fact["sources"]) == (6, ["a", "b"])
-    assert dropped == {"kind": "dropped", "name": "MAX_NAMES", "count": 12}
-    sessions = pq.read_table(tmp_path / "sessions" / fact["file"])
+    assert (fact.table, fact.sources) == ("sessions", ("a", "b"))
+    assert dropped == Dropped("MAX_NAMES", 12)
+    sessions = pq.read_table(tmp_path / "sessions" / fact.name)
     assert sessions["client"].to_pylist() == ["a0", "a1", "a2", "b0", "b1", "b2"]
     assert sessions["packets"].to_pylist() == [0, 1, 2] * 2
     assert sessions["opened_at"].cast(pa.int64()).to_pylist() == [1] * 6
@@ -97,15 +102,15 @@ def test_facts_and_records_of_keys(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     for part in sorted({blob.part for blob in blobs}):
         passed = [Passed(0, read_tables(blob.data)) for blob in blobs if blob.part == part]
         (made,) = work(PartInput(part, {"later": passed}))
-        assert not isinstance(made, Blob)
-        assert (made["kind"], made["name"]) == ("fact", "violations")
-        violations = pq.read_table(tmp_path / "violations" / made["file"])
+        assert isinstance(made, FactFile) and made.table == "violations"
+        violations = pq.read_table(tmp_path / "violations" / made.name)
         found += violations["text"].to_pylist()
     assert sorted(found) == ["a2 a1 a0", "b2 b1 b0"]
 
 
 def test_nothing_leaves_no_file(tmp_path: Path) -> None:
-    assert run([], tmp_path) == []
+    schema = pa.schema([("key", pa.string()), ("name", pa.string()), ("offset", pa.int64())])
+    assert run([pa.RecordBatch.from_pylist([], schema)], tmp_path) == []
     assert not list(tmp_path.iterdir())
 
 

@@ -19,10 +19,13 @@ from tests.captures.connections import make_capture
 from tests.captures.test_bundled import reading
 from tests.make import item, items, packet, section, text
 from tests.spark.lakes import uncaptured
+from wireyard.captures.left_out import LeftOut
 from wireyard.captures.quarantine import QUARANTINE
+from wireyard.captures.records import Placed
+from wireyard.errors import LakeError, SourceError
 from wireyard.formats import get_format
 from wireyard.formats.base import Format, Row
-from wireyard.lake.ledgers import LEDGER_FILES
+from wireyard.lake.ledgers import LEDGER_FILES, LedgerSum
 from wireyard.lake.parts import PartFile
 from wireyard.pipeline.decoding import task as bronze
 from wireyard.pipeline.decoding.results import (
@@ -36,12 +39,12 @@ from wireyard.pipeline.decoding.results import (
     NoteResult,
     PieceResult,
     Result,
-    make_manifest,
     of_kind,
-    read_manifest,
+    without_failures,
 )
 from wireyard.pipeline.decoding.task import AnyPiece, BronzeSettings, Piece, write_task
 from wireyard.pipeline.inputs.captures import CapturePart
+from wireyard.pipeline.typed_json import from_json, to_json
 from wireyard.streams.redaction import Redactor
 from wireyard.streams.split import TO_THE_END
 
@@ -57,8 +60,7 @@ def decode(folder: Path, pieces: Sequence[AnyPiece], **settings: Any) -> list[Re
     tables = ("packets_jmq", "packets_mqtt", "quarantine", *LEDGER_FILES, bronze.FILES_TABLE)
     for table in (*tables, bronze.DONE_MARKS):
         (folder / table).mkdir(parents=True, exist_ok=True)
-    manifest = write_task((7, pieces), BronzeSettings(str(folder), **settings))
-    return [result for batch in manifest for result in read_manifest(batch)]
+    return [*without_failures(write_task((7, pieces), BronzeSettings(str(folder), **settings)))]
 
 
 def decode_pieces(folder: Path, pieces: Sequence[AnyPiece], **settings: Any) -> list[PieceResult]:
@@ -179,8 +181,8 @@ def test_a_compressed_source_is_read_to_its_end(tmp_path: Path) -> None:
 
 def test_a_source_that_is_gone_is_said_and_not_raised(tmp_path: Path) -> None:
     piece = Piece(str(tmp_path / "gone"), "jmq", 0, 100, 100, True, 0)
-    results = decode(tmp_path / "out", [piece])
-    assert results == [FailureResult("read", f"{tmp_path}/gone: there is no such file")]
+    with pytest.raises(SourceError, match=f"{tmp_path}/gone: there is no such file"):
+        decode(tmp_path / "out", [piece])
     results = decode(tmp_path / "out", [piece], skip_missing=True)
     assert results == [GoneResult(piece.source)]
 
@@ -189,25 +191,25 @@ def test_a_full_disk_is_said_and_not_raised(
     tmp_path: Path, stream: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(bronze, "PartFile", lambda path, schema: PartFile("/dev/full", schema))
-    results = decode(tmp_path / "out", [whole(stream)])
-    message = "/dev/full: cannot be written (No space left on device)"
-    assert results == [FailureResult("write", message)]
+    with pytest.raises(LakeError, match=r"/dev/full: cannot be written .No space left on device"):
+        decode(tmp_path / "out", [whole(stream)])
     assert not list((tmp_path / "out" / bronze.DONE_MARKS).iterdir())
 
 
-def test_results_of_every_kind_are_in_the_manifest() -> None:
+def test_results_of_every_kind_are_read_as_they_were() -> None:
     results: list[Result] = [
-        PieceResult("jmq", 5, 9, source="s", start=3, file="f", tables=["files", "packets_jmq"]),
-        HeadersResult("s", 0, 24, 99, 3, "null", "cut off", 7, "headers/1.arrow"),
-        FormatResult("s", "mqtt", list(range(9))),
-        FilesResult("s", "f", ["ledger", "streams"], 3),
-        EndpointsResult("s", 3, "[]", None),
-        LeftOutResult("s", 3, "{}"),
+        PieceResult("jmq", 5, 9, source="s", start=3, file="f", tables=("files", "packets_jmq")),
+        HeadersResult("s", 0, 24, 99, 3, None, "cut off", 7, "headers/1.arrow"),
+        FormatResult("s", "mqtt", LedgerSum(*range(9))),
+        FilesResult("s", "f", ("ledger", "streams"), 3),
+        EndpointsResult("s", 3, (("10.0.0.1", 1883, "mqtt"),), None),
+        LeftOutResult("s", 3, LeftOut(2, 9, (Placed(1, "x"),))),
         NoteResult("s", "not read to its end"),
         GoneResult("s"),
-        FailureResult("write", "a sentence"),
     ]
-    assert list(read_manifest(make_manifest(results))) == results
+    assert [from_json(to_json(one, Result), Result) for one in results] == results
+    with pytest.raises(LakeError, match=r"^a sentence$"):
+        [*without_failures([*results, FailureResult("write", "a sentence")])]
 
 
 def test_row_groups_are_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -6,10 +6,9 @@ reader has the whole capture or many have a part each. Examples are the first by
 
 from __future__ import annotations
 
-import json
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from itertools import chain, groupby
 from typing import Final, NamedTuple
 
@@ -166,18 +165,6 @@ class LeftOut:
             Repairs.total([each.repairs for each in parts]),
         )
 
-    @classmethod
-    def load(cls, text: str) -> LeftOut:
-        """Return what `dump` wrote."""
-        fields = json.loads(text)
-        for name, kind in _LISTED.items():
-            fields[name] = [kind(*each) for each in fields[name]]
-        return cls(**{**fields, "repairs": Repairs.load(fields["repairs"])})
-
-    def dump(self) -> str:
-        """Return the counts as JSON."""
-        return json.dumps(asdict(self))
-
     def lines(self) -> list[str]:
         """Return the notes for a run; plain HTTP, in which no option finds anything, has none."""
         is_http = len(self.carriers) <= _SHOWN and all(
@@ -237,16 +224,6 @@ class LeftOut:
 
 def _counted(streams: int, size: int) -> str:
     return f"{streams} stream{'s' * (streams != 1)}, {size} bytes"
-
-
-_LISTED: Final = {
-    "names": Placed,
-    "ports": ServerPort,
-    "carriers": Placed,
-    "reasons": Placed,
-    "reported": Placed,
-    "proxies": ProxyHeaders,
-}
 
 
 def problems_of(assigned: Iterable[Assigned]) -> list[Placed]:

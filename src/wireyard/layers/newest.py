@@ -1,4 +1,4 @@
-"""The rows of the newest messages of an input that grows, before all its packets are read anew.
+"""The rows of the newest messages of inputs that grow, before all their packets are read anew.
 
 The tables of an input follow from all of its packets. Here the rows about messages follow from the
 newest packets and from the rare ones before them, such as logins, subscriptions and consumers. The
@@ -21,7 +21,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from wireyard.arrays import Bools, Int32s, Ints
+from wireyard.arrays import Bools, Ints
 from wireyard.formats.base import Row
 from wireyard.layers.endpoints import connection_of
 from wireyard.layers.grouping import split_rows, text_codes
@@ -37,8 +37,11 @@ __all__ = [
     "Packets",
     "SureRows",
     "by_source",
-    "rows_together",
+    "of_sources",
+    "source_keys",
+    "stream_keys",
     "torn_streams",
+    "with_gaps",
 ]
 
 MAX_NEWEST: Final = 1 << 16
@@ -46,8 +49,9 @@ MAX_NEWEST: Final = 1 << 16
 MAX_NEWEST_BYTES: Final = 64 << 20
 """The most memory of these packets, in bytes."""
 MAX_RARE: Final = 1 << 17
-"""The most rare packets of a format that are kept, and the most producers with a last id. Above it
-the rare packets are reduced to half of it: the others become part of the gap."""
+"""The most rare packets of a format that are kept, of inputs that are read together, and the most
+producers with a last id. Above it the rare packets are reduced to half of it: the others become
+part of the gap."""
 _MESSAGES: Final = "messages"
 _SESSIONS: Final = "sessions"
 _TIMES: Final[Mapping[str, tuple[str, str | None]]] = MappingProxyType(
@@ -63,6 +67,10 @@ and when its subject began. Only a session has a row before it is complete."""
 _CHANGED_IN_GAPS: Final = ("in_flight_sent", "in_flight_received", "pauses", "paused_ns")
 """Columns of sessions that packets in a gap may have changed."""
 _DIRECTION: Final = ("source", "stream", "src_addr", "src_port", "dst_addr", "dst_port")
+_BETWEEN: Final = "\0"
+"""Between the parts of a key: it is in no path and no address."""
+_Stream = tuple[str, str]
+"""The input and the name of a stream."""
 _PLACE: Final = (*_DIRECTION, "offset", "length", "captured_ns")
 
 Packets = Mapping[str, pa.Table]
@@ -110,44 +118,44 @@ class NewestRows(NamedTuple):
 
 
 class NewestPackets:
-    """The newest packets of an input, and the rare ones before them.
+    """The newest packets of some inputs, and the rare ones before them.
+
+    No two of the inputs show the same message.
 
     Parameters
     ----------
-    source
-        The input.
-    since_ns
-        Only messages that were sent after this time get rows.
     most
-        The most packets that are kept besides the rare ones; `MAX_NEWEST` if None.
+        The most packets of an input that are kept besides the rare ones; `MAX_NEWEST` if None.
     """
 
-    def __init__(
-        self, protocol: MessageProtocol, source: str, since_ns: int, most: int | None = None
-    ) -> None:
-        self.protocol, self._since_ns = protocol, since_ns
-        self.source: Final = source
+    def __init__(self, protocol: MessageProtocol, most: int | None = None) -> None:
+        self.protocol = protocol
         self._most = MAX_NEWEST if most is None else most
-        self._made_ns = since_ns
-        """The time up to which facts of all packets are known to be made."""
+        self._since_ns: dict[str, int] = {}
+        self._made_ns: dict[str, int] = {}
+        """By input: the time up to which facts of all packets are known to be made."""
         self._rare: dict[str, list[pa.Table]] = {name: [] for name in protocol.needed}
         self._newest: dict[str, list[pa.Table]] = {name: [] for name in protocol.needed}
-        self._gap_ns = 0
-        """The time of the last packet in a gap."""
+        self._gap_ns: dict[str, int] = {}
+        """By input: the time of the last packet in a gap."""
         self._last_ids: dict[str, tuple[int, int]] | None = {}
         """The greatest message id of each producer in the gap; None if not known."""
-        self._connections: dict[str, tuple[str, ...]] = {}
-        """The connection of each stream."""
+        self._connections: dict[_Stream, tuple[str, ...]] = {}
         self._sums: dict[tuple[str, ...], tuple[int, int]] = {}
         """The number of packets of each connection, and their bytes."""
 
-    @property
-    def since_ns(self) -> int:
-        """The rows of messages that were sent up to this time are final."""
-        return self._since_ns
+    def since_ns(self, source: str) -> int:
+        """Return the time up to which the rows of sent messages of an input are final."""
+        return self._since_ns[source]
+
+    def advance(self, source: str, since_ns: int) -> None:
+        """Set the time up to which facts of all packets of an input are made; it may be new."""
+        since_ns = max(self._since_ns.get(source, 0), since_ns)
+        self._since_ns[source] = self._made_ns[source] = since_ns
+        self._gap_ns.setdefault(source, 0)
 
     def add(self, format: str, packets: pa.Table, *, old: bool = False) -> None:
-        """Add packets with the columns that are needed.
+        """Add packets of the inputs, with the columns that are needed.
 
         Parameters
         ----------
@@ -160,7 +168,7 @@ class NewestPackets:
     def _add(self, format: str, packets: pa.Table, *, old: bool) -> None:
         if old:
             # Packets are old by their own times: several files of packets may have become one.
-            is_old = _times(packets) <= self._since_ns
+            is_old = _times(packets) <= _of_inputs(packets, self._since_ns)
             rare = is_old & self.protocol.is_rare(format, packets)
             _append(self._rare[format], packets.filter(pa.array(rare)))
             self._add_ids_of_gap(format, packets.filter(pa.array(is_old & ~rare)))
@@ -171,15 +179,19 @@ class NewestPackets:
         """Keep the greatest message ids of packets that become part of the gap, and their time."""
         if not packets.num_rows:
             return
-        self._gap_ns = max(self._gap_ns, int(_times(packets).max()))
+        latest = np.zeros(len(self._gap_ns), np.int64)
+        numbers = {source: number for number, source in enumerate(self._gap_ns)}
+        np.maximum.at(latest, _of_inputs(packets, numbers), _times(packets))
+        for source, time_ns in zip(numbers, latest.tolist(), strict=True):
+            self._gap_ns[source] = max(self._gap_ns[source], time_ns)
         if self._last_ids is None:
             return
         ids = self.protocol.last_ids(format, packets)
         if ids is None or len(self._last_ids) > MAX_RARE:
             self._last_ids = None
             return
-        for producer, last in ids.items():
-            self._last_ids[producer] = max(last, self._last_ids.get(producer, last))
+        for producer, last_id in ids.items():
+            self._last_ids[producer] = max(last_id, self._last_ids.get(producer, last_id))
 
     def _add_to_sums(self, packets: pa.Table) -> None:
         """Add packets to the sums of their connections."""
@@ -188,95 +200,142 @@ class NewestPackets:
             [([], "count_all"), ("length", "sum")]
         )
         for row in sums.to_pylist():
-            connection = self._connections.setdefault(row["stream"], connection_of(row))
+            stream = row["source"], row["stream"]
+            connection = self._connections.setdefault(stream, connection_of(row))
             count, size = self._sums.get(connection, (0, 0))
             self._sums[connection] = count + row["count_all"], size + row["length_sum"]
 
     @property
     def streams(self) -> pa.Array:
-        """The names of the streams that have packets here."""
-        return _stream_names([part for parts in self._parts().values() for part in parts])
+        """The `stream_keys` of the streams that have packets here."""
+        return _streams_of([part for parts in self._parts().values() for part in parts])
 
-    def advance(self, since_ns: int) -> None:
-        """Set the time up to which facts of all packets are made."""
-        self._since_ns = self._made_ns = max(self._since_ns, since_ns)
+    # --- states -------------------------------------------------------------------------------
 
-    def state(self) -> tuple[dict[str, Any], dict[str, pa.Table]]:
-        """Return the state from which another object continues: JSON, and tables by name."""
-        tables = {
-            f"{kind} {name}": pa.concat_tables(parts).unify_dictionaries().combine_chunks()
-            for kind, packets in (("rare", self._rare), ("newest", self._newest))
-            for name, parts in packets.items()
-            if parts
-        }
-        values = {
-            "since_ns": self._since_ns,
-            "made_ns": self._made_ns,
-            "gap_ns": self._gap_ns,
+    def states(self) -> dict[str, tuple[dict[str, Any], dict[str, pa.Table]]]:
+        """Return the state of each input, to continue from: JSON, and tables by name."""
+        numbers = {source: number for number, source in enumerate(self._since_ns)}
+        found = {source: (self._values(source), dict[str, pa.Table]()) for source in numbers}
+        for connection, sums in self._sums.items():
+            found[connection[0]][0]["sums"].append([*connection, *sums])
+        for (source, stream), connection in self._connections.items():
+            found[source][0]["connections"][stream] = connection
+        for kind, packets in (("rare", self._rare), ("newest", self._newest)):
+            for name, parts in packets.items():
+                if parts:
+                    whole = pa.concat_tables(parts).unify_dictionaries().combine_chunks()
+                    for (_, tables), own in zip(
+                        found.values(), by_source(whole, numbers), strict=True
+                    ):
+                        if own.num_rows:
+                            tables[f"{kind} {name}"] = own
+        return found
+
+    def _values(self, source: str) -> dict[str, Any]:
+        return {
+            "since_ns": self._since_ns[source],
+            "made_ns": self._made_ns[source],
+            "gap_ns": self._gap_ns[source],
             "last_ids": self._last_ids,
-            "connections": self._connections,
-            "sums": [[*connection, *sums] for connection, sums in self._sums.items()],
+            "connections": {},
+            "sums": [],
         }
-        return values, tables
 
-    def restore(self, values: Mapping[str, Any], tables: Mapping[str, pa.Table]) -> None:
-        """Continue from a state.
+    @classmethod
+    def restored(
+        cls,
+        protocol: MessageProtocol,
+        source: str,
+        values: Mapping[str, Any],
+        tables: Mapping[str, pa.Table],
+    ) -> NewestPackets:
+        """Return the packets of an input from its state, to be joined with those of others.
 
         Raises
         ------
         KeyError, TypeError, ValueError, AttributeError
             The state is malformed.
         """
-        self._since_ns, self._made_ns = int(values["since_ns"]), int(values["made_ns"])
-        self._gap_ns = int(values["gap_ns"])
-        self._last_ids = None
+        one = cls(protocol)
+        one.advance(source, int(values["since_ns"]))
+        one._made_ns[source], one._gap_ns[source] = int(values["made_ns"]), int(values["gap_ns"])
+        one._last_ids = None
         if (ids := values["last_ids"]) is not None:
-            self._last_ids = {str(name): (int(ms), int(at)) for name, (ms, at) in ids.items()}
-        self._connections = {
-            str(name): tuple(map(str, each)) for name, each in values["connections"].items()
+            one._last_ids = {str(name): (int(ms), int(at)) for name, (ms, at) in ids.items()}
+        one._connections = {
+            (source, str(name)): tuple(map(str, each))
+            for name, each in values["connections"].items()
         }
-        self._sums = {
+        one._sums = {
             tuple(map(str, each)): (int(count), int(size)) for *each, count, size in values["sums"]
         }
         for name, table in tables.items():
             kind, _, format = name.partition(" ")
-            if not {*self.protocol.needed[format]} >= {*table.column_names} >= {*_PLACE}:
+            if not {*protocol.needed[format]} >= {*table.column_names} >= {*_PLACE}:
                 raise ValueError(f"a table of {format} with other columns")
-            {"rare": self._rare, "newest": self._newest}[kind][format] = [table]
+            if pc.unique(table["source"].cast(pa.string())).to_pylist() != [source]:
+                raise ValueError("packets of another input")
+            {"rare": one._rare, "newest": one._newest}[kind][format] = [table]
+        return one
 
-    def rows(self, shown: Sequence[Row]) -> list[NewestRows]:
-        """Return the rows that follow from the packets here, table by table; evict old packets.
+    def join(self, other: NewestPackets) -> None:
+        """Take over the inputs of another object."""
+        self._since_ns |= other._since_ns
+        self._made_ns |= other._made_ns
+        self._gap_ns |= other._gap_ns
+        self._connections |= other._connections
+        self._sums |= other._sums
+        is_known = self._last_ids is not None and other._last_ids is not None
+        self._last_ids = {**(self._last_ids or {}), **(other._last_ids or {})} if is_known else None
+        for mine, theirs in ((self._rare, other._rare), (self._newest, other._newest)):
+            for name, parts in theirs.items():
+                mine[name] += parts
+
+    # --- rows ---------------------------------------------------------------------------------
+
+    def rows(self, shown: Sequence[Row], sources: Sequence[str]) -> list[NewestRows]:
+        """Return the rows of some inputs that follow from the packets here; evict old packets.
+
+        All are derived in one call: for few packets it takes about as long as for one input.
 
         Parameters
         ----------
         shown
             Rows that describe the streams, for `MessageProtocol.derive`.
         """
-        return rows_together([(self, shown)])[0]
-
-    def packets(self) -> dict[str, pa.Table]:
-        """Return the packets by format, without empty tables."""
-        return {
-            name: pa.concat_tables(parts).unify_dictionaries()
-            for name, parts in self._parts().items()
-            if parts
+        packets = self._packets_of(sources)
+        if not packets:
+            return []
+        gaps = {name: _gaps(table, self._gap_ns) for name, table in packets.items()}
+        gapped = {
+            name: _in_order(pa.concat_tables([packets[name], gaps[name]])) for name in packets
         }
-
-    def with_gaps(self, packets: Packets) -> dict[str, pa.Table]:
-        """Return the packets with a row for each gap, sorted by stream and offset."""
-        return {name: with_gaps(table, self._gap_ns) for name, table in packets.items()}
-
-    def choose(
-        self, packets: Packets, derived: Mapping[str, pa.Table], *, has_gap: bool
-    ) -> list[NewestRows]:
-        """Return the rows that count, of all that follow from the packets; evict old packets."""
+        derived: dict[str, list[pa.Table]] = {}
+        for name, part in self.protocol.derive(gapped, shown, sources):
+            derived.setdefault(name, []).append(part)
+        tables = {name: join_tables(parts) for name, parts in derived.items()}
         is_sure = self.protocol.sure_rows(packets, self._last_ids)
-        chosen = self._message_rows(derived, is_sure) | self._other_rows(derived, is_sure)
+        chosen = self._message_rows(tables, is_sure) | self._other_rows(tables, is_sure)
         if _SESSIONS in chosen:
             sessions, times = chosen[_SESSIONS]
-            chosen[_SESSIONS] = self._with_sums(sessions, has_gap=has_gap), times
+            in_gaps = [
+                table["source"].cast(pa.string()).combine_chunks() for table in gaps.values()
+            ]
+            chosen[_SESSIONS] = self._with_sums(sessions, pa.concat_arrays(in_gaps)), times
         self.evict()
         return [self._split_closed(name, *part) for name, part in chosen.items()]
+
+    def _packets_of(self, sources: Sequence[str]) -> dict[str, pa.Table]:
+        """Return the packets of inputs by format, without empty tables."""
+        found = {}
+        for name, parts in self._parts().items():
+            if parts:
+                rows = pa.concat_tables(parts).unify_dictionaries()
+                if len(sources) < len(self._since_ns):
+                    rows = rows.filter(of_sources(rows, sources))
+                if rows.num_rows:
+                    found[name] = rows
+        return found
 
     def _parts(self) -> dict[str, list[pa.Table]]:
         return {name: [*rare, *self._newest[name]] for name, rare in self._rare.items()}
@@ -288,15 +347,15 @@ class NewestPackets:
         if _MESSAGES not in tables:
             return {}
         messages = tables[_MESSAGES]
-        is_new = pc.greater(messages["captured_ns"], self._since_ns)
-        messages = messages.filter(is_new)
+        is_new = _times(messages) > _of_inputs(messages, self._since_ns)
+        messages = messages.filter(pa.array(is_new))
         messages = messages.filter(is_sure(_MESSAGES, messages))
-        keys = messages["message_key"].cast(pa.string()).combine_chunks()
+        keys = source_keys(messages, messages["message_key"]).combine_chunks()
         times = messages["captured_ns"].combine_chunks()
         chosen = {_MESSAGES: (messages, times)}
         for name in self.protocol.tables:
             if name != _MESSAGES and (rows := tables.get(name)) is not None:
-                place = pc.index_in(rows["message_key"].cast(pa.string()), value_set=keys)
+                place = pc.index_in(source_keys(rows, rows["message_key"]), value_set=keys)
                 rows = rows.append_column(_AT, place).filter(place.is_valid())
                 rows = rows.filter(is_sure(name, rows))
                 chosen[name] = rows.drop_columns([_AT]), times.take(rows[_AT])
@@ -312,43 +371,50 @@ class NewestPackets:
         chosen = {}
         for name, (completed, began) in _TIMES.items():
             if (rows := tables.get(name)) is not None:
-                is_new = pc.greater(rows[completed], self._since_ns)
+                is_new = pc.greater(rows[completed], pa.array(_of_inputs(rows, self._since_ns)))
                 if began is not None:
-                    is_new = pc.and_(is_new, pc.greater(rows[began], self._made_ns))
+                    made_ns = pa.array(_of_inputs(rows, self._made_ns))
+                    is_new = pc.and_(is_new, pc.greater(rows[began], made_ns))
                 rows = rows.filter(pc.fill_null(is_new, name == _SESSIONS))
                 rows = rows.filter(is_sure(name, rows))
                 chosen[name] = rows, rows[completed]
         return chosen
 
-    def _with_sums(self, sessions: pa.Table, *, has_gap: bool) -> pa.Table:
-        """Fill the sums of rows of sessions; set columns that a gap may have changed to null."""
-        streams = sessions["stream"].cast(pa.string()).to_pylist()
-        sums = [self._sums.get(self._connections.get(name, ()), (0, 0)) for name in streams]
+    def _with_sums(self, sessions: pa.Table, in_gaps: pa.Array) -> pa.Table:
+        """Fill the sums of rows of sessions; set columns that a gap may have changed to null.
+
+        Parameters
+        ----------
+        in_gaps
+            The inputs that have gaps.
+        """
+        names = (sessions[name].cast(pa.string()).to_pylist() for name in ("source", "stream"))
+        streams = zip(*names, strict=True)
+        sums = [self._sums.get(self._connections.get(each, ()), (0, 0)) for each in streams]
         for index, name in enumerate(("packets", "bytes")):
             values = pa.array([pair[index] for pair in sums], pa.int64())
             sessions = _with_column(sessions, name, values)
-        for name in _CHANGED_IN_GAPS if has_gap else ():
-            sessions = _with_column(sessions, name, pa.nulls(len(sums), pa.int64()))
+        has_gap = pc.is_in(sessions["source"].cast(pa.string()), in_gaps)
+        for name in _CHANGED_IN_GAPS:
+            null = pa.scalar(None, sessions[name].type)
+            sessions = _with_column(sessions, name, pc.if_else(has_gap, null, sessions[name]))
         return sessions
 
     def _split_closed(self, name: str, rows: pa.Table, times: pa.Array) -> NewestRows:
-        is_closed = pc.fill_null(pc.less_equal(times, self._since_ns), False)
+        since_ns = pa.array(_of_inputs(rows, self._since_ns))
+        is_closed = pc.fill_null(pc.less_equal(times, since_ns), False)
         return NewestRows(name, rows.filter(is_closed), rows.filter(pc.invert(is_closed)))
+
+    # --- limits -------------------------------------------------------------------------------
 
     def evict(self) -> None:
         """Evict the oldest packets above the limits, except for the rare ones."""
         newest = {name: pa.concat_tables(parts) for name, parts in self._newest.items() if parts}
-        count = sum(packets.num_rows for packets in newest.values())
-        size = sum(packets.nbytes for packets in newest.values())
-        most = min(self._most, MAX_NEWEST_BYTES * count // max(size, 1))
-        if count <= most:
+        limits_ns = self._limits_ns([*newest.values()])
+        if not limits_ns:
             return
-        times = np.concatenate([_times(packets) for packets in newest.values()])
-        half, first = count - most // 2 - 1, count - most - 1
-        in_part = np.partition(times, (first, half))
-        self._since_ns = max(self._since_ns, int(in_part[half]))
         for name, packets in newest.items():
-            is_old = _times(packets) <= in_part[first]
+            is_old = _times(packets) <= _of_inputs(packets, limits_ns)
             self._newest[name] = []
             _append(self._newest[name], packets.filter(pa.array(~is_old)).combine_chunks())
             self._add(name, packets.filter(pa.array(is_old)), old=True)
@@ -358,10 +424,34 @@ class NewestPackets:
             self._connections = {
                 stream: connection
                 for stream, connection in self._connections.items()
-                if stream in streams
+                if _BETWEEN.join(stream) in streams
             }
             connections = {*self._connections.values()}
             self._sums = {key: sums for key, sums in self._sums.items() if key in connections}
+
+    def _limits_ns(self, newest: Sequence[pa.Table]) -> dict[str, int]:
+        """Return the time up to which packets of inputs are above the limits, by input.
+
+        What was sent in the older half of an input's other packets is final then.
+        """
+        count, size = (
+            sum(getattr(each, name) for each in newest) for name in ("num_rows", "nbytes")
+        )
+        if not count:
+            return {}
+        numbers = {source: number for number, source in enumerate(self._since_ns)}
+        times = np.concatenate([_times(each) for each in newest])
+        of_input = np.concatenate([_of_inputs(each, numbers) for each in newest])
+        ordered = times[np.lexsort([times, of_input])]
+        counts = np.bincount(of_input, minlength=len(numbers))
+        bytes_for = MAX_NEWEST_BYTES * count // max(size, 1) // np.count_nonzero(counts)
+        most, limits_ns = min(self._most, int(bytes_for)), {}
+        for source, stop, own in zip(numbers, np.cumsum(counts), counts, strict=True):
+            if own > most:
+                half_ns, limit_ns = ordered[stop - most // 2 - 1], ordered[stop - most - 1]
+                self._since_ns[source] = max(self._since_ns[source], int(half_ns))
+                limits_ns[source] = int(limit_ns)
+        return limits_ns
 
     def _drop_rare(self, format: str) -> None:
         """Drop rare packets above the limit.
@@ -375,14 +465,15 @@ class NewestPackets:
         rare = pa.concat_tables(self._rare[format])
         if rare.num_rows > MAX_RARE:
             rare = rare.unify_dictionaries()
-            streams = rare["stream"].cast(pa.string())
-            is_live = pc.is_in(streams, _stream_names(self._newest[format]))
+            streams = stream_keys(rare)
+            is_live = pc.is_in(streams, _streams_of(self._newest[format]))
             order = pc.array_sort_indices(is_live.cast(pa.int8()))
             dropped = order.slice(0, rare.num_rows - MAX_RARE // 2)
             self._add_ids_of_gap(format, rare.take(dropped))
             rare, names = rare.take(order.slice(len(dropped))), pc.unique(streams.take(dropped))
-            lost = {self._connections.get(name, (name,)) for name in names.to_pylist()}
-            both = [name for name, each in self._connections.items() if each in lost]
+            of_stream = {_BETWEEN.join(name): each for name, each in self._connections.items()}
+            lost = {of_stream.get(name, (name,)) for name in names.to_pylist()}
+            both = [name for name, each in of_stream.items() if each in lost]
             incomplete = pa.array({*both, *names.to_pylist()}, pa.string())
             rare = _without_first(rare, incomplete)
             self._newest[format] = [
@@ -391,54 +482,30 @@ class NewestPackets:
         self._rare[format] = [rare.combine_chunks()]
 
 
-def rows_together(members: Sequence[tuple[NewestPackets, Sequence[Row]]]) -> list[list[NewestRows]]:
-    """Return the rows of several inputs, each as its `NewestPackets.rows` would.
-
-    All are derived in one call: for few packets it takes about as long as for one input.
-
-    Parameters
-    ----------
-    members
-        The packets of each input, and the rows that describe its streams; of one protocol, of which
-        no two inputs show the same message.
-    """
-    held = [(newest, shown, newest.packets()) for newest, shown in members]
-    held = [each for each in held if each[2]]
-    if not held:
-        return [[] for _ in members]
-    gapped = [newest.with_gaps(packets) for newest, _, packets in held]
-    together = {
-        name: pa.concat_tables(one[name] for one in gapped if name in one).unify_dictionaries()
-        for name in {name: None for one in gapped for name in one}
-    }
-    numbers = {newest.source: number for number, (newest, _, _) in enumerate(held)}
-    shown = [row for _, rows, _ in held for row in rows]
-    derived: dict[str, list[pa.Table]] = {}
-    for name, part in held[0][0].protocol.derive(together, shown, [*numbers]):
-        derived.setdefault(name, []).append(part)
-    joined = {name: join_tables(parts) for name, parts in derived.items()}
-    alone = len(held) == 1
-    tables = {name: [rows] if alone else by_source(rows, numbers) for name, rows in joined.items()}
-    found = {
-        newest.source: newest.choose(
-            packets,
-            {name: parts[number] for name, parts in tables.items()},
-            has_gap=any(gapped[number][name].num_rows > packets[name].num_rows for name in packets),
-        )
-        for number, (newest, _, packets) in enumerate(held)
-    }
-    return [found.get(newest.source, []) for newest, _ in members]
-
-
 def by_source(rows: pa.Table, numbers: Mapping[str, int]) -> list[pa.Table]:
-    """Return the rows of each of some inputs, which are numbered from 0 on; others have none."""
-    codes, texts = text_codes(rows["source"])
-    count = len(numbers)
-    of_text = np.array([numbers.get(text, count) for text in texts.to_pylist()] + [count])
-    of_row = of_text[codes]
+    """Divide rows by the numbers of their inputs, which are from 0 on; others have none."""
+    count = max(numbers.values(), default=-1) + 1
+    of_row = _of_inputs(rows, numbers, count)
     if len(of_row) and of_row[0] < count and (of_row == of_row[0]).all():
         return [rows if number == of_row[0] else rows.slice(0, 0) for number in range(count)]
     return split_rows(rows, of_row, count + 1)[:count]
+
+
+def of_sources(rows: pa.Table, sources: Iterable[str]) -> pa.ChunkedArray:
+    """Return which rows are of some inputs."""
+    return pc.is_in(rows["source"].cast(pa.string()), pa.array(sources, pa.string()))
+
+
+def source_keys(rows: pa.Table, keys: pa.ChunkedArray) -> pa.ChunkedArray:
+    """Return the keys of rows with their inputs: other inputs may have the same keys."""
+    return pc.binary_join_element_wise(
+        rows["source"].cast(pa.string()), keys.cast(pa.string()), _BETWEEN
+    )
+
+
+def stream_keys(rows: pa.Table) -> pa.ChunkedArray:
+    """Return the keys of the streams of rows."""
+    return source_keys(rows, rows["stream"])
 
 
 _AT: Final = "at"
@@ -446,19 +513,20 @@ _AT: Final = "at"
 
 
 def torn_streams(packets: pa.Table) -> pa.Array:
-    """Return the streams of connections with a stream whose first packet is missing."""
+    """Return the `stream_keys` of connections with a stream whose first packet is missing."""
     names = packets.select(_DIRECTION)
     starts = names.append_column("offset", packets["offset"]).group_by(
         list(_DIRECTION), use_threads=False
     )
     streams = starts.aggregate([("offset", "min")]).to_pylist()
     torn = {connection_of(row) for row in streams if row["offset_min"] > 0}
-    return pa.array([row["stream"] for row in streams if connection_of(row) in torn], pa.string())
+    names = [(row["source"], row["stream"]) for row in streams if connection_of(row) in torn]
+    return pa.array(map(_BETWEEN.join, names), pa.string())
 
 
 def _without_first(packets: pa.Table, streams: pa.Array) -> pa.Table:
     """Return packets without the first ones of some streams."""
-    is_of_them = pc.is_in(packets["stream"].cast(pa.string()), streams)
+    is_of_them = pc.is_in(stream_keys(packets), streams)
     return packets.filter(pc.invert(pc.and_(is_of_them, pc.equal(packets["offset"], 0))))
 
 
@@ -477,24 +545,32 @@ def _times(packets: pa.Table) -> Ints:
     return times
 
 
-def _stream_names(parts: Sequence[pa.Table]) -> pa.Array:
+def _of_inputs(rows: pa.Table, values: Mapping[str, int], other: int = 0) -> Ints:
+    """Return the value of the input of each row."""
+    codes, texts = text_codes(rows["source"])
+    of_text: Ints = np.array([values.get(text, other) for text in texts.to_pylist()] + [other])
+    return of_text[codes]
+
+
+def _streams_of(parts: Sequence[pa.Table]) -> pa.Array:
     """Return the distinct streams of packets."""
-    chunks = [chunk for part in parts for chunk in part["stream"].cast(pa.string()).chunks]
+    chunks = [chunk for part in parts for chunk in stream_keys(part).chunks]
     return pc.unique(pa.chunked_array(chunks, pa.string()))
 
 
-def with_gaps(packets: pa.Table, gap_ns: int) -> pa.Table:
+def with_gaps(packets: pa.Table, gap_ns: Mapping[str, int]) -> pa.Table:
     """Sort packets by stream and offset, with a row for each gap.
 
     Unlike that of a capture, such a gap has a time: that of the next packet of its stream, or the
-    time of the last packet in any gap, `gap_ns`, if that is earlier.
+    time of the last packet in any gap of its input, `gap_ns`, if that is earlier.
     """
-    gaps = _gaps(_in_order(packets.select(_PLACE)), packets.schema, gap_ns)
-    return _in_order(pa.concat_tables([packets, gaps]))
+    return _in_order(pa.concat_tables([packets, _gaps(packets, gap_ns)]))
 
 
-def _stream_codes(packets: pa.Table) -> Int32s:
-    return text_codes(packets["stream"])[0]
+def _stream_codes(packets: pa.Table) -> Ints:
+    """Return a number for each row: different ones for different streams of all inputs."""
+    sources, streams = text_codes(packets["source"])[0], text_codes(packets["stream"])
+    return sources.astype(np.int64) * (len(streams[1]) + 1) + streams[0]
 
 
 def _in_order(packets: pa.Table) -> pa.Table:
@@ -503,8 +579,9 @@ def _in_order(packets: pa.Table) -> pa.Table:
     return packets.take(pa.array(order))
 
 
-def _gaps(packets: pa.Table, schema: pa.Schema, gap_ns: int) -> pa.Table:
-    """Return a row for each gap between sorted packets, or before the first of a stream."""
+def _gaps(packets: pa.Table, gap_ns: Mapping[str, int]) -> pa.Table:
+    """Return a row for each gap between packets, or before the first of a stream."""
+    schema, packets = packets.schema, _in_order(packets.select(_PLACE))
     stream = _stream_codes(packets)
     starts, lengths = (packets[name].to_numpy() for name in ("offset", "length"))
     previous_ends = np.append(0, (starts + lengths)[:-1])
@@ -516,7 +593,7 @@ def _gaps(packets: pa.Table, schema: pa.Schema, gap_ns: int) -> pa.Table:
         "offset": pa.array(previous_ends[after_gap]),
         "length": pa.array((starts - previous_ends)[after_gap]),
         "status": pa.array([GAP] * count, pa.string()),
-        "captured_ns": pa.array(np.minimum(_times(rows), gap_ns)),
+        "captured_ns": pa.array(np.minimum(_times(rows), _of_inputs(rows, gap_ns))),
         "frame": pa.array(np.zeros(count, np.int64)),
     }
     arrays = [

@@ -18,9 +18,7 @@ from contextlib import closing
 from typing import Any, Final, NamedTuple
 
 import pyarrow as pa
-import pyarrow.compute as pc
 
-from wireyard.lake.parts import read_batches
 from wireyard.lake.staging import writing
 from wireyard.pipeline.typed_json import from_json, to_json
 
@@ -28,7 +26,6 @@ __all__ = [
     "MOST_BYTES",
     "Blob",
     "Inbox",
-    "Keyed",
     "PartInput",
     "Passed",
     "Spill",
@@ -137,8 +134,8 @@ def with_own_texts(table: pa.Table) -> pa.Table:
 
 # --- the stages -----------------------------------------------------------------------------
 
-Work = Callable[[Any], Iterable[pa.RecordBatch | Blob]]
-"""The function of a task: its input -> its results, and what it passes on."""
+Work = Callable[[Any], Iterable[Any]]
+"""The function of a task: its input -> its results, and what it passes on, `Blob`s."""
 
 
 class Stage(NamedTuple):
@@ -150,50 +147,6 @@ class Stage(NamedTuple):
     """Number of parts."""
     work: Work
     """The function of a task; its input is a `PartInput`."""
-
-
-_BETWEEN: Final = "\0"
-"""Separator of the parts of a key: it is in no path, address or id."""
-
-
-class Keyed(NamedTuple):
-    """Rows of Parquet files for tasks that run key by key, sorted within each key."""
-
-    paths: Sequence[str]
-    schema: pa.Schema
-    """The schema of the files, or more."""
-    columns: Sequence[str]
-    """The columns that the tasks read besides `key`."""
-    key: Sequence[str]
-    """The columns whose texts are the column `key`."""
-    order: str
-    """The column by which the rows of a key are sorted."""
-    sources: Sequence[str] | None = None
-    """The inputs whose rows are read, if `key` has the column `source`; None for all."""
-
-    @property
-    def keyed_schema(self) -> pa.Schema:
-        """The schema of `read`: the column `key`, then the others."""
-        names = dict.fromkeys((*self.columns, self.order))
-        return pa.schema([("key", pa.string()), *map(self.schema.field, names)])
-
-    def read(self, path: str) -> Iterator[pa.RecordBatch]:
-        """Yield the rows of a file with their keys."""
-        schema = self.keyed_schema
-        for table in read_batches(path, dict.fromkeys((*schema.names[1:], *self.key))):
-            if self.sources is not None:
-                of_source = pc.is_in(table["source"].cast(pa.string()), pa.array(self.sources))
-                table = table.filter(of_source)
-            texts = [table[name].cast(pa.string()) for name in self.key]
-            key = pc.binary_join_element_wise(*texts, _BETWEEN, null_handling="skip")
-            columns = [table[name].cast(schema.field(name).type) for name in schema.names[1:]]
-            yield from pa.Table.from_arrays([key, *columns], schema=schema).to_batches()
-
-    def read_all(self) -> pa.Table:
-        """Return the rows of all files as a task reads them: by key, and in order within a key."""
-        batches = [batch for path in self.paths for batch in self.read(path)]
-        read = pa.Table.from_batches(batches, self.keyed_schema)
-        return read.sort_by([("key", "ascending"), (self.order, "ascending")])
 
 
 class _Place(NamedTuple):
@@ -260,7 +213,7 @@ class Spill:
         self._file.close()
 
 
-def run_here(first: Iterable[Any], work: Work, stages: Iterable[Stage]) -> Iterator[pa.RecordBatch]:
+def run_here(first: Iterable[Any], work: Work, stages: Iterable[Stage]) -> Iterator[Any]:
     """Run the tasks of stages in this process, one after the other; yield their results.
 
     Parameters
@@ -279,7 +232,7 @@ def run_here(first: Iterable[Any], work: Work, stages: Iterable[Stage]) -> Itera
 
 def _run_each(
     inputs: Iterable[tuple[int, Any]], work: Work, passed: Spill, stage: int
-) -> Iterator[pa.RecordBatch]:
+) -> Iterator[Any]:
     for task, given in inputs:
         for number, output in enumerate(work(given)):
             if isinstance(output, Blob):

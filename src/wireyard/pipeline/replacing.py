@@ -299,7 +299,8 @@ _DAYS_AT_ONCE: Final = 16
 _DAY_S: Final = 24 * 60 * 60
 _FIRST, _LAST = date.min.toordinal() - _EPOCH, date.max.toordinal() - _EPOCH
 """The days since 1970 that a date can represent; times on the wire may be outside of them."""
-_SPLIT: Final = pa.schema([("name", pa.string()), ("become", pa.list_(pa.string()))])
+_Split = tuple[str, str, list[str]]
+"""A table, a file of it, and the files that it has become."""
 
 
 def split_by_day(runner: Runner, draft: Draft) -> None:
@@ -318,14 +319,13 @@ def split_by_day(runner: Runner, draft: Draft) -> None:
     ]
     become: defaultdict[str, dict[str, list[str]]] = defaultdict(dict)
     work = partial(_split_file, staging=lake.staged(""))
-    for row in runner.run(new, work, _SPLIT).to_pylist():
-        table, _, name = row["name"].partition("/")
-        become[table][name] = row["become"]
+    for table, name, files in runner.run(new, work, _Split):
+        become[table][name] = files
     for table, names in become.items():
         draft.replace_files(table, names)
 
 
-def _split_file(file: tuple[str, str], staging: str) -> Iterator[pa.RecordBatch]:
+def _split_file(file: tuple[str, str], staging: str) -> Iterator[_Split]:
     """Split a staged file into files of a day each."""
     table, name = file
     folder = f"{staging}/{table}"
@@ -353,7 +353,7 @@ def _split_file(file: tuple[str, str], staging: str) -> Iterator[pa.RecordBatch]
             move_file(f"{folder}/{name}", f"{folder}/{become[0]}")
         else:
             system.delete_file(inner)
-    yield pa.RecordBatch.from_pylist([{"name": f"{table}/{name}", "become": become}], _SPLIT)
+    yield table, name, become
 
 
 def _days(file: pq.ParquetFile, times: Sequence[str]) -> set[str]:

@@ -1,6 +1,6 @@
 """Running the tasks of a stage: the engine of the pipeline, which is a cluster or this process.
 
-A task is a function of its input that returns record batches. A cluster, Spark, schedules and
+A task is a function of its input that returns results of a type. A cluster, Spark, schedules and
 retries tasks; it is started by the first stage that has any. Without a cluster the same functions
 are called in this process, one after the other.
 """
@@ -11,11 +11,8 @@ from collections.abc import Callable, Iterable, Sequence
 from functools import cached_property
 from typing import Any, Protocol, TypeVar
 
-import pyarrow as pa
-
 from wireyard.lake.staging import Staging
-from wireyard.pipeline.exchange import Keyed, Stage, Work, run_here
-from wireyard.pipeline.typed_json import first_parameter
+from wireyard.pipeline.exchange import Stage, Work, run_here
 
 __all__ = ["Cluster", "Runner", "StartCluster"]
 
@@ -30,24 +27,13 @@ class Cluster(Protocol):
         """Number of tasks that run at the same time."""
 
     def run(
-        self,
-        tasks: Sequence[Any],
-        work: Callable[[Any], Iterable[pa.RecordBatch]],
-        schema: pa.Schema,
-        together: int,
-        kind: Any,
-    ) -> pa.Table:
-        """Run tasks of a type, as `Runner.run` does."""
+        self, tasks: Sequence[Any], work: Callable[[Any], Iterable[Any]], kind: Any, together: int
+    ) -> list[Any]:
+        """Run tasks as `Runner.run` does."""
 
     def run_stages(
-        self,
-        first: Sequence[Any] | Keyed,
-        work: Work,
-        stages: Sequence[Stage],
-        schema: pa.Schema,
-        together: int,
-        kind: Any,
-    ) -> pa.Table:
+        self, first: Sequence[Any], work: Work, stages: Sequence[Stage], kind: Any, together: int
+    ) -> list[Any]:
         """Run stages as `Runner.run_stages` does."""
 
 
@@ -88,24 +74,22 @@ class Runner:
     def run(
         self,
         tasks: Sequence[Task],
-        work: Callable[[Task], Iterable[pa.RecordBatch]],
-        schema: pa.Schema,
+        work: Callable[[Task], Iterable[Any]],
+        kind: Any,
         *,
         together: int = 1,
-        kind: Any = None,
-    ) -> pa.Table:
-        """Run tasks; return their batches in the order of tasks.
+    ) -> list[Any]:
+        """Run tasks; return their results in the order of tasks.
 
         Parameters
         ----------
         work
-            The function of a task; a cluster may call it again for a task that was lost.
-        schema
-            Schema of the batches.
+            The function of a task; a cluster may call it again for a task that was lost. The type
+            of its first parameter is that of tasks, as of `typed_json`.
+        kind
+            The type of results.
         together
             How many short tasks a task of the cluster may run, if there are many.
-        kind
-            The type of a task, as of `typed_json`; if None, that of the first parameter of `work`.
 
         Raises
         ------
@@ -115,36 +99,29 @@ class Runner:
             The cluster cannot run our tasks.
         """
         if self.in_process or not tasks:
-            batches = (batch for task in tasks for batch in work(task))
-            return pa.Table.from_batches(batches, schema)
-        kind = first_parameter(work) if kind is None else kind
-        return self._cluster.run(tasks, work, schema, together, kind)
+            return [result for task in tasks for result in work(task)]
+        return self._cluster.run(tasks, work, kind, together)
 
     def run_stages(
         self,
-        first: Sequence[Any] | Keyed,
+        first: Sequence[Any],
         work: Work,
         stages: Sequence[Stage],
-        schema: pa.Schema,
+        kind: Any,
         *,
         together: int = 1,
-        kind: Any = None,
-    ) -> pa.Table:
+    ) -> list[Any]:
         """Run stages that pass on what later ones read; return the results of all tasks.
 
         Parameters
         ----------
         first
-            The tasks of the first stage; or rows, of which each task gets those of some keys as
-            batches, sorted by key, and by order within a key.
+            The tasks of the first stage.
         work
             The function of the first stage.
-        schema
-            Schema of the results.
-        together, kind
+        kind, together
             As in `run`.
         """
         if self.in_process:
-            tasks = [iter(first.read_all().to_batches())] if isinstance(first, Keyed) else first
-            return pa.Table.from_batches(run_here(tasks, work, stages), schema)
-        return self._cluster.run_stages(first, work, stages, schema, together, kind)
+            return [*run_here(first, work, stages)]
+        return self._cluster.run_stages(first, work, stages, kind, together)

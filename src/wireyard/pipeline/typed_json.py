@@ -249,7 +249,9 @@ def _dataclass(kind: Any) -> _Form:
     """Return the form of a dataclass: a list of its values, or a number if it has no equality."""
     names = [field.name for field in fields(kind)]
     hints = get_type_hints(kind)
-    values = _struct(lambda found: kind(*found), [hints[name] for name in names])
+    values = _struct(
+        lambda found: kind(**dict(zip(names, found, strict=True))), [hints[name] for name in names]
+    )
 
     def written(value: Any, objects: _Objects) -> Any:
         return values.written([getattr(value, name) for name in names], objects)

@@ -50,7 +50,6 @@ _ENDS: Final = tuple(dict.fromkeys((*STREAM_COLUMNS, "transport", "bytes_read", 
 """Columns of the table of streams that are read."""
 _ADDRESSES: Final = ("src_addr", "src_port", "dst_addr", "dst_port")
 _NEVER_NS: Final = int(np.iinfo(np.int64).max)
-_NO_RESULTS: Final = pa.schema([("none", pa.null())])
 _CONNECT_PARTITIONS: Final = 8
 
 
@@ -98,7 +97,7 @@ def facts(packets: DataFrame, streams: DataFrame | None = None) -> dict[str, Dat
         passed = passed.union(_deal(streams, _pick(STREAMS, _ENDS), _STREAMS, parts))
     work = partial(_derive, format=format, protocol=of_protocol.protocol)
     stage = Stage((_PACKETS, _STREAMS), parts, work)
-    derived = next_stage(passed, stage, 1, parts, _NO_RESULTS).persist(StorageLevel.DISK_ONLY)
+    derived = next_stage(passed, stage, 1, parts, None).persist(StorageLevel.DISK_ONLY)
     of_tables = derived.where(col("part") != RESULTS)
     return {
         name: of_tables.where(col("name") == name).mapInArrow(
@@ -117,7 +116,8 @@ def _format_of(packets: DataFrame) -> tuple[str, Facts]:
             missing[format] = [name for name in names if name not in packets.columns]
             if not missing[format]:
                 return format, of_protocol
-    format = min(missing, key=lambda name: len(missing[name]))
+    there = {*packets.columns}
+    format = max(missing, key=lambda name: len(there.intersection(_packet_schema(name).names)))
     raise UsageError(
         f"facts: these are no packets of captures with all columns: {format} also has"
         f" {', '.join(missing[format])}"
@@ -141,7 +141,7 @@ def _deal(rows: DataFrame, schema: pa.Schema, name: str, parts: int) -> DataFram
     if missing:
         raise UsageError(f"facts: the table of {name} has no column {', '.join(missing)}")
     work = partial(_by_source, schema=schema, name=name, parts=parts)
-    return first_stage(rows.select(*schema.names), partial(run_batches, work=work), _NO_RESULTS)
+    return first_stage(rows.select(*schema.names), partial(run_batches, work=work), None)
 
 
 def _by_source(
@@ -224,7 +224,7 @@ def _with_hidden(packets: pa.Table, streams: pa.Table) -> pa.Table:
             for row in addresses
         ]
     rows = pa.Table.from_pylist([{**row, "status": GAP} for row in hidden], packets.schema)
-    return pa.concat_tables([with_gaps(packets, _NEVER_NS), rows])
+    return pa.concat_tables([with_gaps(packets, {packets["source"][0].as_py(): _NEVER_NS}), rows])
 
 
 def _tables_of(

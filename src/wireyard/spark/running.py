@@ -2,7 +2,7 @@
 
 Stages that pass something on are one lineage, and one job: ``mapInArrow``, then Spark's shuffle,
 then ``mapInArrow`` again. A row of the shuffle is a blob, an Arrow stream in one binary column, so
-rows of tables are not converted for Java, except those that are ordered by key. A blob for a later
+rows of tables are not converted for Java. A blob for a later
 stage, or a result for the driver, goes through the tasks of those between, which do not read it.
 Spark computes again what is lost with an executor.
 """
@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import closing
 from dataclasses import dataclass
 from functools import partial
-from threading import Lock
+from threading import Lock, current_thread
 from typing import TYPE_CHECKING, Any, Final
 from uuid import uuid4
 
@@ -26,14 +26,13 @@ from wireyard.formats import load_columns
 from wireyard.lake.staging import Staging
 from wireyard.pipeline.exchange import (
     Blob,
-    Keyed,
     Spill,
     Stage,
     Work,
     pass_on,
     read_tables,
 )
-from wireyard.pipeline.typed_json import from_json, to_json
+from wireyard.pipeline.typed_json import first_parameter, from_json, to_json
 from wireyard.spark.executors import check_access, check_executors, is_elsewhere
 from wireyard.spark.workers import begin_task, settle
 
@@ -61,9 +60,11 @@ _AT_ONCE: Final = 8
 _FULL: Final = "No space left on device"
 RESULTS: Final = -1
 """Instead of the number of a part: the row has the results of tasks."""
-_Outputs = Iterator[tuple[int, Iterable[pa.RecordBatch | Blob]]]
+_Outputs = Iterator[tuple[int, Iterable[Any]]]
 Run = Callable[[Any], _Outputs]
 """Runs tasks over batches; yields the number of each, and what it yields."""
+_TEXTS: Final = pa.schema([("result", pa.string())])
+"""Results of tasks, in JSON of their type."""
 SHUFFLED: Final = pa.schema(
     [
         ("part", pa.int32()),
@@ -174,6 +175,8 @@ class SparkEngine:
         if (context := context_of(rows.sparkSession)) is not None:
             group = uuid4().hex
             context.setJobGroup(group, name)
+            # Threads share the cores: facts that are made in the background do not hold up parts.
+            context.setLocalProperty("spark.scheduler.pool", current_thread().name)
             with self._lock:
                 self._count(context.statusTracker())
                 self._groups.append(group)
@@ -212,52 +215,28 @@ class SparkCluster:
         return _AT_ONCE if context is None else int(context.defaultParallelism)
 
     def run(
-        self,
-        tasks: Sequence[Any],
-        work: Callable[[Any], Iterable[pa.RecordBatch]],
-        schema: pa.Schema,
-        together: int,
-        kind: Any,
-    ) -> pa.Table:
-        """Run tasks of a type; return their batches in the order of tasks."""
+        self, tasks: Sequence[Any], work: Callable[[Any], Iterable[Any]], kind: Any, together: int
+    ) -> list[Any]:
+        """Run tasks; return their results in the order of tasks."""
         from wireyard.spark.types import spark_schema
 
-        run = partial(_run_numbered, tasks=_texts_of(tasks, kind), work=work, kind=kind)
         rows = self._numbers(len(tasks), together)
-        found = rows.mapInArrow(partial(_results_of, run=run), spark_schema(schema))
-        return self._engine.collect(found, _name_of(work))
+        do = partial(_results_of, run=_numbered(tasks, work), kind=kind)
+        found = self._engine.collect(rows.mapInArrow(do, spark_schema(_TEXTS)), _name_of(work))
+        return _read_results(found, kind)
 
     def run_stages(
-        self,
-        first: Sequence[Any] | Keyed,
-        work: Work,
-        stages: Sequence[Stage],
-        schema: pa.Schema,
-        together: int,
-        kind: Any,
-    ) -> pa.Table:
+        self, first: Sequence[Any], work: Work, stages: Sequence[Stage], kind: Any, together: int
+    ) -> list[Any]:
         """Run stages that pass on what later ones read, as one job; return all results."""
-        if isinstance(first, Keyed):
-            rows, run = self._sorted(first), partial(run_batches, work=work)
-        else:
-            rows = self._numbers(len(first), together)
-            run = partial(_run_numbered, tasks=_texts_of(first, kind), work=work, kind=kind)
-        passed = first_stage(rows, run, schema)
+        rows = self._numbers(len(first), together)
+        passed = first_stage(rows, _numbered(first, work), kind)
         for number, stage in enumerate(stages, 1):
             most = max(each.parts for each in stages[number - 1 :])
-            passed = next_stage(passed, stage, number, self._partitions(most, together), schema)
+            passed = next_stage(passed, stage, number, self._partitions(most, together), kind)
         found = self._engine.collect(passed.where(f"part = {RESULTS}"), _name_of(work))
-        results = (read_tables(data)[0] for data in data_of(found))
-        return pa.concat_tables([schema.empty_table(), *results])
-
-    def _sorted(self, rows: Keyed) -> DataFrame:
-        """Return the rows of files, those of a key in one partition and in order."""
-        from wireyard.spark.types import spark_schema
-
-        files = self._spark.range(0, len(rows.paths), 1, len(rows.paths))
-        read = files.mapInArrow(partial(_read_numbered, rows=rows), spark_schema(rows.keyed_schema))
-        ordered = read.repartition("key").sortWithinPartitions("key", rows.order)
-        return ordered.select("key", *rows.columns)
+        tables = (read_tables(data)[0] for data in data_of(found))
+        return [result for table in tables for result in _read_results(table, kind)]
 
     def _numbers(self, tasks: int, together: int) -> DataFrame:
         """Return a row for each task, with its number only."""
@@ -271,16 +250,16 @@ class SparkCluster:
         return min(tasks, max(fewest, -(-tasks // together)))
 
 
-def first_stage(rows: DataFrame, run: Run, schema: pa.Schema) -> DataFrame:
+def first_stage(rows: DataFrame, run: Run, kind: Any) -> DataFrame:
     """Return what a stage over some rows passes on, and its results: rows of `SHUFFLED`."""
     from wireyard.spark.types import spark_schema
 
-    do = partial(_pack, run=run, stage=0, schema=schema)
+    do = partial(_pack, run=run, stage=0, kind=kind)
     return rows.mapInArrow(do, spark_schema(SHUFFLED))
 
 
 def next_stage(
-    passed: DataFrame, stage: Stage, number: int, partitions: int, schema: pa.Schema
+    passed: DataFrame, stage: Stage, number: int, partitions: int, kind: Any
 ) -> DataFrame:
     """Return the same of a later stage, with a number of its own."""
     from pyspark.sql.functions import col
@@ -288,7 +267,7 @@ def next_stage(
     from wireyard.spark.types import spark_schema
 
     placed = passed.repartitionById(partitions, col("part"))
-    do = partial(_pack_next, reads=stage, stage=number, schema=schema)
+    do = partial(_pack_next, reads=stage, stage=number, kind=kind)
     return placed.mapInArrow(do, spark_schema(SHUFFLED))
 
 
@@ -299,9 +278,15 @@ def _name_of(work: Any) -> str:
     return f"wireyard: {work.__name__.strip('_').replace('_', ' ')}"
 
 
-def _texts_of(tasks: Sequence[Any], kind: Any) -> tuple[str, ...]:
-    """Return the inputs of tasks as texts: a task reads its own, and no other."""
-    return tuple(to_json(task, kind) for task in tasks)
+def _numbered(tasks: Sequence[Any], work: Work) -> Run:
+    """Return what runs tasks by their numbers, with the inputs of all as texts."""
+    kind = first_parameter(work)
+    return partial(_run_numbered, tasks=[to_json(one, kind) for one in tasks], work=work, kind=kind)
+
+
+def _read_results(rows: pa.Table, kind: Any) -> list[Any]:
+    """Return the results in rows of `_TEXTS`."""
+    return [from_json(text, kind) for text in rows["result"].to_pylist()]
 
 
 # --- in workers, for `mapInArrow` -----------------------------------------------------------
@@ -320,7 +305,7 @@ def _run_numbered(
     Parameters
     ----------
     tasks
-        The inputs of all tasks, from `_texts_of`.
+        The inputs of all tasks, in JSON: a task reads its own, and no other.
     kind
         The type of an input.
     """
@@ -337,17 +322,22 @@ def run_batches(batches: Iterator[pa.RecordBatch], work: Work) -> _Outputs:
     yield 0, work(batches)
 
 
-def _results_of(batches: Iterator[pa.RecordBatch], run: Run) -> Iterator[pa.RecordBatch]:
-    """Yield the results of tasks that pass nothing on."""
+def _results_of(batches: Iterator[pa.RecordBatch], run: Run, kind: Any) -> Iterator[pa.RecordBatch]:
+    """Yield the results of tasks that pass nothing on, as rows of `_TEXTS`."""
     for _, outputs in run(batches):
-        yield from outputs
+        yield _texts(outputs, kind)
+
+
+def _texts(results: Iterable[Any], kind: Any) -> pa.RecordBatch:
+    texts = pa.array([to_json(result, kind) for result in results], pa.string())
+    return pa.RecordBatch.from_arrays([texts], schema=_TEXTS)
 
 
 def _pack(
-    batches: Iterable[pa.RecordBatch], run: Run, stage: int, schema: pa.Schema
+    batches: Iterable[pa.RecordBatch], run: Run, stage: int, kind: Any
 ) -> Iterator[pa.RecordBatch]:
     """Yield what tasks pass on as rows of `SHUFFLED`, then a row with their results."""
-    results = list[pa.RecordBatch]()
+    results = list[Any]()
     for task, outputs in run(batches):
         for number, output in enumerate(outputs):
             if isinstance(output, Blob):
@@ -355,12 +345,12 @@ def _pack(
             else:
                 results.append(output)
     if results:
-        ((_, _, data),) = pass_on("", [[pa.Table.from_batches(results, schema)]])
+        ((_, _, data),) = pass_on("", [[pa.Table.from_batches([_texts(results, kind)])]])
         yield _row(Blob("", RESULTS, data), stage, 0, 0)
 
 
 def _pack_next(
-    batches: Iterator[pa.RecordBatch], reads: Stage, stage: int, schema: pa.Schema
+    batches: Iterator[pa.RecordBatch], reads: Stage, stage: int, kind: Any
 ) -> Iterator[pa.RecordBatch]:
     """Run the tasks of the parts that were placed here; pass on what later stages read."""
     _prepare()
@@ -380,7 +370,7 @@ def _pack_next(
                 begin_task()
                 yield given.part, reads.work(given)
 
-        yield from _pack((), run, stage, schema)
+        yield from _pack((), run, stage, kind)
 
 
 def _row(blob: Blob, *place: int) -> pa.RecordBatch:
@@ -397,10 +387,3 @@ def data_of(rows: pa.RecordBatch | pa.Table) -> Iterator[pa.Buffer]:
     """Yield the data of rows of `SHUFFLED`."""
     for size, packed in zip(rows["size"], rows["data"], strict=True):
         yield pa.decompress(packed.as_buffer(), size.as_py(), _CODEC)
-
-
-def _read_numbered(batches: Iterator[pa.RecordBatch], rows: Keyed) -> Iterator[pa.RecordBatch]:
-    """Read the files whose numbers are in a column `id`."""
-    for batch in batches:
-        for number in batch["id"].to_pylist():
-            yield from rows.read(rows.paths[number])

@@ -41,6 +41,8 @@ SETTINGS: Mapping[str, str] = {
     "spark.sql.execution.arrow.maxBytesPerBatch": "4194304",
     # Needed by the option `pushFilters`; without effect on sources that do not have it.
     "spark.sql.python.filterPushdown.enabled": "true",
+    # A thread's jobs do not wait for all tasks of another thread's.
+    "spark.scheduler.mode": "FAIR",
     "spark.ui.enabled": "false",
     "spark.ui.showConsoleProgress": "false",
     "spark.log.level": "ERROR",

@@ -202,14 +202,15 @@ def made(
     packets: Tables, times: list[int], source: str, over: Ends
 ) -> Iterator[tuple[int, list[NewestRows]]]:
     """Yield rows as they are made part by part, and until when."""
-    some = NewestPackets(JMS, source, times[0])
+    some = NewestPackets(JMS)
+    some.advance(source, times[0])
     for name, rows in until(packets, times[0]).items():
         some.add(name, rows, old=True)
     for since, ns in pairwise(times):
         for name, rows in until(packets, ns, since).items():
             some.add(name, rows)
         shown = shown_of(until(packets, ns), over_until(over, ns, last=ns == times[-1]))
-        yield ns, some.rows(shown)
+        yield ns, some.rows(shown, [source])
 
 
 def parts_of(packets: Tables, parts: int) -> list[int]:
@@ -333,10 +334,11 @@ def test_what_was_forgotten_of_a_connection_gives_no_wrong_row(
     packets = traffic.packets()
     found, _, _ = judge(packets, SOURCE, parts=12, forgets=True)
     assert found
-    some = NewestPackets(JMS, SOURCE, 0)
+    some = NewestPackets(JMS)
+    some.advance(SOURCE, 0)
     for at in range(0, packets["jmq"].num_rows, 60):
         some.add("jmq", packets["jmq"].slice(at, 60))
-        some.rows([])
+        some.rows([], [SOURCE])
         assert sum(part.num_rows for part in some._rare["jmq"]) <= 40
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from collections import Counter
 from collections.abc import Iterator
 from typing import Any
 
@@ -108,13 +109,14 @@ def parts_of(packets: pa.Table, since_ns: int, part: int) -> Iterator[tuple[int,
     """Yield rows as they are made part by part, and after how many packets."""
     start = packets["captured_ns"].to_pylist().index(since_ns) + 1
     before = max(start - newest.MAX_NEWEST, 0)
-    some = NewestPackets(MQTT, SOURCE, since_ns)
+    some = NewestPackets(MQTT)
+    some.advance(SOURCE, since_ns)
     some.add("mqtt", packets.slice(0, before), old=True)
     some.add("mqtt", packets.slice(before, start - before))
     for at in range(start, packets.num_rows, part):
         some.add("mqtt", packets.slice(at, part))
         stop = min(at + part, packets.num_rows)
-        yield stop, some.rows(shown_of(packets.slice(0, stop)))
+        yield stop, some.rows(shown_of(packets.slice(0, stop)), [SOURCE])
 
 
 def made(packets: pa.Table, since_ns: int, part: int) -> list[tuple[int, str, bool, Row]]:
@@ -187,6 +189,45 @@ def test_sessions_violations_and_answers_are_those_of_all_packets_so_far(
     assert (counts["conversations"] > 5) == (version == 5)
 
 
+def test_inputs_together_give_the_rows_of_each(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Their streams have the same names, and their packets become gaps at different times."""
+    monkeypatch.setattr(newest, "MAX_NEWEST", 60)
+    packets, shown = dict[str, pa.Table](), dict[str, list[Row]]()
+    for seed, source in enumerate(("a.pcap", "b.pcap")):
+        traffic = Traffic(4, seed)
+        traffic.run(60)
+        rows = packets_of(traffic.capture)
+        place, names = rows.schema.get_field_index("source"), pa.array([source] * rows.num_rows)
+        packets[source] = rows.set_column(place, "source", names.cast(rows.schema.types[place]))
+        shown[source] = [row | {"source": source} for row in shown_of(rows)]
+    together, alone = NewestPackets(MQTT), {source: NewestPackets(MQTT) for source in packets}
+    for source, one in alone.items():
+        for some in (one, together):
+            some.advance(source, packets[source]["captured_ns"][20].as_py())
+    counts = Counter[str]()
+    for at in range(0, max(each.num_rows for each in packets.values()), 40):
+        expected = Counter[tuple[str, int, str]]()
+        for source, one in alone.items():
+            some = packets[source].slice(at, 30 if source == "a.pcap" else 40)
+            one.add("mqtt", some)
+            together.add("mqtt", some)
+            expected.update(_texts(one.rows(shown[source], [source])))
+        every = [row for rows in shown.values() for row in rows]
+        assert Counter(_texts(together.rows(every, [*packets]))) == expected
+        counts.update(name for name, *_ in expected)
+    assert min(counts[name] for name in ("messages", "deliveries", "sessions")) > 20
+
+
+def _texts(found: list[NewestRows]) -> list[tuple[str, int, str]]:
+    """Return rows with their tables, and whether they are open."""
+    return [
+        (name, place, repr(sorted(row.items())))
+        for name, *both in found
+        for place, rows in enumerate(both)
+        for row in rows.to_pylist()
+    ]
+
+
 def test_of_a_gap_nothing_is_said_to_be_in_flight(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(newest, "MAX_NEWEST", 20)
     capture = Capture(4)
@@ -247,10 +288,11 @@ def test_bytes_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     for number in range(200):
         capture.message("one", "t", bytes(2_000), 1, number + 1)
     packets = packets_of(capture)
-    some = NewestPackets(MQTT, SOURCE, 0)
+    some = NewestPackets(MQTT)
+    some.advance(SOURCE, 0)
     for at in range(0, packets.num_rows, 50):
         some.add("mqtt", packets.slice(at, 50))
-        some.rows(shown_of(packets))
+        some.rows(shown_of(packets), [SOURCE])
         assert sum(part.nbytes for part in some._newest["mqtt"]) < 110_000
 
 
@@ -264,11 +306,12 @@ def test_rare_packets_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     packets = packets_of(capture)
     kinds = packets["packet_type"].to_pylist()
     assert kinds.count(layout.CONNECT) == 100
-    some = NewestPackets(MQTT, SOURCE, 0)
+    some = NewestPackets(MQTT)
+    some.advance(SOURCE, 0)
     bodies = set[bytes]()
     for at in range(0, packets.num_rows, 40):
         some.add("mqtt", packets.slice(at, 40))
-        for table, *both in some.rows(shown_of(packets)):
+        for table, *both in some.rows(shown_of(packets), [SOURCE]):
             if table == "messages":
                 bodies.update(body for rows in both for body in rows["body"].to_pylist())
         assert sum(part.num_rows for part in some._rare["mqtt"]) <= 40
@@ -289,10 +332,11 @@ def test_a_session_of_which_rare_packets_are_dropped_keeps_one_row(
         if number % 3 == 0:
             capture.ping(f"client {number % 60}")
     packets = packets_of(capture)
-    some, proofs = NewestPackets(MQTT, SOURCE, 0), dict[frozenset[str], set[tuple[str, int]]]()
+    some, proofs = NewestPackets(MQTT), dict[frozenset[str], set[tuple[str, int]]]()
+    some.advance(SOURCE, 0)
     for at in range(0, packets.num_rows, 25):
         some.add("mqtt", packets.slice(at, 25))
-        for table, *both in some.rows(shown_of(packets)):
+        for table, *both in some.rows(shown_of(packets), [SOURCE]):
             for row in (row for rows in both for row in rows.to_pylist()):
                 if table == "sessions":
                     connection = frozenset(row["stream"].split(">"))

@@ -25,7 +25,15 @@ from wireyard.layers.jmq.columns import NEEDED as PACKET_NEEDED
 from wireyard.layers.jmq.files import MESSAGE_NEEDED, derive_files
 from wireyard.layers.jmq.packet_columns import GPACKET, JMQ
 from wireyard.layers.jmq.record_columns import KEY_PATTERN
-from wireyard.layers.newest import LastIds, MessageProtocol, Packets, SureRows, torn_streams
+from wireyard.layers.newest import (
+    LastIds,
+    MessageProtocol,
+    Packets,
+    SureRows,
+    source_keys,
+    stream_keys,
+    torn_streams,
+)
 from wireyard.layers.tables import packet_keys
 
 _NEEDED: Final = tuple(dict.fromkeys((*PACKET_NEEDED, *MESSAGE_NEEDED)))
@@ -128,16 +136,17 @@ def _sure_rows(packets: Packets, last_ids: LastIds | None) -> SureRows:
     torn = torn_streams(jmq)
     flags = pc.fill_null(pc.bit_wise_and(jmq["bit_flags"], _RESENT), 0)
     resent = jmq.filter(pc.not_equal(flags, 0))
-    resends = packet_keys(resent["stream"], resent["offset"])
+    resends = source_keys(resent, packet_keys(resent["stream"], resent["offset"]))
 
     def is_sure(table: str, rows: pa.Table) -> pa.Array:
-        is_whole = pc.invert(pc.is_in(rows["stream"].cast(pa.string()), torn))
+        is_whole = pc.invert(pc.is_in(stream_keys(rows), torn))
         if table == "violations":
             rules = rows["rule"].cast(pa.string())
             return pc.and_(is_whole, pc.not_equal(rules, _SEQUENCE_GAP))
         if table != "messages":
             return is_whole
-        is_resend = pc.is_in(packet_keys(rows["stream"], rows["offset"]), resends)
+        keys = source_keys(rows, packet_keys(rows["stream"], rows["offset"]))
+        is_resend = pc.is_in(keys, resends)
         first_seen = rows["first_seen"].cast(pa.string())
         is_sure = pc.and_not(pc.equal(first_seen, "sent"), is_resend)
         if last_ids is not None:

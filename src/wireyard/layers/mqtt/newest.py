@@ -19,7 +19,15 @@ from wireyard.layers.mqtt.columns import derive_files
 from wireyard.layers.mqtt.messages import NEEDED as MESSAGE_NEEDED
 from wireyard.layers.mqtt.packets import NEEDED as PACKET_NEEDED
 from wireyard.layers.mqtt.packets import TRACKED
-from wireyard.layers.newest import LastIds, MessageProtocol, Packets, SureRows, torn_streams
+from wireyard.layers.newest import (
+    LastIds,
+    MessageProtocol,
+    Packets,
+    SureRows,
+    source_keys,
+    stream_keys,
+    torn_streams,
+)
 from wireyard.layers.tables import packet_keys
 
 __all__ = ["MQTT"]
@@ -60,12 +68,12 @@ def _sure_rows(packets: Packets, last_ids: LastIds | None) -> SureRows:
     table = packets[_FORMAT]
     torn = torn_streams(table)
     resent = table.filter(pc.fill_null(table["dup"], False))
-    resends = packet_keys(resent["stream"], resent["offset"])
+    resends = source_keys(resent, packet_keys(resent["stream"], resent["offset"]))
 
     def is_sure(table: str, rows: pa.Table) -> pa.Array:
         if "message_key" not in rows.column_names:
-            return pc.invert(pc.is_in(rows["stream"].cast(pa.string()), torn))
-        return pc.invert(pc.is_in(rows["message_key"].cast(pa.string()), resends))
+            return pc.invert(pc.is_in(stream_keys(rows), torn))
+        return pc.invert(pc.is_in(source_keys(rows, rows["message_key"]), resends))
 
     return is_sure
 

@@ -8,7 +8,6 @@ driver stitches the pieces like those of streams, and reads wrong ones again.
 
 from __future__ import annotations
 
-import json
 from collections import deque
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -25,7 +24,7 @@ from wireyard.captures.files.extents import (
 )
 from wireyard.captures.files.file import REMOTE_AHEAD_BYTES, CaptureFile, Extent, map_extent
 from wireyard.captures.index import IndexedExtent, write_index
-from wireyard.captures.records import Context, Interface, describe_damage
+from wireyard.captures.records import Context, describe_damage
 from wireyard.lake.staging import writing
 from wireyard.pipeline.decoding.results import HeadersResult
 from wireyard.pipeline.inputs.captures import count_parts
@@ -133,7 +132,7 @@ def write_headers(piece: HeaderPiece, path: str) -> HeadersResult | None:
         start=first,
         stop=walked.stop,
         packets=walked.packets,
-        next_context=json.dumps(walked.next_context),
+        next_context=walked.next_context,
         damage=str(damage) if damage else None,
         unread_bytes=file.unread_bytes,
         path=path,
@@ -219,8 +218,4 @@ def _extent(piece: HeaderPiece, written: HeadersResult | None) -> Extent | None:
     """Return the extent that was read of a piece; None if no record was found."""
     if written is None:
         return None
-    header, context = json.loads(written.next_context), None
-    if header is not None:  # a file that is too short for its header has no context
-        little, interfaces, header_bytes = header
-        context = Context(little, tuple(Interface(*each) for each in interfaces), header_bytes)
-    return Extent(written.start, written.stop, piece.context, context, written.packets)
+    return Extent(written.start, written.stop, piece.context, written.next_context, written.packets)

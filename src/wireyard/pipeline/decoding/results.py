@@ -1,21 +1,20 @@
-"""Results that tasks of the bronze stage return to the driver: a class for each kind.
-
-They are sent as rows of a manifest, which has a column for each kind; a row holds one result.
-"""
+"""Results that tasks of the bronze stage return to the driver: a class for each kind."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import asdict, dataclass, fields
-from typing import Final, TypeVar
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final, TypeVar
 
-import pyarrow as pa
-
+from wireyard.captures.left_out import LeftOut
+from wireyard.captures.records import Context
 from wireyard.captures.stream_table import LEDGER
+from wireyard.errors import LakeError, LedgerError, SourceError, WireError
+from wireyard.lake.ledgers import LedgerSum
 
 __all__ = [
     "COUNTED",
-    "MANIFEST",
+    "FAILURES",
     "EndpointsResult",
     "FailureResult",
     "FilesResult",
@@ -28,9 +27,8 @@ __all__ = [
     "PieceResult",
     "Result",
     "StreamRows",
-    "make_manifest",
     "of_kind",
-    "read_manifest",
+    "without_failures",
 ]
 
 
@@ -94,7 +92,7 @@ class HeadersResult:
     piece_start, start, stop
         Offsets of the piece, of its first record, and of the end of its last one.
     next_context
-        The `Context` behind the last record, in JSON.
+        That behind the last record; None if the file is too short for its header.
     damage, unread_bytes
         Why no more could be read, and the number of bytes that remain.
     path
@@ -106,7 +104,7 @@ class HeadersResult:
     start: int
     stop: int
     packets: int
-    next_context: str
+    next_context: Context | None
     damage: str | None
     unread_bytes: int
     path: str
@@ -119,8 +117,7 @@ class FormatResult:
     source: str
     format: str
     """Empty for bytes of no format, such as records of a store that hold no packets."""
-    ledger: Sequence[int]
-    """The numbers of a `LedgerSum`."""
+    ledger: LedgerSum
     part: int = 0
     """The part of a capture that has the streams."""
 
@@ -143,14 +140,14 @@ class EndpointsResult:
     Attributes
     ----------
     opened, undecided
-        Those of `PartEndpoints`, in JSON: the address, the port and the format of each.
-        None if there are too many to list.
+        Those of `PartEndpoints`: the address, the port and the format of each. None if there are
+        too many to list.
     """
 
     source: str
     part: int
-    opened: str | None
-    undecided: str | None
+    opened: Sequence[tuple[str, int, str]] | None
+    undecided: Sequence[tuple[str, int, str]] | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -159,8 +156,7 @@ class LeftOutResult:
 
     source: str
     part: int
-    counts: str
-    """A `LeftOut`, in JSON."""
+    counts: LeftOut
 
 
 @dataclass(frozen=True, slots=True)
@@ -185,8 +181,14 @@ class FailureResult:
     """The error of a task; it has no other result."""
 
     error: str
-    """A key of `wireyard.pipeline.decoding.task.FAILURES`."""
+    """A key of `FAILURES`."""
     message: str
+
+    @classmethod
+    def of(cls, error: BaseException | None) -> FailureResult:
+        """Return an error that is one of `FAILURES` as a result."""
+        kind = next(name for name, kind in FAILURES.items() if isinstance(error, kind))
+        return cls(kind, str(error))
 
 
 Result = (
@@ -204,50 +206,27 @@ PartResult = FormatResult | FilesResult | EndpointsResult | LeftOutResult
 """The results of a part of a capture."""
 Kind = TypeVar("Kind", bound=Result)
 
-_KINDS: Final[dict[str, type[Result]]] = {
-    "piece": PieceResult,
-    "headers": HeadersResult,
-    "format": FormatResult,
-    "files": FilesResult,
-    "endpoints": EndpointsResult,
-    "left_out": LeftOutResult,
-    "note": NoteResult,
-    "gone": GoneResult,
-    "failure": FailureResult,
+FAILURES: Final[Mapping[str, type[WireError]]] = {
+    "read": SourceError,
+    "write": LakeError,
+    "balance": LedgerError,
 }
-_NAMES: Final = {kind: name for name, kind in _KINDS.items()}
-_TYPES: Final = {
-    "bool": pa.bool_(),
-    "int": pa.int64(),
-    "str": pa.string(),
-    "Sequence[int]": pa.list_(pa.int64()),
-    "Sequence[str]": pa.list_(pa.string()),
-}
+"""Errors that a task returns as a result instead of failing, so that Spark does not retry a missing
+file or a full disk four times, and does not bury the message in a traceback."""
 
 
-def _struct_of(kind: type[Result]) -> pa.StructType:
-    return pa.struct(
-        [(each.name, _TYPES[str(each.type).removesuffix(" | None")]) for each in fields(kind)]
-    )
+def without_failures(results: Iterable[Any]) -> Iterator[Any]:
+    """Yield results.
 
-
-MANIFEST: Final = pa.schema([(name, _struct_of(kind)) for name, kind in _KINDS.items()])
-"""A column for each kind of result; all but one are null in a row."""
-
-
-def make_manifest(results: Iterable[Result]) -> pa.RecordBatch:
-    """Return results as rows of `MANIFEST`."""
-    return pa.RecordBatch.from_pylist(
-        [{_NAMES[type(result)]: asdict(result)} for result in results], MANIFEST
-    )
-
-
-def read_manifest(manifest: pa.Table | pa.RecordBatch) -> Iterator[Result]:
-    """Yield the results in rows of `MANIFEST`."""
-    for row in manifest.to_pylist():
-        for name, values in row.items():
-            if values is not None:
-                yield _KINDS[name](**values)
+    Raises
+    ------
+    SourceError, LakeError, LedgerError
+        A task has failed.
+    """
+    for result in results:
+        if isinstance(result, FailureResult):
+            raise FAILURES[result.error](result.message)
+        yield result
 
 
 def of_kind(kind: type[Kind], results: Iterable[Result]) -> list[Kind]:

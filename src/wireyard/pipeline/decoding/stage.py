@@ -39,9 +39,7 @@ from wireyard.pipeline.decoding.indexing import (
     join_headers,
 )
 from wireyard.pipeline.decoding.results import (
-    MANIFEST,
     EndpointsResult,
-    FailureResult,
     FilesResult,
     FormatResult,
     GoneResult,
@@ -52,7 +50,7 @@ from wireyard.pipeline.decoding.results import (
     PieceResult,
     Result,
     of_kind,
-    read_manifest,
+    without_failures,
 )
 from wireyard.pipeline.decoding.stitching import cut_inputs, stitch_input
 from wireyard.pipeline.decoding.task import AnyPiece, BronzeSettings, Piece, packets_table
@@ -158,8 +156,7 @@ class BronzeStage:
     def _note(self, path: str, results: Sequence[Result]) -> None:
         """Add the notes on an input; they do not depend on the number of its parts."""
         notes = dict.fromkeys(each.message for each in of_kind(NoteResult, results))
-        parts = [LeftOut.load(each.counts) for each in of_kind(LeftOutResult, results)]
-        left_out = LeftOut.total(parts)
+        left_out = LeftOut.total([each.counts for each in of_kind(LeftOutResult, results)])
         self.notes += [f"{path}: {note}" for note in (*notes, *left_out.lines())]
         self.has_unknown = self.has_unknown or left_out.unread is not None
 
@@ -245,10 +242,8 @@ class BronzeStage:
         self.tasks += len(tasks)
         work = partial(bronze.write_task, settings=self._settings)
         with _marks_watched(self._lake, numbered, self._watch):
-            manifest = self._runner.run(numbered, work, MANIFEST)
-        for result in read_manifest(manifest):
-            if isinstance(result, FailureResult):
-                raise bronze.FAILURES[result.error](result.message)
+            found = self._runner.run(numbered, work, Result)
+        for result in without_failures(found):
             if isinstance(result, GoneResult):
                 self._gone.add(result.source)
             self.lost = self.lost or (isinstance(result, NoteResult) and result.lost)
@@ -303,7 +298,7 @@ def _bare_input(
 def _captured_input(found: FoundInput, results: Sequence[Result]) -> Input:
     parts: defaultdict[str, list[LedgerSum]] = defaultdict(list)
     for each in of_kind(FormatResult, results):
-        parts[each.format].append(LedgerSum(*each.ledger))
+        parts[each.format].append(each.ledger)
     ledger = {format: LedgerSum.total(sums) for format, sums in parts.items()}
     files = _files_of(of_kind(FilesResult, results))
     return Input(found.path, found.format, found.stamp, ledger, files)

@@ -1,4 +1,4 @@
-"""The tasks of the bronze stage: pieces of streams in, Parquet files and a manifest out.
+"""The tasks of the bronze stage: pieces of streams in, Parquet files and a few results out.
 
 No row crosses into the JVM. A task decodes its pieces and writes the rows to files whose names no
 other attempt uses; it returns only a few results (`results`). Only files that the driver commits
@@ -40,7 +40,7 @@ from wireyard.captures.stores.rows import SCHEMA as STORE_RECORDS
 from wireyard.captures.stores.rows import record_rows
 from wireyard.captures.stores.stream import StoreStream
 from wireyard.captures.stream_table import FILES, describe_stream, file_rows
-from wireyard.errors import LakeError, LedgerError, SourceError, WireError
+from wireyard.errors import SourceError
 from wireyard.formats import get_format
 from wireyard.formats.base import Format
 from wireyard.lake.ledgers import (
@@ -58,6 +58,7 @@ from wireyard.payloads.columns import PAYLOADS, PayloadTable
 from wireyard.pipeline.decoding.balance import RowCounts, count_rows, make_ledger, make_ledgers
 from wireyard.pipeline.decoding.indexing import HeaderPiece, write_headers
 from wireyard.pipeline.decoding.results import (
+    FAILURES,
     FailureResult,
     FilesResult,
     FormatResult,
@@ -67,7 +68,6 @@ from wireyard.pipeline.decoding.results import (
     PieceResult,
     Result,
     StreamRows,
-    make_manifest,
 )
 from wireyard.pipeline.inputs.captures import CapturePart, describe_endpoints
 from wireyard.pipeline.inputs.listing import is_missing
@@ -92,7 +92,6 @@ if TYPE_CHECKING:
 
 __all__ = [
     "DONE_MARKS",
-    "FAILURES",
     "FILES_TABLE",
     "HEADERS",
     "PAYLOADS_TABLE",
@@ -110,13 +109,6 @@ HEADERS = "headers"
 """Staged folder of the headers of captures."""
 DONE_MARKS = "done"
 """Staged folder with an empty file for each task that is done, named by its number."""
-FAILURES: Mapping[str, type[WireError]] = {
-    "read": SourceError,
-    "write": LakeError,
-    "balance": LedgerError,
-}
-"""Errors that a task returns as a result instead of failing, so that Spark does not retry a missing
-file or a full disk four times, and does not bury the message in a traceback."""
 QUARANTINE_TABLE, STORE_RECORDS_TABLE = "quarantine", "store_records"
 FILES_TABLE, PAYLOADS_TABLE = "files", "payloads"
 MQTT: Final = "mqtt"
@@ -179,27 +171,21 @@ def packets_table(format: str) -> str:
     return f"packets_{get_format(format).name}"
 
 
-def write_task(
-    task: tuple[int, Sequence[AnyPiece]], settings: BronzeSettings
-) -> Iterator[pa.RecordBatch]:
-    """Decode the pieces of a task and write them; yield the results as rows of `MANIFEST`.
+def write_task(task: tuple[int, Sequence[AnyPiece]], settings: BronzeSettings) -> list[Result]:
+    """Decode the pieces of a task and write them; return the results.
 
     Parameters
     ----------
     task
         The task's number in the run, and its pieces.
     """
-    yield make_manifest(_write_task(*task, settings))
-
-
-def _write_task(number: int, pieces: Sequence[AnyPiece], settings: BronzeSettings) -> list[Result]:
-    task = BronzeTask(number, settings)
+    number, pieces = task
+    opened = BronzeTask(number, settings)
     try:
-        results = [result for piece in pieces for result in task.write_or_skip(piece)]
-        task.close()
+        results = [result for piece in pieces for result in opened.write_or_skip(piece)]
+        opened.close()
     except tuple(FAILURES.values()) as error:
-        failed = next(name for name, kind in FAILURES.items() if isinstance(error, kind))
-        return [FailureResult(failed, str(error))]
+        return [FailureResult.of(error)]
     return results
 
 
@@ -282,7 +268,7 @@ class BronzeTask:
             if found.frames_unread:
                 yield NoteResult(part.source, found.frames_unread)
         if found.left_out is not None:
-            yield LeftOutResult(part.source, part.part, found.left_out.dump())
+            yield LeftOutResult(part.source, part.part, found.left_out)
         if part.of > 1 and found.endpoints is not None and any(found.endpoints):
             yield describe_endpoints(part, found.endpoints)
         tables = self._write_files(part.source, found.spans) if part.part == 0 else set()

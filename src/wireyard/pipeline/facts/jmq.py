@@ -9,7 +9,7 @@ destination.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from functools import partial
 from itertools import islice
 from typing import Any, Final, NamedTuple
@@ -47,13 +47,13 @@ from wireyard.layers.jmq.files import (
     slices_of,
 )
 from wireyard.layers.tables import join_tables
-from wireyard.pipeline.exchange import PartInput, pass_on
+from wireyard.pipeline.exchange import PartInput, Stage, pass_on
 from wireyard.pipeline.facts.tasks import (
     Division,
-    FactsStage,
     Group,
     Output,
     Outputs,
+    Result,
     Results,
     dropped_rows,
     run_stages,
@@ -117,21 +117,21 @@ _SEVERAL, _SPANS, _CLOCKS = "several", "spans", "clocks"
 """Names of what tasks pass on, besides the packets of each format."""
 
 
-def _write_by_phases(runner: Runner, output: Output, group: Group) -> Results:
-    """Write the facts of some inputs, phase by phase; yield rows of `RESULTS`."""
+def _write_by_phases(runner: Runner, output: Output, group: Group) -> Iterable[Result]:
+    """Write the facts of some inputs, phase by phase; return the results."""
     files = [_File(number, *each) for number, each in enumerate(group.files)]
     parts = -(-group.packets // PARTITION_PACKETS)
     job = _Job(output, frozenset(group.sources), files, parts)
-    stages: list[FactsStage] = [
-        ((*FORMATS, _STREAMS), parts, partial(_follow, job=job)),
-        ((_TRANSACTIONS,), parts, partial(_end_transactions, job=job)),
-        ((_MESSAGES, _RELAYS), parts, partial(_join, job=job)),
-        ((_REQUESTS, _RUNS, _MARKS), parts + len(files), partial(_finish, job=job)),
+    stages = [
+        Stage((*FORMATS, _STREAMS), parts, partial(_follow, job=job)),
+        Stage((_TRANSACTIONS,), parts, partial(_end_transactions, job=job)),
+        Stage((_MESSAGES, _RELAYS), parts, partial(_join, job=job)),
+        Stage((_REQUESTS, _RUNS, _MARKS), parts + len(files), partial(_finish, job=job)),
     ]
     if len(group.sources) > 1:
         stages += [
-            ((_SPANS,), parts, partial(_compare, job=job)),
-            ((_SEVERAL, _CLOCKS), parts, partial(_order, job=job)),
+            Stage((_SPANS,), parts, partial(_compare, job=job)),
+            Stage((_SEVERAL, _CLOCKS), parts, partial(_order, job=job)),
         ]
     tasks = [*files, *map(_Streams, group.streams)]
     return run_stages(runner, tasks, partial(_split, job=job), stages)

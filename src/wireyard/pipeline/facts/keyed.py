@@ -15,15 +15,17 @@ from typing import Any, Final, get_args
 from uuid import uuid4
 
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from wireyard.formats.base import Row
 from wireyard.lake.parts import PartFile
 from wireyard.layers.frame_files import FrameFiles
 from wireyard.layers.grouping import split_rows, text_hashes
-from wireyard.layers.stages import Chain, Fact, Found, KeyedRecord, Order, Stage
+from wireyard.layers.stages import Chain, Fact, Found, KeyedRecord, Order
+from wireyard.layers.stages import Stage as LayerStage
 from wireyard.layers.tables import fact_table, with_times
-from wireyard.pipeline.exchange import Blob, PartInput, pass_on
-from wireyard.pipeline.facts.tasks import FactsStage, Output, Outputs, dropped_rows
+from wireyard.pipeline.exchange import Blob, PartInput, Stage, pass_on
+from wireyard.pipeline.facts.tasks import FactFile, Output, Outputs, dropped_rows
 from wireyard.pipeline.typed_json import first_parameter, from_json, to_json
 
 __all__ = [
@@ -46,11 +48,11 @@ _BIAS: Final = 1 << 63
 """Added to a signed number of 64 bits, so that its bytes compare as the number does."""
 
 
-def stages_of(stages: Chain, parts: int, output: Output) -> Iterator[FactsStage]:
+def stages_of(stages: Chain, parts: int, output: Output) -> Iterator[Stage]:
     """Yield stages over the keyed records that were passed on to each."""
     for name in stages:
         work = partial(_run_part, name=name, stages=dict(stages), parts=parts, output=output)
-        yield [name], parts, work
+        yield Stage([name], parts, work)
 
 
 def _run_part(given: PartInput, name: str, stages: Chain, parts: int, output: Output) -> Outputs:
@@ -64,9 +66,14 @@ def _run_part(given: PartInput, name: str, stages: Chain, parts: int, output: Ou
 
 
 def run_rows(
-    batches: Iterator[pa.RecordBatch], name: str, stages: Chain, parts: int, output: Output
+    given: PartInput, passed: str, name: str, stages: Chain, parts: int, output: Output
 ) -> Outputs:
-    """Run a stage over rows that have a `key`, sorted by it."""
+    """Run a stage over the rows of a part, by `key`, and by `offset` within a key."""
+    together = pa.concat_tables(table for each in given.inbox[passed] for table in each.tables)
+    order = pc.sort_indices(together, [("key", "ascending"), ("offset", "ascending")])
+    # What was passed on is in a file: only some of it is in memory at once.
+    some = (together.take(order.slice(at, BATCH_ROWS)) for at in range(0, len(order), BATCH_ROWS))
+    batches = (batch for rows in some for batch in rows.combine_chunks().to_batches())
     return run_stage(chain.from_iterable(map(_rows, batches)), name, stages, parts, output)
 
 
@@ -91,7 +98,7 @@ def run_stage(
     yield from outputs.close()
 
 
-def _record_type(stage: Stage) -> Any:
+def _record_type(stage: LayerStage) -> Any:
     """Return the type of the records of a stage: its parameter is an iterator of them."""
     (kind,) = get_args(first_parameter(stage))
     return kind
@@ -182,8 +189,7 @@ class _Outputs:
         for held in self._records.values():
             yield from _pass_batch(held, self._stages, self._parts)
         for name, file in self._facts.items():
-            written = {"file": file.close(), "count": file.count, "sources": sorted(file.sources)}
-            yield {"kind": "fact", "name": name, **written}
+            yield FactFile(name, file.close(), tuple(sorted(file.sources)))
         yield from dropped_rows(self._dropped)
 
 
@@ -204,12 +210,10 @@ class _File:
         self._file = PartFile(f"{folder}/{self._name}", batch([]).schema)
         self._held: list[Row] = []
         self._held_bytes = 0
-        self.count = 0
         self.sources: set[str] = set()
         """The sources of its rows."""
 
     def add(self, row: Row) -> None:
-        self.count += 1
         self._held.append(row)
         self.sources.add(row["source"])
         self._held_bytes += len(row.get("body") or b"")

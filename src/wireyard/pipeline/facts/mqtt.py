@@ -50,6 +50,7 @@ from wireyard.layers.stages import Key, KeyedRecord, Order
 from wireyard.pipeline.exchange import (
     Inbox,
     PartInput,
+    Stage,
     pass_on,
     pass_value,
     values_of,
@@ -57,16 +58,14 @@ from wireyard.pipeline.exchange import (
 from wireyard.pipeline.facts.tasks import (
     STREAM_COLUMNS,
     Division,
-    FactsStage,
     Group,
     Output,
     Outputs,
+    Result,
     Results,
     dropped_rows,
-    passed_value,
     run_stages,
     run_tasks,
-    value_row,
     write_tables,
 )
 from wireyard.pipeline.running import Runner
@@ -183,19 +182,16 @@ _Rest = list[tuple[str, Key, Order, RestRecord]]
 """Keyed records for `explain_rest`."""
 
 
-def _write_in_stages(runner: Runner, output: Output, group: Group) -> Results:
-    """Write the facts of some inputs, stage by stage; yield rows of `RESULTS`."""
+def _write_in_stages(runner: Runner, output: Output, group: Group) -> Iterable[Result]:
+    """Write the facts of some inputs, stage by stage; return the results."""
     shared = _share(runner, output, group)
     files = len(shared.files)
-    stages: list[FactsStage] = [
-        ((_PACKETS,), shared.partitions, partial(_track, shared=shared)),
-        ((_CLIENTS,), 1, partial(_match, shared=shared)),
-        (
-            (_KNOWN, _MESSAGES, _WILLS, _MARKS),
-            shared.topic_partitions + files,
-            partial(_write_rest, shared=shared),
-        ),
-        ((_CONNECTIONS, _RECORDS), 1, partial(_explain, shared=shared)),
+    rest = _KNOWN, _MESSAGES, _WILLS, _MARKS
+    stages = [
+        Stage((_PACKETS,), shared.partitions, partial(_track, shared=shared)),
+        Stage((_CLIENTS,), 1, partial(_match, shared=shared)),
+        Stage(rest, shared.topic_partitions + files, partial(_write_rest, shared=shared)),
+        Stage((_CONNECTIONS, _RECORDS), 1, partial(_explain, shared=shared)),
     ]
     return run_stages(runner, range(files), partial(_split, shared=shared), stages)
 
@@ -210,12 +206,10 @@ def _share(runner: Runner, output: Output, group: Group) -> _Shared:
     partitions = -(-group.packets // (MOST_PACKETS // 2))
     footers = _footers_of(files)
     tasks = [(path, footer is None) for path, footer in zip(files, footers, strict=True)]
-    topics, counted = Counter[str](), dict[str, pa.Table]()
-    for row in run_tasks(runner, tasks, partial(_count, sources=sources)):
-        if row["name"] == _TOPICS:
-            topics.update(passed_value(row, dict[str, int]))
-        else:
-            counted[row["name"]] = passed_value(row, pa.Table)
+    topics, counted = Counter[str](), dict[str, pa.Table | None]()
+    for each in run_tasks(runner, tasks, partial(_count, sources=sources), _Counted):
+        topics.update(each.topics)
+        counted[each.path] = each.evidence
     evidence = StreamEvidence()
     for file, footer in zip(files, footers, strict=True):
         evidence.add_counted(counted[file] if footer is None else footer, sources)
@@ -241,16 +235,24 @@ def _stream_rows(group: Group) -> list[Row]:
     return [row for table in tables for row in shown_rows(table, FORMAT)]
 
 
-def _count(task: tuple[str, bool], sources: Sequence[str]) -> Results:
+class _Counted(NamedTuple):
+    """What is counted in a file of packets."""
+
+    path: str
+    topics: dict[str, int]
+    """The packets of each topic."""
+    evidence: pa.Table | None
+    """None if its footer has it."""
+
+
+def _count(task: tuple[str, bool], sources: Sequence[str]) -> Iterator[_Counted]:
     """Count the packets of each topic in a file, and the evidence, unless its footer has it."""
     path, counts_evidence = task
     topics: Counter[str] = Counter()
     for table in read_batches(path, _OF_TOPICS):
         topics.update(_count_topics(table))
     counts = {topic: min(count, UNDIVIDED) for topic, count in topics.items()}
-    yield value_row(_TOPICS, counts, dict[str, int])
-    if counts_evidence:
-        yield value_row(path, counted_evidence(path, sources), pa.Table)
+    yield _Counted(path, counts, counted_evidence(path, sources) if counts_evidence else None)
 
 
 def _count_topics(packets: pa.Table) -> Counter[str]:

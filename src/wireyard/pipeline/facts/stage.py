@@ -40,15 +40,16 @@ from wireyard.layers.latencies import DELAYS, delayed, latencies
 from wireyard.layers.latencies import NEEDED as LATENCY_NEEDED
 from wireyard.layers.tables import TABLES, all_tables, fact_table, with_times
 from wireyard.pipeline.facts.tasks import (
+    Counts,
     Division,
+    FactFile,
     Group,
     Output,
+    Result,
     Results,
     derive_groups,
     groups_of,
-    passed_value,
     run_tasks,
-    value_row,
     write_tables,
 )
 from wireyard.pipeline.inputs.tasks import group_in_order
@@ -67,6 +68,9 @@ __all__ = [
 _SPANS: Final = ("source", "producer", "first_ms", "last_ms")
 _OF_MESSAGES: Final = ("source", "packet_type", "sys_message_id")
 
+_TASK_PACKETS: Final = 1 << 17
+"""Packets of several inputs for a task, which takes about a second: then its core is free for what
+is in a hurry, such as parts of growing inputs."""
 _DIVIDED: Final = {"mqtt": "mqtt", "jms": "jmq", "rmp": "rmp"}
 """By protocol, the module with its `DIVISION`, which is loaded where its packets occur."""
 _LEFT_OUT: Final = {
@@ -134,7 +138,7 @@ def write_facts(
             most = division.most_here if runner.in_process else division.most_packets
             large += [(division, group) for group in groups if group.packets > most]
         small = [group for group in groups if group.packets <= most]
-        tasks += group_in_order(small, attrgetter("packets"), most)
+        tasks += group_in_order(small, attrgetter("packets"), min(most, _TASK_PACKETS))
     staged_facts.add(run_tasks(runner, tasks, partial(derive_groups, output=output)))
     for division, group in large:
         staged_facts.add(division.divide(runner, output, group))
@@ -190,11 +194,11 @@ def producers_shown(runner: Runner, paths: Sequence[str], sources: Collection[st
 
     Messages inside GPackets are not considered.
     """
-    schema = fact_table("producers", ()).schema
-    return runner.run(paths, partial(_producers, sources=tuple(sources)), schema)
+    found = runner.run(paths, partial(_producers, sources=tuple(sources)), pa.Table)
+    return pa.concat_tables([fact_table("producers", ()), *found])
 
 
-def _producers(path: str, sources: Sequence[str]) -> Iterator[pa.RecordBatch]:
+def _producers(path: str, sources: Sequence[str]) -> Iterator[pa.Table]:
     """Yield the producers in a file of JMQ packets."""
     from wireyard.layers.jmq.columns import producers_of_keys
 
@@ -204,7 +208,7 @@ def _producers(path: str, sources: Sequence[str]) -> Iterator[pa.RecordBatch]:
         of_source = pc.is_in(table["source"].cast(pa.string()), wanted)
         messages = table.filter(pc.and_(is_message, of_source))
         keys = [messages[name].cast(pa.string()) for name in ("source", "sys_message_id")]
-        yield from producers_of_keys(pa.table(keys, ["source", "message_key"])).to_batches()
+        yield producers_of_keys(pa.table(keys, ["source", "message_key"]))
 
 
 def read_producers(paths: Iterable[str]) -> pa.Table:
@@ -241,16 +245,15 @@ class _StagedFacts:
         """The messages of each file, counted by destination."""
         self._dropped: Counter[str] = Counter()
 
-    def add(self, results: Iterable[Mapping[str, Any]]) -> None:
-        """Add the results of tasks, rows of `RESULTS`."""
-        for row in results:
-            kind, name, file = row["kind"], row["name"], row["file"]
-            if kind == "fact":
-                self._facts[name][file] = row["sources"]
-            elif kind == "value":
-                self._counts.append(passed_value(row, pa.Table))
+    def add(self, results: Iterable[Result]) -> None:
+        """Add the results of tasks."""
+        for result in results:
+            if isinstance(result, FactFile):
+                self._facts[result.table][result.name] = result.sources
+            elif isinstance(result, Counts):
+                self._counts.append(result.table)
             else:
-                self._dropped[name] += row["count"]
+                self._dropped[result.cap] += result.things
 
     def finish(self, staged: Mapping[str, Collection[str]]) -> Facts:
         """Delete the files of failed attempts; return all facts."""
@@ -321,7 +324,7 @@ def _derive_more(file: tuple[str, str], delays: pa.Table, output: Output) -> Res
         yield from write_tables((("latencies", part) for part in parts), output)
     else:
         counts = pa.concat_tables(map(count_messages, read_batches(path, COUNTED)))
-        yield value_row("counts", counts, pa.Table)
+        yield Counts(counts)
 
 
 class _Parts(NamedTuple):

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter, defaultdict
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from functools import partial
-from itertools import chain
+from itertools import chain, starmap
 from typing import Any, Final, NamedTuple
 from uuid import uuid4
 
@@ -19,54 +19,52 @@ from wireyard.lake.records import Input
 from wireyard.lake.snapshot import name_of
 from wireyard.layers.facts import DerivedFiles, Facts, PacketFile, facts_of
 from wireyard.layers.frame_files import FrameFiles, Spans
+from wireyard.layers.stages import Dropped
 from wireyard.layers.tables import with_times
 from wireyard.pipeline.decoding.task import packets_table
-from wireyard.pipeline.exchange import Blob, Keyed, PartInput, Stage
+from wireyard.pipeline.exchange import Blob, Stage
 from wireyard.pipeline.running import Runner
-from wireyard.pipeline.typed_json import first_parameter, from_json, to_json
 
 __all__ = [
-    "RESULTS",
     "STREAM_COLUMNS",
+    "Counts",
     "Division",
-    "FactsStage",
+    "FactFile",
     "Group",
     "Output",
     "Outputs",
+    "Result",
     "Results",
     "derive_groups",
     "derive_whole",
     "dropped_rows",
     "groups_of",
-    "passed_value",
     "run_stages",
     "run_tasks",
-    "value_row",
     "write_tables",
 ]
 
-RESULTS: Final = pa.schema(
-    [
-        ("kind", pa.string()),
-        ("name", pa.string()),
-        ("file", pa.string()),
-        ("count", pa.int64()),
-        ("sources", pa.list_(pa.string())),
-        ("value", pa.large_string()),
-    ]
-)
-"""Results of a task, by kind:
 
-- ``fact``: a file of the table `name`, with its number of rows and the sources of these;
-- ``value``: a value for the driver, JSON of a type (`typed_json`);
-- ``dropped``: how many records a task dropped because of the cap `name`.
-"""
-Results = Iterator[Mapping[str, Any]]
-"""Results of a task: rows of `RESULTS`."""
-Outputs = Iterable[Mapping[str, Any] | Blob]
-"""The same, and what the task passes on."""
-FactsStage = tuple[Sequence[str], int, Callable[[PartInput], Outputs]]
-"""A `Stage` whose tasks yield `Outputs`: names, number of parts, function."""
+class FactFile(NamedTuple):
+    """A file of facts."""
+
+    table: str
+    name: str
+    sources: tuple[str, ...]
+    """Those of its rows."""
+
+
+class Counts(NamedTuple):
+    """The messages of a file, counted by destination."""
+
+    table: pa.Table
+
+
+Result = FactFile | Counts | Dropped
+"""A result of a task."""
+Results = Iterator[Result]
+Outputs = Iterable[Result | Blob]
+"""The results of a task, and what it passes on."""
 _TOGETHER: Final = 4
 """Tasks that Spark starts as one: to start a task takes Java some 30 ms, its work about 150."""
 
@@ -99,7 +97,7 @@ class Division(NamedTuple):
     """Packets of inputs that a task of a cluster holds at once."""
     most_here: int
     """The same in this process, which has all of the memory, and to which stages are no gain."""
-    divide: Callable[[Runner, Output, Group], Results]
+    divide: Callable[[Runner, Output, Group], Iterable[Result]]
     """Runs the stages over the packets of a group."""
 
 
@@ -171,45 +169,23 @@ def _count(each: Input, facts: Facts) -> int:
 
 
 def run_tasks(
-    runner: Runner, tasks: Sequence[Any], work: Callable[[Any], Iterable[Mapping[str, Any]]]
-) -> Results:
-    """Run tasks; yield the rows of `RESULTS` that they return."""
-    do: Any = partial(_as_batches, work=work)
-    kind = first_parameter(work)
-    yield from runner.run(tasks, do, RESULTS, together=_TOGETHER, kind=kind).to_pylist()
+    runner: Runner, tasks: Sequence[Any], work: Callable[[Any], Iterable[Any]], kind: Any = Result
+) -> list[Any]:
+    """Run tasks; return their results."""
+    return runner.run(tasks, work, kind, together=_TOGETHER)
 
 
 def run_stages(
-    runner: Runner,
-    first: Sequence[Any] | Keyed,
-    work: Callable[[Any], Outputs],
-    stages: Iterable[FactsStage],
-) -> Results:
-    """Run stages; yield the rows of `RESULTS` that their tasks return."""
-    do = partial(_as_batches, work=work)
-    later = [Stage(names, parts, partial(_as_batches, work=each)) for names, parts, each in stages]
-    found = runner.run_stages(
-        first, do, later, RESULTS, together=_TOGETHER, kind=first_parameter(work)
-    )
-    yield from found.to_pylist()
-
-
-def _as_batches(task: Any, work: Callable[[Any], Outputs]) -> Iterator[pa.RecordBatch | Blob]:
-    """Yield what the function of a task passes on, and its results as rows of `RESULTS`."""
-    results = []
-    for output in work(task):
-        if isinstance(output, Blob):
-            yield output
-        else:
-            results.append(dict(output))
-    yield pa.RecordBatch.from_pylist(results, RESULTS)
+    runner: Runner, first: Sequence[Any], work: Callable[[Any], Outputs], stages: Iterable[Stage]
+) -> list[Any]:
+    """Run stages; return the results of their tasks."""
+    return runner.run_stages(first, work, [*stages], Result, together=_TOGETHER)
 
 
 def write_tables(tables: Iterable[tuple[str, pa.Table]], output: Output) -> Results:
-    """Write rows of tables, one file for each table; yield rows of `RESULTS`."""
+    """Write rows of tables, one file for each table; yield the files."""
     captured = FrameFiles.of(output.spans)
     files: dict[str, tuple[str, PartFile]] = {}
-    rows: Counter[str] = Counter()
     sources: defaultdict[str, set[str]] = defaultdict(set)
     for name, table in tables:
         if not table.num_rows:
@@ -222,12 +198,10 @@ def write_tables(tables: Iterable[tuple[str, pa.Table]], output: Output) -> Resu
             files[name] = file, PartFile(f"{output.staging}/{name}/{file}", timed.schema)
         for batch in timed.to_batches():
             files[name][1].write(batch)
-        rows[name] += table.num_rows
         sources[name].update(pc.unique(timed["source"]).to_pylist())
     for name, (file, part) in files.items():
         part.close()
-        written = {"file": file, "count": rows[name], "sources": sorted(sources[name])}
-        yield {"kind": "fact", "name": name, **written}
+        yield FactFile(name, file, tuple(sorted(sources[name])))
 
 
 STREAM_COLUMNS: Final = (
@@ -262,7 +236,7 @@ def derive_whole(
 
 
 def derive_groups(groups: Sequence[Group], output: Output) -> Results:
-    """Write the facts of some groups of one protocol; yield rows of `RESULTS`."""
+    """Write the facts of some groups of one protocol; yield the results."""
     derived = [
         derive_whole(facts, each.files, each.streams, each.sources)
         for each in groups
@@ -272,17 +246,6 @@ def derive_groups(groups: Sequence[Group], output: Output) -> Results:
     yield from dropped_rows(sum((each.dropped for each in derived), Counter()))
 
 
-def value_row(name: str, value: Any, kind: Any) -> Mapping[str, Any]:
-    """Return a row of `RESULTS` with a value of a type."""
-    return {"kind": "value", "name": name, "value": to_json(value, kind)}
-
-
-def passed_value(row: Mapping[str, Any], kind: Any) -> Any:
-    """Return the value of a type in a row from `value_row`."""
-    return from_json(row["value"], kind)
-
-
 def dropped_rows(dropped: Counter[str]) -> Results:
-    """Yield rows of `RESULTS` for the records that a task dropped, counted by cap."""
-    for cap, count in dropped.items():
-        yield {"kind": "dropped", "name": cap, "count": count}
+    """Yield the numbers of records that a task dropped, by cap."""
+    return starmap(Dropped, dropped.items())

@@ -70,7 +70,7 @@ class AllFacts:
         self.took_s = 0.0
         """Seconds that it took to make them."""
         self._made: Future[_Made] = Future()
-        Thread(target=self._run, daemon=True).start()
+        Thread(target=self._run, name="all facts", daemon=True).start()
 
     @property
     def sources(self) -> Collection[str]:

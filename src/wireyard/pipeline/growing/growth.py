@@ -30,19 +30,17 @@ from wireyard.pipeline.facts.stage import related_to
 from wireyard.pipeline.growing.all_facts import AllFacts
 from wireyard.pipeline.growing.input import is_rotated
 from wireyard.pipeline.growing.newest import JMS, by_protocol, packet_tables, take_long
-from wireyard.pipeline.growing.part import (
+from wireyard.pipeline.growing.readers import GrowthSettings
+from wireyard.pipeline.growing.sessions import SESSIONS
+from wireyard.pipeline.growing.states import (
     FactsMade,
     NewestTask,
     Part,
     StagedPart,
-    provisional_facts,
-)
-from wireyard.pipeline.growing.readers import GrowthSettings
-from wireyard.pipeline.growing.sessions import SESSIONS
-from wireyard.pipeline.growing.states import (
     add_parts,
     can_grow,
     open_files,
+    provisional_facts,
     read_facts,
     states_of,
 )
@@ -59,7 +57,7 @@ _SHORT_S: Final = 2.0
 _PAUSES_AFTER_SHORT: Final = 1.0
 _PAUSES_AFTER_LONG: Final = 9.0
 """Pause between two passes that make all facts, in durations of a pass."""
-_FEWEST_NEWEST: Final = 1 << 12
+_FEWEST_NEWEST: Final = 1 << 10
 """Of each input at least so many of the newest packets are kept, however many inputs grow."""
 
 

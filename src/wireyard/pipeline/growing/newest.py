@@ -1,15 +1,15 @@
-"""Facts of the newest packets of a growing input, until facts of all its packets are made.
+"""Facts of the newest packets of growing inputs, until facts of all their packets are made.
 
 For MQTT and JMS; see ``wireyard.layers.newest``. The packets that they follow from are part of the
-state of the input, or are read from the lake if its state has none.
+state of an input, or are read from the lake if its state has none.
 """
 
 from __future__ import annotations
 
 import json
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
-from itertools import accumulate
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from itertools import accumulate, compress
 from typing import Any, Final, NamedTuple
 
 import pyarrow as pa
@@ -32,7 +32,8 @@ from wireyard.layers.newest import (
     NewestPackets,
     NewestRows,
     by_source,
-    rows_together,
+    of_sources,
+    stream_keys,
 )
 from wireyard.layers.tables import fact_table, join_tables
 from wireyard.pipeline.decoding.task import FILES_TABLE, packets_table
@@ -41,7 +42,7 @@ from wireyard.pipeline.facts.tasks import STREAM_COLUMNS
 from wireyard.pipeline.growing.input import StateRow
 from wireyard.pipeline.growing.sessions import (
     SESSIONS,
-    read_each,
+    read_of_inputs,
     read_sessions,
     session_keys,
     without_sessions,
@@ -53,11 +54,8 @@ __all__ = [
     "HeldFiles",
     "MadeRows",
     "NewestFacts",
-    "add_newest",
     "by_protocol",
-    "make_rows",
     "packet_tables",
-    "read_newest",
     "take_long",
 ]
 
@@ -69,7 +67,7 @@ _KIND: Final = "newest"
 _FEW: Final = ((MQTT, 1 << 18), (JMS, 1 << 17))
 """The most packets whose facts are made in about a second, while parts wait for them."""
 _CLOSED: Final = "closed"
-_SESSION_KEY: Final = ("stream", "offset")
+_SESSION_KEY: Final = ("source", "stream", "offset")
 _SPANS: Final = ("source", "file", "first_frame", "frames")
 _STREAM_ROWS: Final = pa.schema(
     [STREAMS.field(name) for name in STREAM_COLUMNS if name != "format"]
@@ -87,9 +85,8 @@ def take_long(packets: Mapping[str, int]) -> bool:
 
 
 def packet_tables() -> list[str]:
-    """Return the tables from which `NewestFacts.read` reads packets and their streams."""
-    formats = (packets_table(name) for protocol, _ in _FEW for name in protocol.needed)
-    return [*formats, "streams", FILES_TABLE]
+    """Return the tables from which `NewestFacts.add_held` reads packets and their streams."""
+    return [*map(packets_table, _formats()), "streams", FILES_TABLE]
 
 
 class MadeRows(NamedTuple):
@@ -101,113 +98,226 @@ class MadeRows(NamedTuple):
     """By input, the producers of its JMS messages."""
 
 
-class _ProtocolPackets:
-    """The newest packets of a protocol, and the rows of their streams."""
+class _Group:
+    """The newest packets of inputs whose facts are derived together, and rows of their streams."""
 
-    def __init__(self, protocol: MessageProtocol, source: str, since_ns: int, most: int) -> None:
+    def __init__(self, protocol: MessageProtocol, most: int) -> None:
         self.protocol = protocol
-        self.packets = NewestPackets(protocol, source, since_ns, most)
-        self._streams: dict[str, Row] = {}
+        self.packets = NewestPackets(protocol, most)
+        self.sources = list[str]()
+        self._streams: dict[tuple[str, str], Row] = {}
 
     def add_streams(self, streams: pa.Table) -> None:
         """Add rows of the table `streams`, as far as packets are of them."""
-        wanted = streams.filter(pc.is_in(streams["stream"], self.packets.streams))
+        wanted = streams.filter(pc.is_in(stream_keys(streams), self.packets.streams))
         for format in self.protocol.needed:
-            self._streams |= {row["stream"]: row for row in rows_of_streams(wanted, format)}
+            self._put(rows_of_streams(wanted, format))
 
-    def given(self) -> tuple[NewestPackets, list[Row]]:
-        """Return the packets, and the rows of their streams."""
-        return self.packets, [*self._streams.values()]
+    def _put(self, rows: Iterable[Row]) -> None:
+        self._streams |= {(row["source"], row["stream"]): row for row in rows}
 
-    def state(self) -> tuple[dict[str, Any], dict[str, pa.Table]]:
-        """Return the state: JSON, and tables by name."""
-        values, tables = self.packets.state()
-        there = {*self.packets.streams.to_pylist()}
-        rows = [row for name, row in self._streams.items() if name in there]
-        return {**values, "streams": rows}, tables
+    def rows(self, sources: Sequence[str]) -> list[NewestRows]:
+        """Return the rows of some of the inputs."""
+        wanted = {*sources}
+        shown = [row for (source, _), row in self._streams.items() if source in wanted]
+        return self.packets.rows(shown, sources) if sources else []
 
-    def restore(self, values: Mapping[str, Any], tables: Mapping[str, pa.Table]) -> None:
-        """Continue from a state."""
-        for name, table in tables.items():
-            _check_packets(name.rpartition(" ")[2], table)
-        self.packets.restore(values, tables)
-        rows = pa.Table.from_pylist(values["streams"], _STREAM_ROWS)
-        self._streams = {row["stream"]: row for row in rows.to_pylist()}
+    def states(self) -> Iterator[tuple[str, dict[str, Any], dict[str, pa.Table]]]:
+        """Yield the state of each input: JSON, and tables by name."""
+        shown: dict[str, list[Row]] = {source: [] for source in self.sources}
+        there = pa.array(map("\0".join, self._streams), pa.string())
+        is_there = pc.is_in(there, self.packets.streams).to_pylist()
+        for (source, _), row in compress(self._streams.items(), is_there):
+            shown[source].append(row)
+        for source, (values, tables) in self.packets.states().items():
+            yield source, {**values, "streams": shown[source]}, tables
+
+    def restore(self, packets: NewestPackets, streams: Iterable[Row]) -> None:
+        """Add the packets of an input, and the rows of their streams."""
+        self.packets.join(packets)
+        self._put(streams)
 
 
 class NewestFacts:
-    """The newest packets of an input, and the facts that follow from them.
+    """The newest packets of inputs, and the facts that follow from them.
 
     Parameters
     ----------
-    until_ns
-        By protocol: the rows of messages sent up to this time stay as they are. Other protocols get
-        no rows.
     most
-        The most packets of a protocol that are kept besides the rare ones.
+        The most packets of a protocol and an input that are kept besides the rare ones.
     """
 
-    def __init__(self, source: str, until_ns: Mapping[str, int], most: int) -> None:
-        self._source, self._wanted = source, {*until_ns}
-        self._protocols = {
-            protocol.name: _ProtocolPackets(protocol, source, until_ns.get(protocol.name, 0), most)
-            for protocol, _ in _FEW
-        }
+    def __init__(self, most: int) -> None:
+        self._most = most
+        self._wanted: dict[str, set[str]] = {}
+        """By input: the protocols that give rows."""
+        self._groups: dict[tuple[str, str | None], _Group] = {}
+        """By protocol, and by input if inputs may show the same messages: each has one row."""
         self._closed = fact_table(SESSIONS, ()).select(_SESSION_KEY)
         """The keys of sessions that are closed in the lake."""
         self._spans: list[Row] = []
+
+    def open(self, source: str, until_ns: Mapping[str, int], state: Mapping[str, bytes]) -> bool:
+        """Add an input; return whether its state has newest packets.
+
+        Parameters
+        ----------
+        until_ns
+            By protocol: the rows of messages sent up to this time stay as they are. Other protocols
+            get no rows.
+        state
+            The data of rows of its state, by kind.
+
+        Raises
+        ------
+        StateError
+            The state is damaged; the input is not added.
+        """
+        rows = {kind: data for kind, data in state.items() if kind.startswith(_KIND)}
+        try:
+            if rows:
+                self._restore(source, rows)
+        except (KeyError, TypeError, ValueError, AttributeError, OSError) as error:
+            raise StateError(f"its state is damaged ({error})") from None
+        self._wanted[source] = {*until_ns}
+        for protocol, _ in _FEW:
+            group = self._group(protocol, source)
+            group.sources.append(source)
+            group.packets.advance(source, until_ns.get(protocol.name, 0))
+        return bool(rows)
+
+    def _group(self, protocol: MessageProtocol, source: str) -> _Group:
+        facts = facts_of(protocol.name)
+        alone = facts is None or facts.shares_messages
+        key = protocol.name, source if alone else None
+        if key not in self._groups:
+            self._groups[key] = _Group(protocol, self._most)
+        return self._groups[key]
+
+    @property
+    def sources(self) -> Collection[str]:
+        """The inputs."""
+        return self._wanted
 
     # --- packets ------------------------------------------------------------------------------
 
     def add_packets(self, format: str, packets: pa.Table, *, old: bool = False) -> None:
         """Add packets; only the rare ones of old ones that are before those that count."""
-        for one in self._protocols.values():
-            if (columns := one.protocol.needed.get(format)) is not None:
-                own = [name for name in packets.column_names if name in columns]
-                one.packets.add(format, packets.select(own), old=old)
+        groups = [one for one in self._groups.values() if format in one.protocol.needed]
+        numbers = {source: each for each, one in enumerate(groups) for source in one.sources}
+        for group, own in zip(groups, by_source(packets, numbers), strict=True):
+            columns = group.protocol.needed[format]
+            names = [name for name in own.column_names if name in columns]
+            group.packets.add(format, own.select(names), old=old)
+
+    def add_parts(self, packets: Mapping[str, Sequence[str]], streams: pa.Table) -> None:
+        """Add the packets of the next parts of inputs.
+
+        Parameters
+        ----------
+        packets
+            Paths of files of packets, by table.
+        streams
+            Rows of the table `streams` about streams of the inputs.
+        """
+        for format in _formats():
+            for path in packets.get(packets_table(format), ()):
+                for rows in read_batches(path, _columns_of(format)):
+                    self.add_packets(format, rows)
+        self.add_streams(streams)
+
+    def add_held(self, held: Mapping[str, HeldFiles]) -> None:
+        """Add the packets of inputs that the lake has.
+
+        Parameters
+        ----------
+        held
+            Paths of the final files of each, by table.
+        """
+        for format in _formats():
+            table = packets_table(format)
+            listed = {source: files.get(table, ()) for source, files in held.items()}
+            # Oldest first; only rare ones of those before the newest.
+            old: dict[str, list[str]] = {}
+            for source, paths in listed.items():
+                behind = [0, *accumulate(measure(path)[0] for path in reversed(paths))]
+                for path, rows in zip(paths, reversed(behind[:-1]), strict=True):
+                    if rows >= MAX_NEWEST:
+                        old.setdefault(path, []).append(source)
+            for path, rows in read_of_inputs(listed, _columns_of(format)):
+                is_old = of_sources(rows, old.get(path, ()))
+                self.add_packets(format, rows.filter(is_old), old=True)
+                self.add_packets(format, rows.filter(pc.invert(is_old)))
+        for source, files in held.items():
+            for rows in captured_streams(files.get("streams", ()), [source], STREAM_COLUMNS):
+                self.add_streams(rows)
+        for _, rows in read_of_inputs(
+            {one: held[one].get(FILES_TABLE, ()) for one in held}, _SPANS
+        ):
+            self.add_spans(rows.to_pylist())
 
     def add_streams(self, streams: pa.Table) -> None:
         """Add rows of the table `streams`, as far as packets are of them."""
-        for one in self._protocols.values():
-            one.add_streams(streams)
+        for group in self._groups.values():
+            group.add_streams(streams)
 
     def add_spans(self, spans: Iterable[Row]) -> None:
         """Add rows of the table `files`."""
         self._spans += spans
 
-    def advance(self, until_ns: Mapping[str, int]) -> None:
-        """Record that facts of all packets are made up to these times."""
-        self._wanted = {*until_ns}
-        for name, time_ns in until_ns.items():
-            if time_ns > self._protocols[name].packets.since_ns:
-                self._protocols[name].packets.advance(time_ns)
+    def set_closed(self, sources: Iterable[str], sessions: pa.Table) -> None:
+        """Set which sessions of some inputs are closed in the lake."""
+        left = self._closed.filter(pc.invert(of_sources(self._closed, sources)))
+        self._closed = join_tables([left, sessions.select(_SESSION_KEY)])
+
+    def advance(self, source: str, until_ns: Mapping[str, int]) -> None:
+        """Record that facts of all packets of an input are made up to these times."""
+        self._wanted[source] = {*until_ns}
+        for protocol, _ in _FEW:
+            if (time_ns := until_ns.get(protocol.name, 0)) > 0:
+                packets = self._group(protocol, source).packets
+                if time_ns > packets.since_ns(source):
+                    packets.advance(source, time_ns)
 
     def evict(self) -> None:
         """Evict the oldest packets above the limits."""
-        for one in self._protocols.values():
-            one.packets.evict()
+        for group in self._groups.values():
+            group.packets.evict()
 
-    @property
-    def until_ns(self) -> dict[str, int]:
-        """By protocol that gives rows: the rows of messages sent up to this time are final."""
-        return {name: self._protocols[name].packets.since_ns for name in sorted(self._wanted)}
+    def until_ns(self, source: str) -> dict[str, int]:
+        """Return up to when rows of messages of an input are final, by protocol that gives rows."""
+        return {
+            protocol.name: self._group(protocol, source).packets.since_ns(source)
+            for protocol, _ in _FEW
+            if protocol.name in self._wanted[source]
+        }
 
     # --- rows ---------------------------------------------------------------------------------
 
-    def set_closed(self, sessions: pa.Table) -> None:
-        """Set which sessions are closed in the lake."""
-        self._closed = sessions.select(_SESSION_KEY)
+    def rows(self, still_open: Mapping[str, Sequence[str]], open_spans: Iterable[Row]) -> MadeRows:
+        """Return the facts of the newest packets of inputs.
 
-    @property
-    def spans(self) -> list[Row]:
-        """Rows of the table `files`."""
-        return self._spans
+        Parameters
+        ----------
+        still_open
+            The inputs, each with the paths of files with the sessions that were open before.
+        open_spans
+            Rows of the table `files` about files of captures that may continue.
+        """
+        parts = list[NewestRows]()
+        for group in self._groups.values():
+            name = group.protocol.name
+            wanted = [
+                one for one in group.sources if one in still_open and name in self._wanted[one]
+            ]
+            parts += group.rows(wanted)
+        sessions = [part for part in parts if part.table == SESSIONS]
+        others = [part for part in parts if part.table != SESSIONS]
+        if still_open:
+            others.append(self._with_open(sessions, read_sessions(still_open)))
+        return _made(others, [*open_spans, *self._spans])
 
-    def given(self, protocol: MessageProtocol) -> tuple[NewestPackets, list[Row]] | None:
-        """Return the packets of a protocol, and rows of their streams; None if it gets no rows."""
-        return self._protocols[protocol.name].given() if protocol.name in self._wanted else None
-
-    def with_open(self, sessions: Sequence[NewestRows], before: pa.Table) -> NewestRows:
+    def _with_open(self, sessions: Sequence[NewestRows], before: pa.Table) -> NewestRows:
         """Return rows of sessions, and the open sessions of before that are not among them.
 
         A session that is closed in the lake keeps its row: from later packets it might seem to have
@@ -222,45 +332,30 @@ class NewestFacts:
         self._closed = join_tables([self._closed, closed.select(_SESSION_KEY)])
         return NewestRows(SESSIONS, closed, join_tables([still_open, before]))
 
-    # --- the state ----------------------------------------------------------------------------
+    # --- states -------------------------------------------------------------------------------
 
-    def state(self) -> list[StateRow]:
-        """Return the rows of the state: kind, shape and data of each."""
-        values: dict[str, Any] = {"spans": self._spans}
-        streams = [one.packets.streams for one in self._protocols.values()]
-        names = pa.concat_arrays(streams).cast(self._closed.schema.field("stream").type)
-        tables = {_CLOSED: self._closed.filter(pc.is_in(self._closed["stream"], names))}
-        for name, one in self._protocols.items():
-            values[name], parts = one.state()
-            tables |= {f"{name} {part}": table for part, table in parts.items()}
-        text = json.dumps(values).encode()
-        rows = [(_KIND, [len(text)], text)]
-        for name, table in tables.items():
-            sink = pa.BufferOutputStream()
-            with pa.ipc.new_stream(sink, table.schema) as stream:
-                stream.write_table(table)
-            rows.append((f"{_KIND} {name}", [table.num_rows], sink.getvalue().to_pybytes()))
-        return rows
+    def states(self) -> dict[str, list[StateRow]]:
+        """Return the rows of the state of each input: kind, shape and data."""
+        if not self._wanted:
+            return {}
+        values: dict[str, dict[str, Any]] = {source: {"spans": []} for source in self._wanted}
+        for row in self._spans:
+            values[row["source"]]["spans"].append(row)
+        streams = pa.concat_arrays([group.packets.streams for group in self._groups.values()])
+        closed = self._closed.filter(pc.is_in(stream_keys(self._closed), streams))
+        numbers = {source: number for number, source in enumerate(self._wanted)}
+        tables = {
+            source: {_CLOSED: own}
+            for source, own in zip(numbers, by_source(closed, numbers), strict=True)
+        }
+        for group in self._groups.values():
+            name = group.protocol.name
+            for source, of_group, parts in group.states():
+                values[source][name] = of_group
+                tables[source] |= {f"{name} {part}": table for part, table in parts.items()}
+        return {source: [*_state_rows(values[source], tables[source])] for source in self._wanted}
 
-    def restore(self, others: Mapping[str, bytes]) -> bool:
-        """Continue from rows of a state, by kind; return whether it has newest packets.
-
-        Raises
-        ------
-        StateError
-            The state is damaged.
-        """
-        rows = {kind: data for kind, data in others.items() if kind.startswith(_KIND)}
-        if not rows:
-            return False
-        try:
-            self._restore(rows)
-        except (KeyError, TypeError, ValueError, AttributeError, OSError) as error:
-            raise StateError(f"its state is damaged ({error})") from None
-        return True
-
-    def _restore(self, rows: Mapping[str, bytes]) -> None:
-        until_ns = {name: self._protocols[name].packets.since_ns for name in self._wanted}
+    def _restore(self, source: str, rows: Mapping[str, bytes]) -> None:
         values = json.loads(rows[_KIND])
         tables = {
             kind.partition(" ")[2]: pa.ipc.open_stream(data).read_all()
@@ -272,111 +367,47 @@ class NewestFacts:
         closed = tables.pop(_CLOSED)
         if not closed.schema.equals(self._closed.schema):
             raise ValueError("keys of sessions that are none")
-        self._closed = closed
-        self._spans = [{name: row[name] for name in _SPANS} for row in values["spans"]]
-        for name, one in self._protocols.items():
+        spans = [{name: row[name] for name in _SPANS} for row in values["spans"]]
+        restored = list[tuple[MessageProtocol, NewestPackets, list[Row]]]()
+        for protocol, _ in _FEW:
             parts = {
                 part.partition(" ")[2]: table
                 for part, table in tables.items()
-                if part.partition(" ")[0] == name
+                if part.partition(" ")[0] == protocol.name
             }
-            one.restore(values[name], parts)
-        self.advance(until_ns)
+            for name, table in parts.items():
+                _check_packets(name.rpartition(" ")[2], table)
+            of_protocol = values[protocol.name]
+            streams = pa.Table.from_pylist(of_protocol["streams"], _STREAM_ROWS)
+            own = streams.filter(of_sources(streams, [source])).to_pylist()
+            packets = NewestPackets.restored(protocol, source, of_protocol, parts)
+            restored.append((protocol, packets, own))
+        # Nothing is changed before all of it is known to be whole.
+        for protocol, packets, own in restored:
+            self._group(protocol, source).restore(packets, own)
+        self._closed = join_tables([self._closed, closed.filter(of_sources(closed, [source]))])
+        self._spans += (span for span in spans if span["source"] == source)
 
 
-# --- several inputs -------------------------------------------------------------------------
+def _state_rows(values: Mapping[str, Any], tables: Mapping[str, pa.Table]) -> Iterator[StateRow]:
+    text = json.dumps(values).encode()
+    yield _KIND, [len(text)], text
+    for name, table in tables.items():
+        sink = pa.BufferOutputStream()
+        with pa.ipc.new_stream(sink, table.schema) as stream:
+            stream.write_table(table)
+        yield f"{_KIND} {name}", [table.num_rows], sink.getvalue().to_pybytes()
 
 
-def read_newest(newest: Mapping[str, NewestFacts], held: Mapping[str, HeldFiles]) -> None:
-    """Read the packets of inputs that the lake has.
-
-    Parameters
-    ----------
-    newest
-        The inputs, by source.
-    held
-        Paths of the final files of each, by table.
-    """
-    for format in dict.fromkeys(name for protocol, _ in _FEW for name in protocol.needed):
-        listed = {source: files.get(packets_table(format), ()) for source, files in held.items()}
-        # Oldest first; only rare ones of those before the newest.
-        is_old = {}
-        for source, paths in listed.items():
-            behind = [0, *accumulate(measure(path)[0] for path in reversed(paths))]
-            for path, rows in zip(paths, reversed(behind[:-1]), strict=True):
-                is_old[source, path] = rows >= MAX_NEWEST
-        for path, source, rows in read_each(listed, _columns_of(format)):
-            newest[source].add_packets(format, rows, old=is_old[source, path])
-    for source, files in held.items():
-        for rows in captured_streams(files.get("streams", ()), [source], STREAM_COLUMNS):
-            newest[source].add_streams(rows)
-        for path in files.get(FILES_TABLE, ()):
-            of_file = (row for table in read_batches(path, _SPANS) for row in table.to_pylist())
-            newest[source].add_spans(row for row in of_file if row["source"] == source)
-
-
-def add_newest(
-    newest: Mapping[str, NewestFacts], packets: Mapping[str, Sequence[str]], streams: pa.Table
-) -> None:
-    """Add the packets of the next parts of inputs.
-
-    Parameters
-    ----------
-    packets
-        Paths of files of packets, by table.
-    streams
-        Rows of the table `streams` about streams of the inputs.
-    """
-    for format in dict.fromkeys(name for protocol, _ in _FEW for name in protocol.needed):
-        paths = packets.get(packets_table(format), ())
-        for _, source, rows in read_each(dict.fromkeys(newest, paths), _columns_of(format)):
-            newest[source].add_packets(format, rows)
-    numbers = {source: number for number, source in enumerate(newest)}
-    for one, rows in zip(newest.values(), by_source(streams, numbers), strict=True):
-        one.add_streams(rows)
+def _formats() -> list[str]:
+    """Return the formats whose packets any protocol needs."""
+    return [*dict.fromkeys(name for protocol, _ in _FEW for name in protocol.needed)]
 
 
 def _columns_of(format: str) -> list[str]:
     """Return the columns of packets that any protocol needs."""
     needed = (protocol.needed.get(format, ()) for protocol, _ in _FEW)
     return [*dict.fromkeys(name for columns in needed for name in columns)]
-
-
-def make_rows(
-    newest: Mapping[str, NewestFacts],
-    still_open: Mapping[str, Sequence[str]],
-    open_spans: Iterable[Row],
-) -> MadeRows:
-    """Return the facts of the newest packets of inputs.
-
-    Parameters
-    ----------
-    newest
-        The inputs, by source.
-    still_open
-        Paths of files with the sessions that were open before, by input.
-    open_spans
-        Rows of the table `files` about files of captures that may continue.
-    """
-    found: dict[str, list[NewestRows]] = {source: [] for source in newest}
-    for protocol, _ in _FEW:
-        given = {source: one.given(protocol) for source, one in newest.items()}
-        members = {source: each for source, each in given.items() if each is not None}
-        facts = facts_of(protocol.name)
-        # Inputs that may show the same messages would give each message one row.
-        alone = facts is None or facts.shares_messages
-        for group in [[source] for source in members] if alone else [[*members]]:
-            for source, rows in zip(
-                group, rows_together([members[source] for source in group]), strict=True
-            ):
-                found[source] += rows
-    before = read_sessions(still_open)
-    parts = list[NewestRows]()
-    for source, rows in found.items():
-        of_sessions = [each for each in rows if each.table == SESSIONS]
-        parts += (each for each in rows if each.table != SESSIONS)
-        parts.append(newest[source].with_open(of_sessions, before[source]))
-    return _made(parts, [*open_spans, *(row for one in newest.values() for row in one.spans)])
 
 
 def _made(found: Iterable[NewestRows], spans: Iterable[Row]) -> MadeRows:

@@ -13,7 +13,7 @@ import pyarrow.parquet as pq
 from wireyard.lake.parts import read_batches, write_table
 from wireyard.lake.staging import Staging
 from wireyard.lake.writer import Input
-from wireyard.layers.newest import by_source
+from wireyard.layers.newest import of_sources, source_keys
 from wireyard.layers.tables import TABLES, fact_table, join_tables, packet_keys, with_times
 from wireyard.pipeline.facts.stage import Facts
 from wireyard.pipeline.replacing import OPEN_PREFIX, OPEN_STATES, is_provisional
@@ -24,7 +24,7 @@ __all__ = [
     "SESSIONS",
     "divide_sessions",
     "merge_open_sessions",
-    "read_each",
+    "read_of_inputs",
     "read_sessions",
     "session_keys",
     "without_sessions",
@@ -35,19 +35,17 @@ ALL_PREFIX: Final = f"{OPEN_PREFIX}all-"
 """Prefix of files with the sessions that were open when facts of all packets were made."""
 
 
-def read_sessions(listed: Mapping[str, Sequence[str]]) -> dict[str, pa.Table]:
+def read_sessions(listed: Mapping[str, Sequence[str]]) -> pa.Table:
     """Return the rows of the sessions of inputs in files, each input with its files."""
     columns = [column.name for column in TABLES[SESSIONS]]
-    parts = {source: [fact_table(SESSIONS, ())] for source in listed}
-    for _, source, rows in read_each(listed, columns):
-        parts[source].append(rows)
-    return {source: join_tables(each) for source, each in parts.items()}
+    rows = (rows for _, rows in read_of_inputs(listed, columns))
+    return join_tables([fact_table(SESSIONS, ()), *rows])
 
 
-def read_each(
+def read_of_inputs(
     listed: Mapping[str, Sequence[str]], columns: Sequence[str]
-) -> Iterator[tuple[str, str, pa.Table]]:
-    """Yield the rows of inputs in files, which several of them may share: path, input and rows.
+) -> Iterator[tuple[str, pa.Table]]:
+    """Yield the rows of inputs in files, which several of them may share, with the path of each.
 
     Each file is read once.
 
@@ -58,21 +56,19 @@ def read_each(
     columns
         The columns to read, `source` among them.
     """
-    of_path: dict[str, dict[str, int]] = {}
+    of_path: dict[str, list[str]] = {}
     for source, paths in listed.items():
         for path in paths:
-            numbers = of_path.setdefault(path, {})
-            numbers[source] = len(numbers)
-    for path, numbers in of_path.items():
+            of_path.setdefault(path, []).append(source)
+    for path, sources in of_path.items():
         for rows in read_batches(path, columns):
-            for source, own in zip(numbers, by_source(rows, numbers), strict=True):
-                if own.num_rows:
-                    yield path, source, own
+            if (own := rows.filter(of_sources(rows, sources))).num_rows:
+                yield path, own
 
 
 def session_keys(rows: pa.Table) -> pa.Array:
     """Return the keys of sessions: the packets that prove them."""
-    return packet_keys(rows["stream"], rows["offset"]).combine_chunks()
+    return source_keys(rows, packet_keys(rows["stream"], rows["offset"])).combine_chunks()
 
 
 def without_sessions(rows: pa.Table, keys: pa.Array) -> pa.Table:
@@ -137,5 +133,5 @@ def _closed_and_open(source: str, paths: Iterable[str]) -> tuple[pa.Table, pa.Ta
     divided: tuple[list[str], list[str]] = [], []
     for path in paths:
         divided[is_provisional(path)].append(path)
-    closed, still_open = (read_sessions({source: files})[source] for files in divided)
+    closed, still_open = (read_sessions({source: files}) for files in divided)
     return closed, still_open

@@ -29,10 +29,14 @@ from wireyard.lake.records import is_shown
 from wireyard.lake.staging import Staging
 from wireyard.lake.writer import Lake
 from wireyard.layers.tables import all_tables, with_times
-from wireyard.pipeline.decoding.results import FailureResult, GoneResult
+from wireyard.pipeline.decoding.results import (
+    FAILURES,
+    FailureResult,
+    GoneResult,
+    without_failures,
+)
 from wireyard.pipeline.decoding.task import (
     DONE_MARKS,
-    FAILURES,
     FILES_TABLE,
     PAYLOADS_TABLE,
     QUARANTINE_TABLE,
@@ -55,24 +59,20 @@ from wireyard.pipeline.growing.input import (
 from wireyard.pipeline.growing.newest import (
     HeldFiles,
     NewestFacts,
-    add_newest,
     by_protocol,
-    make_rows,
-    read_newest,
 )
-from wireyard.pipeline.growing.part import (
+from wireyard.pipeline.growing.readers import GrowthSettings
+from wireyard.pipeline.growing.sessions import SESSIONS, read_sessions
+from wireyard.pipeline.growing.states import (
     NONE_MADE,
     FactsMade,
     Part,
     StagedPart,
     provisional_facts,
 )
-from wireyard.pipeline.growing.readers import GrowthSettings
-from wireyard.pipeline.growing.sessions import SESSIONS, read_sessions
 from wireyard.pipeline.inputs.listing import is_missing
 from wireyard.pipeline.replacing import OPEN_PREFIX, OPEN_STATES
 from wireyard.pipeline.running import Runner
-from wireyard.pipeline.typed_json import from_json, to_json
 
 __all__ = ["read_parts", "restored"]
 
@@ -81,8 +81,6 @@ _PART_BYTES: Final = 1 << 20
 _MOST_PARTS: Final = 64
 """The most parts of a task, which has all of their files open."""
 _Result = StagedPart | FailureResult | GoneResult
-_RESULTS: Final = pa.schema([("result", pa.string())])
-"""A `_Result` in JSON for each part."""
 _Task = tuple[int, tuple[Part, ...]]
 """The number of a task, which no other task of the run has, and its parts."""
 
@@ -113,11 +111,8 @@ def read_parts(
     staged = [*tables, QUARANTINE_TABLE, STORE_RECORDS_TABLE, DONE_MARKS, *all_tables()]
     lake.make_staging([*staged, *LEDGER_FILES, FILES_TABLE, PAYLOADS_TABLE, OPEN_STATES])
     tasks = [*enumerate(_divided(parts, runner.at_once), first)]
-    rows = runner.run(tasks, partial(_read_task, settings=settings, growth=growth), _RESULTS)
-    results: list[_Result] = [from_json(text, _Result) for text in rows["result"].to_pylist()]
-    for result in results:
-        if isinstance(result, FailureResult):
-            raise FAILURES[result.error](result.message)
+    found = runner.run(tasks, partial(_read_task, settings=settings, growth=growth), _Result)
+    results = [*without_failures(found)]
     order = {part.path: number for number, part in enumerate(parts)}
     return (
         sorted(
@@ -160,10 +155,8 @@ class _PartError(Exception):
         self.part = part
 
 
-def _read_task(
-    task: _Task, settings: BronzeSettings, growth: GrowthSettings
-) -> Iterator[pa.RecordBatch]:
-    """Read and stage the parts of a task; yield a row of `_RESULTS` for each."""
+def _read_task(task: _Task, settings: BronzeSettings, growth: GrowthSettings) -> list[_Result]:
+    """Read and stage the parts of a task; return a result for each."""
     number, parts = task
     load_columns()
     results: list[_Result] = []
@@ -174,30 +167,29 @@ def _read_task(
         except _PartError as failed:
             part, files = failed.part, failed.part.files or (failed.part.path,)
             if not settings.skip_missing or not any(map(is_missing, files)):
-                results = [_failure(failed.__cause__)]
+                results = [FailureResult.of(failed.__cause__)]
                 break
             # Its rows cannot be distinguished from those of the others in files of the task.
             results.append(GoneResult(part.path))
             parts = tuple(each for each in parts if each is not part)
         except tuple(FAILURES.values()) as error:
-            results = [_failure(error)]
+            results = [FailureResult.of(error)]
             break
-    rows = [{"result": to_json(result, _Result)} for result in results]
-    yield pa.RecordBatch.from_pylist(rows, _RESULTS)
-
-
-def _failure(error: BaseException | None) -> FailureResult:
-    kind = next(name for name, kind in FAILURES.items() if isinstance(error, kind))
-    return FailureResult(kind, str(error))
+    return results
 
 
 def restored(
-    part: Part, growth: GrowthSettings, states: Callable[[str, str], State] = read_state
-) -> tuple[GrowingInput, NewestFacts | None, bool]:
+    part: Part,
+    growth: GrowthSettings,
+    newest: NewestFacts | None = None,
+    states: Callable[[str, str], State] = read_state,
+) -> tuple[GrowingInput, bool]:
     """Open an input at its state, or from its beginning if there is none that is of this file.
 
     Parameters
     ----------
+    newest
+        Gets its newest packets.
     states
         Reads a state; arguments as of `read_state`.
 
@@ -205,42 +197,39 @@ def restored(
     -------
     growing
         The open input.
-    newest
-        Its newest packets; None for a bare stream, or if the part makes no facts of them.
     has_newest
-        Whether the state has those; else those of the lake have to be read.
+        Whether the state has the newest packets; else those of the lake have to be read.
 
     Raises
     ------
     SourceError
         It cannot be read.
     """
-    task = part.newest if part.files else None
     for path in part.states:
         growing = GrowingInput(part.path, part.format, part.files, growth)
         growing.open()
-        newest = task and NewestFacts(part.path, part.facts.until_ns, task.most)
         try:
             state = states(path, part.path)
             growing.restore(state.tree)
-            has_newest = newest is None or newest.restore(state.others)
+            given = part.path, part.facts.until_ns, state.others
+            return growing, newest is None or newest.open(*given)
         except StateError:
             growing.close()
-        else:
-            return growing, newest, has_newest
     growing = GrowingInput(part.path, part.format, part.files, growth)
     growing.open()
     growing.refresh(part.files)
-    return growing, task and NewestFacts(part.path, {}, task.most), True
+    if newest is not None:
+        newest.open(part.path, {}, {})
+    return growing, True
 
 
 class _Reading:
     """A part while it is read."""
 
-    def __init__(self, part: Part, growing: GrowingInput, newest: NewestFacts | None) -> None:
-        self.part, self.growing, self.newest = part, growing, newest
+    def __init__(self, part: Part, growing: GrowingInput) -> None:
+        self.part, self.growing = part, growing
         self.state: list[StateRow] | None = None
-        self.facts = NONE_MADE
+        self.facts = NONE_MADE if growing.replaces else part.facts
         self.ends, self.makes_rows = False, False
         self.notes = list[str]()
         self.files: defaultdict[str, list[str]] = defaultdict(list)
@@ -270,6 +259,8 @@ class _PartsTask:
         self._number, self._parts = number, parts
         self._settings, self._growth = settings, growth
         self._staging = Staging(settings.staging)
+        most = max((part.newest.most for part in parts if part.newest is not None), default=0)
+        self._newest = NewestFacts(most)
 
     def run(self) -> list[StagedPart]:
         """Read and stage the parts.
@@ -293,21 +284,23 @@ class _PartsTask:
         states, readings, unread = cache(read_states), list[_Reading](), dict[str, HeldFiles]()
         closed = dict[str, Sequence[str]]()
         for part in self._parts:
+            task = part.newest if part.files else None
             with _failing(part):
-                growing, newest, has_newest = restored(
-                    part, self._growth, lambda path, source: state_of(states(path), source)
+                growing, has_newest = restored(
+                    part,
+                    self._growth,
+                    None if task is None else self._newest,
+                    lambda path, source: state_of(states(path), source),
                 )
             opened.callback(growing.close)
-            readings.append(_Reading(part, growing, newest))
-            if newest is not None and part.newest is not None:
+            readings.append(_Reading(part, growing))
+            if task is not None:
                 if not has_newest:
-                    unread[part.path] = part.newest.held
-                if part.newest.closed_sessions is not None and not growing.replaces:
-                    closed[part.path] = part.newest.closed_sessions
-        newest_of = {each.source: each.newest for each in readings if each.newest is not None}
-        read_newest({source: newest_of[source] for source in unread}, unread)
-        for source, sessions in read_sessions(closed).items():
-            newest_of[source].set_closed(sessions)
+                    unread[part.path] = task.held
+                if task.closed_sessions is not None and not growing.replaces:
+                    closed[part.path] = task.closed_sessions
+        self._newest.add_held(unread)
+        self._newest.set_closed(closed, read_sessions(closed))
         return readings
 
     def _read(self, readings: Sequence[_Reading]) -> Mapping[str, Sequence[str]]:
@@ -382,42 +375,47 @@ class _PartsTask:
         streams: pa.Table,
     ) -> Mapping[str, Collection[str]]:
         """Make the facts of the newest packets; return the producers of their JMS messages."""
-        newest = {each.source: each.newest for each in readings if each.newest is not None}
-        add_newest(newest, packets, streams)
-        making = list[_Reading]()
+        newest = self._newest
+        newest.add_parts(packets, streams)
+        making = dict[str, _Reading]()
         for each in readings:
             part = each.part
-            each.facts = NONE_MADE if each.growing.replaces else part.facts
-            if each.newest is not None:
-                each.newest.add_spans(_span_rows(each.source, each.growing.new_spans))
+            if each.source in newest.sources:
+                newest.add_spans(_span_rows(each.source, each.growing.new_spans))
                 if each.facts.until_ns and not (part.makes_facts and part.facts_come):
-                    making.append(each)
-        made = make_rows(
-            {each.source: newest[each.source] for each in making},
-            {each.source: each.part.newest.open_sessions for each in making if each.part.newest},
-            [row for each in making for row in _span_rows(each.source, each.growing.open_spans())],
+                    making[each.source] = each
+        made = newest.rows(
+            {
+                name: each.part.newest.open_sessions
+                for name, each in making.items()
+                if each.part.newest
+            },
+            [
+                row
+                for name, each in making.items()
+                for row in _span_rows(name, each.growing.open_spans())
+            ],
         )
         for table, final, provisional in made.tables:
-            self._write(table, with_times(table, final), "part-", making)
-            self._write(table, with_times(table, provisional), OPEN_PREFIX, making)
-        for each in making:
-            each.makes_rows = True
-            each.facts = each.facts._replace(until_ns=newest[each.source].until_ns)
+            self._write(table, with_times(table, final), "part-", making.values())
+            self._write(table, with_times(table, provisional), OPEN_PREFIX, making.values())
+        newest.evict()
         for each in readings:
-            now_ns = by_protocol(each.growing.now_ns)
-            if each.newest is not None:
-                if each.part.makes_facts:
-                    each.newest.advance(now_ns)
-                each.newest.evict()
+            if each.source in making:
+                each.makes_rows = True
+                each.facts = each.facts._replace(until_ns=newest.until_ns(each.source))
             if each.part.makes_facts:
+                now_ns = by_protocol(each.growing.now_ns)
                 each.facts = FactsMade(each.growing.position, each.facts.seconds, now_ns)
+                if each.source in newest.sources:
+                    newest.advance(each.source, now_ns)
         return made.producers
 
     # --- states -------------------------------------------------------------------------------
 
     def _write_states(self, readings: Sequence[_Reading]) -> None:
         """Write the states from which the next parts are read."""
-        states = [OPEN_STATE.empty_table()]
+        states, newest = [OPEN_STATE.empty_table()], self._newest.states()
         for each in readings:
             if each.state is not None:
                 of_facts = {
@@ -426,7 +424,7 @@ class _PartsTask:
                     "are_made": each.part.facts_come,
                 }
                 rows = [*each.state, (FACTS, [1], json.dumps(of_facts).encode())]
-                rows += each.newest.state() if each.newest is not None else []
+                rows += newest.get(each.source, ())
                 states.append(make_state(each.source, rows))
         self._write(OPEN_STATES, pa.concat_tables(states), OPEN_PREFIX, readings)
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -12,7 +11,6 @@ from typing import TYPE_CHECKING, Final
 from wireyard.captures.signatures import is_capture
 from wireyard.errors import SourceError, UsageError
 from wireyard.formats import Format, get_format, labels, sniff
-from wireyard.pipeline.decoding.results import EndpointsResult
 from wireyard.pipeline.inputs.listing import FoundFile
 from wireyard.pipeline.inputs.options import Options
 from wireyard.streams.source import open_source, reading
@@ -21,6 +19,10 @@ if TYPE_CHECKING:
     from wireyard.captures.connections.flows import Endpoint
     from wireyard.captures.index import IndexedExtent
     from wireyard.captures.inputs import PartEndpoints
+    from wireyard.pipeline.decoding.results import EndpointsResult
+
+    Listed = Sequence[tuple[str, int, str]] | None
+    """The address and the port of endpoints, with a format; None if there are too many."""
 
 __all__ = [
     "CapturePart",
@@ -102,6 +104,8 @@ def count_parts(size: int, split_bytes: int, *, indexed: bool) -> int:
 
 def describe_endpoints(part: CapturePart, found: PartEndpoints) -> EndpointsResult:
     """Return the endpoints in a part of a capture as a result."""
+    from wireyard.pipeline.decoding.results import EndpointsResult  # planning needs no kernels
+
     return EndpointsResult(part.source, part.part, _listed(found.opened), _listed(found.undecided))
 
 
@@ -154,19 +158,19 @@ def _is_misled(own: Formats | None, everywhere: Formats, assumed: Formats) -> bo
     return before != after and assumed != after
 
 
-def _listed(formats: Collection[tuple[Endpoint, str]]) -> str | None:
+def _listed(formats: Collection[tuple[Endpoint, str]]) -> Listed:
     if len(formats) > _MOST_ENDPOINTS:
         return None
-    return json.dumps([[end.address, end.port, format] for end, format in formats])
+    return [(end.address, end.port, format) for end, format in formats]
 
 
-def _formats(listed: str | None) -> Iterator[tuple[Endpoint, str]]:
+def _formats(listed: Listed) -> Iterator[tuple[Endpoint, str]]:
     """Yield the endpoints of a list and their formats; nothing if there were too many to list."""
     from wireyard.captures.connections.flows import (
         Endpoint,  # loads kernels, which planning does not need
     )
 
-    for address, port, format in json.loads(listed or "[]"):
+    for address, port, format in listed or ():
         yield Endpoint(address, port), format
 
 
