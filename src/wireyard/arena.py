@@ -27,18 +27,6 @@ from wireyard.accelerate import I64, array, inlined, kernel
 from wireyard.arrays import Bytes, Grid, Ints
 from wireyard.errors import SourceError
 
-__all__ = [
-    "Arena",
-    "BatchLayout",
-    "Shape",
-    "Source",
-    "claim_bytes",
-    "parts",
-    "pooled",
-    "room",
-    "with_room",
-]
-
 Source = tuple[str, int] | None
 """The name of an array and a row of it; None for the validity of a column without nulls."""
 

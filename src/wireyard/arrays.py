@@ -5,19 +5,6 @@
 
 import numpy as np
 
-__all__ = [
-    "Bools",
-    "Bytes",
-    "Grid",
-    "Grid8",
-    "Grid32",
-    "Int8s",
-    "Int32s",
-    "Ints",
-    "UInt32s",
-    "UInt64s",
-]
-
 Bools = np.ndarray[tuple[int], np.dtype[np.bool_]]
 """Flags, a byte each."""
 Bytes = np.ndarray[tuple[int], np.dtype[np.uint8]]

@@ -17,8 +17,6 @@ from wireyard.accelerate import inlined, instruction
 from wireyard.arrays import Bytes, Grid
 from wireyard.memory import ASCII_ZEROS, bit_length, divide, put_leading, spread_digits, store_word
 
-__all__ = ["put_double", "put_float", "put_repr"]
-
 # --- powers of ten --------------------------------------------------------------------------
 
 _LEAST: Final = -324

@@ -20,8 +20,6 @@ from wireyard.formats import names as format_names
 from wireyard.formats.properties import TYPES
 from wireyard.layout import Column, Layout
 
-__all__ = ["lua_script", "names"]
-
 _LUA = resources.files(__package__) / "lua"
 _USED = re.compile(r"\blayout\.(\w+)")
 _LINE_CHARACTERS = 96

@@ -15,38 +15,6 @@ import numpy as np
 from wireyard.accelerate import inlined, instruction
 from wireyard.arrays import Bytes
 
-__all__ = [
-    "AHEAD_BYTES",
-    "ASCII_ZEROS",
-    "HIGH_BITS",
-    "LINE",
-    "SLACK",
-    "bit_column",
-    "bit_length",
-    "copy_bytes",
-    "copy_long",
-    "copy_text",
-    "count_zero_bytes",
-    "divide",
-    "load_i8",
-    "load_i16",
-    "load_i32",
-    "load_i64",
-    "load_u8",
-    "load_u16",
-    "load_u32",
-    "load_word",
-    "place_of",
-    "prefetch",
-    "prefetch_lines",
-    "prefetch_to_write",
-    "put_i64",
-    "put_leading",
-    "spread_digits",
-    "store_word",
-    "valid_utf8",
-]
-
 SLACK: Final = 64
 """Bytes that an output array needs after the last text written to it."""
 

@@ -7,19 +7,6 @@ import re
 from datetime import UTC, datetime
 from typing import Final
 
-__all__ = [
-    "CONTROL",
-    "PAYLOADS",
-    "bytes_text",
-    "clipped",
-    "count_text",
-    "cut_note",
-    "moment",
-    "payload_text",
-    "printable",
-    "span_text",
-]
-
 PAYLOADS: Final = ("payload", "will_payload", "body", "data")
 """The columns of bytes that are payloads of messages."""
 CONTROL: Final = "[\x00-\x08\x0b\x0c\x0e-\x1f\x7f]"

@@ -14,8 +14,6 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
-__all__ = ["main"]
-
 
 def main(words: Sequence[str]) -> int:
     """Compile missing kernels and print the progress; return an exit status."""

@@ -28,23 +28,6 @@ from typing import Any, Final, Protocol
 
 import llvmlite.binding as llvm
 
-__all__ = [
-    "BASELINES",
-    "ENTRY",
-    "PACKAGE",
-    "Baseline",
-    "cache_folder",
-    "find_code",
-    "fitting_baseline",
-    "is_kept",
-    "keep_code",
-    "load_code",
-    "platform_baseline",
-    "ship_code",
-    "shipped_for",
-    "shipped_name",
-]
-
 PACKAGE: Final = __name__.partition(".")[0]
 ENTRY: Final = "entry"
 """The function of an object file."""

@@ -37,18 +37,6 @@ from wireyard.accelerate.caching import (
 )
 from wireyard.accelerate.declare import KERNELS, Kernel
 
-__all__ = [
-    "Progress",
-    "code_of",
-    "compile_missing",
-    "core_count",
-    "find_kernels",
-    "load_kernels",
-    "main",
-    "print_notice",
-    "set_notice",
-]
-
 _DECLARATION: Final = re.compile(rb"^@kernel\(", re.MULTILINE)
 _NOTICE_AFTER_S: Final = 0.3
 _TICK_S: Final = 0.5

@@ -18,22 +18,6 @@ from typing import Any, Final, ParamSpec, TypeVar, cast, get_args, get_type_hint
 
 import numpy as np
 
-__all__ = [
-    "BOOL",
-    "COMPILED",
-    "I32",
-    "I64",
-    "KERNELS",
-    "READ",
-    "TEXT",
-    "Kernel",
-    "array",
-    "inlined",
-    "instruction",
-    "kernel",
-    "record",
-]
-
 P = ParamSpec("P")
 R = TypeVar("R")
 
@@ -48,6 +32,7 @@ class Kind(ABC):
     """A type in a signature. Called with the types of arguments, it returns a signature."""
 
     def __call__(self, *arguments: Kind) -> Signature:
+        """Return the signature of a kernel with these arguments that returns this type."""
         return Signature(self, arguments)
 
     @abstractmethod

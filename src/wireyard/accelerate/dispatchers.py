@@ -19,8 +19,6 @@ from numba.np.arrayobj import make_array, populate_array
 from wireyard.accelerate.caching import ENTRY
 from wireyard.accelerate.declare import Signature
 
-__all__ = ["compile_kernel", "inlined_dispatcher", "instruction_intrinsic", "type_of"]
-
 # Without reference counts ("_nrt"), moving a short text takes a fifth of the time.
 _OPTIONS: Final[dict[str, Any]] = {
     "error_model": "numpy",

@@ -9,8 +9,6 @@ from wireyard.layers.symptoms import BACK
 if TYPE_CHECKING:
     from wireyard.answers import Tables
 
-__all__ = ["how_far", "reasons"]
-
 _UNSEEN: Final = rf"""
 SELECT s.source, s.stream, c.client, c.client = regexp_extract(s.stream, '^([^>]+)>', 1) AS up
 FROM streams s

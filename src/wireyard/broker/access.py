@@ -21,8 +21,6 @@ from wireyard.errors import UsageError
 from wireyard.formats.mqtt.topics import has_wildcard
 from wireyard.layers.mqtt.topics import matches, split_shared
 
-__all__ = ["Access", "CheckLogin", "hash_password", "read_access", "read_users"]
-
 _N, _R, _P = 1 << 14, 8, 1
 """Cost of a hash: 16 MiB and some 50 ms."""
 _MAX_N: Final = 1 << 17

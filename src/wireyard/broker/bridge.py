@@ -34,8 +34,6 @@ from wireyard.formats.mqtt.topics import has_wildcard
 from wireyard.formats.mqtt.writing import encode as encode_publish
 from wireyard.layers.jmq.rules import OK, TEMPORARY
 
-__all__ = ["Bridge", "to_jms", "to_mqtt"]
-
 _CLASSES: Final = ("com.sun.messaging.BasicTopic", "com.sun.messaging.BasicQueue")
 _PRIORITY: Final = 4
 _MOST_QOS: Final = 2

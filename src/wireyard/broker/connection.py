@@ -13,8 +13,6 @@ from wireyard.endpoints.codes import PROTOCOL_ERROR
 if TYPE_CHECKING:
     from wireyard.broker.server import Port, Server
 
-__all__ = ["SECONDS_TO_CLOSE", "Connection"]
-
 SECONDS_TO_CLOSE: Final = 2.0
 _MAX_UNREAD_BYTES: Final = 64 << 10
 """Bytes of a client that wait for the answer to its CONNECT, from which on nothing is read."""

@@ -48,8 +48,6 @@ from wireyard.formats.mqtt.control import Auth, Connect, Disconnect, Subscribe, 
 from wireyard.layers.mqtt.connection import WILL
 from wireyard.layers.mqtt.subscriptions import Subscription
 
-__all__ = ["Core"]
-
 _CONTINUE, _REAUTHENTICATE = 24, 25
 _NO_SUBSCRIPTION: Final = 17
 _MOST_QOS: Final = 2

@@ -9,8 +9,6 @@ import signal
 from collections.abc import Callable
 from typing import Any, Protocol, TypeVar
 
-__all__ = ["raise_file_limit", "serve"]
-
 
 class _Server(Protocol):
     is_over: asyncio.Event

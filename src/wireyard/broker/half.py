@@ -12,8 +12,6 @@ from wireyard.broker.settings import Settings
 from wireyard.broker.store import Store
 from wireyard.endpoints import Ended, Tap
 
-__all__ = ["Half"]
-
 _LONGEST_S: Final = 60.0
 
 

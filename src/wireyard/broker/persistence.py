@@ -25,8 +25,6 @@ from wireyard.formats.mqtt.writing import encode
 from wireyard.layers.mqtt.qos import MAX_IN_FLIGHT
 from wireyard.layers.mqtt.subscriptions import Subscription
 
-__all__ = ["TABLES", "Persistence"]
-
 _SESSIONS: Final = Table(
     "mqtt_sessions",
     (

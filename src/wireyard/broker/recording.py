@@ -14,8 +14,6 @@ from ipaddress import ip_address
 from pathlib import Path
 from typing import IO, Final, NamedTuple
 
-__all__ = ["Address", "Recording", "Rotation", "Tape", "record_into", "shown_address"]
-
 _FIN, _SYN, _RST, _ACK = 1, 2, 4, 16
 _SEGMENT_BYTES: Final = 32 << 10
 _BLOCK: Final = struct.Struct("<IIIIIII")

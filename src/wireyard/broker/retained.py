@@ -7,8 +7,6 @@ from collections.abc import Iterator
 from wireyard.endpoints import Message
 from wireyard.layers.mqtt.subscriptions import MAX_LEVELS
 
-__all__ = ["Retained"]
-
 _LEVEL_BYTES = 300
 
 

@@ -25,8 +25,6 @@ from wireyard.errors import SourceError
 from wireyard.layers.mqtt.subscriptions import Subscription, Subscriptions
 from wireyard.layers.mqtt.topics import split_shared
 
-__all__ = ["Router"]
-
 _MOST_TOPICS: Final = 10_000
 """Topics whose receivers are remembered."""
 

@@ -30,8 +30,6 @@ from wireyard.broker.settings import Settings
 from wireyard.broker.store import Store
 from wireyard.errors import SourceError
 
-__all__ = ["LOOPBACK", "Server"]
-
 LOOPBACK: Final = "127.0.0.1"
 _LOGIN_THREADS: Final = 2
 

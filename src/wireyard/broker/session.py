@@ -10,8 +10,6 @@ from wireyard.endpoints import Delivery, Flows, Message, ServerEndpoint
 from wireyard.formats.mqtt.control import Connect, Publish
 from wireyard.layers.mqtt.subscriptions import Subscription
 
-__all__ = ["FOR_EVER", "Link", "Session", "Will", "expiry_asked"]
-
 FOR_EVER: Final = 0xFFFF_FFFF
 """Session Expiry Interval of a session that does not end (MQTT 5.0, 3.1.2.11.2)."""
 

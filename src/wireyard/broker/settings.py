@@ -10,8 +10,6 @@ from wireyard.broker.access import Access
 from wireyard.endpoints import Limits
 from wireyard.formats.mqtt.control import Connect
 
-__all__ = ["Conversation", "JmqLimits", "Settings"]
-
 Conversation = Generator[bytes, bytes, bool]
 """An enhanced authentication: yields data for AUTH packets, is sent the client's, and returns
 whether the client is who it says it is."""

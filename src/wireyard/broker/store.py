@@ -27,8 +27,6 @@ from typing import Any, Final, TypeVar
 
 from wireyard.errors import SourceError, WireError
 
-__all__ = ["Row", "Store", "Table"]
-
 _APPLICATION: Final = 0x7769_7265
 """``wire``, as the application id of the file."""
 _VERSION: Final = 1

@@ -15,8 +15,6 @@ from wireyard.broker.recording import shown_address
 from wireyard.broker.server import LOOPBACK, Server
 from wireyard.broker.settings import Settings
 
-__all__ = ["BrokerThread"]
-
 _KEPT_LINES = 1000
 
 

@@ -20,8 +20,6 @@ from wireyard.streams.framer import GAP, OK
 from wireyard.streams.plan import make_plan
 from wireyard.streams.scan import scan_streams
 
-__all__ = ["StoreAccount", "StreamAccount", "account_store", "account_streams"]
-
 _COLUMNS = ["stream", "length", "status"]
 _FREE = (State.FREE, State.PENDING, State.STALE, State.UNREACHED)
 

@@ -13,8 +13,6 @@ from wireyard.formats import Format
 from wireyard.streams.blocks import Block
 from wireyard.streams.framer import Frame, gap_frame
 
-__all__ = ["BundleRows", "Pieces"]
-
 
 class Gaps(NamedTuple):
     """Bytes of streams that were not captured, in the order of the streams. Shapes: (g)."""

@@ -30,8 +30,6 @@ from wireyard.streams.blocks import UNKNOWN, Block, DirectedStream, FrameScanner
 from wireyard.streams.framer import Framer
 from wireyard.streams.window import WINDOW_BYTES, even_bytes
 
-__all__ = ["BundledStreams", "bundle_streams"]
-
 _MOST_BYTES: Final = WINDOW_BYTES // 4
 """A larger stream is read by itself: it would fill too much of a window, and is large enough."""
 

@@ -24,15 +24,6 @@ from wireyard.streams.framer import OK
 from wireyard.streams.plan import make_plan
 from wireyard.streams.scan import scan_streams
 
-__all__ = [
-    "LOGINS",
-    "LOGIN_COLUMNS",
-    "Clients",
-    "frames_of_connections",
-    "opposite",
-    "streams_of_clients",
-]
-
 LOGINS = {"mqtt": (1, 2), "jmq": (50,)}
 """By format, the types of packets with a client id: CONNECT, CONNACK, SET_CLIENTID."""
 _ANSWERS = {"mqtt": (2,)}

@@ -32,8 +32,6 @@ from wireyard.streams.blocks import UNKNOWN, Block, DirectedStream
 from wireyard.streams.framer import Framer
 from wireyard.streams.scan import load_fast_path
 
-__all__ = ["Conversation", "Conversations"]
-
 _PORT_MAPPER: Final = "portmapper"
 """The format of a conversation with a broker's port mapper; it has no packets."""
 _TLS_PORTS: Final = (8883, 8884)

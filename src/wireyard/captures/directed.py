@@ -21,8 +21,6 @@ from wireyard.streams.blocks import (
 from wireyard.streams.framer import GAP, Framer
 from wireyard.streams.window import WINDOW_BYTES, Window
 
-__all__ = ["CapturedStream"]
-
 _MOST_ROWS: Final = 1 << 14
 """Rows of a block of pieces: enough that its fixed costs do not matter."""
 

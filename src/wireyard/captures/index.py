@@ -32,8 +32,6 @@ from wireyard.errors import SourceError, WireError
 from wireyard.streams.mapped import map_places
 from wireyard.streams.source import Damaged, filesystem, reading
 
-__all__ = ["IndexedExtent", "Written", "read_indexed", "write_index"]
-
 _NARROW: Final = {
     Unit.RECORD: pa.int32(),
     Unit.VERSION: pa.int8(),

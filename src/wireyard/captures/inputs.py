@@ -30,19 +30,6 @@ if TYPE_CHECKING:
     from wireyard.captures.read import FrameSpan
     from wireyard.captures.repairs import Repairs
 
-__all__ = [
-    "Input",
-    "PartEndpoints",
-    "Readable",
-    "begins_store",
-    "describe_unknown",
-    "name_the_format",
-    "no_format",
-    "open_captures",
-    "open_input",
-    "shown_format",
-]
-
 _SNIFFED_BYTES: Final = 1 << 16
 _SHOWN_BYTES: Final = 4
 

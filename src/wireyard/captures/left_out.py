@@ -17,8 +17,6 @@ from wireyard.captures.detection.assignment import Assigned, count_proxies
 from wireyard.captures.records import Placed
 from wireyard.captures.repairs import NO_REPAIRS, Repairs, first_of
 
-__all__ = ["LeftOut", "problems_of"]
-
 _SHOWN: Final = 3
 _MOST_PORTS: Final = 256
 """Server ports that are kept, the most frequent ones."""

@@ -22,18 +22,6 @@ if TYPE_CHECKING:
     from wireyard.formats.base import Format
     from wireyard.streams.batches import Part
 
-__all__ = [
-    "MAX_CORRUPT_BYTES",
-    "QUARANTINE",
-    "SHOWN_BYTES",
-    "BadBytes",
-    "BytesOfRows",
-    "PartBytes",
-    "PieceBytes",
-    "bad_rows",
-    "quarantined",
-]
-
 QUARANTINE: Final = pa.schema([*schema_of(COMMON), pa.field("first_bytes", pa.string())])
 """Columns of the table; `first_bytes` are the first bytes of the row in hex, up to the first
 that may be secret; null if that is the first byte."""

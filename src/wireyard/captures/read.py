@@ -29,8 +29,6 @@ from wireyard.errors import UsageError, WireError
 from wireyard.streams.scan import OpenedStream
 from wireyard.streams.source import Damaged, Source
 
-__all__ = ["Capture", "CaptureBuilder", "FrameSpan", "read_capture", "read_captures"]
-
 OVERLAPS: Final = ("first", "last")
 
 

@@ -9,16 +9,6 @@ from wireyard.arrays import Ints
 from wireyard.errors import DecodeError
 from wireyard.streams.blocks import UNKNOWN
 
-__all__ = [
-    "BLOCK_RECORDS",
-    "NO_TIME",
-    "Context",
-    "Interface",
-    "Placed",
-    "Records",
-    "describe_damage",
-]
-
 NO_TIME: Final = UNKNOWN
 """The time of a packet without one, such as that of a Simple Packet Block."""
 BLOCK_RECORDS: Final = 6000

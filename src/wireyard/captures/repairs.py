@@ -11,8 +11,6 @@ from typing import Any, Final, Self
 
 from wireyard.captures.records import Placed
 
-__all__ = ["NO_REPAIRS", "Repairs", "differing_segment", "first_of"]
-
 _SHOWN: Final = 3
 _UNITS: Final = ((3_600_000_000_000, "h"), (1_000_000_000, "s"), (1_000_000, "ms"), (1_000, "us"))
 

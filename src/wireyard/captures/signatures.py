@@ -8,26 +8,6 @@ from __future__ import annotations
 import re
 from typing import Final
 
-__all__ = [
-    "HTTP_START",
-    "MAX_RECORD_BYTES",
-    "MICROSECONDS",
-    "NANOSECONDS",
-    "PATCHED",
-    "PCAPNG",
-    "RECORD_START",
-    "SLICE_COMMENT",
-    "SLICE_HEAD_BYTES",
-    "SLICE_MARK",
-    "SLICE_MARK_AT",
-    "is_capture",
-    "is_chain",
-    "is_http",
-    "is_slice",
-    "is_tls",
-    "is_websocket",
-]
-
 # --- capture files --------------------------------------------------------------------------
 
 MICROSECONDS: Final = 0xA1B2C3D4

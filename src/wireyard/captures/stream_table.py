@@ -16,19 +16,6 @@ if TYPE_CHECKING:
     from wireyard.captures.read import FrameSpan
     from wireyard.formats.base import Row
 
-__all__ = [
-    "CAPTURED_FACTS",
-    "FILES",
-    "LEDGER",
-    "LEDGER_TABLE",
-    "STREAMS",
-    "describe_beginning",
-    "describe_stream",
-    "file_rows",
-    "streams_table",
-    "with_timestamps",
-]
-
 _TIME: Final = pa.timestamp("us", tz="UTC")
 _NS_PER_US: Final = 1000
 STREAMS: Final = pa.schema(

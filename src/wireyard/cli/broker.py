@@ -13,8 +13,6 @@ from wireyard.cli import exits
 from wireyard.cli.options import PATH, examples
 from wireyard.errors import SourceError, UsageError
 
-__all__ = ["command", "server_context"]
-
 _PORT = 1883
 _TLS_PORT = 8883
 

@@ -18,8 +18,6 @@ from wireyard.cli.replay import check_host
 if TYPE_CHECKING:
     from wireyard.conform.judging import Judged, Result, Tally
 
-__all__ = ["command"]
-
 _WIDTHS = (15, 7, 10, 200)
 _VERSIONS = {4: "3.1.1", 5: "5.0"}
 

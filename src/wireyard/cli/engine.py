@@ -16,8 +16,6 @@ if TYPE_CHECKING:
     from wireyard.cli.spark_log import SparkLog
     from wireyard.spark.running import SparkEngine
 
-__all__ = ["Engine", "engine_options", "engine_text"]
-
 F = TypeVar("F", bound=Callable[..., Any])
 _PROCESS = "--engine process"
 

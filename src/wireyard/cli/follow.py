@@ -11,8 +11,6 @@ from wireyard.cli.progress import Line
 from wireyard.pipeline.growing.following import Progress
 from wireyard.text import bytes_text, count_text
 
-__all__ = ["FollowLine"]
-
 _SHOWN_EVERY_S = 0.5
 _PRINTED_EVERY_S = 60.0
 

@@ -15,8 +15,6 @@ from wireyard.cli.options import PATH, examples
 from wireyard.errors import LakeDamaged, UsageError
 from wireyard.lake.snapshot import DamagedFile, LakeSnapshot, read_lake
 
-__all__ = ["command"]
-
 _MOST_HOURS: Final = 1_000_000
 """A century, which every time of a commit can be compared with."""
 

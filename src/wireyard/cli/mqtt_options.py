@@ -10,8 +10,6 @@ import click
 from wireyard.cli import exits
 from wireyard.client import Client, JmqClient
 
-__all__ = ["HELP_NAMES", "client_of", "client_options", "is_jmq", "jmq_client_of"]
-
 F = TypeVar("F", bound=Callable[..., Any])
 
 HELP_NAMES = {"help_option_names": ["--help"]}

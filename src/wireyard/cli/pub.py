@@ -12,8 +12,6 @@ from wireyard.cli.mqtt_options import HELP_NAMES, client_of, client_options, is_
 from wireyard.cli.options import examples
 from wireyard.errors import UsageError
 
-__all__ = ["command"]
-
 
 @click.command(
     "pub",

@@ -20,8 +20,6 @@ if TYPE_CHECKING:
     from wireyard.replay.player import Login, Played
     from wireyard.replay.script import Script
 
-__all__ = ["BROKER", "check_host", "command", "read", "send", "sending_options"]
-
 F = TypeVar("F", bound=Callable[..., Any])
 BROKER = (
     "HOST:PORT, mqtt://HOST:PORT, mqtts://HOST:PORT for TLS, or a command with {port} that starts a"

@@ -23,8 +23,6 @@ from wireyard_ring.udp import GROUP, LOOPBACK, PORT
 if TYPE_CHECKING:
     from io import BufferedReader
 
-__all__ = ["command"]
-
 F = TypeVar("F", bound=Callable[..., Any])
 
 _NUMBER = click.IntRange(0, 0xFFFF)

@@ -26,9 +26,6 @@ from wireyard.cli.options import (
 from wireyard.cli.output import open_output
 from wireyard.errors import LakeDamaged, LakeError, LedgerError, UsageError
 
-__all__ = ["command"]
-
-
 _HELP = """Read captures, streams and stores into a lake of Parquet tables with Spark.
 
 INPUT is a file, a folder with all that is in it, a pattern or a URL: a stream, a capture (pcap,

@@ -15,8 +15,6 @@ from typing import IO, Any, Self
 from wireyard.cli.exits import follows_interrupt
 from wireyard.errors import SourceError, WireError
 
-__all__ = ["SparkLog"]
-
 _STDERR = 2
 _JAVAS_REASON = re.compile(
     # An exception, with the names of its class, or the launcher's refusal of an option.

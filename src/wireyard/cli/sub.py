@@ -18,8 +18,6 @@ from wireyard.cli.output import to_terminal
 from wireyard.errors import UsageError
 from wireyard.text import payload_text, printable
 
-__all__ = ["command"]
-
 _PREFETCH = 100
 """Messages of a queue that come before the first one is shown; they go back at the end."""
 

@@ -20,8 +20,6 @@ from wireyard.pipeline.report import Report
 from wireyard.streams.source import filesystem
 from wireyard.text import bytes_text, count_text, printable
 
-__all__ = ["print_summary"]
-
 _TOP = 8
 _BAD = ("malformed", "garbage", "tail")
 

@@ -26,8 +26,6 @@ if TYPE_CHECKING:
     from wireyard.tap.proxy import Tap
     from wireyard.tap.screen import Screen
 
-__all__ = ["command"]
-
 _CLEAR = "\x1b[H\x1b[J"
 _SECONDS_A_SCREEN = 1.0
 _NOTES_SHOWN = 4

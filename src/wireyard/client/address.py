@@ -8,8 +8,6 @@ from urllib.parse import quote, unquote, urlsplit
 
 from wireyard.errors import UsageError
 
-__all__ = ["Address", "parse_address"]
-
 _PORTS = {"mqtt": 1883, "mqtts": 8883, "ws": 80, "wss": 443, "mq": 7676, "mqs": 7676}
 
 

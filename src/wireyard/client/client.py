@@ -43,8 +43,6 @@ from wireyard.formats.mqtt.properties import PlainProperties, plain_properties
 from wireyard.formats.mqtt.topics import has_wildcard
 from wireyard.layers.mqtt.reasons import REASONS
 
-__all__ = ["VERSIONS", "Client"]
-
 VERSIONS: Final = {"3.1": 3, "3.1.1": 4, "5": 5, "5.0": 5}
 _MOST_WAITING: Final = 1000
 _MOST_UNSENT: Final = 10_000

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from wireyard.errors import SourceError
 
-__all__ = ["ConnectionLost", "Refused"]
-
 
 class ConnectionLost(SourceError):
     """There is no connection to the broker."""

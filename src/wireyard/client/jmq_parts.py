@@ -18,8 +18,6 @@ from wireyard.formats.jmq.packet import Packet, decode
 if TYPE_CHECKING:
     from wireyard.client.jmq import JmqClient
 
-__all__ = ["Consumer", "Place", "Received", "Transaction"]
-
 Place = tuple[str, bool]
 """The name of a destination, and whether it is a queue."""
 

@@ -15,8 +15,6 @@ from wireyard.client.errors import ConnectionLost, Refused
 from wireyard.client.wire import Wire
 from wireyard.errors import SourceError
 
-__all__ = ["Keeper", "fail_all"]
-
 _SECONDS_TO_CONNECT: Final = 10.0
 _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.05, 10.0
 

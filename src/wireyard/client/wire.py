@@ -9,8 +9,6 @@ from typing import Any, cast
 
 from wireyard.endpoints import WebSocket
 
-__all__ = ["Wire"]
-
 _PINGS_A_KEEP_ALIVE = 2
 
 

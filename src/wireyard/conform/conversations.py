@@ -18,8 +18,6 @@ from wireyard.conform.talk import Talk
 from wireyard.formats.mqtt import control as mqtt
 from wireyard.formats.mqtt.layout import CONNACK, CONNECT, PINGRESP, SUBACK, UNSUBACK
 
-__all__ = ["Conversation", "conversations"]
-
 
 @dataclass(frozen=True, slots=True)
 class Conversation:

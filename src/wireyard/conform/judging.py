@@ -27,8 +27,6 @@ from wireyard.formats.mqtt.control import ConnAck, Publish, Subscribe
 from wireyard.layers.mqtt.facts import VERDICTS
 from wireyard.replay.player import Played, run
 
-__all__ = ["Failure", "Judged", "Result", "Tally", "judge"]
-
 _ERROR: Final = 128
 _SECONDS_FOR_VERSION: Final = 0.3
 _PATIENCE_S: Final = 3.0

@@ -8,8 +8,6 @@ from wireyard.conform.rules import each, on
 from wireyard.conform.talk import Talk
 from wireyard.formats.mqtt import control as mqtt
 
-__all__: list[str] = []
-
 # --- answers ------------------------------------------------------------------------------
 
 

@@ -12,25 +12,6 @@ from functools import partial
 from wireyard.errors import DecodeError
 from wireyard.formats import get_format
 
-__all__ = [
-    "CASES",
-    "NAMES",
-    "VERSIONS",
-    "Case",
-    "binary",
-    "block",
-    "connack",
-    "connect",
-    "numbered",
-    "packet",
-    "publish",
-    "subscribe",
-    "text",
-    "variable",
-    "verdict_of",
-    "word",
-]
-
 Make = Callable[[int], bytes | None]
 VERSIONS = (2, 3, 4, 5)
 NAMES = {2: "MQIpdp", 3: "MQIsdp", 4: "MQTT", 5: "MQTT"}

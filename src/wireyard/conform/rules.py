@@ -15,8 +15,6 @@ from wireyard.formats.mqtt import rules as packet_rules
 from wireyard.formats.mqtt.rules import Rule
 from wireyard.layers.mqtt import violations
 
-__all__ = ["MADE", "RULES", "Act", "each", "on", "place_of", "text_of"]
-
 _STATEMENTS: Final = (
     # Name, then its number in: 3.1.1, 5.0.
     ("accepted", "MQTT-3.1.4-4", "MQTT-3.1.4-5", "a CONNECT is acknowledged with CONNACK"),

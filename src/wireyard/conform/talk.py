@@ -9,8 +9,6 @@ from wireyard.formats.mqtt import control as mqtt
 from wireyard.formats.mqtt.control import Packet
 from wireyard.replay.script import Came, End, Key, Pause, Recorded, Script, Send, Step
 
-__all__ = ["Talk", "Wanted"]
-
 _ACKS: tuple[type[Packet] | None, ...] = (None, mqtt.PubAck, mqtt.PubRec)
 
 

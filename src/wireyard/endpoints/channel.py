@@ -7,8 +7,6 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Generic, NamedTuple, TypeVar
 
-__all__ = ["Channel", "Ended", "Limits", "Span", "Tap"]
-
 Tap = Callable[[bool, bytes], None]
 """Is given what passes, for a record: whether it arrived, and the bytes, without secrets."""
 Span = tuple[int, int]

@@ -27,8 +27,6 @@ from wireyard.formats.mqtt.properties import PlainProperties
 from wireyard.layers.mqtt.connection import CONNECTION
 from wireyard.layers.mqtt.reasons import REASONS
 
-__all__ = ["ClientEndpoint"]
-
 _ANSWERS = {SubAck: ("suback_unasked", Subscribe), UnsubAck: ("unsuback_unasked", Unsubscribe)}
 
 

@@ -13,26 +13,6 @@ from wireyard.errors import DecodeError, LimitExceeded
 from wireyard.formats.mqtt.layout import SPECS
 from wireyard.formats.mqtt.rules import RULES
 
-__all__ = [
-    "BAD_LOGIN",
-    "BAD_METHOD",
-    "CONNACK_3",
-    "KEEP_ALIVE_TIMEOUT",
-    "MALFORMED",
-    "NOT_AUTHORIZED",
-    "NOT_FOUND",
-    "NO_SUBSCRIBERS",
-    "PROTOCOL_ERROR",
-    "QUOTA_EXCEEDED",
-    "SHUTTING_DOWN",
-    "TAKEN_OVER",
-    "TOO_LARGE",
-    "UNKNOWN_VERSION",
-    "WITH_WILL",
-    "code_of_error",
-    "code_of_rule",
-]
-
 WITH_WILL: Final = 4
 NO_SUBSCRIBERS: Final = 16
 MALFORMED: Final = 129

@@ -34,8 +34,6 @@ from wireyard.formats.mqtt.layout import MAX_PACKET_BYTES
 from wireyard.formats.mqtt.writing import encode
 from wireyard.layers.mqtt.qos import MAX_IN_FLIGHT
 
-__all__ = ["Endpoint"]
-
 _CLASSES = {"puback": PubAck, "pubrec": PubRec, "pubrel": PubRel, "pubcomp": PubComp}
 _EVENTS: dict[type[Packet], str] = {packet: event for event, packet in _CLASSES.items()}
 _HEADS = {event: bytes((first, 2)) for first, event in PLAIN_ACKS.items()}

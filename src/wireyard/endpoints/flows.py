@@ -14,8 +14,6 @@ from wireyard.endpoints.messages import Delivery
 from wireyard.layers.mqtt.qos import IN_FLIGHT, MAX_IN_FLIGHT, RECEIVER, SENDER
 from wireyard.layers.states import Cell
 
-__all__ = ["Flow", "Flows", "NoIdentifier"]
-
 _BEGINS: Final = ("", SENDER["free", "publish_1"].state, SENDER["free", "publish_2"].state)
 _TO_RESEND: Final = frozenset({"resend_1", "resend_2"})
 _TO_RELEASE: Final = frozenset({"unread_2", "rerelease"})

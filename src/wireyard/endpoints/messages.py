@@ -16,8 +16,6 @@ from wireyard.formats.mqtt.layout import PUBLISH
 from wireyard.formats.mqtt.properties import Property
 from wireyard.formats.mqtt.writing import encode
 
-__all__ = ["Delivery", "Message", "key_of", "publish_packet"]
-
 _EXPIRY: Final = "message_expiry_interval"
 _CACHED_HEADERS: Final = 512
 """Variable headers kept, of 64 KiB or less each."""

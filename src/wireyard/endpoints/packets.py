@@ -38,17 +38,6 @@ from wireyard.formats.mqtt.writing import encode
 from wireyard.layers.mqtt.connection import CONNECTION, connection_event
 from wireyard.layers.mqtt.violations import cite
 
-__all__ = [
-    "ERROR",
-    "PLAIN_ACKS",
-    "Completed",
-    "Event",
-    "KnownTopics",
-    "PacketEndpoint",
-    "Received",
-    "Released",
-]
-
 ERROR: Final = 128
 """The first reason code of an error."""
 

@@ -30,8 +30,6 @@ from wireyard.formats.mqtt.control import (
 from wireyard.formats.mqtt.layout import VERSION_BITS
 from wireyard.layers.mqtt.connection import CONNECTION
 
-__all__ = ["ServerEndpoint"]
-
 _OLDEST = 3
 _PATIENCE = 1.5
 """Times its keep-alive that a client may be silent (MQTT-3.1.2-22 of 5.0)."""

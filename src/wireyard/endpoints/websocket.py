@@ -13,8 +13,6 @@ from collections.abc import Callable
 from hashlib import sha1
 from typing import Final
 
-__all__ = ["WebSocket"]
-
 _GUID: Final = b"258EAFA5-E914-47DA-95CA-C5AB0DC85B11"
 _MAX_HEAD_BYTES: Final = 8 << 10
 _MAX_CONTROL_BYTES: Final = 125

@@ -26,14 +26,6 @@ from wireyard.lake.inside import files_below
 from wireyard.lake.records import VERSION, Commit, DataFile, OtherVersion, commit_of, record_of
 from wireyard.streams.source import create_file, filesystem
 
-__all__ = [
-    "CommitLog",
-    "describe_file",
-    "file_crc32",
-    "move_file",
-    "write_seal",
-]
-
 _RECORD_NAME: Final = re.compile(r"([0-9]{8}|[1-9][0-9]{8,17})\.json")
 _SOURCE: Final = re.compile(rb'"source":("(?:[^"\\]|\\.)*")')
 _DIGITS: Final = 8

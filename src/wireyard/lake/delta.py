@@ -22,8 +22,6 @@ from pyarrow import fs
 from wireyard.lake.records import FILE_NAME, NO_DAY, DataFile
 from wireyard.lake.snapshot import LakeSnapshot
 
-__all__ = ["expire_table", "publish_table"]
-
 _COMMIT: Final = "wireyard_commit"
 
 

@@ -35,8 +35,6 @@ if TYPE_CHECKING:
     from pyiceberg.table.metadata import TableMetadata
     from pyiceberg.table.update import TableRequirement, TableUpdate
 
-__all__ = ["expire_table", "publish_table"]
-
 _COMMIT: Final = "wireyard_commit"
 _NAME_MAPPING: Final = "schema.name-mapping.default"
 _RETRIES: Final = "commit.retry.num-retries"

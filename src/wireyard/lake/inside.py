@@ -17,8 +17,6 @@ from pyarrow import fs
 
 from wireyard.errors import LakeError
 
-__all__ = ["TEMPORARY_NAME", "check_links", "files_below"]
-
 TEMPORARY_NAME: Final = re.compile(r"\.(?:.+-)?[0-9a-f]{32}")
 """Name of a file or a link of a writer that may have been killed before it renamed it."""
 _OWN_LINK: Final = re.compile(rf"newest|{TEMPORARY_NAME.pattern}")

@@ -19,15 +19,6 @@ from wireyard.captures.stream_table import LEDGER_TABLE
 from wireyard.errors import LakeDamaged
 from wireyard.streams.source import filesystem
 
-__all__ = [
-    "LEDGER_FILES",
-    "LedgerSum",
-    "StreamLedger",
-    "captured_streams",
-    "ledger_table",
-    "streams_table",
-]
-
 LEDGER_FILES: Final = ("streams", "ledger")
 """The two tables."""
 _BATCH_ROWS: Final = 1 << 15

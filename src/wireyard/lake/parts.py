@@ -30,8 +30,6 @@ from wireyard.lake.commits import write_seal
 from wireyard.lake.staging import writing
 from wireyard.streams.source import filesystem
 
-__all__ = ["PartFile", "measure", "read_batches", "read_footer_table", "write_table"]
-
 _GROUP_BYTES = 32 << 20
 """Size of a row group in memory. A task holds it as batches and, column by column, encoded."""
 _BUFFER_BYTES: Final = 1 << 18

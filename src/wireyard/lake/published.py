@@ -21,8 +21,6 @@ from wireyard.lake.inside import files_below
 from wireyard.lake.records import DataFile, is_shown
 from wireyard.lake.snapshot import LakeSnapshot
 
-__all__ = ["OPEN_FORMATS", "expire_tables", "publish_tables"]
-
 OPEN_FORMATS: Final = {
     "delta": ("deltalake", "deltalake.exceptions", "DeltaError"),
     "iceberg": ("pyiceberg", "pyiceberg.exceptions", "CommitFailedException"),

@@ -25,22 +25,6 @@ from typing import Any, Final
 
 from wireyard.lake.ledgers import LedgerSum
 
-__all__ = [
-    "FILE_NAME",
-    "NO_DAY",
-    "RUN_NAME",
-    "TABLE_FORMATS",
-    "VERSION",
-    "Commit",
-    "DataFile",
-    "Input",
-    "OtherVersion",
-    "RemovedFile",
-    "commit_of",
-    "is_shown",
-    "record_of",
-]
-
 NO_DAY: Final = "__HIVE_DEFAULT_PARTITION__"
 """Name of the partition of rows without a day, as in Hive."""
 TABLE_FORMATS: Final = ("parquet", "delta", "iceberg")

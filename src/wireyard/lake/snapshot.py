@@ -20,8 +20,6 @@ if TYPE_CHECKING:
     import pyarrow as pa
     import pyarrow.dataset as ds
 
-__all__ = ["COMMITS", "DATA", "DamagedFile", "LakeSnapshot", "name_of", "read_lake"]
-
 COMMITS: Final = "_wireyard/commits"
 """Folder of the records."""
 DATA: Final = "_wireyard/data"

@@ -14,8 +14,6 @@ from wireyard.errors import LakeError
 from wireyard.lake.records import is_shown
 from wireyard.streams.source import filesystem
 
-__all__ = ["Staging", "writing"]
-
 _HIDDEN: Final = (".", "_")
 
 

@@ -27,8 +27,6 @@ from wireyard.lake.inside import files_below
 from wireyard.lake.records import is_shown
 from wireyard.lake.snapshot import LakeSnapshot
 
-__all__ = ["delete_views", "publish_view", "shown_commit"]
-
 _VIEWS, _NEWEST = "_wireyard/views", "_wireyard/newest"
 _DIGITS = 8
 _VIEW_NAME: Final = re.compile(r"[0-9]{8,}|\.[0-9a-f]{32}")

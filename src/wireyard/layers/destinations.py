@@ -10,8 +10,6 @@ import pyarrow.compute as pc
 
 from wireyard.layers.tables import as_fact_table
 
-__all__ = ["NEEDED", "count_messages", "destinations"]
-
 NEEDED: Final = (
     "source", "destination", "destination_kind", "sent_ms", "captured_ns", "producer", "stream",
     "length",

@@ -5,14 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Final
 
-__all__ = [
-    "connection_of",
-    "endpoint",
-    "endpoints_of",
-    "stream_connection",
-    "stream_endpoints",
-]
-
 _ENDS: Final = ("src_addr", "src_port", "dst_addr", "dst_port")
 
 

@@ -18,17 +18,6 @@ from wireyard.layout import Column
 if TYPE_CHECKING:
     import pyarrow as pa
 
-__all__ = [
-    "CONDITIONS",
-    "Condition",
-    "DerivedFiles",
-    "Facts",
-    "PacketFile",
-    "Verdict",
-    "facts_of",
-    "registered",
-]
-
 _MODULES = [
     "wireyard.layers.mqtt.facts",
     "wireyard.layers.jmq.facts",

@@ -11,8 +11,6 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-__all__ = ["FrameFiles", "Spans"]
-
 Spans = dict[str, list[tuple[int, str]]]
 """The files of each source in order, each with its first frame."""
 

@@ -16,18 +16,6 @@ import pyarrow as pa
 from wireyard.accelerate import I64, array, kernel
 from wireyard.arrays import Int32s, Ints, UInt64s
 
-__all__ = [
-    "by_group",
-    "decode_texts",
-    "dense_ids",
-    "first_of_groups",
-    "hash_keys",
-    "order_groups",
-    "split_rows",
-    "text_codes",
-    "text_hashes",
-]
-
 _FIRST, _SECOND = np.uint64(0x9E3779B97F4A7C15), np.uint64(0xC2B2AE3D27D4EB4F)
 _long: Final[Any] = np.int64
 _I64S: Final = array("int64")

@@ -18,8 +18,6 @@ from wireyard.arrays import Bools, Ints
 from wireyard.layers.grouping import text_codes
 from wireyard.layers.tables import LATENCIES, as_fact_table
 
-__all__ = ["DELAYS", "NEEDED", "delayed", "latencies", "queue_times", "with_latencies"]
-
 _COMPUTED: Final = ("queue_ns", "acknowledge_ns")
 NEEDED: Final = (
     *(column.name for column in LATENCIES if column.name not in _COMPUTED),

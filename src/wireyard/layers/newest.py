@@ -28,22 +28,6 @@ from wireyard.layers.grouping import split_rows, text_codes
 from wireyard.layers.records import GAP
 from wireyard.layers.tables import join_tables
 
-__all__ = [
-    "MAX_NEWEST",
-    "LastIds",
-    "MessageProtocol",
-    "NewestPackets",
-    "NewestRows",
-    "Packets",
-    "SureRows",
-    "by_source",
-    "of_sources",
-    "source_keys",
-    "stream_keys",
-    "torn_streams",
-    "with_gaps",
-]
-
 MAX_NEWEST: Final = 1 << 16
 """The most packets that are kept and read again together with new ones, of all inputs."""
 MAX_NEWEST_BYTES: Final = 64 << 20

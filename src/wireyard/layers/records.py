@@ -11,8 +11,6 @@ from typing import Any, NamedTuple
 
 from wireyard.formats.base import Row
 
-__all__ = ["GAP", "TAIL", "Position", "Violation", "position_of", "violation_row"]
-
 GAP, TAIL = "gap", "tail"
 """The status of bytes that were not captured, and of those of an unfinished packet."""
 _NS_PER_S = 1_000_000_000

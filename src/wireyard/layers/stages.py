@@ -23,21 +23,6 @@ from typing import Any, Generic, NamedTuple, TypeVar
 
 from wireyard.formats.base import Row
 
-__all__ = [
-    "Chain",
-    "Derived",
-    "Dropped",
-    "Fact",
-    "Found",
-    "Key",
-    "KeyedRecord",
-    "Order",
-    "Stage",
-    "fact_of",
-    "keyed_record",
-    "run_chain",
-]
-
 Rows = TypeVar("Rows")
 
 Key = tuple[str | int | bytes | None, ...]

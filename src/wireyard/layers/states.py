@@ -14,8 +14,6 @@ if TYPE_CHECKING:
     import numpy as np
     import numpy.typing as npt
 
-__all__ = ["EFFECT", "NEXT", "NONE", "RULE", "Cell", "StateTable", "transitions"]
-
 State = TypeVar("State")
 Event = TypeVar("Event")
 Effect = TypeVar("Effect")

@@ -26,29 +26,6 @@ from wireyard.java import storable
 from wireyard.layout import Column
 from wireyard.schema import arrow_type
 
-__all__ = [
-    "CONVERSATIONS",
-    "DELIVERIES",
-    "DESTINATIONS",
-    "HOPS",
-    "LATENCIES",
-    "MESSAGES",
-    "PRODUCERS",
-    "RETAINED",
-    "SESSIONS",
-    "TABLES",
-    "TRANSACTIONS",
-    "VIOLATIONS",
-    "all_tables",
-    "as_fact_table",
-    "as_text",
-    "fact_table",
-    "join_tables",
-    "packet_keys",
-    "text_array",
-    "with_times",
-]
-
 _PROTOCOL: Final = Column("protocol", "string", "jms, mqtt or rmp")
 _ROW: Final = (
     Column("source", "string", "the source as it was given"),

@@ -16,8 +16,6 @@ from wireyard.layout import Column
 from wireyard.payloads.decoders import PayloadError, reason_of
 from wireyard.payloads.rules import Rule
 
-__all__ = ["OPENED", "PAYLOADS", "ROW_COLUMNS", "PayloadColumns", "PayloadTable"]
-
 OPENED = (
     Column("payload_decoder", "string", "the decoder of the message's rule; null without a rule"),
     Column("payload_error", "string", "why the payload could not be decoded; null if it could"),

@@ -17,17 +17,6 @@ import pyarrow as pa
 
 from wireyard.errors import UsageError, WireError
 
-__all__ = [
-    "MAX_PAYLOAD_BYTES",
-    "Decoder",
-    "PayloadError",
-    "get_decoder",
-    "need_library",
-    "plain_value",
-    "reason_of",
-    "register",
-]
-
 MAX_PAYLOAD_BYTES: Final = 4 << 20
 """Largest payload that is decoded; brokers and sensors send far smaller ones."""
 MAX_DEPTH: Final = 64

@@ -9,8 +9,6 @@ from typing import Any
 from wireyard.errors import UsageError
 from wireyard.payloads.decoders import Decoder, get_decoder
 
-__all__ = ["Rule", "parse_rule", "parse_rules"]
-
 
 @dataclass(frozen=True)
 class Rule:

@@ -14,8 +14,6 @@ from wireyard.errors import SourceError, UsageError
 from wireyard.payloads.decoders import Decoder, PayloadError, need_library
 from wireyard.streams.source import open_source, reading
 
-__all__ = ["decoder_of"]
-
 _MAX_SCHEMA_BYTES: Final = 16 << 20
 _MOST_FIELDS: Final = 2000
 """Most fields of a type, nested ones included; a recursive schema would have no end."""

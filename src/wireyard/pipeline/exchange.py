@@ -22,22 +22,6 @@ import pyarrow as pa
 from wireyard.lake.staging import writing
 from wireyard.pipeline.typed_json import from_json, to_json
 
-__all__ = [
-    "MOST_BYTES",
-    "Blob",
-    "Inbox",
-    "PartInput",
-    "Passed",
-    "Spill",
-    "Stage",
-    "Work",
-    "pass_on",
-    "pass_value",
-    "read_tables",
-    "run_here",
-    "values_of",
-]
-
 MOST_BYTES: Final = 16 << 20
 """Bytes of a blob. Spark takes five times as long for a thousand of half a megabyte, and Java holds
 several of them at once, each compressed to about a third."""

@@ -51,16 +51,6 @@ from wireyard.pipeline.replacing import Draft, compact, drop_damaged, split_by_d
 from wireyard.pipeline.report import Report, Watch, new_inputs
 from wireyard.pipeline.running import Runner, StartCluster
 
-__all__ = [
-    "SPLIT_BYTES",
-    "add_facts",
-    "add_missing_tables",
-    "commit_draft",
-    "drop_from_lake",
-    "fill_lake",
-    "repair_lake",
-]
-
 SPLIT_BYTES = 64 << 20
 """Input of a task; to start one costs as much as to decode 8 MB."""
 MOST_GROWN_BYTES = 4 * SPLIT_BYTES

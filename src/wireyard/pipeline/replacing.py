@@ -27,16 +27,6 @@ from wireyard.layers.tables import all_tables
 from wireyard.pipeline.running import Runner
 from wireyard.streams.source import filesystem
 
-__all__ = [
-    "OPEN_PREFIX",
-    "OPEN_STATES",
-    "Draft",
-    "compact",
-    "drop_damaged",
-    "is_provisional",
-    "split_by_day",
-]
-
 OPEN_STATES: Final = "_open"
 """The table of the states from which growing inputs are continued."""
 OPEN_PREFIX: Final = "open-"

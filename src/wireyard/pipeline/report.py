@@ -15,8 +15,6 @@ from wireyard.lake.records import Commit
 from wireyard.lake.writer import Input, Lake
 from wireyard.pipeline.inputs.finding import FoundInput, distinct, identity_of, is_unchanged
 
-__all__ = ["Report", "Watch", "held_commit", "new_inputs"]
-
 
 class Watch(Protocol):
     """The receiver of a run's progress."""

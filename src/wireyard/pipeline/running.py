@@ -14,8 +14,6 @@ from typing import Any, Protocol, TypeVar
 from wireyard.lake.staging import Staging
 from wireyard.pipeline.exchange import Stage, Work, run_here
 
-__all__ = ["Cluster", "Runner", "StartCluster"]
-
 Task = TypeVar("Task")
 
 

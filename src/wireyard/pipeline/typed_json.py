@@ -24,8 +24,6 @@ from typing import Any, Final, NamedTuple, Union, get_args, get_origin, get_type
 import numpy as np
 import pyarrow as pa
 
-__all__ = ["first_parameter", "from_json", "to_json"]
-
 
 def to_json(value: Any, kind: Any) -> str:
     """Return a value of a type as JSON."""

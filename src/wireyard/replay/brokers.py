@@ -16,8 +16,6 @@ from typing import Final
 from wireyard.client.address import Address, parse_address
 from wireyard.errors import SourceError, UsageError
 
-__all__ = ["is_started", "running"]
-
 _PORT: Final = "{port}"
 _SECONDS_TO_START: Final = 60.0
 _SECONDS_TO_END: Final = 5.0

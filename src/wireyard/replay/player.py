@@ -45,8 +45,6 @@ from wireyard.streams.decoder import Decoder
 from wireyard.tap.proxy import Tap
 from wireyard.tap.relay import reset
 
-__all__ = ["Login", "Played", "run"]
-
 _PATIENCE_S: Final = 1.0
 _SLACK_S: Final = 0.02
 _SECONDS_TO_CONNECT: Final = 10.0

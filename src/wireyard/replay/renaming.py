@@ -9,8 +9,6 @@ from typing import Final
 from wireyard.errors import UsageError
 from wireyard.formats.mqtt.control import Connect, Packet, Publish, Subscribe, Unsubscribe
 
-__all__ = ["Renaming"]
-
 _BELOW: Final = "/#"
 _SHARE_LEVELS: Final = 2
 

@@ -38,21 +38,6 @@ from wireyard.streams.framer import Framer
 if TYPE_CHECKING:
     from wireyard.answers import Tables
 
-__all__ = [
-    "Arrivals",
-    "Came",
-    "Deliveries",
-    "End",
-    "Pause",
-    "Recorded",
-    "Script",
-    "Send",
-    "Step",
-    "clearing",
-    "read_lake_script",
-    "read_script",
-]
-
 P = TypeVar("P", bound=Packet)
 Key = tuple[object, ...]
 """A packet of a broker: the number of its connection, its type, what it is about, and how many of

@@ -17,8 +17,6 @@ from wireyard.text import printable
 if TYPE_CHECKING:
     from wireyard.answers import Tables
 
-__all__ = ["Compared", "build_comparison"]
-
 _MOST_SHOWN: Final = 100
 _MOST_DUMPS: Final = 24
 _BREAKS: Final = ("B", "A", "both", "neither")

@@ -25,8 +25,6 @@ from wireyard.layers.mqtt.violations import cite
 from wireyard.shadow import queries
 from wireyard.shadow.queries import sides
 
-__all__ = ["CLASSES", "Difference", "differences"]
-
 Breaks = Literal["A", "B", "both", "neither"]
 CLASSES: Final[Mapping[str, str]] = {
     "missing": "delivered in A, not in B",

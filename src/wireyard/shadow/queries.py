@@ -8,20 +8,6 @@ from __future__ import annotations
 
 from typing import Final
 
-__all__ = [
-    "CHANGED",
-    "CODES",
-    "COPIES",
-    "LATE",
-    "ORDER",
-    "OTHER_CODES",
-    "OTHER_SESSIONS",
-    "SENT",
-    "SESSIONS",
-    "UNMATCHED",
-    "sides",
-]
-
 LEAST_DELIVERIES: Final = 5
 """Deliveries of a client and a topic on either side, from which on their times are compared."""
 LATER_MS: Final = 20

@@ -20,8 +20,6 @@ from contextlib import suppress
 from importlib import import_module
 from socket import socket
 
-__all__ = ["main"]
-
 Worker = Callable[[socket, bool], int]
 """The main function of a worker: serve tasks over a socket, and return an exit status."""
 

@@ -29,14 +29,6 @@ from wireyard.streams.source import filesystem
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-__all__ = [
-    "check_access",
-    "check_executors",
-    "explained",
-    "is_elsewhere",
-    "make_archive",
-]
-
 _PACKAGE: Final = "wireyard"
 _REACHED: Final = "reached"
 """Name of a file in the lake that executors read."""

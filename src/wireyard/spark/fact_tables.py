@@ -43,8 +43,6 @@ from wireyard.streams.plan import make_plan
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
-__all__ = ["facts"]
-
 _PACKETS, _STREAMS = "packets", "streams"
 _ENDS: Final = tuple(dict.fromkeys((*STREAM_COLUMNS, "transport", "bytes_read", "bytes_gap")))
 """Columns of the table of streams that are read."""

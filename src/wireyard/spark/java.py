@@ -20,16 +20,6 @@ from typing import NamedTuple
 from wireyard.accelerate import cache_folder
 from wireyard.errors import SourceError
 
-__all__ = [
-    "Java",
-    "archive_options",
-    "check_java",
-    "class_archive",
-    "find_java",
-    "main",
-    "make_archive",
-]
-
 OLDEST_JAVA = 17
 """The oldest Java that Spark 4 starts on."""
 _INSTALL = "install one (Debian: apt-get install openjdk-17-jre-headless) or set JAVA_HOME"

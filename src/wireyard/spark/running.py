@@ -40,19 +40,6 @@ if TYPE_CHECKING:
     from pyspark import SparkContext
     from pyspark.sql import DataFrame, SparkSession
 
-__all__ = [
-    "RESULTS",
-    "SHUFFLED",
-    "SparkCluster",
-    "SparkEngine",
-    "SparkUse",
-    "context_of",
-    "data_of",
-    "first_stage",
-    "next_stage",
-    "run_batches",
-]
-
 _ROUNDS: Final = 4
 """Least number of Spark tasks per core, so that no core is idle for long at the end of a stage."""
 _AT_ONCE: Final = 8

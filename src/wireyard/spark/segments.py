@@ -21,8 +21,6 @@ from wireyard.pipeline.inputs.tasks import group_into_tasks
 from wireyard.spark.types import Shape, arrow_schema, check_schema
 from wireyard.spark.workers import settle
 
-__all__ = ["SegmentReader"]
-
 
 @dataclass(frozen=True, slots=True)
 class SegmentPart:

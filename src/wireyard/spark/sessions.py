@@ -22,8 +22,6 @@ from wireyard.spark.java import archive_options, find_java
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-__all__ = ["SHORT_LIVED", "check_names", "is_embedded", "session"]
-
 _TASK_ATTEMPTS = 4
 """Spark's default on a cluster; ``local[*]`` has one, so that a lost worker would end the job."""
 _DAEMON = "wireyard.spark.daemon"

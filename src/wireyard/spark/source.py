@@ -29,9 +29,6 @@ if TYPE_CHECKING:
     from wireyard.spark.table_reader import TableReader
     from wireyard.spark.writer import Writer
 
-__all__ = ["WireyardSource", "register"]
-
-
 _PACKETS = "packets"
 F = TypeVar("F", bound=Callable[..., Any])
 

@@ -45,8 +45,6 @@ if TYPE_CHECKING:
 
     from wireyard.streams.framer import Framer
 
-__all__ = ["StreamReader"]
-
 _READ_BYTES: Final = 1 << 20
 _MAGIC_BYTES: Final = 4
 _NS: Final = 1_000_000_000

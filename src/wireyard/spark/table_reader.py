@@ -26,8 +26,6 @@ from wireyard.pipeline.job import fill_lake
 from wireyard.spark.types import Shape, arrow_schema, check_schema
 from wireyard.spark.workers import settle
 
-__all__ = ["TableReader", "table_schema"]
-
 
 def table_schema(name: str, columns: tuple[str, ...] | None = None) -> pa.Schema:
     """Return the schema of a table of streams or facts, with plain texts.

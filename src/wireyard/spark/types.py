@@ -14,8 +14,6 @@ from wireyard.errors import UsageError
 from wireyard.payloads.columns import PayloadColumns
 from wireyard.streams.framer import OK
 
-__all__ = ["BAD_ROW_COLUMNS", "Shape", "arrow_schema", "check_schema", "spark_schema"]
-
 
 def spark_schema(schema: pa.Schema) -> StructType:
     """Return an Arrow schema of ours as a Spark schema."""

@@ -12,8 +12,6 @@ from pathlib import Path
 
 import pyarrow as pa
 
-__all__ = ["begin_task", "import_tasks", "load_kernels", "settle"]
-
 _MMAP_THRESHOLD, _TRIM_THRESHOLD = -3, -1  # of mallopt, in glibc's malloc.h
 _LARGEST_BLOCK = 32 << 20
 _MOST_KEPT = 256 << 20

@@ -19,8 +19,6 @@ from wireyard.pipeline.inputs.listing import absolute
 from wireyard.streams.source import filesystem
 from wireyard.streams.write import write_stream
 
-__all__ = ["Writer", "Written"]
-
 
 @dataclass(frozen=True)
 class Written(WriterCommitMessage):

@@ -21,15 +21,6 @@ from typing import Final, NamedTuple, cast
 from wireyard.errors import SourceError
 from wireyard.streams.source import MAGIC_BYTES, compression, reading
 
-__all__ = [
-    "Arrival",
-    "arrivals_of_file",
-    "arrivals_of_pipe",
-    "first_bytes",
-    "is_live",
-    "is_pipe",
-]
-
 Stop = Callable[[], bool]
 
 _READ_BYTES: Final = 1 << 20

@@ -30,8 +30,6 @@ from wireyard.streams.blocks import (
 from wireyard.streams.framer import MALFORMED, OK, TAIL
 from wireyard.streams.plan import Plan
 
-__all__ = ["BlockReader", "Part"]
-
 Part = tuple[DirectedStream, Block]
 """A block and its stream."""
 

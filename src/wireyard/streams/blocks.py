@@ -14,18 +14,6 @@ from wireyard.arrays import Bytes, Ints
 from wireyard.streams.framer import OK, Frame, Framer
 from wireyard.streams.window import Window
 
-__all__ = [
-    "UNKNOWN",
-    "Block",
-    "DirectedStream",
-    "FrameScanner",
-    "StreamBundle",
-    "cut_blocks",
-    "cut_window",
-    "each_stream",
-    "join_blocks",
-]
-
 UNKNOWN: Final = -(1 << 63)
 """Stands for null in integer columns of a source."""
 

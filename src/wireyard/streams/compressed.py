@@ -18,8 +18,6 @@ import pyarrow as pa
 
 from wireyard.streams.source import MAGIC_BYTES, Damaged, compression
 
-__all__ = ["inflated"]
-
 _INFLATED_BYTES: Final = 1 << 16
 """Most bytes of one read."""
 _PIECE_BYTES: Final = 1 << 14

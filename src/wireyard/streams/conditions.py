@@ -33,19 +33,6 @@ from wireyard.formats.rows import pick_columns
 from wireyard.layout import Column
 from wireyard.schema import CAPTURED, COMMON, array_of, scalar_of
 
-__all__ = [
-    "ALIASES",
-    "FILTERED_KINDS",
-    "BoundFilter",
-    "Condition",
-    "Where",
-    "bind",
-    "comparisons",
-    "every_column",
-    "is_utf8",
-    "parse",
-]
-
 Condition: TypeAlias = tuple[str, str, Any]
 """Column, operator (``== != < <= > >= in contains ~``), value."""
 Where: TypeAlias = str | Sequence[Condition | str]

@@ -15,8 +15,6 @@ from wireyard.formats.base import Format
 from wireyard.streams.blocks import Block
 from wireyard.streams.framer import MALFORMED, OK, Frame, Framer
 
-__all__ = ["Decoded", "Decoder", "Need", "decode_blocks"]
-
 
 class Need(Enum):
     """Results of `Decoder.next_event` without an event."""

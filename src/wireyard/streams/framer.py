@@ -31,18 +31,6 @@ from wireyard.formats.base import UNPROVEN, Format, View
 if TYPE_CHECKING:
     from wireyard.arrays import Ints
 
-__all__ = [
-    "GAP",
-    "GARBAGE",
-    "MALFORMED",
-    "MOST_BYTES",
-    "OK",
-    "TAIL",
-    "Frame",
-    "Framer",
-    "gap_frame",
-]
-
 OK, MALFORMED, GARBAGE, TAIL, GAP = "ok", "malformed", "garbage", "tail", "gap"
 """The `status` of a row. A framed packet is OK until decoding finds it malformed."""
 

@@ -15,8 +15,6 @@ from wireyard.streams.framer import Framer
 from wireyard.streams.plan import Plan
 from wireyard.streams.scan import load_fast_path
 
-__all__ = ["Grown", "read_turns"]
-
 
 class Grown(NamedTuple):
     """The new part of a stream, from the position of its framer on, which the next turn reuses."""

@@ -16,23 +16,6 @@ from wireyard.arrays import Bytes, Grid, Int32s, Ints
 from wireyard.decimals import put_repr
 from wireyard.memory import copy_bytes, copy_text, load_u8, put_i64, store_word
 
-__all__ = [
-    "BARE",
-    "BRACE",
-    "BRACKET",
-    "DOUBLE",
-    "ESCAPED_BYTES",
-    "PAIR",
-    "TEXT_VALUE",
-    "join_cells",
-    "put_flags",
-    "put_hex",
-    "put_lists",
-    "put_numbers",
-    "put_texts",
-    "put_typed",
-]
-
 _INTS: Final = array("int64")
 _SHORTS: Final = array("int32", readonly=True)
 _READ_INTS: Final = array("int64", readonly=True)

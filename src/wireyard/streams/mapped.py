@@ -31,8 +31,6 @@ from wireyard.streams.scan import OpenedStream
 from wireyard.streams.source import MAGIC_BYTES, compression, filesystem
 from wireyard.streams.window import Windows, windows_of_bytes
 
-__all__ = ["map_bytes", "map_places", "map_windows", "spooled"]
-
 _WINDOW_BYTES = 8 << 20
 """Larger than `WINDOW_BYTES`: mapped pages are not in the cache yet, and fewer windows are less
 Python."""

@@ -40,8 +40,6 @@ from wireyard.formats.base import Annotation, Carried, Format, Row
 from wireyard.schema import array_of, as_array, as_numbers
 from wireyard.streams.framer import GARBAGE, MALFORMED, TAIL
 
-__all__ = ["Redactor", "annotate", "masked", "shown_beginning"]
-
 
 def annotate(
     format: Format, data: bytes, status: str, context: int, size: int | None = None

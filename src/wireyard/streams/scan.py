@@ -33,19 +33,6 @@ from wireyard.streams.window import (
     windows_of_file,
 )
 
-__all__ = [
-    "DecodedParts",
-    "OpenedStream",
-    "bundles",
-    "load_fast_path",
-    "open_windows",
-    "parts_of",
-    "scan_parts",
-    "scan_stream",
-    "scan_streams",
-    "thread_count",
-]
-
 Turn = tuple[Plan, Any, Iterable[Part]]
 """A unit of work for a thread: a plan, its compiled decoder, and the blocks to decode."""
 

@@ -26,21 +26,6 @@ from wireyard.streams.urls import shown_text, shown_url
 if TYPE_CHECKING:
     from pyarrow import fs
 
-__all__ = [
-    "MAGIC_BYTES",
-    "Damaged",
-    "Reading",
-    "Source",
-    "compression",
-    "create_file",
-    "file_sha256",
-    "filesystem",
-    "open_source",
-    "reading",
-    "unsupported_compression",
-    "utf8_names",
-]
-
 Source = str | os.PathLike[str] | bytes | bytearray | memoryview | IO[bytes]
 """Anything a stream can be read from."""
 

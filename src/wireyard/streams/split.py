@@ -32,18 +32,6 @@ from wireyard.streams.scan import load_fast_path
 from wireyard.streams.source import open_source, reading
 from wireyard.streams.window import Window, Windows, windows_of_bytes, windows_of_file
 
-__all__ = [
-    "PIECE_BYTES",
-    "TO_THE_END",
-    "Segment",
-    "cut_evenly",
-    "guess_start",
-    "plan_segments",
-    "stitch",
-    "walk",
-    "walk_pieces",
-]
-
 PIECE_BYTES = 16 << 20
 """Size of a piece, and so the resolution of an index."""
 TO_THE_END = 1 << 62

@@ -11,8 +11,6 @@ from queue import SimpleQueue
 from threading import Lock
 from typing import Any, Final, Generic, TypeVar
 
-__all__ = ["in_turns"]
-
 Item = TypeVar("Item")
 Result = TypeVar("Result")
 

@@ -10,8 +10,6 @@ from __future__ import annotations
 import re
 from typing import Final
 
-__all__ = ["shown_target", "shown_text", "shown_url"]
-
 _SHOWN: Final = frozenset(
     {"scheme", "region", "endpoint_override", "allow_bucket_creation", "force_virtual_addressing"}
 )

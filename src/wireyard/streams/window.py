@@ -16,15 +16,6 @@ import numpy as np
 from wireyard.arrays import Bytes
 from wireyard.streams.source import Damaged, Reading, reading
 
-__all__ = [
-    "WINDOW_BYTES",
-    "Window",
-    "Windows",
-    "even_bytes",
-    "windows_of_bytes",
-    "windows_of_file",
-]
-
 WINDOW_BYTES = 3 << 20
 """A window should stay in the cache, which is shared, while about 100 us of Python are spent on
 each: 2 MiB and 4 MiB are measurably slower."""

@@ -16,8 +16,6 @@ from wireyard.formats.base import Format, Row
 from wireyard.streams.framer import OK
 from wireyard.streams.source import filesystem
 
-__all__ = ["encode_columns", "encode_rows", "whole_file", "write_stream"]
-
 _PARTS = count()
 """Numbers of temporary files, several of which may be for the same path."""
 

@@ -17,8 +17,6 @@ from wireyard.formats.base import Format
 from wireyard.layers.mqtt.topics import matches
 from wireyard.tap.packets import Conversation, Span
 
-__all__ = ["Action", "Faults", "Names", "Rule", "Step", "parse_rule"]
-
 Action = Literal["cut", "delay", "drop", "duplicate"]
 _FORM: Final = re.compile(
     r"(?:(?P<when>before|after)\s+)?(?P<type>[A-Z_]+)"

@@ -9,8 +9,6 @@ from typing import Final
 from wireyard.captures.detection.portmapper import MAX_ANSWER_BYTES, decode_answer, is_answer
 from wireyard.errors import DecodeError
 
-__all__ = ["AnswerHold", "rewritten"]
-
 _END: Final = re.compile(rb"\n\.\r?\n\Z")
 _TYPES: Final = ("NORMAL", "ADMIN")
 """Types of the services that clients connect to."""

@@ -20,16 +20,6 @@ from wireyard.formats import get_format
 from wireyard.formats.base import Format
 from wireyard.streams.redaction import masked
 
-__all__ = [
-    "CLEAR",
-    "MAX_LOGIN_BYTES",
-    "OPAQUE",
-    "Conversation",
-    "PacketReader",
-    "Span",
-    "without_secrets",
-]
-
 MAX_LOGIN_BYTES: Final = 64 << 10
 OPAQUE: Final = -1
 """The type of bytes that belong to no packet, or to a login that is not read."""

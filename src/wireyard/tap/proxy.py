@@ -14,8 +14,6 @@ from wireyard.errors import SourceError
 from wireyard.tap.faults import Faults, Rule
 from wireyard.tap.relay import Connection, Observer, Passing
 
-__all__ = ["Tap"]
-
 Later = Callable[[Callable[[], None]], object]
 _SECONDS_TO_CONNECT: Final = 10.0
 _SECONDS_TO_FLUSH: Final = 0.02

@@ -24,8 +24,6 @@ from wireyard.tap.faults import Faults, Names, Rule, Step
 from wireyard.tap.mapper import AnswerHold, rewritten
 from wireyard.tap.packets import Conversation, PacketReader, Span, without_secrets
 
-__all__ = ["MAX_UNSENT_BYTES", "Connection", "Observer", "Passing", "Side", "reset"]
-
 MAX_UNSENT_BYTES: Final = 256 << 10
 """Bytes for one side, from which on nothing more is read from the other."""
 _MAX_FAULTED_BYTES: Final = 10 << 20

@@ -21,8 +21,6 @@ from wireyard.formats.mqtt.layout import CONNACK, CONNECT, PUBACK, PUBCOMP, PUBL
 from wireyard.tap.packets import Span
 from wireyard.tap.relay import Connection, Side
 
-__all__ = ["Screen", "every"]
-
 _PATIENCE_S: Final = 5.0
 _MOST_TOPICS: Final = 1000
 _MOST_IN_FLIGHT: Final = 1000

@@ -9,8 +9,6 @@ from wireyard.broker.jmq.connections import Connection
 from wireyard.endpoints.jmq import Request
 from wireyard.layers.jmq.rules import OK
 
-__all__ = ["Refusal", "accept"]
-
 _MAX_TEXT: Final = 300
 """Characters of a line, which may quote what a client sent."""
 

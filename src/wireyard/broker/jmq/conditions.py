@@ -8,23 +8,6 @@ import re
 from collections.abc import Callable, Mapping
 from typing import Any, Final
 
-__all__ = [
-    "COMPARISONS",
-    "Function",
-    "SelectorError",
-    "Values",
-    "all_of",
-    "any_of",
-    "chain",
-    "compare",
-    "is_in",
-    "is_like",
-    "is_null",
-    "negate",
-    "negative",
-    "wrapped",
-]
-
 COMPARISONS: Final[Mapping[str, Callable[[Any, Any], bool]]] = {
     "=": operator.eq, "<>": operator.ne, "<": operator.lt, "<=": operator.le, ">": operator.gt,
     ">=": operator.ge,

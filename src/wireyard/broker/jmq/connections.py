@@ -10,8 +10,6 @@ from wireyard.broker.jmq.selector import Selector
 from wireyard.endpoints.jmq import Flow, ServerEndpoint
 from wireyard.layers.jmq.rules import NO_ACKNOWLEDGE
 
-__all__ = ["Connection", "Consumer", "Producer", "Session"]
-
 _ACK_MODES: Final = (1, 2, 3, NO_ACKNOWLEDGE)
 
 

@@ -40,8 +40,6 @@ from wireyard.formats.message_id import address_bytes
 from wireyard.formats.stamps import Stamps
 from wireyard.layers.jmq.rules import OK
 
-__all__ = ["JmqCore"]
-
 _HELLO, _AUTHENTICATE, _GOODBYE = 10, 12, 28
 _LEVEL: Final = 500
 """The level of the protocol that is spoken; a client of a lower one is served as of this one."""

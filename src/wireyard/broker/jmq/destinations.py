@@ -28,20 +28,6 @@ if TYPE_CHECKING:
     from wireyard.broker.jmq.connections import Consumer, Producer
     from wireyard.broker.jmq.transactions import Transaction
 
-__all__ = [
-    "QUEUES",
-    "Backlog",
-    "Copy",
-    "Destination",
-    "Subscription",
-    "access_name",
-    "has_wildcard",
-    "is_name",
-    "matches",
-    "name_of",
-    "topic_of",
-]
-
 _WAITING: Final = ""
 _HELD: Final = DELIVERY.states[0]
 QUEUES: Final = "$Q/"

@@ -22,8 +22,6 @@ from wireyard.endpoints.jmq.packets import blocks_of, keys_of
 from wireyard.formats.jmq.layout import FLAGS
 from wireyard.layers.jmq.rules import DEAD, EXPIRED, OK, UNDELIVERABLE
 
-__all__ = ["Messages"]
-
 _FLAG_A, _FLAG_C, _FLAG_F = FLAGS["A"], FLAGS["C"], FLAGS["F"]
 
 

@@ -30,8 +30,6 @@ from wireyard.endpoints.jmq.codes import (
 )
 from wireyard.layers.jmq.rules import DEAD_MESSAGE_QUEUE, NO_ACKNOWLEDGE, TEMPORARY
 
-__all__ = ["Parts", "forget_if_empty", "selector_of", "session_of", "stop_waiting"]
-
 _QUEUE, _TOPIC, _TEMPORARY_BIT, _AUTO_CREATED = 1, 2, 0x10, 0x20
 _LAST_SEEN: Final = 3
 """JMQBodyType of a DELETE_CONSUMER whose body is the id of the last message seen."""

@@ -24,8 +24,6 @@ if TYPE_CHECKING:
     from wireyard.broker.jmq.routing import Router
     from wireyard.broker.jmq.transactions import Transaction, Transactions
 
-__all__ = ["TABLES", "Persistence"]
-
 _MESSAGES: Final = Table(
     "jmq_messages",
     (

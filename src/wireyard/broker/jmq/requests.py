@@ -22,8 +22,6 @@ from wireyard.endpoints.jmq import Request
 from wireyard.endpoints.jmq.codes import BAD_REQUEST, CONFLICT, NOT_IMPLEMENTED
 from wireyard.formats.jmq_names import PACKET_TYPES
 
-__all__ = ["Requests"]
-
 _MAX_UIDS: Final = 1000
 
 

@@ -34,8 +34,6 @@ from wireyard.formats.jmq.packet import decode, encode
 from wireyard.formats.properties import Property
 from wireyard.layers.jmq.rules import DEAD_MESSAGE_QUEUE, DEAD_REASON, OK
 
-__all__ = ["Router"]
-
 _FLAG_P, _FLAG_R, _FLAG_F, _FLAG_C = (FLAGS[letter] for letter in "PRFC")
 _PRESERVE: Final = "JMS_SUN_PRESERVE_UNDELIVERED"
 _MOST_TOPICS: Final = 10_000

@@ -18,8 +18,6 @@ from wireyard.endpoints.jmq.codes import BAD_REQUEST, CONFLICT, ERROR, FULL, GON
 from wireyard.layers.jmq.rules import OK
 from wireyard.layers.jmq.states import TRANSACTION, TRANSACTION_OUTCOMES
 
-__all__ = ["Transaction", "Transactions"]
-
 _XID_BYTES: Final = 136
 # Values of JMQXAFlags, as `javax.transaction.xa.XAResource` has them.
 _JOIN, _RESUME, _FAIL, _START_SCAN = 0x20_0000, 0x800_0000, 0x2000_0000, 0x100_0000

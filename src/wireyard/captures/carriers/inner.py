@@ -18,8 +18,6 @@ from wireyard.captures.connections.stream import Content, Runs, Stream
 from wireyard.captures.files.places import Places
 from wireyard.formats import sniff
 
-__all__ = ["NO_KEY", "Budget", "Carrier", "Outer", "Unreadable"]
-
 
 @dataclass(frozen=True, slots=True)
 class Carrier:

@@ -13,8 +13,6 @@ from wireyard.formats import sniff
 if TYPE_CHECKING:
     from wireyard.captures.carriers.tls_keys import KeyLog
 
-__all__ = ["Carriers", "first_bytes"]
-
 _SNIFFED_BYTES: Final = 1 << 16
 _MOST_TRIES: Final = 1 << 18
 """Numbers that are tried for the records of TLS behind gaps, in all streams of a capture."""

@@ -14,8 +14,6 @@ from typing import Final, NamedTuple
 
 from wireyard.captures.connections.stream import Stream
 
-__all__ = ["ProxyHeader", "behind_proxy", "find_header", "is_refused"]
-
 _PROXY: Final = "PROXY protocol"
 _MOST_BYTES: Final = 16 + 0xFFFF
 """Longest header: version 2 of the PROXY protocol, whose length has 16 bits."""

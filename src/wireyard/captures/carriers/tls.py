@@ -38,8 +38,6 @@ from wireyard.captures.signatures import MAX_RECORD_BYTES, RECORD_START, is_chai
 if TYPE_CHECKING:
     from wireyard.captures.carriers.tls_ciphers import Opener, Suite
 
-__all__ = ["OpenedTls", "open_tls"]
-
 _HEADER_BYTES: Final = 5
 _LEAST_RECORD_BYTES: Final = _HEADER_BYTES + 17
 """Size of the smallest encrypted record."""

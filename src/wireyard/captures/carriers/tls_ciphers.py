@@ -17,19 +17,6 @@ from cryptography.exceptions import InvalidTag
 from cryptography.hazmat.primitives.ciphers import Cipher, algorithms, modes
 from cryptography.hazmat.primitives.ciphers.aead import AESGCM, ChaCha20Poly1305
 
-__all__ = [
-    "SUITES",
-    "BadRecord",
-    "Opened",
-    "Opener",
-    "Suite",
-    "expand_label",
-    "next_secret",
-    "openers_of_master",
-    "prf",
-    "secret_opener",
-]
-
 _TAG_BYTES: Final = 16
 _BLOCK_BYTES: Final = 16
 _NONCE_BYTES: Final = 12

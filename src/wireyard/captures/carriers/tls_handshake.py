@@ -6,18 +6,6 @@ from typing import Final, NamedTuple
 
 from wireyard.captures.carriers.inner import Unreadable
 
-__all__ = [
-    "TLS12",
-    "TLS13",
-    "VERSIONS",
-    "ClientHello",
-    "EncryptedExtensions",
-    "ServerHello",
-    "read_client_hello",
-    "read_encrypted_extensions",
-    "read_server_hello",
-]
-
 _SERVER_NAME, _TRUNCATED_HMAC, _ALPN, _MAC_LAST, _EARLY_DATA, _VERSIONS = 0, 4, 16, 22, 42, 43
 _HELLO_RETRY: Final = bytes.fromhex(
     "cf21ad74e59a6111be1d8c021e65b891c2a211167abb8c5e079e09e2c8a8339c"

@@ -22,8 +22,6 @@ from wireyard.captures.files.record_kernels import SECRETS, seek_block
 from wireyard.errors import SourceError, UsageError
 from wireyard.streams.source import open_source, reading
 
-__all__ = ["NOT_INSTALLED", "KeyLog", "embedded_secrets", "has_ciphers", "read_key_logs"]
-
 NOT_INSTALLED: Final = "the package cryptography is not installed: pip install 'wireyard[tls]'"
 MAX_KEY_LOG_BYTES: Final = 1 << 28
 """Largest key log: about a million connections of TLS 1.3, with five lines each."""

@@ -19,8 +19,6 @@ from wireyard.captures.connections.stream import Stream
 from wireyard.captures.signatures import HTTP_START, is_websocket
 from wireyard.streams.urls import shown_target
 
-__all__ = ["OpenedHttp", "open_frames", "open_http"]
-
 MAX_HEAD_BYTES: Final = 1 << 16
 """Largest head of a request or response; servers accept 8 to 16 KiB."""
 _MAX_MESSAGE_BYTES: Final = (1 << 28) + 4

@@ -17,8 +17,6 @@ from wireyard.captures.connections.stream import Runs
 from wireyard.captures.files.places import Places
 from wireyard.captures.packets.units import Columns
 
-__all__ = ["find_conflicts"]
-
 _ROWS: Final = 256
 """Segments that are compared at once: they have up to 16 MB."""
 

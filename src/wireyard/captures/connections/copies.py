@@ -41,8 +41,6 @@ from wireyard.captures.connections.tcp_kernels import (
 from wireyard.captures.files.places import Places
 from wireyard.captures.records import NO_TIME, Placed
 
-__all__ = ["Compared", "Copy", "Finder", "find_copies", "join", "name_copy"]
-
 APART_NS: Final = 2_000_000_000
 """Time between two captures of a packet: the clocks of the machines may differ by a second."""
 _LASTS_NS: Final = 100_000_000

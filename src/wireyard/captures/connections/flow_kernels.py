@@ -13,16 +13,6 @@ from wireyard.arrays import Bytes, Grid, Int32s, Ints
 from wireyard.captures.layout import Unit
 from wireyard.memory import put_leading, store_word
 
-__all__ = [
-    "EMPTY",
-    "LONGEST_NAME",
-    "Key",
-    "fill_slots",
-    "number_flows",
-    "write_addresses",
-    "write_names",
-]
-
 EMPTY: Final = -1
 _INTS: Final = array("int64")
 _GRID: Final = array("int64", 2)

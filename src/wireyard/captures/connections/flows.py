@@ -25,8 +25,6 @@ from wireyard.captures.connections.flow_kernels import (
 from wireyard.memory import SLACK
 from wireyard.schema import repeat_texts
 
-__all__ = ["Endpoint", "FlowTable", "stream_name"]
-
 _FIRST_SLOTS: Final = 1 << 12
 _IPV4: Final = 4
 """The IP version of the addresses that kernels can write."""

@@ -12,18 +12,6 @@ from wireyard.accelerate import I64, READ, TEXT, array, inlined, kernel
 from wireyard.arrays import Bytes, Grid, Int32s, Ints
 from wireyard.memory import AHEAD_BYTES, copy_bytes, prefetch_lines
 
-__all__ = [
-    "Run",
-    "complete_rows",
-    "copy_runs",
-    "find_differing",
-    "gather_datagrams",
-    "gather_rows",
-    "group_rows",
-    "merge_rows",
-    "sort_rows",
-]
-
 _INTS: Final = array("int64")
 _SHORTS: Final = array("int32")
 _GRID: Final = array("int64", 2)

@@ -19,8 +19,6 @@ from wireyard.captures.files.places import Places
 from wireyard.captures.records import NO_TIME
 from wireyard.streams.window import WINDOW_BYTES, Window, Windows
 
-__all__ = ["RUN_BYTES", "BufferPool", "Content", "Runs", "Stream", "previous_stops"]
-
 RUN_BYTES: Final = 48
 """Least number of bytes that a run counts as when windows are filled. A run is mostly a row or a
 few, and a row of an acknowledgement, which has 4 bytes, takes 60 times as much memory."""

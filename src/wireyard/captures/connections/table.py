@@ -15,8 +15,6 @@ from wireyard.captures.connections.stream import Content, Runs, Stream, previous
 from wireyard.captures.connections.tcp_kernels import NONE
 from wireyard.captures.records import NO_TIME
 
-__all__ = ["ENDINGS", "Connections", "StreamTable"]
-
 ENDINGS: Final = (None, "fin", "rst")
 """The possible ends of a stream; None if no end was captured."""
 _LATEST: Final = (1 << 63) - 1

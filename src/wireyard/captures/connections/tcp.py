@@ -39,15 +39,6 @@ from wireyard.captures.packets.units import Columns, Units
 from wireyard.captures.records import Placed
 from wireyard.captures.repairs import differing_segment
 
-__all__ = [
-    "Placer",
-    "Reassembly",
-    "known_begins",
-    "merge_segments",
-    "stream_begins",
-    "stream_ends",
-]
-
 _SEQUENCE_NUMBERS: Final = 1 << 32
 _GROUP_ROWS: Final = 1 << 16
 """Segments that are merged at once: few enough that their runs stay in the cache, in memory that is

@@ -26,18 +26,6 @@ from wireyard.arrays import Bytes, Grid, Int32s, Ints, UInt32s
 from wireyard.captures.layout import Flag
 from wireyard.captures.records import NO_TIME
 
-__all__ = [
-    "NONE",
-    "SILENCE_NS",
-    "Connection",
-    "Count",
-    "Side",
-    "State",
-    "Verdict",
-    "distance",
-    "place_segments",
-]
-
 NONE: Final = -1
 NOWHERE: Final = -(1 << 62)
 """The end of a stream without segments."""

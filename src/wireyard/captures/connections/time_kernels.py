@@ -11,8 +11,6 @@ from typing import Final
 from wireyard.accelerate import I64, array, inlined, kernel
 from wireyard.arrays import Grid
 
-__all__ = ["Timed", "order_runs"]
-
 _GRID: Final = array("int64", 2)
 
 

@@ -30,14 +30,6 @@ from wireyard.captures.connections.tcp_kernels import AFTERMATH, NONE, Side, dis
 from wireyard.captures.connections.time_kernels import Timed, order_runs
 from wireyard.captures.records import NO_TIME
 
-__all__ = [
-    "SKEW_NS",
-    "Clock",
-    "close_behind_bytes",
-    "continue_times",
-    "order_by_acknowledgments",
-]
-
 JITTER_NS: Final = 1_000_000
 """Disorder of the queues of one network card; packets of several cards may differ by more."""
 _STEP_NS: Final = 1_000_000_000

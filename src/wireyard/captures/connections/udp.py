@@ -15,8 +15,6 @@ from wireyard.captures.connections.table import Connections
 from wireyard.captures.connections.tcp_kernels import NONE
 from wireyard.captures.packets.units import Columns, Units
 
-__all__ = ["Datagrams"]
-
 _KEPT: Final = {
     "flows": np.int32,
     "lengths": np.int32,

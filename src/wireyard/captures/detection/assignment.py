@@ -37,20 +37,6 @@ from wireyard.formats import Format, get_format, names, sniff
 from wireyard.formats.base import FIRST_PACKETS, View
 from wireyard.streams.framer import OK, Framer
 
-__all__ = [
-    "PORT_MAPPER_PORT",
-    "Assigned",
-    "CapturedConnection",
-    "DecodeAs",
-    "EndpointEvidence",
-    "captured_connections",
-    "count_proxies",
-    "decide_format",
-    "describe_proxies",
-    "parse_decode_as",
-    "proxies_of",
-]
-
 PORT_MAPPER_PORT: Final = 7676
 """Port of the port mappers whose answers are used as evidence on other ports."""
 

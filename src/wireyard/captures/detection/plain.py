@@ -26,8 +26,6 @@ from wireyard.formats import FIRST_BYTES, Format, get_format
 from wireyard.formats.base import Shown
 from wireyard.streams.window import WINDOW_BYTES
 
-__all__ = ["Earlier", "Known", "find_earlier", "find_plain"]
-
 LEAST_STREAMS = 64
 """Fewer streams of a format are read one by one: to load the kernels for many takes longer."""
 _HEAD_BYTES: Final = 72

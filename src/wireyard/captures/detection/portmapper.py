@@ -20,8 +20,6 @@ from typing import Final
 from wireyard.errors import DecodeError, LimitExceeded, Malformed, Truncated, UnsupportedVersion
 from wireyard.formats.base import View
 
-__all__ = ["MAX_ANSWER_BYTES", "PortMapper", "Service", "decode_answer", "is_answer"]
-
 MAX_ANSWER_BYTES: Final = 1 << 16
 """Room for 32 of the longest lines that clients accept, 2048 bytes; brokers send less than ten."""
 

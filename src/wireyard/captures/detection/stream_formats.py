@@ -30,8 +30,6 @@ from wireyard.captures.detection.plain import Earlier, Known, find_earlier, find
 from wireyard.captures.read import Capture
 from wireyard.formats import Format
 
-__all__ = ["StreamFormats", "find_formats"]
-
 _AT_ONCE: Final = 1 << 12
 """Connections that are made at once."""
 _MOST_HELD: Final = 1 << 15

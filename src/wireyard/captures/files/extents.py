@@ -20,15 +20,6 @@ from wireyard.captures.records import NO_TIME, Context
 from wireyard.streams.mapped import map_bytes
 from wireyard.streams.split import cut_evenly, stitch
 
-__all__ = [
-    "enter_extent",
-    "first_context",
-    "first_time_ns",
-    "plan_extents",
-    "stitch_extents",
-    "walk_records",
-]
-
 _HEAD_BYTES = 1 << 16
 """Beginning of a capture that has to describe its interfaces."""
 

@@ -19,15 +19,6 @@ from wireyard.streams.scan import OpenedStream, open_windows
 from wireyard.streams.source import Damaged, Source, unsupported_compression
 from wireyard.streams.urls import shown_url
 
-__all__ = [
-    "REMOTE_AHEAD_BYTES",
-    "CaptureFile",
-    "Extent",
-    "find_record",
-    "map_extent",
-    "read_records",
-]
-
 MAX_CAPTURE_BYTES: Final = 1 << 34
 """Largest capture, inflated if it is compressed."""
 REMOTE_AHEAD_BYTES: Final = USUAL_RECORD_BYTES

@@ -16,8 +16,6 @@ from wireyard.captures.layout import MAX_RECORD_BYTES
 from wireyard.captures.records import BLOCK_RECORDS, Context, Interface, Records
 from wireyard.errors import DecodeError, LimitExceeded, Malformed, Truncated
 
-__all__ = ["GrowingFile"]
-
 _HEADER_SIZE_BYTES: Final = 1 << 16
 """Bytes of a pcap file from which the size of its record headers is detected; fewer if no more
 arrive."""

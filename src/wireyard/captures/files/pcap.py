@@ -15,8 +15,6 @@ from wireyard.captures.layout import MAX_RECORD_BYTES, USUAL_RECORD_BYTES, Recor
 from wireyard.captures.records import BLOCK_RECORDS, Context, Interface, Records
 from wireyard.errors import DecodeError, LimitExceeded, Truncated
 
-__all__ = ["FILE_HEADER_BYTES", "MAGICS", "find_record", "read_header", "read_records"]
-
 _SPEC: Final = "draft-ietf-opsawg-pcap"
 FILE_HEADER_BYTES: Final = 24
 _LINK_MASK: Final = 0xFFFF

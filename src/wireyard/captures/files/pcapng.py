@@ -24,8 +24,6 @@ from wireyard.captures.layout import Record
 from wireyard.captures.records import BLOCK_RECORDS, NO_TIME, Context, Interface, Records
 from wireyard.errors import DecodeError, Malformed, Truncated, UnsupportedVersion
 
-__all__ = ["find_record", "read_records"]
-
 _SPEC: Final = "draft-ietf-opsawg-pcapng"
 _ORDERS: Final = {0x1A2B3C4D.to_bytes(4, order): order == "little" for order in ("little", "big")}
 _SECTION_BYTES: Final = 28

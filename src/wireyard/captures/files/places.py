@@ -9,8 +9,6 @@ import numpy as np
 from wireyard.arrays import Bytes, Ints
 from wireyard.captures.connections.merge_kernels import copy_runs
 
-__all__ = ["Places"]
-
 
 class Places:
     """The bytes of files and of reassembled datagrams, at consecutive addresses."""

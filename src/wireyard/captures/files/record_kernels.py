@@ -19,21 +19,6 @@ from wireyard.arrays import Bytes, Grid, Ints
 from wireyard.captures.layout import MAX_RECORD_BYTES, Link, Record
 from wireyard.memory import LINE, load_u16, load_u32, prefetch_lines
 
-__all__ = [
-    "ENHANCED",
-    "INTERFACE",
-    "NUMBERED",
-    "OBSOLETE",
-    "SECRETS",
-    "SECTION",
-    "SIMPLE",
-    "find_block",
-    "find_record",
-    "seek_block",
-    "walk_blocks",
-    "walk_records",
-]
-
 SECTION: Final = 0x0A0D0D0A
 INTERFACE: Final = 1
 OBSOLETE: Final = 2

@@ -18,8 +18,6 @@ from wireyard.captures.files.record_kernels import NUMBERED
 from wireyard.captures.records import Records
 from wireyard.errors import UsageError
 
-__all__ = ["slice_captures"]
-
 _SECTION: Final = int.from_bytes(signatures.PCAPNG, "little")
 """The type of a section header, the same in both byte orders."""
 _MARK: Final = slice(

@@ -52,8 +52,6 @@ from wireyard.captures.stream_table import describe_stream
 from wireyard.formats import Format
 from wireyard.streams.growth import Grown
 
-__all__ = ["LiveCapture"]
-
 _SWEEP_NS: Final = 1_000_000_000
 """Capture time between two searches for connections that have ended or are silent."""
 MAX_HELD_BYTES: Final = 128 << 20

@@ -27,8 +27,6 @@ from wireyard.captures.stream_table import describe_beginning
 from wireyard.formats import Format, get_format
 from wireyard.streams.framer import Framer
 
-__all__ = ["LINGER_NS", "Holding", "LiveConnections", "OpenConnection", "Stage"]
-
 LINGER_NS: Final = 10_000_000_000
 """How long a connection stays open after its end, for segments that were captured late."""
 _REACHED: Final = [Side.BASE, Side.HIGH, Side.STATE]

@@ -32,8 +32,6 @@ from wireyard.captures.records import NO_TIME
 if TYPE_CHECKING:
     from wireyard.captures.live.connections import OpenConnection
 
-__all__ = ["NEVER", "SETTLE_NS", "LiveCopies"]
-
 SETTLE_NS: Final = 200_000_000
 """How long a connection waits for better evidence: of its format, of where its streams begin, and
 of being another one."""

@@ -29,8 +29,6 @@ if TYPE_CHECKING:
     from wireyard.captures.files.growing import GrowingFile
     from wireyard.captures.live.capture import LiveCapture
 
-__all__ = ["BareStream", "Following", "follow"]
-
 _SNIFFED_BYTES: Final = 1 << 16
 """Bytes after which a bare stream without a known format is given up."""
 _HEAD_BYTES: Final = 72

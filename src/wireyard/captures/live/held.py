@@ -21,8 +21,6 @@ from wireyard.streams.framer import MOST_BYTES
 if TYPE_CHECKING:
     from wireyard.captures.live.stream import LiveStream
 
-__all__ = ["NO_RUNS", "HeldRuns", "Merged", "closing_times", "merge_held", "order_held"]
-
 
 class HeldRuns(NamedTuple):
     """Runs of bytes of a stream, ascending by position, without overlaps.

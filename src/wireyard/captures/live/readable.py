@@ -33,8 +33,6 @@ from wireyard.formats import Format, get_format
 from wireyard.streams.framer import Framer
 from wireyard.streams.growth import Grown
 
-__all__ = ["LiveReader"]
-
 MAX_HEAD_BYTES: Final = 1 << 16
 """Bytes of a direction that are held while its format is unknown: all that detection looks at."""
 MAX_CARRIED_BYTES: Final = 4 << 20

@@ -21,8 +21,6 @@ from wireyard.captures.live.capture import LiveCapture
 from wireyard.captures.records import NO_TIME
 from wireyard.errors import UsageError, WireError
 
-__all__ = ["StateError", "capture_state", "pack_state", "restore_capture", "unpack_state"]
-
 _VERSION: Final = 4
 _ARRAY: Final = "\0array"
 """Key of the JSON object that stands for an array; no other key of a state begins like it."""

@@ -34,8 +34,6 @@ from wireyard.captures.live.held import NO_RUNS, HeldRuns
 from wireyard.captures.records import NO_TIME
 from wireyard.streams.framer import MOST_BYTES, Framer
 
-__all__ = ["LiveStream", "stream_of"]
-
 _SECOND_NS: Final = 1_000_000_000
 TRUNCATED_HOLE_NS: Final = _SECOND_NS // 5
 """Short, because a retransmission is mostly truncated at the same byte."""

@@ -16,8 +16,6 @@ from wireyard.arrays import Bytes, Grid, Ints
 from wireyard.captures.files.places import Places
 from wireyard.captures.layout import Header, Unit
 
-__all__ = ["Datagrams", "Fragments"]
-
 _LIFETIME_NS: Final = 60 * 1_000_000_000
 """Time after which an incomplete datagram is dropped, as its identification may be used again."""
 _MOST_BYTES: Final = 65535

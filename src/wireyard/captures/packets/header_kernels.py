@@ -30,8 +30,6 @@ from wireyard.captures.packets.link_kernels import FIRST_KIND, after_ethernet, n
 from wireyard.captures.packets.tunnel_kernels import in_udp, network_named
 from wireyard.memory import LINE, load_i64, load_u8, load_u16, load_u32, prefetch_lines
 
-__all__ = ["CODE_BITS", "NETWORK_FACTOR", "read_headers"]
-
 _INTS: Final = array("int64")
 _WORDS: Final = array("int32")
 _GRID: Final = array("int64", 2)

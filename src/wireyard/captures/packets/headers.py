@@ -17,8 +17,6 @@ from wireyard.captures.packets.header_kernels import CODE_BITS, NETWORK_FACTOR, 
 from wireyard.captures.packets.link_kernels import FIRST_LINK, HEADERS
 from wireyard.captures.records import Records
 
-__all__ = ["NONE_CUT", "Cut", "Headers", "PacketReader", "Tally", "parts_of", "scan_headers"]
-
 _MOST_NESTED: Final = 8
 """Levels of fragments in tunnels in fragments; no network has more."""
 

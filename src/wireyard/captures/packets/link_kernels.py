@@ -28,8 +28,6 @@ from wireyard.captures.packets.wlan_kernels import (
 )
 from wireyard.memory import load_u8, load_u16, load_u32
 
-__all__ = ["FIRST_KIND", "FIRST_LINK", "HEADERS", "after_ethernet", "next_header"]
-
 FIRST_KIND: Final = 0x0600
 """The least EtherType; smaller numbers are a `Fate`."""
 FIRST_LINK: Final = min(FIRST_HEADERS)

@@ -10,8 +10,6 @@ from wireyard.layout import Column
 if TYPE_CHECKING:
     import pyarrow as pa
 
-__all__ = ["SEGMENTS", "TABLE", "segment_schema"]
-
 TABLE: Final = "tcp_segments"
 SEGMENTS: Final = (
     Column("source", "string", "the capture as it was given"),

@@ -24,8 +24,6 @@ from wireyard.errors import SourceError
 from wireyard.schema import Repeated, array_of, as_array
 from wireyard.streams.source import Source
 
-__all__ = ["scan_extent", "scan_files", "scan_segments"]
-
 _LETTERS: Final = "FSRPAUEC"
 _FLAG_TEXTS: Final = array_of(
     [

@@ -13,16 +13,6 @@ from wireyard.arrays import Bytes
 from wireyard.captures.layout import Fate, Header, Kinds
 from wireyard.memory import load_u8, load_u16, load_u32
 
-__all__ = [
-    "after_erspan",
-    "after_gre",
-    "after_pim",
-    "after_service_chain",
-    "by_version",
-    "in_udp",
-    "network_named",
-]
-
 _CUT: Final = int(Fate.CUT)
 _MALFORMED: Final = int(Fate.MALFORMED)
 _OTHER_NETWORK: Final = int(Fate.OTHER_NETWORK)

@@ -13,8 +13,6 @@ from wireyard.arena import room, with_room
 from wireyard.arrays import Bytes, Grid, Int32s, Ints, UInt32s
 from wireyard.captures.layout import Unit
 
-__all__ = ["Columns", "Share", "Units"]
-
 
 @dataclass(frozen=True, slots=True)
 class Units:

@@ -9,8 +9,6 @@ from typing import Final
 from wireyard.captures.layout import Fate, Header, Kinds
 from wireyard.captures.packets.headers import NONE_CUT, Cut, parts_of
 
-__all__ = ["NAMES", "describe_unread", "name_of", "name_unread"]
-
 _MOST_SHOWN: Final = 20
 """Names in one line; a hostile capture may have packets of every EtherType."""
 

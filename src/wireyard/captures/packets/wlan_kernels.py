@@ -13,8 +13,6 @@ from wireyard.arrays import Bytes
 from wireyard.captures.layout import Fate, Header
 from wireyard.memory import load_u8, load_u32
 
-__all__ = ["after_monitor", "after_ppi", "after_radiotap", "after_wlan"]
-
 _CUT: Final = int(Fate.CUT)
 _MALFORMED: Final = int(Fate.MALFORMED)
 

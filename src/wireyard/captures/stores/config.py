@@ -10,8 +10,6 @@ from wireyard.captures.stores.section import SPEC, Section
 from wireyard.errors import DecodeError, Malformed, Truncated
 from wireyard.streams.framer import GARBAGE, OK, TAIL
 
-__all__ = ["FORMAT", "read_configrecord"]
-
 FORMAT: Final = "configrecord"
 _SPEC: Final = f"{SPEC}, {FORMAT}"
 

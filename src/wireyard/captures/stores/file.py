@@ -14,8 +14,6 @@ from wireyard.captures.stores.stream import StoreStream
 from wireyard.errors import SourceError
 from wireyard.formats import Format, get_format
 
-__all__ = ["StoreFile"]
-
 
 @dataclass(frozen=True, slots=True)
 class StoreFile:

@@ -14,8 +14,6 @@ from wireyard.captures.stores.record import Contents, Record
 from wireyard.captures.stores.section import ReadData, Section
 from wireyard.formats import get_format
 
-__all__ = ["HEAD_BYTES", "Kind", "is_store_file", "kind_of", "kind_of_place"]
-
 HEAD_BYTES: Final = 48
 """First bytes of a file that are enough to detect a file of a store."""
 

@@ -25,8 +25,6 @@ from wireyard.java.serial import Reader
 from wireyard.java.shapes import Parts, Shape, ShapeError
 from wireyard.java.values import JavaError, JavaValue, Opaque, plain
 
-__all__ = ["MAX_VALUE_CHARACTERS", "read_entry", "read_transaction"]
-
 MAX_VALUE_CHARACTERS: Final = 1 << 20
 """Longest value as JSON. References can make a kilobyte expand to more than memory holds; the
 longest that a broker writes, a destination with its properties, has a thousand characters."""

@@ -14,8 +14,6 @@ from wireyard.captures.stores.layout import CONSUMER_STATES
 from wireyard.captures.stores.record import ConsumerState, Contents
 from wireyard.captures.stores.section import Section
 
-__all__ = ["read_message", "read_packet", "read_states"]
-
 _STATE: Final = struct.Struct(">qi")
 
 

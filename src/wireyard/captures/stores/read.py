@@ -25,8 +25,6 @@ from wireyard.captures.stores.layout import INCOMPLETE_FOLDER, MESSAGES_FOLDER, 
 from wireyard.errors import SourceError
 from wireyard.streams.source import Reading, open_source, reading
 
-__all__ = ["MAX_FILE_BYTES", "Store", "is_store", "read_store"]
-
 MAX_FILE_BYTES: Final = 1 << 34
 """Largest file; one is in memory at a time, with its records."""
 _CHUNK_BYTES: Final = 1 << 20

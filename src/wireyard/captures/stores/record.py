@@ -9,18 +9,6 @@ from wireyard.captures.stores.layout import FREED, HELD, State
 from wireyard.errors import DecodeError
 from wireyard.streams.framer import OK
 
-__all__ = [
-    "DAMAGED",
-    "Acknowledgment",
-    "ConsumerState",
-    "Contents",
-    "Entry",
-    "Record",
-    "StoredPacket",
-    "Transaction",
-]
-
-
 DAMAGED: Final = "damaged"
 
 

@@ -12,8 +12,6 @@ from wireyard.captures.stores.record import StoredPacket
 from wireyard.formats.base import Row
 from wireyard.schema import COMMON, schema_of
 
-__all__ = ["SCHEMA", "record_rows"]
-
 SCHEMA: Final = pa.schema(
     [
         *schema_of(COMMON),

@@ -12,8 +12,6 @@ from wireyard.formats import get_format
 from wireyard.formats.cursor import Cursor
 from wireyard.formats.message_id import MESSAGE_ID_CODES, message_id_text
 
-__all__ = ["SPEC", "ReadData", "Section"]
-
 SPEC: Final = "Open MQ store"
 _MESSAGE_ID: Final = struct.Struct(f">{MESSAGE_ID_CODES}")
 _CONSUMER_ID: Final = struct.Struct(">q")

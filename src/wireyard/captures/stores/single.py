@@ -21,8 +21,6 @@ from wireyard.captures.stores.section import SPEC, ReadData, Section
 from wireyard.errors import DecodeError, Malformed, Truncated
 from wireyard.streams.framer import GARBAGE, MALFORMED, TAIL
 
-__all__ = ["FORMAT", "begins_single", "read_single"]
-
 FORMAT: Final = "single"
 _SPEC: Final = f"{SPEC}, {FORMAT}"
 _LENGTH: Final = b"\0\4"

@@ -21,8 +21,6 @@ from wireyard.streams.blocks import Block, FrameScanner, cut_window, join_blocks
 from wireyard.streams.framer import GAP, Frame, Framer
 from wireyard.streams.window import WINDOW_BYTES, Window
 
-__all__ = ["StoreStream"]
-
 _BLOCK_ROWS = 1 << 14
 """Rows of a block. Small packets lie far apart, so that a window contains few of them."""
 

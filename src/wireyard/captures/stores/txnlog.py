@@ -38,8 +38,6 @@ from wireyard.captures.stores.work import read_work
 from wireyard.errors import DecodeError, Malformed, Truncated, UnsupportedVersion
 from wireyard.streams.framer import GARBAGE, MALFORMED, OK, TAIL
 
-__all__ = ["FORMAT", "begins_log", "read_txnlog"]
-
 FORMAT: Final = "txnlog"
 _SPEC: Final = f"{SPEC}, {FORMAT}"
 _MAGIC: Final = RECORD_MAGIC.to_bytes(4, "big")

@@ -30,8 +30,6 @@ from wireyard.captures.stores.section import SPEC, ReadData, Section
 from wireyard.errors import DecodeError, Malformed, Truncated, UnsupportedVersion
 from wireyard.streams.framer import GARBAGE, MALFORMED, OK, TAIL
 
-__all__ = ["FORMAT", "read_vrfile"]
-
 FORMAT: Final = "vrfile"
 _SPEC: Final = f"{SPEC}, {FORMAT}"
 _MAGIC: Final = RECORD_MAGIC.to_bytes(4, "big")

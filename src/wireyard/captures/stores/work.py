@@ -27,8 +27,6 @@ from wireyard.captures.stores.record import Acknowledgment, Contents, Transactio
 from wireyard.captures.stores.section import Section
 from wireyard.errors import Malformed
 
-__all__ = ["read_incomplete", "read_prepared", "read_work"]
-
 _EVENT: Final = -1
 _PREPARE: Final = 1
 """The step number of a prepare."""

@@ -36,8 +36,6 @@ if TYPE_CHECKING:
     from wireyard.replay.script import Script
     from wireyard.shadow import Difference
 
-__all__ = ["command"]
-
 _CLASSES = (18, -7, -7, -7, -7, -24)
 _MOST_SHOWN = 10
 

@@ -25,8 +25,6 @@ from wireyard.formats.jmq_names import PACKET_TYPES
 from wireyard.layers.jmq.rules import OK, REPLIES, RULES
 from wireyard.layers.jmq.states import DELIVERY, TRANSACTION
 
-__all__ = ["ClientEndpoint", "Key"]
-
 _LEVEL: Final = 500
 _TYPES: Final = {name: code for code, name in PACKET_TYPES.items()}
 _HELLO_REPLY, _LOGIN_REPLY, _GOODBYE, _CHALLENGE, _RESUME_FLOW = 11, 13, 28, 38, 52

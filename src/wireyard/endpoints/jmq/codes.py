@@ -4,25 +4,6 @@ from __future__ import annotations
 
 from typing import Final
 
-__all__ = [
-    "BAD_LOGIN",
-    "BAD_REQUEST",
-    "BAD_VERSION",
-    "CLIENT_CLOSED",
-    "CONFLICT",
-    "ERROR",
-    "FATAL",
-    "FORBIDDEN",
-    "FULL",
-    "GONE",
-    "NOT_FOUND",
-    "NOT_IMPLEMENTED",
-    "NOT_MODIFIED",
-    "NO_CLIENT_ID",
-    "SHUTTING_DOWN",
-    "TOO_LARGE",
-]
-
 NOT_MODIFIED: Final = 304
 BAD_REQUEST: Final = 400
 FORBIDDEN: Final = 403

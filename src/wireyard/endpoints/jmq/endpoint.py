@@ -21,8 +21,6 @@ from wireyard.formats.jmq_names import PACKET_TYPES
 from wireyard.layers.jmq.rules import ALWAYS, BY_SIDE, BY_STATUS, OK, PINGS, RULES
 from wireyard.layers.jmq.states import LOGGING_IN, SESSION
 
-__all__ = ["Event", "JmqEndpoint", "MapperRequest", "Refused"]
-
 _HEADER = HEADERS[301]
 _TYPE_AT: Final = _HEADER["packet_type"].offset
 _AUTHENTICATE: Final = 12

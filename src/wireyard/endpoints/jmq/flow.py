@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from wireyard.layers.jmq.states import FLOW
 
-__all__ = ["Flow"]
-
 _OPEN = FLOW.states[0]
 
 

@@ -11,8 +11,6 @@ from wireyard.errors import Malformed
 from wireyard.formats.cursor import Cursor
 from wireyard.formats.jmq.layout import SPEC
 
-__all__ = ["Login", "login_body", "read_login"]
-
 _BASIC: Final = "basic"
 
 

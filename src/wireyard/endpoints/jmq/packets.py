@@ -28,21 +28,6 @@ from wireyard.formats.jmq.router import RouterView, addressed_head, message_head
 from wireyard.formats.message_id import MESSAGE_ID_CODES, message_id_text
 from wireyard.formats.properties import Property
 
-__all__ = [
-    "BLOCK",
-    "KEY_BYTES",
-    "VERSION",
-    "Items",
-    "Message",
-    "Request",
-    "Stamp",
-    "addressed_reply",
-    "blocks_of",
-    "keys_of",
-    "read_packet",
-    "with_types",
-]
-
 VERSION: Final = 301
 _HEADER: Final = HEADERS[VERSION]
 _OFFSET_AT: Final = _HEADER["property_offset"].offset

@@ -27,8 +27,6 @@ from wireyard.formats.jmq.router import RouterView
 from wireyard.formats.jmq_names import PACKET_TYPES
 from wireyard.layers.jmq.rules import OK, RULES
 
-__all__ = ["ServerEndpoint"]
-
 _AUTHENTICATE: Final = 12
 _GOODBYE: Final = 28
 _CHALLENGE: Final = 38

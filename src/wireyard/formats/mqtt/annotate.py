@@ -17,8 +17,6 @@ from wireyard.formats.mqtt.layout import PROTOCOLS, SPECS, VERSION_BITS
 from wireyard.formats.mqtt.packet import read_packet, type_name
 from wireyard.formats.mqtt.secrets import SECRET_TYPES, is_exact
 
-__all__ = ["annotate"]
-
 _SECRET = ("password", "authentication_data")
 _FIRST = "packet type and flags"
 _UNREAD = "not readable"

@@ -24,8 +24,6 @@ from wireyard.layout import Column
 from wireyard.memory import SLACK
 from wireyard.schema import arrow_type, as_array, repeat_texts
 
-__all__ = ["ColumnDecoder", "find_contexts", "scan_frames", "sniff_heads", "walk_streams"]
-
 Frames = tuple[Ints, Ints, Ints]
 Fields = dict[str, pa.Array]
 Decoded = tuple[Arena, int, Bytes, Fields]

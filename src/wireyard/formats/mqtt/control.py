@@ -34,27 +34,6 @@ from wireyard.formats.mqtt.properties import (
     plain_properties,
 )
 
-__all__ = [
-    "CONTROL_PACKETS",
-    "Auth",
-    "ConnAck",
-    "Connect",
-    "Disconnect",
-    "Packet",
-    "PingReq",
-    "PingResp",
-    "PubAck",
-    "PubComp",
-    "PubRec",
-    "PubRel",
-    "Publish",
-    "Reasoned",
-    "SubAck",
-    "Subscribe",
-    "UnsubAck",
-    "Unsubscribe",
-]
-
 Properties = tuple[Property, ...]
 
 

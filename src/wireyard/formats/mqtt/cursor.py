@@ -14,8 +14,6 @@ from wireyard.formats.base import View
 from wireyard.formats.mqtt.layout import MSB_FIRST, VERSION_BITS
 from wireyard.formats.mqtt.rules import RULES
 
-__all__ = ["MAX_FAULTS", "Cursor", "Mark", "read_integer"]
-
 MAX_FAULTS = 100
 """Most faults of a packet that are recorded: each of 256 million return codes may be one."""
 _MOST_INTEGER_BYTES = 4

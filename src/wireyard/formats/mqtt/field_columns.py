@@ -23,8 +23,6 @@ from wireyard.formats.mqtt.kernels.fields import (
 )
 from wireyard.schema import arrow_type
 
-__all__ = ["FIELDS", "read_fields"]
-
 _OF_CONNECT, _OF_WILL = "is connect", "has will"
 _VALID: Mapping[str, str] = {
     "protocol_name": _OF_CONNECT,

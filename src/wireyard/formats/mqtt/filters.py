@@ -8,8 +8,6 @@ from typing import Any, NamedTuple
 from wireyard.errors import EncodeError
 from wireyard.formats.fields import flag, whole
 
-__all__ = ["Filter", "subscribed", "unsubscribed"]
-
 
 class Filter(NamedTuple):
     """A topic filter and, in SUBSCRIBE, its byte of subscription options."""

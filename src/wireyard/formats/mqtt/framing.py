@@ -25,8 +25,6 @@ from wireyard.formats.mqtt.layout import (
 from wireyard.formats.mqtt.reading import READERS, declared_version
 from wireyard.formats.mqtt.rules import RULES
 
-__all__ = ["HEADER_BYTES", "begins", "find_header", "frame_size", "next_context", "opens"]
-
 _FIRST_BYTE: Final = CONNECT << 4
 _NAMES: Final = tuple(
     len(name).to_bytes(2, "big") + name.encode() for name in dict.fromkeys(PROTOCOLS.values())

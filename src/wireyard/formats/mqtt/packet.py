@@ -35,16 +35,6 @@ from wireyard.formats.mqtt.properties import properties_of, property_rows
 from wireyard.formats.mqtt.reading import READERS
 from wireyard.formats.mqtt.rules import RULES
 
-__all__ = [
-    "Packet",
-    "decode",
-    "packet_of",
-    "read_packet",
-    "read_row",
-    "row_context",
-    "type_name",
-]
-
 _WITH_QOS_1 = (PUBREL, SUBSCRIBE, UNSUBSCRIBE)
 """Packet types whose flags before 3.1.1 are QoS 1, and perhaps DUP."""
 _FLAG_RULES = {

@@ -15,17 +15,6 @@ from wireyard.formats.mqtt.cursor import Cursor
 from wireyard.formats.mqtt.layout import AUTH, CONNECT, PROPERTIES, PROPERTIES_BY_NAME, PropertyType
 from wireyard.formats.mqtt.topics import has_wildcard
 
-__all__ = [
-    "SECRET_PROPERTY",
-    "VALUE_KINDS",
-    "PlainProperties",
-    "Property",
-    "plain_properties",
-    "properties_of",
-    "property_rows",
-    "read_properties",
-]
-
 Value = int | str | bytes | tuple[str, str] | None
 
 SECRET_PROPERTY = "authentication_data"

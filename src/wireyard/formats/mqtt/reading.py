@@ -34,8 +34,6 @@ from wireyard.formats.mqtt.layout import (
 from wireyard.formats.mqtt.properties import Property, read_properties
 from wireyard.formats.mqtt.topics import check_filter, has_wildcard, is_shared
 
-__all__ = ["READERS", "declared_version", "ignored_flags"]
-
 Values = dict[str, Any]
 
 _BRIDGE = 0x80

@@ -20,17 +20,6 @@ from wireyard.formats.mqtt.framing import frame_size, next_context
 from wireyard.formats.mqtt.layout import AUTH, FIXED_FLAGS, PUBLISH, VERSION_BITS
 from wireyard.formats.mqtt.packet import read_packet
 
-__all__ = [
-    "ENOUGH_PACKETS",
-    "LEAST_BITS",
-    "MOST_BYTES",
-    "PROOF_BITS",
-    "PUBLISH_BITS",
-    "TYPE_AND_LENGTH_BITS",
-    "confirm_start",
-    "find_context",
-]
-
 PROOF_BITS: Final = 40
 LEAST_BITS: Final = 16
 TYPE_AND_LENGTH_BITS: Final = 16

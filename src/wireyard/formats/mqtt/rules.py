@@ -17,8 +17,6 @@ from typing import Final
 
 from wireyard.formats.mqtt.layout import PROTOCOLS, SPECS
 
-__all__ = ["RULES", "Rule"]
-
 _NUMBERED = "MQTT-"
 _UNKNOWN, _OLDER, _READ_AS = 0, 3, 4
 

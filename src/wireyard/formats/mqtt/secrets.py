@@ -15,8 +15,6 @@ from wireyard.formats.mqtt.packet import packet_of
 from wireyard.formats.mqtt.properties import SECRET_PROPERTY
 from wireyard.formats.mqtt.writing import encode
 
-__all__ = ["REDACT_READS", "SECRET_COLUMNS", "SECRET_TYPES", "is_exact", "redact"]
-
 SECRET_TYPES = {
     CONNECT: ("password", "properties", "header_flags"),
     CONNACK: ("properties",),

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from wireyard.formats.mqtt.cursor import Cursor
 
-__all__ = ["check_filter", "has_wildcard", "is_shared"]
-
 _SHARED = "$share/"
 
 

@@ -54,8 +54,6 @@ from wireyard.formats.mqtt.layout import (
 from wireyard.formats.mqtt.properties import Property
 from wireyard.formats.mqtt.reading import ignored_flags
 
-__all__ = ["encode"]
-
 _DUP = 8
 
 

@@ -20,8 +20,6 @@ from wireyard.layers.mqtt.delivery_kernels import NO_OLDER, SEVERAL, Delivered
 from wireyard.layers.mqtt.expected_kernels import Expected, Message, Subscription
 from wireyard.layers.mqtt.grids import NO_TIME, NONE
 
-__all__ = ["assign_all", "assign_retained", "mark_served", "older_messages"]
-
 _EARLY_NS: Final = 5_000_000
 """Most by which packets of several connections are captured out of order: less than it takes to
 send a segment again."""

@@ -75,21 +75,6 @@ from wireyard.layers.records import Position
 from wireyard.layers.stages import Derived, Dropped, Fact, Found, Key, KeyedRecord, Stage
 from wireyard.layers.tables import fact_table
 
-__all__ = [
-    "Batches",
-    "Matched",
-    "RestRecord",
-    "count_evidence",
-    "derive_files",
-    "explain_rest",
-    "known_of",
-    "match",
-    "messages_of",
-    "parts_of",
-    "shown_rows",
-    "track",
-]
-
 # --- files of packets -----------------------------------------------------------------------
 
 Batches = Callable[[Sequence[str]], Iterable[pa.Table]]

@@ -11,8 +11,6 @@ from typing import Final
 from wireyard.formats.mqtt import layout
 from wireyard.layers.states import Cell, StateTable
 
-__all__ = ["CONNECTION", "CONNECTION_EVENTS", "WILL", "WILL_EVENTS", "connection_event"]
-
 CONNECTION_EVENTS: Final = (
     "connect", "client", "client_auth", "client_disconnect",
     "connack", "refusal", "server", "server_auth", "server_disconnect",

@@ -56,8 +56,6 @@ from wireyard.layers.mqtt.session_kernels import (
 from wireyard.layers.mqtt.slots import Owner, queue, rare_of, slot_of
 from wireyard.layers.states import NEXT, RULE, transitions
 
-__all__ = ["add_stream", "keep_session", "lose_until", "observe", "open_session", "take_effect"]
-
 _CONNECT, _CONNACK = int(layout.CONNECT), int(layout.CONNACK)
 _PUBLISH, _PUBACK, _PUBCOMP = int(layout.PUBLISH), int(layout.PUBACK), int(layout.PUBCOMP)
 _SUBSCRIBE, _SUBACK = int(layout.SUBSCRIBE), int(layout.SUBACK)

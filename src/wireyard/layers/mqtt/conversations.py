@@ -12,15 +12,6 @@ from typing import Any, Final, NamedTuple
 from wireyard.layers.mqtt.records import Message
 from wireyard.layers.stages import Dropped, Fact, Found, KeyedRecord
 
-__all__ = [
-    "CONVERSATIONS",
-    "MAX_WAITING",
-    "RequestMessage",
-    "converse",
-    "reply_record",
-    "request_record",
-]
-
 _NS_PER_MS: Final = 1_000_000
 CONVERSATIONS: Final = "conversations"
 MAX_WAITING: Final = 1 << 17

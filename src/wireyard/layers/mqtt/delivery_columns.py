@@ -81,8 +81,6 @@ from wireyard.layers.records import Position
 from wireyard.layers.stages import Dropped, Fact, Found, Key, KeyedRecord
 from wireyard.layers.tables import fact_table
 
-__all__ = ["MAX_UNDELIVERED", "Deliveries", "Topics", "deliver"]
-
 MAX_UNDELIVERED: Final = 1 << 20
 """Pairs of a message and a subscription without a delivery: at 1 KB each 1 GiB. A capture of a
 megabyte can have thousands of subscribers and of messages, and so millions of such pairs."""

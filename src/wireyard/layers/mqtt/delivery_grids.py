@@ -26,20 +26,6 @@ from wireyard.layers.mqtt.records import Subscribed
 from wireyard.layers.mqtt.topics import OWN_PREFIXES
 from wireyard.layers.records import Position, position_of
 
-__all__ = [
-    "Columns",
-    "DeliveryGrids",
-    "Numbers",
-    "Positions",
-    "attempt_grid",
-    "columns_of",
-    "group_contents",
-    "message_grid",
-    "starts_of",
-    "subscription_grid",
-    "values_at",
-]
-
 T = TypeVar("T")
 Columns = dict[str, Any]
 """Integers of any size by the name of a column, one for each row."""

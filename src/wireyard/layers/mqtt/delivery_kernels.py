@@ -20,22 +20,6 @@ from wireyard.layers.grouping import dense_ids
 from wireyard.layers.mqtt.expected_kernels import NONE, Expected, Message, Subscription
 from wireyard.layers.mqtt.facts import VERDICTS
 
-__all__ = [
-    "MISSED",
-    "NO_OLDER",
-    "SEVERAL",
-    "UNDECIDED",
-    "VERDICT_NAMES",
-    "Delivered",
-    "DeliveryRow",
-    "assign",
-    "find_partners",
-    "find_runs",
-    "find_verdicts",
-    "latest_of",
-    "number_attempts",
-]
-
 VERDICT_NAMES: Final = tuple(VERDICTS)
 (
     _DELIVERED, _LOST_ACK, _IN_FLIGHT, _DUPLICATE, _ABANDONED, _REFUSED_BY_CLIENT, _REFUSED,

@@ -29,8 +29,6 @@ from wireyard.layers.mqtt.packets import KnownStream
 from wireyard.layers.mqtt.records import Client, Subscribed, TopicKey
 from wireyard.layers.tables import as_fact_table, packet_keys, text_array
 
-__all__ = ["Numbered", "Times", "broken_rules", "delivery_table"]
-
 _OUTCOMES: Final = ("no_ack_wanted", "acknowledged", "unacknowledged", "expired")
 _EXPIRED: Final = VERDICT_NAMES.index("expired")
 _ORIGINS: Final = ("publish", "will", "broker")

@@ -25,19 +25,6 @@ from wireyard.formats.mqtt.layout import (
 from wireyard.layers.endpoints import stream_connection, stream_endpoints
 from wireyard.layers.mqtt.records import properties_of
 
-__all__ = [
-    "BROKER_CODES",
-    "CLIENT_CODES",
-    "EVIDENCE",
-    "NAMING",
-    "OK",
-    "Evidence",
-    "Side",
-    "Stream",
-    "client_id_of",
-    "decide_sides",
-]
-
 Stream = tuple[str, str]
 """Source and name."""
 

@@ -28,8 +28,6 @@ from wireyard.layers.mqtt.directions import (
 )
 from wireyard.layers.records import GAP, TAIL
 
-__all__ = ["NEEDED", "SCHEMA", "StreamEvidence"]
-
 _ENDS: Final = ("source", "stream", "src_addr", "src_port", "dst_addr", "dst_port")
 _OF_CLIENT_ID: Final = ("packet_type", "client_id", "return_code", "properties")
 NEEDED: Final = (*_ENDS, "status", "captured_ns", *_OF_CLIENT_ID)

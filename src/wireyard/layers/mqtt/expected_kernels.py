@@ -13,15 +13,6 @@ from wireyard.accelerate import I64, array, inlined, kernel
 from wireyard.arrays import Grid32 as Grid
 from wireyard.arrays import Ints
 
-__all__ = [
-    "NONE",
-    "Expected",
-    "Message",
-    "Subscription",
-    "count_expected",
-    "find_expected",
-]
-
 NONE: Final = -1
 
 

@@ -12,8 +12,6 @@ from wireyard.layers.mqtt.symptoms import SYMPTOMS
 if TYPE_CHECKING:
     import pyarrow as pa
 
-__all__ = ["EVIDENCE", "FACTS", "FORMAT", "VERDICTS"]
-
 FORMAT: Final = "mqtt"
 EVIDENCE: Final = "evidence"
 """Name of the table in the footers of packet files: the evidence for the directions of streams."""

@@ -37,20 +37,6 @@ from wireyard.layers.mqtt.slots import Owner, client_of, slot_of
 from wireyard.layers.mqtt.violations import NEEDS_ALL_CONNECTIONS, NEEDS_ALL_PACKETS, RULES
 from wireyard.layers.states import EFFECT, NEXT, RULE, transitions
 
-__all__ = [
-    "FIRST_STATES",
-    "IN_FLIGHT_STATES",
-    "RULE_NAMES",
-    "TABLES",
-    "accept_before",
-    "acknowledge",
-    "add_breach",
-    "breaks",
-    "confirm_read",
-    "publish",
-    "window_of",
-]
-
 RULE_NAMES: Final = tuple(RULES)
 _NEEDS_ALL_PACKETS: Final = np.array([name in NEEDS_ALL_PACKETS for name in RULE_NAMES])
 _NEEDS_ALL_CONNECTIONS: Final = np.array([name in NEEDS_ALL_CONNECTIONS for name in RULE_NAMES])

@@ -19,8 +19,6 @@ from wireyard.formats.mqtt.layout import CONNECT
 from wireyard.layers.mqtt.records import Client, Will
 from wireyard.layers.tables import as_fact_table, packet_keys
 
-__all__ = ["MARKS", "NEEDED", "marks_of", "message_table", "unknown_marks"]
-
 NEEDED: Final = (
     "source", "stream", "offset", "length", "captured_ns", "frame", "src_addr", "packet_type",
     "qos", "retain", "payload", "payload_size", "properties", "will_payload", "will_qos",

@@ -41,18 +41,6 @@ from wireyard.layers.mqtt.violations import RULES, violation_of
 from wireyard.layers.records import Position, violation_row
 from wireyard.layers.stages import Fact, Found, Key, KeyedRecord
 
-__all__ = [
-    "MISSING",
-    "LatestDelivered",
-    "MissedDelivery",
-    "UnsubscribedDelivery",
-    "connection_record",
-    "explain",
-    "latest_record",
-    "missing_record",
-    "unsubscribed_record",
-]
-
 MISSING: Final = "missing"
 _UNSUBSCRIBED: Final = (
     RULES["unsubscribed"].name,

@@ -19,16 +19,6 @@ from wireyard.layers.mqtt.expected_kernels import NONE, Expected, Message, Subsc
 from wireyard.layers.mqtt.packets import NO_TIME
 from wireyard.layers.mqtt.records import ConnectionRecord
 
-__all__ = [
-    "Connection",
-    "capture_ends",
-    "connections_of",
-    "explain_absence",
-    "find_connections",
-    "verdict_of_absence",
-    "verdict_of_wait",
-]
-
 _NS_PER_S: Final = 1_000_000_000
 _OFFLINE, _QUEUED, _DISCARDED, _EXPIRED, _UNDECIDED = map(
     VERDICT_NAMES.index, ("offline", "queued", "discarded", "expired", "undecided")

@@ -30,8 +30,6 @@ from wireyard.layers.newest import (
 )
 from wireyard.layers.tables import packet_keys
 
-__all__ = ["MQTT"]
-
 _FORMAT: Final = "mqtt"
 
 

@@ -17,8 +17,6 @@ from wireyard.layers.mqtt.grids import NO_TIME, NONE, Flag, Packet, Record, Stat
 from wireyard.layers.mqtt.packets import Packets
 from wireyard.layers.mqtt.tracked import Tracked, extra_of
 
-__all__ = ["DELIVERED", "SENT", "message_tables"]
-
 _AT_ONCE: Final = 1 << 17
 """Messages in a batch."""
 _ORDER: Final = (

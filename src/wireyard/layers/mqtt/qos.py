@@ -20,16 +20,6 @@ from typing import Final
 
 from wireyard.layers.states import Cell, StateTable
 
-__all__ = [
-    "EVENTS",
-    "FACTS",
-    "IN_FLIGHT",
-    "MAX_IN_FLIGHT",
-    "RECEIVER",
-    "SENDER",
-    "UNASKED",
-]
-
 EVENTS: Final = (
     "publish_1", "publish_2", "dup_1", "dup_2", "pubrel",
     "puback", "puback_error", "pubrec", "pubrec_error", "pubcomp",

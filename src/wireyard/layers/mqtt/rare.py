@@ -14,8 +14,6 @@ from wireyard.layers.mqtt.grids import NONE, Bridge, Rare, TopicFilter
 from wireyard.layers.mqtt.topics import split_shared
 from wireyard.layers.records import GAP, TAIL
 
-__all__ = ["NO_LENGTH", "RarePackets"]
-
 NO_LENGTH: Final = "remaining_length"
 """The rule that a Remaining Length of five bytes violates."""
 _ASSIGNED: Final = "assigned_client_identifier"

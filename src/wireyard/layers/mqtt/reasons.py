@@ -8,8 +8,6 @@ from typing import Final
 
 from wireyard.layers.symptoms import code_text
 
-__all__ = ["REASONS", "reason_string", "reason_text"]
-
 REASONS: Final[Mapping[int, str]] = MappingProxyType(
     {
         # CONNACK before 5.0 (MQTT 3.1.1, 3.2.2.3).

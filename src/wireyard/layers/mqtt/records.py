@@ -13,32 +13,6 @@ from typing import Any, Final, NamedTuple, TypedDict, cast
 from wireyard.layers.records import Position
 from wireyard.layers.stages import KeyedRecord, Order, keyed_record
 
-__all__ = [
-    "DELIVERED",
-    "END_OFFSET",
-    "PROTOCOL",
-    "SMALLEST_WINDOW",
-    "SUBSCRIBED",
-    "VALUES",
-    "Attempt",
-    "Client",
-    "ConnectionRecord",
-    "Lost",
-    "Message",
-    "PendingChange",
-    "Span",
-    "Subscribed",
-    "TopicKey",
-    "ValueChange",
-    "Will",
-    "content_of",
-    "lost_record",
-    "may_exceed",
-    "properties_of",
-    "value_order",
-    "value_records",
-]
-
 PROTOCOL: Final = "mqtt"
 END_OFFSET: Final = (1 << 63) - 1
 """The offset of the end of a stream, which is after all its packets."""

@@ -24,16 +24,6 @@ from wireyard.layers.mqtt.grids import (
 from wireyard.layers.mqtt.message_kernels import RULE_NAMES, breaks, confirm_read
 from wireyard.layers.mqtt.slots import Owner, client_of, queue, rare_of, slot_of
 
-__all__ = [
-    "MAX_FILTERS",
-    "ask",
-    "end_subscriptions",
-    "pingreq",
-    "pingresp",
-    "suback",
-    "unsuback",
-]
-
 MAX_FILTERS: Final = 1 << 14
 """Subscriptions of one session; brokers that limit them allow thousands."""
 _PINGRESP_UNASKED, _SUBACK_UNASKED, _UNSUBACK_UNASKED = map(

@@ -39,14 +39,6 @@ from wireyard.layers.mqtt.violations import cite, violation_of
 from wireyard.layers.records import Position, violation_row
 from wireyard.layers.stages import Fact, Found, KeyedRecord
 
-__all__ = [
-    "InitialValues",
-    "attempt_record",
-    "broker_violations",
-    "keep_values",
-    "new_subscription_record",
-]
-
 _AS_PUBLISHED: Final = 2
 """The version of 1999, which sends a value with the QoS that it was published with."""
 _WITH_DELETION: Final = 4

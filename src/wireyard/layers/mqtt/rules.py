@@ -17,8 +17,6 @@ from typing import Final, NamedTuple
 
 from wireyard.layers.mqtt.violations import RULES
 
-__all__ = ["FACT_RULES", "NUMBERS", "VERDICT_RULES", "FactRule"]
-
 
 class FactRule(NamedTuple):
     """A rule on what follows from packets."""

@@ -40,16 +40,6 @@ from wireyard.layers.mqtt.request_kernels import end_subscriptions
 from wireyard.layers.mqtt.slots import client_of, rare_of
 from wireyard.layers.states import EFFECT, NEXT, transitions
 
-__all__ = [
-    "close",
-    "end_flows",
-    "ended_with_connection",
-    "finish_session",
-    "new_session",
-    "resume",
-    "take_over",
-]
-
 _RESUMED, _DISCARDED = map(EVENTS.index, ("resumed", "discarded"))
 _PUBLISHED, _DROPPED = range(2)
 _WILLS: Final = transitions(WILL, ("published", "dropped"))

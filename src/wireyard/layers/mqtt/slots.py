@@ -12,8 +12,6 @@ from typing import Any, Final
 from wireyard.accelerate import inlined
 from wireyard.layers.mqtt.grids import NONE, Client, Connection, Count, Key
 
-__all__ = ["Owner", "clear", "client_of", "queue", "rare_of", "slot_of"]
-
 
 class Owner(IntEnum):
     """The kinds of owners, and what a pair has as its value."""

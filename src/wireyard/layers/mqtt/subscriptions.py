@@ -12,19 +12,6 @@ from wireyard.layers.mqtt.records import Lost, Span, Subscribed
 from wireyard.layers.mqtt.topics import split_shared
 from wireyard.layers.records import Position
 
-__all__ = [
-    "BEGINS",
-    "ENDS",
-    "MAX_ALL_LEVELS",
-    "MAX_LEVELS",
-    "MAX_SUBSCRIPTIONS",
-    "KeptSubscriptions",
-    "Last",
-    "Subscription",
-    "Subscriptions",
-    "ends_of",
-]
-
 MAX_LEVELS: Final = 200
 """Levels of one filter, about the limit of brokers; a filter of 64 KB could have 65,535."""
 MAX_ALL_LEVELS: Final = 1 << 20

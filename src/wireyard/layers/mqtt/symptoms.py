@@ -21,16 +21,6 @@ from wireyard.layers.symptoms import (
     sessions,
 )
 
-__all__ = [
-    "LAST_WORD",
-    "LOGIN_ANSWER",
-    "LOGIN_REASON",
-    "SILENT",
-    "SYMPTOMS",
-    "TAKEN_OVER",
-    "UNANSWERED",
-]
-
 _TAKEN_OVER, _KEEP_ALIVE_TIMEOUT = 142, 141
 """Reason codes of DISCONNECT that another symptom explains."""
 _IS_THERE: Final = """EXISTS (

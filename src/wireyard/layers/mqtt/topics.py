@@ -7,14 +7,6 @@ from zlib import crc32
 
 from wireyard.formats.mqtt.topics import is_shared
 
-__all__ = [
-    "OWN_PREFIXES",
-    "matches",
-    "split_shared",
-    "topic_hash",
-]
-
-
 OWN_PREFIXES: Final = ("$queue", "$exclusive")
 """Prefixes of some brokers for filters that one client at a time is served for."""
 

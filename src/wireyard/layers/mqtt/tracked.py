@@ -55,8 +55,6 @@ from wireyard.layers.mqtt.violations import cite, violation_of
 from wireyard.layers.records import Position, violation_row
 from wireyard.layers.tables import as_fact_table, fact_table
 
-__all__ = ["Clients", "Tracked", "extra_of", "results_of"]
-
 _ENDED_BY: Final = pa.array(
     [None if one == EndedBy.UNSEEN else one.name.lower() for one in EndedBy], pa.string()
 )

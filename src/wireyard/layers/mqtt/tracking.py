@@ -63,8 +63,6 @@ from wireyard.layers.mqtt.session_kernels import close, end_flows, finish_sessio
 from wireyard.layers.mqtt.slots import Owner, clear, slot_of
 from wireyard.layers.mqtt.tracked import Tracked, results_of
 
-__all__ = ["track_clients"]
-
 _BREACHES: Final = 1 << 12
 _MOST_BREACHES: Final = 8
 """Violations that one packet may add, at most."""

@@ -13,14 +13,6 @@ from wireyard.formats.mqtt.rules import Rule
 from wireyard.layers.mqtt.records import Client
 from wireyard.layers.records import Position, Violation
 
-__all__ = [
-    "NEEDS_ALL_CONNECTIONS",
-    "NEEDS_ALL_PACKETS",
-    "RULES",
-    "cite",
-    "violation_of",
-]
-
 _ASSUMED_VERSION: Final = 4
 """The version whose rules apply to a connection without its CONNECT."""
 

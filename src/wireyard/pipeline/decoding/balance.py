@@ -22,8 +22,6 @@ from wireyard.pipeline.decoding.results import StreamRows
 from wireyard.schema import repeat_texts
 from wireyard.streams.framer import GAP, GARBAGE, MALFORMED, OK, TAIL
 
-__all__ = ["BundleLedgers", "RowCounts", "count_rows", "make_ledger", "make_ledgers"]
-
 _WHOLE = -1
 """Instead of the offset of a row that does not begin where the one before ended."""
 

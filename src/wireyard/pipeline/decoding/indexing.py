@@ -33,16 +33,6 @@ from wireyard.streams.mapped import map_bytes
 from wireyard.streams.source import filesystem
 from wireyard.streams.split import cut_evenly
 
-__all__ = [
-    "HeaderPiece",
-    "IndexedCapture",
-    "cut_headers",
-    "index_of",
-    "join_headers",
-    "write_headers",
-]
-
-
 _LEAST_PARTS = 5
 """Four walks over all packets of a capture take as long as writing its headers down and reading
 them. A remote capture is not walked over twice."""

@@ -12,25 +12,6 @@ from wireyard.captures.stream_table import LEDGER
 from wireyard.errors import LakeError, LedgerError, SourceError, WireError
 from wireyard.lake.ledgers import LedgerSum
 
-__all__ = [
-    "COUNTED",
-    "FAILURES",
-    "EndpointsResult",
-    "FailureResult",
-    "FilesResult",
-    "FormatResult",
-    "GoneResult",
-    "HeadersResult",
-    "LeftOutResult",
-    "NoteResult",
-    "PartResult",
-    "PieceResult",
-    "Result",
-    "StreamRows",
-    "of_kind",
-    "without_failures",
-]
-
 
 @dataclass(slots=True)
 class StreamRows:

@@ -61,8 +61,6 @@ from wireyard.pipeline.inputs.tasks import group_into_tasks
 from wireyard.pipeline.report import Watch
 from wireyard.pipeline.running import Runner
 
-__all__ = ["BronzeStage"]
-
 _POLL_S: Final = 0.2
 _POLL_STORE_S: Final = 5.0
 """The same where each poll is a request to an object store."""

@@ -25,8 +25,6 @@ from wireyard.streams.source import Reading
 from wireyard.streams.split import TO_THE_END, Segment, cut_evenly, stitch, walk
 from wireyard.streams.window import windows_of_file
 
-__all__ = ["Stitched", "cut_inputs", "stitch_input"]
-
 
 def cut_inputs(
     inputs: Iterable[FoundInput],

@@ -90,21 +90,6 @@ from wireyard.streams.window import windows_of_file
 if TYPE_CHECKING:
     from wireyard.layers.mqtt.evidence import StreamEvidence
 
-__all__ = [
-    "DONE_MARKS",
-    "FILES_TABLE",
-    "HEADERS",
-    "PAYLOADS_TABLE",
-    "QUARANTINE_TABLE",
-    "STORE_RECORDS_TABLE",
-    "AnyPiece",
-    "BronzeSettings",
-    "BronzeTask",
-    "Piece",
-    "packets_table",
-    "write_task",
-]
-
 HEADERS = "headers"
 """Staged folder of the headers of captures."""
 DONE_MARKS = "done"

@@ -61,8 +61,6 @@ from wireyard.pipeline.facts.tasks import (
 )
 from wireyard.pipeline.running import Runner
 
-__all__ = ["DIVISION", "PARTITION_PACKETS"]
-
 _MOST_PACKETS: Final = 1 << 18
 """Packets that a task holds at once, about 1.5 kB each with all records derived from them."""
 PARTITION_PACKETS: Final = 1 << 16

@@ -28,16 +28,6 @@ from wireyard.pipeline.exchange import Blob, PartInput, Stage, pass_on
 from wireyard.pipeline.facts.tasks import FactFile, Output, Outputs, dropped_rows
 from wireyard.pipeline.typed_json import first_parameter, from_json, to_json
 
-__all__ = [
-    "BATCH_ROWS",
-    "RECORD",
-    "order_bytes",
-    "run_rows",
-    "run_stage",
-    "stages_of",
-    "values_of",
-]
-
 RECORD: Final = pa.schema([("key", pa.string()), ("order", pa.binary()), ("record", pa.string())])
 """A keyed record; keys are equal where their texts are, orders compare as their bytes do, and the
 record is JSON of the type of its stage (`typed_json`)."""

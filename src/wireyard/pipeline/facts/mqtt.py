@@ -72,15 +72,6 @@ from wireyard.pipeline.running import Runner
 from wireyard.pipeline.typed_json import from_json, to_json
 from wireyard.streams.source import filesystem
 
-__all__ = [
-    "DIVISION",
-    "MOST_PACKETS",
-    "UNDIVIDED",
-    "counted_evidence",
-    "partition_streams",
-    "rows_of_streams",
-]
-
 MOST_PACKETS: Final = 1 << 19
 """Packets that a task holds at once, at most about 500 bytes each with all derived records."""
 UNDIVIDED: Final = 1 << 62

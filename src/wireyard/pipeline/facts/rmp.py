@@ -25,8 +25,6 @@ from wireyard.pipeline.facts.tasks import Division, Group, Output, Outputs, Resu
 from wireyard.pipeline.running import Runner
 from wireyard.streams.plan import make_plan
 
-__all__ = ["DIVISION"]
-
 _MOST_PACKETS: Final = 1 << 13
 """Packets that a task holds at once, with their bodies of up to 64 kB."""
 _PACKETS: Final = "packets"

@@ -56,15 +56,6 @@ from wireyard.pipeline.inputs.tasks import group_in_order
 from wireyard.pipeline.running import Runner
 from wireyard.streams.source import filesystem
 
-__all__ = [
-    "Facts",
-    "producers_shown",
-    "read_producers",
-    "related_to",
-    "write_empty",
-    "write_facts",
-]
-
 _SPANS: Final = ("source", "producer", "first_ms", "last_ms")
 _OF_MESSAGES: Final = ("source", "packet_type", "sys_message_id")
 

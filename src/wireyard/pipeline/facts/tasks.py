@@ -25,25 +25,6 @@ from wireyard.pipeline.decoding.task import packets_table
 from wireyard.pipeline.exchange import Blob, Stage
 from wireyard.pipeline.running import Runner
 
-__all__ = [
-    "STREAM_COLUMNS",
-    "Counts",
-    "Division",
-    "FactFile",
-    "Group",
-    "Output",
-    "Outputs",
-    "Result",
-    "Results",
-    "derive_groups",
-    "derive_whole",
-    "dropped_rows",
-    "groups_of",
-    "run_stages",
-    "run_tasks",
-    "write_tables",
-]
-
 
 class FactFile(NamedTuple):
     """A file of facts."""

@@ -30,8 +30,6 @@ from wireyard.pipeline.job import add_facts, commit_draft
 from wireyard.pipeline.replacing import Draft, is_provisional, split_by_day
 from wireyard.pipeline.running import Runner, StartCluster
 
-__all__ = ["AllFacts"]
-
 _NICENESS: Final = 10
 """Nice value of the thread and of all that it starts, Spark included: parts come first."""
 _Files = dict[str, list[str]]

@@ -30,8 +30,6 @@ from wireyard.pipeline.job import SPLIT_BYTES, fill_lake
 from wireyard.pipeline.report import Report, Watch, new_inputs
 from wireyard.pipeline.running import StartCluster
 
-__all__ = ["RETENTION", "Listener", "Progress", "follow_lake"]
-
 RETENTION: Final = timedelta(minutes=5)
 """Time for which a replaced commit stays readable. Short, since there may be one a second."""
 _EXPIRE_S: Final = 30.0

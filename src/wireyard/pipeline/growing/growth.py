@@ -50,8 +50,6 @@ from wireyard.pipeline.job import add_facts, commit_draft
 from wireyard.pipeline.replacing import OPEN_STATES, Draft, compact, is_provisional
 from wireyard.pipeline.running import Runner, StartCluster
 
-__all__ = ["Growth"]
-
 _SHORT_S: Final = 2.0
 """Time for which commits may wait for facts: rows are then under five seconds old in all."""
 _PAUSES_AFTER_SHORT: Final = 1.0

@@ -48,19 +48,6 @@ if TYPE_CHECKING:
     from wireyard.streams.framer import Framer
     from wireyard.streams.growth import Grown
 
-__all__ = [
-    "FACTS",
-    "OPEN_STATE",
-    "GrowingInput",
-    "State",
-    "StateRow",
-    "is_rotated",
-    "make_state",
-    "read_state",
-    "read_states",
-    "state_of",
-]
-
 _READ_BYTES: Final = 16 << 20
 OPEN_STATE: Final = pa.schema(
     [

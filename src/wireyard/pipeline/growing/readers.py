@@ -24,8 +24,6 @@ from wireyard.streams.growth import Grown
 if TYPE_CHECKING:
     from wireyard.formats.base import Format
 
-__all__ = ["CaptureReader", "GrowthSettings", "StreamReader"]
-
 
 @dataclass(frozen=True, slots=True)
 class GrowthSettings:

@@ -19,17 +19,6 @@ from wireyard.pipeline.facts.stage import Facts
 from wireyard.pipeline.replacing import OPEN_PREFIX, OPEN_STATES, is_provisional
 from wireyard.streams.source import filesystem
 
-__all__ = [
-    "ALL_PREFIX",
-    "SESSIONS",
-    "divide_sessions",
-    "merge_open_sessions",
-    "read_of_inputs",
-    "read_sessions",
-    "session_keys",
-    "without_sessions",
-]
-
 SESSIONS: Final = "sessions"
 ALL_PREFIX: Final = f"{OPEN_PREFIX}all-"
 """Prefix of files with the sessions that were open when facts of all packets were made."""

@@ -22,8 +22,6 @@ from wireyard.errors import SourceError
 from wireyard.streams.mapped import map_bytes
 from wireyard.streams.source import reading
 
-__all__ = ["GrowingFiles"]
-
 _EDGE_BYTES: Final = 64 << 10
 _MAGIC_BYTES: Final = 4
 _HEAD_BYTES: Final = 64 << 10

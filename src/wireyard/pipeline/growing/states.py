@@ -33,22 +33,6 @@ from wireyard.pipeline.growing.sources import GrowingFiles
 from wireyard.pipeline.inputs.finding import FoundInput
 from wireyard.pipeline.replacing import OPEN_STATES, Draft, is_provisional
 
-__all__ = [
-    "NONE_MADE",
-    "FactsMade",
-    "NewestTask",
-    "Part",
-    "StagedPart",
-    "add_parts",
-    "can_grow",
-    "drop_old_states",
-    "grown_parts",
-    "open_files",
-    "provisional_facts",
-    "read_facts",
-    "states_of",
-]
-
 
 class FactsMade(NamedTuple):
     """How far the facts of all packets of an input are made."""

@@ -74,8 +74,6 @@ from wireyard.pipeline.inputs.listing import is_missing
 from wireyard.pipeline.replacing import OPEN_PREFIX, OPEN_STATES
 from wireyard.pipeline.running import Runner
 
-__all__ = ["read_parts", "restored"]
-
 _PART_BYTES: Final = 1 << 20
 """A small part costs as much as to read so many bytes."""
 _MOST_PARTS: Final = 64

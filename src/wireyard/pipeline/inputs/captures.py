@@ -24,16 +24,6 @@ if TYPE_CHECKING:
     Listed = Sequence[tuple[str, int, str]] | None
     """The address and the port of endpoints, with a format; None if there are too many."""
 
-__all__ = [
-    "CapturePart",
-    "count_parts",
-    "cut_capture",
-    "describe_endpoints",
-    "find_captures",
-    "format_of",
-    "parts_misled",
-]
-
 _HEAD_BYTES = 4
 _SNIFFED_BYTES = 1 << 12
 _THREADS = 8  # mostly waiting for a store

@@ -30,19 +30,6 @@ from wireyard.pipeline.inputs.options import Options
 from wireyard.streams.source import filesystem, open_source, reading
 from wireyard.streams.urls import shown_url
 
-__all__ = [
-    "MISSING",
-    "FoundInput",
-    "InputOptions",
-    "Listing",
-    "distinct",
-    "examine_files",
-    "identity_of",
-    "is_unchanged",
-    "join_rotated",
-    "list_inputs",
-]
-
 _SNIFFED_BYTES = 1 << 16
 _EDGE_BYTES = 64 << 10
 _READ_BYTES = 1 << 20

@@ -21,17 +21,6 @@ from wireyard.errors import DecodeError, SourceError, UsageError, WireError
 from wireyard.pipeline.inputs.options import Options
 from wireyard.streams.source import filesystem, reading, utf8_names
 
-__all__ = [
-    "FoundFile",
-    "absolute",
-    "faults",
-    "is_missing",
-    "is_pattern",
-    "links_out",
-    "list_files",
-    "literal",
-]
-
 _HIDDEN = (".", "_")
 _BRACES = re.compile(r"\{([^{}]*)\}")
 _PATTERN = re.compile(r"[*?\[{]")

@@ -19,8 +19,6 @@ if TYPE_CHECKING:
     from wireyard.formats.base import Format
     from wireyard.payloads.columns import PayloadColumns
 
-__all__ = ["WRITE_OPTIONS", "Options", "opener_of", "read_options"]
-
 INPUTS = ("auto", "pcap", "stream")
 TABLES = ("packets", TABLE, "streams")
 """The tables besides those of facts."""

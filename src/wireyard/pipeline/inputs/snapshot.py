@@ -7,8 +7,6 @@ from contextlib import contextmanager
 
 from wireyard.streams.source import Reading, open_source
 
-__all__ = ["Snapshot", "open_snapshot"]
-
 
 class Snapshot:
     """The first bytes of a source as a file, which records how far it was read.

@@ -13,8 +13,6 @@ from wireyard.pipeline.inputs.listing import FoundFile, is_missing
 from wireyard.pipeline.inputs.options import Options
 from wireyard.streams.split import TO_THE_END, plan_segments
 
-__all__ = ["Piece", "group_in_order", "group_into_tasks", "plan_tasks"]
-
 _OPEN_BYTES = 1 << 20
 """Bytes that opening a file counts as, so that no task gets thousands of files."""
 

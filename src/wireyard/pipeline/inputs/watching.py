@@ -24,8 +24,6 @@ from wireyard.pipeline.inputs.listing import (
 from wireyard.pipeline.inputs.options import Options
 from wireyard.streams.source import open_source, reading
 
-__all__ = ["SETTLED_S", "Watched"]
-
 SETTLED_S: Final = 2.0
 """A file that has not changed for so long counts as complete, until it changes again."""
 _NS: Final = 1_000_000_000

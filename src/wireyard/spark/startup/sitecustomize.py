@@ -15,8 +15,6 @@ from collections.abc import Sequence
 from importlib import import_module
 from pathlib import Path
 
-__all__ = ["files_first"]
-
 
 def files_first(path: Sequence[str]) -> list[str]:
     """Move Spark's zip file to the end of `path` if the installation it lies in is on it."""

@@ -36,29 +36,6 @@ from wireyard.formats.mqtt.layout import (
 )
 from wireyard.memory import bit_column, load_u8, load_u16, load_word, place_of
 
-__all__ = [
-    "BITS",
-    "BLOCK_ROWS",
-    "BLOCK_SIZE",
-    "CHECKED_AT",
-    "FIRST_BYTES",
-    "I32_FIELDS",
-    "I64_FIELDS",
-    "PAYLOAD_AT",
-    "PAYLOAD_SIZE",
-    "PROPERTIES_AT",
-    "TOPIC_AT",
-    "TOPIC_SIZE",
-    "check_others",
-    "fill_bits",
-    "fill_numbers",
-    "find_payloads",
-    "find_topics",
-    "kind_of",
-    "load_heads",
-    "load_packet_ids",
-]
-
 
 class AnyGrid(Protocol):
     """An array of integers of two axes."""

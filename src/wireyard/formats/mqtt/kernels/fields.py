@@ -27,16 +27,6 @@ from wireyard.formats.mqtt.layout import (
 )
 from wireyard.memory import copy_bytes, load_u8, load_u16, place_of
 
-__all__ = [
-    "ENTRY_BITS",
-    "ENTRY_NUMBERS",
-    "LISTS",
-    "NUMBERS",
-    "ROW_BITS",
-    "TEXTS",
-    "fill_fields",
-]
-
 TEXTS: Final = (
     "protocol_name", "client_id", "will_topic", "will_payload", "username", "password", "filter",
 )  # fmt: skip

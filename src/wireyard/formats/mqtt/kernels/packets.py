@@ -53,19 +53,6 @@ from wireyard.memory import (
     valid_utf8,
 )
 
-__all__ = [
-    "MAX_NAME_BYTES",
-    "MAX_SCRATCH_BYTES",
-    "WANT",
-    "Block",
-    "Columns",
-    "Frames",
-    "Limits",
-    "Properties",
-    "fill_rows",
-    "scan_frames",
-]
-
 WANT: Final = {"names": 1, "topics": 2, "payloads": 4, "properties": 8}
 """Groups of columns with a pass of their own, as bits; a group that is not wanted is skipped."""
 _NAMES_WANTED, _TOPICS_WANTED, _PAYLOADS_WANTED, _PROPERTIES_WANTED = WANT.values()

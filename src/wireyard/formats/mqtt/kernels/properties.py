@@ -19,13 +19,6 @@ from wireyard.arrays import Bytes
 from wireyard.formats.mqtt.layout import CONNECT, PACKET_TYPES, PROPERTIES, PROPERTIES_BY_NAME
 from wireyard.memory import copy_bytes, load_u8, load_u16, put_i64, valid_utf8
 
-__all__ = [
-    "KINDS",
-    "LEAST_PROPERTY_BYTES",
-    "TEXT_BYTES_PER_BYTE",
-    "decode_properties",
-]
-
 
 class Numbers(Protocol):
     """An array of integers."""

@@ -30,15 +30,6 @@ from wireyard.formats.mqtt.layout import (
 )
 from wireyard.memory import load_u8, load_u16, load_u32, valid_utf8
 
-__all__ = [
-    "LONGEST_HEAD",
-    "body_at",
-    "check_packet",
-    "declared_version",
-    "is_valid",
-    "is_valid_publish",
-]
-
 LONGEST_HEAD: Final = 21
 """Most bytes of a CONNECT that detection examines: `HEADER_BYTES` of the framing."""
 _BRIDGE: Final = 0x80

@@ -42,8 +42,6 @@ from wireyard.formats.mqtt.resync import (
 )
 from wireyard.memory import load_u8, load_u16
 
-__all__ = ["find_contexts", "sniff_heads", "walk_streams"]
-
 _INTS: Final = array("int64")
 _CLIENT, _ANSWER = int(Shown.CLIENT), int(Shown.ANSWER)
 """The values of `Shown` as integers, as kernels need them."""

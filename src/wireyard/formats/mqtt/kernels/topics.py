@@ -8,8 +8,6 @@ from wireyard.accelerate import inlined
 from wireyard.arrays import Bytes
 from wireyard.memory import HIGH_BITS, load_u8, load_word
 
-__all__ = ["has_forbidden"]
-
 _ONES: Final = 0x0101010101010101
 _PLUS: Final = 0x2B2B2B2B2B2B2B2B
 _PLUS_FROM_HASH: Final = 0x0808080808080808
