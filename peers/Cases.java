@@ -507,7 +507,8 @@ public final class Cases {
             producer.send(sent, DeliveryMode.NON_PERSISTENT, 7, 60_000);
             Message got = consumer.receive(LONG);
             long life = got.getJMSExpiration() - got.getJMSTimestamp();
-            return got.getJMSDeliveryMode() + " " + got.getJMSPriority() + " " + life + " "
+            return got.getJMSDeliveryMode() + " " + got.getJMSPriority() + " "
+                    + (life > 59_000 && life <= 60_000) + " "
                     + got.getJMSMessageID().startsWith("ID:") + " "
                     + got.getJMSMessageID().equals(sent.getJMSMessageID()) + " "
                     + (Math.abs(got.getJMSTimestamp() - before) < 5000) + " "

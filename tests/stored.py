@@ -252,7 +252,7 @@ def check_framer(number: int) -> Counter[str]:
 
 
 def _contents(data: bytes, keylog: Sequence[Path]) -> Iterator[tuple[str, bytes]]:
-    """Yield the streams of a capture with their bytes, and read their rows too."""
+    """Yield the streams of a capture with their bytes but for gaps, and read their rows too."""
     for stream in open_input(data, None, keylog=keylog).streams:
         ledger = sum(
             pc.sum(batch["length"]).as_py()
@@ -260,7 +260,9 @@ def _contents(data: bytes, keylog: Sequence[Path]) -> Iterator[tuple[str, bytes]
         )
         captured = stream.opened.captured  # type: ignore[attr-defined]
         assert ledger == captured.size
-        yield captured.name, captured.read(0, captured.size).tobytes()
+        pieces = zip(captured.runs.offsets, captured.runs.lengths, strict=True)
+        content = (captured.read(at, at + size).tobytes() for at, size in pieces)
+        yield captured.name, b"".join(content)
 
 
 @cache

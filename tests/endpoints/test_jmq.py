@@ -11,11 +11,22 @@ import pytest
 import wireyard
 from wireyard import jmq
 from wireyard.endpoints import Limits
-from wireyard.endpoints.jmq import Ended, Event, Flow, Message, Refused, Request, ServerEndpoint
+from wireyard.endpoints.jmq import (
+    ClientEndpoint,
+    Ended,
+    Event,
+    Flow,
+    Message,
+    Refused,
+    Request,
+    ServerEndpoint,
+)
 from wireyard.endpoints.jmq.login import read_login
+from wireyard.endpoints.jmq.packets import BLOCK
 from wireyard.errors import DecodeError
 from wireyard.formats.jmq.packet import encode
 from wireyard.formats.jmq.router import RouterView, addressed_head, message_head
+from wireyard.formats.properties import Property
 from wireyard.layers.jmq.rules import RULES
 from wireyard.layers.jmq.states import FLOW, SESSION
 
@@ -208,3 +219,26 @@ def test_flow_follows_the_table() -> None:
     assert flow.is_open and flow.send()
     flow.resume(0)
     assert not any(flow.send() for _ in range(9)) and flow.is_open
+
+
+def test_a_message_may_come_back_before_the_reply_to_its_rollback() -> None:
+    client = ClientEndpoint(lambda: (5, ADDRESS, 0, 1))
+    client.state = "open"
+    message = packet("TEXT_MESSAGE", destination="q", consumer_id=8, body="x", sequence=4)
+    for kind, made in (
+        ("ADD_CONSUMER", "JMQConsumerID"),
+        ("START_TRANSACTION", "JMQTransactionID"),
+    ):
+        reply = {"JMQStatus": 200, made: Property("long", 8)}
+        client.receive(packet(f"{kind}_REPLY", reply, consumer_id=client.ask(kind)))
+    (came,) = client.receive(message)
+    assert isinstance(came, Message)
+    taken = client.ask("ACKNOWLEDGE", body=BLOCK.pack(8, came.key), transaction_id=8)
+    client.receive(packet("ACKNOWLEDGE_REPLY", {"JMQStatus": 200}, consumer_id=taken))
+    undone = client.ask("ROLLBACK_TRANSACTION", {"JMQTransactionID": 8, "JMQRedeliver": True})
+    (again,) = client.receive(message)
+    assert isinstance(again, Message)
+    client.receive(packet("ROLLBACK_REPLY", {"JMQStatus": 200}, consumer_id=undone))
+    assert client.ended is None and list(client.held) == [(8, came.key)]
+    (broken,) = client.receive(message)
+    assert isinstance(broken, Ended)

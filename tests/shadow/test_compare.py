@@ -319,7 +319,7 @@ def test_mistakes_are_one_line(sound: Path) -> None:
         failed = CliRunner().invoke(main, ["shadow", str(sound), "--to", command])
         assert failed.exit_code == 3 and said in failed.stderr
     failed = CliRunner().invoke(main, ["shadow", str(sound)])
-    assert failed.exit_code == 2 and "give two recordings" in failed.stderr
+    assert failed.exit_code == 2 and "name two recordings" in failed.stderr
 
 
 @pytest.mark.peer

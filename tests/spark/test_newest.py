@@ -74,7 +74,8 @@ def judge_mqtt(lake: Path, whole: Path) -> int:
         consumers = {row[:2] for row in expected}
         for row in found - expected:
             assert row[2] == "undecided"
-            assert row[:2] in consumers
+            # Of equal messages behind a gap it is not known who got them.
+            assert row[1] is None or row[:2] in consumers
     return messages
 
 
@@ -218,8 +219,9 @@ def test_messages_that_two_captures_show_have_one_row(tmp_path: Path) -> None:
             messages = rows_of("mqtt", root, "messages", "source", "message_key")
             assert len({*messages}) == len(messages)
             deliveries = lakes.rows(
-                root, "deliveries", "protocol", "source", "message_key", "consumer", "offset"
-            )
+                root, "deliveries",
+                *("protocol", "source", "message_key", "consumer", "offset", "subscription"),
+            )  # fmt: skip
             assert len({*deliveries}) == len(deliveries)
             sessions = lakes.rows(root, "sessions", "source", "stream", "offset")
             assert len({*sessions}) == len(sessions)

@@ -223,12 +223,12 @@ def timeline(answer: Answer, width_ns: int, *, wide: bool) -> str:
         _counts(max(row["failed"] for row in answer.rows), "failed", 2, 1),
     )
     left = max(_Plot(x, axis).left for axis in (rate, failed))
-    above = _Plot(_Axis(x.low, x.high, {}), rate, width, 110, left)
+    above = _Plot(_Axis(x.low, x.high, {}), rate, width, 96, left)
     marks = []
     for kind, colour in colours.items():
         steps_of = ((at, at + width_ns, n * 1e9 / width_ns) for at, n in counts[kind].items())
         marks.append(_line(above.stepped(steps_of), colour))
-    below = _Plot(x, failed, width, 44, left)
+    below = _Plot(x, failed, width, 40, left)
     bars = [
         _rectangle(below.at(at, row["failed"]), below.at(at + width_ns, 0), "var(--bad)")
         for at, row in rows.items()

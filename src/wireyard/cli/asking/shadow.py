@@ -85,9 +85,7 @@ def command(
     from wireyard.shadow import differences
 
     if len(inputs) != (1 if to else 2) or (own and not to):
-        raise UsageError(
-            "shadow: give two recordings, A and B, or A and --to BROKER, perhaps with --own"
-        )
+        raise UsageError("shadow: name two recordings, A and B, or A and --to BROKER")
     with ExitStack() as stack:
         status, names, titles, noise = exits.DONE, inputs, inputs, None
         if to is not None:

@@ -207,13 +207,23 @@ class ClientEndpoint(JmqEndpoint):
         flow = self.consumers.get(message.id)
         if flow is None:
             self.break_rule(message, "unknown_consumer", events)
-        elif key in self.held:
+        elif key in self.held and not self._comes_back(key):
             self.break_rule(message, "handed_over_twice", events)
         elif not flow.take(is_last=bool(message.flags & FLAGS["C"])):
             self.break_rule(message, "sent_while_paused", events)
         else:
             self.held[key] = DELIVERY.states[0]
             events.append(message)
+
+    def _comes_back(self, key: Key) -> bool:
+        """Settle a message that comes again before the reply to the rollback of its transaction."""
+        for asked in self._asked.values():
+            keys = self._joined.get(asked.transaction_id or 0, [])
+            if asked.kind == "ROLLBACK_TRANSACTION" and key in keys:
+                keys.remove(key)
+                self._settle(key, _SETTLES[asked.kind])
+                return True
+        return False
 
     def _take_reply(self, reply: Request, events: list[Event]) -> None:
         asked = self._asked.get(reply.id)
