@@ -87,7 +87,7 @@ def test_a_flood_of_half_open_connections_ends(broker: BrokerThread, dial: Dial)
     silent = [dial(broker) for _ in range(6)]
     silent[0].sendall(b"\x10")
     assert all(is_closed(client) for client in silent)
-    assert sum("3 connections have sent no CONNECT yet" in line for line in broker.lines) == 3
+    assert sum("3 connections have sent no CONNECT yet" in line for line in broker.lines) == 1
     assert sum("sent no valid CONNECT within 0.2 s" in line for line in broker.lines) == 3
     known.sendall(b"\xc0\0")
     assert known.recv(2) == b"\xd0\0"

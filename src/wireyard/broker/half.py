@@ -55,6 +55,8 @@ class Half(ABC, Generic[L]):
         self.now = 0.0
         self._timers: list[tuple[float, int, Callable[[], None]]] = []
         self._numbers = count()
+        self._is_full = False
+        """Whether the last connection was refused."""
         self._held_bytes = 0
         self._changes = 0
         """Changes of the store for which some link waits already."""
@@ -111,15 +113,16 @@ class Half(ABC, Generic[L]):
     # --- connections ----------------------------------------------------------------------
 
     def _has_room(self, name: str) -> bool:
-        """Return whether there may be one more connection; say why not."""
+        """Return whether there may be one more connection; say why not, of the first of several."""
+        reason = None
         if len(self.links) >= self.settings.max_connections:
-            self.say(f"{name}: refused, there are {len(self.links)} connections")
-            return False
-        if len(self.unidentified) >= self.settings.max_unidentified:
-            number = len(self.unidentified)
-            self.say(f"{name}: refused, {number} connections {self._UNIDENTIFIED}")
-            return False
-        return True
+            reason = f"there are {len(self.links)} connections"
+        elif len(self.unidentified) >= self.settings.max_unidentified:
+            reason = f"{len(self.unidentified)} connections {self._UNIDENTIFIED}"
+        if reason is not None and not self._is_full:
+            self.say(f"{name}: refused, {reason}")
+        self._is_full = reason is not None
+        return not self._is_full
 
     def _add(self, link: L) -> L:
         """Add a new connection, which has to log in in time."""
