@@ -27,7 +27,7 @@ from tests.layers.rmp import make as rmp
 from wireyard.formats.base import Row
 from wireyard.formats.mqtt import layout
 from wireyard.layers.mqtt.connection import CONNECTION, connection_event
-from wireyard.layers.mqtt.subscriptions import Subscription, Subscriptions
+from wireyard.layers.mqtt.deliveries.subscriptions import Subscription, Subscriptions
 from wireyard.layers.rmp import Delivered, Event, MessageId, QoS, Want
 from wireyard.layers.rmp.chain import CHAIN as RMP
 from wireyard.layers.rmp.events import RequestDone

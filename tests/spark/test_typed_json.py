@@ -15,7 +15,7 @@ import pytest
 from tests.layers.mqtt.test_steps import at, client, subscribed
 from wireyard.arrays import Ints
 from wireyard.captures.records import Context, Interface
-from wireyard.layers.mqtt.delivery_columns import Topics
+from wireyard.layers.mqtt.deliveries.columns import Topics
 from wireyard.layers.mqtt.packets import KnownStream
 from wireyard.layers.mqtt.records import Attempt, ConnectionRecord, Message, Will
 from wireyard.layers.mqtt.tracked import Clients

@@ -15,7 +15,7 @@ import wireyard
 from wireyard import mqtt
 from wireyard.errors import UsageError
 from wireyard.formats import get_format
-from wireyard.layers.mqtt.topics import matches
+from wireyard.layers.mqtt.deliveries.topics import matches
 from wireyard.streams.conditions import bind, parse
 from wireyard.streams.plan import make_plan
 

@@ -13,7 +13,7 @@ from wireyard.answers.visibility import reasons
 from wireyard.errors import UsageError
 from wireyard.layers.facts import CONDITIONS, registered
 from wireyard.layers.latencies import delayed, queue_times
-from wireyard.layers.mqtt.topics import matches
+from wireyard.layers.mqtt.deliveries.topics import matches
 
 if TYPE_CHECKING:
     import pyarrow as pa

@@ -19,7 +19,7 @@ from typing import Final
 
 from wireyard.errors import UsageError
 from wireyard.formats.mqtt.topics import has_wildcard
-from wireyard.layers.mqtt.topics import matches, split_shared
+from wireyard.layers.mqtt.deliveries.topics import matches, split_shared
 
 _N, _R, _P = 1 << 14, 8, 1
 """Cost of a hash: 16 MiB and some 50 ms."""

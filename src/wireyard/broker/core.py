@@ -46,7 +46,7 @@ from wireyard.endpoints.codes import (
 from wireyard.endpoints.packets import ERROR
 from wireyard.formats.mqtt.control import Auth, Connect, Disconnect, Subscribe, Unsubscribe
 from wireyard.layers.mqtt.connection import WILL
-from wireyard.layers.mqtt.subscriptions import Subscription
+from wireyard.layers.mqtt.deliveries.subscriptions import Subscription
 
 _CONTINUE, _REAUTHENTICATE = 24, 25
 _NO_SUBSCRIPTION: Final = 17

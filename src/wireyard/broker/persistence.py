@@ -22,8 +22,8 @@ from wireyard.formats.mqtt.control import Connect, Publish
 from wireyard.formats.mqtt.properties import Property, properties_of
 from wireyard.formats.mqtt.topics import has_wildcard
 from wireyard.formats.mqtt.writing import encode
+from wireyard.layers.mqtt.deliveries.subscriptions import Subscription
 from wireyard.layers.mqtt.qos import MAX_IN_FLIGHT
-from wireyard.layers.mqtt.subscriptions import Subscription
 
 _SESSIONS: Final = Table(
     "mqtt_sessions",

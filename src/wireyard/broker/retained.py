@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from wireyard.endpoints import Message
-from wireyard.layers.mqtt.subscriptions import MAX_LEVELS
+from wireyard.layers.mqtt.deliveries.subscriptions import MAX_LEVELS
 
 _LEVEL_BYTES = 300
 

@@ -22,8 +22,8 @@ from wireyard.endpoints import Delivery, Message
 from wireyard.endpoints.codes import NO_SUBSCRIBERS, NOT_AUTHORIZED, QUOTA_EXCEEDED
 from wireyard.endpoints.packets import ERROR
 from wireyard.errors import SourceError
-from wireyard.layers.mqtt.subscriptions import Subscription, Subscriptions
-from wireyard.layers.mqtt.topics import split_shared
+from wireyard.layers.mqtt.deliveries.subscriptions import Subscription, Subscriptions
+from wireyard.layers.mqtt.deliveries.topics import split_shared
 
 _MOST_TOPICS: Final = 10_000
 """Topics whose receivers are remembered."""

@@ -8,7 +8,7 @@ from typing import Final
 from wireyard.broker.settings import Conversation
 from wireyard.endpoints import Delivery, Flows, Message, ServerEndpoint
 from wireyard.formats.mqtt.control import Connect, Publish
-from wireyard.layers.mqtt.subscriptions import Subscription
+from wireyard.layers.mqtt.deliveries.subscriptions import Subscription
 
 FOR_EVER: Final = 0xFFFF_FFFF
 """Session Expiry Interval of a session that does not end (MQTT 5.0, 3.1.2.11.2)."""

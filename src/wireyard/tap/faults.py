@@ -14,7 +14,7 @@ from typing import Final, Literal, NamedTuple
 
 from wireyard.errors import DecodeError, UsageError
 from wireyard.formats.base import Format
-from wireyard.layers.mqtt.topics import matches
+from wireyard.layers.mqtt.deliveries.topics import matches
 from wireyard.tap.packets import Conversation, Span
 
 Action = Literal["cut", "delay", "drop", "duplicate"]

@@ -20,7 +20,7 @@ from tests.layers.mqtt.test_recorded import SCENARIOS
 from tests.reference import mqtt
 from tests.reference.order import in_order
 from wireyard.captures.read import read_capture
-from wireyard.layers.mqtt.topics import matches, split_shared
+from wireyard.layers.mqtt.deliveries.topics import matches, split_shared
 
 Row = dict[str, Any]
 Packet = tuple[str, int]

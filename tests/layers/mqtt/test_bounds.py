@@ -9,9 +9,9 @@ import pytest
 from tests.layers.mqtt.make import Capture, derived
 from wireyard.formats.mqtt import layout
 from wireyard.formats.mqtt.filters import Filter
-from wireyard.layers.mqtt import delivery_columns
-from wireyard.layers.mqtt.request_kernels import MAX_FILTERS
-from wireyard.layers.mqtt.subscriptions import Subscription, Subscriptions
+from wireyard.layers.mqtt.deliveries import columns as delivery_columns
+from wireyard.layers.mqtt.deliveries.subscriptions import Subscription, Subscriptions
+from wireyard.layers.mqtt.kernels.requests import MAX_FILTERS
 
 MANY: Final = 200_000
 """More than there are packet identifiers, and than any cap here."""

@@ -11,7 +11,7 @@ import pytest
 
 from tests.layers.mqtt.make import Capture, deliveries_of, pair, tables_of
 from tests.layers.mqtt.test_lost import lose
-from wireyard.layers.mqtt.delivery_kernels import SEVERAL, find_partners
+from wireyard.layers.mqtt.kernels.deliveries import SEVERAL, find_partners
 
 PERIODS = 6
 

@@ -12,7 +12,8 @@ from tests.layers.mqtt.make import MS, Capture, derived, pair, table_of, tables_
 from tests.layers.mqtt.recorded import capture_of, rows_of
 from tests.reference import mqtt
 from tests.reference.mqtt import sides_of
-from wireyard.layers.mqtt import conversations, subscriptions
+from wireyard.layers.mqtt.deliveries import conversations, subscriptions
+from wireyard.layers.mqtt.deliveries.retained import attempt_record, keep_values
 from wireyard.layers.mqtt.packets import KnownStream, Packets, Part, new_secret, stream_numbers
 from wireyard.layers.mqtt.records import (
     Attempt,
@@ -21,7 +22,6 @@ from wireyard.layers.mqtt.records import (
     ValueChange,
     value_records,
 )
-from wireyard.layers.mqtt.retained import attempt_record, keep_values
 from wireyard.layers.records import Position
 from wireyard.layers.stages import Fact, Found, KeyedRecord
 

@@ -8,8 +8,8 @@ from hypothesis import strategies as st
 
 from tests.layers.mqtt.make import Capture, tables_of
 from wireyard.formats.mqtt import layout
-from wireyard.layers.mqtt.subscriptions import MAX_LEVELS, Subscription, Subscriptions
-from wireyard.layers.mqtt.topics import matches, split_shared
+from wireyard.layers.mqtt.deliveries.subscriptions import MAX_LEVELS, Subscription, Subscriptions
+from wireyard.layers.mqtt.deliveries.topics import matches, split_shared
 
 MATCHES = [
     # From the standard (4.7.1), or what follows from it.

@@ -34,15 +34,9 @@ import pyarrow.compute as pc
 from wireyard.formats.base import Row
 from wireyard.formats.mqtt.layout import PUBLISH
 from wireyard.layers.facts import DerivedFiles
-from wireyard.layers.mqtt.conversations import CONVERSATIONS, RequestMessage, converse
-from wireyard.layers.mqtt.delivery_columns import Topics, deliver
-from wireyard.layers.mqtt.directions import OK, Stream
-from wireyard.layers.mqtt.evidence import NEEDED as EVIDENCE_NEEDED
-from wireyard.layers.mqtt.evidence import StreamEvidence
-from wireyard.layers.mqtt.grids import NO_TIME
-from wireyard.layers.mqtt.messages import NEEDED as MESSAGE_NEEDED
-from wireyard.layers.mqtt.messages import marks_of, message_table, unknown_marks
-from wireyard.layers.mqtt.missing import (
+from wireyard.layers.mqtt.deliveries.columns import Topics, deliver
+from wireyard.layers.mqtt.deliveries.conversations import CONVERSATIONS, RequestMessage, converse
+from wireyard.layers.mqtt.deliveries.missing import (
     MISSING,
     LatestDelivered,
     MissedDelivery,
@@ -50,6 +44,18 @@ from wireyard.layers.mqtt.missing import (
     connection_record,
     explain,
 )
+from wireyard.layers.mqtt.deliveries.published import message_tables
+from wireyard.layers.mqtt.deliveries.subscriptions import (
+    KeptSubscriptions,
+    Subscription,
+    Subscriptions,
+)
+from wireyard.layers.mqtt.directions import OK, Stream
+from wireyard.layers.mqtt.evidence import NEEDED as EVIDENCE_NEEDED
+from wireyard.layers.mqtt.evidence import StreamEvidence
+from wireyard.layers.mqtt.grids import NO_TIME
+from wireyard.layers.mqtt.messages import NEEDED as MESSAGE_NEEDED
+from wireyard.layers.mqtt.messages import marks_of, message_table, unknown_marks
 from wireyard.layers.mqtt.packets import (
     NEEDED,
     KnownStream,
@@ -58,7 +64,6 @@ from wireyard.layers.mqtt.packets import (
     new_secret,
     stream_numbers,
 )
-from wireyard.layers.mqtt.published import message_tables
 from wireyard.layers.mqtt.records import (
     Client,
     ConnectionRecord,
@@ -68,7 +73,6 @@ from wireyard.layers.mqtt.records import (
     TopicKey,
     Will,
 )
-from wireyard.layers.mqtt.subscriptions import KeptSubscriptions, Subscription, Subscriptions
 from wireyard.layers.mqtt.tracked import Clients
 from wireyard.layers.mqtt.tracking import track_clients
 from wireyard.layers.records import Position

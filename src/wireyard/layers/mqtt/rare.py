@@ -10,8 +10,8 @@ import pyarrow.compute as pc
 
 from wireyard.arrays import Bools, Grid, Ints
 from wireyard.formats.mqtt import layout
+from wireyard.layers.mqtt.deliveries.topics import split_shared
 from wireyard.layers.mqtt.grids import NONE, Bridge, Rare, TopicFilter
-from wireyard.layers.mqtt.topics import split_shared
 from wireyard.layers.records import GAP, TAIL
 
 NO_LENGTH: Final = "remaining_length"

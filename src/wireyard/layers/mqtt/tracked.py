@@ -14,6 +14,8 @@ import pyarrow.compute as pc
 from wireyard.arrays import Grid, Grid32, Ints
 from wireyard.layers.endpoints import stream_endpoints
 from wireyard.layers.mqtt import grids
+from wireyard.layers.mqtt.deliveries.subscriptions import Last
+from wireyard.layers.mqtt.deliveries.topics import split_shared
 from wireyard.layers.mqtt.grids import (
     NO_TIME,
     NONE,
@@ -32,7 +34,7 @@ from wireyard.layers.mqtt.grids import (
     Tracking,
     WillFate,
 )
-from wireyard.layers.mqtt.message_kernels import RULE_NAMES
+from wireyard.layers.mqtt.kernels.messages import RULE_NAMES
 from wireyard.layers.mqtt.packets import Packets, hash_payloads
 from wireyard.layers.mqtt.rare import NO_LENGTH, RarePackets
 from wireyard.layers.mqtt.records import (
@@ -49,8 +51,6 @@ from wireyard.layers.mqtt.records import (
     content_of,
     properties_of,
 )
-from wireyard.layers.mqtt.subscriptions import Last
-from wireyard.layers.mqtt.topics import split_shared
 from wireyard.layers.mqtt.violations import cite, violation_of
 from wireyard.layers.records import Position, violation_row
 from wireyard.layers.tables import as_fact_table, fact_table

@@ -24,14 +24,6 @@ from wireyard.arena import room
 from wireyard.arrays import Grid, Ints
 from wireyard.formats.mqtt import layout
 from wireyard.layers.mqtt.connection import WILL_EVENTS
-from wireyard.layers.mqtt.connection_kernels import (
-    add_stream,
-    keep_session,
-    lose_until,
-    observe,
-    open_session,
-    take_effect,
-)
 from wireyard.layers.mqtt.grids import (
     ALWAYS,
     NO_TIME,
@@ -57,10 +49,18 @@ from wireyard.layers.mqtt.grids import (
     Tracking,
     Will,
 )
+from wireyard.layers.mqtt.kernels.connections import (
+    add_stream,
+    keep_session,
+    lose_until,
+    observe,
+    open_session,
+    take_effect,
+)
+from wireyard.layers.mqtt.kernels.sessions import close, end_flows, finish_session
+from wireyard.layers.mqtt.kernels.slots import Owner, clear, slot_of
 from wireyard.layers.mqtt.packets import LARGE_BYTES, TRACKED, KnownStream, Packets
 from wireyard.layers.mqtt.rare import RarePackets
-from wireyard.layers.mqtt.session_kernels import close, end_flows, finish_session
-from wireyard.layers.mqtt.slots import Owner, clear, slot_of
 from wireyard.layers.mqtt.tracked import Tracked, results_of
 
 _BREACHES: Final = 1 << 12

@@ -37,13 +37,13 @@ from wireyard.layers.mqtt.columns import (
     shown_rows,
     track,
 )
-from wireyard.layers.mqtt.delivery_columns import Topics, deliver
+from wireyard.layers.mqtt.deliveries.columns import Topics, deliver
+from wireyard.layers.mqtt.deliveries.published import SENT
 from wireyard.layers.mqtt.directions import Stream
 from wireyard.layers.mqtt.evidence import SCHEMA, StreamEvidence
 from wireyard.layers.mqtt.facts import EVIDENCE, FORMAT
 from wireyard.layers.mqtt.messages import marks_of
 from wireyard.layers.mqtt.packets import KnownStream, Part, new_secret
-from wireyard.layers.mqtt.published import SENT
 from wireyard.layers.mqtt.records import Client, ConnectionRecord, TopicKey, Will
 from wireyard.layers.mqtt.tracked import Clients
 from wireyard.layers.stages import Key, KeyedRecord, Order

@@ -17,15 +17,14 @@ import pyarrow as pa
 
 from wireyard.arrays import Grid, Grid32, Ints
 from wireyard.layers.grouping import by_group, dense_ids, text_codes
-from wireyard.layers.mqtt import delivery_kernels as kernels
-from wireyard.layers.mqtt.assignment import (
+from wireyard.layers.mqtt.deliveries.assignment import (
     assign_all,
     assign_retained,
     mark_served,
     older_messages,
 )
-from wireyard.layers.mqtt.conversations import reply_record, request_record
-from wireyard.layers.mqtt.delivery_grids import (
+from wireyard.layers.mqtt.deliveries.conversations import reply_record, request_record
+from wireyard.layers.mqtt.deliveries.grids import (
     Columns,
     DeliveryGrids,
     Numbers,
@@ -37,26 +36,38 @@ from wireyard.layers.mqtt.delivery_grids import (
     starts_of,
     subscription_grid,
 )
-from wireyard.layers.mqtt.delivery_kernels import MISSED, UNDECIDED, Delivered, DeliveryRow
-from wireyard.layers.mqtt.delivery_rows import Numbered, Times, broken_rules, delivery_table
-from wireyard.layers.mqtt.expected_kernels import (
-    Expected,
-    Message,
-    Subscription,
-    count_expected,
-    find_expected,
-)
-from wireyard.layers.mqtt.grids import NO_TIME, NONE, Status
-from wireyard.layers.mqtt.missing import (
+from wireyard.layers.mqtt.deliveries.missing import (
     LatestDelivered,
     UnsubscribedDelivery,
     latest_record,
     missing_record,
     unsubscribed_record,
 )
-from wireyard.layers.mqtt.missing_columns import capture_ends, connections_of, explain_absence
+from wireyard.layers.mqtt.deliveries.missing_columns import (
+    capture_ends,
+    connections_of,
+    explain_absence,
+)
+from wireyard.layers.mqtt.deliveries.published import SENT
+from wireyard.layers.mqtt.deliveries.retained import (
+    attempt_record,
+    broker_violations,
+    keep_values,
+    new_subscription_record,
+)
+from wireyard.layers.mqtt.deliveries.rows import Numbered, Times, broken_rules, delivery_table
+from wireyard.layers.mqtt.deliveries.subscriptions import ends_of
+from wireyard.layers.mqtt.grids import NO_TIME, NONE, Status
+from wireyard.layers.mqtt.kernels import deliveries as kernels
+from wireyard.layers.mqtt.kernels.deliveries import MISSED, UNDECIDED, Delivered, DeliveryRow
+from wireyard.layers.mqtt.kernels.expected import (
+    Expected,
+    Message,
+    Subscription,
+    count_expected,
+    find_expected,
+)
 from wireyard.layers.mqtt.packets import KnownStream
-from wireyard.layers.mqtt.published import SENT
 from wireyard.layers.mqtt.records import (
     Attempt,
     Client,
@@ -70,13 +81,6 @@ from wireyard.layers.mqtt.records import (
     value_records,
 )
 from wireyard.layers.mqtt.records import Message as Sent
-from wireyard.layers.mqtt.retained import (
-    attempt_record,
-    broker_violations,
-    keep_values,
-    new_subscription_record,
-)
-from wireyard.layers.mqtt.subscriptions import ends_of
 from wireyard.layers.records import Position
 from wireyard.layers.stages import Dropped, Fact, Found, Key, KeyedRecord
 from wireyard.layers.tables import fact_table

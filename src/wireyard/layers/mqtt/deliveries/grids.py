@@ -18,12 +18,12 @@ import pyarrow as pa
 from wireyard.accelerate import array, kernel
 from wireyard.arrays import Bools, Grid, Grid32, Int32s, Ints
 from wireyard.layers.grouping import by_group, dense_ids
-from wireyard.layers.mqtt.delivery_kernels import VERDICT_NAMES, Delivered
-from wireyard.layers.mqtt.expected_kernels import Expected, Message, Subscription
+from wireyard.layers.mqtt.deliveries.topics import OWN_PREFIXES
 from wireyard.layers.mqtt.grids import NO_TIME, NONE, Status
+from wireyard.layers.mqtt.kernels.deliveries import VERDICT_NAMES, Delivered
+from wireyard.layers.mqtt.kernels.expected import Expected, Message, Subscription
 from wireyard.layers.mqtt.packets import KnownStream
 from wireyard.layers.mqtt.records import Subscribed
-from wireyard.layers.mqtt.topics import OWN_PREFIXES
 from wireyard.layers.records import Position, position_of
 
 T = TypeVar("T")

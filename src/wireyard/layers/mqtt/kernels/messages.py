@@ -31,9 +31,9 @@ from wireyard.layers.mqtt.grids import (
     Stream,
     Subscription,
 )
+from wireyard.layers.mqtt.kernels.slots import Owner, client_of, slot_of
 from wireyard.layers.mqtt.qos import EVENTS, FACTS, IN_FLIGHT, RECEIVER, SENDER
 from wireyard.layers.mqtt.records import SMALLEST_WINDOW
-from wireyard.layers.mqtt.slots import Owner, client_of, slot_of
 from wireyard.layers.mqtt.violations import NEEDS_ALL_CONNECTIONS, NEEDS_ALL_PACKETS, RULES
 from wireyard.layers.states import EFFECT, NEXT, RULE, transitions
 

@@ -19,16 +19,16 @@ from typing import Final, NamedTuple
 import numpy as np
 
 from wireyard.formats.base import Row
-from wireyard.layers.mqtt.delivery_grids import Numbers
-from wireyard.layers.mqtt.delivery_kernels import MISSED, VERDICT_NAMES
-from wireyard.layers.mqtt.grids import NO_TIME, NONE
-from wireyard.layers.mqtt.missing_columns import (
+from wireyard.layers.mqtt.deliveries.grids import Numbers
+from wireyard.layers.mqtt.deliveries.missing_columns import (
     Connection,
     connections_of,
     find_connections,
     verdict_of_absence,
     verdict_of_wait,
 )
+from wireyard.layers.mqtt.grids import NO_TIME, NONE
+from wireyard.layers.mqtt.kernels.deliveries import MISSED, VERDICT_NAMES
 from wireyard.layers.mqtt.records import (
     PROTOCOL,
     Client,

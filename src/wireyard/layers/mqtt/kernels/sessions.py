@@ -29,15 +29,15 @@ from wireyard.layers.mqtt.grids import (
     Will,
     WillFate,
 )
-from wireyard.layers.mqtt.message_kernels import (
+from wireyard.layers.mqtt.kernels.messages import (
     FIRST_STATES,
     IN_FLIGHT_STATES,
     TABLES,
     window_of,
 )
+from wireyard.layers.mqtt.kernels.requests import end_subscriptions
+from wireyard.layers.mqtt.kernels.slots import client_of, rare_of
 from wireyard.layers.mqtt.qos import EVENTS, MAX_IN_FLIGHT
-from wireyard.layers.mqtt.request_kernels import end_subscriptions
-from wireyard.layers.mqtt.slots import client_of, rare_of
 from wireyard.layers.states import EFFECT, NEXT, transitions
 
 _RESUMED, _DISCARDED = map(EVENTS.index, ("resumed", "discarded"))

@@ -14,11 +14,11 @@ import numpy as np
 
 from wireyard.arrays import Bools, Grid32, Int32s, Ints
 from wireyard.layers.grouping import by_group
-from wireyard.layers.mqtt import delivery_kernels as kernels
-from wireyard.layers.mqtt.delivery_grids import DeliveryGrids, starts_of
-from wireyard.layers.mqtt.delivery_kernels import NO_OLDER, SEVERAL, Delivered
-from wireyard.layers.mqtt.expected_kernels import Expected, Message, Subscription
+from wireyard.layers.mqtt.deliveries.grids import DeliveryGrids, starts_of
 from wireyard.layers.mqtt.grids import NO_TIME, NONE
+from wireyard.layers.mqtt.kernels import deliveries as kernels
+from wireyard.layers.mqtt.kernels.deliveries import NO_OLDER, SEVERAL, Delivered
+from wireyard.layers.mqtt.kernels.expected import Expected, Message, Subscription
 
 _EARLY_NS: Final = 5_000_000
 """Most by which packets of several connections are captured out of order: less than it takes to

@@ -21,8 +21,8 @@ from wireyard.layers.mqtt.grids import (
     Subscription,
     TopicFilter,
 )
-from wireyard.layers.mqtt.message_kernels import RULE_NAMES, breaks, confirm_read
-from wireyard.layers.mqtt.slots import Owner, client_of, queue, rare_of, slot_of
+from wireyard.layers.mqtt.kernels.messages import RULE_NAMES, breaks, confirm_read
+from wireyard.layers.mqtt.kernels.slots import Owner, client_of, queue, rare_of, slot_of
 
 MAX_FILTERS: Final = 1 << 14
 """Subscriptions of one session; brokers that limit them allow thousands."""

@@ -15,16 +15,16 @@ import numpy as np
 import pyarrow as pa
 
 from wireyard.arrays import Bools, Grid32, Int32s, Ints
-from wireyard.layers.mqtt.delivery_grids import (
+from wireyard.layers.mqtt.deliveries.grids import (
     Columns,
     DeliveryGrids,
     Numbers,
     Positions,
     values_at,
 )
-from wireyard.layers.mqtt.delivery_kernels import VERDICT_NAMES, Delivered, DeliveryRow
-from wireyard.layers.mqtt.expected_kernels import Expected, Message, Subscription
 from wireyard.layers.mqtt.grids import NO_TIME, NONE, Status
+from wireyard.layers.mqtt.kernels.deliveries import VERDICT_NAMES, Delivered, DeliveryRow
+from wireyard.layers.mqtt.kernels.expected import Expected, Message, Subscription
 from wireyard.layers.mqtt.packets import KnownStream
 from wireyard.layers.mqtt.records import Client, Subscribed, TopicKey
 from wireyard.layers.tables import as_fact_table, packet_keys, text_array

@@ -14,8 +14,8 @@ import numpy as np
 
 from wireyard.accelerate import I64, array, inlined, kernel
 from wireyard.arrays import Grid, Grid32, Int32s, Ints
-from wireyard.layers.mqtt.delivery_kernels import MISSED, VERDICT_NAMES, DeliveryRow
-from wireyard.layers.mqtt.expected_kernels import NONE, Expected, Message, Subscription
+from wireyard.layers.mqtt.kernels.deliveries import MISSED, VERDICT_NAMES, DeliveryRow
+from wireyard.layers.mqtt.kernels.expected import NONE, Expected, Message, Subscription
 from wireyard.layers.mqtt.packets import NO_TIME
 from wireyard.layers.mqtt.records import ConnectionRecord
 

@@ -8,8 +8,8 @@ from itertools import chain, groupby
 from operator import attrgetter
 from typing import Final, NamedTuple
 
+from wireyard.layers.mqtt.deliveries.topics import split_shared
 from wireyard.layers.mqtt.records import Lost, Span, Subscribed
-from wireyard.layers.mqtt.topics import split_shared
 from wireyard.layers.records import Position
 
 MAX_LEVELS: Final = 200

@@ -36,7 +36,7 @@ from wireyard.layers.mqtt.grids import (
     Session,
     Stream,
 )
-from wireyard.layers.mqtt.message_kernels import (
+from wireyard.layers.mqtt.kernels.messages import (
     RULE_NAMES,
     accept_before,
     acknowledge,
@@ -44,16 +44,16 @@ from wireyard.layers.mqtt.message_kernels import (
     breaks,
     publish,
 )
-from wireyard.layers.mqtt.qos import MAX_IN_FLIGHT
-from wireyard.layers.mqtt.request_kernels import ask, pingreq, pingresp, suback, unsuback
-from wireyard.layers.mqtt.session_kernels import (
+from wireyard.layers.mqtt.kernels.requests import ask, pingreq, pingresp, suback, unsuback
+from wireyard.layers.mqtt.kernels.sessions import (
     close,
     ended_with_connection,
     new_session,
     resume,
     take_over,
 )
-from wireyard.layers.mqtt.slots import Owner, queue, rare_of, slot_of
+from wireyard.layers.mqtt.kernels.slots import Owner, queue, rare_of, slot_of
+from wireyard.layers.mqtt.qos import MAX_IN_FLIGHT
 from wireyard.layers.states import NEXT, RULE, transitions
 
 _CONNECT, _CONNACK = int(layout.CONNECT), int(layout.CONNACK)

@@ -17,8 +17,8 @@ from wireyard.accelerate import I64, array, inlined, kernel
 from wireyard.arrays import Grid32 as Grid
 from wireyard.arrays import Ints
 from wireyard.layers.grouping import dense_ids
-from wireyard.layers.mqtt.expected_kernels import NONE, Expected, Message, Subscription
 from wireyard.layers.mqtt.facts import VERDICTS
+from wireyard.layers.mqtt.kernels.expected import NONE, Expected, Message, Subscription
 
 VERDICT_NAMES: Final = tuple(VERDICTS)
 (
