@@ -10,7 +10,7 @@ import socket
 import subprocess
 import sys
 from collections import Counter
-from collections.abc import Callable, Coroutine
+from collections.abc import Awaitable, Callable, Coroutine
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -94,15 +94,13 @@ class Killed:
         await self._process.wait()
 
 
-async def publish_all(client: Client, log: Log, stop: asyncio.Event) -> int:
-    """Publish numbers, several at a time, until a test has killed enough; return how many."""
+async def send_all(send: Callable[[int], Awaitable[object]], log: Log, stop: asyncio.Event) -> int:
+    """Send numbers, several at a time, until a test has killed enough; return how many."""
     room = asyncio.Semaphore(OPEN)
 
-    async def publish(number: int) -> None:
+    async def one(number: int) -> None:
         log.open.add(number)
-        await client.publish(
-            f"n/{number % TOPICS}", str(number), qos_of(number), is_retained(number)
-        )
+        await send(number)
         log.open.discard(number)
         log.acknowledged.add(number)
         room.release()
@@ -111,7 +109,7 @@ async def publish_all(client: Client, log: Log, stop: asyncio.Event) -> int:
     async with asyncio.TaskGroup() as tasks:
         while not stop.is_set():
             await room.acquire()
-            tasks.create_task(publish(number))
+            tasks.create_task(one(number))
             number += 1
     return number
 
@@ -132,7 +130,12 @@ async def talk(broker: Killed, ports: Ports, kills: int, log: Log) -> int:
     async with reader, writer:
         await reader.subscribe("n/#", 2)
         reading = asyncio.create_task(read_all(reader, log))
-        writing = asyncio.create_task(publish_all(writer, log, stop))
+
+        def publish(number: int) -> Awaitable[object]:
+            topic = f"n/{number % TOPICS}"
+            return writer.publish(topic, str(number), qos_of(number), is_retained(number))
+
+        writing = asyncio.create_task(send_all(publish, log, stop))
         for _ in range(kills):
             await asyncio.sleep(choose.uniform(0, 0.25))
             broker.kill()
@@ -196,26 +199,6 @@ def test_what_was_not_synced_was_not_acknowledged(tmp_path: Path, ports: Ports) 
     run(tmp_path, ports, KILLS // 2, LD_PRELOAD=str(library), UNSYNCED="1")
 
 
-async def send_all(client: JmqClient, log: Log, stop: asyncio.Event) -> int:
-    """Send numbers to a topic that has a durable subscription, several at a time."""
-    room = asyncio.Semaphore(OPEN)
-
-    async def send(number: int) -> None:
-        log.open.add(number)
-        await client.send("n", str(number), is_topic=True)
-        log.open.discard(number)
-        log.acknowledged.add(number)
-        room.release()
-
-    number = 0
-    async with asyncio.TaskGroup() as tasks:
-        while not stop.is_set():
-            await room.acquire()
-            tasks.create_task(send(number))
-            number += 1
-    return number
-
-
 async def pass_on(client: JmqClient, log: Log) -> None:
     """Take messages of the subscription and send them to a queue, in transactions."""
     consumer = await client.consume(
@@ -243,7 +226,12 @@ async def talk_jmq(broker: Killed, ports: Ports, kills: int, log: Log) -> int:
         reading = asyncio.create_task(take_all(reader, log))
         passing = asyncio.create_task(pass_on(worker, log))
         await asyncio.sleep(0.2)
-        writing = asyncio.create_task(send_all(writer, log, stop))
+
+        def send(number: int) -> Awaitable[object]:
+            """Send to a topic that has a durable subscription."""
+            return writer.send("n", str(number), is_topic=True)
+
+        writing = asyncio.create_task(send_all(send, log, stop))
         for _ in range(kills):
             before = len(log.acknowledged)
             while len(log.acknowledged) < before + OPEN:

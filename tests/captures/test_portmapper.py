@@ -9,16 +9,16 @@ from typing import Final
 import pytest
 
 from wireyard.captures.connections.stream import Stream
-from wireyard.captures.detection.portmapper import (
+from wireyard.captures.read import read_capture
+from wireyard.errors import DecodeError, LimitExceeded, Malformed, Truncated, UnsupportedVersion
+from wireyard.formats import get_format
+from wireyard.formats.port_mapper import (
     MAX_ANSWER_BYTES,
     PortMapper,
     Service,
     decode_answer,
     is_answer,
 )
-from wireyard.captures.read import read_capture
-from wireyard.errors import DecodeError, LimitExceeded, Malformed, Truncated, UnsupportedVersion
-from wireyard.formats import get_format
 
 ANSWER: Final = (
     b"101 imqbroker 301\n"

@@ -9,7 +9,7 @@ import pytest
 
 from tests.conftest import ROOT
 from tests.tap.sockets import run, serving, tapped
-from wireyard.captures.detection.portmapper import MAX_ANSWER_BYTES, decode_answer
+from wireyard.formats.port_mapper import MAX_ANSWER_BYTES, decode_answer
 
 JMQ = (ROOT / "examples/traffic/shop-c2b.jmq").read_bytes()[:5000]
 

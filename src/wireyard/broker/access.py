@@ -24,7 +24,6 @@ from wireyard.layers.mqtt.deliveries.topics import matches, split_shared
 _N, _R, _P = 1 << 14, 8, 1
 """Cost of a hash: 16 MiB and some 50 ms."""
 _MAX_N: Final = 1 << 17
-_MAX_MEMORY: Final = 256 << 20
 _SALT_BYTES, _HASH_BYTES = 16, 32
 _READS, _WRITES = ("read", "readwrite"), ("write", "readwrite")
 

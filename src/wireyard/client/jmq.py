@@ -29,11 +29,12 @@ from wireyard.client.wire import Wire
 from wireyard.endpoints.channel import Ended
 from wireyard.endpoints.jmq import ClientEndpoint, Event, Message, Request
 from wireyard.endpoints.jmq.packets import BLOCK, Stamp
-from wireyard.errors import SourceError, UsageError
+from wireyard.errors import DecodeError, SourceError, UsageError
 from wireyard.formats.jmq.body import PlainBody
 from wireyard.formats.jmq.layout import FLAGS
 from wireyard.formats.jmq.packet import Packet
 from wireyard.formats.jmq.sender import MAX_SEQUENCE
+from wireyard.formats.port_mapper import MAX_ANSWER_BYTES, decode_answer
 from wireyard.formats.properties import PlainProperties
 from wireyard.formats.stamps import Stamps
 from wireyard.layers.jmq.rules import OK
@@ -47,7 +48,6 @@ _PASSING: Final = frozenset({1, 2, 3, 6, 7, 8, 9, 10, 409, 449, 503})
 """Reasons of GOODBYE and statuses of a broker that is unavailable, or has not missed the client."""
 _MOST_UNSENT: Final = 10_000
 _SECONDS_TO_RETRY: Final = 0.05
-_MAX_ANSWER_BYTES: Final = 64 << 10
 
 
 @dataclass(slots=True, eq=False)
@@ -119,18 +119,22 @@ class JmqClient(Keeper):
         try:
             writer.write(b"101\n")
             answer = b""
-            while b"\n.\n" not in answer and len(answer) < _MAX_ANSWER_BYTES:
+            while b"\n.\n" not in answer and len(answer) <= MAX_ANSWER_BYTES:
                 data = await reader.read(4096)
                 if not data:
                     break
                 answer += data
         finally:
             writer.close()
-        for line in answer.decode("latin-1").splitlines()[1:]:
-            words = line.split()
-            if len(words) >= 4 and words[1] in wanted and words[2] == "NORMAL":
-                return self.address.host, int(words[3]) if words[3].isdecimal() else 0
-        raise ConnectionLost(f"{self.address}: names no service for JMQ clients")
+        problem = f"{self.address}: names no service for JMQ clients"
+        try:
+            services = decode_answer(answer).services
+        except DecodeError as error:
+            raise ConnectionLost(f"{problem}, {error}") from None
+        for one in services:
+            if one.protocol in wanted and one.type == "NORMAL" and one.port:
+                return self.address.host, one.port
+        raise ConnectionLost(problem)
 
     def _new_wire(self) -> Wire:
         return Wire(ClientEndpoint(self._stamp), self._handle, self._lose)

@@ -6,8 +6,8 @@ import re
 from collections.abc import Awaitable, Callable
 from typing import Final
 
-from wireyard.captures.detection.portmapper import MAX_ANSWER_BYTES, decode_answer, is_answer
 from wireyard.errors import DecodeError
+from wireyard.formats.port_mapper import MAX_ANSWER_BYTES, decode_answer, is_answer
 
 _END: Final = re.compile(rb"\n\.\r?\n\Z")
 _TYPES: Final = ("NORMAL", "ADMIN")

@@ -26,15 +26,15 @@ from wireyard.captures.carriers.opening import Carriers, first_bytes
 from wireyard.captures.carriers.proxies import behind_proxy, is_refused
 from wireyard.captures.connections.flows import Endpoint
 from wireyard.captures.connections.stream import Stream
-from wireyard.captures.detection.portmapper import (
+from wireyard.errors import DecodeError, UsageError
+from wireyard.formats import Format, get_format, names, sniff
+from wireyard.formats.base import FIRST_PACKETS, View
+from wireyard.formats.port_mapper import (
     MAX_ANSWER_BYTES,
     PortMapper,
     decode_answer,
     is_answer,
 )
-from wireyard.errors import DecodeError, UsageError
-from wireyard.formats import Format, get_format, names, sniff
-from wireyard.formats.base import FIRST_PACKETS, View
 from wireyard.streams.framer import OK, Framer
 
 PORT_MAPPER_PORT: Final = 7676

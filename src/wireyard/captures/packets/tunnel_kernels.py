@@ -10,7 +10,7 @@ from typing import Final
 
 from wireyard.accelerate import inlined
 from wireyard.arrays import Bytes
-from wireyard.captures.layout import Fate, Header, Kinds
+from wireyard.captures.layout import Fate, Header
 from wireyard.memory import load_u8, load_u16, load_u32
 
 _CUT: Final = int(Fate.CUT)
@@ -19,14 +19,12 @@ _OTHER_NETWORK: Final = int(Fate.OTHER_NETWORK)
 _OTHER_PROTOCOL: Final = int(Fate.OTHER_PROTOCOL)
 _UDP: Final = int(Fate.UDP)
 _FIRST_KIND: Final = 0x0600
-_PIM: Final = int(Kinds.PROTOCOL) + 103
 
 # Bits of a GRE header (RFC 2784, 2890, 2637).
 _CHECKSUM: Final = 0x8000
 _ROUTING: Final = 0x4000
 _KEY: Final = 0x2000
 _SEQUENCE: Final = 0x1000
-_ACKNOWLEDGMENT: Final = 0x0080
 
 # UDP ports of tunnels, as IANA assigned them.
 _L2TP: Final = 1701

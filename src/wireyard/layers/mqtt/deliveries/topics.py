@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from typing import Final
-from zlib import crc32
 
 from wireyard.formats.mqtt.topics import is_shared
 
@@ -23,11 +22,6 @@ def split_shared(filter: str) -> tuple[str | None, str]:
         return None, filter
     group, _, rest = filter.removeprefix("$share/").partition("/")
     return group, rest
-
-
-def topic_hash(topic: str) -> int:
-    """Return a hash that is the same in every process, to group records by topic."""
-    return crc32(topic.encode("utf-8", "surrogatepass"))
 
 
 def matches(filter: str, topic: str) -> bool:
