@@ -40,6 +40,7 @@ Ends = Mapping[tuple[str, str], tuple[int | None, int | None]]
 """By source and name of a stream that ends with a FIN or a reset, the time and frame of that."""
 MS: Final = 1_000_000
 OK: Final = 200
+ACCEPTED: Final = 200, 304
 TYPE: Final = {name: code for code, name in PACKET_TYPES.items()}
 MESSAGES: Final = range(1, 7)
 MOST_TEXT: Final = 1024
@@ -68,9 +69,6 @@ class Facts:
         self.exchanges: list[tuple[Row, Row]] = []
         """Requests, and their rows among the conversations."""
         self.uses: list[Use] = []
-        self.runs: list[Run] = []
-        self.incomplete: set[Key] = set()
-        """Sources and hosts of clients of which packets are missing."""
         self.sliced: Collection[str] = ()
 
 
@@ -87,19 +85,6 @@ class Use(NamedTuple):
     is_sure: bool
     """Whether no packet is missing that may explain it, and the packet was not sent again."""
     row: Row
-
-
-class Run(NamedTuple):
-    """Consecutive sequence numbers of a stream, from `start` up to `stop`."""
-
-    source: str
-    host: str
-    sender: str
-    start: int
-    stop: int
-    row: Row
-    is_span: bool
-    """Whether it is all numbers of the stream, those that are missing too."""
 
 
 def facts_of(rows: Iterable[Row], ended: Ends = NO_ENDS, sliced: Collection[str] = ()) -> Facts:
@@ -124,7 +109,6 @@ def facts_of(rows: Iterable[Row], ended: Ends = NO_ENDS, sliced: Collection[str]
         Connection(connection, ended, facts).follow()
     join_resent(facts)
     end_transactions(facts)
-    find_missing_numbers(facts)
     join_deliveries(facts)
     match_replies(facts)
     order_hops(facts)
@@ -237,6 +221,11 @@ def item(row: Row, name: str) -> str | None:
     return value[:MOST_TEXT] if value is not None and has_long_items else value
 
 
+def is_message(row: Row) -> bool:
+    """Return whether a row is a JMS message."""
+    return format_of(row) == "jmq" and is_packet(row) and row["packet_type"] in MESSAGES
+
+
 def has(row: Row, flag: str) -> bool:
     """Return whether a packet has a flag."""
     return bool(row["bit_flags"] & FLAGS[flag])
@@ -273,7 +262,6 @@ RULES: Final = {
     "malformed_records": "a body that is no list of message ids, in a packet that needs one",
     "sent_while_paused": "a message after flag F or C, before the flow was resumed",
     "transaction_over": "a transaction was used or ended after its end",
-    "sequence_gap": "numbers of a sender are missing from its captured packets",
     "sequence_back": "a new packet has a lower number than its sender had used",
     "sequence_reused": "a new packet has a number that another one of its sender has",
     "transaction_id_missing": "flag T, and no transaction id",
@@ -388,6 +376,8 @@ class Connection:
         """Sides whose last row is no packet."""
         self.has_gap = self.is_one_sided = False
         self.waiting: dict[tuple[bool, int], Row] = {}
+        self.more: dict[tuple[bool, int], int] = {}
+        """The replies that may come after the next one, to packets that were sent again."""
         self.asked: dict[Key, Row] = {}
         """Packets of the client by type and SysMessageID: what each requests."""
         self.consumers: dict[int, Row] = {}
@@ -400,24 +390,25 @@ class Connection:
 
     def follow(self) -> None:
         """Apply all rules, packet by packet."""
-        sides = [is_from_client(row) for row in self.rows]
-        shown = next((at for at, side in enumerate(sides) if side is not None), None)
-        if shown is None:
+        shown = [row for row in self.rows if is_from_client(row) is not None]
+        messages = [row for row in self.rows if is_message(row)]
+        if not shown and not messages:
             return
-        src, dst = ends_of(self.rows[shown])
-        self.client, self.server = (src, dst) if sides[shown] else (dst, src)
+        first = (shown or messages)[0]
+        src, dst = ends_of(first)
+        self.client, self.server = (dst, src) if is_from_client(first) is False else (src, dst)
         # J-36 A side of which nothing was captured is missing from the first packet to the last.
         # Then only rules about one stream are applied.
         silent = {self.client, self.server} - {ends_of(row)[0] for row in self.rows}
         self.in_gap |= silent
         self.is_one_sided = bool(silent)
-        for at, row in enumerate(self.rows):
+        for row in self.rows:
             if row.get("status") == "gap":
                 self.begin_gap(row)
             elif format_of(row) == "jmq" and not is_packet(row):
                 self.lacks_end.add(ends_of(row)[0])
                 self.miss()
-            elif format_of(row) == "jmq" and at >= shown:
+            elif format_of(row) == "jmq":
                 self.observe(row)
         self.finish()
 
@@ -449,7 +440,8 @@ class Connection:
         # 103 has no flag T.
         if has(row, "T") and row["version"] > 103 and not row.get("transaction_id"):
             self.breaks("transaction_id_missing", row, row["sys_message_id"])
-        self.log_in(row, sender == self.client)
+        if not self.is_repeated(row):
+            self.log_in(row, sender == self.client)
         if sender == self.client:
             self.observe_client(row)
         else:
@@ -563,9 +555,12 @@ class Connection:
         for target in list(self.paused):
             self.end_pause(target, end)
         counts = {
-            "in_flight_sent": sum(
-                by_client and request["row"]["packet_type"] in MESSAGES
-                for (by_client, _), request in self.waiting.items()
+            "in_flight_sent": len(
+                {
+                    message_of(request["row"])
+                    for (by_client, _), request in self.waiting.items()
+                    if by_client and request["reply"] is None and is_message(request["row"])
+                }
             ),
             "in_flight_received": in_flight,
             "pauses": self.pauses,
@@ -586,28 +581,21 @@ class Connection:
         for record in (*self.facts.sent, *self.facts.delivered):
             record.setdefault("user", self.user)
             record.setdefault("is_whole", self.known)
-        of_client = [row for row in self.rows if ends_of(row)[0] == self.client]
-        if is_slice or not of_client or not all(map(is_packet, of_client)):
-            self.facts.incomplete.add((first["source"], self.client_host()))
-        for numbers in self.numbers.values():
-            if numbers.from_client:
-                self.facts.runs += numbers.runs(self.client_host(), self.client)
-
-    def client_host(self) -> str:
-        """Return the address of the client, or the name of a bare stream."""
-        src, _ = ends_of(self.packets[0])
-        name = "src_addr" if src == self.client else "dst_addr"
-        return self.packets[0].get(name) or self.client
 
     # --- packets of the client and of the broker --------------------------------------------
 
     # J-37 (3.0.1c, bit flags, I) A packet that is sent again has flag I, and its type and its
-    # SysMessageID as before. It is the same request: its only effect is that the request waits, and
-    # it breaks no rule. On another connection it breaks no rule about requests either.
+    # SysMessageID as before. It is the same request: its only effect is that the request waits with
+    # its id too, and that one more reply may come. It breaks no rule, and no event of a connection
+    # is one twice. On another connection it breaks no rule about requests either.
+    def is_repeated(self, row: Row) -> bool:
+        is_known = (row["packet_type"], message_of(row)) in self.asked
+        return has(row, "I") and ends_of(row)[0] == self.client and is_known
+
     def observe_client(self, row: Row) -> None:
         name = PACKET_TYPES.get(row["packet_type"], "")
         identity = row["packet_type"], message_of(row)
-        if has(row, "I") and identity in self.asked:
+        if self.is_repeated(row):
             if row["packet_type"] in MESSAGES:
                 self.facts.sent.append(self.sending(row) | {"request": NO_REQUEST})
             self.wait_again(self.asked[identity], row)
@@ -682,22 +670,25 @@ class Connection:
 
     def wait(self, request: Row, row: Row, by_client: bool) -> None:
         key = by_client, row["consumer_id"]
-        if key in self.waiting:
-            if not has(row, "I"):
-                self.breaks("request_id_reused", row)
-            self.waiting.pop(key)
+        earlier = self.waiting.pop(key, NO_REQUEST)
+        if earlier["row"] is not None and earlier["reply"] is None and not has(row, "I"):
+            self.breaks("request_id_reused", row)
         self.waiting[key] = request
+        self.more[key] = 0
 
     def wait_again(self, request: Row, row: Row) -> None:
-        self.waiting = {key: each for key, each in self.waiting.items() if each is not request}
-        if request["row"] is not None and has(row, "A"):
+        if request["row"] is None or not has(row, "A"):
+            return
+        if self.waiting.get((True, row["consumer_id"])) is request:
+            self.more[True, row["consumer_id"]] += 1
+        else:
             self.wait(request, row, True)
 
     # J-16 (3.0.1c, consumer id; errata 29, 30) A reply has the id of its request, whatever their
     # types: a broker does not read the type of a packet that is too large, and there may be types
     # that have no name here. A packet without a name, with such an id and without flag A is a
     # reply; one whose type is that of a reply breaks a rule if no request has the id. A request is
-    # accepted if the status of the reply is 200.
+    # accepted if the status of the reply is 200, or 304: it was done before.
     def is_reply(self, row: Row, *, by_client: bool) -> bool:
         name = PACKET_TYPES.get(row["packet_type"])
         if name is not None:
@@ -705,10 +696,12 @@ class Connection:
         return not has(row, "A") and (by_client, row["consumer_id"]) in self.waiting
 
     def reply(self, row: Row, *, by_client: bool) -> None:
-        request = self.waiting.pop((by_client, row["consumer_id"]), None)
-        if request is None:
+        key = by_client, row["consumer_id"]
+        if key not in self.waiting:
             self.breaks("reply_without_request", row)
             return
+        request = self.waiting[key] if self.more[key] else self.waiting.pop(key)
+        self.more[key] -= 1
         if request["reply"] is not None:
             return  # It was sent again, after the broker had read it.
         status = number(row, "JMQStatus")
@@ -721,7 +714,7 @@ class Connection:
         )
         request.update(reply=row, status=status)
         if request["settle"] is not None:
-            request["settle"](row, status == OK, row)
+            request["settle"](row, status in ACCEPTED, row)
 
     def set_client_id(self, row: Row, accepted: bool) -> None:
         if accepted:
@@ -729,8 +722,8 @@ class Connection:
 
     # --- messages of the client -------------------------------------------------------------
 
-    # J-17 A message that a client sends is accepted by SEND_REPLY with status 200. If it is
-    # refused, it is not in its transaction.
+    # J-17 A message that a client sends is accepted by SEND_REPLY. If it is refused, it is not in
+    # its transaction.
     def send(self, row: Row) -> None:
         sending = self.sending(row)
         transaction = sending["transaction"]
@@ -903,7 +896,7 @@ class Connection:
         held = self.held_by(consumer_id)
         return next((each for each in held if each["message"] == message), None)
 
-    # J-41 A message that was given back in packets of the client that are missing may have been
+    # J-28 A message that was given back in packets of the client that are missing may have been
     # delivered again in packets of the broker that are missing. So where both sides lack packets
     # since a delivery, a later acknowledgement may be that of a later one.
     def is_open(self, delivery: Row) -> bool:
@@ -1045,14 +1038,16 @@ def close(delivery: Row) -> None:
 
 # J-26 (errata 35; openmq protocol) Some packet types are sent by clients only, such as HELLO and
 # all requests with a reply but PING; others by brokers only, such as all replies but PING_REPLY.
-# Both send messages: only those of a broker have a delivery count.
+# Both send messages: those with a delivery count or flag B are of a broker. Those without are of
+# the client if no packet of the connection shows which side that is.
 def is_from_client(row: Row) -> bool | None:
-    """Return whether a client sent a packet, None if its type does not show this."""
+    """Return whether a client sent a packet, None if the packet does not show this."""
     if format_of(row) != "jmq" or not is_packet(row):
         return None
     packet_type = row["packet_type"]
     if packet_type in MESSAGES:
-        return row.get("delivery_count") is None
+        is_of_broker = has(row, "B") or row.get("delivery_count") is not None
+        return False if is_of_broker else None
     reply = PACKET_TYPES.get(packet_type + 1, "")
     if packet_type in CLIENT_TYPES or (reply.endswith("_REPLY") and reply != "PING_REPLY"):
         return True
@@ -1099,83 +1094,43 @@ class Numbers:
 
     def __init__(self, from_client: bool) -> None:
         self.from_client = from_client
-        self.rows: list[Row] = []
-        self.found: list[tuple[int, int, Row]] = []
-        """Runs: first number, number after the last, and the packet with the first."""
+        self.start = self.stop = 0
+        """The latest consecutive numbers: the first, and the one after the last."""
         self.top: Row = {}
         self.own: Key | None = None
 
-    # J-27 (3.0.1c, sequence number; errata 48) A sender numbers every packet it writes with the
-    # next number, in 32 bits. Of the packets of a broker, those messages are its own that have the
-    # address of its other packets. A packet that is sent again has its old number and timestamp, so
-    # a packet with a number up to the highest one is new only if its timestamp is later; one with
-    # the very highest, if its timestamp or its type is another one.
+    # J-27 (3.0.1c, sequence number; errata 48) A sender numbers every packet it writes with a
+    # higher number, in 32 bits. Of the packets of a broker, those messages are its own that have
+    # the address of its other packets. A packet that is sent again has its old number and
+    # timestamp, so a packet with a number up to the highest one is new only if its timestamp is
+    # later; one with the very highest, if its timestamp or its type is another one. No number is
+    # missing: a program numbers all its connections with one counter, a broker the packets of
+    # services that are not captured too.
     def observe(self, row: Row) -> str | None:
         """Observe the next packet; return the rule that its number breaks."""
-        self.rows.append(row)
         address = row["source_ip"], row["source_port"]
         if not self.from_client:
             if row["packet_type"] not in MESSAGES:
                 self.own = address
             elif address != self.own:
                 return None
-        sequence = row["sequence"]
-        if self.found:
-            start, stop, first = self.found[-1]
-            sequence = stop + (sequence - stop + (1 << 31)) % (1 << 32) - (1 << 31)
-            if sequence < stop:
-                top = self.top
-                if address != (top["source_ip"], top["source_port"]):
-                    return None
-                is_new = row["timestamp"] > top["timestamp"]
-                if sequence == stop - 1:
-                    same = row["timestamp"] == top["timestamp"]
-                    is_new = not same or row["packet_type"] != top["packet_type"]
-                if not is_new:
-                    return None
-                return "sequence_reused" if sequence >= start else "sequence_back"
-            if sequence == stop:
-                self.found[-1] = start, stop + 1, first
-                self.top = row
+        sequence, top = row["sequence"], self.top
+        if top:
+            sequence = self.stop + (sequence - self.stop + (1 << 31)) % (1 << 32) - (1 << 31)
+        if not top or sequence > self.stop:
+            self.start = sequence
+        elif sequence < self.stop:
+            if address != (top["source_ip"], top["source_port"]):
                 return None
-        self.found.append((sequence, sequence + 1, row))
-        self.top = row
+            is_new = row["timestamp"] > top["timestamp"]
+            if sequence == self.stop - 1:
+                same = row["timestamp"] == top["timestamp"]
+                is_new = not same or row["packet_type"] != top["packet_type"]
+            if not is_new:
+                return None
+            return "sequence_reused" if sequence >= self.start else "sequence_back"
+        self.stop, self.top = sequence + 1, row
         return None
-
-    def runs(self, host: str, sender: str) -> Iterator[Run]:
-        """Yield the runs of the stream, and the span of all of them."""
-        for start, stop, row in self.found:
-            yield Run(row["source"], host, sender, start, stop, row, False)
-        if self.found:
-            start, stop, row = self.found[0][0], self.found[-1][1], self.found[-1][2]
-            yield Run(row["source"], host, sender, start, stop, row, True)
-
-
-# J-28 (errata 48) A program numbers the packets of all its connections with one counter. So a
-# number of a client is missing if the numbers of a stream go on behind it, no stream of the host
-# has it, and no bytes of a client of the host are missing or damaged. A broker's counter also
-# numbers the copies that it makes of messages, and the packets of services that are not captured:
-# of a broker, no number is known to be missing.
-def find_missing_numbers(facts: Facts) -> None:
-    """Add a violation for each gap in the numbers of a host."""
-    hosts: dict[Key, list[Run]] = defaultdict(list)
-    for run in facts.runs:
-        if (run.source, run.host) not in facts.incomplete:
-            hosts[run.source, run.host].append(run)
-    for runs in hosts.values():
-        spans = [run for run in runs if run.is_span]
-        of_host = sorted(
-            (run for run in runs if not run.is_span),
-            key=lambda run: (run.start, order_of(run.row)),
-        )
-        reached = of_host[0].start if of_host else 0
-        for run in of_host:
-            is_spanned = any(span.start < run.start < span.stop for span in spans)
-            if run.start > reached and is_spanned:
-                numbers = f"{reached} to {run.start - 1}" if run.start > reached + 1 else reached
-                wording = f"numbers {numbers} of this sender are in no packet that was seen"
-                facts.violations.append(violation("sequence_gap", wording, run.row, run.sender))
-            reached = max(reached, run.stop)
 
 
 # J-29 A broker numbers the GPackets of all its links with one counter of 64 bits: a number that is
@@ -1357,7 +1312,7 @@ def accepted_by(sending: Row) -> Row | None:
     """Return the SEND_REPLY that accepts a message."""
     request: Row = sending["request"]
     reply: Row | None = request["reply"]
-    return reply if request["status"] == OK else None
+    return reply if request["status"] in ACCEPTED else None
 
 
 # J-32 The sender of a delivery is the first sending of its message in the same capture. It came
@@ -1444,7 +1399,7 @@ def match_replies(facts: Facts) -> None:
     for key in {**sent, **delivered}:
         sending, delivery = first_of(sent.get(key, ())), first_of(delivered.get(key, ()))
         if sending is not None:
-            if sending["rolled_back"] or sending["request"]["status"] not in (None, OK):
+            if sending["rolled_back"] or sending["request"]["status"] not in (None, *ACCEPTED):
                 continue
             messages.append(sending)
         elif delivery is not None:

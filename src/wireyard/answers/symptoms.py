@@ -106,9 +106,10 @@ _EVERY: Final = (
     Symptom(
         "request_unanswered",
         "stuck",
-        "{request} not answered by the broker ({times})",
+        "{request} not answered by the {silent} ({times})",
         SQL_SESSIONS,
-        f"FROM ({REQUEST_UNANSWERED}) UNION ALL BY NAME FROM ({UNANSWERED})",
+        f"FROM ({REQUEST_UNANSWERED}) UNION ALL BY NAME"
+        f" SELECT *, 'broker' AS silent FROM ({UNANSWERED})",
     ),
     of_verdicts(
         "unacknowledged",

@@ -44,8 +44,6 @@ _RARE: Final = [
     code for code, name in PACKET_TYPES.items() if any(word in name for word in _RARE_WORDS)
 ]
 """Types of the packets that show clients, sessions and consumers."""
-_SEQUENCE_GAP: Final = "sequence_gap"
-"""The rule about missing numbers, which may be in the gap."""
 _PRODUCER: Final = ("source_ip_text", "source_port")
 _ID: Final = (*_PRODUCER, "timestamp", "sequence", "packet_type")
 _SEPARATOR: Final = "-"
@@ -140,9 +138,6 @@ def _sure_rows(packets: Packets, last_ids: LastIds | None) -> SureRows:
 
     def is_sure(table: str, rows: pa.Table) -> pa.Array:
         is_whole = pc.invert(pc.is_in(stream_keys(rows), torn))
-        if table == "violations":
-            rules = rows["rule"].cast(pa.string())
-            return pc.and_(is_whole, pc.not_equal(rules, _SEQUENCE_GAP))
         if table != "messages":
             return is_whole
         keys = source_keys(rows, packet_keys(rows["stream"], rows["offset"]))

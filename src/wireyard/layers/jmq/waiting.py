@@ -20,17 +20,15 @@ SELECT source, max(greatest(last_ns, ended_ns)) AS end_ns FROM streams GROUP BY 
 """
 """The end of each capture: its last packet or FIN."""
 DENIED: Final = """
-SELECT s.source, s.stream, s."offset", s.frame, s.destination, s.src_addr, s.src_port,
-  r.frame AS reply_frame, r.captured_ns, r.properties['JMQStatus'].value AS status,
-  r.properties['JMQReason'].value AS reason
-FROM packets_jmq r JOIN packets_jmq s
-ON s.source = r.source AND s.consumer_id = r.consumer_id
-  AND s.src_addr = r.dst_addr AND s.src_port = r.dst_port
-  AND s.dst_addr = r.src_addr AND s.dst_port = r.src_port
-WHERE r.packet_type = 9 AND r.properties['JMQStatus'].value <> '200'
-  AND s.packet_type BETWEEN 1 AND 6
+SELECT s.source, s.stream, s."offset", s.frame, s.destination, c.requester AS client,
+  c.replied_ns AS captured_ns, c.status, r.properties['JMQReason'].value AS reason
+FROM conversations c
+JOIN packets_jmq s ON s.source = c.source AND s.stream = c.stream AND s."offset" = c."offset"
+LEFT JOIN packets_jmq r
+ON r.source = c.source AND r.packet_type = 9 AND r.stream || '@' || r."offset" = c.reply_key
+WHERE c.kind = 'control' AND s.packet_type BETWEEN 1 AND 6 AND c.status NOT IN (200, 304)
 """
-"""Messages that an Open MQ broker did not accept: SEND_REPLY with a status other than 200."""
+"""Messages that an Open MQ broker did not accept; 304 is the status of one that it had before."""
 
 # --- consumers ------------------------------------------------------------------------------
 
@@ -47,7 +45,14 @@ SELECT c.source, c.frame, c.stream, c."offset", c.captured_ns, c.src_addr, c.src
   nullif(c.properties['JMQDurableName'].value, '') AS durable,
   coalesce(c.properties['JMQNoLocal'].value, 'false') = 'true' AS no_local,
   r.properties['JMQConsumerID'].value::BIGINT AS consumer_id,
-  s.client_id, s.client, s.server, least(x.closed_ns, s.closed_ns) AS until_ns,
+  s.client_id, s.client, s.server, least(
+    (SELECT min(x.captured_ns) FROM packets_jmq x
+      WHERE x.source = c.source AND x.stream = c.stream AND x.captured_ns >= r.captured_ns
+        AND (x.packet_type = 16
+          AND x.properties['JMQConsumerID'].value = r.properties['JMQConsumerID'].value
+          OR x.packet_type = 70
+          AND x.properties['JMQSessionID'].value = c.properties['JMQSessionID'].value)),
+    s.closed_ns) AS until_ns,
   coalesce(s.in_flight_sent IS NOT NULL, false) AS is_whole
 FROM packets_jmq c JOIN packets_jmq r
 ON r.source = c.source AND r.consumer_id = c.consumer_id AND r.packet_type = 15
@@ -56,10 +61,6 @@ ON r.source = c.source AND r.consumer_id = c.consumer_id AND r.packet_type = 15
   AND r.src_addr = c.dst_addr AND r.src_port = c.dst_port
   AND r.dst_addr = c.src_addr AND r.dst_port = c.src_port
 LEFT JOIN sessions s ON {_SAME_CONNECTION.format("c")}
-LEFT JOIN (
-  SELECT source, properties['JMQConsumerID'].value AS id, min(captured_ns) AS closed_ns
-  FROM packets_jmq WHERE packet_type = 16 GROUP BY ALL
-) x ON x.source = c.source AND x.id = r.properties['JMQConsumerID'].value
 WHERE c.packet_type = 14 AND r.properties['JMQStatus'].value = '200'
   AND c.captured_ns IS NOT NULL
 """
@@ -112,6 +113,11 @@ WHERE s.protocol = 'jms'
 """
 """Brokers of which packets are missing, a direction of a link between brokers, or connections,
 which a slice leaves out."""
+IS_DELIVERY: Final = """EXISTS (
+    FROM deliveries d
+    WHERE d.source = p.source AND d.stream = p.stream AND d."offset" = p."offset"
+  )"""
+"""Condition for a message in a packet `p` that a broker sent to a consumer."""
 _EMPTIED: Final = """EXISTS (
     FROM packets_jmq a
     JOIN conversations c
@@ -202,7 +208,7 @@ ON s.source = m.source AND s.server = m.server AND s.destination = m.destination
 WHERE m.destination_kind = 'topic' AND NOT EXISTS (
     FROM deliveries d
     WHERE d.message_key = m.message_key AND d.subscription = s.durable
-      AND d.verdict NOT IN {_RETURNED}
+      AND coalesce(d.consumer_client_id = s.client_id, true) AND d.verdict NOT IN {_RETURNED}
   ) AND NOT EXISTS (
     FROM packets_jmq u
     WHERE u.source = m.source AND u.packet_type = 16

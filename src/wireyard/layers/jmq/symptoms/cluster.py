@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from wireyard.layers.jmq.waiting import ENDS
+from wireyard.layers.jmq.waiting import ENDS, IS_DELIVERY
 from wireyard.layers.symptoms import BACK, LONG_NS, TRACE_ALL, Symptom
 
 _LINK: Final = (
@@ -31,7 +31,7 @@ _BROKERS: Final = """
   GROUP BY addr
 """
 """Names of brokers: in these packet types the instance name is the sender's."""
-_CLIENTS: Final = """
+_CLIENTS: Final = f"""
   SELECT source, client,
     max(captured_ns) FILTER (packet_type = 20) AS started_ns,
     max(captured_ns) FILTER (packet_type = 22) AS stopped_ns,
@@ -40,9 +40,9 @@ _CLIENTS: Final = """
   FROM (
     SELECT source, captured_ns, packet_type,
       if(packet_type <= 6, dst_addr || ':' || dst_port, src_addr || ':' || src_port) AS client
-    FROM packets_jmq
+    FROM packets_jmq p
     WHERE packet_type IN (20, 22, 52)
-      OR (packet_type BETWEEN 1 AND 6 AND delivery_count IS NOT NULL
+      OR (packet_type BETWEEN 1 AND 6 AND {IS_DELIVERY}
         AND (flags LIKE '%C%' OR flags LIKE '%F%'))
   )
   GROUP BY ALL
