@@ -331,6 +331,23 @@ def test_a_link_is_enough_to_name_a_broker(tmp_path: Path) -> None:
     assert (one["symptom"], one["count"], one["client"]) == ("relay_unanswered", 3, None)
 
 
+@pytest.mark.parametrize("name", ["healthy", "not_routed", "relay_unanswered"])
+@pytest.mark.parametrize("with_links", [False, True])
+def test_one_side_of_a_cluster_does_not_lack_consumers(
+    name: str, with_links: bool, tmp_path: Path
+) -> None:
+    """Its messages may have a consumer at the other broker, announced on a link or not seen."""
+    path = tmp_path / "in.pcap"
+    ends_of_link = {ONE, TWO}
+    only(
+        f"cluster-{name}",
+        lambda _, *ends: ONE in ends and (with_links or {*ends} != ends_of_link),
+        path,
+    )
+    known = {"relay_unanswered"} if name == "relay_unanswered" and with_links else set()
+    assert {one["symptom"] for one in findings(path)} == known
+
+
 # --- symptoms without a recording of their own ----------------------------------------------
 
 

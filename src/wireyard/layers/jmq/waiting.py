@@ -5,8 +5,9 @@ Rules of this file:
 1. A message waits in a queue after its broker took it, until a consumer has it for good: one that
    was given back waits again.
 2. A message that was relayed to another broker waits there, if at all.
-3. Where packets of any connection of a broker are missing, or the capture is a slice, nothing is
-   known to wait there: what a consumer did not acknowledge may have gone to another one.
+3. Where packets of any connection of a broker are missing, all links of a broker that is in a
+   cluster, or the capture is a slice, nothing is known to wait there: what a consumer did not
+   acknowledge may have gone to another one, and any message to another broker.
 4. Who consumes a queue is who has a consumer there now, whoever had one before.
 5. Nothing waits any more in what an administrator has purged or destroyed.
 """
@@ -110,9 +111,18 @@ FROM sessions s JOIN streams t
 ON t.source = s.source
   AND (t.sliced OR starts_with(t.format, 'gpacket') AND NOT t.paired)
 WHERE s.protocol = 'jms'
+UNION
+SELECT (s.source, s.server)
+FROM sessions s JOIN packets_jmq h ON h.source = s.source AND starts_with(h.stream, s.server || '>')
+WHERE s.protocol = 'jms' AND h.packet_type = 11
+  AND contains(h.properties['JMQBrokerList'].value, ',') AND NOT EXISTS (
+    FROM streams t
+    WHERE t.source = h.source AND starts_with(t.format, 'gpacket')
+      AND h.src_addr IN (t.src_addr, t.dst_addr)
+  )
 """
-"""Brokers of which packets are missing, a direction of a link between brokers, or connections,
-which a slice leaves out."""
+"""Brokers of which packets are missing, a direction of a link between brokers, all links of one in
+a cluster, or connections, which a slice leaves out."""
 IS_DELIVERY: Final = """EXISTS (
     FROM deliveries d
     WHERE d.source = p.source AND d.stream = p.stream AND d."offset" = p."offset"
@@ -180,11 +190,18 @@ WHERE NOT m.is_purged AND m.delayed_ms IS NULL AND EXISTS (
   ) AND NOT EXISTS (FROM deliveries d WHERE d.message_key = m.message_key)
 """
 """Messages that were never delivered, while a consumer without a selector got later ones."""
+_ANNOUNCED: Final = """EXISTS (
+    FROM packets_gpacket g
+    WHERE g.source = m.source AND g.packet_type IN (5, 35) AND contains(hex(g.payload),
+      format('{:04X}', octet_length(encode(m.destination))) || hex(encode(m.destination)))
+  )"""
+"""Condition for a message `m` in a queue for which a broker of the cluster announced a consumer."""
 _QUEUED: Final = f"""
 SELECT m.*, EXISTS (
     FROM deliveries d WHERE d.message_key = m.message_key AND d.verdict = 'left'
   ) AS was_left,
-  (m.source, m.destination) IN (SELECT (source, destination) FROM ({_PRESENT})) AS has_consumer
+  (m.source, m.destination) IN (SELECT (source, destination) FROM ({_PRESENT}))
+    OR {_ANNOUNCED} AS has_consumer
 FROM jms_unconsumed m
 WHERE NOT m.is_purged
   AND (m.source, m.message_key) NOT IN (SELECT (source, message_key) FROM ({DIED}))
