@@ -33,10 +33,14 @@ WHERE c.kind = 'control' AND s.packet_type BETWEEN 1 AND 6 AND c.status NOT IN (
 
 # --- consumers ------------------------------------------------------------------------------
 
-_SAME_CONNECTION: Final = """s.source = {0}.source AND s.protocol = 'jms'
-  AND s.client = if(contains({0}.src_addr, ':'), '[' || {0}.src_addr || ']', {0}.src_addr)
-    || ':' || {0}.src_port
-  AND split_part(s.stream, '#', 2) = split_part({0}.stream, '#', 2)"""
+SENDER, RECEIVER = (
+    f"(if(contains({{0}}.{end}_addr, ':'), '[' || {{0}}.{end}_addr || ']', {{0}}.{end}_addr)"
+    f" || ':' || {{0}}.{end}_port)"
+    for end in ("src", "dst")
+)
+"""The endpoints that a packet comes from and goes to."""
+_SAME_CONNECTION: Final = f"""s.source = {{0}}.source AND s.protocol = 'jms'
+  AND s.client = {SENDER} AND split_part(s.stream, '#', 2) = split_part({{0}}.stream, '#', 2)"""
 """Join condition of a client's packets and the row `s` of its connection."""
 _CONSUMERS: Final = f"""
 SELECT c.source, c.frame, c.stream, c."offset", c.captured_ns, c.src_addr, c.src_port, c.dst_addr,

@@ -14,6 +14,8 @@ from wireyard.layers.jmq.waiting import (
     OVERTAKEN,
     PARTLY_SEEN,
     PURGED,
+    RECEIVER,
+    SENDER,
     SENT,
 )
 from wireyard.layers.symptoms import (
@@ -134,14 +136,14 @@ _TOSENDER: Final = """p.dst_addr AS from_addr, p.dst_port AS from_port, p.src_ad
   p.src_port AS to_port"""
 _PRODUCER_PAUSED: Final = _paused(
     f"""
-SELECT p.destination, p.src_addr || ':' || p.src_port AS client, {_MARK}, {_TOSENDER},
+SELECT p.destination, {SENDER.format("p")} AS client, {_MARK}, {_TOSENDER},
   if(p.flags LIKE '%C%', p.producer_id::VARCHAR, NULL) AS number
 FROM packets_jmq p
 WHERE p.packet_type BETWEEN 1 AND 6 AND NOT {IS_DELIVERY}
   AND (p.flags LIKE '%C%' OR p.flags LIKE '%F%')
 UNION ALL
 SELECT regexp_replace(p.properties['JMQDestinationID'].value, '^[QT]:', ''),
-  p.dst_addr || ':' || p.dst_port, {_MARK},
+  {RECEIVER.format("p")}, {_MARK},
   p.src_addr, p.src_port, p.dst_addr, p.dst_port, p.properties['JMQProducerID'].value
 FROM packets_jmq p
 WHERE p.packet_type IN (19, 52) AND p.properties['JMQSize'].value = '0'
@@ -152,7 +154,7 @@ WHERE p.packet_type IN (19, 52) AND p.properties['JMQSize'].value = '0'
 """A producer has sent the last message that it may send (flags C and F), or must stop sending."""
 _CONSUMER_PAUSED: Final = _paused(
     f"""
-SELECT p.destination, p.dst_addr || ':' || p.dst_port AS client, {_MARK}, {_TOSENDER},
+SELECT p.destination, {RECEIVER.format("p")} AS client, {_MARK}, {_TOSENDER},
   if(p.flags LIKE '%C%', p.consumer_id::VARCHAR, NULL) AS number
 FROM packets_jmq p
 WHERE p.packet_type BETWEEN 1 AND 6 AND {IS_DELIVERY}

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from wireyard.layers.jmq.waiting import ENDS, IS_DELIVERY
+from wireyard.layers.jmq.waiting import ENDS, IS_DELIVERY, RECEIVER, SENDER
 from wireyard.layers.symptoms import BACK, LONG_NS, TRACE_ALL, Symptom
 
 _LINK: Final = (
@@ -39,7 +39,7 @@ _CLIENTS: Final = f"""
     max(captured_ns) FILTER (packet_type <= 6) AS full_ns
   FROM (
     SELECT source, captured_ns, packet_type,
-      if(packet_type <= 6, dst_addr || ':' || dst_port, src_addr || ':' || src_port) AS client
+      if(packet_type <= 6, {RECEIVER.format("p")}, {SENDER.format("p")}) AS client
     FROM packets_jmq p
     WHERE packet_type IN (20, 22, 52)
       OR (packet_type BETWEEN 1 AND 6 AND {IS_DELIVERY}
@@ -49,17 +49,10 @@ _CLIENTS: Final = f"""
 """
 """By client, the times of START, STOP, RESUME_FLOW and of messages that used up its window."""
 _OPEN: Final = f"""
-  SELECT c.*, coalesce(s.client_id, s.client) AS name, s.ended_by = 'open' AND NOT EXISTS (
-      FROM packets_jmq x
-      WHERE x.packet_type = 16
-        AND x.properties['JMQConsumerID'].value::BIGINT = c.consumer_id
-    ) AS is_open,
+  SELECT c.*, coalesce(c.client_id, c.client) AS name, c.until_ns IS NULL AS is_open,
     coalesce(f.started_ns > coalesce(f.stopped_ns, 0), false)
       AND coalesce(f.resumed_ns, 0) >= coalesce(f.full_ns, 0) AS is_ready
-  FROM jms_consumers c
-  JOIN sessions s
-  ON s.source = c.source AND s.protocol = 'jms' AND s.client = c.src_addr || ':' || c.src_port
-  LEFT JOIN ({_CLIENTS}) f ON f.source = s.source AND f.client = s.client
+  FROM jms_consumers c LEFT JOIN ({_CLIENTS}) f ON f.source = c.source AND f.client = c.client
 """
 """Consumers whose creation was captured, whether they still exist, and can take messages."""
 
