@@ -12,6 +12,7 @@ Rules of this file:
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from dataclasses import replace
 from secrets import token_hex
 from typing import Any, Final
 
@@ -224,7 +225,8 @@ class Core(Half[Link]):
         assert connect is not None
         method = properties["authentication_method"]
         if packet.return_code == _REAUTHENTICATE and link.session is not None:
-            self._begin_conversation(link, connect, method)
+            again = replace(connect, properties=packet.properties or ())
+            self._begin_conversation(link, again, method)
         elif packet.return_code == _CONTINUE and link.conversation is not None:
             self._converse(link, connect, method, properties.get("authentication_data", b""))
         else:
