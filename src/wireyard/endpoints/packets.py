@@ -136,7 +136,7 @@ class PacketEndpoint(Channel[Event]):
             try:
                 size = frame_size(data, at, stop, most, self.context)
             except DecodeError as error:
-                self.break_packet(error, events)
+                self.break_packet(error, data[at:], events)
                 break
             self._needed = size or 0
             if size is None or at + size > stop:
@@ -194,7 +194,7 @@ class PacketEndpoint(Channel[Event]):
         try:
             packet = decode(data, self.context)
         except DecodeError as error:
-            self.break_packet(error, events)
+            self.break_packet(error, data, events)
             return
         self.version = packet.version_in_force or 4
         code = getattr(packet, "return_code", 0) or 0
@@ -251,8 +251,8 @@ class PacketEndpoint(Channel[Event]):
             )
         return self.ended
 
-    def break_packet(self, error: DecodeError, events: list[Event]) -> None:
-        """End the connection because of a packet that cannot be decoded."""
+    def break_packet(self, error: DecodeError, data: bytes, events: list[Event]) -> None:
+        """End the connection because of a packet that cannot be decoded, and begins the data."""
         cited = cite(self.size_rule, self.version) if isinstance(error, LimitExceeded) else None
         if cited is not None:
             self.end_by(TOO_LARGE, f"{error} [{cited[0]}]", events)
