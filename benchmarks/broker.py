@@ -58,10 +58,12 @@ class Server:
 Socket = socket.socket
 
 
-def fan_out(server: Server, subscribers: int, messages: int) -> float:
-    """Return the processor time of a message at QoS 0."""
-    packet = encode(mqtt.Publish(topic="bench", payload=_PAYLOAD))
-    readers = [server.connect(f"r{number}", "bench") for number in range(subscribers)]
+def fan_out(server: Server, subscribers: int, messages: int, topics: int = 1) -> float:
+    """Return the processor time of a message at QoS 0; each is for the next topic."""
+    names = [f"bench/{number}" for number in range(topics)]
+    packets = [encode(mqtt.Publish(topic=name, payload=_PAYLOAD)) for name in names]
+    packet, many = packets[0], b"".join(packets) * (200 // topics)
+    readers = [server.connect(f"r{number}", "bench/#") for number in range(subscribers)]
     writer, ready = server.connect("w"), select.epoll()
     got = {reader.fileno(): 0 for reader in readers}
     for reader in readers:
@@ -70,7 +72,7 @@ def fan_out(server: Server, subscribers: int, messages: int) -> float:
 
     def write() -> None:
         for sent in range(0, messages, 200):
-            writer.sendall(packet * min(200, messages - sent))
+            writer.sendall(many)
             while sent - min(got.values()) / len(packet) > 4 * _WINDOW:
                 time.sleep(0.0005)
 
@@ -156,9 +158,11 @@ def main() -> None:
         ):
             print("us of processor time a message      mosquitto   wireyard    --store")
             servers = (theirs, memory, durable)
-            for count, messages in ((1, 60_000), (15, 15_000), (100, 3000)):
-                found = [fan_out(server, count, messages) for server in servers]
-                _print(f"QoS 0 to {count} subscribers", found)
+            for count, messages, topics in (
+                (1, 60_000, 1), (1, 60_000, 10), (15, 15_000, 1), (100, 3000, 1),
+            ):  # fmt: skip
+                found = [fan_out(server, count, messages, topics) for server in servers]
+                _print(f"QoS 0, {topics} topics, to {count} subscribers", found)
             found = [at_least_once(server, 30_000, keeps=False) for server in servers]
             _print("QoS 1, clean sessions", found)
             found = [at_least_once(server, 20_000, keeps=True) for server in servers]

@@ -23,6 +23,7 @@ from wireyard.broker.routing import Router
 from wireyard.broker.session import FOR_EVER, Link, Session, Will, expiry_asked
 from wireyard.broker.settings import Settings
 from wireyard.endpoints import (
+    Burst,
     Completed,
     Ended,
     Event,
@@ -89,6 +90,7 @@ class Core(Half[Link]):
         self._known = KnownTopics()
         self._handlers: dict[type, Callable[[Link, Any], None]] = {
             Message: self._on_message,
+            Burst: self._on_burst,
             Completed: self._on_acknowledged,
             Received: self._on_acknowledged,
             Released: self._on_acknowledged,
@@ -366,6 +368,14 @@ class Core(Half[Link]):
         is_held = session.is_durable and message.packet_id in session.flows.receiving
         if self.kept is not None and is_held:
             self.kept.hold(session, message.packet_id)
+
+    def _on_burst(self, link: Link, burst: Burst) -> None:
+        session = link.session
+        assert session is not None
+        if self._may_write(session.user, session.client_id, burst.first.topic):
+            self.router.publish_burst(burst, session)
+        else:
+            self._on_message(link, burst.first)
 
     def _refuse(self, link: Link, message: Message, code: int, text: str) -> None:
         if message.qos and _VERSIONS[link.endpoint.version] == "5.0":
