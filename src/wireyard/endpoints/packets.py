@@ -36,7 +36,7 @@ from wireyard.formats.mqtt.layout import (
 from wireyard.formats.mqtt.packet import decode, read_packet
 from wireyard.formats.mqtt.writing import encode
 from wireyard.layers.mqtt.connection import CONNECTION, connection_event
-from wireyard.layers.mqtt.violations import cite
+from wireyard.layers.mqtt.violations import RULES, cite
 
 ERROR: Final = 128
 """The first reason code of an error."""
@@ -317,8 +317,9 @@ class PacketEndpoint(Channel[Event]):
 
     def break_rule(self, rule: str, events: list[Event]) -> None:
         """End the connection because of a rule that several packets together break."""
-        number, text = cite(rule, self.version) or (rule, rule)
-        self.end_by(code_of_rule(rule), f"violates '{text}' [{number}]", events)
+        cited = cite(rule, self.version)
+        number = "" if cited is None else f" [{cited[0]}]"
+        self.end_by(code_of_rule(rule), f"violates '{RULES[rule].text}'{number}", events)
 
     def end_by(self, code: int, text: str, events: list[Event]) -> None:
         """End the connection because of what the other side did."""
