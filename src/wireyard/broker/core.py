@@ -57,24 +57,13 @@ _VERSIONS: Final = {3: "3.1", 4: "3.1.1", 5: "5.0"}
 
 
 class Core(Half[Link]):
-    """A broker.
-
-    Parameters
-    ----------
-    settings
-        Its behaviour and limits.
-    say
-        Is called with one line for each notable cause.
-    check_login
-        Compares a password; None accepts every login.
-    kept
-        Where its state outlives the process; `restore` continues with what is there.
-    """
+    """The broker for MQTT clients."""
 
     _UNIDENTIFIED = "have sent no CONNECT yet"
     _TOO_LATE = KEEP_ALIVE_TIMEOUT, "sent no valid CONNECT"
     _TOO_MUCH, _SHUT_DOWN = QUOTA_EXCEEDED, SHUTTING_DOWN
     router: Router
+    kept: Persistence | None
 
     def __init__(
         self,
@@ -83,10 +72,7 @@ class Core(Half[Link]):
         check_login: CheckLogin | None = None,
         kept: Persistence | None = None,
     ) -> None:
-        super().__init__(settings, say, None if kept is None else kept.store)
-        self.kept = kept
-        self.router = Router(settings, say, kept)
-        self._check_login = check_login
+        super().__init__(settings, say, Router(settings, say, kept), check_login, kept)
         self._known = KnownTopics()
         self._handlers: dict[type, Callable[[Link, Any], None]] = {
             Message: self._on_message,
@@ -103,11 +89,8 @@ class Core(Half[Link]):
 
     # --- connections ----------------------------------------------------------------------
 
-    def open_link(self, name: str, tap: Tap | None = None) -> Link | None:
-        """Return the link of a new connection, None if there are too many."""
-        if not self._has_room(name):
-            return None
-        return self._add(Link(ServerEndpoint(self.settings.endpoint, self._known, tap), name))
+    def _new_link(self, name: str, tap: Tap | None) -> Link:
+        return Link(ServerEndpoint(self.settings.endpoint, self._known, tap), name)
 
     def _handle(self, link: Link, events: Iterable[Event]) -> None:
         handlers, links, session = self._handlers, self.links, link.session
