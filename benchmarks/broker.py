@@ -15,6 +15,7 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from statistics import median
 from tempfile import TemporaryDirectory
 from threading import Thread
 from typing import Final
@@ -127,6 +128,32 @@ def at_least_once(server: Server, messages: int, *, keeps: bool) -> float:
     return (server.cpu_us() - before) / messages
 
 
+def one_each(server: Server, publishers: int, messages: int) -> tuple[float, float]:
+    """Return processor time and median time to PUBACK; each publisher has one in flight."""
+    packet = encode(mqtt.Publish(topic="t", payload=_PAYLOAD, qos=1, packet_id=1))
+    ready = select.epoll()
+    writers = [server.connect(f"o{number}") for number in range(publishers)]
+    by_file = {one.fileno(): one for one in writers}
+    sent: dict[int, float] = {}
+    times: list[float] = []
+    before = server.cpu_us()
+    for file, writer in by_file.items():
+        ready.register(file, select.EPOLLIN)
+        sent[file] = time.perf_counter()
+        writer.sendall(packet)
+    while len(times) < messages:
+        for file, _ in ready.poll():
+            by_file[file].recv(64)
+            now = time.perf_counter()
+            times.append(now - sent[file])
+            sent[file] = now
+            by_file[file].sendall(packet)
+    cost = (server.cpu_us() - before) / len(times)
+    for writer in writers:
+        writer.close()
+    return cost, 1e6 * median(times)
+
+
 @contextmanager
 def run(words: list[str], port: int) -> Iterator[Server]:
     """Run a broker until the end of the block."""
@@ -167,6 +194,10 @@ def main() -> None:
             _print("QoS 1, clean sessions", found)
             found = [at_least_once(server, 20_000, keeps=True) for server in servers]
             _print("QoS 1, sessions that are kept", found)
+            each = [one_each(server, 100, 20_000) for server in servers]
+            _print("QoS 1, 100 with one in flight", [cost for cost, _ in each])
+            alone = [one_each(server, 1, 3000) for server in servers]
+            _print("QoS 1, us from PUBLISH to PUBACK", [latency for _, latency in alone])
 
 
 def _print(name: str, found: list[float]) -> None:
