@@ -53,6 +53,7 @@ _REASON: Final = 110
 _TWO_DIGITS: Final = 130
 """Bytes of a packet from which on its Remaining Length has two digits."""
 _SHORT_HEAD: Final = 3
+"""Bytes of the longest fixed header that `Burst` knows."""
 _SECRETS: Final = ("password", "authentication_data")
 _WITH_SECRETS: Final = (CONNECT, AUTH)
 
