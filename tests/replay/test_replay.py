@@ -157,6 +157,9 @@ def test_a_lake_again_with_other_topics(tmp_path: Path) -> None:
 
     wanted = as_text(path).replace("'shop/", "'test/shop/").replace("'gone'", "'left'")
     assert as_text(record) == wanted and "'test/shop/#'" in wanted and "'left'" in wanted
+    found = CliRunner().invoke(main, ["shadow", str(lake), str(record), *rename, "--out", "jsonl"])
+    rows = [json.loads(line) for line in found.stdout.splitlines()]
+    assert {row["difference"] for row in rows} <= {"latency"}
     for rule in ("a", "a/#=b", "+/a=b", "=b"):
         done = replayed(lake, "--to", "localhost", "--rename", rule)
         assert done.exit_code == 2 and "is not OLD=NEW or OLD/#=NEW/#" in done.stderr
