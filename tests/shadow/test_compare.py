@@ -11,7 +11,7 @@ import shlex
 import shutil
 import sys
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
@@ -195,15 +195,15 @@ def test_what_a_worse_capture_lacks_is_no_difference(
     """Nor is what it pairs otherwise for that reason."""
     head, frames = blocks(sound)[:2], blocks(sound)[2:]
     middle, dice = len(frames) // 2, random.Random(kept)
-    to_the_broker = bytes(SERVER[1].to_bytes(2, "big"))
-    choose: dict[str, Callable[[int], bool]] = {
-        "first half": lambda number: number < middle,
-        "second half": lambda number: number >= middle,
-        "to the broker": lambda number: frames[number][64:66] == to_the_broker,
+    left = {
+        "first half": frames[:middle],
+        "second half": frames[middle:],
+        "to the broker": [one for one in frames if one[64:66] == SERVER[1].to_bytes(2, "big")],
     }
-    is_kept = choose.get(kept, lambda number: dice.random() < int(kept[:2]) / 100)
+    if kept not in left:
+        left[kept] = [one for one in frames if dice.random() < int(kept[:2]) / 100]
     worse = tmp_path / "worse.pcapng"
-    worse.write_bytes(b"".join([*head, *(one for at, one in enumerate(frames) if is_kept(at))]))
+    worse.write_bytes(b"".join([*head, *left[kept]]))
     assert worse.stat().st_size < sound.stat().st_size
     with open_tables([str(worse)]) as part:
         assert differences(tables, part) == differences(part, tables) == []
