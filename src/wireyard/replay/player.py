@@ -9,7 +9,9 @@ Rules of this file:
 2. It also waits for what other clients did and were sent before, so that a cause comes before its
    effect: for `_SLACK_S` at most, but at the highest speed, where nothing else keeps the order, as
    long as they themselves do.
-3. An acknowledgement is sent if the message has come, under the packet identifier that it has.
+3. A client that ends its connection lets the broker end it too, for `_SLACK_S` at most: what comes
+   next in the recording came after that.
+4. An acknowledgement is sent if the message has come, under the packet identifier that it has.
 """
 
 from __future__ import annotations
@@ -47,7 +49,8 @@ from wireyard.tap.proxy import Tap
 from wireyard.tap.relay import reset
 
 _PATIENCE_S: Final = 1.0
-_SLACK_S: Final = 0.02
+_LEAST_PATIENCE_S: Final = 0.02
+_SLACK_S: Final = 0.2
 _SECONDS_TO_CONNECT: Final = 10.0
 _AT_ONCE: Final = 16
 """Scripts that are played at the same time."""
@@ -248,6 +251,10 @@ class _Player:
     async def _end(self, connection: _Connection, what: End, number: int, due: float) -> None:
         if not what.by_client:
             await self._wait(connection, number, due)
+        elif not what.is_reset and connection.finish():
+            coming = connection.coming(None)
+            asyncio.get_running_loop().call_later(_SLACK_S, _settle, coming, False)
+            await coming
         connection.close(is_reset=what.by_client and what.is_reset)
 
     async def _wait(
@@ -263,7 +270,7 @@ class _Player:
 
         self._progress.when_reached(number, begin)
         if not await coming:
-            connection.patience_s = max(connection.patience_s / 2, _SLACK_S)
+            connection.patience_s = max(connection.patience_s / 2, _LEAST_PATIENCE_S)
 
 
 def _settle(future: asyncio.Future[bool], result: bool) -> None:
@@ -323,7 +330,7 @@ class _Connection(asyncio.Protocol):
         self._arrivals = Arrivals(recorded.number, deliveries)
         self._decoder = Decoder(get_format(f"mqtt/{_DIALECTS[recorded.version]}"))
         self._transport: asyncio.Transport | None = None
-        self._is_closed = False
+        self._is_closed = self._is_gone = False
         self._coming: tuple[Key | None, asyncio.Future[bool]] | None = None
         """What is waited for."""
 
@@ -348,7 +355,7 @@ class _Connection(asyncio.Protocol):
     def connection_lost(self, exc: Exception | None) -> None:
         """Take note of the end."""
         self.is_ended |= not self._is_closed
-        self.is_over = True
+        self.is_over = self._is_gone = True
         self._check()
 
     def coming(self, key: Key | None) -> asyncio.Future[bool]:
@@ -365,7 +372,7 @@ class _Connection(asyncio.Protocol):
     def _has_come(self, key: Key | None) -> bool:
         """Return whether a packet, or without a key the end, has come or cannot any more."""
         if key is None:
-            return self.is_ended or self._transport is None
+            return self._is_gone or self._transport is None
         return self.is_over or key in self.came
 
     def acknowledgement(
@@ -381,6 +388,14 @@ class _Connection(asyncio.Protocol):
         """Send a packet."""
         assert self._transport is not None
         self._transport.write(data)
+
+    def finish(self) -> bool:
+        """End the direction to the broker, if it can be by itself; return whether it is."""
+        if self._transport is None or not self._transport.can_write_eof():
+            return False
+        self.is_over = self._is_closed = True
+        self._transport.write_eof()
+        return True
 
     def close(self, *, is_reset: bool = False) -> None:
         """Close the connection once all is sent, or at once by a reset."""
