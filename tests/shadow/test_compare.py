@@ -169,6 +169,12 @@ def late(scenario: Scenario, client: str, packet: Packet) -> Sequence[Packet]:
     return (packet,)
 
 
+def late_will(scenario: Scenario, client: str, packet: Packet) -> Sequence[Packet]:
+    if is_news(client, packet, "gone"):
+        scenario.wait(1)
+    return (packet,)
+
+
 def test_another_run_of_the_same_broker_has_no_difference(
     sound: Path, tables: Tables, tmp_path: Path
 ) -> None:
@@ -225,6 +231,7 @@ def test_what_a_worse_capture_lacks_is_no_difference(
         (Refused(1), "refusal", "neither"),
         (OtherCode(1), "code", "neither"),
         (late, "latency", "neither"),
+        (late_will, "latency", "neither"),
     ],
     ids=lambda value: value if isinstance(value, str) else type(value).__name__,
 )

@@ -41,7 +41,7 @@ CLASSES: Final[Mapping[str, str]] = {
     "will": "a will is missing or extra",
     "refusal": "CONNECT has another return code",
     "code": "SUBSCRIBE, UNSUBSCRIBE or the end has other reason codes",
-    "latency": "the median time in queue is twice the other one, and 20 ms more",
+    "latency": "the median time in queue is twice the other one, and 20 ms more, of a will 0.5 s",
     "share": "another member of a share got the message",
 }
 """The classes of differences, and what each means."""
@@ -222,7 +222,7 @@ def _codes(both: Tables) -> Iterator[Difference]:
 
 
 def _late(both: Tables) -> Iterator[Difference]:
-    for row in both.rows(queries.LATE):
+    for row in (*both.rows(queries.LATE), *both.rows(queries.LATE_WILLS)):
         left, right = (f"{row[name]:,.1f} ms" for name in ("left_ms", "right_ms"))
         yield _of_pair("latency", row, left, right, (None, None))
 

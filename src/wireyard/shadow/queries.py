@@ -14,6 +14,8 @@ LEAST_DELIVERIES: Final = 5
 LATER_MS: Final = 20
 LATER_TIMES: Final = 2
 """A median is later if it is so many times the other one, and by so much."""
+WILL_LATER_MS: Final = 500
+"""The same of a single will, from the end of the connection on."""
 
 CLIENTS: Final = """
 SELECT s.*, row_number() OVER (PARTITION BY consumer ORDER BY opened_ns, frame) AS nth,
@@ -203,14 +205,14 @@ ORDER BY l.place
 _PAIRS: Final = """
 FROM matched JOIN a_delivered l ON l.rowid = left_place JOIN b_delivered r ON r.rowid = right_place
 WHERE l.consumer IN (FROM whole) AND coalesce(l.producer, l.consumer) IN (FROM whole)
-  AND coalesce(l.origin, 'publish') = 'publish' AND l.origin IS NOT DISTINCT FROM r.origin
+  AND l.origin IS NOT DISTINCT FROM r.origin AND coalesce(l.origin, 'publish') =
 """
 ORDER: Final = f"""
 SELECT l.consumer, l.topic, is_left_right, is_urgency, {_FRAMES} FROM (
   SELECT left_place, right_place, max(right_place) OVER earlier AS latest,
     arg_max(l.sent_ns, right_place) OVER earlier <= l.sent_ns AS is_left_right,
     arg_max(l.priority, right_place) OVER earlier <> l.priority AS is_urgency
-  {_PAIRS} AND NOT (l.dup OR r.dup)
+  {_PAIRS} 'publish' AND NOT (l.dup OR r.dup)
   WINDOW earlier AS (
     PARTITION BY hash(l.line, r.lane) ORDER BY left_place
     ROWS BETWEEN UNBOUNDED PRECEDING AND 1 PRECEDING
@@ -224,11 +226,20 @@ SELECT any_value(l.consumer) AS consumer, any_value(l.topic) AS topic,
   median(l.queue_ns) / 1e6 AS left_ms, median(r.queue_ns) / 1e6 AS right_ms,
   arg_max(l.frame, l.queue_ns) AS left_frame, arg_max(r.frame, r.queue_ns) AS right_frame,
   any_value(l.source) AS left_source, any_value(r.source) AS right_source
-{_PAIRS} GROUP BY hash(l.consumer, l.topic)
+{_PAIRS} 'publish' GROUP BY hash(l.consumer, l.topic)
 HAVING count(*) >= {LEAST_DELIVERIES}
   AND greatest(left_ms, right_ms) > {LATER_TIMES} * least(left_ms, right_ms)
   AND greatest(left_ms, right_ms) > {LATER_MS} + least(left_ms, right_ms)
 ORDER BY consumer, topic
+"""
+_ENDED: Final = """(SELECT max(c.closed_ns) FROM {0}_clients c WHERE c.consumer = {1}.producer
+  AND c.closed_ns <= {1}.sent_ns + {1}.queue_ns)"""
+LATE_WILLS: Final = f"""
+SELECT l.consumer, l.topic, (l.sent_ns + l.queue_ns - {_ENDED.format("a", "l")}) / 1e6 AS left_ms,
+  (r.sent_ns + r.queue_ns - {_ENDED.format("b", "r")}) / 1e6 AS right_ms, {_FRAMES}
+{_PAIRS} 'will' AND greatest(left_ms, right_ms) > {LATER_TIMES} * least(left_ms, right_ms)
+  AND greatest(left_ms, right_ms) > {WILL_LATER_MS} + least(left_ms, right_ms)
+ORDER BY left_place
 """
 OTHER_SESSIONS: Final = f"""
 SELECT consumer, nth, l.resumed AS left_resumed, r.resumed AS right_resumed,
