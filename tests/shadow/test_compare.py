@@ -247,6 +247,30 @@ def test_a_planted_defect_is_found_and_nothing_else(
     assert (row.breaks == "neither") == (row.text is None)
 
 
+class SwappedAtQos1(Swapped):
+    def is_meant(self, client: str, packet: Packet) -> bool:
+        return is_news(client, packet) and packet.qos == 1  # type: ignore[attr-defined]
+
+
+@pytest.mark.parametrize(("second", "found"), [(1, ["order"]), (2, [])])
+def test_the_order_is_that_of_messages_with_one_qos(
+    tmp_path: Path, second: int, found: list[str]
+) -> None:
+    """That of publication: both come at QoS 1 here."""
+    paths = tmp_path / "a.pcapng", tmp_path / "b.pcapng"
+    defects: Sequence[Defect] = none, SwappedAtQos1(1)
+    for path, defect in zip(paths, defects, strict=True):
+        scenario = Scenario(path, defect)
+        for name in ("display", "till"):
+            scenario.connect(name)
+        scenario.send("display", mqtt.Subscribe, packet_id=1, filters=[("shop/1", 1)])
+        for number, qos in enumerate((1, second)):
+            scenario.publish("till", "shop/1", b"%d" % number, qos=qos, number=number)
+        scenario.send("till", mqtt.PubRel, packet_id=2)
+        scenario.end("display", "till")
+    assert [each.difference for each in compared(*paths)] == found
+
+
 def test_a_member_of_a_share_is_a_freedom(tmp_path: Path) -> None:
     paths = []
     for turn in (0, 1):

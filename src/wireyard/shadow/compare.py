@@ -196,7 +196,7 @@ def _shown(name: str, left: Any, right: Any) -> tuple[str, str]:
 def _reordered(both: Tables) -> Iterator[Difference]:
     for row in both.rows(queries.ORDER):
         faults: Faults = (None, _ORDERED) if row["is_left_right"] else (_ORDERED, None)
-        if row["is_urgency"]:  # how many waited when the more urgent one came, nobody knows
+        if row["is_free"]:  # of another priority, or at QoS 2, passed on with PUBLISH or PUBREL
             faults = (None, None)
         yield _of_pair("order", row, "after the one before it", "before it", faults)
 

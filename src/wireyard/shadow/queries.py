@@ -62,11 +62,11 @@ SELECT {consumer} AS consumer, {topic} AS topic, d.origin, d.verdict, {producer}
   list_sort({properties}) AS properties, d.delivered_ns - d.sent_ns AS queue_ns,
   coalesce(d.delivered_frame, d.sent_frame) AS frame, d.source, d.sent_ns, v.rule,
   {version} AS version, coalesce(t.first_ns, d.sent_ns) AS began, d."offset",
-  hash(d.consumer_id, d.subscription) AS lane
+  hash(d.consumer_id, d.subscription, m.qos) AS lane, m.qos AS sent_qos
 FROM deliveries d
 LEFT JOIN packets_{packets} p ON p.frame = d.delivered_frame AND p.source = d.source
   AND p.stream = d.stream AND p."offset" = d."offset"
-LEFT JOIN messages m ON m.message_key = d.message_key AND m.source = d.source AND {from_message}
+LEFT JOIN messages m ON m.message_key = d.message_key AND m.source = d.source
 LEFT JOIN streams t ON t.source = d.source AND t.stream = d.stream
 LEFT JOIN (
   SELECT source, frame, any_value(rule) AS rule FROM violations GROUP BY ALL
@@ -118,7 +118,6 @@ def copies(topic: Callable[[str], str]) -> str:
     """
     mqtt = _OF_PROTOCOL.format(
         protocol="mqtt", packets="mqtt", payload="payload", names="",
-        from_message="d.delivered_frame IS NULL",
         consumer="d.consumer_client_id", producer="d.producer_client_id",
         topic=topic("d.destination"), retain="p.retain", priority="0", dup="coalesce(p.dup, false)",
         version="coalesce(p.version_in_force, 5)", properties=_PROPERTIES,
@@ -126,7 +125,6 @@ def copies(topic: Callable[[str], str]) -> str:
     )  # fmt: skip
     jms = _OF_PROTOCOL.format(
         protocol="jms", packets="jmq", payload="body", topic=_DESTINATION,
-        from_message="true",
         names=_NAME.format("c", "consumer") + _NAME.format("s", "producer"),
         consumer="c.name", producer="s.name", retain="NULL", priority="p.priority",
         dup="d.redelivered OR contains(map_keys(p.properties), 'JMS_SUN_DMQ_DEAD_BROKER')",
@@ -208,10 +206,10 @@ WHERE l.consumer IN (FROM whole) AND coalesce(l.producer, l.consumer) IN (FROM w
   AND l.origin IS NOT DISTINCT FROM r.origin AND coalesce(l.origin, 'publish') =
 """
 ORDER: Final = f"""
-SELECT l.consumer, l.topic, is_left_right, is_urgency, {_FRAMES} FROM (
+SELECT l.consumer, l.topic, is_left_right, is_free, {_FRAMES} FROM (
   SELECT left_place, right_place, max(right_place) OVER earlier AS latest,
     arg_max(l.sent_ns, right_place) OVER earlier <= l.sent_ns AS is_left_right,
-    arg_max(l.priority, right_place) OVER earlier <> l.priority AS is_urgency
+    arg_max(l.priority, right_place) OVER earlier <> l.priority OR l.sent_qos = 2 AS is_free
   {_PAIRS} 'publish' AND NOT (l.dup OR r.dup)
   WINDOW earlier AS (
     PARTITION BY hash(l.line, r.lane) ORDER BY left_place
