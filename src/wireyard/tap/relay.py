@@ -20,9 +20,11 @@ from dataclasses import dataclass
 from typing import Final, Protocol, cast
 
 from wireyard.broker.recording import Address, Tape
+from wireyard.errors import DecodeError
 from wireyard.tap.faults import Faults, Names, Rule, Step
 from wireyard.tap.mapper import AnswerHold, rewritten
 from wireyard.tap.packets import (
+    CLEAR,
     Conversation,
     PacketReader,
     Span,
@@ -246,9 +248,13 @@ class Side(asyncio.Protocol):
         passing = self._connection.passing
         try:
             answer = await rewritten(answer, passing.port_of)
+        except DecodeError:
+            self._arrived(answer)
         except OSError as error:
             passing.say(f"{self._connection}: no port for a service: {error.strerror}")
-        self._arrived(answer)
+            self._arrived(answer)
+        else:
+            self._do([Step(answer, [Span(CLEAR, 0, len(answer))])])
         self.release()
 
     def eof_received(self) -> bool:
