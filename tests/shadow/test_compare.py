@@ -134,6 +134,11 @@ class NotMarkedRetained(NoRetained):
         return (replace(packet, retain=False),)  # type: ignore[call-arg]
 
 
+class RetainedAtQos2(NoRetained):
+    def changed(self, packet: Packet) -> Sequence[Packet]:
+        return (replace(packet, qos=2),)  # type: ignore[call-arg]
+
+
 class NoWill(Lost):
     def is_meant(self, client: str, packet: Packet) -> bool:
         return is_news(client, packet, "gone")
@@ -226,6 +231,7 @@ def test_what_a_worse_capture_lacks_is_no_difference(
         (NoProperty(), "property", "neither"),
         (NoRetained(1), "retained", "neither"),
         (NotMarkedRetained(1), "retained", "B"),
+        (RetainedAtQos2(1), "QoS", "B"),
         (NoWill(1), "will", "B"),
         (Forgotten(2), "session present", "neither"),
         (Refused(1), "refusal", "neither"),
@@ -245,6 +251,7 @@ def test_a_planted_defect_is_found_and_nothing_else(
     assert row.a_frame is not None and row.a_source == str(sound)
     assert row.b_frame is not None and row.b_source == str(tmp_path / "b.pcapng")
     assert (row.breaks == "neither") == (row.text is None)
+    assert row.text is None or row.text != row.rule
 
 
 class SwappedAtQos1(Swapped):

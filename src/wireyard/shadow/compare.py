@@ -21,7 +21,7 @@ from typing import Any, Final, Literal, NamedTuple
 
 from wireyard.answers import Tables
 from wireyard.layers.mqtt.facts import VERDICTS
-from wireyard.layers.mqtt.violations import cite
+from wireyard.layers.mqtt.violations import RULES, cite
 from wireyard.replay.renaming import AS_IS, Renaming
 from wireyard.shadow import queries
 
@@ -53,8 +53,9 @@ _KEPT: Final = ("clients", "names", "codes")
 _DELIVERIES_AT_ONCE: Final = 1_000_000
 _BAD: Final = ("not_forwarded", "not_kept")
 """Verdicts about messages that a broker should have delivered."""
-_ORDERED: Final = "MQTT-4.6.0-6"
+_ORDERED: Final = "order"
 _ORDERED_TEXT: Final = "messages of a publisher, topic and QoS are delivered in their order"
+_JMQ: Final = 301
 
 
 class Difference(NamedTuple):
@@ -252,11 +253,12 @@ def _difference(
     rule: str | None = None
     text: str | None = None
     if fault == _ORDERED:
-        rule, text = _ORDERED, _ORDERED_TEXT
+        rule = "Jakarta Messaging 6.2.9" if row["version"] == _JMQ else "MQTT-4.6.0-6"
+        text = _ORDERED_TEXT
     elif fault is not None and fault in VERDICTS:
         text = VERDICTS[fault].meaning
     elif fault is not None:
-        rule, text = cite(fault, row.get("version", 5)) or (fault, fault)
+        rule, text = (fault in RULES and cite(fault, row["version"])) or (fault, row["broken"])
     return Difference(
         kind, row["consumer"], row.get("topic"), a, b, breaks, rule, text,
         left.get("frame"), right.get("frame"), left.get("source"), right.get("source"),

@@ -60,7 +60,7 @@ SELECT {consumer} AS consumer, {topic} AS topic, d.origin, d.verdict, {producer}
   octet_length(coalesce(p.{payload}, m.body)) AS size, {dup} AS dup,
   d.delivered_frame IS NOT NULL AND d.verdict <> 'returned_unseen' AS delivered,
   list_sort({properties}) AS properties, d.delivered_ns - d.sent_ns AS queue_ns,
-  coalesce(d.delivered_frame, d.sent_frame) AS frame, d.source, d.sent_ns, v.rule,
+  coalesce(d.delivered_frame, d.sent_frame) AS frame, d.source, d.sent_ns, v.rule, v.text AS broken,
   {version} AS version, coalesce(t.first_ns, d.sent_ns) AS began, d."offset",
   hash(d.consumer_id, d.subscription, m.qos) AS lane, m.qos AS sent_qos
 FROM deliveries d
@@ -69,7 +69,8 @@ LEFT JOIN packets_{packets} p ON p.frame = d.delivered_frame AND p.source = d.so
 LEFT JOIN messages m ON m.message_key = d.message_key AND m.source = d.source
 LEFT JOIN streams t ON t.source = d.source AND t.stream = d.stream
 LEFT JOIN (
-  SELECT source, frame, any_value(rule) AS rule FROM violations GROUP BY ALL
+  SELECT source, frame, min_by(rule, "offset") AS rule, min_by(text, "offset") AS text
+  FROM violations GROUP BY source, frame
 ) v ON v.source = d.source AND v.frame = d.delivered_frame
 {names}
 WHERE d.protocol = '{protocol}' AND {consumer} IS NOT NULL AND hash(d.destination) % $parts = $part
@@ -195,7 +196,8 @@ CHANGED: Final = f"""
 SELECT consumer, topic, l.qos AS left_qos, r.qos AS right_qos, l.retain AS left_retain,
   r.retain AS right_retain, l.version,
   l.properties AS left_properties, r.properties AS right_properties,
-  {_FRAMES}, l.rule AS left_rule, r.rule AS right_rule
+  {_FRAMES}, l.rule AS left_rule, r.rule AS right_rule,
+  coalesce(l.broken, r.broken) AS broken
 FROM a_rest l JOIN b_rest r USING (consumer, topic, key, copy)
 WHERE l.whole OR r.whole
 ORDER BY l.place
@@ -206,7 +208,7 @@ WHERE l.consumer IN (FROM whole) AND coalesce(l.producer, l.consumer) IN (FROM w
   AND l.origin IS NOT DISTINCT FROM r.origin AND coalesce(l.origin, 'publish') =
 """
 ORDER: Final = f"""
-SELECT l.consumer, l.topic, is_left_right, is_free, {_FRAMES} FROM (
+SELECT l.consumer, l.topic, l.version, is_left_right, is_free, {_FRAMES} FROM (
   SELECT left_place, right_place, max(right_place) OVER earlier AS latest,
     arg_max(l.sent_ns, right_place) OVER earlier <= l.sent_ns AS is_left_right,
     arg_max(l.priority, right_place) OVER earlier <> l.priority OR l.sent_qos = 2 AS is_free
