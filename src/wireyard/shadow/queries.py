@@ -73,7 +73,8 @@ LEFT JOIN (
   FROM violations GROUP BY source, frame
 ) v ON v.source = d.source AND v.frame = d.delivered_frame
 {names}
-WHERE d.protocol = '{protocol}' AND {consumer} IS NOT NULL AND hash(d.destination) % $parts = $part
+WHERE d.protocol = '{protocol}' AND {consumer} IS NOT NULL AND d.destination NOT LIKE '$SYS/%'
+  AND hash(d.destination) % $parts = $part
 """
 _NAME: Final = """LEFT JOIN (
   SELECT source, client, any_value(consumer) AS name FROM clients GROUP BY ALL
