@@ -138,7 +138,7 @@ def _unmatched(both: Tables) -> Iterator[Difference]:
             matching.remove(other)
             paired.add(id(other))
             faults = _fault(row, other["other"]), _fault(other, row["other"])
-            left, right = (f"a payload of {each['size']:,} bytes" for each in (row, other))
+            left, right = (f"a payload of {each['size'] or 0:,} bytes" for each in (row, other))
             yield _difference("payload", row, left, right, faults, row, other)
         else:
             yield from _one_sided(row, "a")

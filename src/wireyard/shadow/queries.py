@@ -74,7 +74,7 @@ LEFT JOIN (
 ) v ON v.source = d.source AND v.frame = d.delivered_frame
 {names}
 WHERE d.protocol = '{protocol}' AND {consumer} IS NOT NULL AND d.destination NOT LIKE '$SYS/%'
-  AND hash(d.destination) % $parts = $part
+  AND hash({topic}) % $parts = $part
 """
 _NAME: Final = """LEFT JOIN (
   SELECT source, client, any_value(consumer) AS name FROM clients GROUP BY ALL
@@ -84,7 +84,7 @@ _DESTINATION: Final = f"regexp_replace(d.destination, '{_ADDRESS}', '\\1')"
 _SENT: Final = """
 SELECT hash({topic}, hash(body)) AS message, min(frame) AS frame, any_value(source) AS source
 FROM messages d
-WHERE protocol IN ('mqtt', 'jms') AND hash(destination) % $parts = $part GROUP BY ALL
+WHERE protocol IN ('mqtt', 'jms') AND hash({topic}) % $parts = $part GROUP BY ALL
 """
 WHOLE: Final = """
 SELECT consumer FROM a_names a JOIN b_names b USING (consumer)
@@ -197,8 +197,7 @@ CHANGED: Final = f"""
 SELECT consumer, topic, l.qos AS left_qos, r.qos AS right_qos, l.retain AS left_retain,
   r.retain AS right_retain, l.version,
   l.properties AS left_properties, r.properties AS right_properties,
-  {_FRAMES}, l.rule AS left_rule, r.rule AS right_rule,
-  coalesce(l.broken, r.broken) AS broken
+  {_FRAMES}, l.rule AS left_rule, r.rule AS right_rule, coalesce(l.broken, r.broken) AS broken
 FROM a_rest l JOIN b_rest r USING (consumer, topic, key, copy)
 WHERE l.whole OR r.whole
 ORDER BY l.place
@@ -252,8 +251,7 @@ WHERE consumer IN (FROM whole)
 ORDER BY consumer, nth
 """
 OTHER_CODES: Final = f"""
-SELECT consumer, packet, nth, l.codes AS left_codes, r.codes AS right_codes,
-  {_FRAMES}
+SELECT consumer, packet, nth, l.codes AS left_codes, r.codes AS right_codes, {_FRAMES}
 FROM a_codes l JOIN b_codes r USING (consumer, packet, nth)
 WHERE consumer IN (FROM whole) AND l.codes IS DISTINCT FROM r.codes
 ORDER BY consumer, packet, nth
