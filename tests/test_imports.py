@@ -47,9 +47,9 @@ ALLOWED = {
     "client": {"client", "endpoints", "errors", "formats", "layers"},
     "replay": STREAMS - COLUMNS
     | {"answers", "broker", "captures", "client", "layers", "replay", "tap"},
-    "shadow": {"answers", "layers", "shadow"},
+    "shadow": {"answers", "layers", "replay", "shadow"},
     "conform": {"answers", "client", "conform", "errors", "formats", "layers", "replay"},
-    "tap": {"broker", "captures", "errors", "formats", "layers", "streams", "tap"},
+    "tap": {"broker", "captures", "endpoints", "errors", "formats", "layers", "streams", "tap"},
     RING.name: {"errors", "layers", RING.name},
 }
 """Room to the rooms it may import; `cli`, `__main__` and the lazy `__init__` may import all.

@@ -18,6 +18,7 @@ from wireyard.errors import SourceError, UsageError
 if TYPE_CHECKING:
     from wireyard.client.address import Address
     from wireyard.replay.player import Login, Played
+    from wireyard.replay.renaming import Renaming
     from wireyard.replay.script import Script
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -59,6 +60,12 @@ def sending_options(function: F) -> F:
     return function
 
 
+rename_option = click.option(
+    "--rename", multiple=True, metavar="OLD=NEW",
+    help="Recorded topics have other names now; 'plant/#=test/#' for all below one too.",
+)  # fmt: skip
+
+
 @click.command(
     "replay",
     epilog=examples(
@@ -70,8 +77,7 @@ def sending_options(function: F) -> F:
 )
 @click.argument("file", type=PATH)
 @click.option("--to", required=True, metavar="BROKER", help=BROKER)
-@click.option("--rename", multiple=True, metavar="OLD=NEW",
-              help="Use another topic; 'plant/#=test/#' for all below it too.")  # fmt: skip
+@rename_option
 @sending_options
 @decode_as_option
 @keylog_option
@@ -90,21 +96,19 @@ def command(
     Packets that cannot be sent, such as those of a client that is refused, are noted, with exit
     status 1.
     """
-    script = read(file, decode_as, keylog, rename)
+    from wireyard.replay.renaming import Renaming
+
+    script = read(file, decode_as, keylog, Renaming(rename))
     played = send(script, to, **how)
     return exits.DATA_LOST if played.unsent or script.notes else exits.DONE
 
 
-def read(
-    file: str, decode_as: Sequence[str], keylog: Sequence[str], rename: Sequence[str] = ()
-) -> Script:
+def read(file: str, decode_as: Sequence[str], keylog: Sequence[str], renaming: Renaming) -> Script:
     """Read what the clients of a capture or a lake did; note what cannot be replayed."""
     from wireyard.answers.tables import is_lake, open_tables
     from wireyard.captures.inputs import open_input
-    from wireyard.replay.renaming import Renaming
     from wireyard.replay.script import read_lake_script, read_script
 
-    renaming = Renaming(rename)
     if is_lake(file):
         with open_tables([file]) as tables:
             return read_lake_script(tables, file, renaming)

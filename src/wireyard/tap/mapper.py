@@ -6,7 +6,6 @@ import re
 from collections.abc import Awaitable, Callable
 from typing import Final
 
-from wireyard.errors import DecodeError
 from wireyard.formats.port_mapper import MAX_ANSWER_BYTES, decode_answer, is_answer
 
 _END: Final = re.compile(rb"\n\.\r?\n\Z")
@@ -42,17 +41,19 @@ class AnswerHold:
 
 
 async def rewritten(answer: bytes, port_of: Callable[[str, int], Awaitable[int]]) -> bytes:
-    """Return an answer with the ports of the proxy; what cannot be read stays as it is.
+    """Return an answer with the ports of the proxy.
 
     Parameters
     ----------
     port_of
         Returns the port of the proxy for a service, by its name and port.
+
+    Raises
+    ------
+    DecodeError
+        It is none.
     """
-    try:
-        services = decode_answer(answer).services
-    except DecodeError:
-        return answer
+    services = decode_answer(answer).services
     ports = {
         service.port: await port_of(service.name, service.port)
         for service in services
