@@ -548,7 +548,7 @@ def test_too_much_is_given_up_as_a_gap(monkeypatch: pytest.MonkeyPatch) -> None:
     data = large + b"\xc0\0" + connect(2)
     for at in range(0, len(data), 1000):
         line.send(after + at, data[at : at + 1000], at_ns=at * 1000)
-        assert line.fed.capture._held_bytes <= 12_000
+        assert line.fed.capture.connections.held.size <= 12_000
     line.fed.end()
     shown = line.fed.shown()
     before = len(connect(1))

@@ -14,16 +14,16 @@ Rules of this file:
 
 from __future__ import annotations
 
-from collections import Counter, deque
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, replace
 from heapq import heappop, heappush
 from operator import attrgetter, index
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
 import numpy as np
 
-from wireyard.arrays import Bytes, Grid, Int32s, Ints
+from wireyard.arrays import Bytes, Grid, Int32s, Ints, UInt32s
 from wireyard.captures.carriers.tls_keys import KeyLog
 from wireyard.captures.connections.copies import Copy, name_copy
 from wireyard.captures.connections.flows import Endpoint, stream_name
@@ -41,9 +41,9 @@ from wireyard.captures.live.connections import (
     Stage,
 )
 from wireyard.captures.live.copies import NEVER
-from wireyard.captures.live.held import HeldRuns, merge_held
+from wireyard.captures.live.held import RECENT_NS, Held
 from wireyard.captures.live.readable import LiveReader
-from wireyard.captures.live.stream import RECENT_NS, LiveStream, stream_of
+from wireyard.captures.live.stream import LiveStream, stream_of
 from wireyard.captures.packets.headers import PacketReader, Tally
 from wireyard.captures.packets.units import Units
 from wireyard.captures.records import NO_TIME, Records
@@ -56,8 +56,6 @@ _SWEEP_NS: Final = 1_000_000_000
 """Capture time between two searches for connections that have ended or are silent."""
 MAX_HELD_BYTES: Final = 128 << 20
 """Unread bytes of all streams together. Above it, those of the largest connections are dropped."""
-MAX_RECENT_BYTES: Final = 32 << 20
-"""Bytes of the last turns, which are kept to be compared with those that come again."""
 MAX_OPEN: Final = 1 << 16
 """Connections with bytes that are tracked at a time, at about 4 KB each: 256 MB."""
 _MOST_UNKNOWN: Final = 256
@@ -72,15 +70,6 @@ _EVICT_FROM: Final = 1 << 12
 
 StreamFacts = tuple[str, dict[str, Any]]
 """The name of a stream, and its columns from the capture: see `describe_stream`."""
-
-
-class _Turn(NamedTuple):
-    """Bytes that arrived together."""
-
-    now_ns: int
-    places: Places
-    streams: Sequence[LiveStream]
-    """The streams that have read some of them."""
 
 
 class LiveCapture:
@@ -123,22 +112,19 @@ class LiveCapture:
         """Bytes that were dropped because of `MAX_HELD_BYTES`, and are gaps now."""
         self.late_bytes = 0
         """Bytes before the first byte of their stream that arrived after that was read."""
-        self.connections = LiveConnections()
         self._packets = PacketReader()
+        self.connections = LiveConnections(self._packets.places)
         self._clock = Clock()
         self._repairs = NO_REPAIRS
         settings = named, rules, KeyLog() if keys is None else keys, max_packet_bytes
         self._reader = LiveReader(name, *settings, self._packets, self.connections)
         self._describes = describes
         self._ended: list[StreamFacts] = []
-        self._touched: dict[int, LiveStream] = {}
+        self._touched: set[LiveStream] = set()
         self._due: list[tuple[int, int, OpenConnection]] = []
         self._pushed = 0
         self._now_ns = NO_TIME
         self._swept_ns = NO_TIME
-        self._recent: deque[_Turn] = deque()
-        """The last turns, the oldest first."""
-        self._held_bytes = self._recent_bytes = 0
 
     @property
     def has_keys(self) -> bool:
@@ -235,16 +221,15 @@ class LiveCapture:
             Endpoint(address, port): name for address, port, name in state["services"]
         }
         self._now_ns, self._swept_ns = int(state["now_ns"]), int(state["swept_ns"])
-        recent = Places()
         for kind in ("open", "ended", "datagrams"):
             for each in state[kind]:
                 connection = self.connections.restore_connection(each, kind)
-                connection.restore(each, self._reader.framer_of, recent)
+                connection.restore(each, self._reader.framer_of)
                 if each["due_ns"] is not None:
                     self._schedule(connection, int(each["due_ns"]))
-                self._held_bytes += sum(stream.held_bytes for stream in connection.sides)
-        each_open = (*self.connections.open.values(), *self.connections.ended.values())
-        self._keep_recent(recent, [stream for one in each_open for stream in one.sides])
+        held = (*self.connections.open.values(), *self.connections.ended.values())
+        sides = [stream.side for connection in held for stream in connection.sides]
+        self.connections.held.restore(state, self._now_ns, sides)
         self.connections.copies.restore(state)
         self._clock.moved_ns, self._clock.latest_ns = map(int, state["clock"])
         self._repairs = Repairs.load(state["repairs"])
@@ -287,7 +272,6 @@ class LiveCapture:
         for connection in replaced:
             self._schedule(connection, self._now_ns + LINGER_NS)
         changed = self._receive_segments(segments, times_ns[rows], sides, positions, verdicts)
-        places = self._packets.places
         out_of_order = set((sides[late != 0] >> 1).tolist())
         readable: list[Grown] = []
         for connection in sorted(changed, key=lambda each: not each.suspects):
@@ -295,8 +279,8 @@ class LiveCapture:
                 continue
             connection.out_of_order |= connection.number in out_of_order
             if connection.out_of_order:
-                self._repairs = self._repaired(moved_ns=self.connections.order(connection, places))
-                self._touched |= {id(stream): stream for stream in connection.sides}
+                self._repairs = self._repaired(moved_ns=self.connections.order(connection))
+                self._touched.update(connection.sides)
             readable += self._advance(connection)
         paired = connections.copies.pair_flows(flows[others])
         readable += self._receive_datagrams(grid[:, others], paired, times_ns[others])
@@ -352,9 +336,9 @@ class LiveCapture:
         taken = wanted & (verdicts == Verdict.TAKEN) & (segments.captured > 0)
         truncated = np.flatnonzero(wanted & (segments.captured < segments.lengths))
         rows = np.flatnonzero(taken)
-        active, group = np.unique(sides[rows], return_inverse=True)
         streams = [
-            self.connections.get_or_open(side >> 1).sides[side & 1] for side in active.tolist()
+            self.connections.get_or_open(side >> 1).sides[side & 1]
+            for side in np.unique(sides[rows]).tolist()
         ]
         for row in truncated.tolist():
             if verdicts[row] == Verdict.TAKEN:
@@ -362,31 +346,35 @@ class LiveCapture:
                 stream = self.connections.get_or_open(side >> 1).sides[side & 1]
                 stream.mark_lost(int(positions[row] + segments.captured[row]), stop)
         if len(rows):
-            new = HeldRuns(
-                positions[rows],
-                segments.captured[rows].astype(np.int64),
-                segments.starts[rows],
-                segments.records[rows].astype(np.int64),
-                times_ns[rows],
-                segments.acknowledgments[rows].astype(np.int64),
-                times_ns[rows],
+            new = np.empty((len(Held), len(rows)), np.int64)
+            columns: tuple[Ints | Int32s | UInt32s, ...] = (
+                sides,
+                positions,
+                segments.captured,
+                segments.starts,
+                segments.records,
+                times_ns,
+                segments.acknowledgments,
+                times_ns,
             )
-            self._merge(streams, group.reshape(-1), new)
+            for each, column in zip(new, columns, strict=True):
+                each[:] = column[rows]
+            self._merge(streams, new)
         # An end or an acknowledgment can make bytes readable that were held before.
         touched = np.unique(sides[wanted] >> 1).tolist()
         return [
             self.connections.open[number] for number in touched if number in self.connections.open
         ]
 
-    def _merge(self, streams: Sequence[LiveStream], group: Ints, new: HeldRuns) -> None:
-        """Add runs to streams; see `merge_held`."""
-        self._touched |= {id(stream): stream for stream in streams}
-        merged = merge_held(streams, group, new, self._packets.places)
+    def _merge(self, streams: Sequence[LiveStream], new: Grid) -> None:
+        """Add runs to streams; see `HeldRuns.merge`."""
+        self._touched.update(streams)
+        merged = self.connections.held.merge(streams, new)
         self.late_bytes += merged.late_bytes
         if merged.differing:
             placed = [
-                differing_segment(record, stream_name(streams[at].src, streams[at].dst, 1))
-                for at, record in merged.differing
+                differing_segment(record, stream_name(stream.src, stream.dst, 1))
+                for stream, record in merged.differing
             ]
             self._repairs = self._repaired(differing=len(placed), different=placed)
 
@@ -409,18 +397,13 @@ class LiveCapture:
                 stream.begin = stream.floor = 0
             assert stream.floor is not None
             stops = stream.floor + np.cumsum(lengths)
-            filled = captured > 0
-            held = HeldRuns(
-                (stops - lengths)[filled],
-                captured[filled],
-                grid[Unit.START, rows][filled],
-                grid[Unit.RECORD, rows][filled],
-                times_ns[rows][filled],
-                np.zeros(np.count_nonzero(filled), np.int64),
-                times_ns[rows][filled],
-            )
+            held = np.zeros((len(Held), len(rows)), np.int64)
+            held[Held.POSITION], held[Held.LENGTH] = stops - lengths, captured
+            held[[Held.START, Held.RECORD]] = grid[[[Unit.START], [Unit.RECORD]], rows]
+            held[Held.TIME] = times_ns[rows]
+            held = held.compress(captured > 0, axis=1)
             stream.floor = int(stops[-1])
-            stream.note_times(held.times_ns)
+            stream.note_times(held[Held.TIME])
             if not stream.floor:
                 continue
             live = stream_of(stream, held, stream.floor, self._packets.places)
@@ -437,7 +420,6 @@ class LiveCapture:
         final
             Whether this is the last time: its holes become gaps, and the connection is closed.
         """
-        places = self._packets.places
         due_ns: list[int] = []
         ready = {}
         ended_ns = self.connections.ended_ns(connection)
@@ -454,9 +436,8 @@ class LiveCapture:
                 continue
             acknowledged = self.connections.acknowledged(connection, direction)
             count, later_ns = stream.ready(self._now_ns, acknowledged)
-            ready[stream.name] = len(stream.held.positions) if final else count
-            stream.attach(places)
-            self._touched[id(stream)] = stream
+            ready[stream.name] = stream.held.shape[1] if final else count
+            self._touched.add(stream)
             if later_ns is not None:
                 due_ns.append(later_ns)
         if not final:
@@ -494,10 +475,9 @@ class LiveCapture:
     def _is_another(self, connection: OpenConnection, ended_ns: int | None, *, final: bool) -> bool:
         """Return whether a connection is certain to be no copy; join it if it is one."""
         while connection.suspects:
-            places = self._packets.places
             for each in (connection, *self.connections.suspected(connection)):
-                self._touched |= {id(stream): stream for stream in each.sides}
-            copy = self.connections.copies.conclude(connection, self._now_ns, places, final=final)
+                self._touched.update(each.sides)
+            copy = self.connections.copies.conclude(connection, self._now_ns, final=final)
             if isinstance(copy, Copy):
                 self._join(connection, copy)
                 return False
@@ -518,13 +498,13 @@ class LiveCapture:
             self._repairs = self._repaired(copies=1, copied=[placed])
         for way, stream in enumerate(connection.sides):
             side, shift = copies.target(2 * copy.number + way)
-            held = stream.attach(self._packets.places)
-            if earlier is not None and not earlier.is_ignored and len(held.records):
-                moved = held._replace(positions=held.positions + shift)
-                self._merge([earlier.sides[side & 1]], np.zeros(len(held.records), np.int64), moved)
-            self._touched.pop(id(stream), None)
-            self._held_bytes -= stream.held_bytes
-            stream.drop()
+            held = stream.held
+            if earlier is not None and not earlier.is_ignored and held.shape[1]:
+                moved = held.copy()
+                moved[Held.SIDE] = side
+                moved[Held.POSITION] += shift
+                self._merge([earlier.sides[side & 1]], moved)
+        self._drop(connection)
         if earlier is not None:
             self._schedule(earlier, self._now_ns)
 
@@ -550,41 +530,26 @@ class LiveCapture:
 
     def _release_read(self) -> None:
         """Release the bytes that were read, and the buffers that they arrived in."""
-        places = self._packets.places
-        read = []
-        for stream in self._touched.values():
-            self._held_bytes -= stream.held_bytes
-            if stream.compact(places):
-                read.append(stream)
-            self._held_bytes += stream.held_bytes
+        held = self.connections.held
+        held.settle(self._touched, self._now_ns)
         self._touched.clear()
-        self._packets.release()
-        self._keep_recent(places, read)
-        if self._held_bytes > MAX_HELD_BYTES:
+        if held.size > MAX_HELD_BYTES:
             self._shed()
-
-    def _keep_recent(self, places: Places, streams: Sequence[LiveStream]) -> None:
-        """Keep the bytes of a turn, which streams have read, for a while."""
-        if streams:
-            self._recent.append(_Turn(self._now_ns, places, streams))
-            self._recent_bytes += places.size
-        while self._recent and (
-            self._recent_bytes > MAX_RECENT_BYTES
-            or self._recent[0].now_ns < self._now_ns - RECENT_NS
-        ):
-            turn = self._recent.popleft()
-            self._recent_bytes -= turn.places.size
-            for stream in turn.streams:
-                stream.expire(turn.places)
+        self._packets.release()
+        held.go_on(self._packets.places)
 
     def _shed(self) -> None:
         """Drop what the largest connections hold until half of `MAX_HELD_BYTES` is free."""
-        largest_first = sorted(
-            self.connections.open.values(), key=lambda each: -sum(s.held_bytes for s in each.sides)
-        )
-        for connection in largest_first:
-            if self._held_bytes <= MAX_HELD_BYTES // 2:
+        held = self.connections.held
+        sizes, left = held.sizes(), held.size
+
+        def size_of(connection: OpenConnection) -> int:
+            return sum(sizes.get(stream.side, 0) for stream in connection.sides)
+
+        for connection in sorted(self.connections.open.values(), key=size_of, reverse=True):
+            if left <= MAX_HELD_BYTES // 2:
                 return
+            left -= size_of(connection)
             if connection.stage != Stage.READ:
                 if connection.framers:
                     name = connection.sides[0].name
@@ -593,11 +558,9 @@ class LiveCapture:
                     )
                 self._ignore(connection)
                 continue
+            self.dropped_bytes += size_of(connection)
             for stream in connection.sides:
-                if stream.held_bytes:
-                    self.dropped_bytes += stream.held_bytes
-                    self._held_bytes -= stream.held_bytes
-                    stream.shed()
+                stream.shed()
 
     def _ignore(self, connection: OpenConnection) -> None:
         """Drop what is held of a connection, and ignore its further bytes."""
@@ -609,9 +572,8 @@ class LiveCapture:
     def _drop(self, connection: OpenConnection) -> None:
         """Drop what is held of a connection."""
         for stream in connection.sides:
-            self._touched.pop(id(stream), None)
-            self._held_bytes -= stream.held_bytes
-            stream.drop()
+            self._touched.discard(stream)
+            self.connections.held.drop(stream.side)
 
     def _close(self, connection: OpenConnection) -> None:
         """Remove a connection whose last bytes are being read; record its unknown streams."""

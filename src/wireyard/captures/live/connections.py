@@ -19,7 +19,7 @@ from wireyard.captures.detection.assignment import Assigned
 from wireyard.captures.files.places import Places
 from wireyard.captures.layout import Unit
 from wireyard.captures.live.copies import LiveCopies
-from wireyard.captures.live.held import closing_times, order_held
+from wireyard.captures.live.held import HeldRuns, closing_times, order_held
 from wireyard.captures.live.stream import LiveStream
 from wireyard.captures.packets.units import Units
 from wireyard.captures.records import NO_TIME
@@ -104,9 +104,7 @@ class OpenConnection:
         """Return the stream with this name."""
         return self.sides[0] if self.sides[0].name == name else self.sides[1]
 
-    def restore(
-        self, state: Mapping[str, Any], framer_of: Callable[[str], Framer], places: Places
-    ) -> None:
+    def restore(self, state: Mapping[str, Any], framer_of: Callable[[str], Framer]) -> None:
         """Continue from the `state` of a connection; parameters as for its streams.
 
         Raises
@@ -124,7 +122,7 @@ class OpenConnection:
         self.suspects = [int(number) for number in state["suspects"]]
         self.waits_ns = int(state["waits_ns"])
         for stream, each in zip(self.sides, state["sides"], strict=True):
-            stream.restore(each, framer_of, places)
+            stream.restore(each, framer_of)
         for name, (label, framed) in state["framers"].items():
             self.framers[name] = framer_of(label)
             self.framers[name].restore(framed)
@@ -155,14 +153,20 @@ class OpenConnection:
 class LiveConnections:
     """The TCP connections and UDP conversations of a live capture.
 
+    Parameters
+    ----------
+    places
+        The places of the first packets.
+
     Limits
     ------
     250 bytes for each connection that is not evicted.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, places: Places) -> None:
         self.flows = FlowTable()
         self.placer = Placer()
+        self.held = HeldRuns(places)
         self.open: dict[int, OpenConnection] = {}
         """TCP connections with bytes, by number."""
         self.datagrams: dict[int, OpenConnection] = {}
@@ -173,7 +177,8 @@ class LiveConnections:
         """For each connection the n of the suffix ``#n`` of its name."""
         self.ended: dict[int, OpenConnection] = {}
         """TCP connections that were read to their end lately, with the bytes read last."""
-        self.copies = LiveCopies(self.flows, self.placer, self.open, self.ended, self.datagrams)
+        tables = self.open, self.ended, self.datagrams
+        self.copies = LiveCopies(self.flows, self.placer, *tables, self.held)
 
     # --- state for another process ----------------------------------------------------------
 
@@ -185,6 +190,7 @@ class LiveConnections:
             "stages": self.holdings,
             "ordinals": self._ordinals,
             **self.copies.state(),
+            **self.held.state(),
             "open": [connection.state() for connection in self.open.values()],
             "ended": [connection.state() for connection in self.ended.values()],
             "datagrams": [connection.state() for connection in self.datagrams.values()],
@@ -316,9 +322,10 @@ class LiveConnections:
     ) -> OpenConnection:
         """Return a new connection without bytes between two endpoints."""
         ends = self.flows.endpoints(conversation)
+        numbers = (2 * number, 2 * number + 1) if protocol == "tcp" else (NONE, NONE)
         sides = [
-            LiveStream(stream_name(src, dst, ordinal), protocol, src, dst)
-            for src, dst in (ends, ends[::-1])
+            LiveStream(stream_name(src, dst, ordinal), protocol, src, dst, side, self.held)
+            for (src, dst), side in zip((ends, ends[::-1]), numbers, strict=True)
         ]
         return OpenConnection(number, first_direction, (sides[0], sides[1]))
 
@@ -367,7 +374,7 @@ class LiveConnections:
                 if side[Side.STATE] & State.DATA or side[Side.END] != side[Side.BEGIN]:
                     return False
                 continue
-            if count < len(stream.held.positions) or stream.stop_of(count) < side[Side.END]:
+            if count < stream.held.shape[1] or stream.stop_of(count) < side[Side.END]:
                 return False
         return True
 
@@ -398,14 +405,14 @@ class LiveConnections:
         acknowledgment = int(self.placer.sides[first + 1 - direction, Side.ACKNOWLEDGED])
         if not state & State.SEEN or acknowledgment == NONE:
             return None
-        if stream.begin is not None and count < len(stream.held.positions):
+        if stream.begin is not None and count < stream.held.shape[1]:
             return int(base + stream.stop_of(count))
         return int(base + high) if distance(acknowledgment, base + high) > 0 else None
 
-    def order(self, connection: OpenConnection, places: Places) -> int:
+    def order(self, connection: OpenConnection) -> int:
         """Order the packets of a connection by their acknowledgments; see `order_held`."""
         for stream in connection.sides:
-            stream.recall(places)
+            stream.recall()
         sides = self.placer.sides[2 * connection.number : 2 * connection.number + 2]
         return order_held(sides, stream_begins(sides), connection.sides)
 
@@ -484,6 +491,7 @@ class LiveConnections:
         numbers = numbers.reshape(-1)
         self.flows.keep(left)
         self.placer.keep(kept, numbers[: len(kept)], len(left))
+        self.held.keep_only(kept)
         self.holdings = self.holdings[kept]
         self._ordinals = self._ordinals[kept]
         of_conversations = zip(left.tolist(), range(len(left)), strict=True)
@@ -502,6 +510,8 @@ class LiveConnections:
             for before, after in zip(old.tolist(), new.tolist(), strict=True):
                 if (found := table.get(before)) is not None:
                     found.number = after
+                    for way, stream in enumerate(found.sides):
+                        stream.side = 2 * after + way if stream.protocol == "tcp" else NONE
                     moved[after] = found
             table.clear()
             table.update(moved)

@@ -127,7 +127,7 @@ class LiveReader:
         if stream.begin is not None and stream.framer is not None:
             stream.framer.is_settled = not stream.begun and now_ns >= settled_ns
             return True
-        if not len(stream.held.positions) and not final:
+        if not stream.held.shape[1] and not final:
             return False
         begin = int(known_begins(sides)[direction])
         stream.opened, stream.begun = bool(state & State.OPENED), begin != NOWHERE
@@ -150,8 +150,7 @@ class LiveReader:
         Parameters
         ----------
         ready
-            Number of held runs that can be read, by the name of the stream; changed if a proxy
-            header is removed.
+            Number of held runs that can be read, by the name of the stream.
         """
         seen = self._streams(connection, dict.fromkeys(ready), final=final)
         if not seen:
@@ -172,15 +171,13 @@ class LiveReader:
             if held > MAX_HEAD_BYTES:
                 connection.stage = Stage.IGNORED
         elif final or self._is_certain(connection, captured, seen, now_ns):
-            self._set_format(connection, format, ready)
+            self._set_format(connection, format)
             connection.heads = {
                 each.stream.name: head[:_ANSWERED_BYTES]
                 for each, head in zip(assigned, captured.heads, strict=False)
             }
 
-    def _set_format(
-        self, connection: OpenConnection, format: Format, ready: dict[str, int]
-    ) -> None:
+    def _set_format(self, connection: OpenConnection, format: Format) -> None:
         """Begin to read a connection of this format: remove proxy headers, create framers."""
         connection.format = format
         connection.stage = Stage.READ if self._is_wanted(format) else Stage.IGNORED
@@ -189,7 +186,6 @@ class LiveReader:
             if each.captured.proxy is not None and connection.stage == Stage.READ:
                 self.proxies[each.captured.proxy] += 1
                 stream.skip(each.captured.proxy[1])
-                ready[stream.name] = min(ready[stream.name], len(stream.held.positions))
             stream.framer = self._framer(format, each.context)
 
     def _streams(
@@ -266,7 +262,7 @@ class LiveReader:
             live = stream.as_stream(self._packets.places, count)
             if final:
                 live = self._connections.with_final_size(connection, live)
-            if count > stream.first_unread or (final and live.size):
+            if count > stream.first_unread(stream.held) or (final and live.size):
                 readable.append(
                     self._grown(connection.format, stream.framer, live, growing=not final)
                 )
