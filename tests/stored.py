@@ -28,9 +28,7 @@ from tests.captures.test_live_state import begin
 from wireyard.captures.inputs import open_input
 from wireyard.captures.live.state import (
     StateError,
-    capture_state,
     pack_state,
-    restore_capture,
     unpack_state,
 )
 from wireyard.errors import UsageError
@@ -185,7 +183,7 @@ def check_state(number: int) -> Counter[str]:
     data = network(30, rng) if rng.random() < 0.5 else (EXAMPLES / "traffic.pcap").read_bytes()
     fed = begin(None)
     fed.feed(data[: rng.randrange(2000, len(data))])
-    state = capture_state(fed.capture, fed.file)
+    state = fed.growing.state()
     assert state is not None
     text, arrays = pack_state(state)
     tree = json.loads(text)
@@ -194,10 +192,10 @@ def check_state(number: int) -> Counter[str]:
     _damage_arrays(arrays, rng)
     other = begin(None)
     try:
-        restore_capture(_stored(json.dumps(tree), arrays, rng), other.capture, other.file)
+        other.growing.restore(_stored(json.dumps(tree), arrays, rng))
     except StateError:
         return Counter(["state refused"])
-    other.feed(data[other.file.offset :])
+    other.feed(data[other.growing.file.offset :])
     other.end()
     return Counter(["state continued"])
 

@@ -36,11 +36,11 @@ from tests.captures.make import (
 from tests.captures.test_torture import interleaved
 from tests.captures.torture import make_flow
 from wireyard.captures.carriers.tls_keys import read_key_logs
-from wireyard.captures.files.growing import GrowingFile
 from wireyard.captures.files.slicing import slice_captures
 from wireyard.captures.inputs import open_input
 from wireyard.captures.live import capture as live_module
 from wireyard.captures.live.capture import MAX_OPEN, LiveCapture
+from wireyard.captures.live.growing import GrowingCapture
 from wireyard.captures.live.stream import ACKED_HOLE_NS, HOLE_NS
 from wireyard.captures.packets.unread import describe_unread, name_unread
 from wireyard.captures.read import read_capture
@@ -74,25 +74,26 @@ def whole_rows(data: bytes, named: Format | None = None) -> list[Row]:
 class Fed:
     """A live capture, and the rows that it has given so far."""
 
-    capture: LiveCapture
-    file: GrowingFile
+    growing: GrowingCapture
     rows: list[Row]
 
     @classmethod
     def begin(cls, named: Format | None = None) -> Fed:
-        return cls(LiveCapture("<bytes>", named), GrowingFile(), [])
+        return cls(GrowingCapture("<bytes>", named), [])
+
+    @property
+    def capture(self) -> LiveCapture:
+        return self.growing.capture
 
     def feed(self, data: bytes, *, idle: bool = True) -> None:
-        for part, records in self.file.receive(np.frombuffer(data, np.uint8), idle=idle):
-            self.take(self.capture.receive(part, records))
+        for turn in self.growing.feed(data, idle=idle):
+            self.take(turn)
 
     def wait(self, idle_ns: int) -> None:
         self.take(self.capture.wait(idle_ns))
 
     def end(self) -> None:
-        for part, records in self.file.end():
-            self.take(self.capture.receive(part, records))
-        for turn in self.capture.end():
+        for turn in self.growing.end():
             self.take(turn)
 
     def take(self, turn: list[Grown]) -> None:
@@ -170,7 +171,7 @@ def test_encrypted_and_wrapped(name: str, lost: float) -> None:
         kept = {number for number in every if rng.random() > lost}
         data = b"".join(part.tobytes() for part in slice_captures(read_capture(data).files, kept))
     keys = read_key_logs(logs)
-    fed = Fed(LiveCapture("<bytes>", keys=keys), GrowingFile(keys.add), [])
+    fed = Fed(GrowingCapture("<bytes>", keys=keys), [])
     while at < len(data):
         size = rng.randint(1, 9000)
         fed.feed(data[at : at + size])
@@ -297,7 +298,7 @@ def test_a_capture_that_is_cut_short(keep: int) -> None:
         fed = Fed.begin()
         fed.feed(data)
         fed.end()
-        assert fed.rows == [] and fed.file.damage is not None
+        assert fed.rows == [] and fed.growing.file.damage is not None
         return
     assert_same(data, Random(keep))
 
@@ -308,9 +309,9 @@ def test_what_is_no_record_ends_a_file() -> None:
     fed.feed(good + b"\xff" * 100)
     fed.end()
     assert len(fed.rows) == 1
-    assert str(fed.file.damage).startswith("pcap: 'Captured Packet Length' is 4294967295")
-    assert f"at byte {len(good) + 8} " in str(fed.file.damage)
-    assert fed.file.unread_bytes == 100
+    assert str(fed.growing.file.damage).startswith("pcap: 'Captured Packet Length' is 4294967295")
+    assert f"at byte {len(good) + 8} " in str(fed.growing.file.damage)
+    assert fed.growing.file.unread_bytes == 100
 
 
 def test_fragments_wait_for_the_rest() -> None:

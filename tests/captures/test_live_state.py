@@ -19,16 +19,9 @@ from tests.captures.test_live import EXAMPLES, Fed, Row, in_order, network, whol
 from tests.captures.test_torture import interleaved
 from tests.captures.torture import make_flow
 from wireyard.captures.carriers.tls_keys import KeyLog, embedded_secrets, read_key_logs
-from wireyard.captures.files.growing import GrowingFile
 from wireyard.captures.inputs import open_input
-from wireyard.captures.live.capture import LiveCapture
-from wireyard.captures.live.state import (
-    StateError,
-    capture_state,
-    pack_state,
-    restore_capture,
-    unpack_state,
-)
+from wireyard.captures.live.growing import GrowingCapture
+from wireyard.captures.live.state import StateError, pack_state, unpack_state
 from wireyard.captures.stream_table import describe_stream
 from wireyard.formats import Format, get_format
 
@@ -36,8 +29,7 @@ Facts = dict[str, Mapping[str, Any]]
 
 
 def begin(named: Format | None, keys: KeyLog | None = None) -> Fed:
-    keys = KeyLog() if keys is None else keys
-    return Fed(LiveCapture("<bytes>", named, keys=keys, describes=True), GrowingFile(keys.add), [])
+    return Fed(GrowingCapture("<bytes>", named, keys=keys, describes=True), [])
 
 
 def interrupted(
@@ -51,18 +43,18 @@ def interrupted(
         fed.feed(data[at : at + size], idle=rng.random() < 0.5)
         at += size
         facts.update(fed.capture.take_ended())
-        state = capture_state(fed.capture, fed.file) if rng.random() < 0.3 else None
+        state = fed.growing.state() if rng.random() < 0.3 else None
         if state is not None:
             facts.update(fed.capture.describe())
             text, arrays = pack_state(state)
             for array in arrays:
                 array.flags.writeable = False  # as it comes from a file
             # Secrets are in no state: they are read again.
-            before = [np.frombuffer(data[: fed.file.offset], np.uint8)]
+            before = [np.frombuffer(data[: fed.growing.file.offset], np.uint8)]
             other = begin(named, read_key_logs(keylog or [], partial(embedded_secrets, before)))
-            restore_capture(unpack_state(text, arrays), other.capture, other.file)
+            other.growing.restore(unpack_state(text, arrays))
             other.rows = fed.rows
-            fed, at, restarts = other, other.file.offset, restarts + 1
+            fed, at, restarts = other, other.growing.file.offset, restarts + 1
     fed.end()
     facts.update(fed.capture.take_ended())
     return fed.rows, facts, restarts
@@ -129,7 +121,7 @@ def test_recorded_captures(shared: Path) -> None:
 def test_a_damaged_state_is_refused() -> None:
     fed = begin(None)
     fed.feed((EXAMPLES / "traffic.pcap").read_bytes()[:50_000])
-    state = capture_state(fed.capture, fed.file)
+    state = fed.growing.state()
     assert state is not None
     text, arrays = pack_state(state)
     rng = Random(0)
@@ -147,11 +139,11 @@ def test_a_damaged_state_is_refused() -> None:
             changed = json.dumps(tree)
         other = begin(None)
         try:
-            restore_capture(unpack_state(changed, some), other.capture, other.file)
+            other.growing.restore(unpack_state(changed, some))
         except StateError:
             refused += 1
     assert refused > 200
     with pytest.raises(StateError, match="another version"):
-        restore_capture({**state, "version": 0}, LiveCapture("x"), GrowingFile())
+        GrowingCapture("x").restore({**state, "version": 0})
     with pytest.raises(StateError, match="damaged"):
         unpack_state('{"a": {"\\u0000array": 0}}', [np.zeros(1)])
