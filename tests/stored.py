@@ -23,8 +23,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from tests.captures.test_live import network, plan_of
-from tests.captures.test_live_state import begin
+from tests.captures.test_live import Fed, network, plan_of
 from wireyard.captures.inputs import open_input
 from wireyard.captures.live.state import (
     StateError,
@@ -181,7 +180,7 @@ def check_state(number: int) -> Counter[str]:
     """Assert that a damaged state is refused, or its capture can be read on to its end."""
     rng = Random(number)
     data = network(30, rng) if rng.random() < 0.5 else (EXAMPLES / "traffic.pcap").read_bytes()
-    fed = begin(None)
+    fed = Fed.begin()
     fed.feed(data[: rng.randrange(2000, len(data))])
     state = fed.growing.state()
     assert state is not None
@@ -190,7 +189,7 @@ def check_state(number: int) -> Counter[str]:
     if rng.random() < 0.6:
         damage_tree(tree, rng)
     _damage_arrays(arrays, rng)
-    other = begin(None)
+    other = Fed.begin()
     try:
         other.growing.restore(_stored(json.dumps(tree), arrays, rng))
     except StateError:

@@ -23,10 +23,10 @@ from typing import Any, Final
 
 import numpy as np
 
-from wireyard.arrays import Bytes, Grid, Int32s, Ints, UInt32s
+from wireyard.arrays import Bytes, Grid, Int32s, Ints
 from wireyard.captures.carriers.tls_keys import KeyLog
 from wireyard.captures.connections.copies import Copy, name_copy
-from wireyard.captures.connections.flows import Endpoint, stream_name
+from wireyard.captures.connections.flows import stream_name
 from wireyard.captures.connections.stream import Content, Runs
 from wireyard.captures.connections.tcp_kernels import SILENCE_NS, Connection, Verdict
 from wireyard.captures.connections.times import Clock
@@ -117,7 +117,7 @@ class LiveCapture:
         self._clock = Clock()
         self._repairs = NO_REPAIRS
         settings = named, rules, KeyLog() if keys is None else keys, max_packet_bytes
-        self._reader = LiveReader(name, *settings, self._packets, self.connections)
+        self.reader = LiveReader(name, *settings, self._packets, self.connections)
         self._describes = describes
         self._ended: list[StreamFacts] = []
         self._touched: set[LiveStream] = set()
@@ -125,21 +125,6 @@ class LiveCapture:
         self._pushed = 0
         self._now_ns = NO_TIME
         self._swept_ns = NO_TIME
-
-    @property
-    def has_keys(self) -> bool:
-        """Whether there are any TLS secrets."""
-        return len(self._reader.keys) > 0
-
-    @property
-    def problems(self) -> dict[str, None]:
-        """Reasons why bytes inside TLS or WebSocket are in no row."""
-        return self._reader.problems
-
-    @property
-    def proxies(self) -> Counter[tuple[str, int]]:
-        """Streams by the kind and size in bytes of their proxy header."""
-        return self._reader.proxies
 
     @property
     def repairs(self) -> Repairs:
@@ -170,15 +155,16 @@ class LiveCapture:
 
     def _described(self, connection: OpenConnection) -> Iterator[StreamFacts]:
         """Yield the columns of `describe_stream` for the streams of a connection."""
-        if connection.stage == Stage.CARRIED:
-            for each in connection.assigned:
-                if each.format is not None and not each.closed:
-                    inner = describe_stream(each.stream)
-                    outer = self.connections.facts(connection, connection.side(each.captured.name))
-                    yield each.stream.name, inner | {name: outer[name] for name in _OUTER}
-        elif connection.stage == Stage.READ:
-            for side in connection.sides:
-                yield side.name, self.connections.facts(connection, side)
+        if connection.stage not in (Stage.CARRIED, Stage.READ):
+            return
+        facts = self.connections.facts(connection)
+        if connection.stage == Stage.READ:
+            yield from facts.items()
+        for each in connection.assigned if connection.stage == Stage.CARRIED else ():
+            if each.format is not None and not each.closed:
+                outer = facts[each.captured.name]
+                inner = describe_stream(each.stream)
+                yield each.stream.name, inner | {name: outer[name] for name in _OUTER}
 
     # --- state for another process ----------------------------------------------------------
 
@@ -192,15 +178,10 @@ class LiveCapture:
         return {
             "packets": self._packets.state(),
             **self.connections.state(),
-            "services": [
-                [endpoint.address, endpoint.port, name]
-                for endpoint, name in self._reader.services.items()
-            ],
+            **self.reader.state(),
             "now_ns": self._now_ns,
             "swept_ns": self._swept_ns,
             "unnamed": dict(self.unnamed),
-            "proxies": [[name, size, count] for (name, size), count in self.proxies.items()],
-            "problems": [*self.problems],
             "clock": [self._clock.moved_ns, self._clock.latest_ns],
             "repairs": asdict(self.repairs),
             "dropped_bytes": self.dropped_bytes,
@@ -217,14 +198,12 @@ class LiveCapture:
         """
         self._packets.restore(state["packets"])
         self.connections.restore(state)
-        self._reader.services = {
-            Endpoint(address, port): name for address, port, name in state["services"]
-        }
+        self.reader.restore(state)
         self._now_ns, self._swept_ns = int(state["now_ns"]), int(state["swept_ns"])
         for kind in ("open", "ended", "datagrams"):
             for each in state[kind]:
                 connection = self.connections.restore_connection(each, kind)
-                connection.restore(each, self._reader.framer_of)
+                connection.restore(each, self.reader.framer_of)
                 if each["due_ns"] is not None:
                     self._schedule(connection, int(each["due_ns"]))
         held = (*self.connections.open.values(), *self.connections.ended.values())
@@ -234,10 +213,6 @@ class LiveCapture:
         self._clock.moved_ns, self._clock.latest_ns = map(int, state["clock"])
         self._repairs = Repairs.load(state["repairs"])
         self.unnamed = Counter(state["unnamed"])
-        self._reader.proxies = Counter(
-            {(name, size): many for name, size, many in state["proxies"]}
-        )
-        self._reader.problems = dict.fromkeys(state["problems"])
         self.dropped_bytes = index(state["dropped_bytes"])
         self.late_bytes = index(state["late_bytes"])
 
@@ -315,7 +290,9 @@ class LiveCapture:
             if connection.suspects:
                 self._is_another(connection, None, final=True)
         self.connections.open_all_lost(np.ones(len(self.connections.holdings), np.bool_))
-        for batch in _batches(sorted(self.connections.open.values(), key=attrgetter("number"))):
+        last = sorted(self.connections.open.values(), key=attrgetter("number"))
+        for first in range(0, len(last), _CONNECTIONS_PER_TURN):
+            batch = last[first : first + _CONNECTIONS_PER_TURN]
             yield [grown for each in batch for grown in self._advance(each, final=True)]
             self._release_read()
         for connection in [*self.connections.datagrams.values()]:
@@ -346,19 +323,9 @@ class LiveCapture:
                 stream = self.connections.get_or_open(side >> 1).sides[side & 1]
                 stream.mark_lost(int(positions[row] + segments.captured[row]), stop)
         if len(rows):
-            new = np.empty((len(Held), len(rows)), np.int64)
-            columns: tuple[Ints | Int32s | UInt32s, ...] = (
-                sides,
-                positions,
-                segments.captured,
-                segments.starts,
-                segments.records,
-                times_ns,
-                segments.acknowledgments,
-                times_ns,
-            )
-            for each, column in zip(new, columns, strict=True):
-                each[:] = column[rows]
+            at = segments.captured, segments.starts, segments.records
+            columns = sides, positions, *at, times_ns, segments.acknowledgments, times_ns
+            new = np.array([column[rows] for column in columns], np.int64)
             self._merge(streams, new)
         # An end or an acknowledgment can make bytes readable that were held before.
         touched = np.unique(sides[wanted] >> 1).tolist()
@@ -369,12 +336,12 @@ class LiveCapture:
     def _merge(self, streams: Sequence[LiveStream], new: Grid) -> None:
         """Add runs to streams; see `HeldRuns.merge`."""
         self._touched.update(streams)
-        merged = self.connections.held.merge(streams, new)
-        self.late_bytes += merged.late_bytes
-        if merged.differing:
+        late_bytes, differing = self.connections.held.merge(streams, new)
+        self.late_bytes += late_bytes
+        if differing:
             placed = [
                 differing_segment(record, stream_name(stream.src, stream.dst, 1))
-                for stream, record in merged.differing
+                for stream, record in differing
             ]
             self._repairs = self._repaired(differing=len(placed), different=placed)
 
@@ -407,7 +374,7 @@ class LiveCapture:
             if not stream.floor:
                 continue
             live = stream_of(stream, held, stream.floor, self._packets.places)
-            readable += self._reader.read_datagrams(connection, stream, live)
+            readable += self.reader.read_datagrams(connection, stream, live)
         return readable
 
     # --- reading ----------------------------------------------------------------------------
@@ -430,7 +397,7 @@ class LiveCapture:
             self._schedule(connection, connection.waits_ns)
             return []
         for direction, stream in enumerate(connection.sides):
-            if connection.stage == Stage.IGNORED or not self._reader.find_beginning(
+            if connection.stage == Stage.IGNORED or not self.reader.find_beginning(
                 connection, direction, self._now_ns, due_ns, final=final
             ):
                 continue
@@ -443,11 +410,11 @@ class LiveCapture:
         if not final:
             due_ns += self._hold_answers(connection, ready)
         if connection.stage == Stage.UNKNOWN:
-            self._reader.detect_format(connection, ready, self._now_ns, final=final)
+            self.reader.detect_format(connection, ready, self._now_ns, final=final)
         if ended_ns is not None:
             final = final or self.connections.is_complete(connection, ready)
             due_ns.append(ended_ns)
-        readable = self._reader.read(connection, ready, final=final)
+        readable = self.reader.read(connection, ready, final=final)
         if connection.stage == Stage.IGNORED:
             self._ignore(connection)
         if final:
@@ -553,13 +520,13 @@ class LiveCapture:
             if connection.stage != Stage.READ:
                 if connection.framers:
                     name = connection.sides[0].name
-                    self._reader.add_problem(
+                    self.reader.add_problem(
                         f"{name}: not read further, because too many bytes were held"
                     )
                 self._ignore(connection)
                 continue
-            self.dropped_bytes += size_of(connection)
             for stream in connection.sides:
+                self.dropped_bytes += int(stream.held[Held.LENGTH].sum())
                 stream.shed()
 
     def _ignore(self, connection: OpenConnection) -> None:
@@ -586,14 +553,14 @@ class LiveCapture:
             for each in connection.assigned:
                 for carrier in each.carriers if each.format is not None else ():
                     if carrier.problem:
-                        self._reader.add_problem(carrier.problem)
+                        self.reader.add_problem(carrier.problem)
             self._record_unknown(connection, unread)
         if self._describes:
             self._ended += self._described(connection)
         if connection.sides[0].protocol == "udp":
             del self.connections.datagrams[connection.number]
             return
-        _, moved_ns = self.connections.closing_times(connection)
+        *_, moved_ns = self.connections.at_end(connection)
         self._repairs = self._repaired(moved_ns=moved_ns)
         del self.connections.open[connection.number]
         if connection.stage == Stage.READ:
@@ -657,9 +624,3 @@ class LiveCapture:
         if np.count_nonzero(evicted) > max(_EVICT_FROM, len(evicted) // 2):
             self.connections.keep_only(np.flatnonzero(~evicted))
         return readable
-
-
-def _batches(connections: Sequence[OpenConnection]) -> Iterator[Sequence[OpenConnection]]:
-    """Yield connections in batches of `_CONNECTIONS_PER_TURN`."""
-    for first in range(0, len(connections), _CONNECTIONS_PER_TURN):
-        yield connections[first : first + _CONNECTIONS_PER_TURN]

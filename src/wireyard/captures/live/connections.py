@@ -12,14 +12,21 @@ import numpy as np
 from wireyard.arrays import Bools, Grid, Int8s, Ints
 from wireyard.captures.connections.copies import Copy
 from wireyard.captures.connections.flows import FlowTable, stream_name
-from wireyard.captures.connections.stream import Stream
-from wireyard.captures.connections.tcp import Placer, stream_begins, stream_ends
+from wireyard.captures.connections.stream import Content, Runs, Stream
+from wireyard.captures.connections.table import ENDINGS, Connections
+from wireyard.captures.connections.tcp import (
+    Placer,
+    connections_of,
+    stream_begins,
+    stream_ends,
+)
 from wireyard.captures.connections.tcp_kernels import NONE, Connection, Side, State, distance
+from wireyard.captures.connections.times import close_behind_bytes
 from wireyard.captures.detection.assignment import Assigned
 from wireyard.captures.files.places import Places
 from wireyard.captures.layout import Unit
 from wireyard.captures.live.copies import LiveCopies
-from wireyard.captures.live.held import HeldRuns, closing_times, order_held
+from wireyard.captures.live.held import HeldRuns, order_held
 from wireyard.captures.live.stream import LiveStream
 from wireyard.captures.packets.units import Units
 from wireyard.captures.records import NO_TIME
@@ -427,47 +434,42 @@ class LiveConnections:
             return stream
         return replace(stream, size=max(stream.size, self._end(number) - live.begin))
 
-    def facts(self, connection: OpenConnection, stream: LiveStream) -> dict[str, Any]:
-        """Return the columns of a stream from the capture: see `describe_stream`."""
-        closing, is_reset, is_finished = NONE, False, False
-        closed_ns = NO_TIME
-        is_paired = False
-        if stream.protocol == "tcp":
-            number = 2 * connection.number + (stream is connection.sides[1])
-            sides = self.placer.sides
-            state, other = (int(sides[side, Side.STATE]) for side in (number, number ^ 1))
-            is_reset, is_finished = bool(state & State.RST), bool(state & State.FIN)
-            is_paired = bool(other & (State.SEEN | State.RST))
-            times_ns, _ = self.closing_times(connection)
-            way = number & 1
-            closing, closed_ns = int(sides[number, Side.CLOSING_RECORD]), times_ns[way]
-            if other & State.RST and not self._has_bytes(number ^ 1):
-                theirs = int(sides[number ^ 1, Side.CLOSING_RECORD])
-                is_reset = True
-                if closing == NONE or theirs < closing:
-                    closing, closed_ns = theirs, times_ns[1 - way]
-        return {
-            **describe_beginning(stream),
-            "paired": is_paired,
-            "ended": "rst" if is_reset else "fin" if is_finished else None,
-            "first_ns": None if stream.first_ns == NO_TIME else stream.first_ns,
-            "last_ns": None if stream.last_ns == NO_TIME else stream.last_ns,
-            "ended_frame": None if closing == NONE else closing + 1,
-            "ended_ns": None if closing == NONE else closed_ns,
-        }
+    def facts(self, connection: OpenConnection) -> dict[str, dict[str, Any]]:
+        """Return the columns of its streams from the capture, by name: see `describe_stream`."""
+        found = {stream.name: describe_beginning(stream) for stream in connection.sides}
+        for stream, each in zip(connection.sides, found.values(), strict=True):
+            each |= dict.fromkeys(("ended", "ended_frame", "ended_ns"), None) | {"paired": False}
+            each["first_ns"] = None if stream.first_ns == NO_TIME else stream.first_ns
+            each["last_ns"] = None if stream.last_ns == NO_TIME else stream.last_ns
+        if connection.sides[0].protocol == "tcp":
+            table, content, _ = self.at_end(connection)
+            endings, both = table.endings(np.arange(2)), found.values()
+            records = endings.records.tolist()
+            for each, kind, record, way in zip(both, endings.kinds, records, (0, 1), strict=True):
+                each |= {"ended": ENDINGS[kind], "paired": bool(table.captured[1 - way])}
+                if record != NONE:
+                    each["ended_frame"] = record + 1
+                    each["ended_ns"] = int(content.times_of(np.array([record]))[0])
+        return found
 
-    def closing_times(self, connection: OpenConnection) -> tuple[list[int], int]:
-        """Return when both sides of a TCP connection were closed; see `closing_times`."""
-        sides = self.placer.sides[2 * connection.number : 2 * connection.number + 2]
-        return closing_times(sides, stream_ends(sides), [one.tail for one in connection.sides])
+    def at_end(self, connection: OpenConnection) -> tuple[Connections, Content, int]:
+        """Return a TCP connection as columns, with the last run of each side, and its content.
 
-    def _has_bytes(self, number: int) -> bool:
-        """Return whether a side sent bytes, captured or not."""
-        side = self.placer.sides[number]
-        if not side[Side.STATE] & (State.BEGUN | State.DATA):
-            return False
-        begin = side[Side.BEGIN] if side[Side.STATE] & State.BEGUN else side[Side.LOW]
-        return self._end(number) > int(begin)
+        The content has the times of these runs, and of what closed the sides. The number is the
+        largest change of one: see `times`, rule 4.
+        """
+        number, tails = connection.number, [stream.tail for stream in connection.sides]
+        sides = self.placer.sides[2 * number : 2 * number + 2]
+        closing = sides[:, [Side.CLOSING_RECORD, Side.CLOSED_NS]].tolist()
+        times_ns = {record: time_ns for record, time_ns in closing if record != NONE}
+        times_ns.update(filter(None, tails))
+        records, known_ns = np.array(sorted(times_ns.items()), np.int64).reshape(-1, 2).T.copy()
+        content = Content(Places(), records, known_ns, {})
+        last = np.array([tail[0] for tail in tails if tail is not None], np.int64)
+        runs, bounds = Runs(*[last] * 4), np.cumsum([0, *(tail is not None for tail in tails)])
+        moved_ns = close_behind_bytes(sides, stream_ends(sides), bounds, runs, content)
+        row = self.placer.connections[number : number + 1]
+        return connections_of(row, sides, bounds, runs), content, moved_ns
 
     def _end(self, number: int) -> int:
         """Return the position where a side's stream ends, as far as the capture shows."""

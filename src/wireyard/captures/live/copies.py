@@ -98,9 +98,9 @@ class LiveCopies:
     # --- connections ------------------------------------------------------------------------
 
     def add(self, number: int, conversation: int, first_ns: int) -> tuple[int, Sequence[int]]:
-        """Add a connection; return its ordinal, and the earlier ones of which it may be a copy.
+        """Add a connection; return its ordinal, and the earlier ones that it waits for.
 
-        If there are any, it is not counted yet, and its ordinal is 0.
+        It may be a copy of them. If there are any, it is not counted yet, and its ordinal is 0.
         """
         more = 2 * len(self._placer) - len(self._targets)
         if more > 0:
@@ -110,7 +110,12 @@ class LiveCopies:
             self._first_ns = np.append(self._first_ns, np.full(more // 2, NO_TIME))
         self._first_ns[number] = first_ns
         pair = self._pair(conversation)
-        suspects = self._possible(number, pair.connections)
+        suspects = self._possible(number, pair.connections) or [
+            # Another one that is not counted yet comes first.
+            each
+            for each in pair.connections
+            if (connection := self._open.get(each)) is not None and connection.suspects
+        ]
         pair.connections = [*pair.connections[1 - _MOST_BEFORE :], number]
         return (0, suspects) if suspects else (self.count(conversation), ())
 

@@ -30,11 +30,7 @@ if TYPE_CHECKING:
 
 _SNIFFED_BYTES: Final = 1 << 16
 """Bytes after which a bare stream without a known format is given up."""
-_HEAD_BYTES: Final = 72
-"""First bytes that show a format for certain: the longest header, that of JMQ packets."""
 _INFLATED_BYTES: Final = 1 << 16
-_SETTLE_NS: Final = 200_000_000
-"""How long detection waits for `_HEAD_BYTES`."""
 _NO_CONSTANTS: Final[Mapping[str, str | int]] = {}
 _STANDARD_INPUT: Final = 0
 
@@ -77,9 +73,10 @@ def follow(
     name = os.fspath(source)
 
     def new_capture() -> GrowingCapture:
+        from wireyard.captures.live.capture import LiveCapture
         from wireyard.captures.live.growing import GrowingCapture
 
-        return GrowingCapture(name, named, rules, keys, max_packet_bytes)
+        return GrowingCapture(LiveCapture(name, named, rules, keys, max_packet_bytes))
 
     return Following(name, _arrivals(name, stop), named, new_capture, max_packet_bytes)
 
@@ -175,9 +172,12 @@ class Following:
 
     def _format(self, head: bytes, arrival: Arrival) -> Format | None:
         """Return the format of a bare stream; None while it is not certain."""
+        from wireyard.captures.detection.assignment import HEAD_BYTES
+        from wireyard.captures.live.copies import SETTLE_NS
+
         if compression(head):  # of a file, as pipes are inflated
             raise UsageError(f"{self.name}: is compressed, and cannot be read while it is written")
-        settled = len(head) >= _HEAD_BYTES or arrival.idle_ns >= _SETTLE_NS
+        settled = len(head) >= HEAD_BYTES or arrival.idle_ns >= SETTLE_NS
         if self._named is not None and len(head) >= MAGIC_BYTES:
             return shown_format(head, self._named) or self._named if settled else None
         return shown_format(head, self._named) if settled and head else None

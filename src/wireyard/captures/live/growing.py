@@ -7,15 +7,12 @@ from typing import Any, Final
 
 import numpy as np
 
-from wireyard.captures.carriers.tls_keys import KeyLog
-from wireyard.captures.detection.assignment import DecodeAs
 from wireyard.captures.files.growing import GrowingFile
 from wireyard.captures.inputs import Input, describe_unknown
 from wireyard.captures.live.capture import LiveCapture
 from wireyard.captures.live.state import StateError
 from wireyard.captures.records import describe_damage
 from wireyard.errors import UsageError
-from wireyard.formats import Format
 from wireyard.streams.growth import Grown
 
 _VERSION: Final = 5
@@ -23,26 +20,14 @@ _VERSION: Final = 5
 
 
 class GrowingCapture:
-    """A capture that grows; parameters as for `LiveCapture`.
+    """A capture that grows: its bytes are those of one file, or of several one after the other.
 
     Each list of streams that it yields has to be read before the next one.
     """
 
-    def __init__(
-        self,
-        name: str,
-        named: Format | None = None,
-        rules: Sequence[DecodeAs] = (),
-        keys: KeyLog | None = None,
-        max_packet_bytes: int | None = None,
-        *,
-        describes: bool = False,
-    ) -> None:
-        keys = KeyLog() if keys is None else keys
-        settings = named, rules, keys, max_packet_bytes
-        self.capture = LiveCapture(name, *settings, describes=describes)
-        self._take_secrets = keys.add
-        self.file = GrowingFile(self._take_secrets)
+    def __init__(self, capture: LiveCapture) -> None:
+        self.capture = capture
+        self.file = GrowingFile(capture.reader.keys.add)
         """The file that is being read."""
         self._damage: str | None = None
         self._unread_bytes = 0
@@ -65,7 +50,7 @@ class GrowingCapture:
         if self.file.damage is not None:
             self._damage = self._damage or str(self.file.damage)
             self._unread_bytes += self.file.unread_bytes
-        self.file = GrowingFile(self._take_secrets)
+        self.file = GrowingFile(self.capture.reader.keys.add)
 
     def end(self) -> Iterator[list[Grown]]:
         """Yield the rest of all streams."""
@@ -117,11 +102,11 @@ class GrowingCapture:
             capture.name,
             capture.unknown,
             capture.tally,
-            capture.proxies,
+            capture.reader.proxies,
             capture.repairs,
             damage="; ".join(damage) or None,
-            problems=[*capture.problems, *_losses(capture)],
-            keyed=capture.has_keys,
+            problems=[*capture.reader.problems, *_losses(capture)],
+            keyed=len(capture.reader.keys) > 0,
         )
 
 

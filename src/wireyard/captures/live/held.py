@@ -6,7 +6,7 @@ from collections import deque
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from enum import IntEnum
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
@@ -15,11 +15,9 @@ from wireyard.captures.connections.conflicts import find_conflicts
 from wireyard.captures.connections.copies import APART_NS
 from wireyard.captures.connections.stream import Content, Runs
 from wireyard.captures.connections.tcp import merge_segments
-from wireyard.captures.connections.tcp_kernels import NONE, Side
-from wireyard.captures.connections.times import close_behind_bytes, order_by_acknowledgments
+from wireyard.captures.connections.times import order_by_acknowledgments
 from wireyard.captures.files.places import Places
 from wireyard.captures.packets.units import Columns
-from wireyard.captures.records import NO_TIME
 from wireyard.streams.framer import MOST_BYTES
 
 if TYPE_CHECKING:
@@ -121,15 +119,6 @@ def _restored(stored: Sequence[Any], places: Places, sides: Sequence[int]) -> Gr
     return found
 
 
-class Merged(NamedTuple):
-    """What merging new runs showed."""
-
-    late_bytes: int
-    """New bytes before the beginning of a stream that was read already."""
-    differing: Sequence[tuple[LiveStream, int]]
-    """The stream and the record of each new run that brings other bytes than were captured."""
-
-
 @dataclass(slots=True)
 class _Read:
     """Runs that were read in a turn."""
@@ -162,25 +151,30 @@ class HeldRuns:
 
     @property
     def size(self) -> int:
-        """Their bytes."""
-        return int(self._runs[Held.LENGTH].sum())
+        """The bytes that they take, those of the grid too: each may have one byte."""
+        return int(self._runs[Held.LENGTH].sum()) + self._runs.nbytes
 
     def of(self, side: int) -> Grid:
         """Return the runs of a side, as a grid of `Held`."""
         return NO_RUNS if side in self._dropped else self._runs[:, _of(self._runs, side)]
 
     def sizes(self) -> dict[int, int]:
-        """Return the bytes of each side that has some."""
+        """Return the size of the runs of each side that has some."""
         sides, first = np.unique(self._runs[Held.SIDE], return_index=True)
         if not len(sides):
             return {}
-        sizes = np.add.reduceat(self._runs[Held.LENGTH], first)
+        sizes = np.add.reduceat(self._runs[Held.LENGTH] + NO_RUNS.itemsize * len(Held), first)
         return dict(zip(sides.tolist(), sizes.tolist(), strict=True))
 
     # --- new bytes --------------------------------------------------------------------------
 
-    def merge(self, streams: Sequence[LiveStream], new: Grid) -> Merged:
+    def merge(
+        self, streams: Sequence[LiveStream], new: Grid
+    ) -> tuple[int, list[tuple[LiveStream, int]]]:
         """Merge new runs with those of streams; each byte comes from the run captured first.
+
+        Return the number of bytes before the beginning of a stream that was read already, and the
+        stream and the record of each new run that brings other bytes than were captured.
 
         Parameters
         ----------
@@ -207,10 +201,10 @@ class HeldRuns:
         for stream, start, stop in zip(streams, bounds[:-1], bounds[1:], strict=True):
             stream.note(merged[:, start:stop])
         if found.lengths.sum() == rows[Held.LENGTH].sum():
-            return Merged(late_bytes, ())
+            return late_bytes, []
         differing = find_conflicts(segments, begins, bounds, found, self.places)
         records = rows[Held.RECORD].tolist()
-        return Merged(late_bytes, [(streams[at], records[rank]) for at, rank in differing])
+        return late_bytes, [(streams[at], records[rank]) for at, rank in differing]
 
     def _above_floors(
         self, streams: Sequence[LiveStream], own: Ints, new: Grid
@@ -371,31 +365,3 @@ def order_held(sides: Grid, begins: Ints, streams: Sequence[LiveStream]) -> int:
     for stream, each in zip(streams, held, strict=True):
         stream.move_times(content.times_of(each[Held.RECORD]))
     return int(np.abs(content.times_of(both[Held.RECORD]) - both[Held.CLOCK]).max())
-
-
-def closing_times(
-    sides: Grid, ends: Ints, tails: Sequence[tuple[int, int] | None]
-) -> tuple[list[int], int]:
-    """Return the times at which both sides of a connection were closed; see `times`, rule 4.
-
-    The last value is the largest change of a time.
-
-    Parameters
-    ----------
-    sides, ends
-        The two rows of `Side`, and where the streams end.
-    tails
-        The record and the time of the last run of each stream.
-    """
-    closing = sides[:, [Side.CLOSING_RECORD, Side.CLOSED_NS]].tolist()
-    times_ns = {record: time_ns for record, time_ns in closing if record != NONE}
-    if not times_ns:
-        return [NO_TIME, NO_TIME], 0
-    times_ns.update(filter(None, tails))
-    records = np.array(sorted(times_ns), np.int64)
-    known_ns = np.array([times_ns[record] for record in records.tolist()], np.int64)
-    content = Content(Places(), records, known_ns, {})
-    bounds = np.append(0, np.cumsum([tail is not None for tail in tails]))
-    last = np.array([tail[0] for tail in tails if tail is not None], np.int64)
-    moved_ns = close_behind_bytes(sides, ends, bounds, Runs(*[last] * 4), content)
-    return content.times_ns[records.searchsorted(sides[:, Side.CLOSING_RECORD])].tolist(), moved_ns

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from typing import Final
+from typing import Any, Final
 
 from wireyard.captures.carriers.opening import Carriers
 from wireyard.captures.carriers.tls_keys import KeyLog
@@ -18,6 +18,7 @@ from wireyard.captures.connections.stream import BufferPool, Stream
 from wireyard.captures.connections.tcp import known_begins
 from wireyard.captures.connections.tcp_kernels import NOWHERE, Side, State
 from wireyard.captures.detection.assignment import (
+    HEAD_BYTES,
     Assigned,
     CapturedConnection,
     DecodeAs,
@@ -42,8 +43,6 @@ PRESUMED_NS: Final = 1_000_000_000
 """How long the first bytes of a stream that began before the capture wait for others to show that a
 packet begins with them."""
 _MOST_PROBLEMS: Final = 256
-_HEAD_BYTES: Final = 72
-"""First bytes that show a format for certain: the longest header, that of JMQ packets."""
 _ANSWERED_BYTES: Final = 1 << 10
 """First bytes of a direction that decide the context of the other."""
 
@@ -94,6 +93,27 @@ class LiveReader:
         """Add a problem, unless there are `_MOST_PROBLEMS` already."""
         if len(self.problems) < _MOST_PROBLEMS:
             self.problems[text] = None
+
+    def state(self) -> dict[str, Any]:
+        """Return the state from which another process continues, as JSON values."""
+        services = self.services.items()
+        return {
+            "services": [[end.address, end.port, name] for end, name in services],
+            "proxies": [[name, size, count] for (name, size), count in self.proxies.items()],
+            "problems": [*self.problems],
+        }
+
+    def restore(self, state: Mapping[str, Any]) -> None:
+        """Continue from `state`.
+
+        Raises
+        ------
+        KeyError, TypeError, ValueError
+            `state` is not such a state.
+        """
+        self.services = {Endpoint(address, port): name for address, port, name in state["services"]}
+        self.proxies = Counter({(name, size): count for name, size, count in state["proxies"]})
+        self.problems = dict.fromkeys(state["problems"])
 
     def framer_of(self, label: str) -> Framer:
         """Return a new framer for the format with this label."""
@@ -225,7 +245,7 @@ class LiveReader:
         return (
             shown
             and all(stream.begun for stream in seen)
-            and max(map(len, captured.heads)) >= _HEAD_BYTES
+            and max(map(len, captured.heads)) >= HEAD_BYTES
         )
 
     def read(

@@ -121,6 +121,8 @@ class LiveStream:
 
     def note(self, held: Grid) -> None:
         """Take the times of the runs that are held, some of which are new."""
+        if self.floor is None:  # all of its runs are held, and some may have replaced later ones
+            self.first_ns = self.last_ns = NO_TIME
         self.note_times(held[Held.TIME])
         self._note_tail(held)
 
@@ -209,7 +211,7 @@ class LiveStream:
         held = self.held
         first = self.first_unread(held)
         times_ns = held[Held.TIME, first:count]
-        ahead = held[Held.ACKNOWLEDGES, first:count] - captured & _NUMBERS
+        ahead = held[Held.ACKNOWLEDGES, first:count] - (captured & _NUMBERS) & _NUMBERS
         waits = (ahead > 0) & (ahead < _AHEAD) & (times_ns > now_ns - SKEW_NS)
         if not waits.any():
             return count, None

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from wireyard.captures.carriers.tls_keys import embedded_secrets, read_key_logs
 from wireyard.captures.detection.assignment import parse_decode_as
+from wireyard.captures.live.capture import LiveCapture
 from wireyard.captures.live.following import BareStream
 from wireyard.captures.live.growing import GrowingCapture
 from wireyard.captures.signatures import PCAPNG, is_slice
@@ -37,7 +38,8 @@ class CaptureReader:
         keys = read_key_logs(settings.keylog, lambda: embedded_secrets(self._bytes_before()))
         rules = [parse_decode_as(text) for text in settings.decode_as]
         limit = settings.max_packet_bytes
-        self._growing = GrowingCapture(files.source, named, rules, keys, limit, describes=True)
+        capture = LiveCapture(files.source, named, rules, keys, limit, describes=True)
+        self._growing = GrowingCapture(capture)
         self._sliced = False
         """Whether a file says that it is a slice of a capture."""
 
