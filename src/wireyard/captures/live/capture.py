@@ -249,10 +249,14 @@ class LiveCapture:
         changed = self._receive_segments(segments, times_ns[rows], sides, positions, verdicts)
         out_of_order = set((sides[late != 0] >> 1).tolist())
         readable: list[Grown] = []
+        for connection in changed:
+            connection.out_of_order |= connection.number in out_of_order
+        connections.held.recall(
+            [one for each in changed if each.out_of_order for one in each.sides]
+        )
         for connection in sorted(changed, key=lambda each: not each.suspects):
             if connection.number not in self.connections.open:
                 continue
-            connection.out_of_order |= connection.number in out_of_order
             if connection.out_of_order:
                 self._repairs = self._repaired(moved_ns=self.connections.order(connection))
                 self._touched.update(connection.sides)

@@ -417,9 +417,7 @@ class LiveConnections:
         return int(base + high) if distance(acknowledgment, base + high) > 0 else None
 
     def order(self, connection: OpenConnection) -> int:
-        """Order the packets of a connection by their acknowledgments; see `order_held`."""
-        for stream in connection.sides:
-            stream.recall()
+        """Order the packets of a connection, recalled ones too; see `order_held`."""
         sides = self.placer.sides[2 * connection.number : 2 * connection.number + 2]
         return order_held(sides, stream_begins(sides), connection.sides)
 

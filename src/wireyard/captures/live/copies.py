@@ -207,7 +207,7 @@ class LiveCopies:
             if connection is None:
                 return Runs(*np.empty((4, 0), np.int64))
             stream = connection.sides[side & 1]
-            stream.recall()
+            self._held.recall([stream])
             return Runs(*stream.held[1:5])
 
         return Finder(compared, runs_of, self._flows, self._held.places)

@@ -63,11 +63,6 @@ def stops_of(runs: Grid) -> Ints:
     return stops
 
 
-def _of(runs: Grid, side: int) -> slice:
-    """Return where the runs of a side are."""
-    return slice(*runs[Held.SIDE].searchsorted((side, side + 1)).tolist())
-
-
 def beside(parts: Sequence[Grid]) -> Grid:
     """Return runs one behind the other; kernels need the values of a row to be adjacent."""
     return np.ascontiguousarray(np.concatenate(parts, axis=1))
@@ -143,7 +138,9 @@ class HeldRuns:
     def __init__(self, places: Places) -> None:
         self.places = places
         """Where their bytes are, and those of the packets of this turn."""
-        self._runs = NO_RUNS
+        self._runs = self._placed = NO_RUNS
+        self._slices: dict[int, slice] = {}
+        """Where the runs of each side are in `_placed`."""
         self._dropped: set[int] = set()
         self._recent: deque[_Read] = deque()
         """The oldest first."""
@@ -156,7 +153,15 @@ class HeldRuns:
 
     def of(self, side: int) -> Grid:
         """Return the runs of a side, as a grid of `Held`."""
-        return NO_RUNS if side in self._dropped else self._runs[:, _of(self._runs, side)]
+        if self._placed is not self._runs:
+            sides, first = np.unique(self._runs[Held.SIDE], return_index=True)
+            bounds = [*first.tolist(), self._runs.shape[1]]
+            self._slices = dict(
+                zip(sides.tolist(), map(slice, bounds[:-1], bounds[1:]), strict=True)
+            )
+            self._placed = self._runs
+        rows = None if side in self._dropped else self._slices.get(side)
+        return NO_RUNS if rows is None else self._runs[:, rows]
 
     def sizes(self) -> dict[int, int]:
         """Return the size of the runs of each side that has some."""
@@ -217,8 +222,7 @@ class HeldRuns:
         below = _below_floors(streams, group, new)
         if not below.any():
             return new, 0
-        for at in np.unique(group[below > 0]).tolist():
-            streams[at].recall()
+        self.recall([streams[at] for at in np.unique(group[below > 0]).tolist()])
         below = _below_floors(streams, group, new)
         late_bytes = 0
         for row in np.flatnonzero(below).tolist():
@@ -230,20 +234,22 @@ class HeldRuns:
         new[Held.START] += below
         return new.compress(new[Held.LENGTH] > 0, axis=1), late_bytes
 
-    def recall(self, side: int) -> bool:
-        """Hold the runs of a side that were read lately until the end of this turn.
-
-        Return whether there are any.
-        """
+    def recall(self, streams: Sequence[LiveStream]) -> None:
+        """Hold the runs of streams that were read lately until the end of this turn."""
+        own = np.array([stream.side for stream in streams], np.int64)
         recalled = []
-        for turn in self._recent:
-            rows = _of(turn.runs, side)
-            if rows.start < rows.stop:
-                recalled.append(_moved(turn.runs[:, rows], turn.places, self.places))
-                turn.runs = np.delete(turn.runs, rows, axis=1)
+        for turn in self._recent if len(own) else ():
+            is_own = np.isin(turn.runs[Held.SIDE], own)
+            if is_own.any():
+                runs = turn.runs.compress(is_own, axis=1)
+                recalled.append(_moved(runs, turn.places, self.places))
+                turn.runs = turn.runs.compress(~is_own, axis=1)
         if recalled:
             self._runs = _joined([*recalled, self._left()])
-        return bool(recalled)
+            for stream in streams:
+                held = self.of(stream.side)
+                if stream.floor is not None and held.shape[1]:
+                    stream.floor = min(stream.floor, int(held[Held.POSITION, 0]))
 
     # --- the end of a turn ------------------------------------------------------------------
 
@@ -252,9 +258,10 @@ class HeldRuns:
         runs = self._runs = self._left()
         is_read = np.zeros(runs.shape[1], np.bool_)
         for stream in streams:
-            rows = _of(runs, stream.side)
-            if rows.start < rows.stop and stream.framer is not None:
-                is_read[rows.start : rows.start + stream.release(runs[:, rows])] = True
+            held = self.of(stream.side)
+            if held.shape[1] and stream.framer is not None:
+                start = self._slices[stream.side].start
+                is_read[start : start + stream.release(held)] = True
         if is_read.any():
             places = Places()
             read = _moved(runs.compress(is_read, axis=1), self.places, places)

@@ -114,11 +114,6 @@ class LiveStream:
         """Runs that were not read to their end, and before them those that were recalled."""
         return self.table.of(self.side)
 
-    def recall(self) -> None:
-        """Hold the runs that were read in the last turns until the end of this one."""
-        if self.table.recall(self.side) and self.floor is not None:
-            self.floor = min(self.floor, int(self.held[Held.POSITION, 0]))
-
     def note(self, held: Grid) -> None:
         """Take the times of the runs that are held, some of which are new."""
         if self.floor is None:  # all of its runs are held, and some may have replaced later ones
