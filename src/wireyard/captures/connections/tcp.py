@@ -125,23 +125,7 @@ class Reassembly:
         ours[[copy.number for copy in self._copies]] = False
         connections, sides = connections[ours], sides[np.repeat(ours, 2)]
         run_bounds = np.append(bounds[:-1][np.repeat(ours, 2)], bounds[-1])
-        states = sides[:, Side.STATE]
-        begun, seen = known_begins(sides) != NOWHERE, states & State.DATA != 0
-        return Connections(
-            protocol="tcp",
-            conversations=connections[:, Connection.CONVERSATION],
-            first_records=connections[:, Connection.FIRST_RECORD],
-            first_ways=connections[:, Connection.FIRST_WAY],
-            sizes=np.where(begun | seen, stream_ends(sides) - stream_begins(sides), 0),
-            opened=states & State.OPENED != 0,
-            begun=begun,
-            captured=states & (State.SEEN | State.RST) != 0,
-            reset=states & State.RST != 0,
-            finished=states & State.FIN != 0,
-            closing_records=sides[:, Side.CLOSING_RECORD],
-            run_bounds=run_bounds,
-            runs=runs,
-        )
+        return connections_of(connections, sides, run_bounds, runs)
 
     def copied(self, flows: FlowTable) -> list[tuple[int, Placed]]:
         """Return the conversations and the names of connections that were captured again.
@@ -192,6 +176,27 @@ class Reassembly:
             return numbers
 
         return numbers_of
+
+
+def connections_of(connections: Grid, sides: Grid, run_bounds: Ints, runs: Runs) -> Connections:
+    """Return what the rows of connections and sides show, with the bytes of their streams."""
+    states = sides[:, Side.STATE]
+    begun, seen = known_begins(sides) != NOWHERE, states & State.DATA != 0
+    return Connections(
+        protocol="tcp",
+        conversations=connections[:, Connection.CONVERSATION],
+        first_records=connections[:, Connection.FIRST_RECORD],
+        first_ways=connections[:, Connection.FIRST_WAY],
+        sizes=np.where(begun | seen, stream_ends(sides) - stream_begins(sides), 0),
+        opened=states & State.OPENED != 0,
+        begun=begun,
+        captured=states & (State.SEEN | State.RST) != 0,
+        reset=states & State.RST != 0,
+        finished=states & State.FIN != 0,
+        closing_records=sides[:, Side.CLOSING_RECORD],
+        run_bounds=run_bounds,
+        runs=runs,
+    )
 
 
 def stream_ends(sides: Grid) -> Ints:

@@ -37,6 +37,8 @@ from wireyard.formats.port_mapper import (
 )
 from wireyard.streams.framer import OK, Framer
 
+HEAD_BYTES: Final = 72
+"""First bytes that show a format for certain: the longest header, that of JMQ packets."""
 PORT_MAPPER_PORT: Final = 7676
 """Port of the port mappers whose answers are used as evidence on other ports."""
 

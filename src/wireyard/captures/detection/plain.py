@@ -21,15 +21,13 @@ from wireyard.arena import pooled
 from wireyard.arrays import Bools, Bytes, Ints
 from wireyard.captures.connections.flows import Endpoint
 from wireyard.captures.connections.table import StreamTable
-from wireyard.captures.detection.assignment import DecodeAs, decide_format
+from wireyard.captures.detection.assignment import HEAD_BYTES, DecodeAs, decide_format
 from wireyard.formats import FIRST_BYTES, Format, get_format
 from wireyard.formats.base import Shown
 from wireyard.streams.window import WINDOW_BYTES
 
 LEAST_STREAMS = 64
 """Fewer streams of a format are read one by one: to load the kernels for many takes longer."""
-_HEAD_BYTES: Final = 72
-"""Bytes at the beginning of a stream by which its format is detected."""
 _MOST_EARLIER_BYTES: Final = 1 << 16
 """Size of the largest stream that is examined by `find_earlier`."""
 APART: Final = -1
@@ -152,7 +150,7 @@ def _heads(table: StreamTable, rows: Ints) -> tuple[Bytes, Ints]:
         return np.empty(0, np.uint8), np.zeros(1, np.int64)
     tcp = table.found[int(table.protocols[rows[0]])]
     first = tcp.run_bounds[table.sides[rows]]
-    lengths = np.minimum(tcp.runs.lengths[first], _HEAD_BYTES) * (tcp.runs.offsets[first] == 0)
+    lengths = np.minimum(tcp.runs.lengths[first], HEAD_BYTES) * (tcp.runs.offsets[first] == 0)
     bounds = np.concatenate([[0], np.cumsum(lengths)])
     data = np.empty(int(bounds[-1]), np.uint8)
     table.content.places.copy(tcp.runs.starts[first], lengths, data)

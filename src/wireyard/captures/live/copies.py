@@ -26,7 +26,7 @@ from wireyard.captures.connections.flows import FlowTable
 from wireyard.captures.connections.stream import Runs
 from wireyard.captures.connections.tcp import Placer
 from wireyard.captures.connections.tcp_kernels import Connection, Side, State
-from wireyard.captures.files.places import Places
+from wireyard.captures.live.held import Held, HeldRuns
 from wireyard.captures.records import NO_TIME
 
 if TYPE_CHECKING:
@@ -60,6 +60,8 @@ class LiveCopies:
     ----------
     open, ended, datagrams
         The connections that are being read, those that ended lately, and UDP conversations.
+    held
+        Their bytes.
     """
 
     def __init__(
@@ -69,8 +71,9 @@ class LiveCopies:
         open: Mapping[int, OpenConnection],
         ended: Mapping[int, OpenConnection],
         datagrams: Mapping[int, OpenConnection],
+        held: HeldRuns,
     ) -> None:
-        self._flows, self._placer = flows, placer
+        self._flows, self._placer, self._held = flows, placer, held
         self._open, self._ended, self._datagrams = open, ended, datagrams
         self.joined: dict[int, Copy] = {}
         """The copies, by number."""
@@ -95,9 +98,9 @@ class LiveCopies:
     # --- connections ------------------------------------------------------------------------
 
     def add(self, number: int, conversation: int, first_ns: int) -> tuple[int, Sequence[int]]:
-        """Add a connection; return its ordinal, and the earlier ones of which it may be a copy.
+        """Add a connection; return its ordinal, and the earlier ones that it waits for.
 
-        If there are any, it is not counted yet, and its ordinal is 0.
+        It may be a copy of them. If there are any, it is not counted yet, and its ordinal is 0.
         """
         more = 2 * len(self._placer) - len(self._targets)
         if more > 0:
@@ -107,7 +110,12 @@ class LiveCopies:
             self._first_ns = np.append(self._first_ns, np.full(more // 2, NO_TIME))
         self._first_ns[number] = first_ns
         pair = self._pair(conversation)
-        suspects = self._possible(number, pair.connections)
+        suspects = self._possible(number, pair.connections) or [
+            # Another one that is not counted yet comes first.
+            each
+            for each in pair.connections
+            if (connection := self._open.get(each)) is not None and connection.suspects
+        ]
         pair.connections = [*pair.connections[1 - _MOST_BEFORE :], number]
         return (0, suspects) if suspects else (self.count(conversation), ())
 
@@ -150,7 +158,7 @@ class LiveCopies:
         return number not in self.joined and not (states & State.DATA).any()
 
     def conclude(
-        self, connection: OpenConnection, now_ns: int, places: Places, *, final: bool
+        self, connection: OpenConnection, now_ns: int, *, final: bool
     ) -> Copy | int | None:
         """Return a connection as a copy, or else when to look again; None if it is another one.
 
@@ -167,9 +175,9 @@ class LiveCopies:
             if now_ns < settled_ns:
                 return settled_ns
         ended_ns = int(row[Connection.LATEST_NS]) + SETTLE_NS
-        size = sum(int(stream.held.lengths.sum()) for stream in connection.sides)
+        size = sum(int(stream.held[Held.LENGTH].sum()) for stream in connection.sides)
         for earlier in connection.suspects:
-            copy = self._finder(number, earlier, places).copy(number, earlier)
+            copy = self._finder(number, earlier).copy(number, earlier)
             if copy is None:
                 continue
             if earlier in self._open or self._is_empty(earlier):
@@ -180,8 +188,8 @@ class LiveCopies:
                 return ended_ns if row[Connection.ENDED] else NEVER
         return None
 
-    def _finder(self, number: int, earlier: int, places: Places | None = None) -> Finder:
-        """Return what compares two connections; their bytes only if `places` is given."""
+    def _finder(self, number: int, earlier: int) -> Finder:
+        """Return what compares two connections."""
         numbers = (number, earlier)
         rows = {each: self._placer.connections[each] for each in numbers}
         conversations = {each: int(row[Connection.CONVERSATION]) for each, row in rows.items()}
@@ -196,13 +204,13 @@ class LiveCopies:
 
         def runs_of(side: int) -> Runs:
             connection = self._open.get(side >> 1) or self._ended.get(side >> 1)
-            if connection is None or places is None:
+            if connection is None:
                 return Runs(*np.empty((4, 0), np.int64))
             stream = connection.sides[side & 1]
-            stream.recall(places)
-            return Runs(*stream.attach(places)[:4])
+            self._held.recall([stream])
+            return Runs(*stream.held[1:5])
 
-        return Finder(compared, runs_of, self._flows, places or Places())
+        return Finder(compared, runs_of, self._flows, self._held.places)
 
     def join(self, copy: Copy) -> None:
         """Give the segments of a copy to the connection that it is a copy of."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from typing import Final
+from typing import Any, Final
 
 from wireyard.captures.carriers.opening import Carriers
 from wireyard.captures.carriers.tls_keys import KeyLog
@@ -18,6 +18,7 @@ from wireyard.captures.connections.stream import BufferPool, Stream
 from wireyard.captures.connections.tcp import known_begins
 from wireyard.captures.connections.tcp_kernels import NOWHERE, Side, State
 from wireyard.captures.detection.assignment import (
+    HEAD_BYTES,
     Assigned,
     CapturedConnection,
     DecodeAs,
@@ -42,8 +43,6 @@ PRESUMED_NS: Final = 1_000_000_000
 """How long the first bytes of a stream that began before the capture wait for others to show that a
 packet begins with them."""
 _MOST_PROBLEMS: Final = 256
-_HEAD_BYTES: Final = 72
-"""First bytes that show a format for certain: the longest header, that of JMQ packets."""
 _ANSWERED_BYTES: Final = 1 << 10
 """First bytes of a direction that decide the context of the other."""
 
@@ -95,6 +94,27 @@ class LiveReader:
         if len(self.problems) < _MOST_PROBLEMS:
             self.problems[text] = None
 
+    def state(self) -> dict[str, Any]:
+        """Return the state from which another process continues, as JSON values."""
+        services = self.services.items()
+        return {
+            "services": [[end.address, end.port, name] for end, name in services],
+            "proxies": [[name, size, count] for (name, size), count in self.proxies.items()],
+            "problems": [*self.problems],
+        }
+
+    def restore(self, state: Mapping[str, Any]) -> None:
+        """Continue from `state`.
+
+        Raises
+        ------
+        KeyError, TypeError, ValueError
+            `state` is not such a state.
+        """
+        self.services = {Endpoint(address, port): name for address, port, name in state["services"]}
+        self.proxies = Counter({(name, size): count for name, size, count in state["proxies"]})
+        self.problems = dict.fromkeys(state["problems"])
+
     def framer_of(self, label: str) -> Framer:
         """Return a new framer for the format with this label."""
         return Framer(get_format(label), self._max_packet_bytes)
@@ -127,7 +147,7 @@ class LiveReader:
         if stream.begin is not None and stream.framer is not None:
             stream.framer.is_settled = not stream.begun and now_ns >= settled_ns
             return True
-        if not len(stream.held.positions) and not final:
+        if not stream.held.shape[1] and not final:
             return False
         begin = int(known_begins(sides)[direction])
         stream.opened, stream.begun = bool(state & State.OPENED), begin != NOWHERE
@@ -150,8 +170,7 @@ class LiveReader:
         Parameters
         ----------
         ready
-            Number of held runs that can be read, by the name of the stream; changed if a proxy
-            header is removed.
+            Number of held runs that can be read, by the name of the stream.
         """
         seen = self._streams(connection, dict.fromkeys(ready), final=final)
         if not seen:
@@ -172,15 +191,13 @@ class LiveReader:
             if held > MAX_HEAD_BYTES:
                 connection.stage = Stage.IGNORED
         elif final or self._is_certain(connection, captured, seen, now_ns):
-            self._set_format(connection, format, ready)
+            self._set_format(connection, format)
             connection.heads = {
                 each.stream.name: head[:_ANSWERED_BYTES]
                 for each, head in zip(assigned, captured.heads, strict=False)
             }
 
-    def _set_format(
-        self, connection: OpenConnection, format: Format, ready: dict[str, int]
-    ) -> None:
+    def _set_format(self, connection: OpenConnection, format: Format) -> None:
         """Begin to read a connection of this format: remove proxy headers, create framers."""
         connection.format = format
         connection.stage = Stage.READ if self._is_wanted(format) else Stage.IGNORED
@@ -189,7 +206,6 @@ class LiveReader:
             if each.captured.proxy is not None and connection.stage == Stage.READ:
                 self.proxies[each.captured.proxy] += 1
                 stream.skip(each.captured.proxy[1])
-                ready[stream.name] = min(ready[stream.name], len(stream.held.positions))
             stream.framer = self._framer(format, each.context)
 
     def _streams(
@@ -229,7 +245,7 @@ class LiveReader:
         return (
             shown
             and all(stream.begun for stream in seen)
-            and max(map(len, captured.heads)) >= _HEAD_BYTES
+            and max(map(len, captured.heads)) >= HEAD_BYTES
         )
 
     def read(
@@ -266,7 +282,7 @@ class LiveReader:
             live = stream.as_stream(self._packets.places, count)
             if final:
                 live = self._connections.with_final_size(connection, live)
-            if count > stream.first_unread or (final and live.size):
+            if count > stream.first_unread(stream.held) or (final and live.size):
                 readable.append(
                     self._grown(connection.format, stream.framer, live, growing=not final)
                 )

@@ -16,12 +16,9 @@ from typing import Any, Final
 
 import numpy as np
 
-from wireyard.captures.files.growing import GrowingFile
-from wireyard.captures.live.capture import LiveCapture
 from wireyard.captures.records import NO_TIME
-from wireyard.errors import UsageError, WireError
+from wireyard.errors import WireError
 
-_VERSION: Final = 4
 _ARRAY: Final = "\0array"
 """Key of the JSON object that stands for an array; no other key of a state begins like it."""
 _KINDS: Final = frozenset({"uint8", "int8", "int32", "int64"})
@@ -31,34 +28,6 @@ _MOST: Final = 1 << 62
 
 class StateError(WireError):
     """A state that is damaged or of another version; its capture has to be read again."""
-
-
-def capture_state(capture: LiveCapture, file: GrowingFile) -> dict[str, Any] | None:
-    """Return the state of a capture; everything that it returned has to be read before.
-
-    Return None while too little of the file has arrived, or if the file is damaged.
-    """
-    file_state = file.state()
-    if file_state is None:
-        return None
-    return {"version": _VERSION, "file": file_state, "capture": capture.state()}
-
-
-def restore_capture(state: Mapping[str, Any], capture: LiveCapture, file: GrowingFile) -> None:
-    """Continue a new capture and file from a stored state.
-
-    Raises
-    ------
-    StateError
-        `state` is no state of a capture, or of another version.
-    """
-    try:
-        if state["version"] != _VERSION:
-            raise StateError("the state of a capture is another version's")
-        file.restore(state["file"])
-        capture.restore(state["capture"])
-    except (LookupError, TypeError, ValueError, AttributeError, UsageError) as error:
-        raise StateError(f"the state of a capture is damaged ({error})") from None
 
 
 def pack_state(state: Mapping[str, Any]) -> tuple[str, list[np.ndarray[Any, Any]]]:
