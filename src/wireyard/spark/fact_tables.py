@@ -8,6 +8,7 @@ which every row is gone, it is known only from the table of streams.
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterable, Iterator
 from functools import partial
 from typing import TYPE_CHECKING, Final
@@ -22,13 +23,14 @@ from wireyard.formats import get_format
 from wireyard.layers.destinations import count_messages, destinations
 from wireyard.layers.facts import Facts, PacketFile, facts_of, registered
 from wireyard.layers.frame_files import FrameFiles
+from wireyard.layers.gaps import with_gaps
 from wireyard.layers.grouping import split_rows, text_hashes
 from wireyard.layers.latencies import delayed, latencies
-from wireyard.layers.newest import with_gaps
 from wireyard.layers.records import GAP
 from wireyard.layers.tables import all_tables, as_text, join_tables, with_times
 from wireyard.pipeline.exchange import MOST_BYTES, Blob, PartInput, Stage, pass_on, read_tables
-from wireyard.pipeline.facts.tasks import STREAM_COLUMNS
+from wireyard.pipeline.facts.tasks import STREAM_COLUMNS, TASK_PACKETS
+from wireyard.pipeline.inputs.tasks import group_in_order
 from wireyard.spark.running import (
     RESULTS,
     context_of,
@@ -55,8 +57,9 @@ def facts(packets: DataFrame, streams: DataFrame | None = None) -> dict[str, Dat
     """Return the tables of facts that follow from packets, by name.
 
     They are computed when they are used, and kept on the disks of the executors by Spark, so that
-    several tables cost no more than one. One task derives the facts of a source, or of all sources
-    of JMQ packets and GPackets, which may show the same messages.
+    several tables cost no more than one. One task derives the facts of a source, of several that
+    have few packets, or of all sources of JMQ packets and GPackets, which may show the same
+    messages.
 
     Parameters
     ----------
@@ -176,8 +179,10 @@ def _derive(given: PartInput, format: str, protocol: str) -> Iterator[Blob]:
         for name, none in ((_PACKETS, _packet_schema(format).empty_table()), (_STREAMS, shown))
     )
     streams = streams.filter(streams["transport"].is_valid())
-    sources = pc.unique(packets["source"]).to_pylist()
-    for own in [sources] if of_protocol.shares_messages else [[source] for source in sources]:
+    counted = pc.value_counts(packets["source"])
+    counts = {row["values"]: row["counts"] for row in counted.to_pylist()}
+    most = sys.maxsize if of_protocol.shares_messages else TASK_PACKETS
+    for own in group_in_order(counts, counts.__getitem__, most):
         ends = _of(streams, own)
         seen = pa.concat_tables(
             _with_hidden(_of(packets, [each]), _of(ends, [each])) for each in own
@@ -222,7 +227,8 @@ def _with_hidden(packets: pa.Table, streams: pa.Table) -> pa.Table:
             for row in addresses
         ]
     rows = pa.Table.from_pylist([{**row, "status": GAP} for row in hidden], packets.schema)
-    return pa.concat_tables([with_gaps(packets, {packets["source"][0].as_py(): _NEVER_NS}), rows])
+    seen, _ = with_gaps(packets, {packets["source"][0].as_py(): _NEVER_NS})
+    return pa.concat_tables([seen, rows])
 
 
 def _tables_of(

@@ -15,8 +15,8 @@ import pyarrow.compute as pc
 
 from wireyard.formats import get_format
 from wireyard.lake.parts import read_batches
+from wireyard.layers.gaps import stream_keys
 from wireyard.layers.grouping import split_rows, text_hashes
-from wireyard.layers.newest import stream_keys
 from wireyard.layers.rmp.chain import CHAIN
 from wireyard.layers.rmp.observer import NEEDED
 from wireyard.pipeline.exchange import Stage, pass_on
