@@ -244,12 +244,20 @@ def listed(bucket: str, prefix: str) -> list[dict[str, Any]]:
     return found
 
 
+MOST_REQUESTS = {0: 190, 3: 40}
+"""Requests of a run over three small files, by how many of them are in the lake already."""
+
+
+def requests(log: Path) -> int:
+    """Return how many requests the S3 server has answered."""
+    return log.read_bytes().count(b" HTTP/1.1")
+
+
 @pytest.mark.spark
-@pytest.mark.usefixtures("s3")
 def test_inputs_and_lake_on_s3(
-    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    spark: SparkSession, s3: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Spark fills it, and the executors have what they need in their environment."""
+    """Spark fills it, in few requests; executors have what they need in their environment."""
     for name in AWS:
         monkeypatch.setitem(spark.sparkContext.environment, name, os.environ[name])
     engine = SparkEngine(lambda: spark)
@@ -260,10 +268,12 @@ def test_inputs_and_lake_on_s3(
         with system.open_output_stream(f"bucket/in/{name}") as file:
             file.write(content)
     for unchanged in (0, 3):
+        before = requests(s3)
         with Lake.open("s3://bucket/lake") as lake:
             found = list_inputs(["s3://bucket/in"]).inputs
             report = fill_lake(lake, found, engine, Silent())
         assert (len(report.added), report.unchanged) == (3 - unchanged, unchanged)
+        assert requests(s3) - before <= MOST_REQUESTS[unchanged]
     remote = read_lake("s3://bucket/lake")
     assert remote.commits == 1
     run(tmp_path / "lake", None, *(tmp_path / name for name in contents))
