@@ -23,7 +23,13 @@ if TYPE_CHECKING:
 @pytest.fixture(scope="session")
 def spark() -> Iterator[SparkSession]:
     """Return a local session as ours are: two threads, tasks tried again."""
-    found = session("local[2]", **{"spark.sql.shuffle.partitions": "2"})
+    settings = {
+        "spark.sql.shuffle.partitions": "2",
+        # Java would compile code for each shape of query: a sixth of the tests' processor time.
+        "spark.sql.codegen.wholeStage": "false",
+        "spark.sql.codegen.factoryMode": "NO_CODEGEN",
+    }
+    found = session("local[2]", **settings)
     yield found
     found.stop()
 

@@ -200,6 +200,7 @@ def _fill(given: _Given) -> bool:
         _Watch(given.quiet) as watch,
     ):
         new, again = new_inputs(lake, listing.inputs)
+        ran = NOT_NEEDED if given.engine.conf else None
         if new:
             from wireyard.pipeline.job import fill_lake
 
@@ -212,7 +213,6 @@ def _fill(given: _Given) -> bool:
             ran = engine_text(engine)
         else:
             report = Report(unchanged=len(listing.inputs) - len(again), notes=again)
-            ran = NOT_NEEDED if given.engine.conf else None
     for text in report.notes:
         exits.note(text)
     if not given.quiet:
