@@ -96,7 +96,7 @@ def move_file(path: str, target: str) -> None:
     system, inner = filesystem(path)
     _, moved = filesystem(target)
     system.move(inner, moved)
-    with suppress(FileNotFoundError):
+    if system.get_file_info(_seal_path(inner)).type == fs.FileType.File:
         system.move(_seal_path(inner), _seal_path(moved))
 
 

@@ -24,12 +24,19 @@ from wireyard.formats import get_format
 from wireyard.layers.destinations import count_messages, destinations
 from wireyard.layers.facts import Facts, PacketFile, facts_of, registered
 from wireyard.layers.frame_files import FrameFiles
-from wireyard.layers.gaps import each_stream, with_gaps
-from wireyard.layers.grouping import split_rows, text_hashes
+from wireyard.layers.gaps import each_stream, of_sources, with_gaps
 from wireyard.layers.latencies import delayed, latencies
 from wireyard.layers.records import GAP
 from wireyard.layers.tables import all_tables, as_text, join_tables, with_times
-from wireyard.pipeline.exchange import MOST_BYTES, Blob, PartInput, Stage, pass_on, read_tables
+from wireyard.pipeline.exchange import (
+    MOST_BYTES,
+    Blob,
+    PartInput,
+    Stage,
+    pass_by_text,
+    pass_on,
+    read_tables,
+)
 from wireyard.pipeline.facts.tasks import STREAM_COLUMNS, TASK_PACKETS
 from wireyard.pipeline.inputs.tasks import group_in_order
 from wireyard.spark.running import (
@@ -150,23 +157,13 @@ def _by_source(
 ) -> Iterator[Blob]:
     held, size = list[pa.RecordBatch](), 0
     for batch in batches:
-        held.append(batch)
+        held.append(batch.cast(schema))
         size += batch.nbytes
         if size >= MOST_BYTES:
-            yield from _split(held, schema, name, parts)
+            yield from pass_by_text(name, pa.Table.from_batches(held), "source", parts)
             held, size = [], 0
-    yield from _split(held, schema, name, parts)
-
-
-def _split(
-    batches: list[pa.RecordBatch], schema: pa.Schema, name: str, parts: int
-) -> Iterator[Blob]:
-    if batches:
-        rows = pa.Table.from_batches(batches).cast(schema)
-        of_source = text_hashes(rows["source"].combine_chunks()) % parts
-        for part, own in enumerate(split_rows(rows, of_source, parts)):
-            if own.num_rows:
-                yield from pass_on(name, [[own]], part)
+    if held:
+        yield from pass_by_text(name, pa.Table.from_batches(held), "source", parts)
 
 
 def _derive(given: PartInput, format: str, protocol: str) -> Iterator[Blob]:
@@ -183,15 +180,12 @@ def _derive(given: PartInput, format: str, protocol: str) -> Iterator[Blob]:
     counts = {row["values"]: row["counts"] for row in counted.to_pylist()}
     most = sys.maxsize if of_protocol.shares_messages else TASK_PACKETS
     for own in group_in_order(counts, counts.__getitem__, most):
-        ends = _of(streams, own)
+        ends = streams.filter(of_sources(streams, own))
         seen = pa.concat_tables(
-            _with_hidden(_of(packets, [each]), _of(ends, [each])) for each in own
+            _with_hidden(*(rows.filter(of_sources(rows, [each])) for rows in (packets, ends)))
+            for each in own
         )
         yield from _tables_of(of_protocol, format, seen, ends, own)
-
-
-def _of(rows: pa.Table, sources: list[str]) -> pa.Table:
-    return rows.filter(pc.is_in(rows["source"], pa.array(sources, pa.string())))
 
 
 def _with_hidden(packets: pa.Table, streams: pa.Table) -> pa.Table:
