@@ -18,6 +18,8 @@ if TYPE_CHECKING:
 
 F = TypeVar("F", bound=Callable[..., Any])
 _PROCESS = "--engine process"
+NOT_NEEDED = "Spark, which was not needed"
+"""What a summary says instead of what Spark ran: settings of Spark were not applied."""
 
 
 def engine_options(function: F) -> F:
@@ -126,7 +128,7 @@ def engine_text(engine: SparkEngine | None) -> str:
     if engine is None:
         return "this process"
     if (use := engine.use) is None:
-        return "Spark, which was not needed"
+        return NOT_NEEDED
     return (
         f"Spark {use.version}, {use.master}: {count_text(use.stages, 'stage')},"
         f" {count_text(use.tasks, 'task')},"

@@ -20,6 +20,7 @@ from typing import Any, Final, NamedTuple
 import pyarrow as pa
 
 from wireyard.lake.staging import writing
+from wireyard.layers.grouping import split_rows, text_hashes
 from wireyard.pipeline.typed_json import from_json, to_json
 
 MOST_BYTES: Final = 16 << 20
@@ -77,6 +78,14 @@ def pass_on(name: str, parts: Iterable[Sequence[pa.Table]], first: int = 0) -> I
                 with pa.ipc.new_stream(sink, rows.schema, options=_OPTIONS) as stream:
                     stream.write_table(rows)
             yield Blob(name, number, sink.getvalue())
+
+
+def pass_by_text(name: str, rows: pa.Table, column: str, parts: int) -> Iterator[Blob]:
+    """Yield the blobs of rows that are partitioned by a column of texts; none for empty parts."""
+    of_part = text_hashes(rows[column].combine_chunks()) % parts
+    for number, own in enumerate(split_rows(rows, of_part, parts)):
+        if own.num_rows:
+            yield from pass_on(name, [[own]], number)
 
 
 def _piece(table: pa.Table, piece: int, pieces: int) -> pa.Table:

@@ -85,7 +85,7 @@ def check_access(spark: SparkSession, lake: Staging) -> None:
         They cannot; the text says why.
     """
     try:
-        path = lake.staged("", _REACHED)
+        path = lake.staged(_REACHED)
         system, inner = filesystem(path)
         with writing(lake.url), system.open_output_stream(inner) as file:
             file.write(_PACKAGE.encode())

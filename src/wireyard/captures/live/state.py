@@ -21,7 +21,9 @@ from wireyard.errors import WireError
 
 _ARRAY: Final = "\0array"
 """Key of the JSON object that stands for an array; no other key of a state begins like it."""
-_KINDS: Final = frozenset({"uint8", "int8", "int32", "int64"})
+KINDS: Final = {name: np.dtype(name) for name in ("uint8", "int8", "int32", "int64")}
+"""The types of arrays in a state, by name."""
+_TYPES: Final = frozenset(KINDS.values())
 _MOST: Final = 1 << 62
 """Numbers of a state are no larger: sums and differences of two of them fit into its arrays."""
 
@@ -58,7 +60,7 @@ def unpack_state(text: str, arrays: Sequence[np.ndarray[Any, Any]]) -> dict[str,
         if _ARRAY not in value:
             return value
         array = arrays[value[_ARRAY]]
-        if array.dtype.name not in _KINDS:
+        if array.dtype not in _TYPES:
             raise ValueError(array.dtype.name)
         return array if array.flags.writeable else array.copy()
 

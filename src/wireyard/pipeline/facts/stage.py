@@ -40,6 +40,7 @@ from wireyard.layers.latencies import DELAYS, delayed, latencies
 from wireyard.layers.latencies import NEEDED as LATENCY_NEEDED
 from wireyard.layers.tables import TABLES, all_tables, fact_table, with_times
 from wireyard.pipeline.facts.tasks import (
+    TASK_PACKETS,
     Counts,
     Division,
     FactFile,
@@ -59,9 +60,6 @@ from wireyard.streams.source import filesystem
 _SPANS: Final = ("source", "producer", "first_ms", "last_ms")
 _OF_MESSAGES: Final = ("source", "packet_type", "sys_message_id")
 
-_TASK_PACKETS: Final = 1 << 17
-"""Packets of several inputs for a task, which takes about a second: then its core is free for what
-is in a hurry, such as parts of growing inputs."""
 _DIVIDED: Final = {"mqtt": "mqtt", "jms": "jmq", "rmp": "rmp"}
 """By protocol, the module with its `DIVISION`, which is loaded where its packets occur."""
 _LEFT_OUT: Final = {
@@ -129,7 +127,7 @@ def write_facts(
             most = division.most_here if runner.in_process else division.most_packets
             large += [(division, group) for group in groups if group.packets > most]
         small = [group for group in groups if group.packets <= most]
-        tasks += group_in_order(small, attrgetter("packets"), min(most, _TASK_PACKETS))
+        tasks += group_in_order(small, attrgetter("packets"), min(most, TASK_PACKETS))
     staged_facts.add(run_tasks(runner, tasks, partial(derive_groups, output=output)))
     for division, group in large:
         staged_facts.add(division.divide(runner, output, group))

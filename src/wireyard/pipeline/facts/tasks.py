@@ -46,6 +46,9 @@ Result = FactFile | Counts | Dropped
 Results = Iterator[Result]
 Outputs = Iterable[Result | Blob]
 """The results of a task, and what it passes on."""
+TASK_PACKETS: Final = 1 << 17
+"""Packets of several inputs for a task, which takes about a second: then its core is free for what
+is in a hurry, such as parts of growing inputs."""
 _TOGETHER: Final = 4
 """Tasks that Spark starts as one: to start a task takes Java some 30 ms, its work about 150."""
 

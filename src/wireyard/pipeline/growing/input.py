@@ -29,7 +29,7 @@ import pyarrow.parquet as pq
 
 from wireyard.captures.directed import CapturedStream
 from wireyard.captures.live.following import BareStream
-from wireyard.captures.live.state import StateError, pack_state, unpack_state
+from wireyard.captures.live.state import KINDS, StateError, pack_state, unpack_state
 from wireyard.captures.quarantine import SHOWN_BYTES, PieceBytes
 from wireyard.captures.read import FrameSpan
 from wireyard.formats import get_format
@@ -61,6 +61,7 @@ OPEN_STATE: Final = pa.schema(
 StateRow = tuple[str, list[int], bytes]
 """The kind, the shape and the data of a row."""
 _JSON: Final = "json"
+_NAMES: Final = {kind: name for name, kind in KINDS.items()}
 FACTS: Final = "facts"
 """The kind of the row, JSON too, that records how far facts are made."""
 
@@ -395,7 +396,7 @@ class GrowingInput:
         }
         text, arrays = pack_state(whole)
         rows: list[StateRow] = [(_JSON, [len(text)], text.encode())]
-        return rows + [(str(each.dtype), list(each.shape), each.tobytes()) for each in arrays]
+        return rows + [(_NAMES[each.dtype], list(each.shape), each.tobytes()) for each in arrays]
 
     def restore(self, state: Mapping[str, Any]) -> None:
         """Continue from a state; call `open` before.
@@ -476,11 +477,11 @@ def state_of(states: Mapping[str, Sequence[Mapping[str, Any]]], source: str) -> 
         of_source = states[source]
         (text,) = (row["data"] for row in of_source if row["kind"] == _JSON)
         arrays = [
-            np.frombuffer(row["data"], _KINDS[row["kind"]]).reshape(row["shape"])
+            np.frombuffer(row["data"], KINDS[row["kind"]]).reshape(row["shape"])
             for row in of_source
-            if row["kind"] in _KINDS
+            if row["kind"] in KINDS
         ]
-        kinds = {_JSON, *_KINDS}
+        kinds = {_JSON, *KINDS}
         others = {row["kind"]: row["data"] for row in of_source if row["kind"] not in kinds}
         return State(unpack_state(text.decode(), arrays), others)
     except (ValueError, KeyError, TypeError, AttributeError) as error:
@@ -501,6 +502,3 @@ def read_state(path: str, source: str) -> State:
 def _add(sums: dict[str, LedgerSum], ledger: StreamLedger) -> None:
     key = ledger.format or ""
     sums[key] = LedgerSum.total([sums.get(key, LedgerSum()), LedgerSum.of(ledger)])
-
-
-_KINDS: Final = {name: np.dtype(name) for name in ("uint8", "int8", "int32", "int64")}

@@ -23,6 +23,7 @@ from wireyard.lake.ledgers import captured_streams
 from wireyard.lake.parts import measure, read_batches
 from wireyard.layers.facts import facts_of
 from wireyard.layers.frame_files import FrameFiles
+from wireyard.layers.gaps import by_source, of_sources, stream_keys
 from wireyard.layers.jmq.newest import JMS
 from wireyard.layers.latencies import delayed, with_latencies
 from wireyard.layers.mqtt.newest import MQTT
@@ -31,9 +32,6 @@ from wireyard.layers.newest import (
     MessageProtocol,
     NewestPackets,
     NewestRows,
-    by_source,
-    of_sources,
-    stream_keys,
 )
 from wireyard.layers.tables import fact_table, join_tables
 from wireyard.pipeline.decoding.task import FILES_TABLE, packets_table

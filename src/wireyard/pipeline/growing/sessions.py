@@ -13,7 +13,7 @@ import pyarrow.parquet as pq
 from wireyard.lake.parts import read_batches, write_table
 from wireyard.lake.staging import Staging
 from wireyard.lake.writer import Input
-from wireyard.layers.newest import of_sources, source_keys
+from wireyard.layers.gaps import of_sources, source_keys
 from wireyard.layers.tables import TABLES, fact_table, join_tables, packet_keys, with_times
 from wireyard.pipeline.facts.stage import Facts
 from wireyard.pipeline.replacing import OPEN_PREFIX, OPEN_STATES, is_provisional
