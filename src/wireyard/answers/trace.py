@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain
 from types import MappingProxyType
@@ -12,12 +12,9 @@ from typing import TYPE_CHECKING, Any, Final
 from wireyard.answers.visibility import reasons
 from wireyard.errors import UsageError
 from wireyard.layers.facts import CONDITIONS, registered
-from wireyard.layers.latencies import delayed, queue_times
 from wireyard.layers.mqtt.deliveries.topics import matches
 
 if TYPE_CHECKING:
-    import pyarrow as pa
-
     from wireyard.answers import Tables
 
 Row = dict[str, Any]
@@ -125,7 +122,11 @@ LIMIT $limit
 _OF_KEYS: Final[Mapping[str, str]] = MappingProxyType(
     {
         "deliveries": f"""
-            SELECT m.home, d.*
+            SELECT m.home, d.*, (
+              SELECT min(l.queue_ns) FROM latencies l
+              WHERE l.source = d.source AND l.stream = d.stream AND l."offset" = d."offset"
+                AND l.consumer IS NOT DISTINCT FROM d.consumer AND l.message_key = d.message_key
+            ) AS queue_ns
             FROM chosen m JOIN deliveries d ON {_HERE}
             ORDER BY {_RANK}, d.delivered_ns, d.delivered_frame, d.consumer, d.subscription""",
         "hops": """
@@ -191,7 +192,7 @@ def find_messages(tables: Tables, asked: str, *, verdict: str | None, limit: int
         raise UsageError(nothing + tables.suggestion(asked))
     verdicts = tables.rows(_TRACED + _VERDICTS, given)
     worst = tables.rows(_TRACED + _WORST_ONES, given)
-    messages = tables.sql(_TRACED + _MESSAGES, {**given, "limit": limit})
+    messages = tables.sql(_TRACED + _MESSAGES, {**given, "limit": limit}).to_pylist()
     return Trace(
         **counts,
         verdicts={row["verdict"]: row["n"] for row in verdicts},
@@ -216,21 +217,16 @@ def _nothing(asked: str, verdict: str | None, unseen: int) -> str:
     return text
 
 
-def _stories(tables: Tables, table: pa.Table) -> list[Row]:
+def _stories(tables: Tables, messages: Sequence[Row]) -> list[Row]:
     """Return messages with the rows about them, by one query for each table."""
-    messages = table.to_pylist()
     homes = ["" if row["protocol"] in _SHARED else row["source"] for row in messages]
     names = ("source", "message_key", "protocol")
     given = {"home": homes} | {name: [row[name] for row in messages] for name in names}
     lists = ", ".join(f"unnest(${name}::VARCHAR[]) AS {name}" for name in given)
-    rows = {
-        name: tables.sql(f"WITH chosen AS (SELECT {lists}) {query}", given)
+    grouped = {
+        name: _grouped(tables.sql(f"WITH chosen AS (SELECT {lists}) {query}", given).to_pylist())
         for name, query in _OF_KEYS.items()
     }
-    deliveries = rows["deliveries"]
-    times = queue_times(deliveries, delayed(table))
-    rows["deliveries"] = deliveries.append_column("queue_ns", times)
-    grouped = {name: _grouped(related.to_pylist()) for name, related in rows.items()}
     _add_reasons(tables, chain.from_iterable(grouped["deliveries"].values()))
     keys = [(home, row["message_key"]) for home, row in zip(homes, messages, strict=True)]
     return [

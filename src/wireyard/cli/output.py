@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager
@@ -32,6 +33,12 @@ _ENDINGS: Mapping[str, str] = MappingProxyType(
 def to_terminal(path: str | None) -> bool:
     """Return whether `path` is standard output, and that is a terminal."""
     return path in (None, "-") and sys.stdout.isatty()
+
+
+def shows_colours() -> bool:
+    """Return whether standard output is a terminal that shows colours, and the user wants them."""
+    wanted = not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
+    return sys.stdout.isatty() and wanted
 
 
 def kind_of(

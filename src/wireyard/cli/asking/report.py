@@ -28,6 +28,7 @@ from wireyard.cli.output import open_output
 from wireyard.cli.progress import waiting
 from wireyard.errors import UsageError
 from wireyard.streams.urls import shown_url
+from wireyard.text import bytes_text
 
 if TYPE_CHECKING:
     from wireyard.answers import Tables
@@ -97,8 +98,7 @@ def command(inputs: tuple[str, ...], output: str | None, serve: bool, port: int,
             page = _build(tables, inputs, how).encode()
     with open_output(output, binary=False) as file:
         file.write(page)
-    if output != "-":
-        exits.note(f"wrote {output}, {len(page) / 1000:,.0f} kB")
+    exits.note_written(output, bytes_text(len(page)))
     return status_of(tables) if tables.formats else exits.DATA_LOST
 
 
