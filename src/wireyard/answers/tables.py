@@ -30,6 +30,8 @@ from wireyard.formats import names as format_names
 from wireyard.lake.records import is_shown
 from wireyard.lake.snapshot import read_lake
 from wireyard.layers.frame_files import FrameFiles
+from wireyard.layers.jmq.facts import FORMATS as JMS_FORMATS
+from wireyard.layers.jmq.waiting import SHARED_JMS
 from wireyard.layers.symptoms import SHARED
 from wireyard.layers.tables import all_tables, schema_with_times
 from wireyard.pipeline.inputs.listing import is_pattern
@@ -218,6 +220,8 @@ class Tables:
                 self._defined.add(name)
         for name, shared in SHARED.items():
             if name in query and name not in self._defined:
+                if name in SHARED_JMS and self.formats.isdisjoint(JMS_FORMATS):
+                    shared = f"SELECT * FROM ({shared}) LIMIT 0"
                 self.keep(name, shared)
                 self._defined.add(name)
 

@@ -35,10 +35,9 @@ def to_terminal(path: str | None) -> bool:
     return path in (None, "-") and sys.stdout.isatty()
 
 
-def shows_colours() -> bool:
-    """Return whether standard output is a terminal that shows colours, and the user wants them."""
-    wanted = not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
-    return sys.stdout.isatty() and wanted
+def wants_colours() -> bool:
+    """Return whether the terminal, if there is one, has colours and the user wants them."""
+    return not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
 
 
 def kind_of(
