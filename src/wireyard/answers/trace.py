@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Final
 from wireyard.answers.visibility import reasons
 from wireyard.errors import UsageError
 from wireyard.layers.facts import CONDITIONS, registered
-from wireyard.layers.mqtt.deliveries.topics import matches
+from wireyard.streams.conditions import filter_pattern
 
 if TYPE_CHECKING:
     from wireyard.answers import Tables
@@ -38,7 +38,6 @@ GOOD: Final = frozenset(
 )
 """Verdicts of deliveries that are complete."""
 
-_WILDCARDS: Final = frozenset("+#")
 _WORST: Final = 10
 _SHARED: Final = [name for name, facts in _OF_PROTOCOLS.items() if facts.shares_messages]
 _IS_SHARED: Final = f"list_contains({_SHARED!r}, protocol)"
@@ -64,7 +63,7 @@ WITH of_consumer AS (
   SELECT *, if({_IS_SHARED}, '', source) AS home,
     coalesce(
       $asked IN (message_key, destination, producer_client_id, producer, client)
-      OR list_contains($topics::VARCHAR[], destination),
+      OR regexp_matches(destination, $topics::VARCHAR),
       false
     ) AS to_all
   FROM messages
@@ -96,7 +95,7 @@ SELECT
   (
     SELECT count(*) FROM deliveries
     WHERE message_key IS NULL
-      AND (destination = $asked OR list_contains($topics::VARCHAR[], destination) OR {_OF_CONSUMER})
+      AND (destination = $asked OR regexp_matches(destination, $topics::VARCHAR) OR {_OF_CONSUMER})
       AND ($verdict::VARCHAR IS NULL OR verdict = $verdict)
   ) AS unseen,
   quantile_cont(queue_ns, 0.5) AS p50_ns,
@@ -185,7 +184,9 @@ def find_messages(tables: Tables, asked: str, *, verdict: str | None, limit: int
     UsageError
         There is no such message.
     """
-    given = {"asked": asked, "topics": _topics(tables, asked), "verdict": verdict}
+    is_filter = not {"+", "#"}.isdisjoint(asked.split("/"))
+    topics = filter_pattern(asked) if is_filter else None
+    given = {"asked": asked, "topics": topics, "verdict": verdict}
     (counts,) = tables.rows(_TRACED + _COUNTS, given)
     if not counts["messages"]:
         nothing = _nothing(asked, verdict, counts["unseen"])
@@ -199,14 +200,6 @@ def find_messages(tables: Tables, asked: str, *, verdict: str | None, limit: int
         worst=worst,
         stories=_stories(tables, messages),
     )
-
-
-def _topics(tables: Tables, asked: str) -> list[str]:
-    """Return the destinations that a topic filter matches; none if `asked` is no filter."""
-    if _WILDCARDS.isdisjoint(asked):
-        return []
-    rows = tables.rows("SELECT DISTINCT destination FROM messages WHERE destination IS NOT NULL")
-    return [row["destination"] for row in rows if matches(asked, row["destination"])]
 
 
 def _nothing(asked: str, verdict: str | None, unseen: int) -> str:
