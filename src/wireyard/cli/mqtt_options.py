@@ -66,17 +66,21 @@ def _url(host: str, port: int | None) -> str:
 
 
 def client_of(
-    host: str, port: int | None, version: str, *, reconnect: bool, **login: Any
-) -> Client:
-    """Return the MQTT client that the options describe."""
+    host: str,
+    port: int | None,
+    client_id: str,
+    username: str | None,
+    password: str | None,
+    version: str,
+    qos: int | str,
+    *,
+    reconnect: bool,
+) -> Client | JmqClient:
+    """Return the client that the options describe."""
+    named: dict[str, Any] = {
+        "username": username, "password": password, "reconnect": reconnect, "say": exits.note,
+    }  # fmt: skip
+    if is_jmq(host, qos):
+        return JmqClient(_url(host, port), client_id=client_id or None, **named)
     version = _VERSIONS.get(version, version)
-    url = _url(host, port)
-    return Client(url, version=version, reconnect=reconnect, say=exits.note, **login)
-
-
-def jmq_client_of(
-    host: str, port: int | None, version: str, *, client_id: str, reconnect: bool, **login: Any
-) -> JmqClient:
-    """Return the JMQ client that the options describe; the version is MQTT's."""
-    url, known_as = _url(host, port), client_id or None
-    return JmqClient(url, client_id=known_as, reconnect=reconnect, say=exits.note, **login)
+    return Client(_url(host, port), client_id=client_id, version=version, **named)
