@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Final, Protocol
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from wireyard.arrays import Grid, Ints
 from wireyard.schema import COMMON, schema_of
@@ -132,6 +131,8 @@ def bad_rows(batch: pa.RecordBatch) -> Ints:
 
     Bytes between the packets of a store have no error, and are not quarantined.
     """
+    from pyarrow import compute as pc  # slow to import
+
     is_bad = pc.and_(pc.not_equal(batch["status"], OK), batch["error"].is_valid())
     return np.flatnonzero(is_bad.to_numpy(zero_copy_only=False))
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager
@@ -32,6 +33,11 @@ _ENDINGS: Mapping[str, str] = MappingProxyType(
 def to_terminal(path: str | None) -> bool:
     """Return whether `path` is standard output, and that is a terminal."""
     return path in (None, "-") and sys.stdout.isatty()
+
+
+def wants_colours() -> bool:
+    """Return whether the terminal, if there is one, has colours and the user wants them."""
+    return not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
 
 
 def kind_of(

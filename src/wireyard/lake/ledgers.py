@@ -11,7 +11,6 @@ from dataclasses import dataclass
 from typing import Any, Final, NamedTuple
 
 import pyarrow as pa
-import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from wireyard.captures import stream_table
@@ -105,6 +104,8 @@ def captured_streams(
     LakeDamaged
         A file is none of the table.
     """
+    from pyarrow import compute as pc  # slow to import
+
     wanted = pa.array(sources, pa.string())
     needed = [*dict.fromkeys(("source", "transport", *columns))]
     for path in paths:

@@ -27,7 +27,7 @@ from typing import Final, NamedTuple, cast
 
 from wireyard.broker.foreground import raise_file_limit
 from wireyard.broker.recording import record_into
-from wireyard.client.address import Address
+from wireyard.client.address import Address, why_unreachable
 from wireyard.formats import get_format
 from wireyard.formats.mqtt.control import ConnAck, Connect, Packet, PubAck, PubComp, PubRec
 from wireyard.formats.mqtt.writing import encode
@@ -243,8 +243,7 @@ class _Player:
                     ssl=self.address.tls,
                 )  # fmt: skip
         except (OSError, TimeoutError) as error:
-            reason = getattr(error, "strerror", None) or str(error) or "gives no answer"
-            self.say(f"{recorded.client}: {self.address}: {reason}")
+            self.say(f"{recorded.client}: {self.address}: {why_unreachable(error)}")
             connection.is_over = True
         return connection
 

@@ -17,10 +17,9 @@ from http.server import BaseHTTPRequestHandler, HTTPServer
 from typing import Any, Final
 from urllib.parse import parse_qs, urlsplit
 
-import pyarrow as pa
-
 from wireyard.errors import WireError
 from wireyard.report.filters import Filter
+from wireyard.streams.conditions import time_ns
 
 LOOPBACK: Final = "127.0.0.1"
 _NAMES: Final = ("client", "topic", "since", "until")
@@ -116,14 +115,6 @@ def filter_of(query: str) -> Filter:
         topic=given.get("topic"),
         since=since,
         until=until,
-        since_ns=None if since is None else _time_ns(since),
-        until_ns=None if until is None else _time_ns(until),
+        since_ns=None if since is None else time_ns(since),
+        until_ns=None if until is None else time_ns(until),
     )
-
-
-def _time_ns(text: str) -> int:
-    try:
-        value = pa.scalar(text).cast(pa.timestamp("ns", "UTC" if text.endswith("Z") else None))
-    except pa.ArrowInvalid:
-        raise ValueError(f"{text}: is no time in the form 2026-11-21T20:22:35Z") from None
-    return int(value.value)

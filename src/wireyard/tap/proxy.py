@@ -10,6 +10,7 @@ from functools import partial
 from typing import Final
 
 from wireyard.broker.recording import Address, Recording, shown_address
+from wireyard.client.address import why_unreachable
 from wireyard.errors import SourceError
 from wireyard.tap.faults import Faults, Rule
 from wireyard.tap.relay import Connection, Observer, Passing
@@ -172,8 +173,7 @@ class Tap:
                     server_hostname=None if tls is None else upstream[0],
                 )
         except (OSError, TimeoutError) as error:
-            reason = getattr(error, "strerror", None) or str(error) or "gives no answer"
-            self.say(f"{connection}: {shown_address(upstream)}: {reason}")
+            self.say(f"{connection}: {shown_address(upstream)}: {why_unreachable(error)}")
             connection.reset()
         else:
             connection.client.release()

@@ -29,6 +29,7 @@ from wireyard.cli.output import open_output
 from wireyard.cli.replay import BROKER, read, rename_option, send, sending_options
 from wireyard.errors import UsageError
 from wireyard.formats.marks import shown
+from wireyard.text import bytes_text
 
 if TYPE_CHECKING:
     from wireyard.answers import Tables
@@ -128,7 +129,7 @@ def _write_page(
     page = build_comparison(Compared(titles, tables, rows, noise, CLASSES)).encode()
     with open_output(path, binary=False) as file:
         file.write(page)
-    exits.note(f"wrote {path}, {len(page) / 1000:,.0f} kB")
+    exits.note_written(path, bytes_text(len(page)))
 
 
 def _replayed(

@@ -89,6 +89,7 @@ def _answer(tables: Tables, query: str, kind: str, write: str | None) -> None:
         found, writer = tables.sql(query), WRITERS[kind]
     with open_output(write, binary=kind == "parquet") as file:
         writer(found, file)
+    exits.note_written(write, count_text(found.num_rows, "row"))
 
 
 # --- tables ---------------------------------------------------------------------------------

@@ -56,16 +56,18 @@ def command(file: str, write: str | None, format_name: str | None, skip_faults: 
     missing too; a row where one of them contradicts the others is refused.
     """
     with open_output(write, binary=True) as target, closing(_lines(file)) as lines:
-        packets = _Packets(lines, format_name, skip_faults)
+        packets, count = _Packets(lines, format_name, skip_faults), 0
         try:
             for format, group in groupby(packets, key=itemgetter(0)):
                 for row in format.several.join_rows(map(itemgetter(1), group), format.context):
                     data = format.encode(format.packet_of(row, format.context))
                     _check_derived(format, row, data)
                     target.write(data)
+                    count += 1
         except (EncodeError, UsageError, _NoRow) as error:
             error.add_note(f"in {file}, line {packets.line}")
             raise
+    exits.note_written(write, count_text(count, "packet"))
     if packets.skipped:
         exits.note(f"{file}: {count_text(packets.skipped, 'row')} left out, being no packets")
     return exits.DONE

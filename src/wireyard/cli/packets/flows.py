@@ -99,6 +99,8 @@ def command(
                 _write_table(console, lambda: map(_cells, found.rows(order)))
                 console.print()
                 console.print(_ledger(capture), soft_wrap=True)
+    if not len(found):
+        exits.note(f"{file}: has no TCP connection and no datagram")
     _note_unread(file, capture.unread, capture.cut)
     if proxies := describe_proxies(formats.apart.values()):
         exits.note(f"{file}: {proxies}")

@@ -127,8 +127,12 @@ def stamps_of_rows(name: str, rows: Iterable[Row]) -> tuple[Stamp, ...] | None:
     """
     found = []
     for row in rows:
-        match = _TEXT.fullmatch(row["value"])
-        if match is None or not row["name"].lstrip("-").isdecimal():
+        try:
+            match = _TEXT.fullmatch(row["value"])
+            is_number = row["name"].lstrip("-").isdecimal()
+        except (AttributeError, KeyError, TypeError):  # it is no pair of texts
+            match = None
+        if match is None or not is_number:
             raise EncodeError(name, row, "a number, and timestamp, address and port are needed")
         found.append((int(match[1]), match[2], int(match[3]), int(row["name"])))
     return stamps_of(name, found)
