@@ -525,8 +525,13 @@ class LiveCapture:
             self._touched.pop(id(stream), None)
             self._held_bytes -= stream.held_bytes
             stream.drop()
-        if earlier is not None:
-            self._schedule(earlier, self._now_ns)
+        if earlier is None:
+            return
+        if copy.common_bytes and not earlier.is_ignored:  # by another clock, perhaps
+            earlier.out_of_order = True
+            moved_ns = self.connections.order(earlier, self._packets.places)
+            self._repairs = self._repaired(moved_ns=moved_ns)
+        self._schedule(earlier, self._now_ns)
 
     # --- timers and limits ------------------------------------------------------------------
 

@@ -314,7 +314,8 @@ _TABLE: Final = (
      "Nothing shows that a message was not accepted where the answer may have been lost, on any"
      " connection of the session."),
     ("C-27", "", "",
-     "Another endpoint may be another listener of the same broker."),
+     "Another endpoint may be another listener of the same broker, with further members of a"
+     " group, and with the next connection of a client."),
     ("C-28", "", "",
      "Where packets may be missing, equal messages have several pairings with their deliveries."
      " A delivery is of a message if it is so in every pairing in order that leaves as few of"
@@ -323,7 +324,7 @@ _TABLE: Final = (
     ("C-29", "", "",
      "A delivery is behind its message. Where one has no message, and an equal one follows a"
      " moment later, packets were captured out of order. Times are those of the order of the"
-     " protocol."),
+     " protocol. One up to two seconds before a message may be of it, by another clock."),
     ("C-30", "", "",
      "A second CONNECT is one also where the answer to the first was not captured."),
     ("C-31", "", "",
