@@ -1757,6 +1757,12 @@ class Retained:
         first = min(one.asked for one in newer)
         if any(one.accepted is not None and one.accepted < first for one in later):
             self._breaks("retained_stale", newer[-1], at, setter)
+        # M-74
+        expires_s, taken = setter.properties.get("message_expiry_interval"), setter.taken
+        if expires_s is None or taken is None or taken.ns is None or first.ns is None:
+            return
+        if first.ns - taken.ns > (expires_s + 1) * _NS_PER_S:
+            self._breaks("delivered_expired", newer[-1], at, setter)
 
     # M-51
     def _is_live(self, attempt: Attempt, message: Message, own: list[Subscription]) -> bool:
@@ -1929,8 +1935,8 @@ class Deliveries:
             if _are_early(rest, expected):
                 rest = self._pair_early(expected, attempts)
             if expected and not expected[0].attempts:
-                first, sent = expected[0], expected[0].message.start
-                first.is_unsure = any(_is_early(sent, one.at, _APART_NS) for one in rest)
+                first, start = expected[0], expected[0].message.start
+                first.is_unsure = any(_is_early(start, one.at, _APART_NS) for one in rest)
                 self.open += [first.message] * first.is_unsure
             return rest
         sent = [(one.message.start, one.capacity) for one in expected]
@@ -2372,7 +2378,7 @@ class Server:
 
     # C-27
     def is_served_elsewhere(self, topic: str) -> bool:
-        """Return whether only subscriptions at other endpoints match a topic, or share a group."""
+        """Return whether clients at other endpoints, or later ones, may get messages of a topic."""
         others = [
             one for one in self.facts.subscriptions
             if one.client.source == self.key[0] and one.client.server != self.key[1]
@@ -2380,7 +2386,11 @@ class Server:
         own = self.matching(topic)
         groups = {one.served_as for one in others if one.group}
         is_shared = any(one.group and one.served_as in groups for one in own)
-        return is_shared or (not own and any(_matches(one.filter, topic) for one in others))
+        is_delayed = topic.startswith("$delayed/")  # M-41
+        return (
+            is_delayed or is_shared
+            or (not own and any(_matches(one.filter, topic) for one in others))
+        )  # fmt: skip
 
     def active(self, topic: str, at: At) -> list[Subscription]:
         """Return the subscriptions that match a topic, and that the broker had at a time."""

@@ -48,6 +48,16 @@ def test_a_message_that_no_member_gets(share: str, verdict: str) -> None:
     assert verdicts_of(capture) == [verdict]
 
 
+def test_a_message_for_later_may_be_published_on_another_topic() -> None:
+    capture = pair(4, 1)
+    capture.message("pub", "$delayed/2/t/1", b"x", 1)
+    capture.wait(2)
+    capture.hand("sub", "t/1", b"x", 1)
+    tables = tables_of(capture)
+    assert sorted(row["verdict"] for row in tables["deliveries"]) == ["delivered", "undecided"]
+    assert not tables["violations"]
+
+
 def _bridge(version: int, level: int, qos: int = 1) -> Capture:
     """Return a bridge and a client, both of which subscribe to all topics."""
     capture = Capture(version)

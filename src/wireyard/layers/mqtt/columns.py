@@ -50,6 +50,7 @@ from wireyard.layers.mqtt.deliveries.subscriptions import (
     Subscription,
     Subscriptions,
 )
+from wireyard.layers.mqtt.deliveries.topics import DELAYED_PREFIX
 from wireyard.layers.mqtt.directions import OK, Stream
 from wireyard.layers.mqtt.evidence import NEEDED as EVIDENCE_NEEDED
 from wireyard.layers.mqtt.evidence import StreamEvidence
@@ -380,7 +381,9 @@ def match(found: Sequence[Clients]) -> Matched:
             matched.lost[key] = kept.joined_lost
     matched.dropped["filters"] = sum(kept.refused for kept in brokers.values())
     matched.dropped = +matched.dropped
-    matched.older |= _served_elsewhere(matched, {key for key, _ in named})
+    topics = {key for key, _ in named}
+    matched.older |= _served_elsewhere(matched, topics)
+    matched.older |= {key for key in topics if key[2].startswith(DELAYED_PREFIX)}
     return matched
 
 

@@ -114,7 +114,8 @@ _TABLE: Final = (
     ("M-41", "4.8.2", "",
      "A filter $share/GROUP/FILTER is that of a group. Brokers share so before 5.0 too, and"
      " some have $queue/FILTER and $exclusive/FILTER. As these match nothing in other brokers, a"
-     " message that no member got is undecided."),
+     " message that no member got is undecided. So is one on $delayed/SECONDS/TOPIC, which some"
+     " publish later on TOPIC."),
     ("M-42", "3.8.4, 3.8.3.1", "",
      "Retained values are sent for a new subscription, for a renewed one if Retain Handling is"
      " 0, for a shared one never."),
