@@ -222,6 +222,20 @@ def test_a_message_is_not_stuck_with_a_dead_member_of_a_group(tmp_path: Path) ->
     assert {"never_acknowledged", "dropped"} == set(found)
 
 
+def test_the_member_that_gets_what_a_dead_one_held_is_not_slow(tmp_path: Path) -> None:
+    talk = _two()
+    for port, name in ((5003, "three"), (5004, "four")):
+        talk.login(port - 5000, port, name)
+        talk.subscribe(port - 4990, port, "$share/g/a")
+    for number in range(1, 7):
+        talk.publish(100 * number, 5002, "a", b"%d" % number, number)
+        talk.deliver(100 * number + 1, 5003, "a", b"%d" % number, number, acknowledged_ms=None)
+    talk.end(5600, 5003, reset=True)
+    for number in range(1, 7):
+        talk.deliver(5700 + number, 5004, "a", b"%d" % number, number)
+    assert set(_named(talk, tmp_path)) == {"dropped"}
+
+
 def test_a_granted_subscription_that_is_never_served(tmp_path: Path) -> None:
     talk = _two()
     talk.login(3, 5003, "three")
