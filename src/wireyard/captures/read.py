@@ -198,7 +198,8 @@ class CaptureBuilder:
         packets, tally = self.packets, self.packets.tally
         records, times_ns = self._units["records"], self._units["times_ns"]
         content = Content(packets.places, records, times_ns, packets.fragments)
-        if self._share is None and len(times_ns):
+        is_whole = self._share is None or self._share.of == 1
+        if is_whole and len(times_ns):
             counts = self._tcp.counts
             if counts[Count.EARLY_ACKS] > counts[Count.LATE_DATA]:
                 self._stepped_ns = continue_times(times_ns)

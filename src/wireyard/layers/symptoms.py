@@ -212,7 +212,8 @@ LEFT JOIN (
   FROM latencies l JOIN deliveries o
   ON o.source = l.source AND o.message_key = l.message_key AND o.consumer <> l.consumer
     AND o.delivered_ns < l.delivered_ns AND coalesce(o.subscription = l.subscription, true)
-  WHERE l.protocol = 'mqtt' AND regexp_matches(l.subscription, '^[$](share|queue)/')
+  WHERE l.protocol = 'mqtt'
+    AND regexp_matches(coalesce(l.subscription, o.subscription), '^[$](share|queue)/')
 ) h ON h.source = l.source AND h.message_key = l.message_key AND h.consumer = l.consumer
 """
 """Latencies, without the time in queue that is not the consumer's: before it connected, or while

@@ -178,11 +178,13 @@ class Reading:
 
     def peek(self, count: int) -> bytes:
         """Return up to `count` of the first bytes without consuming them; those before damage."""
-        with suppress(Damaged):
+        try:
             while len(self._head) < count and (more := self._file.read(count - len(self._head))):
                 if not isinstance(more, bytes):
                     raise OSError("is open as text, not as bytes")
                 self._head += more
+        except Damaged as damage:
+            self.damage = damage
         return self._head[:count]
 
     def seek(self, offset: int) -> None:

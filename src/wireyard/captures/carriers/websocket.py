@@ -135,6 +135,8 @@ def _heads(data: bytes) -> Iterator[_Head]:
         if _is_response(head) and head.line[1] == "101":
             return
         at = _behind_body(data, head)
+        if _is_response(head) and (at is None or HTTP_START.match(data, at) is None):
+            at = head.size  # to HEAD, which has the size of a body and none
 
 
 def _behind_body(data: bytes, head: _Head) -> int | None:

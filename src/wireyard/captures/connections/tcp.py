@@ -116,7 +116,9 @@ class Reassembly:
             numbers_of = self._acknowledgments(len(sides))
             settled = sides, begins, bounds, runs, numbers_of, content
             self.moved_ns = order_by_acknowledgments(self._late, *settled)
-        closing_ns = close_behind_bytes(sides, stream_ends(sides), bounds, runs, content)
+        closing_ns = close_behind_bytes(
+            sides, stream_ends(sides), bounds, runs, content, self._late
+        )
         self.moved_ns = max(self.moved_ns, closing_ns)
         if self.captured_bytes[Verdict.TAKEN] != runs.lengths.sum():
             self._conflicts = find_conflicts(self._kept, begins, bounds, runs, content.places)
@@ -160,7 +162,9 @@ class Reassembly:
         sides = self._kept["sides"]
         self._kept["positions"][:] += shifts[sides]
         sides[:] = targets[sides]
-        self._late = set(targets[[*self._late]].tolist())
+        # Bytes of one of two clocks may be behind acknowledgments of the other.
+        twice = (2 * copy.of for copy in copies if copy.common_bytes)
+        self._late = {*targets[[*self._late]].tolist(), *twice}
 
     def _acknowledgments(self, side_count: int) -> Callable[[int, Ints], Ints]:
         """Return a function that returns the acknowledgment numbers of packets of a side."""

@@ -476,8 +476,14 @@ class LiveCapture:
                 moved[Held.POSITION] += shift
                 self._merge([earlier.sides[side & 1]], moved)
         self._drop(connection)
-        if earlier is not None:
-            self._schedule(earlier, self._now_ns)
+        if earlier is None:
+            return
+        if copy.common_bytes and not earlier.is_ignored:  # by another clock, perhaps
+            earlier.out_of_order = True
+            self.connections.held.recall(earlier.sides)
+            self._repairs = self._repaired(moved_ns=self.connections.order(earlier))
+            self._touched.update(earlier.sides)
+        self._schedule(earlier, self._now_ns)
 
     # --- timers and limits ------------------------------------------------------------------
 

@@ -50,6 +50,7 @@ from wireyard.layers.mqtt.deliveries.subscriptions import (
     Subscription,
     Subscriptions,
 )
+from wireyard.layers.mqtt.deliveries.topics import DELAYED_PREFIX
 from wireyard.layers.mqtt.directions import OK, Stream
 from wireyard.layers.mqtt.evidence import NEEDED as EVIDENCE_NEEDED
 from wireyard.layers.mqtt.evidence import StreamEvidence
@@ -380,23 +381,35 @@ def match(found: Sequence[Clients]) -> Matched:
             matched.lost[key] = kept.joined_lost
     matched.dropped["filters"] = sum(kept.refused for kept in brokers.values())
     matched.dropped = +matched.dropped
-    matched.older |= _served_elsewhere(matched, {key for key, _ in named})
+    topics = {key for key, _ in named}
+    matched.older |= _served_elsewhere(matched, topics)
+    matched.older |= {key for key in topics if key[2].startswith(DELAYED_PREFIX)}
     return matched
 
 
 def _served_elsewhere(matched: Matched, topics: Iterable[TopicKey]) -> set[TopicKey]:
-    """Return the topics that only subscriptions at other endpoints of their source match.
+    """Return the topics whose messages may have gone to clients at other endpoints of their source.
 
-    These endpoints may be other listeners of the same broker.
+    These endpoints may be other listeners of the same broker. They have the only subscriptions that
+    match, or other members of a group.
     """
     servers: defaultdict[str, set[str]] = defaultdict(set)
+    sharing: defaultdict[tuple[str, str], set[str]] = defaultdict(set)
     for one in matched.subscriptions:
         servers[one.client.source].add(one.client.server)
-    topics = [key for key in topics if key not in matched.matching and servers[key[0]] - {key[1]}]
+        if one.group:
+            sharing[one.client.source, one.filter].add(one.client.server)
+    topics = [key for key in topics if servers[key[0]] - {key[1]}]
     trees: defaultdict[str, Subscriptions] = defaultdict(Subscriptions)
     for one in matched.subscriptions if topics else ():
         trees[one.client.source].subscribe(Subscription(one.client.server, one.filter))
-    return {key for key in topics if any(trees[key[0]].matching(key[2]))}
+    found = set()
+    for key in topics:
+        own = matched.matching.get(key, ())
+        shared = (sharing[key[0], one.filter] for one in own if one.group)
+        if any(of - {key[1]} for of in shared) or (not own and any(trees[key[0]].matching(key[2]))):
+            found.add(key)
+    return found
 
 
 RestRecord = LatestDelivered | MissedDelivery | UnsubscribedDelivery | RequestMessage | Message

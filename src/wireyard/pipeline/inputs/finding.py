@@ -33,6 +33,7 @@ from wireyard.streams.urls import shown_url
 _SNIFFED_BYTES = 1 << 16
 _EDGE_BYTES = 64 << 10
 _READ_BYTES = 1 << 20
+_UNKNOWN = "begins like no format"
 _SHOWN_BYTES = 4
 MISSING = "is not there any more"
 _SETTLED_NS = 2_000_000_000
@@ -166,7 +167,7 @@ def examine_files(
     left_out = [*outside, *(each for each in examined if isinstance(each, str))]
     for file, each in zip(files, examined, strict=True):
         if isinstance(each, str) and file.path in roots and not each.endswith(MISSING):
-            raise UnknownFormat(f"{each}; {name_the_format()}")
+            raise UnknownFormat(f"{each}; {name_the_format()}" if _UNKNOWN in each else each)
     return Listing([each for each in examined if isinstance(each, FoundInput)], left_out)
 
 
@@ -312,7 +313,9 @@ def _examine(file: FoundFile, named: str | None, by_content: bool) -> FoundInput
     label = format.label if format else named
     if head and label is None:
         shown = head[:_SHOWN_BYTES].hex(" ")
-        return f"{file.path}: begins like no format ({shown})"
+        return f"{file.path}: {_UNKNOWN} ({shown})"
+    if not head and opened.damage is not None:
+        return f"{file.path}: {opened.damage}"
     return FoundInput(file.path, file.size, label if head else None, known_size is None, stamp)
 
 

@@ -23,6 +23,8 @@ from wireyard.layers.mqtt.kernels.expected import Expected, Message, Subscriptio
 _EARLY_NS: Final = 5_000_000
 """Most by which packets of several connections are captured out of order: less than it takes to
 send a segment again."""
+_APART_NS: Final = 2_000_000_000
+"""Most by which the clocks of two taps differ."""
 _OF_RETAINED: Final = [Delivered.NAME, Delivered.AT, Delivered.SETTER, Delivered.GROUP]
 
 
@@ -148,6 +150,7 @@ def _assign_keyed(
     has_left = left[runs[:, 3]] > left[runs[:, 2]]
     for first, last, start, stop in runs[has_left & ~has_older].tolist():
         _assign_early(g, order[first:last], by_time[start:stop])
+        _leave_open(g, int(order[first]), by_time[start:stop])
 
 
 def _assign_runs(g: DeliveryGrids, order: Ints, by_time: Ints, runs: Grid32) -> None:
@@ -182,6 +185,18 @@ def _assign_early(g: DeliveryGrids, entries: Ints, attempts: Ints) -> None:
     found = attempts[g.assigned[attempts] != NONE]
     start = g.messages[g.expected[g.assigned[found], Expected.MESSAGE], Message.START]
     g.is_early[found] = g.attempts[found, Delivered.AT] < start
+
+
+def _leave_open(g: DeliveryGrids, entry: int, attempts: Ints) -> None:
+    """Mark the first message of one key as unsure if an attempt before it may be of it.
+
+    Taps whose clocks differ were merged, and one of them has not captured all packets.
+    """
+    sent_ns = int(g.sent_ns[g.expected[entry, Expected.MESSAGE]])
+    left_ns = g.at_ns[attempts[g.assigned[attempts] == NONE]]
+    is_near = (left_ns != NO_TIME) & (left_ns < sent_ns) & (left_ns >= sent_ns - _APART_NS)
+    if is_near.any() and not g.expected[entry, Expected.DELIVERED]:
+        g.expected[entry, Expected.IS_UNSURE] = 1
 
 
 def _release_unsure(g: DeliveryGrids, order: Ints, by_time: Ints, runs: Grid32) -> None:

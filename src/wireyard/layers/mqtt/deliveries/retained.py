@@ -76,6 +76,13 @@ class _Value:
         """Return whether it is the value at a time, if no other was set until then."""
         return self.until is None or time < self.until
 
+    def has_expired(self, at: Position) -> bool:
+        """Return whether its message has certainly expired before a position."""
+        expires_s, since_ns = self.change.expires_s, self.change.at.ns
+        if expires_s is None or since_ns is None or at.ns is None:
+            return False
+        return at.ns - since_ns > (expires_s + 1) * _NS_PER_S
+
     def end(self, newer: ValueChange) -> None:
         """End it by the next change of the value."""
         if self.lasts(newer.at.time):
@@ -231,8 +238,11 @@ class InitialValues:
         if setter is not None:
             keeps = last.version < _WITH_DELETION
             since = setter.replaced if keeps else setter.superseded
-            if since is not None and since < min(one.asked for one in newer):
+            asked = min(one.asked for one in newer)
+            if since is not None and since < asked:
                 yield from broker_violations("retained_stale", last, at, key)
+            if setter.has_expired(asked):
+                yield from broker_violations("delivered_expired", last, at, key)
 
     def is_live(self, attempt: Attempt, value: _Value) -> bool:
         """Return whether a delivery with RETAIN is a forwarded message, by Retain As Published.
