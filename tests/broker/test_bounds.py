@@ -134,27 +134,37 @@ def test_what_is_no_mqtt_is_closed_with_a_line(
 
 
 @pytest.mark.parametrize(
-    ("origin", "is_allowed"),
+    ("bind", "host", "origin", "is_allowed"),
     [
-        ("http://localhost:3000", True),
-        ("https://app.example", True),
-        ("https://evil.example", False),
-        ("null", False),
-        ("http://[", False),
+        ("127.0.0.1", "evil.example", "http://localhost:3000", True),
+        ("127.0.0.1", "evil.example", "https://app.example", True),
+        ("127.0.0.1", "evil.example", "https://evil.example", False),
+        ("127.0.0.1", "evil.example", "null", False),
+        ("127.0.0.1", "evil.example", "http://[", False),
+        ("127.0.0.1", "192.0.2.1", "http://192.0.2.1", False),
+        ("0.0.0.0", "192.0.2.1:1883", "http://192.0.2.1:3000", True),
+        ("0.0.0.0", "192.0.2.1:1883", "http://192.0.2.2", False),
+        ("0.0.0.0", "evil.example", "https://evil.example", False),
+        ("0.0.0.0", "", "null", False),
     ],
 )
-def test_pages_that_may_connect(dial: Dial, origin: str, is_allowed: bool) -> None:
+def test_pages_that_may_connect(
+    dial: Dial, bind: str, host: str, origin: str, is_allowed: bool
+) -> None:
+    """A page of any name may lead its browser here by that name; an address cannot be changed."""
     fields = (
-        "GET /mqtt HTTP/1.1", "Host: evil.example", "Upgrade: websocket", f"Origin: {origin}",
+        "GET /mqtt HTTP/1.1", f"Host: {host}", "Upgrade: websocket", f"Origin: {origin}",
         "Sec-WebSocket-Version: 13", "Sec-WebSocket-Protocol: mqtt",
         "Sec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==", "", "",
     )  # fmt: skip
-    with wireyard.broker(Settings(origins=frozenset({"https://app.example"}))) as broker:
+    settings = Settings(origins=frozenset({"https://app.example"}))
+    with wireyard.broker(settings, bind=bind) as broker:
         client = dial(broker)
         client.sendall("\r\n".join(fields).encode())
         answer = client.recv(1000)
         assert answer.startswith(b"HTTP/1.1 101 " if is_allowed else b"HTTP/1.1 403 ")
         assert is_allowed or is_closed(client)
+
 
 
 def test_large_packets_are_refused_before_they_are_read(broker: BrokerThread, dial: Dial) -> None:
