@@ -97,10 +97,15 @@ class Redactor:
         """Return the batch without secrets."""
         if "packet_type" not in batch.schema.names or not self._format.secrets.types:
             return batch
-        changes: dict[str, dict[int, Any]] = {}
-        for at in np.flatnonzero(self._suspects(batch)).tolist():
-            row = _BatchRow(batch, at, self._format.secrets.columns)
-            redacted = self._format.secrets.redact(cast(Row, row))
+        secrets, changes = self._format.secrets, dict[str, dict[int, Any]]()
+        columns = dict(zip(batch.schema.names, batch.columns, strict=True))
+        can_change = [name for name in secrets.columns if name in columns]
+        held = np.zeros(batch.num_rows, np.bool_)
+        for name in can_change:
+            held |= ~as_numbers(columns[name].is_null())
+        for at in np.flatnonzero(held & self._suspects(batch)).tolist():
+            row = _BatchRow(columns, at, can_change)
+            redacted = secrets.redact(cast(Row, row))
             if redacted is not cast(Row, row):
                 for name, new in redacted.items():
                     if new is not row[name]:
@@ -166,26 +171,26 @@ class _BatchRow(Mapping[str, Any]):
 
     Parameters
     ----------
-    secret
-        The columns that are copied to a redacted row, because only they can change.
+    can_change
+        The columns that are copied to a redacted row.
     """
 
-    def __init__(self, batch: pa.RecordBatch, at: int, secret: Sequence[str]) -> None:
-        self._batch, self._at, self._secret = batch, at, secret
+    def __init__(
+        self, columns: Mapping[str, pa.Array], at: int, can_change: Sequence[str]
+    ) -> None:
+        self._columns, self._at, self._can_change = columns, at, can_change
         self._read: dict[str, Any] = {}
 
     def __getitem__(self, name: str) -> Any:
         if name not in self._read:
-            if name not in self._batch.schema.names:
-                raise KeyError(name)
-            self._read[name] = self._batch[name][self._at].as_py()
+            self._read[name] = self._columns[name][self._at].as_py()
         return self._read[name]
 
     def __iter__(self) -> Iterator[str]:
-        return (name for name in self._secret if name in self._batch.schema.names)
+        return iter(self._can_change)
 
     def __len__(self) -> int:
-        return sum(1 for _ in self)
+        return len(self._can_change)
 
 
 def _has_value(array: pa.Array) -> Bools:
