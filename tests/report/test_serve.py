@@ -149,9 +149,10 @@ def test_nobody_is_waited_for(
 ) -> None:
     """Not for a browser that connects ahead of its requests, nor for one that goes away."""
     monkeypatch.setattr(serve._Handler, "timeout", None)
-    with socket.create_connection(server.server_address[:2]) as idle, socket.socket() as gone:
+    address = "127.0.0.1", server.server_port
+    with socket.create_connection(address) as idle, socket.socket() as gone:
         idle.sendall(b"GET / HT")
-        gone.connect(server.server_address[:2])
+        gone.connect(address)
         gone.sendall(b"GET / HTTP/1.1\r\n")
         gone.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
         gone.close()

@@ -175,9 +175,7 @@ class _BatchRow(Mapping[str, Any]):
         The columns that are copied to a redacted row.
     """
 
-    def __init__(
-        self, columns: Mapping[str, pa.Array], at: int, can_change: Sequence[str]
-    ) -> None:
+    def __init__(self, columns: Mapping[str, pa.Array], at: int, can_change: Sequence[str]) -> None:
         self._columns, self._at, self._can_change = columns, at, can_change
         self._read: dict[str, Any] = {}
 
