@@ -166,7 +166,6 @@ def test_pages_that_may_connect(
         assert is_allowed or is_closed(client)
 
 
-
 def test_large_packets_are_refused_before_they_are_read(broker: BrokerThread, dial: Dial) -> None:
     client = dial.in_(broker)
     client.sendall(b"\x30\xff\xff\xff\x7f")

@@ -15,6 +15,7 @@ import pytest
 
 import wireyard
 from tests.conftest import ROOT
+from tests.marked import leaks, variants
 from tests.tap.sockets import reset, run, serving, tapped, until
 from wireyard import mqtt
 from wireyard.broker.recording import Recording, record_into
@@ -118,6 +119,18 @@ def test_what_is_no_packet_and_logins_without_bound_are_not_shown(tmp_path: Path
         (path,) = folder.iterdir()
         assert SECRET not in path.read_bytes()
     assert names(path)[0] == "CONNECT"
+
+
+def test_no_part_of_any_login_is_shown() -> None:
+    for place, data in variants(cuts=False):
+        if place.format == "gpacket":
+            continue
+        talk, shown = Conversation(), b""
+        reader = PacketReader(talk, is_client=True)
+        read = [reader.read(data[at : at + 37]) for at in range(0, len(data), 37)]
+        for passed, spans in (*read, reader.rest()):
+            shown += without_secrets(talk.format, passed, spans)
+        assert len(shown) == len(data) and not leaks(shown), place.name
 
 
 def test_tls_that_only_passes_is_recorded_as_it_is(tmp_path: Path) -> None:

@@ -12,18 +12,17 @@ Rules of this file:
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import ClassVar, Final, NamedTuple
 
-from wireyard.endpoints.channel import Channel, Ended, Limits, Span, Tap
+from wireyard.endpoints.channel import Channel, Ended, Limits, Tap
 from wireyard.endpoints.codes import PROTOCOL_ERROR, TOO_LARGE, code_of_error, code_of_rule
 from wireyard.endpoints.messages import Delivery, Message, key_of
 from wireyard.errors import DecodeError, LimitExceeded
 from wireyard.formats.mqtt.control import Disconnect, Packet, Publish
-from wireyard.formats.mqtt.cursor import read_integer
 from wireyard.formats.mqtt.framing import frame_size, next_context
 from wireyard.formats.mqtt.layout import (
     AUTH,
+    CONNACK,
     CONNECT,
     MAX_PACKET_BYTES,
     PUBACK,
@@ -33,7 +32,7 @@ from wireyard.formats.mqtt.layout import (
     PUBREL,
     VERSION_BITS,
 )
-from wireyard.formats.mqtt.packet import decode, read_packet
+from wireyard.formats.mqtt.packet import decode
 from wireyard.formats.mqtt.writing import encode
 from wireyard.layers.mqtt.connection import CONNECTION, connection_event
 from wireyard.layers.mqtt.violations import cite
@@ -50,8 +49,7 @@ PLAIN_ACKS: Final = {
 """Events of acknowledgements by first byte; with two bytes behind it they have no reason code."""
 _REASON: Final = 110
 """Characters of a Reason String: some clients cannot read more than 127 bytes of properties."""
-_SECRETS: Final = ("password", "authentication_data")
-_WITH_SECRETS: Final = (CONNECT, AUTH)
+_WITH_SECRETS: Final = (CONNECT, CONNACK, AUTH)
 
 
 class Completed(NamedTuple):
@@ -107,6 +105,7 @@ class PacketEndpoint(Channel[Event]):
         Topics, which all connections of a process may share.
     """
 
+    _FORMAT = "mqtt"
     is_client: ClassVar[bool]
     size_rule: ClassVar[str]
     """The rule about packets that are too large for this side."""
@@ -118,7 +117,6 @@ class PacketEndpoint(Channel[Event]):
         self.known = known or KnownTopics()
         self.version = 0
         self.peer_max_packet = MAX_PACKET_BYTES
-        self.context = 0
 
     # --- bytes in -------------------------------------------------------------------------
 
@@ -146,8 +144,6 @@ class PacketEndpoint(Channel[Event]):
                     secret.append((at, at + size))
                 self._read_packet(data[at : at + size], now, events)
             at += size
-        if at < stop and self.ended is not None and data[at] >> 4 in _WITH_SECRETS:
-            secret.append((at, stop))
         self._leave(data, at, secret)
         return events
 
@@ -269,19 +265,3 @@ class PacketEndpoint(Channel[Event]):
         ended = self.end(code, text)
         if ended is not None:
             events.append(ended)
-
-    def _without_secrets(self, data: bytes, packets: Sequence[Span]) -> bytes:
-        """Replace passwords; of a packet that cannot be read all but its fixed header."""
-        shown = bytearray(data)
-        for start, stop in packets:
-            _, cursor = read_packet(data[start:stop], 5, traced=True)
-            spans = [
-                (start + one.start, start + one.stop)
-                for one in cursor.marks
-                if one.field in _SECRETS
-            ]
-            if cursor.faults:
-                spans = [(min(read_integer(data, start + 1, stop)[1], stop), stop)]
-            for first, behind in spans:
-                shown[first:behind] = b"*" * (behind - first)
-        return bytes(shown)

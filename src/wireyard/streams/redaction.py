@@ -22,7 +22,8 @@
 9. A capture that `slice` writes, packets that `convert` and `encode` write, and everything that
    ``--secrets`` requests have all bytes.
 
-`Redactor` applies the rule to rows, `annotate`, `shown_beginning` and `masked` to bytes. The
+`Redactor` applies the rule to rows, `annotate` and `shown_beginning` to bytes, `masked` of
+``wireyard.formats.marks`` to records. The
 formats decide what is secret in a packet, in `Secrets.redact` and `Format.annotate`.
 """
 
@@ -72,15 +73,6 @@ def shown_beginning(format: Format, data: bytes, status: str, context: int) -> b
     """
     marks = annotate(format, data, status, context) if format.secrets.types else ()
     return data[: min((mark.start for mark in marks if mark.hidden), default=len(data))]
-
-
-def masked(format: Format, data: bytes, context: int) -> bytes:
-    """Return one packet, or its beginning, with asterisks for the bytes that may be secret."""
-    shown = bytearray(data)
-    for mark in format.annotate(data, context):
-        if mark.hidden:
-            shown[mark.start : mark.stop] = b"*" * (mark.stop - mark.start)
-    return bytes(shown)
 
 
 class Redactor:
