@@ -18,7 +18,8 @@
 7. The state of a growing input has the bytes of unfinished packets. It is readable by its owner
    only, and is deleted once it has been replaced.
 8. In captures that a broker or a proxy records, the bytes that are not shown are replaced by as
-   many asterisks.
+   many asterisks. Nothing is shown behind a login whose length may be wrong, and four bytes of
+   what a broker does not read any more.
 9. A capture that `slice` writes, packets that `convert` and `encode` write, and everything that
    ``--secrets`` requests have all bytes.
 
