@@ -219,6 +219,15 @@ def test_lines_that_are_no_users(tmp_path: Path, text: str) -> None:
     path.write_text(f"{text}\n")
     with pytest.raises(UsageError, match="line 1 is no user"):
         read_users(str(path))
+    path.write_bytes(b"\xff\n")
+    with pytest.raises(UsageError, match="is not UTF-8"):
+        read_users(str(path))
+
+
+@pytest.mark.parametrize("name", ["", "a:b", "#a", " a", "a ", "a\nb", "\udcff"])
+def test_names_that_are_no_users(name: str) -> None:
+    with pytest.raises(UsageError, match="is no user name"):
+        hash_password(name, b"x")
 
 
 def test_lines_of_access(tmp_path: Path) -> None:
