@@ -15,6 +15,7 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from statistics import median
 from tempfile import TemporaryDirectory
 from threading import Thread
 from typing import Final
@@ -58,10 +59,12 @@ class Server:
 Socket = socket.socket
 
 
-def fan_out(server: Server, subscribers: int, messages: int) -> float:
-    """Return the processor time of a message at QoS 0."""
-    packet = encode(mqtt.Publish(topic="bench", payload=_PAYLOAD))
-    readers = [server.connect(f"r{number}", "bench") for number in range(subscribers)]
+def fan_out(server: Server, subscribers: int, messages: int, topics: int = 1) -> float:
+    """Return the processor time of a message at QoS 0; each is for the next topic."""
+    names = [f"bench/{number}" for number in range(topics)]
+    packets = [encode(mqtt.Publish(topic=name, payload=_PAYLOAD)) for name in names]
+    packet, many = packets[0], b"".join(packets) * (200 // topics)
+    readers = [server.connect(f"r{number}", "bench/#") for number in range(subscribers)]
     writer, ready = server.connect("w"), select.epoll()
     got = {reader.fileno(): 0 for reader in readers}
     for reader in readers:
@@ -70,7 +73,7 @@ def fan_out(server: Server, subscribers: int, messages: int) -> float:
 
     def write() -> None:
         for sent in range(0, messages, 200):
-            writer.sendall(packet * min(200, messages - sent))
+            writer.sendall(many)
             while sent - min(got.values()) / len(packet) > 4 * _WINDOW:
                 time.sleep(0.0005)
 
@@ -125,6 +128,32 @@ def at_least_once(server: Server, messages: int, *, keeps: bool) -> float:
     return (server.cpu_us() - before) / messages
 
 
+def one_each(server: Server, publishers: int, messages: int) -> tuple[float, float]:
+    """Return processor time and median time to PUBACK; each publisher has one in flight."""
+    packet = encode(mqtt.Publish(topic="t", payload=_PAYLOAD, qos=1, packet_id=1))
+    ready = select.epoll()
+    writers = [server.connect(f"o{number}") for number in range(publishers)]
+    by_file = {one.fileno(): one for one in writers}
+    sent: dict[int, float] = {}
+    times: list[float] = []
+    before = server.cpu_us()
+    for file, writer in by_file.items():
+        ready.register(file, select.EPOLLIN)
+        sent[file] = time.perf_counter()
+        writer.sendall(packet)
+    while len(times) < messages:
+        for file, _ in ready.poll():
+            by_file[file].recv(64)
+            now = time.perf_counter()
+            times.append(now - sent[file])
+            sent[file] = now
+            by_file[file].sendall(packet)
+    cost = (server.cpu_us() - before) / len(times)
+    for writer in writers:
+        writer.close()
+    return cost, 1e6 * median(times)
+
+
 @contextmanager
 def run(words: list[str], port: int) -> Iterator[Server]:
     """Run a broker until the end of the block."""
@@ -156,13 +185,19 @@ def main() -> None:
         ):
             print("us of processor time a message      mosquitto   wireyard    --store")
             servers = (theirs, memory, durable)
-            for count, messages in ((1, 60_000), (15, 15_000), (100, 3000)):
-                found = [fan_out(server, count, messages) for server in servers]
-                _print(f"QoS 0 to {count} subscribers", found)
+            for count, messages, topics in (
+                (1, 60_000, 1), (1, 60_000, 10), (15, 15_000, 1), (100, 3000, 1),
+            ):  # fmt: skip
+                found = [fan_out(server, count, messages, topics) for server in servers]
+                _print(f"QoS 0, {topics} topics, to {count} subscribers", found)
             found = [at_least_once(server, 30_000, keeps=False) for server in servers]
             _print("QoS 1, clean sessions", found)
             found = [at_least_once(server, 20_000, keeps=True) for server in servers]
             _print("QoS 1, sessions that are kept", found)
+            each = [one_each(server, 100, 20_000) for server in servers]
+            _print("QoS 1, 100 with one in flight", [cost for cost, _ in each])
+            alone = [one_each(server, 1, 3000) for server in servers]
+            _print("QoS 1, us from PUBLISH to PUBACK", [latency for _, latency in alone])
 
 
 def _print(name: str, found: list[float]) -> None:

@@ -1023,13 +1023,14 @@ public final class Cases {
         CASES.put("listener that throws", () -> {
             Session session = session();
             BlockingQueue<String> got = new LinkedBlockingQueue<>();
+            int[] calls = {0};
             session.createConsumer(queue(session)).setMessageListener(one -> {
                 try {
                     got.add(seen(one));
                 } catch (JMSException problem) {
                     got.add(problem.toString());
                 }
-                if (got.size() == 1) {
+                if (++calls[0] == 1) {
                     throw new IllegalStateException("on purpose");
                 }
             });
@@ -1422,6 +1423,479 @@ public final class Cases {
         });
     }
 
+    // --- what stands behind the objects ----------------------------------------------------
+
+    private static JMSContext context(int mode) throws JMSException {
+        JMSContext context = factory().createContext(mode);
+        OPEN.add(context);
+        return context;
+    }
+
+    private static String done(Done attempt) {
+        return failure(() -> {
+            attempt.run();
+            return "done";
+        });
+    }
+
+    private interface Done {
+        void run() throws Exception;
+    }
+
+    private static void conversions() {
+        CASES.put("conversions of properties", () -> {
+            Session session = session();
+            MessageConsumer consumer = session.createConsumer(queue(session));
+            Message sent = session.createMessage();
+            for (Object value : new Object[] {
+                    true, (byte) 1, (short) 2, 3, 4L, 5.5f, 6.5, "7", "true", "x"}) {
+                sent.setObjectProperty("p" + value.toString().replace('.', '_')
+                        + value.getClass().getSimpleName(), value);
+            }
+            session.createProducer(queue(session)).send(sent);
+            Message got = consumer.receive(LONG);
+            List<String> rows = new ArrayList<>();
+            for (Object each : Collections.list(got.getPropertyNames())) {
+                String key = (String) each;
+                Case[] getters = {
+                    () -> got.getBooleanProperty(key), () -> got.getByteProperty(key),
+                    () -> got.getShortProperty(key), () -> got.getIntProperty(key),
+                    () -> got.getLongProperty(key), () -> got.getFloatProperty(key),
+                    () -> got.getDoubleProperty(key), () -> got.getStringProperty(key)};
+                List<String> found = new ArrayList<>();
+                for (Case getter : getters) {
+                    found.add(failure(getter).replaceAll("(.).*Exception", "$1"));
+                }
+                rows.add(key.substring(1) + found);
+            }
+            Collections.sort(rows);
+            return rows;
+        });
+        CASES.put("conversions of map entries", () -> {
+            Session session = session();
+            MessageConsumer consumer = session.createConsumer(queue(session));
+            MapMessage sent = session.createMapMessage();
+            sent.setByte("b", (byte) 1);
+            sent.setChar("c", 'c');
+            sent.setString("s", "12");
+            sent.setBytes("a", new byte[] {1, 2});
+            session.createProducer(queue(session)).send(sent);
+            MapMessage got = (MapMessage) consumer.receive(LONG);
+            return got.getInt("b") + " " + got.getLong("b") + " " + got.getString("b") + " "
+                    + failure(() -> got.getFloat("b")) + " " + failure(() -> got.getInt("c")) + " "
+                    + got.getString("c") + " " + got.getShort("s") + " " + got.getDouble("s") + " "
+                    + got.getBytes("a").length + " " + failure(() -> got.getString("a")) + " "
+                    + failure(() -> got.getInt("missing")) + " " + got.itemExists("missing");
+        });
+        CASES.put("a stream is read again", () -> {
+            Session session = session();
+            MessageConsumer consumer = session.createConsumer(queue(session));
+            StreamMessage sent = session.createStreamMessage();
+            sent.writeInt(1);
+            sent.writeString("x");
+            sent.writeBytes(new byte[] {1, 2, 3});
+            session.createProducer(queue(session)).send(sent);
+            StreamMessage got = (StreamMessage) consumer.receive(LONG);
+            String first = got.readLong() + " " + failure(got::readInt);
+            got.reset();
+            byte[] part = new byte[2];
+            return first + " " + got.readString() + " " + got.readString() + " "
+                    + got.readBytes(part) + " " + got.readBytes(part) + " " + failure(got::readInt);
+        });
+        CASES.put("a received message is read only", () -> {
+            Session session = session();
+            MessageConsumer consumer = session.createConsumer(queue(session));
+            TextMessage sent = session.createTextMessage("a");
+            sent.setIntProperty("n", 1);
+            session.createProducer(queue(session)).send(sent);
+            TextMessage got = (TextMessage) consumer.receive(LONG);
+            String locked = done(() -> got.setText("b")) + " " + done(() -> got.setIntProperty("n", 2));
+            got.clearBody();
+            got.setText("b");
+            String kept = got.getText() + got.getIntProperty("n");
+            got.clearProperties();
+            got.setIntProperty("n", 2);
+            return locked + " " + kept + " " + got.getText() + got.getIntProperty("n");
+        });
+        CASES.put("each kind of message", () -> {
+            Session session = session();
+            MessageConsumer consumer = session.createConsumer(queue(session));
+            MessageProducer producer = session.createProducer(queue(session));
+            List<Object> kinds = new ArrayList<>();
+            for (Message sent : new Message[] {
+                    session.createMessage(), session.createTextMessage(),
+                    session.createBytesMessage(), session.createMapMessage(),
+                    session.createStreamMessage(), session.createObjectMessage()}) {
+                producer.send(sent);
+                Message got = consumer.receive(LONG);
+                Class<?>[] types = {TextMessage.class, BytesMessage.class, MapMessage.class,
+                        StreamMessage.class, ObjectMessage.class};
+                kinds.add(Arrays.stream(types).filter(type -> type.isInstance(got))
+                        .map(Class::getSimpleName).toList());
+            }
+            return kinds;
+        });
+        CASES.put("headers that are not set", () -> {
+            Session session = session();
+            MessageConsumer consumer = session.createConsumer(queue(session));
+            send(session, queue(session), "a");
+            Message got = consumer.receive(LONG);
+            return got.getJMSType() + " " + got.getJMSCorrelationID() + " " + got.getJMSReplyTo()
+                    + " " + got.getJMSDestination().equals(queue(session)) + " "
+                    + (got.getJMSDestination() instanceof Queue) + " " + got.getJMSDeliveryTime();
+        });
+        CASES.put("reply to a topic and to a temporary one", () -> {
+            Session session = session();
+            MessageConsumer consumer = session.createConsumer(queue(session));
+            List<Object> found = new ArrayList<>();
+            for (Destination to : new Destination[] {topic(session), session.createTemporaryTopic()}) {
+                TextMessage sent = session.createTextMessage("a");
+                sent.setJMSReplyTo(to);
+                session.createProducer(queue(session)).send(sent);
+                Destination got = consumer.receive(LONG).getJMSReplyTo();
+                found.add(got.equals(to) + " " + (got instanceof Topic) + " "
+                        + (got instanceof TemporaryTopic));
+            }
+            return found;
+        });
+        CASES.put("bounds of a producer", () -> {
+            Session session = session();
+            MessageProducer one = session.createProducer(queue(session));
+            return done(() -> one.setPriority(10)) + " " + done(() -> one.setPriority(-1)) + " "
+                    + done(() -> one.setDeliveryMode(3)) + " " + done(() -> one.setDeliveryDelay(-1));
+        });
+    }
+
+    private static void closed() {
+        CASES.put("what a closed consumer, producer and browser do", () -> {
+            Session session = session();
+            MessageConsumer consumer = session.createConsumer(queue(session));
+            MessageProducer producer = session.createProducer(queue(session));
+            QueueBrowser browser = session.createBrowser(queue(session));
+            consumer.close();
+            producer.close();
+            browser.close();
+            return failure(() -> consumer.receive(NONE)) + " " + failure(consumer::getMessageSelector)
+                    + " " + done(() -> producer.send(session.createTextMessage("a"))) + " "
+                    + failure(producer::getPriority) + " " + failure(browser::getEnumeration) + " "
+                    + done(consumer::close) + " " + done(producer::close);
+        });
+        CASES.put("what a closed session does", () -> {
+            Session session = session(Session.CLIENT_ACKNOWLEDGE);
+            MessageConsumer consumer = session.createConsumer(queue(session));
+            send(session, queue(session), "a");
+            Message got = consumer.receive(LONG);
+            session.close();
+            return text(got) + " " + done(got::acknowledge) + " " + done(session::recover) + " "
+                    + failure(session::createTextMessage) + " " + failure(() -> consumer.receive(NONE))
+                    + " " + failure(session::getTransacted) + " " + done(session::close);
+        });
+        CASES.put("what a closed connection does", () -> {
+            Connection connection = connect();
+            Session session = connection.createSession(true, 0);
+            connection.close();
+            return done(connection::start) + " " + done(connection::stop) + " "
+                    + failure(connection::getClientID) + " " + done(session::commit) + " "
+                    + failure(() -> session.createQueue("a")) + " " + failure(connection::getMetaData);
+        });
+        CASES.put("receiving ends with the consumer", () -> {
+            Session session = session();
+            MessageConsumer consumer = session.createConsumer(queue(session));
+            FutureTask<String> task = new FutureTask<>(() -> text(consumer.receive()));
+            new Thread(task).start();
+            Thread.sleep(200);
+            consumer.close();
+            return task.get(5, TimeUnit.SECONDS);
+        });
+        CASES.put("a listener and receive", () -> {
+            Session session = session();
+            MessageConsumer consumer = session.createConsumer(queue(session));
+            consumer.setMessageListener(one -> {
+            });
+            return failure(() -> consumer.receive(NONE)) + " " + failure(consumer::receiveNoWait);
+        });
+        CASES.put("destinations that are none", () -> {
+            Session session = session();
+            return failure(() -> session.createConsumer(null)) + " "
+                    + failure(() -> session.createBrowser(null)) + " "
+                    + done(() -> session.createProducer(null).send(null, session.createMessage())) + " "
+                    + failure(() -> session.createConsumer(queue(session), "n ="))
+                    + " " + failure(() -> session.createBrowser(queue(session), "n ="))
+                    + " " + done(() -> session.unsubscribe("nobody"));
+        });
+        CASES.put("a browser of nothing, and of priorities", () -> {
+            Session session = session();
+            List<String> before = browse(session.createBrowser(queue(session)));
+            MessageProducer producer = session.createProducer(queue(session));
+            for (int priority : new int[] {1, 9, 4, 9}) {
+                producer.setPriority(priority);
+                producer.send(session.createTextMessage("p" + priority));
+            }
+            return before + " " + browse(session.createBrowser(queue(session)));
+        });
+    }
+
+    private static void counted() {
+        CASES.put("a rollback keeps priorities and counts", () -> {
+            Session out = session();
+            MessageProducer producer = out.createProducer(queue(out));
+            for (int priority : new int[] {4, 9, 1}) {
+                producer.setPriority(priority);
+                producer.send(out.createTextMessage("p" + priority));
+            }
+            Session in = session(Session.SESSION_TRANSACTED);
+            MessageConsumer consumer = in.createConsumer(queue(in));
+            String seen = seen(consumer.receive(LONG)) + ", " + seen(consumer.receive(LONG));
+            in.rollback();
+            for (int i = 0; i < 3; i++) {
+                seen += ", " + seen(consumer.receive(LONG));
+            }
+            in.commit();
+            return seen + ", " + text(consumer.receive(NONE));
+        });
+        CASES.put("recovered again and again", () -> {
+            Session in = session(Session.CLIENT_ACKNOWLEDGE);
+            MessageConsumer consumer = in.createConsumer(queue(in));
+            send(in, queue(in), "a");
+            List<String> found = new ArrayList<>();
+            for (int i = 0; i < 4; i++) {
+                found.add(seen(consumer.receive(LONG)));
+                in.recover();
+            }
+            return found;
+        });
+        CASES.put("delayed in a transaction", () -> {
+            Session session = session(Session.SESSION_TRANSACTED);
+            MessageConsumer consumer = session.createConsumer(queue(session));
+            MessageProducer producer = session.createProducer(queue(session));
+            producer.setDeliveryDelay(400);
+            producer.send(session.createTextMessage("rolled back"));
+            session.rollback();
+            producer.send(session.createTextMessage("late"));
+            session.commit();
+            String early = text(consumer.receive(NONE));
+            return early + " " + text(consumer.receive(LONG)) + " " + text(consumer.receive(NONE));
+        });
+        CASES.put("delays decide the order", () -> {
+            Session session = session();
+            MessageConsumer consumer = session.createConsumer(queue(session));
+            MessageProducer producer = session.createProducer(queue(session));
+            for (int delay : new int[] {900, 600, 300}) {
+                producer.setDeliveryDelay(delay);
+                producer.send(session.createTextMessage("after " + delay));
+            }
+            String listed = browse(session.createBrowser(queue(session))).toString();
+            return listed + " " + all(consumer, 3);
+        });
+        CASES.put("a subscriber that is stopped gets nothing expired", () -> {
+            Connection connection = connect();
+            Session in = connection.createSession(false, 1);
+            MessageConsumer consumer = in.createConsumer(topic(in));
+            connection.stop();
+            Session out = session();
+            MessageProducer producer = out.createProducer(topic(out));
+            producer.setTimeToLive(100);
+            producer.send(out.createTextMessage("short"));
+            producer.setTimeToLive(0);
+            producer.send(out.createTextMessage("long"));
+            Thread.sleep(300);
+            connection.start();
+            return all(consumer, 1);
+        });
+        CASES.put("asynchronous, to a queue that is gone", () -> {
+            Session session = session();
+            TemporaryQueue gone = session.createTemporaryQueue();
+            MessageProducer producer = session.createProducer(gone);
+            gone.delete();
+            BlockingQueue<String> heard = new LinkedBlockingQueue<>();
+            String called = done(() -> producer.send(session.createTextMessage("a"),
+                    new CompletionListener() {
+                        @Override
+                        public void onCompletion(Message message) {
+                            heard.add("completed");
+                        }
+
+                        @Override
+                        public void onException(Message message, Exception problem) {
+                            heard.add(problem.getClass().getSimpleName());
+                        }
+                    }));
+            return called + " " + heard.poll(LONG, TimeUnit.MILLISECONDS);
+        });
+        CASES.put("asynchronous in a transaction", () -> {
+            Session session = session(Session.SESSION_TRANSACTED);
+            MessageConsumer consumer = session.createConsumer(queue(session));
+            BlockingQueue<String> heard = new LinkedBlockingQueue<>();
+            CompletionListener listener = new CompletionListener() {
+                @Override
+                public void onCompletion(Message message) {
+                    heard.add("completed");
+                }
+
+                @Override
+                public void onException(Message message, Exception problem) {
+                    heard.add(problem.getClass().getSimpleName());
+                }
+            };
+            session.createProducer(queue(session)).send(session.createTextMessage("a"), listener);
+            session.commit();
+            return heard.poll(LONG, TimeUnit.MILLISECONDS) + " " + all(consumer, 1);
+        });
+        CASES.put("shared, with selectors of each", () -> {
+            Session one = session();
+            MessageConsumer odd = one.createSharedConsumer(topic(one), "odd", "n IN ('1', '3')");
+            MessageConsumer any = one.createSharedConsumer(topic(one), "any");
+            Session out = session();
+            for (int i = 0; i < 4; i++) {
+                TextMessage sent = out.createTextMessage("" + i);
+                sent.setStringProperty("n", "" + i);
+                out.createProducer(topic(out)).send(sent);
+            }
+            return all(odd, 2) + " " + all(any, 4);
+        });
+        CASES.put("shared by clients with and without id", () -> {
+            Session named = client("sharing").createSession(false, 1);
+            Session other = session();
+            MessageConsumer one = named.createSharedConsumer(topic(named), "s");
+            MessageConsumer two = other.createSharedConsumer(topic(other), "s");
+            Session out = session();
+            send(out, topic(out), 1, 2);
+            return all(one, 2) + " " + all(two, 2);
+        });
+        CASES.put("shared durable, another selector or topic", () -> {
+            Session in = session();
+            MessageConsumer one = in.createSharedDurableConsumer(topic(in), name);
+            String active = failure(() -> in.createSharedDurableConsumer(topic(in), name, "n = 1"))
+                    + " " + failure(() -> in.createSharedDurableConsumer(in.createTopic(name + 2), name))
+                    + " " + done(() -> in.unsubscribe(name));
+            one.close();
+            Session out = session();
+            send(out, topic(out), "old");
+            MessageConsumer two = in.createSharedDurableConsumer(topic(in), name, "n IS NULL");
+            send(out, topic(out), "new");
+            List<String> texts = all(two, 1);
+            two.close();
+            return active + " " + texts + " " + done(() -> in.unsubscribe(name));
+        });
+        CASES.put("a durable subscription moves to another topic", () -> {
+            Session in = client("moving").createSession(false, 1);
+            in.createDurableConsumer(topic(in), "s").close();
+            Session out = session();
+            send(out, topic(out), "old");
+            MessageConsumer moved = in.createDurableConsumer(in.createTopic(name + 2), "s");
+            send(out, topic(out), "lost");
+            send(out, out.createTopic(name + 2), "new");
+            List<String> texts = all(moved, 1);
+            moved.close();
+            return texts + " " + done(() -> in.unsubscribe("s"));
+        });
+        CASES.put("unsubscribed and subscribed again", () -> {
+            Session in = client("renewed").createSession(false, 1);
+            in.createDurableConsumer(topic(in), "s").close();
+            Session out = session();
+            send(out, topic(out), "old");
+            in.unsubscribe("s");
+            MessageConsumer again = in.createDurableConsumer(topic(in), "s");
+            send(out, topic(out), "new");
+            List<String> texts = all(again, 1);
+            again.close();
+            return texts + " " + done(() -> in.unsubscribe("s"));
+        });
+        CASES.put("a temporary topic in use and gone", () -> {
+            Session session = session();
+            TemporaryTopic mine = session.createTemporaryTopic();
+            MessageConsumer consumer = session.createConsumer(mine);
+            String used = done(mine::delete);
+            consumer.close();
+            return used + " " + done(mine::delete) + " " + done(() -> send(session, mine, "a"))
+                    + " " + done(() -> session.createConsumer(mine));
+        });
+    }
+
+    private static void contextsAndTheirErrors() {
+        CASES.put("context, what it refuses", () -> {
+            JMSContext context = context(JMSContext.AUTO_ACKNOWLEDGE);
+            return failure(() -> context.createConsumer(context.createQueue(name), "n =")) + " "
+                    + failure(() -> context.createConsumer(null)) + " "
+                    + done(() -> context.unsubscribe("nobody")) + " " + done(context::commit) + " "
+                    + failure(() -> context.createDurableConsumer(context.createTopic(name), "s")) + " "
+                    + done(() -> context.createProducer().setPriority(10)) + " "
+                    + done(() -> context.createProducer().send(null, "a")) + " "
+                    + failure(() -> factory().createContext("guest", "wrong"));
+        });
+        CASES.put("context, closed", () -> {
+            JMSContext context = context(JMSContext.AUTO_ACKNOWLEDGE);
+            JMSConsumer consumer = context.createConsumer(context.createQueue(name));
+            context.close();
+            context.close();
+            return failure(() -> context.createQueue(name)) + " " + done(context::start) + " "
+                    + failure(() -> consumer.receive(NONE)) + " " + failure(() -> context.createContext(1));
+        });
+        CASES.put("context, not started by itself", () -> {
+            JMSContext context = context(JMSContext.AUTO_ACKNOWLEDGE);
+            context.setAutoStart(false);
+            JMSConsumer consumer = context.createConsumer(context.createQueue(name));
+            context.createProducer().send(context.createQueue(name), "a");
+            String before = String.valueOf(consumer.receiveBody(String.class, NONE));
+            context.start();
+            return before + " " + consumer.receiveBody(String.class, LONG);
+        });
+        CASES.put("context, what its producer sets", () -> {
+            JMSContext context = context(JMSContext.AUTO_ACKNOWLEDGE);
+            Queue to = context.createQueue(name);
+            JMSConsumer consumer = context.createConsumer(to);
+            JMSProducer producer = context.createProducer().setDeliveryMode(1).setPriority(8)
+                    .setTimeToLive(60000).setJMSCorrelationID("c").setJMSReplyTo(to)
+                    .setJMSType("kind").setProperty("n", 1L).setProperty("s", "x");
+            producer.send(to, context.createTextMessage("a"));
+            Message got = consumer.receive(LONG);
+            String shown = got.getJMSDeliveryMode() + " " + got.getJMSPriority() + " "
+                    + (got.getJMSExpiration() > 0) + " " + got.getJMSCorrelationID() + " "
+                    + got.getJMSReplyTo().equals(to) + " " + got.getJMSType() + " "
+                    + got.getLongProperty("n") + " " + got.getStringProperty("s");
+            producer.clearProperties().send(to, "b");
+            return shown + " " + consumer.receive(LONG).propertyExists("n");
+        });
+        CASES.put("context, shared and delayed", () -> {
+            JMSContext context = context(JMSContext.AUTO_ACKNOWLEDGE);
+            Topic to = context.createTopic(name);
+            JMSConsumer one = context.createSharedDurableConsumer(to, name);
+            context.createProducer().setDeliveryDelay(400).send(to, "late");
+            context.createProducer().send(to, "now");
+            String got = one.receiveBody(String.class, LONG) + " " + one.receiveBody(String.class, LONG);
+            String active = done(() -> context.unsubscribe(name));
+            one.close();
+            return got + " " + active + " " + done(() -> context.unsubscribe(name));
+        });
+        CASES.put("context, asynchronous", () -> {
+            JMSContext context = context(JMSContext.AUTO_ACKNOWLEDGE);
+            BlockingQueue<String> heard = new LinkedBlockingQueue<>();
+            context.createProducer().setAsync(new CompletionListener() {
+                @Override
+                public void onCompletion(Message message) {
+                    heard.add(failure(() -> text(message)));
+                }
+
+                @Override
+                public void onException(Message message, Exception problem) {
+                    heard.add(problem.getClass().getSimpleName());
+                }
+            }).send(context.createQueue(name), "a");
+            JMSConsumer consumer = context.createConsumer(context.createQueue(name));
+            return heard.poll(LONG, TimeUnit.MILLISECONDS) + " "
+                    + consumer.receiveBody(String.class, LONG);
+        });
+        CASES.put("context, browsed", () -> {
+            JMSContext context = context(JMSContext.CLIENT_ACKNOWLEDGE);
+            Queue to = context.createQueue(name);
+            for (String each : List.of("a", "b")) {
+                context.createProducer().setProperty("n", each).send(to, each);
+            }
+            return browse(context.createBrowser(to)) + " "
+                    + browse(context.createBrowser(to, "n = 'b'"));
+        });
+    }
+
     public static void main(String[] arguments) throws Exception {
         Logger.getLogger("").setLevel(Level.OFF);
         PrintStream out =
@@ -1441,6 +1915,10 @@ public final class Cases {
         subscriptions();
         temporary();
         contexts();
+        conversions();
+        closed();
+        counted();
+        contextsAndTheirErrors();
         List<String> wanted = Arrays.asList(arguments).subList(1, arguments.length);
         for (Map.Entry<String, Case> one : CASES.entrySet()) {
             if (wanted.isEmpty() || wanted.contains(one.getKey())) {

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 from wireyard import mqtt
+from wireyard.broker.access import CheckLogin
 from wireyard.broker.core import Core
 from wireyard.broker.persistence import TABLES, Persistence
 from wireyard.broker.session import Link
@@ -21,19 +23,25 @@ LABELS = {3: "mqtt/3.1", 4: "mqtt/3.1.1", 5: "mqtt/5.0"}
 class Broker:
     """A core, its time and its lines; with the path of a store it can be started again."""
 
-    def __init__(self, path: Path | None = None, **settings: Any) -> None:
+    _OF_CORE: ClassVar[tuple[Any, Any, Any]] = Core, Persistence, TABLES
+    core: Any
+
+    def __init__(
+        self, path: Path | None = None, check_login: CheckLogin | None = None, **settings: Any
+    ) -> None:
         self.lines: list[str] = []
-        self.now = 1000.0
-        self._path, self._settings = path, Settings(**settings)
+        self.now = 1_000_000.0
+        self._path, self._check, self._settings = path, check_login, Settings(**settings)
         self._store: Store | None = None
         self.start()
 
     def start(self) -> None:
+        core, persistence, tables = self._OF_CORE
         kept = None
         if self._path is not None:
-            self._store = Store(str(self._path), TABLES)
-            kept = Persistence(self._store)
-        self.core = Core(self._settings, self.lines.append, None, kept)
+            self._store = Store(str(self._path), tables)
+            kept = persistence(self._store)
+        self.core = core(self._settings, self.lines.append, self._check, kept)
         self.core.tick(self.now)
         if self._store is not None:
             self.core.restore()
@@ -41,9 +49,8 @@ class Broker:
 
     def restart(self, **settings: Any) -> None:
         """Kill the broker, all of whose changes are committed, and start it again."""
-        assert self._store is not None
-        self._store.close()
-        self._settings = Settings(**settings)
+        self.close()
+        self._settings = replace(self._settings, **settings)
         self.start()
 
     def close(self) -> None:
@@ -51,6 +58,7 @@ class Broker:
             self._store.close()
 
     def wait(self, seconds: float) -> None:
+        """Let time pass, in steps, as a loop does."""
         until = self.now + seconds
         while self.now < until:
             due = self.core.tick(self.now)

@@ -12,7 +12,7 @@ from tests.broker.jmq.talk import QUEUE, TOPIC
 from wireyard import jmq, mqtt
 from wireyard.broker.bridge import Bridge
 from wireyard.broker.jmq.destinations import name_of, topic_of
-from wireyard.broker.settings import JmqLimits, Settings
+from wireyard.broker.settings import JmqLimits
 from wireyard.formats.jmq.body import body_value
 
 NOW = 1_000_000.0
@@ -21,11 +21,8 @@ NOW = 1_000_000.0
 class Both:
     """Both halves of a broker, with a client of each kind."""
 
-    def __init__(self, settings: Settings | None = None) -> None:
-        self.mqtt, self.jmq = mqtt_talk.Broker(), jmq_talk.Broker(settings)
-        self.mqtt.now = self.jmq.now = NOW
-        for broker in (self.mqtt, self.jmq):
-            broker.core.tick(NOW)
+    def __init__(self, **settings: Any) -> None:
+        self.mqtt, self.jmq = mqtt_talk.Broker(), jmq_talk.Broker(**settings)
         Bridge(self.mqtt.core, self.jmq.core)
 
     def consumer(self, name: str, kind: int = TOPIC, **more: Any) -> jmq_talk.Peer:
@@ -189,7 +186,7 @@ def test_a_reply_to_a_temporary_queue(both: Both) -> None:
 
 
 def test_a_full_queue_is_refused() -> None:
-    both = Both(Settings(jmq=JmqLimits(max_kept=1)))
+    both = Both(jmq=JmqLimits(max_kept=1))
     assert [both.publish("$Q/q") for _ in range(2)] == [0, 151]
     peer = mqtt_talk.joined(both.mqtt, "p", 4)
     peer.send(mqtt.Publish, topic="$Q/q", payload="x", qos=1, packet_id=1)

@@ -10,6 +10,7 @@ from tests.broker.talk import Broker, Peer, joined, subscribed
 from wireyard import mqtt
 from wireyard.broker.access import Access
 from wireyard.endpoints import Limits
+from wireyard.formats.mqtt.writing import encode
 
 ANY = pytest.mark.parametrize("version", [3, 4, 5])
 STAYS = {"session_expiry_interval": 100}
@@ -329,3 +330,35 @@ def test_messages_in_flight_of_a_client_are_bounded(version: int) -> None:
     for number in range(3):
         peer.send(mqtt.Publish, topic="t", qos=2, packet_id=number + 1)
     assert peer.link.endpoint.ended is not None and peer.link.endpoint.ended.code == 147
+
+
+@pytest.mark.parametrize("version", [3, 4, 5])
+def test_messages_that_arrive_together_go_to_whom_they_go_one_by_one(version: int) -> None:
+    packets = [
+        encode(mqtt.Publish(topic=topic, payload=bytes(size), version_in_force=version))
+        for topic, sizes in (("t", (0, 120, 127, 200, 20_000, 0, 3)), ("u", (1, 2)), ("t", (5, 9)))
+        for size in sizes
+    ]
+    found = []
+    for pieces in (packets, [b"".join(packets)], [b"".join(packets[:3]), b"".join(packets[3:])]):
+        broker = Broker()
+        writer = joined(broker, "w", version)
+        subscribed(writer, mqtt.Filter.of("t", no_local=version == 5))
+        peers = [joined(broker, f"p{each}", each) for each in (3, 4, 5)]
+        for peer in peers:
+            subscribed(peer, ("#", 1))
+        aliased = joined(broker, "a", 5, properties={"topic_alias_maximum": 2})
+        small = joined(broker, "s", 5, properties={"maximum_packet_size": 300})
+        named = joined(broker, "n", 5)
+        subscribed(named, "t", properties={"subscription_identifier": 7})
+        members = [joined(broker, f"m{number}", 4) for number in range(2)]
+        for peer in (aliased, small):
+            subscribed(peer, "t")
+        for peer in members:
+            subscribed(peer, "$share/g/u")
+        for data in pieces:
+            broker.core.receive(writer.link, data, broker.now)
+        others = (writer, *peers, aliased, small, named, *members)
+        found.append([peer.messages() for peer in others])
+        assert len(found[-1][1]) == len(packets)
+    assert found[0] == found[1] == found[2]

@@ -114,6 +114,21 @@ async def send_all(send: Callable[[int], Awaitable[object]], log: Log, stop: asy
     return number
 
 
+async def kill_often(broker: Killed, kills: int, log: Log) -> None:
+    """Kill a broker again and again, each time when it has acknowledged some messages."""
+    choose = random.Random(kills)
+    for _ in range(kills):
+        before = len(log.acknowledged)
+        while len(log.acknowledged) < before + OPEN:
+            await asyncio.sleep(0.005)
+        await asyncio.sleep(choose.uniform(0, 0.1))
+        broker.kill()
+        log.unsure |= log.open
+        await broker.ready()  # some were sent before the signal came
+        log.unsure |= log.open
+    await asyncio.sleep(0.2)
+
+
 async def read_all(client: Client, log: Log) -> None:
     async for message in client:
         number = int(message.payload)
@@ -124,7 +139,7 @@ async def read_all(client: Client, log: Log) -> None:
 
 async def talk(broker: Killed, ports: Ports, kills: int, log: Log) -> int:
     """Publish and read while the broker is killed; return how many messages were published."""
-    url, stop, choose = f"mqtt://127.0.0.1:{ports[0]}", asyncio.Event(), random.Random(kills)
+    url, stop = f"mqtt://127.0.0.1:{ports[0]}", asyncio.Event()
     named: dict[str, Any] = {"version": "5", "keep_session": True}
     reader, writer = Client(url, client_id="r", **named), Client(url, client_id="w", **named)
     async with reader, writer:
@@ -136,12 +151,7 @@ async def talk(broker: Killed, ports: Ports, kills: int, log: Log) -> int:
             return writer.publish(topic, str(number), qos_of(number), is_retained(number))
 
         writing = asyncio.create_task(send_all(publish, log, stop))
-        for _ in range(kills):
-            await asyncio.sleep(choose.uniform(0, 0.25))
-            broker.kill()
-            log.unsure |= log.open
-            await broker.ready()
-        await asyncio.sleep(0.2)
+        await kill_often(broker, kills, log)
         stop.set()
         count = await writing
         while len(log.got) < count:
@@ -220,27 +230,21 @@ async def take_all(client: JmqClient, log: Log) -> None:
 
 
 async def talk_jmq(broker: Killed, ports: Ports, kills: int, log: Log) -> int:
-    url, stop, choose = f"mq://127.0.0.1:{ports[1]}", asyncio.Event(), random.Random(kills)
+    url, stop = f"mq://127.0.0.1:{ports[1]}", asyncio.Event()
     writer, worker, reader = JmqClient(url), JmqClient(url, client_id="w"), JmqClient(url)
     async with worker, writer, reader:
         reading = asyncio.create_task(take_all(reader, log))
         passing = asyncio.create_task(pass_on(worker, log))
         await asyncio.sleep(0.2)
 
-        def send(number: int) -> Awaitable[object]:
-            """Send to a topic that has a durable subscription."""
-            return writer.send("n", str(number), is_topic=True)
+        async def send(number: int) -> None:
+            """Send to a topic that has a durable subscription, not far ahead of it."""
+            while number > len(log.got) + 2 * OPEN:
+                await asyncio.sleep(0.005)
+            await writer.send("n", str(number), is_topic=True)
 
         writing = asyncio.create_task(send_all(send, log, stop))
-        for _ in range(kills):
-            before = len(log.acknowledged)
-            while len(log.acknowledged) < before + OPEN:
-                await asyncio.sleep(0.005)
-            await asyncio.sleep(choose.uniform(0, 0.1))
-            broker.kill()
-            log.unsure |= log.open
-            await broker.ready()
-        await asyncio.sleep(0.2)
+        await kill_often(broker, kills, log)
         stop.set()
         count = await writing
         while len(log.got) < count:

@@ -48,8 +48,8 @@ def test_mosquitto_pub_and_sub(broker: BrokerThread, version: str) -> None:
     where = ["-h", "127.0.0.1", "-p", str(broker.port), "-V", version]
     listen = [sub, *where, "-i", "watcher", "-t", "plant/#", "-q", "2", "-C", "4", "-W", "10"]
     with subprocess.Popen(listen, stdout=subprocess.PIPE, text=True) as watching:
-        until(lambda: any("watcher" in line for line in broker.lines))
-        time.sleep(0.1)  # its SUBSCRIBE follows
+        sessions = broker.server.core.router.sessions
+        until(lambda: "watcher" in sessions and bool(sessions["watcher"].subscriptions))
         for qos in "012":
             words = [pub, *where, "-t", f"plant/{qos}", "-m", f"message {qos}", "-q", qos]
             subprocess.run(words, check=True, timeout=SECONDS)

@@ -69,7 +69,7 @@ def test_messages_that_wait_are_sent_in_order(broker: Broker, version: int) -> N
 
 @ANY
 def test_messages_in_flight_go_on(broker: Broker, path: Path, version: int) -> None:
-    """With DUP and their packet identifiers; after PUBREC with PUBREL."""
+    """With DUP and their identifiers, behind which new ones go on; after PUBREC with PUBREL."""
     peer = joined(broker, "a", version, **stays(version))
     subscribed(peer, ("t", 2))
     for number, qos in enumerate((1, 2, 2, 1)):
@@ -87,6 +87,10 @@ def test_messages_in_flight_go_on(broker: Broker, path: Path, version: int) -> N
     ]
     assert found == [(1, b"0", True), (3, b"2", True)]
     peer.send(mqtt.PubAck, packet_id=1)
+    publish(peer, "t", "new", 1)
+    (new,) = (one for one in peer.received() if isinstance(one, mqtt.Publish))
+    assert new.packet_id == 4
+    peer.send(mqtt.PubAck, packet_id=4)
     peer.send(mqtt.PubRec, packet_id=3)
     for packet_id in (2, 3):
         peer.send(mqtt.PubComp, packet_id=packet_id)

@@ -7,6 +7,7 @@ import warnings
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
+from itertools import cycle
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -242,14 +243,14 @@ def test_flows_of_connections_read_together(tmp_path: Path, options: list[str]) 
 
 def test_flows_of_recordings() -> None:
     paths = sorted(EXAMPLES.rglob("*.pcap*"))
-    sizes = [len(check_flows(path, options)) for path in paths for options in LISTS]
-    assert len(sizes) > 100 and min(sizes) > 100
+    sizes = [len(check_flows(path, options)) for path, options in zip(paths, cycle(LISTS))]
+    assert len(sizes) > 20 and min(sizes) > 100
 
 
 def test_flows_of_recorded_captures(shared: Path) -> None:
     paths = sorted((shared / "captures").rglob("*.pcap*"))
-    sizes = [len(check_flows(path, options)) for path in paths for options in LISTS[:3]]
-    assert sum(sizes) > 400_000
+    sizes = [len(check_flows(path, options)) for path, options in zip(paths, cycle(LISTS[:3]))]
+    assert sum(sizes) > 130_000
 
 
 def test_flows_count_the_packets_that_are_rows(tmp_path: Path) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import socket
 import threading
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Generator
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -18,6 +18,7 @@ from wireyard.broker.settings import Settings
 from wireyard.broker.thread import BrokerThread
 from wireyard.client import Client, ConnectionLost, Message, Refused
 from wireyard.errors import UsageError
+from wireyard.formats.mqtt.control import Connect
 from wireyard.formats.mqtt.filters import Filter
 
 SECONDS = 60
@@ -134,6 +135,50 @@ def test_a_server_that_speaks_no_websocket() -> None:
         thread.start()
         run(connect)
         thread.join()
+
+
+def test_enhanced_authentication() -> None:
+    """Both sides prove that they know a word; a connection is proven anew."""
+
+    def asked(connect: Connect) -> Generator[bytes, bytes, bool]:
+        number: Any = dict(connect.properties)["authentication_data"]
+        numbers.append(number)
+        answer = yield b"word after %s?" % number
+        return answer == b"sesame%d" % int(number)
+
+    def knowing(word: bytes) -> Callable[[], Generator[bytes, bytes, None]]:
+        def begin() -> Generator[bytes, bytes, None]:
+            number = b"%d" % len(numbers)
+            question = yield number
+            if question != b"word after %s?" % number:
+                raise Refused("who are you?", 135)
+            yield word + number
+
+        return begin
+
+    async def talk() -> None:
+        async with Client(broker.url, authentication=("word", knowing(b"sesame"))) as client:
+            await client.authenticate()
+            assert numbers == [b"0", b"1"]
+            client._authentication = ("word", knowing(b"please"))
+            with pytest.raises(Refused, match="Not authorized"):
+                await client.authenticate()
+        for method, begin, line in (
+            ("word", knowing(b"please"), "Not authorized"),
+            ("other", knowing(b"sesame"), "Bad authentication method"),
+            ("word", lambda: iter_once(b"7"), "does not keep to the authentication"),
+        ):
+            with pytest.raises(Refused, match=line):
+                await Client(broker.url, authentication=(method, begin)).__aenter__()
+
+    def iter_once(data: bytes) -> Generator[bytes, bytes, None]:
+        yield data
+
+    numbers: list[bytes] = []
+    with wireyard.broker(Settings(enhanced={"word": asked})) as broker:
+        run(talk)
+    with pytest.raises(UsageError, match="has no enhanced authentication"):
+        Client(version="3.1.1", authentication=("word", knowing(b"")))
 
 
 @pytest.mark.parametrize("version", ["3.1.1", "5"])

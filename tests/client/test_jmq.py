@@ -175,6 +175,30 @@ def test_a_producer_waits_for_credit() -> None:
         run(talk)
 
 
+def test_a_full_queue_delays_no_other_and_consumers_wait_for_a_broker() -> None:
+    async def talk() -> None:
+        async with JmqClient(first.jmq_url) as client:
+            full = [asyncio.create_task(client.send("full", "x")) for _ in range(30)]
+            await client.send("other", "y")
+            assert not all(one.done() for one in full)
+            port = first.jmq_port
+            await asyncio.to_thread(first.__exit__, None, None, None)
+            consuming = asyncio.create_task(client.consume("other"))
+            sending = asyncio.create_task(send_in_transaction(client))
+            await asyncio.sleep(0.1)
+            with wireyard.broker(jmq=port):
+                assert [one.body for one in await taken(await consuming, 1)] == ["z"]
+                await asyncio.gather(sending, *full)
+
+    async def send_in_transaction(client: JmqClient) -> None:
+        async with client.transaction() as transaction:
+            await transaction.send("other", "z")
+
+    limits = JmqLimits(max_kept=10, producer_credit=4)
+    first = wireyard.broker(Settings(jmq=limits), jmq=0).__enter__()
+    run(talk)
+
+
 def test_what_is_refused_is_one_line() -> None:
     async def talk() -> None:
         with pytest.raises(ConnectionLost, match="names no service"):

@@ -12,6 +12,7 @@ Rules of this file:
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from dataclasses import replace
 from secrets import token_hex
 from typing import Any, Final
 
@@ -22,6 +23,7 @@ from wireyard.broker.routing import Router
 from wireyard.broker.session import FOR_EVER, Link, Session, Will, expiry_asked
 from wireyard.broker.settings import Settings
 from wireyard.endpoints import (
+    Burst,
     Completed,
     Ended,
     Event,
@@ -55,24 +57,13 @@ _VERSIONS: Final = {3: "3.1", 4: "3.1.1", 5: "5.0"}
 
 
 class Core(Half[Link]):
-    """A broker.
-
-    Parameters
-    ----------
-    settings
-        Its behaviour and limits.
-    say
-        Is called with one line for each notable cause.
-    check_login
-        Compares a password; None accepts every login.
-    kept
-        Where its state outlives the process; `restore` continues with what is there.
-    """
+    """The broker for MQTT clients."""
 
     _UNIDENTIFIED = "have sent no CONNECT yet"
     _TOO_LATE = KEEP_ALIVE_TIMEOUT, "sent no valid CONNECT"
     _TOO_MUCH, _SHUT_DOWN = QUOTA_EXCEEDED, SHUTTING_DOWN
     router: Router
+    kept: Persistence | None
 
     def __init__(
         self,
@@ -81,13 +72,11 @@ class Core(Half[Link]):
         check_login: CheckLogin | None = None,
         kept: Persistence | None = None,
     ) -> None:
-        super().__init__(settings, say, None if kept is None else kept.store)
-        self.kept = kept
-        self.router = Router(settings, say, kept)
-        self._check_login = check_login
+        super().__init__(settings, say, Router(settings, say, kept), check_login, kept)
         self._known = KnownTopics()
         self._handlers: dict[type, Callable[[Link, Any], None]] = {
             Message: self._on_message,
+            Burst: self._on_burst,
             Completed: self._on_acknowledged,
             Received: self._on_acknowledged,
             Released: self._on_acknowledged,
@@ -100,11 +89,8 @@ class Core(Half[Link]):
 
     # --- connections ----------------------------------------------------------------------
 
-    def open_link(self, name: str, tap: Tap | None = None) -> Link | None:
-        """Return the link of a new connection, None if there are too many."""
-        if not self._has_room(name):
-            return None
-        return self._add(Link(ServerEndpoint(self.settings.endpoint, self._known, tap), name))
+    def _new_link(self, name: str, tap: Tap | None) -> Link:
+        return Link(ServerEndpoint(self.settings.endpoint, self._known, tap), name)
 
     def _handle(self, link: Link, events: Iterable[Event]) -> None:
         handlers, links, session = self._handlers, self.links, link.session
@@ -224,7 +210,8 @@ class Core(Half[Link]):
         assert connect is not None
         method = properties["authentication_method"]
         if packet.return_code == _REAUTHENTICATE and link.session is not None:
-            self._begin_conversation(link, connect, method)
+            again = replace(connect, properties=packet.properties or ())
+            self._begin_conversation(link, again, method)
         elif packet.return_code == _CONTINUE and link.conversation is not None:
             self._converse(link, connect, method, properties.get("authentication_data", b""))
         else:
@@ -364,6 +351,14 @@ class Core(Half[Link]):
         is_held = session.is_durable and message.packet_id in session.flows.receiving
         if self.kept is not None and is_held:
             self.kept.hold(session, message.packet_id)
+
+    def _on_burst(self, link: Link, burst: Burst) -> None:
+        session = link.session
+        assert session is not None
+        if self._may_write(session.user, session.client_id, burst.first.topic):
+            self.router.publish_burst(burst, session)
+        else:
+            self._on_message(link, burst.first)
 
     def _refuse(self, link: Link, message: Message, code: int, text: str) -> None:
         if message.qos and _VERSIONS[link.endpoint.version] == "5.0":

@@ -8,6 +8,7 @@ from heapq import heappop, heappush
 from itertools import count
 from typing import Any, ClassVar, Final, Generic, Protocol, TypeVar
 
+from wireyard.broker.access import CheckLogin
 from wireyard.broker.settings import Settings
 from wireyard.broker.store import Store
 from wireyard.endpoints import Ended, Tap
@@ -33,11 +34,14 @@ class Half(ABC, Generic[L]):
         Its behaviour and limits.
     say
         Is called with one line for each notable cause.
-    store
-        Where its state outlives the process, if it does.
+    router
+        Where its messages go.
+    check_login
+        Compares a password; None accepts every login.
+    kept
+        Where its state outlives the process; `restore` continues with what is there.
     """
 
-    router: Any
     _UNIDENTIFIED: ClassVar[str]
     """What connections that have not logged in lack."""
     _TOO_LATE: ClassVar[tuple[int, str]]
@@ -47,9 +51,16 @@ class Half(ABC, Generic[L]):
     that the broker ends."""
 
     def __init__(
-        self, settings: Settings, say: Callable[[str], None], store: Store | None = None
+        self,
+        settings: Settings,
+        say: Callable[[str], None],
+        router: Any,
+        check_login: CheckLogin | None,
+        kept: Any,
     ) -> None:
-        self.settings, self.say, self._store = settings, say, store
+        self.settings, self.say, self.router, self.kept = settings, say, router, kept
+        self._check_login = check_login
+        self._store: Store | None = None if kept is None else kept.store
         self.links: set[L] = set()
         self.unidentified: set[L] = set()
         self.now = 0.0
@@ -62,8 +73,8 @@ class Half(ABC, Generic[L]):
         """Changes of the store for which some link waits already."""
 
     @abstractmethod
-    def open_link(self, name: str, tap: Tap | None = None) -> L | None:
-        """Return the link of a new connection, None if there are too many."""
+    def _new_link(self, name: str, tap: Tap | None) -> L:
+        """Return the link of a new connection."""
 
     @abstractmethod
     def resume(self, link: L) -> None:
@@ -112,8 +123,14 @@ class Half(ABC, Generic[L]):
 
     # --- connections ----------------------------------------------------------------------
 
-    def _has_room(self, name: str) -> bool:
-        """Return whether there may be one more connection; say why not, of the first of several."""
+    def open_link(self, name: str, tap: Tap | None = None) -> L | None:
+        """Return the link of a new connection, which has to log in in time.
+
+        Returns
+        -------
+        link or None
+            None if there are too many; of several in a row, a line says it of the first.
+        """
         reason = None
         if len(self.links) >= self.settings.max_connections:
             reason = f"there are {len(self.links)} connections"
@@ -122,10 +139,9 @@ class Half(ABC, Generic[L]):
         if reason is not None and not self._is_full:
             self.say(f"{name}: refused, {reason}")
         self._is_full = reason is not None
-        return not self._is_full
-
-    def _add(self, link: L) -> L:
-        """Add a new connection, which has to log in in time."""
+        if self._is_full:
+            return None
+        link = self._new_link(name, tap)
         self.links.add(link)
         self.unidentified.add(link)
         self._at(self.now + self.settings.connect_timeout_s, lambda: self._expect(link))

@@ -18,7 +18,7 @@ from wireyard.broker.persistence import Persistence
 from wireyard.broker.retained import Retained
 from wireyard.broker.session import Link, Session
 from wireyard.broker.settings import Settings
-from wireyard.endpoints import Delivery, Message
+from wireyard.endpoints import Burst, Delivery, Message
 from wireyard.endpoints.codes import NO_SUBSCRIBERS, NOT_AUTHORIZED, QUOTA_EXCEEDED
 from wireyard.endpoints.packets import ERROR
 from wireyard.errors import SourceError
@@ -93,7 +93,7 @@ class Router:
         self.sessions: dict[str, Session] = {}
         self.dirty: set[Link] = set()
         self.now = 0.0
-        self.also: Callable[[Message], int] = lambda message: NO_SUBSCRIBERS
+        self.also: Callable[[Message], int] | None = None
         self.retained = Retained(settings.max_retained, settings.max_retained_bytes)
         self._tree = Subscriptions()
         self._targets: dict[str, _Targets] = {}
@@ -163,8 +163,27 @@ class Router:
         """Pass a message on; return its reason code."""
         if message.retain:
             self._retain(message)
-        count, code = self.route(message, publisher), self.also(message)
+        count = self.route(message, publisher)
+        code = NO_SUBSCRIBERS if self.also is None else self.also(message)
         return 0 if count and code == NO_SUBSCRIBERS else code
+
+    def publish_burst(self, burst: Burst, publisher: Session) -> None:
+        """Pass on several messages of QoS 0 and one topic."""
+        targets = self._find(burst.first.topic)
+        if self.also is not None or targets.groups:
+            for message in burst.messages():
+                self.publish(message, publisher)
+            return
+        for target in targets.each:
+            link = target.session.link
+            if link is None:
+                continue
+            is_plain = not (target.has_no_local or target.identifiers or self._is_slow(link))
+            if is_plain and link.endpoint.forward_burst(burst):
+                self.dirty.add(link)
+            else:
+                for message in burst.messages():
+                    self._give(target, message, publisher)
 
     def has_receivers(self, topic: str) -> bool:
         """Return whether somebody gets the messages of a topic."""
@@ -175,20 +194,26 @@ class Router:
         """Give a message to the sessions that subscribe to its topic; return how many those are."""
         targets = self._find(message.topic)
         for target in targets.each:
-            if target.has_no_local and target.session is publisher:
-                others = [one for one in target.subscriptions if not one.no_local]
-                if not others:
-                    continue
-                target = _Target.of(target.session, others)
-            if message.qos and target.qos:
-                self._deliver(target.session, target.delivery(message))
-            elif target.session.link is not None:
-                self._forward(target.session.link, target, message)
+            self._give(target, message, publisher)
         for group in targets.groups:
             targets.turn += 1
             target = _next_of(group, targets.turn)
             self._deliver(target.session, target.delivery(message))
         return len(targets.each) + len(targets.groups)
+
+    def _give(self, target: _Target, message: Message, publisher: Session | None) -> None:
+        if target.has_no_local and target.session is publisher:
+            others = [one for one in target.subscriptions if not one.no_local]
+            if not others:
+                return
+            target = _Target.of(target.session, others)
+        if message.qos and target.qos:
+            self._deliver(target.session, target.delivery(message))
+        elif target.session.link is not None:
+            self._forward(target.session.link, target, message)
+
+    def _is_slow(self, link: Link) -> bool:
+        return link.is_slow or link.endpoint.unsent_bytes > self.settings.max_unsent_bytes
 
     def _retain(self, message: Message) -> None:
         is_kept = self.retained.set(message)
@@ -242,9 +267,8 @@ class Router:
     def _forward(self, link: Link, target: _Target, message: Message) -> None:
         """Send a message at QoS 0 to a session that is connected."""
         endpoint = link.endpoint
-        is_slow = link.is_slow or endpoint.unsent_bytes > self.settings.max_unsent_bytes
         retain = message.retain and target.keeps_retain
-        if is_slow or target.identifiers or not endpoint.forward(message, retain):
+        if self._is_slow(link) or target.identifiers or not endpoint.forward(message, retain):
             self._deliver(target.session, target.delivery(message))
         else:
             self.dirty.add(link)

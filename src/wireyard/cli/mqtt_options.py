@@ -101,37 +101,15 @@ def client_of(
     username: str | None,
     password: str | None,
     version: str,
+    qos: int | str,
     *,
     reconnect: bool,
-) -> Client:
-    """Return the MQTT client that the options describe."""
-    return Client(
-        _url(host, port),
-        client_id=client_id,
-        username=username,
-        password=password,
-        version=_VERSIONS.get(version, version),
-        reconnect=reconnect,
-        say=exits.note,
-    )
-
-
-def jmq_client_of(
-    host: str,
-    port: int | None,
-    client_id: str,
-    username: str | None,
-    password: str | None,
-    version: str,
-    *,
-    reconnect: bool,
-) -> JmqClient:
-    """Return the JMQ client that the options describe."""
-    return JmqClient(
-        _url(host, port),
-        client_id=client_id or None,
-        username=username,
-        password=password,
-        reconnect=reconnect,
-        say=exits.note,
-    )
+) -> Client | JmqClient:
+    """Return the client that the options describe."""
+    named: dict[str, Any] = {
+        "username": username, "password": password, "reconnect": reconnect, "say": exits.note,
+    }  # fmt: skip
+    if is_jmq(host, qos):
+        return JmqClient(_url(host, port), client_id=client_id or None, **named)
+    version = _VERSIONS.get(version, version)
+    return Client(_url(host, port), client_id=client_id, version=version, **named)

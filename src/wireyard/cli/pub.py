@@ -8,7 +8,7 @@ from typing import Any
 import click
 
 from wireyard.cli import exits
-from wireyard.cli.mqtt_options import HELP_NAMES, client_of, client_options, is_jmq, jmq_client_of
+from wireyard.cli.mqtt_options import HELP_NAMES, client_of, client_options
 from wireyard.cli.options import examples
 from wireyard.errors import UsageError
 
@@ -34,18 +34,17 @@ def command(
     At QoS 1 and 2 it ends when the broker has acknowledged the message. -q QUEUE sends a persistent
     text message to a queue of a JMQ broker, and -h mq://HOST to a topic of one.
     """
-    from wireyard.client import run
+    from wireyard.client import JmqClient, run
 
     if (topic is None) is isinstance(qos, int):
         raise UsageError("a message goes to a topic, -t, or to a queue, -q QUEUE")
 
     async def publish() -> None:
-        if is_jmq(connection["host"], qos):
-            async with jmq_client_of(**connection, reconnect=False) as jms:
-                await jms.send(topic or str(qos), message, is_topic=topic is not None)
-            return
-        async with client_of(**connection, reconnect=False) as client:
-            await client.publish(topic or "", os.fsencode(message), int(qos), retain)
+        async with client_of(**connection, qos=qos, reconnect=False) as client:
+            if isinstance(client, JmqClient):
+                await client.send(topic or str(qos), message, is_topic=topic is not None)
+            else:
+                await client.publish(topic or "", os.fsencode(message), int(qos), retain)
 
     run(publish())
     return exits.DONE

@@ -12,7 +12,7 @@ from typing import Any
 import click
 
 from wireyard.cli import exits
-from wireyard.cli.mqtt_options import HELP_NAMES, client_of, client_options, is_jmq, jmq_client_of
+from wireyard.cli.mqtt_options import HELP_NAMES, client_of, client_options, is_jmq
 from wireyard.cli.options import examples
 from wireyard.cli.output import to_terminal
 from wireyard.errors import UsageError
@@ -77,16 +77,18 @@ async def _rows(
     filters: Sequence[str], qos: int | str, count: int | None, connection: dict[str, Any]
 ) -> AsyncGenerator[_Shown, None]:
     """Yield of each message the topic, its flags for people, its payload, and other columns."""
-    if not is_jmq(connection["host"], qos):
-        async with client_of(**connection, reconnect=True) as client:
+    from wireyard.client import JmqClient
+
+    async with client_of(**connection, qos=qos, reconnect=True) as client:
+        if not isinstance(client, JmqClient):
             await client.subscribe(list(filters), int(qos))
             async for one in client:
                 shown = f"{one.qos}{'r' if one.retain else ' '}"
                 yield one.topic, shown, one.payload, {"qos": one.qos, "retain": one.retain}
-    async with jmq_client_of(**connection, reconnect=True) as jms:
+            return
         name = filters[0] if filters else str(qos)
         prefetch = min(count or _PREFETCH, _PREFETCH)
-        async for message in await jms.consume(name, is_topic=bool(filters), prefetch=prefetch):
+        async for message in await client.consume(name, is_topic=bool(filters), prefetch=prefetch):
             packet = message.packet
             columns = {"flags": packet.flags, "properties": message.properties}
             flags = "".join(letter if letter in packet.flags else " " for letter in "PR")

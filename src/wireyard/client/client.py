@@ -15,13 +15,13 @@ import asyncio
 import ssl
 import time
 from collections import deque
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Generator, Sequence
 from dataclasses import dataclass
 from secrets import token_hex
 from typing import Any, Final
 
 from wireyard.client.address import parse_address
-from wireyard.client.errors import Refused
+from wireyard.client.errors import ConnectionLost, Refused
 from wireyard.client.keeper import Keeper, fail_all
 from wireyard.client.wire import Wire
 from wireyard.endpoints import (
@@ -37,7 +37,7 @@ from wireyard.endpoints import (
 )
 from wireyard.endpoints.packets import ERROR
 from wireyard.errors import SourceError, UsageError
-from wireyard.formats.mqtt.control import ConnAck, Connect, SubAck, UnsubAck
+from wireyard.formats.mqtt.control import Auth, ConnAck, Connect, SubAck, UnsubAck
 from wireyard.formats.mqtt.filters import Filter
 from wireyard.formats.mqtt.properties import PlainProperties, plain_properties
 from wireyard.formats.mqtt.topics import has_wildcard
@@ -47,8 +47,13 @@ VERSIONS: Final = {"3.1": 3, "3.1.1": 4, "5": 5, "5.0": 5}
 _MOST_WAITING: Final = 1000
 _MOST_UNSENT: Final = 10_000
 _SESSION_S: Final = 3600
+_CONTINUE, _REAUTHENTICATE, _BAD_METHOD = 24, 25, 140
 _PASSING: Final = frozenset({3, 136, 137, 139, 141})
 """Codes of a broker that is unavailable, busy or shuts down, or did not hear from the client."""
+
+Conversation = Generator[bytes, bytes, object]
+"""An enhanced authentication: yields the data of CONNECT and AUTH, and is sent the broker's. It
+returns when it is sent the data of the last packet, or raises `Refused`."""
 
 
 @dataclass(slots=True)
@@ -79,6 +84,8 @@ class Client(Keeper):
     keep_session
         Whether the broker keeps the session of the client id beyond the end of the block, and
         continues one that it has. Else the session outlives lost connections only, in 5.0.
+    authentication
+        Enhanced authentication in 5.0: its method, and a function that begins a conversation.
     will
         Message that the broker publishes if the client is lost.
     tls
@@ -103,6 +110,7 @@ class Client(Keeper):
         version: str = "5",
         keep_alive: int = 60,
         keep_session: bool = False,
+        authentication: tuple[str, Callable[[], Conversation]] | None = None,
         will: Message | None = None,
         tls: ssl.SSLContext | None = None,
         reconnect: bool = True,
@@ -110,11 +118,17 @@ class Client(Keeper):
     ) -> None:
         if version not in VERSIONS:
             raise UsageError(f"MQTT has no version '{version}', only {', '.join(VERSIONS)}")
+        if authentication is not None and VERSIONS[version] != 5:
+            raise UsageError(f"MQTT {version} has no enhanced authentication, only 5 has")
         super().__init__(parse_address(url), tls, reconnect, say)
         self.client_id = client_id or f"wireyard-{token_hex(6)}"
         self.version = VERSIONS[version]
         self._login = username or self.address.username, password or self.address.password
         self._keep_alive, self._keep_session, self._will = keep_alive, keep_session, will
+        self._authentication = authentication
+        self._conversation: Conversation | None = None
+        self._proven: asyncio.Future[None] | None = None
+        """Is done when the broker has answered an authentication of an open connection."""
         self._known, self._flows = KnownTopics(), Flows()
         self._was_connected = False
         self._unsent: deque[Delivery] = deque()
@@ -142,7 +156,9 @@ class Client(Keeper):
 
     def _connect_packet(self) -> Connect:
         is_clean = not self._keep_session and not (self.version == 5 and self._was_connected)
-        properties = {"session_expiry_interval": _SESSION_S} if self.version == 5 else {}
+        properties: dict[str, Any] = {}
+        if self.version == 5:
+            properties = {"session_expiry_interval": _SESSION_S} | self._begin_conversation()
         will = self._will
         return Connect(
             client_id=self.client_id,
@@ -185,6 +201,76 @@ class Client(Keeper):
         self._unsent.clear()
         fail_all(waiting, error)
 
+    # --- enhanced authentication ----------------------------------------------------------
+
+    async def authenticate(self) -> None:
+        """Authenticate again, on the open connection.
+
+        Raises
+        ------
+        ConnectionLost
+            The connection is lost meanwhile; the next one is authenticated too.
+        """
+        if self._authentication is None:
+            raise UsageError("the client has no enhanced authentication")
+        wire = await self._connection()
+        if self._conversation is not None:
+            raise UsageError("the client authenticates already")
+        self._proven = asyncio.get_running_loop().create_future()
+        wire.endpoint.authenticate(_REAUTHENTICATE, self._begin_conversation())
+        wire.wake()
+        await self._proven
+
+    def _begin_conversation(self) -> dict[str, Any]:
+        """Begin an authentication, if there is to be one; return the properties of its packet."""
+        if self._authentication is None:
+            return {}
+        self._conversation = self._authentication[1]()
+        return self._authentic(next(self._conversation))
+
+    def _authentic(self, data: bytes) -> dict[str, Any]:
+        assert self._authentication is not None
+        method = {"authentication_method": self._authentication[0]}
+        return method | ({"authentication_data": data} if data else {})
+
+    def _prove(self, wire: Wire, packet: Auth | ConnAck) -> None:
+        """Go on with an authentication; begin where the connection is accepted."""
+        try:
+            answer = self._answer_to(packet)
+        except Refused as refused:
+            self._reason, self._conversation = refused, None
+            wire.endpoint.end(refused.code, str(refused))
+            return
+        if answer is not None:
+            wire.endpoint.authenticate(_CONTINUE, self._authentic(answer))
+        elif isinstance(packet, ConnAck):
+            assert self._accepted is not None
+            self._accepted.set_result(None)
+            self._begin(wire)
+        elif self._proven is not None and not self._proven.done():
+            self._proven.set_result(None)
+
+    def _answer_to(self, packet: Auth | ConnAck) -> bytes | None:
+        """Return what the conversation answers; None at its end."""
+        conversation, answer = self._conversation, None
+        if conversation is not None:
+            try:
+                answer = conversation.send(
+                    dict(packet.properties or ()).get("authentication_data", b"")
+                )
+            except StopIteration:
+                self._conversation = None
+        is_unasked = conversation is None and isinstance(packet, Auth)
+        if is_unasked or (answer is None) is (packet.return_code == _CONTINUE):
+            raise Refused(f"{self.address}: does not keep to the authentication", _BAD_METHOD)
+        return answer
+
+    def _lose(self, wire: Wire) -> None:
+        if self._proven is not None:
+            lost = ConnectionLost(f"{self.address}: the connection is lost")
+            fail_all([self._proven], self._reason or lost)
+        super()._lose(wire)
+
     # --- messages -------------------------------------------------------------------------
 
     async def publish(
@@ -213,8 +299,7 @@ class Client(Keeper):
         """
         if not topic or has_wildcard(topic):
             raise UsageError(f"'{topic}' is no topic: it has a character, and no + or #")
-        if self._failure is not None:
-            raise self._failure
+        self.check()
         data = payload.encode() if isinstance(payload, str) else payload
         message = Message(topic, data, qos, retain, plain_properties("properties", properties))
         while len(self._unsent) >= _MOST_UNSENT:
@@ -258,8 +343,7 @@ class Client(Keeper):
         """
         while True:
             while not self._messages:
-                if self._failure is not None:
-                    raise self._failure
+                self.check()
                 self._news.clear()
                 await self._news.wait()
             message = self._messages.popleft()
@@ -306,8 +390,7 @@ class Client(Keeper):
         return await self._request([Filter(name) for name in names], False)
 
     async def _request(self, filters: list[Filter], is_subscribe: bool) -> tuple[int, ...]:
-        if self._failure is not None:
-            raise self._failure
+        self.check()
         answer: asyncio.Future[tuple[int, ...]] = asyncio.get_running_loop().create_future()
         request = _Request(filters, is_subscribe, answer)
         if self._wire is None:
@@ -337,10 +420,8 @@ class Client(Keeper):
                     event.delivery.tag.set_result(event.code)
             elif isinstance(event, SubAck | UnsubAck):
                 self._answer(event)
-            elif isinstance(event, ConnAck) and not event.return_code:
-                assert self._accepted is not None
-                self._accepted.set_result(None)
-                self._begin(wire)
+            elif isinstance(event, Auth) or (isinstance(event, ConnAck) and not event.return_code):
+                self._prove(wire, event)
             elif isinstance(event, Ended):
                 text = event.text if event.packet is None else REASONS.get(event.code, event.text)
                 self._reason = Refused(f"{self.address}: {text}", event.code)

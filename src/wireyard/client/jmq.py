@@ -15,9 +15,10 @@ import asyncio
 import ssl
 import time
 from collections import deque
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping, Sequence
+from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, replace
+from itertools import chain
 from secrets import token_bytes
 from typing import Any, Final
 
@@ -47,7 +48,6 @@ _CLASSES: Final = ("com.sun.messaging.BasicTopic", "com.sun.messaging.BasicQueue
 _PASSING: Final = frozenset({1, 2, 3, 6, 7, 8, 9, 10, 409, 449, 503})
 """Reasons of GOODBYE and statuses of a broker that is unavailable, or has not missed the client."""
 _MOST_UNSENT: Final = 10_000
-_SECONDS_TO_RETRY: Final = 0.05
 
 
 @dataclass(slots=True, eq=False)
@@ -103,7 +103,7 @@ class JmqClient(Keeper):
         self._consumers: dict[int, Consumer] = {}
         self._adding: dict[int, Consumer] = {}
         """Consumers whose reply has not come."""
-        self._unsent: deque[_Sending] = deque()
+        self._unsent: dict[Place, deque[_Sending]] = {}
         self._in_flight: dict[int, _Sending] = {}
 
     # --- connections ----------------------------------------------------------------------
@@ -166,7 +166,7 @@ class JmqClient(Keeper):
         for sending in reversed(again):
             packet = sending.packet
             sending.packet = replace(packet, bit_flags=packet.bit_flags | FLAGS["I"])
-            self._unsent.appendleft(sending)
+            self._unsent.setdefault(sending.place, deque()).appendleft(sending)
         self._pump()
 
     def _lose(self, wire: Wire) -> None:
@@ -174,24 +174,31 @@ class JmqClient(Keeper):
         fail_all(self._answers.values(), lost)
         self._answers.clear()
         self._adding.clear()
-        for sendings in (self._in_flight, dict(enumerate(self._unsent))):
-            dead = [one for one in sendings.values() if one.packet.transaction_id is not None]
-            fail_all((one.done for one in dead), lost)
-        self._unsent = deque(one for one in self._unsent if not one.done.done())
+        in_transactions = (one for one in self._sendings() if one.packet.transaction_id is not None)
+        fail_all((one.done for one in in_transactions), lost)
         self._in_flight = {id: one for id, one in self._in_flight.items() if not one.done.done()}
         super()._lose(wire)
 
     def _fail(self, error: SourceError) -> None:
         super()._fail(error)
         fail_all(self._answers.values(), error)
-        fail_all((one.done for one in (*self._unsent, *self._in_flight.values())), error)
+        fail_all((one.done for one in self._sendings()), error)
         for consumer in self._kept:
             consumer.news.set()
 
-    def check(self) -> None:
-        """Raise the error for which there will be no connection any more, if there is one."""
-        if self._failure is not None:
-            raise self._failure
+    def _sendings(self) -> Iterator[_Sending]:
+        """Yield the messages without a reply, sent or not."""
+        return chain(self._in_flight.values(), *self._unsent.values())
+
+    async def _persist(self, act: Callable[[Wire], Awaitable[None]]) -> None:
+        """Do something on the connection, again on the next one if that one is lost."""
+        while True:
+            wire = await self._connection()
+            try:
+                await act(wire)
+            except ConnectionLost:
+                continue
+            return
 
     # --- requests -------------------------------------------------------------------------
 
@@ -228,7 +235,7 @@ class JmqClient(Keeper):
             raise Refused(f"{kind}: {reply.get('JMQReason', str) or status}", status)
         return reply
 
-    async def _declare(self, wire: Wire | None, place: Place) -> dict[str, Any]:
+    async def _declare(self, wire: Wire, place: Place) -> dict[str, Any]:
         asked = {"JMQDestination": place[0], "JMQDestType": _QUEUE if place[1] else _TOPIC}
         try:
             await self._ask(wire, "CREATE_DESTINATION", asked)
@@ -237,11 +244,11 @@ class JmqClient(Keeper):
                 raise
         return asked | {"JMQSessionID": self._session}
 
-    async def _add_producer(self, wire: Wire | None, place: Place) -> None:
+    async def _add_producer(self, wire: Wire, place: Place) -> None:
         made = await self._ask(wire, "ADD_PRODUCER", await self._declare(wire, place))
         self._producers[place] = made.get("JMQProducerID", int, 0)
 
-    async def _add_consumer(self, wire: Wire | None, consumer: Consumer) -> None:
+    async def _add_consumer(self, wire: Wire, consumer: Consumer) -> None:
         asked = await self._declare(wire, consumer.place) | dict(consumer.asked)
         await self._ask(wire, "ADD_CONSUMER", asked, consumer=consumer)
 
@@ -293,21 +300,16 @@ class JmqClient(Keeper):
             transaction_id=None if transaction is None else transaction.id,
             **fields,
         )
-        while len(self._unsent) >= _MOST_UNSENT:
-            await asyncio.wait([self._unsent[0].done])
+        while len(waiting := self._unsent.get(place, deque())) >= _MOST_UNSENT:
+            await asyncio.wait([waiting[0].done])
+        if place not in self._producers:
+            async with self._making:
+                if place not in self._producers:
+                    await self._persist(lambda wire: self._add_producer(wire, place))
         self._check_transaction(transaction)
-        while place not in self._producers:
-            try:
-                async with self._making:
-                    if place not in self._producers:
-                        await self._add_producer(self._wire, place)
-            except ConnectionLost:
-                if transaction is not None or self._failure is not None:
-                    raise
-                await asyncio.sleep(_SECONDS_TO_RETRY)
         self.check()
         done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self._unsent.append(_Sending(packet, place, done))
+        self._unsent.setdefault(place, deque()).append(_Sending(packet, place, done))
         self._pump()
         await done
 
@@ -318,22 +320,23 @@ class JmqClient(Keeper):
     def _pump(self) -> None:
         """Send messages that wait, as far as the broker takes them."""
         wire = self._wire
-        while self._unsent and wire is not None:
-            sending = self._unsent[0]
-            producer = self._producers[sending.place]
-            if not wire.endpoint.room(producer):
-                break
-            self._unsent.popleft()
-            if not sending.packet.sequence:
-                timestamp, address, port, sequence = self._stamp()
-                sending.packet = replace(
-                    sending.packet, timestamp=timestamp, source_ip=address, source_port=port,
-                    sequence=sequence,
-                )  # fmt: skip
-            if not sending.done.done():
-                self._in_flight[wire.endpoint.send(sending.packet, producer)] = sending
-        if wire is not None:
-            wire.wake()
+        if wire is None:
+            return
+        for place, waiting in list(self._unsent.items()):
+            producer = self._producers[place]
+            while waiting and wire.endpoint.room(producer):
+                sending = waiting.popleft()
+                if not sending.packet.sequence:
+                    timestamp, address, port, sequence = self._stamp()
+                    sending.packet = replace(
+                        sending.packet, timestamp=timestamp, source_ip=address, source_port=port,
+                        sequence=sequence,
+                    )  # fmt: skip
+                if not sending.done.done():
+                    self._in_flight[wire.endpoint.send(sending.packet, producer)] = sending
+            if not waiting:
+                del self._unsent[place]
+        wire.wake()
 
     async def consume(
         self,
@@ -362,7 +365,7 @@ class JmqClient(Keeper):
             if value is not None:
                 asked[key] = value
         consumer = Consumer(self, (name, not is_topic), asked, acknowledges)
-        await self._add_consumer(self._wire, consumer)
+        await self._persist(lambda wire: self._add_consumer(wire, consumer))
         self._kept.append(consumer)
         return consumer
 
@@ -386,15 +389,14 @@ class JmqClient(Keeper):
     @asynccontextmanager
     async def transaction(self) -> AsyncIterator[Transaction]:
         """Begin a transaction, which is committed at the end of its block, or rolled back."""
-        wire = self._wire
+        wire = await self._connection()
         made = await self._ask(wire, "START_TRANSACTION", {"JMQSessionID": self._session})
-        assert wire is not None
         transaction = Transaction(self, made.get("JMQTransactionID", int, 0), wire)
         asked = {"JMQTransactionID": transaction.id}
         try:
             yield transaction
         except BaseException:
-            if wire is self._wire:
+            with suppress(ConnectionLost):  # which ends it too
                 await self._ask(wire, "ROLLBACK_TRANSACTION", asked | {"JMQRedeliver": True})
             raise
         self._check_transaction(transaction)

@@ -47,6 +47,8 @@ class Keeper(ABC):
         self._reason: Refused | None = None
         """Why the broker ended the connection, if it said so."""
         self._gone = asyncio.Event()
+        self._changed = asyncio.Event()
+        """Set when there is a connection, or will be none any more."""
         self._failure: SourceError | None = None
         """Why there will be no connection any more."""
         self._keeper: asyncio.Task[None] | None = None
@@ -119,6 +121,8 @@ class Keeper(ABC):
                 wire.flush()
                 await self._accepted
                 await self._set_up(wire)
+                if self._wire is wire:
+                    self._changed.set()
         except BaseException as error:
             wire.abort()
             if isinstance(error, TimeoutError):
@@ -157,11 +161,25 @@ class Keeper(ABC):
             self._accepted.set_exception(self._reason or lost)
         if wire is self._wire:
             self._wire = None
+            self._changed.clear()
             self._gone.set()
 
     def _fail(self, error: SourceError) -> None:
         """Give up: all that waits gets the error."""
         self._failure = self._failure or error
+        self._changed.set()
+
+    def check(self) -> None:
+        """Raise the error for which there will be no connection any more, if there is one."""
+        if self._failure is not None:
+            raise self._failure
+
+    async def _connection(self) -> Wire:
+        """Return the connection, as soon as there is one."""
+        while self._wire is None:
+            self.check()
+            await self._changed.wait()
+        return self._wire
 
 
 def fail_all(waiting: Iterable[asyncio.Future[Any]], error: SourceError) -> None:

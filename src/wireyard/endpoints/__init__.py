@@ -15,6 +15,7 @@ from wireyard.endpoints.client import ClientEndpoint
 from wireyard.endpoints.flows import Flows
 from wireyard.endpoints.messages import Delivery, Message
 from wireyard.endpoints.packets import (
+    Burst,
     Completed,
     Event,
     KnownTopics,
@@ -25,6 +26,7 @@ from wireyard.endpoints.server import ServerEndpoint
 from wireyard.endpoints.websocket import WebSocket
 
 __all__ = [
+    "Burst",
     "ClientEndpoint",
     "Completed",
     "Delivery",

@@ -14,6 +14,7 @@ from wireyard.endpoints.messages import Delivery, Message, key_of, publish_packe
 from wireyard.endpoints.packets import (
     ERROR,
     PLAIN_ACKS,
+    Burst,
     Completed,
     Event,
     KnownTopics,
@@ -184,6 +185,16 @@ class Endpoint(PacketEndpoint):
             return False
         self.out.append(pieces[0])
         self.unsent_bytes += len(pieces[0])
+        return True
+
+    def forward_burst(self, burst: Burst) -> bool:
+        """Send packets as they came; return False, and send nothing, if they may not fit."""
+        data = burst.data
+        is_alike = burst.is_version_5 == (self.version == 5) and not self._most_aliases
+        if not is_alike or len(data) > self.peer_max_packet:
+            return False
+        self.out.append(data)
+        self.unsent_bytes += len(data)
         return True
 
     def _alias_of(self, topic: str) -> tuple[int | None, bool]:

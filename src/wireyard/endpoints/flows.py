@@ -66,6 +66,8 @@ class Flows:
         """
         assert delivery.packet_id is not None
         self.sending[delivery.packet_id] = Flow(delivery, _BEGINS[delivery.qos])
+        # Identifiers go on behind it: those before it were acknowledged not long ago.
+        self._last_id = max(self._last_id, delivery.packet_id)
         if is_received:
             self.sent(delivery.packet_id, "pubrec")
 

@@ -12,6 +12,7 @@ Rules of this file:
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import ClassVar, Final, NamedTuple
 
 from wireyard.endpoints.channel import Channel, Ended, Limits, Tap
@@ -35,7 +36,7 @@ from wireyard.formats.mqtt.layout import (
 from wireyard.formats.mqtt.packet import decode
 from wireyard.formats.mqtt.writing import encode
 from wireyard.layers.mqtt.connection import CONNECTION, connection_event
-from wireyard.layers.mqtt.violations import cite
+from wireyard.layers.mqtt.violations import RULES, cite
 
 ERROR: Final = 128
 """The first reason code of an error."""
@@ -49,6 +50,10 @@ PLAIN_ACKS: Final = {
 """Events of acknowledgements by first byte; with two bytes behind it they have no reason code."""
 _REASON: Final = 110
 """Characters of a Reason String: some clients cannot read more than 127 bytes of properties."""
+_TWO_DIGITS: Final = 130
+"""Bytes of a packet from which on its Remaining Length has two digits."""
+_SHORT_HEAD: Final = 3
+"""Bytes of the longest fixed header that `Burst` knows."""
 _WITH_SECRETS: Final = (CONNECT, CONNACK, AUTH)
 
 
@@ -71,7 +76,28 @@ class Released(NamedTuple):
     packet_id: int
 
 
-Event = Message | Completed | Received | Released | Ended | Packet
+class Burst(NamedTuple):
+    """Packets behind each other at QoS 0 of one topic, as they came: a message each."""
+
+    first: Message
+    data: bytes
+    ends: list[int]
+    """Where each packet ends in the data."""
+    is_version_5: bool
+
+    def messages(self) -> Iterator[Message]:
+        """Yield the messages."""
+        start, topic = 0, self.first.topic
+        size_of_header = len(topic.encode()) + 2 + self.is_version_5
+        for end in self.ends:
+            behind = start + (2 if end - start < _TWO_DIGITS else 3) + size_of_header
+            message = Message(topic, self.data[behind:end])
+            message.encoded[key_of(self.is_version_5, 0, False)] = self.data[start:end], b""
+            yield message
+            start = end
+
+
+Event = Message | Burst | Completed | Received | Released | Ended | Packet
 
 
 class KnownTopics:
@@ -134,46 +160,51 @@ class PacketEndpoint(Channel[Event]):
             try:
                 size = frame_size(data, at, stop, most, self.context)
             except DecodeError as error:
-                self.break_packet(error, events)
+                self.break_packet(error, data[at:], events)
                 break
             self._needed = size or 0
             if size is None or at + size > stop:
                 break
-            if self.state != "open" or not self._read_common(data, at, size, events):
+            behind = self._read_common(data, at, size, events) if self.state == "open" else 0
+            if not behind:
+                behind = at + size
                 if data[at] >> 4 in _WITH_SECRETS:
-                    secret.append((at, at + size))
-                self._read_packet(data[at : at + size], now, events)
-            at += size
+                    secret.append((at, behind))
+                self._read_packet(data[at:behind], now, events)
+            at = behind
         self._leave(data, at, secret)
         return events
 
-    def _read_common(self, data: bytes, at: int, size: int, events: list[Event]) -> bool:
-        """Read a packet that is like most; return False for any other."""
+    def _read_common(self, data: bytes, at: int, size: int, events: list[Event]) -> int:
+        """Read a packet that is like most, and those like it; return where the last one ends.
+
+        Of any other packet nothing is read, and 0 returned.
+        """
         first = data[at]
         if first >> 4 != PUBLISH:
             event = PLAIN_ACKS.get(first)
             if event is None or size != 4:
-                return False
+                return 0
             self.read_ack(event, data[at + 2] << 8 | data[at + 3], 0, events)
-            return True
+            return at + size
         start, stop = at + 2, at + size
         while data[start - 1] > 127:
             start += 1
         if start + 2 > stop:
-            return False
+            return 0
         behind = start + 2 + (data[start] << 8 | data[start + 1])
         topic = self.known.by_kind[self.version << 4 | first & 15].get(data[start + 2 : behind])
         if topic is None or behind > stop:
-            return False
+            return 0
         packet_id = 0
         if first & 6:
             packet_id = int.from_bytes(data[behind : behind + 2], "big")
             behind += 2
             if not packet_id or behind > stop:
-                return False
+                return 0
         if self.version == 5:
             if behind >= stop or data[behind]:
-                return False
+                return 0
             behind += 1
         message = Message(
             topic, data[behind:stop], first >> 1 & 3, bool(first & 1), (), None, packet_id,
@@ -182,15 +213,42 @@ class PacketEndpoint(Channel[Event]):
         if first == PUBLISH << 4:
             # It may be passed on as it came.
             message.encoded[key_of(self.version == 5, 0, False)] = (data[at:stop], b"")
+            is_short = start - at <= _SHORT_HEAD and not self.is_client
+            ends = self._ends_of_more(data, stop, data[start:behind]) if is_short else []
+            if ends:
+                ends = [stop - at, *(end - at for end in ends)]
+                last = at + ends[-1]
+                events.append(Burst(message, data[at:last], ends, self.version == 5))
+                return last
         self.take_message(message, events)
-        return True
+        return stop
+
+    def _ends_of_more(self, data: bytes, at: int, header: bytes) -> list[int]:
+        """Return where the next packets end, as long as they are at QoS 0 and have a header."""
+        ends: list[int] = []
+        most, width, stop = self.limits.max_packet_bytes, len(header), len(data)
+        while at + 2 < stop and data[at] == PUBLISH << 4:
+            size, start = data[at + 1], at + 2
+            if size > 127:
+                high = data[start]
+                if not 0 < high < 128:
+                    break
+                size += (high - 1) << 7
+                start += 1
+            if data[start : start + width] != header or width > size:
+                break
+            if start + size > stop or start + size - at > most:
+                break
+            at = start + size
+            ends.append(at)
+        return ends
 
     def _read_packet(self, data: bytes, now: float, events: list[Event]) -> None:
         self.context = next_context(data, self.context)
         try:
             packet = decode(data, self.context)
         except DecodeError as error:
-            self.break_packet(error, events)
+            self.break_packet(error, data, events)
             return
         self.version = packet.version_in_force or 4
         code = getattr(packet, "return_code", 0) or 0
@@ -247,8 +305,8 @@ class PacketEndpoint(Channel[Event]):
             )
         return self.ended
 
-    def break_packet(self, error: DecodeError, events: list[Event]) -> None:
-        """End the connection because of a packet that cannot be decoded."""
+    def break_packet(self, error: DecodeError, data: bytes, events: list[Event]) -> None:
+        """End the connection because of a packet that cannot be decoded, and begins the data."""
         cited = cite(self.size_rule, self.version) if isinstance(error, LimitExceeded) else None
         if cited is not None:
             self.end_by(TOO_LARGE, f"{error} [{cited[0]}]", events)
@@ -257,8 +315,9 @@ class PacketEndpoint(Channel[Event]):
 
     def break_rule(self, rule: str, events: list[Event]) -> None:
         """End the connection because of a rule that several packets together break."""
-        number, text = cite(rule, self.version) or (rule, rule)
-        self.end_by(code_of_rule(rule), f"violates '{text}' [{number}]", events)
+        cited = cite(rule, self.version)
+        number = "" if cited is None else f" [{cited[0]}]"
+        self.end_by(code_of_rule(rule), f"violates '{RULES[rule].text}'{number}", events)
 
     def end_by(self, code: int, text: str, events: list[Event]) -> None:
         """End the connection because of what the other side did."""

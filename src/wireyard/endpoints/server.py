@@ -27,10 +27,11 @@ from wireyard.formats.mqtt.control import (
     UnsubAck,
     Unsubscribe,
 )
-from wireyard.formats.mqtt.layout import VERSION_BITS
+from wireyard.formats.mqtt.layout import PROTOCOLS, VERSION_BITS
 from wireyard.layers.mqtt.connection import CONNECTION
 
 _OLDEST = 3
+_NAME, _HEAD_BYTES = PROTOCOLS[5].encode(), 16
 _PATIENCE = 1.5
 """Times its keep-alive that a client may be silent (MQTT-3.1.2-22 of 5.0)."""
 
@@ -122,14 +123,17 @@ class ServerEndpoint(Endpoint):
             self.write_packet(ConnAck(return_code=return_code, version_in_force=self.version))
             self.state = CONNECTION.lookup(self.state, "refusal").state
 
-    def break_packet(self, error: DecodeError, events: list[Event]) -> None:
-        """End the connection; a CONNECT is refused by CONNACK, where a return code says why."""
+    def break_packet(self, error: DecodeError, data: bytes, events: list[Event]) -> None:
+        """End the connection; a CONNECT is refused by CONNACK, where a return code says why.
+
+        A client of a version that is not known reads the CONNACK of 5.0, if it is no older one.
+        """
         version = self.context & VERSION_BITS
         code = code_of_error(error, version)
         if self.state == "new" and code in (UNKNOWN_VERSION, 133):
-            self.version = version or 4
+            self.version = version or (5 if _NAME in data[:_HEAD_BYTES] else _OLDEST)
             self._refuse(code)
-        super().break_packet(error, events)
+        super().break_packet(error, data, events)
 
     def suback(self, packet: Subscribe, codes: Sequence[int]) -> None:
         """Answer a SUBSCRIBE with a reason code of 5.0 for each filter."""

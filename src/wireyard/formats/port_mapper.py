@@ -68,10 +68,6 @@ class PortMapper:
     """Newest version of JMQ packets that the broker writes, such as ``301``."""
     services: tuple[Service, ...]
 
-    def service_on(self, port: int) -> Service | None:
-        """Return the service that listens on a port; None if there is none."""
-        return next((each for each in self.services if port and each.port == port), None)
-
 
 def is_answer(head: bytes) -> bool:
     """Return whether a stream's first bytes, even a few, begin the answer of a port mapper.

@@ -4,15 +4,13 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Any
 
+from tests.broker import talk
 from wireyard import jmq
 from wireyard.broker.jmq.connections import Connection
 from wireyard.broker.jmq.core import JmqCore
 from wireyard.broker.jmq.persistence import TABLES, Persistence
-from wireyard.broker.settings import Settings
-from wireyard.broker.store import Store
 from wireyard.endpoints import Tap
 from wireyard.endpoints.jmq.packets import BLOCK
 from wireyard.formats import get_format
@@ -27,45 +25,11 @@ QUEUE, TOPIC = 1, 2
 LONGS = ("JMQSessionID", "JMQConsumerID", "JMQProducerID", "JMQTransactionID")
 
 
-class Broker:
-    """A core, its time and its lines; with the path of a store it can be started again."""
+class Broker(talk.Broker):
+    """The same for JMQ."""
 
-    def __init__(
-        self, settings: Settings | None = None, check_login: Any = None, path: Path | None = None
-    ) -> None:
-        self.lines: list[str] = []
-        self.now = 1_000_000.0
-        self._path, self._settings, self._check = path, settings or Settings(), check_login
-        self._store: Store | None = None
-        self.start()
-
-    def start(self) -> None:
-        kept = None
-        if self._path is not None:
-            self._store = Store(str(self._path), TABLES)
-            kept = Persistence(self._store)
-        self.core = JmqCore(self._settings, self.lines.append, self._check, kept)
-        self.core.tick(self.now)
-        if self._store is not None:
-            self.core.restore()
-            self._store.start(lambda: None)
-
-    def restart(self) -> None:
-        """Kill the broker, all of whose changes are committed, and start it again."""
-        self.close()
-        self.start()
-
-    def close(self) -> None:
-        assert self._store is not None
-        self._store.close()
-
-    def wait(self, seconds: float) -> None:
-        """Let time pass, in steps, as a loop does."""
-        until = self.now + seconds
-        while self.now < until:
-            due = self.core.tick(self.now)
-            self.now = min(until, until if due is None else max(due, self.now + 0.001))
-        self.core.tick(self.now)
+    _OF_CORE = JmqCore, Persistence, TABLES
+    core: JmqCore
 
 
 class Peer:

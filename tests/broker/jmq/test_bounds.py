@@ -7,12 +7,12 @@ from typing import Any
 
 from tests.broker.jmq.talk import QUEUE, TOPIC, Broker, Peer, joined, values
 from wireyard import java
-from wireyard.broker.settings import JmqLimits, Settings
+from wireyard.broker.settings import JmqLimits
 from wireyard.endpoints import Limits
 
 
 def limited(**limits: Any) -> Broker:
-    return Broker(Settings(jmq=JmqLimits(**limits)))
+    return Broker(jmq=JmqLimits(**limits))
 
 
 def said(broker: Broker, text: str) -> bool:
@@ -20,12 +20,12 @@ def said(broker: Broker, text: str) -> bool:
 
 
 def test_connections() -> None:
-    broker = Broker(Settings(max_connections=2, max_unidentified=1))
+    broker = Broker(max_connections=2, max_unidentified=1)
     joined(broker)
     Peer(broker)
     assert broker.core.open_link("127.0.0.1:9") is None
     assert said(broker, "there are 2 connections")
-    broker = Broker(Settings(max_unidentified=1))
+    broker = Broker(max_unidentified=1)
     Peer(broker)
     assert broker.core.open_link("127.0.0.1:9") is None
     assert said(broker, "have not logged in yet")
@@ -91,7 +91,7 @@ def test_credit_is_renewed_at_once_where_there_is_room() -> None:
 
 
 def test_bytes_of_all_messages() -> None:
-    broker = Broker(Settings(max_all_kept_bytes=3700))
+    broker = Broker(max_all_kept_bytes=3700)
     sender = joined(broker)
     producer = sender.producer("q")
     statuses = [sender.send(producer, "x" * 400) for _ in range(4)]
@@ -121,7 +121,7 @@ def test_dead_messages() -> None:
 
 
 def test_a_packet_that_is_too_large_is_skipped() -> None:
-    broker = Broker(Settings(endpoint=Limits(max_packet_bytes=2000)))
+    broker = Broker(endpoint=Limits(max_packet_bytes=2000))
     sender = joined(broker)
     producer = sender.producer("q")
     assert sender.send(producer, "x" * 5000) == 423
@@ -134,7 +134,7 @@ def test_a_packet_that_is_too_large_is_skipped() -> None:
 
 
 def test_a_large_packet_before_the_login_ends_the_connection() -> None:
-    broker = Broker(Settings(endpoint=Limits(max_connect_bytes=1000)))
+    broker = Broker(endpoint=Limits(max_connect_bytes=1000))
     peer = Peer(broker)
     peer.tell("HELLO", {"JMQUserAgent": "x" * 2000})
     assert peer.link.endpoint.ended is not None
@@ -142,7 +142,7 @@ def test_a_large_packet_before_the_login_ends_the_connection() -> None:
 
 
 def test_unfinished_packets_of_all() -> None:
-    broker = Broker(Settings(max_held_bytes=1000))
+    broker = Broker(max_held_bytes=1000)
     sender = joined(broker)
     sender.write(sender.packet("TEXT_MESSAGE", body="x" * 5000)[:2000])
     assert said(broker, "bytes of unfinished packets")
@@ -150,7 +150,7 @@ def test_unfinished_packets_of_all() -> None:
 
 
 def test_who_does_not_read_gets_no_more() -> None:
-    broker = Broker(Settings(max_unsent_bytes=2000))
+    broker = Broker(max_unsent_bytes=2000)
     peer = joined(broker)
     peer.consumer(peer.session(2), "q")
     sender = joined(broker)

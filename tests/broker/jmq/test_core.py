@@ -20,7 +20,6 @@ from tests.broker.jmq.talk import (
     names,
     values,
 )
-from wireyard.broker.settings import Settings
 
 LAST_SEEN = 3
 NO_ACK = 32768
@@ -600,7 +599,7 @@ def test_access() -> None:
 
     reads = {None: ["plant/#", "$Q/orders"]}
     access = Access(None, reads, {None: ["plant/one", "$Q/#"]})  # type: ignore[arg-type]
-    broker = Broker(Settings(access=access))
+    broker = Broker(access=access)
     peer = joined(broker)
     session = peer.session()
     kinds = {"plant.one": TOPIC, "plant.two": TOPIC, "orders": QUEUE, "bills": QUEUE}

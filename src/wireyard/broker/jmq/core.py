@@ -49,24 +49,13 @@ _LOCAL: Final = address_bytes("0.0.0.0")
 
 
 class JmqCore(Half[Connection]):
-    """The broker for JMQ clients.
-
-    Parameters
-    ----------
-    settings
-        Its behaviour and limits.
-    say
-        Is called with one line for each notable cause.
-    check_login
-        Compares a password; None accepts every login, for which no password is asked.
-    kept
-        Where its state outlives the process; `restore` continues with what is there.
-    """
+    """The broker for JMQ clients; without `check_login` it asks for no password."""
 
     _UNIDENTIFIED = "have not logged in yet"
     _TOO_LATE = FATAL, "did not log in"
     _TOO_MUCH, _SHUT_DOWN = FATAL, SHUTTING_DOWN
     router: Router
+    kept: Persistence | None
 
     def __init__(
         self,
@@ -75,10 +64,7 @@ class JmqCore(Half[Connection]):
         check_login: CheckLogin | None = None,
         kept: Persistence | None = None,
     ) -> None:
-        super().__init__(settings, say, None if kept is None else kept.store)
-        self.kept = kept
-        self.router = Router(settings, say, self._at, kept)
-        self._check_login = check_login
+        super().__init__(settings, say, Router(settings, say, self._at, kept), check_login, kept)
         self._stamps = Stamps(MAX_SEQUENCE)
         self._requests = Requests(self.router)
         self.name_service(0, has_tls=False)
@@ -96,12 +82,9 @@ class JmqCore(Half[Connection]):
 
     # --- connections ----------------------------------------------------------------------
 
-    def open_link(self, name: str, tap: Tap | None = None) -> Connection | None:
-        """Return a new connection, None if there are too many."""
-        if not self._has_room(name):
-            return None
+    def _new_link(self, name: str, tap: Tap | None) -> Connection:
         endpoint = ServerEndpoint(self.settings.endpoint, self.stamp, tap)
-        return self._add(Connection(endpoint, name, self._requests.next_id()))
+        return Connection(endpoint, name, self._requests.next_id())
 
     def _handle(self, link: Connection, events: Iterable[Event]) -> None:
         for event in events:
