@@ -338,7 +338,7 @@ def test_mistakes_are_one_line_before_anything_is_sent(
     monkeypatch.chdir(tmp_path)
     Scenario(tmp_path / "a.pcapng").run()
     for name, mode in (("open", 0o644), ("odd", 0o600)):
-        Path(name).write_text("[1]")
+        Path(name).write_text("[" * 100_000)
         os.chmod(name, mode)
     done = replayed("a.pcapng", *arguments)
     assert done.exit_code == status

@@ -15,6 +15,7 @@ import pytest
 
 import wireyard
 from tests.conftest import ROOT
+from tests.marked import leaks, variants
 from tests.tap.sockets import reset, run, serving, tapped, until
 from wireyard import mqtt
 from wireyard.broker.recording import Recording, record_into
@@ -163,6 +164,18 @@ def test_what_is_no_websocket_is_not_shown(tmp_path: Path) -> None:
         recorded(tmp_path / str(number), UPGRADE + rest, b"HTTP/1.1 400 No\r\n\r\n" + SECRET)
         (path,) = (tmp_path / str(number)).iterdir()
         assert SECRET not in path.read_bytes()
+
+
+def test_no_part_of_any_login_is_shown() -> None:
+    for place, data in variants(cuts=False):
+        if place.format == "gpacket":
+            continue
+        talk, shown = Conversation(), b""
+        reader = PacketReader(talk, is_client=True)
+        read = [reader.read(data[at : at + 37]) for at in range(0, len(data), 37)]
+        for passed, spans in (*read, reader.rest()):
+            shown += without_secrets(talk.format, passed, spans)
+        assert len(shown) == len(data) and not leaks(shown), place.name
 
 
 def test_tls_that_only_passes_is_recorded_as_it_is(tmp_path: Path) -> None:

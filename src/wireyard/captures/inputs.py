@@ -325,7 +325,8 @@ def open_captures(
         files = capture.files
         sliced = any(is_slice(data[:SLICE_HEAD_BYTES].tobytes()) for data in files)
     keys = read_key_logs(keylog, lambda: embedded_secrets(files))
-    formats = find_formats(capture, rules, named, keys, opened, shared=share is not None)
+    is_shared = share is not None and share.of > 1
+    formats = find_formats(capture, rules, named, keys, opened, shared=is_shared)
     known, assigned = formats.known, formats.apart.values()
     filled = [each for each in assigned if each.stream.size or each.carriers]
     unknown = [each for each in filled if each.format is None and each.port_mapper is None]

@@ -176,7 +176,7 @@ def server_context(cert: str | None, key: str | None) -> ssl.SSLContext | None:
         context.load_cert_chain(cert, key)
     except ssl.SSLError as error:
         name = cert if key is None else f"{cert}, {key}"
-        raise SourceError(f"{name}: no certificate and key ({error.reason})") from None
+        raise SourceError(f"{name}: no certificate and key ({error.reason or 'no PEM'})") from None
     except OSError as error:
         raise SourceError(f"{error.filename or cert}: {error.strerror}") from None
     return context

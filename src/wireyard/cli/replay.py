@@ -219,7 +219,7 @@ def _read_logins(path: str) -> dict[str, Login]:
     form = '{"CLIENT OR USER": {"username": "...", "password": "..."}}'
     try:
         logins = {name: Login(**entry) for name, entry in json.loads(text).items()}
-    except (ValueError, TypeError, AttributeError):
+    except (ValueError, TypeError, AttributeError, RecursionError):
         raise UsageError(f"{path}: is no JSON of the form {form}") from None
     if not all(isinstance(value, str) for login in logins.values() for value in login):
         raise UsageError(f"{path}: a user name or a password is no text; the form is {form}")

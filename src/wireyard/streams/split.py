@@ -19,6 +19,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing, contextmanager, suppress
 from dataclasses import asdict, dataclass, replace
 from functools import partial
+from itertools import pairwise
 from mmap import ACCESS_READ, mmap
 from pathlib import Path
 from typing import Any, Protocol, TypeVar
@@ -266,15 +267,23 @@ def _stamp(path: str, format: Format, limit: int, size: int) -> dict[str, object
 
 
 def _load_index(path: str, stamp: dict[str, object] | None) -> list[Segment] | None:
-    """Return the segments of the index beside a file, None unless the index matches the file."""
-    if stamp is None:
+    """Return the segments of the index beside a file, None unless the index matches the file.
+
+    Others may have written it, so its segments have to make up the file.
+    """
+    if stamp is None or not _index_path(path).is_file():
         return None
     try:
         index = json.loads(_index_path(path).read_text())
         segments = [Segment(**entry) for entry in index["segments"]]
     except (OSError, ValueError, KeyError, TypeError, RecursionError):
         return None
-    return segments if index == _index(stamp, segments) else None
+    values = [value for each in segments for value in asdict(each).values()]
+    are_numbers = all(type(value) is int and value >= 0 for value in values)
+    bounds = [(0, 0), *((each.start, each.stop) for each in segments), (stamp["size"], 0)]
+    are_whole = all(stop == start for (_, stop), (start, _) in pairwise(bounds))
+    is_of_file = are_numbers and are_whole and index == _index(stamp, segments)
+    return segments if is_of_file else None
 
 
 def _save_index(path: str, stamp: dict[str, object] | None, pieces: Sequence[Segment]) -> None:
@@ -284,7 +293,8 @@ def _save_index(path: str, stamp: dict[str, object] | None, pieces: Sequence[Seg
     target = _index_path(path)
     part = target.with_name(f"{target.name}.{os.getpid()}")
     try:
-        part.write_text(json.dumps(_index(stamp, pieces)))
+        with part.open("x") as file:  # never through a link of others
+            file.write(json.dumps(_index(stamp, pieces)))
         part.replace(target)
     except OSError:
         with suppress(OSError):

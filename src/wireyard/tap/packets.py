@@ -6,7 +6,7 @@ Rules of this file:
    packet of JMQ, TLS, or a request for WebSocket, inside of which the same holds. Any other is
    opaque.
 2. Packets are found by the format's ``frame_size``. Where it raises, the rest of the direction is
-   opaque.
+   opaque, and so is it behind a login whose size may be wrong.
 3. A packet with a login is held until it is whole, up to `MAX_LOGIN_BYTES`; what is opaque, or is
    longer, may have a password anywhere.
 """
@@ -20,7 +20,7 @@ from wireyard.endpoints.websocket import WebSocket
 from wireyard.errors import DecodeError
 from wireyard.formats import get_format
 from wireyard.formats.base import Format
-from wireyard.streams.redaction import masked
+from wireyard.formats.marks import masked
 
 MAX_LOGIN_BYTES: Final = 64 << 10
 OPAQUE: Final = -1
@@ -167,8 +167,14 @@ class PacketReader:
                 self._needed = size
                 return self._hold(data, at), spans
             if is_login and at + size <= stop:
-                context = format.contexts.next(data[at : at + size], context)
+                login = data[at : at + size]
+                context = format.contexts.next(login, context)
                 self._conversation.context = context
+                if not _is_certain(format, login, context):
+                    self._is_lost = True
+                    spans += Span(kind, at, at + size, context), Span(OPAQUE, at + size, stop)
+                    at = stop
+                    break
             elif is_login:
                 head = min(stop, at + clear_bytes)
                 spans.append(Span(CLEAR, at, head))
@@ -214,6 +220,15 @@ class WebSocketReader:
     def rest(self) -> tuple[bytes, Sequence[Span]]:
         """Return what is held at the end of the direction."""
         return self._packets.rest()
+
+
+def _is_certain(format: Format, login: bytes, context: int) -> bool:
+    """Return whether a packet with a login ends where its size says.
+
+    A malformed one is certain to if its texts may be shown: they make up all of its bytes.
+    """
+    row, error = format.read_row(login, context)
+    return error is None or format.secrets.redact(row).get("client_id") is not None
 
 
 def _skip_messages(data: bytes, at: int, stop: int) -> int:

@@ -44,7 +44,7 @@ PORT_MAPPER_PORT: Final = 7676
 
 _DECODE_AS: Final = re.compile(r"(tcp|udp)\.port *== *(\d{1,5}) *, *(\S+)")
 _MOST_PORT: Final = 0xFFFF
-_LEAST_BYTES: Final = 2
+LEAST_BYTES: Final = 2
 """Size of the smallest packet of any format; there may be many streams of fewer bytes."""
 _PREFIX_BYTES: Final = 1 << 18
 """Bytes of each direction of a connection that are searched for its first packets."""
@@ -320,7 +320,7 @@ def _first_packets(stream: Stream, format: Format) -> Iterator[View]:
     if stream.protocol != "tcp" or not len(pieces):
         return
     start, stop = pieces[0].tolist()
-    if stop - start < _LEAST_BYTES:
+    if stop - start < LEAST_BYTES:
         return
     at_end = stop - start <= _PREFIX_BYTES
     data = stream.read(start, min(stop, start + _PREFIX_BYTES)).data

@@ -21,8 +21,13 @@ from wireyard.arena import pooled
 from wireyard.arrays import Bools, Bytes, Ints
 from wireyard.captures.connections.flows import Endpoint
 from wireyard.captures.connections.table import StreamTable
-from wireyard.captures.detection.assignment import HEAD_BYTES, DecodeAs, decide_format
-from wireyard.formats import FIRST_BYTES, Format, get_format
+from wireyard.captures.detection.assignment import (
+    HEAD_BYTES,
+    LEAST_BYTES,
+    DecodeAs,
+    decide_format,
+)
+from wireyard.formats import FIRST_BYTES, Format, get_format, sniff
 from wireyard.formats.base import Shown
 from wireyard.streams.window import WINDOW_BYTES
 
@@ -260,7 +265,9 @@ def _of_connections(
 
 @dataclass(frozen=True)
 class Earlier:
-    """Streams that consist of packets of one format, but need a rule or an endpoint to confirm it.
+    """Streams that need a rule or an endpoint to show their format.
+
+    They consist of packets of one format, or have too few bytes for a packet of any.
 
     Shapes: indexes, contexts (t).
     """
@@ -270,7 +277,7 @@ class Earlier:
     indexes: Ints
     """Indexes in the table, ascending; both streams of a connection follow each other."""
     contexts: Ints
-    """Contexts of their packets if the format has no dialect."""
+    """Contexts of their packets if the format has no dialect; negative without a packet."""
 
     @classmethod
     def none(cls) -> Earlier:
@@ -295,17 +302,24 @@ class Earlier:
         formats, numbers = [*plain.formats], plain.numbers.copy()
         firsts = plain.firsts.copy()
         begins = np.flatnonzero(np.diff(table.connections[self.indexes], prepend=-1))
-        for first, stop in pairwise([*begins.tolist(), len(self.indexes)]):
-            streams = self.indexes[first:stop]
-            ends = table.flows.endpoints(int(table.conversations[streams[0]]))
-            ordered = ends[:: -1 if table.ways[streams[0]] else 1]
-            format = decide_format(ordered, rules, services, named)
-            if self.format is None or format is None or format.name != self.format.name:
+        streams, of_connections = self.indexes[begins], []
+        conversations, ways = table.conversations[streams].tolist(), table.ways[streams].tolist()
+        own_name = None if self.format is None else self.format.name
+        are_packets = (self.contexts[begins] >= 0).tolist()
+        for conversation, way, is_packets in zip(conversations, ways, are_packets, strict=True):
+            ends = table.flows.endpoints(conversation)[:: -1 if way else 1]
+            format = decide_format(ends, rules, services, named)
+            if format is None or (is_packets and format.name != own_name):
+                of_connections.append(APART)
                 continue
             if format not in formats:
                 formats.append(format)
-            numbers[streams] = formats.index(format)
-            firsts[streams] = format.context or self.contexts[first:stop]
+            of_connections.append(formats.index(format))
+        found = np.repeat(of_connections, np.diff(begins, append=len(self.indexes)))
+        own = found != APART
+        contexts = np.array([*(each.context for each in formats), 0])[found]
+        contexts = np.where(contexts != 0, contexts, np.maximum(self.contexts, 0))
+        numbers[self.indexes[own]], firsts[self.indexes[own]] = found[own], contexts[own]
         apart = plain.numbers == APART
         followings = np.where(apart, firsts, plain.followings)
         return replace(
@@ -316,7 +330,8 @@ class Earlier:
 def find_earlier(table: StreamTable, plain: Known) -> Earlier:
     """Find the connections that are certain to consist of whole packets of a format.
 
-    Plain streams are left out.
+    So are those of too few bytes for a packet, of which there may be many. Plain streams are left
+    out.
     """
     rows = _without_gaps(table)
     rows = rows[~plain.is_known[rows] & (table.sizes[rows] <= _MOST_EARLIER_BYTES)]
@@ -337,8 +352,20 @@ def find_earlier(table: StreamTable, plain: Known) -> Earlier:
             for data, bounds, firsts in _read(table, rows)
         ]
     )
-    is_certain = contexts >= 0
+    is_certain = (contexts >= 0) | _show_nothing(table, rows)
     return Earlier(format, rows[is_certain], contexts[is_certain])
+
+
+def _show_nothing(table: StreamTable, rows: Ints) -> Bools:
+    """Return which streams belong to connections of a byte each way, which shows no format."""
+    begins = np.flatnonzero(np.diff(table.connections[rows], prepend=-1))
+    counts = np.diff(begins, append=len(rows))
+    tiny = (np.maximum.reduceat(table.sizes[rows], begins) < LEAST_BYTES).repeat(counts)
+    shows = np.array([sniff(bytes((byte,))) is not None for byte in range(256)])
+    shown = ~tiny
+    shown[tiny] = shows[_heads(table, rows[tiny])[0]]
+    nothing: Bools = ~np.logical_or.reduceat(shown, begins).repeat(counts)
+    return nothing
 
 
 def _read(table: StreamTable, rows: Ints) -> Iterator[tuple[Bytes, Ints, Ints]]:
