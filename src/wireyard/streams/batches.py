@@ -51,18 +51,10 @@ _OF_ALL = tuple(column.name for column in COMMON if column.name not in _OF_STREA
 class BlockReader:
     """Reads blocks into batches of one plan; one thread uses it at a time.
 
-    Parameters
-    ----------
-    plan
-        Columns, conditions and mode of the read.
-    fast
-        The module of the format's compiled decoder, None to decode every packet by the scalar
-        reader.
-    apart
-        Whether the caller uses `scalar_rows`: then the batches have only the common columns of
-        those rows.
-    scalar
-        Whether the scalar reader decodes every row that meets the conditions.
+    `fast` is the module of the format's compiled decoder; None to decode every packet by the scalar
+    reader. With `scalar`, the scalar reader decodes every row that meets the conditions. With
+    `apart`, the caller uses `scalar_rows`, and the batches have only the common columns of those
+    rows.
     """
 
     def __init__(self, plan: Plan, fast: Any, *, apart: bool = False, scalar: bool = False) -> None:
@@ -121,10 +113,7 @@ class BlockReader:
     def read(self, parts: Sequence[Part]) -> list[pa.RecordBatch]:
         """Return the rows of blocks that the plan wants, in order, in one batch or a few.
 
-        Parameters
-        ----------
-        parts
-            Blocks of the same `data`, each with its stream.
+        All blocks have the same `data`.
         """
         if self._condition_reader is not None:
             parts = self._wanted(self._condition_reader, parts)
@@ -265,13 +254,8 @@ class BlockReader:
     def _scalar_row(self, block: Block, row: int, bad: _Bad, seen: dict[int, Row]) -> Row:
         """Decode one row; bytes that begin no packet have a position, a status and an error only.
 
-        Of an unfinished packet, the row has the fields that are whole.
-
-        Parameters
-        ----------
-        seen
-            Values of unfinished packets by the identity of their frames: many streams of the same
-            bytes have one.
+        Of an unfinished packet, the row has the fields that are whole. `seen` has the values of
+        unfinished packets by the identity of their frames: many streams of the same bytes have one.
         """
         offset, length = int(block.offsets[row]), int(block.lengths[row])
         value: Row = {**self._same, "offset": offset, "length": length}

@@ -135,10 +135,7 @@ class BoundFilter:
 def parse(where: Where) -> Tree | None:
     """Return conditions as a tree, None if there are none.
 
-    Raises
-    ------
-    UsageError
-        A syntax error, with its position.
+    A syntax error is a `UsageError` with its position.
     """
     if isinstance(where, str):
         where = [where]
@@ -155,17 +152,9 @@ def bind(
 ) -> BoundFilter:
     """Return a condition as a filter of a format's rows.
 
-    Parameters
-    ----------
-    captured
-        Whether rows have the columns of captures.
-    lenient
-        Whether a column of another format is allowed; comparisons with it are unknown (null).
-
-    Raises
-    ------
-    UsageError
-        An unknown column or operator, a nested column, or a value that does not fit the column.
+    `captured` adds the columns of captures. With `lenient`, comparisons with a column of another
+    format are unknown (null). `UsageError` is raised for an unknown column or operator, a nested
+    column, or a value that does not fit the column.
     """
     if tree is None:
         return BoundFilter((), None, ())
@@ -268,10 +257,7 @@ def comparisons(tree: Tree) -> Iterator[Comparison]:
 def time_ns(text: str) -> int:
     """Return a time, as it is written in conditions, in nanoseconds since 1970.
 
-    Raises
-    ------
-    UsageError
-        It is neither ISO 8601 nor a number.
+    `UsageError` is raised if it is neither ISO 8601 nor a number.
     """
     try:
         return int(_read(_CAPTURED_NS, text))

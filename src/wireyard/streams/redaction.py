@@ -48,14 +48,8 @@ def annotate(
 ) -> Sequence[Annotation]:
     """Return annotations of the bytes of a row; those that may be secret are hidden.
 
-    Bytes that belong to no packet have none if they may be shown.
-
-    Parameters
-    ----------
-    data
-        The bytes of the row, or the first of them.
-    size
-        Size of the row; None if `data` is all of it.
+    Bytes that belong to no packet have none if they may be shown. If `data` has only the first
+    bytes of the row, `size` is the size of the row.
     """
     if status != GARBAGE and (size is None or len(data) == size):
         return format.annotate(data, context)
@@ -67,10 +61,7 @@ def annotate(
 def shown_beginning(format: Format, data: bytes, status: str, context: int) -> bytes:
     """Return bytes of a row up to the first that may be secret.
 
-    Parameters
-    ----------
-    data
-        The bytes of the row, or the first of them; then only those of its header are shown.
+    If `data` has only the first bytes of the row, only those of its header are shown.
     """
     marks = annotate(format, data, status, context) if format.secrets.types else ()
     return data[: min((mark.start for mark in marks if mark.hidden), default=len(data))]
@@ -162,10 +153,7 @@ def _rows_with(array: pa.Array, pattern: re.Pattern[bytes]) -> Ints:
 class _BatchRow(Mapping[str, Any]):
     """One row of a batch, whose values are converted on first use.
 
-    Parameters
-    ----------
-    can_change
-        The columns that are copied to a redacted row.
+    The columns `can_change` are copied to a redacted row.
     """
 
     def __init__(self, columns: Mapping[str, pa.Array], at: int, can_change: Sequence[str]) -> None:

@@ -125,18 +125,10 @@ def stitch(
 ) -> list[W]:
     """Join walks into segments that cover the stream.
 
-    Parameters
-    ----------
-    bounds
-        Starts of the pieces, and the stream's size: one more than there are walks.
-    walked
-        The walk of each piece from its guess, None for a piece without one.
-    walk_again
-        ``(start, stop, context)`` -> the walk of a piece whose guess was wrong.
-    context
-        Context of the stream's first frame.
-    contextual
-        Whether boundaries depend on the context; those of streams do not.
+    `bounds` has the starts of the pieces, and the stream's size. `walked` has the walk of each
+    piece from its guess, None for a piece without one; `walk_again` is called with start, stop and
+    context of a piece whose guess was wrong. `context` is that of the stream's first frame. With
+    `contextual`, boundaries depend on the context; those of streams do not.
     """
     segments = []
     position = 0
@@ -161,12 +153,8 @@ def plan_segments(
     """Split a stream into segments of about `split_bytes`, which can be read independently.
 
     The walk of a local file writes an index beside it, a hidden file that later calls use while
-    size, time and the checksum of both ends match.
-
-    Raises
-    ------
-    SourceError
-        The file cannot be read.
+    size, time and the checksum of both ends match. `SourceError` is raised if the file cannot be
+    read.
     """
     limit = max_packet_bytes or format.framing.max_packet_bytes
     _, file, size = open_source(path)

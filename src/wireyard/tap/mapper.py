@@ -17,9 +17,7 @@ _LINE: Final = re.compile(rb"^(\S+\s+\S+\s+(?:NORMAL|ADMIN)\s+)(\d+)(?=\s)", re.
 class AnswerHold:
     """The first bytes of a server, held as long as they may be the answer of a port mapper.
 
-    Limits
-    ------
-    Holds `MAX_ANSWER_BYTES`.
+    It holds up to `MAX_ANSWER_BYTES`.
     """
 
     def __init__(self) -> None:
@@ -43,15 +41,8 @@ class AnswerHold:
 async def rewritten(answer: bytes, port_of: Callable[[str, int], Awaitable[int]]) -> bytes:
     """Return an answer with the ports of the proxy.
 
-    Parameters
-    ----------
-    port_of
-        Returns the port of the proxy for a service, by its name and port.
-
-    Raises
-    ------
-    DecodeError
-        It is none.
+    `port_of` returns the port of the proxy for a service, by its name and port. `DecodeError` is
+    raised if the bytes are no answer.
     """
     services = decode_answer(answer).services
     ports = {

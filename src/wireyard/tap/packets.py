@@ -54,12 +54,8 @@ class Span(NamedTuple):
 class Conversation:
     """The protocol of a connection, which both of its directions have.
 
-    Attributes
-    ----------
-    format
-        None until the first packet shows it, and if there is none that is known.
-    context
-        That of the packets from now on.
+    `format` is None until the first packet shows it, and if it is none that is known. `context` is
+    that of the packets from now on.
     """
 
     def __init__(self) -> None:
@@ -87,19 +83,9 @@ class Conversation:
 class PacketReader:
     """One direction of a connection.
 
-    Parameters
-    ----------
-    conversation
-        That of the connection.
-    is_client
-        Whether it comes from the client.
-    most_whole
-        Packets of up to so many bytes are held until they are whole. If 0, several packets without
-        a login are one span, for there are so many.
-
-    Limits
-    ------
-    Holds one unfinished packet of at most `most_whole` or `MAX_LOGIN_BYTES`.
+    Packets of up to `most_whole` bytes are held until they are whole. If it is 0, several packets
+    without a login are one span, for there are so many. At most one unfinished packet is held, of
+    at most `most_whole` or `MAX_LOGIN_BYTES`.
     """
 
     def __init__(self, conversation: Conversation, is_client: bool, most_whole: int = 0) -> None:

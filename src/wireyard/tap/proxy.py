@@ -127,10 +127,7 @@ class Tap:
     async def _port_of(self, service: str, port: int) -> int:
         """Return the port on which the proxy listens for a service of the broker.
 
-        Raises
-        ------
-        OSError
-            There is none.
+        `OSError` is raised if the proxy cannot listen on another port.
         """
         if port not in self._servers:
             if len(self._servers) > _MAX_MAPPED:

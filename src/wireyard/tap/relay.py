@@ -77,13 +77,7 @@ class Passing:
 
 
 class Connection:
-    """A client, the broker, and what passes in both directions.
-
-    Parameters
-    ----------
-    upstream_port
-        Port of the broker.
-    """
+    """A client, the broker at `upstream_port`, and what passes in both directions."""
 
     def __init__(self, passing: Passing, upstream_port: int) -> None:
         self.passing, self.upstream_port = passing, upstream_port
