@@ -53,12 +53,8 @@ class Pieces(NamedTuple):
     def of_runs(cls, offsets: Ints, lengths: Ints, counts: Ints, sizes: Ints) -> Pieces:
         """Return the pieces of streams.
 
-        Parameters
-        ----------
-        offsets, lengths
-            The runs of all streams, one stream after the other.
-        counts, sizes
-            Number of runs of each stream, at least one, and its bytes.
+        `offsets` and `lengths` are the runs of all streams, one stream after the other. `counts`
+        has the number of runs of each stream, at least one, and `sizes` its bytes.
         """
         stops, firsts = offsets + lengths, np.cumsum(counts) - counts
         before = previous_stops(stops, firsts)
@@ -124,14 +120,9 @@ class BundleRows(NamedTuple):
     ) -> BundleRows:
         """Return the rows of streams, given their packets.
 
-        Parameters
-        ----------
-        data
-            The bytes of the pieces.
-        frames, rows
-            The starts in `data`, sizes and contexts of packets, and the first packet of each piece.
-        contexts
-            The context of each stream's first packet.
+        `data` has the bytes of the pieces. `frames` are the starts in `data`, sizes and contexts of
+        packets, and `rows` the first packet of each piece. `contexts` are those of each stream's
+        first packet.
         """
         starts, sizes, of_packets = frames
         offsets = starts + np.repeat(pieces.offsets - pieces.bounds[:-1], np.diff(rows))
@@ -156,10 +147,7 @@ class BundleRows(NamedTuple):
     def with_tails(self, owners: Ints, places: Ints, tails: Sequence[Frame]) -> BundleRows:
         """Return the rows with one more each of some streams that have none: all of their bytes.
 
-        Parameters
-        ----------
-        owners, places
-            The streams, ascending, and the places of their bytes in the data.
+        `owners` are these streams, ascending, and `places` the places of their bytes in the data.
         """
         at, ends = np.append(0, np.cumsum(self.counts))[owners], [tail.stop for tail in tails]
         counts = self.counts.copy()

@@ -54,16 +54,10 @@ def bundle_streams(
 ) -> list[tuple[int, BundledStreams | CapturedStream]]:
     """Bundle consecutive small streams of one format; return all with their first indexes.
 
-    The others are read by themselves: large streams, and runs of fewer than `LEAST_TOGETHER`.
-
-    Parameters
-    ----------
-    rows
-        Indexes in the table of the streams to read, ascending, whose formats are known.
-    others
-        Indexes of other streams, ascending; no bundle has streams from both sides of one of them.
-    pool, bytes_ahead
-        As for `CapturedStream`.
+    `rows` are the indexes in the table of the streams to read, whose formats are known, and
+    `others` those of other streams, both ascending: no bundle has streams from both sides of one of
+    the others. Large streams, and runs of fewer than `LEAST_TOGETHER`, are read by themselves.
+    `pool` and `bytes_ahead` are as for `CapturedStream`.
     """
     if not len(rows):
         return []
@@ -189,12 +183,8 @@ class BundledStreams(StreamBundle):
     ) -> Iterator[tuple[DirectedStream, Block]]:
         """Yield the blocks of the streams in order, each with the bundle or stream it belongs to.
 
-        Parameters
-        ----------
-        fast
-            The compiled columns of the format; None to read the streams one by one.
-        read
-            Yields the blocks of a stream that is read alone.
+        `fast` has the compiled columns of the format; None to read the streams one by one. `read`
+        yields the blocks of a stream that is read alone.
         """
         if fast is None or self.known.alone[self.rows[0]]:
             yield from _read_alone(map(self._alone, self.rows.tolist()), read)
@@ -253,10 +243,7 @@ class BundledStreams(StreamBundle):
     ) -> BundleRows:
         """Return the rows with those of the streams that begin a packet, and end in it.
 
-        Parameters
-        ----------
-        owners
-            Streams of few bytes and no whole packet.
+        `owners` are streams of few bytes and no whole packet.
         """
         places = self._pieces.bounds[self._pieces.firsts[owners]]
         sizes, contexts = self._sizes[owners], self.known.firsts[self.rows[owners]]

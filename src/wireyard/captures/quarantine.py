@@ -104,10 +104,7 @@ class PieceBytes:
 class PartBytes:
     """The bytes of bad rows of several streams of a capture that were read together.
 
-    Parameters
-    ----------
-    parts
-        The blocks of the rows, in the order of the rows.
+    `parts` are the blocks of the rows, in the order of the rows.
     """
 
     def __init__(self, parts: Sequence[Part]) -> None:
@@ -160,14 +157,8 @@ def quarantined(
 ) -> pa.RecordBatch:
     """Return the rows of the quarantine table for a batch.
 
-    Parameters
-    ----------
-    bad
-        The result of `bad_rows`.
-    bad_bytes
-        Returns the bytes of the stream of a row.
-    secrets
-        Whether bytes that may be secret are shown too.
+    `bad` is the result of `bad_rows`. `bad_bytes` returns the bytes of the stream of a row. With
+    `secrets`, bytes that may be secret are shown too.
     """
     rows = batch.select([*QUARANTINE.names[:-1], *_context_of(batch)]).take(pa.array(bad))
     most = _READ_BYTES if format.secrets.types and not secrets else SHOWN_BYTES

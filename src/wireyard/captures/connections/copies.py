@@ -86,14 +86,8 @@ def find_copies(
 ) -> list[Copy]:
     """Find the connections that are one with an earlier connection, in the order of capture.
 
-    Parameters
-    ----------
-    connections, sides
-        The connections and their sides. Shapes: (e, `Connection`), (2 e, `Side`).
-    begins
-        The position at which the stream of each side begins.
-    bounds, runs
-        The bytes of the streams.
+    `connections` has the shape (e, `Connection`), and their `sides` (2 e, `Side`). The stream of
+    each side begins at its position in `begins`; `bounds` and `runs` have the bytes of the streams.
     """
     conversations = connections[:, Connection.CONVERSATION]
     pairs = conversations
@@ -192,12 +186,7 @@ def _by_numbers(rows: Ints, numbers: Grid) -> tuple[Ints, Ints]:
 class Finder:
     """Compares connections.
 
-    Parameters
-    ----------
-    runs_of
-        Returns the bytes of a side, at their positions.
-    places
-        Where these bytes are.
+    `runs_of` returns the bytes of a side, at their positions; they are in `places`.
     """
 
     def __init__(
@@ -345,10 +334,7 @@ class Finder:
 def shift_between(one: Sequence[int], other: Sequence[int]) -> int | None:
     """Return what makes positions in one side of those in another; None if they are two streams.
 
-    Parameters
-    ----------
-    one, other
-        Rows of `Side`.
+    Both are rows of `Side`.
     """
     if not (one[Side.STATE] & _KNOWN and other[Side.STATE] & _KNOWN):
         return 0

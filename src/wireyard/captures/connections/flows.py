@@ -83,10 +83,7 @@ class FlowTable:
     def restore(self, keys: Grid) -> None:
         """Continue from the `state` of another table.
 
-        Raises
-        ------
-        ValueError
-            `keys` is not such a state.
+        `ValueError` is raised if `keys` is not such a state.
         """
         if keys.ndim != 2 or keys.shape[1] != len(Key):
             raise ValueError("no keys of conversations")

@@ -94,15 +94,9 @@ class Reassembly:
     ) -> Connections:
         """Return all connections; nothing can be added afterwards.
 
-        Parameters
-        ----------
-        flows
-            Their conversations.
-        content
-            The bytes and times of their packets.
-        newest
-            Whether overlapping bytes are taken from the segment captured last, instead of the
-            first.
+        `flows` are their conversations, and `content` has the bytes and times of their packets.
+        With `newest`, overlapping bytes are taken from the segment captured last, instead of the
+        first.
         """
         connections, sides = self._placer.connections, self._placer.sides
         begins = stream_begins(sides)
@@ -279,14 +273,8 @@ class Placer:
     ) -> tuple[Int32s, Ints, Bytes, Bytes]:
         """Return the side of each segment, its position in that stream, and its `Verdict`.
 
-        The last array shows whether its bytes were acknowledged before.
-
-        Parameters
-        ----------
-        times_ns
-            Capture time of each segment.
-        conversation_count
-            Number of conversations so far.
+        The last array shows whether its bytes were acknowledged before. `times_ns` has the capture
+        time of each segment, and `conversation_count` is the number of conversations so far.
         """
         streams = room(len(segments), np.int32)
         positions = room(len(segments), np.int64)
@@ -330,10 +318,7 @@ class Placer:
     def restore(self, state: Mapping[str, Any]) -> None:
         """Continue from the `state` of another `Placer`.
 
-        Raises
-        ------
-        KeyError, ValueError
-            `state` is not such a state.
+        `KeyError` or `ValueError` is raised if `state` is not such a state.
         """
         latest, connections, sides = (state[name] for name in ("latest", "connections", "sides"))
         count = len(connections)
@@ -352,14 +337,8 @@ class Placer:
     def keep(self, kept: Ints, conversations: Ints, conversation_count: int) -> None:
         """Evict all connections except `kept`.
 
-        Parameters
-        ----------
-        kept
-            Their numbers, ascending; they are renumbered in this order from 0 on.
-        conversations
-            The new numbers of their conversations.
-        conversation_count
-            The new number of conversations.
+        `kept` has their numbers, ascending; they are renumbered in this order from 0 on. Their
+        conversations get the new numbers `conversations`, of `conversation_count` in all.
         """
         connections = self.connections[kept]
         sides = self.sides.reshape(-1, 2, len(Side))[kept].reshape(-1, len(Side))
@@ -386,14 +365,9 @@ def _within(numbers: Ints, start: int, stop: int) -> bool:
 def merge_segments(segments: Columns, begins: Ints, *, newest: bool = False) -> tuple[Ints, Runs]:
     """Return where the runs of each stream begin, and the runs, one stream after the other.
 
-    Parameters
-    ----------
-    segments
-        Their sides, positions, captured bytes, starts and records, in the order of capture.
-    begins
-        The position at which the stream of each side begins.
-    newest
-        Whether overlapping bytes are taken from the segment captured last.
+    `segments` has their sides, positions, captured bytes, starts and records, in the order of
+    capture, and `begins` the position at which the stream of each side begins. With `newest`,
+    overlapping bytes are taken from the segment captured last.
     """
     sides, positions, captured, starts, records = (segments[name] for name in _MERGED)
     bounds = np.zeros(len(begins) + 2, np.int64)

@@ -71,10 +71,8 @@ class Clock:
     def follow(self, times_ns: Ints, has_bytes: Bools, delays: Ints, latest_ns: int) -> Ints:
         """Return the times of some packets of the next extent, without small steps back.
 
-        Parameters
-        ----------
-        delays, latest_ns
-            Those of the clock that read only this extent, but all of its packets.
+        `delays` and `latest_ns` are those of the clock that read only this extent, but all of its
+        packets.
         """
         if self.latest_ns != NO_TIME:
             timed = has_bytes & (times_ns != NO_TIME)
@@ -118,19 +116,10 @@ def order_by_acknowledgments(
 ) -> int:
     """Move the times of packets so that each is behind those that it acknowledges: rule 3.
 
-    Parameters
-    ----------
-    late
-        Sides with bytes that were captured behind their acknowledgment.
-    sides, begins, bounds, runs
-        The rows of `Side`, where their streams begin, and the bytes of these.
-    numbers_of
-        Returns the acknowledgment number of packets of a side.
-
-    Returns
-    -------
-    moved_ns
-        The largest change of a time.
+    `late` are the sides with bytes that were captured behind their acknowledgment. `sides` are the
+    rows of `Side`; their streams begin at `begins`, and `bounds` and `runs` have the bytes of
+    these. `numbers_of` returns the acknowledgment number of packets of a side. Return the largest
+    change of a time, in nanoseconds.
     """
     moved_ns = 0
     for first in sorted({side & ~1 for side in late}):
@@ -165,15 +154,8 @@ def close_behind_bytes(
 ) -> int:
     """Move the times of packets that close a side behind the bytes before them: rule 4.
 
-    Parameters
-    ----------
-    sides, ends, bounds, runs
-        The rows of `Side`, where their streams end, and the bytes of these.
-
-    Returns
-    -------
-    moved_ns
-        The largest change of a time.
+    `sides` are the rows of `Side`; their streams end at `ends`, and `bounds` and `runs` have the
+    bytes of these. Return the largest change of a time, in nanoseconds.
     """
     closed = np.flatnonzero(sides[:, Side.CLOSING_RECORD] != NONE)
     records, moved_ns = sides[closed, Side.CLOSING_RECORD], 0

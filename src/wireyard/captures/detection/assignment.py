@@ -87,10 +87,7 @@ class Assigned(NamedTuple):
 def parse_decode_as(text: str) -> DecodeAs:
     """Parse a rule such as ``tcp.port==1884,mqtt``.
 
-    Raises
-    ------
-    UsageError
-        The text is no such rule, or the format is unknown.
+    `UsageError` is raised if the text is no such rule, or if the format is unknown.
     """
     match = _DECODE_AS.fullmatch(text.strip())
     if match is None or int(match[2]) > _MOST_PORT:
@@ -346,14 +343,9 @@ def decide_format(
 ) -> Format | None:
     """Return the format of a TCP connection whose bytes show none; None if it is unknown.
 
-    A rule decides, or else evidence on its endpoints, or else the usual port of a format.
-
-    Parameters
-    ----------
-    ends
-        Source and destination of the first stream.
-    services
-        The formats of endpoints, as in `EndpointEvidence.formats`.
+    A rule decides, or else evidence on its endpoints, or else the usual port of a format. `ends`
+    are source and destination of the first stream, and `services` the formats of endpoints, as in
+    `EndpointEvidence.formats`.
     """
     rule = _first_rule(rules, "tcp", ends)
     return _as_named(_by_port(ends, services) if rule is None else rule.format, named)

@@ -98,12 +98,8 @@ def find_plain(
 ) -> Known:
     """Find the connections all of whose streams begin like one format.
 
-    A stream whose first bytes were not captured has the format of the other stream.
-
-    Parameters
-    ----------
-    rules, named
-        As for `find_formats`.
+    A stream whose first bytes were not captured has the format of the other stream. `rules` and
+    `named` are as for `find_formats`.
     """
     rows = _with_captured_bytes(table)
     data, bounds = _heads(table, rows)
@@ -184,12 +180,8 @@ def _by_rules(
 ) -> tuple[list[Format], Ints]:
     """Apply the rules and the named dialect; return the formats, and the index of each stream's.
 
-    A stream that begins like another format than its rule has is read by itself.
-
-    Parameters
-    ----------
-    bases, numbers
-        The result of `_by_first_bytes`.
+    A stream that begins like another format than its rule has is read by itself. `bases` and
+    `numbers` are the result of `_by_first_bytes`.
     """
     formats: list[Format] = []
 
@@ -223,16 +215,9 @@ def _of_connections(
 ) -> Known:
     """Return the streams of the connections all of whose streams show the same format.
 
-    Parameters
-    ----------
-    numbers
-        Index in `formats` of the format of each stream of `rows`.
-    shown
-        Values of `Shown`.
-    headless
-        Whether the first bytes were not captured.
-    contexts, answers
-        The context of its dialect, and the context of the stream that answers it.
+    For each stream of `rows`, `numbers` has the index in `formats` of its format, `shown` a value
+    of `Shown`, and `headless` whether its first bytes were not captured. `contexts` has the context
+    of its dialect, and `answers` that of the stream that answers it.
     """
     begun = table.found[int(table.protocols[rows[0]])].begun[table.sides[rows]]
     connections = table.connections
@@ -294,10 +279,7 @@ class Earlier:
     ) -> Known:
         """Return `plain` with those of these streams whose format a rule or an endpoint confirms.
 
-        Parameters
-        ----------
-        rules, services, named
-            As for `decide_format`.
+        `rules`, `services` and `named` are as for `decide_format`.
         """
         formats, numbers = [*plain.formats], plain.numbers.copy()
         firsts = plain.firsts.copy()
@@ -371,10 +353,8 @@ def _show_nothing(table: StreamTable, rows: Ints) -> Bools:
 def _read(table: StreamTable, rows: Ints) -> Iterator[tuple[Bytes, Ints, Ints]]:
     """Yield the bytes of streams in batches of connections of about a window each.
 
-    Yields
-    ------
-    data, bounds, firsts
-        The bytes of the streams, the bounds of each, and the first stream of each connection.
+    A batch has the bytes of the streams, the bounds of each, and the first stream of each
+    connection.
     """
     places, all_runs = table.content.places, table.found[int(table.protocols[rows[0]])].runs
     sizes = table.sizes[rows]

@@ -75,22 +75,12 @@ StreamFacts = tuple[str, dict[str, Any]]
 class LiveCapture:
     """A capture whose records are still arriving, and its connections.
 
-    Parameters
-    ----------
-    name
-        The source, as in the column `source`.
-    named, rules, keys
-        As for `find_formats`.
-    max_packet_bytes
-        Largest packet that is accepted as one; the format's own bound if None.
-    describes
-        Whether to keep the columns of streams that have ended, for `take_ended`.
-
-    Limits
-    ------
-    Memory for `MAX_HELD_BYTES` of streams, for `MAX_OPEN` connections with bytes, for one batch of
-    records and its columns, and 250 bytes for each connection until `LINGER_NS` after its end, or
-    until it was silent for `SILENCE_NS`.
+    `name` is the source, as in the column `source`. `named`, `rules` and `keys` are as for
+    `find_formats`. Packets of up to `max_packet_bytes` are accepted as one; None for the format's
+    own bound. With `describes`, the columns of streams that have ended are kept for `take_ended`.
+    Memory is needed for `MAX_HELD_BYTES` of streams, for `MAX_OPEN` connections with bytes, for one
+    batch of records and its columns, and 250 bytes for each connection until `LINGER_NS` after its
+    end, or until it was silent for `SILENCE_NS`.
     """
 
     def __init__(
@@ -191,10 +181,8 @@ class LiveCapture:
     def restore(self, state: Mapping[str, Any]) -> None:
         """Continue from the `state` of another capture with the same settings.
 
-        Raises
-        ------
-        KeyError, TypeError, ValueError, IndexError, AttributeError
-            `state` is not such a state.
+        `KeyError`, `TypeError`, `ValueError`, `IndexError` or `AttributeError` is raised if `state`
+        is not such a state.
         """
         self._packets.restore(state["packets"])
         self.connections.restore(state)
@@ -386,10 +374,7 @@ class LiveCapture:
     def _advance(self, connection: OpenConnection, *, final: bool = False) -> list[Grown]:
         """Return the streams of a connection that can be read now; schedule the next look at it.
 
-        Parameters
-        ----------
-        final
-            Whether this is the last time: its holes become gaps, and the connection is closed.
+        With `final`, this is the last time: its holes become gaps, and the connection is closed.
         """
         due_ns: list[int] = []
         ready = {}

@@ -114,10 +114,8 @@ class OpenConnection:
     def restore(self, state: Mapping[str, Any], framer_of: Callable[[str], Framer]) -> None:
         """Continue from the `state` of a connection; parameters as for its streams.
 
-        Raises
-        ------
-        KeyError, TypeError, ValueError, IndexError, AttributeError
-            `state` is not such a state.
+        `KeyError`, `TypeError`, `ValueError`, `IndexError` or `AttributeError` is raised if `state`
+        is not such a state.
         """
         self.stage = Stage(state["stage"])
         self.format = None if state["format"] is None else get_format(state["format"])
@@ -160,14 +158,7 @@ class OpenConnection:
 class LiveConnections:
     """The TCP connections and UDP conversations of a live capture.
 
-    Parameters
-    ----------
-    places
-        The places of the first packets.
-
-    Limits
-    ------
-    250 bytes for each connection that is not evicted.
+    `places` are those of the first packets. Each connection that is not evicted takes 250 bytes.
     """
 
     def __init__(self, places: Places) -> None:
@@ -206,10 +197,8 @@ class LiveConnections:
     def restore(self, state: Mapping[str, Any]) -> None:
         """Continue from `state`; the open connections are left to `restore_connection`.
 
-        Raises
-        ------
-        KeyError, TypeError, ValueError, IndexError, AttributeError
-            `state` is not such a state.
+        `KeyError`, `TypeError`, `ValueError`, `IndexError` or `AttributeError` is raised if `state`
+        is not such a state.
         """
         self.flows.restore(state["flows"])
         self.placer.restore(state["placer"])
@@ -224,10 +213,7 @@ class LiveConnections:
     def restore_connection(self, state: Mapping[str, Any], kind: str) -> OpenConnection:
         """Add an open connection of a stored state, with empty streams.
 
-        Parameters
-        ----------
-        kind
-            The list of the state that it is in: ``open``, ``ended`` or ``datagrams``.
+        `kind` is the list of the state that it is in: ``open``, ``ended`` or ``datagrams``.
         """
         number, ordinal = int(state["number"]), int(state["ordinal"])
         is_tcp = kind != "datagrams"
@@ -250,16 +236,9 @@ class LiveConnections:
     ) -> list[OpenConnection]:
         """Add new connections; count those of each pair of endpoints by their first packets.
 
-        Return the open connections that new ones replace.
-
-        Parameters
-        ----------
-        before
-            Number of TCP connections before the new ones.
-        segments, times_ns
-            The TCP segments, and the time of each.
-        datagrams, flows
-            The UDP datagrams, and the flow of each.
+        `before` is the number of TCP connections before the new ones. `times_ns` has the time of
+        each TCP segment, and `flows` the flow of each UDP datagram. Return the open connections
+        that new ones replace.
         """
         more = len(self.placer) - len(self.holdings)
         if more > 0:
@@ -365,10 +344,7 @@ class LiveConnections:
     def is_complete(self, connection: OpenConnection, ready: dict[str, int]) -> bool:
         """Return whether all bytes up to both FINs can be read.
 
-        Parameters
-        ----------
-        ready
-            Number of held runs that can be read, by the name of the stream.
+        `ready` has the number of held runs that can be read, by the name of the stream.
         """
         if connection.stage not in (Stage.READ, Stage.CARRIED):
             return False
@@ -400,12 +376,8 @@ class LiveConnections:
     ) -> int | None:
         """Return the number up to which a stream was captured, if its receiver acknowledged more.
 
-        None if it did not, or if the capture has no segment of this direction.
-
-        Parameters
-        ----------
-        count
-            Number of the stream's held runs before its first hole.
+        None if it did not, or if the capture has no segment of this direction. `count` is the
+        number of the stream's held runs before its first hole.
         """
         first, stream = 2 * connection.number, connection.sides[direction]
         base, high, state = self.placer.sides[first + direction, _REACHED].tolist()

@@ -56,12 +56,8 @@ class _Pair:
 class LiveCopies:
     """The names of connections, and those that are copies of earlier ones.
 
-    Parameters
-    ----------
-    open, ended, datagrams
-        The connections that are being read, those that ended lately, and UDP conversations.
-    held
-        Their bytes.
+    `open` are the connections that are being read, `ended` those that ended lately, and `datagrams`
+    UDP conversations; `held` has their bytes.
     """
 
     def __init__(
@@ -162,10 +158,7 @@ class LiveCopies:
     ) -> Copy | int | None:
         """Return a connection as a copy, or else when to look again; None if it is another one.
 
-        Parameters
-        ----------
-        final
-            Whether this is the last time.
+        `final` shows whether this is the last time.
         """
         number = connection.number
         row = self._placer.connections[number]
@@ -239,12 +232,8 @@ class LiveCopies:
     def add_datagrams(self, flow: int, used: set[int]) -> int | None:
         """Add a conversation by its first datagram; return its ordinal.
 
-        None if the flow belongs to a conversation of the same endpoints in another network.
-
-        Parameters
-        ----------
-        used
-            The flows of all new datagrams.
+        None if the flow belongs to a conversation of the same endpoints in another network. `used`
+        are the flows of all new datagrams.
         """
         pair = self._pair(flow >> 1)
         taken = {*self._flow_targets.values(), *used}
@@ -280,12 +269,8 @@ class LiveCopies:
     def keep_only(self, connections: Ints, conversations: Mapping[int, int]) -> Ints:
         """Renumber; return the new numbers of copies of connections that are not kept.
 
-        Parameters
-        ----------
-        connections
-            The numbers of the connections that are kept.
-        conversations
-            The new numbers of the conversations that are kept, by the old ones.
+        `connections` are the numbers of the connections that are kept, and `conversations` the new
+        numbers of the conversations that are kept, by the old ones.
         """
         numbers = {old: new for new, old in enumerate(connections.tolist())}
         self._first_ns = self._first_ns[connections]
@@ -328,10 +313,8 @@ class LiveCopies:
     def restore(self, state: Mapping[str, Any]) -> None:
         """Continue from `state`; the connections have been restored.
 
-        Raises
-        ------
-        KeyError, TypeError, ValueError, IndexError
-            `state` is not such a state.
+        `KeyError`, `TypeError`, `ValueError` or `IndexError` is raised if `state` is not such a
+        state.
         """
         counts = state["pair_counts"].tolist()
         keys = state["pairs"].reshape(len(counts), -1) if counts else ()

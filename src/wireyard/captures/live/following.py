@@ -233,12 +233,8 @@ class _Arriving:
 class BareStream:
     """The unread bytes of a bare stream that is still written.
 
-    Parameters
-    ----------
-    name
-        Name of the source and of the stream.
-    start
-        Offset in the stream of the first byte that arrives.
+    `name` is that of the source and of the stream. `start` is the offset in the stream of the first
+    byte that arrives.
     """
 
     def __init__(self, name: str, start: int = 0) -> None:

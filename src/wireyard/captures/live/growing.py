@@ -35,10 +35,7 @@ class GrowingCapture:
     def feed(self, data: bytes, *, idle: bool = True) -> Iterator[list[Grown]]:
         """Add the next bytes; yield the streams that can be read.
 
-        Parameters
-        ----------
-        idle
-            Whether no further bytes are available now.
+        With `idle`, no further bytes are available now.
         """
         for part, records in self.file.receive(np.frombuffer(data, np.uint8), idle=idle):
             yield self.capture.receive(part, records)
@@ -73,10 +70,7 @@ class GrowingCapture:
     def restore(self, state: Mapping[str, Any]) -> None:
         """Continue from a stored state with the same settings.
 
-        Raises
-        ------
-        StateError
-            `state` is no state of a capture, or of another version.
+        `StateError` is raised if `state` is no state of a capture, or is of another version.
         """
         try:
             if state["version"] != _VERSION:
@@ -90,10 +84,7 @@ class GrowingCapture:
     def summary(self, damage: Sequence[str] = ()) -> Input:
         """Return the unknown streams and losses at the end, as an `Input` without streams.
 
-        Parameters
-        ----------
-        damage
-            What else is wrong with the source.
+        `damage` has further problems with the source.
         """
         capture = self.capture
         if self._damage is not None:

@@ -91,10 +91,7 @@ def _stored(runs: Grid, places: Places) -> list[Grid | Bytes]:
 def _restored(stored: Sequence[Any], places: Places, sides: Sequence[int]) -> Grid:
     """Return those of stored runs that some sides have; their bytes are added to `places`.
 
-    Raises
-    ------
-    TypeError, ValueError
-        `stored` are no such runs.
+    `TypeError` or `ValueError` is raised if `stored` are no such runs.
     """
     runs, data = stored[0].astype(np.int64, casting="safe"), stored[1].view(np.uint8)
     if runs.ndim != 2 or len(runs) != len(Held) or (runs[Held.LENGTH] > len(data)).any():
@@ -127,12 +124,7 @@ class HeldRuns:
     """The runs of all open streams that are not read to their end.
 
     Those that were read lately are kept apart, to be compared with bytes that come again: for
-    `RECENT_NS`, and up to `MAX_RECENT_BYTES`.
-
-    Parameters
-    ----------
-    places
-        The places of the first turn.
+    `RECENT_NS`, and up to `MAX_RECENT_BYTES`. `places` are those of the first turn.
     """
 
     def __init__(self, places: Places) -> None:
@@ -178,13 +170,9 @@ class HeldRuns:
     ) -> tuple[int, list[tuple[LiveStream, int]]]:
         """Merge new runs with those of streams; each byte comes from the run captured first.
 
-        Return the number of bytes before the beginning of a stream that was read already, and the
-        stream and the record of each new run that brings other bytes than were captured.
-
-        Parameters
-        ----------
-        streams
-            The streams of the new runs, ascending by side.
+        `streams` are those of the new runs, ascending by side. Return the number of bytes before
+        the beginning of a stream that was read already, and the stream and the record of each new
+        run that brings other bytes than were captured.
         """
         own = np.array([stream.side for stream in streams])
         new, late_bytes = self._above_floors(streams, own, new)
@@ -309,17 +297,9 @@ class HeldRuns:
     def restore(self, state: Mapping[str, Any], now_ns: int, sides: Sequence[int]) -> None:
         """Continue from `state`.
 
-        Parameters
-        ----------
-        now_ns
-            The time of its last turn.
-        sides
-            The sides that are open or ended lately; runs of others are not needed.
-
-        Raises
-        ------
-        KeyError, TypeError, ValueError
-            `state` is not such a state.
+        `now_ns` is the time of its last turn. `sides` are those that are open or ended lately; runs
+        of others are not needed. `KeyError`, `TypeError` or `ValueError` is raised if `state` is
+        not such a state.
         """
         places = Places()
         recent = _restored(state["recent"], places, sides)
@@ -346,12 +326,8 @@ def _below_floors(streams: Sequence[LiveStream], group: Ints, new: Grid) -> Ints
 def order_held(sides: Grid, begins: Ints, streams: Sequence[LiveStream]) -> int:
     """Move held runs of a connection behind those that they acknowledge; see `times`, rule 3.
 
-    Return the largest change of a time.
-
-    Parameters
-    ----------
-    sides, begins
-        The two rows of `Side`, and where the streams begin.
+    `sides` are the two rows of `Side`, and `begins` the positions at which the streams begin.
+    Return the largest change of a time, in nanoseconds.
     """
     held = [stream.held for stream in streams]
     bounds = np.array([0, held[0].shape[1], held[0].shape[1] + held[1].shape[1]])

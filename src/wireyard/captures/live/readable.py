@@ -59,12 +59,8 @@ class _GrowingStream(CapturedStream):
 class LiveReader:
     """Detects the formats of connections, and makes streams of the bytes that can be read.
 
-    Parameters
-    ----------
-    name, named, rules, keys, max_packet_bytes
-        As for `LiveCapture`.
-    packets, connections
-        The headers of the records that have arrived, and their connections.
+    `packets` are the headers of the records that have arrived, and `connections` their connections.
+    The others are as for `LiveCapture`.
     """
 
     def __init__(
@@ -106,10 +102,7 @@ class LiveReader:
     def restore(self, state: Mapping[str, Any]) -> None:
         """Continue from `state`.
 
-        Raises
-        ------
-        KeyError, TypeError, ValueError
-            `state` is not such a state.
+        `KeyError`, `TypeError` or `ValueError` is raised if `state` is not such a state.
         """
         self.services = {Endpoint(address, port): name for address, port, name in state["services"]}
         self.proxies = Counter({(name, size): count for name, size, count in state["proxies"]})
@@ -130,12 +123,8 @@ class LiveReader:
     ) -> bool:
         """Set where a stream of a connection begins; return whether that is known.
 
-        Parameters
-        ----------
-        due_ns
-            Receives the time at which to try again, if only waiting helps.
-        final
-            Whether to stop waiting: the stream begins with its first captured byte.
+        `due_ns` receives the time at which to try again, if only waiting helps. With `final`,
+        waiting stops: the stream begins with its first captured byte.
         """
         stream = connection.sides[direction]
         number = 2 * connection.number
@@ -167,10 +156,7 @@ class LiveReader:
     ) -> None:
         """Set the stage and the format of a connection, once its bytes show them for certain.
 
-        Parameters
-        ----------
-        ready
-            Number of held runs that can be read, by the name of the stream.
+        `ready` has the number of held runs that can be read, by the name of the stream.
         """
         seen = self._streams(connection, dict.fromkeys(ready), final=final)
         if not seen:
@@ -213,11 +199,8 @@ class LiveReader:
     ) -> list[Stream]:
         """Return the streams of a connection that have bytes.
 
-        Parameters
-        ----------
-        counts
-            Number of held runs to include, by the name of the stream; all if None. Streams without
-            a number are left out.
+        `counts` has the number of held runs to include, by the name of the stream; all if None.
+        Streams without a number are left out.
         """
         places = self._packets.places
         streams = [
@@ -253,10 +236,7 @@ class LiveReader:
     ) -> list[Grown]:
         """Return the streams of a connection that can be read now.
 
-        Parameters
-        ----------
-        ready
-            Number of held runs that can be read, by the name of the stream.
+        `ready` has the number of held runs that can be read, by the name of the stream.
         """
         if connection.stage == Stage.CARRIED:
             return self._read_carried(connection, ready, final=final)
@@ -326,10 +306,7 @@ class LiveReader:
     ) -> list[Grown]:
         """Return the new datagrams of a stream; each can be read at once.
 
-        Parameters
-        ----------
-        stream, live
-            A direction of the conversation, and its new datagrams.
+        `stream` is a direction of the conversation, and `live` has its new datagrams.
         """
         if connection.stage == Stage.UNKNOWN:
             captured = next(captured_connections([live], Carriers(self.keys)))

@@ -50,10 +50,7 @@ def pack_state(state: Mapping[str, Any]) -> tuple[str, list[np.ndarray[Any, Any]
 def unpack_state(text: str, arrays: Sequence[np.ndarray[Any, Any]]) -> dict[str, Any]:
     """Return the state that `pack_state` packed.
 
-    Raises
-    ------
-    StateError
-        The state is damaged.
+    `StateError` is raised if it is damaged.
     """
 
     def unpacked(value: dict[str, Any]) -> Any:

@@ -183,10 +183,7 @@ class LiveStream:
     def ready(self, now_ns: int, acknowledged: int | None) -> tuple[int, int | None]:
         """Return how many held runs can be read, and when a hole will become a gap, if any.
 
-        Parameters
-        ----------
-        acknowledged
-            Position up to which the receiver acknowledged the stream.
+        `acknowledged` is the position up to which the receiver acknowledged the stream.
         """
         held = self.held
         first = self.first_unread(held)
@@ -198,10 +195,7 @@ class LiveStream:
     def before_answers(self, count: int, now_ns: int, captured: int) -> tuple[int, int | None]:
         """Return how many of the runs that can be read need not wait for others; until when.
 
-        Parameters
-        ----------
-        captured
-            The number up to which the other stream was captured.
+        `captured` is the number up to which the other stream was captured.
         """
         held = self.held
         first = self.first_unread(held)
@@ -301,15 +295,8 @@ class LiveStream:
     def restore(self, state: Mapping[str, Any], framer_of: Callable[[str], Framer]) -> None:
         """Continue from the `state` of a stream.
 
-        Parameters
-        ----------
-        framer_of
-            Returns a new framer for the label of a format.
-
-        Raises
-        ------
-        KeyError, TypeError, ValueError
-            `state` is not such a state.
+        `framer_of` returns a new framer for the label of a format. `KeyError`, `TypeError` or
+        `ValueError` is raised if `state` is not such a state.
         """
         self.begin, self.floor = (
             None if state[name] is None else index(state[name]) for name in ("begin", "floor")
