@@ -67,8 +67,8 @@ def print_lines(console: Console, what: RenderableType) -> None:
 class TableWriter:
     """Prints rows in columns, those of each stream below its heading.
 
-    If the user has `chosen` the columns, none is left out. If they are `live`, of growing streams,
-    rows are printed at once, in the columns in which the rows of a format have differed so far;
+    If the user has `chosen` the columns, none is left out. Rows that are `live`, of growing
+    streams, are printed at once, in the columns in which the rows of a format have differed so far;
     otherwise the columns are those in which the first rows differ.
     """
 

@@ -137,8 +137,8 @@ class Lake(LakeSnapshot, Staging):
         whole record is the lake. `table_format` is one of `TABLE_FORMATS`; if None, that of the
         lake, or Parquet for a new one. `partition_by` is ``day`` for files of a day each; if None,
         as the lake is. `known` is a commit that was read before; it is not read again if it is the
-        newest. A `LakeError` is raised if the lake cannot be written, is none, is damaged, or
-        another run is writing to it.
+        newest. A `LakeError` is raised if there is something else at `url`, or the lake is damaged,
+        cannot be written, or is being written by another run.
         """
         if "://" in url and ("?" in url or shown_url(url) != url):
             raise LakeError(
